@@ -1,0 +1,29 @@
+//! Memory accesses, as observers of a replay see them.
+
+/// One access of guest memory by one instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Access {
+    /// First byte.
+    pub address: u64,
+    /// The instruction. Code lies in the low 4 GiB of the guest's address space (`refrain-vm`
+    /// places it there; code elsewhere has 0 here).
+    pub pc: u32,
+    /// Bytes.
+    pub size: u16,
+    /// [`Access::READ`], [`Access::WRITE`], both, or one of the control-flow kinds.
+    pub kind: u16,
+}
+
+impl Access {
+    /// The instruction loads.
+    pub const READ: u16 = 1;
+    /// The instruction stores.
+    pub const WRITE: u16 = 2;
+    /// A locked instruction: both at once, atomically.
+    pub const ATOMIC: u16 = 7;
+    /// Not an access: a call; `address` is the callee.
+    pub const CALL: u16 = 8;
+    /// Not an access: a return; `address` is where it returns to.
+    pub const RETURN: u16 = 16;
+}

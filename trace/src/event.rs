@@ -1,0 +1,232 @@
+//! Events: everything that replay cannot recompute, one record at each point where it happened.
+//!
+//! An event is a fixed-size record, so that the recorder appends one with a few stores and the
+//! replayer reads one without parsing. What does not fit (a system call's arguments and the
+//! bytes that the kernel wrote) is the event's *payload*, see [`crate::payload`].
+//!
+//! # Order
+//! The order between threads is kept by *tickets*. Every object that orders threads (a mutex, a
+//! word that locked instructions touch) has a counter, its [`crate::order::slot`]; an event takes
+//! the counter's value and bumps it at a moment when the event's place in the object's order is
+//! already certain: after an acquisition, before a release. A replay in which each event waits
+//! for its ticket performs the events of each object in the recorded order, and it cannot
+//! deadlock, because the recorded run itself is a real-time order that satisfies every ticket.
+
+use std::fmt;
+
+macro_rules! event_kinds {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal, $class:ident;)*) => {
+        /// What happened. The text form writes the name after the variant.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[repr(u8)]
+        pub enum EventKind { $($(#[$doc])* $name = $code,)* }
+
+        impl EventKind {
+            /// Every kind, in the order of the codes.
+            pub const ALL: &'static [EventKind] = &[$(EventKind::$name,)*];
+
+            /// The kind with this code, or `None` for a code of a newer format.
+            pub fn from_code(code: u8) -> Option<EventKind> {
+                match code { $($code => Some(EventKind::$name),)* _ => None }
+            }
+
+            /// The name in the text form.
+            pub fn name(self) -> &'static str {
+                match self { $(EventKind::$name => $text,)* }
+            }
+
+            /// What the event does to the order of threads.
+            pub fn class(self) -> EventClass {
+                match self { $(EventKind::$name => EventClass::$class,)* }
+            }
+        }
+    };
+}
+
+/// What an event does to the order of threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EventClass {
+    /// May wait; the ticket is taken once the wait is over. `result` tells whether it was granted.
+    Acquire,
+    /// Never waits; the ticket is taken before the effect.
+    Release,
+    /// Orders threads like a release and an acquisition at once (an atomic instruction).
+    Both,
+    /// Concerns its thread alone.
+    Local,
+}
+
+event_kinds! {
+    /// The thread's first event; `object` is the thread itself.
+    ThreadStart = 0, "start", Acquire;
+    /// The thread's last event; `object` is the thread itself.
+    ThreadExit = 1, "exit", Release;
+    /// `pthread_create` was called; the `clone` that follows names the child.
+    ThreadCreate = 2, "create", Release;
+    /// `pthread_join` and its timed forms; `object` is the thread joined.
+    ThreadJoin = 3, "join", Acquire;
+    /// `pthread_detach`; `object` is the thread detached.
+    ThreadDetach = 4, "detach", Release;
+
+    /// `pthread_mutex_lock`.
+    MutexLock = 8, "mutex.lock", Acquire;
+    /// `pthread_mutex_trylock`.
+    MutexTryLock = 9, "mutex.trylock", Acquire;
+    /// `pthread_mutex_timedlock`, `pthread_mutex_clocklock`.
+    MutexTimedLock = 10, "mutex.timedlock", Acquire;
+    /// `pthread_mutex_unlock`.
+    MutexUnlock = 11, "mutex.unlock", Release;
+    /// `pthread_mutex_destroy`.
+    MutexDestroy = 12, "mutex.destroy", Release;
+
+    /// `pthread_rwlock_rdlock`.
+    ReadLock = 16, "rwlock.rdlock", Acquire;
+    /// `pthread_rwlock_tryrdlock`.
+    ReadTryLock = 17, "rwlock.tryrdlock", Acquire;
+    /// `pthread_rwlock_timedrdlock`, `pthread_rwlock_clockrdlock`.
+    ReadTimedLock = 18, "rwlock.timedrdlock", Acquire;
+    /// `pthread_rwlock_wrlock`.
+    WriteLock = 19, "rwlock.wrlock", Acquire;
+    /// `pthread_rwlock_trywrlock`.
+    WriteTryLock = 20, "rwlock.trywrlock", Acquire;
+    /// `pthread_rwlock_timedwrlock`, `pthread_rwlock_clockwrlock`.
+    WriteTimedLock = 21, "rwlock.timedwrlock", Acquire;
+    /// `pthread_rwlock_unlock`, of a reader or the writer.
+    RwUnlock = 22, "rwlock.unlock", Release;
+    /// `pthread_rwlock_destroy`.
+    RwDestroy = 23, "rwlock.destroy", Release;
+
+    /// `pthread_spin_lock`.
+    SpinLock = 24, "spin.lock", Acquire;
+    /// `pthread_spin_trylock`.
+    SpinTryLock = 25, "spin.trylock", Acquire;
+    /// `pthread_spin_unlock`.
+    SpinUnlock = 26, "spin.unlock", Release;
+
+    /// A wait on a condition variable begins: `object` is the mutex, which is released here;
+    /// `value` is the condition variable.
+    CondWaitBegin = 32, "cond.wait", Release;
+    /// The wait ends: `object` is the mutex, held again; `value` is the condition variable, and
+    /// `aux` the number of its tickets given out by then (a lower bound that replay waits for).
+    CondWaitEnd = 33, "cond.wake", Acquire;
+    /// `pthread_cond_signal`; `object` is the condition variable.
+    CondSignal = 34, "cond.signal", Release;
+    /// `pthread_cond_broadcast`; `object` is the condition variable.
+    CondBroadcast = 35, "cond.broadcast", Release;
+    /// `pthread_cond_destroy`.
+    CondDestroy = 36, "cond.destroy", Release;
+
+    /// A thread arrives at a barrier.
+    BarrierArrive = 40, "barrier.arrive", Release;
+    /// It leaves; `result` is -1 for the serial thread.
+    BarrierLeave = 41, "barrier.leave", Acquire;
+    /// `pthread_barrier_destroy`.
+    BarrierDestroy = 42, "barrier.destroy", Release;
+
+    /// `sem_wait`.
+    SemWait = 48, "sem.wait", Acquire;
+    /// `sem_trywait`.
+    SemTryWait = 49, "sem.trywait", Acquire;
+    /// `sem_timedwait`, `sem_clockwait`.
+    SemTimedWait = 50, "sem.timedwait", Acquire;
+    /// `sem_post`.
+    SemPost = 51, "sem.post", Release;
+    /// `sem_getvalue`; `value` is what it stored.
+    SemGetValue = 52, "sem.getvalue", Acquire;
+
+    /// `pthread_once` by the thread that runs the routine.
+    OnceRun = 56, "once.run", Both;
+    /// `pthread_once` by a thread that finds the routine done, perhaps after waiting for it.
+    OnceDone = 57, "once.done", Acquire;
+
+    /// A locked instruction: `object` is the address, `nr` the operand's size in bytes, `value`
+    /// what the operand held before (the low 8 bytes).
+    Atomic = 64, "atomic", Both;
+    /// A plain load that the recorder recognised as part of a synchronization idiom: `value` is
+    /// what it read, `ticket` a lower bound as in `aux` of [`EventKind::CondWaitEnd`].
+    SyncLoad = 65, "load", Acquire;
+
+    /// A system call: `nr` its number, `value` its result, `object` the digest of its arguments,
+    /// `ticket` its place among the entries of system calls (0 and `aux` 0 for thread-local
+    /// ones), `aux` the number of entries made by any thread before it returned.
+    Syscall = 72, "syscall", Both;
+    /// `rdtsc`, `rdtscp`: `value` is what it returned.
+    Rdtsc = 73, "rdtsc", Local;
+    /// `rdrand`, `rdseed`: `value` is what it returned, `result` 1 if the carry flag was set.
+    Rdrand = 74, "rdrand", Local;
+    /// The guest was ended by a signal: `value` is the signal, `pc` where it struck.
+    Killed = 75, "killed", Local;
+}
+
+/// Set in [`Event::flags`] when the event owns the next payload of its chunk.
+pub const HAS_PAYLOAD: u8 = 1;
+/// Set in [`Event::flags`] when the event takes no ticket: replay does not wait for one.
+pub const NO_TICKET: u8 = 2;
+
+/// One record of a thread's stream.
+///
+/// All numbers are as the guest saw them: addresses are guest addresses (equal to host
+/// addresses), times are ticks of the time-stamp counter.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Event {
+    /// The code of an [`EventKind`]; [`Event::kind`] reads it.
+    pub code: u8,
+    /// [`HAS_PAYLOAD`], [`NO_TICKET`].
+    pub flags: u8,
+    /// System-call number or operand size, by kind.
+    pub nr: u16,
+    /// What a library function returned.
+    pub result: i32,
+    /// Where: the return address of the library call, or the address of the instruction.
+    pub pc: u64,
+    /// The stack pointer there.
+    pub sp: u64,
+    /// The object that the event orders.
+    pub object: u64,
+    /// The event's place in the order of the object's slot.
+    pub ticket: u64,
+    /// By kind.
+    pub value: u64,
+    /// By kind.
+    pub aux: u64,
+    /// When the thread came to the event.
+    pub begin: u64,
+    /// When it went on.
+    pub end: u64,
+    /// Of the time since the previous event's `end`, how much was the recorder's own work
+    /// (translation, bookkeeping); `begin - previous.end - overhead` is the program's.
+    pub overhead: u64,
+}
+
+impl Event {
+    /// The event's kind.
+    ///
+    /// # Panics
+    /// If `code` is no kind's. Every reader of this crate refuses such an event, so one in hand
+    /// is a broken invariant.
+    pub fn kind(&self) -> EventKind {
+        EventKind::from_code(self.code).expect("readers refuse unknown event kinds")
+    }
+
+    /// Whether the event's payload is the next one in its chunk.
+    pub fn has_payload(&self) -> bool {
+        self.flags & HAS_PAYLOAD != 0
+    }
+
+    /// Whether the event has a place in the order of its object.
+    pub fn has_ticket(&self) -> bool {
+        self.flags & NO_TICKET == 0 && self.kind().class() != EventClass::Local
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = EventKind::from_code(self.code).map_or("?", EventKind::name);
+        write!(
+            f,
+            "{name}({:#x}) pc={:#x} sp={:#x} ticket={} nr={} result={} value={:#x} aux={}",
+            self.object, self.pc, self.sp, self.ticket, self.nr, self.result, self.value, self.aux
+        )
+    }
+}

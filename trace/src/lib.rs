@@ -1,0 +1,28 @@
+//! The trace of a recorded program.
+//!
+//! A trace is what replay needs and cannot recompute: the initial image, the executed code, the
+//! order of synchronization, the effects of system calls, nondeterministic instructions and
+//! timestamps. This crate holds its vocabulary ([`Event`], [`Header`], …), its file form and its
+//! text form, and a verifier. It knows nothing of CPUs, policies or what a path names.
+//!
+//! # Reading order
+//! `ids`, `event` (what happened, and how tickets order it), `order`, `payload`, `meta`; then
+//! `container` (the `*.refrain` file), `text`, `verify`.
+//!
+//! # Invariants
+//! - A trace is untrusted input: no bytes make this crate panic or allocate beyond a stated bound.
+//! - Whatever was written before a crash is readable up to the last whole chunk.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod event;
+mod ids;
+mod meta;
+pub mod order;
+pub mod payload;
+
+pub use access::Access;
+pub use event::{Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET};
+pub use ids::{AuxLock, BlobId, BlockId, EventId, ThreadId};
+pub use meta::{CodeBlock, Ending, Entry, Footer, Header, Machine, Mapping, Module};

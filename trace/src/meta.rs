@@ -1,0 +1,117 @@
+//! What a trace says about the recording as a whole.
+
+use crate::BlobId;
+use serde::{Deserialize, Serialize};
+
+/// Written first, before the guest runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Header {
+    /// The command line, `argv[0]` first.
+    pub argv: Vec<String>,
+    /// Absolute path of the program.
+    pub program: String,
+    /// Working directory.
+    pub cwd: String,
+    /// `refrain` version that recorded.
+    pub recorder: String,
+    /// The machine: CPU model name, kernel release.
+    pub machine: Machine,
+    /// Ticks of the time-stamp counter per second.
+    pub tsc_hz: u64,
+    /// Time-stamp counter at the guest's first instruction.
+    pub tsc_start: u64,
+    /// Wall-clock start, nanoseconds since the Unix epoch.
+    pub started_unix_ns: u64,
+    /// Initial state of the main thread.
+    pub entry: Entry,
+    /// Initial mappings.
+    pub mappings: Vec<Mapping>,
+}
+
+/// The machine that recorded.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Machine {
+    /// CPU model name.
+    pub cpu: String,
+    /// Logical cores that the recorder could use.
+    pub cores: u32,
+    /// Kernel release.
+    pub kernel: String,
+}
+
+/// Where and with which registers the main thread starts.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Entry {
+    /// First instruction (the dynamic linker's entry, if there is one).
+    pub rip: u64,
+    /// Stack pointer.
+    pub rsp: u64,
+    /// First address of the program break.
+    pub brk: u64,
+}
+
+/// A mapping that exists before the guest runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Mapping {
+    /// First byte, page-aligned.
+    pub address: u64,
+    /// Bytes, a multiple of the page size.
+    pub len: u64,
+    /// PROT_* bits as the guest believes them to be.
+    pub prot: u32,
+    /// Content from the first byte on; the rest is zero.
+    pub content: Option<BlobId>,
+}
+
+/// A module of the guest: a file whose code was mapped.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Module {
+    /// Path as the guest opened it, made absolute.
+    pub path: String,
+    /// GNU build id, in hexadecimal, if the file has one.
+    pub build_id: Option<String>,
+    /// What to add to a virtual address of the file to get a guest address.
+    pub bias: u64,
+    /// First guest address of the module.
+    pub start: u64,
+    /// End of it (exclusive).
+    pub end: u64,
+    /// Library functions that were recorded as events: guest address and symbol name.
+    pub hooks: Vec<(u64, String)>,
+}
+
+/// How the recorded run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Ending {
+    /// exit_group with this status.
+    Exited(i32),
+    /// Killed by this signal.
+    Signaled(i32),
+    /// The recorder was told to stop by this signal, while the guest was still running.
+    Stopped(i32),
+}
+
+/// Written last. A trace without one was cut off.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Footer {
+    /// How the run ended.
+    pub ending: Ending,
+    /// Time-stamp counter at the end.
+    pub tsc_end: u64,
+    /// Events of each thread, in the order of the ids.
+    pub events: Vec<u64>,
+    /// Native time that the guest's threads took on CPUs, in nanoseconds, where it is known.
+    pub cpu_ns: u64,
+    /// Output bytes (all descriptors).
+    pub output_bytes: u64,
+}
+
+/// A block of executed code: a straight run of instructions that was entered at its first.
+/// Blocks may overlap (a jump into the middle of a block starts another).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CodeBlock {
+    /// Guest address of the first instruction.
+    pub pc: u64,
+    /// The instructions.
+    pub code: Vec<u8>,
+}

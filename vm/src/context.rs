@@ -1,0 +1,73 @@
+//! The architectural state of one guest thread.
+
+/// User-mode registers of a guest thread, as they are between two instructions.
+///
+/// Engines keep guest state in host registers, or in values of their own, while guest code runs,
+/// and store it here when [`crate::Cpu::run`] returns. The layout is fixed, because emitted code
+/// addresses the fields; engines take the offsets from `std::mem::offset_of!`.
+///
+/// The x87/MMX state is not here: it stays in the host's own x87 registers while the thread
+/// lives (host code of `refrain` never touches them). AVX state does not exist: the guest's CPU
+/// is an x86-64-v2.
+#[repr(C, align(64))]
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// General registers in encoding order: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8–r15.
+    pub gpr: [u64; 16],
+    /// The next instruction.
+    pub rip: u64,
+    /// RFLAGS; only the status flags and DF are meaningful.
+    pub rflags: u64,
+    /// Base of FS, the guest's thread pointer.
+    pub fs_base: u64,
+    /// SSE control and status.
+    pub mxcsr: u32,
+    _pad: u32,
+    /// SSE registers.
+    pub xmm: [[u64; 2]; 16],
+    /// Instructions retired, where the engine counts them ([`crate::EngineConfig::count`]).
+    pub retired: u64,
+    /// Where the next [`refrain_trace::Access`] goes, if the engine logs accesses.
+    pub access_cursor: u64,
+    /// End of the buffer: at `access_cursor == access_limit` the engine exits with
+    /// [`crate::Exit::AccessesFull`].
+    pub access_limit: u64,
+}
+
+impl Default for Context {
+    fn default() -> Self {
+        Context {
+            gpr: [0; 16],
+            rip: 0,
+            rflags: 0x202,
+            fs_base: 0,
+            mxcsr: 0x1f80,
+            _pad: 0,
+            xmm: [[0; 2]; 16],
+            retired: 0,
+            access_cursor: 0,
+            access_limit: 0,
+        }
+    }
+}
+
+/// Indices into [`Context::gpr`].
+#[allow(missing_docs)]
+pub mod reg {
+    pub const RAX: usize = 0;
+    pub const RCX: usize = 1;
+    pub const RDX: usize = 2;
+    pub const RBX: usize = 3;
+    pub const RSP: usize = 4;
+    pub const RBP: usize = 5;
+    pub const RSI: usize = 6;
+    pub const RDI: usize = 7;
+    pub const R8: usize = 8;
+    pub const R9: usize = 9;
+    pub const R10: usize = 10;
+    pub const R11: usize = 11;
+    pub const R12: usize = 12;
+    pub const R13: usize = 13;
+    pub const R14: usize = 14;
+    pub const R15: usize = 15;
+}

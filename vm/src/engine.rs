@@ -1,0 +1,162 @@
+//! The contract between the machine and the engines that execute guest code.
+//!
+//! An engine runs one guest thread at a time on the calling host thread, at full speed, until
+//! something happens that the machine must see; then [`Cpu::run`] returns an [`Exit`]. The engine
+//! knows nothing of what is recorded or replayed, and the machine nothing of how code is
+//! translated. Several threads run in the same engine in parallel.
+
+use crate::Context;
+use refrain_trace::CodeBlock;
+use std::ops::Range;
+
+/// What an engine is asked to report beyond system calls, hooks and faults.
+#[derive(Clone, Debug, Default)]
+pub struct EngineConfig {
+    /// Report atomic instructions ([`Exit::Ordered`]).
+    pub order_atomics: bool,
+    /// Remember translated blocks for [`Engine::take_blocks`].
+    pub keep_blocks: bool,
+    /// Count retired instructions in [`Context::retired`].
+    pub count: bool,
+    /// Log memory accesses to the buffer of the context.
+    pub accesses: bool,
+    /// Log calls and returns there too.
+    pub calls: bool,
+}
+
+/// A translator and executor of guest code, shared by all guest threads.
+pub trait Engine: Send + Sync {
+    /// The name that users pick it by.
+    fn name(&self) -> &'static str;
+
+    /// From now on a thread that comes to the instruction at `pc` exits with [`Exit::Hook`].
+    /// The caller guarantees that no code there has been executed yet.
+    fn hook(&self, pc: u64);
+
+    /// The code in this range was unmapped, replaced or made writable. The engine forgets what it
+    /// made of it before any thread runs it again.
+    fn forget(&self, range: Range<u64>);
+
+    /// The executing half for one guest thread. It stays on the host thread that asked for it.
+    fn attach(&self) -> Result<Box<dyn Cpu>, EngineError>;
+
+    /// Blocks that were translated in [`Mode::Observed`] since the last call, each once.
+    fn take_blocks(&self) -> Vec<CodeBlock>;
+}
+
+/// One guest thread's executor.
+pub trait Cpu {
+    /// Runs the guest from `context` until something happens, and stores its state there.
+    ///
+    /// `Exit::Hook` is suppressed for the very first instruction, so that a caller that has
+    /// handled a hook goes on by calling `run` again with an unchanged `rip`.
+    fn run(&mut self, context: &mut Context, mode: Mode) -> Exit;
+
+    /// Executes the one instruction at `rip` as the processor would, without reporting it. Used
+    /// for the instruction of an [`Exit::Ordered`], while the machine holds its place in the
+    /// order. Returns `None`, or the fault that the instruction raised.
+    fn step(&mut self, context: &mut Context) -> Option<Fault>;
+
+    /// Time-stamp ticks that this thread has spent translating so far.
+    fn translation_ticks(&self) -> u64;
+}
+
+/// How closely the guest is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Everything that [`EngineConfig`] and the hooks ask for is reported.
+    Observed,
+    /// The body of a library function that is recorded as one event: hooks and atomic
+    /// instructions are not reported, accesses are not logged, blocks not kept; system calls,
+    /// nondeterministic instructions and faults are reported. Ends with [`Exit::Return`] when a
+    /// `ret` has popped the word at the stack pointer `sp`.
+    Opaque {
+        /// The stack pointer at the function's entry (it points to the return address).
+        sp: u64,
+    },
+}
+
+/// Why guest code stopped running.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// A `syscall` instruction; `rip` is past it. The machine sets rax, rcx and r11.
+    Syscall,
+    /// `rip` is at a hooked address, nothing there executed yet.
+    Hook,
+    /// The watched function of [`Mode::Opaque`] has returned; `rip` is the return address.
+    Return,
+    /// `rip` is at an instruction that must be ordered against other threads.
+    Ordered {
+        /// First byte of its memory operand.
+        address: u64,
+        /// Operand size in bytes (1, 2, 4, 8 or 16).
+        size: u8,
+        /// A locked read-modify-write, or a plain load that belongs to a synchronization idiom.
+        kind: OrderedKind,
+    },
+    /// A nondeterministic or virtualized instruction; `rip` is past it, the machine supplies the
+    /// result.
+    Emulate(Emulate),
+    /// The access buffer is full; `rip` is where to go on once it has been emptied.
+    AccessesFull,
+    /// The instruction at `rip` faulted; the state is the one before it.
+    Fault(Fault),
+    /// The engine cannot execute the instruction at `rip`.
+    Unsupported(&'static str),
+    /// Control reached `rip`, which is not among the blocks that the engine was given.
+    UnknownTarget,
+}
+
+/// The kinds of [`Exit::Ordered`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OrderedKind {
+    /// A locked instruction or an `xchg` with memory.
+    ReadModifyWrite,
+    /// A plain load.
+    Load,
+}
+
+/// Instructions whose results the machine supplies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Emulate {
+    /// eax, ebx, ecx, edx from eax and ecx.
+    Cpuid,
+    /// edx:eax.
+    Rdtsc,
+    /// edx:eax, ecx.
+    Rdtscp,
+    /// A random number into general register `register` (operand size 2, 4 or 8) and CF.
+    Random {
+        /// Index into [`Context::gpr`].
+        register: u8,
+        /// Operand size in bytes.
+        size: u8,
+    },
+    /// edx:eax from ecx.
+    Xgetbv,
+}
+
+/// A processor exception.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The signal that Linux would send (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP).
+    pub signal: i32,
+    /// The address that it was about (`si_addr`).
+    pub address: u64,
+}
+
+/// Why an engine cannot work here.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The kernel or the processor lacks something (the user's machine is at fault).
+    #[error("this machine cannot run the {engine} engine: {why}")]
+    Unavailable {
+        /// The engine.
+        engine: &'static str,
+        /// What is missing, and what to do.
+        why: String,
+    },
+    /// Memory for translated code cannot be had.
+    #[error("cannot reserve {0} bytes at {1:#x} for translated code: {2}")]
+    CodeMemory(u64, u64, std::io::Error),
+}

@@ -1,0 +1,30 @@
+//! Where things lie in the address space that guest and host share.
+//!
+//! Guest addresses are host addresses, and a recording must be mappable again at the same
+//! addresses in another process. So the guest never gets an address from the kernel: it lives in
+//! fixed arenas that Linux gives to nobody on its own (position-independent programs load near
+//! 0x55…, libraries and stacks near 0x7f…).
+//!
+//! All guest code and all translated code lie below 2 GiB. Every guest code address then fits a
+//! sign-extended 32-bit immediate, and translated code reaches guest data with the original
+//! RIP-relative operands.
+
+use std::ops::Range;
+
+/// Programs that are linked to a fixed address (0x400000 by default).
+pub const FIXED_PROGRAM: Range<u64> = 0x1_0000..0x1000_0000;
+/// Position-independent programs.
+pub const PROGRAM: u64 = 0x1000_0000;
+/// The dynamic linker and libraries: file mappings that may hold code.
+pub const LIBRARIES: Range<u64> = 0x2000_0000..0x6000_0000;
+/// Translated code and its tables: the engine's, the guest may not map here.
+pub const CODE_CACHE: Range<u64> = 0x6000_0000..0x7fff_0000;
+/// The program break.
+pub const HEAP: Range<u64> = 0x10_0000_0000..0x30_0000_0000;
+/// The main thread's stack: the top of it, and how far it may grow down.
+pub const STACK: Range<u64> = 0x0fff_e000_0000..0x0fff_f000_0000;
+/// All other mappings.
+pub const MAPPINGS: Range<u64> = 0x1000_0000_0000..0x2000_0000_0000;
+
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
