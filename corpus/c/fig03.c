@@ -18,9 +18,9 @@ static inline void report(uint64_t item) {
 static uint64_t inspect_items(unsigned self, unsigned long rounds) {
     uint64_t digest = self;
     for (unsigned long i = 0; i < rounds; i++) {
-        digest = work(digest, 300);
+        digest = work(digest, 3000);
 #if FIXED
-        uint64_t item = work(i, 300);
+        uint64_t item = work(i, 3000);
         if (i % 64 == self) {
             pthread_mutex_lock(&lock); /* @site found in fixed: tlcp with found */
             report(item + self);
@@ -28,7 +28,7 @@ static uint64_t inspect_items(unsigned self, unsigned long rounds) {
         }
 #else
         pthread_mutex_lock(&lock); /* @site inspect: null-lock with inspect */
-        uint64_t item = work(i, 300);
+        uint64_t item = work(i, 3000);
         if (i % 64 == self)
             report(item + self);
         pthread_mutex_unlock(&lock);
@@ -39,7 +39,7 @@ static uint64_t inspect_items(unsigned self, unsigned long rounds) {
 }
 
 int main(int argc, char **argv) {
-    unsigned long rounds = arg(argc, argv, 1, 20000);
+    unsigned long rounds = arg(argc, argv, 1, 3000);
     unsigned threads = threads_arg(argc, argv, 2, 2, 2);
     uint64_t digest = run_crew(threads, rounds, inspect_items);
     CHECK(last_finder != 0);

@@ -14,7 +14,7 @@ static unsigned ref ALIGNED = 1;
 static NOINLINE int buffer_in_use(void) {
     pthread_mutex_lock(&lock); /* @site poll: read-read with poll; conflict with release, renew */
     int in_use = ref != 0;
-    work(1, 100);
+    work(1, 1000);
     pthread_mutex_unlock(&lock);
     return in_use;
 }
@@ -41,7 +41,7 @@ static uint64_t hold(unsigned long rounds) {
     for (unsigned long i = 0; i < rounds; i++) {
         renew();
         pthread_barrier_wait(&round_begins);
-        digest = work(digest + i, 20000);
+        digest = work(digest + i, 50000);
         release();
         pthread_barrier_wait(&round_ends);
     }
@@ -54,7 +54,7 @@ static uint64_t follow(unsigned self, unsigned long rounds) {
         pthread_barrier_wait(&round_begins);
 #if !FIXED
         while (buffer_in_use())
-            work(self, 100);
+            work(self, 2000);
 #endif
         pthread_barrier_wait(&round_ends);
         digest = mix(digest);
@@ -70,7 +70,7 @@ static uint64_t phase(unsigned self, unsigned long rounds) {
 }
 
 int main(int argc, char **argv) {
-    unsigned long rounds = arg(argc, argv, 1, 400);
+    unsigned long rounds = arg(argc, argv, 1, 250);
     unsigned threads = threads_arg(argc, argv, 2, 3, 3);
     critical = threads - 1;
     CHECK(pthread_barrier_init(&round_begins, NULL, threads) == 0);

@@ -1,1 +1,47 @@
-//! placeholder
+//! Who may go next, and when it is: schedulers and the virtual clock.
+//!
+//! A *skeleton* of a run is what is left of a trace when the program's own work is reduced to
+//! durations: per thread a sequence of operations on synchronization objects, each preceded by so
+//! many ticks of work. [`simulate`] replays a skeleton in virtual time on modelled cores. No
+//! instruction is executed, so a replay costs some tens of nanoseconds for each event, and the
+//! same skeleton gives the same times on every run and every machine.
+//!
+//! # Reading order
+//! [`Skeleton`] and its [`Builder`] (what is replayed), [`Scheduler`] (who may go next) with one
+//! algorithm in each of `elsc`, `orig`, `random` and `pct`, [`Constraints`] (what a transformed
+//! trace replaces locks with), [`Config`] and [`simulate`] (when it is).
+//!
+//! # Invariants
+//! - This crate knows no guest memory and no code. An object is an address and nothing more.
+//! - Waiting that honours a recording (artificial) is never counted as waiting in the program.
+//! - A deadlock is a result, [`Outcome::Deadlock`]; nothing here hangs on any input.
+//! - No host clock, no host randomness, no hash with random state.
+
+#![forbid(unsafe_code)]
+
+mod build;
+mod clock;
+mod config;
+mod constraints;
+mod elsc;
+mod error;
+mod fixed;
+mod orig;
+mod pct;
+mod random;
+mod rank;
+mod skeleton;
+mod syscalls;
+mod traits;
+
+pub use build::Builder;
+pub use clock::{Account, Deadlock, Outcome, Run, Visitor, Wait, simulate};
+pub use config::{Config, Costs};
+pub use constraints::{Constraints, Edge};
+pub use elsc::Elsc;
+pub use error::Error;
+pub use orig::Orig;
+pub use pct::Pct;
+pub use random::Random;
+pub use skeleton::{Object, Operation, Skeleton};
+pub use traits::{Choice, Moment, Progress, Request, Scheduler, Scope, Status};

@@ -163,6 +163,10 @@ pub const HAS_PAYLOAD: u8 = 1;
 /// Set in [`Event::flags`] when the event takes no ticket: replay does not wait for one.
 pub const NO_TICKET: u8 = 2;
 
+/// Set in [`Event::flags`] of a system call that had not returned when the recording ended: the
+/// thread's last event. It has its ticket, but no result.
+pub const UNFINISHED: u8 = 4;
+
 /// One record of a thread's stream.
 ///
 /// All numbers are as the guest saw them: addresses are guest addresses (equal to host
@@ -172,7 +176,7 @@ pub const NO_TICKET: u8 = 2;
 pub struct Event {
     /// The code of an [`EventKind`]; [`Event::kind`] reads it.
     pub code: u8,
-    /// [`HAS_PAYLOAD`], [`NO_TICKET`].
+    /// [`HAS_PAYLOAD`], [`NO_TICKET`], [`UNFINISHED`].
     pub flags: u8,
     /// System-call number or operand size, by kind.
     pub nr: u16,

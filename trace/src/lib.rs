@@ -16,6 +16,8 @@
 #![forbid(unsafe_code)]
 
 mod access;
+pub mod container;
+mod error;
 mod event;
 mod ids;
 mod meta;
@@ -23,6 +25,8 @@ pub mod order;
 pub mod payload;
 
 pub use access::Access;
-pub use event::{Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET};
+pub use container::{Cursor, Trace, Writer};
+pub use error::{ChunkAt, Error, Result};
+pub use event::{Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET, UNFINISHED};
 pub use ids::{AuxLock, BlobId, BlockId, EventId, ThreadId};
 pub use meta::{CodeBlock, Ending, Entry, Footer, Header, Machine, Mapping, Module};

@@ -51,6 +51,48 @@ impl Default for Context {
     }
 }
 
+impl Context {
+    /// The arguments of the system call that the guest has just made.
+    pub(crate) fn syscall_args(&self) -> [u64; 6] {
+        use reg::*;
+        [RDI, RSI, RDX, R10, R8, R9].map(|r| self.gpr[r])
+    }
+
+    /// Returns from a system call: the result, and what the instruction itself clobbers.
+    pub(crate) fn finish_syscall(&mut self, result: i64) {
+        self.gpr[reg::RAX] = result as u64;
+        self.gpr[reg::RCX] = self.rip;
+        self.gpr[reg::R11] = self.rflags;
+    }
+
+    /// The result of `rdtsc` or `rdtscp`; the latter also says that this is processor 0.
+    pub(crate) fn set_ticks(&mut self, ticks: u64, with_processor: bool) {
+        self.gpr[reg::RAX] = ticks & 0xffff_ffff;
+        self.gpr[reg::RDX] = ticks >> 32;
+        if with_processor {
+            self.gpr[reg::RCX] = 0;
+        }
+    }
+
+    /// The result of `rdrand` or `rdseed`: OF, SF, ZF, AF and PF are cleared.
+    pub(crate) fn set_random(&mut self, register: u8, size: u8, value: u64, success: bool) {
+        let target = &mut self.gpr[usize::from(register & 15)];
+        *target = match size {
+            2 => *target & !0xffff | value & 0xffff,
+            4 => value & 0xffff_ffff,
+            _ => value,
+        };
+        self.rflags = self.rflags & !0x8d5 | u64::from(success);
+    }
+
+    /// Returns from a function none of which has run, to `site`.
+    pub(crate) fn return_to(&mut self, site: u64, result: u64) {
+        self.rip = site;
+        self.gpr[reg::RSP] += 8;
+        self.gpr[reg::RAX] = result;
+    }
+}
+
 /// Indices into [`Context::gpr`].
 #[allow(missing_docs)]
 pub mod reg {

@@ -1,14 +1,37 @@
 //! The guest machine, the recorder and the replayer.
 //!
+//! # Reading order
+//! `context` and `engine` (the contract with the engines), `layout` and `memory` (where the guest
+//! lives), `loader`; `hooks` and `syscall` (what is recorded, and how); then `record` and
+//! `replay`, which mirror each other file by file.
+//!
 //! # Invariants
 //! - Nothing here knows how guest code is executed: engines stand behind [`Engine`] and [`Cpu`],
 //!   and only `cli` and tests pick one.
+//! - A system call without a row in the table is refused by name; nothing passes unrecorded.
+//! - Host code never runs guest code, and maps nothing in the guest's arenas.
 
 mod context;
+mod cpuid;
+mod digest;
+mod elf;
 mod engine;
+mod error;
+mod hooks;
+mod host;
 pub mod layout;
+mod loader;
+mod memory;
 mod observer;
+mod record;
+mod replay;
+mod slots;
+mod syscall;
 
 pub use context::{Context, reg};
 pub use engine::{Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Mode, OrderedKind};
+pub use error::{Error, Result};
+pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
+pub use record::{RecordOptions, RecordSummary, record};
+pub use replay::{Divergence, DivergenceKind, Outcome, ReplayOptions, replay};

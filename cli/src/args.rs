@@ -1,0 +1,247 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Record a multithreaded program once; replay it exactly; see which waiting was unnecessary.
+#[derive(Parser, Debug)]
+#[command(name = "refrain", version, max_term_width = 100, after_help = AFTER_HELP)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Start with `refrain demo`. Exit status: 0 for success, 1 for an error or a divergence, 2 for wrong
+usage; `record` and `run` end with the status of the recorded program, or 125 if refrain itself
+failed, 126 if the program cannot be run, 127 if it was not found.
+
+Environment: NO_COLOR turns colours off; REFRAIN_LOG=debug (or =refrain_vm=trace) logs to standard
+error.";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Record a program while it runs
+    Record(Record),
+    /// Replay a trace exactly and say what was checked
+    Replay(Replay),
+    /// Say what a trace holds
+    Info(Info),
+    /// Print the events of a trace, one per line
+    Dump(Dump),
+    /// Rank unnecessary lock contention by what it costs, by source line
+    Locks(Locks),
+    /// Record a program and rank its locks in one go
+    Run(Run),
+    /// Verify a trace, and mend one that was cut off
+    Check(Check),
+    /// Record, replay and rank the built-in workload
+    Demo(Demo),
+    /// Print a completion script for a shell
+    Completions(Completions),
+    /// Print the manual page, or write one per command into a directory
+    Man(Man),
+    /// Replay in this process, which gives up its rights first
+    #[command(name = crate::child::SUBCOMMAND, hide = true)]
+    ReplayChild(ReplayChild),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Record {
+    /// Trace to write [default: <PROGRAM>.refrain in the working directory]
+    ///
+    /// A trace that is there already is kept as FILE.old.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) recording: Recording,
+}
+
+/// What `record` and `run` have in common.
+#[derive(Args, Debug)]
+pub(crate) struct Recording {
+    /// Overwrite FILE even if it is not a trace, and keep no FILE.old
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Do not say on standard error what was recorded
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Order of shared memory to record; `sync` records synchronization and atomics
+    #[arg(long, value_name = "ORDER", default_value = "sync", value_parser = parse_order)]
+    pub(crate) order: Order,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Which order of shared memory a recording keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// Of synchronization and atomic instructions only.
+    Sync,
+}
+
+/// Orders that the design names and this version does not record are refused by name.
+fn parse_order(text: &str) -> Result<Order, String> {
+    match text {
+        "sync" => Ok(Order::Sync),
+        "stride" | "exact" | "global" => {
+            Err("this version does not record that order; use `sync`".to_owned())
+        }
+        _ => Err("no such order; use `sync`".to_owned()),
+    }
+}
+
+/// The engines behind `vm::Engine`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EngineKind {
+    /// Code compiled by Cranelift; observers are compiled into it
+    Cranelift,
+    /// The same instructions, copied; nearest to native speed
+    Copy,
+}
+
+impl EngineKind {
+    /// The name that users pick it by.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            EngineKind::Cranelift => "cranelift",
+            EngineKind::Copy => "copy",
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Replay {
+    /// Trace to replay
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// What executes the recorded code
+    #[arg(long, value_enum, default_value_t = EngineKind::Cranelift)]
+    pub(crate) engine: EngineKind,
+    /// Print what the program printed (it is compared in any case)
+    #[arg(long)]
+    pub(crate) echo: bool,
+    /// Count instructions (costs a little time)
+    #[arg(long)]
+    pub(crate) count: bool,
+    /// Print the result as JSON; `--echo` then goes to standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Info {
+    /// Trace to describe
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Dump {
+    /// Trace to print
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// Only this thread (t0 is the main thread); may be given more than once
+    #[arg(long, value_name = "THREAD", value_parser = crate::commands::dump::parse_thread)]
+    pub(crate) thread: Vec<u32>,
+    /// Only these events of each thread, end exclusive: 100..200, 100.., ..200
+    #[arg(long, value_name = "RANGE", value_parser = crate::commands::dump::parse_range)]
+    pub(crate) events: Option<std::ops::Range<u64>>,
+    /// Print the executed code instead of the events
+    #[arg(long)]
+    pub(crate) instructions: bool,
+}
+
+/// How a ranking is shown.
+#[derive(Args, Debug)]
+pub(crate) struct Ranking {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show the N most expensive groups
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) top: usize,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Locks {
+    /// Trace to analyse
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// What executes the recorded code
+    #[arg(long, value_enum, default_value_t = EngineKind::Cranelift)]
+    pub(crate) engine: EngineKind,
+    #[command(flatten)]
+    pub(crate) ranking: Ranking,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// Keep the trace here
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// What executes the recorded code when it is analysed
+    #[arg(long, value_enum, default_value_t = EngineKind::Cranelift)]
+    pub(crate) engine: EngineKind,
+    #[command(flatten)]
+    pub(crate) ranking: Ranking,
+    #[command(flatten)]
+    pub(crate) recording: Recording,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// Trace to verify
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// Write what is whole of a damaged trace back, with a new index; the original is kept as
+    /// FILE.old
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Demo {
+    /// Keep the trace here
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// What executes the recorded code
+    #[arg(long, value_enum, default_value_t = EngineKind::Cranelift)]
+    pub(crate) engine: EngineKind,
+    #[command(flatten)]
+    pub(crate) ranking: Ranking,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// Directory to write refrain.1, refrain-record.1, … into
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplayChild {
+    /// What to do, as JSON
+    pub(crate) request: String,
+}

@@ -1,0 +1,48 @@
+//! One file per subcommand, and what they share: the way in and the way out.
+
+mod check;
+mod completions;
+mod demo;
+pub(crate) mod dump;
+mod info;
+mod locks;
+mod man;
+mod record;
+mod replay;
+mod run;
+
+use crate::args::{Cli, Command};
+use crate::failure::{Failure, Outcome};
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Parses the command line, runs the command and turns its outcome into an exit status.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome =
+        crate::logging::start().map_err(Failure::from).and_then(|()| dispatch(cli.command));
+    match outcome {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("refrain: error: {failure}");
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Outcome {
+    match command {
+        Command::Record(args) => record::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Locks(args) => locks::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+        Command::ReplayChild(args) => Ok(crate::child::run(&args.request).map(|()| 0)?),
+    }
+}

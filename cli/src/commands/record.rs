@@ -1,0 +1,70 @@
+//! `refrain record`: runs a program and writes its trace.
+
+use crate::args::{Record, Recording};
+use crate::failure::{Failure, Outcome};
+use crate::machine::{self, RecordOptions, RecordSummary};
+use crate::program::{self, Program};
+use crate::report::numbers::{bytes, counted, duration};
+use crate::trace_file;
+use refrain_trace::Ending;
+use std::path::Path;
+
+/// Records, and ends with the program's own status.
+pub(crate) fn run(args: &Record) -> Outcome {
+    let program = program::find(&args.recording.command)?;
+    let path = args.output.clone().unwrap_or_else(|| program.default_trace());
+    let summary = record(program, &path, &args.recording)?;
+    Ok(status(summary.ending))
+}
+
+/// Records a program to `path` and says so.
+pub(crate) fn record(
+    program: Program,
+    path: &Path,
+    recording: &Recording,
+) -> Result<RecordSummary, Failure> {
+    let output = trace_file::create(path, recording.force).map_err(Failure::recording)?;
+    let options = RecordOptions { program, output, path: path.to_owned() };
+    let summary = machine::record(options).map_err(Failure::recording)?;
+    if !recording.quiet {
+        eprintln!("{}", describe(&summary, path));
+    }
+    Ok(summary)
+}
+
+fn describe(summary: &RecordSummary, path: &Path) -> String {
+    let how = match summary.ending {
+        Ending::Exited(_) => String::new(),
+        Ending::Signaled(signal) => format!(", killed by signal {signal}"),
+        Ending::Stopped(signal) => format!(", stopped by signal {signal}"),
+    };
+    format!(
+        "refrain: recorded {}, {} in {}{how}: {} ({})",
+        counted(summary.threads, "thread"),
+        counted(summary.events, "event"),
+        duration(i64::try_from(summary.wall.as_nanos()).unwrap_or(i64::MAX)),
+        path.display(),
+        bytes(summary.bytes),
+    )
+}
+
+/// The exit status that a shell gives a program that ended so.
+pub(crate) fn status(ending: Ending) -> u8 {
+    match ending {
+        Ending::Exited(status) => (status & 0xff) as u8,
+        Ending::Signaled(signal) | Ending::Stopped(signal) => 128u8.wrapping_add(signal as u8),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_become_the_status_of_a_shell() {
+        assert_eq!(status(Ending::Exited(3)), 3);
+        assert_eq!(status(Ending::Exited(-1)), 255);
+        assert_eq!(status(Ending::Signaled(11)), 139);
+        assert_eq!(status(Ending::Stopped(2)), 130);
+    }
+}

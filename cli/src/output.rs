@@ -1,0 +1,66 @@
+//! Standard output: results, as text or as JSON, in as many columns as there are.
+
+use anyhow::Context;
+use serde::Serialize;
+use std::io::{IsTerminal, Write, stdout};
+
+/// Of every JSON document that refrain prints. Fields may be added within a version; it is
+/// raised when one changes its meaning or goes away.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+/// Columns of a report that is not printed to a terminal.
+const DEFAULT_WIDTH: u16 = 100;
+/// Wider lines than this are hard to read however wide the terminal.
+const MAX_WIDTH: u16 = 120;
+
+/// Whether the user has not asked for plain text (<https://no-color.org>).
+pub(crate) fn colour_wanted() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// How a report is to be laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Style {
+    /// Columns to fill at most.
+    pub(crate) width: u16,
+    /// Whether escape sequences may be used.
+    pub(crate) colour: bool,
+}
+
+impl Style {
+    /// The style of standard output.
+    pub(crate) fn of_stdout() -> Style {
+        let terminal = stdout().is_terminal();
+        let columns = rustix::termios::tcgetwinsize(stdout()).map_or(0, |size| size.ws_col);
+        let width = match columns {
+            0 => DEFAULT_WIDTH,
+            columns => columns.clamp(60, MAX_WIDTH),
+        };
+        Style { width, colour: terminal && colour_wanted() }
+    }
+}
+
+/// Prints a text result.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot print")
+}
+
+/// Prints a JSON document, which carries the schema's version and its own kind first.
+pub(crate) fn print_json<T: Serialize>(kind: &'static str, report: &T) -> anyhow::Result<()> {
+    print(&json(kind, report)?)
+}
+
+/// The document that [`print_json`] prints.
+pub(crate) fn json<T: Serialize>(kind: &'static str, report: &T) -> anyhow::Result<String> {
+    #[derive(Serialize)]
+    struct Document<'a, T> {
+        schema_version: u32,
+        report: &'static str,
+        #[serde(flatten)]
+        body: &'a T,
+    }
+    let document = Document { schema_version: SCHEMA_VERSION, report: kind, body: report };
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}

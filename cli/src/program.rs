@@ -1,0 +1,188 @@
+//! Finding the program to record, and saying why it cannot be recorded before anything is
+//! written.
+
+use crate::failure::Failure;
+use anyhow::anyhow;
+use rustix::fs::Access;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A program that can be recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Program {
+    /// Absolute path of the file.
+    pub(crate) path: PathBuf,
+    /// The command line as it was given.
+    pub(crate) argv: Vec<OsString>,
+}
+
+impl Program {
+    /// The name that a trace of the program gets by default.
+    pub(crate) fn default_trace(&self) -> PathBuf {
+        let mut name = self.path.file_name().unwrap_or(OsStr::new("program")).to_owned();
+        name.push(".refrain");
+        PathBuf::from(name)
+    }
+}
+
+/// Finds the program as `execvp` does and checks that it is an x86-64 ELF file.
+pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
+    let name = command.first().ok_or_else(|| anyhow!("no command was given"))?;
+    let path = if name.as_bytes().contains(&b'/') {
+        check_executable(Path::new(name))?;
+        PathBuf::from(name)
+    } else {
+        search(name)?
+    };
+    check_elf(&path)?;
+    let path = std::path::absolute(&path).map_err(Failure::recording)?;
+    Ok(Program { path, argv: command.to_vec() })
+}
+
+/// The first executable file of this name in PATH. Like `execvp`, a file that may not be executed
+/// is passed over, and reported only if there is no other.
+fn search(name: &OsStr) -> Result<PathBuf, Failure> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    let mut refused = None;
+    for directory in std::env::split_paths(&path) {
+        let candidate = directory.join(name);
+        match check_executable(&candidate) {
+            Ok(()) => return Ok(candidate),
+            Err(failure) if failure.status == 127 => {}
+            Err(failure) => refused = refused.or(Some(failure)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| {
+        let name = name.display();
+        Failure::not_found(anyhow!("{name}: not found in PATH; give its path, as in ./{name}"))
+    }))
+}
+
+fn check_executable(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+            Failure::not_found(anyhow!("{shown}: no such program"))
+        }
+        _ => Failure::cannot_execute(anyhow!("{shown}: {error}")),
+    })?;
+    if metadata.is_dir() {
+        return Err(Failure::cannot_execute(anyhow!("{shown}: is a directory, not a program")));
+    }
+    if !metadata.is_file() || rustix::fs::access(path, Access::EXEC_OK).is_err() {
+        return Err(Failure::cannot_execute(anyhow!(
+            "{shown}: is not executable; try chmod +x {shown}"
+        )));
+    }
+    Ok(())
+}
+
+/// Bytes of the ELF header that are looked at: up to and with `e_machine`.
+const HEAD: usize = 20;
+
+fn check_elf(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    let mut head = Vec::with_capacity(HEAD);
+    File::open(path)
+        .and_then(|file| file.take(HEAD as u64).read_to_end(&mut head))
+        .map_err(|error| Failure::cannot_execute(anyhow!("{shown}: cannot be read: {error}")))?;
+    match refusal(&head) {
+        None => Ok(()),
+        Some(why) => Err(Failure::cannot_execute(anyhow!("{shown}: {why}"))),
+    }
+}
+
+/// Why a file that starts like this cannot be recorded.
+fn refusal(head: &[u8]) -> Option<String> {
+    const CLASS_64: u8 = 2;
+    const LITTLE_ENDIAN: u8 = 1;
+    const EXECUTABLE_TYPES: [u16; 2] = [2, 3];
+    const X86_64: u16 = 62;
+    if head.starts_with(b"#!") {
+        return Some(
+            "is a script; record its interpreter, as in: refrain record -- sh FILE".into(),
+        );
+    }
+    if !head.starts_with(b"\x7fELF") {
+        return Some("is not an ELF program; refrain records x86-64 Linux programs".into());
+    }
+    if head.len() < HEAD {
+        return Some("is cut off: its ELF header is not whole".into());
+    }
+    let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    let machine = half(18);
+    if head[5] == LITTLE_ENDIAN && machine == X86_64 && head[4] != CLASS_64 {
+        return Some("is an x32 ELF program; refrain records 64-bit ones".into());
+    }
+    if head[4] != CLASS_64 {
+        return Some("is a 32-bit ELF program; refrain records x86-64 ones".into());
+    }
+    if head[5] != LITTLE_ENDIAN || machine != X86_64 {
+        let name =
+            machine_name(if head[5] == LITTLE_ENDIAN { machine } else { machine.swap_bytes() });
+        return Some(format!("is an ELF program for {name}; refrain records x86-64 ones"));
+    }
+    if !EXECUTABLE_TYPES.contains(&half(16)) {
+        return Some("is an ELF file but not a program (an object or core file)".into());
+    }
+    None
+}
+
+fn machine_name(machine: u16) -> String {
+    match machine {
+        8 => "MIPS".into(),
+        20 | 21 => "PowerPC".into(),
+        22 => "S/390".into(),
+        40 => "ARM".into(),
+        62 => "big-endian x86-64".into(),
+        183 => "AArch64".into(),
+        243 => "RISC-V".into(),
+        258 => "LoongArch".into(),
+        other => format!("machine {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(class: u8, data: u8, kind: u16, machine: u16) -> Vec<u8> {
+        let mut head = b"\x7fELF".to_vec();
+        head.extend([class, data, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        head.extend(kind.to_le_bytes());
+        head.extend(machine.to_le_bytes());
+        head
+    }
+
+    #[test]
+    fn programs_are_told_from_other_files() {
+        assert_eq!(refusal(&head(2, 1, 2, 62)), None);
+        assert_eq!(refusal(&head(2, 1, 3, 62)), None);
+        for (bytes, word) in [
+            (head(2, 1, 1, 62), "not a program"),
+            (head(1, 1, 2, 3), "32-bit"),
+            (head(1, 1, 2, 62), "x32"),
+            (head(2, 1, 3, 183), "AArch64"),
+            (head(2, 2, 3, 22u16.swap_bytes()), "S/390"),
+            (head(2, 1, 3, 62)[..10].to_vec(), "cut off"),
+            (b"#!/bin/sh\n".to_vec(), "script"),
+            (b"MZ".to_vec(), "not an ELF"),
+            (Vec::new(), "not an ELF"),
+        ] {
+            let why = refusal(&bytes).expect("is refused");
+            assert!(why.contains(word), "{why:?} does not say {word:?}");
+        }
+    }
+
+    #[test]
+    fn missing_programs_are_127_and_others_126() {
+        let status = |name: &str| find(&[name.into()]).expect_err("cannot be recorded").status;
+        assert_eq!(status("no-such-program-anywhere"), 127);
+        assert_eq!(status("./no/such/program"), 127);
+        assert_eq!(status("/etc"), 126);
+        assert_eq!(status("/etc/passwd"), 126);
+    }
+}

@@ -1,0 +1,11 @@
+//! Reports: plain data, a text rendering for people and a JSON one for programs.
+//!
+//! Rendering is pure: it reads no clock, no terminal and no file, so that tests can pin it.
+
+pub(crate) mod check;
+pub(crate) mod hex;
+pub(crate) mod info;
+pub(crate) mod locks;
+pub(crate) mod numbers;
+pub(crate) mod replay;
+mod table;

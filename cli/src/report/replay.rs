@@ -1,0 +1,150 @@
+//! What a replay did, and whether it did what was recorded.
+
+use super::numbers::{count, counted, duration, roughly};
+use crate::symbols::Place;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// The outcome of a replay.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Name of the engine.
+    pub(crate) engine: String,
+    /// Guest threads.
+    pub(crate) threads: u64,
+    /// Events replayed.
+    pub(crate) events: u64,
+    /// Lock acquisitions among them.
+    pub(crate) acquisitions: u64,
+    /// Instructions retired, if they were counted.
+    pub(crate) instructions: Option<u64>,
+    /// Digests compared.
+    pub(crate) digests_checked: u64,
+    /// Digests that were equal.
+    pub(crate) digests_equal: u64,
+    /// Bytes of output compared, all equal unless there is a divergence.
+    pub(crate) output_bytes: u64,
+    /// How the program ended.
+    pub(crate) ending: String,
+    /// Time to load the trace and compile its code.
+    pub(crate) prepare_ns: u64,
+    /// Time to run it.
+    pub(crate) run_ns: u64,
+    /// Where the replay first differed from the recording.
+    pub(crate) divergence: Option<Divergence>,
+}
+
+/// The two sides of a difference between recording and replay.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Divergence {
+    /// What kind of thing differs.
+    pub(crate) kind: String,
+    /// Thread, as in `t2`.
+    pub(crate) thread: String,
+    /// Event of the thread, as in `e1042`.
+    pub(crate) event: String,
+    /// Where the thread was.
+    #[serde(with = "super::hex")]
+    pub(crate) pc: u64,
+    /// What the trace says.
+    pub(crate) expected: String,
+    /// What the replay did.
+    pub(crate) actual: String,
+}
+
+/// The report in words; `place` is where a divergence happened, if it could be found out.
+pub(crate) fn render(report: &Report, place: Option<&Place>) -> String {
+    let mut text = String::new();
+    if let Some(divergence) = &report.divergence {
+        text += &render_divergence(divergence, place);
+    }
+    let _ = writeln!(
+        text,
+        "{} on the {} engine: {} to prepare, {} to run",
+        report.ending,
+        report.engine,
+        duration(report.prepare_ns as i64),
+        duration(report.run_ns as i64),
+    );
+    text += &last_line(report);
+    text
+}
+
+fn render_divergence(divergence: &Divergence, place: Option<&Place>) -> String {
+    let Divergence { kind, thread, event, pc, expected, actual } = divergence;
+    let place = place.map_or_else(String::new, |place| format!(", {}", place.short()));
+    format!(
+        "diverged at {thread} {event} ({kind}), pc {pc:#x}{place}\n  \
+         recorded  {expected}\n  replayed  {actual}\n"
+    )
+}
+
+/// The line that says what was checked.
+fn last_line(report: &Report) -> String {
+    let verb = if report.divergence.is_some() { "diverged after" } else { "replayed" };
+    let mut text = format!(
+        "{verb} {}, {}",
+        counted(report.threads, "thread"),
+        counted(report.acquisitions, "lock acquisition"),
+    );
+    if let Some(instructions) = report.instructions {
+        let _ = write!(text, ", {} instructions", roughly(instructions));
+    }
+    let equality = if report.divergence.is_some() { "compared" } else { "equal" };
+    let _ = writeln!(
+        text,
+        "; {} of {} digests equal; {} output bytes {equality}",
+        count(report.digests_equal),
+        count(report.digests_checked),
+        count(report.output_bytes),
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use insta::assert_snapshot;
+
+    fn report() -> Report {
+        Report {
+            engine: "cranelift".into(),
+            threads: 4,
+            events: 1204,
+            acquisitions: 161,
+            instructions: Some(5_100_000_000),
+            digests_checked: 1204,
+            digests_equal: 1204,
+            output_bytes: 3_012_554,
+            ending: "exited with status 0".into(),
+            prepare_ns: 212_000_000,
+            run_ns: 3_400_000_000,
+            divergence: None,
+        }
+    }
+
+    #[test]
+    fn an_exact_replay() {
+        assert_snapshot!(render(&report(), None));
+    }
+
+    #[test]
+    fn a_divergence_shows_both_sides() {
+        let divergence = Divergence {
+            kind: "digest".into(),
+            thread: "t2".into(),
+            event: "e1042".into(),
+            pc: 0x1000_11d6,
+            expected: "mutex.lock(0x10006040) sp=0xfffeffffe000".into(),
+            actual: "mutex.lock(0x10006080) sp=0xfffeffffe000".into(),
+        };
+        let report = Report {
+            divergence: Some(divergence),
+            digests_equal: 1041,
+            digests_checked: 1042,
+            instructions: None,
+            ..report()
+        };
+        assert_snapshot!(render(&report, Some(&Place::example("worker", "demo.c", 92))));
+    }
+}

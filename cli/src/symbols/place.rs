@@ -1,0 +1,96 @@
+//! A place in a program, as reports name it.
+
+use serde::Serialize;
+
+/// Where an address lies.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Place {
+    /// The guest address.
+    #[serde(with = "crate::report::hex")]
+    pub(crate) pc: u64,
+    /// Path of the module, if the address lies in one.
+    pub(crate) module: Option<String>,
+    /// The address in the module's file, as `addr2line` takes it.
+    #[serde(with = "crate::report::hex")]
+    pub(crate) in_module: u64,
+    /// Distance from the start of the function, if that is known.
+    #[serde(skip)]
+    pub(crate) in_function: Option<u64>,
+    /// Functions, innermost first: all but the last are inlined. Empty if there are no symbols.
+    pub(crate) frames: Vec<Frame>,
+}
+
+/// A function, and where in it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Frame {
+    /// Demangled name.
+    pub(crate) function: String,
+    /// Source file, if there is debug information.
+    pub(crate) file: Option<String>,
+    /// Source line.
+    pub(crate) line: Option<u32>,
+}
+
+impl Place {
+    /// An address outside all modules.
+    pub(crate) fn unknown(pc: u64) -> Place {
+        Place { pc, module: None, in_module: pc, in_function: None, frames: Vec::new() }
+    }
+
+    /// One line: the innermost function with its file and line, or as near as can be told.
+    pub(crate) fn short(&self) -> String {
+        let module = self.module.as_deref().map(base);
+        match (self.frames.first(), module) {
+            (Some(frame), module) => match (frame.source(), module) {
+                (Some(source), _) => format!("{} {source}", frame.function),
+                (None, Some(module)) => format!("{} ({module})", self.function_offset(frame)),
+                (None, None) => self.function_offset(frame),
+            },
+            (None, Some(module)) => format!("{module}+{:#x}", self.in_module),
+            (None, None) => format!("{:#x}", self.pc),
+        }
+    }
+
+    /// The functions into which the innermost one is inlined, from the inside out.
+    pub(crate) fn inlined_into(&self) -> impl Iterator<Item = String> {
+        self.frames.iter().skip(1).map(|frame| match frame.source() {
+            Some(source) => format!("inlined into {} {source}", frame.function),
+            None => format!("inlined into {}", frame.function),
+        })
+    }
+
+    fn function_offset(&self, frame: &Frame) -> String {
+        match self.in_function {
+            Some(offset) => format!("{}+{offset:#x}", frame.function),
+            None => frame.function.clone(),
+        }
+    }
+
+    /// A place as a test wants it.
+    #[cfg(test)]
+    pub(crate) fn example(function: &str, file: &str, line: u32) -> Place {
+        let frame = Frame { function: function.into(), file: Some(file.into()), line: Some(line) };
+        Place {
+            pc: 0x1000_0000 + u64::from(line),
+            module: Some("/usr/bin/example".into()),
+            in_module: u64::from(line),
+            in_function: Some(4),
+            frames: vec![frame],
+        }
+    }
+}
+
+impl Frame {
+    /// `file.c:12`, the directory left out.
+    fn source(&self) -> Option<String> {
+        let file = base(self.file.as_deref()?);
+        Some(match self.line {
+            Some(line) => format!("{file}:{line}"),
+            None => file.to_owned(),
+        })
+    }
+}
+
+fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

@@ -1,0 +1,149 @@
+//! Every program is what the catalogue says: it compiles without a warning,
+//! prints the same on every run, ends as stated, and has no data race.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{run, scratch};
+use refrain_corpus::{
+    Exit, Group, Language, PROGRAMS, Program, Variant, compile, compile_with, demo, find,
+};
+
+const STRICT_C: &[&str] = &["-Wall", "-Wextra", "-Werror"];
+const STRICT_RUST: &[&str] = &["-D", "warnings"];
+
+fn ending(output: &Output) -> Exit {
+    match (output.status.code(), output.status.signal()) {
+        (Some(status), _) => Exit::Status(status),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => unreachable!("a process that ended has a status or a signal"),
+    }
+}
+
+fn builds() -> impl Iterator<Item = (&'static Program, Variant)> {
+    PROGRAMS.iter().flat_map(|p| p.variants.iter().map(move |&v| (p, v)))
+}
+
+#[test]
+fn names_are_unique_and_every_source_is_listed() {
+    let names: BTreeSet<_> = PROGRAMS.iter().map(|p| p.name).collect();
+    assert_eq!(names.len(), PROGRAMS.len());
+    let listed: BTreeSet<_> = PROGRAMS.iter().map(|p| p.source.to_owned()).collect();
+    let mut found = BTreeSet::new();
+    for folder in ["c", "cpp", "rs"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        for entry in fs::read_dir(path).expect("the folder is there") {
+            let name = entry.expect("readable").file_name().into_string().expect("ASCII");
+            if !name.ends_with(".h") {
+                found.insert(format!("{folder}/{name}"));
+            }
+        }
+    }
+    assert_eq!(listed, found);
+}
+
+#[test]
+fn every_program_runs_the_same_way_twice_and_ends_as_stated() {
+    for (program, variant) in builds() {
+        let strict = if program.language == Language::Rust { STRICT_RUST } else { STRICT_C };
+        let exe = compile_with(program, variant, strict, &scratch())
+            .unwrap_or_else(|error| panic!("{}: {error}", program.name));
+        let first = run(&exe, program.args);
+        let second = run(&exe, program.args);
+        for output in [&first, &second] {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(ending(output), program.exit, "{} {variant:?}: {stderr}", program.name);
+            assert_eq!(stderr, "", "{} {variant:?}", program.name);
+        }
+        assert!(!first.stdout.is_empty(), "{} prints nothing", program.name);
+        assert_eq!(first.stdout, second.stdout, "{} {variant:?}", program.name);
+    }
+}
+
+#[test]
+fn a_fixed_variant_computes_the_same() {
+    for program in PROGRAMS.iter().filter(|p| p.group == Group::Case) {
+        let outputs = [Variant::Ulcp, Variant::Fixed].map(|variant| {
+            let exe = compile(program, variant, &scratch()).expect("compiles");
+            run(&exe, program.small).stdout
+        });
+        assert_eq!(outputs[0], outputs[1], "{}", program.name);
+    }
+}
+
+#[test]
+fn a_bad_argument_is_refused() {
+    let exe = compile(find("fig03").expect("listed"), Variant::Ulcp, &scratch()).expect("compiles");
+    for argument in ["", "0", "-", "12x"] {
+        assert_eq!(run(&exe, &[argument]).status.code(), Some(2), "`{argument}`");
+    }
+}
+
+#[test]
+fn a_build_is_reused_and_a_missing_variant_refused() {
+    let fig03 = find("fig03").expect("listed");
+    let first = compile(fig03, Variant::Ulcp, &scratch()).expect("compiles");
+    let modified = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).expect("is there");
+    let time = modified(&first);
+    let second = compile(fig03, Variant::Ulcp, &scratch()).expect("compiles");
+    assert_eq!((&first, time), (&second, modified(&second)));
+    let error = compile(fig03, Variant::Plain, &scratch()).expect_err("fig03 has two variants");
+    assert_eq!(error.to_string(), "fig03 has no variant plain");
+    assert!(find("no such program").is_none());
+}
+
+#[test]
+fn debug_information_names_the_source_from_the_root() {
+    let embedded = scratch().join("demo-embedded");
+    fs::write(&embedded, demo::ELF).expect("writable");
+    assert_eq!(main_file(&embedded), demo::PATH);
+    let program = find("case01").expect("listed");
+    let exe = compile(program, Variant::Ulcp, &scratch()).expect("compiles");
+    assert_eq!(main_file(&exe), program.debug_path());
+}
+
+/// The source file of `main`, as addr2line prints it.
+fn main_file(exe: &Path) -> String {
+    let symbols = Command::new("nm").arg(exe).output().expect("binutils come with the compiler");
+    let symbols = String::from_utf8(symbols.stdout).expect("ASCII");
+    let line = symbols.lines().find(|l| l.ends_with(" T main")).expect("has a main");
+    let address = line.split(' ').next().expect("nm prints the address first");
+    let place = Command::new("addr2line").arg("-e").arg(exe).arg(address).output().expect("runs");
+    let place = String::from_utf8(place.stdout).expect("ASCII");
+    place.split(':').next().expect("split yields one part at least").to_owned()
+}
+
+#[test]
+fn thread_sanitizer_finds_a_race_in_the_racy_program_only() {
+    let flags = ["-fsanitize=thread"];
+    let sanitized = |program, variant| {
+        let exe = compile_with(program, variant, &flags, &scratch()).ok()?;
+        let output = Command::new(exe)
+            .args(program.small)
+            .env("TSAN_OPTIONS", "report_mutex_bugs=0")
+            .output()
+            .expect("was just built");
+        Some((String::from_utf8_lossy(&output.stderr).into_owned(), output))
+    };
+    // A trivial program shows whether the sanitizer works on this machine.
+    let trivial = sanitized(find("fib").expect("listed"), Variant::Plain);
+    if !trivial.is_some_and(|(_, output)| output.status.success()) {
+        eprintln!("SKIPPED: ThreadSanitizer does not work on this machine");
+        return;
+    }
+    for (program, variant) in builds().filter(|(p, _)| p.language != Language::Rust) {
+        let (stderr, output) = sanitized(program, variant)
+            .unwrap_or_else(|| panic!("{} does not build with TSan", program.name));
+        let racy = stderr.contains("ThreadSanitizer: data race");
+        assert_eq!(racy, program.group == Group::Racy, "{} {variant:?}:\n{stderr}", program.name);
+        // Where the program dies or races, the sanitizer ends it its own way.
+        if !racy && !matches!(program.exit, Exit::Signal(_)) {
+            assert_eq!(ending(&output), program.exit, "{}:\n{stderr}", program.name);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What is to be done with an instruction.
+
+use super::desc::Kind;
+use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpKind, Register};
+use refrain_vm::Emulate;
+
+/// How an instruction is translated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Action {
+    /// As it is, apart from RIP-relative operands.
+    Copy,
+    /// An unconditional direct jump.
+    Jump(u64),
+    /// A conditional jump with this condition code.
+    Branch(u8, u64),
+    /// `loop`, `loope`, `loopne`, `jrcxz`, `jecxz`: they have short forms only.
+    ShortBranch(u64),
+    /// An indirect jump.
+    JumpIndirect,
+    /// A direct call.
+    Call(u64),
+    /// An indirect call.
+    CallIndirect,
+    /// A return that pops this many bytes more.
+    Return(u16),
+    /// A transaction that is aborted at once.
+    AbortTransaction(u64),
+    /// Leave the translated code; report the address of the next instruction.
+    LeaveAfter(Kind),
+    /// Leave the translated code; report the address of this instruction.
+    LeaveBefore(Kind),
+    /// Not executable by this engine.
+    Unsupported,
+}
+
+/// Classifies a valid instruction.
+pub(super) fn classify(instruction: &Instruction) -> Action {
+    if instruction.encoding() != EncodingKind::Legacy {
+        return Action::Unsupported;
+    }
+    if touches_segments(instruction) {
+        return Action::Unsupported;
+    }
+    if let Some(action) = branch(instruction) {
+        return action;
+    }
+    let register = || instruction.op0_register().number() as u8;
+    let emulate = |what| Action::LeaveAfter(Kind::Emulate(what));
+    match instruction.mnemonic() {
+        Mnemonic::Syscall => Action::LeaveAfter(Kind::Syscall),
+        Mnemonic::Cpuid => emulate(Emulate::Cpuid),
+        Mnemonic::Rdtsc => emulate(Emulate::Rdtsc),
+        Mnemonic::Rdtscp => emulate(Emulate::Rdtscp),
+        Mnemonic::Xgetbv => emulate(Emulate::Xgetbv),
+        Mnemonic::Rdrand | Mnemonic::Rdseed => emulate(Emulate::Random {
+            register: register(),
+            size: instruction.op0_register().size() as u8,
+        }),
+        Mnemonic::Int3 | Mnemonic::Int1 => Action::LeaveBefore(Kind::Trap(libc::SIGTRAP)),
+        Mnemonic::Ud0 | Mnemonic::Ud1 | Mnemonic::Ud2 => {
+            Action::LeaveBefore(Kind::Trap(libc::SIGILL))
+        }
+        Mnemonic::Int if instruction.immediate8() == 0x80 => Action::Unsupported,
+        Mnemonic::Wrfsbase => {
+            let wide = instruction.code() == Code::Wrfsbase_r64;
+            Action::LeaveAfter(Kind::WriteFsBase(register(), wide))
+        }
+        mnemonic if unsupported(mnemonic) => Action::Unsupported,
+        _ => Action::Copy,
+    }
+}
+
+/// Instructions that reach GS, which is the engine's, or load a segment register.
+fn touches_segments(instruction: &Instruction) -> bool {
+    let loads = instruction.op_count() > 0
+        && instruction.op0_kind() == OpKind::Register
+        && instruction.op0_register().is_segment_register()
+        && instruction.mnemonic() != Mnemonic::Push;
+    let through_gs = instruction.segment_prefix() == Register::GS
+        && !matches!(instruction.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);
+    loads || through_gs
+}
+
+/// Branches, as far as the instruction is one.
+fn branch(instruction: &Instruction) -> Option<Action> {
+    let near = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
+    let target = instruction.near_branch_target();
+    Some(match instruction.mnemonic() {
+        Mnemonic::Jmp if near => Action::Jump(target),
+        Mnemonic::Jmp if instruction.code() == Code::Jmp_rm64 => Action::JumpIndirect,
+        Mnemonic::Call if near => Action::Call(target),
+        Mnemonic::Call if instruction.code() == Code::Call_rm64 => Action::CallIndirect,
+        Mnemonic::Jmp | Mnemonic::Call => Action::Unsupported,
+        Mnemonic::Ret => match instruction.code() {
+            Code::Retnq => Action::Return(0),
+            Code::Retnq_imm16 => Action::Return(instruction.immediate16()),
+            _ => Action::Unsupported,
+        },
+        Mnemonic::Xbegin if near => Action::AbortTransaction(target),
+        _ if near => match instruction.condition_code() as u8 {
+            condition @ 1..=16 if instruction.is_jcc_short_or_near() => {
+                Action::Branch(condition - 1, target)
+            }
+            _ => Action::ShortBranch(target),
+        },
+        _ if instruction.op_count() > 0
+            && matches!(
+                instruction.op0_kind(),
+                OpKind::NearBranch16
+                    | OpKind::NearBranch32
+                    | OpKind::FarBranch16
+                    | OpKind::FarBranch32
+            ) =>
+        {
+            Action::Unsupported
+        }
+        _ => return None,
+    })
+}
+
+/// Instructions that would show the host, change it, or escape.
+fn unsupported(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Sysenter
+            | Sysexit
+            | Sysexitq
+            | Sysret
+            | Sysretq
+            | Iret
+            | Iretd
+            | Iretq
+            | Retf
+            | Into
+            | Rdgsbase
+            | Wrgsbase
+            | Swapgs
+            | Lfs
+            | Lgs
+            | Lss
+            | Rdpid
+            | Rdpru
+            | Rdpkru
+            | Wrpkru
+            | Rdsspd
+            | Rdsspq
+            | Xend
+            | Xtest
+            | Xsave
+            | Xsave64
+            | Xsavec
+            | Xsavec64
+            | Xsaveopt
+            | Xsaveopt64
+            | Xsaves
+            | Xsaves64
+            | Xrstor
+            | Xrstor64
+            | Xrstors
+            | Xrstors64
+            | Senduipi
+            | Umwait
+            | Tpause
+            | Monitorx
+            | Mwaitx
+    )
+}

@@ -1,0 +1,116 @@
+//! Why translated code is left: each exit's code holds the address of a descriptor.
+
+use refrain_vm::{Emulate, OrderedKind};
+
+/// One way out of translated code. Immutable once its code can be executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Desc {
+    /// What it means.
+    pub(super) kind: Kind,
+    /// The guest address to report or to go to; unused where the thread's `target` says it.
+    pub(super) pc: u64,
+}
+
+/// The kinds of exits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// A direct branch whose target was not translated; `field` is the displacement to patch.
+    Link {
+        /// Address of the displacement of a `jmp` or `jcc`.
+        field: u32,
+    },
+    /// An indirect branch to `target`, which its table does not know; also a first entry.
+    JumpMiss(Variant),
+    /// A return to `target`, which its table does not know.
+    ReturnMiss(Variant),
+    /// `Exit::Syscall`.
+    Syscall,
+    /// `Exit::Hook`.
+    Hook,
+    /// `Exit::Return`, to `target`.
+    Return,
+    /// `Exit::Ordered`.
+    Ordered(Operand),
+    /// `Exit::Emulate`.
+    Emulate(Emulate),
+    /// `Exit::Fault` that was known when the code was translated.
+    Trap(i32),
+    /// The interned name of an instruction.
+    Unsupported(u32),
+    /// `wrfsbase` of this register, with 32 bits only unless the flag is set.
+    WriteFsBase(u8, bool),
+    /// The end of a single step.
+    Stepped,
+    /// The fault handler was here.
+    Faulted,
+}
+
+/// The memory operand of an ordered instruction; its offset is in the thread's `operand`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Operand {
+    pub(super) size: u8,
+    pub(super) kind: OrderedKind,
+    /// Add the FS base.
+    pub(super) fs: bool,
+    /// A bit string: the register that holds the bit offset.
+    pub(super) bit_register: Option<u8>,
+}
+
+/// The ways in which a guest address can be translated. Each has its own tables.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) enum Variant {
+    /// `Mode::Observed`.
+    Observed = 0,
+    /// `Mode::Opaque`.
+    Opaque = 1,
+    /// `Mode::Observed`, but a hook at the first instruction is passed over.
+    Resumed = 2,
+    /// The first instruction alone.
+    Step = 3,
+}
+
+impl Variant {
+    /// How many there are.
+    pub(super) const COUNT: u64 = 4;
+
+    /// What follows code of this variant.
+    pub(super) fn next(self) -> Variant {
+        match self {
+            Variant::Resumed => Variant::Observed,
+            other => other,
+        }
+    }
+
+    /// Whether hooks and atomic instructions are seen, and blocks kept.
+    pub(super) fn observed(self) -> bool {
+        matches!(self, Variant::Observed | Variant::Resumed)
+    }
+}
+
+impl Desc {
+    /// The one that the fault handler uses.
+    pub(super) fn faulted() -> Desc {
+        Desc { kind: Kind::Faulted, pc: 0 }
+    }
+}
+
+/// Descriptors at addresses that do not change until the arena is dropped.
+#[derive(Default)]
+pub(super) struct Arena {
+    chunks: Vec<Vec<Desc>>,
+}
+
+impl Arena {
+    /// Keeps `desc` and returns its address.
+    pub(super) fn keep(&mut self, desc: Desc) -> u64 {
+        const CHUNK: usize = 1024;
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        let chunk = self.chunks.last_mut().expect("a chunk was pushed if there was none");
+        // The capacity is never exceeded, so the elements never move.
+        chunk.push(desc);
+        std::ptr::from_ref(&chunk[chunk.len() - 1]) as u64
+    }
+}

@@ -1,0 +1,211 @@
+//! Writing machine code: the few instructions that instrumentation is made of.
+//!
+//! None of them changes the flags. Slots are fields of [`ThreadState`], addressed through GS.
+
+use super::state::ThreadState;
+use std::mem::offset_of;
+
+/// A GS-relative field.
+#[derive(Clone, Copy)]
+pub(super) struct Slot(u32);
+
+/// The guest's rcx.
+pub(super) const RCX_SLOT: Slot = Slot(offset_of!(ThreadState, rcx) as u32);
+/// Another guest register.
+pub(super) const SCRATCH: Slot = Slot(offset_of!(ThreadState, scratch) as u32);
+/// Target of an indirect branch.
+pub(super) const TARGET: Slot = Slot(offset_of!(ThreadState, target) as u32);
+/// Minus the watched stack pointer.
+pub(super) const MINUS_WATCHED: Slot = Slot(offset_of!(ThreadState, minus_watched) as u32);
+/// Address of an ordered access.
+pub(super) const OPERAND: Slot = Slot(offset_of!(ThreadState, operand) as u32);
+/// Instructions retired.
+pub(super) const RETIRED: Slot = Slot(offset_of!(ThreadState, retired) as u32);
+
+/// Encodings of the registers that instrumentation uses.
+pub(super) const RCX: u8 = 1;
+pub(super) const RDX: u8 = 2;
+
+/// Code under construction that will lie at `base`.
+#[derive(Default)]
+pub(super) struct Code {
+    base: u64,
+    bytes: Vec<u8>,
+}
+
+impl Code {
+    /// Starts anew at `base`.
+    pub(super) fn reset(&mut self, base: u64) {
+        self.base = base;
+        self.bytes.clear();
+    }
+
+    pub(super) fn base(&self) -> u64 {
+        self.base
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Address of the next byte.
+    pub(super) fn here(&self) -> u64 {
+        self.base + self.bytes.len() as u64
+    }
+
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Overwrites four bytes at `address`.
+    pub(super) fn set32(&mut self, address: u64, value: u32) {
+        let at = (address - self.base) as usize;
+        self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Appends a displacement that ends an instruction and leads to `target`.
+    pub(super) fn rel32(&mut self, target: u64) {
+        let value = target.wrapping_sub(self.here() + 4) as u32;
+        self.put(&value.to_le_bytes());
+    }
+
+    pub(super) fn jmp(&mut self, target: u64) {
+        self.put(&[0xe9]);
+        self.rel32(target);
+    }
+
+    pub(super) fn call(&mut self, target: u64) {
+        self.put(&[0xe8]);
+        self.rel32(target);
+    }
+
+    pub(super) fn ret(&mut self) {
+        self.put(&[0xc3]);
+    }
+
+    /// Pads with a no-op so that a 32-bit field `skip` bytes from here is patchable.
+    pub(super) fn align_field(&mut self, skip: u64) {
+        let at = (self.here() + skip) & 7;
+        match if at > 4 { 8 - at } else { 0 } {
+            1 => self.put(&[0x90]),
+            2 => self.put(&[0x66, 0x90]),
+            3 => self.put(&[0x0f, 0x1f, 0x00]),
+            _ => {}
+        }
+    }
+
+    /// `mov gs:[slot], register`
+    pub(super) fn spill(&mut self, slot: Slot, register: u8) {
+        self.slot_move(0x89, slot, register);
+    }
+
+    /// `mov register, gs:[slot]`
+    pub(super) fn reload(&mut self, register: u8, slot: Slot) {
+        self.slot_move(0x8b, slot, register);
+    }
+
+    fn slot_move(&mut self, opcode: u8, slot: Slot, register: u8) {
+        let rex = 0x48 | (register >> 3) << 2;
+        self.put(&[0x65, rex, opcode, 0x04 | (register & 7) << 3, 0x25]);
+        self.put(&slot.0.to_le_bytes());
+    }
+
+    /// `mov register, value`, in its shortest form
+    pub(super) fn load_constant(&mut self, register: u8, value: u64) {
+        let b = register >> 3;
+        let opcode = 0xb8 | register & 7;
+        if let Ok(value) = u32::try_from(value) {
+            if b != 0 {
+                self.put(&[0x41]);
+            }
+            self.put(&[opcode]);
+            self.put(&value.to_le_bytes());
+        } else {
+            self.put(&[0x48 | b, opcode]);
+            self.put(&value.to_le_bytes());
+        }
+    }
+
+    /// `mov rcx, register`
+    pub(super) fn copy_to_rcx(&mut self, register: u8) {
+        self.put(&[0x48 | (register >> 3) << 2, 0x89, 0xc1 | (register & 7) << 3]);
+    }
+
+    /// `mov qword ptr [rsp + offset], value`, in two halves if it does not fit
+    pub(super) fn store_on_stack(&mut self, offset: i8, value: u64) {
+        if let Ok(value) = i32::try_from(value) {
+            self.put(&[0x48, 0xc7, 0x44, 0x24, offset as u8]);
+            self.put(&value.to_le_bytes());
+        } else {
+            for (offset, half) in [(offset, value as u32), (offset + 4, (value >> 32) as u32)] {
+                self.put(&[0xc7, 0x44, 0x24, offset as u8]);
+                self.put(&half.to_le_bytes());
+            }
+        }
+    }
+
+    /// `mov rcx, [rsp]`
+    pub(super) fn load_return_address(&mut self) {
+        self.put(&[0x48, 0x8b, 0x0c, 0x24]);
+    }
+
+    /// `mov [rsp + offset], rcx`
+    pub(super) fn store_rcx_on_stack(&mut self, offset: i8) {
+        self.put(&[0x48, 0x89, 0x4c, 0x24, offset as u8]);
+    }
+
+    /// `lea rsp, [rsp + bytes]`
+    pub(super) fn pop_bytes(&mut self, bytes: i32) {
+        self.put(&[0x48, 0x8d, 0xa4, 0x24]);
+        self.put(&bytes.to_le_bytes());
+    }
+
+    /// `lea rcx, [rcx + value]`
+    pub(super) fn add_to_rcx(&mut self, value: i32) {
+        self.put(&[0x48, 0x8d, 0x89]);
+        self.put(&value.to_le_bytes());
+    }
+
+    /// `lea rcx, [rcx + rsp]`
+    pub(super) fn add_rsp_to_rcx(&mut self) {
+        self.put(&[0x48, 0x8d, 0x0c, 0x0c]);
+    }
+
+    /// `lea rcx, [rcx + rdx]`
+    pub(super) fn add_rdx_to_rcx(&mut self) {
+        self.put(&[0x48, 0x8d, 0x0c, 0x11]);
+    }
+
+    /// `movzx ecx, cx`
+    pub(super) fn low_half_of_ecx(&mut self) {
+        self.put(&[0x0f, 0xb7, 0xc9]);
+    }
+
+    /// `crc32 ecx, ch`: see [`super::tables::jump_index`]
+    pub(super) fn hash_rcx(&mut self) {
+        self.put(&[0xf2, 0x0f, 0x38, 0xf0, 0xcd]);
+        self.low_half_of_ecx();
+    }
+
+    /// `mov rcx, [rcx*8 + table]`
+    pub(super) fn load_from_table(&mut self, table: u32) {
+        self.put(&[0x48, 0x8b, 0x0c, 0xcd]);
+        self.put(&table.to_le_bytes());
+    }
+
+    /// `jmp [rcx*8 + table]`
+    pub(super) fn jump_through_table(&mut self, table: u32) {
+        self.put(&[0xff, 0x24, 0xcd]);
+        self.put(&table.to_le_bytes());
+    }
+
+    /// `jrcxz` over the next `bytes` bytes
+    pub(super) fn skip_if_rcx_zero(&mut self, bytes: u8) {
+        self.put(&[0xe3, bytes]);
+    }
+}
+
+/// The displacement for a field at `field` that ends an instruction and leads to `target`.
+pub(super) fn displacement(field: u64, target: u64) -> u32 {
+    target.wrapping_sub(field + 4) as u32
+}

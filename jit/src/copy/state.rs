@@ -1,0 +1,270 @@
+//! What GS points to while a thread executes copied code, and the way in and out.
+
+use super::desc::Desc;
+use crate::fault::ThreadArea;
+use refrain_vm::Context;
+use std::arch::naked_asm;
+use std::mem::offset_of;
+use std::sync::atomic::AtomicBool;
+
+/// Per-thread state that copied code reaches through GS.
+#[repr(C, align(64))]
+pub(super) struct ThreadState {
+    /// What the fault handler needs.
+    pub(super) area: ThreadArea,
+    /// Guest registers while host code runs.
+    pub(super) context: *mut Context,
+    /// The host's stack pointer while guest code runs.
+    pub(super) host_rsp: u64,
+    /// Where [`enter`] jumps to.
+    pub(super) entry: u64,
+    /// The guest's rcx while instrumentation uses that register.
+    pub(super) rcx: u64,
+    /// Another spilled register.
+    pub(super) scratch: u64,
+    /// The guest address that an indirect branch or a return goes to.
+    pub(super) target: u64,
+    /// Minus the stack pointer that `Mode::Opaque` watches.
+    pub(super) minus_watched: u64,
+    /// Why translated code was left.
+    pub(super) exit: *const Desc,
+    /// Address of an ordered access, FS base not included.
+    pub(super) operand: u64,
+    /// Instructions retired.
+    pub(super) retired: u64,
+    /// The host's mxcsr.
+    pub(super) host_mxcsr: u32,
+    /// Room for `stmxcsr`.
+    pub(super) mxcsr: u32,
+    /// Stands for a fault, as the reason of an exit.
+    pub(super) fault: Desc,
+    /// Whether the thread may be executing translated code, for whoever wants to reuse the
+    /// memory of old code. In its own line, as others read it.
+    pub(super) inside: Inside,
+}
+
+/// See [`ThreadState::inside`].
+#[repr(align(64))]
+pub(super) struct Inside(pub(super) AtomicBool);
+
+impl ThreadState {
+    /// A state for a thread whose translated code lies in `code`.
+    pub(super) fn new(code: std::ops::Range<u64>) -> Box<ThreadState> {
+        let area = ThreadArea {
+            code_start: code.start,
+            code_end: code.end,
+            resume: leave_faulted as *const () as u64,
+            ..ThreadArea::default()
+        };
+        Box::new(ThreadState {
+            area,
+            context: std::ptr::null_mut(),
+            host_rsp: 0,
+            entry: 0,
+            rcx: 0,
+            scratch: 0,
+            target: 0,
+            minus_watched: 0,
+            exit: std::ptr::null(),
+            operand: 0,
+            retired: 0,
+            host_mxcsr: 0x1f80,
+            mxcsr: 0,
+            fault: Desc::faulted(),
+            inside: Inside(AtomicBool::new(false)),
+        })
+    }
+}
+
+/// Loads the guest's registers from `(*state).context`, jumps to `(*state).entry`, and returns
+/// when guest code leaves through [`leave`] or [`leave_faulted`].
+///
+/// # Safety
+/// GS must point to `state`, whose context is valid and whose entry is translated code; the
+/// context's FS base must be canonical.
+#[unsafe(naked)]
+pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
+    naked_asm!(
+        "push rbx",
+        "push rbp",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "mov [rdi + {host_rsp}], rsp",
+        "rdfsbase rax",
+        "mov [rdi + {host_fs}], rax",
+        "mov rcx, [rdi + {context}]",
+        "mov rax, [rcx + {fs_base}]",
+        "wrfsbase rax",
+        "stmxcsr [rdi + {mxcsr}]",
+        "mov eax, [rdi + {mxcsr}]",
+        "cmp eax, [rcx + {guest_mxcsr}]",
+        "je 2f",
+        "ldmxcsr [rcx + {guest_mxcsr}]",
+        "2:",
+        "movaps xmm0, [rcx + {xmm} + 0x00]",
+        "movaps xmm1, [rcx + {xmm} + 0x10]",
+        "movaps xmm2, [rcx + {xmm} + 0x20]",
+        "movaps xmm3, [rcx + {xmm} + 0x30]",
+        "movaps xmm4, [rcx + {xmm} + 0x40]",
+        "movaps xmm5, [rcx + {xmm} + 0x50]",
+        "movaps xmm6, [rcx + {xmm} + 0x60]",
+        "movaps xmm7, [rcx + {xmm} + 0x70]",
+        "movaps xmm8, [rcx + {xmm} + 0x80]",
+        "movaps xmm9, [rcx + {xmm} + 0x90]",
+        "movaps xmm10, [rcx + {xmm} + 0xa0]",
+        "movaps xmm11, [rcx + {xmm} + 0xb0]",
+        "movaps xmm12, [rcx + {xmm} + 0xc0]",
+        "movaps xmm13, [rcx + {xmm} + 0xd0]",
+        "movaps xmm14, [rcx + {xmm} + 0xe0]",
+        "movaps xmm15, [rcx + {xmm} + 0xf0]",
+        // Flags: DF, then OF by an addition, the others by sahf. popf would be slow.
+        "mov rax, [rcx + {rflags}]",
+        "bt eax, 10",
+        "jnc 3f",
+        "std",
+        "3:",
+        "bt eax, 11",
+        "setc dl",
+        "add dl, 0x7f",
+        "mov ah, al",
+        "sahf",
+        "mov rax, [rcx + {gpr} + 0x00]",
+        "mov rdx, [rcx + {gpr} + 0x10]",
+        "mov rbx, [rcx + {gpr} + 0x18]",
+        "mov rsp, [rcx + {gpr} + 0x20]",
+        "mov rbp, [rcx + {gpr} + 0x28]",
+        "mov rsi, [rcx + {gpr} + 0x30]",
+        "mov rdi, [rcx + {gpr} + 0x38]",
+        "mov r8, [rcx + {gpr} + 0x40]",
+        "mov r9, [rcx + {gpr} + 0x48]",
+        "mov r10, [rcx + {gpr} + 0x50]",
+        "mov r11, [rcx + {gpr} + 0x58]",
+        "mov r12, [rcx + {gpr} + 0x60]",
+        "mov r13, [rcx + {gpr} + 0x68]",
+        "mov r14, [rcx + {gpr} + 0x70]",
+        "mov r15, [rcx + {gpr} + 0x78]",
+        "mov rcx, [rcx + {gpr} + 0x08]",
+        "jmp gs:[{entry}]",
+        host_rsp = const offset_of!(ThreadState, host_rsp),
+        host_fs = const offset_of!(ThreadState, area.host_fs),
+        context = const offset_of!(ThreadState, context),
+        entry = const offset_of!(ThreadState, entry),
+        mxcsr = const offset_of!(ThreadState, mxcsr),
+        fs_base = const offset_of!(Context, fs_base),
+        guest_mxcsr = const offset_of!(Context, mxcsr),
+        xmm = const offset_of!(Context, xmm),
+        rflags = const offset_of!(Context, rflags),
+        gpr = const offset_of!(Context, gpr),
+    )
+}
+
+/// Where exits of translated code jump to, with the guest's rcx in its slot and the address of
+/// the exit's [`Desc`] in rcx. Stores the guest's registers and returns from [`enter`].
+#[unsafe(naked)]
+pub(super) unsafe extern "sysv64" fn leave() {
+    naked_asm!(
+        "mov gs:[{exit}], rcx",
+        "mov rcx, gs:[{context}]",
+        "mov [rcx + {gpr} + 0x00], rax",
+        "mov rax, gs:[{rcx}]",
+        "mov [rcx + {gpr} + 0x08], rax",
+        "jmp {save}",
+        exit = const offset_of!(ThreadState, exit),
+        context = const offset_of!(ThreadState, context),
+        rcx = const offset_of!(ThreadState, rcx),
+        gpr = const offset_of!(Context, gpr),
+        save = sym save,
+    )
+}
+
+/// Where the fault handler sends a thread: all registers are as they were at the faulting
+/// instruction, and the slots too.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn leave_faulted() {
+    naked_asm!(
+        // `entry` is free while guest code runs.
+        "mov gs:[{entry}], rcx",
+        "mov rcx, gs:[{context}]",
+        "mov [rcx + {gpr} + 0x00], rax",
+        "mov rax, gs:[{entry}]",
+        "mov [rcx + {gpr} + 0x08], rax",
+        "rdgsbase rax",
+        "lea rax, [rax + {fault}]",
+        "mov gs:[{exit}], rax",
+        "jmp {save}",
+        entry = const offset_of!(ThreadState, entry),
+        context = const offset_of!(ThreadState, context),
+        exit = const offset_of!(ThreadState, exit),
+        fault = const offset_of!(ThreadState, fault),
+        gpr = const offset_of!(Context, gpr),
+        save = sym save,
+    )
+}
+
+/// The common end of leaving: rcx is the context, rax and rcx are saved, flags are the guest's.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn save() {
+    naked_asm!(
+        "mov [rcx + {gpr} + 0x10], rdx",
+        "mov [rcx + {gpr} + 0x18], rbx",
+        "mov [rcx + {gpr} + 0x20], rsp",
+        "mov [rcx + {gpr} + 0x28], rbp",
+        "mov [rcx + {gpr} + 0x30], rsi",
+        "mov [rcx + {gpr} + 0x38], rdi",
+        "mov [rcx + {gpr} + 0x40], r8",
+        "mov [rcx + {gpr} + 0x48], r9",
+        "mov [rcx + {gpr} + 0x50], r10",
+        "mov [rcx + {gpr} + 0x58], r11",
+        "mov [rcx + {gpr} + 0x60], r12",
+        "mov [rcx + {gpr} + 0x68], r13",
+        "mov [rcx + {gpr} + 0x70], r14",
+        "mov [rcx + {gpr} + 0x78], r15",
+        "mov rsp, gs:[{host_rsp}]",
+        "pushfq",
+        "pop rax",
+        "mov [rcx + {rflags}], rax",
+        "cld",
+        "movaps [rcx + {xmm} + 0x00], xmm0",
+        "movaps [rcx + {xmm} + 0x10], xmm1",
+        "movaps [rcx + {xmm} + 0x20], xmm2",
+        "movaps [rcx + {xmm} + 0x30], xmm3",
+        "movaps [rcx + {xmm} + 0x40], xmm4",
+        "movaps [rcx + {xmm} + 0x50], xmm5",
+        "movaps [rcx + {xmm} + 0x60], xmm6",
+        "movaps [rcx + {xmm} + 0x70], xmm7",
+        "movaps [rcx + {xmm} + 0x80], xmm8",
+        "movaps [rcx + {xmm} + 0x90], xmm9",
+        "movaps [rcx + {xmm} + 0xa0], xmm10",
+        "movaps [rcx + {xmm} + 0xb0], xmm11",
+        "movaps [rcx + {xmm} + 0xc0], xmm12",
+        "movaps [rcx + {xmm} + 0xd0], xmm13",
+        "movaps [rcx + {xmm} + 0xe0], xmm14",
+        "movaps [rcx + {xmm} + 0xf0], xmm15",
+        "stmxcsr [rcx + {mxcsr}]",
+        // Exception flags apart, the host's mxcsr is the default one.
+        "mov eax, [rcx + {mxcsr}]",
+        "and eax, 0xffffffc0",
+        "cmp eax, 0x1f80",
+        "je 2f",
+        "ldmxcsr gs:[{host_mxcsr}]",
+        "2:",
+        "mov rax, gs:[{host_fs}]",
+        "wrfsbase rax",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbp",
+        "pop rbx",
+        "ret",
+        host_rsp = const offset_of!(ThreadState, host_rsp),
+        host_fs = const offset_of!(ThreadState, area.host_fs),
+        host_mxcsr = const offset_of!(ThreadState, host_mxcsr),
+        mxcsr = const offset_of!(Context, mxcsr),
+        xmm = const offset_of!(Context, xmm),
+        rflags = const offset_of!(Context, rflags),
+        gpr = const offset_of!(Context, gpr),
+    )
+}

@@ -1,0 +1,104 @@
+//! Lookup tables that translated code reads: from guest addresses to entries.
+//!
+//! Per [`Variant`] one table for indirect jumps and calls and one for returns. An entry is the
+//! address of code that first compares the thread's `target` with the guest address that it was
+//! made for and goes to the table's miss exit if they differ, so tables need no keys, an update
+//! is one store, and lookups need no lock. Unused entries lead to the miss exit.
+
+use super::desc::Variant;
+use crate::memory::LowMemory;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Entries of one table.
+const ENTRIES: u64 = 1 << 16;
+
+/// Bytes of all tables.
+pub(super) const BYTES: u64 = 2 * Variant::COUNT * ENTRIES * 8;
+
+/// The two kinds of tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    /// Jumps, calls and first entries.
+    Jump,
+    /// Returns.
+    Return,
+}
+
+/// All tables of an engine, at the start of its memory.
+pub(super) struct Tables {
+    memory: LowMemory,
+}
+
+impl Tables {
+    /// Tables in the first [`BYTES`] bytes of `memory`.
+    pub(super) fn new(memory: LowMemory) -> Tables {
+        Tables { memory }
+    }
+
+    /// The memory, for code that lies behind the tables.
+    pub(super) fn memory(&self) -> &LowMemory {
+        &self.memory
+    }
+
+    /// Address of a table, as a displacement in code.
+    pub(super) fn address(&self, which: Use, variant: Variant) -> u32 {
+        let index = variant as u64 + if which == Use::Return { Variant::COUNT } else { 0 };
+        (self.memory.range().start + index * ENTRIES * 8) as u32
+    }
+
+    /// What the entry of `pc` leads to.
+    pub(super) fn get(&self, which: Use, variant: Variant, pc: u64) -> u64 {
+        self.memory.word(self.slot(which, variant, pc)).load(Ordering::Acquire)
+    }
+
+    /// Makes `pc` lead to `entry`.
+    pub(super) fn set(&self, which: Use, variant: Variant, pc: u64, entry: u64) {
+        self.memory.word(self.slot(which, variant, pc)).store(entry, Ordering::Release);
+    }
+
+    /// Makes every entry of a table lead to `miss`.
+    pub(super) fn reset(&self, which: Use, variant: Variant, miss: u64) {
+        let start = u64::from(self.address(which, variant));
+        for index in 0..ENTRIES {
+            self.memory.word(start + index * 8).store(miss, Ordering::Release);
+        }
+    }
+
+    fn slot(&self, which: Use, variant: Variant, pc: u64) -> u64 {
+        let index = match which {
+            Use::Jump => jump_index(pc),
+            Use::Return => pc & 0xffff,
+        };
+        u64::from(self.address(which, variant)) + index * 8
+    }
+}
+
+/// The range behind the tables that is left for code.
+pub(super) fn code_range(memory: &LowMemory) -> Range<u64> {
+    memory.range().start + BYTES..memory.range().end
+}
+
+/// What `crc32 ecx, ch; movzx ecx, cx` makes of `pc`. Functions start at multiples of 16, so the
+/// low bits alone would use few entries.
+pub(super) fn jump_index(pc: u64) -> u64 {
+    let crc = pc as u32;
+    u64::from((crc >> 8 ^ CRC32C[((crc ^ crc >> 8) & 0xff) as usize]) & 0xffff)
+}
+
+/// One step of the Castagnoli polynomial, as the `crc32` instruction does it.
+const CRC32C: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = crc >> 1 ^ if crc & 1 != 0 { 0x82f6_3b78 } else { 0 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};

@@ -1,0 +1,297 @@
+//! The control-flow graph of all recorded code.
+//!
+//! The trace's blocks overlap and are cut where the recorder happened to cut them. Here they
+//! become basic blocks: every instruction start in the table is decoded once, and a block runs
+//! from a leader to the next leader or to an instruction that ends it. Streams that overlap out
+//! of step (a jump past a `lock` prefix) are separate blocks.
+
+use super::vars::{self, Effects, VarSet};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use refrain_trace::CodeBlock;
+use refrain_vm::{Emulate, OrderedKind};
+
+/// How a basic block ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Term {
+    /// Runs on at `0`.
+    Next(u64),
+    /// A direct jump.
+    Jump(u64),
+    /// A conditional branch: taken, not taken.
+    Branch(u64, u64),
+    /// A direct call and where it returns to.
+    Call(u64, u64),
+    /// An indirect call.
+    CallIndirect(u64),
+    /// An indirect jump.
+    JumpIndirect,
+    /// A return.
+    Return,
+    /// A system call; goes on behind it.
+    Syscall(u64),
+    /// An instruction whose result the machine supplies; goes on behind it.
+    Emulate(Emulate, u64),
+    /// An instruction that is reported before it is stepped; the block holds nothing else.
+    Ordered(OrderedKind, u64),
+    /// An instruction that no engine here executes; the block may hold others before it.
+    Unsupported(&'static str),
+    /// An instruction that raises a signal by itself (`ud2`, `int3`, `hlt`).
+    Raise(i32),
+}
+
+/// A basic block.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    /// First instruction.
+    pub(super) pc: u64,
+    /// The instructions in [`Graph::code`]; all adjacent.
+    pub(super) first: u32,
+    pub(super) count: u32,
+    pub(super) term: Term,
+    /// A hooked address.
+    pub(super) hooked: bool,
+    pub(super) effects: Effects,
+    /// Status flags that are live at its entry.
+    pub(super) live_flags: u8,
+}
+
+/// All code of a trace.
+pub(super) struct Graph {
+    /// Sorted by pc.
+    pub(super) blocks: Vec<Block>,
+    code: Vec<Instruction>,
+    /// Every decoded instruction, sorted by pc.
+    table: Vec<Instruction>,
+}
+
+/// What decides where blocks are cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cuts<'a> {
+    pub(super) hooks: &'a [u64],
+    pub(super) order_atomics: bool,
+    pub(super) accesses: bool,
+}
+
+impl Graph {
+    /// Builds the graph. Returns the first address where two blocks disagree about the code.
+    pub(super) fn new(blocks: &[CodeBlock], cuts: Cuts<'_>) -> Result<Graph, u64> {
+        let table = decode(blocks)?;
+        let loads = if cuts.order_atomics { ordered_loads(&table) } else { Vec::new() };
+        let leaders = leaders(blocks, &table, &loads, cuts);
+        let mut graph = Graph { blocks: Vec::new(), code: Vec::new(), table };
+        let mut factory = InstructionInfoFactory::new();
+        for &pc in &leaders {
+            graph.push_block(pc, &leaders, &loads, cuts, &mut factory);
+        }
+        graph.solve_flags();
+        Ok(graph)
+    }
+
+    /// The block that starts at `pc`.
+    pub(super) fn at(&self, pc: u64) -> Option<usize> {
+        self.blocks.binary_search_by_key(&pc, |b| b.pc).ok()
+    }
+
+    /// The instructions of a block.
+    pub(super) fn instructions(&self, block: &Block) -> &[Instruction] {
+        &self.code[block.first as usize..][..block.count as usize]
+    }
+
+    /// The instruction at `pc`, if it is known.
+    pub(super) fn instruction(&self, pc: u64) -> Option<&Instruction> {
+        find(&self.table, pc)
+    }
+
+    fn push_block(&mut self, pc: u64, leaders: &[u64], loads: &[u64], cuts: Cuts<'_>, factory: &mut InstructionInfoFactory) {
+        let first = self.code.len();
+        let mut at = pc;
+        let mut effects = Effects::default();
+        let term = loop {
+            if at != pc && leaders.binary_search(&at).is_ok() {
+                break Term::Next(at);
+            }
+            let Some(&i) = find(&self.table, at) else { break Term::Next(at) };
+            at = i.next_ip();
+            let term = ending(&i, loads, cuts);
+            if let Some(Term::Ordered(..)) = term
+                && i.ip() != pc
+            {
+                break Term::Next(i.ip());
+            }
+            self.code.push(i);
+            effects = effects.then(vars::effects(factory, &i));
+            if let Some(term) = term {
+                break term;
+            }
+        };
+        let (first, count) = (first as u32, (self.code.len() - first) as u32);
+        let hooked = cuts.hooks.binary_search(&pc).is_ok();
+        self.blocks.push(Block { pc, first, count, term, hooked, effects, live_flags: 0 });
+    }
+
+    /// Liveness of the status flags over the whole graph. Whatever leaves it (returns, indirect
+    /// jumps, system calls, hooks) may read them all.
+    fn solve_flags(&mut self) {
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for index in (0..self.blocks.len()).rev() {
+                let out = self.live_flags_out(&self.blocks[index]);
+                let block = &self.blocks[index];
+                let flags = VarSet::of_flags(out).without(block.effects.kills).or(block.effects.uses).flags();
+                let live = if block.hooked || matches!(block.term, Term::Ordered(..)) { 0x3f } else { flags };
+                if live & !block.live_flags != 0 {
+                    self.blocks[index].live_flags |= live;
+                    changed = true;
+                }
+            }
+        }
+    }
+
+    /// Status flags live where the block ends.
+    pub(super) fn live_flags_out(&self, block: &Block) -> u8 {
+        let live = |pc| self.live_flags_at(pc);
+        match block.term {
+            Term::Next(a) | Term::Jump(a) | Term::Call(a, _) => live(a),
+            Term::Branch(a, b) => live(a) | live(b),
+            _ => 0x3f,
+        }
+    }
+
+    /// Status flags live at `pc`.
+    pub(super) fn live_flags_at(&self, pc: u64) -> u8 {
+        self.at(pc).map_or(0x3f, |b| self.blocks[b].live_flags)
+    }
+}
+
+fn find(table: &[Instruction], pc: u64) -> Option<&Instruction> {
+    table.binary_search_by_key(&pc, Instruction::ip).ok().map(|i| &table[i])
+}
+
+/// Decodes every block from its start.
+fn decode(blocks: &[CodeBlock]) -> Result<Vec<Instruction>, u64> {
+    let mut table = Vec::new();
+    for block in blocks {
+        let mut decoder = Decoder::with_ip(64, &block.code, block.pc, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            let i = decoder.decode();
+            let truncated = i.is_invalid() && decoder.last_error() == iced_x86::DecoderError::NoMoreBytes;
+            if truncated {
+                break;
+            }
+            table.push(i);
+        }
+    }
+    table.sort_by_key(Instruction::ip);
+    table.dedup_by(|a, b| a.ip() == b.ip() && a.len() == b.len() && a == b);
+    match table.windows(2).find(|w| w[0].ip() == w[1].ip()) {
+        Some(w) => Err(w[0].ip()),
+        None => Ok(table),
+    }
+}
+
+fn leaders(blocks: &[CodeBlock], table: &[Instruction], loads: &[u64], cuts: Cuts<'_>) -> Vec<u64> {
+    let mut leaders: Vec<u64> = blocks.iter().map(|b| b.pc).collect();
+    leaders.extend(cuts.hooks);
+    for i in table {
+        let direct = i.is_jcc_short_or_near() || i.is_jmp_short_or_near() || i.is_call_near() || i.is_loop() || i.is_loopcc() || i.is_jcx_short();
+        if direct {
+            leaders.push(i.near_branch_target());
+        }
+        match ending(i, loads, cuts) {
+            Some(Term::Ordered(_, next)) => leaders.extend([i.ip(), next]),
+            Some(_) => leaders.push(i.next_ip()),
+            None if cuts.accesses && is_repeated(i) => leaders.push(i.ip()),
+            None => {}
+        }
+    }
+    leaders.retain(|&pc| find(table, pc).is_some());
+    leaders.sort_unstable();
+    leaders.dedup();
+    leaders
+}
+
+/// A string instruction with a repeat prefix that means something.
+pub(super) fn is_repeated(i: &Instruction) -> bool {
+    i.is_string_instruction() && (i.has_rep_prefix() || i.has_repne_prefix())
+}
+
+/// Whether the instruction is a locked read-modify-write.
+pub(super) fn is_atomic(i: &Instruction) -> bool {
+    i.has_lock_prefix() || i.mnemonic() == Mnemonic::Xchg && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
+}
+
+fn ending(i: &Instruction, loads: &[u64], cuts: Cuts<'_>) -> Option<Term> {
+    let next = i.next_ip();
+    if cuts.order_atomics {
+        if is_atomic(i) {
+            return Some(Term::Ordered(OrderedKind::ReadModifyWrite, next));
+        }
+        if loads.binary_search(&i.ip()).is_ok() {
+            return Some(Term::Ordered(OrderedKind::Load, next));
+        }
+    }
+    match i.code() {
+        Code::INVALID | Code::Ud2 => return Some(Term::Raise(libc::SIGILL)),
+        Code::Int3 | Code::Int1 => return Some(Term::Raise(libc::SIGTRAP)),
+        Code::Hlt => return Some(Term::Raise(libc::SIGSEGV)),
+        Code::Syscall => return Some(Term::Syscall(next)),
+        _ => {}
+    }
+    if let Some(emulate) = emulated(i) {
+        return Some(Term::Emulate(emulate, next));
+    }
+    match i.flow_control() {
+        FlowControl::Next => unsupported(i).map(Term::Unsupported),
+        FlowControl::UnconditionalBranch if i.is_jmp_short_or_near() => Some(Term::Jump(i.near_branch_target())),
+        FlowControl::ConditionalBranch => Some(Term::Branch(i.near_branch_target(), next)),
+        FlowControl::Call if i.is_call_near() => Some(Term::Call(i.near_branch_target(), next)),
+        FlowControl::IndirectCall if i.is_call_near_indirect() => Some(Term::CallIndirect(next)),
+        FlowControl::IndirectBranch if i.is_jmp_near_indirect() => Some(Term::JumpIndirect),
+        FlowControl::Return if matches!(i.code(), Code::Retnq | Code::Retnq_imm16) => Some(Term::Return),
+        _ => Some(Term::Unsupported(name(i))),
+    }
+}
+
+/// The name to refuse an instruction by, if it is not for an x86-64-v2 user program.
+fn unsupported(i: &Instruction) -> Option<&'static str> {
+    use iced_x86::EncodingKind;
+    let odd_encoding = i.encoding() != EncodingKind::Legacy;
+    let segment = |n| matches!(i.op_kind(n), OpKind::Register) && (i.op_register(n).is_segment_register() || i.op_register(n).is_cr() || i.op_register(n).is_dr());
+    let odd_segment = i.memory_segment() == Register::GS && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+    let odd_stack = matches!(i.code(), Code::Enterq_imm16_imm8 | Code::Pushw_FS | Code::Pushq_FS | Code::Popw_FS | Code::Popq_FS);
+    let refused = odd_encoding || odd_segment || odd_stack || i.is_privileged() || (0..i.op_count()).any(segment);
+    refused.then(|| name(i))
+}
+
+fn name(i: &Instruction) -> &'static str {
+    mnemonic_name(i.mnemonic())
+}
+
+/// The mnemonic as text. iced's names exist as `Debug` output only, so they are leaked once each.
+fn mnemonic_name(mnemonic: Mnemonic) -> &'static str {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+    static NAMES: Mutex<BTreeMap<usize, &'static str>> = Mutex::new(BTreeMap::new());
+    let mut names = NAMES.lock().expect("no panic while the lock is held");
+    names.entry(mnemonic as usize).or_insert_with(|| Box::leak(format!("{mnemonic:?}").to_lowercase().into_boxed_str()))
+}
+
+fn emulated(i: &Instruction) -> Option<Emulate> {
+    match i.mnemonic() {
+        Mnemonic::Cpuid => Some(Emulate::Cpuid),
+        Mnemonic::Rdtsc => Some(Emulate::Rdtsc),
+        Mnemonic::Rdtscp => Some(Emulate::Rdtscp),
+        Mnemonic::Xgetbv => Some(Emulate::Xgetbv),
+        Mnemonic::Rdrand | Mnemonic::Rdseed => {
+            let register = i.op0_register();
+            Some(Emulate::Random { register: register.full_register().number() as u8, size: register.size() as u8 })
+        }
+        _ => None,
+    }
+}
+
+/// Plain loads that belong to a synchronization idiom.
+fn ordered_loads(_table: &[Instruction]) -> Vec<u64> {
+    Vec::new()
+}

@@ -1,0 +1,214 @@
+//! Memory at chosen low addresses, and reading guest memory that may not be there.
+//!
+//! Translated code is mapped twice: executable and read-only at its place in the code cache, and
+//! writable somewhere else. Code can then be patched while other threads execute it, and no page
+//! is ever writable and executable at once. Both mappings share a memory file, so a `fork`ed
+//! child would share its parent's code: a process with an engine must not fork and go on.
+
+use refrain_vm::EngineError;
+use refrain_vm::layout::CODE_CACHE;
+use std::io::Error;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Reserves `len` bytes of the code cache's address range, private and zeroed, writable.
+///
+/// Tries one place after another, since several engines may live in one process.
+pub(crate) fn reserve_low(len: u64) -> Result<LowMemory, EngineError> {
+    let len = len.next_multiple_of(1 << 21);
+    let mut start = CODE_CACHE.start;
+    let mut last = Error::from_raw_os_error(libc::ENOMEM);
+    while start + len <= CODE_CACHE.end {
+        // SAFETY: MAP_FIXED_NOREPLACE never touches an existing mapping.
+        let at = unsafe {
+            libc::mmap(
+                start as *mut libc::c_void,
+                len as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE
+                    | libc::MAP_ANONYMOUS
+                    | libc::MAP_NORESERVE
+                    | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        if at as u64 == start {
+            return Ok(LowMemory { start, len });
+        }
+        if at == libc::MAP_FAILED {
+            last = Error::last_os_error();
+        } else {
+            // SAFETY: an old kernel took the address for a hint; this mapping is ours alone.
+            unsafe { libc::munmap(at, len as usize) };
+        }
+        start += 1 << 21;
+    }
+    Err(EngineError::CodeMemory(len, CODE_CACHE.start, last))
+}
+
+/// A private range below 2 GiB, given back when dropped.
+pub(crate) struct LowMemory {
+    start: u64,
+    len: u64,
+}
+
+impl LowMemory {
+    /// Its addresses.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.start..self.start + self.len
+    }
+
+    /// The word at `address`, shared between threads and translated code.
+    pub(crate) fn word(&self, address: u64) -> &AtomicU64 {
+        assert!(
+            self.range().contains(&address) && address.is_multiple_of(8),
+            "table words lie in their table"
+        );
+        // SAFETY: the range is mapped readable and writable until `self` is dropped, the address
+        // was checked to lie in it and to be aligned, and only atomics are used on it.
+        unsafe { &*(address as *const AtomicU64) }
+    }
+
+    /// Makes `range` of it executable code memory instead.
+    pub(crate) fn code(&self, range: Range<u64>) -> Result<CodeMemory, EngineError> {
+        assert!(
+            self.start <= range.start && range.end <= self.start + self.len,
+            "code lies in the range that was reserved for it"
+        );
+        CodeMemory::map(range.clone())
+            .map_err(|e| EngineError::CodeMemory(range.end - range.start, range.start, e))
+    }
+}
+
+impl Drop for LowMemory {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `reserve_low` for this value alone; the engine that
+        // owns it has no thread left that could execute or read it.
+        unsafe { libc::munmap(self.start as *mut libc::c_void, self.len as usize) };
+    }
+}
+
+/// Code memory: executable at `range`, written through an alias.
+pub(crate) struct CodeMemory {
+    range: Range<u64>,
+    alias: u64,
+}
+
+impl CodeMemory {
+    /// Replaces the reservation at `range`.
+    fn map(range: Range<u64>) -> Result<CodeMemory, Error> {
+        let len = (range.end - range.start) as usize;
+        // SAFETY: plain system calls; the fixed mapping replaces a part of the caller's own
+        // reservation, and errors undo what was made.
+        unsafe {
+            let file = libc::memfd_create(c"refrain-code".as_ptr(), libc::MFD_CLOEXEC);
+            if file < 0 {
+                return Err(Error::last_os_error());
+            }
+            let map = |at: u64, protection, flags| {
+                libc::mmap(at as *mut libc::c_void, len, protection, flags, file, 0)
+            };
+            let sized = libc::ftruncate(file, len as i64) == 0;
+            let alias = map(0, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+            let code = map(
+                range.start,
+                libc::PROT_READ | libc::PROT_EXEC,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+            );
+            let error = Error::last_os_error();
+            libc::close(file);
+            if !sized || alias == libc::MAP_FAILED || code == libc::MAP_FAILED {
+                if alias != libc::MAP_FAILED {
+                    libc::munmap(alias, len);
+                }
+                return Err(error);
+            }
+            Ok(CodeMemory { range, alias: alias as u64 })
+        }
+    }
+
+    /// Where the code is executed.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Copies finished code to `address`.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
+        let offset = self.offset(address, bytes.len() as u64);
+        // SAFETY: the alias maps the whole range writable and the target was checked to lie in
+        // it; no Rust reference to it exists. The caller writes only bytes that nobody executes.
+        unsafe {
+            let to = (self.alias + offset) as *mut u8;
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    /// Replaces the 32-bit field at `address`, which lies within eight aligned bytes, while other
+    /// threads may be executing the instruction that holds it.
+    pub(crate) fn patch(&self, address: u64, value: u32) {
+        let offset = self.offset(address, 4);
+        assert!(address & 7 <= 4, "patched fields never cross eight aligned bytes");
+        let word = self.alias + (offset & !7);
+        let shift = (offset & 7) * 8;
+        // SAFETY: aligned, inside the writable alias, and accessed only by atomics once the code
+        // is published.
+        let word = unsafe { &*(word as *const AtomicU64) };
+        let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |old| {
+            Some(old & !(0xffff_ffff << shift) | u64::from(value) << shift)
+        });
+    }
+
+    fn offset(&self, address: u64, len: u64) -> u64 {
+        assert!(
+            self.range.start <= address && address + len <= self.range.end,
+            "code is written inside the code memory"
+        );
+        address - self.range.start
+    }
+}
+
+impl Drop for CodeMemory {
+    fn drop(&mut self) {
+        let len = (self.range.end - self.range.start) as usize;
+        // SAFETY: the alias belongs to this value alone; the executable mapping is part of the
+        // reservation, which its owner unmaps.
+        unsafe { libc::munmap(self.alias as *mut libc::c_void, len) };
+    }
+}
+
+/// Reads guest memory at `address` into `buffer` and returns how many bytes could be read.
+/// Needs the fault handler ([`crate::fault::install`]).
+pub(crate) fn read_guest(address: u64, buffer: &mut [u8]) -> usize {
+    let len = buffer.len().min((u64::MAX - address) as usize);
+    // SAFETY: writes at most `len` bytes into `buffer`; a fault while reading is caught by the
+    // handler, which makes `copy_bytes` return early.
+    let left = unsafe { copy_bytes(buffer.as_mut_ptr(), address as *const u8, len) };
+    len - left
+}
+
+/// Copies like `memcpy`, but returns the number of bytes not copied because of a fault.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn copy_bytes(to: *mut u8, from: *const u8, len: usize) -> usize {
+    core::arch::naked_asm!(
+        "mov rcx, rdx",
+        "rep movsb",
+        ".globl refrain_copy_bytes_end",
+        ".hidden refrain_copy_bytes_end",
+        "refrain_copy_bytes_end:",
+        "mov rax, rcx",
+        "ret",
+    )
+}
+
+unsafe extern "C" {
+    safe static refrain_copy_bytes_end: u8;
+}
+
+/// If a fault at `rip` is one of reading guest memory: where to go on.
+pub(crate) fn recovery(rip: u64) -> Option<u64> {
+    let start = copy_bytes as *const () as u64;
+    let end = &raw const refrain_copy_bytes_end as u64;
+    (start..end).contains(&rip).then_some(end)
+}
+

@@ -1,0 +1,66 @@
+//! The modelled machine.
+
+/// What an operation costs beyond the program's own work, in ticks of the skeleton.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Costs {
+    /// An acquisition that does not wait.
+    pub acquire: u64,
+    /// A release.
+    pub release: u64,
+    /// Any other synchronization operation, an atomic instruction among them.
+    pub other: u64,
+    /// From a release to the moment when a thread that waits awake goes on.
+    pub handoff: u64,
+    /// From a release to the moment when a thread that sleeps goes on (or is ready to).
+    pub wake: u64,
+    /// How long a wait must last before the waiting thread is asleep: a shorter one ends after
+    /// `handoff`, a longer one after `wake`.
+    pub patience: u64,
+}
+
+impl Costs {
+    /// Operations take no time: for tests, and to see the program's own work alone.
+    pub const FREE: Costs =
+        Costs { acquire: 0, release: 0, other: 0, handoff: 0, wake: 0, patience: 0 };
+
+    /// Costs in nanoseconds of a common x86-64 machine, for `ticks_per_second`. They stand in
+    /// until the machine has been calibrated.
+    pub fn typical(ticks_per_second: u64) -> Costs {
+        let ticks = |ns: u64| (u128::from(ns) * u128::from(ticks_per_second) / 1_000_000_000) as u64;
+        Costs {
+            acquire: ticks(10),
+            release: ticks(8),
+            other: ticks(6),
+            handoff: ticks(100),
+            wake: ticks(5_000),
+            patience: ticks(2_000),
+        }
+    }
+}
+
+/// The machine on which a skeleton is replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Modelled cores, at least one.
+    pub cores: u32,
+    /// How long a thread keeps its core while others want one, in ticks.
+    pub quantum: u64,
+    /// Costs of operations.
+    pub costs: Costs,
+}
+
+impl Config {
+    /// `cores` cores, operations for free, and a quantum that is never reached.
+    pub fn ideal(cores: u32) -> Config {
+        Config { cores, quantum: u64::MAX, costs: Costs::FREE }
+    }
+
+    /// `cores` cores with typical costs and Linux's usual slice of 3 ms.
+    pub fn typical(cores: u32, ticks_per_second: u64) -> Config {
+        Config {
+            cores,
+            quantum: (ticks_per_second / 1000 * 3).max(1),
+            costs: Costs::typical(ticks_per_second),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! ORIG-S: no enforcement.
+//!
+//! PerfPlay (CGO 2015), section 6.1: "parallel replay for the original execution without any
+//! enforcement strategy for the events". A lock goes to whoever comes first, and what makes one
+//! replay differ from the next on a real machine is noise; here it is modelled.
+//!
+//! # Deviations
+//! 1. Waiting threads get a lock in the order of arrival. A futex-based mutex lets newcomers
+//!    overtake sleepers; the model has no barging.
+//! 2. The order of work stays what each thread recorded, whatever the lock order: a skeleton has
+//!    no values to decide on another path.
+
+use crate::fixed::SplitMix;
+use crate::{Choice, Moment, Request, Scheduler};
+use refrain_trace::ThreadId;
+
+/// First come, first served.
+#[derive(Clone, Debug)]
+pub struct Orig {
+    noise: Option<(SplitMix, u32)>,
+}
+
+impl Orig {
+    /// Without noise: arrivals are decided by recorded work alone.
+    pub fn exact() -> Orig {
+        Orig { noise: None }
+    }
+
+    /// Each piece of work takes up to `per_mille` thousandths longer than recorded, drawn evenly
+    /// from a generator with this seed.
+    pub fn with_jitter(seed: u64, per_mille: u32) -> Orig {
+        Orig { noise: Some((SplitMix::new(seed), per_mille)) }
+    }
+}
+
+impl Scheduler for Orig {
+    #[inline]
+    fn choose(&mut self, _: Moment<'_>, _: &[Request]) -> Choice {
+        Choice::Grant(0)
+    }
+
+    #[inline]
+    fn jitter(&mut self, _: ThreadId, work: u64) -> u64 {
+        match &mut self.noise {
+            Some((random, per_mille)) => {
+                let most = u128::from(work) * u128::from(*per_mille) / 1000;
+                random.below((most as u64).saturating_add(1))
+            }
+            None => 0,
+        }
+    }
+}

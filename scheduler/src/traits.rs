@@ -1,0 +1,112 @@
+//! The `Scheduler` trait: who may go next.
+
+use refrain_trace::ThreadId;
+
+/// A thread that stands before an operation and could perform it now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// The thread.
+    pub thread: ThreadId,
+    /// The operation, by the position of its event in the thread's stream.
+    pub event: u32,
+    /// The object, by its index in the skeleton.
+    pub object: u32,
+    /// The operation's recorded place among the ordered operations of its object.
+    pub rank: u32,
+    /// How many ordered operations of the object have been performed in this replay.
+    pub granted: u32,
+    /// When the thread came to the operation.
+    pub arrived: u64,
+    /// The thread's own work until here: a logical clock that no waiting moves.
+    pub clock: u64,
+}
+
+/// What a thread is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// Not created yet.
+    Unborn,
+    /// At work, or about to be: it will come to its next operation by itself.
+    Going,
+    /// Before an operation that it may not or cannot perform yet.
+    Waiting,
+    /// Past its last event.
+    Done,
+}
+
+/// A thread as others see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// What it is doing.
+    pub status: Status,
+    /// Its logical clock: at its next operation if it is [`Status::Going`].
+    pub clock: u64,
+    /// When it gets there, if it is on a core and nothing interferes; else `u64::MAX`.
+    pub due: u64,
+}
+
+/// The moment of a decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment<'a> {
+    /// The time.
+    pub now: u64,
+    /// Every thread, by its id. Empty for a scheduler whose scope is [`Scope::Object`].
+    pub threads: &'a [Progress],
+}
+
+/// What a decision can depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// On the requests for one object: it is asked again when that object changes.
+    Object,
+    /// On all requests and all threads: it is asked again after every step of any thread.
+    Global,
+}
+
+/// A decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// The request with this index goes. The scheduler is asked again for the rest.
+    Grant(usize),
+    /// None of them goes until something changes.
+    Hold,
+    /// None of them goes until something changes or this time has come, which must lie after
+    /// now. Only for [`Scope::Global`].
+    HoldUntil(u64),
+}
+
+/// Decides which of the threads that could go does go.
+///
+/// Only operations that compete are decided on: acquisitions of locks and semaphores, the end of
+/// a wait on a condition variable, atomic instructions. What never waits (a release, a signal)
+/// is performed at once, and what waits for a fact (a join, a barrier, a surviving causal edge)
+/// goes when the fact holds; no scheduler can grant or refuse it.
+///
+/// # The caller guarantees
+/// - Every request in `requests` could be performed now: its lock is free, its semaphore positive.
+/// - `requests` is not empty and is in the order of arrival (ties by thread id).
+/// - With [`Scope::Object`] all requests are for one object. With [`Scope::Global`] they are all
+///   requests of the moment.
+/// - Every granted request is performed before the next question.
+///
+/// # The scheduler guarantees
+/// - The same sequence of questions gets the same answers: state comes from arguments and seeds.
+/// - A held request is never granted outside `choose`.
+///
+/// A scheduler may hold back requests for ever; the replay then ends in
+/// [`crate::Outcome::Deadlock`], with the threads that it waits for.
+pub trait Scheduler {
+    /// What decisions depend on. Constant for a scheduler.
+    fn scope(&self) -> Scope {
+        Scope::Object
+    }
+
+    /// Decides. See the guarantees above.
+    fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice;
+
+    /// How much longer than recorded the work before a thread's next operation takes: the
+    /// machine's noise. Deterministic schedulers leave it at zero.
+    fn jitter(&mut self, _thread: ThreadId, _work: u64) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,34 @@
+//! The trace file, `*.refrain`.
+//!
+//! A preamble (magic and version) and self-delimiting chunks, each with checksums, compressed
+//! with zstd; events are kept as columns. The last chunk is an index; a file without one is
+//! scanned. See `format` for the layout, `columns` for the coding of events.
+//!
+//! # Invariants
+//! - A chunk is written at once and never changed, so a file cut off anywhere is a trace up to
+//!   its last whole chunk.
+//! - No chunk refers to another but by counting: a chunk can be checked and decoded alone.
+//! - No bytes make a reader panic. What it allocates is bounded by the constants below.
+
+mod body;
+mod catalog;
+mod check;
+mod columns;
+mod cursor;
+mod format;
+mod reader;
+mod repair;
+mod scan;
+mod source;
+mod varint;
+mod writer;
+
+pub use check::{CheckReport, IndexState, Problem, check, check_bytes};
+pub use cursor::Cursor;
+pub use format::{
+    ChunkKind, FORMAT_VERSION, MAX_BLOB, MAX_CODE, MAX_EVENTS, MAX_MODULES, MAX_PART, MAX_PAYLOAD,
+    MAX_RAW, MAX_THREADS,
+};
+pub use reader::Trace;
+pub use repair::{RepairReport, repair, repair_bytes};
+pub use writer::Writer;

@@ -1,0 +1,156 @@
+//! What a trace holds, by chunk headers alone: which chunks make up which thread and which blob.
+
+use super::format::{Chunk, ChunkKind, MAX_MODULES, MAX_PAYLOAD, MAX_THREADS};
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+
+/// A chunk of events and the payload parts before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EventChunk {
+    /// Its position among all chunks.
+    pub(crate) chunk: usize,
+    /// So many chunks directly before it hold the first parts of its payloads.
+    pub(crate) parts: usize,
+}
+
+/// Chunks by what they belong to.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    pub(crate) modules: Vec<usize>,
+    pub(crate) blocks: Vec<usize>,
+    pub(crate) footer: Option<usize>,
+    pub(crate) blobs: BTreeMap<u32, Vec<usize>>,
+    pub(crate) threads: BTreeMap<u32, Stream>,
+    /// Where the next run of blocks begins.
+    next_block: u64,
+}
+
+/// The chunks of a thread.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    pub(crate) chunks: Vec<EventChunk>,
+    pub(crate) events: u64,
+}
+
+impl Catalog {
+    /// Sorts the chunks; the first is the header. `refuse` is asked what to do about a chunk
+    /// that does not fit where it stands: it is left out, or, on `Err`, the whole trace is.
+    pub(crate) fn new(
+        chunks: &[Chunk],
+        mut refuse: impl FnMut(&Chunk, Error) -> Result<()>,
+    ) -> Result<Catalog> {
+        let mut catalog = Catalog::default();
+        let mut parts = 0;
+        for (n, chunk) in chunks.iter().enumerate() {
+            if chunk.header.kind == ChunkKind::Payload {
+                match payload_part(&chunks[..n], chunk, parts) {
+                    Ok(()) => parts += 1,
+                    Err(error) => {
+                        parts = 0;
+                        refuse(chunk, error)?;
+                    }
+                }
+                continue;
+            }
+            if parts > 0 && !follows(&chunks[n - 1], chunk) {
+                refuse(chunk, chunk.corrupt("the payload parts before it belong elsewhere"))?;
+                parts = 0;
+            }
+            if let Err(error) = catalog.add(chunks, n, parts) {
+                refuse(chunk, error)?;
+            }
+            parts = 0;
+        }
+        Ok(catalog)
+    }
+
+    fn add(&mut self, chunks: &[Chunk], n: usize, parts: usize) -> Result<()> {
+        let chunk = &chunks[n];
+        let header = &chunk.header;
+        if (header.kind == ChunkKind::Header) != (n == 0) {
+            return Err(chunk.corrupt("a trace has one header, at its start"));
+        }
+        if self.footer.is_some() {
+            return Err(chunk.corrupt("it stands behind the footer"));
+        }
+        match header.kind {
+            ChunkKind::Header => {}
+            ChunkKind::Module if self.modules.len() == MAX_MODULES => {
+                return Err(chunk.corrupt("the trace has too many modules"));
+            }
+            ChunkKind::Module => self.modules.push(n),
+            ChunkKind::Blocks if header.first != self.next_block => {
+                return Err(chunk.corrupt(format!("blocks from {} are missing", self.next_block)));
+            }
+            ChunkKind::Blocks => {
+                self.blocks.push(n);
+                self.next_block += u64::from(header.count);
+            }
+            ChunkKind::Blob => self.blob(chunks, n)?,
+            ChunkKind::Events => self.events(chunk, n, parts)?,
+            ChunkKind::Footer => self.footer = Some(n),
+            ChunkKind::Payload | ChunkKind::Index => {
+                return Err(chunk.corrupt("it does not belong there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Parts of a blob come in order, each telling how many are still to come.
+    fn blob(&mut self, chunks: &[Chunk], n: usize) -> Result<()> {
+        let chunk = &chunks[n];
+        let header = &chunk.header;
+        let parts = self.blobs.entry(header.id).or_default();
+        let fits = match parts.last().map(|&last| &chunks[last].header) {
+            None => header.first == 0,
+            Some(last) => {
+                last.count.checked_sub(1) == Some(header.count)
+                    && last.first + u64::from(last.raw_len) == header.first
+            }
+        };
+        if !fits {
+            return Err(chunk.corrupt(format!("it is not the next part of blob{}", header.id)));
+        }
+        parts.push(n);
+        Ok(())
+    }
+
+    fn events(&mut self, chunk: &Chunk, n: usize, parts: usize) -> Result<()> {
+        let header = &chunk.header;
+        if header.id >= MAX_THREADS {
+            return Err(chunk.corrupt("the number of its thread is over the limit"));
+        }
+        let stream = self.threads.entry(header.id).or_default();
+        if header.first != stream.events {
+            return Err(chunk.corrupt(format!(
+                "it holds events of t{} from e{}, but those from e{} are missing",
+                header.id, header.first, stream.events
+            )));
+        }
+        stream.chunks.push(EventChunk { chunk: n, parts });
+        stream.events += u64::from(header.count);
+        Ok(())
+    }
+}
+
+/// Whether `chunk` goes on where the payload part `part` stops.
+fn follows(part: &Chunk, chunk: &Chunk) -> bool {
+    let (part, header) = (&part.header, &chunk.header);
+    matches!(header.kind, ChunkKind::Events | ChunkKind::Payload)
+        && (header.id, header.first) == (part.id, part.first)
+}
+
+/// Checks a payload part that has `parts` others before it.
+fn payload_part(before: &[Chunk], chunk: &Chunk, parts: usize) -> Result<()> {
+    let fits = chunk.header.count as usize == parts
+        && (parts == 0 || before.last().is_some_and(|last| follows(last, chunk)));
+    if !fits {
+        return Err(chunk.corrupt("it is not the next part of a payload"));
+    }
+    let parts = &before[before.len() - parts..];
+    let sum: u64 = parts.iter().chain([chunk]).map(|c| u64::from(c.header.raw_len)).sum();
+    if sum > MAX_PAYLOAD {
+        return Err(chunk.corrupt("the payload that it is part of is over the limit"));
+    }
+    Ok(())
+}

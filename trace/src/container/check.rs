@@ -1,0 +1,232 @@
+//! Checking a trace file: every chunk is read and decoded, and every problem is reported.
+
+use super::catalog::Catalog;
+use super::format::{Chunk, ChunkKind, PREAMBLE};
+use super::reader::Scratch;
+use super::scan::{self, Stop};
+use super::source::Source;
+use crate::error::{ChunkAt, Error, Result};
+use crate::{Footer, Header, Module, payload};
+use std::fmt;
+use std::path::Path;
+
+/// What is wrong with a part of a trace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// The chunk.
+    pub at: ChunkAt,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.what)
+    }
+}
+
+/// The state of a trace's index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IndexState {
+    /// There, and right.
+    Sound,
+    /// Not there; the file is scanned instead.
+    Missing,
+    /// There, but damaged; the file is scanned instead.
+    Broken,
+}
+
+/// What a check found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CheckReport {
+    /// Length of the file.
+    pub bytes: u64,
+    /// Chunks that are sound, the index left out.
+    pub chunks: u64,
+    /// Threads with events.
+    pub threads: u64,
+    /// Events that can be read.
+    pub events: u64,
+    /// Blobs that are whole.
+    pub blobs: u64,
+    /// Whether the end of the recording is missing.
+    pub truncated: bool,
+    /// The index.
+    pub index: IndexState,
+    /// Everything that is wrong, in the order of the file. A file that was merely cut off has no
+    /// problems.
+    pub problems: Vec<Problem>,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong or missing.
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty() && !self.truncated && self.index == IndexState::Sound
+    }
+}
+
+/// Checks the trace at `path`. An `Err` says why it cannot be checked at all: it cannot be read,
+/// or is no trace.
+pub fn check(path: &Path) -> Result<CheckReport> {
+    check_source(&Source::open(path)?)
+}
+
+/// Checks a trace in memory.
+pub fn check_bytes(bytes: Vec<u8>) -> Result<CheckReport> {
+    check_source(&Source::Bytes(bytes))
+}
+
+fn check_source(source: &Source) -> Result<CheckReport> {
+    let survey = Survey::of(source)?;
+    let catalog = &survey.catalog;
+    let chunks = &survey.chunks;
+    let whole = |parts: &&Vec<usize>| parts.last().is_some_and(|&n| chunks[n].header.count == 0);
+    Ok(CheckReport {
+        bytes: source.len(),
+        chunks: chunks.len() as u64,
+        threads: catalog.threads.len() as u64,
+        events: catalog.threads.values().map(|stream| stream.events).sum(),
+        blobs: catalog.blobs.values().filter(whole).count() as u64,
+        truncated: catalog.footer.is_none(),
+        index: survey.index,
+        problems: survey.problems,
+    })
+}
+
+/// The sound chunks of a file and everything that is wrong with the others.
+pub(crate) struct Survey {
+    /// Chunks that can be decoded and belong where they stand.
+    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) catalog: Catalog,
+    pub(crate) index: IndexState,
+    pub(crate) problems: Vec<Problem>,
+    /// Bytes of the index and what follows it.
+    pub(crate) tail: u64,
+}
+
+impl Survey {
+    pub(crate) fn of(source: &Source) -> Result<Survey> {
+        let mut problems = Vec::new();
+        let (found, tail) = all_chunks(source, &mut problems)?;
+        let index = index_state(source);
+        let mut decodable = decode_all(source, &found, &mut problems)?;
+        // Leaving a chunk out may orphan another, so the catalog is made until all chunks fit.
+        let catalog = loop {
+            let mut misfits = Vec::new();
+            let catalog = Catalog::new(&decodable, |chunk, error| {
+                problems.push(problem(chunk, &error));
+                misfits.push(chunk.number);
+                Ok(())
+            })?;
+            if misfits.is_empty() {
+                break catalog;
+            }
+            decodable.retain(|chunk| !misfits.contains(&chunk.number));
+        };
+        let mut survey = Survey { chunks: decodable, catalog, index, problems, tail };
+        survey.check_footer(source)?;
+        survey.problems.sort_by_key(|p| p.at.offset);
+        survey.problems.dedup();
+        Ok(survey)
+    }
+
+    /// The footer counts events; what it counts must be there.
+    fn check_footer(&mut self, source: &Source) -> Result<()> {
+        let Some(n) = self.catalog.footer else { return Ok(()) };
+        let footer: Footer = Scratch::new()?.record(source, &self.chunks[n])?;
+        for (thread, &events) in footer.events.iter().enumerate() {
+            let found = self.catalog.threads.get(&(thread as u32)).map_or(0, |s| s.events);
+            if found != events {
+                let what = format!("it counts {events} events of t{thread}, but {found} are there");
+                self.problems.push(Problem { at: self.chunks[n].at(), what });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn problem(chunk: &Chunk, error: &Error) -> Problem {
+    match error {
+        Error::Corrupt(at, what) => Problem { at: *at, what: what.clone() },
+        other => Problem { at: chunk.at(), what: other.to_string() },
+    }
+}
+
+/// Every chunk with a sound header, also behind damage; and the length of index and trailer.
+fn all_chunks(source: &Source, problems: &mut Vec<Problem>) -> Result<(Vec<Chunk>, u64)> {
+    scan::check_preamble(source)?;
+    let mut chunks = Vec::new();
+    let (mut offset, mut number) = (PREAMBLE as u64, 0);
+    loop {
+        let mut walk = scan::walk(source, offset, number)?;
+        number += walk.chunks.len() as u64 + 1;
+        chunks.append(&mut walk.chunks);
+        let (at, what) = match walk.stop {
+            Stop::End | Stop::CutOff => return Ok((chunks, source.len() - walk.index_from)),
+            Stop::Damage(at, what) => (at, what),
+        };
+        let next = scan::resync(source, walk.end + 1)?;
+        let lost = next.unwrap_or(source.len()) - walk.end;
+        problems.push(Problem { at, what: format!("{what}; {lost} bytes skipped") });
+        match next {
+            Some(next) => offset = next,
+            None => return Ok((chunks, 0)),
+        }
+    }
+}
+
+fn index_state(source: &Source) -> IndexState {
+    match scan::find(source) {
+        Ok(layout) if layout.indexed => IndexState::Sound,
+        _ if scan::has_trailer(source) => IndexState::Broken,
+        _ => IndexState::Missing,
+    }
+}
+
+/// The chunks that can be decoded.
+fn decode_all(source: &Source, chunks: &[Chunk], problems: &mut Vec<Problem>) -> Result<Vec<Chunk>> {
+    let mut scratch = Scratch::new()?;
+    let (mut events, mut payloads) = (Vec::new(), Vec::new());
+    let mut sound = Vec::new();
+    let mut parts = 0;
+    for (n, chunk) in chunks.iter().enumerate() {
+        let result = match chunk.header.kind {
+            ChunkKind::Header => scratch.record::<Header>(source, chunk).map(drop),
+            ChunkKind::Module => scratch.record::<Module>(source, chunk).map(drop),
+            ChunkKind::Footer => scratch.record::<Footer>(source, chunk).map(drop),
+            ChunkKind::Blocks => scratch.blocks(source, chunk).map(drop),
+            ChunkKind::Blob | ChunkKind::Payload | ChunkKind::Index => {
+                scratch.unpacker.unpack(source, chunk, &mut scratch.body)
+            }
+            ChunkKind::Events => {
+                let parts = &chunks[n - parts..n];
+                scratch
+                    .events(source, parts, chunk, &mut events, &mut payloads)
+                    .and_then(|()| read_payloads(chunk, &payloads))
+            }
+        };
+        parts = match chunk.header.kind {
+            // More parts than a payload may have are refused by the catalog; here they must not
+            // be put together.
+            ChunkKind::Payload if parts < 512 => parts + 1,
+            _ => 0,
+        };
+        match result {
+            Ok(()) => sound.push(*chunk),
+            Err(error @ Error::Io { .. }) => return Err(error),
+            Err(error) => problems.push(problem(chunk, &error)),
+        }
+    }
+    Ok(sound)
+}
+
+fn read_payloads(chunk: &Chunk, payloads: &[u8]) -> Result<()> {
+    let mut stream = payloads;
+    while let Some(len) = payload::record_len(stream) {
+        if payload::read(stream).is_none() {
+            return Err(chunk.corrupt("it holds a payload that is not readable"));
+        }
+        stream = &stream[len..];
+    }
+    Ok(())
+}

@@ -1,0 +1,322 @@
+//! Events as columns: what a chunk of events looks like before compression.
+//!
+//! A program repeats itself, and so does its stream of events. Each event is predicted from an
+//! earlier one of the chunk, its *template*: the event that followed the last time the two events
+//! before had the same call sites. A column of masks says which fields were predicted wrong, and
+//! only those have a number in their own columns (the difference from the prediction). What is
+//! left in a steady loop is one zero byte, the two times, and sometimes a ticket.
+//!
+//! Every field is coded exactly and in wrapping arithmetic: the predictions decide how long the
+//! body is, never what it says. Encoder and decoder share [`Model`], so they cannot disagree.
+//!
+//! ```text
+//! columns = length:varint * 12  bytes of each column
+//! ```
+
+use super::format::MAX_EVENTS;
+use super::varint::{self, Column};
+use crate::order::{self, SLOTS, SYSCALL_SLOT};
+use crate::{Event, EventKind, NO_TICKET};
+
+const COLUMNS: usize = 12;
+const MASK: usize = 0;
+const SHAPE: usize = 1;
+const RESULT: usize = 2;
+const PC: usize = 3;
+const SP: usize = 4;
+const OBJECT: usize = 5;
+const TICKET: usize = 6;
+const VALUE: usize = 7;
+const AUX: usize = 8;
+const BEGIN: usize = 9;
+const SPAN: usize = 10;
+const OVERHEAD: usize = 11;
+
+// Bits of a mask, the ones that are set most often in the low seven.
+const HAS_TICKET: u64 = 1 << 0;
+const HAS_VALUE: u64 = 1 << 1;
+const HAS_OVERHEAD: u64 = 1 << 2;
+const OBJECT_SHIFT: u32 = 3;
+const HAS_AUX: u64 = 1 << 5;
+const HAS_RESULT: u64 = 1 << 6;
+const HAS_SHAPE: u64 = 1 << 7;
+const HAS_PC: u64 = 1 << 8;
+const HAS_SP: u64 = 1 << 9;
+const MASK_END: u64 = 1 << 10;
+
+// How an object is written.
+const AS_TEMPLATE: u64 = 0;
+const AS_STEP: u64 = 1;
+const FROM_CACHE: u64 = 2;
+const AS_DELTA: u64 = 3;
+
+const CONTEXTS: usize = 1 << 12;
+const CACHE: usize = 1 << 12;
+
+/// The most that the columns of a full chunk can take.
+pub(crate) const MAX_COLUMNS: usize = MAX_EVENTS * (2 + 4 + 10 * 10) + COLUMNS * 10;
+
+/// What encoder and decoder know from the events so far. Reused from chunk to chunk.
+pub(crate) struct Model {
+    /// By context: the number of the event that followed, plus one.
+    followers: Vec<u32>,
+    /// By hash: objects seen.
+    objects: Vec<u64>,
+    /// By slot: the ticket that comes next.
+    tickets: Vec<u64>,
+    /// Slots to clear for the next chunk.
+    touched: Vec<u32>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Model {
+            followers: vec![0; CONTEXTS],
+            objects: vec![0; CACHE],
+            tickets: vec![0; SLOTS],
+            touched: Vec::new(),
+        }
+    }
+}
+
+/// What is expected of an event before anything of it is known.
+struct Expected {
+    template: Event,
+    /// The template's object, moved as far as the objects before the two are apart.
+    step: u64,
+    context: usize,
+    previous_end: u64,
+}
+
+impl Model {
+    fn reset(&mut self) {
+        self.followers.fill(0);
+        self.objects.fill(0);
+        for slot in self.touched.drain(..) {
+            self.tickets[slot as usize] = 0;
+        }
+    }
+
+    #[inline]
+    fn expect(&self, done: &[Event]) -> Expected {
+        let nothing = Event::default();
+        let [before, last] = match done {
+            [.., a, b] => [a, b],
+            [b] => [&nothing, b],
+            [] => [&nothing, &nothing],
+        };
+        let key = last.pc.rotate_left(u32::from(last.code)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ before.pc.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+        let context = (key >> 52) as usize % CONTEXTS;
+        let (template, leader) = match self.followers[context] as usize {
+            0 => (last, before),
+            n => (&done[n - 1], if n > 1 { &done[n - 2] } else { &nothing }),
+        };
+        let step = template.object.wrapping_add(last.object.wrapping_sub(leader.object));
+        Expected { template: *template, step, context, previous_end: last.end }
+    }
+
+    /// The slot that the event's ticket is predicted from. A prediction only: it may differ from
+    /// the event's real slot.
+    #[inline]
+    fn slot(event: &Event) -> Option<usize> {
+        const SYSCALL: u8 = EventKind::Syscall as u8;
+        if event.flags & NO_TICKET != 0 || event.code > SYSCALL {
+            None
+        } else if event.code == SYSCALL {
+            Some(SYSCALL_SLOT)
+        } else {
+            Some(order::slot(event.object))
+        }
+    }
+
+    #[inline]
+    fn ticket(&self, slot: Option<usize>) -> u64 {
+        slot.map_or(0, |slot| self.tickets[slot])
+    }
+
+    /// A system call's `aux` follows its ticket; elsewhere it is the template's.
+    #[inline]
+    fn aux(event: &Event, template: &Event) -> u64 {
+        let offset = if event.code == EventKind::Syscall as u8 {
+            event.ticket.wrapping_sub(template.ticket)
+        } else {
+            0
+        };
+        template.aux.wrapping_add(offset)
+    }
+
+    #[inline]
+    fn cache_index(object: u64) -> usize {
+        (object.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize % CACHE
+    }
+
+    /// Learns the event that came, number `n` of the chunk.
+    #[inline]
+    fn learn(&mut self, event: &Event, n: usize, context: usize, slot: Option<usize>) {
+        self.followers[context] = n as u32 + 1;
+        self.objects[Self::cache_index(event.object)] = event.object;
+        if let Some(slot) = slot {
+            if self.tickets[slot] == 0 {
+                self.touched.push(slot as u32);
+            }
+            self.tickets[slot] = event.ticket.wrapping_add(1);
+        }
+    }
+}
+
+/// Columns under construction, reused from chunk to chunk.
+#[derive(Default)]
+pub(crate) struct Encoder {
+    model: Model,
+    columns: [Vec<u8>; COLUMNS],
+}
+
+impl Encoder {
+    /// Appends the columns of `events` to `out`.
+    pub(crate) fn encode(&mut self, events: &[Event], out: &mut Vec<u8>) {
+        assert!(events.len() <= MAX_EVENTS, "the writer splits events into chunks");
+        self.model.reset();
+        self.columns.iter_mut().for_each(Vec::clear);
+        for n in 0..events.len() {
+            self.push(&events[..n], &events[n]);
+        }
+        for column in &self.columns {
+            varint::put(out, column.len() as u64);
+        }
+        for column in &self.columns {
+            out.extend_from_slice(column);
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, done: &[Event], event: &Event) {
+        let expected = self.model.expect(done);
+        let template = &expected.template;
+        let columns = &mut self.columns;
+        let mut mask = 0;
+        if (event.code, event.flags, event.nr) != (template.code, template.flags, template.nr) {
+            mask |= HAS_SHAPE;
+            let nr = event.nr.to_le_bytes();
+            columns[SHAPE].extend_from_slice(&[event.code, event.flags, nr[0], nr[1]]);
+        }
+        let mut field = |column: usize, bit: u64, expected: u64, value: u64| {
+            if value != expected {
+                mask |= bit;
+                varint::put_delta(&mut columns[column], expected, value);
+            }
+        };
+        field(RESULT, HAS_RESULT, template.result as u64, event.result as u64);
+        field(PC, HAS_PC, template.pc, event.pc);
+        field(SP, HAS_SP, template.sp, event.sp);
+        let slot = Model::slot(event);
+        field(TICKET, HAS_TICKET, self.model.ticket(slot), event.ticket);
+        field(VALUE, HAS_VALUE, template.value, event.value);
+        field(AUX, HAS_AUX, Model::aux(event, template), event.aux);
+        field(OVERHEAD, HAS_OVERHEAD, 0, event.overhead);
+        mask |= self.object(&expected, event.object) << OBJECT_SHIFT;
+        varint::put(&mut self.columns[BEGIN], event.begin.wrapping_sub(expected.previous_end));
+        varint::put(&mut self.columns[SPAN], event.end.wrapping_sub(event.begin));
+        varint::put(&mut self.columns[MASK], mask);
+        self.model.learn(event, done.len(), expected.context, slot);
+    }
+
+    #[inline]
+    fn object(&mut self, expected: &Expected, object: u64) -> u64 {
+        let out = &mut self.columns[OBJECT];
+        let index = Model::cache_index(object);
+        if object == expected.template.object {
+            AS_TEMPLATE
+        } else if object == expected.step {
+            AS_STEP
+        } else if self.model.objects[index] == object {
+            varint::put(out, index as u64);
+            FROM_CACHE
+        } else {
+            varint::put_delta(out, expected.template.object, object);
+            AS_DELTA
+        }
+    }
+}
+
+/// Decodes chunks; reused from chunk to chunk.
+#[derive(Default)]
+pub(crate) struct Decoder {
+    model: Model,
+}
+
+impl Decoder {
+    /// Decodes `count` events from the front of `body` into `out` (cleared first) and returns
+    /// what follows the columns, the payloads. `Err` is a phrase for a message.
+    pub(crate) fn decode<'a>(
+        &mut self,
+        body: &'a [u8],
+        count: usize,
+        out: &mut Vec<Event>,
+    ) -> Result<&'a [u8], &'static str> {
+        const CUT: &str = "its columns are shorter than it says";
+        out.clear();
+        self.model.reset();
+        let mut rest = Column::new(body);
+        let mut lengths = [0; COLUMNS];
+        for length in &mut lengths {
+            *length = usize::try_from(rest.next().ok_or(CUT)?).map_err(|_| CUT)?;
+        }
+        let mut columns = [Column::default(); COLUMNS];
+        for (column, length) in columns.iter_mut().zip(lengths) {
+            *column = rest.split(length).ok_or(CUT)?;
+        }
+        // Every event has a byte of mask, so the count is checked before memory is taken for it.
+        if count > MAX_EVENTS || count > lengths[MASK] {
+            return Err("it counts more events than it holds");
+        }
+        out.reserve_exact(count);
+        for _ in 0..count {
+            let event = self.next(&mut columns, out).ok_or(CUT)?;
+            if EventKind::from_code(event.code).is_none() {
+                return Err("it holds an event of an unknown kind");
+            }
+            out.push(event);
+        }
+        if columns.iter().any(|c| !c.rest().is_empty()) {
+            return Err("its columns are longer than it says");
+        }
+        Ok(rest.rest())
+    }
+
+    #[inline]
+    fn next(&mut self, columns: &mut [Column<'_>; COLUMNS], done: &[Event]) -> Option<Event> {
+        let expected = self.model.expect(done);
+        let template = expected.template;
+        let mask = columns[MASK].next().filter(|&m| m < MASK_END)?;
+        let mut event = template;
+        if mask & HAS_SHAPE != 0 {
+            let [code, flags, nr @ ..] = columns[SHAPE].next_word()?;
+            (event.code, event.flags, event.nr) = (code, flags, u16::from_le_bytes(nr));
+        }
+        let mut field = |column: usize, bit: u64, expected: u64| {
+            if mask & bit == 0 { Some(expected) } else { columns[column].next_delta(expected) }
+        };
+        event.result = field(RESULT, HAS_RESULT, template.result as u64)? as i32;
+        event.pc = field(PC, HAS_PC, template.pc)?;
+        event.sp = field(SP, HAS_SP, template.sp)?;
+        event.value = field(VALUE, HAS_VALUE, template.value)?;
+        event.overhead = field(OVERHEAD, HAS_OVERHEAD, 0)?;
+        event.object = match mask >> OBJECT_SHIFT & 3 {
+            AS_TEMPLATE => template.object,
+            AS_STEP => expected.step,
+            FROM_CACHE => *self.model.objects.get(columns[OBJECT].next()? as usize)?,
+            _ => columns[OBJECT].next_delta(template.object)?,
+        };
+        let slot = Model::slot(&event);
+        let mut field = |column: usize, bit: u64, expected: u64| {
+            if mask & bit == 0 { Some(expected) } else { columns[column].next_delta(expected) }
+        };
+        event.ticket = field(TICKET, HAS_TICKET, self.model.ticket(slot))?;
+        event.aux = field(AUX, HAS_AUX, Model::aux(&event, &template))?;
+        event.begin = columns[BEGIN].next()?.wrapping_add(expected.previous_end);
+        event.end = columns[SPAN].next()?.wrapping_add(event.begin);
+        self.model.learn(&event, done.len(), expected.context, slot);
+        Some(event)
+    }
+}

@@ -1,0 +1,321 @@
+//! An opened trace.
+
+use super::body::Unpacker;
+use super::catalog::{Catalog, EventChunk};
+use super::columns::Decoder;
+use super::cursor::Cursor;
+use super::format::{Chunk, MAX_BLOB, MAX_CODE};
+use super::scan;
+use super::source::Source;
+use crate::error::{Error, Result};
+use crate::{BlobId, CodeBlock, Event, EventId, Footer, Header, Module, ThreadId, payload};
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A trace that was opened. Cheap to clone; clones share the file, and any number of threads may
+/// read at once.
+///
+/// # Memory
+/// Opening takes memory in proportion to the number of chunks (at least 40 bytes of file each)
+/// and to the modules. Beyond that a trace holds one chunk's worth of buffers
+/// ([`super::MAX_RAW`]) for each thread that is reading at one moment. Records of the file's
+/// making (header, modules, blocks) take at most 32 times their size in the chunk.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    source: Source,
+    chunks: Vec<Chunk>,
+    catalog: Catalog,
+    indexed: bool,
+    header: Header,
+    footer: Option<Footer>,
+    modules: Vec<Module>,
+    /// Decoding buffers that nobody uses at the moment.
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+/// What decoding a chunk needs.
+pub(crate) struct Scratch {
+    pub(crate) unpacker: Unpacker,
+    pub(crate) decoder: Decoder,
+    pub(crate) body: Vec<u8>,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scratch")
+    }
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Result<Scratch> {
+        let (decoder, body) = (Decoder::default(), Vec::new());
+        Ok(Scratch { unpacker: Unpacker::new()?, decoder, body })
+    }
+
+    /// Reads a chunk that holds one record.
+    pub(crate) fn record<T: DeserializeOwned>(&mut self, source: &Source, chunk: &Chunk) -> Result<T> {
+        self.unpacker.unpack(source, chunk, &mut self.body)?;
+        match postcard::take_from_bytes(&self.body) {
+            Ok((record, [])) => Ok(record),
+            _ => Err(chunk.corrupt(format!("it holds no {}", chunk.header.kind.name()))),
+        }
+    }
+
+    /// Reads a chunk of blocks.
+    pub(crate) fn blocks(&mut self, source: &Source, chunk: &Chunk) -> Result<Vec<CodeBlock>> {
+        self.unpacker.unpack(source, chunk, &mut self.body)?;
+        let mut blocks = Vec::new();
+        let mut rest = &self.body[..];
+        for _ in 0..chunk.header.count {
+            let (block, tail) = postcard::take_from_bytes(rest)
+                .map_err(|_| chunk.corrupt("it holds fewer blocks than it says"))?;
+            blocks.push(block);
+            rest = tail;
+        }
+        if !rest.is_empty() {
+            return Err(chunk.corrupt("it holds more than its blocks"));
+        }
+        Ok(blocks)
+    }
+
+    /// Reads a chunk of events with its payload stream, whose `parts` come before it.
+    pub(crate) fn events(
+        &mut self,
+        source: &Source,
+        parts: &[Chunk],
+        chunk: &Chunk,
+        events: &mut Vec<Event>,
+        payloads: &mut Vec<u8>,
+    ) -> Result<()> {
+        events.clear();
+        payloads.clear();
+        for part in parts {
+            self.unpacker.unpack(source, part, &mut self.body)?;
+            payloads.extend_from_slice(&self.body);
+        }
+        self.unpacker.unpack(source, chunk, &mut self.body)?;
+        let count = chunk.header.count as usize;
+        let inline =
+            self.decoder.decode(&self.body, count, events).map_err(|what| chunk.corrupt(what))?;
+        payloads.extend_from_slice(inline);
+        let mut stream = &payloads[..];
+        for _ in events.iter().filter(|e| e.has_payload()) {
+            let len = payload::record_len(stream)
+                .ok_or_else(|| chunk.corrupt("it holds fewer payloads than it says"))?;
+            stream = &stream[len..];
+        }
+        if !stream.is_empty() {
+            return Err(chunk.corrupt("it holds payloads that belong to no event"));
+        }
+        Ok(())
+    }
+}
+
+impl Trace {
+    /// Opens a trace file. A file that was cut off opens as far as it is whole.
+    pub fn open(path: &Path) -> Result<Trace> {
+        Trace::from_source(Source::open(path)?)
+    }
+
+    /// Opens a trace in memory.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Trace> {
+        Trace::from_source(Source::Bytes(bytes))
+    }
+
+    fn from_source(source: Source) -> Result<Trace> {
+        let layout = scan::find(&source)?;
+        let first = layout.chunks.first().ok_or(Error::CutOff)?;
+        let catalog = Catalog::new(&layout.chunks, |_, error| Err(error))?;
+        let mut scratch = Scratch::new()?;
+        let header = scratch.record(&source, first)?;
+        let mut modules = Vec::with_capacity(catalog.modules.len());
+        for &n in &catalog.modules {
+            modules.push(scratch.record(&source, &layout.chunks[n])?);
+        }
+        let footer = match catalog.footer {
+            Some(n) => Some(scratch.record(&source, &layout.chunks[n])?),
+            None => None,
+        };
+        let shared = Shared {
+            source,
+            chunks: layout.chunks,
+            catalog,
+            indexed: layout.indexed,
+            header,
+            footer,
+            modules,
+            scratch: Mutex::new(vec![scratch]),
+        };
+        Ok(Trace { shared: Arc::new(shared) })
+    }
+
+    /// What the recording was of.
+    pub fn header(&self) -> &Header {
+        &self.shared.header
+    }
+
+    /// How the recording ended; `None` if it was cut off.
+    pub fn footer(&self) -> Option<&Footer> {
+        self.shared.footer.as_ref()
+    }
+
+    /// Whether the end of the recording is missing.
+    pub fn is_truncated(&self) -> bool {
+        self.shared.footer.is_none()
+    }
+
+    /// Whether the file has a sound index (if not, opening it took a scan).
+    pub fn is_indexed(&self) -> bool {
+        self.shared.indexed
+    }
+
+    /// The modules, in the order in which they were mapped.
+    pub fn modules(&self) -> &[Module] {
+        &self.shared.modules
+    }
+
+    /// The number of threads: one more than the highest thread that has events.
+    pub fn threads(&self) -> u32 {
+        self.shared.catalog.threads.last_key_value().map_or(0, |(&last, _)| last + 1)
+    }
+
+    /// The number of a thread's events in the trace.
+    pub fn events_of(&self, thread: ThreadId) -> u64 {
+        self.shared.catalog.threads.get(&thread.0).map_or(0, |stream| stream.events)
+    }
+
+    /// The number of all events in the trace.
+    pub fn events(&self) -> u64 {
+        self.shared.catalog.threads.values().map(|stream| stream.events).sum()
+    }
+
+    /// The blobs that are there as a whole, in ascending order.
+    pub fn blobs(&self) -> impl Iterator<Item = BlobId> {
+        let blobs = self.shared.catalog.blobs.iter();
+        blobs.filter(|(_, parts)| self.is_whole(parts)).map(|(&id, _)| BlobId(id))
+    }
+
+    fn is_whole(&self, parts: &[usize]) -> bool {
+        parts.last().is_some_and(|&last| self.shared.chunks[last].header.count == 0)
+    }
+
+    fn blob_chunks(&self, id: BlobId) -> Result<&[usize]> {
+        let parts = self.shared.catalog.blobs.get(&id.0);
+        let whole = parts.filter(|parts| self.is_whole(parts));
+        whole.map(Vec::as_slice).ok_or_else(|| Error::Missing(id.to_string()))
+    }
+
+    /// The length of a blob, without reading it.
+    pub fn blob_len(&self, id: BlobId) -> Result<u64> {
+        let parts = self.blob_chunks(id)?;
+        Ok(parts.iter().map(|&n| u64::from(self.shared.chunks[n].header.raw_len)).sum())
+    }
+
+    /// The content of a blob, up to [`super::MAX_BLOB`].
+    pub fn blob(&self, id: BlobId) -> Result<Vec<u8>> {
+        let found = self.blob_len(id)?;
+        if found > MAX_BLOB {
+            return Err(Error::Limit { what: "blob", found, limit: MAX_BLOB });
+        }
+        let mut bytes = Vec::new();
+        for part in self.blob_parts(id)? {
+            let part = part?;
+            if bytes.is_empty() {
+                bytes = part;
+            } else {
+                bytes.extend_from_slice(&part);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The content of a blob in parts of at most [`super::MAX_PART`].
+    pub fn blob_parts(&self, id: BlobId) -> Result<impl Iterator<Item = Result<Vec<u8>>>> {
+        let parts = self.blob_chunks(id)?;
+        Ok(parts.iter().map(|&n| {
+            self.with_scratch(|scratch, source| {
+                let mut part = Vec::new();
+                scratch.unpacker.unpack(source, &self.shared.chunks[n], &mut part)?;
+                Ok(part)
+            })
+        }))
+    }
+
+    /// The block table, up to [`super::MAX_CODE`].
+    pub fn blocks(&self) -> Result<Vec<CodeBlock>> {
+        let chunks = self.shared.catalog.blocks.iter().map(|&n| &self.shared.chunks[n].header);
+        let found = chunks.map(|header| u64::from(header.raw_len)).sum();
+        if found > MAX_CODE {
+            return Err(Error::Limit { what: "code", found, limit: MAX_CODE });
+        }
+        let mut blocks = Vec::new();
+        for run in self.block_runs() {
+            blocks.append(&mut run?);
+        }
+        Ok(blocks)
+    }
+
+    /// The block table, a chunk at a time.
+    pub fn block_runs(&self) -> impl Iterator<Item = Result<Vec<CodeBlock>>> {
+        self.shared.catalog.blocks.iter().map(|&n| {
+            self.with_scratch(|scratch, source| scratch.blocks(source, &self.shared.chunks[n]))
+        })
+    }
+
+    /// Reads a thread's events from the first on. A thread without events has an empty stream.
+    pub fn cursor(&self, thread: ThreadId) -> Cursor {
+        Cursor::new(self.clone(), thread, EventId(0))
+    }
+
+    /// Reads a thread's events from `event` on, without reading those before its chunk.
+    pub fn cursor_at(&self, thread: ThreadId, event: EventId) -> Cursor {
+        Cursor::new(self.clone(), thread, event)
+    }
+
+    /// The chunk of `thread` that holds `event`.
+    pub(crate) fn find_events(&self, thread: ThreadId, event: EventId) -> Option<EventChunk> {
+        let stream = self.shared.catalog.threads.get(&thread.0)?;
+        let first = |c: &EventChunk| self.shared.chunks[c.chunk].header.first;
+        let after = stream.chunks.partition_point(|c| first(c) <= event.0);
+        if event.0 < stream.events { stream.chunks.get(after.checked_sub(1)?).copied() } else { None }
+    }
+
+    /// Decodes a chunk of events; returns the id of the first.
+    pub(crate) fn load(
+        &self,
+        at: EventChunk,
+        events: &mut Vec<Event>,
+        payloads: &mut Vec<u8>,
+    ) -> Result<EventId> {
+        let chunk = &self.shared.chunks[at.chunk];
+        let parts = &self.shared.chunks[at.chunk - at.parts..at.chunk];
+        self.with_scratch(|scratch, source| {
+            scratch.events(source, parts, chunk, events, payloads)?;
+            Ok(EventId(chunk.header.first))
+        })
+    }
+
+    /// An error about a chunk of events.
+    pub(crate) fn corrupt(&self, at: EventChunk, what: &str) -> Error {
+        self.shared.chunks[at.chunk].corrupt(what)
+    }
+
+    fn with_scratch<T>(&self, f: impl FnOnce(&mut Scratch, &Source) -> Result<T>) -> Result<T> {
+        // A thread that panicked with the lock held left a list of buffers, each of them sound.
+        let pool = || self.shared.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = pool().pop();
+        let mut scratch = match taken {
+            Some(scratch) => scratch,
+            None => Scratch::new()?,
+        };
+        let result = f(&mut scratch, &self.shared.source);
+        pool().push(scratch);
+        result
+    }
+}

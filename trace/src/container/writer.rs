@@ -1,0 +1,252 @@
+//! Writing a trace.
+
+use super::body::{Label, Packer};
+use super::columns::Encoder;
+use super::format::{
+    self, ChunkHeader, ChunkKind, END_MAGIC, MAX_EVENTS, MAX_INDEX, MAX_MODULES, MAX_PART,
+    MAX_PAYLOAD, MAX_THREADS,
+};
+use crate::error::{Error, Result};
+use crate::{BlobId, CodeBlock, Event, EventId, Footer, Header, Module, ThreadId, payload};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// Writes a trace, chunk by chunk; owned by one background thread.
+///
+/// Each chunk goes to `W` in one `write_all`, so `W` needs no buffer of its own, and a recorder
+/// that is killed leaves a file that is whole up to its last chunk. After an error the file ends
+/// in half a chunk, and every later call fails too.
+pub struct Writer<W: Write> {
+    out: W,
+    written: u64,
+    packer: Packer,
+    encoder: Encoder,
+    body: Vec<u8>,
+    chunk: Vec<u8>,
+    /// The headers of all chunks: the body of the index.
+    index: Vec<u8>,
+    chunks: u32,
+    modules: usize,
+    blocks: u64,
+    /// By thread: the id of the event that comes next.
+    next_event: BTreeMap<ThreadId, u64>,
+    broken: bool,
+}
+
+impl<W: Write> Writer<W> {
+    /// Starts a trace with its header.
+    pub fn new(out: W, header: &Header) -> Result<Self> {
+        let mut writer = Writer {
+            out,
+            written: 0,
+            packer: Packer::new()?,
+            encoder: Encoder::default(),
+            body: Vec::new(),
+            chunk: Vec::new(),
+            index: Vec::new(),
+            chunks: 0,
+            modules: 0,
+            blocks: 0,
+            next_event: BTreeMap::new(),
+            broken: false,
+        };
+        writer.write(&format::preamble())?;
+        writer.record(ChunkKind::Header, header)?;
+        Ok(writer)
+    }
+
+    /// Writes a blob. The caller numbers blobs from 0 and writes each once; a blob must be
+    /// written before an event that names it, so that a cut-off trace names no lost ones.
+    pub fn blob(&mut self, id: BlobId, bytes: &[u8]) -> Result<()> {
+        let parts = bytes.len().div_ceil(MAX_PART).max(1);
+        for n in 0..parts {
+            let first = n * MAX_PART;
+            let part = &bytes[first..bytes.len().min(first + MAX_PART)];
+            let count = (parts - 1 - n) as u32;
+            self.put(Label { kind: ChunkKind::Blob, id: id.0, count, first: first as u64 }, part)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the next events of a thread, the first of which has the id `first`; `payloads` are
+    /// theirs, made with [`payload::push`].
+    pub fn events(
+        &mut self,
+        thread: ThreadId,
+        first: EventId,
+        events: &[Event],
+        payloads: &[u8],
+    ) -> Result<()> {
+        let next = *self.next_event.get(&thread).unwrap_or(&0);
+        if first.0 != next || thread.0 >= MAX_THREADS {
+            let message = format!("{thread}: events from {first}, expected from {}", EventId(next));
+            return Err(Error::Misuse(message));
+        }
+        let (mut events, mut payloads, mut first) = (events, payloads, first.0);
+        while !events.is_empty() {
+            let (count, len) = batch(thread, events, payloads)?;
+            let (batch, later) = events.split_at(count);
+            let (stream, rest) = payloads.split_at(len);
+            self.event_chunk(thread, first, batch, stream)?;
+            (events, payloads, first) = (later, rest, first + count as u64);
+            self.next_event.insert(thread, first);
+        }
+        if !payloads.is_empty() {
+            return Err(Error::Misuse(format!("{thread}: payloads that belong to no event")));
+        }
+        Ok(())
+    }
+
+    fn event_chunk(
+        &mut self,
+        thread: ThreadId,
+        first: u64,
+        events: &[Event],
+        payloads: &[u8],
+    ) -> Result<()> {
+        let parts = (payloads.len().max(1) - 1) / MAX_PART;
+        let (long, inline) = payloads.split_at(parts * MAX_PART);
+        for (n, part) in long.chunks(MAX_PART).enumerate() {
+            let kind = ChunkKind::Payload;
+            self.put(Label { kind, id: thread.0, count: n as u32, first }, part)?;
+        }
+        let mut body = std::mem::take(&mut self.body);
+        body.clear();
+        self.encoder.encode(events, &mut body);
+        body.extend_from_slice(inline);
+        let kind = ChunkKind::Events;
+        let label = Label { kind, id: thread.0, count: events.len() as u32, first };
+        let result = self.put(label, &body);
+        self.body = body;
+        result
+    }
+
+    /// Writes a module.
+    pub fn module(&mut self, module: &Module) -> Result<()> {
+        self.modules += 1;
+        if self.modules > MAX_MODULES {
+            let (found, limit) = (self.modules as u64, MAX_MODULES as u64);
+            return Err(Error::Limit { what: "modules", found, limit });
+        }
+        self.record(ChunkKind::Module, module)
+    }
+
+    /// Appends blocks to the trace's block table.
+    pub fn blocks(&mut self, blocks: &[CodeBlock]) -> Result<()> {
+        let mut rest = blocks;
+        while !rest.is_empty() {
+            let mut body = Vec::new();
+            let mut count = 0;
+            for block in rest {
+                // At most 20 bytes stand before the code of a block.
+                if count > 0 && body.len() + block.code.len() + 20 > MAX_PART {
+                    break;
+                }
+                body = postcard::to_extend(block, body).map_err(unserializable)?;
+                count += 1;
+            }
+            let kind = ChunkKind::Blocks;
+            self.put(Label { kind, id: 0, count: count as u32, first: self.blocks }, &body)?;
+            self.blocks += count as u64;
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+
+    /// Flushes `W`. Chunks are never held back, so there is nothing else to do.
+    pub fn flush(&mut self) -> Result<()> {
+        self.out.flush().map_err(Error::io("write the trace"))
+    }
+
+    /// Ends the trace with its footer and index.
+    pub fn finish(mut self, footer: &Footer) -> Result<W> {
+        self.record(ChunkKind::Footer, footer)?;
+        let tail = index_and_trailer(&mut self.packer, &self.index, self.written)?;
+        self.write(&tail)?;
+        self.flush()?;
+        Ok(self.out)
+    }
+
+    /// Bytes written so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.written
+    }
+
+    fn record(&mut self, kind: ChunkKind, record: &impl Serialize) -> Result<()> {
+        let body = postcard::to_stdvec(record).map_err(unserializable)?;
+        self.put(Label::single(kind), &body)
+    }
+
+    fn put(&mut self, label: Label, body: &[u8]) -> Result<()> {
+        let mut chunk = std::mem::take(&mut self.chunk);
+        let header = self.packer.pack(label, body, &mut chunk)?;
+        self.write(&chunk)?;
+        self.chunk = chunk;
+        self.note(&header);
+        Ok(())
+    }
+
+    fn note(&mut self, header: &ChunkHeader) {
+        self.chunks += 1;
+        // One entry beyond the limit marks an index that is too long to be written.
+        if self.index.len() <= MAX_INDEX {
+            self.index.extend_from_slice(&header.encode());
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.broken {
+            return Err(Error::Misuse("the trace is used after a failed write".into()));
+        }
+        self.broken = true;
+        self.out.write_all(bytes).map_err(Error::io("write the trace"))?;
+        self.broken = false;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// What stands behind the last chunk at `offset`: an index over `headers`, and the trailer.
+pub(crate) fn index_and_trailer(
+    packer: &mut Packer,
+    headers: &[u8],
+    offset: u64,
+) -> Result<Vec<u8>> {
+    let mut tail = Vec::new();
+    if headers.len() <= MAX_INDEX {
+        let count = (headers.len() / format::CHUNK_HEADER) as u32;
+        let label = Label { kind: ChunkKind::Index, id: 0, count, first: 0 };
+        packer.pack(label, headers, &mut tail)?;
+        tail.extend_from_slice(&offset.to_le_bytes());
+        tail.extend_from_slice(&END_MAGIC);
+    }
+    Ok(tail)
+}
+
+/// How many of the events, and how many bytes of payload, go into the next chunk.
+fn batch(thread: ThreadId, events: &[Event], payloads: &[u8]) -> Result<(usize, usize)> {
+    let mut len = 0;
+    for (n, event) in events.iter().enumerate().take(MAX_EVENTS) {
+        if crate::EventKind::from_code(event.code).is_none() {
+            return Err(Error::Misuse(format!("{thread}: event kind {}", event.code)));
+        }
+        if !event.has_payload() {
+            continue;
+        }
+        let size = payload::record_len(&payloads[len..])
+            .ok_or_else(|| Error::Misuse(format!("{thread}: an event without its payload")))?;
+        if size as u64 > MAX_PAYLOAD {
+            return Err(Error::Limit { what: "payload", found: size as u64, limit: MAX_PAYLOAD });
+        }
+        if n > 0 && len + size > MAX_PART {
+            return Ok((n, len));
+        }
+        len += size;
+    }
+    Ok((events.len().min(MAX_EVENTS), len))
+}
+
+fn unserializable(error: postcard::Error) -> Error {
+    Error::Misuse(format!("a record that cannot be written ({error})"))
+}

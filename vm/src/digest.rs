@@ -1,0 +1,25 @@
+//! Digests of what a system call was asked: compared at every call of a replay.
+
+use crate::host::Guest;
+use crate::syscall::Call;
+use std::ops::Range;
+
+/// The digest of a call's arguments and of the guest memory that the kernel is about to read
+/// (paths, timeouts; not what the call sends out, which is compared as output).
+pub(crate) fn of_call(call: &Call) -> u64 {
+    let mut arguments = crc32fast::Hasher::new();
+    for argument in call.arguments() {
+        arguments.update(&argument.to_le_bytes());
+    }
+    let memory = of_ranges(&call.reads(&Guest));
+    u64::from(memory) << 32 | u64::from(arguments.finalize())
+}
+
+/// CRC-32 of ranges of guest memory, as far as they can be read.
+pub(crate) fn of_ranges(ranges: &[Range<u64>]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for range in ranges {
+        hasher.update(&Guest.read_prefix(range.start, (range.end - range.start) as usize));
+    }
+    hasher.finalize()
+}

@@ -1,0 +1,181 @@
+//! What the machine needs to know of an ELF file: segments, interpreter, build id, symbols.
+
+use crate::{Error, Result};
+use object::elf;
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol, SymbolKind};
+use std::fs;
+use std::path::Path;
+
+/// A loadable segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) vaddr: u64,
+    pub(crate) mem_size: u64,
+    pub(crate) file_offset: u64,
+    pub(crate) file_size: u64,
+    /// PROT_* bits.
+    pub(crate) prot: i32,
+}
+
+/// An ELF program or library, read whole.
+pub(crate) struct Elf {
+    data: Vec<u8>,
+    pub(crate) position_independent: bool,
+    pub(crate) entry: u64,
+    /// Virtual address of the program header table and the number of its entries.
+    pub(crate) program_headers: (u64, u64),
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) interpreter: Option<String>,
+    pub(crate) build_id: Option<String>,
+}
+
+impl Elf {
+    /// Reads `path`, and says in words of the user's why it is no program for this machine.
+    pub(crate) fn read(path: &Path) -> Result<Elf> {
+        let data = fs::read(path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => Error::NotFound(path.into()),
+            _ => not_executable(path, &e.to_string()),
+        })?;
+        Elf::parse(data).map_err(|why| not_executable(path, &why))
+    }
+
+    /// Parses an ELF image.
+    pub(crate) fn parse(data: Vec<u8>) -> Result<Elf, String> {
+        check_identity(&data)?;
+        let header = elf::FileHeader64::<Endianness>::parse(&*data).map_err(|e| e.to_string())?;
+        let endian = header.endian().map_err(|e| e.to_string())?;
+        let raw = header
+            .program_headers(endian, &*data)
+            .map_err(|e| format!("damaged program headers: {e}"))?;
+        let segments: Vec<Segment> = raw
+            .iter()
+            .filter(|p| p.p_type(endian) == elf::PT_LOAD)
+            .map(|p| Segment {
+                vaddr: p.p_vaddr(endian),
+                mem_size: p.p_memsz(endian),
+                file_offset: p.p_offset(endian),
+                file_size: p.p_filesz(endian),
+                prot: protection(p.p_flags(endian)),
+            })
+            .collect();
+        let interpreter = raw
+            .iter()
+            .find_map(|p| p.interpreter(endian, &*data).ok().flatten())
+            .map(|name| String::from_utf8_lossy(name).into_owned());
+        let phoff = header.e_phoff(endian);
+        let table = raw
+            .iter()
+            .find(|p| p.p_type(endian) == elf::PT_PHDR)
+            .map(|p| p.p_vaddr(endian))
+            .or_else(|| {
+                segments
+                    .iter()
+                    .find(|s| (s.file_offset..s.file_offset + s.file_size).contains(&phoff))
+                    .map(|s| s.vaddr + phoff - s.file_offset)
+            })
+            .unwrap_or(0);
+        let program_headers = (table, raw.len() as u64);
+        let entry = header.e_entry(endian);
+        let position_independent = header.e_type(endian) == elf::ET_DYN;
+        let file = ElfFile64::<Endianness>::parse(&*data).map_err(|e| e.to_string())?;
+        let build_id = file
+            .build_id()
+            .ok()
+            .flatten()
+            .map(|id| id.iter().map(|b| format!("{b:02x}")).collect());
+        Ok(Elf {
+            position_independent,
+            entry,
+            program_headers,
+            segments,
+            interpreter,
+            build_id,
+            data,
+        })
+    }
+
+    /// The file's bytes.
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// First and last (exclusive) virtual address, page-aligned.
+    pub(crate) fn span(&self) -> (u64, u64) {
+        let start = self.segments.iter().map(|s| s.vaddr).min().unwrap_or(0);
+        let end = self
+            .segments
+            .iter()
+            .map(|s| s.vaddr.saturating_add(s.mem_size))
+            .max()
+            .unwrap_or(0);
+        (crate::memory::page_down(start), crate::memory::page_up(end))
+    }
+
+    /// Defined functions (name, virtual address) of the dynamic symbol table, and of the static
+    /// one where there is one.
+    pub(crate) fn functions(&self, mut visit: impl FnMut(&str, u64)) {
+        let Ok(file) = ElfFile64::<Endianness>::parse(&*self.data) else {
+            return;
+        };
+        for symbol in file.dynamic_symbols().chain(file.symbols()) {
+            if symbol.kind() == SymbolKind::Text && symbol.is_definition() {
+                if let Ok(name) = symbol.name() {
+                    visit(name, symbol.address());
+                }
+            }
+        }
+    }
+}
+
+fn not_executable(path: &Path, why: &str) -> Error {
+    Error::NotExecutable {
+        path: path.into(),
+        why: why.into(),
+    }
+}
+
+fn protection(flags: elf::ProgramFlags) -> i32 {
+    let mut prot = libc::PROT_NONE;
+    for (flag, bit) in [
+        (elf::PF_R, libc::PROT_READ),
+        (elf::PF_W, libc::PROT_WRITE),
+        (elf::PF_X, libc::PROT_EXEC),
+    ] {
+        if flags.0 & flag.0 != 0 {
+            prot |= bit;
+        }
+    }
+    prot
+}
+
+/// Tells a wrong kind of file from a damaged one before a parser talks about offsets.
+fn check_identity(data: &[u8]) -> Result<(), String> {
+    if data.starts_with(b"#!") {
+        return Err("a script, not an ELF program; name its interpreter as the program".into());
+    }
+    if !data.starts_with(b"\x7fELF") {
+        return Err("not an ELF program".into());
+    }
+    if data.len() < 64 {
+        return Err("a truncated ELF file".into());
+    }
+    let machine = elf::Machine(u16::from_le_bytes([data[18], data[19]]));
+    match (data[4], machine) {
+        (2, elf::EM_X86_64) => {}
+        (1, _) => return Err("a 32-bit program; only x86-64 programs can be recorded".into()),
+        (_, elf::EM_AARCH64) => {
+            return Err("an AArch64 program; only x86-64 programs can be recorded".into());
+        }
+        (_, other) => {
+            return Err(format!(
+                "a program for machine {}; only x86-64 programs can be recorded",
+                other.0
+            ));
+        }
+    }
+    match elf::FileType(u16::from_le_bytes([data[16], data[17]])) {
+        elf::ET_EXEC | elf::ET_DYN => Ok(()),
+        _ => Err("an ELF file, but not a program".into()),
+    }
+}

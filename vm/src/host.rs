@@ -1,0 +1,214 @@
+//! The few places where the machine touches the host directly: raw system calls, the time-stamp
+//! counter, and guest memory as host memory.
+
+use std::arch::asm;
+use std::time::Duration;
+
+/// Issues a system call exactly as the guest asked for it: the result is the kernel's, negative
+/// for errors, and `errno` is untouched.
+///
+/// # Safety
+/// The call may do anything to the process. The caller must know that this call with these
+/// arguments leaves host memory and host descriptors alone.
+pub(crate) unsafe fn syscall(nr: u64, args: [u64; 6]) -> i64 {
+    let result: i64;
+    // SAFETY: the kernel's calling convention: it clobbers rcx and r11 only. What the call itself
+    // does is the caller's obligation.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") nr as i64 => result,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            in("r8") args[4],
+            in("r9") args[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The time-stamp counter.
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: `rdtsc` has no effect but its result, and every x86-64 has it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Gives the processor to another thread.
+pub(crate) fn yield_now() {
+    std::thread::yield_now();
+}
+
+/// The calling thread's kernel id.
+pub(crate) fn thread_id() -> i32 {
+    // SAFETY: gettid has no arguments and cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// Blocks every signal in the calling thread: guest threads leave signals to the machine. The
+/// synchronous ones (faults) are delivered all the same.
+pub(crate) fn block_signals() {
+    // SAFETY: `set` is initialized by sigfillset before use, and blocking signals affects the
+    // calling thread alone.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigfillset(&mut set);
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+            libc::sigdelset(&mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+    }
+}
+
+/// Measures the frequency of the time-stamp counter against the monotonic clock.
+pub(crate) fn ticks_per_second() -> u64 {
+    let measure = || {
+        let (clock, start) = (std::time::Instant::now(), ticks());
+        std::thread::sleep(Duration::from_millis(10));
+        let (span, end) = (clock.elapsed(), ticks());
+        (u128::from(end - start) * 1_000_000_000 / span.as_nanos()) as u64
+    };
+    // The longest sleep is the one most disturbed at its ends; the middle of three is good to
+    // about 10⁻⁵.
+    let mut samples = [measure(), measure(), measure()];
+    samples.sort_unstable();
+    samples[1]
+}
+
+/// Guest memory. Guest addresses are host addresses, so a wrong one must not become a fault of
+/// the host: every access goes through the kernel or is checked by it.
+pub(crate) struct Guest;
+
+impl Guest {
+    /// Copies `len` bytes out of guest memory; `None` if any of them cannot be read.
+    pub(crate) fn read(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.read_into(address, &mut bytes).then_some(bytes)
+    }
+
+    /// Fills `bytes` from guest memory.
+    pub(crate) fn read_into(&self, address: u64, bytes: &mut [u8]) -> bool {
+        let local = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        };
+        let remote = libc::iovec {
+            iov_base: address as *mut libc::c_void,
+            iov_len: bytes.len(),
+        };
+        // SAFETY: `local` describes a live, exclusively borrowed buffer; `remote` is an address
+        // that the kernel checks.
+        let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+        n == bytes.len() as isize
+    }
+
+    /// Stores bytes into guest memory; `false` if it cannot be written there.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> bool {
+        let local = libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let remote = libc::iovec {
+            iov_base: address as *mut libc::c_void,
+            iov_len: bytes.len(),
+        };
+        // SAFETY: as in `read_into`; the kernel only reads `local`.
+        let n = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
+        n == bytes.len() as isize
+    }
+
+    /// Copies as much of a range as can be read.
+    pub(crate) fn read_prefix(&self, address: u64, len: usize) -> Vec<u8> {
+        if let Some(bytes) = self.read(address, len) {
+            return bytes;
+        }
+        let mut bytes = Vec::new();
+        while bytes.len() < len {
+            let at = address + bytes.len() as u64;
+            let room = (crate::layout::PAGE - at % crate::layout::PAGE) as usize;
+            match self.read(at, room.min(len - bytes.len())) {
+                Some(part) => bytes.extend(part),
+                None => break,
+            }
+        }
+        bytes
+    }
+
+    /// The low 8 bytes of a memory operand of `size` bytes.
+    pub(crate) fn operand(&self, address: u64, size: u8) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read_into(address, &mut bytes[..usize::from(size).min(8)])
+            .then(|| u64::from_le_bytes(bytes))
+    }
+
+    /// Reads a word of the guest's stack, which the guest has just written itself.
+    ///
+    /// # Safety
+    /// `address` must be readable guest memory: the stack pointer of a running guest thread at a
+    /// point where it has just pushed.
+    pub(crate) unsafe fn stack_word(&self, address: u64) -> u64 {
+        // SAFETY: the caller's.
+        unsafe { (address as *const u64).read_unaligned() }
+    }
+
+    /// The word at `address`.
+    pub(crate) fn word(&self, address: u64) -> Option<u64> {
+        self.operand(address, 8)
+    }
+
+    /// The 32-bit word at `address`, if it is mapped and aligned.
+    pub(crate) fn word32(&self, address: u64) -> Option<u32> {
+        let mut bytes = [0; 4];
+        self.read_into(address, &mut bytes)
+            .then(|| u32::from_le_bytes(bytes))
+    }
+
+    /// A NUL-terminated string, as long as a path can be.
+    pub(crate) fn string(&self, address: u64) -> Option<Vec<u8>> {
+        let range = crate::syscall::string(address, self)?;
+        self.read(range.start, (range.end - range.start) as usize - 1)
+    }
+}
+
+impl crate::syscall::GuestMemory for Guest {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        self.read_into(address, into)
+    }
+}
+
+/// `futex(FUTEX_WAIT)` on a word of guest memory, until woken or changed, at most `timeout`.
+pub(crate) fn futex_wait(address: u64, expected: u32, timeout: Duration) {
+    let timeout = libc::timespec {
+        tv_sec: timeout.as_secs() as i64,
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    // SAFETY: the kernel checks `address`; `timeout` outlives the call.
+    unsafe {
+        syscall(
+            libc::SYS_futex as u64,
+            [
+                address,
+                libc::FUTEX_WAIT as u64,
+                u64::from(expected),
+                (&raw const timeout) as u64,
+                0,
+                0,
+            ],
+        );
+    }
+}
+
+/// `futex(FUTEX_WAKE)` of everybody who waits on a word of guest memory.
+pub(crate) fn futex_wake_all(address: u64) {
+    // SAFETY: waking waiters changes no memory, and the kernel checks the address.
+    unsafe {
+        syscall(
+            libc::SYS_futex as u64,
+            [address, libc::FUTEX_WAKE as u64, i32::MAX as u64, 0, 0, 0],
+        );
+    }
+}

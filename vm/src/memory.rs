@@ -1,0 +1,367 @@
+//! The guest's address space: where its mappings go, and the calls that change it.
+//!
+//! Recording chooses the address of every mapping in the guest's arenas ([`crate::layout`]) and
+//! tells the kernel with MAP_FIXED; replay repeats the calls with the recorded addresses. Guest
+//! code is never mapped executable: it runs only translated.
+
+use crate::layout::{self, PAGE};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+
+pub(crate) const fn page_down(address: u64) -> u64 {
+    address & !(PAGE - 1)
+}
+
+pub(crate) const fn page_up(address: u64) -> u64 {
+    page_down(address.saturating_add(PAGE - 1))
+}
+
+/// What a request to map says about the mapping.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MapRequest {
+    pub(crate) address: u64,
+    pub(crate) len: u64,
+    pub(crate) prot: i32,
+    pub(crate) flags: i32,
+    pub(crate) fd: i32,
+    pub(crate) offset: i64,
+}
+
+/// The guest's mappings.
+pub(crate) struct AddressSpace {
+    /// Mapped ranges by start (end), coalesced; only what the allocator must avoid.
+    used: BTreeMap<u64, u64>,
+    /// Ranges that the guest believes to be executable.
+    executable: BTreeMap<u64, u64>,
+    brk: u64,
+}
+
+impl AddressSpace {
+    pub(crate) fn new() -> AddressSpace {
+        AddressSpace {
+            used: BTreeMap::new(),
+            executable: BTreeMap::new(),
+            brk: layout::HEAP.start,
+        }
+    }
+
+    /// Maps where the guest asked for (MAP_FIXED) or where there is room; returns the address or
+    /// a negative errno.
+    pub(crate) fn map(&mut self, request: MapRequest) -> i64 {
+        let len = page_up(request.len);
+        if request.len == 0 || len == 0 {
+            return -i64::from(libc::EINVAL);
+        }
+        let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+        let address = if fixed {
+            let range = request.address..request.address.saturating_add(len);
+            if !guest_may_map(&range) {
+                return -i64::from(libc::ENOMEM);
+            }
+            if request.flags & libc::MAP_FIXED_NOREPLACE != 0 && self.overlaps(&range) {
+                return -i64::from(libc::EEXIST);
+            }
+            request.address
+        } else {
+            match self.place(len, request.flags) {
+                Some(address) => address,
+                None => return -i64::from(libc::ENOMEM),
+            }
+        };
+        match map_fixed(MapRequest { address, ..request }) {
+            Ok(()) => {
+                self.note(address..address + len, request.prot);
+                address as i64
+            }
+            Err(e) => -i64::from(e.raw_os_error().unwrap_or(libc::ENOMEM)),
+        }
+    }
+
+    /// Unmaps; the kernel's result.
+    pub(crate) fn unmap(&mut self, address: u64, len: u64) -> i64 {
+        let range = address..address.saturating_add(page_up(len));
+        if address % PAGE != 0 || len == 0 || !guest_may_map(&range) {
+            return -i64::from(libc::EINVAL);
+        }
+        cut(&mut self.used, &range);
+        cut(&mut self.executable, &range);
+        // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
+        unsafe { kernel(libc::SYS_munmap, [address, page_up(len), 0, 0, 0, 0]) }
+    }
+
+    /// Changes protection; the kernel's result.
+    pub(crate) fn protect(&mut self, address: u64, len: u64, prot: i32) -> i64 {
+        let range = address..address.saturating_add(page_up(len));
+        if !guest_may_map(&range) {
+            return -i64::from(libc::ENOMEM);
+        }
+        // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
+        let result = unsafe {
+            let prot = without_exec(prot) as u64;
+            kernel(libc::SYS_mprotect, [address, len, prot, 0, 0, 0])
+        };
+        if result == 0 {
+            cut(&mut self.executable, &range);
+            if prot & libc::PROT_EXEC != 0 {
+                join(&mut self.executable, range);
+            }
+        }
+        result
+    }
+
+    /// Grows or shrinks a mapping, moving it if it may; the new address or a negative errno.
+    pub(crate) fn remap(&mut self, args: [u64; 6]) -> i64 {
+        let [old, old_len, new_len, flags, new, _] = args;
+        let (old_len, new_len) = (page_up(old_len), page_up(new_len));
+        let old_range = old..old.saturating_add(old_len);
+        if !guest_may_map(&old_range) || new_len == 0 {
+            return -i64::from(libc::EINVAL);
+        }
+        let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
+        let grown = old_range.end..old.saturating_add(new_len);
+        let in_place = new_len <= old_len || (!self.overlaps(&grown) && guest_may_map(&grown));
+        let target = if fixed {
+            new
+        } else if in_place {
+            old
+        } else if flags & libc::MREMAP_MAYMOVE as u64 != 0 {
+            match self.place(new_len, 0) {
+                Some(address) => address,
+                None => return -i64::from(libc::ENOMEM),
+            }
+        } else {
+            return -i64::from(libc::ENOMEM);
+        };
+        let result = self.remap_to(old, old_len, new_len, target);
+        if result >= 0 {
+            cut(&mut self.used, &old_range);
+            join(&mut self.used, target..target + new_len);
+        }
+        result
+    }
+
+    /// `mremap` to a known address.
+    pub(crate) fn remap_to(&self, old: u64, old_len: u64, new_len: u64, target: u64) -> i64 {
+        if !guest_may_map(&(target..target.saturating_add(new_len))) {
+            return -i64::from(libc::EINVAL);
+        }
+        let flags = if target == old {
+            0
+        } else {
+            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED
+        };
+        // SAFETY: both ranges lie in the guest's arenas, where the host keeps nothing.
+        unsafe { kernel(libc::SYS_mremap, [old, old_len, new_len, flags as u64, target, 0]) }
+    }
+
+    /// Moves the program break; the break as it is then.
+    pub(crate) fn brk(&mut self, wanted: u64) -> i64 {
+        if wanted >= layout::HEAP.start && wanted < layout::HEAP.end {
+            let (old, new) = (page_up(self.brk), page_up(wanted));
+            let done = if new > old {
+                self.map(MapRequest {
+                    address: old,
+                    len: new - old,
+                    prot: libc::PROT_READ | libc::PROT_WRITE,
+                    flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                    fd: -1,
+                    offset: 0,
+                }) >= 0
+            } else {
+                new == old || self.unmap(new, old - new) == 0
+            };
+            if done {
+                self.brk = wanted;
+            }
+        }
+        self.brk as i64
+    }
+
+    /// `madvise`: passed on within the guest's arenas.
+    pub(crate) fn advise(&self, address: u64, len: u64, advice: u64) -> i64 {
+        if !guest_may_map(&(address..address.saturating_add(page_up(len)))) {
+            return -i64::from(libc::ENOMEM);
+        }
+        // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
+        unsafe { kernel(libc::SYS_madvise, [address, len, advice, 0, 0, 0]) }
+    }
+
+    /// Whether any of the range holds code in the guest's eyes.
+    pub(crate) fn holds_code(&self, range: &Range<u64>) -> bool {
+        intersects(&self.executable, range)
+    }
+
+    /// Notes a mapping that was made elsewhere (the loader's).
+    pub(crate) fn note(&mut self, range: Range<u64>, prot: i32) {
+        cut(&mut self.executable, &range);
+        if prot & libc::PROT_EXEC != 0 {
+            join(&mut self.executable, range.clone());
+        }
+        join(&mut self.used, range);
+    }
+
+    fn overlaps(&self, range: &Range<u64>) -> bool {
+        intersects(&self.used, range)
+    }
+
+    /// Finds room: private file mappings (libraries) low, everything else high.
+    fn place(&self, len: u64, flags: i32) -> Option<u64> {
+        let library = flags & libc::MAP_ANONYMOUS == 0 && flags & libc::MAP_DENYWRITE != 0;
+        if library {
+            if let Some(address) = self.first_fit(layout::LIBRARIES, len) {
+                return Some(address);
+            }
+        }
+        self.first_fit(layout::MAPPINGS, len)
+    }
+
+    /// Lowest gap of `len` bytes, with a page of distance to its neighbours.
+    fn first_fit(&self, arena: Range<u64>, len: u64) -> Option<u64> {
+        let mut at = arena.start;
+        for (&start, &end) in self.used.range(arena.start..arena.end) {
+            if start >= at.checked_add(len)?.checked_add(PAGE)? {
+                break;
+            }
+            at = at.max(end + PAGE);
+        }
+        (at.checked_add(len)? <= arena.end).then_some(at)
+    }
+}
+
+/// Maps at exactly `request.address`, replacing what was there.
+pub(crate) fn map_fixed(request: MapRequest) -> io::Result<()> {
+    let keep = libc::MAP_SHARED
+        | libc::MAP_PRIVATE
+        | libc::MAP_ANONYMOUS
+        | libc::MAP_NORESERVE
+        | libc::MAP_POPULATE
+        | libc::MAP_STACK;
+    assert!(
+        guest_may_map(&(request.address..request.address.saturating_add(request.len))),
+        "callers check that a guest mapping lies in the guest's arenas"
+    );
+    // SAFETY: the range lies in the guest's arenas, where the host keeps nothing, so replacing
+    // what is mapped there can only affect the guest.
+    let result = unsafe {
+        kernel(
+            libc::SYS_mmap,
+            [
+                request.address,
+                page_up(request.len),
+                without_exec(request.prot) as u64,
+                (request.flags & keep | libc::MAP_FIXED) as u64,
+                request.fd as u64,
+                request.offset as u64,
+            ],
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result as i32));
+    }
+    Ok(())
+}
+
+/// Guest code is read by the engines and executed only as they translate it.
+fn without_exec(prot: i32) -> i32 {
+    if prot & libc::PROT_EXEC != 0 {
+        prot & !libc::PROT_EXEC | libc::PROT_READ
+    } else {
+        prot
+    }
+}
+
+/// Whether the whole range lies in one arena of the guest.
+pub(crate) fn guest_may_map(range: &Range<u64>) -> bool {
+    let low = layout::FIXED_PROGRAM.start..layout::LIBRARIES.end;
+    [low, layout::HEAP, layout::STACK, layout::MAPPINGS]
+        .iter()
+        .any(|arena| range.start >= arena.start && range.end <= arena.end && range.start < range.end)
+}
+
+/// # Safety
+/// As for [`crate::host::syscall`].
+unsafe fn kernel(nr: libc::c_long, args: [u64; 6]) -> i64 {
+    // SAFETY: the caller's.
+    unsafe { crate::host::syscall(nr as u64, args) }
+}
+
+fn intersects(map: &BTreeMap<u64, u64>, range: &Range<u64>) -> bool {
+    map.range(..range.end)
+        .next_back()
+        .is_some_and(|(_, &end)| end > range.start)
+}
+
+/// Removes `range` from a set of disjoint ranges.
+fn cut(map: &mut BTreeMap<u64, u64>, range: &Range<u64>) {
+    let hit: Vec<(u64, u64)> = map
+        .range(..range.end)
+        .rev()
+        .take_while(|&(_, &end)| end > range.start)
+        .map(|(&start, &end)| (start, end))
+        .collect();
+    for (start, end) in hit {
+        map.remove(&start);
+        if start < range.start {
+            map.insert(start, range.start);
+        }
+        if end > range.end {
+            map.insert(range.end, end);
+        }
+    }
+}
+
+/// Adds `range`, merging it with what touches it.
+fn join(map: &mut BTreeMap<u64, u64>, range: Range<u64>) {
+    cut(map, &range);
+    let mut merged = range;
+    if let Some((&start, &end)) = map.range(..merged.start).next_back() {
+        if end == merged.start {
+            map.remove(&start);
+            merged.start = start;
+        }
+    }
+    if let Some(end) = map.remove(&merged.end) {
+        merged.end = end;
+    }
+    map.insert(merged.start, merged.end);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_join_and_cut() {
+        let mut map = BTreeMap::new();
+        join(&mut map, 0..10);
+        join(&mut map, 20..30);
+        join(&mut map, 10..20);
+        assert_eq!(map, BTreeMap::from([(0, 30)]));
+        cut(&mut map, &(5..7));
+        assert_eq!(map, BTreeMap::from([(0, 5), (7, 30)]));
+        assert!(intersects(&map, &(4..6)) && !intersects(&map, &(5..7)));
+        cut(&mut map, &(0..100));
+        assert!(map.is_empty());
+    }
+
+    #[test]
+    fn mappings_get_distinct_addresses_in_the_arena() {
+        let mut space = AddressSpace::new();
+        let request = MapRequest {
+            address: 0,
+            len: 3 * PAGE - 1,
+            prot: libc::PROT_READ | libc::PROT_WRITE,
+            flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            fd: -1,
+            offset: 0,
+        };
+        let (a, b) = (space.map(request), space.map(request));
+        assert_eq!((a as u64, b as u64), (layout::MAPPINGS.start, a as u64 + 4 * PAGE));
+        assert_eq!(space.unmap(a as u64, 3 * PAGE), 0);
+        assert_eq!(space.map(request), a, "the gap is used again");
+        assert_eq!(space.unmap(a as u64, 3 * PAGE), 0);
+        assert_eq!(space.unmap(b as u64, 3 * PAGE), 0);
+        assert_eq!(space.map(MapRequest { address: 0x5555_0000_0000, flags: request.flags | libc::MAP_FIXED, ..request }), -12);
+    }
+}

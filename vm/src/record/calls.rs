@@ -1,0 +1,368 @@
+//! System calls of a recorded guest.
+
+use super::machine::{Stop, park_forever};
+use super::thread::{Flow, GuestThread};
+use crate::context::reg::*;
+use crate::host::{self, Guest};
+use crate::syscall::{self, Action, Call, MachineCall, Order};
+use crate::{Error, Result, digest};
+use refrain_trace::payload::{Effect, SyscallRecord, Write};
+use refrain_trace::{Ending, Event, EventKind, NO_TICKET, order};
+use std::sync::PoisonError;
+
+/// Descriptors from here on are the recorder's; the guest cannot close or replace them.
+pub(crate) const HOST_FDS: i32 = 900;
+
+const EBADF: i64 = 9;
+const EINVAL: i64 = 22;
+const EPIPE: i64 = 32;
+
+/// A system call between its entry and its event.
+pub(crate) struct Pending {
+    pub(crate) call: Call,
+    pub(crate) args: [u64; 6],
+    pub(crate) event: Event,
+}
+
+impl GuestThread {
+    /// The guest has executed `syscall`.
+    pub(crate) fn syscall(&mut self) -> Result<Flow> {
+        let begin = host::ticks();
+        let nr = self.context.gpr[RAX];
+        if nr == libc::SYS_sched_yield as u64 {
+            // Has no effect that a replay could repeat, and spin loops do it any number of times.
+            host::yield_now();
+            self.context.finish_syscall(0);
+            return Ok(Flow::Continue);
+        }
+        let args = self.context.syscall_args();
+        let call = syscall::resolve(nr, args)
+            .map_err(|refusal| Error::Unsupported(format!("{refusal} (in {})", self.id)))?;
+        let event = Event {
+            nr: nr as u16,
+            object: digest::of_call(&call),
+            ..self.event(EventKind::Syscall, begin)
+        };
+        let pending = Pending { call, args, event };
+        match call.action() {
+            Action::Pass => self.pass(pending),
+            Action::Answer(result) => self.answer(pending, result),
+            Action::Machine(what) => return self.machine_call(pending, what),
+        }
+        Ok(Flow::Continue)
+    }
+
+    /// Issues the call as it is.
+    pub(crate) fn pass(&mut self, mut pending: Pending) {
+        self.enter(&mut pending);
+        let before = pending.call.before(&Guest);
+        let args = *pending.call.arguments();
+        // SAFETY: the table lets through only calls that touch no memory but what their
+        // arguments point to (the guest's) and no descriptor of the recorder's.
+        let result = unsafe { host::syscall(u64::from(pending.event.nr), args) };
+        self.leave(&mut pending);
+
+        let writes = pending
+            .call
+            .writes(&before, result, &Guest)
+            .into_iter()
+            .map(|range| Write {
+                address: range.start,
+                bytes: Guest.read_prefix(range.start, (range.end - range.start) as usize),
+            })
+            .collect();
+        let effect = match pending.call.sent(result, &Guest) {
+            Some(sent) => {
+                self.machine.count_output(sent.len);
+                Effect::Output {
+                    fd: sent.fd,
+                    len: sent.len,
+                    crc: digest::of_ranges(&sent.ranges),
+                }
+            }
+            None => Effect::None,
+        };
+        self.conclude(pending, result, writes, effect);
+        if result == -EPIPE {
+            self.broken_pipe();
+        }
+    }
+
+    /// Returns a result without issuing anything.
+    pub(crate) fn answer(&mut self, pending: Pending, result: i64) {
+        self.answer_with(pending, result, Vec::new());
+    }
+
+    /// Returns a result and bytes of the machine's own.
+    fn answer_with(&mut self, mut pending: Pending, result: i64, writes: Vec<Write>) {
+        self.enter(&mut pending);
+        self.leave(&mut pending);
+        for write in &writes {
+            Guest.write(write.address, &write.bytes);
+        }
+        self.conclude(pending, result, writes, Effect::None);
+    }
+
+    /// Takes the ticket of a call's entry, if it orders threads.
+    pub(crate) fn enter(&self, pending: &mut Pending) {
+        if pending.call.order() == Order::Local {
+            pending.event.flags |= NO_TICKET;
+            return;
+        }
+        pending.event.ticket = self.machine.tickets.take(order::SYSCALL_SLOT);
+        let record = SyscallRecord {
+            args: pending.args,
+            ..SyscallRecord::default()
+        };
+        if self.log.pending(pending.event, record).is_err() {
+            park_forever();
+        }
+    }
+
+    /// Notes how many calls any thread had entered when this one returned.
+    pub(crate) fn leave(&self, pending: &mut Pending) {
+        if pending.call.order() != Order::Local {
+            pending.event.aux = self.machine.tickets.given(order::SYSCALL_SLOT);
+        }
+    }
+
+    /// Appends the call's event and returns to the guest.
+    pub(crate) fn conclude(
+        &mut self,
+        pending: Pending,
+        result: i64,
+        writes: Vec<Write>,
+        effect: Effect,
+    ) {
+        let record = SyscallRecord {
+            args: pending.args,
+            writes,
+            effect,
+        };
+        let event = Event {
+            value: result as u64,
+            ..pending.event
+        };
+        self.context.finish_syscall(result);
+        self.append(event, Some(&record));
+    }
+
+    fn machine_call(&mut self, pending: Pending, what: MachineCall) -> Result<Flow> {
+        let [a, b, _, _, _, _] = *pending.call.arguments();
+        match what {
+            MachineCall::Mmap
+            | MachineCall::Munmap
+            | MachineCall::Mprotect
+            | MachineCall::Mremap
+            | MachineCall::Brk
+            | MachineCall::Madvise => self.memory_call(pending, what)?,
+            MachineCall::Clone => self.clone_thread(pending)?,
+            MachineCall::Exit => {
+                self.exit_thread(pending);
+                return Ok(Flow::Exit);
+            }
+            MachineCall::ExitGroup => {
+                self.answer(pending, 0);
+                self.machine.stop(Stop::Ended(Ending::Exited(a as i32 & 0xff)));
+                park_forever();
+            }
+            MachineCall::ArchPrctl => self.arch_prctl(pending, a, b)?,
+            MachineCall::SetTidAddress => {
+                self.clear_at_exit = a;
+                self.answer(pending, i64::from(host::thread_id()));
+            }
+            // Robust mutexes are modelled; the kernel need not know of the list.
+            MachineCall::RobustList => self.answer(pending, 0),
+            MachineCall::SigAction => self.signal_action(pending),
+            MachineCall::SigProcMask => self.signal_mask(pending),
+            MachineCall::SigPending => {
+                let writes = words(a, &[0]);
+                self.answer_with(pending, 0, writes);
+            }
+            MachineCall::SigAltStack => {
+                const SS_DISABLE: u64 = 2;
+                let writes = words(b, &[0, SS_DISABLE, 0]);
+                self.answer_with(pending, 0, writes);
+            }
+            MachineCall::Kill => self.kill(pending)?,
+            MachineCall::FreesDescriptor => self.frees_descriptor(pending),
+            MachineCall::ReadLink => self.read_link(pending),
+            MachineCall::Fork
+            | MachineCall::Execve
+            | MachineCall::SigReturn
+            | MachineCall::SigWait => return Err(self.refuse(&pending, "is not supported yet")),
+        }
+        Ok(Flow::Continue)
+    }
+
+    pub(crate) fn refuse(&self, pending: &Pending, why: &str) -> Error {
+        Error::Unsupported(format!(
+            "{} (system call {}) {why} (in {})",
+            pending.call.name(),
+            pending.event.nr,
+            self.id
+        ))
+    }
+
+    fn arch_prctl(&mut self, pending: Pending, code: u64, address: u64) -> Result<()> {
+        const ARCH_SET_GS: u64 = 0x1001;
+        const ARCH_SET_FS: u64 = 0x1002;
+        const ARCH_GET_FS: u64 = 0x1003;
+        match code {
+            ARCH_SET_FS => {
+                self.context.fs_base = address;
+                self.machine.set_pointer(self.id, address);
+                self.answer(pending, 0);
+            }
+            ARCH_GET_FS => {
+                let writes = words(address, &[self.context.fs_base]);
+                self.answer_with(pending, 0, writes);
+            }
+            ARCH_SET_GS => return Err(self.refuse(&pending, "with ARCH_SET_GS is not supported")),
+            _ => self.answer(pending, -EINVAL),
+        }
+        Ok(())
+    }
+
+    /// Keeps what the guest installs, and passes on the one disposition that its children and
+    /// its pipes would notice.
+    fn signal_action(&mut self, pending: Pending) {
+        let [signal, new, old, _, _, _] = *pending.call.arguments();
+        if signal == 0 || signal > 64 {
+            return self.answer(pending, -EINVAL);
+        }
+        let mut actions = self
+            .machine
+            .signal_actions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let previous = actions.get(&signal).copied().unwrap_or_default();
+        if new != 0 {
+            let action = std::array::from_fn(|i| Guest.word(new + 8 * i as u64).unwrap_or(0));
+            actions.insert(signal, action);
+        }
+        drop(actions);
+        let writes = words(old, &previous);
+        self.answer_with(pending, 0, writes);
+    }
+
+    fn signal_mask(&mut self, pending: Pending) {
+        let [how, new, old, _, _, _] = *pending.call.arguments();
+        let previous = self.signal_mask;
+        if let Some(set) = (new != 0).then(|| Guest.word(new)).flatten() {
+            self.signal_mask = match how as i32 {
+                libc::SIG_BLOCK => previous | set,
+                libc::SIG_UNBLOCK => previous & !set,
+                libc::SIG_SETMASK => set,
+                _ => return self.answer(pending, -EINVAL),
+            };
+        }
+        let writes = words(old, &[previous]);
+        self.answer_with(pending, 0, writes);
+    }
+
+    /// A signal that the guest sends. To itself: the default action, or nothing if ignored.
+    fn kill(&mut self, pending: Pending) -> Result<()> {
+        let [a, b, c, _, _, _] = *pending.call.arguments();
+        let (target, signal) = match i64::from(pending.event.nr) {
+            libc::SYS_tgkill => (a, c),
+            _ => (a, b),
+        };
+        let own = [std::process::id() as i32, host::thread_id(), 0];
+        if signal == 0 || !own.contains(&(target as i32)) {
+            self.pass(pending);
+            return Ok(());
+        }
+        let handler = self.disposition(signal);
+        let ignored = handler == libc::SIG_IGN as u64
+            || handler == 0
+                && [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]
+                    .contains(&(signal as i32));
+        if ignored {
+            self.answer(pending, 0);
+            return Ok(());
+        }
+        if handler != 0 {
+            return Err(self.refuse(&pending, "to a signal handler of the program's own"));
+        }
+        self.answer(pending, 0);
+        self.end_by_signal(signal as i32);
+    }
+
+    /// Writing to a broken pipe kills, unless the guest ignores it.
+    fn broken_pipe(&mut self) {
+        if self.disposition(libc::SIGPIPE as u64) == 0 {
+            self.end_by_signal(libc::SIGPIPE);
+        }
+    }
+
+    fn end_by_signal(&mut self, signal: i32) -> ! {
+        let event = Event {
+            value: signal as u64,
+            flags: NO_TICKET,
+            ..self.event(EventKind::Killed, host::ticks())
+        };
+        self.append(event, None);
+        self.machine.stop(Stop::Ended(Ending::Signaled(signal)));
+        park_forever()
+    }
+
+    /// The guest's handler of a signal: 0 for the default, 1 for "ignore".
+    fn disposition(&self, signal: u64) -> u64 {
+        let actions = self
+            .machine
+            .signal_actions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        actions.get(&signal).map_or(0, |action| action[0])
+    }
+
+    /// `close` and its kin must not reach the recorder's descriptors.
+    fn frees_descriptor(&mut self, pending: Pending) {
+        let [a, b, _, _, _, _] = *pending.call.arguments();
+        let ours = |fd: u64| fd as i32 >= HOST_FDS;
+        let refused = match i64::from(pending.event.nr) {
+            libc::SYS_close => ours(a),
+            libc::SYS_dup2 | libc::SYS_dup3 => ours(b),
+            // A range up to the recorder's descriptors would have to be cut short.
+            _ => b as u32 >= HOST_FDS as u32,
+        };
+        match refused {
+            true if i64::from(pending.event.nr) == libc::SYS_close_range => {
+                const ENOSYS: i64 = 38;
+                self.answer(pending, -ENOSYS);
+            }
+            true => self.answer(pending, -EBADF),
+            false => self.pass(pending),
+        }
+    }
+
+    /// `/proc/self/exe` names the guest's program, not the recorder.
+    fn read_link(&mut self, pending: Pending) {
+        let args = *pending.call.arguments();
+        let at = usize::from(i64::from(pending.event.nr) == libc::SYS_readlinkat);
+        let path = Guest.string(args[at]).unwrap_or_default();
+        let own = format!("/proc/{}/exe", std::process::id());
+        if path != b"/proc/self/exe" && path != own.as_bytes() {
+            return self.pass(pending);
+        }
+        let program = self.machine.program.as_bytes();
+        let len = program.len().min(args[at + 2] as usize);
+        let writes = vec![Write {
+            address: args[at + 1],
+            bytes: program[..len].to_vec(),
+        }];
+        self.answer_with(pending, len as i64, writes);
+    }
+}
+
+/// Words to be stored at `address`; nothing for a null pointer.
+fn words(address: u64, values: &[u64]) -> Vec<Write> {
+    if address == 0 {
+        return Vec::new();
+    }
+    vec![Write {
+        address,
+        bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+    }]
+}

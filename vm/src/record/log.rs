@@ -1,0 +1,242 @@
+//! From the guest's threads to the file: chunks of events, and the thread that writes them.
+//!
+//! Each guest thread fills a chunk of its own; a full one goes through a bounded channel to the
+//! writer, and an empty one comes back. When the writer falls behind, guest threads wait for it:
+//! the recorder's memory is bounded by the chunks in flight.
+
+use crate::{Error, Result};
+use crossbeam::channel::{Receiver, Sender, bounded};
+use refrain_trace::payload::{self, SyscallRecord};
+use refrain_trace::{
+    BlobId, CodeBlock, Event, EventId, Footer, HAS_PAYLOAD, Header, Module, ThreadId, UNFINISHED,
+    Writer,
+};
+use std::fs::File;
+use std::io::BufWriter;
+use std::mem;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Events of a full chunk (a few hundred KiB).
+const CHUNK_EVENTS: usize = 4096;
+/// Payload bytes of a full chunk.
+const CHUNK_PAYLOAD: usize = 1 << 20;
+/// Chunks on their way to the writer.
+const IN_FLIGHT: usize = 32;
+
+/// What the writer is sent.
+enum Message {
+    Events(ThreadId, Chunk),
+    Blob(BlobId, Vec<u8>),
+    Module(Module),
+    Blocks(Vec<CodeBlock>),
+    Finish(Footer),
+}
+
+#[derive(Default)]
+struct Chunk {
+    first: u64,
+    events: Vec<Event>,
+    payloads: Vec<u8>,
+}
+
+/// The recording side of the trace: handed to every guest thread.
+#[derive(Clone)]
+pub(crate) struct Log {
+    to_writer: Sender<Message>,
+    empties: Receiver<Chunk>,
+    blobs: Arc<AtomicU32>,
+}
+
+/// The writer's thread. Ends after [`Log::finish`] or at the first error.
+pub(crate) type WriterThread = JoinHandle<Result<u64>>;
+
+impl Log {
+    /// Starts the writer on `file`. `failed` is called when it has to give up.
+    pub(crate) fn start(
+        file: File,
+        header: &Header,
+        failed: impl FnOnce(Error) + Send + 'static,
+    ) -> Result<(Log, WriterThread)> {
+        let writer = Writer::new(BufWriter::new(file), header)?;
+        let (to_writer, messages) = bounded(IN_FLIGHT);
+        let (give_back, empties) = bounded(IN_FLIGHT);
+        let thread = std::thread::Builder::new()
+            .name("refrain-writer".into())
+            .spawn(move || {
+                crate::host::block_signals();
+                write_all(writer, &messages, &give_back).inspect_err(|e| {
+                    failed(Error::Host {
+                        what: "writing the trace".into(),
+                        source: std::io::Error::other(e.to_string()),
+                    });
+                })
+            })
+            .map_err(Error::host("starting the writer"))?;
+        let log = Log {
+            to_writer,
+            empties,
+            blobs: Arc::default(),
+        };
+        Ok((log, thread))
+    }
+
+    /// Keeps bytes once; the id may be used at once.
+    pub(crate) fn blob(&self, bytes: Vec<u8>) -> BlobId {
+        let id = BlobId(self.blobs.fetch_add(1, Ordering::Relaxed));
+        self.send(Message::Blob(id, bytes));
+        id
+    }
+
+    pub(crate) fn module(&self, module: Module) {
+        self.send(Message::Module(module));
+    }
+
+    pub(crate) fn blocks(&self, blocks: Vec<CodeBlock>) {
+        if !blocks.is_empty() {
+            self.send(Message::Blocks(blocks));
+        }
+    }
+
+    pub(crate) fn finish(&self, footer: Footer) {
+        self.send(Message::Finish(footer));
+    }
+
+    /// A writer that has given up has said so through its own channel; what it cannot write any
+    /// more is dropped here.
+    fn send(&self, message: Message) {
+        let _ = self.to_writer.send(message);
+    }
+
+    fn empty_chunk(&self) -> Chunk {
+        self.empties.try_recv().unwrap_or_default()
+    }
+}
+
+/// The writer's loop; returns the bytes written.
+fn write_all(
+    mut writer: Writer<BufWriter<File>>,
+    messages: &Receiver<Message>,
+    give_back: &Sender<Chunk>,
+) -> Result<u64> {
+    loop {
+        // Between bursts, what is written becomes visible in the file.
+        let message = match messages.try_recv() {
+            Ok(message) => message,
+            Err(_) => {
+                writer.flush()?;
+                match messages.recv() {
+                    Ok(message) => message,
+                    Err(_) => return Ok(writer.bytes_written()),
+                }
+            }
+        };
+        match message {
+            Message::Events(thread, mut chunk) => {
+                writer.events(thread, EventId(chunk.first), &chunk.events, &chunk.payloads)?;
+                chunk.events.clear();
+                chunk.payloads.clear();
+                let _ = give_back.try_send(chunk);
+            }
+            Message::Blob(id, bytes) => writer.blob(id, &bytes)?,
+            Message::Module(module) => writer.module(&module)?,
+            Message::Blocks(blocks) => writer.blocks(&blocks)?,
+            Message::Finish(footer) => {
+                let written = writer.bytes_written();
+                writer.finish(&footer)?;
+                return Ok(written);
+            }
+        }
+    }
+}
+
+/// One guest thread's stream. The guest thread appends; the coordinator closes it at the end.
+pub(crate) struct ThreadLog {
+    thread: ThreadId,
+    log: Log,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    chunk: Chunk,
+    /// A system call that has its ticket, but has not returned.
+    pending: Option<(Event, SyscallRecord)>,
+    closed: bool,
+}
+
+/// The recording is over: the caller must not let its guest thread go on.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
+impl ThreadLog {
+    pub(crate) fn new(thread: ThreadId, log: Log) -> ThreadLog {
+        ThreadLog {
+            thread,
+            log,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Appends an event.
+    pub(crate) fn append(
+        &self,
+        mut event: Event,
+        record: Option<&SyscallRecord>,
+    ) -> Result<(), Closed> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(Closed);
+        }
+        state.pending = None;
+        if let Some(record) = record {
+            event.flags |= HAS_PAYLOAD;
+            payload::push(&mut state.chunk.payloads, record);
+        }
+        state.chunk.events.push(event);
+        if state.chunk.events.len() >= CHUNK_EVENTS || state.chunk.payloads.len() >= CHUNK_PAYLOAD {
+            self.send(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Notes a system call that is about to be issued with a ticket of its own: should the
+    /// recording end before it returns, the ticket must not be missing from the trace.
+    pub(crate) fn pending(&self, event: Event, record: SyscallRecord) -> Result<(), Closed> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(Closed);
+        }
+        state.pending = Some((event, record));
+        Ok(())
+    }
+
+    /// Sends what there is and refuses further events; returns how many there were.
+    pub(crate) fn close(&self) -> u64 {
+        let mut state = self.lock();
+        state.closed = true;
+        if let Some((mut event, record)) = state.pending.take() {
+            event.flags |= UNFINISHED | HAS_PAYLOAD;
+            payload::push(&mut state.chunk.payloads, &record);
+            state.chunk.events.push(event);
+        }
+        self.send(&mut state);
+        state.chunk.first
+    }
+
+    fn send(&self, state: &mut State) {
+        if state.chunk.events.is_empty() {
+            return;
+        }
+        let next = state.chunk.first + state.chunk.events.len() as u64;
+        let mut fresh = self.log.empty_chunk();
+        fresh.first = next;
+        let full = mem::replace(&mut state.chunk, fresh);
+        self.log.send(Message::Events(self.thread, full));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

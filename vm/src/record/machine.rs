@@ -1,0 +1,225 @@
+//! What all guest threads of a recording share.
+
+use super::log::{Log, ThreadLog};
+use crate::elf::Elf;
+use crate::engine::Engine;
+use crate::hooks::{self, Hook, HookMap};
+use crate::memory::AddressSpace;
+use crate::slots::Tickets;
+use crate::{Error, host};
+use crossbeam::channel::Sender;
+use refrain_trace::{Ending, Module, ThreadId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Why the recording ends.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Ended(Ending),
+    Failed(Error),
+}
+
+/// The recorder's state beyond single threads.
+pub(crate) struct Machine {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) tickets: Tickets,
+    pub(crate) log: Log,
+    /// Absolute path of the guest's program.
+    pub(crate) program: String,
+    /// Changing the address space and taking the ticket for it are one step.
+    pub(crate) space: Mutex<AddressSpace>,
+    /// What the guest installed; the host's own handlers are not the guest's.
+    pub(crate) signal_actions: Mutex<BTreeMap<u64, [u64; 4]>>,
+    /// `pthread_once` objects whose routine some thread is running.
+    pub(crate) once: Mutex<BTreeSet<u64>>,
+    /// Contents of mapped files that are in the trace already.
+    pub(crate) files: Mutex<BTreeMap<super::memory::FileKey, refrain_trace::BlobId>>,
+    /// Address of the guest's `__errno_location`, once a C library is mapped.
+    pub(crate) errno_location: AtomicU64,
+    hooks: RwLock<Arc<HookMap>>,
+    threads: Mutex<Threads>,
+    thread_ended: Condvar,
+    output_bytes: AtomicU64,
+    stop: Sender<Stop>,
+}
+
+#[derive(Default)]
+struct Threads {
+    all: Vec<Thread>,
+    alive: usize,
+}
+
+struct Thread {
+    log: Arc<ThreadLog>,
+    /// The thread pointer, which is also its `pthread_t`.
+    pointer: u64,
+    ended: bool,
+}
+
+impl Machine {
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        space: AddressSpace,
+        log: Log,
+        program: String,
+        stop: Sender<Stop>,
+    ) -> Machine {
+        Machine {
+            engine,
+            tickets: Tickets::new(),
+            log,
+            program,
+            space: Mutex::new(space),
+            signal_actions: Mutex::default(),
+            once: Mutex::default(),
+            files: Mutex::default(),
+            errno_location: AtomicU64::new(0),
+            hooks: RwLock::default(),
+            threads: Mutex::default(),
+            thread_ended: Condvar::new(),
+            output_bytes: AtomicU64::new(0),
+            stop,
+        }
+    }
+
+    /// A module was mapped: notes it in the trace and hooks the library functions it defines.
+    pub(crate) fn register_module(&self, path: &Path, elf: &Elf, bias: u64) {
+        let mut found: Vec<(u64, &'static Hook)> = Vec::new();
+        if defines_synchronization(path) || elf.interpreter.is_none() && is_static_program(elf) {
+            elf.functions(|name, address| {
+                let pc = bias.wrapping_add(address);
+                if let Some(hook) = hooks::by_name(name) {
+                    found.push((pc, hook));
+                }
+                if name == hooks::ERRNO_LOCATION {
+                    self.errno_location.store(pc, Ordering::Relaxed);
+                }
+            });
+        }
+        found.sort_by_key(|&(pc, hook)| (pc, hook.name));
+        found.dedup_by_key(|&mut (pc, _)| pc);
+        let mut map = HookMap::clone(&self.hooks());
+        for &(pc, hook) in &found {
+            map.insert(pc, hook);
+            self.engine.hook(pc);
+        }
+        *self.hooks.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+
+        let (start, end) = elf.span();
+        self.log.module(Module {
+            path: path.to_string_lossy().into_owned(),
+            build_id: elf.build_id.clone(),
+            bias,
+            start: bias.wrapping_add(start),
+            end: bias.wrapping_add(end),
+            hooks: found.iter().map(|&(pc, hook)| (pc, hook.name.to_owned())).collect(),
+        });
+    }
+
+    /// The hooks as they are now. Threads keep the map until they meet a hook it does not have.
+    pub(crate) fn hooks(&self) -> Arc<HookMap> {
+        self.hooks
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Enters a new thread into the table.
+    pub(crate) fn add_thread(&self, pointer: u64) -> (ThreadId, Arc<ThreadLog>) {
+        let mut threads = self.threads();
+        let id = ThreadId(threads.all.len() as u32);
+        let log = Arc::new(ThreadLog::new(id, self.log.clone()));
+        threads.alive += 1;
+        threads.all.push(Thread {
+            log: log.clone(),
+            pointer,
+            ended: false,
+        });
+        (id, log)
+    }
+
+    /// The thread pointer of the main thread is known only once it has set it.
+    pub(crate) fn set_pointer(&self, id: ThreadId, pointer: u64) {
+        self.threads().all[id.index()].pointer = pointer;
+    }
+
+    /// The newest thread with this `pthread_t`.
+    pub(crate) fn thread_by_pointer(&self, pointer: u64) -> Option<ThreadId> {
+        let threads = self.threads();
+        let at = threads.all.iter().rposition(|t| t.pointer == pointer)?;
+        Some(ThreadId(at as u32))
+    }
+
+    /// A thread is gone. When it was the last one, so is the process.
+    pub(crate) fn thread_ended(&self, id: ThreadId) {
+        let mut threads = self.threads();
+        threads.all[id.index()].ended = true;
+        threads.alive -= 1;
+        if threads.alive == 0 {
+            self.stop(Stop::Ended(Ending::Exited(0)));
+        }
+        self.thread_ended.notify_all();
+    }
+
+    pub(crate) fn has_ended(&self, id: ThreadId) -> bool {
+        self.threads().all[id.index()].ended
+    }
+
+    /// Waits until the thread is gone.
+    pub(crate) fn await_end(&self, id: ThreadId) {
+        let mut threads = self.threads();
+        while !threads.all[id.index()].ended {
+            threads = self
+                .thread_ended
+                .wait(threads)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends the recording; the caller must not return to the guest.
+    pub(crate) fn stop(&self, reason: Stop) {
+        let _ = self.stop.send(reason);
+    }
+
+    /// Closes every thread's stream; events of each.
+    pub(crate) fn close_logs(&self) -> Vec<u64> {
+        let logs: Vec<_> = self.threads().all.iter().map(|t| t.log.clone()).collect();
+        logs.iter().map(|log| log.close()).collect()
+    }
+
+    pub(crate) fn count_output(&self, bytes: u64) {
+        self.output_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn output_bytes(&self) -> u64 {
+        self.output_bytes.load(Ordering::Relaxed)
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Threads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Parks the calling guest thread for good: the recording is over.
+pub(crate) fn park_forever() -> ! {
+    loop {
+        std::thread::park();
+        host::yield_now();
+    }
+}
+
+/// Whether the file is a C library that implements pthreads.
+fn defines_synchronization(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    ["libc.so", "libc-2", "libpthread", "ld-musl", "libc.musl"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+fn is_static_program(elf: &Elf) -> bool {
+    let mut has_main = false;
+    elf.functions(|name, _| has_main |= name == "pthread_mutex_lock");
+    has_main
+}

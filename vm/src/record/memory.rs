@@ -1,0 +1,181 @@
+//! Changes of the address space, in the order in which replay repeats them.
+
+use super::calls::Pending;
+use super::thread::GuestThread;
+use crate::elf::Elf;
+use crate::memory::{AddressSpace, MapRequest, page_up};
+use crate::syscall::MachineCall;
+use crate::Result;
+use refrain_trace::payload::{Effect, SyscallRecord, Window};
+use refrain_trace::{Event, order};
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::PoisonError;
+
+/// Identity of a file's content: device, inode, size, time of change.
+pub(crate) type FileKey = (u64, u64, u64, i64, i64);
+
+/// Files up to this size are kept whole, so that piecemeal mappings of a library share a blob.
+const WHOLE_FILE: u64 = 64 << 20;
+
+impl GuestThread {
+    /// Carries out a call that changes the address space. The lock makes the change and its
+    /// ticket one step.
+    pub(crate) fn memory_call(&mut self, pending: Pending, what: MachineCall) -> Result<()> {
+        let args = *pending.call.arguments();
+        self.check_for_generated_code(&pending, what, args)?;
+        let machine = self.machine.clone();
+        let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let replaced = replaced_code(&space, what, args);
+        let result = perform(&mut space, what, args);
+        if let Some(range) = replaced.filter(|_| result >= 0) {
+            machine.engine.forget(range);
+        }
+        let content = match what {
+            MachineCall::Mmap if result >= 0 => self.file_content(result as u64, args),
+            _ => None,
+        };
+        let event = Event {
+            ticket: machine.tickets.take(order::MEMORY_SLOT),
+            value: result as u64,
+            ..pending.event
+        };
+        drop(space);
+        let record = SyscallRecord {
+            args,
+            writes: Vec::new(),
+            effect: Effect::Memory { content },
+        };
+        self.context.finish_syscall(result);
+        self.append(event, Some(&record));
+        Ok(())
+    }
+
+    /// Programs that write their own code are beyond this version.
+    fn check_for_generated_code(
+        &self,
+        pending: &Pending,
+        what: MachineCall,
+        args: [u64; 6],
+    ) -> Result<()> {
+        let prot = match what {
+            MachineCall::Mmap | MachineCall::Mprotect => args[2] as i32,
+            _ => 0,
+        };
+        let both = libc::PROT_WRITE | libc::PROT_EXEC;
+        if prot & both == both {
+            return Err(self.refuse(
+                pending,
+                "of memory that is writable and executable (generated code) is not supported",
+            ));
+        }
+        Ok(())
+    }
+
+    /// What a file mapping shows, kept in the trace. Also notices libraries.
+    fn file_content(&self, address: u64, args: [u64; 6]) -> Option<Window> {
+        let [_, len, _, flags, fd, offset] = args;
+        if flags as i32 & libc::MAP_ANONYMOUS != 0 {
+            return None;
+        }
+        // SAFETY: the descriptor is the guest's and stays open: ManuallyDrop never closes it.
+        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd as i32) });
+        let metadata = file.metadata().ok()?;
+        let size = metadata.len();
+        let wanted = page_up(len).min(size.saturating_sub(offset));
+        if size > WHOLE_FILE {
+            let bytes = read_at(&file, offset, wanted)?;
+            let len = bytes.len() as u64;
+            let blob = self.machine.log.blob(bytes);
+            return Some(Window {
+                blob,
+                offset: 0,
+                len,
+            });
+        }
+        let key = (
+            metadata.dev(),
+            metadata.ino(),
+            size,
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+        );
+        let mut files = self
+            .machine
+            .files
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let blob = match files.get(&key) {
+            Some(&blob) => blob,
+            None => {
+                let bytes = read_at(&file, 0, size)?;
+                if offset == 0 && flags as i32 & libc::MAP_DENYWRITE != 0 {
+                    self.notice_library(fd as i32, address, &bytes);
+                }
+                let blob = self.machine.log.blob(bytes);
+                files.insert(key, blob);
+                blob
+            }
+        };
+        Some(Window {
+            blob,
+            offset,
+            len: wanted,
+        })
+    }
+
+    /// The dynamic linker maps a library whole before it maps its segments: the first mapping
+    /// tells where it will lie.
+    fn notice_library(&self, fd: i32, address: u64, bytes: &[u8]) {
+        let Ok(elf) = Elf::parse(bytes.to_vec()) else {
+            return;
+        };
+        let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+        let bias = address.wrapping_sub(elf.span().0);
+        self.machine.register_module(&path, &elf, bias);
+    }
+}
+
+fn read_at(file: &File, offset: u64, len: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(len).ok()?];
+    file.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
+}
+
+/// The range of code that the call is about to take away.
+fn replaced_code(
+    space: &AddressSpace,
+    what: MachineCall,
+    args: [u64; 6],
+) -> Option<std::ops::Range<u64>> {
+    let fixed = libc::MAP_FIXED as u64;
+    let changes = match what {
+        MachineCall::Mmap => args[3] & fixed != 0,
+        MachineCall::Munmap | MachineCall::Mprotect | MachineCall::Mremap => true,
+        _ => false,
+    };
+    let range = args[0]..args[0].saturating_add(page_up(args[1]));
+    (changes && space.holds_code(&range)).then_some(range)
+}
+
+fn perform(space: &mut AddressSpace, what: MachineCall, args: [u64; 6]) -> i64 {
+    let [address, len, third, flags, fd, offset] = args;
+    match what {
+        MachineCall::Mmap => space.map(MapRequest {
+            address,
+            len,
+            prot: third as i32,
+            flags: flags as i32,
+            fd: fd as i32,
+            offset: offset as i64,
+        }),
+        MachineCall::Munmap => space.unmap(address, len),
+        MachineCall::Mprotect => space.protect(address, len, third as i32),
+        MachineCall::Mremap => space.remap(args),
+        MachineCall::Brk => space.brk(address),
+        MachineCall::Madvise => space.advise(address, len, third),
+        other => unreachable!("{other:?} does not change the address space"),
+    }
+}

@@ -1,0 +1,244 @@
+//! The recorder: runs a program under an engine and writes what replay cannot recompute.
+//!
+//! The guest runs in the recorder's own process, its threads on host threads of their own. The
+//! main host thread coordinates: it waits for the end (the guest's, or a signal's), closes every
+//! thread's stream, and leaves it to the caller to end the process.
+
+mod calls;
+mod clone;
+mod log;
+mod machine;
+mod memory;
+mod sync;
+mod thread;
+
+use crate::engine::Engine;
+use crate::host::{self, Guest};
+use crate::loader::{self, Command};
+use crate::memory::{AddressSpace, page_down};
+use crate::{Error, Result, layout};
+use log::Log;
+use machine::{Machine, Stop};
+use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What to record and where to.
+#[derive(Clone, Debug)]
+pub struct RecordOptions {
+    /// The program.
+    pub command: Command,
+    /// The trace file; it is replaced.
+    pub output: PathBuf,
+    /// Version string of the recording tool.
+    pub recorder: String,
+}
+
+/// How a recording went.
+#[derive(Clone, Debug)]
+pub struct RecordSummary {
+    /// How the guest ended.
+    pub ending: Ending,
+    /// Guest threads.
+    pub threads: u32,
+    /// Events recorded.
+    pub events: u64,
+    /// Bytes of the trace.
+    pub bytes: u64,
+    /// Set when the guest was stopped because it did something that cannot be recorded.
+    pub refused: Option<String>,
+}
+
+/// Records a program. Returns when the guest has ended; its other threads may still be running,
+/// unrecorded and unable to act, so the caller is expected to exit soon.
+pub fn record(options: &RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordSummary> {
+    let signals = block_termination_signals();
+    let mut space = AddressSpace::new();
+    let image = loader::load(&options.command, &mut space)?;
+    let file = out_of_reach(File::create(&options.output).map_err(Error::host(format!(
+        "cannot write {}",
+        options.output.display()
+    )))?)?;
+    let (stop, stopped) = crossbeam::channel::unbounded();
+
+    let (mappings, contents) = initial_mappings(&image);
+    let header = header(options, &image, mappings);
+    let failed = {
+        let stop = stop.clone();
+        move |error| drop(stop.send(Stop::Failed(error)))
+    };
+    let (log, writer) = Log::start(file, &header, failed)?;
+    for content in contents {
+        log.blob(content);
+    }
+    let machine = Arc::new(Machine::new(
+        engine,
+        space,
+        log,
+        header.program.clone(),
+        stop.clone(),
+    ));
+    for file in &image.files {
+        machine.register_module(&file.path, &file.elf, file.bias);
+    }
+    watch_signals(signals, stop);
+    thread::start_main(&machine, &header.entry)?;
+
+    let reason = stopped.recv().map_err(|_| Error::Host {
+        what: "recording".into(),
+        source: std::io::Error::other("every guest thread vanished without a word"),
+    })?;
+    finish(&machine, writer, reason)
+}
+
+/// Closes the streams and the file.
+fn finish(machine: &Machine, writer: log::WriterThread, reason: Stop) -> Result<RecordSummary> {
+    let (ending, refused) = match reason {
+        Stop::Ended(ending) => (ending, None),
+        Stop::Failed(Error::Unsupported(what)) => (Ending::Stopped(libc::SIGABRT), Some(what)),
+        Stop::Failed(error) => return Err(error),
+    };
+    let tsc_end = host::ticks();
+    let events = machine.close_logs();
+    machine.log.blocks(machine.engine.take_blocks());
+    machine.log.finish(Footer {
+        ending,
+        tsc_end,
+        events: events.clone(),
+        cpu_ns: process_cpu_ns(),
+        output_bytes: machine.output_bytes(),
+    });
+    let bytes = writer
+        .join()
+        .expect("the writer's thread returns its errors")?;
+    Ok(RecordSummary {
+        ending,
+        threads: events.len() as u32,
+        events: events.iter().sum(),
+        bytes,
+        refused,
+    })
+}
+
+/// What is mapped before the guest runs, and the contents, which become the first blobs.
+fn initial_mappings(image: &loader::Image) -> (Vec<Mapping>, Vec<Vec<u8>>) {
+    let mut mappings = Vec::new();
+    let mut contents = Vec::new();
+    let mut add = |range: Range<u64>, prot: i32, has_content: bool| {
+        let bytes = has_content
+            .then(|| Guest.read(range.start, (range.end - range.start) as usize))
+            .flatten();
+        let content = bytes.map(|bytes| {
+            contents.push(bytes);
+            BlobId(contents.len() as u32 - 1)
+        });
+        mappings.push(Mapping {
+            address: range.start,
+            len: range.end - range.start,
+            prot: prot as u32,
+            content,
+        });
+    };
+    for (range, prot) in &image.mappings {
+        if *range == layout::STACK {
+            let top = page_down(image.entry.rsp);
+            add(range.start..top, *prot, false);
+            add(top..range.end, *prot, true);
+        } else {
+            add(range.clone(), *prot, true);
+        }
+    }
+    (mappings, contents)
+}
+
+fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>) -> Header {
+    let text = |s: &std::ffi::OsString| s.to_string_lossy().into_owned();
+    let program = std::fs::canonicalize(&options.command.program)
+        .unwrap_or_else(|_| options.command.program.clone());
+    let started = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Header {
+        argv: options.command.argv.iter().map(text).collect(),
+        program: program.to_string_lossy().into_owned(),
+        cwd: std::env::current_dir()
+            .map(|d| d.to_string_lossy().into_owned())
+            .unwrap_or_default(),
+        recorder: options.recorder.clone(),
+        machine: machine_info(),
+        tsc_hz: host::ticks_per_second(),
+        tsc_start: host::ticks(),
+        started_unix_ns: started.as_nanos() as u64,
+        entry: image.entry.clone(),
+        mappings,
+    }
+}
+
+fn machine_info() -> MachineInfo {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpu = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map(|(_, name)| name.trim().to_owned())
+        .unwrap_or_default();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    MachineInfo {
+        cpu,
+        cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        kernel: kernel.trim().to_owned(),
+    }
+}
+
+/// CPU time of the whole process so far.
+fn process_cpu_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a live timespec; the clock id is valid for every process.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Moves the trace's descriptor out of the way of the guest, which expects the lowest free
+/// numbers and may close everything it finds.
+fn out_of_reach(file: File) -> Result<File> {
+    // SAFETY: the descriptor is open and owned by `file`; F_DUPFD_CLOEXEC makes another one.
+    let fd = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, calls::HOST_FDS) };
+    if fd < 0 {
+        // A low limit of descriptors: the guest shares the range, and closing is still refused.
+        return Ok(file);
+    }
+    // SAFETY: `fd` was just created and nobody else owns it.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Signals that end a recording from outside. They are blocked in every thread and taken by one.
+fn block_termination_signals() -> libc::sigset_t {
+    // SAFETY: `set` is initialized by sigemptyset before any other use; blocking signals affects
+    // the calling thread and those it starts.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+            libc::sigaddset(&mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    }
+}
+
+/// Ends the recording at the first of `signals`.
+fn watch_signals(signals: libc::sigset_t, stop: crossbeam::channel::Sender<Stop>) {
+    std::thread::spawn(move || {
+        let mut signal = 0;
+        // SAFETY: both arguments are live; the set was initialized by its maker.
+        if unsafe { libc::sigwait(&signals, &mut signal) } == 0 {
+            let _ = stop.send(Stop::Ended(Ending::Stopped(signal)));
+        }
+    });
+}

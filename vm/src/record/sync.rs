@@ -1,0 +1,313 @@
+//! Library functions: what a hooked call becomes in the trace.
+
+use super::machine::park_forever;
+use super::thread::{Flow, GuestThread};
+use crate::context::reg::*;
+use crate::engine::{Exit, Mode};
+use crate::hooks::{Hook, Model};
+use crate::host::{self, Guest};
+use crate::{Error, Result, cpuid};
+use crate::engine::Emulate;
+use refrain_trace::{Event, EventKind, NO_TICKET, order};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// `pthread_once_t` of glibc and musl: the routine has run.
+const ONCE_DONE: u32 = 2;
+const ENOSYS: i64 = 38;
+const EBUSY: i32 = 16;
+
+/// A hooked call: the function's arguments and where it was called from.
+struct Call {
+    hook: &'static Hook,
+    begin: u64,
+    sp: u64,
+    object: u64,
+    second: u64,
+}
+
+impl GuestThread {
+    /// The guest is at the first instruction of a hooked function.
+    pub(crate) fn hook(&mut self) -> Result<Flow> {
+        let begin = host::ticks();
+        let pc = self.context.rip;
+        let hook = match self.hooks.at(pc) {
+            Some(hook) => hook,
+            None => {
+                self.hooks = self.machine.hooks();
+                self.hooks
+                    .at(pc)
+                    .expect("the engine reports hooks at the addresses it was given")
+            }
+        };
+        let call = Call {
+            hook,
+            begin,
+            sp: self.context.gpr[RSP],
+            object: self.context.gpr[RDI],
+            second: self.context.gpr[RSI],
+        };
+        match hook.model {
+            Model::Acquire => self.acquire(&call, false),
+            Model::AcquireErrno => self.acquire(&call, true),
+            Model::Release => self.release(&call, false),
+            Model::ReleaseErrno => self.release(&call, true),
+            Model::GetValue => self.get_value(&call),
+            Model::CondWait => self.cond_wait(&call),
+            Model::Barrier => self.barrier(&call),
+            Model::Once => return self.once(&call),
+            Model::Join | Model::TryJoin => return self.join(&call),
+            Model::Note => {
+                let event = self.call_event(&call, hook.kind, begin);
+                self.append(
+                    Event {
+                        flags: NO_TICKET,
+                        ..event
+                    },
+                    None,
+                );
+                Ok(())
+            }
+            Model::Refuse => Err(Error::Unsupported(format!("a call of {}", hook.name))),
+        }?;
+        Ok(Flow::Continue)
+    }
+
+    /// An event of a library call: its site is the return address.
+    fn call_event(&mut self, call: &Call, kind: EventKind, begin: u64) -> Event {
+        // SAFETY: at a function's entry the stack pointer is where the caller has just pushed
+        // the return address.
+        let site = unsafe { Guest.stack_word(call.sp) };
+        Event {
+            pc: site,
+            sp: call.sp,
+            object: call.object,
+            ..self.event(kind, begin)
+        }
+    }
+
+    fn acquire(&mut self, call: &Call, errno: bool) -> Result<()> {
+        let event = self.call_event(call, call.hook.kind, call.begin);
+        let result = self.body(call.sp)?;
+        let event = self.with_errno(Event { result, ..event }, errno)?;
+        self.append_ordered(event);
+        Ok(())
+    }
+
+    fn release(&mut self, call: &Call, errno: bool) -> Result<()> {
+        let event = self.call_event(call, call.hook.kind, call.begin);
+        let ticket = self.machine.tickets.take(order::slot(call.object));
+        let result = self.body(call.sp)?;
+        let event = Event {
+            result,
+            ticket,
+            ..event
+        };
+        let event = self.with_errno(event, errno)?;
+        self.append(event, None);
+        Ok(())
+    }
+
+    /// `sem_getvalue(sem, int *)`.
+    fn get_value(&mut self, call: &Call) -> Result<()> {
+        let event = self.call_event(call, call.hook.kind, call.begin);
+        let result = self.body(call.sp)?;
+        let value = u64::from(Guest.word32(call.second).unwrap_or(0));
+        self.append_ordered(Event {
+            result,
+            value,
+            aux: call.second,
+            ..event
+        });
+        Ok(())
+    }
+
+    /// Releases the mutex, waits, and holds the mutex again: two events, no body in between.
+    fn cond_wait(&mut self, call: &Call) -> Result<()> {
+        let (condition, mutex) = (call.object, call.second);
+        let at_mutex = |event: Event| Event {
+            object: mutex,
+            value: condition,
+            ..event
+        };
+        let begun = at_mutex(self.call_event(call, EventKind::CondWaitBegin, call.begin));
+        self.append_ordered(begun);
+        let ended = at_mutex(self.call_event(call, EventKind::CondWaitEnd, host::ticks()));
+        let result = self.body(call.sp)?;
+        // The bound is read before the ticket is taken; see `refrain_trace::event`.
+        let aux = self.machine.tickets.given(order::slot(condition));
+        self.append_ordered(Event {
+            result,
+            aux,
+            ..ended
+        });
+        Ok(())
+    }
+
+    fn barrier(&mut self, call: &Call) -> Result<()> {
+        let arrived = self.call_event(call, EventKind::BarrierArrive, call.begin);
+        self.append_ordered(arrived);
+        let left = self.call_event(call, EventKind::BarrierLeave, host::ticks());
+        let result = self.body(call.sp)?;
+        self.append_ordered(Event { result, ..left });
+        Ok(())
+    }
+
+    /// The first thread runs the routine, observed as any code; the others wait here, not in
+    /// the library, and find it done.
+    fn once(&mut self, call: &Call) -> Result<Flow> {
+        let mut seen_running = false;
+        loop {
+            let state = Guest.word32(call.object).unwrap_or(ONCE_DONE);
+            if state & ONCE_DONE != 0 {
+                let event = self.call_event(call, EventKind::OnceDone, call.begin);
+                self.append_ordered(event);
+                self.return_from_call(0);
+                return Ok(Flow::Continue);
+            }
+            let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
+            // An exception out of the routine resets the object: somebody else must try.
+            let abandoned = seen_running && state == 0;
+            if running.insert(call.object) || abandoned {
+                drop(running);
+                let event = self.call_event(call, EventKind::OnceRun, call.begin);
+                self.append_ordered(event);
+                return Ok(Flow::Continue);
+            }
+            drop(running);
+            seen_running |= state != 0;
+            host::futex_wait(call.object, state, Duration::from_millis(1));
+        }
+    }
+
+    /// Waits for the thread before the library does, so that the library's body finds it gone.
+    fn join(&mut self, call: &Call) -> Result<Flow> {
+        let child = self.machine.thread_by_pointer(call.object);
+        let Some(child) = child.filter(|&child| child != self.id) else {
+            return Ok(Flow::Continue);
+        };
+        let event = self.call_event(call, EventKind::ThreadJoin, call.begin);
+        let event = Event {
+            object: order::thread_object(child),
+            ..event
+        };
+        if call.hook.model == Model::TryJoin && !self.machine.has_ended(child) {
+            self.append_ordered(Event {
+                result: EBUSY,
+                ..event
+            });
+            self.return_from_call(EBUSY as u64);
+            return Ok(Flow::Continue);
+        }
+        self.machine.await_end(child);
+        self.append_ordered(event);
+        Ok(Flow::Continue)
+    }
+
+    /// Makes the hooked function return without having run.
+    fn return_from_call(&mut self, result: u64) {
+        // SAFETY: nothing of the function has run: the stack pointer still points to the return
+        // address.
+        let site = unsafe { Guest.stack_word(self.context.gpr[RSP]) };
+        self.context.return_to(site, result);
+    }
+
+    /// Runs the body of a modelled function, unobserved; its result as an `int`.
+    fn body(&mut self, sp: u64) -> Result<i32> {
+        loop {
+            match self.cpu.run(&mut self.context, Mode::Opaque { sp }) {
+                Exit::Return => {
+                    let result = self.context.gpr[RAX] as u32;
+                    self.context.gpr[RAX] = u64::from(result);
+                    return Ok(result as i32);
+                }
+                Exit::Syscall => self.opaque_syscall()?,
+                Exit::Emulate(Emulate::Cpuid) => cpuid::cpuid(&mut self.context),
+                Exit::Emulate(Emulate::Rdtsc) => self.context.set_ticks(host::ticks(), false),
+                exit => {
+                    return Err(Error::Unsupported(format!(
+                        "{exit:?} inside a synchronization function (at {:#x})",
+                        self.context.rip
+                    )));
+                }
+            }
+        }
+    }
+
+    /// A system call of a synchronization function: sleeping, waking, reading the clock.
+    fn opaque_syscall(&mut self) -> Result<()> {
+        let nr = self.context.gpr[RAX];
+        let args = self.context.syscall_args();
+        let result = match nr as i64 {
+            libc::SYS_futex
+            | libc::SYS_clock_gettime
+            | libc::SYS_gettimeofday
+            | libc::SYS_sched_yield
+            | libc::SYS_gettid
+            | libc::SYS_getpid
+            | libc::SYS_nanosleep
+            | libc::SYS_clock_nanosleep => {
+                // SAFETY: these calls read and write only what their arguments point to, which
+                // the kernel checks; the host keeps nothing at addresses that the guest holds.
+                unsafe { host::syscall(nr, args) }
+            }
+            libc::SYS_rt_sigprocmask => 0,
+            libc::SYS_futex_waitv => -ENOSYS,
+            _ => {
+                let name = crate::syscall::name(nr).unwrap_or("an unknown system call");
+                return Err(Error::Unsupported(format!(
+                    "{name} ({nr}) inside a synchronization function"
+                )));
+            }
+        };
+        self.context.finish_syscall(result);
+        Ok(())
+    }
+
+    /// Notes `errno` for functions that report failure there: replay has to set it.
+    fn with_errno(&mut self, event: Event, wanted: bool) -> Result<Event> {
+        if !wanted || event.result != -1 {
+            return Ok(event);
+        }
+        let at = match self.errno_at {
+            Some(at) => at,
+            None => self.find_errno()?,
+        };
+        self.errno_at = Some(at);
+        Ok(Event {
+            value: u64::from(Guest.word32(at).unwrap_or(0)),
+            aux: at,
+            ..event
+        })
+    }
+
+    /// Asks the guest's own `__errno_location`, on a stretch of stack that is free at this point
+    /// (the frame of the function that has just returned).
+    fn find_errno(&mut self) -> Result<u64> {
+        let function = self.machine.errno_location.load(Ordering::Relaxed);
+        if function == 0 {
+            return Err(Error::Unsupported(
+                "a C library without __errno_location".into(),
+            ));
+        }
+        let saved = self.context.clone();
+        let sp = (saved.gpr[RSP] - 1024 & !15) - 8;
+        if !Guest.write(sp, &saved.rip.to_le_bytes()) {
+            park_forever();
+        }
+        self.context.gpr[RSP] = sp;
+        self.context.rip = function;
+        self.cpu_until_return(sp)?;
+        let at = self.context.gpr[RAX];
+        self.context = saved;
+        Ok(at)
+    }
+
+    fn cpu_until_return(&mut self, sp: u64) -> Result<()> {
+        match self.cpu.run(&mut self.context, Mode::Opaque { sp }) {
+            Exit::Return => Ok(()),
+            exit => Err(Error::Unsupported(format!("{exit:?} in __errno_location"))),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! A guest thread of a recording: runs the engine and handles what it reports.
+
+use super::log::ThreadLog;
+use super::machine::{Machine, Stop, park_forever};
+use crate::context::reg::*;
+use crate::context::Context;
+use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
+use crate::hooks::HookMap;
+use crate::host::{self, Guest};
+use crate::{Error, Result, cpuid};
+use refrain_trace::payload::SyscallRecord;
+use refrain_trace::{Ending, Entry, Event, EventKind, NO_TICKET, ThreadId, order};
+use std::sync::Arc;
+
+/// Stack of the host thread under a guest thread. The guest has its own.
+const HOST_STACK: usize = 512 << 10;
+
+/// Whether the guest thread goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flow {
+    Continue,
+    Exit,
+}
+
+/// One guest thread.
+pub(crate) struct GuestThread {
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) id: ThreadId,
+    pub(crate) context: Context,
+    pub(crate) cpu: Box<dyn Cpu>,
+    pub(crate) log: Arc<ThreadLog>,
+    pub(crate) hooks: Arc<HookMap>,
+    /// Word that is cleared, and whose waiters are woken, when the thread ends.
+    pub(crate) clear_at_exit: u64,
+    /// Signals that the guest believes to have blocked.
+    pub(crate) signal_mask: u64,
+    /// Where the thread's `errno` is, once asked for.
+    pub(crate) errno_at: Option<u64>,
+    /// Translation time that earlier events have accounted for.
+    translated: u64,
+}
+
+/// Starts the main thread at the program's entry.
+pub(crate) fn start_main(machine: &Arc<Machine>, entry: &Entry) -> Result<()> {
+    let mut context = Context::default();
+    context.rip = entry.rip;
+    context.gpr[RSP] = entry.rsp;
+    let (id, log) = machine.add_thread(0);
+    spawn(machine, id, log, context, 0, |_| {})
+}
+
+/// Starts a guest thread on a host thread of its own. `started` is told the kernel's thread id,
+/// on the new thread, before the guest runs.
+pub(crate) fn spawn(
+    machine: &Arc<Machine>,
+    id: ThreadId,
+    log: Arc<ThreadLog>,
+    context: Context,
+    clear_at_exit: u64,
+    started: impl FnOnce(i32) + Send + 'static,
+) -> Result<()> {
+    let machine = machine.clone();
+    std::thread::Builder::new()
+        .name(format!("guest {id}"))
+        .stack_size(HOST_STACK)
+        .spawn(move || {
+            host::block_signals();
+            let cpu = match machine.engine.attach() {
+                Ok(cpu) => cpu,
+                Err(e) => {
+                    machine.stop(Stop::Failed(e.into()));
+                    return;
+                }
+            };
+            started(host::thread_id());
+            let mut thread = GuestThread {
+                hooks: machine.hooks(),
+                machine,
+                id,
+                context,
+                cpu,
+                log,
+                clear_at_exit,
+                signal_mask: 0,
+                errno_at: None,
+                translated: 0,
+            };
+            if let Err(e) = thread.run() {
+                thread.machine.stop(Stop::Failed(e));
+            }
+        })
+        .map_err(Error::host("starting a guest thread"))?;
+    Ok(())
+}
+
+impl GuestThread {
+    fn run(&mut self) -> Result<()> {
+        let start = self.event(EventKind::ThreadStart, host::ticks());
+        let object = order::thread_object(self.id);
+        self.append_ordered(Event { object, ..start });
+        loop {
+            let flow = match self.cpu.run(&mut self.context, Mode::Observed) {
+                Exit::Syscall => self.syscall()?,
+                Exit::Hook => self.hook()?,
+                Exit::Ordered {
+                    address,
+                    size,
+                    kind,
+                } => self.ordered(address, size, kind)?,
+                Exit::Emulate(what) => self.emulate(what),
+                Exit::Fault(fault) => self.fault(fault),
+                Exit::Unsupported(what) => return Err(self.unsupported(what)),
+                exit @ (Exit::Return | Exit::AccessesFull | Exit::UnknownTarget) => {
+                    unreachable!("{exit:?} was not asked for in a recording")
+                }
+            };
+            if flow == Flow::Exit {
+                return Ok(());
+            }
+        }
+    }
+
+    /// An event that happens here and now; the caller fills in the rest.
+    pub(crate) fn event(&mut self, kind: EventKind, begin: u64) -> Event {
+        let translated = self.cpu.translation_ticks();
+        let overhead = translated - self.translated;
+        self.translated = translated;
+        Event {
+            code: kind as u8,
+            pc: self.context.rip,
+            sp: self.context.gpr[RSP],
+            begin,
+            end: begin,
+            overhead,
+            ..Event::default()
+        }
+    }
+
+    /// Takes the ticket of the event's object now, and appends it.
+    pub(crate) fn append_ordered(&self, event: Event) {
+        let ticket = self.machine.tickets.take(order::slot(event.object));
+        self.append(Event { ticket, ..event }, None);
+    }
+
+    /// Appends an event that ends now.
+    pub(crate) fn append(&self, event: Event, record: Option<&SyscallRecord>) {
+        let event = Event {
+            end: host::ticks(),
+            ..event
+        };
+        if self.log.append(event, record).is_err() {
+            park_forever();
+        }
+    }
+
+    /// An instruction that other threads must see in the recorded order.
+    fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<Flow> {
+        let begin = host::ticks();
+        let slot = order::slot(address);
+        let tickets = &self.machine.tickets;
+        let (code, held) = match kind {
+            OrderedKind::ReadModifyWrite => (EventKind::Atomic, Some(tickets.hold(slot))),
+            OrderedKind::Load => (EventKind::SyncLoad, None),
+        };
+        let ticket = held.unwrap_or_else(|| tickets.given(slot));
+        // A load through a wild pointer faults when it is executed, below.
+        let value = Guest.operand(address, size);
+        let event = Event {
+            object: address,
+            nr: u16::from(size),
+            ticket,
+            value: value.unwrap_or(0),
+            ..self.event(code, begin)
+        };
+        let fault = self.cpu.step(&mut self.context);
+        if let Some(ticket) = held {
+            self.machine.tickets.release(slot, ticket);
+        }
+        self.append(event, None);
+        Ok(fault.map_or(Flow::Continue, |fault| self.fault(fault)))
+    }
+
+    fn emulate(&mut self, what: Emulate) -> Flow {
+        let begin = host::ticks();
+        match what {
+            Emulate::Cpuid => cpuid::cpuid(&mut self.context),
+            Emulate::Xgetbv => cpuid::xgetbv(&mut self.context),
+            Emulate::Rdtsc | Emulate::Rdtscp => {
+                let event = Event {
+                    value: begin,
+                    flags: NO_TICKET,
+                    ..self.event(EventKind::Rdtsc, begin)
+                };
+                self.context.set_ticks(begin, what == Emulate::Rdtscp);
+                self.append(event, None);
+            }
+            Emulate::Random { register, size } => {
+                let value = random();
+                let event = Event {
+                    value,
+                    result: 1,
+                    nr: u16::from(size),
+                    flags: NO_TICKET,
+                    ..self.event(EventKind::Rdrand, begin)
+                };
+                self.context.set_random(register, size, value, true);
+                self.append(event, None);
+            }
+        }
+        Flow::Continue
+    }
+
+    /// The guest is ended by a fault. (Handlers of the guest's own are not supported.)
+    fn fault(&mut self, fault: Fault) -> Flow {
+        let begin = host::ticks();
+        let event = Event {
+            value: fault.signal as u64,
+            aux: fault.address,
+            flags: NO_TICKET,
+            ..self.event(EventKind::Killed, begin)
+        };
+        let handled = self
+            .machine
+            .signal_actions
+            .lock()
+            .is_ok_and(|a| a.get(&(fault.signal as u64)).is_some_and(|a| a[0] > 1));
+        self.append(event, None);
+        let reason = if handled {
+            Stop::Failed(Error::Unsupported(format!(
+                "a handler of the program's own for signal {} (raised at {:#x})",
+                fault.signal, self.context.rip
+            )))
+        } else {
+            Stop::Ended(Ending::Signaled(fault.signal))
+        };
+        self.machine.stop(reason);
+        park_forever()
+    }
+
+    fn unsupported(&self, what: &str) -> Error {
+        Error::Unsupported(format!(
+            "{what} (at {:#x} in thread {})",
+            self.context.rip, self.id
+        ))
+    }
+}
+
+/// A random number from the host's kernel (the host's processor may not have `rdrand`).
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // SAFETY: the buffer is live and of the length given.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u64::from_le_bytes(bytes)
+}

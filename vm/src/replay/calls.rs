@@ -1,0 +1,281 @@
+//! System calls of a replayed guest: results and effects from the trace.
+
+use super::gate::Condition;
+use super::machine::store;
+use super::outcome::DivergenceKind;
+use super::thread::{GuestThread, Halt, spawn};
+use crate::context::reg::*;
+use crate::host::{self, Guest};
+use crate::memory::MapRequest;
+use crate::syscall::{self, Action, Call, MachineCall};
+use crate::{Error, digest, memory};
+use refrain_trace::payload::{Effect, SyscallRecord, Window};
+use refrain_trace::{Event, EventKind, ThreadId, UNFINISHED, order};
+use std::io::Write as _;
+use std::sync::PoisonError;
+
+impl GuestThread {
+    /// The guest has executed `syscall`.
+    pub(crate) fn syscall(&mut self) -> Result<(), Halt> {
+        let nr = self.context.gpr[RAX];
+        if nr == libc::SYS_sched_yield as u64 {
+            host::yield_now();
+            self.context.finish_syscall(0);
+            return Ok(());
+        }
+        let args = self.context.syscall_args();
+        let Ok(call) = syscall::resolve(nr, args) else {
+            // The recording refused it, and ended.
+            return Err(Halt::Done);
+        };
+        let actual = Event {
+            nr: nr as u16,
+            object: digest::of_call(&call),
+            ..self.here(EventKind::Syscall)
+        };
+        let event = self.next(EventKind::Syscall)?;
+        let record = self.record()?;
+        self.compare_call(&event, &actual, &record, &call)?;
+        if let Effect::Memory { content } = record.effect {
+            return self.memory_call(&event, &call, content);
+        }
+        self.enter(&event)?;
+        if event.flags & UNFINISHED != 0 {
+            return Err(Halt::Done);
+        }
+        self.leave(&event)?;
+        for write in &record.writes {
+            if !Guest.write(write.address, &write.bytes) {
+                let expected = format!("{} bytes of memory at {:#x}", write.bytes.len(), write.address);
+                return self.diverge(DivergenceKind::Arguments, expected, "none".into());
+            }
+        }
+        let result = event.value as i64;
+        if let Effect::Output { fd, len, crc } = record.effect {
+            self.check_output(&call, result, (fd, len, crc))?;
+        }
+        self.context.finish_syscall(result);
+        if let Effect::Clone { child } = record.effect {
+            self.clone_thread(child, &record)?;
+        }
+        self.machine_effects(&call, &event)?;
+        self.note_event(&event)
+    }
+
+    fn compare_call(
+        &mut self,
+        event: &Event,
+        actual: &Event,
+        record: &SyscallRecord,
+        call: &Call,
+    ) -> Result<(), Halt> {
+        if event.nr == actual.nr && event.object == actual.object {
+            return self.compare(event, actual);
+        }
+        self.tally.digests += 1;
+        let name = |nr: u16| syscall::name(u64::from(nr)).unwrap_or("?");
+        let list = |args: &[u64]| {
+            let args: Vec<String> = args.iter().map(|a| format!("{a:#x}")).collect();
+            args.join(", ")
+        };
+        let expected = format!("{}({}) at {:#x}", name(event.nr), list(&record.args), event.pc);
+        let actual = format!("{}({}) at {:#x}", name(actual.nr), list(call.arguments()), actual.pc);
+        self.diverge(DivergenceKind::Arguments, expected, actual)
+    }
+
+    /// The entry of a call has its place among the entries of all threads.
+    fn enter(&mut self, event: &Event) -> Result<(), Halt> {
+        if event.has_ticket() {
+            self.await_turn(order::SYSCALL_SLOT, event.ticket)?;
+            self.machine.gate.advance(order::SYSCALL_SLOT, event.ticket);
+        }
+        Ok(())
+    }
+
+    /// It returns once the entries that it may have depended on have happened.
+    fn leave(&mut self, event: &Event) -> Result<(), Halt> {
+        if !event.has_ticket() {
+            return Ok(());
+        }
+        self.wait(Condition::Reached {
+            slot: order::SYSCALL_SLOT,
+            count: event.aux,
+        })
+    }
+
+    fn check_output(
+        &mut self,
+        call: &Call,
+        result: i64,
+        (fd, len, crc): (i32, u64, u32),
+    ) -> Result<(), Halt> {
+        self.tally.digests += 1;
+        let sent = call.sent(result, &Guest);
+        let actual = sent.as_ref().map(|sent| digest::of_ranges(&sent.ranges));
+        if actual != Some(crc) {
+            let expected = format!("{len} bytes with CRC {crc:#010x} to descriptor {fd}");
+            let actual = format!("CRC {:#010x}", actual.unwrap_or(0));
+            return self.diverge(DivergenceKind::Output, expected, actual);
+        }
+        self.tally.equal += 1;
+        self.tally.output_bytes += len;
+        if self.machine.options.echo && (fd == 1 || fd == 2) {
+            for range in sent.into_iter().flat_map(|sent| sent.ranges) {
+                echo(fd, &Guest.read_prefix(range.start, (range.end - range.start) as usize));
+            }
+        }
+        Ok(())
+    }
+
+    fn clone_thread(&mut self, child: ThreadId, record: &SyscallRecord) -> Result<(), Halt> {
+        let [flags, stack, _, child_tid, tls, _] = record.args;
+        let mut context = self.context.clone();
+        context.finish_syscall(0);
+        context.retired = 0;
+        if stack != 0 {
+            context.gpr[RSP] = stack;
+        }
+        if flags & libc::CLONE_SETTLS as u64 != 0 {
+            context.fs_base = tls;
+        }
+        let clear = flags & libc::CLONE_CHILD_CLEARTID as u64 != 0;
+        spawn(&self.machine, child, context, if clear { child_tid } else { 0 })?;
+        Ok(())
+    }
+
+    /// What a call does to the machine itself.
+    fn machine_effects(&mut self, call: &Call, event: &Event) -> Result<(), Halt> {
+        const ARCH_SET_FS: u64 = 0x1002;
+        let Action::Machine(what) = call.action() else {
+            return Ok(());
+        };
+        let [a, b, _, _, _, _] = *call.arguments();
+        match what {
+            MachineCall::ArchPrctl if a == ARCH_SET_FS && event.value == 0 => {
+                self.context.fs_base = b;
+            }
+            MachineCall::SetTidAddress => self.clear_at_exit = a,
+            MachineCall::Exit => {
+                self.note_event(event)?;
+                self.exit_thread()?;
+            }
+            MachineCall::Kill if self.peek_kind()? == Some(EventKind::Killed) => {
+                self.tally.events += 1;
+                return Err(Halt::Done);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn exit_thread(&mut self) -> Result<(), Halt> {
+        let event = self.next(EventKind::ThreadExit)?;
+        self.perform(&event)?;
+        if self.clear_at_exit != 0 {
+            Guest.write(self.clear_at_exit, &0u32.to_le_bytes());
+        }
+        self.finish_event(&event)?;
+        Err(Halt::Done)
+    }
+
+    /// Repeats a change of the address space, at the recorded address.
+    fn memory_call(
+        &mut self,
+        event: &Event,
+        call: &Call,
+        content: Option<Window>,
+    ) -> Result<(), Halt> {
+        let (slot, ticket) = (order::MEMORY_SLOT, event.ticket);
+        self.await_turn(slot, ticket)?;
+        let result = event.value as i64;
+        let repeated = self.repeat(call, result, content)?;
+        if repeated != result {
+            let name = call.name();
+            let expected = format!("{name} = {result:#x}");
+            let actual = format!("{name} = {repeated:#x}");
+            return self.diverge(DivergenceKind::Arguments, expected, actual);
+        }
+        self.machine.gate.advance(slot, ticket);
+        self.context.finish_syscall(result);
+        self.note_event(event)
+    }
+
+    fn repeat(&self, call: &Call, result: i64, content: Option<Window>) -> Result<i64, Halt> {
+        let [address, len, third, flags, _, _] = *call.arguments();
+        let mut space = self
+            .machine
+            .space
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Action::Machine(what) = call.action() else {
+            return Ok(result);
+        };
+        if result < 0 {
+            return Ok(result);
+        }
+        Ok(match what {
+            MachineCall::Mmap => {
+                self.map_again(result as u64, len, third as i32, content)?;
+                result
+            }
+            MachineCall::Munmap => space.unmap(address, len),
+            MachineCall::Mprotect => space.protect(address, len, third as i32),
+            MachineCall::Mremap => {
+                space.remap_to(address, memory::page_up(len), memory::page_up(third), result as u64)
+            }
+            MachineCall::Brk => space.brk(address),
+            MachineCall::Madvise => {
+                space.advise(address, len, third);
+                result
+            }
+            _ => {
+                let _ = flags;
+                result
+            }
+        })
+    }
+
+    /// Maps private memory with the recorded content; files are not needed any more.
+    fn map_again(
+        &self,
+        address: u64,
+        len: u64,
+        prot: i32,
+        content: Option<Window>,
+    ) -> Result<(), Halt> {
+        let len = memory::page_up(len);
+        if !memory::guest_may_map(&(address..address.saturating_add(len))) {
+            return Err(Error::Unsupported(format!(
+                "a trace that maps {address:#x}, outside the guest's address space"
+            ))
+            .into());
+        }
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        memory::map_fixed(MapRequest {
+            address,
+            len,
+            prot: if content.is_some() { writable } else { prot },
+            flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            fd: -1,
+            offset: 0,
+        })
+        .map_err(Error::host("mapping guest memory"))?;
+        let Some(window) = content else {
+            return Ok(());
+        };
+        let blob = self.machine.trace.blob(window.blob)?;
+        let end = window.offset.saturating_add(window.len).min(blob.len() as u64);
+        let bytes = blob.get(window.offset as usize..end as usize).unwrap_or(&[]);
+        store(address, len, bytes)?;
+        memory::AddressSpace::new().protect(address, len, prot);
+        Ok(())
+    }
+}
+
+/// Prints what the guest printed. That nobody reads it is no concern of the replay.
+fn echo(fd: i32, bytes: &[u8]) {
+    let _ = match fd {
+        1 => std::io::stdout().write_all(bytes),
+        _ => std::io::stderr().write_all(bytes),
+    };
+}

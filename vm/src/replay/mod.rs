@@ -1,0 +1,126 @@
+//! The replayer: runs a recorded program again from its trace alone.
+//!
+//! Guest memory is rebuilt from the trace; system calls, library synchronization and
+//! nondeterministic instructions come from it; everything else is computed again, and every
+//! recorded event is compared. A difference is a [`Divergence`], never a hang: see `gate`.
+
+mod calls;
+mod gate;
+mod machine;
+mod outcome;
+mod sync;
+mod thread;
+
+pub use outcome::{Divergence, DivergenceKind, Outcome};
+
+use crate::engine::Engine;
+use crate::observer::Observer;
+use crate::{Error, Result, loader, memory};
+use machine::{Machine, Report};
+use refrain_trace::{Ending, Mapping, Trace};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How to replay.
+#[derive(Clone, Default)]
+pub struct ReplayOptions {
+    /// Print what the guest printed.
+    pub echo: bool,
+    /// The engine counts instructions.
+    pub counted: bool,
+    /// Watches the replay.
+    pub observer: Option<Arc<dyn Observer>>,
+    /// Called once the guest is mapped, before it runs: the place to give up rights.
+    pub before_run: Option<fn() -> Result<()>>,
+}
+
+/// Replays a trace in this process, whose address space must hold no other guest. Threads that
+/// cannot be stopped may still be running when this returns, so the caller should soon exit.
+pub fn replay(trace: &Trace, engine: Arc<dyn Engine>, options: ReplayOptions) -> Result<Outcome> {
+    for mapping in &trace.header().mappings {
+        restore(trace, mapping)?;
+    }
+    if let Some(before_run) = options.before_run {
+        before_run()?;
+    }
+    let counted = options.counted;
+    let (machine, reports) = Machine::new(trace.clone(), engine, options);
+    let machine = Arc::new(machine);
+    let start = Instant::now();
+    thread::start_main(&machine)?;
+    collect(trace, &machine, &reports, start, counted)
+}
+
+/// Gathers the threads' reports until every one is done or one has diverged.
+fn collect(
+    trace: &Trace,
+    machine: &Machine,
+    reports: &crossbeam::channel::Receiver<Report>,
+    start: Instant,
+    counted: bool,
+) -> Result<Outcome> {
+    let ending = trace.footer().map(|footer| footer.ending);
+    let mut outcome = Outcome {
+        threads: 0,
+        events: 0,
+        digests: 0,
+        equal: 0,
+        acquisitions: 0,
+        instructions: counted.then_some(0),
+        output_bytes: 0,
+        ending,
+        cut_off: matches!(ending, None | Some(Ending::Stopped(_))),
+        divergence: None,
+        elapsed: start.elapsed(),
+    };
+    loop {
+        let report = reports.recv().map_err(|_| Error::Host {
+            what: "replaying".into(),
+            source: std::io::Error::other("every guest thread vanished without a word"),
+        })?;
+        outcome.elapsed = start.elapsed();
+        match report {
+            Report::Done(tally) => {
+                outcome.threads += 1;
+                outcome.events += tally.events;
+                outcome.digests += tally.digests;
+                outcome.equal += tally.equal;
+                outcome.acquisitions += tally.acquisitions;
+                outcome.output_bytes += tally.output_bytes;
+                if let Some(total) = &mut outcome.instructions {
+                    *total += tally.instructions;
+                }
+                if outcome.threads == machine.threads_started() {
+                    return Ok(outcome);
+                }
+            }
+            Report::Diverged(divergence) => {
+                outcome.divergence = Some(divergence);
+                outcome.digests += 1;
+                return Ok(outcome);
+            }
+            Report::Failed(error) => return Err(error),
+        }
+    }
+}
+
+/// Maps what was mapped before the guest ran.
+fn restore(trace: &Trace, mapping: &Mapping) -> Result<()> {
+    let range = mapping.address..mapping.address.saturating_add(mapping.len);
+    if !memory::guest_may_map(&range) {
+        return Err(Error::Unsupported(format!(
+            "a trace that maps {range:#x?}, outside the guest's address space"
+        )));
+    }
+    let writable = libc::PROT_READ | libc::PROT_WRITE;
+    loader::anonymous(&range, writable, libc::MAP_NORESERVE)?;
+    if let Some(blob) = mapping.content {
+        machine::store(mapping.address, mapping.len, &trace.blob(blob)?)?;
+    }
+    match memory::AddressSpace::new().protect(range.start, mapping.len, mapping.prot as i32) {
+        0 => Ok(()),
+        e => Err(Error::host("protecting guest memory")(
+            std::io::Error::from_raw_os_error(-e as i32),
+        )),
+    }
+}

@@ -1,0 +1,159 @@
+//! Library functions of a replayed guest: their events instead of their bodies.
+
+use super::gate::Condition;
+use super::thread::{GuestThread, Halt};
+use crate::context::reg::*;
+use crate::hooks::{Hook, Model};
+use crate::host::Guest;
+use refrain_trace::{Event, EventKind, order};
+
+const ONCE_DONE: u64 = 2;
+
+impl GuestThread {
+    /// The guest is at the first instruction of a hooked function.
+    pub(crate) fn hook(&mut self) -> Result<(), Halt> {
+        let hook = self
+            .machine
+            .hooks
+            .at(self.context.rip)
+            .expect("the engine reports hooks at the addresses it was given");
+        match hook.model {
+            Model::Acquire | Model::Release => self.modelled(hook, false),
+            Model::AcquireErrno | Model::ReleaseErrno => self.modelled(hook, true),
+            Model::GetValue => self.get_value(hook),
+            Model::CondWait => self.cond_wait(),
+            Model::Barrier => self.barrier(),
+            Model::Once => self.once(),
+            Model::Join | Model::TryJoin => self.join(),
+            Model::Note => self.note(hook),
+            // The recording has stopped here.
+            Model::Refuse => Err(Halt::Done),
+        }
+    }
+
+    /// The call as the guest makes it: site, stack pointer, object.
+    fn call(&self, kind: EventKind, object: u64) -> Event {
+        let sp = self.context.gpr[RSP];
+        // SAFETY: at a function's entry the stack pointer is where the caller has just pushed
+        // the return address.
+        let site = unsafe { Guest.stack_word(sp) };
+        Event {
+            pc: site,
+            sp,
+            object,
+            ..self.here(kind)
+        }
+    }
+
+    /// Takes the next event, compares it, and waits for its turn.
+    fn expect(&mut self, kind: EventKind, object: u64) -> Result<Event, Halt> {
+        let actual = self.call(kind, object);
+        let event = self.next(kind)?;
+        self.compare(&event, &actual)?;
+        self.perform(&event)?;
+        Ok(event)
+    }
+
+    /// The function returns what it returned in the recording.
+    fn finish_call(&mut self, event: &Event) -> Result<(), Halt> {
+        self.context.return_to(event.pc, u64::from(event.result as u32));
+        self.finish_event(event)
+    }
+
+    fn modelled(&mut self, hook: &Hook, errno: bool) -> Result<(), Halt> {
+        let event = self.expect(hook.kind, self.context.gpr[RDI])?;
+        if errno && event.result == -1 {
+            Guest.write(event.aux, &(event.value as u32).to_le_bytes());
+        }
+        let acquires = matches!(
+            event.kind(),
+            EventKind::MutexLock
+                | EventKind::MutexTryLock
+                | EventKind::MutexTimedLock
+                | EventKind::ReadLock
+                | EventKind::ReadTryLock
+                | EventKind::ReadTimedLock
+                | EventKind::WriteLock
+                | EventKind::WriteTryLock
+                | EventKind::WriteTimedLock
+                | EventKind::SpinLock
+                | EventKind::SpinTryLock
+        );
+        self.tally.acquisitions += u64::from(acquires && event.result == 0);
+        self.finish_call(&event)
+    }
+
+    fn get_value(&mut self, hook: &Hook) -> Result<(), Halt> {
+        let event = self.expect(hook.kind, self.context.gpr[RDI])?;
+        Guest.write(event.aux, &(event.value as u32).to_le_bytes());
+        self.finish_call(&event)
+    }
+
+    fn cond_wait(&mut self) -> Result<(), Halt> {
+        let mutex = self.context.gpr[RSI];
+        let begun = self.expect(EventKind::CondWaitBegin, mutex)?;
+        self.finish_event(&begun)?;
+        let actual = self.call(EventKind::CondWaitEnd, mutex);
+        let ended = self.next(EventKind::CondWaitEnd)?;
+        self.compare(&ended, &actual)?;
+        self.wait(Condition::Reached {
+            slot: order::slot(ended.value),
+            count: ended.aux,
+        })?;
+        self.perform(&ended)?;
+        self.tally.acquisitions += 1;
+        self.finish_call(&ended)
+    }
+
+    fn barrier(&mut self) -> Result<(), Halt> {
+        let barrier = self.context.gpr[RDI];
+        let arrived = self.expect(EventKind::BarrierArrive, barrier)?;
+        self.finish_event(&arrived)?;
+        let left = self.expect(EventKind::BarrierLeave, barrier)?;
+        self.finish_call(&left)
+    }
+
+    fn once(&mut self) -> Result<(), Halt> {
+        let object = self.context.gpr[RDI];
+        let actual = self.call(EventKind::OnceRun, object);
+        let event = self.next_of(&[EventKind::OnceRun, EventKind::OnceDone])?;
+        self.compare(&event, &actual)?;
+        self.perform(&event)?;
+        if event.kind() == EventKind::OnceRun {
+            return self.finish_event(&event);
+        }
+        self.wait(Condition::Bits {
+            address: object,
+            mask: ONCE_DONE,
+        })?;
+        self.finish_call(&event)
+    }
+
+    /// The recording has no event for joining a thread that it did not know.
+    fn join(&mut self) -> Result<(), Halt> {
+        let actual = self.call(EventKind::ThreadJoin, 0);
+        let recorded = self
+            .cursor
+            .peek()?
+            .is_some_and(|e| e.kind() == EventKind::ThreadJoin && e.pc == actual.pc);
+        if !recorded {
+            return Ok(());
+        }
+        let event = self.next(EventKind::ThreadJoin)?;
+        let actual = Event {
+            object: event.object,
+            ..actual
+        };
+        self.compare(&event, &actual)?;
+        self.perform(&event)?;
+        if event.result != 0 {
+            return self.finish_call(&event);
+        }
+        self.finish_event(&event)
+    }
+
+    fn note(&mut self, hook: &Hook) -> Result<(), Halt> {
+        let event = self.expect(hook.kind, self.context.gpr[RDI])?;
+        self.finish_event(&event)
+    }
+}

@@ -1,0 +1,430 @@
+//! A guest thread of a replay: runs the engine and holds what it reports against the trace.
+
+use super::gate::Condition;
+use super::machine::{Machine, Report, Tally};
+use super::outcome::{Divergence, DivergenceKind};
+use crate::context::Context;
+use crate::context::reg::*;
+use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
+use crate::observer::ThreadObserver;
+use crate::{Error, Result, cpuid, host};
+use refrain_trace::payload::SyscallRecord;
+use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, order};
+use std::sync::Arc;
+
+const HOST_STACK: usize = 512 << 10;
+/// Accesses between two reports to an observer.
+const BUFFER: usize = 1 << 14;
+
+/// Why a thread stops before its last event.
+pub(crate) enum Halt {
+    Diverged(Box<Divergence>),
+    Failed(Error),
+    /// The thread has nothing more to do; it has said so.
+    Done,
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Halt {
+        Halt::Failed(error)
+    }
+}
+
+impl From<refrain_trace::Error> for Halt {
+    fn from(error: refrain_trace::Error) -> Halt {
+        Halt::Failed(error.into())
+    }
+}
+
+/// One guest thread.
+pub(crate) struct GuestThread {
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) id: ThreadId,
+    pub(crate) context: Context,
+    pub(crate) cpu: Box<dyn Cpu>,
+    pub(crate) cursor: Cursor,
+    pub(crate) tally: Tally,
+    pub(crate) clear_at_exit: u64,
+    observer: Option<Box<dyn ThreadObserver>>,
+    accesses: Vec<Access>,
+}
+
+/// Starts the main thread.
+pub(crate) fn start_main(machine: &Arc<Machine>) -> Result<()> {
+    let entry = &machine.trace.header().entry;
+    let mut context = Context::default();
+    context.rip = entry.rip;
+    context.gpr[RSP] = entry.rsp;
+    spawn(machine, ThreadId(0), context, 0)
+}
+
+/// Starts a guest thread on a host thread of its own.
+pub(crate) fn spawn(
+    machine: &Arc<Machine>,
+    id: ThreadId,
+    context: Context,
+    clear_at_exit: u64,
+) -> Result<()> {
+    let machine = machine.clone();
+    machine.gate.enter();
+    machine.count_thread();
+    std::thread::Builder::new()
+        .name(format!("guest {id}"))
+        .stack_size(HOST_STACK)
+        .spawn(move || {
+            host::block_signals();
+            let cpu = match machine.engine.attach() {
+                Ok(cpu) => cpu,
+                Err(e) => return machine.report(Report::Failed(e.into())),
+            };
+            let cursor = machine.trace.cursor(id);
+            let observer = machine.options.observer.as_ref().map(|o| o.thread(id));
+            let mut thread = GuestThread {
+                machine,
+                id,
+                context,
+                cpu,
+                cursor,
+                tally: Tally::default(),
+                clear_at_exit,
+                accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
+                observer,
+            };
+            thread.run_to_the_end();
+        })
+        .map_err(Error::host("starting a guest thread"))?;
+    Ok(())
+}
+
+impl GuestThread {
+    fn run_to_the_end(&mut self) {
+        let report = match self.run() {
+            Halt::Done => {
+                self.tally.instructions = self.context.retired;
+                Report::Done(self.tally)
+            }
+            Halt::Diverged(divergence) => Report::Diverged(*divergence),
+            Halt::Failed(error) => Report::Failed(error),
+        };
+        if let Some(observer) = &mut self.observer {
+            observer.finish();
+        }
+        self.machine.report(report);
+        self.machine.gate.leave();
+    }
+
+    fn run(&mut self) -> Halt {
+        self.rewind_accesses();
+        match self.start() {
+            Ok(()) => {}
+            Err(halt) => return halt,
+        }
+        loop {
+            let exit = self.cpu.run(&mut self.context, Mode::Observed);
+            self.report_accesses();
+            let result = match exit {
+                Exit::Syscall => self.syscall(),
+                Exit::Hook => self.hook(),
+                Exit::Ordered {
+                    address,
+                    size,
+                    kind,
+                } => self.ordered(address, size, kind),
+                Exit::Emulate(what) => self.emulate(what),
+                Exit::AccessesFull => Ok(()),
+                Exit::Fault(fault) => self.fault(fault),
+                Exit::Unsupported(what) => Err(Halt::Failed(Error::Unsupported(format!(
+                    "{what} (at {:#x})",
+                    self.context.rip
+                )))),
+                Exit::UnknownTarget => {
+                    let actual = format!("a jump to {:#x}", self.context.rip);
+                    self.diverge(DivergenceKind::Control, "recorded code".into(), actual)
+                }
+                Exit::Return => unreachable!("no function is run opaquely in a replay"),
+            };
+            if let Err(halt) = result {
+                return halt;
+            }
+        }
+    }
+
+    fn start(&mut self) -> Result<(), Halt> {
+        let event = self.next(EventKind::ThreadStart)?;
+        self.perform(&event)?;
+        self.finish_event(&event)
+    }
+
+    /// The thread's next event, which must be of this kind.
+    pub(crate) fn next(&mut self, kind: EventKind) -> Result<Event, Halt> {
+        self.next_of(&[kind])
+    }
+
+    /// The thread's next event, which must be of one of these kinds.
+    pub(crate) fn next_of(&mut self, kinds: &[EventKind]) -> Result<Event, Halt> {
+        self.skip_loads(kinds)?;
+        let actual = || kinds.iter().map(|k| k.name()).collect::<Vec<_>>().join(" or ");
+        match self.cursor.next()? {
+            None => {
+                self.diverge(DivergenceKind::Event, "the end of the recording".into(), actual())
+            }
+            Some(event) if kinds.contains(&event.kind()) => Ok(event),
+            Some(event) => {
+                self.diverge(DivergenceKind::Event, format!("{event:?}"), actual())
+            }
+        }
+    }
+
+    /// Recorded loads are hints: whether one is recognised may differ between engines.
+    fn skip_loads(&mut self, kinds: &[EventKind]) -> Result<(), Halt> {
+        if kinds.contains(&EventKind::SyncLoad) {
+            return Ok(());
+        }
+        while self.peek_kind()? == Some(EventKind::SyncLoad) {
+            self.cursor.next()?;
+            self.tally.events += 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn peek_kind(&mut self) -> Result<Option<EventKind>, Halt> {
+        Ok(self.cursor.peek()?.map(|event| event.kind()))
+    }
+
+    /// The payload of the event just taken.
+    pub(crate) fn record(&mut self) -> Result<SyscallRecord, Halt> {
+        Ok(self.cursor.payload()?.unwrap_or_default())
+    }
+
+    /// Holds a recorded event against what the guest did.
+    pub(crate) fn compare(&mut self, recorded: &Event, actual: &Event) -> Result<(), Halt> {
+        self.tally.digests += 1;
+        let kind = if (recorded.pc, recorded.sp) != (actual.pc, actual.sp) {
+            DivergenceKind::Position
+        } else if (recorded.object, recorded.nr) != (actual.object, actual.nr) {
+            DivergenceKind::Arguments
+        } else {
+            self.tally.equal += 1;
+            return Ok(());
+        };
+        let side = |event: &Event| {
+            let name = recorded.kind().name();
+            format!(
+                "{name} of {:#x} (nr {}) at {:#x}, sp {:#x}",
+                event.object, event.nr, event.pc, event.sp
+            )
+        };
+        self.diverge(kind, side(recorded), side(actual))
+    }
+
+    /// Waits for the event's turn. Others may go on once [`Self::finish_event`] is called.
+    pub(crate) fn perform(&mut self, event: &Event) -> Result<(), Halt> {
+        if !event.has_ticket() {
+            return Ok(());
+        }
+        self.await_turn(order::slot(event.object), event.ticket)
+    }
+
+    pub(crate) fn await_turn(&mut self, slot: usize, ticket: u64) -> Result<(), Halt> {
+        self.wait(Condition::Turn { slot, ticket })
+    }
+
+    /// Waits at the gate; a wait that cannot end is a divergence, or the end of a trace that was
+    /// cut off.
+    pub(crate) fn wait(&mut self, condition: Condition) -> Result<(), Halt> {
+        if self.machine.gate.wait(self.id, condition).is_ok() {
+            return Ok(());
+        }
+        let ended = self.machine.trace.footer().map(|footer| footer.ending);
+        if matches!(ended, None | Some(refrain_trace::Ending::Stopped(_))) {
+            return Err(Halt::Done);
+        }
+        let (kind, expected) = match condition {
+            Condition::Value { address, value, .. } => (
+                DivergenceKind::Value,
+                format!("{value:#x} at {address:#x}"),
+            ),
+            other => (DivergenceKind::Stuck, format!("{other:?}")),
+        };
+        let actual = match condition {
+            Condition::Value { address, size, .. } => {
+                let now = host::Guest.operand(address, size);
+                now.map_or("no memory there".into(), |now| format!("{now:#x} at {address:#x}"))
+            }
+            _ => "every thread waits".into(),
+        };
+        self.diverge(kind, expected, actual)
+    }
+
+    /// The event has had its effect: the next in its order may go on. After its last event the
+    /// thread has nothing to compare any more, and stops.
+    pub(crate) fn finish_event(&mut self, event: &Event) -> Result<(), Halt> {
+        if event.has_ticket() {
+            self.machine.gate.advance(order::slot(event.object), event.ticket);
+        }
+        self.note_event(event)
+    }
+
+    /// Counts an event and shows it to the observer.
+    pub(crate) fn note_event(&mut self, event: &Event) -> Result<(), Halt> {
+        self.tally.events += 1;
+        let id = EventId(self.cursor.position().0.saturating_sub(1));
+        if let Some(observer) = &mut self.observer {
+            observer.event(id, event);
+        }
+        if self.cursor.peek()?.is_none() {
+            return Err(Halt::Done);
+        }
+        Ok(())
+    }
+
+    /// The digest of where the guest is.
+    pub(crate) fn here(&self, kind: EventKind) -> Event {
+        Event {
+            code: kind as u8,
+            pc: self.context.rip,
+            sp: self.context.gpr[RSP],
+            ..Event::default()
+        }
+    }
+
+    /// Reports a difference.
+    pub(crate) fn diverge<T>(
+        &self,
+        kind: DivergenceKind,
+        expected: String,
+        actual: String,
+    ) -> Result<T, Halt> {
+        Err(Halt::Diverged(Box::new(Divergence {
+            kind,
+            thread: self.id,
+            event: EventId(self.cursor.position().0.saturating_sub(1)),
+            pc: self.context.rip,
+            expected,
+            actual,
+        })))
+    }
+
+    fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
+        match kind {
+            OrderedKind::ReadModifyWrite => self.read_modify_write(address, size),
+            OrderedKind::Load => self.sync_load(address, size),
+        }
+    }
+
+    /// Performs a locked instruction in its turn. Plain stores to the same word have no tickets;
+    /// the recorded value tells when they have happened.
+    fn read_modify_write(&mut self, address: u64, size: u8) -> Result<(), Halt> {
+        let actual = Event {
+            object: address,
+            nr: u16::from(size),
+            ..self.here(EventKind::Atomic)
+        };
+        let event = self.next(EventKind::Atomic)?;
+        self.compare(&event, &actual)?;
+        self.perform(&event)?;
+        self.wait(Condition::Value {
+            address,
+            size,
+            value: event.value,
+        })?;
+        let fault = self.cpu.step(&mut self.context);
+        self.report_accesses();
+        self.finish_event(&event)?;
+        fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    fn sync_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
+        let here = self.context.rip;
+        let recorded = self
+            .cursor
+            .peek()?
+            .is_some_and(|e| e.kind() == EventKind::SyncLoad && e.pc == here);
+        let event = if recorded { self.cursor.next()? } else { None };
+        if let Some(event) = &event {
+            let slot = order::slot(address);
+            let count = event.ticket;
+            self.wait(Condition::Reached { slot, count })?;
+            self.await_value_a_moment(address, size, event.value);
+        }
+        let fault = self.cpu.step(&mut self.context);
+        self.report_accesses();
+        if let Some(event) = &event {
+            self.note_event(event)?;
+        }
+        fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    /// A load takes part in no order of its own: if the value it saw does not come, another
+    /// thread has been quicker than in the recording, and what follows decides whether it matters.
+    fn await_value_a_moment(&self, address: u64, size: u8, value: u64) {
+        for _ in 0..1000 {
+            if host::Guest.operand(address, size) == Some(value) {
+                return;
+            }
+            host::yield_now();
+        }
+    }
+
+    fn emulate(&mut self, what: Emulate) -> Result<(), Halt> {
+        match what {
+            Emulate::Cpuid => cpuid::cpuid(&mut self.context),
+            Emulate::Xgetbv => cpuid::xgetbv(&mut self.context),
+            Emulate::Rdtsc | Emulate::Rdtscp => {
+                let actual = self.here(EventKind::Rdtsc);
+                let event = self.next(EventKind::Rdtsc)?;
+                self.compare(&event, &actual)?;
+                self.context.set_ticks(event.value, what == Emulate::Rdtscp);
+                return self.finish_event(&event);
+            }
+            Emulate::Random { register, size } => {
+                let actual = Event {
+                    nr: u16::from(size),
+                    ..self.here(EventKind::Rdrand)
+                };
+                let event = self.next(EventKind::Rdrand)?;
+                self.compare(&event, &actual)?;
+                self.context.set_random(register, size, event.value, event.result == 1);
+                return self.finish_event(&event);
+            }
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self, fault: Fault) -> Result<(), Halt> {
+        self.skip_loads(&[])?;
+        let actual = format!(
+            "signal {} for address {:#x} at {:#x}",
+            fault.signal, fault.address, self.context.rip
+        );
+        match self.cursor.next()? {
+            Some(event) if event.kind() == EventKind::Killed && event.pc == self.context.rip => {
+                self.tally.digests += 1;
+                self.tally.equal += 1;
+                self.tally.events += 1;
+                Err(Halt::Done)
+            }
+            Some(event) => self.diverge(DivergenceKind::Fault, format!("{event:?}"), actual),
+            None => self.diverge(DivergenceKind::Fault, "the end of the recording".into(), actual),
+        }
+    }
+
+    /// Shows the observer what the engine logged since the last time.
+    fn report_accesses(&mut self) {
+        let Some(observer) = &mut self.observer else {
+            return;
+        };
+        let start = self.accesses.as_ptr() as u64;
+        let used = (self.context.access_cursor - start) as usize / size_of::<Access>();
+        if used > 0 {
+            observer.accesses(&self.accesses[..used]);
+        }
+        self.rewind_accesses();
+    }
+
+    fn rewind_accesses(&mut self) {
+        let range = self.accesses.as_mut_ptr_range();
+        self.context.access_cursor = range.start as u64;
+        self.context.access_limit = range.end as u64;
+    }
+}

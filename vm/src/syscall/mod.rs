@@ -1,0 +1,201 @@
+//! What every system call of x86-64 Linux reads and writes, and what the machine does about it.
+//!
+//! Reading order: [`spec`] (what one row says), [`table`] (a row per call), [`commands`] (a row
+//! per command of `ioctl`, `fcntl`, `prctl` and their like), [`shape`] (from a row, the arguments
+//! and the result to ranges of guest memory).
+//!
+//! # Use
+//! ```text
+//! let call = resolve(rax, args)?;             // a Refusal names the call and says why
+//! digest(call.arguments(), call.reads(memory));
+//! let before = call.before(memory);           // lengths that the kernel is about to overwrite
+//! let result = issue(...);
+//! for range in call.writes(&before, result, memory) { record(range) }
+//! if let Some(sent) = call.sent(result, memory) { digest(sent) }
+//! ```
+//!
+//! # Invariants
+//! - A call or command without a row is refused, with its name and number.
+//! - `writes` reports at least what the kernel wrote. It may report more (a `select` whose sets
+//!   are longer than the descriptor table, a field between two written ones), but only memory
+//!   that the guest handed to the call as output. Not all of it need be mapped: whoever copies
+//!   the ranges must bear faults.
+//! - A call that returns `-EFAULT` is taken to have written nothing.
+//! - Nothing here issues a call or touches guest memory but through [`GuestMemory`].
+
+mod commands;
+mod shape;
+mod spec;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use shape::{GuestMemory, string};
+pub(crate) use spec::{Action, MachineCall, Order};
+
+use spec::{Rule, Spec};
+use std::fmt;
+use std::ops::Range;
+
+/// The row of a system call, or `None` for a number that Linux does not assign.
+fn spec(nr: u64) -> Option<&'static Spec> {
+    // The kernel looks at eax alone.
+    let nr = nr as u32;
+    let at = table::CALLS.binary_search_by_key(&nr, |spec| u32::from(spec.nr)).ok()?;
+    Some(&table::CALLS[at])
+}
+
+/// The name of a system call, as in `man 2`.
+pub(crate) fn name(nr: u64) -> Option<&'static str> {
+    spec(nr).map(|spec| spec.name)
+}
+
+/// Finds out what is to be done about a system call.
+pub(crate) fn resolve(nr: u64, args: [u64; 6]) -> Result<Call, Refusal> {
+    let refusal = |name, command, why| Refusal { nr: nr as u32, name, command, why };
+    let spec = spec(nr).ok_or_else(|| refusal("?", None, "Linux has no call of this number"))?;
+    let (spec, command) = match &spec.rule {
+        Rule::Select(commands) => {
+            let (code, row) = commands.find(&args);
+            let row =
+                row.ok_or_else(|| refusal(spec.name, Some(code), "what it writes is not known"))?;
+            (row, Some(code))
+        }
+        _ => (spec, None),
+    };
+    match spec.rule {
+        Rule::Do(action) => Ok(Call { spec, action, args: spec.meaningful(args) }),
+        Rule::Refuse(why) => Err(refusal(spec.name, command, why)),
+        Rule::Select(_) => unreachable!("a command's row never selects again (a test checks it)"),
+    }
+}
+
+/// A system call that the machine knows how to handle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    spec: &'static Spec,
+    action: Action,
+    args: [u64; 6],
+}
+
+/// Lengths in guest memory that tell the capacity of a buffer before a call, and are overwritten
+/// by it. Empty, and free, for nearly all calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Before(Vec<u64>);
+
+/// What a call gave to somebody outside the guest's memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Sent {
+    /// Where it went.
+    pub(crate) fd: i32,
+    /// How many bytes the kernel took.
+    pub(crate) len: u64,
+    /// Where they are in guest memory. Empty if they never were there (`sendfile`).
+    pub(crate) ranges: Vec<Range<u64>>,
+}
+
+impl Call {
+    /// The name, with the command if it has one: `read`, `ioctl TCGETS`.
+    pub(crate) fn name(&self) -> &'static str {
+        self.spec.name
+    }
+
+    /// Whether and how the call orders threads.
+    pub(crate) fn order(&self) -> Order {
+        self.spec.order
+    }
+
+    /// What to do.
+    pub(crate) fn action(&self) -> Action {
+        self.action
+    }
+
+    /// The arguments as the kernel sees them: what it ignores (registers beyond the last
+    /// argument, the upper half of an `int`, the mode of an `open` that creates nothing) is zero.
+    /// The guest's addresses are the same in every run, so replay compares all of it.
+    pub(crate) fn arguments(&self) -> &[u64; 6] {
+        &self.args
+    }
+
+    /// Guest memory that the kernel will read, apart from what [`Call::sent`] reports: paths,
+    /// names, addresses of sockets, timeouts. To be asked before the call is issued.
+    pub(crate) fn reads(&self, memory: &dyn GuestMemory) -> Vec<Range<u64>> {
+        let mut ranges = Vec::new();
+        for (arg, kind) in self.spec.signature.bytes().enumerate() {
+            if kind == b's' {
+                ranges.extend(shape::string(self.args[arg], memory));
+            }
+        }
+        let none = Before::default();
+        self.view(0, memory).collect(self.spec.reads, &none, &mut ranges);
+        ranges
+    }
+
+    /// What [`Call::writes`] needs to know from before the call was issued.
+    pub(crate) fn before(&self, memory: &dyn GuestMemory) -> Before {
+        let mut values = Vec::new();
+        let view = self.view(0, memory);
+        for shape in self.spec.writes {
+            view.save(shape, &mut values);
+        }
+        Before(values)
+    }
+
+    /// Guest memory that the kernel wrote, given what it returned (negative for an error).
+    pub(crate) fn writes(
+        &self,
+        before: &Before,
+        result: i64,
+        memory: &dyn GuestMemory,
+    ) -> Vec<Range<u64>> {
+        let mut ranges = Vec::new();
+        self.view(result, memory).collect(self.spec.writes, before, &mut ranges);
+        ranges
+    }
+
+    /// What the call gave away, given what it returned. `None` if it gave nothing.
+    pub(crate) fn sent(&self, result: i64, memory: &dyn GuestMemory) -> Option<Sent> {
+        let sends = self.spec.sends.filter(|_| result >= 0)?;
+        let fd = self.args[usize::from(sends.fd)] as i32;
+        let mut ranges = Vec::new();
+        let Some(shape) = sends.shape else {
+            return (result > 0).then_some(Sent { fd, len: result as u64, ranges });
+        };
+        self.view(result, memory).collect(&[shape], &Before::default(), &mut ranges);
+        let len = ranges.iter().map(|range| range.end - range.start).sum();
+        (len > 0).then_some(Sent { fd, len, ranges })
+    }
+
+    fn view<'a>(&'a self, result: i64, memory: &'a dyn GuestMemory) -> shape::View<'a> {
+        shape::View { args: &self.args, result, memory }
+    }
+}
+
+/// A system call that cannot be recorded. The guest is at fault, or `refrain` for not knowing
+/// more; either way the recording ends here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Refusal {
+    /// The call's number.
+    pub(crate) nr: u32,
+    /// Its name, `?` if it has none; of a known command, with the command's.
+    pub(crate) name: &'static str,
+    /// The command, where the arguments choose among several.
+    pub(crate) command: Option<u64>,
+    /// Why not.
+    pub(crate) why: &'static str,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refusal { nr, name, why, .. } = self;
+        match self.command {
+            Some(command) => {
+                write!(f, "system call {nr} ({name}, command {command:#x}) is refused: {why}")
+            }
+            None => write!(f, "system call {nr} ({name}) is refused: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,230 @@
+//! From arguments and results to ranges, on a memory that is a map.
+
+use super::super::{Call, GuestMemory, Sent, resolve};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+#[derive(Default)]
+struct Fake(BTreeMap<u64, u8>);
+
+impl Fake {
+    fn put(mut self, address: u64, bytes: &[u8]) -> Fake {
+        self.0.extend((address..).zip(bytes.iter().copied()));
+        self
+    }
+
+    fn put_u32(self, address: u64, value: u32) -> Fake {
+        self.put(address, &value.to_le_bytes())
+    }
+
+    fn put_u64(self, address: u64, value: u64) -> Fake {
+        self.put(address, &value.to_le_bytes())
+    }
+
+    /// Vectors at `address` of the given places and lengths.
+    fn put_vectors(self, address: u64, vectors: &[(u64, u64)]) -> Fake {
+        (address..)
+            .step_by(16)
+            .zip(vectors)
+            .fold(self, |fake, (at, (base, len))| fake.put_u64(at, *base).put_u64(at + 8, *len))
+    }
+
+    /// A `msghdr` at `address` with a name at 0x5000 and control data at 0x6000.
+    fn put_message(self, address: u64, name: u32, vectors: (u64, u64), control: u64) -> Fake {
+        self.put_u64(address, 0x5000)
+            .put_u32(address + 8, name)
+            .put_u64(address + 16, vectors.0)
+            .put_u64(address + 24, vectors.1)
+            .put_u64(address + 32, 0x6000)
+            .put_u64(address + 40, control)
+            .put_u32(address + 48, 0)
+    }
+}
+
+impl GuestMemory for Fake {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        (address..).zip(into).all(|(at, byte)| self.0.get(&at).map(|b| *byte = *b).is_some())
+    }
+}
+
+fn call(nr: libc::c_long, args: [u64; 6]) -> Call {
+    resolve(nr as u64, args).expect("the test asks for a call that is not refused")
+}
+
+/// What a call writes that needs nothing from before or from memory.
+fn writes(nr: libc::c_long, args: [u64; 6], result: i64) -> Vec<Range<u64>> {
+    let call = call(nr, args);
+    call.writes(&call.before(&Fake::default()), result, &Fake::default())
+}
+
+fn sent(nr: libc::c_long, args: [u64; 6], result: i64, memory: &Fake) -> Option<Sent> {
+    call(nr, args).sent(result, memory)
+}
+
+const EFAULT: i64 = -(libc::EFAULT as i64);
+const EINTR: i64 = -(libc::EINTR as i64);
+const ECHILD: i64 = -(libc::ECHILD as i64);
+
+#[test]
+fn a_read_writes_what_it_returns() {
+    let read = |result| writes(libc::SYS_read, [0, 0x1000, 100, 0, 0, 0], result);
+    assert_eq!(read(10), [0x1000..0x100a]);
+    assert_eq!(read(0), []);
+    assert_eq!(read(-1), []);
+}
+
+#[test]
+fn a_result_that_tells_a_needed_length_is_no_length_written() {
+    assert_eq!(writes(libc::SYS_getxattr, [8, 8, 0x1000, 0, 0, 0], 40), []);
+    assert_eq!(writes(libc::SYS_getgroups, [0, 0x1000, 0, 0, 0, 0], 3), []);
+    assert_eq!(writes(libc::SYS_getgroups, [8, 0x1000, 0, 0, 0, 0], 3), [0x1000..0x100c]);
+    // MSG_TRUNC returns the length of the datagram.
+    assert_eq!(writes(libc::SYS_recvfrom, [3, 0x1000, 4, 0x20, 0, 0], 9), [0x1000..0x1004]);
+}
+
+#[test]
+fn null_pointers_and_wrapping_ranges_are_nothing() {
+    assert_eq!(writes(libc::SYS_wait4, [0, 0, 0, 0x1000, 0, 0], 7), [0x1000..0x1090]);
+    assert_eq!(writes(libc::SYS_getrandom, [u64::MAX - 3, 100, 0, 0, 0, 0], 100), []);
+}
+
+#[test]
+fn some_errors_write() {
+    let poll = |result| writes(libc::SYS_poll, [0x1000, 2, 0, 0, 0, 0], result);
+    assert_eq!(poll(0), [0x1000..0x1010]);
+    assert_eq!(poll(EINTR), [0x1000..0x1010]);
+    assert_eq!(poll(EFAULT), []);
+
+    let sleep = |result| writes(libc::SYS_nanosleep, [0x1000, 0x2000, 0, 0, 0, 0], result);
+    assert_eq!(sleep(0), []);
+    assert_eq!(sleep(EINTR), [0x2000..0x2010]);
+    let absolute = [0, 1, 0x1000, 0x2000, 0, 0];
+    assert_eq!(writes(libc::SYS_clock_nanosleep, absolute, EINTR), []);
+
+    let waitid = [0, 0, 0x1000, 0, 0, 0];
+    assert_eq!(writes(libc::SYS_waitid, waitid, ECHILD), [0x1000..0x101c]);
+    let select = [3, 0x1000, 0, 0, 0x2000, 0];
+    assert_eq!(writes(libc::SYS_select, select, EINTR), [0x2000..0x2010]);
+}
+
+#[test]
+fn sets_of_descriptors_come_in_words() {
+    let select = |n| writes(libc::SYS_select, [n, 0x1000, 0, 0, 0, 0], 0);
+    assert_eq!(select(1), [0x1000..0x1008]);
+    assert_eq!(select(64), [0x1000..0x1008]);
+    assert_eq!(select(65), [0x1000..0x1010]);
+}
+
+#[test]
+fn a_byte_for_each_page_begun() {
+    assert_eq!(writes(libc::SYS_mincore, [0x8000, 4097, 0x1000, 0, 0, 0], 0), [0x1000..0x1002]);
+}
+
+#[test]
+fn vectors_are_filled_in_order() {
+    let memory = Fake::default().put_vectors(0x1000, &[(0x2000, 4), (0x3000, 0), (0x4000, 8)]);
+    let readv = call(libc::SYS_readv, [0, 0x1000, 3, 0, 0, 0]);
+    let before = readv.before(&memory);
+    assert_eq!(readv.writes(&before, 6, &memory), [0x2000..0x2004, 0x4000..0x4002]);
+    assert_eq!(readv.writes(&before, 99, &memory), [0x2000..0x2004, 0x4000..0x4008]);
+    assert_eq!(
+        sent(libc::SYS_writev, [7, 0x1000, 3, 0, 0, 0], 3, &memory),
+        Some(Sent { fd: 7, len: 3, ranges: vec![0x2000..0x2003] })
+    );
+}
+
+#[test]
+fn a_cut_address_is_as_long_as_its_buffer() {
+    let memory = Fake::default().put_u32(0x2000, 4);
+    let accept = call(libc::SYS_accept, [3, 0x1000, 0x2000, 0, 0, 0]);
+    let before = accept.before(&memory);
+    let memory = memory.put_u32(0x2000, 16);
+    assert_eq!(accept.writes(&before, 5, &memory), [0x1000..0x1004, 0x2000..0x2004]);
+    let memory = memory.put_u32(0x2000, 2);
+    assert_eq!(accept.writes(&before, 5, &memory), [0x1000..0x1002, 0x2000..0x2004]);
+    assert_eq!(accept.writes(&before, -4, &memory), []);
+}
+
+#[test]
+fn a_received_message_is_data_name_control_and_header() {
+    let memory = Fake::default()
+        .put_message(0x1000, 4, (0x2000, 1), 64)
+        .put_vectors(0x2000, &[(0x3000, 100)]);
+    let recvmsg = call(libc::SYS_recvmsg, [3, 0x1000, 0, 0, 0, 0]);
+    let before = recvmsg.before(&memory);
+    // The name was longer than its buffer; there were 24 bytes of control data.
+    let memory = memory.put_message(0x1000, 16, (0x2000, 1), 24);
+    assert_eq!(
+        recvmsg.writes(&before, 10, &memory),
+        [
+            0x5000..0x5004,
+            0x1008..0x100c,
+            0x6000..0x6018,
+            0x1028..0x1030,
+            0x1030..0x1034,
+            0x3000..0x300a
+        ]
+    );
+}
+
+#[test]
+fn of_several_messages_only_those_count_that_came() {
+    let memory = Fake::default()
+        .put_message(0x1000, 16, (0x2000, 1), 0)
+        .put_message(0x1040, 8, (0x2010, 1), 0)
+        .put_message(0x1080, 8, (0x2010, 1), 0)
+        .put_vectors(0x2000, &[(0x3000, 100), (0x4000, 100)])
+        .put_u32(0x1038, 5)
+        .put_u32(0x1078, 6);
+    let recvmmsg = call(libc::SYS_recvmmsg, [3, 0x1000, 3, 0, 0, 0]);
+    let before = recvmmsg.before(&memory);
+    let ranges = recvmmsg.writes(&before, 2, &memory);
+    for expected in [0x3000..0x3005, 0x4000..0x4006, 0x1038..0x103c, 0x5000..0x5008] {
+        assert!(ranges.contains(&expected), "{expected:x?} in {ranges:x?}");
+    }
+    assert!(ranges.iter().all(|range| range.start < 0x1080 || range.start >= 0x3000));
+
+    let sendmmsg = [3, 0x1000, 3, 0, 0, 0];
+    assert_eq!(writes(libc::SYS_sendmmsg, sendmmsg, 2), [0x1038..0x103c, 0x1078..0x107c]);
+    assert_eq!(
+        sent(libc::SYS_sendmmsg, sendmmsg, 2, &memory),
+        Some(Sent { fd: 3, len: 11, ranges: vec![0x3000..0x3005, 0x4000..0x4006] })
+    );
+}
+
+#[test]
+fn output_is_what_the_kernel_took() {
+    let nothing = Fake::default();
+    let write = |result| sent(libc::SYS_write, [1, 0x1000, 100, 0, 0, 0], result, &nothing);
+    assert_eq!(write(30), Some(Sent { fd: 1, len: 30, ranges: vec![0x1000..0x101e] }));
+    assert_eq!(write(0), None);
+    assert_eq!(write(EINTR), None);
+    assert_eq!(
+        sent(libc::SYS_sendfile, [4, 5, 0, 100, 0, 0], 70, &nothing),
+        Some(Sent { fd: 4, len: 70, ranges: vec![] })
+    );
+    assert_eq!(sent(libc::SYS_read, [0, 0x1000, 100, 0, 0, 0], 30, &nothing), None);
+}
+
+#[test]
+fn reads_include_paths_with_their_zero_byte() {
+    let memory = Fake::default().put(0x10fe, b"/etc/passwd\0");
+    let open = call(libc::SYS_openat, [0, 0x10fe, 0, 0, 0, 0]);
+    // The rest of the last chunk is not mapped, as at the end of a page it might not be.
+    assert_eq!(open.reads(&memory), []);
+    let memory = memory.put(0x110a, &[0; 64]);
+    assert_eq!(open.reads(&memory), [0x10fe..0x110a]);
+    let null = call(libc::SYS_utimensat, [0, 0, 0x1000, 0, 0, 0]);
+    assert_eq!(null.reads(&memory), [0x1000..0x1020]);
+}
+
+#[test]
+fn capability_sets_by_version() {
+    let memory = Fake::default().put_u32(0x1000, 0x1998_0330).put_u32(0x1100, 0x2008_0522);
+    let ranges = |header: u64| {
+        let capget = call(libc::SYS_capget, [header, 0x2000, 0, 0, 0, 0]);
+        capget.writes(&capget.before(&memory), 0, &memory)
+    };
+    assert_eq!(ranges(0x1000)[1], 0x2000..0x200c);
+    assert_eq!(ranges(0x1100)[1], 0x2000..0x2018);
+}
