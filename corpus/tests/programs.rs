@@ -9,13 +9,17 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{run, scratch};
+use common::scratch;
 use refrain_corpus::{
     Exit, Group, Language, PROGRAMS, Program, Variant, compile, compile_with, demo, find,
 };
 
 const STRICT_C: &[&str] = &["-Wall", "-Wextra", "-Werror"];
 const STRICT_RUST: &[&str] = &["-D", "warnings"];
+
+fn run(exe: &Path, args: &[&str]) -> Output {
+    Command::new(exe).args(args).output().unwrap_or_else(|e| panic!("{}: {e}", exe.display()))
+}
 
 fn ending(output: &Output) -> Exit {
     match (output.status.code(), output.status.signal()) {

@@ -4,6 +4,9 @@
 //! slot are ordered a little more strictly than the program asked for, which is still the order
 //! that really happened; in return the table never grows and a look-up is three instructions.
 
+use crate::payload::{Effect, SyscallRecord};
+use crate::{Event, EventKind};
+
 /// Slots of a table, a power of two.
 pub const SLOTS: usize = 1 << 16;
 
@@ -27,4 +30,31 @@ pub fn slot(address: u64) -> usize {
 /// address that a program can map.
 pub fn thread_object(thread: crate::ThreadId) -> u64 {
     u64::from(thread.0) + 1
+}
+
+/// The slot that `event` takes its ticket from; `None` if it takes none. `payload` is the
+/// event's, if it has one.
+pub fn slot_of(event: &Event, payload: Option<&SyscallRecord>) -> Option<usize> {
+    if !event.has_ticket() || event.kind() == EventKind::SyncLoad {
+        return None;
+    }
+    if event.kind() != EventKind::Syscall {
+        return Some(slot(event.object));
+    }
+    match payload.map(|record| &record.effect) {
+        Some(Effect::Memory { .. }) => Some(MEMORY_SLOT),
+        _ => Some(SYSCALL_SLOT),
+    }
+}
+
+/// The least number of tickets of a slot that must have been given out when `event` goes on,
+/// beside its own ticket: a wake-up comes after the signal, a result after the calls that it
+/// may depend on. `None` if the event has no such bound.
+pub fn bound_of(event: &Event) -> Option<(usize, u64)> {
+    match event.kind() {
+        EventKind::SyncLoad if event.has_ticket() => Some((slot(event.object), event.ticket)),
+        EventKind::CondWaitEnd => Some((slot(event.value), event.aux)),
+        EventKind::Syscall => Some((SYSCALL_SLOT, event.aux)),
+        _ => None,
+    }
 }

@@ -2,6 +2,7 @@
 //! counter, and guest memory as host memory.
 
 use std::arch::asm;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Issues a system call exactly as the guest asked for it: the result is the kernel's, negative
@@ -177,6 +178,57 @@ impl Guest {
 impl crate::syscall::GuestMemory for Guest {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         self.read_into(address, into)
+    }
+}
+
+/// Pages of guest memory that the kernel has confirmed to be readable: what makes looking at an
+/// operand before each atomic instruction a load instead of a system call.
+///
+/// A page may be unmapped by another guest thread after it was confirmed. A guest that then
+/// touches it with the very instruction that is being looked at would fault anyway; here it ends
+/// the process with SIGSEGV, as it would natively.
+pub(crate) struct KnownPages {
+    pages: [u64; KnownPages::SIZE],
+}
+
+impl KnownPages {
+    const SIZE: usize = 64;
+
+    pub(crate) fn new() -> KnownPages {
+        KnownPages {
+            pages: [u64::MAX; KnownPages::SIZE],
+        }
+    }
+
+    /// The thread itself has changed the address space.
+    pub(crate) fn forget(&mut self) {
+        *self = KnownPages::new();
+    }
+
+    /// The low 8 bytes of a memory operand of `size` bytes.
+    pub(crate) fn operand(&mut self, address: u64, size: u8) -> Option<u64> {
+        let len = u64::from(size.min(8));
+        let page = address / crate::layout::PAGE;
+        if page != (address + len - 1) / crate::layout::PAGE || address % len != 0 {
+            return Guest.operand(address, size);
+        }
+        let known = &mut self.pages[page as usize % KnownPages::SIZE];
+        if *known != page {
+            let value = Guest.operand(address, size)?;
+            *known = page;
+            return Some(value);
+        }
+        // SAFETY: the page was readable when it was confirmed (see the type for what happens if
+        // it no longer is); the operand is aligned and does not leave it; guest threads change it
+        // at will, which atomic loads allow for.
+        Some(unsafe {
+            match len {
+                1 => u64::from(AtomicU8::from_ptr(address as *mut u8).load(Ordering::Acquire)),
+                2 => u64::from(AtomicU16::from_ptr(address as *mut u16).load(Ordering::Acquire)),
+                4 => u64::from(AtomicU32::from_ptr(address as *mut u32).load(Ordering::Acquire)),
+                _ => AtomicU64::from_ptr(address as *mut u64).load(Ordering::Acquire),
+            }
+        })
     }
 }
 

@@ -34,4 +34,4 @@ pub use error::{Error, Result};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use record::{RecordOptions, RecordSummary, record};
-pub use replay::{Divergence, DivergenceKind, Outcome, ReplayOptions, replay};
+pub use replay::{Divergence, DivergenceKind, Outcome, Output, ReplayOptions, replay};

@@ -69,8 +69,4 @@ impl Patience {
             host::yield_now();
         }
     }
-
-    pub(crate) fn rounds(&self) -> u32 {
-        self.rounds
-    }
 }

@@ -18,6 +18,8 @@ pub(super) enum Kind {
     Link {
         /// Address of the displacement of a `jmp` or `jcc`.
         field: u32,
+        /// How the target is translated.
+        variant: Variant,
     },
     /// An indirect branch to `target`, which its table does not know; also a first entry.
     JumpMiss(Variant),

@@ -63,6 +63,11 @@ impl Code {
         self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
 
+    /// Overwrites the byte at `address`.
+    pub(super) fn set8(&mut self, address: u64, value: u8) {
+        self.bytes[(address - self.base) as usize] = value;
+    }
+
     /// Appends a displacement that ends an instruction and leads to `target`.
     pub(super) fn rel32(&mut self, target: u64) {
         let value = target.wrapping_sub(self.here() + 4) as u32;

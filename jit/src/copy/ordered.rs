@@ -19,21 +19,23 @@ const LOOKAHEAD: usize = 24;
 pub(super) struct Window<'a> {
     code: &'a [u8],
     pc: u64,
-    /// Decoded when first needed; without locked instructions, empty.
-    decoded: Option<Vec<Instruction>>,
+    decoder: Decoder<'a>,
+    /// As far as anyone has looked.
+    decoded: Vec<Instruction>,
 }
 
 impl<'a> Window<'a> {
     /// A window of `code` at `pc`.
     pub(super) fn new(code: &'a [u8], pc: u64) -> Window<'a> {
-        Window { code, pc, decoded: None }
+        let decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
+        Window { code, pc, decoder, decoded: Vec::new() }
     }
 
     /// How `instruction`, the `index`th of the window, is to be ordered, if at all.
     pub(super) fn ordered(&mut self, index: usize, instruction: &Instruction) -> Option<Operand> {
         let kind = if is_locked(instruction) {
             OrderedKind::ReadModifyWrite
-        } else if LOOKAHEAD > 0 && is_plain_load(instruction) && self.has_partner(index) {
+        } else if LOOKAHEAD > 0 && is_plain_load(instruction) && self.has_partner(index, instruction) {
             OrderedKind::Load
         } else {
             return None;
@@ -46,13 +48,10 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Whether a locked instruction with the operand of the `index`th follows it.
-    fn has_partner(&mut self, index: usize) -> bool {
-        let decoded = self.decoded.get_or_insert_with(|| decode(self.code, self.pc));
-        let Some((load, rest)) = decoded.get(index..).and_then(|tail| tail.split_first()) else {
-            return false;
-        };
-        if !rest.iter().take(LOOKAHEAD).any(|other| is_locked(other) && same_operand(load, other)) {
+    /// Whether a locked instruction with the operand of `load`, the `index`th, follows it.
+    fn has_partner(&mut self, index: usize, load: &Instruction) -> bool {
+        let rest = self.following(index, (load.next_ip() - self.pc) as usize);
+        if !rest.iter().any(|other| is_locked(other) && same_operand(load, other)) {
             return false;
         }
         let mut factory = InstructionInfoFactory::new();
@@ -67,7 +66,7 @@ impl<'a> Window<'a> {
         if overwrites(load) {
             return false;
         }
-        for other in rest.iter().take(LOOKAHEAD) {
+        for other in rest {
             if is_locked(other) && same_operand(load, other) {
                 return true;
             }
@@ -77,16 +76,21 @@ impl<'a> Window<'a> {
         }
         false
     }
-}
 
-/// Decodes a window linearly, unless no byte of it can begin a locked instruction.
-fn decode(code: &[u8], pc: u64) -> Vec<Instruction> {
-    if !code.iter().any(|byte| matches!(byte, 0xf0 | 0x86 | 0x87)) {
-        return Vec::new();
+    /// The instructions behind the `index`th, which ends at `offset`; none if no byte of them
+    /// can begin a locked instruction.
+    fn following(&mut self, index: usize, offset: usize) -> &[Instruction] {
+        const AVERAGE: usize = 6;
+        let end = self.code.len().min(offset + LOOKAHEAD * AVERAGE);
+        if !self.code[offset..end].iter().any(|byte| matches!(byte, 0xf0 | 0x86 | 0x87)) {
+            return &[];
+        }
+        while self.decoded.len() < index + 1 + LOOKAHEAD && self.decoder.can_decode() {
+            self.decoded.push(self.decoder.decode());
+        }
+        let end = self.decoded.len().min(index + 1 + LOOKAHEAD);
+        self.decoded.get(index + 1..end).unwrap_or(&[])
     }
-    let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
-    let decoded: Vec<_> = decoder.iter().take_while(|i| !i.is_invalid()).collect();
-    if decoded.iter().any(is_locked) { decoded } else { Vec::new() }
 }
 
 /// Locked, explicitly or because it is an `xchg` with memory.

@@ -13,7 +13,7 @@
 //! columns = length:varint * 12  bytes of each column
 //! ```
 
-use super::format::MAX_EVENTS;
+use super::format::{MAX_EVENTS, MAX_PART, MAX_RAW};
 use super::varint::{self, Column};
 use crate::order::{self, SLOTS, SYSCALL_SLOT};
 use crate::{Event, EventKind, NO_TICKET};
@@ -53,8 +53,9 @@ const AS_DELTA: u64 = 3;
 const CONTEXTS: usize = 1 << 12;
 const CACHE: usize = 1 << 12;
 
-/// The most that the columns of a full chunk can take.
-pub(crate) const MAX_COLUMNS: usize = MAX_EVENTS * (2 + 4 + 10 * 10) + COLUMNS * 10;
+/// The most that the columns of a full chunk can take; the payloads must fit beside them.
+const MAX_COLUMNS: usize = MAX_EVENTS * (2 + 4 + 10 * 10) + COLUMNS * 10;
+const _: () = assert!(MAX_COLUMNS + MAX_PART <= MAX_RAW);
 
 /// What encoder and decoder know from the events so far. Reused from chunk to chunk.
 pub(crate) struct Model {

@@ -50,9 +50,9 @@ pub const MAX_RAW: usize = 8 << 20;
 /// Uncompressed bytes of the index; a longer one is not written and the file is scanned instead.
 pub(crate) const MAX_INDEX: usize = 64 << 20;
 /// Uncompressed bytes of a module chunk.
-pub(crate) const MAX_MODULE: usize = 16 << 10;
+pub(crate) const MAX_MODULE: usize = 64 << 10;
 /// Modules of a trace.
-pub const MAX_MODULES: usize = 1 << 14;
+pub const MAX_MODULES: usize = 1 << 12;
 /// Threads of a trace, over its whole run.
 pub const MAX_THREADS: u32 = 1 << 20;
 /// Payload bytes of one chunk. One system call moves at most 2 GiB.

@@ -168,6 +168,11 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
+    /// Gives up without a footer: the trace is one that was cut off.
+    pub fn abandon(self) -> W {
+        self.out
+    }
+
     /// Bytes written so far.
     pub fn bytes_written(&self) -> u64 {
         self.written

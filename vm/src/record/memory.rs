@@ -28,6 +28,7 @@ impl GuestThread {
         self.check_for_generated_code(&pending, what, args)?;
         let machine = self.machine.clone();
         let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pages.forget();
         let replaced = replaced_code(&space, what, args);
         let result = perform(&mut space, what, args);
         if let Some(range) = replaced.filter(|_| result >= 0) {

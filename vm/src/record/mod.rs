@@ -23,17 +23,16 @@ use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapp
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What to record and where to.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RecordOptions {
     /// The program.
     pub command: Command,
-    /// The trace file; it is replaced.
-    pub output: PathBuf,
+    /// The trace file, open for writing and empty.
+    pub output: File,
     /// Version string of the recording tool.
     pub recorder: String,
 }
@@ -49,24 +48,23 @@ pub struct RecordSummary {
     pub events: u64,
     /// Bytes of the trace.
     pub bytes: u64,
+    /// From the guest's first instruction to its end.
+    pub wall: Duration,
     /// Set when the guest was stopped because it did something that cannot be recorded.
     pub refused: Option<String>,
 }
 
 /// Records a program. Returns when the guest has ended; its other threads may still be running,
 /// unrecorded and unable to act, so the caller is expected to exit soon.
-pub fn record(options: &RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordSummary> {
+pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordSummary> {
     let signals = block_termination_signals();
     let mut space = AddressSpace::new();
     let image = loader::load(&options.command, &mut space)?;
-    let file = out_of_reach(File::create(&options.output).map_err(Error::host(format!(
-        "cannot write {}",
-        options.output.display()
-    )))?)?;
     let (stop, stopped) = crossbeam::channel::unbounded();
 
     let (mappings, contents) = initial_mappings(&image);
-    let header = header(options, &image, mappings);
+    let header = header(&options, &image, mappings);
+    let file = out_of_reach(options.output)?;
     let failed = {
         let stop = stop.clone();
         move |error| drop(stop.send(Stop::Failed(error)))
@@ -86,17 +84,24 @@ pub fn record(options: &RecordOptions, engine: Arc<dyn Engine>) -> Result<Record
         machine.register_module(&file.path, &file.elf, file.bias);
     }
     watch_signals(signals, stop);
+    let start = Instant::now();
     thread::start_main(&machine, &header.entry)?;
 
     let reason = stopped.recv().map_err(|_| Error::Host {
         what: "recording".into(),
         source: std::io::Error::other("every guest thread vanished without a word"),
     })?;
-    finish(&machine, writer, reason)
+    let wall = start.elapsed();
+    finish(&machine, writer, reason, wall)
 }
 
 /// Closes the streams and the file.
-fn finish(machine: &Machine, writer: log::WriterThread, reason: Stop) -> Result<RecordSummary> {
+fn finish(
+    machine: &Machine,
+    writer: log::WriterThread,
+    reason: Stop,
+    wall: Duration,
+) -> Result<RecordSummary> {
     let (ending, refused) = match reason {
         Stop::Ended(ending) => (ending, None),
         Stop::Failed(Error::Unsupported(what)) => (Ending::Stopped(libc::SIGABRT), Some(what)),
@@ -120,6 +125,7 @@ fn finish(machine: &Machine, writer: log::WriterThread, reason: Stop) -> Result<
         threads: events.len() as u32,
         events: events.iter().sum(),
         bytes,
+        wall,
         refused,
     })
 }

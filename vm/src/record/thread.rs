@@ -6,7 +6,7 @@ use crate::context::reg::*;
 use crate::context::Context;
 use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
 use crate::hooks::HookMap;
-use crate::host::{self, Guest};
+use crate::host::{self, KnownPages};
 use crate::{Error, Result, cpuid};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Ending, Entry, Event, EventKind, NO_TICKET, ThreadId, order};
@@ -36,6 +36,7 @@ pub(crate) struct GuestThread {
     pub(crate) signal_mask: u64,
     /// Where the thread's `errno` is, once asked for.
     pub(crate) errno_at: Option<u64>,
+    pub(crate) pages: KnownPages,
     /// Translation time that earlier events have accounted for.
     translated: u64,
 }
@@ -83,6 +84,7 @@ pub(crate) fn spawn(
                 clear_at_exit,
                 signal_mask: 0,
                 errno_at: None,
+                pages: KnownPages::new(),
                 translated: 0,
             };
             if let Err(e) = thread.run() {
@@ -164,7 +166,7 @@ impl GuestThread {
         };
         let ticket = held.unwrap_or_else(|| tickets.given(slot));
         // A load through a wild pointer faults when it is executed, below.
-        let value = Guest.operand(address, size);
+        let value = self.pages.operand(address, size);
         let event = Event {
             object: address,
             nr: u16::from(size),

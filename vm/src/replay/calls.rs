@@ -11,7 +11,6 @@ use crate::syscall::{self, Action, Call, MachineCall};
 use crate::{Error, digest, memory};
 use refrain_trace::payload::{Effect, SyscallRecord, Window};
 use refrain_trace::{Event, EventKind, ThreadId, UNFINISHED, order};
-use std::io::Write as _;
 use std::sync::PoisonError;
 
 impl GuestThread {
@@ -119,9 +118,9 @@ impl GuestThread {
         }
         self.tally.equal += 1;
         self.tally.output_bytes += len;
-        if self.machine.options.echo && (fd == 1 || fd == 2) {
+        if let Some(output) = &self.machine.options.output {
             for range in sent.into_iter().flat_map(|sent| sent.ranges) {
-                echo(fd, &Guest.read_prefix(range.start, (range.end - range.start) as usize));
+                output(fd, &Guest.read_prefix(range.start, (range.end - range.start) as usize));
             }
         }
         Ok(())
@@ -186,6 +185,7 @@ impl GuestThread {
         content: Option<Window>,
     ) -> Result<(), Halt> {
         let (slot, ticket) = (order::MEMORY_SLOT, event.ticket);
+        self.pages.forget();
         self.await_turn(slot, ticket)?;
         let result = event.value as i64;
         let repeated = self.repeat(call, result, content)?;
@@ -270,12 +270,4 @@ impl GuestThread {
         memory::AddressSpace::new().protect(address, len, prot);
         Ok(())
     }
-}
-
-/// Prints what the guest printed. That nobody reads it is no concern of the replay.
-fn echo(fd: i32, bytes: &[u8]) {
-    let _ = match fd {
-        1 => std::io::stdout().write_all(bytes),
-        _ => std::io::stderr().write_all(bytes),
-    };
 }

@@ -19,19 +19,23 @@ use crate::{Error, Result, loader, memory};
 use machine::{Machine, Report};
 use refrain_trace::{Ending, Mapping, Trace};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
+
+/// Takes what the guest sends out: a descriptor of the guest's, and bytes.
+pub type Output = Arc<dyn Fn(i32, &[u8]) + Send + Sync>;
 
 /// How to replay.
 #[derive(Clone, Default)]
 pub struct ReplayOptions {
-    /// Print what the guest printed.
-    pub echo: bool,
-    /// The engine counts instructions.
+    /// Whether the engine counts instructions.
     pub counted: bool,
+    /// Gets what the guest sends out, once it has been compared.
+    pub output: Option<Output>,
     /// Watches the replay.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Called once the guest is mapped, before it runs: the place to give up rights.
-    pub before_run: Option<fn() -> Result<()>>,
+    /// Counts the events that are done, roughly.
+    pub progress: Arc<AtomicU64>,
 }
 
 /// Replays a trace in this process, whose address space must hold no other guest. Threads that
@@ -39,9 +43,6 @@ pub struct ReplayOptions {
 pub fn replay(trace: &Trace, engine: Arc<dyn Engine>, options: ReplayOptions) -> Result<Outcome> {
     for mapping in &trace.header().mappings {
         restore(trace, mapping)?;
-    }
-    if let Some(before_run) = options.before_run {
-        before_run()?;
     }
     let counted = options.counted;
     let (machine, reports) = Machine::new(trace.clone(), engine, options);

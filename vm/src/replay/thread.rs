@@ -7,7 +7,8 @@ use crate::context::Context;
 use crate::context::reg::*;
 use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
 use crate::observer::ThreadObserver;
-use crate::{Error, Result, cpuid, host};
+use crate::host::{self, KnownPages};
+use crate::{Error, Result, cpuid};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, order};
 use std::sync::Arc;
@@ -15,6 +16,9 @@ use std::sync::Arc;
 const HOST_STACK: usize = 512 << 10;
 /// Accesses between two reports to an observer.
 const BUFFER: usize = 1 << 14;
+
+/// Events between two updates of the progress counter.
+const PROGRESS: u64 = 1024;
 
 /// Why a thread stops before its last event.
 pub(crate) enum Halt {
@@ -45,6 +49,7 @@ pub(crate) struct GuestThread {
     pub(crate) cursor: Cursor,
     pub(crate) tally: Tally,
     pub(crate) clear_at_exit: u64,
+    pub(crate) pages: KnownPages,
     observer: Option<Box<dyn ThreadObserver>>,
     accesses: Vec<Access>,
 }
@@ -87,6 +92,7 @@ pub(crate) fn spawn(
                 cursor,
                 tally: Tally::default(),
                 clear_at_exit,
+                pages: KnownPages::new(),
                 accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
                 observer,
             };
@@ -268,6 +274,10 @@ impl GuestThread {
     /// Counts an event and shows it to the observer.
     pub(crate) fn note_event(&mut self, event: &Event) -> Result<(), Halt> {
         self.tally.events += 1;
+        if self.tally.events % PROGRESS == 0 {
+            let progress = &self.machine.options.progress;
+            progress.fetch_add(PROGRESS, std::sync::atomic::Ordering::Relaxed);
+        }
         let id = EventId(self.cursor.position().0.saturating_sub(1));
         if let Some(observer) = &mut self.observer {
             observer.event(id, event);
@@ -323,11 +333,14 @@ impl GuestThread {
         let event = self.next(EventKind::Atomic)?;
         self.compare(&event, &actual)?;
         self.perform(&event)?;
-        self.wait(Condition::Value {
-            address,
-            size,
-            value: event.value,
-        })?;
+        if self.pages.operand(address, size) != Some(event.value) {
+            let value = event.value;
+            self.wait(Condition::Value {
+                address,
+                size,
+                value,
+            })?;
+        }
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
         self.finish_event(&event)?;
@@ -357,9 +370,9 @@ impl GuestThread {
 
     /// A load takes part in no order of its own: if the value it saw does not come, another
     /// thread has been quicker than in the recording, and what follows decides whether it matters.
-    fn await_value_a_moment(&self, address: u64, size: u8, value: u64) {
+    fn await_value_a_moment(&mut self, address: u64, size: u8, value: u64) {
         for _ in 0..1000 {
-            if host::Guest.operand(address, size) == Some(value) {
+            if self.pages.operand(address, size) == Some(value) {
                 return;
             }
             host::yield_now();

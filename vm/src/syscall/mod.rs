@@ -113,7 +113,8 @@ impl Call {
 
     /// The arguments as the kernel sees them: what it ignores (registers beyond the last
     /// argument, the upper half of an `int`, the mode of an `open` that creates nothing) is zero.
-    /// The guest's addresses are the same in every run, so replay compares all of it.
+    /// The guest's addresses are the same in every run, so replay compares all of it. The call
+    /// may be issued with these.
     pub(crate) fn arguments(&self) -> &[u64; 6] {
         &self.args
     }

@@ -179,6 +179,12 @@ impl Shape {
         self
     }
 
+    /// Whether it can ever say anything.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self.what, What::Array { size: 0, .. })
+    }
+
     /// Whether [`View::save`] has something to save for it. A row has at most one such shape, so
     /// that nobody need note which shape a saved value belongs to.
     #[cfg(test)]
@@ -392,7 +398,7 @@ pub(crate) fn string(address: u64, memory: &dyn GuestMemory) -> Option<Range<u64
             return None;
         }
         if let Some(end) = chunk[..len].iter().position(|byte| *byte == 0) {
-            return Some(address..at + end as u64 + 1);
+            return Some(address..at.checked_add(end as u64 + 1)?);
         }
         at = at.checked_add(len as u64)?;
     }

@@ -24,8 +24,8 @@ use super::spec::Order::{Kernel, Local, Memory};
 use super::spec::{MachineCall as M, Spec, absent, answer, machine, pass, refuse, select};
 use libc::{
     c_int, epoll_event, iovec, itimerspec, itimerval, mq_attr, pollfd, rlimit, rusage, sched_param,
-    sigevent, socklen_t, stat, statfs, statx, sysinfo, time_t, timespec, timeval, timex, timezone,
-    tms, utimbuf, utsname,
+    sigevent, socklen_t, stat, statfs, statx, sysinfo, time_t, timespec, timeval, timex, tms,
+    utimbuf, utsname,
 };
 
 const CHANGES_THE_MACHINE: &str = "it changes the machine for all its processes";
@@ -38,6 +38,8 @@ const UNDESCRIBED: &str = "what it writes is not described yet";
 
 /// Bytes of the kernel's signal set, smaller than the C library's.
 const SIGSET: u32 = 8;
+/// Bytes of `timezone`, which the `libc` crate leaves open.
+const TIMEZONE: u32 = 8;
 /// Bytes of `siginfo_t` that `waitid` fills in.
 const WAIT_INFO: u32 = 28;
 
@@ -149,7 +151,7 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(93, "fchown", "dii", Kernel),
     pass(94, "lchown", "sii", Kernel),
     pass(95, "umask", "i", Kernel),
-    pass(96, "gettimeofday", "pp", Local).writes(&[object::<timeval>(0), object::<timezone>(1)]),
+    pass(96, "gettimeofday", "pp", Local).writes(&[object::<timeval>(0), sized(1, TIMEZONE)]),
     pass(97, "getrlimit", "ip", Kernel).writes(&[object::<rlimit>(1)]),
     pass(98, "getrusage", "ip", Local).writes(&[object::<rusage>(1)]),
     pass(99, "sysinfo", "p", Local).writes(&[object::<sysinfo>(0)]),

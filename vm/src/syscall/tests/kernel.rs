@@ -509,6 +509,7 @@ fn terminals_and_devices() {
 }
 
 #[test]
+#[expect(clippy::zombie_processes, reason = "the calls under test wait for them")]
 fn children() {
     let child = || {
         let child = std::process::Command::new("/bin/true").spawn().expect("a child");

@@ -41,7 +41,9 @@ fn shapes_hang_on_addresses() {
     for spec in rows() {
         let sent = spec.sends.and_then(|sends| sends.shape);
         let shapes = spec.reads.iter().chain(spec.writes).copied().chain(sent);
-        for Shape { arg, .. } in shapes {
+        for shape in shapes {
+            assert!(!shape.is_empty(), "{}: the `libc` type has no size", spec.name);
+            let Shape { arg, .. } = shape;
             let kind = spec.signature.as_bytes()[usize::from(arg)];
             assert_eq!(char::from(kind), 'p', "{}, argument {arg}", spec.name);
         }

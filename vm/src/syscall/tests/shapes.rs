@@ -1,4 +1,5 @@
 //! From arguments and results to ranges, on a memory that is a map.
+#![allow(clippy::single_range_in_vec_init, reason = "one range is what many calls write")]
 
 use super::super::{Call, GuestMemory, Sent, resolve};
 use std::collections::BTreeMap;
@@ -227,4 +228,46 @@ fn capability_sets_by_version() {
     };
     assert_eq!(ranges(0x1000)[1], 0x2000..0x200c);
     assert_eq!(ranges(0x1100)[1], 0x2000..0x2018);
+}
+
+/// Memory in which every address can be read, and holds a number that depends on nothing else.
+struct Noise;
+
+impl GuestMemory for Noise {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        for (i, byte) in (0..).zip(into) {
+            let mixed = address.wrapping_add(i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            *byte = (mixed >> 56) as u8;
+        }
+        true
+    }
+}
+
+#[test]
+fn no_arguments_cause_a_panic_or_an_empty_range() {
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        match state >> 61 {
+            0 => 0,
+            1 => u64::MAX - (state >> 40 & 0xff),
+            2 => state >> 50,
+            _ => state >> 20,
+        }
+    };
+    for nr in 0..480 {
+        for _ in 0..50 {
+            let args = std::array::from_fn(|_| next());
+            let Ok(call) = resolve(nr, args) else { continue };
+            let before = call.before(&Noise);
+            for result in [next() as i64, 3, 0, -4, -14, i64::MAX, i64::MIN] {
+                let ranges = call.writes(&before, result, &Noise);
+                let reads = call.reads(&Noise);
+                let sent = call.sent(result, &Noise).map_or(vec![], |sent| sent.ranges);
+                for range in ranges.iter().chain(&reads).chain(&sent) {
+                    assert!(range.start < range.end, "{} {args:x?}", call.name());
+                }
+            }
+        }
+    }
 }

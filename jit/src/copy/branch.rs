@@ -1,0 +1,172 @@
+//! Control flow: chaining, lookups, and returns that the processor predicts.
+//!
+//! # Calls and returns
+//! A guest call is a host call, so that the processor's return stack follows the guest's:
+//!
+//! ```text
+//!       call S                    pushes the host address H
+//!    H: rcx = target - G          a return to G arrives here
+//!       jrcxz over the next
+//!       jmp miss
+//!       rcx = rcx slot
+//!       mov [rsp-8], G            undoes what the return wrote
+//!       jmp translation of G
+//!    S: mov [rsp], G              the guest sees its own return address
+//!       jmp translation of the callee
+//! ```
+//!
+//! A guest `ret` looks the host address up by the low 16 bits of the return address, puts it on
+//! the stack, and executes `ret`. The check at H finds lookups that were wrong. The guest's stack
+//! holds the guest's values at all points where the guest can look.
+
+use super::desc::{Kind, Variant};
+use super::emit::{self, RCX};
+use super::faults::Fix;
+use super::tables::Use;
+use super::translate::{Place, memory_operand};
+use super::translator::Translator;
+use iced_x86::{Code as Opcode, Instruction, OpKind, Register};
+
+impl Translator {
+    /// Emits a jump to the block at `target`, by way of an exit until it is translated.
+    pub(super) fn chain(&mut self, target: u64, variant: Variant) {
+        if variant == Variant::Step {
+            self.leave_here(Kind::Stepped, target, true);
+            return;
+        }
+        self.linked(&[0xe9], target, variant);
+    }
+
+    /// Emits a conditional jump likewise.
+    pub(super) fn branch(&mut self, condition: u8, target: u64, variant: Variant) {
+        self.linked(&[0x0f, 0x80 | condition], target, variant);
+    }
+
+    fn linked(&mut self, opcode: &[u8], target: u64, variant: Variant) {
+        let variant = variant.next();
+        self.hot.align_field(opcode.len() as u64);
+        self.hot.put(opcode);
+        let field = self.hot.here();
+        let exit = self.cold.here();
+        self.cold.spill(emit::RCX_SLOT, RCX);
+        self.leave_cold(Kind::Link { field: field as u32, variant }, target);
+        self.links.push((field, exit));
+        let to = self.bodies.get(&(target, variant)).copied().unwrap_or(exit);
+        self.hot.rel32(to);
+    }
+
+    /// Emits `loop` and its like, which jump over the jump to the next instruction.
+    pub(super) fn short_branch(&mut self, place: Place, target: u64) {
+        let (&_, opcode) = place.bytes.split_last().expect("the displacement is the last byte");
+        self.hot.put(opcode);
+        let displacement = self.hot.here();
+        self.hot.put(&[0]);
+        self.chain(place.instruction.next_ip(), place.variant);
+        let distance = self.hot.here() - displacement - 1;
+        self.hot.set8(displacement, distance as u8);
+        self.chain(target, place.variant);
+    }
+
+    /// Emits an indirect jump.
+    pub(super) fn jump_indirect(&mut self, place: Place) {
+        self.load_target(place);
+        self.jump_to_target(place.variant);
+    }
+
+    /// Emits the lookup of the target, which rcx holds.
+    fn jump_to_target(&mut self, variant: Variant) {
+        let table = self.tables.address(Use::Jump, variant.next());
+        self.hot.hash_rcx();
+        self.hot.jump_through_table(table);
+    }
+
+    /// Emits the loading of an indirect branch's operand into rcx and the thread's target.
+    fn load_target(&mut self, place: Place) {
+        self.mark(place, Fix::None);
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        let instruction = place.instruction;
+        if instruction.op0_kind() == OpKind::Register {
+            self.hot.copy_to_rcx(instruction.op0_register().number() as u8);
+        } else if instruction.is_ip_rel_memory_operand() {
+            self.hot.load_constant(RCX, instruction.ip_rel_memory_address());
+            self.mark(place, Fix::Rcx);
+            let fs = instruction.segment_prefix() == Register::FS;
+            self.hot.put(if fs { &[0x64, 0x48, 0x8b, 0x09] } else { &[0x48, 0x8b, 0x09] });
+        } else {
+            let memory = memory_operand(instruction);
+            let load = Instruction::with2(Opcode::Mov_r64_rm64, Register::RCX, memory)
+                .expect("the operands fit the instruction");
+            assert!(self.encode(&load), "an operand that was decoded can be encoded");
+        }
+        self.mark(place, Fix::Rcx);
+        self.hot.spill(emit::TARGET, RCX);
+    }
+
+    /// Emits a call, to where the thread's target says if `target` is `None`.
+    pub(super) fn call(&mut self, place: Place, target: Option<u64>) {
+        let variant = place.variant.next();
+        let site = (place.instruction.ip(), variant);
+        if let Some(&code) = self.call_sites.get(&site) {
+            self.hot.jmp(code);
+            return;
+        }
+        self.call_sites.insert(site, self.hot.here());
+        match target {
+            Some(_) => self.mark(place, Fix::None),
+            None => self.load_target(place),
+        }
+        self.hot.call(0);
+        let returned = self.hot.here();
+        let return_address = place.instruction.next_ip();
+        self.return_entry(return_address, variant);
+        self.chain(return_address, variant);
+        let stub = self.hot.here();
+        self.hot.set32(returned - 4, emit::displacement(returned - 4, stub));
+        self.hot.store_on_stack(0, return_address);
+        match target {
+            Some(target) => self.chain(target, variant),
+            None => self.jump_to_target(variant),
+        }
+        self.return_entries.insert((return_address, variant), returned);
+        self.pending_returns.push((return_address, variant, returned));
+    }
+
+    /// Emits a return that pops `extra` bytes more.
+    pub(super) fn ret(&mut self, place: Place, extra: u16) {
+        let variant = place.variant.next();
+        let popped = 8 + i32::from(extra);
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        if variant == Variant::Opaque {
+            self.leave_if_watched(popped);
+        }
+        self.mark(place, if variant == Variant::Opaque { Fix::Rcx } else { Fix::None });
+        self.hot.load_return_address();
+        self.hot.spill(emit::TARGET, RCX);
+        if extra != 0 {
+            // The processor's return stack loses its place here; such returns are rare.
+            self.hot.pop_bytes(popped);
+            self.jump_to_target(variant);
+            return;
+        }
+        self.hot.low_half_of_ecx();
+        self.hot.load_from_table(self.tables.address(Use::Return, variant));
+        self.hot.store_rcx_on_stack(0);
+        self.hot.ret();
+    }
+
+    /// Emits the exit for a return of the watched function.
+    fn leave_if_watched(&mut self, popped: i32) {
+        const SHORT_JUMP: u8 = 2;
+        const JUMP: u8 = 5;
+        self.hot.reload(RCX, emit::MINUS_WATCHED);
+        self.hot.add_rsp_to_rcx();
+        self.hot.skip_if_rcx_zero(SHORT_JUMP);
+        self.hot.put(&[0xeb, JUMP]);
+        let exit = self.cold.here();
+        self.hot.jmp(exit);
+        self.cold.load_return_address();
+        self.cold.spill(emit::TARGET, RCX);
+        self.cold.pop_bytes(popped);
+        self.leave_cold(Kind::Return, 0);
+    }
+}

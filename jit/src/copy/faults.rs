@@ -1,0 +1,99 @@
+//! From places in translated code back to guest instructions.
+
+use super::state::ThreadState;
+use refrain_vm::Context;
+
+/// What else must be undone when an instruction faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fix {
+    /// Nothing.
+    None,
+    /// rcx is in its slot.
+    Rcx,
+    /// This register is in the scratch slot.
+    Scratch(u8),
+}
+
+/// From here on (up to the next mark) code belongs to this guest instruction.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// Offset in the translated block.
+    host: u16,
+    /// Offset in the guest's block.
+    guest: u16,
+    /// Instructions before it in the block.
+    done: u8,
+    fix: Fix,
+}
+
+/// One translated block.
+#[derive(Clone, Debug)]
+struct Block {
+    start: u64,
+    end: u64,
+    pc: u64,
+    /// Instructions that the block counts when it is entered.
+    counted: u8,
+    /// Its marks begin here.
+    first_mark: u32,
+}
+
+/// The map of all blocks, in ascending order of host addresses.
+#[derive(Default)]
+pub(super) struct FaultMap {
+    blocks: Vec<Block>,
+    marks: Vec<Mark>,
+}
+
+impl FaultMap {
+    /// A block begins at the host address `start`.
+    pub(super) fn begin(&mut self, start: u64, pc: u64) {
+        let first_mark = self.marks.len() as u32;
+        self.blocks.push(Block { start, end: start, pc, counted: 0, first_mark });
+    }
+
+    /// Code at `host` belongs to the instruction at `guest`, before which `done` are complete.
+    pub(super) fn mark(&mut self, host: u64, guest: u64, done: usize, fix: Fix) {
+        let block = self.blocks.last().expect("a block was begun");
+        self.marks.push(Mark {
+            host: (host - block.start) as u16,
+            guest: (guest - block.pc) as u16,
+            done: done as u8,
+            fix,
+        });
+    }
+
+    /// The block ends.
+    pub(super) fn end(&mut self, end: u64, counted: usize) {
+        let block = self.blocks.last_mut().expect("a block was begun");
+        block.end = end;
+        block.counted = counted as u8;
+    }
+
+    /// Makes the state that was saved at a fault at `host` that of the guest before the
+    /// faulting instruction. `false` if `host` is in no block.
+    pub(super) fn restore(&self, host: u64, state: &mut ThreadState, context: &mut Context) -> bool {
+        let index = self.blocks.partition_point(|block| block.start <= host);
+        let Some(block) = index.checked_sub(1).map(|index| &self.blocks[index]) else {
+            return false;
+        };
+        let next = self.blocks.get(index).map_or(self.marks.len(), |b| b.first_mark as usize);
+        let marks = &self.marks[block.first_mark as usize..next];
+        let offset = host - block.start;
+        let mark = marks.partition_point(|mark| u64::from(mark.host) <= offset);
+        let Some(mark) = mark.checked_sub(1).map(|index| marks[index]) else {
+            return false;
+        };
+        if host >= block.end {
+            return false;
+        }
+        match mark.fix {
+            Fix::None => {}
+            Fix::Rcx => context.gpr[1] = state.rcx,
+            Fix::Scratch(register) => context.gpr[usize::from(register)] = state.scratch,
+        }
+        context.rip = block.pc + u64::from(mark.guest);
+        state.retired = state.retired.wrapping_sub(u64::from(block.counted - mark.done));
+        true
+    }
+}

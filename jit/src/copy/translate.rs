@@ -1,0 +1,298 @@
+//! Making a block: copying instructions, and what ends it.
+
+use super::classify::{Action, classify};
+use super::desc::{Kind, Operand, Variant};
+use super::emit::{self, RCX};
+use super::faults::Fix;
+use super::ordered::Window;
+use super::translator::{Failure, Translator};
+use crate::memory::read_guest;
+use iced_x86::{
+    Code as Opcode, ConstantOffsets, Decoder, DecoderError, DecoderOptions, Instruction,
+    InstructionInfoFactory, MemoryOperand, Mnemonic, Register,
+};
+use refrain_vm::Fault;
+
+/// Instructions in a block at most.
+const MAX_BLOCK: usize = 64;
+/// Guest code that is looked at for one block: the block and what the ordering looks ahead at.
+const WINDOW: usize = 1024;
+/// Bytes of the longest instruction.
+const MAX_INSTRUCTION: u64 = 15;
+const PAGE_SHIFT: u32 = refrain_vm::layout::PAGE.trailing_zeros();
+
+/// An instruction and its place in the block.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) instruction: &'a Instruction,
+    pub(super) bytes: &'a [u8],
+    pub(super) offsets: ConstantOffsets,
+    /// Instructions of the block before it.
+    pub(super) index: usize,
+    pub(super) variant: Variant,
+}
+
+impl Translator {
+    /// Emits the block at `pc` and returns its address.
+    pub(super) fn translate(&mut self, pc: u64, variant: Variant) -> Result<u64, Failure> {
+        let mut buffer = [0; WINDOW];
+        let readable = read_guest(pc, &mut buffer);
+        let code = &buffer[..readable];
+        let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
+        let mut window = Window::new(code, pc);
+        let mut instruction = Instruction::default();
+        let body = self.hot.here();
+        self.faults.begin(body, pc);
+        self.bodies.insert((pc, variant), body);
+        if variant == Variant::Observed && self.hooks.contains(&pc) {
+            self.leave_here(Kind::Hook, pc, true);
+            self.finish(pc, pc, 0);
+            return Ok(body);
+        }
+        let counter = self.count_placeholder();
+        let mut index = 0;
+        loop {
+            let at = decoder.ip();
+            if index > 0 && self.must_split(at, index, pc + readable as u64, variant) {
+                self.chain(at, variant);
+                break;
+            }
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                if index > 0 {
+                    self.chain(at, variant);
+                } else if decoder.last_error() == DecoderError::NoMoreBytes {
+                    self.bodies.remove(&(pc, variant));
+                    let address = pc + readable as u64;
+                    return Err(Failure::Fault(Fault { signal: libc::SIGSEGV, address }));
+                } else {
+                    self.leave_here(Kind::Trap(libc::SIGILL), pc, true);
+                }
+                break;
+            }
+            let place = Place {
+                instruction: &instruction,
+                bytes: &code[(at - pc) as usize..(decoder.ip() - pc) as usize],
+                offsets: decoder.get_constant_offsets(&instruction),
+                index,
+                variant,
+            };
+            if variant.observed()
+                && self.config.order_atomics
+                && let Some(operand) = window.ordered(index, &instruction)
+            {
+                self.leave_ordered(&instruction, operand);
+                self.keep_block(pc, decoder.ip(), code, variant);
+                self.finish(pc, decoder.ip(), index);
+                self.set_count(counter, index);
+                return Ok(body);
+            }
+            index += 1;
+            if self.instruction(place) {
+                break;
+            }
+        }
+        let end = instruction.next_ip().max(pc + 1).min(pc + readable as u64);
+        let end = if instruction.is_invalid() { decoder_end(pc, &instruction) } else { end };
+        self.keep_block(pc, end, code, variant);
+        self.finish(pc, end, index);
+        self.set_count(counter, index);
+        Ok(body)
+    }
+
+    /// Whether a block must not run on to the instruction at `at`.
+    fn must_split(&self, at: u64, index: usize, readable_end: u64, variant: Variant) -> bool {
+        variant == Variant::Step
+            || index >= MAX_BLOCK
+            || at >= readable_end
+            || index > 8 && at + MAX_INSTRUCTION > readable_end
+            || variant.observed() && self.hooks.contains(&at)
+    }
+
+    fn keep_block(&mut self, pc: u64, end: u64, code: &[u8], variant: Variant) {
+        if self.config.keep_blocks && variant.observed() && end > pc {
+            self.keep(pc, &code[..(end - pc) as usize]);
+        }
+    }
+
+    /// Completes the bookkeeping of a block that covers `pc..end`.
+    fn finish(&mut self, pc: u64, end: u64, counted: usize) {
+        self.faults.end(self.hot.here(), counted);
+        for page in pc >> PAGE_SHIFT..=(end.max(pc + 1) - 1) >> PAGE_SHIFT {
+            self.pages.insert(page);
+        }
+    }
+
+    /// Emits the counting of the block's instructions, if it is asked for; the number is filled
+    /// in by [`Translator::set_count`].
+    fn count_placeholder(&mut self) -> Option<u64> {
+        self.config.count.then(|| {
+            self.hot.spill(emit::RCX_SLOT, RCX);
+            self.hot.reload(RCX, emit::RETIRED);
+            self.hot.add_to_rcx(0);
+            let field = self.hot.here() - 4;
+            self.hot.spill(emit::RETIRED, RCX);
+            self.hot.reload(RCX, emit::RCX_SLOT);
+            field
+        })
+    }
+
+    fn set_count(&mut self, field: Option<u64>, count: usize) {
+        if let Some(field) = field {
+            self.hot.set32(field, count as u32);
+        }
+    }
+
+    /// Emits one instruction; `true` if it ends the block.
+    fn instruction(&mut self, place: Place) -> bool {
+        let instruction = place.instruction;
+        let next = instruction.next_ip();
+        let action = classify(instruction);
+        if place.variant == Variant::Step && action != Action::Copy {
+            // Only ordered instructions are stepped over, and those are copied.
+            self.leave_here(Kind::Trap(libc::SIGILL), instruction.ip(), true);
+            return true;
+        }
+        match action {
+            Action::Copy => return self.copy(place),
+            Action::Jump(target) => self.chain(target, place.variant),
+            Action::Branch(condition, target) => {
+                self.branch(condition, target, place.variant);
+                self.chain(next, place.variant);
+            }
+            Action::ShortBranch(target) => self.short_branch(place, target),
+            Action::JumpIndirect => self.jump_indirect(place),
+            Action::Call(target) => self.call(place, Some(target)),
+            Action::CallIndirect => self.call(place, None),
+            Action::Return(extra) => self.ret(place, extra),
+            Action::AbortTransaction(target) => {
+                self.hot.load_constant(0, 0);
+                self.chain(target, place.variant);
+            }
+            Action::LeaveAfter(kind) => self.leave_here(kind, next, true),
+            Action::LeaveBefore(kind) => self.leave_here(kind, instruction.ip(), true),
+            Action::Unsupported => self.leave_unsupported(instruction),
+        }
+        true
+    }
+
+    fn leave_unsupported(&mut self, instruction: &Instruction) {
+        let name = self.name(instruction.mnemonic());
+        self.leave_here(Kind::Unsupported(name), instruction.ip(), true);
+    }
+
+    /// Notes that code from here on belongs to the instruction.
+    pub(super) fn mark(&mut self, place: Place, fix: Fix) {
+        self.faults.mark(self.hot.here(), place.instruction.ip(), place.index, fix);
+    }
+
+    /// Emits an instruction that is no branch; `true` if that ends the block after all.
+    fn copy(&mut self, place: Place) -> bool {
+        self.mark(place, Fix::None);
+        if !place.instruction.is_ip_rel_memory_operand() {
+            self.hot.put(place.bytes);
+            return false;
+        }
+        if place.instruction.memory_base() == Register::EIP {
+            self.leave_unsupported(place.instruction);
+            return true;
+        }
+        let target = place.instruction.ip_rel_memory_address();
+        let end = self.hot.here() + place.bytes.len() as u64;
+        if let Ok(displacement) = i32::try_from(target.wrapping_sub(end) as i64) {
+            let start = self.hot.here();
+            self.hot.put(place.bytes);
+            let field = start + place.offsets.displacement_offset() as u64;
+            self.hot.set32(field, displacement as u32);
+            return false;
+        }
+        if !self.copy_far(place, target) {
+            self.leave_unsupported(place.instruction);
+            return true;
+        }
+        false
+    }
+
+    /// Emits an instruction whose RIP-relative operand is out of reach, with a register instead.
+    fn copy_far(&mut self, place: Place, target: u64) -> bool {
+        let mut instruction = *place.instruction;
+        if instruction.mnemonic() == Mnemonic::Lea && instruction.op0_register().size() == 8 {
+            self.hot.load_constant(instruction.op0_register().number() as u8, target);
+            return true;
+        }
+        let Some(scratch) = unused_register(&instruction) else {
+            return false;
+        };
+        let number = scratch.number() as u8;
+        instruction.set_memory_base(scratch);
+        instruction.set_memory_displacement64(0);
+        instruction.set_memory_displ_size(0);
+        self.hot.spill(emit::SCRATCH, number);
+        self.hot.load_constant(number, target);
+        self.mark(place, Fix::Scratch(number));
+        let done = self.encode(&instruction);
+        self.hot.reload(number, emit::SCRATCH);
+        done
+    }
+
+    /// Emits an instruction in iced's form.
+    pub(super) fn encode(&mut self, instruction: &Instruction) -> bool {
+        let done = self.encoder.encode(instruction, self.hot.here()).is_ok();
+        let mut bytes = self.encoder.take_buffer();
+        if done {
+            self.hot.put(&bytes);
+        }
+        bytes.clear();
+        self.encoder.set_buffer(bytes);
+        done
+    }
+
+    /// Emits the exit before an ordered instruction.
+    fn leave_ordered(&mut self, instruction: &Instruction, operand: Operand) {
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        let base = instruction.memory_base();
+        if base == Register::None && instruction.memory_index() == Register::None
+            || instruction.is_ip_rel_memory_operand()
+        {
+            self.hot.load_constant(RCX, instruction.memory_displacement64());
+        } else {
+            let mut memory = memory_operand(instruction);
+            memory.segment_prefix = Register::None;
+            let lea = Instruction::with2(Opcode::Lea_r64_m, Register::RCX, memory)
+                .expect("the operands fit the instruction");
+            assert!(self.encode(&lea), "an operand that was decoded can be encoded");
+        }
+        self.hot.spill(emit::OPERAND, RCX);
+        self.leave_here(Kind::Ordered(operand), instruction.ip(), false);
+    }
+}
+
+/// End of the code before an instruction that is invalid.
+fn decoder_end(pc: u64, invalid: &Instruction) -> u64 {
+    invalid.ip().max(pc)
+}
+
+/// The memory operand of an instruction, for another one.
+pub(super) fn memory_operand(instruction: &Instruction) -> MemoryOperand {
+    MemoryOperand::new(
+        instruction.memory_base(),
+        instruction.memory_index(),
+        instruction.memory_index_scale(),
+        instruction.memory_displacement64() as i64,
+        instruction.memory_displ_size(),
+        false,
+        instruction.segment_prefix(),
+    )
+}
+
+/// A general register that the instruction neither reads nor writes. The first ones can be
+/// combined with any other register, `ah` to `bh` included.
+fn unused_register(instruction: &Instruction) -> Option<Register> {
+    use Register::*;
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(instruction).used_registers();
+    let is_used = |register| used.iter().any(|u| u.register().full_register() == register);
+    [RSI, RDI, RBP, RBX, RDX, RAX, RCX, R8, R9, R10]
+        .into_iter()
+        .find(|&register| !is_used(register))
+}

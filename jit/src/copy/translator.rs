@@ -1,0 +1,375 @@
+//! The translator: everything about translated code that its lock protects.
+//!
+//! # Memory
+//! Blocks and entry stubs are allocated upwards from the start of the code memory, exits that
+//! are seldom taken downwards from its end, in chunks. Nothing is freed piecemeal: [`flush`]
+//! forgets every block at once, and [`reclaim`] starts again at the beginning.
+//!
+//! [`flush`]: Translator::flush
+//! [`reclaim`]: Translator::reclaim
+
+use super::desc::{Arena, Desc, Kind, Variant};
+use super::emit::{self, Code};
+use super::faults::FaultMap;
+use super::state;
+use super::tables::{Tables, Use, code_range};
+use crate::memory::CodeMemory;
+use iced_x86::Encoder;
+use refrain_trace::CodeBlock;
+use refrain_vm::{EngineConfig, EngineError, Fault};
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Room that one translation may need in each direction.
+const MARGIN: u64 = 16 << 10;
+/// Rare exits are allocated in chunks of this size.
+const CHUNK: u64 = 64 << 10;
+
+/// Why there is no translation.
+pub(super) enum Failure {
+    /// The code cannot be read.
+    Fault(Fault),
+    /// The code memory is full.
+    Full,
+}
+
+/// A hash for guest addresses.
+#[derive(Default)]
+pub(super) struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+    fn write_u8(&mut self, value: u8) {
+        self.write_u64(value.into());
+    }
+    fn write_isize(&mut self, value: isize) {
+        self.write_u64(value as u64);
+    }
+}
+
+/// A map from guest addresses.
+pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<AddressHasher>>;
+/// A set of guest addresses.
+pub(super) type Set<K> = HashSet<K, BuildHasherDefault<AddressHasher>>;
+
+/// See the module's documentation.
+pub(super) struct Translator {
+    pub(super) config: EngineConfig,
+    pub(super) tables: Arc<Tables>,
+    memory: CodeMemory,
+    arena: Arena,
+    /// The block or stub under construction.
+    pub(super) hot: Code,
+    /// Its rare exits.
+    pub(super) cold: Code,
+    hot_next: u64,
+    cold_next: u64,
+    cold_end: u64,
+    cold_chunk: u64,
+    /// The way out of translated code.
+    leave: u64,
+    /// Miss exits of the tables.
+    misses: Map<(u8, Variant), u64>,
+    /// Bodies of blocks.
+    pub(super) bodies: Map<(u64, Variant), u64>,
+    /// Entries for indirect jumps.
+    jump_entries: Map<(u64, Variant), u64>,
+    /// Entries for returns.
+    pub(super) return_entries: Map<(u64, Variant), u64>,
+    /// Where the translation of a call instruction begins: each has one, because the return
+    /// table has room for one return address of the host's.
+    pub(super) call_sites: Map<(u64, Variant), u64>,
+    /// Entries of the return table to be set once the code is in place.
+    pub(super) pending_returns: Vec<(u64, Variant, u64)>,
+    /// Every patchable field, and what it leads to when it is not linked.
+    pub(super) links: Vec<(u64, u64)>,
+    pub(super) faults: FaultMap,
+    pub(super) hooks: Set<u64>,
+    /// Pages that hold guest code of some block.
+    pub(super) pages: Set<u64>,
+    kept: Vec<CodeBlock>,
+    kept_before: Set<(u64, u64)>,
+    names: Vec<&'static str>,
+    pub(super) encoder: Encoder,
+    /// Counts flushes: blocks of another generation are not linked to.
+    pub(super) generation: u64,
+}
+
+impl Translator {
+    /// A translator for the code memory behind `tables`.
+    pub(super) fn new(
+        config: EngineConfig,
+        tables: Arc<Tables>,
+    ) -> Result<Translator, EngineError> {
+        let memory = tables.memory().code(code_range(tables.memory()))?;
+        let mut translator = Translator {
+            config,
+            tables,
+            memory,
+            arena: Arena::default(),
+            hot: Code::default(),
+            cold: Code::default(),
+            hot_next: 0,
+            cold_next: 0,
+            cold_end: 0,
+            cold_chunk: 0,
+            leave: 0,
+            misses: Map::default(),
+            bodies: Map::default(),
+            jump_entries: Map::default(),
+            return_entries: Map::default(),
+            call_sites: Map::default(),
+            pending_returns: Vec::new(),
+            links: Vec::new(),
+            faults: FaultMap::default(),
+            hooks: Set::default(),
+            pages: Set::default(),
+            kept: Vec::new(),
+            kept_before: Set::default(),
+            names: Vec::new(),
+            encoder: Encoder::new(64),
+            generation: 0,
+        };
+        translator.reclaim();
+        Ok(translator)
+    }
+
+    /// Where translated code lies.
+    pub(super) fn code(&self) -> Range<u64> {
+        self.memory.range()
+    }
+
+    /// The body of the block at `pc`, translated now if need be.
+    pub(super) fn body(&mut self, pc: u64, variant: Variant) -> Result<u64, Failure> {
+        if let Some(&body) = self.bodies.get(&(pc, variant)) {
+            return Ok(body);
+        }
+        self.begin()?;
+        let body = self.translate(pc, variant)?;
+        self.commit();
+        Ok(body)
+    }
+
+    /// Lets the patchable field of an exit lead to the block at `pc`.
+    pub(super) fn link(&self, field: u64, body: u64) {
+        self.memory.patch(field, emit::displacement(field, body));
+    }
+
+    /// Makes the jump table of `variant` lead `pc` to its block.
+    pub(super) fn enter_jump(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
+        let body = self.body(pc, variant)?;
+        let entry = match self.jump_entries.get(&(pc, variant)) {
+            Some(&entry) => entry,
+            None => {
+                self.begin()?;
+                let entry = self.hot.here();
+                self.check_target(pc, self.misses[&(Use::Jump as u8, variant)]);
+                self.hot.reload(emit::RCX, emit::RCX_SLOT);
+                self.hot.jmp(body);
+                self.commit();
+                self.jump_entries.insert((pc, variant), entry);
+                entry
+            }
+        };
+        self.tables.set(Use::Jump, variant, pc, entry);
+        Ok(())
+    }
+
+    /// Makes the return table of `variant` lead `pc` to its block. For return addresses that
+    /// translated calls have pushed, the entry is there already.
+    pub(super) fn enter_return(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
+        let entry = match self.return_entries.get(&(pc, variant)) {
+            Some(&entry) => entry,
+            None => {
+                let body = self.body(pc, variant)?;
+                self.begin()?;
+                let entry = self.hot.here();
+                self.return_entry(pc, variant);
+                self.hot.jmp(body);
+                self.commit();
+                self.return_entries.insert((pc, variant), entry);
+                entry
+            }
+        };
+        self.tables.set(Use::Return, variant, pc, entry);
+        Ok(())
+    }
+
+    /// Emits what a return to `pc` comes to: the check of the address, rcx put back, and the
+    /// guest's return address written again to where the host's was.
+    pub(super) fn return_entry(&mut self, pc: u64, variant: Variant) {
+        self.check_target(pc, self.misses[&(Use::Return as u8, variant)]);
+        self.hot.reload(emit::RCX, emit::RCX_SLOT);
+        self.hot.store_on_stack(-8, pc);
+    }
+
+    /// Emits a comparison of the thread's target with `pc`, and a jump to `miss` if they differ.
+    /// rcx is clobbered; the guest's is in its slot.
+    fn check_target(&mut self, pc: u64, miss: u64) {
+        const JUMP: u8 = 5;
+        let hot = &mut self.hot;
+        if let Ok(negated) = i32::try_from(-(pc as i128)) {
+            hot.reload(emit::RCX, emit::TARGET);
+            hot.add_to_rcx(negated);
+        } else {
+            hot.spill(emit::SCRATCH, emit::RDX);
+            hot.load_constant(emit::RDX, pc.wrapping_neg());
+            hot.reload(emit::RCX, emit::TARGET);
+            hot.add_rdx_to_rcx();
+            hot.reload(emit::RDX, emit::SCRATCH);
+        }
+        hot.skip_if_rcx_zero(JUMP);
+        hot.jmp(miss);
+    }
+
+    /// Emits an exit at the current place of `code`: rcx is in its slot already.
+    fn leave(code: &mut Code, arena: &mut Arena, leave: u64, desc: Desc) {
+        let address = arena.keep(desc);
+        code.load_constant(emit::RCX, address);
+        code.jmp(leave);
+    }
+
+    /// Emits an exit in line.
+    pub(super) fn leave_here(&mut self, kind: Kind, pc: u64, spill: bool) {
+        if spill {
+            self.hot.spill(emit::RCX_SLOT, emit::RCX);
+        }
+        Self::leave(&mut self.hot, &mut self.arena, self.leave, Desc { kind, pc });
+    }
+
+    /// Emits the end of an exit among the rare ones, where rcx is in its slot already.
+    pub(super) fn leave_cold(&mut self, kind: Kind, pc: u64) {
+        Self::leave(&mut self.cold, &mut self.arena, self.leave, Desc { kind, pc });
+    }
+
+    /// The number of an instruction's name.
+    pub(super) fn name(&mut self, mnemonic: iced_x86::Mnemonic) -> u32 {
+        let name = format!("{mnemonic:?}").to_lowercase();
+        let known = self.names.iter().position(|&other| other == name);
+        known.unwrap_or_else(|| {
+            // One string per mnemonic of the instruction set at most.
+            self.names.push(Box::leak(name.into_boxed_str()));
+            self.names.len() - 1
+        }) as u32
+    }
+
+    /// The name that [`Translator::name`] numbered.
+    pub(super) fn named(&self, index: u32) -> &'static str {
+        self.names[index as usize]
+    }
+
+    /// Remembers a block's code.
+    pub(super) fn keep(&mut self, pc: u64, code: &[u8]) {
+        let hash = code.iter().fold(AddressHasher::default(), |mut hasher, &byte| {
+            hasher.write_u64(byte.into());
+            hasher
+        });
+        if self.kept_before.insert((pc, hash.finish())) {
+            self.kept.push(CodeBlock { pc, code: code.to_vec() });
+        }
+    }
+
+    /// What was remembered since the last call.
+    pub(super) fn take_kept(&mut self) -> Vec<CodeBlock> {
+        std::mem::take(&mut self.kept)
+    }
+
+    /// Gets ready for emitting.
+    fn begin(&mut self) -> Result<(), Failure> {
+        if self.cold_next + MARGIN > self.cold_end {
+            self.cold_chunk -= CHUNK;
+            self.cold_next = self.cold_chunk;
+            self.cold_end = self.cold_chunk + CHUNK;
+        }
+        if self.hot_next + MARGIN > self.cold_chunk {
+            return Err(Failure::Full);
+        }
+        self.hot.reset(self.hot_next.next_multiple_of(16));
+        self.cold.reset(self.cold_next);
+        self.pending_returns.clear();
+        Ok(())
+    }
+
+    /// Puts what was emitted in its place, and only then tells the tables.
+    fn commit(&mut self) {
+        self.memory.write(self.hot.base(), self.hot.bytes());
+        self.memory.write(self.cold.base(), self.cold.bytes());
+        self.hot_next = self.hot.here();
+        self.cold_next = self.cold.here();
+        for (pc, variant, entry) in self.pending_returns.drain(..) {
+            self.tables.set(Use::Return, variant, pc, entry);
+        }
+    }
+
+    /// Forgets every block. Threads that execute old code leave it at the end of a block; its
+    /// memory stays as it is.
+    pub(super) fn flush(&mut self) {
+        self.generation += 1;
+        for (which, variant) in uses() {
+            self.tables.reset(which, variant, self.misses[&(which as u8, variant)]);
+        }
+        for (field, unlinked) in std::mem::take(&mut self.links) {
+            self.link(field, unlinked);
+        }
+        self.bodies.clear();
+        self.jump_entries.clear();
+        self.return_entries.clear();
+        self.call_sites.clear();
+        self.pages.clear();
+    }
+
+    /// Starts again with empty code memory. The caller guarantees that no thread executes
+    /// translated code or still looks at an exit of it.
+    pub(super) fn reclaim(&mut self) {
+        let code = self.memory.range();
+        self.faults = FaultMap::default();
+        self.arena = Arena::default();
+        self.hot_next = code.start;
+        self.cold_chunk = code.end;
+        self.cold_next = code.end;
+        self.cold_end = code.end;
+        self.hot.reset(code.start);
+        self.cold.reset(code.end);
+        self.leave = code.start;
+        // jmp [rip + 0], and the address behind it.
+        self.hot.put(&[0xff, 0x25, 0, 0, 0, 0]);
+        self.hot.put(&(state::leave as *const () as u64).to_le_bytes());
+        for (which, variant) in uses() {
+            let entry = self.hot.here();
+            let kind = match which {
+                Use::Jump => Kind::JumpMiss(variant),
+                Use::Return => {
+                    self.hot.reload(emit::RCX, emit::TARGET);
+                    self.hot.store_rcx_on_stack(-8);
+                    Kind::ReturnMiss(variant)
+                }
+            };
+            self.leave_here(kind, 0, false);
+            self.misses.insert((which as u8, variant), entry);
+        }
+        self.commit();
+        self.flush();
+    }
+}
+
+/// The tables that are used. Returns of resumed code are those of observed code, and a single
+/// step never returns.
+fn uses() -> impl Iterator<Item = (Use, Variant)> {
+    let jumps = [Variant::Observed, Variant::Opaque, Variant::Resumed, Variant::Step];
+    let returns = [Variant::Observed, Variant::Opaque];
+    let jumps = jumps.into_iter().map(|variant| (Use::Jump, variant));
+    jumps.chain(returns.into_iter().map(|variant| (Use::Return, variant)))
+}

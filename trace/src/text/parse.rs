@@ -1,0 +1,203 @@
+//! Parsing the text form.
+
+use super::lex::{self, Result, hex, id, list, number, shortened, signed, string};
+use super::parse_event::EventParser;
+use crate::container::{MAX_MODULES, MAX_THREADS};
+use crate::{BlobId, CodeBlock, Ending, Error, Footer, Mapping, Module, OwnedTrace};
+
+/// Parses a trace. Errors name the line.
+pub fn parse(text: &str) -> crate::Result<OwnedTrace> {
+    let mut parser = Parser::default();
+    for (n, line) in text.lines().enumerate() {
+        parser.line(line).map_err(|message| Error::Text { line: n + 1, message })?;
+    }
+    Ok(parser.finish())
+}
+
+#[derive(Default)]
+struct Parser {
+    trace: OwnedTrace,
+    events: EventParser,
+    /// The footer stands without `events=`.
+    count_events: bool,
+}
+
+impl Parser {
+    fn line(&mut self, line: &str) -> Result<()> {
+        let words = lex::words(line)?;
+        let Some((&first, rest)) = words.split_first() else { return Ok(()) };
+        let header = &mut self.trace.header;
+        match first {
+            "argv" => header.argv = rest.iter().map(|w| string(w)).collect::<Result<_>>()?,
+            "program" => header.program = string(single(rest)?)?,
+            "cwd" => header.cwd = string(single(rest)?)?,
+            "recorder" => header.recorder = string(single(rest)?)?,
+            "machine" | "clock" | "entry" => self.header_fields(rest)?,
+            "map" => self.mapping(rest)?,
+            "module" => self.module(rest)?,
+            "end" => self.footer(rest)?,
+            _ if first.starts_with("blob") => self.blob(first, rest)?,
+            _ if first.starts_with("blk") => self.block(first, rest)?,
+            _ if first.starts_with('t') => self.event(first, rest)?,
+            _ => return Err(format!("unknown statement {:?}", shortened(first))),
+        }
+        Ok(())
+    }
+
+    fn header_fields(&mut self, words: &[&str]) -> Result<()> {
+        let header = &mut self.trace.header;
+        for word in words {
+            let (name, value) = field(word)?;
+            match name {
+                "cpu" => header.machine.cpu = string(value)?,
+                "cores" => header.machine.cores = number(value)?,
+                "kernel" => header.machine.kernel = string(value)?,
+                "hz" => header.tsc_hz = number(value)?,
+                "start" => header.tsc_start = number(value)?,
+                "unix_ns" => header.started_unix_ns = number(value)?,
+                "rip" => header.entry.rip = number(value)?,
+                "rsp" => header.entry.rsp = number(value)?,
+                "brk" => header.entry.brk = number(value)?,
+                _ => return Err(unknown(name)),
+            }
+        }
+        Ok(())
+    }
+
+    fn mapping(&mut self, words: &[&str]) -> Result<()> {
+        let (address, rest) = words.split_first().ok_or("a mapping needs an address")?;
+        let mut mapping = Mapping { address: number(address)?, ..Mapping::default() };
+        for word in rest {
+            let (name, value) = field(word)?;
+            match name {
+                "len" => mapping.len = number(value)?,
+                "prot" => mapping.prot = number(value)?,
+                "content" => mapping.content = Some(BlobId(id(value, "blob")?)),
+                _ => return Err(unknown(name)),
+            }
+        }
+        self.trace.header.mappings.push(mapping);
+        Ok(())
+    }
+
+    fn module(&mut self, words: &[&str]) -> Result<()> {
+        if self.trace.modules.len() == MAX_MODULES {
+            return Err(format!("more than {MAX_MODULES} modules"));
+        }
+        let (path, rest) = words.split_first().ok_or("a module needs a path")?;
+        let mut module = Module { path: string(path)?, ..Module::default() };
+        for word in rest {
+            let (name, value) = field(word)?;
+            match name {
+                "build_id" => module.build_id = Some(string(value)?),
+                "bias" => module.bias = number(value)?,
+                "start" => module.start = number(value)?,
+                "end" => module.end = number(value)?,
+                "hook" => {
+                    let (address, name) = pair(value)?;
+                    module.hooks.push((number(address)?, string(name)?));
+                }
+                _ => return Err(unknown(name)),
+            }
+        }
+        self.trace.modules.push(module);
+        Ok(())
+    }
+
+    fn blob(&mut self, name: &str, words: &[&str]) -> Result<()> {
+        let bytes = self.trace.blobs.entry(BlobId(id(name, "blob")?)).or_default();
+        for word in words {
+            bytes.append(&mut hex(word)?);
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, name: &str, words: &[&str]) -> Result<()> {
+        let next = self.trace.blocks.len();
+        if id::<usize>(name, "blk")? != next {
+            return Err(format!("{} out of order, blk{next} comes next", shortened(name)));
+        }
+        let (pc, code) = words.split_first().ok_or("a block needs an address")?;
+        let code = if code.is_empty() { Vec::new() } else { hex(single(code)?)? };
+        self.trace.blocks.push(CodeBlock { pc: number(pc)?, code });
+        Ok(())
+    }
+
+    fn event(&mut self, thread: &str, words: &[&str]) -> Result<()> {
+        let thread: u32 = id(thread, "t")?;
+        if thread >= MAX_THREADS {
+            return Err(format!("t{thread} is over the limit of {MAX_THREADS} threads"));
+        }
+        let index = thread as usize;
+        if self.trace.threads.len() <= index {
+            self.trace.threads.resize(index + 1, Vec::new());
+        }
+        let events = &mut self.trace.threads[index];
+        let event = self.events.parse(crate::ThreadId(thread), events, words)?;
+        events.push(event);
+        Ok(())
+    }
+
+    fn footer(&mut self, words: &[&str]) -> Result<()> {
+        if self.trace.footer.is_some() {
+            return Err("the trace has ended already".into());
+        }
+        let mut ending = None;
+        let mut footer = Footer {
+            ending: Ending::Exited(0),
+            tsc_end: 0,
+            events: Vec::new(),
+            cpu_ns: 0,
+            output_bytes: 0,
+        };
+        self.count_events = true;
+        for word in words {
+            let (name, value) = field(word)?;
+            match name {
+                "exited" => ending = Some(Ending::Exited(signed(value)?)),
+                "signaled" => ending = Some(Ending::Signaled(signed(value)?)),
+                "stopped" => ending = Some(Ending::Stopped(signed(value)?)),
+                "tsc" => footer.tsc_end = number(value)?,
+                "cpu_ns" => footer.cpu_ns = number(value)?,
+                "output" => footer.output_bytes = number(value)?,
+                "events" => {
+                    footer.events = list(value)?;
+                    self.count_events = false;
+                }
+                _ => return Err(unknown(name)),
+            }
+        }
+        footer.ending = ending.ok_or("how did it end? exited=, signaled= or stopped=")?;
+        self.trace.footer = Some(footer);
+        Ok(())
+    }
+
+    fn finish(mut self) -> OwnedTrace {
+        if let Some(footer) = self.trace.footer.as_mut().filter(|_| self.count_events) {
+            footer.events = self.trace.threads.iter().map(|events| events.len() as u64).collect();
+        }
+        self.trace
+    }
+}
+
+/// The only word.
+fn single<'a>(words: &[&'a str]) -> Result<&'a str> {
+    match words {
+        [word] => Ok(word),
+        _ => Err(format!("one value is expected, not {}", words.len())),
+    }
+}
+
+/// `name=value`
+pub(super) fn field(word: &str) -> Result<(&str, &str)> {
+    word.split_once('=').ok_or_else(|| format!("{:?} is not of the form name=value", shortened(word)))
+}
+
+/// `a:b`
+pub(super) fn pair(word: &str) -> Result<(&str, &str)> {
+    word.split_once(':').ok_or_else(|| format!("{:?} is not of the form a:b", shortened(word)))
+}
+
+pub(super) fn unknown(name: &str) -> String {
+    format!("unknown field {:?}", shortened(name))
+}
