@@ -42,6 +42,9 @@ pub(crate) enum Command {
     Completions(Completions),
     /// Print the manual page, or write one per command into a directory
     Man(Man),
+    /// Show what was recorded; `run` and `demo` become this once the program has ended
+    #[command(name = crate::commands::AFTER_RECORDING, hide = true)]
+    AfterRecording(AfterRecording),
     /// Replay in this process, which gives up its rights first
     #[command(name = crate::child::SUBCOMMAND, hide = true)]
     ReplayChild(ReplayChild),
@@ -132,6 +135,9 @@ pub(crate) struct Replay {
     /// Count instructions (costs a little time)
     #[arg(long)]
     pub(crate) count: bool,
+    /// Collect the read and write sets of critical sections, and drop them: for benchmarks
+    #[arg(long, hide = true)]
+    pub(crate) observe: bool,
     /// Print the result as JSON; `--echo` then goes to standard error
     #[arg(long)]
     pub(crate) json: bool,
@@ -158,15 +164,21 @@ pub(crate) struct Dump {
     /// Only these events of each thread, end exclusive: 100..200, 100.., ..200
     #[arg(long, value_name = "RANGE", value_parser = crate::commands::dump::parse_range)]
     pub(crate) events: Option<std::ops::Range<u64>>,
-    /// Print the executed code instead of the events
+    /// Print all bytes that system calls wrote
     #[arg(long)]
+    pub(crate) full: bool,
+    /// Print the source line of each event
+    #[arg(long)]
+    pub(crate) sites: bool,
+    /// Print the executed code instead of the events
+    #[arg(long, conflicts_with_all = ["thread", "events", "full", "sites"])]
     pub(crate) instructions: bool,
 }
 
 /// How a ranking is shown.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct Ranking {
-    /// Print JSON
+    /// Print JSON; what a recorded program prints then goes to standard error
     #[arg(long)]
     pub(crate) json: bool,
     /// Show the N most expensive groups
@@ -238,6 +250,26 @@ pub(crate) struct Man {
     /// Directory to write refrain.1, refrain-record.1, … into
     #[arg(value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AfterRecording {
+    /// The trace
+    pub(crate) trace: PathBuf,
+    /// What executes the recorded code
+    #[arg(long, value_enum)]
+    pub(crate) engine: EngineKind,
+    #[command(flatten)]
+    pub(crate) ranking: Ranking,
+    /// Replay before ranking, and say what was checked
+    #[arg(long)]
+    pub(crate) replay: bool,
+    /// Remove the trace, and its directory, at the end
+    #[arg(long)]
+    pub(crate) remove: bool,
+    /// End with this status, and with 125 for an error
+    #[arg(long)]
+    pub(crate) status: Option<u8>,
 }
 
 #[derive(Args, Debug)]

@@ -10,12 +10,14 @@ use crate::args::EngineKind;
 use crate::machine::{self, Listener, ReplayOptions};
 use crate::report::{locks, replay};
 use anyhow::{Context, anyhow, bail};
+use refrain_trace::Trace;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The hidden subcommand that is the child.
 pub(crate) const SUBCOMMAND: &str = "__replay-child";
@@ -147,19 +149,25 @@ fn write_message(pipe: &mut impl Write, message: &Message) -> anyhow::Result<()>
 }
 
 /// The child's side: gives up all rights, does what it is asked, and answers.
+///
+/// The trace is opened before that, which reads its header and index: the same code that the
+/// parent runs on it. What is in the trace is decoded afterwards.
 pub(crate) fn run(request: &str) -> anyhow::Result<()> {
     let request: Request = serde_json::from_str(request).with_context(|| {
         format!("{SUBCOMMAND} is internal to refrain; it cannot be used directly")
     })?;
-    let trace = File::from(rustix::io::dup(std::io::stdin())?);
-    let pipe = Pipe { file: Mutex::new(File::from(rustix::io::dup(std::io::stdout())?)) };
+    let trace = Trace::open(Path::new("/proc/self/fd/0"));
+    let pipe = File::from(rustix::io::dup(std::io::stdout())?);
+    let pipe = Arc::new(Pipe { file: Mutex::new(pipe) });
     crate::sandbox::enter()?;
-    let answer = match request {
-        Request::Replay(options) => machine::replay(trace, &options, &pipe).map(Message::Replayed),
-        Request::Analyse { engine } => {
-            machine::analyse(trace, engine, &pipe).map(Message::Analysed)
+    let answer = trace.map_err(anyhow::Error::from).and_then(|trace| match request {
+        Request::Replay(options) => {
+            machine::replay(&trace, &options, pipe.clone()).map(Message::Replayed)
         }
-    };
+        Request::Analyse { engine } => {
+            machine::analyse(&trace, engine, pipe.clone()).map(Message::Analysed)
+        }
+    });
     pipe.send(&answer.unwrap_or_else(|error| Message::Failed(format!("{error:#}"))))
 }
 

@@ -1,15 +1,25 @@
 //! The glue to the recorder, the replayer and the transformation, and the one place that picks
-//! an engine. Everything below runs in this process: `replay` and `analyse` are called by the
-//! sandboxed child only.
+//! an engine. `replay` and `analyse` run code out of a trace: only the sandboxed child calls
+//! them.
 
 use crate::args::EngineKind;
+use crate::failure::Failure;
 use crate::program::Program;
 use crate::report::{locks, replay};
-use refrain_trace::Ending;
+use anyhow::bail;
+use refrain_trace::{Ending, Trace};
+use refrain_vm::{Engine, EngineConfig, Error};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Makes an engine.
+fn engine(kind: EngineKind, config: EngineConfig) -> anyhow::Result<Arc<dyn Engine>> {
+    let _ = config;
+    bail!("the {} engine is not built yet", kind.name())
+}
 
 /// What to record, and where to.
 #[derive(Debug)]
@@ -18,8 +28,6 @@ pub(crate) struct RecordOptions {
     pub(crate) program: Program,
     /// The trace, open for writing and empty.
     pub(crate) output: File,
-    /// Its path, for messages.
-    pub(crate) path: PathBuf,
 }
 
 /// What was recorded.
@@ -35,13 +43,37 @@ pub(crate) struct RecordSummary {
     pub(crate) bytes: u64,
     /// From the guest's first instruction to its end.
     pub(crate) wall: Duration,
+    /// Why the recording was stopped, if the program did something that cannot be recorded.
+    pub(crate) refused: Option<String>,
 }
 
-/// Records a program to its end.
-pub(crate) fn record(options: RecordOptions) -> anyhow::Result<RecordSummary> {
-    let RecordOptions { program, output, path } = options;
-    let _ = (program.argv, output);
-    anyhow::bail!("{}: recording is not built yet", path.display())
+/// Records a program to its end. Its threads may still exist then, and it may have closed any
+/// descriptor: the caller prints what it has to say and ends the process.
+pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
+    let config = EngineConfig { order_atomics: true, keep_blocks: true, ..EngineConfig::default() };
+    let engine = engine(EngineKind::Copy, config).map_err(Failure::recording)?;
+    let options = refrain_vm::RecordOptions {
+        command: refrain_vm::Command {
+            program: options.program.path,
+            argv: options.program.argv,
+            env: std::env::vars_os().collect(),
+        },
+        output: options.output,
+        recorder: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
+    };
+    let summary = refrain_vm::record(options, engine).map_err(|error| match error {
+        Error::NotFound(_) => Failure::not_found(error),
+        Error::NotExecutable { .. } => Failure::cannot_execute(error),
+        _ => Failure::recording(error),
+    })?;
+    Ok(RecordSummary {
+        ending: summary.ending,
+        threads: u64::from(summary.threads),
+        events: summary.events,
+        bytes: summary.bytes,
+        wall: summary.wall,
+        refused: summary.refused,
+    })
 }
 
 /// How to replay.
@@ -53,6 +85,8 @@ pub(crate) struct ReplayOptions {
     pub(crate) echo: bool,
     /// Count instructions.
     pub(crate) count: bool,
+    /// Run with the observer of the ranking, for its cost.
+    pub(crate) observe: bool,
 }
 
 /// What a running replay tells the outside.
@@ -65,20 +99,59 @@ pub(crate) trait Listener: Send + Sync {
 
 /// Replays a trace to its end or to the first divergence.
 pub(crate) fn replay(
-    trace: File,
+    trace: &Trace,
     options: &ReplayOptions,
-    listener: &dyn Listener,
+    listener: Arc<dyn Listener>,
 ) -> anyhow::Result<replay::Report> {
-    let _ = (trace, listener);
-    anyhow::bail!("the {} engine is not built yet", options.engine.name())
+    let started = Instant::now();
+    let config = EngineConfig {
+        order_atomics: true,
+        count: options.count,
+        accesses: options.observe,
+        ..EngineConfig::default()
+    };
+    let engine = engine(options.engine, config)?;
+    let echo = options.echo.then(|| {
+        let listener = listener.clone();
+        Arc::new(move |fd: i32, bytes: &[u8]| listener.output(fd, bytes)) as refrain_vm::Output
+    });
+    let vm_options = refrain_vm::ReplayOptions {
+        counted: options.count,
+        output: echo,
+        // The ranking's observer, once there is one.
+        observer: None,
+        progress: watched(trace.events(), listener),
+    };
+    let outcome = refrain_vm::replay(trace, engine, vm_options)?;
+    let prepared = started.elapsed().saturating_sub(outcome.elapsed);
+    Ok(replay::Report::new(outcome, options.engine.name(), prepared))
 }
 
 /// Replays a trace with the observers that the ranking needs, and ranks its locks.
 pub(crate) fn analyse(
-    trace: File,
-    engine: EngineKind,
-    listener: &dyn Listener,
+    trace: &Trace,
+    kind: EngineKind,
+    listener: Arc<dyn Listener>,
 ) -> anyhow::Result<locks::Analysis> {
-    let _ = (trace, listener);
-    anyhow::bail!("the ranking on the {} engine is not built yet", engine.name())
+    let config = EngineConfig { order_atomics: true, accesses: true, ..EngineConfig::default() };
+    let engine = engine(kind, config)?;
+    let _ = (watched(trace.events(), listener), engine);
+    bail!("the ranking is not built yet")
+}
+
+/// Between two reports of progress.
+const REPORT_EVERY: Duration = Duration::from_millis(100);
+
+/// A count of events that are done, which is reported until the replay lets go of it.
+fn watched(total: u64, listener: Arc<dyn Listener>) -> Arc<AtomicU64> {
+    let count = Arc::new(AtomicU64::new(0));
+    let watched = Arc::downgrade(&count);
+    std::thread::spawn(move || {
+        while let Some(count) = watched.upgrade() {
+            listener.progress(count.load(Ordering::Relaxed), total);
+            drop(count);
+            std::thread::sleep(REPORT_EVERY);
+        }
+    });
+    count
 }

@@ -1,33 +1,7 @@
-//! The `refrain` command: records a multithreaded program once, replays it exactly, and ranks
-//! the waiting that it did not need.
-//!
-//! # Reading order
-//! `args` (what can be asked), `commands` (one file per subcommand), `machine` and `child` (how
-//! they reach the recorder and the replayer; the only place that picks an engine), `symbols`
-//! (from addresses to source lines), `report` (how results are shown).
-//!
-//! # Invariants
-//! - Results go to standard output, everything else to standard error.
-//! - Code out of a trace runs only in the sandboxed child process of `child`.
+//! The `refrain` command.
 
 #![forbid(unsafe_code)]
 
-mod args;
-mod child;
-mod commands;
-mod failure;
-mod logging;
-mod machine;
-mod output;
-mod program;
-mod progress;
-mod report;
-mod sandbox;
-mod symbols;
-mod trace_file;
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    commands::main()
+fn main() -> std::process::ExitCode {
+    refrain_cli::main()
 }

@@ -2,7 +2,10 @@
 
 use anyhow::Context;
 use serde::Serialize;
-use std::io::{IsTerminal, Write, stdout};
+use std::fs::File;
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
 
 /// Of every JSON document that refrain prints. Fields may be added within a version; it is
 /// raised when one changes its meaning or goes away.
@@ -63,4 +66,40 @@ pub(crate) fn json<T: Serialize>(kind: &'static str, report: &T) -> anyhow::Resu
     }
     let document = Document { schema_version: SCHEMA_VERSION, report: kind, body: report };
     Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+/// Standard output and error as they were before a recording: the program shares this process's
+/// descriptors and may close or replace them, as many do just before they exit.
+pub(crate) struct Console {
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+}
+
+/// Descriptors from here on are refrain's; the recorder keeps the program away from them.
+const HOST_DESCRIPTORS: i32 = 900;
+
+impl Console {
+    /// Keeps both. A descriptor that is not open stays closed.
+    pub(crate) fn keep() -> Console {
+        Console { stdout: keep(stdout()), stderr: keep(stderr()) }
+    }
+
+    /// Prints a line to what was standard error. As with `eprintln!`, nobody may be listening.
+    pub(crate) fn say(&self, line: &str) {
+        if let Some(copy) = self.stderr.as_ref().and_then(|fd| fd.try_clone().ok()) {
+            let _ = File::from(copy).write_all(format!("{line}\n").as_bytes());
+        }
+    }
+
+    /// Gives both to a command.
+    pub(crate) fn give_to(self, command: &mut Command) {
+        let stdio = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
+        command.stdout(stdio(self.stdout)).stderr(stdio(self.stderr));
+    }
+}
+
+fn keep(stream: impl AsFd) -> Option<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(&stream, HOST_DESCRIPTORS)
+        .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&stream, 3))
+        .ok()
 }

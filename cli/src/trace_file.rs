@@ -1,7 +1,7 @@
 //! Trace files on disk: opening one to read, and creating one without losing another.
 
 use anyhow::{Context, bail};
-use refrain_trace::{Header, Module};
+use refrain_trace::{Error, Trace};
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,32 +12,54 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<File> {
     let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
     let metadata = file.metadata().with_context(|| format!("cannot open {shown}"))?;
     if !metadata.is_file() {
-        bail!("{shown} is not a file; a trace must be one");
+        bail!("cannot open {shown}: a trace must be a file");
     }
     Ok(file)
 }
 
-/// Creates the file that a trace is written to. As with `perf record`, what is there already
-/// becomes FILE.old; unlike there, only if it is a trace, so that a mistyped `-o` destroys
-/// nothing. `force` overwrites anything.
+/// Opens a trace to read it here, and says what to do if it cannot be read.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
+    drop(open(path)?);
+    Trace::open(path).map_err(|error| advise(path, error))
+}
+
+/// Names the file and what to do about it.
+pub(crate) fn advise(path: &Path, error: Error) -> anyhow::Error {
+    let shown = path.display();
+    let advice = match &error {
+        Error::Corrupt(..) => format!("; try: refrain check --repair {shown}"),
+        Error::Version { .. } => "; use the refrain that made it, or record again".to_owned(),
+        Error::Empty | Error::CutOff => "; record again".to_owned(),
+        _ => String::new(),
+    };
+    anyhow::anyhow!("{shown}: {error}{advice}")
+}
+
+/// Creates the file that a trace is written to. As with `perf
+/// record`, what is there already becomes FILE.old; unlike there, only if it is a trace, so that
+/// a mistyped `-o` destroys nothing. `force` overwrites anything.
 pub(crate) fn create(path: &Path, force: bool) -> anyhow::Result<File> {
     let shown = path.display();
     let there = std::fs::metadata(path).ok().filter(|there| there.is_file() && there.len() > 0);
     if there.is_some() && !force {
-        if !is_trace(path) {
+        if matches!(Trace::open(path), Err(Error::NotATrace | Error::Io { .. })) {
             bail!("{shown} exists and is not a trace; choose another name or use --force");
         }
-        let old = old_name(path);
-        std::fs::rename(path, &old)
-            .with_context(|| format!("cannot keep the old {shown} as {}", old.display()))?;
+        keep_old(path)?;
     }
     File::options()
-        .read(true)
         .write(true)
         .create(true)
         .truncate(true)
         .open(path)
-        .with_context(|| format!("cannot write the trace to {shown}; choose another place with -o"))
+        .with_context(|| format!("cannot write the trace to {shown} (-o chooses another place)"))
+}
+
+/// Renames FILE to FILE.old, replacing an older one.
+fn keep_old(path: &Path) -> anyhow::Result<()> {
+    let old = old_name(path);
+    std::fs::rename(path, &old)
+        .with_context(|| format!("cannot keep {} as {}", path.display(), old.display()))
 }
 
 /// `FILE.old`.
@@ -47,30 +69,26 @@ pub(crate) fn old_name(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn is_trace(_path: &Path) -> bool {
-    true
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// A trace that was read.
-pub(crate) struct Trace {
-    header: Header,
-    modules: Vec<Module>,
-}
-
-impl Trace {
-    /// Opens and indexes a trace.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Trace> {
-        open(path)?;
-        bail!("{}: reading traces is not built yet", path.display())
+    #[test]
+    fn another_file_is_never_overwritten_by_mistake() {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let path = directory.path().join("notes.txt");
+        std::fs::write(&path, "precious").expect("can be written");
+        let error = create(&path, false).expect_err("is refused");
+        assert!(error.to_string().contains("--force"), "{error}");
+        assert_eq!(std::fs::read(&path).expect("is still there"), b"precious");
+        create(&path, true).expect("is forced");
+        assert_eq!(std::fs::read(&path).expect("is empty now"), b"");
+        create(&path, false).expect("an empty file is nobody's work");
     }
 
-    /// What was recorded.
-    pub(crate) fn header(&self) -> &Header {
-        &self.header
-    }
-
-    /// Modules that were mapped.
-    pub(crate) fn modules(&self) -> &[Module] {
-        &self.modules
+    #[test]
+    fn an_unwritable_place_is_named() {
+        let error = create(Path::new("/proc/no/such.refrain"), false).expect_err("is refused");
+        assert!(error.to_string().contains("/proc/no/such.refrain"), "{error}");
     }
 }

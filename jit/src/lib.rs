@@ -1,1 +1,19 @@
-//! placeholder
+//! The two engines that execute guest code.
+//!
+//! - `copy` copies instructions; it records, near natively.
+//! - `cranelift` lifts them to Cranelift's intermediate representation; it replays, with
+//!   observers compiled in.
+//!
+//! # Invariants
+//! - Nothing here knows what is recorded, replayed or scheduled: the machine is met only through
+//!   [`refrain_vm::Engine`], [`refrain_vm::Cpu`] and [`refrain_vm::Context`].
+//!
+//! Reading order: `memory` and `fault` (shared by both), then the engines' own `mod.rs`.
+
+mod copy;
+mod cranelift;
+mod fault;
+mod memory;
+
+pub use copy::copy;
+pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};

@@ -22,7 +22,8 @@ pub struct Elsc;
 impl Scheduler for Elsc {
     #[inline]
     fn choose(&mut self, _: Moment<'_>, requests: &[Request]) -> Choice {
-        match requests.iter().position(|request| request.rank == request.granted) {
+        let next = |request: &Request| request.rank.is_none_or(|rank| rank == request.granted);
+        match requests.iter().position(next) {
             Some(index) => Choice::Grant(index),
             None => Choice::Hold,
         }

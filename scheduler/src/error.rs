@@ -26,7 +26,7 @@ pub enum Error {
         span: u64,
     },
     /// The trace: more than this crate's compact form can number.
-    #[error("more than {} {0}", u32::MAX)]
+    #[error("more than 4294967295 {0}")]
     TooMany(&'static str),
     /// An event of a thread that the builder was not told of.
     #[error("{0} is not among the threads of this skeleton")]

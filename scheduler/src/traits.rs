@@ -11,9 +11,10 @@ pub struct Request {
     pub event: u32,
     /// The object, by its index in the skeleton.
     pub object: u32,
-    /// The operation's recorded place among the ordered operations of its object.
-    pub rank: u32,
-    /// How many ordered operations of the object have been performed in this replay.
+    /// The operation's recorded place among the competing operations of its object. `None` for
+    /// one that the recorder left out of the order.
+    pub rank: Option<u32>,
+    /// How many competing operations of the object have been performed in this replay.
     pub granted: u32,
     /// When the thread came to the operation.
     pub arrived: u64,

@@ -17,6 +17,7 @@ mod columns;
 mod cursor;
 mod format;
 mod reader;
+mod recipe;
 mod repair;
 mod scan;
 mod source;
@@ -30,5 +31,7 @@ pub use format::{
     MAX_RAW, MAX_THREADS,
 };
 pub use reader::Trace;
+#[doc(hidden)]
+pub use recipe::chunks_from;
 pub use repair::{RepairReport, repair, repair_bytes};
 pub use writer::Writer;

@@ -7,7 +7,7 @@
 //!
 //! # Reading order
 //! `ids`, `event` (what happened, and how tickets order it), `order`, `payload`, `meta`; then
-//! `container` (the `*.refrain` file), `text`, `verify`.
+//! `container` (the `*.refrain` file), `owned` (a whole trace in memory), `text`, `verify`.
 //!
 //! # Invariants
 //! - A trace is untrusted input: no bytes make this crate panic or allocate beyond a stated bound.
@@ -19,6 +19,8 @@ mod access;
 pub mod container;
 mod error;
 mod event;
+#[doc(hidden)]
+pub mod fuzzing;
 mod ids;
 mod meta;
 pub mod order;

@@ -78,6 +78,10 @@ pub struct Module {
     pub end: u64,
     /// Library functions that were recorded as events: guest address and symbol name.
     pub hooks: Vec<(u64, String)>,
+    /// Guest address ranges (end exclusive) that hold no data of the program's: segments that it
+    /// cannot write, what is read-only after relocation, and the tables through which it calls
+    /// libraries.
+    pub constant: Vec<(u64, u64)>,
 }
 
 /// How the recorded run ended.

@@ -30,7 +30,7 @@
 //! | `clock` | `hz= start= unix_ns=` |
 //! | `entry` | `rip= rsp= brk=` |
 //! | `map ADDRESS` | `len= prot= content=blobN` |
-//! | `module "path"` | `build_id="" bias= start= end=`, any number of `hook=ADDRESS:"name"` |
+//! | `module "path"` | `build_id="" bias= start= end=`, any number of `hook=ADDRESS:"name"`, `constant=START:END` |
 //! | `blobN HEX` | lines of one blob are joined |
 //! | `blkN ADDRESS HEX` | |
 //! | `tN [eN] KIND` | see below |

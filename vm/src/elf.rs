@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol, SymbolKind};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::fs;
 use std::path::Path;
 
@@ -28,6 +28,8 @@ pub(crate) struct Elf {
     pub(crate) segments: Vec<Segment>,
     pub(crate) interpreter: Option<String>,
     pub(crate) build_id: Option<String>,
+    /// What is read-only once the dynamic linker is done: virtual addresses, end exclusive.
+    relro: Option<(u64, u64)>,
 }
 
 impl Elf {
@@ -63,6 +65,13 @@ impl Elf {
             .iter()
             .find_map(|p| p.interpreter(endian, &*data).ok().flatten())
             .map(|name| String::from_utf8_lossy(name).into_owned());
+        let relro = raw
+            .iter()
+            .find(|p| p.p_type(endian) == elf::PT_GNU_RELRO)
+            .map(|p| {
+                let start = p.p_vaddr(endian);
+                (start, start.saturating_add(p.p_memsz(endian)))
+            });
         let phoff = header.e_phoff(endian);
         let table = raw
             .iter()
@@ -91,6 +100,7 @@ impl Elf {
             segments,
             interpreter,
             build_id,
+            relro,
             data,
         })
     }
@@ -110,6 +120,27 @@ impl Elf {
             .max()
             .unwrap_or(0);
         (crate::memory::page_down(start), crate::memory::page_up(end))
+    }
+
+    /// Virtual address ranges that hold no data of the program's: see
+    /// [`refrain_trace::Module::constant`].
+    pub(crate) fn constant(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = self
+            .segments
+            .iter()
+            .filter(|s| s.prot & libc::PROT_WRITE == 0)
+            .map(|s| (s.vaddr, s.vaddr.saturating_add(s.mem_size)))
+            .chain(self.relro)
+            .collect();
+        if let Ok(file) = ElfFile64::<Endianness>::parse(&*self.data) {
+            let tables = [".got", ".got.plt"];
+            ranges.extend(tables.iter().filter_map(|name| {
+                let section = file.section_by_name(name)?;
+                Some((section.address(), section.address().saturating_add(section.size())))
+            }));
+        }
+        ranges.sort_unstable();
+        ranges
     }
 
     /// Defined functions (name, virtual address) of the dynamic symbol table, and of the static

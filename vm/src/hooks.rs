@@ -36,6 +36,8 @@ pub(crate) enum Model {
     TryJoin,
     /// Not touched, only noted.
     Note,
+    /// The program's entry point; no event.
+    Entry,
     /// Not supported: the recording stops and says so.
     Refuse,
 }
@@ -105,11 +107,18 @@ pub(crate) const HOOKS: &[Hook] = &[
     hook("pthread_once", OnceRun, Model::Once),
 ];
 
+/// Stands for the program's entry point among the names of functions.
+pub(crate) const ENTRY: &str = "@entry";
+
 /// The function that tells where a thread's `errno` is.
 pub(crate) const ERRNO_LOCATION: &str = "__errno_location";
 
 /// The hook for a symbol name, if it has one.
 pub(crate) fn by_name(name: &str) -> Option<&'static Hook> {
+    static AT_ENTRY: Hook = hook(ENTRY, ThreadStart, Model::Entry);
+    if name == ENTRY {
+        return Some(&AT_ENTRY);
+    }
     HOOKS.iter().find(|hook| hook.name == name)
 }
 

@@ -143,6 +143,33 @@ pub(crate) fn anonymous(range: &std::ops::Range<u64>, prot: i32, flags: i32) -> 
     .map_err(Error::host("mapping guest memory"))
 }
 
+/// Settings for the dynamic linker and glibc's allocator, which order their threads partly
+/// through plain loads that a recording of synchronization does not see: symbols are bound before
+/// the program starts, the allocator has no lock-free free lists, and its thresholds do not adapt
+/// without a lock (they stand where they end up in programs that free large blocks).
+const SETTINGS: [&str; 2] = [
+    "LD_BIND_NOW=1",
+    "GLIBC_TUNABLES=glibc.malloc.mxfast=0:\
+     glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=67108864",
+];
+
+/// Takes the settings out of the environment once the dynamic linker has read them: called when
+/// a program comes to its entry point, `rsp` being its initial stack pointer. They were put last,
+/// so what is left is the environment as the user set it.
+pub(crate) fn hide_settings(rsp: u64) {
+    let Some(argc) = Guest.word(rsp) else {
+        return;
+    };
+    let mut slot = rsp.saturating_add(argc.saturating_add(2).saturating_mul(8));
+    while let Some(string) = Guest.word(slot).filter(|&string| string != 0) {
+        let entry = Guest.string(string).unwrap_or_default();
+        if SETTINGS.iter().any(|setting| setting.as_bytes() == entry) {
+            Guest.write(slot, &0u64.to_le_bytes());
+        }
+        slot = slot.saturating_add(8);
+    }
+}
+
 /// Lays out argv, envp and the auxiliary vector as the ABI says; returns the stack pointer.
 fn build_stack(
     command: &Command,
@@ -159,7 +186,7 @@ fn build_stack(
     let exec_name = strings.push(command.program.as_os_str());
     let random = strings.bytes(b"refrain: random!");
     let platform = strings.push(OsStr::new("x86_64"));
-    let env: Vec<u64> = command
+    let mut env: Vec<u64> = command
         .env
         .iter()
         .map(|(name, value)| {
@@ -169,6 +196,13 @@ fn build_stack(
             strings.push(&entry)
         })
         .collect();
+    let overridden = |setting: &str| {
+        command.env.iter().any(|(name, _)| setting.split('=').next() == name.to_str())
+    };
+    if files.len() > 1 {
+        let ours = SETTINGS.iter().filter(|setting| !overridden(setting));
+        env.extend(ours.map(|setting| strings.push(OsStr::new(setting))));
+    }
     let argv: Vec<u64> = command.argv.iter().map(|arg| strings.push(arg)).collect();
 
     let mut words = vec![argv.len() as u64];

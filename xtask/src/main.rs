@@ -1,2 +1,73 @@
-//! The `refrain` command.
-fn main() {}
+//! `cargo xtask`: one command per habit of the project.
+//!
+//! # Reading order
+//! `tidy` (rules of the house that no other tool checks), `bench` (speed, against native and
+//! valgrind), `exact` (does every replay equal its recording), `soak` and `fuzz` (the same for as
+//! long as one likes); `process` is how all of them run programs.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod ci;
+mod exact;
+mod fuzz;
+mod process;
+mod root;
+mod soak;
+mod table;
+mod text_data;
+mod tidy;
+mod workload;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser, Debug)]
+#[command(name = "cargo xtask", about = "One command per habit of the project")]
+struct Cli {
+    #[command(subcommand)]
+    habit: Habit,
+}
+
+#[derive(Subcommand, Debug)]
+enum Habit {
+    /// Everything that must pass before a change is merged
+    Ci,
+    /// Run the tests and accept what has changed in their expected output
+    Bless,
+    /// Check the rules of the house: dependencies, docs, links, file sizes, unsafe code
+    Tidy,
+    /// Measure against native runs and valgrind, and write docs/benchmarks.md
+    Bench(bench::Options),
+    /// Record and replay real programs, and compare everything with native runs
+    Exact(exact::Options),
+    /// Run every fuzz target for so many seconds
+    Fuzz {
+        /// Seconds for each target
+        seconds: u64,
+    },
+    /// Record and replay random corpus programs for so many seconds
+    Soak(soak::Options),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().habit) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(habit: Habit) -> anyhow::Result<()> {
+    match habit {
+        Habit::Ci => ci::run(),
+        Habit::Bless => ci::bless(),
+        Habit::Tidy => tidy::run(),
+        Habit::Bench(options) => bench::run(&options),
+        Habit::Exact(options) => exact::run(&options),
+        Habit::Fuzz { seconds } => fuzz::run(seconds),
+        Habit::Soak(options) => soak::run(&options),
+    }
+}

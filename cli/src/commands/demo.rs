@@ -1,12 +1,10 @@
 //! `refrain demo`: records, replays and ranks the workload that is built into the command.
 
-use super::{locks, record, replay};
-use crate::args::{Demo, Order, Recording};
+use super::{after, record, run};
+use crate::args::{AfterRecording, Demo, Order, Recording};
 use crate::failure::Outcome;
-use crate::machine::ReplayOptions;
-use crate::output;
+use crate::output::Console;
 use crate::program;
-use crate::report::replay::render;
 use anyhow::Context;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -14,36 +12,37 @@ use std::path::{Path, PathBuf};
 
 /// Runs all three steps and shows what each found.
 pub(crate) fn run(args: &Demo) -> Outcome {
-    let temporary = tempfile::tempdir().context("cannot create a temporary directory")?;
-    let path = args.output.clone().unwrap_or_else(|| temporary.path().join("demo.refrain"));
-    let program = program::find(&[place_program(temporary.path())?.into_os_string()])?;
+    let file = place_program()?;
+    let mut program = program::find(&[file.into_os_string()])?;
+    program.argv = vec!["demo".into()];
+    let path = run::place(args.output.as_deref(), Path::new("demo.refrain"))?;
     let recording =
         Recording { force: false, quiet: false, order: Order::Sync, command: Vec::new() };
-    record::record(program, &path, &recording)?;
-
-    let options = ReplayOptions { engine: args.engine, echo: false, count: false };
-    let report = replay::replay(&path, options, true)?;
-    if !args.ranking.json {
-        output::print(&(render(&report, None) + "\n"))?;
-    }
-    if report.divergence.is_some() {
-        return Ok(1);
-    }
-    locks::print(&locks::rank(&path, args.engine, args.ranking.top)?, &args.ranking)?;
-    Ok(0)
+    let console = Console::keep();
+    run::divert_output(&args.ranking)?;
+    record::record(program, &path, &recording, &console)?;
+    let rest = AfterRecording {
+        trace: path,
+        engine: args.engine,
+        ranking: args.ranking.clone(),
+        replay: true,
+        remove: args.output.is_none(),
+        status: None,
+    };
+    Err(after::become_it(&rest, console))
 }
 
-/// Writes the program where it can be run from and where a kept trace finds its symbols again:
-/// the user's cache, or else the temporary directory.
-fn place_program(temporary: &Path) -> anyhow::Result<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
-        .filter(|cache| cache.is_absolute());
-    if let Some(path) = cache.and_then(|cache| write_program(&cache.join("refrain")).ok()) {
+/// Writes the program where it can be run from and where the trace finds its symbols again: the
+/// user's cache, or else the directory for temporary files.
+fn place_program() -> anyhow::Result<PathBuf> {
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    let cache = cache.filter(|cache| cache.is_absolute()).map(|cache| cache.join("refrain"));
+    if let Some(path) = cache.and_then(|cache| write_program(&cache).ok()) {
         return Ok(path);
     }
-    write_program(temporary).context("cannot write the demo's program")
+    let directory = tempfile::Builder::new().prefix("refrain-demo-").tempdir()?.keep();
+    write_program(&directory).context("cannot write the demo's program")
 }
 
 /// Writes the program under a temporary name first: another `refrain demo` may be running it.

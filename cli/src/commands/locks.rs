@@ -5,10 +5,9 @@ use crate::args::{EngineKind, Locks, Ranking};
 use crate::child;
 use crate::failure::Outcome;
 use crate::output::{self, Style};
-use crate::progress::Progress;
 use crate::report::locks::{Report, render, resolve};
 use crate::symbols::Symbols;
-use crate::trace_file::{self, Trace};
+use crate::trace_file;
 use anyhow::Context;
 use std::path::Path;
 
@@ -20,10 +19,11 @@ pub(crate) fn run(args: &Locks) -> Outcome {
 
 /// Analyses the trace at `path` in a child process, and resolves the addresses here.
 pub(crate) fn rank(path: &Path, engine: EngineKind, top: usize) -> anyhow::Result<Report> {
-    let trace = Trace::open(path)?;
-    let mut news = News { progress: Progress::start("analysing"), all_to_stderr: true };
+    let trace = trace_file::read(path)?;
+    let mut news = News::new("analysing", true);
     let analysis = child::analyse(trace_file::open(path)?, engine, &mut news)
         .with_context(|| format!("cannot analyse {}", path.display()))?;
+    drop(news);
     let command = trace.header().argv.join(" ");
     Ok(resolve(analysis, &mut Symbols::new(trace.modules()), command, top))
 }

@@ -1,8 +1,10 @@
 //! One file per subcommand, and what they share: the way in and the way out.
 
+mod after;
 mod check;
 mod completions;
 mod demo;
+mod disassembly;
 pub(crate) mod dump;
 mod info;
 mod locks;
@@ -16,8 +18,12 @@ use crate::failure::{Failure, Outcome};
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Parses the command line, runs the command and turns its outcome into an exit status.
-pub(crate) fn main() -> ExitCode {
+/// The hidden subcommand that `run` and `demo` become once the program has ended.
+pub(crate) const AFTER_RECORDING: &str = "__after-recording";
+
+/// The `refrain` command: parses the command line, runs what it says and turns the outcome into
+/// an exit status.
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome =
         crate::logging::start().map_err(Failure::from).and_then(|()| dispatch(cli.command));
@@ -43,6 +49,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
+        Command::AfterRecording(args) => after::run(&args),
         Command::ReplayChild(args) => Ok(crate::child::run(&args.request).map(|()| 0)?),
     }
 }

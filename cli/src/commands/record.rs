@@ -3,9 +3,11 @@
 use crate::args::{Record, Recording};
 use crate::failure::{Failure, Outcome};
 use crate::machine::{self, RecordOptions, RecordSummary};
+use crate::output::Console;
 use crate::program::{self, Program};
 use crate::report::numbers::{bytes, counted, duration};
 use crate::trace_file;
+use anyhow::anyhow;
 use refrain_trace::Ending;
 use std::path::Path;
 
@@ -13,8 +15,8 @@ use std::path::Path;
 pub(crate) fn run(args: &Record) -> Outcome {
     let program = program::find(&args.recording.command)?;
     let path = args.output.clone().unwrap_or_else(|| program.default_trace());
-    let summary = record(program, &path, &args.recording)?;
-    Ok(status(summary.ending))
+    let ending = record(program, &path, &args.recording, &Console::keep())?;
+    Ok(status(ending))
 }
 
 /// Records a program to `path` and says so.
@@ -22,14 +24,23 @@ pub(crate) fn record(
     program: Program,
     path: &Path,
     recording: &Recording,
-) -> Result<RecordSummary, Failure> {
+    console: &Console,
+) -> Result<Ending, Failure> {
     let output = trace_file::create(path, recording.force).map_err(Failure::recording)?;
-    let options = RecordOptions { program, output, path: path.to_owned() };
-    let summary = machine::record(options).map_err(Failure::recording)?;
+    let summary = machine::record(RecordOptions { program, output }).inspect_err(|failure| {
+        // Standard error may be the program's by now.
+        tracing::debug!("recording failed: {failure}");
+    })?;
     if !recording.quiet {
-        eprintln!("{}", describe(&summary, path));
+        console.say(&describe(&summary, path));
     }
-    Ok(summary)
+    match summary.refused {
+        None => Ok(summary.ending),
+        Some(why) => Err(Failure::recording(anyhow!(
+            "the program was stopped: {why}; {} holds what came before",
+            path.display()
+        ))),
+    }
 }
 
 fn describe(summary: &RecordSummary, path: &Path) -> String {

@@ -7,15 +7,20 @@ use crate::machine::ReplayOptions;
 use crate::output;
 use crate::progress::Progress;
 use crate::report::replay::{Report, render};
-use crate::symbols::{Code, Symbols};
-use crate::trace_file::{self, Trace};
+use crate::symbols::{Code, Place, Symbols};
+use crate::trace_file;
 use anyhow::Context;
 use std::io::Write;
 use std::path::Path;
 
 /// Replays in a child process; a divergence makes the status 1.
 pub(crate) fn run(args: &Replay) -> Outcome {
-    let options = ReplayOptions { engine: args.engine, echo: args.echo, count: args.count };
+    let options = ReplayOptions {
+        engine: args.engine,
+        echo: args.echo,
+        count: args.count,
+        observe: args.observe,
+    };
     let report = replay(&args.trace, options, args.json)?;
     if args.json {
         output::print_json("replay", &report)?;
@@ -25,28 +30,37 @@ pub(crate) fn run(args: &Replay) -> Outcome {
     Ok(u8::from(report.divergence.is_some()))
 }
 
-/// Replays the trace at `path`. With `quiet` the program's output goes to standard error only.
-pub(crate) fn replay(path: &Path, options: ReplayOptions, quiet: bool) -> anyhow::Result<Report> {
+/// Replays the trace at `path`. With `json`, what the program printed goes to standard error.
+pub(crate) fn replay(path: &Path, options: ReplayOptions, json: bool) -> anyhow::Result<Report> {
+    // Read here as well, so that a file which is no trace is refused in the same words everywhere.
+    drop(trace_file::read(path)?);
     let trace = trace_file::open(path)?;
-    let mut news = News { progress: Progress::start("replaying"), all_to_stderr: quiet };
+    let mut news = News::new("replaying", json);
     child::replay(trace, options, &mut news)
         .with_context(|| format!("cannot replay {}", path.display()))
 }
 
 /// Where a divergence happened.
-fn place(path: &Path, report: &Report) -> Option<crate::symbols::Place> {
+fn place(path: &Path, report: &Report) -> Option<Place> {
     let divergence = report.divergence.as_ref()?;
-    let trace = Trace::open(path).ok()?;
+    let trace = trace_file::read(path).ok()?;
     let mut symbols = Symbols::new(trace.modules());
-    // The pc of an event is nearly always a return address; of a plain instruction the byte
-    // before it belongs to the same line often enough.
+    // The pc of an event is nearly always a return address; the byte before a plain instruction
+    // belongs to the same line often enough.
     Some(symbols.place(Code::After(divergence.pc)))
 }
 
 /// Shows progress and passes output on.
 pub(crate) struct News {
-    pub(crate) progress: Progress,
-    pub(crate) all_to_stderr: bool,
+    progress: Progress,
+    all_to_stderr: bool,
+}
+
+impl News {
+    /// Of work with this name.
+    pub(crate) fn new(what: &'static str, all_to_stderr: bool) -> News {
+        News { progress: Progress::start(what), all_to_stderr }
+    }
 }
 
 impl ParentListener for News {
@@ -56,11 +70,14 @@ impl ParentListener for News {
 
     fn output(&mut self, descriptor: i32, bytes: &[u8]) -> anyhow::Result<()> {
         self.progress.finish();
-        if descriptor == 1 && !self.all_to_stderr {
+        if descriptor == 2 || self.all_to_stderr {
+            std::io::stderr().write_all(bytes).context("cannot print")
+        } else if descriptor == 1 {
             let mut out = std::io::stdout().lock();
             out.write_all(bytes).and_then(|()| out.flush()).context("cannot print")
         } else {
-            std::io::stderr().write_all(bytes).context("cannot print")
+            // Files and pipes of the recording; they are compared, and do not exist here.
+            Ok(())
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use super::numbers::{count, counted, duration, roughly};
 use crate::symbols::Place;
+use refrain_trace::Ending;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
+use std::time::Duration;
 
 /// The outcome of a replay.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -50,6 +52,50 @@ pub(crate) struct Divergence {
     pub(crate) expected: String,
     /// What the replay did.
     pub(crate) actual: String,
+}
+
+impl Report {
+    /// From the outcome of the machine, which took so long to prepare.
+    pub(crate) fn new(outcome: refrain_vm::Outcome, engine: &str, prepared: Duration) -> Report {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Report {
+            engine: engine.to_owned(),
+            threads: u64::from(outcome.threads),
+            events: outcome.events,
+            acquisitions: outcome.acquisitions,
+            instructions: outcome.instructions,
+            digests_checked: outcome.digests,
+            digests_equal: outcome.equal,
+            output_bytes: outcome.output_bytes,
+            ending: describe(outcome.ending),
+            prepare_ns: nanoseconds(prepared),
+            run_ns: nanoseconds(outcome.elapsed),
+            divergence: outcome.divergence.map(Divergence::from),
+        }
+    }
+}
+
+impl From<refrain_vm::Divergence> for Divergence {
+    fn from(from: refrain_vm::Divergence) -> Divergence {
+        Divergence {
+            kind: from.kind.to_string(),
+            thread: from.thread.to_string(),
+            event: from.event.to_string(),
+            pc: from.pc,
+            expected: from.expected,
+            actual: from.actual,
+        }
+    }
+}
+
+/// How a recorded run ended, in words.
+pub(crate) fn describe(ending: Option<Ending>) -> String {
+    match ending {
+        Some(Ending::Exited(status)) => format!("exited with status {status}"),
+        Some(Ending::Signaled(signal)) => format!("killed by signal {signal}"),
+        Some(Ending::Stopped(signal)) => format!("recording stopped by signal {signal}"),
+        None => "recording cut off".to_owned(),
+    }
 }
 
 /// The report in words; `place` is where a divergence happened, if it could be found out.
@@ -131,7 +177,7 @@ mod tests {
     #[test]
     fn a_divergence_shows_both_sides() {
         let divergence = Divergence {
-            kind: "digest".into(),
+            kind: "different arguments".into(),
             thread: "t2".into(),
             event: "e1042".into(),
             pc: 0x1000_11d6,

@@ -3,7 +3,7 @@
 use crate::output::Style;
 use comfy_table::{
     Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table,
-    TableStyle, Width,
+    TableStyle,
 };
 
 /// A rule below the header, and nothing else but space.
@@ -42,8 +42,6 @@ pub(crate) fn render(header: &[(&str, Column)], rows: Vec<Vec<String>>, style: S
         }
         if index + 1 < header.len() {
             settings.set_constraint(ColumnConstraint::ContentWidth);
-        } else {
-            settings.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(20)));
         }
     }
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()

@@ -29,7 +29,7 @@ fn this_module(bias: u64) -> (Module, u64) {
         bias,
         start: bias,
         end: bias + (1 << 32),
-        hooks: Vec::new(),
+        ..Module::default()
     };
     (module, bias + symbol.address())
 }
@@ -74,7 +74,7 @@ fn hostile_modules_are_harmless() {
         bias: u64::MAX,
         start,
         end,
-        hooks: Vec::new(),
+        ..Module::default()
     };
     let mut symbols = Symbols::new(&[
         module("/dev/zero", 0x1000, 0x2000),

@@ -88,10 +88,7 @@ impl Translator {
         if instruction.op0_kind() == OpKind::Register {
             self.hot.copy_to_rcx(instruction.op0_register().number() as u8);
         } else if instruction.is_ip_rel_memory_operand() {
-            self.hot.load_constant(RCX, instruction.ip_rel_memory_address());
-            self.mark(place, Fix::Rcx);
-            let fs = instruction.segment_prefix() == Register::FS;
-            self.hot.put(if fs { &[0x64, 0x48, 0x8b, 0x09] } else { &[0x48, 0x8b, 0x09] });
+            self.load_ip_relative(place);
         } else {
             let memory = memory_operand(instruction);
             let load = Instruction::with2(Opcode::Mov_r64_rm64, Register::RCX, memory)
@@ -100,6 +97,25 @@ impl Translator {
         }
         self.mark(place, Fix::Rcx);
         self.hot.spill(emit::TARGET, RCX);
+    }
+
+    /// Emits `mov rcx, [operand]` for a RIP-relative operand.
+    fn load_ip_relative(&mut self, place: Place) {
+        const REACH: u64 = 1 << 31;
+        let address = place.instruction.ip_rel_memory_address();
+        let fs = place.instruction.segment_prefix() == Register::FS;
+        let prefix: &[u8] = if fs { &[0x64] } else { &[] };
+        if address < REACH {
+            // mov rcx, [disp32]: all of the low 2 GiB.
+            self.hot.put(prefix);
+            self.hot.put(&[0x48, 0x8b, 0x0c, 0x25]);
+            self.hot.put(&(address as u32).to_le_bytes());
+        } else {
+            self.hot.load_constant(RCX, address);
+            self.mark(place, Fix::Rcx);
+            self.hot.put(prefix);
+            self.hot.put(&[0x48, 0x8b, 0x09]);
+        }
     }
 
     /// Emits a call, to where the thread's target says if `target` is `None`.

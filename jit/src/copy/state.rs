@@ -5,7 +5,6 @@ use crate::fault::ThreadArea;
 use refrain_vm::Context;
 use std::arch::naked_asm;
 use std::mem::offset_of;
-use std::sync::atomic::AtomicBool;
 
 /// Per-thread state that copied code reaches through GS.
 #[repr(C, align(64))]
@@ -38,14 +37,7 @@ pub(super) struct ThreadState {
     pub(super) mxcsr: u32,
     /// Stands for a fault, as the reason of an exit.
     pub(super) fault: Desc,
-    /// Whether the thread may be executing translated code, for whoever wants to reuse the
-    /// memory of old code. In its own line, as others read it.
-    pub(super) inside: Inside,
 }
-
-/// See [`ThreadState::inside`].
-#[repr(align(64))]
-pub(super) struct Inside(pub(super) AtomicBool);
 
 impl ThreadState {
     /// A state for a thread whose translated code lies in `code`.
@@ -71,7 +63,6 @@ impl ThreadState {
             host_mxcsr: 0x1f80,
             mxcsr: 0,
             fault: Desc::faulted(),
-            inside: Inside(AtomicBool::new(false)),
         })
     }
 }

@@ -21,6 +21,16 @@ const WINDOW: usize = 1024;
 const MAX_INSTRUCTION: u64 = 15;
 const PAGE_SHIFT: u32 = refrain_vm::layout::PAGE.trailing_zeros();
 
+/// How a block goes on after an instruction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Next,
+    /// The instruction ends it.
+    End,
+    /// The block ends before the instruction, which is not executed in it.
+    EndBefore,
+}
+
 /// An instruction and its place in the block.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
@@ -51,6 +61,7 @@ impl Translator {
         }
         let counter = self.count_placeholder();
         let mut index = 0;
+        let mut end = pc;
         loop {
             let at = decoder.ip();
             if index > 0 && self.must_split(at, index, pc + readable as u64, variant) {
@@ -81,19 +92,17 @@ impl Translator {
                 && self.config.order_atomics
                 && let Some(operand) = window.ordered(index, &instruction)
             {
+                end = decoder.ip();
                 self.leave_ordered(&instruction, operand);
-                self.keep_block(pc, decoder.ip(), code, variant);
-                self.finish(pc, decoder.ip(), index);
-                self.set_count(counter, index);
-                return Ok(body);
+                break;
             }
-            index += 1;
-            if self.instruction(place) {
+            end = decoder.ip();
+            let flow = self.instruction(place);
+            index += usize::from(flow != Flow::EndBefore);
+            if flow != Flow::Next {
                 break;
             }
         }
-        let end = instruction.next_ip().max(pc + 1).min(pc + readable as u64);
-        let end = if instruction.is_invalid() { decoder_end(pc, &instruction) } else { end };
         self.keep_block(pc, end, code, variant);
         self.finish(pc, end, index);
         self.set_count(counter, index);
@@ -117,6 +126,7 @@ impl Translator {
 
     /// Completes the bookkeeping of a block that covers `pc..end`.
     fn finish(&mut self, pc: u64, end: u64, counted: usize) {
+        let counted = if self.config.count { counted } else { 0 };
         self.faults.end(self.hot.here(), counted);
         for page in pc >> PAGE_SHIFT..=(end.max(pc + 1) - 1) >> PAGE_SHIFT {
             self.pages.insert(page);
@@ -143,15 +153,15 @@ impl Translator {
         }
     }
 
-    /// Emits one instruction; `true` if it ends the block.
-    fn instruction(&mut self, place: Place) -> bool {
+    /// Emits one instruction.
+    fn instruction(&mut self, place: Place) -> Flow {
         let instruction = place.instruction;
         let next = instruction.next_ip();
         let action = classify(instruction);
         if place.variant == Variant::Step && action != Action::Copy {
             // Only ordered instructions are stepped over, and those are copied.
             self.leave_here(Kind::Trap(libc::SIGILL), instruction.ip(), true);
-            return true;
+            return Flow::EndBefore;
         }
         match action {
             Action::Copy => return self.copy(place),
@@ -170,15 +180,19 @@ impl Translator {
                 self.chain(target, place.variant);
             }
             Action::LeaveAfter(kind) => self.leave_here(kind, next, true),
-            Action::LeaveBefore(kind) => self.leave_here(kind, instruction.ip(), true),
-            Action::Unsupported => self.leave_unsupported(instruction),
+            Action::LeaveBefore(kind) => {
+                self.leave_here(kind, instruction.ip(), true);
+                return Flow::EndBefore;
+            }
+            Action::Unsupported => return self.leave_unsupported(instruction),
         }
-        true
+        Flow::End
     }
 
-    fn leave_unsupported(&mut self, instruction: &Instruction) {
+    fn leave_unsupported(&mut self, instruction: &Instruction) -> Flow {
         let name = self.name(instruction.mnemonic());
         self.leave_here(Kind::Unsupported(name), instruction.ip(), true);
+        Flow::EndBefore
     }
 
     /// Notes that code from here on belongs to the instruction.
@@ -186,16 +200,15 @@ impl Translator {
         self.faults.mark(self.hot.here(), place.instruction.ip(), place.index, fix);
     }
 
-    /// Emits an instruction that is no branch; `true` if that ends the block after all.
-    fn copy(&mut self, place: Place) -> bool {
+    /// Emits an instruction that is no branch.
+    fn copy(&mut self, place: Place) -> Flow {
         self.mark(place, Fix::None);
         if !place.instruction.is_ip_rel_memory_operand() {
             self.hot.put(place.bytes);
-            return false;
+            return Flow::Next;
         }
         if place.instruction.memory_base() == Register::EIP {
-            self.leave_unsupported(place.instruction);
-            return true;
+            return self.leave_unsupported(place.instruction);
         }
         let target = place.instruction.ip_rel_memory_address();
         let end = self.hot.here() + place.bytes.len() as u64;
@@ -204,13 +217,12 @@ impl Translator {
             self.hot.put(place.bytes);
             let field = start + place.offsets.displacement_offset() as u64;
             self.hot.set32(field, displacement as u32);
-            return false;
+            return Flow::Next;
         }
         if !self.copy_far(place, target) {
-            self.leave_unsupported(place.instruction);
-            return true;
+            return self.leave_unsupported(place.instruction);
         }
-        false
+        Flow::Next
     }
 
     /// Emits an instruction whose RIP-relative operand is out of reach, with a register instead.
@@ -265,11 +277,6 @@ impl Translator {
         self.hot.spill(emit::OPERAND, RCX);
         self.leave_here(Kind::Ordered(operand), instruction.ip(), false);
     }
-}
-
-/// End of the code before an instruction that is invalid.
-fn decoder_end(pc: u64, invalid: &Instruction) -> u64 {
-    invalid.ip().max(pc)
 }
 
 /// The memory operand of an instruction, for another one.

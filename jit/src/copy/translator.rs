@@ -16,6 +16,7 @@ use super::tables::{Tables, Use, code_range};
 use crate::memory::CodeMemory;
 use iced_x86::Encoder;
 use refrain_trace::CodeBlock;
+use refrain_vm::layout::PAGE;
 use refrain_vm::{EngineConfig, EngineError, Fault};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -318,9 +319,7 @@ impl Translator {
     /// memory stays as it is.
     pub(super) fn flush(&mut self) {
         self.generation += 1;
-        for (which, variant) in uses() {
-            self.tables.reset(which, variant, self.misses[&(which as u8, variant)]);
-        }
+        self.reset_tables();
         for (field, unlinked) in std::mem::take(&mut self.links) {
             self.link(field, unlinked);
         }
@@ -331,9 +330,29 @@ impl Translator {
         self.pages.clear();
     }
 
+    fn reset_tables(&self) {
+        for (which, variant) in uses() {
+            self.tables.reset(which, variant, self.misses[&(which as u8, variant)]);
+        }
+    }
+
+    /// Whether blocks were made of code in `range`.
+    pub(super) fn covers(&self, range: Range<u64>) -> bool {
+        let first = range.start / PAGE;
+        let last = range.end.div_ceil(PAGE);
+        if last.saturating_sub(first) > self.pages.len() as u64 {
+            self.pages.iter().any(|page| (first..last).contains(page))
+        } else {
+            (first..last).any(|page| self.pages.contains(&page))
+        }
+    }
+
     /// Starts again with empty code memory. The caller guarantees that no thread executes
     /// translated code or still looks at an exit of it.
     pub(super) fn reclaim(&mut self) {
+        if !self.misses.is_empty() {
+            self.flush();
+        }
         let code = self.memory.range();
         self.faults = FaultMap::default();
         self.arena = Arena::default();
@@ -361,7 +380,7 @@ impl Translator {
             self.misses.insert((which as u8, variant), entry);
         }
         self.commit();
-        self.flush();
+        self.reset_tables();
     }
 }
 

@@ -67,21 +67,24 @@ pub(super) struct Graph {
 /// What decides where blocks are cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cuts<'a> {
+    /// Hooked addresses, sorted.
     pub(super) hooks: &'a [u64],
+    /// Plain loads that are ordered, sorted.
+    pub(super) loads: &'a [u64],
     pub(super) order_atomics: bool,
-    pub(super) accesses: bool,
+    /// Repeated string instructions may stop in between, and so begin blocks.
+    pub(super) pieces: bool,
 }
 
 impl Graph {
     /// Builds the graph. Returns the first address where two blocks disagree about the code.
     pub(super) fn new(blocks: &[CodeBlock], cuts: Cuts<'_>) -> Result<Graph, u64> {
         let table = decode(blocks)?;
-        let loads = if cuts.order_atomics { ordered_loads(&table) } else { Vec::new() };
-        let leaders = leaders(blocks, &table, &loads, cuts);
+        let leaders = leaders(blocks, &table, cuts);
         let mut graph = Graph { blocks: Vec::new(), code: Vec::new(), table };
         let mut factory = InstructionInfoFactory::new();
         for &pc in &leaders {
-            graph.push_block(pc, &leaders, &loads, cuts, &mut factory);
+            graph.push_block(pc, &leaders, cuts, &mut factory);
         }
         graph.solve_flags();
         Ok(graph)
@@ -102,7 +105,7 @@ impl Graph {
         find(&self.table, pc)
     }
 
-    fn push_block(&mut self, pc: u64, leaders: &[u64], loads: &[u64], cuts: Cuts<'_>, factory: &mut InstructionInfoFactory) {
+    fn push_block(&mut self, pc: u64, leaders: &[u64], cuts: Cuts<'_>, factory: &mut InstructionInfoFactory) {
         let first = self.code.len();
         let mut at = pc;
         let mut effects = Effects::default();
@@ -112,7 +115,7 @@ impl Graph {
             }
             let Some(&i) = find(&self.table, at) else { break Term::Next(at) };
             at = i.next_ip();
-            let term = ending(&i, loads, cuts);
+            let term = ending(&i, cuts);
             if let Some(Term::Ordered(..)) = term
                 && i.ip() != pc
             {
@@ -190,7 +193,7 @@ fn decode(blocks: &[CodeBlock]) -> Result<Vec<Instruction>, u64> {
     }
 }
 
-fn leaders(blocks: &[CodeBlock], table: &[Instruction], loads: &[u64], cuts: Cuts<'_>) -> Vec<u64> {
+fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u64> {
     let mut leaders: Vec<u64> = blocks.iter().map(|b| b.pc).collect();
     leaders.extend(cuts.hooks);
     for i in table {
@@ -198,10 +201,10 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], loads: &[u64], cuts: Cut
         if direct {
             leaders.push(i.near_branch_target());
         }
-        match ending(i, loads, cuts) {
+        match ending(i, cuts) {
             Some(Term::Ordered(_, next)) => leaders.extend([i.ip(), next]),
             Some(_) => leaders.push(i.next_ip()),
-            None if cuts.accesses && is_repeated(i) => leaders.push(i.ip()),
+            None if cuts.pieces && is_repeated(i) => leaders.push(i.ip()),
             None => {}
         }
     }
@@ -221,13 +224,13 @@ pub(super) fn is_atomic(i: &Instruction) -> bool {
     i.has_lock_prefix() || i.mnemonic() == Mnemonic::Xchg && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
 }
 
-fn ending(i: &Instruction, loads: &[u64], cuts: Cuts<'_>) -> Option<Term> {
+fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
     let next = i.next_ip();
     if cuts.order_atomics {
         if is_atomic(i) {
             return Some(Term::Ordered(OrderedKind::ReadModifyWrite, next));
         }
-        if loads.binary_search(&i.ip()).is_ok() {
+        if cuts.loads.binary_search(&i.ip()).is_ok() {
             return Some(Term::Ordered(OrderedKind::Load, next));
         }
     }
@@ -264,7 +267,7 @@ fn unsupported(i: &Instruction) -> Option<&'static str> {
     refused.then(|| name(i))
 }
 
-fn name(i: &Instruction) -> &'static str {
+pub(super) fn name(i: &Instruction) -> &'static str {
     mnemonic_name(i.mnemonic())
 }
 
@@ -277,7 +280,7 @@ fn mnemonic_name(mnemonic: Mnemonic) -> &'static str {
     names.entry(mnemonic as usize).or_insert_with(|| Box::leak(format!("{mnemonic:?}").to_lowercase().into_boxed_str()))
 }
 
-fn emulated(i: &Instruction) -> Option<Emulate> {
+pub(super) fn emulated(i: &Instruction) -> Option<Emulate> {
     match i.mnemonic() {
         Mnemonic::Cpuid => Some(Emulate::Cpuid),
         Mnemonic::Rdtsc => Some(Emulate::Rdtsc),
@@ -289,9 +292,4 @@ fn emulated(i: &Instruction) -> Option<Emulate> {
         }
         _ => None,
     }
-}
-
-/// Plain loads that belong to a synchronization idiom.
-fn ordered_loads(_table: &[Instruction]) -> Vec<u64> {
-    Vec::new()
 }

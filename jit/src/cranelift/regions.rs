@@ -7,7 +7,7 @@
 //! is no entry; should an indirect jump go there nevertheless, the engine compiles a region of
 //! its own for it then ([`single`]).
 
-use super::graph::{Graph, Term};
+use super::graph::{Graph, Term, is_repeated};
 
 /// Where regions end.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,10 @@ impl Region {
 }
 
 /// Partitions the whole graph.
-pub(super) fn partition(graph: &Graph, limits: Limits) -> Vec<Region> {
+///
+/// If `checks` is set, access buffers are checked at loop heads and before repeated string
+/// instructions, where threads then go on: these are entries too.
+pub(super) fn partition(graph: &Graph, limits: Limits, checks: bool) -> Vec<Region> {
     let mut owner = vec![u32::MAX; graph.blocks.len()];
     let mut groups = Vec::new();
     for seed in 0..graph.blocks.len() {
@@ -50,7 +53,12 @@ pub(super) fn partition(graph: &Graph, limits: Limits) -> Vec<Region> {
     let entries = entries(graph, &owner);
     let regions = groups.into_iter().map(|blocks| {
         let entries = blocks.iter().map(|&b| entries[b as usize]).collect();
-        finish(graph, blocks, entries)
+        let mut region = finish(graph, blocks, entries);
+        if checks {
+            let heads = region.loops.iter().zip(&region.blocks).map(|(&head, &b)| head || begins_repeated(graph, b));
+            region.entries.iter_mut().zip(heads.collect::<Vec<_>>()).for_each(|(entry, head)| *entry |= head);
+        }
+        region
     });
     regions.collect()
 }
@@ -64,6 +72,10 @@ pub(super) fn single(graph: &Graph, block: usize, limits: Limits) -> Region {
     let reached = reached_inside(graph, &region, block);
     region.entries.iter_mut().zip(reached).for_each(|(entry, reached)| *entry |= !reached);
     region
+}
+
+fn begins_repeated(graph: &Graph, block: u32) -> bool {
+    graph.instructions(&graph.blocks[block as usize]).first().is_some_and(is_repeated)
 }
 
 fn finish(graph: &Graph, blocks: Vec<u32>, entries: Vec<bool>) -> Region {

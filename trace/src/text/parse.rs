@@ -97,6 +97,10 @@ impl Parser {
                     let (address, name) = pair(value)?;
                     module.hooks.push((number(address)?, string(name)?));
                 }
+                "constant" => {
+                    let (start, end) = pair(value)?;
+                    module.constant.push((number(start)?, number(end)?));
+                }
                 _ => return Err(unknown(name)),
             }
         }

@@ -73,13 +73,16 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
 }
 
 fn print_module(module: &Module, f: &mut Formatter<'_>) -> Result {
-    let Module { path, build_id, bias, start, end, hooks } = module;
+    let Module { path, build_id, bias, start, end, hooks, constant } = module;
     write!(f, "module {path:?} bias={bias:#x} start={start:#x} end={end:#x}")?;
     if let Some(id) = build_id {
         write!(f, " build_id={id:?}")?;
     }
     for (address, name) in hooks {
         write!(f, " hook={address:#x}:{name:?}")?;
+    }
+    for (start, end) in constant {
+        write!(f, " constant={start:#x}:{end:#x}")?;
     }
     writeln!(f)
 }

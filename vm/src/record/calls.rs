@@ -1,6 +1,7 @@
 //! System calls of a recorded guest.
 
 use super::machine::{Stop, park_forever};
+use super::signals::{Delivery, Target};
 use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
 use crate::host::{self, Guest};
@@ -8,11 +9,12 @@ use crate::syscall::{self, Action, Call, MachineCall, Order};
 use crate::{Error, Result, digest};
 use refrain_trace::payload::{Effect, SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, order};
-use std::sync::PoisonError;
+use std::time::Duration;
 
 /// Descriptors from here on are the recorder's; the guest cannot close or replace them.
 pub(crate) const HOST_FDS: i32 = 900;
 
+const EAGAIN: i64 = 11;
 const EBADF: i64 = 9;
 const EINVAL: i64 = 22;
 const EPIPE: i64 = 32;
@@ -109,13 +111,20 @@ impl GuestThread {
             pending.event.flags |= NO_TICKET;
             return;
         }
-        pending.event.ticket = self.machine.tickets.take(order::SYSCALL_SLOT);
         let record = SyscallRecord {
             args: pending.args,
             ..SyscallRecord::default()
         };
-        if self.log.pending(pending.event, record).is_err() {
-            park_forever();
+        let entered = self.log.pending(
+            || Event {
+                ticket: self.machine.tickets.take(order::SYSCALL_SLOT),
+                ..pending.event
+            },
+            record,
+        );
+        match entered {
+            Ok(event) => pending.event = event,
+            Err(_) => park_forever(),
         }
     }
 
@@ -176,7 +185,7 @@ impl GuestThread {
             MachineCall::SigAction => self.signal_action(pending),
             MachineCall::SigProcMask => self.signal_mask(pending),
             MachineCall::SigPending => {
-                let writes = words(a, &[0]);
+                let writes = words(a, &[self.machine.signals.pending(self.id)]);
                 self.answer_with(pending, 0, writes);
             }
             MachineCall::SigAltStack => {
@@ -184,13 +193,13 @@ impl GuestThread {
                 let writes = words(b, &[0, SS_DISABLE, 0]);
                 self.answer_with(pending, 0, writes);
             }
+            MachineCall::SigWait => self.signal_wait(pending)?,
             MachineCall::Kill => self.kill(pending)?,
             MachineCall::FreesDescriptor => self.frees_descriptor(pending),
             MachineCall::ReadLink => self.read_link(pending),
             MachineCall::Fork
             | MachineCall::Execve
-            | MachineCall::SigReturn
-            | MachineCall::SigWait => return Err(self.refuse(&pending, "is not supported yet")),
+            | MachineCall::SigReturn => return Err(self.refuse(&pending, "is not supported yet")),
         }
         Ok(Flow::Continue)
     }
@@ -224,74 +233,93 @@ impl GuestThread {
         Ok(())
     }
 
-    /// Keeps what the guest installs, and passes on the one disposition that its children and
-    /// its pipes would notice.
     fn signal_action(&mut self, pending: Pending) {
         let [signal, new, old, _, _, _] = *pending.call.arguments();
         if signal == 0 || signal > 64 {
             return self.answer(pending, -EINVAL);
         }
-        let mut actions = self
-            .machine
-            .signal_actions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let previous = actions.get(&signal).copied().unwrap_or_default();
-        if new != 0 {
-            let action = std::array::from_fn(|i| Guest.word(new + 8 * i as u64).unwrap_or(0));
-            actions.insert(signal, action);
-        }
-        drop(actions);
+        let action =
+            || std::array::from_fn(|i| Guest.word(new + 8 * i as u64).unwrap_or_default());
+        let previous = self.machine.signals.action(signal, (new != 0).then(action));
         let writes = words(old, &previous);
         self.answer_with(pending, 0, writes);
     }
 
     fn signal_mask(&mut self, pending: Pending) {
         let [how, new, old, _, _, _] = *pending.call.arguments();
-        let previous = self.signal_mask;
+        let previous = self.machine.signals.mask(self.id, None);
         if let Some(set) = (new != 0).then(|| Guest.word(new)).flatten() {
-            self.signal_mask = match how as i32 {
+            let mask = match how as i32 {
                 libc::SIG_BLOCK => previous | set,
                 libc::SIG_UNBLOCK => previous & !set,
                 libc::SIG_SETMASK => set,
                 _ => return self.answer(pending, -EINVAL),
             };
+            self.machine.signals.mask(self.id, Some(mask));
         }
         let writes = words(old, &[previous]);
         self.answer_with(pending, 0, writes);
     }
 
-    /// A signal that the guest sends. To itself: the default action, or nothing if ignored.
+    /// `rt_sigtimedwait`: blocked signals are taken here.
+    fn signal_wait(&mut self, mut pending: Pending) -> Result<()> {
+        if i64::from(pending.event.nr) != libc::SYS_rt_sigtimedwait {
+            return Err(self.refuse(&pending, "is not supported yet"));
+        }
+        let [set, info, timeout, _, _, _] = *pending.call.arguments();
+        let set = Guest.word(set).unwrap_or(0);
+        let timeout = (timeout != 0).then(|| {
+            let field = |i| Guest.word(timeout + i).unwrap_or(0);
+            Duration::from_secs(field(0)) + Duration::from_nanos(field(8))
+        });
+        self.enter(&mut pending);
+        let signal = self.machine.signals.wait(self.id, set, timeout);
+        self.leave(&mut pending);
+        let writes = match signal {
+            Some(signal) if info != 0 => vec![Write {
+                address: info,
+                bytes: signal_info(signal),
+            }],
+            _ => Vec::new(),
+        };
+        for write in &writes {
+            Guest.write(write.address, &write.bytes);
+        }
+        let result = signal.map_or(-EAGAIN, |signal| signal as i64);
+        self.conclude(pending, result, writes, Effect::None);
+        Ok(())
+    }
+
+    /// A signal that the guest sends: to itself it goes the machine's way, to others the
+    /// kernel's.
     fn kill(&mut self, pending: Pending) -> Result<()> {
         let [a, b, c, _, _, _] = *pending.call.arguments();
+        let own_process = a as u32 == std::process::id() || a == 0;
         let (target, signal) = match i64::from(pending.event.nr) {
-            libc::SYS_tgkill => (a, c),
-            _ => (a, b),
+            libc::SYS_tgkill => (self.machine.thread_by_kernel_id(b as i32).map(Target::Thread), c),
+            libc::SYS_tkill => (self.machine.thread_by_kernel_id(a as i32).map(Target::Thread), b),
+            _ => (own_process.then_some(Target::Process), b),
         };
-        let own = [std::process::id() as i32, host::thread_id(), 0];
-        if signal == 0 || !own.contains(&(target as i32)) {
+        let Some(target) = target.filter(|_| (1..=64).contains(&signal)) else {
             self.pass(pending);
             return Ok(());
+        };
+        match self.machine.signals.send(target, signal) {
+            Delivery::None => self.answer(pending, 0),
+            Delivery::Handler => {
+                return Err(self.refuse(&pending, "to a signal handler of the program's own"));
+            }
+            Delivery::Terminate => {
+                self.answer(pending, 0);
+                self.end_by_signal(signal as i32);
+            }
         }
-        let handler = self.disposition(signal);
-        let ignored = handler == libc::SIG_IGN as u64
-            || handler == 0
-                && [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT]
-                    .contains(&(signal as i32));
-        if ignored {
-            self.answer(pending, 0);
-            return Ok(());
-        }
-        if handler != 0 {
-            return Err(self.refuse(&pending, "to a signal handler of the program's own"));
-        }
-        self.answer(pending, 0);
-        self.end_by_signal(signal as i32);
+        Ok(())
     }
 
     /// Writing to a broken pipe kills, unless the guest ignores it.
     fn broken_pipe(&mut self) {
-        if self.disposition(libc::SIGPIPE as u64) == 0 {
+        if self.machine.signals.disposition(libc::SIGPIPE as u64) == Delivery::Terminate {
             self.end_by_signal(libc::SIGPIPE);
         }
     }
@@ -305,16 +333,6 @@ impl GuestThread {
         self.append(event, None);
         self.machine.stop(Stop::Ended(Ending::Signaled(signal)));
         park_forever()
-    }
-
-    /// The guest's handler of a signal: 0 for the default, 1 for "ignore".
-    fn disposition(&self, signal: u64) -> u64 {
-        let actions = self
-            .machine
-            .signal_actions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        actions.get(&signal).map_or(0, |action| action[0])
     }
 
     /// `close` and its kin must not reach the recorder's descriptors.
@@ -365,4 +383,14 @@ fn words(address: u64, values: &[u64]) -> Vec<Write> {
         address,
         bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
     }]
+}
+
+/// A `siginfo_t` of a signal that the process sent to itself.
+fn signal_info(signal: u64) -> Vec<u8> {
+    const SI_TKILL: i32 = -6;
+    let mut info = vec![0; 128];
+    info[0..4].copy_from_slice(&(signal as i32).to_le_bytes());
+    info[8..12].copy_from_slice(&SI_TKILL.to_le_bytes());
+    info[16..20].copy_from_slice(&std::process::id().to_le_bytes());
+    info
 }

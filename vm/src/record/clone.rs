@@ -32,6 +32,9 @@ impl GuestThread {
         let clear = flags & libc::CLONE_CHILD_CLEARTID as u64 != 0;
         let (child, log) = self.machine.add_thread(context.fs_base);
 
+        let mask = self.machine.signals.mask(self.id, None);
+        self.machine.signals.mask(child, Some(mask));
+
         // The child tells its id and waits until its parent has stored it.
         let (tell, told) = crossbeam::channel::bounded(1);
         let (go, may_go) = crossbeam::channel::bounded::<()>(1);

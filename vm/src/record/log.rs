@@ -179,37 +179,52 @@ impl ThreadLog {
         }
     }
 
-    /// Appends an event.
+    /// Appends the event that `make` makes. A ticket is taken in `make`, and so never by a thread
+    /// whose stream is closed: the trace has every ticket that was given out.
     pub(crate) fn append(
         &self,
-        mut event: Event,
+        make: impl FnOnce() -> Event,
         record: Option<&SyscallRecord>,
     ) -> Result<(), Closed> {
         let mut state = self.lock();
         if state.closed {
             return Err(Closed);
         }
+        let full = state.chunk.events.len() >= CHUNK_EVENTS;
+        if full || state.chunk.payloads.len() >= CHUNK_PAYLOAD {
+            self.send(&mut state);
+        }
+        let mut event = make();
         state.pending = None;
         if let Some(record) = record {
             event.flags |= HAS_PAYLOAD;
             payload::push(&mut state.chunk.payloads, record);
         }
         state.chunk.events.push(event);
-        if state.chunk.events.len() >= CHUNK_EVENTS || state.chunk.payloads.len() >= CHUNK_PAYLOAD {
-            self.send(&mut state);
-        }
         Ok(())
+    }
+
+    /// Corrects the result of the event appended last.
+    pub(crate) fn amend(&self, amend: impl FnOnce(&mut Event)) {
+        if let Some(last) = self.lock().chunk.events.last_mut() {
+            amend(last);
+        }
     }
 
     /// Notes a system call that is about to be issued with a ticket of its own: should the
     /// recording end before it returns, the ticket must not be missing from the trace.
-    pub(crate) fn pending(&self, event: Event, record: SyscallRecord) -> Result<(), Closed> {
+    pub(crate) fn pending(
+        &self,
+        make: impl FnOnce() -> Event,
+        record: SyscallRecord,
+    ) -> Result<Event, Closed> {
         let mut state = self.lock();
         if state.closed {
             return Err(Closed);
         }
+        let event = make();
         state.pending = Some((event, record));
-        Ok(())
+        Ok(event)
     }
 
     /// Sends what there is and refuses further events; returns how many there were.

@@ -1,6 +1,7 @@
 //! What all guest threads of a recording share.
 
 use super::log::{Log, ThreadLog};
+use super::signals::Signals;
 use crate::elf::Elf;
 use crate::engine::Engine;
 use crate::hooks::{self, Hook, HookMap};
@@ -8,7 +9,7 @@ use crate::memory::AddressSpace;
 use crate::slots::Tickets;
 use crate::{Error, host};
 use crossbeam::channel::Sender;
-use refrain_trace::{Ending, Module, ThreadId};
+use refrain_trace::{Ending, Header, Module, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,12 +27,13 @@ pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) tickets: Tickets,
     pub(crate) log: Log,
+    /// The stack pointer with which the guest starts.
+    pub(crate) initial_sp: u64,
     /// Absolute path of the guest's program.
     pub(crate) program: String,
     /// Changing the address space and taking the ticket for it are one step.
     pub(crate) space: Mutex<AddressSpace>,
-    /// What the guest installed; the host's own handlers are not the guest's.
-    pub(crate) signal_actions: Mutex<BTreeMap<u64, [u64; 4]>>,
+    pub(crate) signals: Signals,
     /// `pthread_once` objects whose routine some thread is running.
     pub(crate) once: Mutex<BTreeSet<u64>>,
     /// Contents of mapped files that are in the trace already.
@@ -55,6 +57,7 @@ struct Thread {
     log: Arc<ThreadLog>,
     /// The thread pointer, which is also its `pthread_t`.
     pointer: u64,
+    kernel_id: i32,
     ended: bool,
 }
 
@@ -63,16 +66,17 @@ impl Machine {
         engine: Arc<dyn Engine>,
         space: AddressSpace,
         log: Log,
-        program: String,
+        header: &Header,
         stop: Sender<Stop>,
     ) -> Machine {
         Machine {
             engine,
             tickets: Tickets::new(),
             log,
-            program,
+            initial_sp: header.entry.rsp,
+            program: header.program.clone(),
             space: Mutex::new(space),
-            signal_actions: Mutex::default(),
+            signals: Signals::default(),
             once: Mutex::default(),
             files: Mutex::default(),
             errno_location: AtomicU64::new(0),
@@ -98,6 +102,9 @@ impl Machine {
                 }
             });
         }
+        if elf.interpreter.is_some() {
+            found.extend(hooks::by_name(hooks::ENTRY).map(|hook| (bias + elf.entry, hook)));
+        }
         found.sort_by_key(|&(pc, hook)| (pc, hook.name));
         found.dedup_by_key(|&mut (pc, _)| pc);
         let mut map = HookMap::clone(&self.hooks());
@@ -115,6 +122,11 @@ impl Machine {
             start: bias.wrapping_add(start),
             end: bias.wrapping_add(end),
             hooks: found.iter().map(|&(pc, hook)| (pc, hook.name.to_owned())).collect(),
+            constant: elf
+                .constant()
+                .into_iter()
+                .map(|(start, end)| (bias.wrapping_add(start), bias.wrapping_add(end)))
+                .collect(),
         });
     }
 
@@ -135,6 +147,7 @@ impl Machine {
         threads.all.push(Thread {
             log: log.clone(),
             pointer,
+            kernel_id: 0,
             ended: false,
         });
         (id, log)
@@ -176,6 +189,18 @@ impl Machine {
                 .wait(threads)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The kernel's id of a thread is known once its host thread runs.
+    pub(crate) fn set_kernel_id(&self, id: ThreadId, kernel_id: i32) {
+        self.threads().all[id.index()].kernel_id = kernel_id;
+    }
+
+    /// The living thread with this kernel id.
+    pub(crate) fn thread_by_kernel_id(&self, kernel_id: i32) -> Option<ThreadId> {
+        let threads = self.threads();
+        let at = threads.all.iter().position(|t| t.kernel_id == kernel_id && !t.ended)?;
+        Some(ThreadId(at as u32))
     }
 
     /// Ends the recording; the caller must not return to the guest.

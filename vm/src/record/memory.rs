@@ -5,7 +5,7 @@ use super::thread::GuestThread;
 use crate::elf::Elf;
 use crate::memory::{AddressSpace, MapRequest, page_up};
 use crate::syscall::MachineCall;
-use crate::Result;
+use crate::{Result, host};
 use refrain_trace::payload::{Effect, SyscallRecord, Window};
 use refrain_trace::{Event, order};
 use std::fs::File;
@@ -38,19 +38,19 @@ impl GuestThread {
             MachineCall::Mmap if result >= 0 => self.file_content(result as u64, args),
             _ => None,
         };
-        let event = Event {
-            ticket: machine.tickets.take(order::MEMORY_SLOT),
-            value: result as u64,
-            ..pending.event
-        };
-        drop(space);
         let record = SyscallRecord {
             args,
             writes: Vec::new(),
             effect: Effect::Memory { content },
         };
         self.context.finish_syscall(result);
-        self.append(event, Some(&record));
+        self.append_made(Some(&record), || Event {
+            ticket: machine.tickets.take(order::MEMORY_SLOT),
+            value: result as u64,
+            end: host::ticks(),
+            ..pending.event
+        });
+        drop(space);
         Ok(())
     }
 

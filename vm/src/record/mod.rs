@@ -9,6 +9,7 @@ mod clone;
 mod log;
 mod machine;
 mod memory;
+mod signals;
 mod sync;
 mod thread;
 
@@ -19,6 +20,7 @@ use crate::memory::{AddressSpace, page_down};
 use crate::{Error, Result, layout};
 use log::Log;
 use machine::{Machine, Stop};
+use signals::{Delivery, Target};
 use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
 use std::fs::File;
 use std::ops::Range;
@@ -57,7 +59,7 @@ pub struct RecordSummary {
 /// Records a program. Returns when the guest has ended; its other threads may still be running,
 /// unrecorded and unable to act, so the caller is expected to exit soon.
 pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordSummary> {
-    let signals = block_termination_signals();
+    let signals = block_signals();
     let mut space = AddressSpace::new();
     let image = loader::load(&options.command, &mut space)?;
     let (stop, stopped) = crossbeam::channel::unbounded();
@@ -77,13 +79,13 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         engine,
         space,
         log,
-        header.program.clone(),
-        stop.clone(),
+        &header,
+        stop,
     ));
     for file in &image.files {
         machine.register_module(&file.path, &file.elf, file.bias);
     }
-    watch_signals(signals, stop);
+    watch_signals(signals, machine.clone());
     let start = Instant::now();
     thread::start_main(&machine, &header.entry)?;
 
@@ -223,28 +225,60 @@ fn out_of_reach(file: File) -> Result<File> {
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// Signals that end a recording from outside. They are blocked in every thread and taken by one.
-fn block_termination_signals() -> libc::sigset_t {
-    // SAFETY: `set` is initialized by sigemptyset before any other use; blocking signals affects
+/// Signals that end a recording from outside.
+const TERMINATION: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+/// Signals that go on acting as the system has it: faults, and the terminal's job control.
+const LEFT_ALONE: [i32; 8] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+
+/// Blocks signals in every thread from here on; one thread takes them.
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: `set` is initialized by sigfillset before any other use; blocking signals affects
     // the calling thread and those it starts.
     unsafe {
         let mut set = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
-            libc::sigaddset(&mut set, signal);
+        libc::sigfillset(&mut set);
+        for signal in LEFT_ALONE {
+            libc::sigdelset(&mut set, signal);
         }
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         set
     }
 }
 
-/// Ends the recording at the first of `signals`.
-fn watch_signals(signals: libc::sigset_t, stop: crossbeam::channel::Sender<Stop>) {
+/// Takes the signals that come from outside: some end the recording, the others do to the guest
+/// what they would do natively.
+fn watch_signals(signals: libc::sigset_t, machine: Arc<Machine>) {
     std::thread::spawn(move || {
-        let mut signal = 0;
-        // SAFETY: both arguments are live; the set was initialized by its maker.
-        if unsafe { libc::sigwait(&signals, &mut signal) } == 0 {
-            let _ = stop.send(Stop::Ended(Ending::Stopped(signal)));
+        loop {
+            let mut signal = 0;
+            // SAFETY: both arguments are live; the set was initialized by its maker.
+            if unsafe { libc::sigwait(&signals, &mut signal) } != 0 {
+                return;
+            }
+            if TERMINATION.contains(&signal) {
+                machine.stop(Stop::Ended(Ending::Stopped(signal)));
+            } else {
+                deliver(&machine, signal);
+            }
         }
     });
+}
+
+fn deliver(machine: &Machine, signal: i32) {
+    match machine.signals.send(Target::Process, signal as u64) {
+        Delivery::None => {}
+        Delivery::Terminate => machine.stop(Stop::Ended(Ending::Signaled(signal))),
+        Delivery::Handler => machine.stop(Stop::Failed(Error::Unsupported(format!(
+            "signal {signal} for a handler of the program's own"
+        )))),
+    }
 }

@@ -6,7 +6,7 @@ use crate::context::reg::*;
 use crate::engine::{Exit, Mode};
 use crate::hooks::{Hook, Model};
 use crate::host::{self, Guest};
-use crate::{Error, Result, cpuid};
+use crate::{Error, Result, cpuid, loader};
 use crate::engine::Emulate;
 use refrain_trace::{Event, EventKind, NO_TICKET, order};
 use std::sync::PoisonError;
@@ -69,6 +69,10 @@ impl GuestThread {
                 );
                 Ok(())
             }
+            Model::Entry => {
+                loader::hide_settings(self.machine.initial_sp);
+                Ok(())
+            }
             Model::Refuse => Err(Error::Unsupported(format!("a call of {}", hook.name))),
         }?;
         Ok(Flow::Continue)
@@ -95,17 +99,18 @@ impl GuestThread {
         Ok(())
     }
 
+    /// The event comes first: once the body has run, others may go on.
     fn release(&mut self, call: &Call, errno: bool) -> Result<()> {
         let event = self.call_event(call, call.hook.kind, call.begin);
-        let ticket = self.machine.tickets.take(order::slot(call.object));
+        self.append_ordered(event);
         let result = self.body(call.sp)?;
-        let event = Event {
-            result,
-            ticket,
-            ..event
-        };
-        let event = self.with_errno(event, errno)?;
-        self.append(event, None);
+        if result != 0 {
+            let failed = self.with_errno(Event { result, ..event }, errno)?;
+            self.log.amend(|event| {
+                event.result = failed.result;
+                (event.value, event.aux) = (failed.value, failed.aux);
+            });
+        }
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
+use super::signals::Delivery;
 use crate::context::reg::*;
 use crate::context::Context;
 use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
@@ -32,8 +33,6 @@ pub(crate) struct GuestThread {
     pub(crate) hooks: Arc<HookMap>,
     /// Word that is cleared, and whose waiters are woken, when the thread ends.
     pub(crate) clear_at_exit: u64,
-    /// Signals that the guest believes to have blocked.
-    pub(crate) signal_mask: u64,
     /// Where the thread's `errno` is, once asked for.
     pub(crate) errno_at: Option<u64>,
     pub(crate) pages: KnownPages,
@@ -73,6 +72,7 @@ pub(crate) fn spawn(
                     return;
                 }
             };
+            machine.set_kernel_id(id, host::thread_id());
             started(host::thread_id());
             let mut thread = GuestThread {
                 hooks: machine.hooks(),
@@ -82,7 +82,6 @@ pub(crate) fn spawn(
                 cpu,
                 log,
                 clear_at_exit,
-                signal_mask: 0,
                 errno_at: None,
                 pages: KnownPages::new(),
                 translated: 0,
@@ -140,17 +139,27 @@ impl GuestThread {
 
     /// Takes the ticket of the event's object now, and appends it.
     pub(crate) fn append_ordered(&self, event: Event) {
-        let ticket = self.machine.tickets.take(order::slot(event.object));
-        self.append(Event { ticket, ..event }, None);
+        self.append_made(None, || Event {
+            ticket: self.machine.tickets.take(order::slot(event.object)),
+            end: host::ticks(),
+            ..event
+        });
     }
 
     /// Appends an event that ends now.
     pub(crate) fn append(&self, event: Event, record: Option<&SyscallRecord>) {
-        let event = Event {
+        self.append_made(record, || Event {
             end: host::ticks(),
             ..event
-        };
-        if self.log.append(event, record).is_err() {
+        });
+    }
+
+    pub(crate) fn append_made(
+        &self,
+        record: Option<&SyscallRecord>,
+        make: impl FnOnce() -> Event,
+    ) {
+        if self.log.append(make, record).is_err() {
             park_forever();
         }
     }
@@ -159,26 +168,34 @@ impl GuestThread {
     fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<Flow> {
         let begin = host::ticks();
         let slot = order::slot(address);
-        let tickets = &self.machine.tickets;
-        let (code, held) = match kind {
-            OrderedKind::ReadModifyWrite => (EventKind::Atomic, Some(tickets.hold(slot))),
-            OrderedKind::Load => (EventKind::SyncLoad, None),
-        };
-        let ticket = held.unwrap_or_else(|| tickets.given(slot));
-        // A load through a wild pointer faults when it is executed, below.
-        let value = self.pages.operand(address, size);
+        let exclusive = kind == OrderedKind::ReadModifyWrite;
         let event = Event {
             object: address,
             nr: u16::from(size),
-            ticket,
-            value: value.unwrap_or(0),
-            ..self.event(code, begin)
+            ..self.event(
+                if exclusive { EventKind::Atomic } else { EventKind::SyncLoad },
+                begin,
+            )
         };
+        let (log, pages, tickets) = (&self.log, &mut self.pages, &self.machine.tickets);
+        let mut ticket = 0;
+        let make = || {
+            ticket = if exclusive { tickets.hold(slot) } else { tickets.given(slot) };
+            Event {
+                ticket,
+                // A wild pointer faults when the instruction is executed, below.
+                value: pages.operand(address, size).unwrap_or(0),
+                end: host::ticks(),
+                ..event
+            }
+        };
+        if log.append(make, None).is_err() {
+            park_forever();
+        }
         let fault = self.cpu.step(&mut self.context);
-        if let Some(ticket) = held {
+        if exclusive {
             self.machine.tickets.release(slot, ticket);
         }
-        self.append(event, None);
         Ok(fault.map_or(Flow::Continue, |fault| self.fault(fault)))
     }
 
@@ -221,13 +238,8 @@ impl GuestThread {
             flags: NO_TICKET,
             ..self.event(EventKind::Killed, begin)
         };
-        let handled = self
-            .machine
-            .signal_actions
-            .lock()
-            .is_ok_and(|a| a.get(&(fault.signal as u64)).is_some_and(|a| a[0] > 1));
         self.append(event, None);
-        let reason = if handled {
+        let reason = if self.machine.signals.disposition(fault.signal as u64) == Delivery::Handler {
             Stop::Failed(Error::Unsupported(format!(
                 "a handler of the program's own for signal {} (raised at {:#x})",
                 fault.signal, self.context.rip

@@ -5,6 +5,7 @@ use super::thread::{GuestThread, Halt};
 use crate::context::reg::*;
 use crate::hooks::{Hook, Model};
 use crate::host::Guest;
+use crate::loader;
 use refrain_trace::{Event, EventKind, order};
 
 const ONCE_DONE: u64 = 2;
@@ -26,6 +27,10 @@ impl GuestThread {
             Model::Once => self.once(),
             Model::Join | Model::TryJoin => self.join(),
             Model::Note => self.note(hook),
+            Model::Entry => {
+                loader::hide_settings(self.machine.trace.header().entry.rsp);
+                Ok(())
+            }
             // The recording has stopped here.
             Model::Refuse => Err(Halt::Done),
         }

@@ -262,14 +262,14 @@ impl Lifter<'_> {
     // Flags and the frame.
 
     /// One flag out of an RFLAGS image.
-    pub(super) fn flag_bit(&mut self, rflags: Value, flag: usize) -> Value {
+    pub(in super::super) fn flag_bit(&mut self, rflags: Value, flag: usize) -> Value {
         let shifted = self.shr_imm(rflags, FLAG_BITS[flag]);
         let byte = self.resize(shifted, I8);
         self.and_imm(byte, 1)
     }
 
     /// An RFLAGS image of the flags in `mask`; the others are 0.
-    pub(super) fn pack_flags(&mut self, mask: u8) -> Value {
+    pub(in super::super) fn pack_flags(&mut self, mask: u8) -> Value {
         let mut sum = self.iconst(I64, 0x202);
         for flag in (0..6).filter(|f| mask >> f & 1 != 0) {
             let value = self.flag(flag);
@@ -281,7 +281,7 @@ impl Lifter<'_> {
     }
 
     /// Takes flags from an RFLAGS image.
-    pub(super) fn unpack_flags(&mut self, rflags: Value, mask: u8) {
+    pub(in super::super) fn unpack_flags(&mut self, rflags: Value, mask: u8) {
         for flag in (0..6).filter(|f| mask >> f & 1 != 0) {
             let value = self.flag_bit(rflags, flag);
             self.set_flag(flag, value);

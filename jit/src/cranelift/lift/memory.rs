@@ -80,14 +80,14 @@ impl Lifter<'_> {
     }
 
     /// Appends a record.
-    pub(super) fn append(&mut self, address: Value, size: u64, kind: u16) {
+    pub(in super::super) fn append(&mut self, address: Value, size: u64, kind: u16) {
         let meta = self.pc & 0xffff_ffff | size << 32 | u64::from(kind) << 48;
         let meta = self.iconst(I64, meta);
         self.append_raw(address, meta);
     }
 
     /// Appends a record whose size is known at run time only.
-    pub(super) fn append_sized(&mut self, address: Value, size: Value, kind: u16) {
+    pub(in super::super) fn append_sized(&mut self, address: Value, size: Value, kind: u16) {
         let fixed = self.iconst(I64, self.pc & 0xffff_ffff | u64::from(kind) << 48);
         let size = self.shl_imm(size, 32);
         let meta = self.b.ins().bor(fixed, size);

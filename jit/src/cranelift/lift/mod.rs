@@ -134,6 +134,7 @@ impl<'a> Lifter<'a> {
         self.b.set_srcloc(SourceLoc::new(i.ip() as u32));
     }
 
+    /// A reference to a symbol that is jumped to, or called if it `returns`.
     pub(super) fn symbol(&mut self, namespace: u32, index: u32, returns: bool) -> FuncRef {
         let name = self.b.func.declare_imported_user_function(UserExternalName { namespace, index });
         let signature = if returns { self.call } else { self.jump };
@@ -203,13 +204,27 @@ impl<'a> Lifter<'a> {
         }
     }
 
-    /// Stores a dirty variable, which is clean from now on.
+    /// Stores a dirty variable, which is clean from now on. One without a value is dead: it will
+    /// be overwritten before anybody reads it.
     fn clean(&mut self, var: usize) {
         if self.state.dirty.has(var) {
-            let value = self.state.vals[var].expect("a dirty variable has a value");
-            self.frame_store(value, vars::offset(var));
+            if let Some(value) = self.state.vals[var] {
+                self.frame_store(value, vars::offset(var));
+            }
             self.state.dirty.remove(var);
         }
+    }
+
+    /// From now on the variable is in the frame only.
+    pub(super) fn to_frame(&mut self, var: usize) {
+        self.clean(var);
+        self.state.vals[var] = None;
+    }
+
+    /// The address of the memory operand, bit offsets included.
+    pub(super) fn operand_address(&mut self, i: &Instruction) -> Value {
+        let address = self.address(i);
+        self.bit_address(i, address, i.memory_size().size())
     }
 
     /// Stores all dirty variables but the flags; they stay dirty in the state, which other paths
@@ -437,4 +452,9 @@ pub(super) fn is_integer(i: &Instruction) -> bool {
 /// Whether all register operands are SSE or general registers (not MMX).
 pub(super) fn is_sse(i: &Instruction) -> bool {
     (0..i.op_count()).all(|n| i.op_kind(n) != OpKind::Register || i.op_register(n).is_gpr() || i.op_register(n).is_xmm())
+}
+
+/// The element type of a string instruction with 64-bit addresses.
+pub(super) fn int_of(i: &Instruction) -> Option<Type> {
+    (i.is_string_instruction() && !strings::is_narrow(i)).then(|| int(i.memory_size().size()))
 }

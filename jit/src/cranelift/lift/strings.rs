@@ -18,7 +18,7 @@ pub(super) fn lifts(i: &Instruction) -> bool {
 /// Whether the instruction addresses memory through esi or edi.
 pub(in super::super) fn is_narrow(i: &Instruction) -> bool {
     use iced_x86::OpKind::*;
-    (0..i.op_count()).any(|n| matches!(i.op_kind(n), MemoryESI | MemoryEDI | MemoryESEDI | MemorySegESI | MemorySegEDI))
+    (0..i.op_count()).any(|n| matches!(i.op_kind(n), MemorySegSI | MemorySegDI | MemoryESDI | MemorySegESI | MemorySegEDI | MemoryESEDI))
 }
 
 pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {

@@ -1,0 +1,30 @@
+//! The `refrain` command: records a multithreaded program once, replays it exactly, and ranks
+//! the waiting that it did not need.
+//!
+//! # Reading order
+//! `args` (what can be asked), `commands` (one file per subcommand), `machine` and `child` (how
+//! they reach the recorder and the replayer; the only place that picks an engine), `symbols`
+//! (from addresses to source lines), `report` (how results are shown).
+//!
+//! # Invariants
+//! - Results go to standard output, everything else to standard error.
+//! - Code out of a trace runs only in the sandboxed child process of `child`.
+//! - This is a library only so that the end-to-end tests can be built with it.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod child;
+mod commands;
+mod failure;
+mod logging;
+mod machine;
+mod output;
+mod program;
+mod progress;
+mod report;
+mod sandbox;
+mod symbols;
+mod trace_file;
+
+pub use commands::main;

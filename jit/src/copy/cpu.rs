@@ -1,0 +1,311 @@
+//! One guest thread's executor: enters translated code and deals with what it is left for.
+
+use super::desc::{Desc, Kind, Operand, Variant};
+use super::state::{ThreadState, enter};
+use super::tables::Use;
+use super::translator::{Failure, Translator};
+use super::{Inside, NAME, Shared};
+use crate::fault::SignalStack;
+use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode};
+use std::arch::asm;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The executor of one thread.
+pub(super) struct CopyCpu {
+    shared: Arc<Shared>,
+    state: Box<ThreadState>,
+    inside: Arc<Inside>,
+    translation_ticks: u64,
+    _signal_stack: Rc<SignalStack>,
+}
+
+/// Where to enter translated code.
+#[derive(Clone, Copy)]
+enum Start {
+    /// Where the table says.
+    Table(Variant),
+    /// At this block, if the generation is still the same.
+    Body { body: u64, generation: u64, variant: Variant },
+}
+
+/// What an exit means for the loop.
+enum Next {
+    Run(Start),
+    Stop(Exit),
+}
+
+impl CopyCpu {
+    /// An executor for the calling thread.
+    pub(super) fn new(shared: Arc<Shared>) -> Result<CopyCpu, EngineError> {
+        let signal_stack = SignalStack::of_thread().map_err(|error| EngineError::Unavailable {
+            engine: NAME,
+            why: format!("no memory for a signal stack: {error}"),
+        })?;
+        let state = ThreadState::new(shared.lock().code());
+        let inside = Arc::new(Inside::default());
+        shared
+            .threads
+            .lock()
+            .expect("the list is only pushed to and filtered")
+            .push(Arc::clone(&inside));
+        Ok(CopyCpu { shared, state, inside, translation_ticks: 0, _signal_stack: signal_stack })
+    }
+
+    /// Runs until something concerns the machine.
+    fn drive(&mut self, context: &mut Context, first: Variant) -> Exit {
+        let mut start = Start::Table(first);
+        self.bind();
+        loop {
+            let (desc, generation) = self.enter(context, start);
+            match self.handle(desc, generation, context, first.next()) {
+                Next::Run(next) => start = next,
+                Next::Stop(exit) => return exit,
+            }
+        }
+    }
+
+    /// Makes GS point to this thread's state.
+    fn bind(&mut self) {
+        let state = &raw mut *self.state;
+        // SAFETY: FSGSBASE was found usable when the engine was made. Nothing else in the process
+        // uses GS but executors of this crate, each of which sets it before it enters code.
+        unsafe { asm!("wrgsbase {}", in(reg) state, options(nostack, preserves_flags)) };
+    }
+
+    /// Enters translated code and returns why it was left, and the generation it was entered in.
+    fn enter(&mut self, context: &mut Context, start: Start) -> (Desc, u64) {
+        loop {
+            self.inside.0.store(true, Ordering::SeqCst);
+            if !self.shared.closing.load(Ordering::SeqCst) {
+                break;
+            }
+            self.inside.0.store(false, Ordering::SeqCst);
+            std::thread::yield_now();
+        }
+        let current = self.shared.generation.load(Ordering::SeqCst);
+        self.state.entry = match start {
+            Start::Body { body, generation, .. } if generation == current => body,
+            Start::Body { variant, .. } | Start::Table(variant) => {
+                self.state.target = context.rip;
+                self.state.rcx = context.gpr[1];
+                self.shared.tables.get(Use::Jump, variant, context.rip)
+            }
+        };
+        self.state.context = context;
+        let state = &raw mut *self.state;
+        // SAFETY: GS points to the state (`bind`); the entry is translated code that is not
+        // reused while `inside` is set; the context outlives the call, and its FS base is
+        // canonical, because only the machine and `write_fs_base` set it.
+        unsafe { enter(state) };
+        // SAFETY: translated code sets `exit` to a descriptor of the translator's arena, which
+        // lives while `inside` is set, or to the state's own.
+        let desc = unsafe { *self.state.exit };
+        if desc.kind == Kind::Faulted {
+            let translator = self.shared.lock();
+            let host = self.state.area.fault_rip;
+            assert!(
+                translator.faults.restore(host, &mut self.state, context),
+                "only guest instructions fault in translated code, not the one at {host:#x}"
+            );
+        }
+        self.inside.0.store(false, Ordering::SeqCst);
+        (desc, current)
+    }
+
+    /// Enters guest code itself, which must jump to an exit of translated code.
+    #[cfg(test)]
+    pub(super) fn enter_untranslated(&mut self, context: &mut Context, code: u64) {
+        let generation = self.shared.generation.load(Ordering::SeqCst);
+        self.bind();
+        let start = Start::Body { body: code, generation, variant: Variant::Observed };
+        self.enter(context, start);
+    }
+
+    /// Deals with one exit; `variant` is what code goes on as.
+    fn handle(
+        &mut self,
+        desc: Desc,
+        generation: u64,
+        context: &mut Context,
+        variant: Variant,
+    ) -> Next {
+        if !matches!(desc.kind, Kind::Faulted) {
+            context.rip = desc.pc;
+        }
+        Next::Stop(match desc.kind {
+            Kind::Link { field, variant } => {
+                return self.translated(context, variant, |translator, body| {
+                    if translator.generation == generation {
+                        translator.link(field.into(), body);
+                    }
+                    Ok(())
+                });
+            }
+            Kind::JumpMiss(variant) => {
+                let pc = self.state.target;
+                context.rip = pc;
+                return self.translated(context, variant, |translator, _| {
+                    translator.enter_jump(pc, variant)
+                });
+            }
+            Kind::ReturnMiss(variant) => {
+                let pc = self.state.target;
+                context.rip = pc;
+                return self.translated(context, variant, |translator, _| {
+                    translator.enter_return(pc, variant)
+                });
+            }
+            Kind::WriteFsBase(register, wide) => {
+                return write_fs_base(context, register, wide, variant);
+            }
+            Kind::Return => {
+                context.rip = self.state.target;
+                Exit::Return
+            }
+            Kind::Ordered(operand) => Exit::Ordered {
+                address: self.operand_address(context, operand),
+                size: operand.size,
+                kind: operand.kind,
+            },
+            Kind::Syscall => Exit::Syscall,
+            Kind::Hook => Exit::Hook,
+            Kind::Emulate(what) => Exit::Emulate(what),
+            Kind::Trap(signal) => Exit::Fault(Fault { signal, address: desc.pc }),
+            Kind::Unsupported(name) => Exit::Unsupported(self.shared.lock().named(name)),
+            Kind::Faulted => Exit::Fault(self.fault()),
+            Kind::Stepped => unreachable!("only `step` enters code that steps"),
+        })
+    }
+
+    /// Goes on at the block at the context's `rip`, after `install` has made it known to
+    /// wherever it was missed.
+    fn translated(
+        &mut self,
+        context: &Context,
+        variant: Variant,
+        install: impl Fn(&mut Translator, u64) -> Result<(), Failure>,
+    ) -> Next {
+        let begin = ticks();
+        let result = loop {
+            let mut translator = self.shared.lock();
+            let body = translator.body(context.rip, variant);
+            match body.and_then(|body| install(&mut translator, body).map(|()| body)) {
+                Ok(body) => {
+                    let generation = translator.generation;
+                    break Next::Run(Start::Body { body, generation, variant });
+                }
+                Err(Failure::Fault(fault)) => break Next::Stop(Exit::Fault(fault)),
+                Err(Failure::Full) => {
+                    drop(translator);
+                    self.shared.reclaim();
+                }
+            }
+        };
+        self.translation_ticks += ticks() - begin;
+        result
+    }
+
+    /// The fault that the handler noted.
+    fn fault(&self) -> Fault {
+        let area = &self.state.area;
+        Fault { signal: area.fault_signal, address: area.fault_address }
+    }
+
+    /// First byte that an ordered instruction accesses.
+    fn operand_address(&self, context: &Context, operand: Operand) -> u64 {
+        let base = if operand.fs { context.fs_base } else { 0 };
+        let bits = operand.bit_register.map_or(0, |register| {
+            let value = context.gpr[usize::from(register)];
+            match operand.size {
+                2 => (i64::from(value as i16) >> 4) * 2,
+                4 => (i64::from(value as i32) >> 5) * 4,
+                _ => (value as i64 >> 6) * 8,
+            }
+        });
+        self.state.operand.wrapping_add(base).wrapping_add(bits as u64)
+    }
+}
+
+impl Cpu for CopyCpu {
+    fn run(&mut self, context: &mut Context, mode: Mode) -> Exit {
+        let variant = match mode {
+            Mode::Opaque { sp } => {
+                self.state.minus_watched = sp.wrapping_neg();
+                Variant::Opaque
+            }
+            Mode::Observed if self.shared.may_be_hooked(context.rip) => Variant::Resumed,
+            Mode::Observed => Variant::Observed,
+        };
+        self.state.retired = context.retired;
+        let exit = self.drive(context, variant);
+        context.retired = self.state.retired;
+        exit
+    }
+
+    fn step(&mut self, context: &mut Context) -> Option<Fault> {
+        self.state.retired = context.retired;
+        self.bind();
+        let mut start = Start::Table(Variant::Step);
+        let fault = loop {
+            let (desc, generation) = self.enter(context, start);
+            if desc.kind == Kind::Stepped {
+                context.rip = desc.pc;
+                break None;
+            }
+            match self.handle(desc, generation, context, Variant::Step) {
+                Next::Run(next) => start = next,
+                Next::Stop(Exit::Fault(fault)) => break Some(fault),
+                Next::Stop(_) => {
+                    break Some(Fault { signal: libc::SIGILL, address: context.rip });
+                }
+            }
+        };
+        context.retired = self.state.retired;
+        fault
+    }
+
+    fn translation_ticks(&self) -> u64 {
+        self.translation_ticks
+    }
+}
+
+impl Drop for CopyCpu {
+    fn drop(&mut self) {
+        let state = &raw mut *self.state;
+        // SAFETY: FSGSBASE is usable. If GS points to the state that is about to be freed, it is
+        // cleared, so that the fault handler does not use it.
+        unsafe {
+            let current: *mut ThreadState;
+            asm!("rdgsbase {}", out(reg) current, options(nomem, nostack, preserves_flags));
+            if current == state {
+                asm!("wrgsbase {}", in(reg) 0_u64, options(nostack, preserves_flags));
+            }
+        }
+        if let Ok(mut threads) = self.shared.threads.lock() {
+            threads.retain(|thread| !Arc::ptr_eq(thread, &self.inside));
+        }
+    }
+}
+
+/// Completes a `wrfsbase`.
+fn write_fs_base(context: &mut Context, register: u8, wide: bool, variant: Variant) -> Next {
+    const CANONICAL: u64 = 1 << 47;
+    let value = context.gpr[usize::from(register)];
+    let value = if wide { value } else { value & 0xffff_ffff };
+    if value >= CANONICAL {
+        // wrfsbase is five bytes long with a 64-bit register, the only form that comes here.
+        const LENGTH: u64 = 5;
+        context.rip -= LENGTH;
+        return Next::Stop(Exit::Fault(Fault { signal: libc::SIGSEGV, address: 0 }));
+    }
+    context.fs_base = value;
+    Next::Run(Start::Table(variant))
+}
+
+/// The time-stamp counter.
+fn ticks() -> u64 {
+    // SAFETY: the instruction exists on every x86-64 processor.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}

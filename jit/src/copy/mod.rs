@@ -1,0 +1,186 @@
+//! The engine `copy`: guest instructions are copied into a code cache and executed there.
+//!
+//! Guest registers live in host registers and guest addresses are host addresses, so nearly every
+//! instruction is its own translation. Control flow is what changes: blocks are chained, indirect
+//! branches go through tables, returns are predicted (`branch`). Instrumentation keeps the flags
+//! and the red zone.
+//!
+//! # Reading order
+//! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
+//! the lock protects), `translate` and `branch` (emitting blocks), `cpu` (the loop).
+//!
+//! # Invariants
+//! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
+//! - Host code never runs with the guest's FS.
+//! - Code memory is reused only when no thread is inside translated code ([`Shared::reclaim`]).
+//!
+//! # Signals
+//! The machine blocks asynchronous signals in guest threads (the exceptions' signals must stay
+//! unblocked). A kick from another thread would be: unlink every block as `flush` does, so that
+//! the thread leaves at the end of its block, and let [`Cpu::run`] look at a flag there.
+//!
+//! # Limits
+//! - A guest that changes code without a system call is not noticed.
+//! - Code is executed if it is readable; the page's execute permission is not checked.
+//! - The trap and alignment-check flags are not kept apart from the host's.
+
+mod branch;
+mod classify;
+mod cpu;
+mod desc;
+mod emit;
+mod faults;
+mod ordered;
+mod state;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod translate;
+mod translator;
+
+use crate::{fault, memory};
+use refrain_trace::CodeBlock;
+use refrain_vm::{Cpu, Engine, EngineConfig, EngineError};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use tables::Tables;
+use translator::Translator;
+
+const NAME: &str = "copy";
+
+/// Code memory of an engine unless told otherwise.
+const CODE_BYTES: u64 = 64 << 20;
+
+/// Makes an engine that copies code.
+///
+/// # Errors
+/// If the processor or kernel lacks FSGSBASE, code memory cannot be had, or `config` asks for
+/// observers.
+pub fn copy(config: EngineConfig) -> Result<Arc<dyn Engine>, EngineError> {
+    Ok(Arc::new(CopyEngine::new(config, CODE_BYTES)?))
+}
+
+/// See the module's documentation.
+struct CopyEngine {
+    shared: Arc<Shared>,
+}
+
+/// What all threads of an engine share.
+struct Shared {
+    tables: Arc<Tables>,
+    translator: Mutex<Translator>,
+    /// The translator's generation, to be read without the lock.
+    generation: AtomicU64,
+    /// Nobody may enter translated code: its memory is about to be reused.
+    closing: AtomicBool,
+    threads: Mutex<Vec<Arc<Inside>>>,
+    /// One bit per hash of a hooked address.
+    hooked: [AtomicU64; 64],
+}
+
+/// Whether a thread may be executing translated code. In its own cache line, as others read it.
+#[derive(Default)]
+#[repr(align(64))]
+struct Inside(AtomicBool);
+
+impl CopyEngine {
+    fn new(config: EngineConfig, code_bytes: u64) -> Result<CopyEngine, EngineError> {
+        let unavailable = |why: &str| EngineError::Unavailable { engine: NAME, why: why.into() };
+        if config.accesses || config.calls {
+            return Err(unavailable("observers need the cranelift engine"));
+        }
+        if !fault::has_fsgsbase() {
+            return Err(unavailable("the kernel does not enable FSGSBASE (Linux 5.9 or later does)"));
+        }
+        fault::install();
+        let reserved = memory::reserve_low(tables::BYTES + code_bytes)?;
+        let tables = Arc::new(Tables::new(reserved));
+        let translator = Translator::new(config, Arc::clone(&tables))?;
+        let shared = Shared {
+            tables,
+            generation: AtomicU64::new(translator.generation),
+            translator: Mutex::new(translator),
+            closing: AtomicBool::new(false),
+            threads: Mutex::default(),
+            hooked: [const { AtomicU64::new(0) }; 64],
+        };
+        Ok(CopyEngine { shared: Arc::new(shared) })
+    }
+}
+
+impl Engine for CopyEngine {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn hook(&self, pc: u64) {
+        let mut translator = self.shared.lock();
+        let (word, bit) = hook_bit(pc);
+        self.shared.hooked[word].fetch_or(bit, Ordering::SeqCst);
+        if translator.hooks.insert(pc) && translator.covers(pc..pc + 1) {
+            self.shared.flush(&mut translator);
+        }
+    }
+
+    fn forget(&self, range: Range<u64>) {
+        let mut translator = self.shared.lock();
+        if translator.covers(range) {
+            self.shared.flush(&mut translator);
+        }
+    }
+
+    fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
+        Ok(Box::new(cpu::CopyCpu::new(Arc::clone(&self.shared))?))
+    }
+
+    fn take_blocks(&self) -> Vec<CodeBlock> {
+        self.shared.lock().take_kept()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Translator> {
+        self.translator.lock().expect("the translator does not panic while it holds its lock")
+    }
+
+    /// Whether `pc` may be hooked; `false` is certain.
+    fn may_be_hooked(&self, pc: u64) -> bool {
+        let (word, bit) = hook_bit(pc);
+        self.hooked[word].load(Ordering::Relaxed) & bit != 0
+    }
+
+    fn flush(&self, translator: &mut Translator) {
+        translator.flush();
+        self.generation.store(translator.generation, Ordering::SeqCst);
+    }
+
+    /// Makes room in the code memory. The calling thread must be outside translated code and
+    /// not hold the lock.
+    fn reclaim(&self) {
+        if self.closing.swap(true, Ordering::SeqCst) {
+            // Somebody else is at it.
+            while self.closing.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            return;
+        }
+        // Unlinked, every thread leaves at the end of its block; none may come in again.
+        self.flush(&mut self.lock());
+        let threads = self.threads.lock().expect("the list is only pushed to and filtered");
+        while threads.iter().any(|thread| thread.0.load(Ordering::SeqCst)) {
+            // They may need the lock to understand a fault, so it is not held here.
+            std::thread::yield_now();
+        }
+        let mut translator = self.lock();
+        translator.reclaim();
+        self.generation.store(translator.generation, Ordering::SeqCst);
+        self.closing.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Place of a hooked address in [`Shared::hooked`].
+fn hook_bit(pc: u64) -> (usize, u64) {
+    let hash = pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+    ((hash >> 6) as usize, 1 << (hash & 63))
+}

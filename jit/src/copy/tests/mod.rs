@@ -1,0 +1,137 @@
+//! Tests of the copy engine: guest code is assembled at low addresses and run to a `syscall`.
+
+mod branches;
+mod events;
+mod faults;
+mod oracle;
+mod threads;
+
+use super::{CopyEngine, NAME};
+use iced_x86::code_asm::CodeAssembler;
+use refrain_vm::{Context, Engine, EngineConfig, Exit, Mode, reg};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a test's code, and of its data and stack.
+const ROOM: u64 = 1 << 20;
+/// Code memory of an engine under test.
+const CODE: u64 = 8 << 20;
+
+/// Guest memory of one test: code at `code`, data at `data`, a stack that ends at `stack`.
+struct Guest {
+    code: u64,
+    data: u64,
+    stack: u64,
+}
+
+impl Guest {
+    /// Guest memory at an address that no other test has, with code below 2 GiB.
+    fn new() -> Guest {
+        static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000);
+        Guest::at(NEXT.fetch_add(4 * ROOM, Ordering::Relaxed))
+    }
+
+    /// Guest memory at `start`.
+    fn at(start: u64) -> Guest {
+        // SAFETY: maps fresh memory where nothing is mapped.
+        let at = unsafe {
+            libc::mmap(
+                start as *mut libc::c_void,
+                2 * ROOM as usize,
+                libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        assert_eq!(at as u64, start, "{}", std::io::Error::last_os_error());
+        Guest { code: start, data: start + ROOM, stack: start + 2 * ROOM - 4096 }
+    }
+
+    /// Puts the assembled code at `address`.
+    fn assemble_at(&self, address: u64, write: impl FnOnce(&mut CodeAssembler)) -> u64 {
+        let mut assembler = CodeAssembler::new(64).unwrap();
+        write(&mut assembler);
+        let code = assembler.assemble(address).unwrap();
+        self.put(address, &code);
+        address + code.len() as u64
+    }
+
+    /// Puts the assembled code at the start.
+    fn assemble(&self, write: impl FnOnce(&mut CodeAssembler)) -> u64 {
+        self.assemble_at(self.code, write)
+    }
+
+    fn put(&self, address: u64, bytes: &[u8]) {
+        assert!(address >= self.code && address + bytes.len() as u64 <= self.code + 2 * ROOM);
+        // SAFETY: inside this guest's own writable memory, to which there are no references.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len());
+        }
+    }
+
+    fn read(&self, address: u64) -> u64 {
+        assert!(address >= self.code && address + 8 <= self.code + 2 * ROOM);
+        // SAFETY: inside this guest's own readable memory.
+        unsafe { (address as *const u64).read_unaligned() }
+    }
+
+    /// A context at the start of the code.
+    fn context(&self) -> Context {
+        self.context_at(self.code)
+    }
+
+    /// A context at `pc`.
+    fn context_at(&self, pc: u64) -> Context {
+        let mut context = Context::default();
+        context.rip = pc;
+        context.gpr[reg::RSP] = self.stack;
+        context
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // SAFETY: the guest's own mapping; its threads are gone.
+        unsafe { libc::munmap(self.code as *mut libc::c_void, 2 * ROOM as usize) };
+    }
+}
+
+fn engine(config: EngineConfig) -> CopyEngine {
+    CopyEngine::new(config, CODE).unwrap()
+}
+
+/// Runs to the next exit in observed mode.
+fn run(engine: &CopyEngine, context: &mut Context) -> Exit {
+    engine.attach().unwrap().run(context, Mode::Observed)
+}
+
+/// Runs the assembled code to its `syscall`.
+fn run_code(write: impl FnOnce(&mut CodeAssembler)) -> (Guest, Context) {
+    let guest = Guest::new();
+    guest.assemble(|a| {
+        write(a);
+        a.syscall().unwrap();
+    });
+    let mut context = guest.context();
+    assert_eq!(run(&engine(EngineConfig::default()), &mut context), Exit::Syscall);
+    (guest, context)
+}
+
+#[test]
+fn observers_are_refused() {
+    let error = super::copy(EngineConfig { accesses: true, ..EngineConfig::default() });
+    assert!(error.err().unwrap().to_string().contains(NAME));
+}
+
+#[test]
+fn runs_to_a_system_call() {
+    use iced_x86::code_asm::*;
+    let (guest, context) = run_code(|a| {
+        a.mov(rax, 0x1234_5678_9abc_u64).unwrap();
+        a.mov(rcx, rax).unwrap();
+        a.not(rcx).unwrap();
+    });
+    assert_eq!(context.gpr[reg::RAX], 0x1234_5678_9abc);
+    assert_eq!(context.gpr[reg::RCX], !0x1234_5678_9abc);
+    assert_eq!(context.rip, guest.code + 18);
+}

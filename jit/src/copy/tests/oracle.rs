@@ -1,0 +1,158 @@
+//! Random straight-line programs: translated against executed as they are.
+//!
+//! Both runs enter and leave guest code in the same way; natively the guest's own bytes are
+//! entered and jump to an exit at their end.
+
+use super::{Guest, engine};
+use crate::copy::cpu::CopyCpu;
+use iced_x86::{CpuidFeature, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register};
+use proptest::prelude::*;
+use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Mode, reg};
+use std::sync::Arc;
+
+/// Bytes of memory that programs read and write.
+const MEMORY: u64 = 256;
+
+/// Runs the same bytes natively: `syscall` at their end is replaced by a jump to an exit that
+/// the engine made for a guest `syscall`.
+fn native(guest: &Guest, end: u64, context: &mut Context) {
+    let engine = engine(EngineConfig::default());
+    guest.assemble_at(end, |a| a.syscall().unwrap());
+    let mut cpu = CopyCpu::new(Arc::clone(&engine.shared)).unwrap();
+    // Makes the engine translate the `syscall` alone.
+    let mut at_end = context.clone();
+    at_end.rip = end;
+    assert_eq!(cpu.run(&mut at_end, Mode::Observed), Exit::Syscall);
+    let exit = engine.shared.lock().bodies[&(end, crate::copy::desc::Variant::Observed)];
+    guest.assemble_at(end, |a| {
+        // jmp through memory behind it: the exit may be too far for a displacement.
+        a.db(&[0xff, 0x25, 0, 0, 0, 0]).unwrap();
+        a.dq(&[exit]).unwrap();
+    });
+    cpu.enter_untranslated(context, guest.code);
+    context.rip = end + 2;
+    guest.assemble_at(end, |a| a.syscall().unwrap());
+}
+
+/// What every x86-64-v2 processor has.
+const BASELINE: &[CpuidFeature] = &[
+    CpuidFeature::INTEL8086,
+    CpuidFeature::INTEL186,
+    CpuidFeature::INTEL286,
+    CpuidFeature::INTEL386,
+    CpuidFeature::INTEL486,
+    CpuidFeature::X64,
+    CpuidFeature::CMOV,
+    CpuidFeature::SSE,
+    CpuidFeature::SSE2,
+    CpuidFeature::SSE3,
+    CpuidFeature::SSSE3,
+    CpuidFeature::SSE4_1,
+    CpuidFeature::SSE4_2,
+    CpuidFeature::POPCNT,
+    CpuidFeature::MULTIBYTENOP,
+];
+
+/// Instructions that a random program may hold: deterministic, without branches, touching memory
+/// only through rbx and rbp with small offsets, and keeping rsp, rbx and rbp.
+fn usable(instruction: &Instruction) -> bool {
+    use iced_x86::{FlowControl, Mnemonic};
+    if instruction.is_invalid()
+        || instruction.flow_control() != FlowControl::Next
+        || instruction.is_privileged()
+        || crate::copy::classify::classify(instruction) != crate::copy::classify::Action::Copy
+        || instruction.is_stack_instruction()
+        || instruction.segment_prefix() != Register::None
+        || !instruction.cpuid_features().iter().all(|feature| BASELINE.contains(feature))
+    {
+        return false;
+    }
+    if matches!(
+        instruction.mnemonic(),
+        Mnemonic::Reservednop | Mnemonic::Div | Mnemonic::Idiv | Mnemonic::Std | Mnemonic::Ldmxcsr | Mnemonic::Wait
+    ) || instruction.rflags_undefined() != 0
+    {
+        return false;
+    }
+    let mut factory = InstructionInfoFactory::new();
+    let info = factory.info(instruction);
+    let keeps = info.used_registers().iter().all(|used| {
+        let full = used.register().full_register();
+        let written = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
+        let general = full.is_gpr() || full.is_xmm() || full.is_ymm() || full.is_zmm();
+        general
+            && full != Register::RSP
+            && !(written && matches!(full, Register::RBX | Register::RBP))
+    });
+    let near = info.used_memory().iter().all(|memory| {
+        matches!(memory.base(), Register::RBX | Register::RBP)
+            && memory.index() == Register::None
+            && memory.displacement() < MEMORY - 64
+            && memory.displacement() % 16 == 0
+    });
+    keeps && near
+}
+
+/// A program made of the usable instructions of random bytes.
+fn program(bytes: &[u8]) -> Vec<u8> {
+    let mut code = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let mut decoder = Decoder::new(64, &bytes[at..], DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        if usable(&instruction) {
+            code.extend_from_slice(&bytes[at..at + instruction.len()]);
+            at += instruction.len();
+        } else {
+            at += 1;
+        }
+    }
+    code
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn straight_line_code(
+        bytes in prop::collection::vec(any::<u8>(), 2000),
+        registers in any::<[u64; 16]>(),
+        xmm in any::<[[u64; 2]; 16]>(),
+        flags in any::<u16>(),
+        memory in prop::collection::vec(any::<u8>(), MEMORY as usize),
+        counted in any::<bool>(),
+    ) {
+        let code = program(&bytes);
+        std::fs::write("/tmp/copy-oracle.bin", &code).unwrap();
+        let guest = Guest::new();
+        guest.put(guest.code, &code);
+        let end = guest.code + code.len() as u64;
+        let mut before = guest.context();
+        for (index, value) in registers.into_iter().enumerate() {
+            before.gpr[index] = match index {
+                reg::RSP => guest.stack,
+                reg::RBX | reg::RBP => guest.data,
+                _ => value,
+            };
+        }
+        before.xmm = xmm;
+        before.rflags = u64::from(flags) & 0x8d5 | 0x202;
+        let mut results = Vec::new();
+        for translated in [false, true] {
+            guest.put(guest.data, &memory);
+            let mut context = before.clone();
+            if translated {
+                guest.assemble_at(end, |a| a.syscall().unwrap());
+                let config = EngineConfig { count: counted, ..EngineConfig::default() };
+                let engine = engine(config);
+                let mut cpu = engine.attach().unwrap();
+                prop_assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+            } else {
+                native(&guest, end, &mut context);
+            }
+            let words: Vec<_> = (0..MEMORY).step_by(8).map(|at| guest.read(guest.data + at)).collect();
+            results.push((context.rip, context.gpr, context.rflags, context.xmm, context.mxcsr, words));
+        }
+        prop_assert_eq!(&results[0], &results[1]);
+    }
+}

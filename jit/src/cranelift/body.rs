@@ -1,0 +1,484 @@
+//! A region as a Cranelift function.
+//!
+//! The function is never called: control comes to one of its *ways in* (one per entry block) by
+//! a jump and leaves by a jump. To Cranelift a way in is a block that begins with a call of a
+//! marker symbol, behind which the linker finds the address, and a jump out is a call of a symbol
+//! followed by a trap; the linker makes a jump of it. So nothing of a calling convention is left
+//! but the stack frame, whose only explicit slot is the [`Frame`].
+//!
+//! Values of guest registers pass between blocks of a region as block parameters, where more than
+//! one edge leads to a block; a block with one edge simply goes on with its predecessor's state.
+
+use super::flow::{self, Flow};
+use super::frame::{self, Frame, leave};
+use super::graph::{Block, Graph, Term, is_repeated};
+use super::rep;
+use super::lift::{Lifter, State, Watch, symbol};
+use super::regions::Region;
+use super::thunk::Batch;
+use super::vars::{self, FLAG, VarSet};
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{I32, I64};
+use cranelift_codegen::ir::{self, BlockArg, Function, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic};
+use refrain_trace::Access;
+
+/// What translated code knows of the engine.
+#[derive(Clone, Copy)]
+pub(super) struct Linkage {
+    /// Host entry points by guest pc: address of the word for pc 0 (which need not exist).
+    pub(super) table: u64,
+    /// Guest addresses that the table covers.
+    pub(super) first: u64,
+    pub(super) count: u64,
+    pub(super) config: cranelift_codegen::isa::TargetFrontendConfig,
+}
+
+/// Translates a region into `func` and returns the thunks that it calls.
+pub(super) fn translate(
+    graph: &Graph,
+    region: &Region,
+    watch: Watch,
+    linkage: Linkage,
+    func: &mut Function,
+    context: &mut FunctionBuilderContext,
+) -> Vec<Batch> {
+    func.signature = ir::Signature::new(cranelift_codegen::isa::CallConv::SystemV);
+    func.signature.params.push(ir::AbiParam::new(I32));
+    let mut b = FunctionBuilder::new(func, context);
+    let slot = b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, size_of::<Frame>() as u32, 4));
+    let flow = flow::solve(graph, region, watch);
+    let blocks = region.blocks.iter().map(|_| b.create_block()).collect();
+    let lifter = Lifter::new(b, slot, watch);
+    let mut body = Body { graph, region, flow, linkage, blocks, tasks: Vec::new(), l: lifter, factory: InstructionInfoFactory::new() };
+    body.ways_in();
+    while let Some(task) = body.tasks.pop() {
+        body.block(task);
+    }
+    body.l.b.seal_all_blocks();
+    let Lifter { b, thunks, .. } = body.l;
+    b.finalize(linkage.config);
+    thunks
+}
+
+/// A block to translate, and what is known at its start.
+struct Task {
+    at: usize,
+    block: ir::Block,
+    state: State,
+}
+
+pub(super) struct Body<'a> {
+    graph: &'a Graph,
+    region: &'a Region,
+    flow: Flow,
+    linkage: Linkage,
+    blocks: Vec<ir::Block>,
+    tasks: Vec<Task>,
+    pub(super) l: Lifter<'a>,
+    pub(super) factory: InstructionInfoFactory,
+}
+
+impl Body<'_> {
+    fn source(&self, at: usize) -> &Block {
+        &self.graph.blocks[self.region.blocks[at] as usize]
+    }
+
+    /// More than one edge leads to the block, so that values come as parameters.
+    fn merges(&self, at: usize) -> bool {
+        self.flow.edges[at] + u32::from(self.region.entries[at]) > 1
+    }
+
+    /// The variables that are parameters of a block.
+    fn params(&self, at: usize) -> VarSet {
+        self.flow.needed[at]
+    }
+
+    /// The function's own entry, which only keeps the ways in alive, and the ways in.
+    fn ways_in(&mut self) {
+        let start = self.l.b.create_block();
+        self.l.b.append_block_params_for_function_params(start);
+        let entries: Vec<usize> = (0..self.blocks.len()).filter(|&at| self.region.entries[at]).collect();
+        let ways: Vec<_> = entries.iter().map(|_| self.l.b.create_block()).collect();
+        self.l.b.switch_to_block(start);
+        if let [only] = ways[..] {
+            self.l.b.ins().jump(only, &[]);
+        } else {
+            let which = self.l.b.block_params(start)[0];
+            let calls: Vec<_> = ways.iter().map(|&w| ir::BlockCall::new(w, std::iter::empty(), &mut self.l.b.func.dfg.value_lists)).collect();
+            let table = self.l.b.create_jump_table(ir::JumpTableData::new(calls[0], &calls[1..]));
+            self.l.b.ins().br_table(which, table);
+        }
+        for at in 0..self.blocks.len() {
+            if self.merges(at) {
+                let mut state = State::clean();
+                state.dirty = self.flow.dirty[at];
+                std::mem::swap(&mut self.l.state, &mut state);
+                for var in self.params(at).iter() {
+                    let value = self.l.b.append_block_param(self.blocks[at], Lifter::type_of(var));
+                    self.l.set_param(var, value);
+                }
+                std::mem::swap(&mut self.l.state, &mut state);
+                self.tasks.push(Task { at, block: self.blocks[at], state });
+            }
+        }
+        for (at, way) in entries.into_iter().zip(ways) {
+            self.way_in(at, way);
+        }
+    }
+
+    fn way_in(&mut self, at: usize, way: ir::Block) {
+        self.l.b.switch_to_block(way);
+        self.l.state = State::clean();
+        self.l.b.set_srcloc(ir::SourceLoc::new(self.source(at).pc as u32));
+        let marker = self.l.symbol(symbol::ENTRY, at as u32, false);
+        self.l.b.ins().call(marker, &[]);
+        let flags = self.flow.needed[at].flags();
+        if flags != 0 {
+            self.fetch_flags(flags);
+        }
+        if self.merges(at) {
+            let args = self.args(at);
+            self.l.b.ins().jump(self.blocks[at], &args);
+        } else {
+            self.l.b.ins().jump(self.blocks[at], &[]);
+            let state = self.l.state.clone();
+            self.tasks.push(Task { at, block: self.blocks[at], state });
+        }
+    }
+
+    /// Loads status flags, which may be in their lazy form.
+    fn fetch_flags(&mut self, flags: u8) {
+        let tag = self.l.frame_load(I64, frame::OFF_TAG);
+        let (lazy, plain) = (self.l.b.create_block(), self.l.b.create_block());
+        self.l.b.ins().brif(tag, lazy, &[], plain, &[]);
+        self.l.b.set_cold_block(lazy);
+        self.l.b.switch_to_block(lazy);
+        let settle = self.l.symbol(symbol::SETTLE, 0, true);
+        self.l.b.ins().call(settle, &[]);
+        self.l.b.ins().jump(plain, &[]);
+        self.l.b.switch_to_block(plain);
+        for flag in (0..6).filter(|f| flags >> f & 1 != 0) {
+            self.l.var(FLAG + flag);
+        }
+    }
+
+    /// The current values of a block's parameters.
+    fn args(&mut self, at: usize) -> Vec<BlockArg> {
+        let values = self.params(at).iter().map(|var| {
+            let is_flag = VarSet::FLAGS.has(var);
+            BlockArg::Value(if is_flag { self.l.flag(var - FLAG) } else { self.l.var(var) })
+        });
+        values.collect()
+    }
+
+    fn block(&mut self, task: Task) {
+        let Task { at, block, state } = task;
+        self.l.b.switch_to_block(block);
+        self.l.state = state;
+        let source = self.source(at).clone();
+        if let Some(records) = self.flow.room[at] {
+            self.check_room(&source, records);
+        }
+        let instructions = self.graph.instructions(&source).to_vec();
+        let (last, ends) = (instructions.last(), ends_block(source.term));
+        let plain = instructions.len() - usize::from(ends);
+        if self.l.watch.count {
+            let retired = self.l.var(vars::RETIRED);
+            let not_retired = matches!(source.term, Term::Ordered(..) | Term::Unsupported(_) | Term::Raise(_));
+            let retired = self.l.add_imm(retired, instructions.len() as i64 - i64::from(not_retired));
+            self.l.set_var(vars::RETIRED, retired);
+        }
+        let live = self.live_behind(&source, &instructions);
+        if self.instructions(&instructions[..plain], &live) {
+            self.l.live = self.graph.live_flags_out(&source);
+            let last = last.copied().unwrap_or_default();
+            self.end(at, source.term, &last);
+        }
+    }
+
+    /// Status flags live behind each instruction.
+    fn live_behind(&mut self, source: &Block, instructions: &[Instruction]) -> Vec<u8> {
+        let mut live = self.graph.live_flags_out(source);
+        let mut all = vec![0; instructions.len()];
+        for (n, i) in instructions.iter().enumerate().rev() {
+            all[n] = live;
+            let read = vars::flag_mask(i.rflags_read());
+            let written = vars::flag_mask(i.rflags_modified());
+            live = if vars::writes_flags_sometimes(i) { live | read } else { live & !written | read };
+        }
+        all
+    }
+
+    /// Translates instructions that are no control transfers. Returns false if one of them cannot
+    /// be executed; the block then ends there.
+    fn instructions(&mut self, instructions: &[Instruction], live: &[u8]) -> bool {
+        let mut pending: Option<(Batch, u8)> = None;
+        for (i, &live) in instructions.iter().zip(live) {
+            let lifted = Lifter::lifts(i);
+            let driven = self.l.watch.accesses && is_repeated(i);
+            let batch = if lifted { None } else { Batch::new(i, &mut self.factory) };
+            if let (Some((pending, behind)), Some(batch), false) = (&mut pending, &batch, driven)
+                && pending.join(batch, self.l.watch.accesses)
+            {
+                *behind = live;
+                continue;
+            }
+            if let Some((batch, live)) = pending.take() {
+                self.l.live = live;
+                self.l.thunk(batch, &mut self.factory);
+            }
+            self.l.live = live;
+            match batch {
+                _ if lifted => self.l.lift(i),
+                Some(batch) if driven => rep::drive(self, i, batch, instructions.len()),
+                Some(batch) => pending = Some((batch, live)),
+                None => {
+                    self.l.at(i);
+                    self.exit(i.ip(), leave::UNSUPPORTED, 0x3f);
+                    return false;
+                }
+            }
+        }
+        if let Some((batch, live)) = pending {
+            self.l.live = live;
+            self.l.thunk(batch, &mut self.factory);
+        }
+        true
+    }
+
+    /// Leaves here if the access buffer has not got room for `records`.
+    fn check_room(&mut self, source: &Block, records: u32) {
+        let cursor = self.l.var(vars::CURSOR);
+        let limit = self.l.frame_load(I64, frame::OFF_LIMIT);
+        let room = self.l.b.ins().isub(limit, cursor);
+        let full = self.l.icmp_imm(IntCC::UnsignedLessThan, room, u64::from(records) * size_of::<Access>() as u64);
+        let (out, on) = (self.l.b.create_block(), self.l.b.create_block());
+        self.l.b.ins().brif(full, out, &[], on, &[]);
+        self.l.b.set_cold_block(out);
+        self.l.b.switch_to_block(out);
+        let state = self.l.state.clone();
+        self.exit(source.pc, leave::ACCESSES_FULL, source.live_flags);
+        self.l.state = state;
+        self.l.b.switch_to_block(on);
+    }
+
+    // Where blocks end.
+
+    fn end(&mut self, at: usize, term: Term, i: &Instruction) {
+        if ends_block(term) {
+            self.l.at(i);
+        }
+        match term {
+            Term::Next(pc) | Term::Jump(pc) => self.edge(at, pc),
+            Term::Branch(taken, next) => self.branch(at, i, taken, next),
+            Term::Call(target, next) => {
+                let address = self.l.iconst(I64, next);
+                self.l.push(address);
+                let target_value = self.l.iconst(I64, target);
+                self.log_transfer(target_value, Access::CALL);
+                self.chain(target);
+            }
+            Term::CallIndirect(next) => {
+                let target = self.l.read(i, 0, I64);
+                let address = self.l.iconst(I64, next);
+                self.l.push(address);
+                self.log_transfer(target, Access::CALL);
+                self.indirect(target);
+            }
+            Term::JumpIndirect => {
+                let target = self.l.read(i, 0, I64);
+                self.indirect(target);
+            }
+            Term::Return => {
+                let target = self.l.pop(I64);
+                if i.op_count() == 1 {
+                    let rsp = self.l.var(refrain_vm::reg::RSP);
+                    let rsp = self.l.add_imm(rsp, i64::from(i.immediate16()));
+                    self.l.set_var(refrain_vm::reg::RSP, rsp);
+                }
+                self.log_transfer(target, Access::RETURN);
+                self.indirect(target);
+            }
+            Term::Syscall(next) => self.exit(next, leave::SYSCALL, 0x3f),
+            Term::Emulate(_, next) => {
+                self.l.frame_store_imm(i.ip(), frame::OFF_DETAIL);
+                self.exit(next, leave::EMULATE, 0x3f);
+            }
+            Term::Ordered(..) => {
+                let address = self.l.operand_address(i);
+                self.l.frame_store(address, frame::OFF_DETAIL);
+                self.exit(i.ip(), leave::ORDERED, 0x3f);
+            }
+            Term::Unsupported(_) => self.exit(i.ip(), leave::UNSUPPORTED, 0x3f),
+            Term::Raise(signal) => {
+                self.l.frame_store_imm(signal as u64, frame::OFF_DETAIL);
+                self.exit(i.ip(), leave::RAISE, 0x3f);
+            }
+        }
+    }
+
+    fn log_transfer(&mut self, target: Value, kind: u16) {
+        if self.l.watch.calls {
+            self.l.append(target, 0, kind);
+        }
+    }
+
+    fn branch(&mut self, at: usize, i: &Instruction, taken: u64, next: u64) {
+        let condition = self.branch_condition(i);
+        self.l.settle_cursor();
+        let (to_taken, taken_args) = self.target(at, taken);
+        let (to_next, next_args) = self.target(at, next);
+        let state = self.l.state.clone();
+        self.l.b.ins().brif(condition, to_taken.block, &taken_args, to_next.block, &next_args);
+        for (target, pc) in [(to_taken, taken), (to_next, next)] {
+            match target.kind {
+                TargetKind::Merge => {}
+                TargetKind::Inside(at) => self.tasks.push(Task { at, block: target.block, state: state.clone() }),
+                TargetKind::Outside => {
+                    self.l.b.switch_to_block(target.block);
+                    self.l.state = state.clone();
+                    self.chain(pc);
+                }
+            }
+        }
+    }
+
+    /// Where an edge goes: to a block inside, or to a new one that leaves the region.
+    fn target(&mut self, at: usize, pc: u64) -> (Target, Vec<BlockArg>) {
+        match self.follower(at, pc) {
+            Some(next) if self.merges(next) => {
+                let args = self.args(next);
+                (Target { block: self.blocks[next], kind: TargetKind::Merge }, args)
+            }
+            Some(next) => (Target { block: self.blocks[next], kind: TargetKind::Inside(next) }, Vec::new()),
+            None => (Target { block: self.l.b.create_block(), kind: TargetKind::Outside }, Vec::new()),
+        }
+    }
+
+    fn follower(&self, at: usize, pc: u64) -> Option<usize> {
+        let block = self.graph.at(pc)?;
+        let position = self.region.position(block)?;
+        self.flow.followers[at].contains(&position).then_some(position)
+    }
+
+    fn branch_condition(&mut self, i: &Instruction) -> Value {
+        use Mnemonic::*;
+        match i.mnemonic() {
+            Jcxz | Jecxz | Jrcxz => {
+                let register = if i.mnemonic() == Jrcxz { iced_x86::Register::RCX } else { iced_x86::Register::ECX };
+                let count = self.l.gpr(register);
+                self.l.icmp_imm(IntCC::Equal, count, 0)
+            }
+            Loop | Loope | Loopne => {
+                // The address-size prefix makes ecx the counter; iced tells by the code.
+                let narrow = matches!(i.code(), iced_x86::Code::Loop_rel8_64_ECX | iced_x86::Code::Loope_rel8_64_ECX | iced_x86::Code::Loopne_rel8_64_ECX);
+                let register = if narrow { iced_x86::Register::ECX } else { iced_x86::Register::RCX };
+                let count = self.l.gpr(register);
+                let count = self.l.add_imm(count, -1);
+                self.l.set_gpr(register, count);
+                let more = self.l.icmp_imm(IntCC::NotEqual, count, 0);
+                if i.mnemonic() == Loop {
+                    return more;
+                }
+                let zero = self.l.flag(vars::ZF);
+                let wanted = self.l.icmp_imm(if i.mnemonic() == Loope { IntCC::NotEqual } else { IntCC::Equal }, zero, 0);
+                self.l.b.ins().band(more, wanted)
+            }
+            _ => self.l.condition(i.condition_code()),
+        }
+    }
+
+    /// Goes on at `pc`, inside the region or outside.
+    fn edge(&mut self, at: usize, pc: u64) {
+        self.l.settle_cursor();
+        let (target, args) = self.target(at, pc);
+        self.l.b.ins().jump(target.block, &args);
+        match target.kind {
+            TargetKind::Merge => {}
+            TargetKind::Inside(at) => {
+                let state = self.l.state.clone();
+                self.tasks.push(Task { at, block: target.block, state });
+            }
+            TargetKind::Outside => {
+                self.l.b.switch_to_block(target.block);
+                self.chain(pc);
+            }
+        }
+    }
+
+    /// Stores what the frame does not have yet.
+    fn store_all(&mut self, live: u8, unlikely: bool) {
+        self.l.settle_cursor();
+        self.l.store_dirty();
+        self.l.store_flags(live, unlikely);
+    }
+
+    /// Leaves the region for a known guest address.
+    fn chain(&mut self, pc: u64) {
+        self.store_all(self.graph.live_flags_at(pc), false);
+        if let Ok(index) = u32::try_from(pc) {
+            self.l.go(symbol::CHAIN, index);
+        } else {
+            self.leave(pc, leave::LOOKUP);
+        }
+    }
+
+    /// Leaves the region for a computed guest address.
+    fn indirect(&mut self, target: Value) {
+        self.store_all(0x3f, true);
+        let first = self.l.iconst(I64, self.linkage.first);
+        let index = self.l.b.ins().isub(target, first);
+        let covered = self.l.icmp_imm(IntCC::UnsignedLessThan, index, self.linkage.count);
+        let (found, other, jump) = (self.l.b.create_block(), self.l.b.create_block(), self.l.b.create_block());
+        self.l.b.ins().brif(covered, found, &[], other, &[]);
+        self.l.b.set_cold_block(other);
+
+        self.l.b.switch_to_block(found);
+        let scaled = self.l.shl_imm(index, 2);
+        let table = self.l.iconst(I64, self.linkage.table);
+        let slot = self.l.b.ins().iadd(table, scaled);
+        let host = self.l.b.ins().uload32(MemFlagsData::trusted(), slot, 0);
+        self.l.b.ins().brif(host, jump, &[], other, &[]);
+
+        self.l.b.switch_to_block(jump);
+        self.l.go_indirect(host);
+
+        self.l.b.switch_to_block(other);
+        self.l.frame_store(target, frame::OFF_RIP);
+        self.l.frame_store_imm(leave::LOOKUP, frame::OFF_LEAVE);
+        self.l.go(symbol::LEAVE, 0);
+    }
+
+    /// Leaves translated code with everything stored.
+    pub(super) fn exit(&mut self, rip: u64, why: u64, live: u8) {
+        self.store_all(live, true);
+        self.leave(rip, why);
+    }
+
+    fn leave(&mut self, rip: u64, why: u64) {
+        self.l.frame_store_imm(rip, frame::OFF_RIP);
+        self.l.frame_store_imm(why, frame::OFF_LEAVE);
+        self.l.go(symbol::LEAVE, 0);
+    }
+}
+
+struct Target {
+    block: ir::Block,
+    kind: TargetKind,
+}
+
+enum TargetKind {
+    /// A block with parameters.
+    Merge,
+    /// A block that goes on with this state.
+    Inside(usize),
+    /// A new block that leaves the region.
+    Outside,
+}
+
+/// Whether the last instruction is translated by [`Body::end`].
+fn ends_block(term: Term) -> bool {
+    !matches!(term, Term::Next(_))
+}

@@ -1,0 +1,260 @@
+//! One guest thread's executor.
+
+use super::Shared;
+use super::frame::{BELOW, DF, Frame, SPILL, leave};
+use super::graph::Term;
+use super::image::Gs;
+use super::thunk::Batch;
+use crate::fault::{SignalStack, ThreadArea};
+use iced_x86::InstructionInfoFactory;
+use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode};
+use std::arch::asm;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The executor of a thread.
+pub(super) struct CraneliftCpu {
+    shared: Arc<Shared>,
+    stack: Stack,
+    gs: Box<Gs>,
+    ticks: u64,
+    _signal_stack: Rc<SignalStack>,
+}
+
+/// The stack that translated code runs on, with the frame in it.
+struct Stack {
+    memory: *mut libc::c_void,
+}
+
+const STACK: usize = BELOW + size_of::<Frame>().next_multiple_of(64) + SPILL + 4096;
+
+impl Stack {
+    fn new() -> std::io::Result<Stack> {
+        // SAFETY: a fresh private mapping.
+        let memory = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), STACK, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        let stack = Stack { memory };
+        // SAFETY: the frame lies inside the mapping, aligned, and nobody else knows it yet.
+        unsafe { stack.frame().write(Frame::default()) };
+        Ok(stack)
+    }
+
+    fn frame(&self) -> *mut Frame {
+        // BELOW is a multiple of the page size, so that the frame is aligned to a cache line.
+        self.memory.wrapping_byte_add(BELOW).cast()
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`; translated code is not running, since its executor is dropped.
+        unsafe { libc::munmap(self.memory, STACK) };
+    }
+}
+
+impl CraneliftCpu {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<CraneliftCpu, EngineError> {
+        let failed = |what: &str, error| EngineError::Unavailable { engine: super::NAME, why: format!("no memory for {what}: {error}") };
+        let signal_stack = SignalStack::of_thread().map_err(|e| failed("a signal stack", e))?;
+        let stack = Stack::new().map_err(|e| failed("a stack", e))?;
+        let code = shared.code_range();
+        let area = ThreadArea { code_start: code.start, code_end: code.end, resume: shared.routines.resume, ..ThreadArea::default() };
+        let gs = Box::new(Gs { area, frame: stack.frame() });
+        Ok(CraneliftCpu { shared, stack, gs, ticks: 0, _signal_stack: signal_stack })
+    }
+
+    fn frame(&mut self) -> &mut Frame {
+        // SAFETY: the frame was initialized in `Stack::new` and belongs to this executor; the
+        // reference ends before translated code, which works on the frame, is entered.
+        unsafe { &mut *self.stack.frame() }
+    }
+
+    /// Runs translated code at `entry` until it leaves.
+    fn enter(&mut self, entry: u64, thunk: u64) {
+        let frame = self.stack.frame();
+        self.frame().leave = leave::NONE;
+        let gs = &raw mut *self.gs;
+        // SAFETY: FSGSBASE was found usable when the engine was made; executors of this crate
+        // alone use GS, and each sets it before it enters code. FS stays the host's, which the
+        // fault handler finds in the area. `enter` follows the calling convention as declared
+        // and returns when the code at `entry`, which is the engine's own, jumps to `leave`.
+        unsafe {
+            let fs: u64;
+            asm!("rdfsbase {}", out(reg) fs, options(nostack, nomem, preserves_flags));
+            (*gs).area.host_fs = fs;
+            (*gs).area.fault_signal = 0;
+            asm!("wrgsbase {}", in(reg) gs, options(nostack, preserves_flags));
+            let enter: extern "sysv64" fn(*mut Frame, u64, u64) = std::mem::transmute(self.shared.routines.enter);
+            enter(frame, entry, thunk);
+        }
+    }
+
+    fn load(&mut self, context: &Context) {
+        let frame = self.frame();
+        frame.context = context.clone();
+        frame.lazy_tag = 0;
+        frame.direction = u64::from(context.rflags & DF != 0);
+    }
+
+    fn store(&mut self, context: &mut Context) {
+        let frame = self.frame();
+        frame.settle_flags();
+        *context = frame.context.clone();
+    }
+
+    /// The fault that ended translated code, if one did; `rip` is where it was.
+    fn fault(&mut self) -> Option<Fault> {
+        let area = &self.gs.area;
+        if area.fault_signal == 0 {
+            return None;
+        }
+        let (host, fault) = (area.fault_rip, Fault { signal: area.fault_signal, address: area.fault_address });
+        let pc = self.shared.place(host).unwrap_or_else(|| panic!("only guest instructions fault in translated code, not {host:#x}"));
+        self.frame().context.rip = pc;
+        Some(fault)
+    }
+
+    fn exit(&mut self) -> Option<Exit> {
+        if let Some(fault) = self.fault() {
+            return Some(Exit::Fault(fault));
+        }
+        let shared = Arc::clone(&self.shared);
+        let frame = self.frame();
+        let rip = frame.context.rip;
+        Some(match frame.leave {
+            leave::LOOKUP => return None,
+            leave::HOOK => Exit::Hook,
+            leave::SYSCALL => Exit::Syscall,
+            leave::ACCESSES_FULL => Exit::AccessesFull,
+            leave::ORDERED => {
+                let address = frame.detail;
+                let (kind, size) = shared.ordered(rip);
+                Exit::Ordered { address, size, kind }
+            }
+            leave::EMULATE => Exit::Emulate(shared.emulated(frame.detail)),
+            leave::UNSUPPORTED => Exit::Unsupported(shared.unsupported(rip)),
+            leave::RAISE => Exit::Fault(Fault { signal: frame.detail as i32, address: rip }),
+            other => panic!("translated code leaves for known reasons, not {other}"),
+        })
+    }
+
+    /// Host address for `pc`, compiled now if need be.
+    fn target(&mut self, pc: u64) -> Option<u64> {
+        match self.shared.table.get(pc) {
+            0 => {
+                let start = ticks();
+                let host = self.shared.compile_at(pc);
+                self.ticks += ticks() - start;
+                host
+            }
+            host => Some(host.into()),
+        }
+    }
+}
+
+impl Cpu for CraneliftCpu {
+    fn run(&mut self, context: &mut Context, mode: Mode) -> Exit {
+        if mode != Mode::Observed {
+            return Exit::Unsupported("opaque mode");
+        }
+        let mut entry = match self.shared.body(context.rip) {
+            Some(body) => Some(body),
+            None => self.target(context.rip),
+        };
+        self.load(context);
+        let exit = loop {
+            let Some(host) = entry else { break Exit::UnknownTarget };
+            self.enter(host, 0);
+            match self.exit() {
+                Some(exit) => break exit,
+                None => {
+                    let pc = self.frame().context.rip;
+                    entry = self.target(pc);
+                }
+            }
+        };
+        self.store(context);
+        exit
+    }
+
+    fn step(&mut self, context: &mut Context) -> Option<Fault> {
+        let Some(thunk) = self.shared.step_thunk(context.rip) else {
+            return Some(Fault { signal: libc::SIGILL, address: context.rip });
+        };
+        self.load(context);
+        let frame = self.frame();
+        frame.flags_in = context.rflags & !DF | 0x202;
+        self.enter(self.shared.routines.step, thunk.host);
+        if let Some(fault) = self.fault() {
+            // Nothing of a faulting instruction's effects counts, and none reached the frame.
+            return Some(fault);
+        }
+        let count = u64::from(self.shared.watch.count);
+        let frame = self.frame();
+        frame.context.rflags = frame.flags_out;
+        frame.context.rip = thunk.next;
+        frame.context.retired += count;
+        self.store(context);
+        None
+    }
+
+    fn translation_ticks(&self) -> u64 {
+        self.ticks
+    }
+}
+
+impl Drop for CraneliftCpu {
+    fn drop(&mut self) {
+        // SAFETY: as in `enter`; a GS that points here must not outlive the area.
+        unsafe {
+            let gs: u64;
+            asm!("rdgsbase {}", out(reg) gs, options(nostack, nomem, preserves_flags));
+            if gs == &raw const *self.gs as u64 {
+                asm!("wrgsbase {}", in(reg) 0u64, options(nostack, preserves_flags));
+            }
+        }
+    }
+}
+
+fn ticks() -> u64 {
+    // SAFETY: every x86-64 processor has a time-stamp counter, and Linux lets programs read it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// A step thunk and where it goes on.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub(super) host: u64,
+    pub(super) next: u64,
+}
+
+impl Shared {
+    fn ordered(&self, pc: u64) -> (refrain_vm::OrderedKind, u8) {
+        let block = self.graph.at(pc).expect("ordered instructions are blocks of their own");
+        let block = &self.graph.blocks[block];
+        let Term::Ordered(kind, _) = block.term else { panic!("an ordered exit comes from such a block") };
+        let i = &self.graph.instructions(block)[0];
+        (kind, i.memory_size().size() as u8)
+    }
+
+    fn emulated(&self, pc: u64) -> refrain_vm::Emulate {
+        let i = self.graph.instruction(pc).expect("the exit came from this instruction");
+        super::graph::emulated(i).expect("the exit came from such an instruction")
+    }
+
+    fn unsupported(&self, pc: u64) -> &'static str {
+        self.graph.instruction(pc).map_or("instruction", super::graph::name)
+    }
+
+    fn step_thunk(&self, pc: u64) -> Option<Step> {
+        let i = self.graph.instruction(pc)?;
+        let batch = Batch::new(i, &mut InstructionInfoFactory::new())?;
+        let host = self.lock().step(&batch)?;
+        Some(Step { host, next: i.next_ip() })
+    }
+}

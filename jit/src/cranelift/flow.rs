@@ -1,0 +1,141 @@
+//! Data flow inside a region: what each block needs from its predecessors, and what they may
+//! leave that the frame does not have yet.
+
+use super::graph::{Graph, Term};
+use super::lift::Watch;
+use super::regions::{self, Region};
+use super::vars::{self, Effects, VarSet};
+
+/// Results for each block of a region.
+pub(super) struct Flow {
+    /// Variables that a block or one behind it may read, or store at an exit.
+    pub(super) needed: Vec<VarSet>,
+    /// Variables that may be dirty at its start.
+    pub(super) dirty: Vec<VarSet>,
+    /// How many edges inside the region lead to it.
+    pub(super) edges: Vec<u32>,
+    /// Records that may be appended from here to the next check, where one is made here.
+    pub(super) room: Vec<Option<u32>>,
+    /// Successors inside the region, as positions.
+    pub(super) followers: Vec<Vec<usize>>,
+}
+
+/// Solves both directions to their fixed points.
+pub(super) fn solve(graph: &Graph, region: &Region, watch: Watch) -> Flow {
+    let count = region.blocks.len();
+    let followers: Vec<_> = (0..count).map(|at| regions::followers(graph, region, at)).collect();
+    let mut flow = Flow {
+        needed: vec![VarSet::EMPTY; count],
+        dirty: vec![VarSet::EMPTY; count],
+        edges: vec![0; count],
+        room: vec![None; count],
+        followers,
+    };
+    for next in flow.followers.iter().flatten() {
+        flow.edges[*next] += 1;
+    }
+    let effects: Vec<_> = (0..count).map(|at| effects(graph, region, at, watch)).collect();
+    flow.solve_dirty(&effects);
+    if watch.accesses || watch.calls {
+        flow.solve_room(graph, region);
+    }
+    flow.solve_needed(graph, region, &effects);
+    flow
+}
+
+/// A block's effects, with those of what is compiled in besides.
+fn effects(graph: &Graph, region: &Region, at: usize, watch: Watch) -> Effects {
+    let mut effects = graph.blocks[region.blocks[at] as usize].effects;
+    let mut add = |var| {
+        effects.uses.insert(var);
+        effects.writes.insert(var);
+    };
+    if watch.accesses || watch.calls {
+        add(vars::CURSOR);
+    }
+    if watch.count {
+        add(vars::RETIRED);
+    }
+    effects
+}
+
+impl Flow {
+    fn solve_dirty(&mut self, effects: &[Effects]) {
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for (at, effects) in effects.iter().enumerate() {
+                let out = self.dirty[at].or(effects.writes);
+                for &next in &self.followers[at] {
+                    let merged = self.dirty[next].or(out);
+                    changed |= merged != self.dirty[next];
+                    self.dirty[next] = merged;
+                }
+            }
+        }
+    }
+
+    fn solve_needed(&mut self, graph: &Graph, region: &Region, effects: &[Effects]) {
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for at in (0..effects.len()).rev() {
+                let block = &graph.blocks[region.blocks[at] as usize];
+                let dirty = self.dirty[at].or(effects[at].writes);
+                let mut out = VarSet::EMPTY;
+                for &next in &self.followers[at] {
+                    out = out.or(self.needed[next]);
+                }
+                if leaves(graph, region, at) {
+                    out = out.or(dirty.without(VarSet::FLAGS));
+                    let live = graph.live_flags_out(block);
+                    if dirty.flags() & live != 0 {
+                        out = out.or(VarSet::of_flags(live));
+                    }
+                }
+                let mut needed = out.without(effects[at].kills).or(effects[at].uses);
+                if self.room[at].is_some() {
+                    needed = needed.or(self.dirty[at].without(VarSet::FLAGS)).or(VarSet::of_flags(block.live_flags));
+                }
+                changed |= needed != self.needed[at];
+                self.needed[at] = needed;
+            }
+        }
+    }
+
+    /// Where the access buffer is checked, and for how many records: at entries and loop heads,
+    /// so that every cycle has a check.
+    fn solve_room(&mut self, graph: &Graph, region: &Region) {
+        let count = region.blocks.len();
+        let checked = |at: usize| region.entries[at] || region.loops[at];
+        let own = |at: usize| 2 * graph.blocks[region.blocks[at] as usize].count + 2;
+        let mut longest: Vec<u32> = (0..count).map(own).collect();
+        // Paths between checks have no cycles, so this ends after as many rounds as blocks.
+        for _ in 0..count {
+            let mut changed = false;
+            for at in (0..count).rev() {
+                let behind = self.followers[at].iter().filter(|&&n| !checked(n)).map(|&n| longest[n]).max();
+                let total = own(at) + behind.unwrap_or(0);
+                changed |= total != longest[at];
+                longest[at] = total;
+            }
+            if !changed {
+                break;
+            }
+        }
+        for at in (0..count).filter(|&at| checked(at)) {
+            self.room[at] = Some(longest[at]);
+        }
+    }
+}
+
+/// Whether control may leave the region where the block ends.
+fn leaves(graph: &Graph, region: &Region, at: usize) -> bool {
+    let block = region.blocks[at] as usize;
+    let inside = regions::followers(graph, region, at).len();
+    match graph.blocks[block].term {
+        Term::Next(_) | Term::Jump(_) => inside < 1,
+        Term::Branch(..) => inside < 2,
+        _ => true,
+    }
+}

@@ -1,0 +1,131 @@
+//! Calls of native thunks.
+
+use super::{Lifter, symbol};
+use crate::cranelift::frame;
+use crate::cranelift::graph::is_repeated;
+use crate::cranelift::thunk::Batch;
+use crate::cranelift::vars::{self, VarSet};
+use cranelift_codegen::ir::types::{I64};
+use cranelift_codegen::ir::{InstBuilder, Value};
+use iced_x86::{Instruction, InstructionInfoFactory, OpKind, Register};
+use refrain_trace::Access;
+
+impl Lifter<'_> {
+    /// Has the processor execute the instructions of a batch, one after the other.
+    pub(in super::super) fn thunk(&mut self, batch: Batch, factory: &mut InstructionInfoFactory) {
+        if self.watch.accesses {
+            for i in batch.instructions() {
+                self.at(i);
+                self.log_native(i, factory);
+            }
+        }
+        self.thunk_unlogged(batch);
+    }
+
+    /// The same without records of its accesses.
+    pub(in super::super) fn thunk_unlogged(&mut self, batch: Batch) {
+        self.at(&batch.instructions()[0]);
+        let effects = batch.effects();
+        for var in effects.uses.or(effects.writes).without(VarSet::FLAGS).iter() {
+            self.clean(var);
+        }
+        if !effects.uses.and(VarSet::FLAGS).is_empty() {
+            let rflags = self.pack_flags(0x3f);
+            self.frame_store(rflags, frame::OFF_FLAGS_IN);
+        }
+        let written = effects.writes.flags();
+        let index = self.thunks.len() as u32;
+        self.thunks.push(batch);
+        let thunk = self.symbol(symbol::THUNK, index, true);
+        self.b.ins().call(thunk, &[]);
+        for var in effects.writes.without(VarSet::FLAGS).iter() {
+            self.state.vals[var] = None;
+        }
+        // Read at once, because the frame's copy of flags is shared by all thunks.
+        let wanted = written & self.live;
+        if wanted != 0 {
+            let rflags = self.frame_load(I64, frame::OFF_FLAGS_OUT);
+            self.unpack_flags(rflags, wanted);
+        }
+        self.state.dirty = self.state.dirty.or(VarSet::of_flags(written));
+        self.clear_flags(written & !self.live);
+    }
+
+    /// Logs what a natively executed instruction is about to access, as far as its operands tell.
+    fn log_native(&mut self, i: &Instruction, factory: &mut InstructionInfoFactory) {
+        if is_repeated(i) {
+            return;
+        }
+        let info = factory.info(i).clone();
+        let mut merged: Option<(usize, u16)> = None;
+        for used in info.used_memory() {
+            let (reads, writes) = vars::access(used.access());
+            let kind = kind_of(i, reads, writes);
+            let size = match used.memory_size().size() {
+                0 => fallback_size(i),
+                size => size,
+            };
+            if kind == 0 {
+                continue;
+            }
+            let explicit = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+            if explicit {
+                merged = Some(merged.map_or((size, kind), |(s, k)| (s.max(size), k | kind)));
+            } else {
+                let address = self.used_address(used);
+                self.log(address, size, kind);
+            }
+        }
+        if let Some((size, kind)) = merged {
+            let address = self.address(i);
+            let address = self.bit_address(i, address, size);
+            self.log(address, size, kind);
+        }
+    }
+
+    fn used_address(&mut self, used: &iced_x86::UsedMemory) -> Value {
+        let mut address = self.iconst(I64, used.displacement());
+        if used.base() != Register::None {
+            let base = self.var(used.base().full_register().number());
+            address = self.b.ins().iadd(address, base);
+        }
+        if used.index() != Register::None {
+            let index = self.var(used.index().full_register().number());
+            let index = self.shl_imm(index, used.scale().trailing_zeros());
+            address = self.b.ins().iadd(address, index);
+        }
+        address
+    }
+
+    /// Where `bt`, `bts`, … with a register as bit offset reach.
+    pub(in super::super) fn bit_address(&mut self, i: &Instruction, address: Value, size: usize) -> Value {
+        use iced_x86::Mnemonic::{Bt, Btc, Btr, Bts};
+        let is_bit = matches!(i.mnemonic(), Bt | Btc | Btr | Bts) && i.op1_kind() == OpKind::Register;
+        if !is_bit {
+            return address;
+        }
+        let index = self.gpr(i.op1_register());
+        let index = self.sign_extend(index, I64);
+        let shift = self.iconst(cranelift_codegen::ir::types::I8, u64::from((8 * size).trailing_zeros()));
+        let words = self.b.ins().sshr(index, shift);
+        let bytes = self.shl_imm(words, size.trailing_zeros());
+        self.b.ins().iadd(address, bytes)
+    }
+}
+
+/// The kind of record of an instruction's access.
+fn kind_of(i: &Instruction, reads: bool, writes: bool) -> u16 {
+    if crate::cranelift::graph::is_atomic(i) {
+        return Access::ATOMIC;
+    }
+    let read = if reads { Access::READ } else { 0 };
+    let write = if writes { Access::WRITE } else { 0 };
+    read | write
+}
+
+fn fallback_size(i: &Instruction) -> usize {
+    match i.mnemonic() {
+        iced_x86::Mnemonic::Fxsave | iced_x86::Mnemonic::Fxsave64 | iced_x86::Mnemonic::Fxrstor | iced_x86::Mnemonic::Fxrstor64 => 512,
+        _ => 8,
+    }
+}

@@ -1,0 +1,216 @@
+//! The engine `cranelift`: replays recorded code, lifted to Cranelift IR, with observers compiled
+//! in.
+//!
+//! A replay knows all code beforehand, from the trace's table of executed blocks. So everything
+//! is compiled when the engine is made, in parallel: the blocks become a control-flow graph
+//! ([`graph`]), the graph is partitioned into regions ([`regions`]), each region becomes one
+//! Cranelift function ([`body`], [`lift`]) and the functions are linked to each other by direct
+//! jumps ([`image`]). While threads run there is no dispatcher: direct branches are jumps, indirect
+//! ones load their target from a flat table ([`table`]). Only an indirect jump to a block that
+//! was thought to be reached from inside its region has code compiled at run time, once.
+//!
+//! # What is exact
+//! At every exit but [`Exit::Fault`](refrain_vm::Exit::Fault) the whole context is. At a fault `rip` is the faulting
+//! instruction, found by a map from translated code to guest code; of the registers, those that
+//! the region has changed since it was entered may have older values. (Maps from translated code
+//! to the places of registers could be added beside `Object::places`.)
+//!
+//! # Reading order
+//! `frame`, `vars`, `graph`, `regions`, `flow`, `lift`, `thunk`, `rep`, `body`, `compile`,
+//! `table`, `routines`, `image`, `cpu`, this file.
+
+mod body;
+mod compile;
+mod cpu;
+mod flow;
+mod frame;
+mod graph;
+mod image;
+mod lift;
+mod regions;
+mod rep;
+mod routines;
+mod table;
+mod thunk;
+mod vars;
+
+use body::Linkage;
+use compile::{Compiler, Object};
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cpu::CraneliftCpu;
+use graph::{Cuts, Graph};
+use image::Image;
+use lift::Watch;
+use rayon::prelude::*;
+use refrain_trace::CodeBlock;
+use refrain_vm::{Cpu, Engine, EngineConfig, EngineError};
+use regions::{Limits, Region};
+use routines::Routines;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+use table::Table;
+
+const NAME: &str = "cranelift";
+
+/// Size of a region. More blocks mean longer lives for values and longer compilation.
+const LIMITS: Limits = Limits { blocks: 16, instructions: 160 };
+/// Where a region has outgrown the spill area.
+const SMALL: Limits = Limits { blocks: 1, instructions: 1 };
+
+/// Records that an access buffer must have room for, at least: a region that would need more is
+/// not made, and a smaller buffer would be reported full for ever.
+pub const MIN_ACCESSES: usize = 4096;
+
+/// The code that a replay executes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Program<'a> {
+    /// The trace's table of executed blocks.
+    pub blocks: &'a [CodeBlock],
+    /// Hooked addresses.
+    pub hooks: &'a [u64],
+    /// Addresses of the plain loads that the recording ordered: those of its
+    /// [`SyncLoad`](refrain_trace::EventKind::SyncLoad) events. Recognising them anew could end
+    /// differently, since the table need not hold the bytes that the recorder looked at.
+    pub ordered_loads: &'a [u64],
+}
+
+/// The engine.
+pub struct CraneliftEngine {
+    shared: Arc<Shared>,
+}
+
+/// What all threads share.
+struct Shared {
+    graph: Graph,
+    hooks: Vec<u64>,
+    watch: Watch,
+    linkage: Linkage,
+    table: Table,
+    routines: Routines,
+    isa: OwnedTargetIsa,
+    image: Mutex<Image>,
+}
+
+impl CraneliftEngine {
+    /// Compiles a program. `config.keep_blocks` means nothing here.
+    pub fn new(config: &EngineConfig, program: Program<'_>) -> Result<CraneliftEngine, EngineError> {
+        let unavailable = |why: String| EngineError::Unavailable { engine: NAME, why };
+        if !crate::fault::has_fsgsbase() {
+            return Err(unavailable("user code may not read the GS base; a kernel from 5.9 on allows it".into()));
+        }
+        crate::fault::install();
+        let isa = compile::host_isa().map_err(unavailable)?;
+        let sorted = |list: &[u64]| {
+            let mut list = list.to_vec();
+            list.sort_unstable();
+            list.dedup();
+            list
+        };
+        let (hooks, loads) = (sorted(program.hooks), sorted(program.ordered_loads));
+        let pcs = addresses(program.blocks).map_err(|pc| unavailable(format!("code at {pc:#x} is not in the low 2 GiB, where this version records it")))?;
+        let watch = Watch { accesses: config.accesses, calls: config.calls, count: config.count };
+        let cuts = Cuts { hooks: &hooks, loads: &loads, order_atomics: config.order_atomics, pieces: config.accesses };
+        let graph = Graph::new(program.blocks, cuts)
+            .map_err(|pc| unavailable(format!("the code at {pc:#x} changed while it was recorded, which only the copy engine replays")))?;
+        let table = Table::new(pcs.clone()).map_err(|e| unavailable(format!("no memory for the table of code: {e}")))?;
+        let linkage = Linkage { table: table.address(), first: pcs.start, count: pcs.end - pcs.start, config: isa.frontend_config() };
+        let regions = regions::partition(&graph, LIMITS, watch.accesses || watch.calls);
+        let objects = compile_all(&isa, &graph, &regions, watch, linkage);
+        let stubs: usize = objects.iter().map(|o| o.relocations.len()).sum();
+        let size = objects.par_iter().map(Image::size).sum::<u64>() + 64 * (stubs + hooks.len()) as u64;
+        let mut image = Image::new(size)?;
+        for &pc in &hooks {
+            image.hook(pc, &table);
+        }
+        assert!(image.install(objects, &table, &hooks), "the code memory was made as large as the code");
+        let routines = image.routines;
+        let shared = Shared { graph, hooks, watch, linkage, table, routines, isa, image: Mutex::new(image) };
+        Ok(CraneliftEngine { shared: Arc::new(shared) })
+    }
+}
+
+/// The guest addresses of all blocks, or one that is out of bounds.
+fn addresses(blocks: &[CodeBlock]) -> Result<Range<u64>, u64> {
+    let outside = blocks.iter().find(|b| b.pc.saturating_add(b.code.len() as u64) > 1 << 31);
+    if let Some(block) = outside {
+        return Err(block.pc);
+    }
+    let first = blocks.iter().map(|b| b.pc).min().unwrap_or(0);
+    let last = blocks.iter().map(|b| b.pc + b.code.len() as u64).max().unwrap_or(0);
+    Ok(first..last + 1)
+}
+
+/// Compiles regions on all cores.
+fn compile_all(isa: &OwnedTargetIsa, graph: &Graph, regions: &[Region], watch: Watch, linkage: Linkage) -> Vec<Object> {
+    let compile = |compiler: &mut Compiler, region: &Region| {
+        let object = compiler.compile(isa, graph, region, watch, linkage);
+        object.map_or_else(
+            || {
+                // Block by block: what a region spills grows with its size.
+                let pieces = region.blocks.iter().map(|&b| regions::single(graph, b as usize, SMALL));
+                pieces.filter_map(|piece| compiler.compile(isa, graph, &piece, watch, linkage)).collect()
+            },
+            |object| vec![object],
+        )
+    };
+    regions.par_iter().map_init(Compiler::new, compile).flatten_iter().collect()
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Image> {
+        self.image.lock().expect("no panic while the image is locked")
+    }
+
+    fn code_range(&self) -> Range<u64> {
+        self.lock().range()
+    }
+
+    fn place(&self, host: u64) -> Option<u64> {
+        self.lock().place(host)
+    }
+
+    /// The code at a hooked address, past the hook.
+    fn body(&self, pc: u64) -> Option<u64> {
+        self.hooks.binary_search(&pc).ok()?;
+        self.lock().body(pc)
+    }
+
+    /// Compiles a region for a block that was no entry so far. `None` if there is no such block,
+    /// or no room for more code.
+    fn compile_at(&self, pc: u64) -> Option<u64> {
+        let block = self.graph.at(pc)?;
+        let mut image = self.lock();
+        let present = |table: &Table| Some(u64::from(table.get(pc))).filter(|&host| host != 0);
+        if let Some(host) = present(&self.table) {
+            return Some(host);
+        }
+        let region = regions::single(&self.graph, block, LIMITS);
+        let object = Compiler::new().compile(&self.isa, &self.graph, &region, self.watch, self.linkage)?;
+        image.install(vec![object], &self.table, &self.hooks).then(|| present(&self.table)).flatten()
+    }
+}
+
+impl Engine for CraneliftEngine {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn hook(&self, pc: u64) {
+        assert!(
+            self.shared.hooks.binary_search(&pc).is_ok() || self.shared.graph.instruction(pc).is_none(),
+            "hooks in recorded code are given to `CraneliftEngine::new`: {pc:#x}"
+        );
+    }
+
+    fn forget(&self, _range: Range<u64>) {
+        // Code at an address is the same for the whole recording, or `new` refuses it.
+    }
+
+    fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
+        Ok(Box::new(CraneliftCpu::new(Arc::clone(&self.shared))?))
+    }
+
+    fn take_blocks(&self) -> Vec<CodeBlock> {
+        Vec::new()
+    }
+}

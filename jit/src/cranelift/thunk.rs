@@ -1,0 +1,242 @@
+//! Native thunks: guest instructions that the processor executes as they are.
+//!
+//! A thunk loads just the guest registers that its instructions use from the frame, executes
+//! them, and stores those that they change. Guest registers sit in their own host registers, but
+//! for rsp, in whose place a free one is used; an FS-relative operand goes through another free
+//! register that holds the guest's thread pointer.
+
+use super::frame::{self, off_gpr, off_xmm};
+use super::vars::{self, Effects, VarSet, XMM};
+use iced_x86::{Code, Encoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
+use refrain_vm::layout::CODE_CACHE;
+use refrain_vm::reg::RSP;
+
+/// Neighbouring instructions for one thunk.
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    instructions: Vec<Instruction>,
+    effects: Effects,
+}
+
+/// How many instructions a thunk may hold, and how many general registers they may use.
+const MOST: usize = 24;
+const MOST_REGISTERS: u32 = 12;
+
+/// Machine code of a thunk.
+pub(super) struct ThunkCode {
+    pub(super) bytes: Vec<u8>,
+    /// For each guest instruction, where its code begins and its pc.
+    pub(super) map: Vec<(u32, u32)>,
+}
+
+/// How a thunk treats the status flags.
+#[derive(Clone, Copy)]
+pub(super) struct FlagUse {
+    load: bool,
+    store: bool,
+}
+
+impl Batch {
+    /// A batch of one instruction; `None` if it cannot run in a thunk.
+    pub(super) fn new(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Batch> {
+        let batch = Batch { instructions: vec![*i], effects: vars::effects(factory, i) };
+        batch.encode(CODE_CACHE.start, batch.flag_use()).is_some().then_some(batch)
+    }
+
+    /// Takes another instruction in, unless it does not fit. If `addresses` is set, all addresses
+    /// must be computable before the thunk runs.
+    pub(super) fn join(&mut self, other: &Batch, addresses: bool) -> bool {
+        let effects = self.effects.then(other.effects);
+        let general = VarSet(0xffff);
+        let registers = effects.uses.or(effects.writes).and(general).0.count_ones();
+        let moved = other.effects.uses.and(self.effects.writes).and(general);
+        if self.instructions.len() >= MOST || registers > MOST_REGISTERS || addresses && !moved.is_empty() {
+            return false;
+        }
+        self.instructions.extend_from_slice(&other.instructions);
+        self.effects = effects;
+        true
+    }
+
+    pub(super) fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
+    pub(super) fn effects(&self) -> Effects {
+        self.effects
+    }
+
+    /// What the lifter expects of the flags.
+    pub(super) fn flag_use(&self) -> FlagUse {
+        FlagUse { load: self.effects.uses.flags() != 0, store: self.effects.writes.flags() != 0 }
+    }
+
+    /// What a single step expects: all flags in, all flags out.
+    pub(super) fn all_flags() -> FlagUse {
+        FlagUse { load: true, store: true }
+    }
+
+    /// The thunk's code for address `at`.
+    pub(super) fn encode(&self, at: u64, flags: FlagUse) -> Option<ThunkCode> {
+        let used = self.effects.uses.or(self.effects.writes);
+        let mut free = [5, 3, 1, 2, 0, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11].into_iter().filter(|&n| !used.has(n)).map(gpr64);
+        let stack = if used.has(RSP) { free.next()? } else { Register::None };
+        let segment = if self.instructions.iter().any(uses_fs) { free.next()? } else { Register::None };
+        let mut out = Out { encoder: Encoder::new(64), at, map: Vec::new() };
+        let strings = self.instructions.iter().any(Instruction::is_string_instruction);
+        self.load_flags(&mut out, flags.load, strings)?;
+        let place = |var: usize| if var == RSP { stack } else { gpr64(var) };
+        for var in self.effects.uses.without(VarSet::FLAGS).iter() {
+            if var < XMM {
+                out.load(place(var), 8 + off_gpr(var))?;
+            } else {
+                out.push(Instruction::with2(Code::Movups_xmm_xmmm128, xmm(var), slot(8 + off_xmm(var - XMM))).ok()?)?;
+            }
+        }
+        for i in &self.instructions {
+            let mut i = *i;
+            out.map.push((out.at as u32 - at as u32, i.ip() as u32));
+            if uses_fs(&i) {
+                redirect_fs(&mut i, segment, &mut out, stack)?;
+            }
+            rename(&mut i, stack)?;
+            out.push(i)?;
+        }
+        out.map.push((out.at as u32 - at as u32, 0));
+        if flags.store || strings {
+            out.push(Instruction::with(Code::Pushfq))?;
+            out.push(Instruction::with1(Code::Pop_rm64, slot(8 + frame::OFF_FLAGS_OUT)).ok()?)?;
+        }
+        if strings {
+            out.push(Instruction::with(Code::Cld))?;
+        }
+        for var in self.effects.writes.without(VarSet::FLAGS).iter() {
+            if var < XMM {
+                out.push(Instruction::with2(Code::Mov_rm64_r64, slot(8 + off_gpr(var)), place(var)).ok()?)?;
+            } else {
+                out.push(Instruction::with2(Code::Movups_xmmm128_xmm, slot(8 + off_xmm(var - XMM)), xmm(var)).ok()?)?;
+            }
+        }
+        out.push(Instruction::with(Code::Retnq))?;
+        Some(ThunkCode { bytes: out.encoder.take_buffer(), map: out.map })
+    }
+
+    /// Status and direction flags, before any register holds a guest value.
+    fn load_flags(&self, out: &mut Out, status: bool, direction: bool) -> Option<()> {
+        if direction {
+            out.load(Register::RAX, 8 + frame::OFF_DIRECTION)?;
+            out.push(Instruction::with2(Code::Shl_rm64_imm8, Register::RAX, 10).ok()?)?;
+            if status {
+                out.push(Instruction::with2(Code::Or_r64_rm64, Register::RAX, slot(8 + frame::OFF_FLAGS_IN)).ok()?)?;
+            } else {
+                out.push(Instruction::with2(Code::Or_rm64_imm32, Register::RAX, 0x202).ok()?)?;
+            }
+            out.push(Instruction::with1(Code::Push_r64, Register::RAX).ok()?)?;
+            out.push(Instruction::with(Code::Popfq))?;
+        } else if status {
+            out.push(Instruction::with1(Code::Push_rm64, slot(8 + frame::OFF_FLAGS_IN)).ok()?)?;
+            out.push(Instruction::with(Code::Popfq))?;
+        }
+        Some(())
+    }
+}
+
+struct Out {
+    encoder: Encoder,
+    at: u64,
+    map: Vec<(u32, u32)>,
+}
+
+impl Out {
+    fn push(&mut self, i: Instruction) -> Option<()> {
+        self.at += self.encoder.encode(&i, self.at).ok()? as u64;
+        Some(())
+    }
+
+    fn load(&mut self, register: Register, offset: i32) -> Option<()> {
+        self.push(Instruction::with2(Code::Mov_r64_rm64, register, slot(offset)).ok()?)
+    }
+}
+
+/// `[rsp + offset]`.
+fn slot(offset: i32) -> MemoryOperand {
+    MemoryOperand::with_base_displ(Register::RSP, i64::from(offset))
+}
+
+fn gpr64(index: usize) -> Register {
+    const ALL: [Register; 16] = [
+        Register::RAX, Register::RCX, Register::RDX, Register::RBX, Register::RSP, Register::RBP, Register::RSI, Register::RDI,
+        Register::R8, Register::R9, Register::R10, Register::R11, Register::R12, Register::R13, Register::R14, Register::R15,
+    ];
+    ALL[index]
+}
+
+fn xmm(var: usize) -> Register {
+    Register::XMM0 + (var - XMM) as u32
+}
+
+fn has_memory(i: &Instruction) -> bool {
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
+}
+
+fn uses_fs(i: &Instruction) -> bool {
+    i.segment_prefix() == Register::FS && has_memory(i) && !matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
+}
+
+/// Makes `fs:[…]` an operand relative to `segment`, which is loaded with the thread pointer.
+fn redirect_fs(i: &mut Instruction, segment: Register, out: &mut Out, stack: Register) -> Option<()> {
+    if i.memory_base().is_gpr32() || i.memory_index().is_gpr32() {
+        return None;
+    }
+    out.load(segment, 8 + frame::OFF_FS_BASE)?;
+    let base = match i.memory_base() {
+        Register::RSP => stack,
+        other => other,
+    };
+    if base.is_gpr64() {
+        let sum = MemoryOperand::with_base_index(segment, base);
+        out.push(Instruction::with2(Code::Lea_r64_m, segment, sum).ok()?)?;
+    }
+    i.set_memory_base(segment);
+    i.set_memory_displ_size(if i.memory_displacement64() == 0 { 0 } else { 8 });
+    i.set_segment_prefix(Register::None);
+    Some(())
+}
+
+/// Puts `stack` in the place of rsp.
+fn rename(i: &mut Instruction, stack: Register) -> Option<()> {
+    if stack == Register::None {
+        return Some(());
+    }
+    for n in 0..i.op_count() {
+        if i.op_kind(n) == OpKind::Register && i.op_register(n).full_register() == Register::RSP {
+            let size = i.op_register(n).size();
+            i.set_op_register(n, resized(stack, size)?);
+        }
+    }
+    if has_memory(i) {
+        if i.memory_base().full_register() == Register::RSP {
+            i.set_memory_base(resized(stack, i.memory_base().size())?);
+        }
+        if i.memory_index().full_register() == Register::RSP {
+            return None;
+        }
+    }
+    // Whoever uses rsp without naming it (pushes, calls) is lifted or refused.
+    let names_it = |i: &Instruction| InstructionInfoFactory::new().info(i).used_registers().iter().any(|u| u.register().full_register() == Register::RSP);
+    (!names_it(i)).then_some(())
+}
+
+fn resized(register: Register, size: usize) -> Option<Register> {
+    let n = register.number() as u32;
+    Some(match size {
+        8 => Register::RAX + n,
+        4 => Register::EAX + n,
+        2 => Register::AX + n,
+        // spl needs a REX prefix as its replacement does; ah and the like cannot be meant.
+        1 if n < 4 => Register::AL + n,
+        1 if n < 8 => [Register::SPL, Register::BPL, Register::SIL, Register::DIL][n as usize - 4],
+        1 => Register::R8L + (n - 8),
+        _ => return None,
+    })
+}

@@ -1,0 +1,113 @@
+//! Shared by the oracle's tests and its fuzz target: the processor itself as an interpreter of
+//! single instructions, and a generator of instructions and states.
+
+#![allow(dead_code)]
+
+pub mod generate;
+pub mod native;
+
+use native::{Native, SCRATCH, SCRATCH_LEN};
+use refrain_jit::{CraneliftEngine, Program};
+use refrain_trace::CodeBlock;
+use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Mode};
+
+/// Where the tests' guest code lies.
+pub const CODE: u64 = 0x2000_0000;
+/// Distance between the cases of a batch.
+pub const STRIDE: u64 = 256;
+
+/// One thing to try: code, and the state to start from.
+#[derive(Clone)]
+pub struct Case {
+    pub instructions: Vec<iced_x86::Instruction>,
+    pub code: Vec<u8>,
+    pub states: Vec<(Context, Vec<u8>)>,
+    /// Status flags that the code leaves defined.
+    pub defined: u64,
+}
+
+/// The address of the `n`th case's code.
+pub fn address(n: usize) -> u64 {
+    CODE + STRIDE * n as u64
+}
+
+/// Runs cases on the engine and on the processor. Returns what differs.
+pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<String> {
+    let blocks: Vec<CodeBlock> = cases
+        .iter()
+        .enumerate()
+        .map(|(n, case)| CodeBlock { pc: address(n), code: [&case.code[..], &[0x0f, 0x05]].concat() })
+        .collect();
+    let engine = CraneliftEngine::new(config, Program { blocks: &blocks, ..Program::default() }).expect("the engine works here");
+    let mut cpu = engine.attach().expect("a thread can be attached");
+    let mut accesses = vec![refrain_trace::Access::default(); 2 * refrain_jit::MIN_ACCESSES];
+    let mut differences = Vec::new();
+    for (n, case) in cases.iter().enumerate() {
+        for (state, memory) in &case.states {
+            let mut lifted = state.clone();
+            lifted.rip = address(n);
+            lifted.access_cursor = accesses.as_mut_ptr() as u64;
+            lifted.access_limit = lifted.access_cursor + 16 * accesses.len() as u64;
+            native.fill(memory);
+            let exit = run(&mut *cpu, &mut lifted);
+            let after = native.memory();
+            if let Exit::Fault(fault) = exit {
+                // Divisions: the processor faults too, which this process would not survive.
+                let may = case.instructions.iter().any(|i| format!("{:?}", i.mnemonic()).ends_with("div"));
+                if !may || fault.signal != libc::SIGFPE {
+                    differences.push(format!("{}: unexpected {exit:?}", describe(case)));
+                }
+                continue;
+            }
+            let end = address(n) + case.code.len() as u64 + 2;
+            if exit != Exit::Syscall || lifted.rip != end {
+                differences.push(format!("{}: {exit:?} at {:#x}", describe(case), lifted.rip));
+                continue;
+            }
+            native.fill(memory);
+            let mut expected = state.clone();
+            native.run(&case.code, &mut expected);
+            differences.extend(difference(case, state, &expected, &native.memory(), &lifted, &after));
+        }
+    }
+    differences
+}
+
+fn run(cpu: &mut dyn Cpu, context: &mut Context) -> Exit {
+    cpu.run(context, Mode::Observed)
+}
+
+pub fn describe(case: &Case) -> String {
+    use iced_x86::{Formatter, IntelFormatter};
+    let mut formatter = IntelFormatter::new();
+    let mut all = Vec::new();
+    for i in &case.instructions {
+        let mut text = String::new();
+        formatter.format(i, &mut text);
+        all.push(text);
+    }
+    format!("[{}] {:02x?}", all.join("; "), case.code)
+}
+
+fn difference(case: &Case, start: &Context, expected: &Context, memory: &[u8], lifted: &Context, after: &[u8]) -> Option<String> {
+    let mut wrong = Vec::new();
+    for n in 0..16 {
+        if expected.gpr[n] != lifted.gpr[n] {
+            wrong.push(format!("gpr{n}: {:#x} instead of {:#x} (was {:#x})", lifted.gpr[n], expected.gpr[n], start.gpr[n]));
+        }
+        if expected.xmm[n] != lifted.xmm[n] {
+            wrong.push(format!("xmm{n}: {:x?} instead of {:x?} (was {:x?})", lifted.xmm[n], expected.xmm[n], start.xmm[n]));
+        }
+    }
+    let flags = (expected.rflags ^ lifted.rflags) & case.defined;
+    if flags != 0 {
+        wrong.push(format!("flags {flags:#x} of {:#x}, expected {:#x} (was {:#x})", lifted.rflags, expected.rflags, start.rflags));
+    }
+    if expected.mxcsr != lifted.mxcsr {
+        wrong.push(format!("mxcsr {:#x}, expected {:#x}", lifted.mxcsr, expected.mxcsr));
+    }
+    if let Some(at) = (0..SCRATCH_LEN).find(|&at| memory[at] != after[at]) {
+        wrong.push(format!("memory at {:#x}: {:#x} instead of {:#x}", SCRATCH + at as u64, after[at], memory[at]));
+    }
+    (!wrong.is_empty()).then(|| format!("{}\n    {}\n    gpr {:x?}", describe(case), wrong.join("\n    "), start.gpr))
+}

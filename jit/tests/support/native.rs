@@ -1,0 +1,106 @@
+//! The processor as the reference: executes code between loading and storing all registers.
+
+use iced_x86::code_asm::*;
+use refrain_vm::Context;
+use std::mem::offset_of;
+use std::sync::Mutex;
+
+/// Memory that generated instructions access.
+pub const SCRATCH: u64 = 0x1800_0000;
+/// Its size.
+pub const SCRATCH_LEN: usize = 4096;
+/// The harness: its code, and the state that it loads and stores.
+const HARNESS: u64 = 0x1810_0000;
+const STATE: u64 = 0x1820_0000;
+
+/// Only one at a time: the addresses are fixed.
+pub static ONE: Mutex<()> = Mutex::new(());
+
+pub struct Native {
+    _private: (),
+}
+
+impl Native {
+    pub fn new() -> Native {
+        for (at, protection) in [(SCRATCH, 3), (HARNESS, 7), (STATE, 3)] {
+            // SAFETY: low addresses that nothing else in a test process uses.
+            let got = unsafe {
+                libc::mmap(at as *mut libc::c_void, 65536, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, -1, 0)
+            };
+            assert_eq!(got as u64, at);
+        }
+        Native { _private: () }
+    }
+
+    pub fn fill(&self, bytes: &[u8]) {
+        // SAFETY: mapped in `new`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), SCRATCH as *mut u8, SCRATCH_LEN) };
+    }
+
+    pub fn memory(&self) -> Vec<u8> {
+        // SAFETY: mapped in `new`.
+        unsafe { std::slice::from_raw_parts(SCRATCH as *const u8, SCRATCH_LEN).to_vec() }
+    }
+
+    /// Executes `code`, which must not fault or jump away.
+    pub fn run(&self, code: &[u8], context: &mut Context) {
+        let bytes = harness(code).expect("the harness is encodable");
+        // SAFETY: the harness saves and restores what the calling convention asks for, and keeps
+        // to the mapped state and scratch pages; FS is the guest's only while `code` runs.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), HARNESS as *mut u8, bytes.len());
+            *(STATE as *mut Context) = context.clone();
+            let call: extern "sysv64" fn() = std::mem::transmute(HARNESS);
+            call();
+            *context = (*(STATE as *const Context)).clone();
+        }
+    }
+}
+
+fn harness(code: &[u8]) -> Result<Vec<u8>, iced_x86::IcedError> {
+    let gpr = [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15];
+    let xmm = [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13, xmm14, xmm15];
+    let at = |offset: usize| STATE + offset as u64;
+    let host_rsp = at(4096);
+    let host_fs = at(4104);
+    let host_mxcsr = at(4112);
+    let mut a = CodeAssembler::new(64)?;
+    for register in [rbp, rbx, r12, r13, r14, r15] {
+        a.push(register)?;
+    }
+    a.mov(qword_ptr(host_rsp), rsp)?;
+    a.rdfsbase(rax)?;
+    a.mov(qword_ptr(host_fs), rax)?;
+    a.stmxcsr(dword_ptr(host_mxcsr))?;
+    a.ldmxcsr(dword_ptr(at(offset_of!(Context, mxcsr))))?;
+    for (n, register) in xmm.into_iter().enumerate() {
+        a.movups(register, xmmword_ptr(at(offset_of!(Context, xmm) + 16 * n)))?;
+    }
+    a.mov(rax, qword_ptr(at(offset_of!(Context, fs_base))))?;
+    a.wrfsbase(rax)?;
+    a.push(qword_ptr(at(offset_of!(Context, rflags))))?;
+    a.popfq()?;
+    for (n, register) in gpr.into_iter().enumerate() {
+        a.mov(register, qword_ptr(at(offset_of!(Context, gpr) + 8 * n)))?;
+    }
+    a.db(code)?;
+    for (n, register) in gpr.into_iter().enumerate() {
+        a.mov(qword_ptr(at(offset_of!(Context, gpr) + 8 * n)), register)?;
+    }
+    a.mov(rsp, qword_ptr(host_rsp))?;
+    a.pushfq()?;
+    a.pop(qword_ptr(at(offset_of!(Context, rflags))))?;
+    a.cld()?;
+    a.mov(rax, qword_ptr(host_fs))?;
+    a.wrfsbase(rax)?;
+    for (n, register) in xmm.into_iter().enumerate() {
+        a.movups(xmmword_ptr(at(offset_of!(Context, xmm) + 16 * n)), register)?;
+    }
+    a.stmxcsr(dword_ptr(at(offset_of!(Context, mxcsr))))?;
+    a.ldmxcsr(dword_ptr(host_mxcsr))?;
+    for register in [r15, r14, r13, r12, rbx, rbp] {
+        a.pop(register)?;
+    }
+    a.ret()?;
+    a.assemble(HARNESS)
+}

@@ -1,0 +1,223 @@
+//! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]).
+
+use crate::fixed::FixedMap;
+use crate::rank::{self, Query};
+use crate::skeleton::{Code, Object, Operation, Skeleton, Strand};
+use crate::skeleton::{RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
+use crate::{Error, syscalls};
+use refrain_trace::{Event, EventKind, ThreadId, order};
+
+/// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
+const OWNER_DEAD: i32 = 130;
+/// `ETIMEDOUT`.
+const TIMED_OUT: i32 = 110;
+
+/// Builds a skeleton from the streams of a trace.
+///
+/// Events of one thread are pushed in their order; threads may come in any order or interleaved.
+/// A trace that was cut off makes a skeleton too: what a missing event would have ordered is
+/// then unordered.
+#[derive(Debug)]
+pub struct Builder {
+    strands: Vec<Strand>,
+    /// Where each thread left its last event.
+    previous: Vec<u64>,
+    objects: Vec<Object>,
+    index: FixedMap<u64, u32>,
+    queries: Vec<Query>,
+    /// Events that may have created a thread: (ticket, thread, event).
+    clones: Vec<(u64, ThreadId, u32)>,
+    creates: FixedMap<u64, (ThreadId, u32)>,
+    ticks_per_second: u64,
+}
+
+impl Builder {
+    /// A builder for `threads` threads. `start` is the time of the guest's first instruction.
+    pub fn new(threads: usize, ticks_per_second: u64, start: u64) -> Builder {
+        Builder {
+            strands: vec![Strand::default(); threads],
+            previous: vec![start; threads],
+            objects: Vec::new(),
+            index: FixedMap::default(),
+            queries: Vec::new(),
+            clones: Vec::new(),
+            creates: FixedMap::default(),
+            ticks_per_second,
+        }
+    }
+
+    /// Appends the next event of a thread.
+    pub fn push(&mut self, thread: ThreadId, event: &Event) -> Result<(), Error> {
+        let Some(strand) = self.strands.get(thread.index()) else {
+            return Err(Error::UnknownThread(thread));
+        };
+        let position = u32::try_from(strand.operations.len())
+            .map_err(|_| Error::TooMany("events of one thread"))?;
+        let gone = event.begin.saturating_sub(self.previous[thread.index()]);
+        let work = gone.saturating_sub(event.overhead);
+        self.previous[thread.index()] = event.end.max(event.begin);
+        let mut operation = self.reduce(thread, position, event)?;
+        let took = event.end.saturating_sub(event.begin);
+        let cond = match operation.code {
+            Code::CondRelock => self.object(event.value)?,
+            _ => 0,
+        };
+        let strand = &mut self.strands[thread.index()];
+        let Operation { code, object, .. } = operation;
+        let Operation { work: narrow, rank, flags, .. } = &mut operation;
+        set(narrow, flags, &mut strand.side, work, WIDE_WORK);
+        match code {
+            Code::Sleep | Code::TimedOut | Code::Kernel => {
+                set(rank, flags, &mut strand.side, took, WIDE_TIME);
+            }
+            Code::CondTimeout => strand.side.push(took),
+            Code::CondRelock => {
+                let side = strand.side.len() as u32;
+                self.queries.push(Query { object: cond, bound: event.aux, thread, position, side });
+                strand.side.push(0);
+            }
+            Code::AwaitLoad => {
+                let (bound, side) = (event.ticket, u32::MAX);
+                self.queries.push(Query { object, bound, thread, position, side });
+            }
+            _ => {}
+        }
+        strand.exits = event.kind() == EventKind::ThreadExit;
+        strand.operations.push(operation);
+        Ok(())
+    }
+
+    /// Says that the last event pushed for `parent` created `child`. Without it, children are
+    /// matched to the successful clones in the order of their tickets.
+    pub fn created(&mut self, parent: ThreadId, child: ThreadId) {
+        let events = self.strands.get(parent.index()).map_or(0, |strand| strand.operations.len());
+        let (Some(last), Some(strand)) = (events.checked_sub(1), self.strands.get_mut(child.index()))
+        else {
+            return;
+        };
+        strand.creator = Some((parent, last as u32));
+    }
+
+    /// Puts the events in the order of their objects.
+    pub fn finish(mut self) -> Result<Skeleton, Error> {
+        self.match_children();
+        let Builder { mut strands, mut objects, queries, ticks_per_second, .. } = self;
+        rank::rank(&mut strands, &mut objects, queries)?;
+        Ok(Skeleton { strands, objects, ticks_per_second })
+    }
+
+    fn object(&mut self, address: u64) -> Result<u32, Error> {
+        if let Some(&index) = self.index.get(&address) {
+            return Ok(index);
+        }
+        let index = u32::try_from(self.objects.len()).map_err(|_| Error::TooMany("objects"))?;
+        self.objects.push(Object { address, tokens: 0, semaphore: false });
+        self.index.insert(address, index);
+        Ok(index)
+    }
+
+    /// What an event is to time and order. Until [`rank`] has run, the rank of an operation with
+    /// a place in an order is its ticket.
+    fn reduce(
+        &mut self,
+        thread: ThreadId,
+        position: u32,
+        event: &Event,
+    ) -> Result<Operation, Error> {
+        let kind = event.kind();
+        let (mut code, mut flags, mut rank) = (code(event), 0, 0);
+        let mut object = self.object(event.object)?;
+        if code == Code::Join {
+            match event.object.checked_sub(1).map(u32::try_from) {
+                Some(Ok(joined)) if (joined as usize) < self.strands.len() => object = joined,
+                _ => code = Code::Plain,
+            }
+        }
+        if tries(kind) && code != Code::Plain {
+            flags |= TRY;
+        }
+        if kind == EventKind::BarrierDestroy {
+            flags |= RESET;
+        }
+        if kind == EventKind::Syscall && syscalls::clones(event.nr) && (event.value as i64) > 0 {
+            self.clones.push((event.ticket, thread, position));
+        }
+        if kind == EventKind::ThreadCreate {
+            self.creates.entry(event.object).or_insert((thread, position));
+        }
+        if rank::applies(code) {
+            rank = rank::NONE;
+            if event.has_ticket() {
+                flags |= TICKETED;
+                rank = u32::try_from(event.ticket)
+                    .map_err(|_| Error::TooMany("tickets of one object"))?;
+            }
+        }
+        Ok(Operation { work: 0, object, rank, code, flags })
+    }
+
+    fn match_children(&mut self) {
+        self.clones.sort_unstable();
+        let mut clones = self.clones.iter().map(|&(_, thread, event)| (thread, event));
+        for (id, strand) in self.strands.iter_mut().enumerate().skip(1) {
+            let next = clones.next();
+            let child = ThreadId(id as u32);
+            let named = self.creates.get(&order::thread_object(child)).copied();
+            strand.creator = strand.creator.or(named).or(next).filter(|by| by.0 != child);
+            // A created thread starts when it is created, not so long after the run's start.
+            if let (Some(_), Some(first)) = (strand.creator, strand.operations.first_mut()) {
+                if first.flags & WIDE_WORK != 0 {
+                    strand.side[0] = 0;
+                }
+                first.work = 0;
+            }
+        }
+    }
+}
+
+/// Puts a number into a field, or into the side column if the field is too small for it.
+fn set(field: &mut u32, flags: &mut u8, side: &mut Vec<u64>, value: u64, flag: u8) {
+    match u32::try_from(value) {
+        Ok(value) => *field = value,
+        Err(_) => {
+            *flags |= flag;
+            side.push(value);
+        }
+    }
+}
+
+fn tries(kind: EventKind) -> bool {
+    use EventKind::{MutexTryLock, ReadTryLock, SemTryWait, SpinTryLock, WriteTryLock};
+    matches!(kind, MutexTryLock | ReadTryLock | WriteTryLock | SpinTryLock | SemTryWait)
+}
+
+fn code(event: &Event) -> Code {
+    use EventKind::*;
+    let granted = event.result == 0 || event.result == OWNER_DEAD;
+    let acquired = |code| if granted { code } else { Code::Plain };
+    let timed = |code| if granted { code } else { Code::TimedOut };
+    match event.kind() {
+        ThreadStart | ThreadExit | ThreadCreate | ThreadDetach => Code::Plain,
+        MutexDestroy | RwDestroy | Rdtsc | Rdrand | Killed | SemGetValue => Code::Plain,
+        ThreadJoin => timed(Code::Join),
+        MutexLock | MutexTryLock | WriteLock | WriteTryLock => acquired(Code::Lock),
+        MutexTimedLock | WriteTimedLock => timed(Code::Lock),
+        ReadLock | ReadTryLock => acquired(Code::Read),
+        ReadTimedLock => timed(Code::Read),
+        SpinLock | SpinTryLock => acquired(Code::Spin),
+        MutexUnlock | RwUnlock | SpinUnlock => acquired(Code::Unlock),
+        CondWaitBegin => Code::CondRelease,
+        CondWaitEnd if event.result == TIMED_OUT => Code::CondTimeout,
+        CondWaitEnd => Code::CondRelock,
+        CondSignal | CondBroadcast | CondDestroy | BarrierArrive | OnceRun => Code::Count,
+        BarrierDestroy => Code::Count,
+        BarrierLeave | OnceDone => Code::Await,
+        SemWait | SemTryWait => acquired(Code::SemWait),
+        SemTimedWait => timed(Code::SemWait),
+        SemPost => acquired(Code::SemPost),
+        Atomic => Code::Ordered,
+        SyncLoad => Code::AwaitLoad,
+        Syscall if syscalls::waits(event.nr) => Code::Sleep,
+        Syscall => Code::Kernel,
+    }
+}

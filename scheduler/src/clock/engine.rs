@@ -1,0 +1,698 @@
+//! The engine: what happens at each moment.
+//!
+//! The flow of an event: a thread *arrives* (its work is done), waits for *facts* (causal edges,
+//! joins, counts), then competes for its object, is *granted*, *performs* it, and *leaves* (goes
+//! on with the next work), directly if it never waited, else after being woken and given a core.
+//! An event's effects on others are put on work lists, so that grants never recurse.
+
+use super::objects::{NOBODY, State};
+use super::threads::{Phase, Reason, Then, Thread};
+use super::timers::Timers;
+use super::{Outcome, Run, Visitor, deadlock};
+use crate::skeleton::{Code, Operation, TRY};
+use crate::{Choice, Config, Constraints, Moment, Progress, Request, Scheduler, Scope, Skeleton};
+use crate::{Status, rank};
+use refrain_trace::{EventId, ThreadId};
+use std::collections::VecDeque;
+
+pub(super) struct Engine<'a, S, V> {
+    pub(super) skeleton: &'a Skeleton,
+    constraints: &'a Constraints,
+    config: &'a Config,
+    scheduler: &'a mut S,
+    visitor: &'a mut V,
+    global: bool,
+    pub(super) threads: Vec<Thread<'a>>,
+    pub(super) objects: Vec<State>,
+    timers: Timers,
+    pub(super) now: u64,
+    idle_cores: u32,
+    /// Whether slices matter.
+    crowded: bool,
+    ready: VecDeque<u32>,
+    /// Objects that changed and have waiting threads; threads that performed a watched event.
+    changed: Vec<u32>,
+    passed: Vec<u32>,
+    requests: Vec<Request>,
+    progress: Vec<Progress>,
+}
+
+impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
+    pub(super) fn new(
+        skeleton: &'a Skeleton,
+        constraints: &'a Constraints,
+        config: &'a Config,
+        scheduler: &'a mut S,
+        visitor: &'a mut V,
+    ) -> Self {
+        let strands = skeleton.strands.iter().enumerate();
+        let threads: Vec<Thread<'a>> =
+            strands.map(|(id, strand)| Thread::new(strand, constraints.edges_of(id))).collect();
+        Engine {
+            global: scheduler.scope() == Scope::Global,
+            timers: Timers::new(threads.len() + 1),
+            objects: skeleton.objects.iter().map(State::new).collect(),
+            now: 0,
+            idle_cores: config.cores,
+            crowded: threads.len() > config.cores as usize,
+            ready: VecDeque::new(),
+            changed: Vec::new(),
+            passed: Vec::new(),
+            requests: Vec::new(),
+            progress: Vec::new(),
+            skeleton,
+            constraints,
+            config,
+            scheduler,
+            visitor,
+            threads,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Outcome {
+        self.begin();
+        while let Some((now, id)) = self.timers.first() {
+            self.now = now;
+            if id == self.threads.len() {
+                self.timers.clear(id);
+            } else {
+                match self.threads[id].phase {
+                    Phase::Running => self.stop(id),
+                    Phase::Spinning => self.give_up_spinning(id),
+                    Phase::Sleeping => self.end_sleep(id),
+                    Phase::Waking => self.end_waking(id),
+                    phase => unreachable!("t{id} has a timer while it is {phase:?}"),
+                }
+            }
+            self.settle_others();
+        }
+        if self.threads.iter().all(|thread| thread.phase == Phase::Done) {
+            let threads: Vec<_> = self.threads.iter().map(|thread| thread.account).collect();
+            let duration = threads.iter().map(|account| account.finished).max().unwrap_or(0);
+            Outcome::Completed(Run { duration, threads })
+        } else {
+            Outcome::Deadlocked(deadlock::explain(&self))
+        }
+    }
+
+    fn begin(&mut self) {
+        for id in 0..self.threads.len() {
+            if self.threads[id].is_over() {
+                self.threads[id].phase = Phase::Done;
+                continue;
+            }
+            match self.skeleton.strands[id].creator {
+                Some((parent, event)) if (event as usize) < self.threads[parent.index()].operations.len() => {
+                    self.wait_for_event(id, parent.0, event);
+                }
+                _ => {
+                    self.load(id, 0);
+                    self.want_core(id);
+                }
+            }
+        }
+        self.settle_others();
+    }
+
+    /// A thread on a core comes to the end of its work or of its slice.
+    fn stop(&mut self, id: usize) {
+        let thread = &mut self.threads[id];
+        thread.account.running += self.now - thread.since;
+        thread.since = self.now;
+        if thread.remaining > 0 {
+            if self.ready.is_empty() {
+                thread.slice_end = self.now.saturating_add(self.config.quantum);
+                self.work(id);
+            } else {
+                thread.phase = Phase::Runnable;
+                thread.then = Then::Work;
+                self.timers.clear(id);
+                self.ready.push_back(id as u32);
+                self.release_core();
+            }
+            return;
+        }
+        if thread.is_over() {
+            self.end(id);
+            return;
+        }
+        if thread.then == Then::Retry {
+            thread.then = Then::Work;
+        } else {
+            thread.arrived = self.now;
+        }
+        self.arrive(id);
+    }
+
+    /// A thread on a core stands before the event in hand.
+    fn arrive(&mut self, id: usize) {
+        self.threads[id].phase = Phase::Arriving;
+        let code = self.threads[id].operation().code;
+        let sleeps = matches!(code, Code::Sleep | Code::TimedOut | Code::CondTimeout);
+        if sleeps && !self.threads[id].slept && self.threads[id].edge().is_none() {
+            let duration = self.threads[id].duration();
+            self.threads[id].phase = Phase::Sleeping;
+            self.timers.set(id, self.now.saturating_add(duration));
+            self.release_core();
+            return;
+        }
+        self.proceed(id);
+        let thread = &mut self.threads[id];
+        if thread.phase == Phase::Arriving {
+            let spins = code == Code::Spin && (!self.crowded || self.config.quantum != u64::MAX);
+            if spins && matches!(thread.reason, Reason::Object { .. }) {
+                thread.phase = Phase::Spinning;
+                self.timers.clear(id);
+                if self.crowded {
+                    self.timers.set(id, thread.slice_end.max(self.now + 1));
+                }
+            } else {
+                thread.phase = Phase::Waiting;
+                self.timers.clear(id);
+                self.release_core();
+            }
+        }
+    }
+
+    /// Performs the event in hand if nothing is in its way; else notes what is.
+    fn proceed(&mut self, id: usize) {
+        while let Some(edge) = self.threads[id].edge() {
+            let source = edge.source_thread.0;
+            if !self.threads[source as usize].has_performed(edge.source) {
+                self.wait_for_event(id, source, edge.source);
+                return;
+            }
+            self.threads[id].pass_edge();
+        }
+        let operation = self.threads[id].operation();
+        match operation.code {
+            Code::Join => {
+                let joined = &self.threads[operation.object()];
+                let events = joined.operations.len() as u32;
+                if joined.performed < events {
+                    self.wait_for_event(id, operation.object, events - 1);
+                    return;
+                }
+            }
+            Code::Await | Code::AwaitLoad
+                if self.objects[operation.object()].count < operation.rank =>
+            {
+                self.wait_for_count(id, operation.object, operation.rank);
+                return;
+            }
+            Code::CondRelock => {
+                let (object, need) = self.threads[id].signalled();
+                if self.objects[object as usize].count < need {
+                    self.wait_for_count(id, object, need);
+                    return;
+                }
+                self.threads[id].pass_side();
+            }
+            // After an edge was waited for, the sleep is still to come.
+            Code::Sleep | Code::TimedOut | Code::CondTimeout if !self.threads[id].slept => {
+                self.threads[id].then = Then::Retry;
+                self.wake(id);
+                return;
+            }
+            _ => {}
+        }
+        if operation.competes() && !self.constraints.is_freed(operation.object) {
+            self.compete(id, operation.object);
+        } else {
+            self.perform(id);
+        }
+    }
+
+    fn compete(&mut self, id: usize, object: u32) {
+        let state = &self.objects[object as usize];
+        let code = self.threads[id].operation().code;
+        let alone = !self.global && state.first == NOBODY;
+        let possible = state.allows(code, id as u32);
+        self.threads[id].queued = self.now;
+        if alone && possible {
+            // The common case: nobody else wants it.
+            let request = self.request(id, object);
+            let moment = Moment { now: self.now, threads: &[] };
+            if self.scheduler.choose(moment, &[request]) == Choice::Grant(0) {
+                self.perform(id);
+                return;
+            }
+        }
+        self.threads[id].taken = self.objects[object as usize].taken_for(code, self.now);
+        self.threads[id].reason = Reason::Object { object };
+        self.enlist(id, object);
+        if self.global {
+            self.grant_any();
+        } else if !alone {
+            self.grant(object);
+        }
+    }
+
+    fn request(&self, id: usize, object: u32) -> Request {
+        let thread = &self.threads[id];
+        let rank = thread.operation().rank;
+        Request {
+            thread: ThreadId(id as u32),
+            event: thread.position,
+            object,
+            rank: (rank != rank::NONE).then_some(rank),
+            granted: self.objects[object as usize].granted,
+            arrived: thread.queued,
+            clock: thread.clock,
+        }
+    }
+
+    /// Asks the scheduler about one object until nothing more is granted.
+    fn grant(&mut self, object: u32) {
+        loop {
+            self.requests.clear();
+            self.collect(object);
+            let moment = Moment { now: self.now, threads: &[] };
+            if self.requests.is_empty() || !self.ask(moment) {
+                return;
+            }
+        }
+    }
+
+    /// The same for a scheduler that looks at everything.
+    fn grant_any(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            self.requests.clear();
+            for id in 0..self.threads.len() {
+                if let Some(object) = self.queued_at(id) {
+                    let code = self.threads[id].operation().code;
+                    if self.objects[object as usize].allows(code, id as u32) {
+                        let request = self.request(id, object);
+                        self.requests.push(request);
+                    }
+                }
+            }
+            if self.requests.is_empty() {
+                return any;
+            }
+            self.requests.sort_by_key(|request| request.arrived);
+            let mut progress = std::mem::take(&mut self.progress);
+            progress.clear();
+            progress.extend((0..self.threads.len()).map(|id| self.progress(id)));
+            let granted = self.ask(Moment { now: self.now, threads: &progress });
+            self.progress = progress;
+            if !granted {
+                return any;
+            }
+            any = true;
+        }
+    }
+
+    fn queued_at(&self, id: usize) -> Option<u32> {
+        let waits = matches!(
+            self.threads[id].phase,
+            Phase::Waiting | Phase::Spinning | Phase::Arriving
+        );
+        match self.threads[id].reason {
+            Reason::Object { object } if waits => Some(object),
+            _ => None,
+        }
+    }
+
+    fn progress(&self, id: usize) -> Progress {
+        let thread = &self.threads[id];
+        let status = match thread.phase {
+            Phase::Unborn => Status::Unborn,
+            Phase::Arriving | Phase::Waiting | Phase::Spinning => Status::Waiting,
+            Phase::Running | Phase::Sleeping | Phase::Waking | Phase::Runnable => Status::Going,
+            Phase::Done => Status::Done,
+        };
+        let due = if thread.phase == Phase::Running { self.timers.get(id) } else { u64::MAX };
+        Progress { status, clock: thread.clock, due }
+    }
+
+    fn collect(&mut self, object: u32) {
+        let mut id = self.objects[object as usize].first;
+        while id != NOBODY {
+            let thread = &self.threads[id as usize];
+            let waits = matches!(thread.reason, Reason::Object { .. });
+            let next = thread.next;
+            if waits && self.objects[object as usize].allows(thread.operation().code, id) {
+                let request = self.request(id as usize, object);
+                self.requests.push(request);
+            }
+            id = next;
+        }
+    }
+
+    /// Puts one question about `self.requests`; whether something was granted.
+    fn ask(&mut self, moment: Moment<'_>) -> bool {
+        match self.scheduler.choose(moment, &self.requests) {
+            Choice::Grant(index) => {
+                let Request { thread, object, .. } = self.requests[index];
+                self.delist(thread.index(), object);
+                self.perform(thread.index());
+                true
+            }
+            Choice::Hold => false,
+            Choice::HoldUntil(moment) => {
+                let timer = self.threads.len();
+                self.timers.set(timer, moment.max(self.now + 1));
+                false
+            }
+        }
+    }
+
+    /// The event in hand happens now.
+    fn perform(&mut self, id: usize) {
+        let operation = self.threads[id].operation();
+        let acts = !matches!(operation.code, Code::Plain | Code::Join | Code::Kernel | Code::Sleep);
+        if acts && !self.constraints.is_freed(operation.object) {
+            let state = &mut self.objects[operation.object()];
+            let opens = state.perform(operation.code, id as u32, self.now);
+            if operation.competes() && operation.rank != rank::NONE {
+                state.granted += 1;
+            }
+            if opens && state.first != NOBODY {
+                self.changed.push(operation.object);
+            }
+            self.count_holding(id, operation.code);
+        }
+        let thread = &mut self.threads[id];
+        thread.performed = thread.position + 1;
+        if thread.position >= thread.watched {
+            self.passed.push(id as u32);
+        }
+        match thread.phase {
+            Phase::Arriving => self.leave(id, 0),
+            Phase::Spinning => {
+                self.settle(id);
+                let handoff = self.config.costs.handoff;
+                self.leave(id, handoff);
+            }
+            _ => {
+                self.threads[id].then = Then::Leave;
+                self.wake(id);
+            }
+        }
+    }
+
+    fn count_holding(&mut self, id: usize, code: Code) {
+        let holding = &mut self.threads[id].holding;
+        match code {
+            Code::Lock | Code::Spin | Code::CondRelock | Code::CondTimeout => *holding += 1,
+            Code::Unlock | Code::CondRelease => *holding = holding.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    /// On a core, with the event in hand performed: goes on with what follows.
+    fn leave(&mut self, id: usize, latency: u64) {
+        let costs = &self.config.costs;
+        let Operation { code, flags, .. } = self.threads[id].operation();
+        let cost = latency.saturating_add(match code {
+            Code::Kernel => self.threads[id].duration(),
+            Code::Lock | Code::Spin | Code::Read | Code::SemWait => costs.acquire,
+            Code::CondRelock | Code::CondTimeout => costs.acquire,
+            Code::Unlock | Code::CondRelease | Code::SemPost => costs.release,
+            Code::Plain | Code::Sleep | Code::TimedOut => 0,
+            Code::Count | Code::Await | Code::AwaitLoad | Code::Ordered | Code::Join => costs.other,
+        });
+        let thread = &mut self.threads[id];
+        let end = self.now.saturating_add(cost);
+        let event = EventId(u64::from(thread.position));
+        self.visitor.event(ThreadId(id as u32), event, thread.arrived, end);
+        thread.position += 1;
+        thread.slept = false;
+        thread.then = Then::Work;
+        if thread.real > 0 {
+            thread.real = 0;
+            thread.account.contended += 1;
+            thread.account.tries_differ += u64::from(flags & TRY != 0);
+        }
+        if thread.is_over() && cost == 0 {
+            self.end(id);
+        } else {
+            self.load(id, cost);
+            self.work(id);
+        }
+    }
+
+    /// Sets the work before the event in hand, after `cost` more of the last one.
+    fn load(&mut self, id: usize, cost: u64) {
+        let thread = &mut self.threads[id];
+        let mut work = 0;
+        if !thread.is_over() {
+            work = thread.work();
+            work = work.saturating_add(self.scheduler.jitter(ThreadId(id as u32), work));
+        }
+        thread.clock = thread.clock.saturating_add(work);
+        thread.remaining = work.saturating_add(cost);
+    }
+
+    /// On a core: works until the next event or the end of the slice.
+    #[inline]
+    fn work(&mut self, id: usize) {
+        let thread = &mut self.threads[id];
+        thread.phase = Phase::Running;
+        let mut span = thread.remaining;
+        if self.crowded {
+            // A slice that is over is renewed by `stop`, which needs a moment to come to.
+            span = span.min(thread.slice_end.saturating_sub(self.now).max(1));
+        }
+        thread.remaining -= span;
+        self.timers.set(id, self.now.saturating_add(span));
+    }
+
+    /// The thread's last event is over.
+    fn end(&mut self, id: usize) {
+        let thread = &mut self.threads[id];
+        thread.phase = Phase::Done;
+        thread.account.finished = self.now;
+        self.timers.clear(id);
+        if thread.holding > 0 {
+            // The stream was cut off, or the program ended: a lock must not stay held for ever.
+            for (object, state) in self.objects.iter_mut().enumerate() {
+                if state.abandon(id as u32, self.now) && state.first != NOBODY {
+                    self.changed.push(object as u32);
+                }
+            }
+        }
+        self.release_core();
+    }
+
+    /// Wakes a waiting thread; what it does then is `self.threads[id].then`.
+    fn wake(&mut self, id: usize) {
+        self.settle(id);
+        let costs = &self.config.costs;
+        let thread = &mut self.threads[id];
+        let waited = self.now - thread.arrived;
+        let latency = match waited {
+            _ if thread.phase == Phase::Unborn => costs.wake,
+            0 => 0,
+            _ if waited < costs.patience => costs.handoff,
+            _ => costs.wake,
+        };
+        thread.phase = Phase::Waking;
+        self.timers.set(id, self.now.saturating_add(latency));
+    }
+
+    fn end_waking(&mut self, id: usize) {
+        let thread = &mut self.threads[id];
+        thread.account.blocked += self.now - thread.since;
+        thread.since = self.now;
+        self.want_core(id);
+    }
+
+    fn end_sleep(&mut self, id: usize) {
+        let thread = &mut self.threads[id];
+        let code = thread.operation().code;
+        let slept = self.now - thread.since;
+        if code == Code::Sleep {
+            thread.account.io += slept;
+        } else {
+            thread.account.blocked += slept;
+        }
+        thread.since = self.now;
+        thread.slept = true;
+        thread.then = Then::Retry;
+        self.want_core(id);
+    }
+
+    fn give_up_spinning(&mut self, id: usize) {
+        if self.ready.is_empty() {
+            let next = self.now.saturating_add(self.config.quantum);
+            self.timers.set(id, next);
+        } else {
+            self.settle(id);
+            self.threads[id].phase = Phase::Waiting;
+            self.timers.clear(id);
+            self.release_core();
+        }
+    }
+
+    fn want_core(&mut self, id: usize) {
+        if self.idle_cores > 0 && self.ready.is_empty() {
+            self.idle_cores -= 1;
+            self.start(id);
+        } else {
+            self.threads[id].phase = Phase::Runnable;
+            self.timers.clear(id);
+            self.ready.push_back(id as u32);
+        }
+    }
+
+    /// [`Engine::settle_others`] gives the core to the next thread.
+    fn release_core(&mut self) {
+        self.idle_cores += 1;
+    }
+
+    /// A thread gets a core.
+    fn start(&mut self, id: usize) {
+        let thread = &mut self.threads[id];
+        thread.account.runnable += self.now - thread.since;
+        thread.since = self.now;
+        thread.slice_end = self.now.saturating_add(self.config.quantum);
+        match thread.then {
+            Then::Work => self.work(id),
+            Then::Leave => self.leave(id, 0),
+            Then::Retry => {
+                // `stop` finds no work left and lets the thread arrive, outside any grant.
+                thread.remaining = 0;
+                self.work(id);
+            }
+        }
+    }
+
+    fn wait_for_event(&mut self, id: usize, source: u32, event: u32) {
+        self.threads[id].reason = Reason::Event { thread: source, event };
+        let source = &mut self.threads[source as usize];
+        source.watched = source.watched.min(event);
+    }
+
+    fn wait_for_count(&mut self, id: usize, object: u32, need: u32) {
+        self.threads[id].reason = Reason::Count { object, need };
+        self.enlist(id, object);
+    }
+
+    /// Books the time since the last booking to what the thread waited for.
+    fn settle(&mut self, id: usize) {
+        let thread = &mut self.threads[id];
+        if thread.phase == Phase::Unborn {
+            thread.since = self.now;
+            thread.account.started = self.now;
+            return;
+        }
+        let waited = self.now - thread.since;
+        thread.since = self.now;
+        let operation = thread.operation();
+        let mut real = waited;
+        match thread.reason {
+            Reason::Object { object } => {
+                let taken = self.objects[object as usize].taken_for(operation.code, self.now);
+                real = (taken - thread.taken).min(waited);
+                thread.real += real;
+                thread.taken = taken;
+            }
+            Reason::Count { .. } if operation.code == Code::AwaitLoad => real = 0,
+            _ => {}
+        }
+        thread.account.artificial += waited - real;
+        if thread.phase == Phase::Spinning {
+            thread.account.spinning += real;
+        } else {
+            thread.account.blocked += real;
+        }
+    }
+
+    /// Lets others react to what was performed.
+    #[inline]
+    fn settle_others(&mut self) {
+        loop {
+            if let Some(object) = self.changed.pop() {
+                self.recount(object);
+                if !self.global {
+                    self.grant(object);
+                }
+            } else if let Some(source) = self.passed.pop() {
+                self.release_watchers(source);
+            } else if self.idle_cores > 0 && !self.ready.is_empty() {
+                self.idle_cores -= 1;
+                let id = self.ready.pop_front().expect("just seen not to be empty");
+                self.start(id as usize);
+            } else if self.global && self.grant_any() {
+                // Another round, for what the grants have changed.
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Threads that waited for a count which the object has reached go on.
+    fn recount(&mut self, object: u32) {
+        let mut id = self.objects[object as usize].first;
+        while id != NOBODY {
+            let next = self.threads[id as usize].next;
+            if let Reason::Count { object: counts, need } = self.threads[id as usize].reason
+                && counts == object
+                && self.objects[object as usize].count >= need
+            {
+                self.delist(id as usize, object);
+                self.settle(id as usize);
+                self.proceed(id as usize);
+            }
+            id = next;
+        }
+    }
+
+    fn release_watchers(&mut self, source: u32) {
+        let performed = self.threads[source as usize].performed;
+        let mut watched = u32::MAX;
+        for id in 0..self.threads.len() {
+            let waits = matches!(self.threads[id].phase, Phase::Waiting | Phase::Unborn);
+            match self.threads[id].reason {
+                Reason::Event { thread, event } if waits && thread == source => {
+                    if event >= performed {
+                        watched = watched.min(event);
+                    } else if self.threads[id].phase == Phase::Unborn {
+                        self.load(id, 0);
+                        self.wake(id);
+                    } else {
+                        self.settle(id);
+                        self.proceed(id);
+                    }
+                }
+                _ => {}
+            }
+        }
+        // `proceed` may have set a new watch on the same thread.
+        let source = &mut self.threads[source as usize];
+        source.watched = if source.watched >= performed { source.watched.min(watched) } else { watched };
+    }
+
+    fn enlist(&mut self, id: usize, object: u32) {
+        let state = &mut self.objects[object as usize];
+        self.threads[id].next = NOBODY;
+        if state.last == NOBODY {
+            state.first = id as u32;
+        } else {
+            self.threads[state.last as usize].next = id as u32;
+        }
+        state.last = id as u32;
+    }
+
+    fn delist(&mut self, id: usize, object: u32) {
+        let state = &mut self.objects[object as usize];
+        let next = self.threads[id].next;
+        let mut before = NOBODY;
+        let mut at = state.first;
+        while at != id as u32 {
+            before = at;
+            at = self.threads[at as usize].next;
+        }
+        if before == NOBODY {
+            state.first = next;
+        } else {
+            self.threads[before as usize].next = next;
+        }
+        if state.last == id as u32 {
+            state.last = before;
+        }
+    }
+}

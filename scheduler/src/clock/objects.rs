@@ -1,0 +1,147 @@
+//! The state of an object: who holds it, what it counts, who waits, and for how long it was held.
+
+use crate::skeleton::{Code, Object};
+
+/// No thread.
+pub(super) const NOBODY: u32 = u32::MAX;
+
+/// One cache line. An address may serve as objects of several kinds in its life, so there is one
+/// state for all kinds.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct State {
+    /// The exclusive holder.
+    pub(super) holder: u32,
+    /// How often the holder holds it, or how many readers do.
+    pub(super) depth: u32,
+    /// Level of a semaphore.
+    tokens: u32,
+    semaphore: bool,
+    /// Competing operations performed.
+    pub(super) granted: u32,
+    /// Counting operations performed.
+    pub(super) count: u32,
+    /// Waiting threads, in the order of their arrival.
+    pub(super) first: u32,
+    pub(super) last: u32,
+    /// Time during which the object was taken, by anybody and by an exclusive holder, up to the
+    /// beginning of the present possession.
+    taken: Span,
+    written: Span,
+}
+
+/// A sum of intervals, the last of which may be open.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    total: u64,
+    since: u64,
+}
+
+const CLOSED: u64 = u64::MAX;
+
+impl Span {
+    const EMPTY: Span = Span { total: 0, since: CLOSED };
+
+    fn set(&mut self, open: bool, now: u64) {
+        if open && self.since == CLOSED {
+            self.since = now;
+        } else if !open && self.since != CLOSED {
+            self.total += now - self.since;
+            self.since = CLOSED;
+        }
+    }
+
+    fn at(&self, now: u64) -> u64 {
+        self.total + if self.since == CLOSED { 0 } else { now - self.since }
+    }
+}
+
+impl State {
+    pub(super) fn new(object: &Object) -> State {
+        let mut state = State {
+            holder: NOBODY,
+            depth: 0,
+            tokens: object.tokens,
+            semaphore: object.semaphore,
+            granted: 0,
+            count: 0,
+            first: NOBODY,
+            last: NOBODY,
+            taken: Span::EMPTY,
+            written: Span::EMPTY,
+        };
+        state.account(0);
+        state
+    }
+
+    /// Whether `thread` could perform an operation with this code now.
+    #[inline]
+    pub(super) fn allows(&self, code: Code, thread: u32) -> bool {
+        match code {
+            Code::Read => self.holder == NOBODY || self.holder == thread,
+            Code::SemWait => self.tokens > 0,
+            Code::Ordered => true,
+            _ => (self.holder == NOBODY && self.depth == 0) || self.holder == thread,
+        }
+    }
+
+    /// For how long, up to now, an operation with this code was not possible.
+    pub(super) fn taken_for(&self, code: Code, now: u64) -> u64 {
+        match code {
+            Code::Ordered => 0,
+            Code::Read => self.written.at(now),
+            _ => self.taken.at(now),
+        }
+    }
+
+    /// Performs an operation; `true` if others may have become possible.
+    #[inline]
+    pub(super) fn perform(&mut self, code: Code, thread: u32, now: u64) -> bool {
+        match code {
+            Code::Lock | Code::Spin | Code::CondRelock | Code::CondTimeout => {
+                self.depth = if self.holder == thread { self.depth + 1 } else { 1 };
+                self.holder = thread;
+            }
+            Code::Read => self.depth += 1,
+            Code::Unlock => {
+                self.depth = self.depth.saturating_sub(1);
+                if self.depth == 0 {
+                    self.holder = NOBODY;
+                }
+            }
+            Code::CondRelease => self.let_go(),
+            Code::SemWait => self.tokens -= 1,
+            Code::SemPost => self.tokens = self.tokens.saturating_add(1),
+            Code::Count => self.count += 1,
+            Code::Ordered => {
+                self.count += 1;
+                return true;
+            }
+            _ => return false,
+        }
+        self.account(now);
+        true
+    }
+
+    /// The holder is gone without a release: its stream ends.
+    pub(super) fn abandon(&mut self, thread: u32, now: u64) -> bool {
+        let held = self.holder == thread;
+        if held {
+            self.let_go();
+            self.account(now);
+        }
+        held
+    }
+
+    fn let_go(&mut self) {
+        self.holder = NOBODY;
+        self.depth = 0;
+    }
+
+    #[inline]
+    fn account(&mut self, now: u64) {
+        let empty = self.semaphore && self.tokens == 0;
+        self.taken.set(self.depth > 0 || empty, now);
+        self.written.set(self.holder != NOBODY, now);
+    }
+}

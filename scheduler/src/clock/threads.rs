@@ -1,0 +1,176 @@
+//! The state of a thread in a replay.
+
+use super::Account;
+use crate::constraints::Edge;
+use crate::skeleton::{Code, Operation, Strand, WIDE_TIME, WIDE_WORK};
+
+/// What a thread is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Not created yet.
+    Unborn,
+    /// On a core, until its timer.
+    Running,
+    /// On a core, before the event in hand; lasts no time.
+    Arriving,
+    /// For a [`Reason`].
+    Waiting,
+    /// The same on a core, which is lost at its timer.
+    Spinning,
+    /// Off the core, until its timer: input, output, sleep.
+    Sleeping,
+    /// Being woken, until its timer.
+    Waking,
+    /// Ready, in the queue for a core.
+    Runnable,
+    /// Past its last event.
+    Done,
+}
+
+/// What a waiting thread waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reason {
+    /// An event of another thread.
+    Event { thread: u32, event: u32 },
+    /// The count of an object.
+    Count { object: u32, need: u32 },
+    /// Its operation's object, and the scheduler.
+    Object { object: u32 },
+}
+
+/// What a thread does once it has a core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Then {
+    /// The rest of its work.
+    Work,
+    /// What follows the event in hand, which is performed.
+    Leave,
+    /// The event in hand.
+    Retry,
+}
+
+/// One thread.
+#[derive(Debug)]
+pub(super) struct Thread<'a> {
+    pub(super) operations: &'a [Operation],
+    side: &'a [u64],
+    next_side: usize,
+    edges: &'a [Edge],
+    next_edge: usize,
+    /// The event in hand: the next one, or one that is performed and not left yet.
+    pub(super) position: u32,
+    /// Events performed.
+    pub(super) performed: u32,
+    pub(super) phase: Phase,
+    pub(super) then: Then,
+    pub(super) reason: Reason,
+    /// The account is settled up to here.
+    pub(super) since: u64,
+    /// When the thread came to the event in hand.
+    pub(super) arrived: u64,
+    /// When it queued at the object of the event in hand.
+    pub(super) queued: u64,
+    /// Work left before the next event, when off the core or when a slice ends before it.
+    pub(super) remaining: u64,
+    pub(super) slice_end: u64,
+    /// For how long the object had been taken when the wait was last settled.
+    pub(super) taken: u64,
+    /// For how long the event in hand has found its object taken.
+    pub(super) real: u64,
+    /// The sleep of the event in hand is over.
+    pub(super) slept: bool,
+    /// Next in the object's list of waiting threads.
+    pub(super) next: u32,
+    /// The lowest event that others wait for.
+    pub(super) watched: u32,
+    /// Sum of work up to the event in hand.
+    pub(super) clock: u64,
+    /// Objects held.
+    pub(super) holding: u32,
+    pub(super) account: Account,
+}
+
+impl<'a> Thread<'a> {
+    pub(super) fn new(strand: &'a Strand, edges: &'a [Edge]) -> Thread<'a> {
+        Thread {
+            operations: &strand.operations,
+            side: &strand.side,
+            next_side: 0,
+            edges,
+            next_edge: 0,
+            position: 0,
+            performed: 0,
+            phase: Phase::Unborn,
+            then: Then::Work,
+            reason: Reason::Event { thread: 0, event: 0 },
+            since: 0,
+            arrived: 0,
+            queued: 0,
+            remaining: 0,
+            slice_end: 0,
+            taken: 0,
+            real: 0,
+            slept: false,
+            next: super::objects::NOBODY,
+            watched: u32::MAX,
+            clock: 0,
+            holding: 0,
+            account: Account::default(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn operation(&self) -> Operation {
+        self.operations[self.position as usize]
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.position as usize == self.operations.len()
+    }
+
+    pub(super) fn has_performed(&self, event: u32) -> bool {
+        self.performed > event
+    }
+
+    /// Work before the event in hand.
+    #[inline]
+    pub(super) fn work(&mut self) -> u64 {
+        let operation = self.operation();
+        if operation.flags & WIDE_WORK != 0 { self.side() } else { u64::from(operation.work) }
+    }
+
+    /// Duration of the event in hand, of which the side column is read once only.
+    #[inline]
+    pub(super) fn duration(&mut self) -> u64 {
+        let operation = self.operation();
+        let wide = operation.flags & WIDE_TIME != 0 || operation.code == Code::CondTimeout;
+        if wide { self.side() } else { u64::from(operation.rank) }
+    }
+
+    /// Object and count that the event in hand waits for: the side column is only looked at,
+    /// and passed by [`Thread::pass_side`].
+    pub(super) fn signalled(&self) -> (u32, u32) {
+        let side = self.side[self.next_side];
+        ((side >> 32) as u32, side as u32)
+    }
+
+    pub(super) fn pass_side(&mut self) {
+        self.next_side += 1;
+    }
+
+    #[inline]
+    fn side(&mut self) -> u64 {
+        self.next_side += 1;
+        self.side[self.next_side - 1]
+    }
+
+    /// The next causal edge into the event in hand, if there is one left.
+    #[inline]
+    pub(super) fn edge(&self) -> Option<Edge> {
+        self.edges.get(self.next_edge).copied().filter(|edge| edge.target == self.position)
+    }
+
+    pub(super) fn pass_edge(&mut self) {
+        self.next_edge += 1;
+    }
+}

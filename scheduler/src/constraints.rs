@@ -1,0 +1,79 @@
+//! What a transformed trace replaces locks with: causal edges.
+//!
+//! PerfPlay, section 3.2: the locks of the original are removed and the true dependencies put
+//! back. Rule 2 and the dynamic locking strategy say how: a target waits for `source.END`.
+
+use crate::{Error, Skeleton};
+use refrain_trace::{EventId, ThreadId};
+
+/// `target` is performed after `source` has been. For critical sections the source is the release
+/// of the first and the target the acquisition of the second.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Edge {
+    /// Thread of the event that waits.
+    pub target_thread: ThreadId,
+    /// The event that waits.
+    pub target: u32,
+    /// Thread of the event waited for.
+    pub source_thread: ThreadId,
+    /// The event waited for.
+    pub source: u32,
+}
+
+/// Changes to a skeleton for one replay.
+///
+/// An object is freed as a whole: its acquisitions neither wait nor order anything, and its
+/// releases do nothing. (Half a lock would have neither its exclusion nor its order, so there is
+/// no way to ask for it.) A wait on a condition variable still waits for its signal, and every
+/// operation on other objects is as before.
+#[derive(Clone, Debug, Default)]
+pub struct Constraints {
+    /// Per object whether it is freed. Empty if none is.
+    freed: Vec<bool>,
+    /// Per thread, in the order of the targets.
+    edges: Vec<Vec<Edge>>,
+}
+
+impl Constraints {
+    /// The skeleton as it is.
+    pub fn none() -> Constraints {
+        Constraints::default()
+    }
+
+    /// Frees the objects at the addresses for which `freed` says so and adds `edges`.
+    pub fn new(
+        skeleton: &Skeleton,
+        mut freed: impl FnMut(u64) -> bool,
+        edges: impl IntoIterator<Item = Edge>,
+    ) -> Result<Constraints, Error> {
+        let freed = skeleton.objects().iter().map(|object| freed(object.address)).collect();
+        let mut lists = vec![Vec::new(); skeleton.threads()];
+        for edge in edges {
+            check(skeleton, edge.target_thread, edge.target)?;
+            check(skeleton, edge.source_thread, edge.source)?;
+            lists[edge.target_thread.index()].push(edge);
+        }
+        for list in &mut lists {
+            list.sort_unstable();
+            list.dedup();
+        }
+        Ok(Constraints { freed, edges: lists })
+    }
+
+    pub(crate) fn is_freed(&self, object: u32) -> bool {
+        self.freed.get(object as usize).copied().unwrap_or(false)
+    }
+
+    pub(crate) fn edges_of(&self, thread: usize) -> &[Edge] {
+        self.edges.get(thread).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn check(skeleton: &Skeleton, thread: ThreadId, event: u32) -> Result<(), Error> {
+    let length = skeleton.strands.get(thread.index()).map_or(0, |strand| strand.operations.len());
+    if (event as usize) < length {
+        Ok(())
+    } else {
+        Err(Error::UnknownEvent { thread, event: EventId(u64::from(event)) })
+    }
+}

@@ -1,0 +1,232 @@
+//! From tickets to ranks.
+//!
+//! Tickets count events of a *slot*, which several objects may share, and count releases too. A
+//! rank is the place among the competing operations of one object, so that no object waits for
+//! another and no release is ever ordered. The pass lays all tickets out by slot (they are dense
+//! there) and walks each slot once, so it is linear in the events.
+//!
+//! Per object the walk keeps how many competing operations and how many counting ones it has
+//! met, a semaphore's level and the arrivals of a barrier. From these it derives
+//! - the rank of a competing operation;
+//! - the count that a wait on a condition variable, a once routine or a load must see;
+//! - the count that leaving a barrier must see: its size is the number of arrivals before its
+//!   first departure, and a thread leaves when the round of its own arrival is complete;
+//! - the least initial value of a semaphore that lets the recorded order happen.
+
+use crate::Error;
+use crate::fixed::FixedMap;
+use crate::skeleton::{Code, Object, Operation, RESET, Strand, TICKETED};
+use refrain_trace::{EventId, ThreadId, order};
+
+/// The rank of an operation that the recorder gave no place.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Operations whose ticket means a place in their object's order.
+pub(crate) fn applies(code: Code) -> bool {
+    use Code::*;
+    match code {
+        Lock | Spin | Read | CondRelock | CondTimeout | SemWait | SemPost => true,
+        Count | Await | Ordered => true,
+        Plain | Unlock | CondRelease | AwaitLoad | Join | Sleep | TimedOut | Kernel => false,
+    }
+}
+
+/// A lower bound in tickets that is to become a count: how many counting operations of `object`
+/// have a ticket below `bound`?
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Query {
+    pub(crate) object: u32,
+    pub(crate) bound: u64,
+    pub(crate) thread: ThreadId,
+    pub(crate) position: u32,
+    /// Where in the thread's side column the answer goes; `u32::MAX`: into the rank.
+    pub(crate) side: u32,
+}
+
+/// What the walk knows of an object.
+#[derive(Clone, Copy, Debug, Default)]
+struct Walk {
+    competing: u32,
+    counting: u32,
+    /// Level of a semaphore relative to its unknown start.
+    level: i64,
+    /// Count at which the present barrier's life began, and its size once it is known.
+    base: u32,
+    size: u32,
+}
+
+/// Replaces tickets by ranks, answers the queries and finds the semaphores' initial values.
+pub(crate) fn rank(
+    strands: &mut [Strand],
+    objects: &mut [Object],
+    queries: Vec<Query>,
+) -> Result<(), Error> {
+    let slots: Vec<u32> = objects.iter().map(|o| order::slot(o.address) as u32).collect();
+    let bases = Bases::new(strands, &slots)?;
+    let cells = bases.lay_out(strands, &slots, objects)?;
+    let mut queries: Vec<(u32, Query)> =
+        queries.into_iter().map(|query| (slots[query.object as usize], query)).collect();
+    queries.sort_unstable_by_key(|(slot, query)| (*slot, query.bound));
+    let mut queries = queries.into_iter().peekable();
+    let mut walker = Walker {
+        walks: vec![Walk::default(); objects.len()],
+        arrivals: FixedMap::default(),
+        strands,
+        objects,
+    };
+    for slot in 0..order::SLOTS as u32 {
+        for (offset, &cell) in cells[bases.range(slot)].iter().enumerate() {
+            if cell == EMPTY {
+                continue;
+            }
+            let ticket = bases.first(slot) + offset as u64;
+            while let Some((_, query)) = queries.next_if(|(s, q)| (*s, q.bound) <= (slot, ticket)) {
+                walker.answer(&query);
+            }
+            walker.step((cell >> 32) as u32, cell as u32);
+        }
+        while let Some((_, query)) = queries.next_if(|(s, _)| *s <= slot) {
+            walker.answer(&query);
+        }
+    }
+    Ok(())
+}
+
+struct Walker<'a> {
+    walks: Vec<Walk>,
+    /// Count of its object right after a thread's latest arrival.
+    arrivals: FixedMap<(u32, u32), u32>,
+    strands: &'a mut [Strand],
+    objects: &'a mut [Object],
+}
+
+impl Walker<'_> {
+    fn answer(&mut self, query: &Query) {
+        let count = self.walks[query.object as usize].counting;
+        let strand = &mut self.strands[query.thread.index()];
+        match strand.side.get_mut(query.side as usize) {
+            Some(side) => *side = u64::from(query.object) << 32 | u64::from(count),
+            None => strand.operations[query.position as usize].rank = count,
+        }
+    }
+
+    fn step(&mut self, thread: u32, position: u32) {
+        let operation = &mut self.strands[thread as usize].operations[position as usize];
+        let object = operation.object;
+        let walk = &mut self.walks[object as usize];
+        match operation.code {
+            Code::Count => {
+                walk.counting += 1;
+                self.arrivals.insert((object, thread), walk.counting);
+                if operation.flags & RESET != 0 {
+                    (walk.base, walk.size) = (walk.counting, 0);
+                }
+            }
+            Code::Await => operation.rank = walk.leave(self.arrivals.get(&(object, thread))),
+            Code::SemPost => {
+                walk.level += 1;
+                self.objects[object as usize].semaphore = true;
+            }
+            code => {
+                operation.rank = walk.competing;
+                walk.competing += 1;
+                if code == Code::Ordered {
+                    walk.counting += 1;
+                }
+                if code == Code::SemWait {
+                    walk.level -= 1;
+                    let object = &mut self.objects[object as usize];
+                    object.semaphore = true;
+                    object.tokens = object.tokens.max((-walk.level).max(0) as u32);
+                }
+            }
+        }
+    }
+}
+
+impl Walk {
+    /// The count that a departure must see. A thread without an arrival of its own (a once
+    /// routine that another ran) waits for everything before it.
+    fn leave(&mut self, arrival: Option<&u32>) -> u32 {
+        let Some(&arrival) = arrival.filter(|&&arrival| arrival > self.base) else {
+            return self.counting;
+        };
+        if self.size == 0 {
+            self.size = self.counting - self.base;
+        }
+        let rounds = (arrival - self.base).div_ceil(self.size);
+        // A cut-off or inconsistent trace may lack arrivals; what it has must be enough.
+        (self.base + rounds * self.size).min(self.counting)
+    }
+}
+
+const EMPTY: u64 = u64::MAX;
+
+/// Where each slot's tickets lie among the cells.
+struct Bases {
+    /// Per slot: first ticket, first cell.
+    slots: Vec<(u64, usize)>,
+}
+
+impl Bases {
+    fn new(strands: &[Strand], slots: &[u32]) -> Result<Bases, Error> {
+        let mut spans = vec![(u64::MAX, 0); order::SLOTS];
+        let mut events = 0u64;
+        for operation in strands.iter().flat_map(|strand| ticketed(&strand.operations)) {
+            let (first, end) = &mut spans[slots[operation.1.object as usize] as usize];
+            *first = (*first).min(u64::from(operation.1.rank));
+            *end = (*end).max(u64::from(operation.1.rank) + 1);
+            events += 1;
+        }
+        let span = spans.iter().map(|(first, end): &(u64, u64)| end.saturating_sub(*first)).sum();
+        if span > events.saturating_mul(8).saturating_add(1 << 24) {
+            return Err(Error::SparseTickets { events, span });
+        }
+        let mut bases = Vec::with_capacity(order::SLOTS + 1);
+        let mut cells = 0;
+        for (first, end) in spans {
+            bases.push((first, cells as usize));
+            cells += end.saturating_sub(first);
+        }
+        bases.push((0, cells as usize));
+        Ok(Bases { slots: bases })
+    }
+
+    /// The operations by slot and ticket, as thread and position in one word.
+    fn lay_out(
+        &self,
+        strands: &[Strand],
+        slots: &[u32],
+        objects: &[Object],
+    ) -> Result<Vec<u64>, Error> {
+        let mut cells = vec![EMPTY; self.slots[order::SLOTS].1];
+        for (thread, strand) in strands.iter().enumerate() {
+            for (position, operation) in ticketed(&strand.operations) {
+                let (first, base) = self.slots[slots[operation.object as usize] as usize];
+                let cell = &mut cells[base + (u64::from(operation.rank) - first) as usize];
+                if *cell != EMPTY {
+                    return Err(Error::DuplicateTicket {
+                        thread: ThreadId(thread as u32),
+                        event: EventId(position as u64),
+                        object: objects[operation.object as usize].address,
+                        ticket: u64::from(operation.rank),
+                    });
+                }
+                *cell = (thread as u64) << 32 | position as u64;
+            }
+        }
+        Ok(cells)
+    }
+
+    fn first(&self, slot: u32) -> u64 {
+        self.slots[slot as usize].0
+    }
+
+    fn range(&self, slot: u32) -> std::ops::Range<usize> {
+        self.slots[slot as usize].1..self.slots[slot as usize + 1].1
+    }
+}
+
+fn ticketed(operations: &[Operation]) -> impl Iterator<Item = (usize, &Operation)> {
+    operations.iter().enumerate().filter(|(_, operation)| operation.flags & TICKETED != 0)
+}

@@ -1,0 +1,148 @@
+//! The skeleton of a run: durations and operations, in sixteen bytes an event.
+//!
+//! One [`Operation`] for each event of the trace, so an event's id is its operation's index.
+//! What does not fit an operation's fields lies in a side column that is read in order.
+
+use refrain_trace::ThreadId;
+
+/// What an operation does. A trace has three dozen kinds of events; time and order see these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Code {
+    /// Orders nothing: thread-local events, failed attempts, destroyed objects.
+    Plain,
+    /// Exclusive acquisition; waiting gives the core away.
+    Lock,
+    /// Exclusive acquisition; waiting keeps the core.
+    Spin,
+    /// Shared acquisition.
+    Read,
+    /// Release of a holder or a reader.
+    Unlock,
+    /// Release of the mutex by a wait on a condition variable, whatever its depth.
+    CondRelease,
+    /// End of such a wait: `side` names the condition variable and how often it was signalled.
+    CondRelock,
+    /// End of such a wait by timeout: `side` is its duration.
+    CondTimeout,
+    /// A semaphore goes down.
+    SemWait,
+    /// A semaphore goes up.
+    SemPost,
+    /// Counts on its object; never waits.
+    Count,
+    /// Waits until the object's count has reached `rank`: a barrier, a once routine.
+    Await,
+    /// The same for a plain load, which never waited in the program.
+    AwaitLoad,
+    /// Has a place in its object's order, and counts: an atomic instruction.
+    Ordered,
+    /// Waits for the last event of the thread `object`.
+    Join,
+    /// Time off the core that nobody in the program ends: input, output, sleep.
+    Sleep,
+    /// The same, spent waiting for a lock in vain.
+    TimedOut,
+    /// Time on the core that is not the program's own: a system call.
+    Kernel,
+}
+
+/// The operation was a try that succeeded.
+pub(crate) const TRY: u8 = 1;
+/// `work` lies in the side column.
+pub(crate) const WIDE_WORK: u8 = 2;
+/// The duration (`rank`) lies in the side column, after `work`.
+pub(crate) const WIDE_TIME: u8 = 4;
+/// The operation has a place in its object's order.
+pub(crate) const TICKETED: u8 = 8;
+/// The object's counting starts afresh: a barrier was destroyed.
+pub(crate) const RESET: u8 = 16;
+
+/// One event, reduced to what orders it and how long it takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Ticks of the program's own work before it.
+    pub(crate) work: u32,
+    /// Index of the object; a thread's id for [`Code::Join`].
+    pub(crate) object: u32,
+    /// Place in the object's order, count to wait for, or duration, by code.
+    pub(crate) rank: u32,
+    pub(crate) code: Code,
+    pub(crate) flags: u8,
+}
+
+impl Operation {
+    /// Whether the operation competes with others, so that a scheduler decides on it.
+    pub fn competes(&self) -> bool {
+        use Code::{CondRelock, CondTimeout, Lock, Ordered, Read, SemWait, Spin};
+        matches!(self.code, Lock | Spin | Read | CondRelock | CondTimeout | SemWait | Ordered)
+    }
+
+    /// Index of the operation's object.
+    pub fn object(&self) -> usize {
+        self.object as usize
+    }
+}
+
+/// An object that orders threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Object {
+    /// Guest address, or the object that stands for a thread.
+    pub address: u64,
+    /// For a semaphore the least initial value that makes the recorded order possible.
+    pub tokens: u32,
+    /// Whether it is ever used as a semaphore.
+    pub semaphore: bool,
+}
+
+/// One thread of a skeleton.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Strand {
+    pub(crate) operations: Vec<Operation>,
+    pub(crate) side: Vec<u64>,
+    /// The event that creates the thread, where the trace tells.
+    pub(crate) creator: Option<(ThreadId, u32)>,
+    /// Whether the stream ends with the thread's exit (and was not cut off).
+    pub(crate) exits: bool,
+}
+
+/// A run, reduced to durations and synchronization. Made by [`crate::Builder`].
+#[derive(Clone, Debug)]
+pub struct Skeleton {
+    pub(crate) strands: Vec<Strand>,
+    pub(crate) objects: Vec<Object>,
+    pub(crate) ticks_per_second: u64,
+}
+
+impl Skeleton {
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.strands.len()
+    }
+
+    /// Number of events of all threads.
+    pub fn events(&self) -> u64 {
+        self.strands.iter().map(|strand| strand.operations.len() as u64).sum()
+    }
+
+    /// The operations of a thread, one for each of its events.
+    pub fn operations(&self, thread: ThreadId) -> &[Operation] {
+        &self.strands[thread.index()].operations
+    }
+
+    /// The objects, in the order in which the trace first names them.
+    pub fn objects(&self) -> &[Object] {
+        &self.objects
+    }
+
+    /// Ticks per second of every time in this skeleton.
+    pub fn ticks_per_second(&self) -> u64 {
+        self.ticks_per_second
+    }
+
+    /// A number of ticks in nanoseconds, rounded to the nearest.
+    pub fn nanoseconds(&self, ticks: u64) -> u64 {
+        let per_second = u128::from(self.ticks_per_second.max(1));
+        ((u128::from(ticks) * 1_000_000_000 + per_second / 2) / per_second) as u64
+    }
+}

@@ -1,0 +1,85 @@
+//! Runs written by hand: operations in the order in which they happened, and their skeletons.
+
+#![allow(dead_code)]
+
+use refrain_scheduler::{
+    Builder, Config, Constraints, Outcome, Run, Scheduler, Skeleton, simulate,
+};
+use refrain_trace::{Event, EventKind, ThreadId, order};
+use std::collections::BTreeMap;
+
+/// Ticks are nanoseconds.
+pub const HZ: u64 = 1_000_000_000;
+
+/// A recorded run in the making.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    pub threads: Vec<Vec<Event>>,
+    tickets: BTreeMap<usize, u64>,
+    clocks: Vec<u64>,
+}
+
+impl Recording {
+    pub fn new(threads: usize) -> Recording {
+        Recording {
+            threads: vec![Vec::new(); threads],
+            tickets: BTreeMap::new(),
+            clocks: vec![0; threads],
+        }
+    }
+
+    /// `thread` works for `work` ticks and then performs an event, next in its object's order.
+    pub fn push(&mut self, thread: usize, work: u64, kind: EventKind, object: u64) -> &mut Event {
+        let ticket = self.tickets.entry(order::slot(object)).or_default();
+        let begin = self.clocks[thread] + work;
+        self.clocks[thread] = begin;
+        let event = Event { code: kind as u8, object, ticket: *ticket, begin, end: begin, ..Event::default() };
+        *ticket += 1;
+        self.threads[thread].push(event);
+        self.threads[thread].last_mut().expect("just pushed")
+    }
+
+    /// The same for an event that takes `time` ticks itself.
+    pub fn push_timed(&mut self, thread: usize, work: u64, kind: EventKind, object: u64, time: u64) -> &mut Event {
+        self.clocks[thread] += time;
+        let clock = self.clocks[thread];
+        self.push(thread, work, kind, object);
+        let event = self.threads[thread].last_mut().expect("just pushed");
+        event.begin = clock - time + work;
+        event.end = clock + work;
+        event
+    }
+
+    /// Tickets given out so far in the slot of an object.
+    pub fn tickets(&self, object: u64) -> u64 {
+        self.tickets.get(&order::slot(object)).copied().unwrap_or(0)
+    }
+
+    pub fn skeleton(&self) -> Skeleton {
+        let mut builder = Builder::new(self.threads.len(), HZ, 0);
+        for (thread, events) in self.threads.iter().enumerate() {
+            for event in events {
+                builder.push(ThreadId(thread as u32), event).expect("a sound recording");
+            }
+        }
+        builder.finish().expect("a sound recording")
+    }
+}
+
+/// Every event of a replay: thread, event, begin, end.
+pub type Times = Vec<(u32, u64, u64, u64)>;
+
+pub fn replay<S: Scheduler>(skeleton: &Skeleton, constraints: &Constraints, config: &Config, mut scheduler: S) -> (Outcome, Times) {
+    let mut times = Times::new();
+    let mut visit = |thread: ThreadId, event: refrain_trace::EventId, begin, end| {
+        times.push((thread.0, event.0, begin, end));
+    };
+    let outcome = simulate(skeleton, constraints, config, &mut scheduler, &mut visit);
+    (outcome, times)
+}
+
+pub fn run<S: Scheduler>(recording: &Recording, cores: u32, scheduler: S) -> Run {
+    let skeleton = recording.skeleton();
+    let (outcome, _) = replay(&skeleton, &Constraints::none(), &Config::ideal(cores), scheduler);
+    outcome.completed().expect("no deadlock")
+}

@@ -1,0 +1,230 @@
+//! Small runs whose virtual times can be worked out by hand.
+
+mod common;
+
+use common::{HZ, Recording, replay, run};
+use refrain_scheduler::{Config, Constraints, Costs, Edge, Elsc, Orig, Outcome, Pct, Random};
+use refrain_trace::EventKind::*;
+use refrain_trace::ThreadId;
+
+const L: u64 = 0x1000;
+const M: u64 = 0x2000;
+
+/// t0 locks at 10 for 50, t1 wants the lock at 20 for 30; both work 5 more.
+fn contended() -> Recording {
+    let mut r = Recording::new(2);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 50, MutexUnlock, L);
+    r.push(1, 20, MutexLock, L);
+    r.push(1, 30, MutexUnlock, L);
+    r.push(0, 5, ThreadExit, 1);
+    r.push(1, 5, ThreadExit, 2);
+    r
+}
+
+#[test]
+fn one_lock_two_threads() {
+    let run = run(&contended(), 2, Elsc);
+    assert_eq!(run.duration, 60 + 30 + 5);
+    assert_eq!(run.threads[0].finished, 65);
+    assert_eq!(run.threads[0].running, 65);
+    assert_eq!(run.threads[1].blocked, 40);
+    assert_eq!(run.threads[1].contended, 1);
+    assert_eq!(run.threads[1].artificial, 0);
+    assert_eq!(run.threads[1].running, 55);
+}
+
+#[test]
+fn spinning_keeps_the_core_and_blocking_gives_it_away() {
+    let mut r = contended();
+    for event in r.threads.iter_mut().flatten() {
+        if event.kind() == MutexLock {
+            event.code = SpinLock as u8;
+        } else if event.kind() == MutexUnlock {
+            event.code = SpinUnlock as u8;
+        }
+    }
+    let spun = run(&r, 2, Elsc);
+    assert_eq!((spun.threads[1].spinning, spun.threads[1].blocked), (40, 0));
+    // One core: the spinner loses it at the end of its slice, so nothing hangs.
+    let config = Config { cores: 1, quantum: 15, costs: Costs::FREE };
+    let (outcome, _) = replay(&r.skeleton(), &Constraints::none(), &config, Elsc);
+    let run = outcome.completed().expect("no deadlock");
+    assert!(run.duration >= 120, "the work of both on one core, and some spinning");
+}
+
+#[test]
+fn order_of_the_recording_is_artificial_waiting() {
+    // Recorded: t1 first. In the replay t0 comes first and finds the lock free.
+    let mut r = Recording::new(2);
+    r.push(1, 100, MutexLock, L);
+    r.push(1, 10, MutexUnlock, L);
+    r.push(0, 20, MutexLock, L);
+    r.push(0, 10, MutexUnlock, L);
+    let elsc = run(&r, 2, Elsc);
+    assert_eq!(elsc.duration, 120);
+    assert_eq!(elsc.threads[0].artificial, 80);
+    assert_eq!(elsc.threads[0].blocked, 10);
+    let orig = run(&r, 2, Orig::exact());
+    assert_eq!(orig.duration, 110);
+    assert_eq!(orig.threads[0].artificial + orig.threads[0].blocked, 0);
+}
+
+#[test]
+fn a_single_core_serialises_work() {
+    let mut r = Recording::new(2);
+    r.push(0, 70, ThreadExit, 1);
+    r.push(1, 30, ThreadExit, 2);
+    assert_eq!(run(&r, 2, Elsc).duration, 70);
+    let one = run(&r, 1, Elsc);
+    assert_eq!(one.duration, 100);
+    assert_eq!(one.threads[1].runnable, 70);
+    let config = Config { cores: 1, quantum: 10, costs: Costs::FREE };
+    let (outcome, _) = replay(&r.skeleton(), &Constraints::none(), &config, Elsc);
+    let sliced = outcome.completed().expect("no deadlock");
+    assert_eq!(sliced.duration, 100);
+    assert_eq!(sliced.threads[1].finished, 60);
+}
+
+#[test]
+fn latencies_of_waking() {
+    let costs = Costs { acquire: 1, release: 2, other: 3, handoff: 7, wake: 90, patience: 50 };
+    let config = Config { cores: 2, quantum: u64::MAX, costs };
+    let (outcome, times) = replay(&contended().skeleton(), &Constraints::none(), &config, Elsc);
+    // t0: acquires at 10 (+1), releases at 61; t1 waited 41 < 50, so it goes on at 61 + 7.
+    assert!(times.contains(&(1, 0, 20, 69)));
+    let run = outcome.completed().expect("no deadlock");
+    assert_eq!(run.threads[1].blocked, 41 + 7);
+    assert_eq!(run.duration, 69 + 30 + 2 + 5);
+    let sleepy = Config { costs: Costs { patience: 41, ..costs }, ..config };
+    let (_, times) = replay(&contended().skeleton(), &Constraints::none(), &sleepy, Elsc);
+    assert!(times.contains(&(1, 0, 20, 61 + 90 + 1)));
+}
+
+#[test]
+fn condition_variables_barriers_semaphores_once_and_joins() {
+    const C: u64 = 0x3000;
+    let mut r = Recording::new(2);
+    r.push(0, 5, MutexLock, L);
+    r.push(0, 5, CondWaitBegin, L).value = C;
+    r.push(1, 50, MutexLock, L);
+    r.push(1, 10, CondSignal, C);
+    r.push(1, 10, MutexUnlock, L);
+    let aux = r.tickets(C);
+    let wake = r.push(0, 0, CondWaitEnd, L);
+    (wake.value, wake.aux) = (C, aux);
+    r.push(0, 5, MutexUnlock, L); // t0 at 75
+    r.push(1, 0, BarrierArrive, 0x4000); // t1 at 70
+    r.push(0, 0, BarrierArrive, 0x4000);
+    r.push(1, 0, BarrierLeave, 0x4000); // 75
+    r.push(0, 0, BarrierLeave, 0x4000);
+    r.push(1, 15, SemPost, 0x5000); // 90
+    r.push(0, 0, SemWait, 0x5000);
+    r.push(1, 10, OnceRun, 0x6000); // 100
+    r.push(0, 0, OnceDone, 0x6000);
+    r.push(1, 20, ThreadExit, 2); // 120
+    r.push(0, 1, ThreadJoin, 2);
+    for cores in [1, 2] {
+        let run = run(&r, cores, Elsc);
+        assert_eq!(run.duration, 120, "{cores} cores");
+        assert_eq!(run.threads[0].artificial, 0);
+        let parts = run.threads[0];
+        assert_eq!(parts.running, 16);
+    }
+    assert_eq!(run(&r, 2, Orig::exact()).duration, 120);
+    assert_eq!(run(&r, 2, Random::new(1)).duration, 120);
+    assert_eq!(run(&r, 2, Pct::new(1, 3, 10)).duration, 120);
+}
+
+#[test]
+fn io_leaves_the_core_and_threads_start_when_created() {
+    let mut r = Recording::new(2);
+    r.push_timed(0, 10, Syscall, 7, 100).nr = 35; // nanosleep
+    let clone = r.push_timed(0, 5, Syscall, 8, 3);
+    (clone.nr, clone.value) = (56, 4242);
+    r.push(1, 77, ThreadStart, 2);
+    r.push(1, 9, ThreadExit, 2);
+    r.push(0, 1, ThreadJoin, 2);
+    let run = run(&r, 1, Elsc);
+    assert_eq!(run.threads[0].io, 100);
+    assert_eq!(run.threads[0].running, 10 + 5 + 3 + 1);
+    assert_eq!(run.threads[1].started, 115);
+    assert_eq!(run.duration, 119 + 9);
+}
+
+#[test]
+fn readers_share_and_recursion_nests() {
+    let mut r = Recording::new(3);
+    r.push(0, 10, ReadLock, L);
+    r.push(1, 10, ReadLock, L);
+    r.push(1, 10, RwUnlock, L);
+    r.push(0, 40, RwUnlock, L);
+    r.push(2, 11, WriteLock, L);
+    r.push(2, 10, MutexLock, M);
+    r.push(2, 10, MutexLock, M);
+    r.push(2, 10, MutexUnlock, M);
+    r.push(2, 10, MutexUnlock, M);
+    r.push(2, 10, RwUnlock, L);
+    let run = run(&r, 3, Elsc);
+    assert_eq!(run.threads[1].finished, 20);
+    assert_eq!(run.threads[2].blocked, 39);
+    assert_eq!(run.duration, 100);
+}
+
+#[test]
+fn freed_locks_do_not_wait_but_edges_do() {
+    let skeleton = contended().skeleton();
+    let config = Config::ideal(2);
+    let freed = Constraints::new(&skeleton, |address| address == L, []).expect("sound");
+    let (outcome, _) = replay(&skeleton, &freed, &config, Elsc);
+    assert_eq!(outcome.completed().expect("no deadlock").duration, 65);
+    let edge = Edge { target_thread: ThreadId(1), target: 0, source_thread: ThreadId(0), source: 1 };
+    let ordered = Constraints::new(&skeleton, |address| address == L, [edge]).expect("sound");
+    let (outcome, _) = replay(&skeleton, &ordered, &config, Elsc);
+    assert_eq!(outcome.completed().expect("no deadlock").duration, 95);
+    let wrong = Edge { source: 3, ..edge };
+    assert!(Constraints::new(&skeleton, |_| true, [wrong]).is_err());
+}
+
+#[test]
+fn a_deadlock_is_a_result_with_its_cycle() {
+    // As recorded: t0 takes both locks, then t1 both in the other order. By arrival: deadlock.
+    let mut r = Recording::new(2);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 10, MutexLock, M);
+    r.push(0, 1, MutexUnlock, M);
+    r.push(0, 1, MutexUnlock, L);
+    r.push(1, 12, MutexLock, M);
+    r.push(1, 10, MutexLock, L);
+    r.push(1, 1, MutexUnlock, L);
+    r.push(1, 1, MutexUnlock, M);
+    assert_eq!(run(&r, 2, Elsc).duration, 34);
+    let skeleton = r.skeleton();
+    let (outcome, _) = replay(&skeleton, &Constraints::none(), &Config::ideal(2), Orig::exact());
+    let Outcome::Deadlocked(deadlock) = outcome else { panic!("no deadlock") };
+    assert_eq!(deadlock.cycle, [ThreadId(0), ThreadId(1)]);
+    assert_eq!(deadlock.at, 22);
+    assert_eq!(
+        deadlock.to_string(),
+        "deadlock; t0 at e1 waits for t1 at 0x2000; t1 at e1 waits for t0 at 0x1000"
+    );
+}
+
+#[test]
+fn a_cut_off_trace_still_ends() {
+    let mut r = contended();
+    r.threads[0].truncate(1); // The release is missing.
+    let run = run(&r, 2, Elsc);
+    assert_eq!(run.threads[1].finished, 55);
+}
+
+#[test]
+fn wide_durations_survive() {
+    let mut r = Recording::new(2);
+    let long = 20 * HZ;
+    r.push(0, long, MutexLock, L);
+    r.push_timed(0, long, Syscall, 0, long).nr = 35;
+    r.push(0, long, MutexUnlock, L);
+    r.push(1, 1, MutexLock, L);
+    assert_eq!(run(&r, 2, Elsc).duration, 4 * long);
+}

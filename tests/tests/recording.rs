@@ -1,0 +1,91 @@
+//! Recording: what the user sees of a recorded program is what a native run shows.
+
+use refrain_tests::{Bench, Run};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn bench() -> Bench {
+    Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"))
+}
+
+/// A corpus program with its arguments for slow tools.
+fn corpus(name: &str) -> (PathBuf, &'static [&'static str]) {
+    let program = refrain_corpus::find(name).expect("the corpus has it");
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let variant = program.variants[0];
+    let path = refrain_corpus::compile(program, variant, cache).expect("can be compiled");
+    (path, program.small)
+}
+
+/// Records a program and returns how that looked, and the native run.
+fn record(bench: &Bench, name: &str) -> (Run, Run) {
+    let (path, arguments) = corpus(name);
+    let native = Run::of(Command::new(&path).args(arguments).current_dir(bench.path()));
+    let mut command = bench.command(["record", "-q", "-o", "a.refrain", "--"]);
+    (Run::of(command.arg(path).args(arguments)), native)
+}
+
+#[test]
+fn output_and_status_are_those_of_the_program() {
+    for name in ["exit7", "segv", "abrt", "ex_mutex", "ex_cond", "fib"] {
+        let bench = bench();
+        let (recorded, native) = record(&bench, name);
+        assert_eq!(recorded.status, native.status, "{name}: {recorded:?}");
+        assert_eq!(recorded.stdout, native.stdout, "{name}");
+        assert_eq!(recorded.stderr, native.stderr, "{name}");
+        bench.refrain(["check", "a.refrain"]).succeeds();
+        bench.refrain(["replay", "a.refrain"]).succeeds();
+    }
+}
+
+#[test]
+fn the_default_trace_is_named_after_the_program() {
+    let bench = bench();
+    let summary = bench.refrain(["record", "--", "/bin/true"]);
+    assert!(summary.succeeds().stderr.contains("true.refrain"), "{summary:?}");
+    bench.refrain(["record", "--", "/bin/true"]).succeeds();
+    assert!(bench.path().join("true.refrain").is_file());
+    assert!(bench.path().join("true.refrain.old").is_file(), "the first one is kept");
+}
+
+#[test]
+fn a_replay_needs_neither_the_program_nor_its_input() {
+    let bench = bench();
+    let (path, arguments) = corpus("ex_mutex");
+    let program = bench.program("moved", &std::fs::read(path).expect("was just compiled"));
+    let mut command = bench.command(["record", "-o", "a.refrain", "--"]);
+    Run::of(command.arg(&program).args(arguments)).succeeds();
+    std::fs::remove_file(program).expect("is ours");
+    for engine in ["cranelift", "copy"] {
+        let replay = bench.refrain(["replay", "--engine", engine, "a.refrain"]);
+        let last = replay.succeeds().text();
+        let last = last.lines().last().expect("says what it checked").to_owned();
+        assert!(last.starts_with("replayed "), "{engine}: {last}");
+        assert!(last.contains("digests equal"), "{engine}: {last}");
+    }
+}
+
+#[test]
+fn echo_prints_what_was_recorded() {
+    let bench = bench();
+    let (recorded, _) = record(&bench, "ex_mutex");
+    let replay = bench.refrain(["replay", "--echo", "a.refrain"]);
+    assert!(replay.succeeds().stdout.starts_with(&recorded.stdout), "{replay:?}");
+    let json = bench.refrain(["replay", "--echo", "--json", "a.refrain"]);
+    let report: serde_json::Value =
+        serde_json::from_slice(&json.succeeds().stdout).expect("standard output is JSON alone");
+    assert_eq!(report["digests_equal"], report["digests_checked"]);
+    assert!(report["divergence"].is_null());
+}
+
+#[test]
+fn a_closed_output_is_the_programs_own_matter() {
+    let bench = bench();
+    let (reader, writer) = std::io::pipe().expect("there is a pipe");
+    drop(reader);
+    let mut command = bench.command(["record", "-q", "--", "/bin/echo", "hello"]);
+    let recorded = Run::of(command.stdout(writer));
+    // Killed by SIGPIPE or ended by the write's error, but not refrain's failure.
+    assert!(recorded.status == 128 + 13 || recorded.status == 1, "{recorded:?}");
+    bench.refrain(["replay", "echo.refrain"]).succeeds();
+}

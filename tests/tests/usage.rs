@@ -1,0 +1,79 @@
+//! The command line: wrong usage, help, completions, the manual, broken pipes.
+
+use refrain_tests::{Bench, Run};
+use std::process::Stdio;
+
+fn bench() -> Bench {
+    Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"))
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    let bench = bench();
+    let cases: [&[&str]; 9] = [
+        &[],
+        &["no-such-command"],
+        &["record"],
+        &["replay"],
+        &["replay", "--engine", "steam", "a.refrain"],
+        &["dump", "--events", "9..1", "a.refrain"],
+        &["dump", "--thread", "x", "a.refrain"],
+        &["dump", "--instructions", "--thread", "t0", "a.refrain"],
+        &["record", "--order", "exact", "--", "/bin/true"],
+    ];
+    for arguments in cases {
+        let run = bench.refrain(arguments);
+        assert_eq!(run.status, 2, "{arguments:?}: {run:?}");
+        assert!(run.stdout.is_empty(), "{arguments:?}: {run:?}");
+        assert!(!run.stderr.is_empty(), "{arguments:?}");
+    }
+    let order = bench.refrain(["record", "--order", "exact", "--", "/bin/true"]);
+    assert!(order.stderr.contains("does not record that order"), "{}", order.stderr);
+}
+
+#[test]
+fn help_goes_to_standard_output_and_hides_what_is_internal() {
+    let bench = bench();
+    let help = bench.refrain(["--help"]).succeeds().text();
+    for command in ["record", "replay", "info", "dump", "locks", "run", "check", "demo"] {
+        assert!(help.contains(command), "{command} is missing in:\n{help}");
+        bench.refrain([command, "--help"]).succeeds();
+    }
+    assert!(!help.contains("__"), "{help}");
+    assert!(bench.refrain(["--version"]).succeeds().text().starts_with("refrain "));
+}
+
+#[test]
+fn completions_and_the_manual() {
+    let bench = bench();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(bench.refrain(["completions", shell]).succeeds().text().contains("refrain"));
+    }
+    assert!(bench.refrain(["man"]).succeeds().text().contains(".TH"));
+    bench.refrain(["man", "pages"]).succeeds();
+    assert!(bench.path().join("pages/refrain.1").is_file());
+    assert!(bench.path().join("pages/refrain-record.1").is_file());
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let bench = bench();
+    let mut command = bench.command(["man"]);
+    let (reader, writer) = std::io::pipe().expect("there is a pipe");
+    drop(reader);
+    let run = Run::of(command.stdout(writer).stderr(Stdio::piped()));
+    assert_eq!(run.status, 0, "{run:?}");
+    assert!(run.stderr.is_empty(), "{run:?}");
+}
+
+#[test]
+fn a_wrong_log_filter_is_said() {
+    let bench = bench();
+    let run = Run::of(bench.command(["man"]).env("REFRAIN_LOG", "refrain=loud"));
+    run.fails(1, &["REFRAIN_LOG", "refrain=loud"]);
+}
+
+#[test]
+fn the_replay_child_is_not_for_users() {
+    bench().refrain(["__replay-child", "nonsense"]).fails(1, &["internal"]);
+}

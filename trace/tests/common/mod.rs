@@ -1,0 +1,177 @@
+//! Random traces.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
+use refrain_trace::{
+    BlobId, CodeBlock, Ending, Entry, Event, EventKind, Footer, Header, Machine, Mapping, Module,
+    OwnedEvent, OwnedTrace, ThreadId,
+};
+
+/// Numbers as programs have them: small ones, addresses, extremes.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        3 => 0..16u64,
+        2 => (0..8u64).prop_map(|n| 0x5555_0000 + 64 * n),
+        1 => any::<u64>(),
+        1 => Just(u64::MAX),
+        1 => Just(1 << 63),
+    ]
+}
+
+pub(crate) fn event() -> impl Strategy<Value = Event> {
+    let kind = prop::sample::select(EventKind::ALL);
+    let small = (kind, any::<u8>(), prop_oneof![Just(0u16), any::<u16>()], any::<i32>());
+    let large = (number(), number(), number(), number(), number());
+    let times = (number(), number(), number(), number());
+    (small, large, times).prop_map(|(small, large, times)| Event {
+        code: small.0 as u8,
+        flags: small.1,
+        nr: small.2,
+        result: small.3,
+        pc: large.0,
+        sp: large.1,
+        object: large.2,
+        ticket: large.3,
+        value: large.4,
+        aux: times.0,
+        begin: times.1,
+        end: times.2,
+        overhead: times.3,
+    })
+}
+
+fn effect() -> impl Strategy<Value = Effect> {
+    let window = (any::<u32>(), number(), number())
+        .prop_map(|(blob, offset, len)| Window { blob: BlobId(blob), offset, len });
+    prop_oneof![
+        Just(Effect::None),
+        (any::<i32>(), number(), any::<u32>())
+            .prop_map(|(fd, len, crc)| Effect::Output { fd, len, crc }),
+        prop::option::of(window).prop_map(|content| Effect::Memory { content }),
+        any::<u32>().prop_map(|t| Effect::Clone { child: ThreadId(t) }),
+    ]
+}
+
+pub(crate) fn record() -> impl Strategy<Value = SyscallRecord> {
+    let write = (number(), vec(any::<u8>(), 0..40));
+    let writes = vec(write.prop_map(|(address, bytes)| Write { address, bytes }), 0..3);
+    let args = prop::array::uniform6(number());
+    prop_oneof![
+        1 => Just(SyscallRecord::default()),
+        4 => (args, writes, effect())
+            .prop_map(|(args, writes, effect)| SyscallRecord { args, writes, effect }),
+    ]
+}
+
+fn header() -> impl Strategy<Value = Header> {
+    let text = || ".*";
+    let mapping = (number(), number(), any::<u32>(), prop::option::of(any::<u32>())).prop_map(
+        |(address, len, prot, blob)| Mapping { address, len, prot, content: blob.map(BlobId) },
+    );
+    let strings = (vec(text(), 0..3), text(), text(), text(), text(), text());
+    let numbers = (any::<u32>(), prop::array::uniform6(number()));
+    (strings, numbers, vec(mapping, 0..3)).prop_map(|(strings, (cores, n), mappings)| Header {
+        argv: strings.0,
+        program: strings.1,
+        cwd: strings.2,
+        recorder: strings.3,
+        machine: Machine { cpu: strings.4, cores, kernel: strings.5 },
+        tsc_hz: n[0],
+        tsc_start: n[1],
+        started_unix_ns: n[2],
+        entry: Entry { rip: n[3], rsp: n[4], brk: n[5] },
+        mappings,
+    })
+}
+
+fn module() -> impl Strategy<Value = Module> {
+    let hooks = vec((number(), "[a-z_@. ]*"), 0..3);
+    let constant = vec((number(), number()), 0..3);
+    let id = prop::option::of("[0-9a-f]{0,8}");
+    (".*", id, number(), number(), number(), hooks, constant).prop_map(
+        |(path, build_id, bias, start, end, hooks, constant)| Module {
+            path,
+            build_id,
+            bias,
+            start,
+            end,
+            hooks,
+            constant,
+        },
+    )
+}
+
+fn footer() -> impl Strategy<Value = Footer> {
+    let ending = prop_oneof![
+        any::<i32>().prop_map(Ending::Exited),
+        any::<i32>().prop_map(Ending::Signaled),
+        any::<i32>().prop_map(Ending::Stopped),
+    ];
+    (ending, vec(number(), 0..3), number(), number(), number()).prop_map(
+        |(ending, events, tsc_end, cpu_ns, output_bytes)| Footer {
+            ending,
+            tsc_end,
+            events,
+            cpu_ns,
+            output_bytes,
+        },
+    )
+}
+
+/// A trace of anything that can be written, whether or not it makes sense.
+pub(crate) fn trace() -> impl Strategy<Value = OwnedTrace> {
+    let block = (number(), vec(any::<u8>(), 0..20)).prop_map(|(pc, code)| CodeBlock { pc, code });
+    let owned = (event(), prop::option::weighted(0.2, record()))
+        .prop_map(|(event, payload)| OwnedEvent::new(event, payload));
+    let threads = vec(vec(owned, 0..40), 0..3).prop_map(|mut threads| {
+        while threads.last().is_some_and(Vec::is_empty) {
+            threads.pop();
+        }
+        threads
+    });
+    let blobs = btree_map((0..9u32).prop_map(BlobId), vec(any::<u8>(), 0..80), 0..3);
+    let parts = (vec(module(), 0..3), blobs, vec(block, 0..4));
+    (header(), parts, threads, prop::option::of(footer())).prop_map(
+        |(header, (modules, blobs, blocks), threads, footer)| OwnedTrace {
+            header,
+            modules,
+            blobs,
+            blocks,
+            threads,
+            footer,
+        },
+    )
+}
+
+/// A small trace that makes sense, with one of everything.
+pub(crate) const SMALL: &str = r#"
+argv "prog" "-v"
+program "/bin/prog"
+machine cpu="some cpu" cores=2 kernel="6.1"
+clock hz=2000000000 start=1000
+entry rip=0x400000 rsp=0x7fff0000 brk=0x600000
+map 0x400000 len=0x1000 prot=5 content=blob0
+module "/bin/prog" build_id="c0ffee" start=0x400000 end=0x401000 hook=0x400100:"pthread_mutex_lock"
+blob0 4831c0c3
+blk0 0x400000 4831c0c3
+t0 start at=1000
+t0 create pc=0x400020
+t0 syscall nr=56 value=7 args=0x11 clone=t1 at=+10+5
+t1 start at=1100
+t0 mutex.lock obj=0x5000 pc=0x400040 at=+100+3
+t0 mutex.unlock obj=0x5000 pc=0x400050 at=+40
+t1 mutex.lock obj=0x5000 pc=0x400040 at=+10+200
+t1 mutex.unlock obj=0x5000 pc=0x400050 at=+40
+t1 syscall nr=1 value=3 args=1,0x6000,3 output=1,3,0x12345678 write=0x6000:616263 at=+7+9
+t1 exit at=+3
+t0 join obj=t1 at=+3+500
+t0 syscall nr=231 args=0 payload unfinished
+end exited=0 tsc=99999 output=3
+"#;
+
+/// [`SMALL`], parsed.
+pub(crate) fn small() -> OwnedTrace {
+    SMALL.parse().expect("the text above is a trace")
+}

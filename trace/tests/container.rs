@@ -1,0 +1,318 @@
+//! The trace file: what is written is read, and what is damaged is noticed.
+
+mod common;
+
+use common::{record, small, trace};
+use proptest::prelude::*;
+use refrain_trace::container::{self, IndexState, MAX_EVENTS, MAX_PART};
+use refrain_trace::payload::{self, SyscallRecord, Write};
+use refrain_trace::{
+    BlobId, Ending, Error, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, OwnedTrace,
+    ThreadId, Trace, Writer, order,
+};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn what_is_written_is_read(owned in trace()) {
+        let bytes = owned.to_bytes().unwrap();
+        let report = container::check_bytes(bytes.clone()).unwrap();
+        let read = OwnedTrace::read(&Trace::from_bytes(bytes).unwrap()).unwrap();
+        prop_assert_eq!(&read, &owned);
+        prop_assert_eq!(report.events, owned.threads.iter().map(|t| t.len() as u64).sum::<u64>());
+    }
+
+    #[test]
+    fn payloads_come_back(records in prop::collection::vec(record(), 1..4)) {
+        let mut stream = Vec::new();
+        records.iter().for_each(|record| payload::push(&mut stream, record));
+        let call = Event { code: EventKind::Syscall as u8, flags: HAS_PAYLOAD, ..Event::default() };
+        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        writer.events(ThreadId(0), EventId(0), &vec![call; records.len()], &stream).unwrap();
+        let trace = Trace::from_bytes(writer.abandon()).unwrap();
+        let mut cursor = trace.cursor(ThreadId(0));
+        for record in records {
+            let peeked = cursor.peek_payload().unwrap();
+            prop_assert_eq!(peeked.as_ref(), Some(&record));
+            prop_assert!(cursor.next().unwrap().is_some());
+            prop_assert_eq!(cursor.payload().unwrap(), Some(record));
+        }
+    }
+}
+
+fn content(bytes: Vec<u8>) -> Result<OwnedTrace, Error> {
+    OwnedTrace::read(&Trace::from_bytes(bytes)?)
+}
+
+#[test]
+fn a_trace_cut_at_any_byte_opens_up_to_its_last_whole_chunk() {
+    let owned = small();
+    let bytes = owned.to_bytes().unwrap();
+    let mut events = 0;
+    let mut opened = 0;
+    for len in 0..bytes.len() {
+        let trace = match Trace::from_bytes(bytes[..len].to_vec()) {
+            Err(Error::Empty) => {
+                assert_eq!(len, 0);
+                continue;
+            }
+            Err(Error::CutOff) => {
+                assert_eq!(opened, 0, "{len} bytes");
+                continue;
+            }
+            other => other.unwrap(),
+        };
+        opened += 1;
+        let read = OwnedTrace::read(&trace).unwrap();
+        assert_eq!(trace.is_truncated(), read.footer.is_none());
+        for (whole, part) in owned.threads.iter().zip(&read.threads) {
+            assert_eq!(part[..], whole[..part.len()]);
+        }
+        assert!(trace.events() >= events, "{len} bytes");
+        events = trace.events();
+        let report = container::check_bytes(bytes[..len].to_vec()).unwrap();
+        assert_eq!((&report.problems[..], report.events), (&[][..], events));
+        assert_ne!(report.index, IndexState::Sound);
+    }
+    assert_eq!(events, owned.threads.iter().map(|t| t.len() as u64).sum::<u64>());
+}
+
+#[test]
+fn a_trace_that_ends_in_zeros_opens_too() {
+    // What a file system may leave after a loss of power.
+    let mut bytes = OwnedTrace { footer: None, ..small() }.to_bytes().unwrap();
+    bytes.resize(bytes.len() + 10_000, 0);
+    assert_eq!(content(bytes.clone()).unwrap().footer, None);
+    assert_eq!(content(bytes.clone()).unwrap().threads, small().threads);
+    bytes.push(1);
+    assert!(matches!(content(bytes), Err(Error::Corrupt(..))));
+}
+
+#[test]
+fn a_flipped_bit_is_an_error_or_changes_nothing() {
+    for owned in [small(), OwnedTrace { footer: None, ..small() }] {
+        let bytes = owned.to_bytes().unwrap();
+        let mut errors = 0;
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            match content(flipped.clone()) {
+                Ok(read) => assert_eq!(read, owned, "bit {bit}"),
+                Err(Error::Corrupt(at, _)) => {
+                    assert!(at.offset <= bit as u64 / 8, "bit {bit}: {at}");
+                    errors += 1;
+                    let problems = container::check_bytes(flipped).unwrap().problems;
+                    assert!(problems.iter().any(|p| p.at.offset == at.offset), "{problems:?}");
+                }
+                Err(Error::NotATrace) => assert!(bit < 64, "bit {bit}"),
+                Err(Error::Version { .. }) => assert!((64..96).contains(&bit), "bit {bit}"),
+                Err(error) => panic!("bit {bit}: {error}"),
+            }
+        }
+        assert!(errors > bytes.len() * 4, "{errors} errors");
+    }
+}
+
+#[test]
+fn files_that_are_no_traces_get_one_clear_line() {
+    let message = |bytes: &[u8]| Trace::from_bytes(bytes.to_vec()).unwrap_err().to_string();
+    assert_eq!(message(b""), "empty file: nothing was recorded, or it was lost");
+    assert_eq!(message(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0"), "not a refrain trace");
+    assert_eq!(message(b"x"), "not a refrain trace");
+    let mut future = small().to_bytes().unwrap();
+    future[8] = 7;
+    assert_eq!(message(&future), "made by a newer refrain (format 7, this one reads 1)");
+    future[8] = 0;
+    assert_eq!(message(&future), "made by an older refrain (format 0, this one reads 1)");
+    assert_eq!(
+        message(&future[..5]),
+        "cut off before its header was complete: nothing in it can be replayed"
+    );
+    let dir = Trace::open(std::path::Path::new("/")).unwrap_err().to_string();
+    assert!(dir.starts_with("cannot open /: "), "{dir}");
+    let none = Trace::open(std::path::Path::new("/no/such/file")).unwrap_err().to_string();
+    assert!(none.starts_with("cannot open /no/such/file: "), "{none}");
+}
+
+#[test]
+fn repair_keeps_what_is_sound() {
+    let mut owned = small();
+    // Events in several chunks, so that there is something behind the damage.
+    let filler = owned.threads[0][4].clone();
+    owned.threads[0].splice(4..4, std::iter::repeat_n(filler, 3 * MAX_EVENTS));
+    let dir = tempfile::tempdir().unwrap();
+    let (path, fixed) = (dir.path().join("a.refrain"), dir.path().join("b.refrain"));
+    let mut bytes = owned.to_bytes().unwrap();
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(container::check(&path).unwrap().is_sound());
+    let chunks: Vec<usize> = (0..bytes.len() - 4)
+        .filter(|&i| bytes[i..i + 5] == *b"\xc7rfc\x04" && bytes[i + 8] == 0)
+        .collect();
+    assert_eq!(chunks.len(), 4, "chunks of events of t0");
+    bytes[chunks[2] + 50] ^= 4;
+    std::fs::write(&path, &bytes).unwrap();
+    let report = container::check(&path).unwrap();
+    assert!(!report.is_sound());
+    assert_eq!(report.problems.len(), 3, "{:?}", report.problems);
+    let repaired = container::repair(&path, Some(&fixed)).unwrap();
+    assert_eq!(repaired.events, 2 * MAX_EVENTS as u64 + owned.threads[1].len() as u64);
+    assert!(repaired.truncated && repaired.lost_bytes > 0);
+    let trace = Trace::open(&fixed).unwrap();
+    assert!(trace.is_indexed());
+    assert_eq!(trace.events_of(ThreadId(0)), 2 * MAX_EVENTS as u64);
+    container::repair(&path, None).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&fixed).unwrap());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "no file is left behind");
+}
+
+#[test]
+fn repair_restores_a_lost_index_exactly() {
+    let bytes = small().to_bytes().unwrap();
+    for len in [bytes.len() - 1, bytes.len() - 17, bytes.len() - 30] {
+        let (report, repaired) = container::repair_bytes(bytes[..len].to_vec()).unwrap();
+        assert_eq!((report.truncated, &report.problems[..]), (false, &[][..]));
+        assert_eq!(repaired, bytes, "cut to {len} bytes");
+    }
+}
+
+#[test]
+fn payloads_and_blobs_longer_than_a_chunk_are_split() {
+    let long: Vec<u8> = (0..3 * MAX_PART as u32 + 5).map(|i| (i ^ i >> 9) as u8).collect();
+    let record = |n: usize| SyscallRecord {
+        writes: vec![Write { address: 7, bytes: long[..n].to_vec() }],
+        ..SyscallRecord::default()
+    };
+    let sizes = [10, long.len(), MAX_PART - 20, MAX_PART, 100, 2 * MAX_PART, 0];
+    let mut stream = Vec::new();
+    sizes.iter().for_each(|&n| payload::push(&mut stream, &record(n)));
+    let call = Event { code: EventKind::Syscall as u8, flags: HAS_PAYLOAD, ..Event::default() };
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    writer.blob(BlobId(3), &long).unwrap();
+    writer.blob(BlobId(1), &[]).unwrap();
+    writer.events(ThreadId(0), EventId(0), &[call; 7], &stream).unwrap();
+    let bytes = writer.abandon();
+    assert!(container::check_bytes(bytes.clone()).unwrap().problems.is_empty());
+    let trace = Trace::from_bytes(bytes).unwrap();
+    assert!(trace.blob(BlobId(3)).unwrap() == long);
+    assert_eq!(trace.blob_len(BlobId(3)).unwrap(), long.len() as u64);
+    assert_eq!(trace.blob(BlobId(1)).unwrap(), []);
+    assert_eq!(trace.blob(BlobId(0)).unwrap_err().to_string(), "the trace has no blob0");
+    for start in 0..sizes.len() {
+        let mut cursor = trace.cursor_at(ThreadId(0), EventId(start as u64));
+        for &n in &sizes[start..] {
+            cursor.next().unwrap().unwrap();
+            assert!(cursor.payload().unwrap() == Some(record(n)), "{n} bytes");
+        }
+        assert_eq!(cursor.next().unwrap(), None);
+    }
+}
+
+#[test]
+fn a_cursor_can_begin_anywhere() {
+    let event = |n: u64| Event { code: EventKind::Atomic as u8, value: n, ..Event::default() };
+    let count = 2 * MAX_EVENTS as u64 + 10;
+    let events: Vec<Event> = (0..count).map(event).collect();
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    writer.events(ThreadId(1), EventId(0), &events, &[]).unwrap();
+    let trace = Trace::from_bytes(writer.abandon()).unwrap();
+    assert_eq!((trace.threads(), trace.events_of(ThreadId(1))), (2, count));
+    for n in [0, 1, MAX_EVENTS as u64 - 1, MAX_EVENTS as u64, count - 1, count, u64::MAX] {
+        let mut cursor = trace.cursor_at(ThreadId(1), EventId(n));
+        assert_eq!(cursor.position(), EventId(n));
+        let expected = (n < count).then(|| event(n));
+        assert_eq!(cursor.peek().unwrap().copied(), expected);
+        assert_eq!(cursor.next().unwrap(), expected);
+    }
+    assert_eq!(trace.cursor(ThreadId(0)).next().unwrap(), None);
+}
+
+#[test]
+fn misuse_of_the_writer_is_an_error() {
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    let call = Event { code: EventKind::Syscall as u8, flags: HAS_PAYLOAD, ..Event::default() };
+    let unknown = Event { code: 200, ..Event::default() };
+    let mut refused = |thread, first, event: Event, payloads: &[u8]| {
+        let result = writer.events(ThreadId(thread), EventId(first), &[event], payloads);
+        assert!(matches!(result, Err(Error::Misuse(_))), "{result:?}");
+    };
+    refused(0, 1, Event::default(), &[]);
+    refused(u32::MAX, 0, Event::default(), &[]);
+    refused(0, 0, call, &[]);
+    refused(0, 0, unknown, &[]);
+    refused(1, 0, Event::default(), &[0; 4]);
+}
+
+#[test]
+fn a_full_disk_leaves_a_readable_trace() {
+    struct Disk(Vec<u8>, usize);
+    impl std::io::Write for &mut Disk {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let n = bytes.len().min(self.1 - self.0.len());
+            self.0.extend_from_slice(&bytes[..n]);
+            if n == 0 { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(n) }
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut disk = Disk(Vec::new(), 3000);
+    let mut writer = Writer::new(&mut disk, &Header::default()).unwrap();
+    let (mut first, mut failed) = (0, None);
+    while failed.is_none() {
+        let event = Event { code: 64, value: first, ..Event::default() };
+        failed = writer.events(ThreadId(0), EventId(first), &[event], &[]).err();
+        first += 1;
+    }
+    assert!(matches!(failed, Some(Error::Io { .. })), "{failed:?}");
+    assert!(matches!(writer.blob(BlobId(0), &[1]), Err(Error::Misuse(_))));
+    let trace = Trace::from_bytes(disk.0).unwrap();
+    assert!(trace.is_truncated());
+    assert_eq!(trace.events(), first - 1);
+}
+
+#[test]
+fn an_average_event_takes_less_than_eight_bytes() {
+    let mut tickets = vec![0u64; order::SLOTS];
+    let mut random = 1u64;
+    let mut next = move || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        random >> 33
+    };
+    let mut clocks = [1u64 << 40; 2];
+    let mut threads = [Vec::new(), Vec::new()];
+    for _ in 0..20_000 {
+        let t = next() as usize & 1;
+        let mutex = 0x5555_8040 + (next() & 7) * 40;
+        for (kind, pc) in [(EventKind::MutexLock, 0x40_1000), (EventKind::MutexUnlock, 0x40_1040)] {
+            let begin = clocks[t] + 100 + next() % 3000;
+            let end = begin + 20 + next() % 200;
+            let ticket = &mut tickets[order::slot(mutex)];
+            threads[t].push(Event {
+                code: kind as u8,
+                pc,
+                sp: 0x7fff_0000,
+                object: mutex,
+                ticket: *ticket,
+                begin,
+                end,
+                ..Event::default()
+            });
+            (clocks[t], *ticket) = (end, *ticket + 1);
+        }
+    }
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    for (t, events) in threads.iter().enumerate() {
+        writer.events(ThreadId(t as u32), EventId(0), events, &[]).unwrap();
+    }
+    let footer = Footer {
+        ending: Ending::Exited(0),
+        tsc_end: 0,
+        events: threads.iter().map(|t| t.len() as u64).collect(),
+        cpu_ns: 0,
+        output_bytes: 0,
+    };
+    let bytes = writer.finish(&footer).unwrap().len();
+    let per_event = bytes as f64 / 40_000.0;
+    assert!(per_event < 8.0, "{per_event} bytes per event");
+}

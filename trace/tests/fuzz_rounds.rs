@@ -1,0 +1,40 @@
+//! A few rounds of what the fuzz targets do, from the same seeds.
+
+mod common;
+
+use proptest::prelude::*;
+use refrain_trace::fuzzing;
+
+#[test]
+fn seeds() {
+    let bytes = common::small().to_bytes().unwrap();
+    fuzzing::trace_reader(&bytes);
+    fuzzing::trace_reader(common::SMALL.as_bytes());
+    fuzzing::text_parser(common::SMALL.as_bytes());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn reader(data in prop::collection::vec(any::<u8>(), 0..300)) {
+        fuzzing::trace_reader(&data);
+    }
+
+    #[test]
+    fn reader_of_damaged_traces(
+        at in any::<prop::sample::Index>(),
+        with in prop::collection::vec(any::<u8>(), 0..50),
+    ) {
+        let mut bytes = common::small().to_bytes().unwrap();
+        let at = at.index(bytes.len());
+        let end = bytes.len().min(at + with.len() / 2);
+        bytes.splice(at..end, with);
+        fuzzing::trace_reader(&bytes);
+    }
+
+    #[test]
+    fn text(data in "(t0 |start|mutex.lock|syscall|\n| |obj=|write=1:|args=|[0-9a-fx+.,]{1,4}){0,40}") {
+        fuzzing::text_parser(data.as_bytes());
+    }
+}

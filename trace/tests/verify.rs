@@ -1,0 +1,154 @@
+//! The verifier: each violation is found, and nothing else is.
+
+mod common;
+
+use common::trace;
+use proptest::prelude::*;
+use refrain_trace::{OwnedTrace, verify::verify};
+
+/// The violations of a trace, one a line.
+fn violations(text: &str) -> String {
+    let trace = text.parse::<OwnedTrace>().unwrap().to_trace().unwrap();
+    let lines: Vec<String> = verify(&trace).unwrap().iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+/// Runs `body` between the start and the exit of two threads.
+fn two_threads(body: &str) -> String {
+    violations(&format!("t0 start\nt1 start\n{body}\nt1 exit\nt0 exit\nend exited=0"))
+}
+
+#[track_caller]
+fn expect(body: &str, expected: &str) {
+    assert_eq!(two_threads(body), expected, "{body}");
+}
+
+#[test]
+fn contention_conditions_and_recursion_are_fine() {
+    expect(
+        "t0 mutex.lock obj=0x1000
+         t0 mutex.lock obj=0x1000
+         t0 mutex.unlock obj=0x1000
+         t0 mutex.unlock obj=0x1000
+         t1 mutex.lock obj=0x1000
+         t1 cond.wait obj=0x1000 value=0x2000
+         t0 mutex.lock obj=0x1000
+         t1 mutex.trylock obj=0x1000 result=16
+         t0 cond.signal obj=0x2000
+         t0 mutex.unlock obj=0x1000
+         t1 cond.wake obj=0x1000 value=0x2000
+         t1 mutex.unlock obj=0x1000
+         t0 rwlock.rdlock obj=0x3000
+         t1 rwlock.rdlock obj=0x3000
+         t1 rwlock.unlock obj=0x3000
+         t0 rwlock.unlock obj=0x3000
+         t0 syscall nr=1 payload
+         t1 syscall nr=2 payload
+         t1 syscall nr=9 memory
+         t1 load obj=0x2000",
+        "",
+    );
+}
+
+#[test]
+fn tickets_are_a_sequence() {
+    expect(
+        "t0 atomic obj=0x1000 ticket=2",
+        "t0 e1: has ticket 2 of slot 30294, but nobody has ticket 0",
+    );
+    expect(
+        "t0 atomic obj=0x1000 ticket=0\nt1 atomic obj=0x1000 ticket=0",
+        "t0 e1: has ticket 0 of slot 30294 again; 1 comes next",
+    );
+    expect("t0 atomic obj=0x1000 ticket=9 noticket", "");
+    expect(
+        "t0 load obj=0x1000 ticket=1",
+        "t0 e1: waits for 1 tickets of slot 30294, of which there are 0",
+    );
+    // The missing ticket of t1 is the cause; that t0 waits for t1's second event is not reported.
+    expect(
+        "t1 atomic obj=0x2000 ticket=1 at=10
+         t0 atomic obj=0x1000 ticket=1 at=5..30
+         t1 atomic obj=0x1000 ticket=0 at=20",
+        "t1 e1: has ticket 1 of slot 60588, but nobody has ticket 0",
+    );
+}
+
+#[test]
+fn a_cut_off_end_may_lack_tickets() {
+    let cut = "t0 start\nt1 start\nt0 atomic obj=0x1000 ticket=2\nt1 mutex.lock obj=0x2000";
+    assert_eq!(violations(cut), "");
+    let wrong = "t0 start\nt0 atomic obj=0x1000 ticket=0\nt0 atomic obj=0x1000 ticket=0";
+    assert_eq!(violations(wrong), "t0 e2: has ticket 0 of slot 30294 again; 1 comes next");
+}
+
+#[test]
+fn time_does_not_run_backwards() {
+    expect("t0 atomic at=9..8\nt0 exit at=10", "t0 e1: ends before it begins\nt0 e3: happens after the thread's exit");
+    expect("t0 atomic at=9\nt0 atomic at=8", "t0 e2: begins before the thread's previous event ended");
+}
+
+#[test]
+fn threads_have_a_life() {
+    assert_eq!(
+        violations("t0 atomic\nt0 start\nend exited=0"),
+        "t0 e0: the thread does not begin with its start\n\
+         t0 e1: the thread starts again\n\
+         t0 e2: the thread's exit is missing"
+    );
+    // The process was ended from within: threads stop where they are.
+    let ended = "t0 start\nt1 start\nt0 syscall nr=231 payload unfinished\nend exited=0";
+    assert_eq!(violations(ended), "");
+    expect("t0 syscall clone=t7", "t0 e1: concerns t7, which is not in the trace");
+    expect(
+        "t0 syscall clone=t1\nt0 syscall clone=t1",
+        "t0 e2: creates t1, which exists already",
+    );
+    expect("t0 join obj=t9", "t0 e1: concerns t9, which is not in the trace");
+    expect("t0 join obj=t1", "t0 e1: joins t1, which has not exited");
+}
+
+#[test]
+fn locks_are_released_by_who_holds_them() {
+    expect(
+        "t0 mutex.lock obj=0x1000\nt1 mutex.unlock obj=0x1000\nt0 mutex.unlock obj=0x1000",
+        "t1 e1: releases 0x1000, which the thread does not hold",
+    );
+    expect(
+        "t0 mutex.lock obj=0x1000\nt1 mutex.lock obj=0x1000",
+        "t1 e1: acquires 0x1000, which t0 holds",
+    );
+    expect("t0 mutex.unlock obj=0x1000 result=1", "");
+    expect(
+        "t0 rwlock.unlock obj=0x1000",
+        "t0 e1: releases 0x1000, which the thread does not hold",
+    );
+}
+
+#[test]
+fn waits_come_in_pairs() {
+    expect(
+        "t0 mutex.lock obj=0x1000
+         t0 cond.wait obj=0x1000 value=0x2000
+         t0 cond.wake obj=0x1000 value=0x3000
+         t0 cond.wait obj=0x1000 value=0x2000",
+        "t0 e3: ends a wait on a condition variable that did not begin\n\
+         t0 e6: the thread's wait on a condition variable has not ended",
+    );
+}
+
+#[test]
+fn calls_have_payloads() {
+    expect("t0 syscall nr=1", "t0 e1: a system call with a ticket, but without a payload");
+    expect("t0 syscall nr=1 noticket", "");
+    expect("t0 atomic payload", "t0 e1: has a payload, but is no system call");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_trace_is_verified_to_its_end(trace in trace()) {
+        verify(&trace.to_trace().unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,122 @@
+//! Exactness: a recorded program behaves as it does natively, and every replay of a recording is
+//! equal to it.
+
+use crate::process::{self, CommandLine, Run, same};
+use crate::workload::{self, Workload};
+use crate::{root, table};
+use anyhow::{Context, bail};
+use std::path::Path;
+
+/// What to check.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Replays of each recording on each engine
+    #[arg(long, default_value_t = 20)]
+    pub(crate) replays: u32,
+    /// Engines
+    #[arg(long, value_delimiter = ',', default_value = "cranelift,copy")]
+    pub(crate) engines: Vec<String>,
+    /// Bytes of text for the compressors and sorters
+    #[arg(long, default_value_t = 8 << 20)]
+    pub(crate) bytes: u64,
+    /// Corpus programs with their larger arguments
+    #[arg(long)]
+    pub(crate) large: bool,
+    /// Only workloads whose names contain one of these
+    pub(crate) names: Vec<String>,
+}
+
+/// Checks every workload and prints a table. Fails if any replay differs, races on purpose apart.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let refrain = root::release_refrain()?;
+    let cache = root::cache()?;
+    let mut workloads = workload::corpus(&cache, !options.large)?;
+    let (tools, missing) = workload::tools(&cache, options.bytes)?;
+    workloads.extend(tools);
+    let wanted = |workload: &&Workload| {
+        options.names.is_empty() || options.names.iter().any(|name| workload.name.contains(name))
+    };
+    let mut rows = Vec::new();
+    let mut failed = 0;
+    for workload in workloads.iter().filter(wanted) {
+        eprint!("{} ... ", workload.name);
+        let verdict = check(workload, &refrain, options);
+        let (text, bad) = match verdict {
+            Ok(text) => (text, false),
+            Err(error) if workload.racy => (format!("races, as it should: {error:#}"), false),
+            Err(error) => (format!("FAILED: {error:#}"), true),
+        };
+        failed += usize::from(bad);
+        eprintln!("{text}");
+        rows.push(vec![workload.name.clone(), text]);
+    }
+    println!("{}", table::render(&["program", "result"], &rows));
+    for name in &missing {
+        println!("not installed, so not checked: {name}");
+    }
+    if failed > 0 {
+        bail!("{failed} of {} programs failed", rows.len());
+    }
+    Ok(())
+}
+
+/// Records a workload and replays it so many times on each engine.
+pub(crate) fn check(
+    workload: &Workload,
+    refrain: &Path,
+    options: &Options,
+) -> anyhow::Result<String> {
+    let scratch = tempfile::tempdir()?;
+    let native = process::run(&workload.line, scratch.path())?;
+    let trace = scratch.path().join("exact.refrain");
+    let record = workload.line.under([
+        refrain.as_os_str(),
+        "record".as_ref(),
+        "--quiet".as_ref(),
+        "--force".as_ref(),
+        "-o".as_ref(),
+        trace.as_os_str(),
+        "--".as_ref(),
+    ]);
+    let result = process::run(&record, scratch.path())
+        .and_then(|recorded| same(&native, &recorded, "recording"))
+        .and_then(|()| replay_all(refrain, &trace, scratch.path(), options));
+    if result.is_err() && trace.exists() {
+        // Keep what shows the failure.
+        let kept =
+            root::cache()?.join(format!("failed-{}.refrain", workload.name.replace(' ', "_")));
+        std::fs::copy(&trace, &kept)?;
+        return result.with_context(|| format!("see {}", kept.display()));
+    }
+    result
+}
+
+fn replay_all(
+    refrain: &Path,
+    trace: &Path,
+    scratch: &Path,
+    options: &Options,
+) -> anyhow::Result<String> {
+    let mut last = String::new();
+    for engine in &options.engines {
+        for _ in 0..options.replays {
+            let line = CommandLine::new([
+                refrain.as_os_str(),
+                "replay".as_ref(),
+                "--engine".as_ref(),
+                engine.as_ref(),
+                trace.as_os_str(),
+            ]);
+            last = last_line(&process::run(&line, scratch)?, engine)?;
+        }
+    }
+    Ok(format!("{} on each of {}: {last}", options.replays, options.engines.join(", ")))
+}
+
+fn last_line(run: &Run, engine: &str) -> anyhow::Result<String> {
+    let output = String::from_utf8_lossy(&run.output);
+    if run.status != 0 {
+        bail!("replay on {engine}: {} {}", run.errors.trim(), output.trim());
+    }
+    Ok(output.lines().last().unwrap_or_default().to_owned())
+}

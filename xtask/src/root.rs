@@ -1,0 +1,50 @@
+//! Where things are.
+
+use anyhow::{Context, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The root of the checkout.
+pub(crate) fn directory() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask lies in the root of the workspace").to_owned()
+}
+
+/// A `cargo` command in the root.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(arguments).current_dir(directory());
+    command
+}
+
+/// Runs a command to its end, and fails if it does.
+pub(crate) fn must(command: &mut Command) -> anyhow::Result<()> {
+    let shown = format!("{command:?}");
+    eprintln!("$ {shown}");
+    let status = command.status().with_context(|| format!("cannot run {shown}"))?;
+    if !status.success() {
+        bail!("{shown} failed: {status}");
+    }
+    Ok(())
+}
+
+/// Builds `refrain` with optimization and returns the executable.
+pub(crate) fn release_refrain() -> anyhow::Result<PathBuf> {
+    must(&mut cargo(&["build", "--release", "--package", "refrain"]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.map_or_else(|| directory().join("target"), |t| directory().join(t));
+    let executable = target.join("release/refrain");
+    if !executable.is_file() {
+        bail!("{} is not there after the build", executable.display());
+    }
+    Ok(executable)
+}
+
+/// A directory for compiled workloads and generated data that is kept between runs.
+pub(crate) fn cache() -> anyhow::Result<PathBuf> {
+    let directory = directory().join("target/xtask");
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("cannot create {}", directory.display()))?;
+    Ok(directory)
+}

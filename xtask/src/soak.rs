@@ -1,0 +1,57 @@
+//! Soaking: random corpus programs, recorded and replayed until the time is up. Schedules differ
+//! from run to run, so a long soak meets orders that the tests never do.
+
+use crate::text_data::Random;
+use crate::{exact, root, workload};
+use anyhow::bail;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long, and from which seed.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Seconds
+    seconds: u64,
+    /// Seed of the choice of programs; the time by default
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only workloads whose names contain one of these
+    names: Vec<String>,
+}
+
+/// Runs until the time is up. Fails if anything did, and says with which trace.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let refrain = root::release_refrain()?;
+    let mut workloads = workload::corpus(&root::cache()?, true)?;
+    workloads
+        .retain(|w| options.names.is_empty() || options.names.iter().any(|n| w.name.contains(n)));
+    workloads.retain(|workload| !workload.racy);
+    if workloads.is_empty() {
+        bail!("no workload has such a name");
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seed = options.seed.unwrap_or(now.as_nanos() as u64);
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let checks = exact::Options {
+        replays: 2,
+        engines: vec!["cranelift".into(), "copy".into()],
+        bytes: 0,
+        large: false,
+        names: Vec::new(),
+    };
+    let end = Instant::now() + Duration::from_secs(options.seconds);
+    let (mut rounds, mut failures) = (0u64, 0u64);
+    while Instant::now() < end {
+        let workload = &workloads[random.below(workloads.len())];
+        rounds += 1;
+        if let Err(error) = exact::check(workload, &refrain, &checks) {
+            failures += 1;
+            println!("round {rounds}, {}: {error:#}", workload.name);
+        }
+    }
+    println!("{rounds} rounds, {failures} failures");
+    if failures > 0 {
+        bail!("{failures} of {rounds} rounds failed");
+    }
+    Ok(())
+}
