@@ -191,9 +191,6 @@ pub(crate) struct Locks {
     /// Trace to analyse
     #[arg(value_name = "FILE")]
     pub(crate) trace: PathBuf,
-    /// What executes the recorded code
-    #[arg(long, value_enum, default_value_t = EngineKind::Cranelift)]
-    pub(crate) engine: EngineKind,
     #[command(flatten)]
     pub(crate) ranking: Ranking,
 }
@@ -203,9 +200,6 @@ pub(crate) struct Run {
     /// Keep the trace here
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// What executes the recorded code when it is analysed
-    #[arg(long, value_enum, default_value_t = EngineKind::Cranelift)]
-    pub(crate) engine: EngineKind,
     #[command(flatten)]
     pub(crate) ranking: Ranking,
     #[command(flatten)]
@@ -231,9 +225,6 @@ pub(crate) struct Demo {
     /// Keep the trace here
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// What executes the recorded code
-    #[arg(long, value_enum, default_value_t = EngineKind::Cranelift)]
-    pub(crate) engine: EngineKind,
     #[command(flatten)]
     pub(crate) ranking: Ranking,
 }
@@ -256,9 +247,6 @@ pub(crate) struct Man {
 pub(crate) struct AfterRecording {
     /// The trace
     pub(crate) trace: PathBuf,
-    /// What executes the recorded code
-    #[arg(long, value_enum)]
-    pub(crate) engine: EngineKind,
     #[command(flatten)]
     pub(crate) ranking: Ranking,
     /// Replay before ranking, and say what was checked

@@ -6,7 +6,6 @@
 //! The child's answers are as untrusted as the trace: lengths are bounded, and a child that dies
 //! or talks nonsense is an error of one line.
 
-use crate::args::EngineKind;
 use crate::machine::{self, Listener, ReplayOptions};
 use crate::report::{locks, replay};
 use anyhow::{Context, anyhow, bail};
@@ -34,10 +33,7 @@ pub(crate) enum Request {
     /// Replay and compare.
     Replay(ReplayOptions),
     /// Replay with observers, and rank the locks.
-    Analyse {
-        /// What executes the code.
-        engine: EngineKind,
-    },
+    Analyse,
 }
 
 /// What the child says.
@@ -65,10 +61,9 @@ pub(crate) fn replay(
 /// Analyses the locks of a trace in a child process.
 pub(crate) fn analyse(
     trace: File,
-    engine: EngineKind,
     listener: &mut dyn ParentListener,
 ) -> anyhow::Result<locks::Analysis> {
-    match converse(trace, &Request::Analyse { engine }, listener)? {
+    match converse(trace, &Request::Analyse, listener)? {
         Message::Analysed(analysis) => Ok(analysis),
         _ => bail!("the replay process gave another answer than it was asked for"),
     }
@@ -159,16 +154,27 @@ pub(crate) fn run(request: &str) -> anyhow::Result<()> {
     let trace = Trace::open(Path::new("/proc/self/fd/0"));
     let pipe = File::from(rustix::io::dup(std::io::stdout())?);
     let pipe = Arc::new(Pipe { file: Mutex::new(pipe) });
+    report_panics(pipe.clone());
     crate::sandbox::enter()?;
     let answer = trace.map_err(anyhow::Error::from).and_then(|trace| match request {
         Request::Replay(options) => {
             machine::replay(&trace, &options, pipe.clone()).map(Message::Replayed)
         }
-        Request::Analyse { engine } => {
-            machine::analyse(&trace, engine, pipe.clone()).map(Message::Analysed)
-        }
+        Request::Analyse => machine::analyse(&trace, pipe.clone()).map(Message::Analysed),
     });
     pipe.send(&answer.unwrap_or_else(|error| Message::Failed(format!("{error:#}"))))
+}
+
+/// Makes a panic, on whatever thread, the answer: one line that can be reported, and no child that
+/// waits for a thread which is gone.
+fn report_panics(pipe: Arc<Pipe>) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let what = panic.payload_as_str().unwrap_or("no message");
+        let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+        let bug = format!("this is a bug in refrain, please report it: {what}{place}");
+        let _ = pipe.send(&Message::Failed(bug));
+        std::process::exit(1);
+    }));
 }
 
 /// The child's end of the pipe, shared by its threads.

@@ -7,18 +7,47 @@ use crate::failure::Failure;
 use crate::program::Program;
 use crate::report::{locks, replay};
 use anyhow::bail;
-use refrain_trace::{Ending, Trace};
+use refrain_jit::{CraneliftEngine, Program as Code};
+use refrain_trace::{Ending, EventKind, ThreadId, Trace};
 use refrain_vm::{Engine, EngineConfig, Error};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Makes an engine.
-fn engine(kind: EngineKind, config: EngineConfig) -> anyhow::Result<Arc<dyn Engine>> {
-    let _ = config;
-    bail!("the {} engine is not built yet", kind.name())
+/// Makes the engine that replays a trace.
+fn replaying_engine(
+    kind: EngineKind,
+    config: EngineConfig,
+    trace: &Trace,
+) -> anyhow::Result<Arc<dyn Engine>> {
+    Ok(match kind {
+        EngineKind::Copy => refrain_jit::copy(config)?,
+        EngineKind::Cranelift => {
+            let blocks = trace.blocks()?;
+            let hooks: Vec<u64> =
+                trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc).collect();
+            let ordered_loads = ordered_loads(trace)?;
+            let program = Code { blocks: &blocks, hooks: &hooks, ordered_loads: &ordered_loads };
+            Arc::new(CraneliftEngine::new(&config, program)?)
+        }
+    })
+}
+
+/// Addresses of the plain loads that were recorded in order.
+fn ordered_loads(trace: &Trace) -> anyhow::Result<Vec<u64>> {
+    let mut loads = BTreeSet::new();
+    for thread in (0..trace.threads()).map(ThreadId) {
+        let mut cursor = trace.cursor(thread);
+        while let Some(event) = cursor.next()? {
+            if event.kind() == EventKind::SyncLoad {
+                loads.insert(event.pc);
+            }
+        }
+    }
+    Ok(loads.into_iter().collect())
 }
 
 /// What to record, and where to.
@@ -51,7 +80,7 @@ pub(crate) struct RecordSummary {
 /// descriptor: the caller prints what it has to say and ends the process.
 pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
     let config = EngineConfig { order_atomics: true, keep_blocks: true, ..EngineConfig::default() };
-    let engine = engine(EngineKind::Copy, config).map_err(Failure::recording)?;
+    let engine = refrain_jit::copy(config).map_err(Failure::recording)?;
     let options = refrain_vm::RecordOptions {
         command: refrain_vm::Command {
             program: options.program.path,
@@ -110,7 +139,7 @@ pub(crate) fn replay(
         accesses: options.observe,
         ..EngineConfig::default()
     };
-    let engine = engine(options.engine, config)?;
+    let engine = replaying_engine(options.engine, config, trace)?;
     let echo = options.echo.then(|| {
         let listener = listener.clone();
         Arc::new(move |fd: i32, bytes: &[u8]| listener.output(fd, bytes)) as refrain_vm::Output
@@ -127,14 +156,14 @@ pub(crate) fn replay(
     Ok(replay::Report::new(outcome, options.engine.name(), prepared))
 }
 
-/// Replays a trace with the observers that the ranking needs, and ranks its locks.
+/// Replays a trace with the observers that the ranking needs, and ranks its locks. Observers are
+/// compiled into the code, which is what Cranelift is for.
 pub(crate) fn analyse(
     trace: &Trace,
-    kind: EngineKind,
     listener: Arc<dyn Listener>,
 ) -> anyhow::Result<locks::Analysis> {
     let config = EngineConfig { order_atomics: true, accesses: true, ..EngineConfig::default() };
-    let engine = engine(kind, config)?;
+    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
     let _ = (watched(trace.events(), listener), engine);
     bail!("the ranking is not built yet")
 }

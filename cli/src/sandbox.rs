@@ -7,7 +7,10 @@
 use anyhow::Context;
 use landlock::{ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr};
 use rustix::process::Signal;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
 use std::collections::BTreeMap;
 
 /// Gives the rights up, for this thread and those that it will start. There must be no others.
@@ -30,8 +33,13 @@ fn restrict_files() -> anyhow::Result<()> {
 }
 
 fn restrict_system_calls() -> anyhow::Result<()> {
-    let allowed: BTreeMap<i64, Vec<seccompiler::SeccompRule>> =
+    let mut allowed: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().map(|&(number, _)| (number, Vec::new())).collect();
+    let own = u64::from(std::process::id());
+    for &(number, _) in ALLOWED_ON_ITSELF {
+        let on_itself = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, own)?;
+        allowed.insert(number, vec![SeccompRule::new(vec![on_itself])?]);
+    }
     const EPERM: u32 = 1;
     let filter = SeccompFilter::new(
         allowed,
@@ -43,6 +51,11 @@ fn restrict_system_calls() -> anyhow::Result<()> {
     seccompiler::apply_filter(&program)?;
     Ok(())
 }
+
+/// What replay needs, if the first argument is the child's own process id: copying guest memory
+/// that may not be there, and signals between its threads.
+const ALLOWED_ON_ITSELF: &[(i64, &str)] =
+    &[(234, "tgkill"), (310, "process_vm_readv"), (311, "process_vm_writev")];
 
 /// What replay needs: memory, threads, time, signals to itself, and the descriptors it has.
 const ALLOWED: &[(i64, &str)] = &[
@@ -63,6 +76,7 @@ const ALLOWED: &[(i64, &str)] = &[
     (20, "writev"),
     (24, "sched_yield"),
     (25, "mremap"),
+    (27, "mincore"),
     (28, "madvise"),
     (32, "dup"),
     (35, "nanosleep"),
@@ -82,7 +96,6 @@ const ALLOWED: &[(i64, &str)] = &[
     (228, "clock_gettime"),
     (230, "clock_nanosleep"),
     (231, "exit_group"),
-    (234, "tgkill"),
     (262, "newfstatat"),
     (273, "set_robust_list"),
     (302, "prlimit64"),

@@ -3,7 +3,7 @@
 //! `cargo run --release -p refrain-jit --example copy_bench`
 
 use iced_x86::code_asm::*;
-use refrain_vm::{Context, Cpu, EngineConfig, Exit, Mode, reg};
+use refrain_vm::{Context, EngineConfig, Exit, Mode, reg};
 use std::time::{Duration, Instant};
 
 const CODE: u64 = 0x2000_0000;
@@ -160,8 +160,7 @@ fn quicksort(a: &mut CodeAssembler) -> Assembled {
     const COUNT: i32 = 60_000;
     let (mut fill, mut sort, mut done) = (a.create_label(), a.create_label(), a.create_label());
     let (mut up, mut down, mut crossed) = (a.create_label(), a.create_label(), a.create_label());
-    let (mut compare, mut enter) = (a.create_label(), a.create_label());
-    let mut outer = a.create_label();
+    let (mut compare, mut outer) = (a.create_label(), a.create_label());
     a.push(rbx)?;
     a.push(rbp)?;
     a.push(r12)?;
@@ -201,15 +200,14 @@ fn quicksort(a: &mut CodeAssembler) -> Assembled {
     a.lea(rax, qword_ptr(rdi + rsi))?;
     a.shr(rax, 3)?;
     a.mov(r12d, dword_ptr(rax * 4))?;
-    a.jmp(enter)?;
+    a.jmp(up)?;
     a.set_label(&mut outer)?;
     a.mov(eax, dword_ptr(rbx))?;
     a.xchg(eax, edx)?;
     a.mov(eax, dword_ptr(rbp))?;
     a.mov(dword_ptr(rbx), eax)?;
     a.mov(dword_ptr(rbp), edx)?;
-    a.set_label(&mut enter)?;
-    a.set_label(&mut up).ok();
+    a.set_label(&mut up)?;
     a.add(rbx, 4)?;
     a.mov(edi, dword_ptr(rbx))?;
     a.mov(esi, r12d)?;

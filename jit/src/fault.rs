@@ -33,6 +33,9 @@ pub(crate) struct ThreadArea {
     pub(crate) fault_address: u64,
     /// The signal.
     pub(crate) fault_signal: i32,
+    /// Nonzero while guest code runs. Then a jump of translated code to address 0, which is
+    /// never mapped, is noted like a fault in translated code.
+    pub(crate) in_guest: u32,
 }
 
 /// The exceptions that guest instructions raise.
@@ -104,7 +107,8 @@ unsafe extern "C" fn handle(
         return;
     }
     if let Some(area) = current_area()
-        && (area.code_start..area.code_end).contains(&(*rip as u64))
+        && ((area.code_start..area.code_end).contains(&(*rip as u64))
+            || *rip == 0 && area.in_guest != 0)
     {
         area.fault_signal = signal;
         area.fault_rip = *rip as u64;

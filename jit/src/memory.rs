@@ -47,7 +47,7 @@ pub(crate) fn reserve_low(len: u64) -> Result<LowMemory, EngineError> {
     Err(EngineError::CodeMemory(len, CODE_CACHE.start, last))
 }
 
-/// A private range below 2 GiB, given back when dropped.
+/// A private range at a low address, given back when dropped.
 pub(crate) struct LowMemory {
     start: u64,
     len: u64,
@@ -87,6 +87,37 @@ impl Drop for LowMemory {
         // owns it has no thread left that could execute or read it.
         unsafe { libc::munmap(self.start as *mut libc::c_void, self.len as usize) };
     }
+}
+
+/// Reserves zeroed pages at `range`, of which only those cost memory that are used; `None` if
+/// something is there already or the system does not overcommit.
+pub(crate) fn reserve_sparse(range: Range<u64>) -> Option<LowMemory> {
+    let len = range.end - range.start;
+    // SAFETY: MAP_FIXED_NOREPLACE never touches an existing mapping; the advice concerns the
+    // mapping that was just made.
+    unsafe {
+        let at = libc::mmap(
+            range.start as *mut libc::c_void,
+            len as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_NORESERVE
+                | libc::MAP_FIXED_NOREPLACE,
+            -1,
+            0,
+        );
+        if at == libc::MAP_FAILED {
+            return None;
+        }
+        if at as u64 != range.start {
+            libc::munmap(at, len as usize);
+            return None;
+        }
+        libc::madvise(at, len as usize, libc::MADV_NOHUGEPAGE);
+        libc::madvise(at, len as usize, libc::MADV_DONTDUMP);
+    }
+    Some(LowMemory { start: range.start, len })
 }
 
 /// Code memory: executable at `range`, written through an alias.

@@ -91,7 +91,8 @@ impl Builder {
     /// matched to the successful clones in the order of their tickets.
     pub fn created(&mut self, parent: ThreadId, child: ThreadId) {
         let events = self.strands.get(parent.index()).map_or(0, |strand| strand.operations.len());
-        let (Some(last), Some(strand)) = (events.checked_sub(1), self.strands.get_mut(child.index()))
+        let (Some(last), Some(strand)) =
+            (events.checked_sub(1), self.strands.get_mut(child.index()))
         else {
             return;
         };

@@ -26,7 +26,8 @@ impl Costs {
     /// Costs in nanoseconds of a common x86-64 machine, for `ticks_per_second`. They stand in
     /// until the machine has been calibrated.
     pub fn typical(ticks_per_second: u64) -> Costs {
-        let ticks = |ns: u64| (u128::from(ns) * u128::from(ticks_per_second) / 1_000_000_000) as u64;
+        let ticks =
+            |ns: u64| (u128::from(ns) * u128::from(ticks_per_second) / 1_000_000_000) as u64;
         Costs {
             acquire: ticks(10),
             release: ticks(8),

@@ -28,8 +28,7 @@ impl Pct {
     /// `depth - 1` changes of priority are spread evenly at random over `steps` operations.
     pub fn new(seed: u64, depth: u32, steps: u64) -> Pct {
         let mut random = SplitMix::new(seed);
-        let mut changes: Vec<u64> =
-            (1..depth).map(|_| random.below(steps.max(1))).collect();
+        let mut changes: Vec<u64> = (1..depth).map(|_| random.below(steps.max(1))).collect();
         changes.sort_unstable();
         Pct { random, priorities: Vec::new(), changes, step: 0 }
     }

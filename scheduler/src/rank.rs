@@ -61,8 +61,8 @@ pub(crate) fn rank(
     objects: &mut [Object],
     queries: Vec<Query>,
 ) -> Result<(), Error> {
-    let slots: Vec<u32> = objects.iter().map(|o| order::slot(o.address) as u32).collect();
-    let bases = Bases::new(strands, &slots)?;
+    let (slots, used) = number_slots(objects);
+    let bases = Bases::new(strands, &slots, used)?;
     let cells = bases.lay_out(strands, &slots, objects)?;
     let mut queries: Vec<(u32, Query)> =
         queries.into_iter().map(|query| (slots[query.object as usize], query)).collect();
@@ -74,7 +74,7 @@ pub(crate) fn rank(
         strands,
         objects,
     };
-    for slot in 0..order::SLOTS as u32 {
+    for slot in 0..used as u32 {
         for (offset, &cell) in cells[bases.range(slot)].iter().enumerate() {
             if cell == EMPTY {
                 continue;
@@ -162,6 +162,18 @@ impl Walk {
 
 const EMPTY: u64 = u64::MAX;
 
+/// The slot of each object, numbered densely, and how many there are.
+fn number_slots(objects: &[Object]) -> (Vec<u32>, usize) {
+    let mut used: Vec<usize> = objects.iter().map(|o| order::slot(o.address)).collect();
+    used.sort_unstable();
+    used.dedup();
+    let mut dense = vec![0; order::SLOTS];
+    for (number, &slot) in used.iter().enumerate() {
+        dense[slot] = number as u32;
+    }
+    (objects.iter().map(|o| dense[order::slot(o.address)]).collect(), used.len())
+}
+
 /// Where each slot's tickets lie among the cells.
 struct Bases {
     /// Per slot: first ticket, first cell.
@@ -169,8 +181,8 @@ struct Bases {
 }
 
 impl Bases {
-    fn new(strands: &[Strand], slots: &[u32]) -> Result<Bases, Error> {
-        let mut spans = vec![(u64::MAX, 0); order::SLOTS];
+    fn new(strands: &[Strand], slots: &[u32], used: usize) -> Result<Bases, Error> {
+        let mut spans = vec![(u64::MAX, 0); used];
         let mut events = 0u64;
         for operation in strands.iter().flat_map(|strand| ticketed(&strand.operations)) {
             let (first, end) = &mut spans[slots[operation.1.object as usize] as usize];
@@ -182,7 +194,7 @@ impl Bases {
         if span > events.saturating_mul(8).saturating_add(1 << 24) {
             return Err(Error::SparseTickets { events, span });
         }
-        let mut bases = Vec::with_capacity(order::SLOTS + 1);
+        let mut bases = Vec::with_capacity(used + 1);
         let mut cells = 0;
         for (first, end) in spans {
             bases.push((first, cells as usize));
@@ -199,7 +211,7 @@ impl Bases {
         slots: &[u32],
         objects: &[Object],
     ) -> Result<Vec<u64>, Error> {
-        let mut cells = vec![EMPTY; self.slots[order::SLOTS].1];
+        let mut cells = vec![EMPTY; self.slots.last().map_or(0, |(_, end)| *end)];
         for (thread, strand) in strands.iter().enumerate() {
             for (position, operation) in ticketed(&strand.operations) {
                 let (first, base) = self.slots[slots[operation.object as usize] as usize];

@@ -4,7 +4,9 @@ mod common;
 
 use common::{Recording, Times, replay};
 use proptest::prelude::*;
-use refrain_scheduler::{Config, Constraints, Costs, Elsc, Orig, Outcome, Pct, Random, Run, Scheduler};
+use refrain_scheduler::{
+    Config, Constraints, Costs, Elsc, Orig, Outcome, Pct, Random, Run, Scheduler, Skeleton,
+};
 use refrain_trace::EventKind;
 use std::collections::BTreeMap;
 
@@ -34,7 +36,7 @@ fn step() -> impl Strategy<Value = (u64, Step)> {
 
 fn program() -> impl Strategy<Value = (Vec<Vec<(u64, Step)>>, Vec<u8>)> {
     let threads = proptest::collection::vec(proptest::collection::vec(step(), 0..8), 1..5);
-    (threads, proptest::collection::vec(any::<u8>(), 64))
+    (threads, proptest::collection::vec(any::<u8>(), 16))
 }
 
 const RW: u64 = 0x100;
@@ -47,8 +49,10 @@ fn record(threads: &[Vec<(u64, Step)>], choices: &[u8]) -> Recording {
     let mut next = vec![0; threads.len()];
     let mut level = 2i64;
     for turn in 0.. {
-        let ready: Vec<usize> = (0..threads.len()).filter(|&t| next[t] < threads[t].len()).collect();
-        let Some(&t) = ready.get(choices[turn % choices.len()] as usize % ready.len().max(1)) else {
+        let ready: Vec<usize> =
+            (0..threads.len()).filter(|&t| next[t] < threads[t].len()).collect();
+        let Some(&t) = ready.get(choices[turn % choices.len()] as usize % ready.len().max(1))
+        else {
             break;
         };
         let (work, step) = &threads[t][next[t]];
@@ -86,14 +90,24 @@ fn record(threads: &[Vec<(u64, Step)>], choices: &[u8]) -> Recording {
     r
 }
 
-fn simulate<S: Scheduler>(r: &Recording, config: &Config, scheduler: S) -> (Outcome, Times) {
-    replay(&r.skeleton(), &Constraints::none(), config, scheduler)
+fn elsc(r: &Recording, config: &Config) -> Result<(Run, Times), TestCaseError> {
+    let run = check(r, &r.skeleton(), config, Elsc)?;
+    run.ok_or_else(|| TestCaseError::fail("ELSC cannot deadlock"))
 }
 
-fn check<S: Scheduler>(r: &Recording, config: &Config, scheduler: S) -> Result<(Run, Times), TestCaseError> {
-    let (outcome, times) = simulate(r, config, scheduler);
+/// `None` for a deadlock, which another order than the recorded one may well cause if a thread
+/// takes the semaphore that another one waits to give back.
+fn check<S: Scheduler>(
+    r: &Recording,
+    skeleton: &Skeleton,
+    config: &Config,
+    scheduler: S,
+) -> Result<Option<(Run, Times)>, TestCaseError> {
+    let (outcome, times) = replay(skeleton, &Constraints::none(), config, scheduler);
     let Outcome::Completed(run) = outcome else {
-        return Err(TestCaseError::fail(format!("{outcome:?}")));
+        let waits = r.threads.iter().flatten().any(|event| event.kind() == EventKind::SemWait);
+        prop_assert!(waits, "{:?}", outcome);
+        return Ok(None);
     };
     let events: usize = r.threads.iter().map(Vec::len).sum();
     prop_assert_eq!(times.len(), events, "no lost or doubled event");
@@ -112,7 +126,7 @@ fn check<S: Scheduler>(r: &Recording, config: &Config, scheduler: S) -> Result<(
         prop_assert_eq!(parts, account.finished - account.started, "{:?}", account);
     }
     excludes(r, &times)?;
-    Ok((run, times))
+    Ok(Some((run, times)))
 }
 
 /// Exclusive possessions of a lock do not overlap with any other.
@@ -181,26 +195,28 @@ proptest! {
     #[test]
     fn every_scheduler_is_sound((threads, choices) in program(), seed in any::<u64>()) {
         let r = record(&threads, &choices);
+        let skeleton = r.skeleton();
         for config in machines() {
-            let (_, times) = check(&r, &config, Elsc)?;
-            if config.costs == Costs::FREE {
+            let (_, times) = elsc(&r, &config)?;
+            if config == Config::ideal(8) {
+                // Elsewhere an event may end late, for want of a core.
                 keeps_order(&r, &times)?;
             }
-            check(&r, &config, Orig::exact())?;
-            check(&r, &config, Orig::with_jitter(seed, 100))?;
-            check(&r, &config, Random::new(seed))?;
-            check(&r, &config, Pct::new(seed, 3, 20))?;
+            check(&r, &skeleton, &config, Orig::exact())?;
+            check(&r, &skeleton, &config, Orig::with_jitter(seed, 100))?;
+            check(&r, &skeleton, &config, Random::new(seed))?;
+            check(&r, &skeleton, &config, Pct::new(seed, 3, 20))?;
         }
     }
 
     #[test]
     fn elsc_lies_between_the_longest_thread_and_all_work((threads, choices) in program()) {
         let r = record(&threads, &choices);
-        let (run, _) = check(&r, &Config::ideal(8), Elsc)?;
+        let (run, _) = elsc(&r, &Config::ideal(8))?;
         let work = |account: &refrain_scheduler::Account| account.running + account.io;
         prop_assert!(run.duration >= run.threads.iter().map(work).max().unwrap_or(0));
         prop_assert!(run.duration <= run.threads.iter().map(work).sum());
-        let (again, _) = check(&r, &Config::ideal(8), Elsc)?;
+        let (again, _) = elsc(&r, &Config::ideal(8))?;
         prop_assert_eq!(run, again);
     }
 
@@ -214,8 +230,8 @@ proptest! {
         prop_assume!(!list.is_empty());
         let index = step.index(list.len());
         list[index].0 += more * 3; // The same remainder: the same kind of step.
-        let (short, _) = check(&record(&threads, &choices), &Config::ideal(8), Elsc)?;
-        let (long, _) = check(&record(&longer, &choices), &Config::ideal(8), Elsc)?;
+        let (short, _) = elsc(&record(&threads, &choices), &Config::ideal(8))?;
+        let (long, _) = elsc(&record(&longer, &choices), &Config::ideal(8))?;
         prop_assert!(long.duration >= short.duration);
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -75,7 +76,6 @@ impl Bench {
 }
 
 /// How a command ran.
-#[derive(Debug)]
 pub struct Run {
     /// Exit status, as a shell gives it.
     pub status: i32,
@@ -83,6 +83,13 @@ pub struct Run {
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: String,
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Run { status, stderr, .. } = self;
+        write!(f, "status {status}, stdout {:?}, stderr {stderr:?}", self.text())
+    }
 }
 
 impl Run {

@@ -4,8 +4,11 @@
 //! for a few mutexes, with a system call now and then, like a compressor's work queue; then the
 //! same with atomics on many objects, which is the harder stream to predict.
 
+#![expect(clippy::disallowed_methods, reason = "real time is what is measured")]
+
 use refrain_trace::container::MAX_EVENTS;
 use refrain_trace::payload::{self, Effect, SyscallRecord};
+use refrain_trace::verify::verify;
 use refrain_trace::{Event, EventId, EventKind, Header, NO_TICKET, ThreadId, Trace, Writer, order};
 use std::time::{Duration, Instant};
 
@@ -57,6 +60,15 @@ impl Run {
         }
     }
 
+    /// Both threads start, or exit.
+    fn both(&mut self, kind: EventKind) {
+        for t in 0..2 {
+            let object = order::thread_object(ThreadId(t as u32));
+            let event = Event { code: kind as u8, object, ..Event::default() };
+            self.event(t, order::slot(object), event);
+        }
+    }
+
     fn event(&mut self, t: usize, slot: usize, mut event: Event) {
         let noise = &mut self.noise;
         let guest = &mut self.guests[t];
@@ -90,7 +102,8 @@ impl Run {
     fn syscall(&mut self, t: usize) {
         let x = self.noise.next();
         let local = x & 3 != 0;
-        let bytes: Vec<u8> = (0..16).map(|i| b"the quick brown fox jumps"[(x as usize + i) % 20]).collect();
+        let bytes: Vec<u8> =
+            (0..16).map(|i| b"the quick brown fox jumps"[(x as usize + i) % 20]).collect();
         let record = SyscallRecord {
             args: [3, 0x5555_0000 + (x >> 8 & 0xfff), 16, 0, 0, 0],
             writes: vec![payload::Write { address: 0x5555_0000 + (x >> 8 & 0xfff), bytes }],
@@ -132,6 +145,7 @@ impl Run {
     }
 
     fn finish(mut self, what: &str) {
+        self.both(EventKind::ThreadExit);
         self.flush(0);
         self.flush(1);
         let bytes = self.writer.bytes_written();
@@ -153,13 +167,18 @@ impl Run {
             }
         }
         let decoding = start.elapsed();
+        let start = Instant::now();
+        let violations = verify(&trace).expect("a trace just written").len();
+        let verifying = start.elapsed();
         let rate = |time: Duration| self.events as f64 / time.as_secs_f64() / 1e6;
         println!(
-            "{what}: {} events, {:.2} bytes/event, encoding {:.1} M events/s, decoding {:.1} M events/s ({sum:x})",
+            "{what}: {} events, {:.2} bytes/event, encoding {:.1} M events/s, decoding {:.1} M events/s, \
+             verifying {:.1} M events/s ({violations} violations, checksum {sum:x})",
             self.events,
             bytes as f64 / self.events as f64,
             rate(self.encoding),
             rate(decoding),
+            rate(verifying),
         );
     }
 }
@@ -167,6 +186,7 @@ impl Run {
 fn main() {
     let pairs: u64 = std::env::args().nth(1).map_or(10_000_000, |n| n.parse().expect("a number"));
     let mut run = Run::new();
+    run.both(EventKind::ThreadStart);
     for n in 0..pairs {
         let t = (run.noise.next() & 1) as usize;
         let x = run.noise.next();
@@ -177,6 +197,7 @@ fn main() {
     }
     run.finish("mutexes and system calls");
     let mut run = Run::new();
+    run.both(EventKind::ThreadStart);
     for _ in 0..pairs / 2 {
         let t = (run.noise.next() & 1) as usize;
         run.atomic(t);

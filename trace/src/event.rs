@@ -61,7 +61,8 @@ event_kinds! {
     ThreadStart = 0, "start", Acquire;
     /// The thread's last event; `object` is the thread itself.
     ThreadExit = 1, "exit", Release;
-    /// `pthread_create` was called; the `clone` that follows names the child.
+    /// `pthread_create` was called; `object` is [`crate::order::THREADS`], and the `clone` that
+    /// follows names the child.
     ThreadCreate = 2, "create", Release;
     /// `pthread_join` and its timed forms; `object` is the thread joined.
     ThreadJoin = 3, "join", Acquire;
@@ -136,7 +137,8 @@ event_kinds! {
 
     /// `pthread_once` by the thread that runs the routine.
     OnceRun = 56, "once.run", Both;
-    /// `pthread_once` by a thread that finds the routine done, perhaps after waiting for it.
+    /// `pthread_once` by a thread that finds the routine done, perhaps after waiting for it. No
+    /// ticket: that it is done is all there is to wait for.
     OnceDone = 57, "once.done", Acquire;
 
     /// A locked instruction: `object` is the address, `nr` the operand's size in bytes, `value`

@@ -16,12 +16,22 @@ pub const SYSCALL_SLOT: usize = 0;
 /// The slot of changes to the address space (mmap and its kin).
 pub const MEMORY_SLOT: usize = 1;
 
+/// The slot of threads: their creation, start, end and joining are in one order, because the
+/// library reuses the stacks of threads that have ended.
+pub const THREADS_SLOT: usize = 2;
+
+/// The object of [`EventKind::ThreadCreate`]: the set of all threads.
+pub const THREADS: u64 = 0xffff;
+
 /// First slot that addresses hash into.
 const FIRST: usize = 8;
 
 /// The slot of the object at `address`. Part of the format: tickets of a trace mean nothing
 /// under another function.
 pub fn slot(address: u64) -> usize {
+    if address <= THREADS {
+        return THREADS_SLOT;
+    }
     let hash = (address >> 2).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (hash as usize).max(FIRST)
 }

@@ -22,8 +22,8 @@ pub fn push(stream: &mut Vec<u8>, record: &SyscallRecord) {
     stream.extend_from_slice(&[0; PREFIX]);
     postcard::serialize_with_flavor(record, Stream(stream))
         .expect("serialization into memory fails only for types of unknown length");
-    let len = u32::try_from(stream.len() - start - PREFIX)
-        .expect("a system call moves less than 4 GiB");
+    let len =
+        u32::try_from(stream.len() - start - PREFIX).expect("a system call moves less than 4 GiB");
     stream[start..start + PREFIX].copy_from_slice(&len.to_le_bytes());
 }
 

@@ -7,10 +7,10 @@
 //! let trace: refrain_trace::OwnedTrace = "
 //!     t0 start
 //!     t1 start
-//!     t0 mutex.lock obj=0x1000 pc=0x401000 at=+50+3
-//!     t0 mutex.unlock obj=0x1000 at=+10
-//!     t1 mutex.lock obj=0x1000 at=100..160
-//!     t1 mutex.unlock obj=0x1000
+//!     t0 mutex.lock obj=0x10000 pc=0x401000 at=+50+3
+//!     t0 mutex.unlock obj=0x10000 at=+10
+//!     t1 mutex.lock obj=0x10000 at=100..160
+//!     t1 mutex.unlock obj=0x10000
 //!     t1 exit
 //!     t0 exit
 //!     end exited=0
@@ -38,7 +38,8 @@
 //!
 //! Fields of an event, with the default of each:
 //!
-//! - `obj=`: 0; of `start` and `exit`, the thread itself. `tN` means that thread's object.
+//! - `obj=`: 0; of `start` and `exit`, the thread itself; of `create`, all threads. `tN` means
+//!   that thread's object.
 //! - `pc= sp= nr= result= value= overhead=`: 0.
 //! - `ticket=`: the next one of the object's slot, lines taken from top to bottom. So lines of
 //!   several threads, written in the order in which things happen, need no tickets. For `load`,

@@ -19,7 +19,8 @@
 //! A trace that was cut off lacks tickets that its lost events had; from the first such gap on,
 //! order and exclusion are no longer judged. A thread without an exit is in order if the trace
 //! was cut off, or if some thread's last event shows that the process was ended from within
-//! (a system call that did not return, or a signal).
+//! (a system call, which then did not return, or a signal). A spin lock that nobody holds may be
+//! released: that is how one is initialized.
 
 mod replay;
 mod rules;

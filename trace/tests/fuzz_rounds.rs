@@ -13,6 +13,15 @@ fn seeds() {
     fuzzing::text_parser(common::SMALL.as_bytes());
 }
 
+/// What the fuzzers found.
+#[test]
+fn findings() {
+    // A chunk of no events: t0 was there when read, and not when printed.
+    let mut no_events = vec![4, 0, 0, 0, 12];
+    no_events.resize(17, 0);
+    fuzzing::trace_reader(&no_events);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 

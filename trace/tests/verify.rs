@@ -4,7 +4,7 @@ mod common;
 
 use common::trace;
 use proptest::prelude::*;
-use refrain_trace::{OwnedTrace, verify::verify};
+use refrain_trace::{OwnedTrace, order, verify::verify};
 
 /// The violations of a trace, one a line.
 fn violations(text: &str) -> String {
@@ -18,74 +18,83 @@ fn two_threads(body: &str) -> String {
     violations(&format!("t0 start\nt1 start\n{body}\nt1 exit\nt0 exit\nend exited=0"))
 }
 
+/// The slots of 0x10000 and 0x2000 are written `{A}` and `{B}`.
 #[track_caller]
 fn expect(body: &str, expected: &str) {
-    assert_eq!(two_threads(body), expected, "{body}");
+    assert_eq!(two_threads(body), slots(expected), "{body}");
+}
+
+fn slots(text: &str) -> String {
+    let slot = |address| format!("slot {}", order::slot(address));
+    text.replace("{A}", &slot(0x10000)).replace("{B}", &slot(0x20000))
 }
 
 #[test]
 fn contention_conditions_and_recursion_are_fine() {
     expect(
-        "t0 mutex.lock obj=0x1000
-         t0 mutex.lock obj=0x1000
-         t0 mutex.unlock obj=0x1000
-         t0 mutex.unlock obj=0x1000
-         t1 mutex.lock obj=0x1000
-         t1 cond.wait obj=0x1000 value=0x2000
-         t0 mutex.lock obj=0x1000
-         t1 mutex.trylock obj=0x1000 result=16
-         t0 cond.signal obj=0x2000
-         t0 mutex.unlock obj=0x1000
-         t1 cond.wake obj=0x1000 value=0x2000
-         t1 mutex.unlock obj=0x1000
-         t0 rwlock.rdlock obj=0x3000
-         t1 rwlock.rdlock obj=0x3000
-         t1 rwlock.unlock obj=0x3000
-         t0 rwlock.unlock obj=0x3000
+        "t0 mutex.lock obj=0x10000
+         t0 mutex.lock obj=0x10000
+         t0 mutex.unlock obj=0x10000
+         t0 mutex.unlock obj=0x10000
+         t1 mutex.lock obj=0x10000
+         t1 cond.wait obj=0x10000 value=0x20000
+         t0 mutex.lock obj=0x10000
+         t1 mutex.trylock obj=0x10000 result=16
+         t0 cond.signal obj=0x20000
+         t0 mutex.unlock obj=0x10000
+         t1 cond.wake obj=0x10000 value=0x20000
+         t1 mutex.unlock obj=0x10000
+         t0 rwlock.rdlock obj=0x30000
+         t1 rwlock.rdlock obj=0x30000
+         t1 rwlock.unlock obj=0x30000
+         t0 rwlock.unlock obj=0x30000
          t0 syscall nr=1 payload
          t1 syscall nr=2 payload
          t1 syscall nr=9 memory
-         t1 load obj=0x2000",
+         t1 load obj=0x20000",
         "",
     );
 }
 
 #[test]
 fn tickets_are_a_sequence() {
+    expect("t0 atomic obj=0x10000 ticket=2", "t0 e1: has ticket 2 of {A}, but nobody has ticket 0");
     expect(
-        "t0 atomic obj=0x1000 ticket=2",
-        "t0 e1: has ticket 2 of slot 30294, but nobody has ticket 0",
+        "t0 atomic obj=0x10000 ticket=0\nt1 atomic obj=0x10000 ticket=0",
+        "t1 e1: has ticket 0 of {A} again; 1 comes next",
     );
+    expect("t0 atomic obj=0x10000 ticket=9 noticket", "");
     expect(
-        "t0 atomic obj=0x1000 ticket=0\nt1 atomic obj=0x1000 ticket=0",
-        "t0 e1: has ticket 0 of slot 30294 again; 1 comes next",
-    );
-    expect("t0 atomic obj=0x1000 ticket=9 noticket", "");
-    expect(
-        "t0 load obj=0x1000 ticket=1",
-        "t0 e1: waits for 1 tickets of slot 30294, of which there are 0",
+        "t0 load obj=0x10000 ticket=1",
+        "t0 e1: waits for 1 tickets of {A}, of which there are 0",
     );
     // The missing ticket of t1 is the cause; that t0 waits for t1's second event is not reported.
     expect(
-        "t1 atomic obj=0x2000 ticket=1 at=10
-         t0 atomic obj=0x1000 ticket=1 at=5..30
-         t1 atomic obj=0x1000 ticket=0 at=20",
-        "t1 e1: has ticket 1 of slot 60588, but nobody has ticket 0",
+        "t1 atomic obj=0x20000 ticket=1 at=10
+         t0 atomic obj=0x10000 ticket=1 at=5..30
+         t1 atomic obj=0x10000 ticket=0 at=20",
+        "t1 e1: has ticket 1 of {B}, but nobody has ticket 0",
     );
 }
 
 #[test]
 fn a_cut_off_end_may_lack_tickets() {
-    let cut = "t0 start\nt1 start\nt0 atomic obj=0x1000 ticket=2\nt1 mutex.lock obj=0x2000";
+    let cut = "t0 start\nt1 start\nt0 atomic obj=0x10000 ticket=2\nt1 mutex.lock obj=0x20000";
     assert_eq!(violations(cut), "");
-    let wrong = "t0 start\nt0 atomic obj=0x1000 ticket=0\nt0 atomic obj=0x1000 ticket=0";
-    assert_eq!(violations(wrong), "t0 e2: has ticket 0 of slot 30294 again; 1 comes next");
+    let wrong = "t0 start\nt0 atomic obj=0x10000 ticket=0\nt0 atomic obj=0x10000 ticket=0";
+    assert_eq!(violations(wrong), slots("t0 e2: has ticket 0 of {A} again; 1 comes next"));
 }
 
 #[test]
 fn time_does_not_run_backwards() {
-    expect("t0 atomic at=9..8\nt0 exit at=10", "t0 e1: ends before it begins\nt0 e3: happens after the thread's exit");
-    expect("t0 atomic at=9\nt0 atomic at=8", "t0 e2: begins before the thread's previous event ended");
+    expect(
+        "t0 atomic at=9..8\nt0 exit at=10",
+        "t0 e1: ends before it begins\nt0 e3: happens after the thread's exit",
+    );
+    expect(
+        "t0 atomic at=9\nt0 atomic at=8",
+        "t0 e2: begins before the thread's previous event ended",
+    );
 }
 
 #[test]
@@ -99,11 +108,10 @@ fn threads_have_a_life() {
     // The process was ended from within: threads stop where they are.
     let ended = "t0 start\nt1 start\nt0 syscall nr=231 payload unfinished\nend exited=0";
     assert_eq!(violations(ended), "");
+    let ended = "t0 start\nt1 start\nt0 killed value=9\nend signaled=9";
+    assert_eq!(violations(ended), "");
     expect("t0 syscall clone=t7", "t0 e1: concerns t7, which is not in the trace");
-    expect(
-        "t0 syscall clone=t1\nt0 syscall clone=t1",
-        "t0 e2: creates t1, which exists already",
-    );
+    expect("t0 syscall clone=t1\nt0 syscall clone=t1", "t0 e2: creates t1, which exists already");
     expect("t0 join obj=t9", "t0 e1: concerns t9, which is not in the trace");
     expect("t0 join obj=t1", "t0 e1: joins t1, which has not exited");
 }
@@ -111,27 +119,28 @@ fn threads_have_a_life() {
 #[test]
 fn locks_are_released_by_who_holds_them() {
     expect(
-        "t0 mutex.lock obj=0x1000\nt1 mutex.unlock obj=0x1000\nt0 mutex.unlock obj=0x1000",
-        "t1 e1: releases 0x1000, which the thread does not hold",
+        "t0 mutex.lock obj=0x10000\nt1 mutex.unlock obj=0x10000\nt0 mutex.unlock obj=0x10000",
+        "t1 e1: releases 0x10000, which the thread does not hold",
     );
     expect(
-        "t0 mutex.lock obj=0x1000\nt1 mutex.lock obj=0x1000",
-        "t1 e1: acquires 0x1000, which t0 holds",
+        "t0 mutex.lock obj=0x10000\nt1 mutex.lock obj=0x10000",
+        "t1 e1: acquires 0x10000, which t0 holds",
     );
-    expect("t0 mutex.unlock obj=0x1000 result=1", "");
+    expect("t0 mutex.unlock obj=0x10000 result=1", "");
+    expect("t0 spin.unlock obj=0x10000\nt1 spin.lock obj=0x10000\nt1 spin.unlock obj=0x10000", "");
     expect(
-        "t0 rwlock.unlock obj=0x1000",
-        "t0 e1: releases 0x1000, which the thread does not hold",
+        "t0 rwlock.unlock obj=0x10000",
+        "t0 e1: releases 0x10000, which the thread does not hold",
     );
 }
 
 #[test]
 fn waits_come_in_pairs() {
     expect(
-        "t0 mutex.lock obj=0x1000
-         t0 cond.wait obj=0x1000 value=0x2000
-         t0 cond.wake obj=0x1000 value=0x3000
-         t0 cond.wait obj=0x1000 value=0x2000",
+        "t0 mutex.lock obj=0x10000
+         t0 cond.wait obj=0x10000 value=0x20000
+         t0 cond.wake obj=0x10000 value=0x30000
+         t0 cond.wait obj=0x10000 value=0x20000",
         "t0 e3: ends a wait on a condition variable that did not begin\n\
          t0 e6: the thread's wait on a condition variable has not ended",
     );

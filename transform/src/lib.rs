@@ -1,1 +1,46 @@
-//! placeholder
+//! Critical sections, unnecessary lock contention pairs (ULCPs), the trace without them, and what
+//! they cost: PerfPlay (Zheng et al., CGO 2015), sections 3 and 4.
+//!
+//! # Reading order
+//! [`Collector`] sees one thread's accesses and events during an observed replay and makes its
+//! critical sections; [`Sections`] puts those of all threads together, by lock, with their shared
+//! read and write sets. `ulcp` tells kinds of pairs (Algorithm 1), `topology` builds the causal
+//! edges that survive (Rules 1 to 3), `gain` is Eq. 1, `fusion` Algorithm 2, and [`rank`] makes
+//! the [`Report`].
+//!
+//! # Invariants
+//! - This crate does not know how replay works: it is handed a [`Replayer`].
+//! - It does not know source code: it is handed a [`Resolver`].
+//! - Results depend on the trace alone, not on the order in which threads were observed.
+//! - Work is near-linear in the trace; nothing compares all pairs of critical sections.
+
+#![forbid(unsafe_code)]
+
+mod collector;
+mod error;
+mod fixed;
+mod fusion;
+mod gain;
+mod intervals;
+mod plan;
+mod rank;
+mod report;
+mod sections;
+mod sets;
+mod shadow;
+mod site;
+mod topology;
+mod ulcp;
+
+pub use collector::Collector;
+pub use error::Error;
+pub use gain::Timeline;
+pub use intervals::Interval;
+pub use plan::{Plan, PlanEdge, Replayer};
+pub use rank::{Options, rank};
+pub use report::{Analysed, Group, PairCounts, Report, Side};
+pub use sections::{Lock, LockKind, Region, RegionId, Section, SectionId, Sections};
+pub use sets::{SetId, SetTable};
+pub use site::{Frame, Place, Resolver};
+pub use topology::{CausalEdge, Topology};
+pub use ulcp::{Pair, UlcpKind, Verdict, identify, pairs};

@@ -34,6 +34,8 @@ pub(crate) enum Model {
     Join,
     /// Guarded; `pthread_tryjoin_np`.
     TryJoin,
+    /// Guarded; `pthread_create`: until its `clone`, no other thread begins or ends.
+    Create,
     /// Not touched, only noted.
     Note,
     /// The program's entry point; no event.
@@ -57,7 +59,7 @@ const fn hook(name: &'static str, kind: EventKind, model: Model) -> Hook {
 /// Every function that is recorded as an event.
 #[rustfmt::skip]
 pub(crate) const HOOKS: &[Hook] = &[
-    hook("pthread_create", ThreadCreate, Model::Note),
+    hook("pthread_create", ThreadCreate, Model::Create),
     hook("pthread_detach", ThreadDetach, Model::Note),
     hook("pthread_join", ThreadJoin, Model::Join),
     hook("pthread_tryjoin_np", ThreadJoin, Model::TryJoin),

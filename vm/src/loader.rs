@@ -147,10 +147,12 @@ pub(crate) fn anonymous(range: &std::ops::Range<u64>, prot: i32, flags: i32) -> 
 /// through plain loads that a recording of synchronization does not see: symbols are bound before
 /// the program starts, the allocator has no lock-free free lists, and its thresholds do not adapt
 /// without a lock (they stand where they end up in programs that free large blocks).
+/// Stacks of ended threads are kept: giving them back would depend on who has ended.
 const SETTINGS: [&str; 2] = [
     "LD_BIND_NOW=1",
     "GLIBC_TUNABLES=glibc.malloc.mxfast=0:\
-     glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=67108864",
+     glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=67108864:\
+     glibc.pthread.stack_cache_size=4294967296",
 ];
 
 /// Takes the settings out of the environment once the dynamic linker has read them: called when

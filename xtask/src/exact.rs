@@ -2,8 +2,8 @@
 //! equal to it.
 
 use crate::process::{self, CommandLine, Run, same};
+use crate::root;
 use crate::workload::{self, Workload};
-use crate::{root, table};
 use anyhow::{Context, bail};
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     pub(crate) names: Vec<String>,
 }
 
-/// Checks every workload and prints a table. Fails if any replay differs, races on purpose apart.
+/// Checks every workload and prints a line for each. Fails if any replay differs, races on purpose apart.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let refrain = root::release_refrain()?;
     let cache = root::cache()?;
@@ -36,26 +36,22 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let wanted = |workload: &&Workload| {
         options.names.is_empty() || options.names.iter().any(|name| workload.name.contains(name))
     };
-    let mut rows = Vec::new();
-    let mut failed = 0;
+    let (mut checked, mut failed) = (0, 0);
     for workload in workloads.iter().filter(wanted) {
-        eprint!("{} ... ", workload.name);
-        let verdict = check(workload, &refrain, options);
-        let (text, bad) = match verdict {
-            Ok(text) => (text, false),
-            Err(error) if workload.racy => (format!("races, as it should: {error:#}"), false),
-            Err(error) => (format!("FAILED: {error:#}"), true),
+        checked += 1;
+        let (verdict, text) = match check(workload, &refrain, options) {
+            Ok(text) => ("ok", text),
+            Err(error) if workload.racy => ("races", format!("{error:#}")),
+            Err(error) => ("FAILED", format!("{error:#}")),
         };
-        failed += usize::from(bad);
-        eprintln!("{text}");
-        rows.push(vec![workload.name.clone(), text]);
+        failed += usize::from(verdict == "FAILED");
+        println!("{:<18} {verdict:<6}  {}", workload.name, text.trim().replace('\n', "\n    "));
     }
-    println!("{}", table::render(&["program", "result"], &rows));
     for name in &missing {
         println!("not installed, so not checked: {name}");
     }
     if failed > 0 {
-        bail!("{failed} of {} programs failed", rows.len());
+        bail!("{failed} of {checked} programs failed");
     }
     Ok(())
 }
@@ -110,7 +106,7 @@ fn replay_all(
             last = last_line(&process::run(&line, scratch)?, engine)?;
         }
     }
-    Ok(format!("{} on each of {}: {last}", options.replays, options.engines.join(", ")))
+    Ok(format!("{} × {}: {last}", options.replays, options.engines.join(", ")))
 }
 
 fn last_line(run: &Run, engine: &str) -> anyhow::Result<String> {

@@ -29,8 +29,12 @@ pub(crate) fn must(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds `refrain` with optimization and returns the executable.
+/// Builds `refrain` with optimization and returns the executable; or the one that the variable
+/// REFRAIN names, to measure or check another build.
 pub(crate) fn release_refrain() -> anyhow::Result<PathBuf> {
+    if let Some(other) = std::env::var_os("REFRAIN") {
+        return std::path::absolute(other).context("REFRAIN names no path");
+    }
     must(&mut cargo(&["build", "--release", "--package", "refrain"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = target.map_or_else(|| directory().join("target"), |t| directory().join(t));

@@ -4,14 +4,13 @@
 //! descriptors behind. So the process replaces itself with a fresh `refrain`, whose arguments
 //! say what is left to do.
 
+use super::run::Place;
 use super::{AFTER_RECORDING, locks, replay};
 use crate::args::{AfterRecording, EngineKind, Ranking};
 use crate::failure::{Failure, Outcome};
 use crate::machine::ReplayOptions;
 use crate::output::{self, Console};
 use crate::report::replay::render;
-use anyhow::Context;
-use clap::ValueEnum;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -20,8 +19,6 @@ use std::process::Command;
 pub(crate) fn become_it(args: &AfterRecording, console: Console) -> Failure {
     let mut command = Command::new("/proc/self/exe");
     command.arg(AFTER_RECORDING).arg(&args.trace).arg("--top").arg(args.ranking.top.to_string());
-    let engine = args.engine.to_possible_value().expect("no engine is hidden");
-    command.arg("--engine").arg(engine.get_name());
     for (flag, wanted) in
         [("--json", args.ranking.json), ("--replay", args.replay), ("--remove", args.remove)]
     {
@@ -38,21 +35,22 @@ pub(crate) fn become_it(args: &AfterRecording, console: Console) -> Failure {
 
 /// Shows what was recorded.
 pub(crate) fn run(args: &AfterRecording) -> Outcome {
-    let outcome = show(&args.trace, args.engine, &args.ranking, args.replay);
-    if args.remove {
-        // Temporary; the system tidies up what stays behind.
-        let _ = std::fs::remove_file(&args.trace);
-        let _ = args.trace.parent().map(std::fs::remove_dir);
-    }
+    let outcome = show(&args.trace, &args.ranking, args.replay);
+    Place { trace: args.trace.clone(), temporary: args.remove }.discard();
     match args.status {
         Some(status) => outcome.map(|_| status).map_err(Failure::recording),
         None => Ok(outcome?),
     }
 }
 
-fn show(trace: &Path, engine: EngineKind, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
+fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
     if replayed {
-        let options = ReplayOptions { engine, echo: false, count: false, observe: false };
+        let options = ReplayOptions {
+            engine: EngineKind::Cranelift,
+            echo: false,
+            count: false,
+            observe: false,
+        };
         let report = replay::replay(trace, options, true)?;
         if !ranking.json {
             output::print(&(render(&report, None) + "\n"))?;
@@ -61,8 +59,7 @@ fn show(trace: &Path, engine: EngineKind, ranking: &Ranking, replayed: bool) -> 
             return Ok(1);
         }
     }
-    let report =
-        locks::rank(trace, engine, ranking.top).context("the recording is complete, but")?;
+    let report = locks::rank(trace, ranking.top)?;
     locks::print(&report, ranking)?;
     Ok(0)
 }

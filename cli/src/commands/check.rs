@@ -34,11 +34,10 @@ pub(crate) fn run(args: &Check) -> Outcome {
 
 /// What is wrong with the content, if the file is whole enough to be read.
 fn violations(path: &Path) -> anyhow::Result<Vec<String>> {
-    let Ok(trace) = Trace::open(path) else { return Ok(Vec::new()) };
-    match verify(&trace) {
+    match Trace::open(path).and_then(|trace| verify(&trace)) {
         Ok(violations) => Ok(violations.iter().map(ToString::to_string).collect()),
         // The check of the file has found this already.
-        Err(Error::Corrupt(..)) => Ok(Vec::new()),
+        Err(Error::Corrupt(..) | Error::Missing(_)) => Ok(Vec::new()),
         Err(error) => Err(advise(path, error)),
     }
 }

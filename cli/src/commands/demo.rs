@@ -1,6 +1,7 @@
 //! `refrain demo`: records, replays and ranks the workload that is built into the command.
 
-use super::{after, record, run};
+use super::run::{self, Place};
+use super::{after, record};
 use crate::args::{AfterRecording, Demo, Order, Recording};
 use crate::failure::Outcome;
 use crate::output::Console;
@@ -15,18 +16,18 @@ pub(crate) fn run(args: &Demo) -> Outcome {
     let file = place_program()?;
     let mut program = program::find(&[file.into_os_string()])?;
     program.argv = vec!["demo".into()];
-    let path = run::place(args.output.as_deref(), Path::new("demo.refrain"))?;
+    let place = Place::new(args.output.as_deref(), Path::new("demo.refrain"))?;
     let recording =
         Recording { force: false, quiet: false, order: Order::Sync, command: Vec::new() };
     let console = Console::keep();
     run::divert_output(&args.ranking)?;
-    record::record(program, &path, &recording, &console)?;
+    let recorded = record::record(program, &place.trace, &recording, &console);
+    recorded.inspect_err(|_| place.discard())?;
     let rest = AfterRecording {
-        trace: path,
-        engine: args.engine,
+        trace: place.trace,
         ranking: args.ranking.clone(),
         replay: true,
-        remove: args.output.is_none(),
+        remove: place.temporary,
         status: None,
     };
     Err(after::become_it(&rest, console))

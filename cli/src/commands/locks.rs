@@ -1,7 +1,7 @@
 //! `refrain locks`: ranks unnecessary lock contention.
 
 use super::replay::News;
-use crate::args::{EngineKind, Locks, Ranking};
+use crate::args::{Locks, Ranking};
 use crate::child;
 use crate::failure::Outcome;
 use crate::output::{self, Style};
@@ -13,15 +13,15 @@ use std::path::Path;
 
 /// Analyses a trace and prints the ranking.
 pub(crate) fn run(args: &Locks) -> Outcome {
-    print(&rank(&args.trace, args.engine, args.ranking.top)?, &args.ranking)?;
+    print(&rank(&args.trace, args.ranking.top)?, &args.ranking)?;
     Ok(0)
 }
 
 /// Analyses the trace at `path` in a child process, and resolves the addresses here.
-pub(crate) fn rank(path: &Path, engine: EngineKind, top: usize) -> anyhow::Result<Report> {
+pub(crate) fn rank(path: &Path, top: usize) -> anyhow::Result<Report> {
     let trace = trace_file::read(path)?;
     let mut news = News::new("analysing", true);
-    let analysis = child::analyse(trace_file::open(path)?, engine, &mut news)
+    let analysis = child::analyse(trace_file::open(path)?, &mut news)
         .with_context(|| format!("cannot analyse {}", path.display()))?;
     drop(news);
     let command = trace.header().argv.join(" ");

@@ -36,10 +36,7 @@ pub(crate) fn record(
     }
     match summary.refused {
         None => Ok(summary.ending),
-        Some(why) => Err(Failure::recording(anyhow!(
-            "the program was stopped: {why}; {} holds what came before",
-            path.display()
-        ))),
+        Some(why) => Err(Failure::recording(anyhow!("the program was stopped: {why}"))),
     }
 }
 

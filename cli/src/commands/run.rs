@@ -11,30 +11,47 @@ use std::path::{Path, PathBuf};
 /// Records to the file given with `-o`, or to a temporary one. Ends with the program's status.
 pub(crate) fn run(args: &Run) -> Outcome {
     let program = program::find(&args.recording.command)?;
-    let path = place(args.output.as_deref(), &program.default_trace());
-    let path = path.map_err(Failure::recording)?;
+    let place = Place::new(args.output.as_deref(), &program.default_trace());
+    let place = place.map_err(Failure::recording)?;
     let console = Console::keep();
     divert_output(&args.ranking).map_err(Failure::recording)?;
-    let ending = record::record(program, &path, &args.recording, &console)?;
+    let recorded = record::record(program, &place.trace, &args.recording, &console);
+    let ending = recorded.inspect_err(|_| place.discard())?;
     let rest = AfterRecording {
-        trace: path,
-        engine: args.engine,
+        trace: place.trace,
         ranking: args.ranking.clone(),
         replay: false,
-        remove: args.output.is_none(),
+        remove: place.temporary,
         status: Some(record::status(ending)),
     };
     Err(after::become_it(&rest, console))
 }
 
-/// The trace's absolute path: the program may change the working directory.
-pub(crate) fn place(output: Option<&Path>, name: &Path) -> anyhow::Result<PathBuf> {
-    match output {
-        Some(path) => Ok(std::path::absolute(path)?),
-        None => {
-            let directory = tempfile::Builder::new().prefix("refrain-").tempdir();
-            let directory = directory.context("cannot create a temporary directory")?;
-            Ok(directory.keep().join(name))
+/// Where the trace goes.
+pub(crate) struct Place {
+    /// An absolute path: the program may change the working directory.
+    pub(crate) trace: PathBuf,
+    /// The trace has a directory of its own, and both go away in the end.
+    pub(crate) temporary: bool,
+}
+
+impl Place {
+    /// The given one, or a temporary one.
+    pub(crate) fn new(output: Option<&Path>, name: &Path) -> anyhow::Result<Place> {
+        if let Some(path) = output {
+            return Ok(Place { trace: std::path::absolute(path)?, temporary: false });
+        }
+        let directory = tempfile::Builder::new().prefix("refrain-").tempdir();
+        let directory = directory.context("cannot create a temporary directory")?;
+        // Not removed by this process, which is to be replaced.
+        Ok(Place { trace: directory.keep().join(name), temporary: true })
+    }
+
+    /// Removes what is temporary; the system tidies up what cannot be removed.
+    pub(crate) fn discard(&self) {
+        if self.temporary {
+            let _ = std::fs::remove_file(&self.trace);
+            let _ = self.trace.parent().map(std::fs::remove_dir);
         }
     }
 }

@@ -5,7 +5,7 @@ pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -22,9 +22,9 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
 /// Large counts to two digits or more: `5.1 G`, `161`.
 pub(crate) fn roughly(number: u64) -> String {
     match number {
-        0..10_000 => count(number),
-        ..1_000_000 => format!("{:.1} k", number as f64 / 1e3),
-        ..1_000_000_000 => format!("{:.1} M", number as f64 / 1e6),
+        ..10_000 => count(number),
+        10_000..1_000_000 => format!("{:.1} k", number as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} M", number as f64 / 1e6),
         _ => format!("{:.1} G", number as f64 / 1e9),
     }
 }
@@ -35,8 +35,8 @@ pub(crate) fn duration(nanoseconds: i64) -> String {
     let sign = if nanoseconds < 0 { "-" } else { "" };
     let (value, unit) = match nanoseconds.unsigned_abs() {
         ..1_000 => return format!("{nanoseconds} ns"),
-        ..1_000_000 => (magnitude / 1e3, "µs"),
-        ..1_000_000_000 => (magnitude / 1e6, "ms"),
+        1_000..1_000_000 => (magnitude / 1e3, "µs"),
+        1_000_000..1_000_000_000 => (magnitude / 1e6, "ms"),
         _ => (magnitude / 1e9, "s"),
     };
     let digits = if value < 10.0 {

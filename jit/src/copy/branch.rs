@@ -5,26 +5,27 @@
 //!
 //! ```text
 //!       call S                    pushes the host address H
-//!    H: rcx = target - G          a return to G arrives here
-//!       jrcxz over the next
-//!       jmp miss
-//!       rcx = rcx slot
+//!    H: rcx = rcx slot            a return to G arrives here
 //!       mov [rsp-8], G            undoes what the return wrote
-//!       jmp translation of G
+//!       translation of G
 //!    S: mov [rsp], G              the guest sees its own return address
 //!       jmp translation of the callee
 //! ```
 //!
-//! A guest `ret` looks the host address up by the low 16 bits of the return address, puts it on
-//! the stack, and executes `ret`. The check at H finds lookups that were wrong. The guest's stack
-//! holds the guest's values at all points where the guest can look.
+//! A guest `ret` looks the host address up, puts it on the stack, and executes `ret`. The guest's
+//! stack holds the guest's values at all points where the guest can look, below the stack pointer
+//! too. Where the return table cannot be used (`tables`), the lookup is by the low 16 bits of the
+//! return address, and at H comes first a comparison that finds lookups that were wrong.
+//!
+//! Of naive Fibonacci numbers (a call every 2.5 ns natively) this takes 1.4 times the native time
+//! on a Zen 3; with the comparison always, and a jump to the translation of G, it took twice.
 
 use super::desc::{Kind, Variant};
 use super::emit::{self, RCX};
 use super::faults::Fix;
-use super::tables::Use;
+use super::tables::{ReturnTable, Use};
 use super::translate::{Place, memory_operand};
-use super::translator::Translator;
+use super::translator::{PendingCall, Translator};
 use iced_x86::{Code as Opcode, Instruction, OpKind, Register};
 
 impl Translator {
@@ -118,13 +119,14 @@ impl Translator {
         }
     }
 
-    /// Emits a call, to where the thread's target says if `target` is `None`.
-    pub(super) fn call(&mut self, place: Place, target: Option<u64>) {
+    /// Emits a call, to where the thread's target says if `target` is `None`. Unless the call
+    /// was translated before, the translation of what it returns to is to follow.
+    pub(super) fn call(&mut self, place: Place, target: Option<u64>) -> Option<(u64, Variant)> {
         let variant = place.variant.next();
         let site = (place.instruction.ip(), variant);
         if let Some(&code) = self.call_sites.get(&site) {
             self.hot.jmp(code);
-            return;
+            return None;
         }
         self.call_sites.insert(site, self.hot.here());
         match target {
@@ -135,16 +137,23 @@ impl Translator {
         let returned = self.hot.here();
         let return_address = place.instruction.next_ip();
         self.return_entry(return_address, variant);
-        self.chain(return_address, variant);
-        let stub = self.hot.here();
-        self.hot.set32(returned - 4, emit::displacement(returned - 4, stub));
-        self.hot.store_on_stack(0, return_address);
-        match target {
-            Some(target) => self.chain(target, variant),
-            None => self.jump_to_target(variant),
-        }
         self.return_entries.insert((return_address, variant), returned);
         self.pending_returns.push((return_address, variant, returned));
+        self.calls.push(PendingCall { field: returned - 4, return_address, target, variant });
+        Some((return_address, variant))
+    }
+
+    /// Emits the stubs of the calls so far.
+    pub(super) fn call_stubs(&mut self) {
+        for call in std::mem::take(&mut self.calls) {
+            let stub = self.hot.here();
+            self.hot.set32(call.field, emit::displacement(call.field, stub));
+            self.hot.store_on_stack(0, call.return_address);
+            match call.target {
+                Some(target) => self.chain(target, call.variant),
+                None => self.jump_to_target(call.variant),
+            }
+        }
     }
 
     /// Emits a return that pops `extra` bytes more.
@@ -164,8 +173,18 @@ impl Translator {
             self.jump_to_target(variant);
             return;
         }
-        self.hot.low_half_of_ecx();
-        self.hot.load_from_table(self.tables.address(Use::Return, variant));
+        if self.exact_returns(variant) {
+            self.faults.mark(
+                self.hot.here(),
+                place.instruction.ip(),
+                place.index + 1,
+                Fix::Return,
+            );
+            self.hot.load_from_table(ReturnTable::BASE);
+        } else {
+            self.hot.low_half_of_ecx();
+            self.hot.load_from_table(self.tables.address(Use::Return, variant));
+        }
         self.hot.store_rcx_on_stack(0);
         self.hot.ret();
     }

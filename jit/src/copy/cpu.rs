@@ -1,12 +1,13 @@
 //! One guest thread's executor: enters translated code and deals with what it is left for.
 
 use super::desc::{Desc, Kind, Operand, Variant};
+use super::faults::Fix;
 use super::state::{ThreadState, enter};
 use super::tables::Use;
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
 use crate::fault::SignalStack;
-use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode};
+use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode, reg};
 use std::arch::asm;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -89,7 +90,7 @@ impl CopyCpu {
             Start::Body { body, generation, .. } if generation == current => body,
             Start::Body { variant, .. } | Start::Table(variant) => {
                 self.state.target = context.rip;
-                self.state.rcx = context.gpr[1];
+                self.state.rcx = context.gpr[reg::RCX];
                 self.shared.tables.get(Use::Jump, variant, context.rip)
             }
         };
@@ -101,17 +102,32 @@ impl CopyCpu {
         unsafe { enter(state) };
         // SAFETY: translated code sets `exit` to a descriptor of the translator's arena, which
         // lives while `inside` is set, or to the state's own.
-        let desc = unsafe { *self.state.exit };
+        let mut desc = unsafe { *self.state.exit };
         if desc.kind == Kind::Faulted {
-            let translator = self.shared.lock();
-            let host = self.state.area.fault_rip;
-            assert!(
-                translator.faults.restore(host, &mut self.state, context),
-                "only guest instructions fault in translated code, not the one at {host:#x}"
-            );
+            desc = self.faulted(context);
         }
         self.inside.0.store(false, Ordering::SeqCst);
         (desc, current)
+    }
+
+    /// Puts the state in order after a fault in translated code and says what it means.
+    fn faulted(&mut self, context: &mut Context) -> Desc {
+        let missed = Desc { kind: Kind::ReturnMiss(Variant::Observed), pc: 0 };
+        let host = self.state.area.fault_rip;
+        if host == 0 {
+            // A return by an unused entry of the return table: its own address is put back.
+            context.gpr[reg::RCX] = self.state.rcx;
+            let popped = (context.gpr[reg::RSP] - 8) as *mut u64;
+            // SAFETY: translated code wrote this word of the guest's stack just before.
+            unsafe { popped.write_unaligned(self.state.target) };
+            return missed;
+        }
+        let translator = self.shared.lock();
+        match translator.faults.restore(host, &mut self.state, context) {
+            Some(Fix::Return) => missed,
+            Some(_) => Desc::faulted(),
+            None => panic!("only guest instructions fault in translated code, not {host:#x}"),
+        }
     }
 
     /// Enters guest code itself, which must jump to an exit of translated code.
@@ -136,7 +152,8 @@ impl CopyCpu {
         }
         Next::Stop(match desc.kind {
             Kind::Link { field, variant } => {
-                return self.translated(context, variant, |translator, body| {
+                return self.translated(context, variant, |translator| {
+                    let body = translator.body(desc.pc, variant)?;
                     if translator.generation == generation {
                         translator.link(field.into(), body);
                     }
@@ -146,14 +163,14 @@ impl CopyCpu {
             Kind::JumpMiss(variant) => {
                 let pc = self.state.target;
                 context.rip = pc;
-                return self.translated(context, variant, |translator, _| {
+                return self.translated(context, variant, |translator| {
                     translator.enter_jump(pc, variant)
                 });
             }
             Kind::ReturnMiss(variant) => {
                 let pc = self.state.target;
                 context.rip = pc;
-                return self.translated(context, variant, |translator, _| {
+                return self.translated(context, variant, |translator| {
                     translator.enter_return(pc, variant)
                 });
             }
@@ -185,13 +202,14 @@ impl CopyCpu {
         &mut self,
         context: &Context,
         variant: Variant,
-        install: impl Fn(&mut Translator, u64) -> Result<(), Failure>,
+        install: impl Fn(&mut Translator) -> Result<(), Failure>,
     ) -> Next {
         let begin = ticks();
         let result = loop {
             let mut translator = self.shared.lock();
-            let body = translator.body(context.rip, variant);
-            match body.and_then(|body| install(&mut translator, body).map(|()| body)) {
+            let body = install(&mut translator).and_then(|()| translator.body(context.rip, variant));
+            self.shared.publish(&translator);
+            match body {
                 Ok(body) => {
                     let generation = translator.generation;
                     break Next::Run(Start::Body { body, generation, variant });

@@ -1,7 +1,7 @@
 //! From places in translated code back to guest instructions.
 
 use super::state::ThreadState;
-use refrain_vm::Context;
+use refrain_vm::{Context, reg};
 
 /// What else must be undone when an instruction faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +12,9 @@ pub(super) enum Fix {
     Rcx,
     /// This register is in the scratch slot.
     Scratch(u8),
+    /// rcx is in its slot; the instruction is a return, complete but for the lookup of its
+    /// target, which is in its slot.
+    Return,
 }
 
 /// From here on (up to the next mark) code belongs to this guest instruction.
@@ -71,29 +74,34 @@ impl FaultMap {
     }
 
     /// Makes the state that was saved at a fault at `host` that of the guest before the
-    /// faulting instruction. `false` if `host` is in no block.
-    pub(super) fn restore(&self, host: u64, state: &mut ThreadState, context: &mut Context) -> bool {
+    /// faulting instruction, and says what was to be undone. `None` if `host` is in no block.
+    pub(super) fn restore(
+        &self,
+        host: u64,
+        state: &mut ThreadState,
+        context: &mut Context,
+    ) -> Option<Fix> {
         let index = self.blocks.partition_point(|block| block.start <= host);
-        let Some(block) = index.checked_sub(1).map(|index| &self.blocks[index]) else {
-            return false;
-        };
+        let block = &self.blocks[index.checked_sub(1)?];
         let next = self.blocks.get(index).map_or(self.marks.len(), |b| b.first_mark as usize);
         let marks = &self.marks[block.first_mark as usize..next];
         let offset = host - block.start;
         let mark = marks.partition_point(|mark| u64::from(mark.host) <= offset);
-        let Some(mark) = mark.checked_sub(1).map(|index| marks[index]) else {
-            return false;
-        };
+        let mark = marks[mark.checked_sub(1)?];
         if host >= block.end {
-            return false;
+            return None;
         }
         match mark.fix {
             Fix::None => {}
-            Fix::Rcx => context.gpr[1] = state.rcx,
+            Fix::Rcx => context.gpr[reg::RCX] = state.rcx,
+            Fix::Return => {
+                context.gpr[reg::RCX] = state.rcx;
+                context.gpr[reg::RSP] += 8;
+            }
             Fix::Scratch(register) => context.gpr[usize::from(register)] = state.scratch,
         }
         context.rip = block.pc + u64::from(mark.guest);
         state.retired = state.retired.wrapping_sub(u64::from(block.counted.saturating_sub(mark.done)));
-        true
+        Some(mark.fix)
     }
 }

@@ -152,6 +152,11 @@ impl Shared {
 
     fn flush(&self, translator: &mut Translator) {
         translator.flush();
+        self.publish(translator);
+    }
+
+    /// Lets everybody know the translator's generation, which may have changed.
+    fn publish(&self, translator: &Translator) {
         self.generation.store(translator.generation, Ordering::SeqCst);
     }
 
@@ -174,7 +179,7 @@ impl Shared {
         }
         let mut translator = self.lock();
         translator.reclaim();
-        self.generation.store(translator.generation, Ordering::SeqCst);
+        self.publish(&translator);
         self.closing.store(false, Ordering::SeqCst);
     }
 }

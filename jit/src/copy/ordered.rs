@@ -94,7 +94,7 @@ impl<'a> Window<'a> {
 }
 
 /// Locked, explicitly or because it is an `xchg` with memory.
-fn is_locked(instruction: &Instruction) -> bool {
+pub(super) fn is_locked(instruction: &Instruction) -> bool {
     instruction.has_lock_prefix()
         || instruction.mnemonic() == Mnemonic::Xchg && instruction.op0_kind() == OpKind::Memory
 }

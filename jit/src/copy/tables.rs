@@ -4,9 +4,16 @@
 //! address of code that first compares the thread's `target` with the guest address that it was
 //! made for and goes to the table's miss exit if they differ, so tables need no keys, an update
 //! is one store, and lookups need no lock. Unused entries lead to the miss exit.
+//!
+//! Returns of observed code have a better table: [`ReturnTable`], with a word for each possible
+//! return address below the code cache, of which nearly all are in pages never touched. No two
+//! addresses share an entry, so nothing is compared. An unused entry is 0; the return to address
+//! 0 faults and is dealt with as a miss. Only one engine of a process has it, since no other
+//! place can be addressed in one instruction, and only as long as no guest code lies elsewhere.
 
 use super::desc::Variant;
-use crate::memory::LowMemory;
+use crate::memory::{LowMemory, reserve_sparse};
+use refrain_vm::layout::{CODE_CACHE, FIXED_PROGRAM};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -72,6 +79,50 @@ impl Tables {
         };
         u64::from(self.address(which, variant)) + index * 8
     }
+}
+
+/// See the module's documentation.
+pub(super) struct ReturnTable {
+    memory: LowMemory,
+    used: Vec<u64>,
+}
+
+impl ReturnTable {
+    /// Where the word of address 0 would be: the highest page that a displacement reaches.
+    pub(super) const BASE: u32 = 0x7fff_f000;
+    /// Return addresses that it has words for.
+    const COVERED: Range<u64> = FIXED_PROGRAM.start..CODE_CACHE.start;
+
+    /// The table, unless another engine has it.
+    pub(super) fn new() -> Option<ReturnTable> {
+        let memory = reserve_sparse(slot(Self::COVERED.start)..slot(Self::COVERED.end))?;
+        Some(ReturnTable { memory, used: Vec::new() })
+    }
+
+    /// Whether a return address has a word.
+    pub(super) fn covers(pc: u64) -> bool {
+        Self::COVERED.contains(&pc)
+    }
+
+    /// Makes returns to `pc` lead to `entry`.
+    pub(super) fn set(&mut self, pc: u64, entry: u64) {
+        if Self::covers(pc) {
+            self.used.push(pc);
+            self.memory.word(slot(pc)).store(entry, Ordering::Release);
+        }
+    }
+
+    /// Forgets all entries.
+    pub(super) fn reset(&mut self) {
+        for pc in self.used.drain(..) {
+            self.memory.word(slot(pc)).store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Address of a return address's word.
+fn slot(pc: u64) -> u64 {
+    u64::from(ReturnTable::BASE) + pc * 8
 }
 
 /// The range behind the tables that is left for code.

@@ -4,7 +4,7 @@ use super::classify::{Action, classify};
 use super::desc::{Kind, Operand, Variant};
 use super::emit::{self, RCX};
 use super::faults::Fix;
-use super::ordered::Window;
+use super::ordered::{Window, is_locked};
 use super::translator::{Failure, Translator};
 use crate::memory::read_guest;
 use iced_x86::{
@@ -17,6 +17,8 @@ use refrain_vm::Fault;
 const MAX_BLOCK: usize = 64;
 /// Guest code that is looked at for one block: the block and what the ordering looks ahead at.
 const WINDOW: usize = 1024;
+/// Translated code behind which no further block is put in line.
+const MAX_RUN: u64 = 4096;
 /// Bytes of the longest instruction.
 const MAX_INSTRUCTION: u64 = 15;
 const PAGE_SHIFT: u32 = refrain_vm::layout::PAGE.trailing_zeros();
@@ -43,14 +45,41 @@ pub(super) struct Place<'a> {
 }
 
 impl Translator {
-    /// Emits the block at `pc` and returns its address.
-    pub(super) fn translate(&mut self, pc: u64, variant: Variant) -> Result<u64, Failure> {
+    /// Emits the block at `pc` and returns its address. If it ends with a call, the block that the
+    /// call returns to follows in line, and so on.
+    pub(super) fn translate(
+        &mut self,
+        pc: u64,
+        variant: Variant,
+        with_entry: bool,
+    ) -> Result<u64, Failure> {
+        let start = self.hot.here();
+        let body = self.block(pc, variant, with_entry)?;
+        while let Some((pc, variant)) = self.continuation.take() {
+            let goes_on = self.hot.here() - start < MAX_RUN
+                && !self.bodies.contains_key(&(pc, variant))
+                && !(variant.observed() && self.hooks.contains(&pc))
+                && self.block(pc, variant, false).is_ok();
+            if !goes_on {
+                self.chain(pc, variant);
+            }
+        }
+        self.call_stubs();
+        Ok(body)
+    }
+
+    /// Emits one block.
+    fn block(&mut self, pc: u64, variant: Variant, with_entry: bool) -> Result<u64, Failure> {
         let mut buffer = [0; WINDOW];
         let readable = read_guest(pc, &mut buffer);
         let code = &buffer[..readable];
         let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         let mut window = Window::new(code, pc);
         let mut instruction = Instruction::default();
+        if with_entry {
+            let hooked = variant == Variant::Observed && self.hooks.contains(&pc);
+            self.jump_entry(pc, variant, !hooked && flags_are_dead(code, pc));
+        }
         let body = self.hot.here();
         self.faults.begin(body, pc);
         self.bodies.insert((pc, variant), body);
@@ -73,7 +102,7 @@ impl Translator {
                 if index > 0 {
                     self.chain(at, variant);
                 } else if decoder.last_error() == DecoderError::NoMoreBytes {
-                    self.bodies.remove(&(pc, variant));
+                    self.forget_block(pc, variant);
                     let address = pc + readable as u64;
                     return Err(Failure::Fault(Fault { signal: libc::SIGSEGV, address }));
                 } else {
@@ -172,8 +201,8 @@ impl Translator {
             }
             Action::ShortBranch(target) => self.short_branch(place, target),
             Action::JumpIndirect => self.jump_indirect(place),
-            Action::Call(target) => self.call(place, Some(target)),
-            Action::CallIndirect => self.call(place, None),
+            Action::Call(target) => self.continuation = self.call(place, Some(target)),
+            Action::CallIndirect => self.continuation = self.call(place, None),
             Action::Return(extra) => self.ret(place, extra),
             Action::AbortTransaction(target) => {
                 self.hot.load_constant(0, 0);
@@ -277,6 +306,29 @@ impl Translator {
         self.hot.spill(emit::OPERAND, RCX);
         self.leave_here(Kind::Ordered(operand), instruction.ip(), false);
     }
+}
+
+/// Whether the code at `pc` overwrites the status flags before it reads them, and before anything
+/// that leaves translated code or branches.
+fn flags_are_dead(code: &[u8], pc: u64) -> bool {
+    use iced_x86::RflagsBits as Bits;
+    const LOOKAHEAD: usize = 8;
+    let mut live = Bits::OF | Bits::SF | Bits::ZF | Bits::AF | Bits::CF | Bits::PF;
+    let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
+    for instruction in decoder.iter().take(LOOKAHEAD) {
+        if instruction.is_invalid()
+            || classify(&instruction) != Action::Copy
+            || is_locked(&instruction)
+            || instruction.rflags_read() & live != 0
+        {
+            return false;
+        }
+        live &= !instruction.rflags_modified();
+        if live == 0 {
+            return true;
+        }
+    }
+    false
 }
 
 /// The memory operand of an instruction, for another one.

@@ -12,7 +12,7 @@ use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
 use super::faults::FaultMap;
 use super::state;
-use super::tables::{Tables, Use, code_range};
+use super::tables::{ReturnTable, Tables, Use, code_range};
 use crate::memory::CodeMemory;
 use iced_x86::Encoder;
 use refrain_trace::CodeBlock;
@@ -27,6 +27,8 @@ use std::sync::Arc;
 const MARGIN: u64 = 16 << 10;
 /// Rare exits are allocated in chunks of this size.
 const CHUNK: u64 = 64 << 10;
+/// Code below has return addresses that fit an immediate.
+const REACH: u64 = 1 << 31;
 
 /// Why there is no translation.
 pub(super) enum Failure {
@@ -34,6 +36,16 @@ pub(super) enum Failure {
     Fault(Fault),
     /// The code memory is full.
     Full,
+}
+
+/// A call that was emitted, without the stub that it calls.
+pub(super) struct PendingCall {
+    /// Displacement of the call.
+    pub(super) field: u64,
+    pub(super) return_address: u64,
+    /// The callee, or `None` if it is the thread's target.
+    pub(super) target: Option<u64>,
+    pub(super) variant: Variant,
 }
 
 /// A hash for guest addresses.
@@ -70,6 +82,12 @@ pub(super) type Set<K> = HashSet<K, BuildHasherDefault<AddressHasher>>;
 pub(super) struct Translator {
     pub(super) config: EngineConfig,
     pub(super) tables: Arc<Tables>,
+    /// For observed code, if it can be had.
+    pub(super) returns: Option<ReturnTable>,
+    /// What the last call that was emitted returns to.
+    pub(super) continuation: Option<(u64, Variant)>,
+    /// Calls whose stubs are still to be emitted.
+    pub(super) calls: Vec<PendingCall>,
     memory: CodeMemory,
     arena: Arena,
     /// The block or stub under construction.
@@ -119,6 +137,9 @@ impl Translator {
         let mut translator = Translator {
             config,
             tables,
+            returns: ReturnTable::new(),
+            continuation: None,
+            calls: Vec::new(),
             memory,
             arena: Arena::default(),
             hot: Code::default(),
@@ -158,10 +179,31 @@ impl Translator {
         if let Some(&body) = self.bodies.get(&(pc, variant)) {
             return Ok(body);
         }
+        self.translate_now(pc, variant, false)
+    }
+
+    /// Translates the block at `pc`, with or without an entry for indirect jumps before it.
+    fn translate_now(
+        &mut self,
+        pc: u64,
+        variant: Variant,
+        with_entry: bool,
+    ) -> Result<u64, Failure> {
+        if pc >= REACH && self.returns.take().is_some() {
+            // Code has turned up that the return table does not cover: from now on returns are
+            // checked.
+            self.flush();
+        }
         self.begin()?;
-        let body = self.translate(pc, variant)?;
+        let body = self.translate(pc, variant, with_entry)?;
         self.commit();
         Ok(body)
+    }
+
+    /// Undoes what was noted of a block that turned out not to be readable.
+    pub(super) fn forget_block(&mut self, pc: u64, variant: Variant) {
+        self.bodies.remove(&(pc, variant));
+        self.jump_entries.remove(&(pc, variant));
     }
 
     /// Lets the patchable field of an exit lead to the block at `pc`.
@@ -171,20 +213,17 @@ impl Translator {
 
     /// Makes the jump table of `variant` lead `pc` to its block.
     pub(super) fn enter_jump(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
-        let body = self.body(pc, variant)?;
-        let entry = match self.jump_entries.get(&(pc, variant)) {
-            Some(&entry) => entry,
-            None => {
+        if !self.jump_entries.contains_key(&(pc, variant)) {
+            if let Some(&body) = self.bodies.get(&(pc, variant)) {
                 self.begin()?;
-                let entry = self.hot.here();
-                self.check_target(pc, self.misses[&(Use::Jump as u8, variant)]);
-                self.hot.reload(emit::RCX, emit::RCX_SLOT);
+                self.jump_entry(pc, variant, false);
                 self.hot.jmp(body);
                 self.commit();
-                self.jump_entries.insert((pc, variant), entry);
-                entry
+            } else {
+                self.translate_now(pc, variant, true)?;
             }
-        };
+        }
+        let entry = self.jump_entries[&(pc, variant)];
         self.tables.set(Use::Jump, variant, pc, entry);
         Ok(())
     }
@@ -205,14 +244,42 @@ impl Translator {
                 entry
             }
         };
-        self.tables.set(Use::Return, variant, pc, entry);
+        self.set_return(pc, variant, entry);
         Ok(())
+    }
+
+    /// Emits the entry for indirect jumps to `pc`, whose flags may be dead. The body follows.
+    pub(super) fn jump_entry(&mut self, pc: u64, variant: Variant, flags_dead: bool) {
+        self.jump_entries.insert((pc, variant), self.hot.here());
+        let miss = self.misses[&(Use::Jump as u8, variant)];
+        match i32::try_from(pc) {
+            Ok(address) if flags_dead => {
+                self.hot.compare_slot(emit::TARGET, address);
+                self.hot.jump_if_not_equal(miss);
+            }
+            _ => self.check_target(pc, miss),
+        }
+        self.hot.reload(emit::RCX, emit::RCX_SLOT);
+    }
+
+    /// Whether returns of this variant go by the return table.
+    pub(super) fn exact_returns(&self, variant: Variant) -> bool {
+        variant == Variant::Observed && self.returns.is_some()
+    }
+
+    fn set_return(&mut self, pc: u64, variant: Variant, entry: u64) {
+        match &mut self.returns {
+            Some(returns) if variant == Variant::Observed => returns.set(pc, entry),
+            _ => self.tables.set(Use::Return, variant, pc, entry),
+        }
     }
 
     /// Emits what a return to `pc` comes to: the check of the address, rcx put back, and the
     /// guest's return address written again to where the host's was.
     pub(super) fn return_entry(&mut self, pc: u64, variant: Variant) {
-        self.check_target(pc, self.misses[&(Use::Return as u8, variant)]);
+        if !self.exact_returns(variant) {
+            self.check_target(pc, self.misses[&(Use::Return as u8, variant)]);
+        }
         self.hot.reload(emit::RCX, emit::RCX_SLOT);
         self.hot.store_on_stack(-8, pc);
     }
@@ -301,6 +368,7 @@ impl Translator {
         self.hot.reset(self.hot_next.next_multiple_of(16));
         self.cold.reset(self.cold_next);
         self.pending_returns.clear();
+        self.calls.clear();
         Ok(())
     }
 
@@ -310,8 +378,8 @@ impl Translator {
         self.memory.write(self.cold.base(), self.cold.bytes());
         self.hot_next = self.hot.here();
         self.cold_next = self.cold.here();
-        for (pc, variant, entry) in self.pending_returns.drain(..) {
-            self.tables.set(Use::Return, variant, pc, entry);
+        for (pc, variant, entry) in std::mem::take(&mut self.pending_returns) {
+            self.set_return(pc, variant, entry);
         }
     }
 
@@ -320,6 +388,9 @@ impl Translator {
     pub(super) fn flush(&mut self) {
         self.generation += 1;
         self.reset_tables();
+        if let Some(returns) = &mut self.returns {
+            returns.reset();
+        }
         for (field, unlinked) in std::mem::take(&mut self.links) {
             self.link(field, unlinked);
         }

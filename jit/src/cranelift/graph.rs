@@ -263,8 +263,21 @@ fn unsupported(i: &Instruction) -> Option<&'static str> {
     let segment = |n| matches!(i.op_kind(n), OpKind::Register) && (i.op_register(n).is_segment_register() || i.op_register(n).is_cr() || i.op_register(n).is_dr());
     let odd_segment = i.memory_segment() == Register::GS && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
     let odd_stack = matches!(i.code(), Code::Enterq_imm16_imm8 | Code::Pushw_FS | Code::Pushq_FS | Code::Popw_FS | Code::Popq_FS);
-    let refused = odd_encoding || odd_segment || odd_stack || i.is_privileged() || (0..i.op_count()).any(segment);
+    let refused = refused(i.mnemonic()) || odd_encoding || odd_segment || odd_stack || i.is_privileged() || (0..i.op_count()).any(segment);
     refused.then(|| name(i))
+}
+
+/// Instructions that would show the host, change it, or escape; those of the copy engine.
+fn refused(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Sysenter | Sysexit | Sysexitq | Sysret | Sysretq | Iret | Iretd | Iretq | Retf | Into | Int
+            | Rdgsbase | Wrgsbase | Swapgs | Lfs | Lgs | Lss | Rdpid | Rdpru | Rdpkru | Wrpkru
+            | Rdsspd | Rdsspq | Xend | Xtest | Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt
+            | Xsaveopt64 | Xsaves | Xsaves64 | Xrstor | Xrstor64 | Xrstors | Xrstors64 | Senduipi
+            | Umwait | Tpause | Monitorx | Mwaitx
+    )
 }
 
 pub(super) fn name(i: &Instruction) -> &'static str {

@@ -72,10 +72,10 @@ fn is_candidate(code: Code) -> bool {
     i.set_code(code);
     let excluded = matches!(
         code.mnemonic(),
-        INVALID | Cpuid | Rdtsc | Rdtscp | Rdrand | Rdseed | Xgetbv | Int3 | Int1 | Int | Into | Ud0 | Ud1 | Ud2 | Hlt | Syscall | Sysenter
+        INVALID | Reservednop | Pushf | Popf | Cpuid | Rdtsc | Rdtscp | Rdrand | Rdseed | Xgetbv | Int3 | Int1 | Int | Into | Ud0 | Ud1 | Ud2 | Hlt | Syscall | Sysenter
             | Rdfsbase | Wrfsbase | Rdgsbase | Wrgsbase | Rdpid | Rdpkru | Wrpkru | Rdpru | Rdpmc | Pushfq | Enter | Xbegin | Xend | Xabort | Xtest | Monitor | Mwait
-            | Monitorx | Mwaitx | Clzero | Popfq | Maskmovdqu | Maskmovq | Leave | Ldmxcsr | Umonitor | Umwait | Tpause | Serialize | Smsw | Str | Sldt | Sgdt | Sidt
-            | Lar | Lsl | Verr | Verw | Pause | Ptwrite | Cldemote | Clflush | Clflushopt | Clwb | Incsspd | Incsspq | Rdsspd | Rdsspq | Rdshadow
+            | Lfs | Lgs | Lss | Xsave | Xsave64 | Xrstor | Xrstor64 | Monitorx | Mwaitx | Clzero | Popfq | Maskmovdqu | Maskmovq | Leave | Ldmxcsr | Umonitor | Umwait | Tpause | Serialize | Smsw | Str | Sldt | Sgdt | Sidt
+            | Lar | Lsl | Verr | Verw | Pause | Ptwrite | Cldemote | Clflush | Clflushopt | Clwb | Incsspd | Incsspq | Rdsspd | Rdsspq
     );
     info.is_instruction()
         && info.mode64()
@@ -142,7 +142,7 @@ pub fn instruction(code: Code, random: &mut Random, addressing: Addressing) -> O
             imm32 => immediate(&mut i, n, OpKind::Immediate32, random.nasty()),
             imm32sex64 => immediate(&mut i, n, OpKind::Immediate32to64, random.nasty()),
             imm64 => immediate(&mut i, n, OpKind::Immediate64, random.nasty()),
-            _ => return None,
+            _ => return Option::None,
         }
     }
     if i.is_string_instruction() && random.below(2) == 0 {
@@ -225,6 +225,9 @@ pub fn encoded(i: &Instruction, pc: u64) -> Option<(Instruction, Vec<u8>)> {
 pub fn case(code: Code, pc: u64, states: usize, random: &mut Random) -> Option<Case> {
     let i = instruction(code, random, Addressing::Registers)?;
     let (i, bytes) = encoded(&i, pc)?;
+    if !can_be_placed(&i) {
+        return None;
+    }
     let states = (0..states).map(|_| state(&[i], random)).collect();
     Some(Case { defined: defined(&i), instructions: vec![i], code: bytes, states })
 }
@@ -275,6 +278,17 @@ pub fn state(instructions: &[Instruction], random: &mut Random) -> (Context, Vec
         word.copy_from_slice(&value.to_le_bytes());
     }
     (context, memory)
+}
+
+/// Whether registers can be found with which the memory operand lies in the scratch page: not if
+/// one of them must also be a bit offset or a stack pointer that lies there.
+fn can_be_placed(i: &Instruction) -> bool {
+    let uses = |register: Register| [i.memory_base(), i.memory_index()].iter().any(|r| r.full_register() == register.full_register());
+    match i.mnemonic() {
+        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc if i.op1_kind() == OpKind::Register => !uses(i.op1_register()),
+        Mnemonic::Push | Mnemonic::Pop => !uses(Register::RSP),
+        _ => true,
+    }
 }
 
 /// Sets registers so that an instruction's memory operands lie in the scratch page.

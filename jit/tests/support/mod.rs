@@ -44,6 +44,9 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
     let mut differences = Vec::new();
     for (n, case) in cases.iter().enumerate() {
         for (state, memory) in &case.states {
+            if std::env::var_os("REFRAIN_ORACLE_TRACE").is_some() {
+                eprintln!("{}", describe(case));
+            }
             let mut lifted = state.clone();
             lifted.rip = address(n);
             lifted.access_cursor = accesses.as_mut_ptr() as u64;
@@ -53,7 +56,7 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
             let after = native.memory();
             if let Exit::Fault(fault) = exit {
                 // Divisions: the processor faults too, which this process would not survive.
-                let may = case.instructions.iter().any(|i| format!("{:?}", i.mnemonic()).ends_with("div"));
+                let may = case.instructions.iter().any(|i| matches!(i.mnemonic(), iced_x86::Mnemonic::Div | iced_x86::Mnemonic::Idiv));
                 if !may || fault.signal != libc::SIGFPE {
                     differences.push(format!("{}: unexpected {exit:?}", describe(case)));
                 }
@@ -65,8 +68,11 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
                 continue;
             }
             native.fill(memory);
+            if std::env::var_os("REFRAIN_ORACLE_TRACE").is_some() {
+                eprintln!("natively");
+            }
             let mut expected = state.clone();
-            native.run(&case.code, &mut expected);
+            native.run(&case.instructions, &mut expected);
             differences.extend(difference(case, state, &expected, &native.memory(), &lifted, &after));
         }
     }
@@ -103,7 +109,10 @@ fn difference(case: &Case, start: &Context, expected: &Context, memory: &[u8], l
     if flags != 0 {
         wrong.push(format!("flags {flags:#x} of {:#x}, expected {:#x} (was {:#x})", lifted.rflags, expected.rflags, start.rflags));
     }
-    if expected.mxcsr != lifted.mxcsr {
+    // Among several instructions an operation may be left out whose result nobody reads, and with
+    // it the exception flags that it would have raised.
+    let sticky = if case.instructions.len() > 1 { 0x3f } else { 0 };
+    if expected.mxcsr | sticky != lifted.mxcsr | sticky {
         wrong.push(format!("mxcsr {:#x}, expected {:#x}", lifted.mxcsr, expected.mxcsr));
     }
     if let Some(at) = (0..SCRATCH_LEN).find(|&at| memory[at] != after[at]) {

@@ -43,7 +43,7 @@ impl Native {
     }
 
     /// Executes `code`, which must not fault or jump away.
-    pub fn run(&self, code: &[u8], context: &mut Context) {
+    pub fn run(&self, code: &[iced_x86::Instruction], context: &mut Context) {
         let bytes = harness(code).expect("the harness is encodable");
         // SAFETY: the harness saves and restores what the calling convention asks for, and keeps
         // to the mapped state and scratch pages; FS is the guest's only while `code` runs.
@@ -57,7 +57,7 @@ impl Native {
     }
 }
 
-fn harness(code: &[u8]) -> Result<Vec<u8>, iced_x86::IcedError> {
+fn harness(code: &[iced_x86::Instruction]) -> Result<Vec<u8>, iced_x86::IcedError> {
     let gpr = [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15];
     let xmm = [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13, xmm14, xmm15];
     let at = |offset: usize| STATE + offset as u64;
@@ -83,7 +83,9 @@ fn harness(code: &[u8]) -> Result<Vec<u8>, iced_x86::IcedError> {
     for (n, register) in gpr.into_iter().enumerate() {
         a.mov(register, qword_ptr(at(offset_of!(Context, gpr) + 8 * n)))?;
     }
-    a.db(code)?;
+    for i in code {
+        a.add_instruction(*i)?;
+    }
     for (n, register) in gpr.into_iter().enumerate() {
         a.mov(qword_ptr(at(offset_of!(Context, gpr) + 8 * n)), register)?;
     }

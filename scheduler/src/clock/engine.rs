@@ -102,7 +102,9 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
                 continue;
             }
             match self.skeleton.strands[id].creator {
-                Some((parent, event)) if (event as usize) < self.threads[parent.index()].operations.len() => {
+                Some((parent, event))
+                    if (event as usize) < self.threads[parent.index()].operations.len() =>
+                {
                     self.wait_for_event(id, parent.0, event);
                 }
                 _ => {
@@ -305,10 +307,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     }
 
     fn queued_at(&self, id: usize) -> Option<u32> {
-        let waits = matches!(
-            self.threads[id].phase,
-            Phase::Waiting | Phase::Spinning | Phase::Arriving
-        );
+        let waits =
+            matches!(self.threads[id].phase, Phase::Waiting | Phase::Spinning | Phase::Arriving);
         match self.threads[id].reason {
             Reason::Object { object } if waits => Some(object),
             _ => None,
@@ -663,7 +663,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         }
         // `proceed` may have set a new watch on the same thread.
         let source = &mut self.threads[source as usize];
-        source.watched = if source.watched >= performed { source.watched.min(watched) } else { watched };
+        source.watched =
+            if source.watched >= performed { source.watched.min(watched) } else { watched };
     }
 
     fn enlist(&mut self, id: usize, object: u32) {

@@ -1,6 +1,6 @@
 //! Runs written by hand: operations in the order in which they happened, and their skeletons.
 
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub, missing_docs)]
 
 use refrain_scheduler::{
     Builder, Config, Constraints, Outcome, Run, Scheduler, Skeleton, simulate,
@@ -33,14 +33,28 @@ impl Recording {
         let ticket = self.tickets.entry(order::slot(object)).or_default();
         let begin = self.clocks[thread] + work;
         self.clocks[thread] = begin;
-        let event = Event { code: kind as u8, object, ticket: *ticket, begin, end: begin, ..Event::default() };
+        let event = Event {
+            code: kind as u8,
+            object,
+            ticket: *ticket,
+            begin,
+            end: begin,
+            ..Event::default()
+        };
         *ticket += 1;
         self.threads[thread].push(event);
         self.threads[thread].last_mut().expect("just pushed")
     }
 
     /// The same for an event that takes `time` ticks itself.
-    pub fn push_timed(&mut self, thread: usize, work: u64, kind: EventKind, object: u64, time: u64) -> &mut Event {
+    pub fn push_timed(
+        &mut self,
+        thread: usize,
+        work: u64,
+        kind: EventKind,
+        object: u64,
+        time: u64,
+    ) -> &mut Event {
         self.clocks[thread] += time;
         let clock = self.clocks[thread];
         self.push(thread, work, kind, object);
@@ -69,7 +83,12 @@ impl Recording {
 /// Every event of a replay: thread, event, begin, end.
 pub type Times = Vec<(u32, u64, u64, u64)>;
 
-pub fn replay<S: Scheduler>(skeleton: &Skeleton, constraints: &Constraints, config: &Config, mut scheduler: S) -> (Outcome, Times) {
+pub fn replay<S: Scheduler>(
+    skeleton: &Skeleton,
+    constraints: &Constraints,
+    config: &Config,
+    mut scheduler: S,
+) -> (Outcome, Times) {
     let mut times = Times::new();
     let mut visit = |thread: ThreadId, event: refrain_trace::EventId, begin, end| {
         times.push((thread.0, event.0, begin, end));

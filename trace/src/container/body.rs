@@ -37,7 +37,12 @@ impl Packer {
     }
 
     /// Writes the chunk to `out` (cleared first).
-    pub(crate) fn pack(&mut self, label: Label, body: &[u8], out: &mut Vec<u8>) -> Result<ChunkHeader> {
+    pub(crate) fn pack(
+        &mut self,
+        label: Label,
+        body: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<ChunkHeader> {
         let limit = label.kind.max_raw();
         if body.len() > limit {
             let (found, limit) = (body.len() as u64, limit as u64);
@@ -83,7 +88,12 @@ impl Unpacker {
 
     /// Reads the body of `chunk` into `body` (cleared first), having checked that the file still
     /// says of the chunk what `chunk` says.
-    pub(crate) fn unpack(&mut self, source: &Source, chunk: &Chunk, body: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn unpack(
+        &mut self,
+        source: &Source,
+        chunk: &Chunk,
+        body: &mut Vec<u8>,
+    ) -> Result<()> {
         let header = &chunk.header;
         body.clear();
         if header.raw_len as usize > header.kind.max_raw() {

@@ -1,6 +1,6 @@
 //! What a trace holds, by chunk headers alone: which chunks make up which thread and which blob.
 
-use super::format::{Chunk, ChunkKind, MAX_MODULES, MAX_PAYLOAD, MAX_THREADS};
+use super::format::{Chunk, ChunkKind, MAX_EVENTS, MAX_MODULES, MAX_PAYLOAD, MAX_THREADS};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -40,23 +40,26 @@ impl Catalog {
         mut refuse: impl FnMut(&Chunk, Error) -> Result<()>,
     ) -> Result<Catalog> {
         let mut catalog = Catalog::default();
+        // So many payload parts stand directly before the chunk.
         let mut parts = 0;
         for (n, chunk) in chunks.iter().enumerate() {
+            if parts > 0 && !follows(&chunks[n - 1], chunk) {
+                refuse_parts(&chunks[n - parts..n], &mut refuse)?;
+                parts = 0;
+            }
             if chunk.header.kind == ChunkKind::Payload {
-                match payload_part(&chunks[..n], chunk, parts) {
+                match check_part(&chunks[n - parts..n], chunk) {
                     Ok(()) => parts += 1,
                     Err(error) => {
-                        parts = 0;
+                        refuse_parts(&chunks[n - parts..n], &mut refuse)?;
                         refuse(chunk, error)?;
+                        parts = 0;
                     }
                 }
                 continue;
             }
-            if parts > 0 && !follows(&chunks[n - 1], chunk) {
-                refuse(chunk, chunk.corrupt("the payload parts before it belong elsewhere"))?;
-                parts = 0;
-            }
             if let Err(error) = catalog.add(chunks, n, parts) {
+                refuse_parts(&chunks[n - parts..n], &mut refuse)?;
                 refuse(chunk, error)?;
             }
             parts = 0;
@@ -67,7 +70,7 @@ impl Catalog {
     fn add(&mut self, chunks: &[Chunk], n: usize, parts: usize) -> Result<()> {
         let chunk = &chunks[n];
         let header = &chunk.header;
-        if (header.kind == ChunkKind::Header) != (n == 0) {
+        if (header.kind == ChunkKind::Header) != (chunk.number == 0) {
             return Err(chunk.corrupt("a trace has one header, at its start"));
         }
         if self.footer.is_some() {
@@ -120,6 +123,10 @@ impl Catalog {
         if header.id >= MAX_THREADS {
             return Err(chunk.corrupt("the number of its thread is over the limit"));
         }
+        // Without this a thread without events would differ from no thread.
+        if header.count == 0 || header.count as usize > MAX_EVENTS {
+            return Err(chunk.corrupt("the number of its events is out of bounds"));
+        }
         let stream = self.threads.entry(header.id).or_default();
         if header.first != stream.events {
             return Err(chunk.corrupt(format!(
@@ -133,24 +140,31 @@ impl Catalog {
     }
 }
 
-/// Whether `chunk` goes on where the payload part `part` stops.
+/// Whether `chunk` goes on where the payload part `part` stops. That they are neighbours in the
+/// file is part of it: leaving out a chunk between two must not join them.
 fn follows(part: &Chunk, chunk: &Chunk) -> bool {
-    let (part, header) = (&part.header, &chunk.header);
+    let (before, header) = (&part.header, &chunk.header);
     matches!(header.kind, ChunkKind::Events | ChunkKind::Payload)
-        && (header.id, header.first) == (part.id, part.first)
+        && (header.id, header.first) == (before.id, before.first)
+        && part.end() == chunk.offset
 }
 
-/// Checks a payload part that has `parts` others before it.
-fn payload_part(before: &[Chunk], chunk: &Chunk, parts: usize) -> Result<()> {
-    let fits = chunk.header.count as usize == parts
-        && (parts == 0 || before.last().is_some_and(|last| follows(last, chunk)));
-    if !fits {
+/// Checks a payload part that stands behind the parts `before`.
+fn check_part(before: &[Chunk], chunk: &Chunk) -> Result<()> {
+    if chunk.header.count as usize != before.len() {
         return Err(chunk.corrupt("it is not the next part of a payload"));
     }
-    let parts = &before[before.len() - parts..];
-    let sum: u64 = parts.iter().chain([chunk]).map(|c| u64::from(c.header.raw_len)).sum();
+    let sum: u64 = before.iter().chain([chunk]).map(|c| u64::from(c.header.raw_len)).sum();
     if sum > MAX_PAYLOAD {
         return Err(chunk.corrupt("the payload that it is part of is over the limit"));
     }
     Ok(())
+}
+
+fn refuse_parts(
+    parts: &[Chunk],
+    refuse: &mut impl FnMut(&Chunk, Error) -> Result<()>,
+) -> Result<()> {
+    let lost = "the events that it belongs to are lost";
+    parts.iter().try_for_each(|part| refuse(part, part.corrupt(lost)))
 }

@@ -7,6 +7,7 @@ use super::scan::{self, Stop};
 use super::source::Source;
 use crate::error::{ChunkAt, Error, Result};
 use crate::{Footer, Header, Module, payload};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
@@ -109,21 +110,14 @@ impl Survey {
         let mut problems = Vec::new();
         let (found, tail) = all_chunks(source, &mut problems)?;
         let index = index_state(source);
-        let mut decodable = decode_all(source, &found, &mut problems)?;
-        // Leaving a chunk out may orphan another, so the catalog is made until all chunks fit.
-        let catalog = loop {
-            let mut misfits = Vec::new();
-            let catalog = Catalog::new(&decodable, |chunk, error| {
-                problems.push(problem(chunk, &error));
-                misfits.push(chunk.number);
-                Ok(())
-            })?;
-            if misfits.is_empty() {
-                break catalog;
-            }
-            decodable.retain(|chunk| !misfits.contains(&chunk.number));
-        };
-        let mut survey = Survey { chunks: decodable, catalog, index, problems, tail };
+        let mut chunks = decode_all(source, &found, &mut problems)?;
+        let mut catalog = sort(&mut chunks, &mut problems)?;
+        let broken = broken_events(source, &chunks, &catalog, &mut problems)?;
+        if !broken.is_empty() {
+            chunks.retain(|chunk| !broken.contains(&chunk.number));
+            catalog = sort(&mut chunks, &mut problems)?;
+        }
+        let mut survey = Survey { chunks, catalog, index, problems, tail };
         survey.check_footer(source)?;
         survey.problems.sort_by_key(|p| p.at.offset);
         survey.problems.dedup();
@@ -183,13 +177,16 @@ fn index_state(source: &Source) -> IndexState {
     }
 }
 
-/// The chunks that can be decoded.
-fn decode_all(source: &Source, chunks: &[Chunk], problems: &mut Vec<Problem>) -> Result<Vec<Chunk>> {
+/// The chunks that can be decoded; those of events are judged when it is known what belongs to
+/// them.
+fn decode_all(
+    source: &Source,
+    chunks: &[Chunk],
+    problems: &mut Vec<Problem>,
+) -> Result<Vec<Chunk>> {
     let mut scratch = Scratch::new()?;
-    let (mut events, mut payloads) = (Vec::new(), Vec::new());
     let mut sound = Vec::new();
-    let mut parts = 0;
-    for (n, chunk) in chunks.iter().enumerate() {
+    for chunk in chunks {
         let result = match chunk.header.kind {
             ChunkKind::Header => scratch.record::<Header>(source, chunk).map(drop),
             ChunkKind::Module => scratch.record::<Module>(source, chunk).map(drop),
@@ -198,26 +195,66 @@ fn decode_all(source: &Source, chunks: &[Chunk], problems: &mut Vec<Problem>) ->
             ChunkKind::Blob | ChunkKind::Payload | ChunkKind::Index => {
                 scratch.unpacker.unpack(source, chunk, &mut scratch.body)
             }
-            ChunkKind::Events => {
-                let parts = &chunks[n - parts..n];
-                scratch
-                    .events(source, parts, chunk, &mut events, &mut payloads)
-                    .and_then(|()| read_payloads(chunk, &payloads))
-            }
+            ChunkKind::Events => Ok(()),
         };
-        parts = match chunk.header.kind {
-            // More parts than a payload may have are refused by the catalog; here they must not
-            // be put together.
-            ChunkKind::Payload if parts < 512 => parts + 1,
-            _ => 0,
-        };
-        match result {
-            Ok(()) => sound.push(*chunk),
-            Err(error @ Error::Io { .. }) => return Err(error),
-            Err(error) => problems.push(problem(chunk, &error)),
+        if sift(chunk, result, problems)? {
+            sound.push(*chunk);
         }
     }
     Ok(sound)
+}
+
+/// Whether the chunk is sound. Failing to read is nothing that is wrong with the chunk.
+fn sift(chunk: &Chunk, result: Result<()>, problems: &mut Vec<Problem>) -> Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error @ Error::Io { .. }) => Err(error),
+        Err(error) => {
+            problems.push(problem(chunk, &error));
+            Ok(false)
+        }
+    }
+}
+
+/// Sorts the chunks and leaves out those that do not fit. Refusing a chunk undoes all that it
+/// does to the catalog, so a second round only confirms the first; a chunk that it refused all
+/// the same would break what [`Survey::chunks`] promises.
+fn sort(chunks: &mut Vec<Chunk>, problems: &mut Vec<Problem>) -> Result<Catalog> {
+    loop {
+        let mut misfits = BTreeSet::new();
+        let catalog = Catalog::new(chunks, |chunk, error| {
+            problems.push(problem(chunk, &error));
+            misfits.insert(chunk.number);
+            Ok(())
+        })?;
+        if misfits.is_empty() {
+            return Ok(catalog);
+        }
+        chunks.retain(|chunk| !misfits.contains(&chunk.number));
+    }
+}
+
+/// The chunks of events that cannot be decoded.
+fn broken_events(
+    source: &Source,
+    chunks: &[Chunk],
+    catalog: &Catalog,
+    problems: &mut Vec<Problem>,
+) -> Result<BTreeSet<u64>> {
+    let mut scratch = Scratch::new()?;
+    let (mut events, mut payloads) = (Vec::new(), Vec::new());
+    let mut broken = BTreeSet::new();
+    for at in catalog.threads.values().flat_map(|stream| &stream.chunks) {
+        let chunk = &chunks[at.chunk];
+        let parts = &chunks[at.chunk - at.parts..at.chunk];
+        let result = scratch
+            .events(source, parts, chunk, &mut events, &mut payloads)
+            .and_then(|()| read_payloads(chunk, &payloads));
+        if !sift(chunk, result, problems)? {
+            broken.insert(chunk.number);
+        }
+    }
+    Ok(broken)
 }
 
 fn read_payloads(chunk: &Chunk, payloads: &[u8]) -> Result<()> {

@@ -59,7 +59,11 @@ impl Scratch {
     }
 
     /// Reads a chunk that holds one record.
-    pub(crate) fn record<T: DeserializeOwned>(&mut self, source: &Source, chunk: &Chunk) -> Result<T> {
+    pub(crate) fn record<T: DeserializeOwned>(
+        &mut self,
+        source: &Source,
+        chunk: &Chunk,
+    ) -> Result<T> {
         self.unpacker.unpack(source, chunk, &mut self.body)?;
         match postcard::take_from_bytes(&self.body) {
             Ok((record, [])) => Ok(record),
@@ -283,7 +287,11 @@ impl Trace {
         let stream = self.shared.catalog.threads.get(&thread.0)?;
         let first = |c: &EventChunk| self.shared.chunks[c.chunk].header.first;
         let after = stream.chunks.partition_point(|c| first(c) <= event.0);
-        if event.0 < stream.events { stream.chunks.get(after.checked_sub(1)?).copied() } else { None }
+        if event.0 < stream.events {
+            stream.chunks.get(after.checked_sub(1)?).copied()
+        } else {
+            None
+        }
     }
 
     /// Decodes a chunk of events; returns the id of the first.
@@ -319,3 +327,8 @@ impl Trace {
         result
     }
 }
+
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Trace>();
+};

@@ -65,7 +65,10 @@ fn write_repaired<W: Write>(source: &Source, mut out: W) -> Result<(RepairReport
     let survey = Survey::of(source)?;
     let kept = kept(&survey);
     if kept.first().is_none_or(|c| c.header.kind != ChunkKind::Header) {
-        return Err(survey.problems.first().map_or(Error::CutOff, |p| p.at.corrupt(p.what.clone())));
+        return Err(survey
+            .problems
+            .first()
+            .map_or(Error::CutOff, |p| p.at.corrupt(p.what.clone())));
     }
     let failed = || Error::io("write the repaired trace");
     out.write_all(&format::preamble()).map_err(failed())?;
@@ -91,22 +94,11 @@ fn write_repaired<W: Write>(source: &Source, mut out: W) -> Result<(RepairReport
 }
 
 /// The chunks to keep: the sound ones, but no footer that counts what is lost, and no payload
-/// parts whose events are lost.
+/// parts at the end whose events were cut off.
 fn kept(survey: &Survey) -> Vec<Chunk> {
-    let lossy = !survey.problems.is_empty();
-    let mut kept: Vec<Chunk> = Vec::new();
-    for chunk in &survey.chunks {
-        let follows = |c: &Chunk| {
-            c.header.kind == ChunkKind::Payload
-                && !(matches!(chunk.header.kind, ChunkKind::Payload | ChunkKind::Events)
-                    && (c.header.id, c.header.first) == (chunk.header.id, chunk.header.first))
-        };
-        while kept.last().is_some_and(follows) {
-            kept.pop();
-        }
-        if !(lossy && chunk.header.kind == ChunkKind::Footer) {
-            kept.push(*chunk);
-        }
+    let mut kept = survey.chunks.clone();
+    if !survey.problems.is_empty() {
+        kept.retain(|chunk| chunk.header.kind != ChunkKind::Footer);
     }
     while kept.last().is_some_and(|c| c.header.kind == ChunkKind::Payload) {
         kept.pop();

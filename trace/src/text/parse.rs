@@ -194,7 +194,8 @@ fn single<'a>(words: &[&'a str]) -> Result<&'a str> {
 
 /// `name=value`
 pub(super) fn field(word: &str) -> Result<(&str, &str)> {
-    word.split_once('=').ok_or_else(|| format!("{:?} is not of the form name=value", shortened(word)))
+    word.split_once('=')
+        .ok_or_else(|| format!("{:?} is not of the form name=value", shortened(word)))
 }
 
 /// `a:b`

@@ -3,6 +3,7 @@
 //! Records are taken apart field by field, so that a new field is a compile error here and not a
 //! silent loss.
 
+use crate::container::MAX_THREADS;
 use crate::payload::{Effect, SyscallRecord, Window};
 use crate::{
     CodeBlock, Ending, Entry, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, Machine,
@@ -194,7 +195,7 @@ fn print_object(thread: ThreadId, kind: EventKind, object: u64, f: &mut Formatte
     }
     let other = object.checked_sub(1).and_then(|t| u32::try_from(t).ok());
     match other {
-        Some(t) if kind <= EventKind::ThreadDetach => write!(f, " obj=t{t}"),
+        Some(t) if kind <= EventKind::ThreadDetach && t < MAX_THREADS => write!(f, " obj=t{t}"),
         _ => write!(f, " obj={object:#x}"),
     }
 }
@@ -203,6 +204,7 @@ fn print_object(thread: ThreadId, kind: EventKind, object: u64, f: &mut Formatte
 pub(super) fn default_object(thread: ThreadId, kind: EventKind) -> u64 {
     match kind {
         EventKind::ThreadStart | EventKind::ThreadExit => order::thread_object(thread),
+        EventKind::ThreadCreate => order::THREADS,
         _ => 0,
     }
 }

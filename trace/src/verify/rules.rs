@@ -155,13 +155,16 @@ impl<'a> Rules<'a> {
             LockStep::Release => match self.holds.get_mut(&key) {
                 Some(hold) if hold.depth > 1 => hold.depth -= 1,
                 Some(_) => drop(self.holds.remove(&key)),
+                // glibc's `pthread_spin_init` and `pthread_spin_unlock` are one function.
+                None if event.kind() == EventKind::SpinUnlock => {}
                 None => sink.report(ViolationKind::NotHeld { object }),
             },
             LockStep::Acquire { exclusive } => {
                 let exclusive = exclusive && event.has_ticket();
                 if exclusive && !self.past_cut {
-                    let holders = self.holds.range((object, ThreadId(0))..=(object, ThreadId(!0)));
-                    let other = holders.filter(|((_, t), h)| *t != thread && h.exclusive).next();
+                    let mut holders =
+                        self.holds.range((object, ThreadId(0))..=(object, ThreadId(!0)));
+                    let other = holders.find(|((_, t), h)| *t != thread && h.exclusive);
                     if let Some((&(_, holder), _)) = other {
                         sink.report(ViolationKind::HeldBy { object, holder });
                     }
@@ -220,23 +223,16 @@ impl State {
             sink.report(ViolationKind::AfterExit);
         }
         self.exited |= event.kind() == EventKind::ThreadExit;
-        self.ended = event.kind() == EventKind::Killed || event.flags & UNFINISHED != 0;
+        self.ended = matches!(event.kind(), EventKind::Killed | EventKind::Syscall);
     }
 
     fn waits(&mut self, event: &Event, sink: &mut Sink<'_>) {
         let pair = (event.object, event.value);
-        match event.kind() {
-            EventKind::CondWaitBegin => {
-                if self.wait.replace(pair).is_some() {
-                    sink.report(ViolationKind::WaitNotEnded);
-                }
-            }
-            EventKind::CondWaitEnd => {
-                if self.wait.take() != Some(pair) {
-                    sink.report(ViolationKind::WaitNotBegun);
-                }
-            }
-            _ => {}
+        if event.kind() == EventKind::CondWaitBegin && self.wait.replace(pair).is_some() {
+            sink.report(ViolationKind::WaitNotEnded);
+        }
+        if event.kind() == EventKind::CondWaitEnd && self.wait.take() != Some(pair) {
+            sink.report(ViolationKind::WaitNotBegun);
         }
     }
 }

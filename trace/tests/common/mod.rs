@@ -43,12 +43,18 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
 }
 
 fn effect() -> impl Strategy<Value = Effect> {
-    let window = (any::<u32>(), number(), number())
-        .prop_map(|(blob, offset, len)| Window { blob: BlobId(blob), offset, len });
+    let window = (any::<u32>(), number(), number()).prop_map(|(blob, offset, len)| Window {
+        blob: BlobId(blob),
+        offset,
+        len,
+    });
     prop_oneof![
         Just(Effect::None),
-        (any::<i32>(), number(), any::<u32>())
-            .prop_map(|(fd, len, crc)| Effect::Output { fd, len, crc }),
+        (any::<i32>(), number(), any::<u32>()).prop_map(|(fd, len, crc)| Effect::Output {
+            fd,
+            len,
+            crc
+        }),
         prop::option::of(window).prop_map(|content| Effect::Memory { content }),
         any::<u32>().prop_map(|t| Effect::Clone { child: ThreadId(t) }),
     ]
@@ -160,10 +166,10 @@ t0 start at=1000
 t0 create pc=0x400020
 t0 syscall nr=56 value=7 args=0x11 clone=t1 at=+10+5
 t1 start at=1100
-t0 mutex.lock obj=0x5000 pc=0x400040 at=+100+3
-t0 mutex.unlock obj=0x5000 pc=0x400050 at=+40
-t1 mutex.lock obj=0x5000 pc=0x400040 at=+10+200
-t1 mutex.unlock obj=0x5000 pc=0x400050 at=+40
+t0 mutex.lock obj=0x50000 pc=0x400040 at=+100+3
+t0 mutex.unlock obj=0x50000 pc=0x400050 at=+40
+t1 mutex.lock obj=0x50000 pc=0x400040 at=+10+200
+t1 mutex.unlock obj=0x50000 pc=0x400050 at=+40
 t1 syscall nr=1 value=3 args=1,0x6000,3 output=1,3,0x12345678 write=0x6000:616263 at=+7+9
 t1 exit at=+3
 t0 join obj=t1 at=+3+500

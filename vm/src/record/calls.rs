@@ -40,6 +40,9 @@ impl GuestThread {
         let args = self.context.syscall_args();
         let call = syscall::resolve(nr, args)
             .map_err(|refusal| Error::Unsupported(format!("{refusal} (in {})", self.id)))?;
+        if call.ends_creation() {
+            self.end_creation();
+        }
         let event = Event {
             nr: nr as u16,
             object: digest::of_call(&call),
@@ -263,8 +266,14 @@ impl GuestThread {
 
     /// `rt_sigtimedwait`: blocked signals are taken here.
     fn signal_wait(&mut self, mut pending: Pending) -> Result<()> {
-        if i64::from(pending.event.nr) != libc::SYS_rt_sigtimedwait {
-            return Err(self.refuse(&pending, "is not supported yet"));
+        match i64::from(pending.event.nr) {
+            libc::SYS_rt_sigtimedwait => {}
+            // Ends only by a handler, and none is ever run.
+            libc::SYS_pause => {
+                self.enter(&mut pending);
+                park_forever();
+            }
+            _ => return Err(self.refuse(&pending, "is not supported yet")),
         }
         let [set, info, timeout, _, _, _] = *pending.call.arguments();
         let set = Guest.word(set).unwrap_or(0);

@@ -61,6 +61,7 @@ impl GuestThread {
             }
         }
         self.leave(&mut pending);
+        self.end_creation();
         self.conclude(pending, i64::from(tid), writes, Effect::Clone { child });
         drop(go);
         Ok(())

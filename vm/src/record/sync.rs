@@ -32,6 +32,7 @@ impl GuestThread {
     pub(crate) fn hook(&mut self) -> Result<Flow> {
         let begin = host::ticks();
         let pc = self.context.rip;
+        self.end_creation();
         let hook = match self.hooks.at(pc) {
             Some(hook) => hook,
             None => {
@@ -58,6 +59,10 @@ impl GuestThread {
             Model::Barrier => self.barrier(&call),
             Model::Once => return self.once(&call),
             Model::Join | Model::TryJoin => return self.join(&call),
+            Model::Create => {
+                self.begin_creation(&call);
+                Ok(())
+            }
             Model::Note => {
                 let event = self.call_event(&call, hook.kind, begin);
                 self.append(
@@ -167,7 +172,8 @@ impl GuestThread {
             let state = Guest.word32(call.object).unwrap_or(ONCE_DONE);
             if state & ONCE_DONE != 0 {
                 let event = self.call_event(call, EventKind::OnceDone, call.begin);
-                self.append_ordered(event);
+                let flags = NO_TICKET;
+                self.append(Event { flags, ..event }, None);
                 self.return_from_call(0);
                 return Ok(Flow::Continue);
             }
@@ -183,6 +189,34 @@ impl GuestThread {
             drop(running);
             seen_running |= state != 0;
             host::futex_wait(call.object, state, Duration::from_millis(1));
+        }
+    }
+
+    /// From here to the `clone`, the library looks for the stack of a thread that has ended: no
+    /// thread may end meanwhile, so the ticket is held.
+    fn begin_creation(&mut self, call: &Call) {
+        let event = self.call_event(call, EventKind::ThreadCreate, call.begin);
+        let (log, tickets) = (&self.log, &self.machine.tickets);
+        let mut ticket = 0;
+        let make = || {
+            ticket = tickets.hold(order::THREADS_SLOT);
+            Event {
+                object: order::THREADS,
+                ticket,
+                end: host::ticks(),
+                ..event
+            }
+        };
+        if log.append(make, None).is_err() {
+            park_forever();
+        }
+        self.creating = Some(ticket);
+    }
+
+    /// The thread is created, or `pthread_create` has failed without getting so far.
+    pub(crate) fn end_creation(&mut self) {
+        if let Some(ticket) = self.creating.take() {
+            self.machine.tickets.release(order::THREADS_SLOT, ticket);
         }
     }
 

@@ -33,6 +33,8 @@ pub(crate) struct GuestThread {
     pub(crate) hooks: Arc<HookMap>,
     /// Word that is cleared, and whose waiters are woken, when the thread ends.
     pub(crate) clear_at_exit: u64,
+    /// The ticket held while this thread creates another.
+    pub(crate) creating: Option<u64>,
     /// Where the thread's `errno` is, once asked for.
     pub(crate) errno_at: Option<u64>,
     pub(crate) pages: KnownPages,
@@ -82,6 +84,7 @@ pub(crate) fn spawn(
                 cpu,
                 log,
                 clear_at_exit,
+                creating: None,
                 errno_at: None,
                 pages: KnownPages::new(),
                 translated: 0,

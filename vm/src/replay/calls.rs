@@ -27,6 +27,9 @@ impl GuestThread {
             // The recording refused it, and ended.
             return Err(Halt::Done);
         };
+        if call.ends_creation() {
+            self.end_creation();
+        }
         let actual = Event {
             nr: nr as u16,
             object: digest::of_call(&call),
@@ -55,6 +58,7 @@ impl GuestThread {
         }
         self.context.finish_syscall(result);
         if let Effect::Clone { child } = record.effect {
+            self.end_creation();
             self.clone_thread(child, &record)?;
         }
         self.machine_effects(&call, &event)?;

@@ -8,17 +8,16 @@ use crate::host::{self, Guest};
 use refrain_trace::{ThreadId, order};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Rounds of spinning before a thread sleeps. Hand-overs between running threads take less.
 const SPINS: u32 = 200;
 /// A sleeping thread looks again after this time, whatever it was told.
 const NAP: Duration = Duration::from_millis(20);
-/// Without any event anywhere for so long, a wait for a value has failed: some thread is running
-/// in circles. Only a replay that has already left the recording comes to this.
-const PATIENCE: Duration = Duration::from_secs(10);
-
+/// Nobody tells of a plain store to guest memory.
+const SHORT_NAP: Duration = Duration::from_micros(200);
 /// What a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
@@ -36,26 +35,32 @@ pub(crate) enum Condition {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stuck;
 
+/// Sleeping threads: what each waits for, and how to wake it.
+type Waiting = BTreeMap<ThreadId, (Condition, Thread)>;
+
 /// The state of all waiting.
 pub(crate) struct Gate {
     done: Box<[AtomicU64]>,
     /// Threads that are neither waiting nor finished.
     running: AtomicUsize,
     sleepers: AtomicUsize,
-    waiting: Mutex<BTreeMap<ThreadId, Condition>>,
-    changed: Condvar,
+    waiting: Mutex<Waiting>,
     stuck: AtomicBool,
     progress: AtomicU64,
+    /// Without any ticket taken for so long, some thread is running in circles.
+    patience: Duration,
 }
 
 impl Gate {
-    pub(crate) fn new() -> Gate {
+    /// A gate for a run that took `recorded` altogether. A replay that follows the recording can
+    /// be slow, but not by a factor that has no bound.
+    pub(crate) fn new(recorded: Duration) -> Gate {
         Gate {
+            patience: Duration::from_secs(60) + 20 * recorded,
             done: (0..order::SLOTS).map(|_| AtomicU64::new(0)).collect(),
             running: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             waiting: Mutex::default(),
-            changed: Condvar::new(),
             stuck: AtomicBool::new(false),
             progress: AtomicU64::new(0),
         }
@@ -70,8 +75,9 @@ impl Gate {
     pub(crate) fn leave(&self) {
         self.running.fetch_sub(1, Ordering::SeqCst);
         // Those who wait must find out whether anybody is left to wait for.
-        drop(self.lock());
-        self.changed.notify_all();
+        for (_, sleeper) in self.lock().values() {
+            sleeper.unpark();
+        }
     }
 
     /// The holder of `ticket` has performed its event.
@@ -79,8 +85,11 @@ impl Gate {
         self.done[slot].store(ticket + 1, Ordering::SeqCst);
         self.progress.fetch_add(1, Ordering::Relaxed);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            drop(self.lock());
-            self.changed.notify_all();
+            for (condition, sleeper) in self.lock().values() {
+                if self.holds(*condition) {
+                    sleeper.unpark();
+                }
+            }
         }
     }
 
@@ -100,9 +109,14 @@ impl Gate {
     }
 
     fn sleep(&self, thread: ThreadId, condition: Condition) -> Result<(), Stuck> {
+        let nap = match condition {
+            Condition::Turn { .. } | Condition::Reached { .. } => NAP,
+            Condition::Value { .. } | Condition::Bits { .. } => SHORT_NAP,
+        };
+        // Registered before the condition is looked at again: whoever makes it hold after that
+        // look sees a sleeper.
+        self.lock().insert(thread, (condition, std::thread::current()));
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let mut waiting = self.lock();
-        waiting.insert(thread, condition);
         self.running.fetch_sub(1, Ordering::SeqCst);
         let mut last = (self.progress.load(Ordering::Relaxed), Instant::now());
         let result = loop {
@@ -113,24 +127,26 @@ impl Gate {
             if progress != last.0 {
                 last = (progress, Instant::now());
             }
-            let nobody_runs = self.running.load(Ordering::SeqCst) == 0
-                && !waiting.values().any(|&condition| self.holds(condition));
-            if nobody_runs || last.1.elapsed() > PATIENCE || self.stuck.load(Ordering::SeqCst) {
+            if self.nobody_can_run() || last.1.elapsed() > self.patience {
                 self.stuck.store(true, Ordering::SeqCst);
+            }
+            if self.stuck.load(Ordering::SeqCst) {
                 break Err(Stuck);
             }
-            waiting = self
-                .changed
-                .wait_timeout(waiting, NAP)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            std::thread::park_timeout(nap);
         };
-        waiting.remove(&thread);
         self.running.fetch_add(1, Ordering::SeqCst);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        drop(waiting);
-        self.changed.notify_all();
+        self.lock().remove(&thread);
         result
+    }
+
+    /// Whether every thread sleeps and no condition holds. Under the lock nobody begins to sleep
+    /// or ceases to be registered; who has woken counts as running or has a condition that holds.
+    fn nobody_can_run(&self) -> bool {
+        let waiting = self.lock();
+        self.running.load(Ordering::SeqCst) == 0
+            && !waiting.values().any(|&(condition, _)| self.holds(condition))
     }
 
     fn holds(&self, condition: Condition) -> bool {
@@ -148,7 +164,7 @@ impl Gate {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ThreadId, Condition>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,7 +175,7 @@ mod tests {
 
     #[test]
     fn turns_come_in_the_order_of_the_tickets() {
-        let gate = Gate::new();
+        let gate = Gate::new(Duration::ZERO);
         let order = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for ticket in (0..8).rev() {
@@ -180,7 +196,7 @@ mod tests {
 
     #[test]
     fn waiting_for_nobody_is_noticed() {
-        let gate = Gate::new();
+        let gate = Gate::new(Duration::ZERO);
         std::thread::scope(|scope| {
             for thread in 0..2 {
                 gate.enter();

@@ -12,6 +12,7 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 use refrain_trace::Trace;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// What a thread tells the coordinator.
 pub(crate) enum Report {
@@ -58,12 +59,15 @@ impl Machine {
                 engine.hook(*pc);
             }
         }
+        let header = trace.header();
+        let ticks = trace.footer().map_or(0, |footer| footer.tsc_end.saturating_sub(header.tsc_start));
+        let recorded = Duration::from_secs(ticks / header.tsc_hz.max(1));
         let (reports, receiver) = unbounded();
         let machine = Machine {
             trace,
             engine,
             options,
-            gate: Gate::new(),
+            gate: Gate::new(recorded),
             hooks: hook_map,
             space: Mutex::new(AddressSpace::new()),
             threads: AtomicU32::new(0),

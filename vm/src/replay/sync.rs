@@ -18,7 +18,9 @@ impl GuestThread {
             .hooks
             .at(self.context.rip)
             .expect("the engine reports hooks at the addresses it was given");
+        self.end_creation();
         match hook.model {
+            Model::Create => self.begin_creation(),
             Model::Acquire | Model::Release => self.modelled(hook, false),
             Model::AcquireErrno | Model::ReleaseErrno => self.modelled(hook, true),
             Model::GetValue => self.get_value(hook),
@@ -132,6 +134,19 @@ impl GuestThread {
             mask: ONCE_DONE,
         })?;
         self.finish_call(&event)
+    }
+
+    /// No thread begins or ends until this one has created its child.
+    fn begin_creation(&mut self) -> Result<(), Halt> {
+        let event = self.expect(EventKind::ThreadCreate, order::THREADS)?;
+        self.creating = Some(event.ticket);
+        self.note_event(&event)
+    }
+
+    pub(crate) fn end_creation(&mut self) {
+        if let Some(ticket) = self.creating.take() {
+            self.machine.gate.advance(order::THREADS_SLOT, ticket);
+        }
     }
 
     /// The recording has no event for joining a thread that it did not know.

@@ -49,6 +49,8 @@ pub(crate) struct GuestThread {
     pub(crate) cursor: Cursor,
     pub(crate) tally: Tally,
     pub(crate) clear_at_exit: u64,
+    /// The ticket held while this thread creates another.
+    pub(crate) creating: Option<u64>,
     pub(crate) pages: KnownPages,
     observer: Option<Box<dyn ThreadObserver>>,
     accesses: Vec<Access>,
@@ -92,6 +94,7 @@ pub(crate) fn spawn(
                 cursor,
                 tally: Tally::default(),
                 clear_at_exit,
+                creating: None,
                 pages: KnownPages::new(),
                 accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
                 observer,

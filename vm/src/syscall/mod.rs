@@ -111,6 +111,13 @@ impl Call {
         self.action
     }
 
+    /// Whether the call cannot be one that `pthread_create` makes before it makes the thread. (It
+    /// maps and protects the stack, and waits for the library's own locks.)
+    pub(crate) fn ends_creation(&self) -> bool {
+        self.order() == Order::Kernel
+            && !matches!(i64::from(self.spec.nr), libc::SYS_futex | libc::SYS_clone)
+    }
+
     /// The arguments as the kernel sees them: what it ignores (registers beyond the last
     /// argument, the upper half of an `int`, the mode of an `open` that creates nothing) is zero.
     /// The guest's addresses are the same in every run, so replay compares all of it. The call

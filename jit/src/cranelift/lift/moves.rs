@@ -16,7 +16,7 @@ pub(super) fn lifts(i: &Instruction) -> bool {
         Xchg => is_integer(i) && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register,
         Nop | Endbr64 | Endbr32 | Pause | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchnta | Prefetchw => true,
         Pushfq | Popfq | Lahf | Sahf | Cld | Std | Clc | Stc | Cmc => true,
-        Movbe => is_integer(i),
+        Movbe | Rdfsbase | Wrfsbase => is_integer(i),
         _ => is_cmov(i) || is_setcc(i),
     }
 }
@@ -70,6 +70,16 @@ pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
             let (a, b) = (l.read(i, 0, ty), l.read(i, 1, ty));
             l.write(i, 0, b);
             l.write(i, 1, a);
+        }
+        Rdfsbase => {
+            let base = l.frame_load(I64, frame::OFF_FS_BASE);
+            let value = l.resize(base, int(i.op0_register().size()));
+            l.set_gpr(i.op0_register(), value);
+        }
+        Wrfsbase => {
+            let value = l.gpr(i.op0_register());
+            let value = l.resize(value, I64);
+            l.frame_store(value, frame::OFF_FS_BASE);
         }
         Cbw => extend(l, Register::AL, Register::AX, I16),
         Cwde => extend(l, Register::AX, Register::EAX, I32),

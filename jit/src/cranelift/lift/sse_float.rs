@@ -5,7 +5,9 @@
 
 use super::{Lifter, int, is_sse};
 use crate::cranelift::vars::{AF, CF, OF, PF, SF, ZF};
+use crate::cranelift::frame;
 use cranelift_codegen::ir::condcodes::FloatCC;
+use cranelift_codegen::ir::immediates::Ieee32;
 use cranelift_codegen::ir::types::{F32, F32X4, F64, F64X2, I32X4};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
 use iced_x86::{Instruction, Mnemonic, OpKind};
@@ -121,8 +123,25 @@ fn compare(l: &mut Lifter<'_>, i: &Instruction, ty: Type) {
     let less = l.b.ins().fcmp(FloatCC::UnorderedOrLessThan, a, b);
     let equal = l.b.ins().fcmp(FloatCC::UnorderedOrEqual, a, b);
     let unordered = l.b.ins().fcmp(FloatCC::Unordered, a, b);
+    if matches!(i.mnemonic(), Mnemonic::Comiss | Mnemonic::Comisd) {
+        raise_invalid(l, unordered);
+    }
     l.clear_flags(1 << OF | 1 << SF | 1 << AF);
     l.set_flag(CF, less);
     l.set_flag(ZF, equal);
     l.set_flag(PF, unordered);
+}
+
+/// Cranelift compares quietly. `comiss` and `comisd` say "invalid" of quiet NaNs too: an addition
+/// of a signalling one does.
+fn raise_invalid(l: &mut Lifter<'_>, unordered: Value) {
+    let (raise, on) = (l.b.create_block(), l.b.create_block());
+    l.b.ins().brif(unordered, raise, &[], on, &[]);
+    l.b.set_cold_block(raise);
+    l.b.switch_to_block(raise);
+    let signalling = l.b.ins().f32const(Ieee32::with_bits(0x7fa0_0000));
+    let sum = l.b.ins().fadd(signalling, signalling);
+    l.frame_store(sum, frame::OFF_DETAIL);
+    l.b.ins().jump(on, &[]);
+    l.b.switch_to_block(on);
 }

@@ -1,0 +1,70 @@
+//! What this crate asks of a replay, and what it hands to one.
+
+use crate::Sections;
+use crate::topology::CausalEdge;
+use refrain_trace::{EventId, ThreadId};
+
+/// `target` waits for `source.END`: PerfPlay's dynamic locking strategy (section 3.2), and what
+/// Rule 2 needs, since locks give exclusion but not order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PlanEdge {
+    /// Thread of the acquisition that waits.
+    pub target_thread: ThreadId,
+    /// The acquisition that waits.
+    pub target: u32,
+    /// Thread of the release waited for.
+    pub source_thread: ThreadId,
+    /// The release waited for.
+    pub source: u32,
+}
+
+/// A transformed trace, as the difference from the original.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Plan {
+    /// Locks whose own waiting and order are gone, ascending.
+    pub freed: Vec<u64>,
+    /// Causal edges in their place. The recorded order satisfies them all, so they cannot
+    /// deadlock with anything else that keeps it.
+    pub edges: Vec<PlanEdge>,
+}
+
+impl Plan {
+    /// From edges between critical sections.
+    pub(crate) fn new(sections: &Sections, freed: Vec<u64>, edges: &[CausalEdge]) -> Plan {
+        let edge = |edge: &CausalEdge| {
+            let (source, target) =
+                (&sections.all()[edge.source.index()], &sections.all()[edge.target.index()]);
+            PlanEdge {
+                target_thread: target.thread,
+                target: target.acquire,
+                source_thread: source.thread,
+                source: source.release,
+            }
+        };
+        Plan { freed, edges: edges.iter().map(edge).collect() }
+    }
+
+    /// Whether the lock at `address` is freed.
+    pub fn frees(&self, address: u64) -> bool {
+        self.freed.binary_search(&address).is_ok()
+    }
+}
+
+/// Replays the skeleton of the trace whose critical sections are analysed.
+///
+/// Implementations keep the recorded order of everything that a plan does not free, and give the
+/// same times for the same plan.
+pub trait Replayer {
+    /// Replays under `plan` (the original without one), shows `visit` every event with the time
+    /// at which its thread came to it and the time at which it went on, each thread's in order,
+    /// and returns the duration of the run. Times are in ticks of the replayer's clock. An error
+    /// says why the replay did not end.
+    fn replay(
+        &mut self,
+        plan: Option<&Plan>,
+        visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
+    ) -> Result<u64, String>;
+
+    /// Ticks in nanoseconds.
+    fn nanoseconds(&self, ticks: u64) -> u64;
+}

@@ -1,0 +1,104 @@
+//! The report's data. Formatting is the caller's.
+
+use crate::site::Place;
+use crate::ulcp::UlcpKind;
+use serde::Serialize;
+
+/// Pairs by kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct PairCounts {
+    /// Null-locks.
+    pub null_lock: u64,
+    /// Read-read pairs.
+    pub read_read: u64,
+    /// Disjoint writes.
+    pub disjoint_write: u64,
+    /// Null-locks that waits on condition variables made; in no sum of ULCPs.
+    pub after_wait: u64,
+}
+
+impl PairCounts {
+    /// All ULCPs.
+    pub fn ulcps(&self) -> u64 {
+        self.null_lock + self.read_read + self.disjoint_write
+    }
+}
+
+/// What was analysed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Analysed {
+    /// Threads.
+    pub threads: u64,
+    /// Events of all threads.
+    pub events: u64,
+    /// Locks.
+    pub locks: u64,
+    /// Locks of irregular use, left as they are.
+    pub irregular_locks: u64,
+    /// Acquisitions, inner ones of recursive mutexes included.
+    pub acquisitions: u64,
+    /// Acquisitions that came while another thread had the lock, in the recording.
+    pub contended: u64,
+    /// Critical sections.
+    pub critical_sections: u64,
+    /// Pairs of consecutive critical sections, by kind.
+    pub pairs: PairCounts,
+    /// Pairs that conflict: true contentions.
+    pub tlcps: u64,
+    /// Critical sections whose locking the transformation removed.
+    pub removed: u64,
+    /// Causal edges that survive.
+    pub causal_edges: u64,
+    /// Auxiliary locks (Rule 3).
+    pub aux_locks: u64,
+}
+
+/// One side of a group: the code region that most of its pairs have there.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Side {
+    /// Where the lock is acquired.
+    pub acquire: Place,
+    /// Where it is released.
+    pub release: Place,
+}
+
+/// ULCPs of one pair of code regions.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Group {
+    /// 1 costs most.
+    pub rank: u32,
+    /// Kind of most of its pairs.
+    pub kind: UlcpKind,
+    /// Code of the critical sections that came first.
+    pub first: Side,
+    /// Code of those that came second.
+    pub second: Side,
+    /// ULCPs.
+    pub pairs: u64,
+    /// The same by kind.
+    pub kinds: PairCounts,
+    /// Pairs of the same code that conflict: there the lock is needed.
+    pub conflicts: u64,
+    /// ΔT (Eq. 1), summed over the pairs, in nanoseconds. For ranking: gains overlap.
+    pub gain_ns: i64,
+    /// P (Eq. 2): its share of all groups' gains (of those that are gains), 0 to 1.
+    pub share: f64,
+    /// By how much the run is shorter if only this group's pairs are freed of their order, in
+    /// nanoseconds; `None` if it was not replayed.
+    pub alone_ns: Option<i64>,
+}
+
+/// The ranking.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// What was analysed.
+    pub analysed: Analysed,
+    /// Duration of the original in virtual time, nanoseconds.
+    pub original_ns: u64,
+    /// Duration without ULCPs.
+    pub ulcp_free_ns: u64,
+    /// Most costly first.
+    pub groups: Vec<Group>,
+    /// Groups that consist of spurious null-locks (after waits on condition variables) alone.
+    pub spurious: Vec<Group>,
+}

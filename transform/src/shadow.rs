@@ -1,0 +1,232 @@
+//! Which threads touched which bytes.
+//!
+//! An address is *shared* if at least two threads touch it in the trace (DESIGN, vocabulary). All
+//! accesses of the run count, inside critical sections and outside, so every access passes here
+//! and must cost next to nothing: each thread has its own shadow, one bit a byte, in pages found
+//! through a small direct-mapped cache; a hit is a compare and an `or`. Memory is an eighth of
+//! what the thread touches. The shadows meet once, at the end, page by page.
+//!
+//! # Stacks
+//! glibc hands the stack (and thread-local storage) of a thread that has ended to the next one,
+//! and a return address on a recycled stack is no shared datum. So each thread has its *own*
+//! region, its stack. Touches by several threads, each in its own region, do not make a byte
+//! shared; a touch from outside does. (A pointer into another thread's stack is shared data.)
+//!
+//! # Heap
+//! Memory that `malloc` hands from one thread to another looks shared, although no datum is. The
+//! error is on the safe side: a pair may be called a true contention or a disjoint write that is
+//! a null-lock; no true contention is ever called unnecessary.
+
+use crate::fixed::FixedMap;
+use crate::intervals::Interval;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+const PAGE: u64 = 4096;
+const WORDS: usize = (PAGE / 64) as usize;
+const WAYS: usize = 1024;
+
+type Bits = [u64; WORDS];
+
+/// The bytes that one thread touched.
+pub(crate) struct Shadow {
+    index: FixedMap<u64, u32>,
+    pages: Vec<Bits>,
+    cache: Box<[(u64, u32)]>,
+}
+
+impl Shadow {
+    pub(crate) fn new() -> Shadow {
+        let cache = vec![(u64::MAX, 0); WAYS].into_boxed_slice();
+        Shadow { index: FixedMap::default(), pages: Vec::new(), cache }
+    }
+
+    /// Marks `size` bytes from `address` as touched.
+    #[inline]
+    pub(crate) fn touch(&mut self, address: u64, size: u16) {
+        let offset = address % PAGE;
+        if offset + u64::from(size) <= PAGE && size <= 64 {
+            let page = self.page(address / PAGE);
+            let (word, bit) = ((offset / 64) as usize, offset % 64);
+            let mask = ((1u128 << size) - 1) << bit;
+            self.pages[page][word] |= mask as u64;
+            let spill = (mask >> 64) as u64;
+            if spill != 0 {
+                self.pages[page][word + 1] |= spill;
+            }
+        } else {
+            self.touch_long(address, size);
+        }
+    }
+
+    #[cold]
+    fn touch_long(&mut self, address: u64, size: u16) {
+        let end = address.saturating_add(u64::from(size));
+        let mut at = address;
+        while at < end {
+            // Up to the next word, so that no piece spills.
+            let piece = (64 - at % 64).min(end - at);
+            self.touch(at, piece as u16);
+            at += piece;
+        }
+    }
+
+    #[inline]
+    fn page(&mut self, number: u64) -> usize {
+        let way = number as usize % WAYS;
+        let (cached, page) = self.cache[way];
+        if cached == number {
+            return page as usize;
+        }
+        let fresh = self.pages.len() as u32;
+        let page = *self.index.entry(number).or_insert(fresh);
+        if page == fresh {
+            self.pages.push([0; WORDS]);
+        }
+        self.cache[way] = (number, page);
+        page as usize
+    }
+}
+
+/// The bytes that at least two threads touched.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pages: FixedMap<u64, Box<Bits>>,
+}
+
+impl Shared {
+    /// Puts shadows together. Each comes with the region that is its thread's own.
+    pub(crate) fn new<'a>(shadows: impl Iterator<Item = (&'a Shadow, Range<u64>)>) -> Shared {
+        let mut users: BTreeMap<u64, Vec<(&Bits, bool)>> = BTreeMap::new();
+        for (shadow, own) in shadows {
+            for (&number, &page) in &shadow.index {
+                let owned = own.contains(&(number * PAGE));
+                users.entry(number).or_default().push((&shadow.pages[page as usize], owned));
+            }
+        }
+        let mut pages = FixedMap::default();
+        for (number, users) in users.iter().filter(|(_, users)| users.len() > 1) {
+            if let Some(bits) = meet(users) {
+                pages.insert(*number, Box::new(bits));
+            }
+        }
+        Shared { pages }
+    }
+
+    /// Takes bytes out: words of locks are no data.
+    pub(crate) fn clear(&mut self, bytes: Interval) {
+        for at in bytes.start..bytes.end {
+            if let Some(bits) = self.pages.get_mut(&(at / PAGE)) {
+                bits[(at % PAGE / 64) as usize] &= !(1 << (at % 64));
+            }
+        }
+    }
+
+    /// Appends the shared bytes of `interval` to `out`; the result is normal if `out` was and
+    /// ends before.
+    pub(crate) fn clip(&self, interval: Interval, out: &mut Vec<Interval>) {
+        let mut at = interval.start;
+        while at < interval.end {
+            let page_end = (at / PAGE).saturating_add(1).saturating_mul(PAGE).min(interval.end);
+            let Some(bits) = self.pages.get(&(at / PAGE)) else {
+                at = page_end;
+                continue;
+            };
+            while at < page_end {
+                let end = (at / 64).saturating_add(1).saturating_mul(64).min(page_end);
+                // The word's bits from `at` on, at the bottom.
+                let mut word = bits[(at % PAGE / 64) as usize] >> (at % 64);
+                let mut from = at;
+                while word != 0 && from < end {
+                    from += u64::from(word.trailing_zeros());
+                    word >>= word.trailing_zeros();
+                    let ones = word.trailing_ones();
+                    let to = (from + u64::from(ones)).min(end);
+                    if from < to {
+                        append(out, from, to);
+                    }
+                    word = word.checked_shr(ones).unwrap_or(0);
+                    from = to;
+                }
+                at = end;
+            }
+        }
+    }
+}
+
+fn append(out: &mut Vec<Interval>, start: u64, end: u64) {
+    match out.last_mut() {
+        Some(last) if last.end == start => last.end = end,
+        _ => out.push(Interval { start, end }),
+    }
+}
+
+/// Bytes of one page that are shared, if there are any.
+fn meet(users: &[(&Bits, bool)]) -> Option<Bits> {
+    let mut shared = [0; WORDS];
+    let mut any = 0;
+    for (word, shared) in shared.iter_mut().enumerate() {
+        let (mut once, mut twice, mut own) = (0, 0, 0);
+        for (bits, owned) in users {
+            if *owned {
+                own |= bits[word];
+            } else {
+                twice |= once & bits[word];
+                once |= bits[word];
+            }
+        }
+        *shared = twice | (once & own);
+        any |= *shared;
+    }
+    (any != 0).then_some(shared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intervals::normalise;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// Around the edges of words and pages.
+    fn touches() -> impl Strategy<Value = Vec<(u64, u16)>> {
+        let near = prop_oneof![Just(0u64), Just(4096), Just(8192)];
+        let touch =
+            (near, 0u64..200, 1u16..90).prop_map(|(page, at, size)| (page + 4000 + at, size));
+        proptest::collection::vec(touch, 0..20)
+    }
+
+    fn bytes(touches: &[(u64, u16)]) -> BTreeSet<u64> {
+        touches.iter().flat_map(|&(at, size)| at..at + u64::from(size)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn shared_bytes_are_those_of_two_threads(
+            a in touches(), b in touches(), c in touches(), owned in any::<bool>(),
+        ) {
+            let mut shadows = [Shadow::new(), Shadow::new(), Shadow::new()];
+            for (shadow, touches) in shadows.iter_mut().zip([&a, &b, &c]) {
+                for &(at, size) in touches {
+                    shadow.touch(at, size);
+                }
+            }
+            // The first two threads may have the same stack.
+            let own = if owned { 0..u64::MAX } else { 0..0 };
+            let regions = [own.clone(), own, 0..0];
+            let shared = Shared::new(shadows.iter().zip(regions));
+            let (a, b, c) = (bytes(&a), bytes(&b), bytes(&c));
+            let mut expected: BTreeSet<u64> = a.union(&b).filter(|at| c.contains(at)).copied().collect();
+            if !owned {
+                expected.extend(a.intersection(&b));
+            }
+            let mut clipped = Vec::new();
+            shared.clip(Interval { start: 3000, end: 13000 }, &mut clipped);
+            let found: BTreeSet<u64> = clipped.iter().flat_map(|i| i.start..i.end).collect();
+            prop_assert_eq!(found, expected);
+            let mut normal = clipped.clone();
+            normalise(&mut normal);
+            prop_assert_eq!(normal, clipped);
+        }
+    }
+}
