@@ -50,6 +50,8 @@ pub(crate) struct Raw {
     pub(crate) writes: SetId,
     pub(crate) shared: bool,
     pub(crate) after_wait: bool,
+    /// The stream ended before its release.
+    pub(crate) unfinished: bool,
 }
 
 /// What a thread logged inside critical sections: bytes and the kind of access.
@@ -74,7 +76,7 @@ pub struct Collector {
     pub(crate) sections: Vec<Raw>,
     /// Objects that synchronize, with their sizes: not data.
     pub(crate) objects: FixedMap<u64, u64>,
-    /// Locks that a thread released without holding them, or that changed hands otherwise.
+    /// Locks that the thread released without holding them.
     pub(crate) irregular: Vec<u64>,
     pub(crate) acquisitions: u64,
     pub(crate) events: u64,
@@ -178,10 +180,11 @@ impl Collector {
     pub fn finish(&mut self) {
         let last = u32::try_from(self.events.saturating_sub(1)).unwrap_or(u32::MAX);
         while let Some(open) = self.open.last() {
-            let (lock, pc, end) = (open.raw.lock, open.raw.acquire_pc, open.raw.begin);
+            let (pc, end) = (open.raw.acquire_pc, open.raw.begin);
             self.close(self.open.len() - 1, last, pc, end);
-            // Nobody saw it released: whoever had it next had it by other means.
-            self.irregular.push(lock);
+            if let Some(raw) = self.sections.last_mut() {
+                raw.unfinished = true;
+            }
         }
     }
 
@@ -227,6 +230,7 @@ impl Collector {
             writes: SetId::EMPTY,
             shared,
             after_wait,
+            unfinished: false,
         };
         self.open.push(Open { raw, depth: 1, from });
     }

@@ -11,8 +11,8 @@
 //! 2. Copies of one source line (inlined, unrolled) are one class: a programmer sees one place.
 //! 3. A group may hold pairs of several kinds; its kind is that of most of its pairs.
 
+use crate::Region;
 use crate::site::{Place, Resolver};
-use crate::{Region, Sections};
 use std::collections::BTreeMap;
 
 /// Places of all regions, and their classes.
@@ -24,16 +24,13 @@ pub(crate) struct Fusion {
 }
 
 impl Fusion {
-    pub(crate) fn new(sections: &Sections, resolver: &mut dyn Resolver) -> Fusion {
+    pub(crate) fn new(regions: &[Region], resolver: &mut dyn Resolver) -> Fusion {
         let mut known: BTreeMap<u64, Place> = BTreeMap::new();
         let mut place = |pc| known.entry(pc).or_insert_with(|| resolver.resolve(pc)).clone();
-        let places: Vec<(Place, Place)> = sections
-            .regions()
-            .iter()
-            .map(|region| (place(region.acquire), place(region.release)))
-            .collect();
+        let places: Vec<(Place, Place)> =
+            regions.iter().map(|region| (place(region.acquire), place(region.release))).collect();
         let mut union = Union::new(places.len());
-        overlap(sections.regions(), &places, &mut union);
+        overlap(regions, &places, &mut union);
         same_line(&places, &mut union);
         let class = (0..places.len()).map(|region| union.find(region) as u32).collect();
         Fusion { places, class }

@@ -5,8 +5,9 @@
 //! [`Collector`] sees one thread's accesses and events during an observed replay and makes its
 //! critical sections; [`Sections`] puts those of all threads together, by lock, with their shared
 //! read and write sets. `ulcp` tells kinds of pairs (Algorithm 1), `topology` builds the causal
-//! edges that survive (Rules 1 to 3), `gain` is Eq. 1, `fusion` Algorithm 2, and [`rank`] makes
-//! the [`Report`].
+//! edges that survive (Rules 1 to 3), `gain` is Eq. 1 and `fusion` Algorithm 2. [`measure`]
+//! replays and measures, [`rank`] fuses and ranks; they are apart because the one needs the trace
+//! and the other the program's symbols, which a process without rights does not have.
 //!
 //! # Invariants
 //! - This crate does not know how replay works: it is handed a [`Replayer`].
@@ -22,6 +23,7 @@ mod fixed;
 mod fusion;
 mod gain;
 mod intervals;
+mod measure;
 mod plan;
 mod rank;
 mod report;
@@ -36,8 +38,9 @@ pub use collector::Collector;
 pub use error::Error;
 pub use gain::Timeline;
 pub use intervals::Interval;
+pub use measure::{Measurement, Options, RegionPair, measure};
 pub use plan::{Plan, PlanEdge, Replayer};
-pub use rank::{Options, rank};
+pub use rank::rank;
 pub use report::{Analysed, Group, PairCounts, Report, Side};
 pub use sections::{Lock, LockKind, Region, RegionId, Section, SectionId, Sections};
 pub use sets::{SetId, SetTable};

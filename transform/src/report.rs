@@ -2,10 +2,10 @@
 
 use crate::site::Place;
 use crate::ulcp::UlcpKind;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Pairs by kind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PairCounts {
     /// Null-locks.
     pub null_lock: u64,
@@ -18,6 +18,13 @@ pub struct PairCounts {
 }
 
 impl PairCounts {
+    pub(crate) fn add(&mut self, other: &PairCounts) {
+        self.null_lock += other.null_lock;
+        self.read_read += other.read_read;
+        self.disjoint_write += other.disjoint_write;
+        self.after_wait += other.after_wait;
+    }
+
     /// All ULCPs.
     pub fn ulcps(&self) -> u64 {
         self.null_lock + self.read_read + self.disjoint_write
@@ -25,7 +32,7 @@ impl PairCounts {
 }
 
 /// What was analysed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Analysed {
     /// Threads.
     pub threads: u64,
@@ -62,7 +69,7 @@ pub struct Side {
     pub release: Place,
 }
 
-/// ULCPs of one pair of code regions.
+/// ULCPs of one pair of code regions (of two classes of them, after fusion).
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Group {
     /// 1 costs most.
@@ -84,7 +91,8 @@ pub struct Group {
     /// P (Eq. 2): its share of all groups' gains (of those that are gains), 0 to 1.
     pub share: f64,
     /// By how much the run is shorter if only this group's pairs are freed of their order, in
-    /// nanoseconds; `None` if it was not replayed.
+    /// nanoseconds; `None` if it was not replayed, or if fusion put together what was replayed
+    /// apart.
     pub alone_ns: Option<i64>,
 }
 

@@ -7,6 +7,7 @@ use crate::intervals::Interval;
 use crate::sets::{SetId, SetTable};
 use crate::shadow::Shared;
 use refrain_trace::ThreadId;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -33,7 +34,7 @@ impl RegionId {
 }
 
 /// The code of critical sections: where the lock was acquired and where it was released.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Region {
     /// Return address of the call that acquired.
     pub acquire: u64,
@@ -76,8 +77,8 @@ impl Section {
 pub enum LockKind {
     /// Its critical sections exclude each other, but for readers.
     Regular,
-    /// It was released by a thread that did not hold it, it was held when its thread's stream
-    /// ended, or readers write what others of its sections use. It keeps its order as it is.
+    /// It was released by a thread that did not hold it, others had it after a thread that
+    /// never released it, or readers write what others of its sections use. It keeps its order as it is.
     Irregular,
 }
 
@@ -173,6 +174,8 @@ impl Sections {
         let mut regions: FixedMap<Region, RegionId> = FixedMap::default();
         for of_lock in raws.chunk_by(|a, b| a.1.lock == b.1.lock) {
             let start = self.sections.len();
+            let last = of_lock.len() - 1;
+            let mut lost = false;
             for (index, &(thread, raw)) in of_lock.iter().enumerate() {
                 let region = Region { acquire: raw.acquire_pc, release: raw.release_pc };
                 let region = *regions.entry(region).or_insert_with(|| {
@@ -190,11 +193,12 @@ impl Sections {
                     shared: raw.shared,
                     after_wait: raw.after_wait,
                 });
+                lost |= raw.unfinished && index < last;
                 self.contended += u64::from(index > 0 && waited(&of_lock[index - 1], thread, &raw));
             }
             let written = of_lock.iter().any(|(_, raw)| raw.shared && !raw.writes.is_empty());
             let address = of_lock[0].1.lock;
-            let odd = written || irregular.contains(&address);
+            let odd = written || lost || irregular.contains(&address);
             let kind = if odd { LockKind::Irregular } else { LockKind::Regular };
             self.locks.push(Lock { address, sections: start..self.sections.len(), kind });
         }

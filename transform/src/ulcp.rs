@@ -17,10 +17,10 @@
 //!    spurious (Appendix, Case 1): no programmer can remove it.
 
 use crate::{LockKind, Section, SectionId, Sections, SetId, SetTable};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Kinds of unnecessary lock contention pairs.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UlcpKind {
     /// One of the two has no shared access.

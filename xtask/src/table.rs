@@ -1,6 +1,6 @@
 //! Tables in Markdown, aligned so that they also read well as plain text.
 
-/// Renders rows below a header; every column but the first is aligned to the right.
+/// Renders rows below a header; columns of numbers are aligned to the right.
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     let cell =
         |row: &[String], column: usize| row.get(column).map_or("", String::as_str).to_owned();
@@ -11,19 +11,24 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
             cells.map(|text| text.chars().count()).max().unwrap_or(0).max(3)
         })
         .collect();
+    let is_number =
+        |text: String| text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit());
+    let right: Vec<bool> = (0..header.len())
+        .map(|column| rows.iter().all(|row| is_number(cell(row, column))))
+        .collect();
     let line = |row: &[String]| {
         let cells = widths.iter().enumerate().map(|(column, &width)| {
             let text = cell(row, column);
-            if column == 0 { format!("{text:<width$}") } else { format!("{text:>width$}") }
+            if !right[column] { format!("{text:<width$}") } else { format!("{text:>width$}") }
         });
         format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
     };
     let rule: Vec<String> = widths
         .iter()
         .enumerate()
-        .map(|(column, &width)| match column {
-            0 => "-".repeat(width),
-            _ => format!("{}:", "-".repeat(width - 1)),
+        .map(|(column, &width)| match right[column] {
+            false => "-".repeat(width),
+            true => format!("{}:", "-".repeat(width - 1)),
         })
         .collect();
     let mut text = line(&header) + &line(&rule);

@@ -1,0 +1,518 @@
+//! Small programs: recorded by the copy engine, replayed by the Cranelift engine.
+
+use iced_x86::code_asm::*;
+use refrain_jit::{CraneliftEngine, MIN_ACCESSES, Program};
+use refrain_trace::{Access, CodeBlock};
+use refrain_vm::{Context, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, reg};
+use std::sync::{Mutex, MutexGuard};
+
+const CODE: u64 = 0x2300_0000;
+const DATA: u64 = 0x2400_0000;
+const STACK: u64 = 0x2400_8000;
+const LEN: usize = 1 << 16;
+
+/// Programs lie at fixed addresses, so one test runs at a time.
+fn memory() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    for (at, protection) in [(CODE, 7), (DATA, 3)] {
+        // SAFETY: low addresses that nothing else in a test process uses.
+        let got = unsafe {
+            libc::mmap(at as *mut libc::c_void, LEN, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, -1, 0)
+        };
+        assert_eq!(got as u64, at);
+    }
+    guard
+}
+
+fn data(at: u64, bytes: &[u8]) {
+    assert!((DATA..DATA + LEN as u64).contains(&at));
+    // SAFETY: mapped by `memory`.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+}
+
+fn all_data() -> Vec<u8> {
+    // SAFETY: mapped by `memory`.
+    unsafe { std::slice::from_raw_parts(DATA as *const u8, LEN).to_vec() }
+}
+
+/// Assembles a program at `CODE`.
+fn program(write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) {
+    let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+    write(&mut a).expect("the program is valid");
+    let bytes = a.assemble(CODE).expect("the program can be encoded");
+    // SAFETY: mapped by `memory`.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), CODE as *mut u8, bytes.len()) };
+}
+
+fn start() -> Context {
+    let mut context = Context::default();
+    context.rip = CODE;
+    context.gpr[reg::RSP] = STACK;
+    context.gpr[reg::RBX] = DATA;
+    context
+}
+
+/// What the copy engine does, and the blocks that it saw.
+fn record(mut context: Context) -> (Exit, Context, Vec<CodeBlock>) {
+    let config = EngineConfig { keep_blocks: true, ..EngineConfig::default() };
+    let engine = refrain_jit::copy(config).expect("the copy engine works here");
+    let exit = engine.attach().expect("attaches").run(&mut context, Mode::Observed);
+    (exit, context, engine.take_blocks())
+}
+
+fn engine(config: &EngineConfig, blocks: &[CodeBlock], hooks: &[u64]) -> CraneliftEngine {
+    CraneliftEngine::new(config, Program { blocks, hooks, ordered_loads: &[] }).expect("the engine works here")
+}
+
+fn cpu(config: &EngineConfig, blocks: &[CodeBlock], hooks: &[u64]) -> Box<dyn Cpu> {
+    engine(config, blocks, hooks).attach().expect("attaches")
+}
+
+fn assert_same(expected: &Context, actual: &Context) {
+    assert_eq!(expected.gpr, actual.gpr);
+    assert_eq!(expected.xmm, actual.xmm);
+    assert_eq!(expected.rip, actual.rip);
+    assert_eq!(expected.rflags & 0x8c5, actual.rflags & 0x8c5, "flags {:#x} {:#x}", expected.rflags, actual.rflags);
+}
+
+/// Runs the program on both engines, without and with everything watched.
+fn check() -> (Context, Vec<Access>) {
+    let before = all_data();
+    let (exit, expected, blocks) = record(start());
+    let after = all_data();
+    for watched in [false, true] {
+        data(DATA, &before);
+        let config = EngineConfig { accesses: watched, calls: watched, count: watched, ..EngineConfig::default() };
+        let mut context = start();
+        let (actual, log) = run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
+        assert_eq!(actual, exit);
+        assert_same(&expected, &context);
+        assert!(all_data() == after, "memory differs");
+        if watched {
+            return (context, log);
+        }
+        assert!(log.is_empty());
+    }
+    unreachable!("the second round returns")
+}
+
+/// Runs to an exit other than a full buffer, and collects the log.
+fn run_logged(cpu: &mut dyn Cpu, context: &mut Context, room: usize) -> (Exit, Vec<Access>) {
+    let mut buffer = vec![Access::default(); room];
+    let mut log = Vec::new();
+    loop {
+        context.access_cursor = buffer.as_mut_ptr() as u64;
+        context.access_limit = context.access_cursor + 16 * room as u64;
+        let exit = cpu.run(context, Mode::Observed);
+        let used = (context.access_cursor - buffer.as_ptr() as u64) as usize / 16;
+        log.extend_from_slice(&buffer[..used]);
+        if exit != Exit::AccessesFull {
+            return (exit, log);
+        }
+    }
+}
+
+#[test]
+fn loop_over_memory() {
+    let _one = memory();
+    program(|a| {
+        let mut again = a.create_label();
+        a.mov(ecx, 100)?;
+        a.xor(eax, eax)?;
+        a.set_label(&mut again)?;
+        a.add(rax, qword_ptr(rbx + rcx * 8))?;
+        a.mov(qword_ptr(rbx + rcx * 8 + 1024), rax)?;
+        a.dec(ecx)?;
+        a.jnz(again)?;
+        a.syscall()
+    });
+    data(DATA + 8, &[7; 800]);
+    let (context, log) = check();
+    assert_eq!(log.len(), 200);
+    assert_eq!(log[0].address, DATA + 800);
+    assert_eq!((log[0].size, log[0].kind), (8, Access::READ));
+    assert_eq!((log[1].address, log[1].kind), (DATA + 800 + 1024, Access::WRITE));
+    assert_eq!(context.retired, 2 + 400 + 1);
+}
+
+#[test]
+fn recursion() {
+    let _one = memory();
+    program(|a| {
+        let (mut fib, mut done) = (a.create_label(), a.create_label());
+        a.mov(edi, 15)?;
+        a.call(fib)?;
+        a.syscall()?;
+        a.set_label(&mut fib)?;
+        a.mov(eax, edi)?;
+        a.cmp(edi, 2)?;
+        a.jl(done)?;
+        a.push(rdi)?;
+        a.push(rbp)?;
+        a.dec(edi)?;
+        a.call(fib)?;
+        a.mov(ebp, eax)?;
+        a.mov(rdi, qword_ptr(rsp + 8))?;
+        a.sub(edi, 2)?;
+        a.call(fib)?;
+        a.add(eax, ebp)?;
+        a.pop(rbp)?;
+        a.pop(rdi)?;
+        a.set_label(&mut done)?;
+        a.ret()
+    });
+    let (context, log) = check();
+    assert_eq!(context.gpr[reg::RAX], 610);
+    let calls = log.iter().filter(|r| r.kind == Access::CALL).count();
+    assert_eq!(calls, log.iter().filter(|r| r.kind == Access::RETURN).count());
+    assert!(calls > 1000);
+}
+
+#[test]
+fn jump_table() {
+    let _one = memory();
+    program(|a| {
+        let (mut again, mut out) = (a.create_label(), a.create_label());
+        let mut cases = [a.create_label(), a.create_label(), a.create_label()];
+        a.mov(esi, 30)?;
+        a.xor(eax, eax)?;
+        a.set_label(&mut again)?;
+        a.dec(esi)?;
+        a.js(out)?;
+        a.mov(ecx, esi)?;
+        a.and(ecx, 3)?;
+        a.cmp(ecx, 2)?;
+        a.ja(again)?;
+        // Cases are 16 bytes apart.
+        a.shl(ecx, 4)?;
+        a.lea(rdx, ptr(cases[0]))?;
+        a.add(rdx, rcx)?;
+        a.jmp(rdx)?;
+        let at: u64 = 64;
+        let _ = at;
+        for n in 0..3 {
+            a.set_label(&mut cases[n])?;
+            // 3 + 2 bytes, padded to 16; the first case runs into the second.
+            a.add(eax, 1 << (4 * n as i32))?;
+            let size = if n == 2 { 5 } else { 3 };
+            if n == 0 {
+                a.nops_with_size(16 - 3)?;
+            } else {
+                a.jmp(again)?;
+                a.nops_with_size(16 - size - 2)?;
+            }
+        }
+        a.set_label(&mut out)?;
+        a.syscall()
+    });
+    let (_, log) = check();
+    assert!(log.is_empty());
+}
+
+#[test]
+fn flags_across_blocks_and_calls() {
+    let _one = memory();
+    program(|a| {
+        let (mut f, mut g, mut less, mut end) = (a.create_label(), a.create_label(), a.create_label(), a.create_label());
+        a.mov(eax, -5)?;
+        a.mov(ecx, 3)?;
+        a.cmp(eax, ecx)?;
+        a.call(f)?;
+        // Flags of the callee's last comparison survive its return.
+        a.setl(r8b)?;
+        a.adc(r9, 0)?;
+        a.pushfq()?;
+        a.pop(r10)?;
+        a.and(r10d, 0x8c5)?;
+        a.stc()?;
+        a.call(g)?;
+        a.sbb(r11, r11)?;
+        a.inc(edx)?;
+        a.jc(less)?;
+        a.mov(r12d, 1)?;
+        a.set_label(&mut less)?;
+        a.jmp(end)?;
+        a.set_label(&mut f)?;
+        a.setl(r13b)?;
+        a.jge(g)?;
+        a.cmp(ecx, eax)?;
+        a.set_label(&mut g)?;
+        a.ret()?;
+        a.set_label(&mut end)?;
+        a.syscall()
+    });
+    check();
+}
+
+#[test]
+fn repeated_strings() {
+    let _one = memory();
+    program(|a| {
+        a.lea(rsi, ptr(rbx))?;
+        a.lea(rdi, ptr(rbx + 0x1000))?;
+        a.mov(ecx, 0x321)?;
+        a.rep().movsb()?;
+        a.lea(rdi, ptr(rbx + 0x2000))?;
+        a.mov(eax, 0x1234)?;
+        a.mov(ecx, 0x100)?;
+        a.rep().stosq()?;
+        a.lea(rsi, ptr(rbx))?;
+        a.lea(rdi, ptr(rbx + 0x1000))?;
+        a.mov(ecx, 0x400)?;
+        a.repe().cmpsb()?;
+        a.mov(r8, rcx)?;
+        a.setb(r9b)?;
+        a.std()?;
+        a.lea(rdi, ptr(rbx + 0x300))?;
+        a.mov(al, 0x55)?;
+        a.mov(ecx, 0x200)?;
+        a.repne().scasb()?;
+        a.cld()?;
+        a.xor(ecx, ecx)?;
+        a.rep().movsd()?;
+        a.syscall()
+    });
+    let text: Vec<u8> = (0..0x321u32).map(|n| (n * 7 % 251) as u8).collect();
+    data(DATA, &text);
+    data(DATA + 0x321, &[9]);
+    let (_, log) = check();
+    assert_eq!((log[0].address, log[0].size, log[0].kind), (DATA, 0x321, Access::READ));
+    assert_eq!((log[1].address, log[1].size, log[1].kind), (DATA + 0x1000, 0x321, Access::WRITE));
+    assert_eq!((log[2].address, log[2].size, log[2].kind), (DATA + 0x2000, 0x800, Access::WRITE));
+    assert_eq!((log[3].address, log[3].size), (DATA, 0x322));
+    let scanned = log[5];
+    assert_eq!(scanned.address + u64::from(scanned.size), DATA + 0x301);
+}
+
+#[test]
+fn long_strings_fit_small_buffers() {
+    let _one = memory();
+    program(|a| {
+        a.mov(ecx, 0x9000)?;
+        a.mov(rdi, rbx)?;
+        a.rep().stosb()?;
+        a.syscall()
+    });
+    let (_, log) = check();
+    assert!(log.iter().map(|r| u64::from(r.size)).sum::<u64>() == 0x9000);
+    assert!(log.len() > 1);
+}
+
+#[test]
+fn faults_tell_where() {
+    let _one = memory();
+    program(|a| {
+        a.mov(eax, 1)?;
+        a.mov(rcx, 0x66_6000_u64)?;
+        a.add(rcx, 8)?;
+        a.mov(edx, dword_ptr(rcx))?;
+        a.syscall()
+    });
+    let (_, expected, blocks) = record(start());
+    let mut context = start();
+    let exit = cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed);
+    assert_eq!(exit, Exit::Fault(Fault { signal: libc::SIGSEGV, address: 0x66_6008 }));
+    assert_eq!(context.rip, expected.rip);
+
+    program(|a| {
+        a.xor(edx, edx)?;
+        a.div(edx)?;
+        a.syscall()
+    });
+    let (exit, expected, blocks) = record(start());
+    assert!(matches!(exit, Exit::Fault(_)));
+    let mut context = start();
+    let exit = cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed);
+    assert!(matches!(exit, Exit::Fault(Fault { signal: libc::SIGFPE, .. })), "{exit:?}");
+    assert_eq!(context.rip, expected.rip);
+}
+
+#[test]
+fn leaves_the_table() {
+    let _one = memory();
+    program(|a| {
+        a.mov(eax, 0x1234_5678)?;
+        a.jmp(rax)
+    });
+    let blocks = [CodeBlock { pc: CODE, code: vec![0xb8, 0x78, 0x56, 0x34, 0x12, 0xff, 0xe0] }];
+    let mut context = start();
+    assert_eq!(cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed), Exit::UnknownTarget);
+    assert_eq!(context.rip, 0x1234_5678);
+    // A direct jump out of the table, and a block that is cut off.
+    for code in [vec![0xb8, 1, 0, 0, 0, 0xe9, 0, 1, 0, 0], vec![0xb8, 1, 0, 0, 0]] {
+        let end = if code.len() > 5 { CODE + 10 + 256 } else { CODE + 5 };
+        let mut context = start();
+        let exit = cpu(&EngineConfig::default(), &[CodeBlock { pc: CODE, code }], &[]).run(&mut context, Mode::Observed);
+        assert_eq!((exit, context.rip, context.gpr[0]), (Exit::UnknownTarget, end, 1));
+    }
+    let mut context = start();
+    context.rip = 0x5000;
+    assert_eq!(cpu(&EngineConfig::default(), &[], &[]).run(&mut context, Mode::Observed), Exit::UnknownTarget);
+}
+
+#[test]
+fn hooks_stop_before() {
+    let _one = memory();
+    let mut hook = 0;
+    program(|a| {
+        let (mut f, mut again) = (a.create_label(), a.create_label());
+        a.mov(ecx, 2)?;
+        a.set_label(&mut again)?;
+        a.call(f)?;
+        a.dec(ecx)?;
+        a.jnz(again)?;
+        a.syscall()?;
+        a.set_label(&mut f)?;
+        a.add(eax, 5)?;
+        a.ret()?;
+        hook = CODE + 5 + 5 + 2 + 2 + 2;
+        Ok(())
+    });
+    let (_, expected, blocks) = record(start());
+    let mut cpu = cpu(&EngineConfig::default(), &blocks, &[hook]);
+    let mut context = start();
+    for calls in 0..2u64 {
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Hook);
+        assert_eq!((context.rip, context.gpr[reg::RCX]), (hook, 2 - calls));
+    }
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_same(&expected, &context);
+}
+
+#[test]
+fn ordered_instructions_are_stepped() {
+    let _one = memory();
+    program(|a| {
+        let mut again = a.create_label();
+        a.mov(ecx, 3)?;
+        a.set_label(&mut again)?;
+        a.mov(eax, 1)?;
+        a.lock().xadd(dword_ptr(rbx + 8), eax)?;
+        a.mov(edx, 5)?;
+        a.xchg(qword_ptr(rbx + 16), rdx)?;
+        a.lock().bts(dword_ptr(rbx), ecx)?;
+        a.dec(ecx)?;
+        a.jnz(again)?;
+        a.syscall()
+    });
+    let (_, expected, blocks) = record(start());
+    data(DATA, &[0; 64]);
+    let config = EngineConfig { order_atomics: true, count: true, ..EngineConfig::default() };
+    let mut cpu = cpu(&config, &blocks, &[]);
+    let mut context = start();
+    let mut seen = Vec::new();
+    let exit = loop {
+        match cpu.run(&mut context, Mode::Observed) {
+            Exit::Ordered { address, size, kind } => {
+                assert_eq!(kind, OrderedKind::ReadModifyWrite);
+                seen.push((address - DATA, size));
+                assert_eq!(cpu.step(&mut context), None);
+            }
+            other => break other,
+        }
+    };
+    assert_eq!(exit, Exit::Syscall);
+    assert_same(&expected, &context);
+    assert_eq!(seen, [(8, 4), (16, 8), (0, 4)].repeat(3));
+    assert_eq!(context.retired, 1 + 3 * 7 + 1);
+}
+
+#[test]
+fn plain_loads_are_ordered_where_the_trace_says() {
+    let _one = memory();
+    program(|a| {
+        a.mov(eax, dword_ptr(rbx + 4))?;
+        a.add(eax, 1)?;
+        a.syscall()
+    });
+    let (_, expected, blocks) = record(start());
+    let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
+    let program = Program { blocks: &blocks, hooks: &[], ordered_loads: &[CODE] };
+    let engine = CraneliftEngine::new(&config, program).expect("the engine works here");
+    let mut cpu = engine.attach().expect("attaches");
+    let mut context = start();
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { address: DATA + 4, size: 4, kind: OrderedKind::Load });
+    assert_eq!(cpu.step(&mut context), None);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_same(&expected, &context);
+}
+
+#[test]
+fn steps_may_fault() {
+    let _one = memory();
+    program(|a| {
+        a.mov(rbx, 0x66_6000_u64)?;
+        a.lock().inc(dword_ptr(rbx))?;
+        a.syscall()
+    });
+    let blocks = [CodeBlock { pc: CODE, code: vec![0xf0, 0xff, 0x03] }];
+    let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
+    let mut context = start();
+    context.gpr[reg::RBX] = 0x66_6000;
+    let mut cpu = cpu(&config, &blocks, &[]);
+    let before = context.clone();
+    assert!(matches!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { .. }));
+    assert_eq!(cpu.step(&mut context), Some(Fault { signal: libc::SIGSEGV, address: 0x66_6000 }));
+    assert_same(&before, &context);
+}
+
+#[test]
+fn some_instructions_are_left_to_the_machine() {
+    let _one = memory();
+    program(|a| {
+        a.cpuid()?;
+        a.rdrand(r9d)?;
+        a.ud2()
+    });
+    let blocks = [CodeBlock { pc: CODE, code: vec![0x0f, 0xa2, 0x41, 0x0f, 0xc7, 0xf1, 0x0f, 0x0b] }];
+    let mut cpu = cpu(&EngineConfig::default(), &blocks, &[]);
+    let mut context = start();
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Emulate(Emulate::Cpuid));
+    assert_eq!(context.rip, CODE + 2);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Emulate(Emulate::Random { register: 9, size: 4 }));
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Fault(Fault { signal: libc::SIGILL, address: CODE + 6 }));
+    assert_eq!(context.rip, CODE + 6);
+    // vaddps: not for this guest.
+    let blocks = [CodeBlock { pc: CODE, code: vec![0x90, 0xc5, 0xf0, 0x58, 0xc2] }];
+    let mut context = start();
+    assert_eq!(self::cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed), Exit::Unsupported("vaddps"));
+    assert_eq!(context.rip, CODE + 1);
+}
+
+#[test]
+fn code_that_changed_is_refused() {
+    let blocks = [CodeBlock { pc: CODE, code: vec![0x90, 0xc3] }, CodeBlock { pc: CODE, code: vec![0xf8, 0xc3] }];
+    assert!(CraneliftEngine::new(&EngineConfig::default(), Program { blocks: &blocks, ..Program::default() }).is_err());
+    let far = [CodeBlock { pc: u64::MAX - 1, code: vec![0x90, 0xc3] }];
+    assert!(CraneliftEngine::new(&EngineConfig::default(), Program { blocks: &far, ..Program::default() }).is_err());
+}
+
+#[test]
+fn threads_share_an_engine() {
+    let _one = memory();
+    program(|a| {
+        let mut again = a.create_label();
+        a.mov(ecx, 20_000)?;
+        a.set_label(&mut again)?;
+        a.add(rax, rcx)?;
+        a.inc(qword_ptr(rbx))?;
+        a.dec(ecx)?;
+        a.jnz(again)?;
+        a.syscall()
+    });
+    let (_, expected, blocks) = record(start());
+    let engine = engine(&EngineConfig::default(), &blocks, &[]);
+    std::thread::scope(|scope| {
+        for n in 1..5 {
+            let (engine, expected) = (&engine, &expected);
+            scope.spawn(move || {
+                let mut cpu = engine.attach().expect("attaches");
+                let mut context = start();
+                context.gpr[reg::RBX] += 64 * n;
+                assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+                assert_eq!(context.gpr[reg::RAX], expected.gpr[reg::RAX]);
+            });
+        }
+    });
+}
