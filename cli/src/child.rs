@@ -7,9 +7,10 @@
 //! or talks nonsense is an error of one line.
 
 use crate::machine::{self, Listener, ReplayOptions};
-use crate::report::{locks, replay};
+use crate::report::replay;
 use anyhow::{Context, anyhow, bail};
 use refrain_trace::Trace;
+use refrain_transform::Measurement;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -42,7 +43,7 @@ enum Message {
     Progress { done: u64, total: u64 },
     Output { descriptor: i32, bytes: Vec<u8> },
     Replayed(replay::Report),
-    Analysed(locks::Analysis),
+    Analysed(Measurement),
     Failed(String),
 }
 
@@ -62,7 +63,7 @@ pub(crate) fn replay(
 pub(crate) fn analyse(
     trace: File,
     listener: &mut dyn ParentListener,
-) -> anyhow::Result<locks::Analysis> {
+) -> anyhow::Result<Measurement> {
     match converse(trace, &Request::Analyse, listener)? {
         Message::Analysed(analysis) => Ok(analysis),
         _ => bail!("the replay process gave another answer than it was asked for"),

@@ -1,6 +1,6 @@
 //! The copy engine against the processor: the same bytes, called natively and translated.
 //!
-//! `cargo run --release -p refrain-jit --example copy_bench`
+//! `cargo run --release -p refrain-jit --example copy_bench [part of a name]`
 
 use iced_x86::code_asm::*;
 use refrain_vm::{Context, EngineConfig, Exit, Mode, reg};
@@ -19,16 +19,19 @@ type Assembled = Result<(), iced_x86::IcedError>;
 fn main() {
     map();
     println!("{:28} {:>10} {:>10} {:>7}", "program", "native ms", "copy ms", "ratio");
-    let programs: [(&str, fn(&mut CodeAssembler) -> Assembled); 7] = [
+    let programs: [(&str, fn(&mut CodeAssembler) -> Assembled); 9] = [
         ("fib", fib),
         ("fib, frame pointer", fib_framed),
         ("quicksort with callback", quicksort),
         ("calls of a leaf", leaf_calls),
         ("indirect calls, 1 target", |a| indirect(a, 1)),
+        ("indirect calls, 2 targets", |a| indirect(a, 2)),
+        ("indirect calls, 4 targets", |a| indirect(a, 4)),
         ("indirect calls, 8 targets", |a| indirect(a, 8)),
         ("branchy loop", branchy),
     ];
-    for (name, write) in programs {
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    for (name, write) in programs.into_iter().filter(|(name, _)| name.contains(&wanted)) {
         compare(name, write);
     }
     transitions();
@@ -345,7 +348,10 @@ fn transitions() {
                 cpu.run(&mut context, Mode::Observed);
             }
         }
-        println!("{name:28} {:6.1} ns", (cpu_time() - start).as_secs_f64() * 1e9 / f64::from(COUNT));
+        println!(
+            "{name:28} {:6.1} ns",
+            (cpu_time() - start).as_secs_f64() * 1e9 / f64::from(COUNT)
+        );
     }
 }
 

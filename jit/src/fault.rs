@@ -39,8 +39,7 @@ pub(crate) struct ThreadArea {
 }
 
 /// The exceptions that guest instructions raise.
-const SIGNALS: [i32; 5] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+const SIGNALS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
 
 /// What handled each of [`SIGNALS`] before.
 static PREVIOUS: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
@@ -142,15 +141,11 @@ unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::u
             // flags say.
             unsafe {
                 if previous.sa_flags & libc::SA_SIGINFO != 0 {
-                    let handler: extern "C" fn(
-                        i32,
-                        *mut libc::siginfo_t,
-                        *mut libc::ucontext_t,
-                    ) = std::mem::transmute(previous.sa_sigaction);
+                    let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t) =
+                        std::mem::transmute(previous.sa_sigaction);
                     handler(signal, info, context);
                 } else {
-                    let handler: extern "C" fn(i32) =
-                        std::mem::transmute(previous.sa_sigaction);
+                    let handler: extern "C" fn(i32) = std::mem::transmute(previous.sa_sigaction);
                     handler(signal);
                 }
             }

@@ -242,4 +242,3 @@ pub(crate) fn recovery(rip: u64) -> Option<u64> {
     let end = &raw const refrain_copy_bytes_end as u64;
     (start..end).contains(&rip).then_some(end)
 }
-

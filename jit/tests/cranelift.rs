@@ -184,25 +184,22 @@ fn jump_table() {
         a.and(ecx, 3)?;
         a.cmp(ecx, 2)?;
         a.ja(again)?;
-        // Cases are 16 bytes apart.
-        a.shl(ecx, 4)?;
         a.lea(rdx, ptr(cases[0]))?;
-        a.add(rdx, rcx)?;
+        a.lea(r8, ptr(cases[1]))?;
+        a.lea(r9, ptr(cases[2]))?;
+        a.cmp(ecx, 1)?;
+        a.cmove(rdx, r8)?;
+        a.cmova(rdx, r9)?;
         a.jmp(rdx)?;
-        let at: u64 = 64;
-        let _ = at;
-        for n in 0..3 {
-            a.set_label(&mut cases[n])?;
-            // 3 + 2 bytes, padded to 16; the first case runs into the second.
-            a.add(eax, 1 << (4 * n as i32))?;
-            let size = if n == 2 { 5 } else { 3 };
-            if n == 0 {
-                a.nops_with_size(16 - 3)?;
-            } else {
-                a.jmp(again)?;
-                a.nops_with_size(16 - size - 2)?;
-            }
-        }
+        // The first case runs into the second, which so is reached in two ways.
+        a.set_label(&mut cases[0])?;
+        a.add(eax, 1)?;
+        a.set_label(&mut cases[1])?;
+        a.add(eax, 16)?;
+        a.jmp(again)?;
+        a.set_label(&mut cases[2])?;
+        a.add(eax, 256)?;
+        a.jmp(again)?;
         a.set_label(&mut out)?;
         a.syscall()
     });

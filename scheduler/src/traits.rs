@@ -85,7 +85,8 @@ pub enum Choice {
 ///
 /// # The caller guarantees
 /// - Every request in `requests` could be performed now: its lock is free, its semaphore positive.
-/// - `requests` is not empty and is in the order of arrival (ties by thread id).
+/// - `requests` is not empty and is in the order of arrival. Requests that the scheduler does not
+///   consider may be missing.
 /// - With [`Scope::Object`] all requests are for one object. With [`Scope::Global`] they are all
 ///   requests of the moment.
 /// - Every granted request is performed before the next question.
@@ -100,6 +101,13 @@ pub trait Scheduler {
     /// What decisions depend on. Constant for a scheduler.
     fn scope(&self) -> Scope {
         Scope::Object
+    }
+
+    /// A cheap filter for [`Scope::Object`]: `false` if a request with this rank would not be
+    /// granted now whatever the other requests are. `granted` is as in [`Request::granted`].
+    #[inline]
+    fn considers(&self, _rank: Option<u32>, _granted: u32) -> bool {
+        true
     }
 
     /// Decides. See the guarantees above.

@@ -230,3 +230,19 @@ fn wide_durations_survive() {
     r.push(1, 1, MutexLock, L);
     assert_eq!(run(&r, 2, Elsc).duration, 4 * long);
 }
+
+#[test]
+fn one_event_may_wait_for_several_of_one_thread() {
+    let mut r = Recording::new(2);
+    for work in [10, 20, 30] {
+        r.push(0, work, ThreadDetach, 1);
+    }
+    r.push(1, 1, ThreadDetach, 1);
+    let skeleton = r.skeleton();
+    let edge =
+        |source| Edge { target_thread: ThreadId(1), target: 0, source_thread: ThreadId(0), source };
+    let waits = Constraints::new(&skeleton, |_| false, [edge(0), edge(2), edge(1)]).expect("sound");
+    let (outcome, times) = replay(&skeleton, &waits, &Config::ideal(2), Elsc);
+    assert!(times.contains(&(1, 0, 1, 60)));
+    assert_eq!(outcome.completed().expect("no deadlock").threads[1].blocked, 59);
+}

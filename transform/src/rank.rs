@@ -55,9 +55,13 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
         (kinds.disjoint_write, UlcpKind::DisjointWrite),
     ];
     let kind = by_kind.iter().rev().max_by_key(|(pairs, _)| *pairs).expect("there are kinds").1;
-    let mut alone: Vec<Option<i64>> =
-        members.iter().filter(|pair| pair.kinds.ulcps() > 0).map(|pair| pair.alone_ns).collect();
-    alone.dedup();
+    // One number stands for the group only if one replay freed all of it.
+    let places = |pair: &RegionPair| {
+        let (a, b) = (pair.first.acquire, pair.second.acquire);
+        (a.min(b), a.max(b))
+    };
+    let ulcps = || members.iter().filter(|pair| pair.kinds.ulcps() > 0);
+    let one = ulcps().all(|pair| places(pair) == places(most));
     Group {
         rank: 0,
         kind,
@@ -68,7 +72,7 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
         conflicts: members.iter().map(|pair| pair.conflicts).sum(),
         gain_ns: members.iter().map(|pair| pair.gain_ns).sum(),
         share: 0.0,
-        alone_ns: if alone.len() == 1 { alone[0] } else { None },
+        alone_ns: ulcps().next().filter(|_| one).and_then(|pair| pair.alone_ns),
     }
 }
 

@@ -24,9 +24,20 @@ use std::ops::Range;
 
 const PAGE: u64 = 4096;
 const WORDS: usize = (PAGE / 64) as usize;
-const WAYS: usize = 1024;
+const WAYS: usize = 2048;
 
 type Bits = [u64; WORDS];
+
+/// As many ones as an access has bytes; nothing for sizes that do not fit a word.
+const MASKS: [u64; 66] = {
+    let mut masks = [0; 66];
+    let mut size = 1;
+    while size <= 64 {
+        masks[size] = u64::MAX >> (64 - size);
+        size += 1;
+    }
+    masks
+};
 
 /// The bytes that one thread touched.
 pub(crate) struct Shadow {
@@ -44,16 +55,11 @@ impl Shadow {
     /// Marks `size` bytes from `address` as touched.
     #[inline]
     pub(crate) fn touch(&mut self, address: u64, size: u16) {
-        let offset = address % PAGE;
-        if offset + u64::from(size) <= PAGE && size <= 64 {
+        let (word, bit) = ((address / 64) as usize % WORDS, address % 64);
+        let mask = MASKS[usize::from(size).min(65)];
+        if mask != 0 && bit + u64::from(size) <= 64 {
             let page = self.page(address / PAGE);
-            let (word, bit) = ((offset / 64) as usize, offset % 64);
-            let mask = ((1u128 << size) - 1) << bit;
-            self.pages[page][word] |= mask as u64;
-            let spill = (mask >> 64) as u64;
-            if spill != 0 {
-                self.pages[page][word + 1] |= spill;
-            }
+            self.pages[page][word] |= mask << bit;
         } else {
             self.touch_long(address, size);
         }
@@ -73,11 +79,14 @@ impl Shadow {
 
     #[inline]
     fn page(&mut self, number: u64) -> usize {
-        let way = number as usize % WAYS;
+        // Upper bits take part, so that regions at round distances do not evict each other.
+        let way = number.wrapping_add((number >> 8).wrapping_mul(67)) as usize % WAYS;
         let (cached, page) = self.cache[way];
-        if cached == number {
-            return page as usize;
-        }
+        if cached == number { page as usize } else { self.page_slowly(number, way) }
+    }
+
+    #[cold]
+    fn page_slowly(&mut self, number: u64, way: usize) -> usize {
         let fresh = self.pages.len() as u32;
         let page = *self.index.entry(number).or_insert(fresh);
         if page == fresh {

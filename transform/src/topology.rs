@@ -14,20 +14,23 @@
 //! which its own accesses bound. Of several edges from one thread the latest implies the others.
 //!
 //! # Deviations
-//! 1. The edges are a subset of Rule 1's with the same transitive closure (a property test checks
-//!    it against the paper's search). Nodes, and so what is removed, are the same.
-//! 2. Rule 2's partial order is that of the edges. Read as a total order of all nodes with edges
+//! 1. The edges have the same transitive closure as Rule 1's, and there are no more of them: at
+//!    most one from a section to each other thread. (A property test checks both against the
+//!    paper's search.) What follows from other edges may be missing.
+//! 2. A node counts as standalone if it conflicts with no section of another thread. By Rule 1's
+//!    letter a section may also lose its edges to an earlier one of its own thread.
+//! 3. Rule 2's partial order is that of the edges. Read as a total order of all nodes with edges
 //!    it would put disjoint writes back into one row.
-//! 3. Readers of a lock do not exclude each other and get no edges between them. If they write
+//! 4. Readers of a lock do not exclude each other and get no edges between them. If they write
 //!    shared data all the same, the lock is irregular and keeps its order.
-//! 4. The empty second half of a wait on a condition variable is never removed: it keeps its
+//! 5. The empty second half of a wait on a condition variable is never removed: it keeps its
 //!    place between its neighbours.
-//! 5. Each lock has a topology of its own, as in the paper; nested sections appear in several.
+//! 6. Each lock has a topology of its own, as in the paper; nested sections appear in several.
 
 use crate::fixed::FixedMap;
 use crate::intervals::{Interval, leap, normalise};
 use crate::{Lock, LockKind, Plan, Section, SectionId, Sections, SetId};
-use refrain_trace::AuxLock;
+use refrain_trace::{AuxLock, ThreadId};
 
 /// `source.END` before `target.BEGIN`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -46,35 +49,24 @@ pub struct Topology {
     /// Sections with outgoing edges, ascending: position `n` has the auxiliary lock `@Ln`.
     sources: Vec<SectionId>,
     freed: Vec<u64>,
-    /// Sections without edges, whose locking Rule 3 removes.
+    /// Sections that conflict with none, whose locking Rule 3 removes.
     removed: u64,
 }
 
 impl Topology {
     /// Builds the ULCP-free topology.
     pub fn new(sections: &Sections) -> Topology {
-        let mut edges = Vec::new();
-        let regular = || sections.locks().iter().filter(|lock| lock.kind == LockKind::Regular);
-        for lock in regular() {
-            conflicts(sections, lock, &mut |source, target| {
-                edges.push(CausalEdge { target, source })
-            });
+        let (mut edges, mut removed, mut freed) = (Vec::new(), 0, Vec::new());
+        for lock in sections.locks().iter().filter(|lock| lock.kind == LockKind::Regular) {
+            let groups = Groups::new(sections, sections.of(lock));
+            conflicts(sections, lock, &groups, &mut edges);
+            removed += standalone(sections.of(lock), &groups);
+            freed.push(lock.address);
         }
         let mut sources: Vec<SectionId> = edges.iter().map(|edge| edge.source).collect();
         sources.sort_unstable();
         sources.dedup();
-        let mut nodes: Vec<SectionId> = edges.iter().map(|edge| edge.target).collect();
-        nodes.dedup();
-        nodes.extend(&sources);
-        nodes.sort_unstable();
-        nodes.dedup();
-        let all: usize = regular().map(|lock| lock.sections.len()).sum();
-        Topology {
-            removed: (all - nodes.len()) as u64,
-            freed: regular().map(|lock| lock.address).collect(),
-            edges,
-            sources,
-        }
+        Topology { edges, sources, freed, removed }
     }
 
     /// The edges, ascending by target, then source.
@@ -130,7 +122,8 @@ pub(crate) fn exempting(
             continue;
         }
         freed.push(lock.address);
-        conflicts(sections, lock, &mut |source, target| edges.push(CausalEdge { target, source }));
+        let groups = Groups::new(sections, sections.of(lock));
+        conflicts(sections, lock, &groups, &mut edges);
         keep_others(sections, lock, class, &exempt, &mut edges);
         if edges.len() > limit {
             return None;
@@ -187,11 +180,12 @@ struct Use {
     readers: Vec<u32>,
 }
 
-/// Reports the edges of one lock, ascending by target, then source.
-fn conflicts(sections: &Sections, lock: &Lock, report: &mut dyn FnMut(SectionId, SectionId)) {
-    let of_lock = sections.of(lock);
-    let all = sections.all();
-    let groups = Groups::new(sections, of_lock);
+/// Appends the edges of one lock, ascending by target, then source.
+fn conflicts(sections: &Sections, lock: &Lock, groups: &Groups, edges: &mut Vec<CausalEdge>) {
+    let (of_lock, all) = (sections.of(lock), sections.all());
+    // Per target thread and source thread the latest source waited for: what comes later in the
+    // target thread need not wait for it again.
+    let mut known: FixedMap<(u32, u32), u32> = FixedMap::default();
     let mut uses = vec![Use { writer: NOBODY, readers: Vec::new() }; groups.count()];
     let mut sources: Vec<u32> = Vec::new();
     let mut waiter_before = false;
@@ -230,9 +224,68 @@ fn conflicts(sections: &Sections, lock: &Lock, report: &mut dyn FnMut(SectionId,
         sources.dedup_by_key(|source| all[*source as usize].thread);
         sources.sort_unstable();
         for &source in &sources {
-            report(SectionId(source), SectionId(id));
+            let threads = (section.thread.0, all[source as usize].thread.0);
+            let latest = known.get(&threads).copied();
+            if latest.is_none_or(|latest| latest < source) {
+                known.insert(threads, source);
+                edges.push(CausalEdge { target: SectionId(id), source: SectionId(source) });
+            }
         }
     }
+}
+
+/// Some thread, none, or several.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Threads {
+    None,
+    One(ThreadId),
+    Several,
+}
+
+impl Threads {
+    fn add(&mut self, thread: ThreadId) {
+        *self = match *self {
+            Threads::None => Threads::One(thread),
+            Threads::One(one) if one == thread => *self,
+            _ => Threads::Several,
+        };
+    }
+
+    fn has_other(self, thread: ThreadId) -> bool {
+        self != Threads::None && self != Threads::One(thread)
+    }
+}
+
+/// How many sections of a lock conflict with none of another thread.
+fn standalone(of_lock: &[Section], groups: &Groups) -> u64 {
+    let mut users = vec![(Threads::None, Threads::None); groups.count()];
+    for section in of_lock {
+        for &(from, to) in groups.of(section.writes) {
+            for (writers, users) in &mut users[from as usize..to as usize] {
+                writers.add(section.thread);
+                users.add(section.thread);
+            }
+        }
+        for &(from, to) in groups.of(section.reads) {
+            for (_, users) in &mut users[from as usize..to as usize] {
+                users.add(section.thread);
+            }
+        }
+    }
+    let of_set =
+        |id| groups.of(id).iter().flat_map(|&(from, to)| &users[from as usize..to as usize]);
+    let waits = |section: &Section| section.after_wait && section.is_null();
+    let alone = |(index, section): &(usize, &Section)| {
+        let thread = section.thread;
+        let neighbour = |other: Option<&Section>| {
+            other.is_some_and(|other| other.thread != thread && (waits(other) || waits(section)))
+        };
+        !of_set(section.writes).any(|(_, users)| users.has_other(thread))
+            && !of_set(section.reads).any(|(writers, _)| writers.has_other(thread))
+            && !neighbour(index.checked_sub(1).map(|before| &of_lock[before]))
+            && !neighbour(of_lock.get(index + 1))
+    };
+    of_lock.iter().enumerate().filter(alone).count() as u64
 }
 
 /// The bytes that a lock's sections write, cut where any of its sets begins or ends.

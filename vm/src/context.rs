@@ -27,6 +27,8 @@ pub struct Context {
     pub xmm: [[u64; 2]; 16],
     /// Instructions retired, where the engine counts them ([`crate::EngineConfig::count`]).
     pub retired: u64,
+    /// Time-stamp ticks that the engine has spent translating for this thread.
+    pub translating: u64,
     /// Where the next [`refrain_trace::Access`] goes, if the engine logs accesses.
     pub access_cursor: u64,
     /// End of the buffer: at `access_cursor == access_limit` the engine exits with
@@ -45,6 +47,7 @@ impl Default for Context {
             _pad: 0,
             xmm: [[0; 2]; 16],
             retired: 0,
+            translating: 0,
             access_cursor: 0,
             access_limit: 0,
         }

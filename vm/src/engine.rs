@@ -33,6 +33,21 @@ pub trait Engine: Send + Sync {
     /// The caller guarantees that no code there has been executed yet.
     fn hook(&self, pc: u64);
 
+    /// Lets `leaf` stand in for the function at `pc`, which is hooked, where it can.
+    ///
+    /// Coming to `pc`, a thread in [`Mode::Observed`] calls `leaf` on the guest's own stack and
+    /// with the guest's thread pointer. If the result is not negative, the function returns it;
+    /// if it is, nothing has happened, and the thread exits with [`Exit::Hook`]. Engines may
+    /// ignore this.
+    ///
+    /// # Safety
+    /// For every thread of this engine that may come to `pc`, `leaf` must be sound to call with
+    /// the word given to [`Cpu::set_leaf_data`], must need little stack, must not use
+    /// thread-local storage of the host, and must not unwind.
+    unsafe fn leaf(&self, pc: u64, leaf: Leaf) {
+        let _ = (pc, leaf);
+    }
+
     /// The code in this range was unmapped, replaced or made writable. The engine forgets what it
     /// made of it before any thread runs it again.
     fn forget(&self, range: Range<u64>);
@@ -44,6 +59,10 @@ pub trait Engine: Send + Sync {
     fn take_blocks(&self) -> Vec<CodeBlock>;
 }
 
+/// A function of the machine's that stands in for a function of the guest's: it is given the
+/// guest's first argument, the stack pointer at the function's entry, and the thread's word.
+pub type Leaf = unsafe extern "sysv64" fn(argument: u64, sp: u64, data: u64) -> i64;
+
 /// One guest thread's executor.
 pub trait Cpu {
     /// Runs the guest from `context` until something happens, and stores its state there.
@@ -52,13 +71,15 @@ pub trait Cpu {
     /// handled a hook goes on by calling `run` again with an unchanged `rip`.
     fn run(&mut self, context: &mut Context, mode: Mode) -> Exit;
 
+    /// The word that leaf functions are given on this thread.
+    fn set_leaf_data(&mut self, data: u64) {
+        let _ = data;
+    }
+
     /// Executes the one instruction at `rip` as the processor would, without reporting it. Used
     /// for the instruction of an [`Exit::Ordered`], while the machine holds its place in the
     /// order. Returns `None`, or the fault that the instruction raised.
     fn step(&mut self, context: &mut Context) -> Option<Fault>;
-
-    /// Time-stamp ticks that this thread has spent translating so far.
-    fn translation_ticks(&self) -> u64;
 }
 
 /// How closely the guest is watched.

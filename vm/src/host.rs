@@ -264,3 +264,10 @@ pub(crate) fn futex_wake_all(address: u64) {
         );
     }
 }
+
+/// `futex(FUTEX_WAKE_PRIVATE)` of one thread that waits on a word of guest memory.
+pub(crate) fn futex_wake_one(address: u64) {
+    let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
+    // SAFETY: waking a waiter changes no memory, and the kernel checks the address.
+    unsafe { syscall(libc::SYS_futex as u64, [address, operation, 1, 0, 0, 0]) };
+}

@@ -11,6 +11,7 @@
 //! - A system call without a row in the table is refused by name; nothing passes unrecorded.
 //! - Host code never runs guest code, and maps nothing in the guest's arenas.
 
+mod barrier;
 mod context;
 mod cpuid;
 mod digest;
@@ -28,8 +29,11 @@ mod replay;
 mod slots;
 mod syscall;
 
+pub use barrier::Barrier;
 pub use context::{Context, reg};
-pub use engine::{Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Mode, OrderedKind};
+pub use engine::{
+    Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Leaf, Mode, OrderedKind,
+};
 pub use error::{Error, Result};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};

@@ -136,8 +136,8 @@ mod tests {
     fn trace() -> Trace {
         let text = "
             t0 start
-            t0 mutex.lock obj=0x1000 pc=0x10001000 at=+50+3
-            t0 mutex.unlock obj=0x1000 at=+10
+            t0 mutex.lock obj=0x1000 pc=0x10001000 ticket=0 at=+50+3
+            t0 mutex.unlock obj=0x1000 ticket=1 at=+10
             t0 syscall nr=0 value=0x20 args=0,0x3000,0x20 \
                 write=0x3000:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
             t0 exit

@@ -5,10 +5,11 @@ use crate::args::{Locks, Ranking};
 use crate::child;
 use crate::failure::Outcome;
 use crate::output::{self, Style};
-use crate::report::locks::{Report, render, resolve};
+use crate::report::locks::{self, Report, render};
 use crate::symbols::Symbols;
 use crate::trace_file;
 use anyhow::Context;
+use refrain_trace::Trace;
 use std::path::Path;
 
 /// Analyses a trace and prints the ranking.
@@ -21,11 +22,19 @@ pub(crate) fn run(args: &Locks) -> Outcome {
 pub(crate) fn rank(path: &Path, top: usize) -> anyhow::Result<Report> {
     let trace = trace_file::read(path)?;
     let mut news = News::new("analysing", true);
-    let analysis = child::analyse(trace_file::open(path)?, &mut news)
+    let measured = child::analyse(trace_file::open(path)?, &mut news)
         .with_context(|| format!("cannot analyse {}", path.display()))?;
     drop(news);
-    let command = trace.header().argv.join(" ");
-    Ok(resolve(analysis, &mut Symbols::new(trace.modules()), command, top))
+    let ranked = refrain_transform::rank(&measured, &mut Symbols::new(trace.modules()));
+    let header = trace.header();
+    let cores = u64::from(header.machine.cores.max(1));
+    Ok(locks::report(ranked, header.argv.join(" "), cores, top, notes(&trace)))
+}
+
+/// What the reader must know to judge the numbers.
+fn notes(trace: &Trace) -> Vec<String> {
+    let cut = "the recording was cut off; only what is there was analysed";
+    trace.is_truncated().then(|| cut.to_owned()).into_iter().collect()
 }
 
 /// Prints a ranking as text or as JSON.

@@ -3,121 +3,96 @@
 use super::numbers::{count, counted, duration, percent};
 use super::table::{self, Column};
 use crate::output::Style;
-use crate::symbols::{Code, Place, Symbols};
-use serde::{Deserialize, Serialize};
+use crate::symbols::Place;
+use refrain_transform::{self as transform, Analysed, PairCounts, UlcpKind};
+use serde::Serialize;
 use std::fmt::Write;
-
-/// What the replay child found; addresses are not resolved, because the child reaches no files.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Analysis {
-    /// What was analysed and with which result.
-    pub(crate) totals: Totals,
-    /// Groups, the most expensive first.
-    pub(crate) groups: Vec<RawGroup>,
-    /// What the reader must know to judge the numbers.
-    pub(crate) notes: Vec<String>,
-}
-
-/// What was analysed, and what all changes together gain.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Totals {
-    /// Guest threads.
-    pub(crate) threads: u64,
-    /// Events.
-    pub(crate) events: u64,
-    /// Locks.
-    pub(crate) locks: u64,
-    /// Critical sections.
-    pub(crate) sections: u64,
-    /// Pairs of critical sections that were compared.
-    pub(crate) pairs: u64,
-    /// Pairs that contend truly.
-    pub(crate) true_pairs: u64,
-    /// Modelled cores.
-    pub(crate) cores: u64,
-    /// Virtual time of the trace as recorded.
-    pub(crate) original_ns: u64,
-    /// Virtual time without unnecessary contention.
-    pub(crate) ulcp_free_ns: u64,
-}
-
-/// Pairs of one kind at one pair of sites.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct RawGroup {
-    /// `null-lock`, `read-read`, `disjoint-write`, `benign`.
-    pub(crate) kind: String,
-    /// Return address of the first acquisition.
-    pub(crate) first: u64,
-    /// Return address of the second.
-    pub(crate) second: u64,
-    /// Pairs.
-    pub(crate) pairs: u64,
-    /// Virtual time that removing them gains (Eq. 1); a negative number is a loss.
-    pub(crate) delta_ns: i64,
-    /// Share of the group in the gain of all (Eq. 2).
-    pub(crate) share: f64,
-}
 
 /// The ranking with source lines.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Report {
     /// The command that was recorded.
     pub(crate) command: String,
-    /// Sums.
-    pub(crate) totals: Totals,
+    /// Modelled cores.
+    pub(crate) cores: u64,
+    /// What was analysed.
+    pub(crate) analysed: Analysed,
+    /// Virtual time of the trace as recorded.
+    pub(crate) original_ns: u64,
+    /// Virtual time without unnecessary contention.
+    pub(crate) ulcp_free_ns: u64,
     /// Groups of all ranks, before `--top`.
     pub(crate) groups_found: usize,
     /// The groups shown.
     pub(crate) groups: Vec<Group>,
-    /// What the reader must know.
+    /// Groups that only waits on condition variables made, and no program can avoid.
+    pub(crate) spurious: Vec<Group>,
+    /// What the reader must know to judge the numbers.
     pub(crate) notes: Vec<String>,
 }
 
-/// A group with source lines.
+/// A group of pairs at one pair of sites.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Group {
     /// 1 for the most expensive.
-    pub(crate) rank: usize,
-    /// Kind of contention.
-    pub(crate) kind: String,
+    pub(crate) rank: u32,
+    /// Kind of most of the pairs.
+    pub(crate) kind: UlcpKind,
     /// Where the earlier critical section begins.
     pub(crate) first: Place,
     /// Where the later one begins.
     pub(crate) second: Place,
     /// Pairs.
     pub(crate) pairs: u64,
-    /// Gain.
+    /// Pairs by kind.
+    pub(crate) kinds: PairCounts,
+    /// Pairs of the same code that truly contend.
+    pub(crate) conflicts: u64,
+    /// Virtual time that removing them gains, summed over the pairs (Eq. 1).
     pub(crate) delta_ns: i64,
-    /// Share in the gain of all.
+    /// Share in the gains of all groups (Eq. 2).
     pub(crate) share: f64,
+    /// By how much the run is shorter if this group alone is removed.
+    pub(crate) alone_ns: Option<i64>,
 }
 
-/// Resolves the addresses of the `top` first groups.
-pub(crate) fn resolve(
-    analysis: Analysis,
-    symbols: &mut Symbols,
+impl Group {
+    fn new(group: transform::Group) -> Group {
+        Group {
+            rank: group.rank,
+            kind: group.kind,
+            first: group.first.acquire.into(),
+            second: group.second.acquire.into(),
+            pairs: group.pairs,
+            kinds: group.kinds,
+            conflicts: group.conflicts,
+            delta_ns: group.gain_ns,
+            share: group.share,
+            alone_ns: group.alone_ns,
+        }
+    }
+}
+
+/// Takes the `top` first groups of a ranking.
+pub(crate) fn report(
+    ranked: transform::Report,
     command: String,
+    cores: u64,
     top: usize,
+    notes: Vec<String>,
 ) -> Report {
-    let Analysis { totals, groups, notes } = analysis;
-    let groups_found = groups.len();
-    let shown = &groups[..top.min(groups_found)];
-    let codes: Vec<Code> = shown
-        .iter()
-        .flat_map(|group| [Code::After(group.first), Code::After(group.second)])
-        .collect();
-    let mut places = symbols.places(&codes).into_iter();
-    let mut next = || places.next().expect("every group has two places");
-    let groups = shown.iter().enumerate().map(|(index, group)| Group {
-        rank: index + 1,
-        kind: group.kind.clone(),
-        first: next(),
-        second: next(),
-        pairs: group.pairs,
-        delta_ns: group.delta_ns,
-        share: group.share,
-    });
-    Report { command, totals, groups_found, groups: groups.collect(), notes }
+    let groups_found = ranked.groups.len();
+    Report {
+        command,
+        cores,
+        analysed: ranked.analysed,
+        original_ns: ranked.original_ns,
+        ulcp_free_ns: ranked.ulcp_free_ns,
+        groups_found,
+        groups: ranked.groups.into_iter().take(top).map(Group::new).collect(),
+        spurious: ranked.spurious.into_iter().map(Group::new).collect(),
+        notes,
+    }
 }
 
 /// The report for people.
@@ -137,6 +112,10 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
             report.groups_found
         );
     }
+    if !report.spurious.is_empty() {
+        text += "\nnull-locks that only waits on condition variables made; no fix can leave them out\n\n";
+        text += &ranking(&report.spurious, style);
+    }
     for note in &report.notes {
         let _ = writeln!(text, "\nnote: {note}");
     }
@@ -144,42 +123,42 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
 }
 
 fn summary(report: &Report) -> String {
-    let totals = &report.totals;
-    let gain = totals.original_ns as i64 - totals.ulcp_free_ns as i64;
-    let share = if totals.original_ns == 0 { 0.0 } else { gain as f64 / totals.original_ns as f64 };
+    let analysed = &report.analysed;
+    let gain = report.original_ns as i64 - report.ulcp_free_ns as i64;
+    let share = gain as f64 / report.original_ns.max(1) as f64;
     table::pairs(&[
         ("analysed", report.command.clone()),
         (
             "",
             format!(
                 "{}, {}, {}, {}",
-                counted(totals.threads, "thread"),
-                counted(totals.events, "event"),
-                counted(totals.locks, "lock"),
-                counted(totals.sections, "critical section"),
+                counted(analysed.threads, "thread"),
+                counted(analysed.events, "event"),
+                counted(analysed.locks, "lock"),
+                counted(analysed.critical_sections, "critical section"),
             ),
         ),
         (
             "",
             format!(
-                "{} compared, {} of them true contention",
-                counted(totals.pairs, "pair"),
-                count(totals.true_pairs)
+                "{}, {} of true contention",
+                counted(analysed.pairs.ulcps(), "unnecessary pair"),
+                count(analysed.tlcps)
             ),
         ),
         (
             "T original",
             format!(
                 "{} (virtual time, {})",
-                duration(totals.original_ns as i64),
-                counted(totals.cores, "core")
+                duration(report.original_ns as i64),
+                counted(report.cores, "core")
             ),
         ),
         (
             "T ULCP-free",
             format!(
                 "{} ({} less, {})",
-                duration(totals.ulcp_free_ns as i64),
+                duration(report.ulcp_free_ns as i64),
                 duration(gain),
                 percent(share)
             ),
@@ -187,26 +166,46 @@ fn summary(report: &Report) -> String {
     ])
 }
 
+/// Columns that the gain of each group alone needs to be shown too.
+const WIDE: u16 = 100;
+
 fn ranking(groups: &[Group], style: Style) -> String {
-    let header = [
+    let wide = style.width >= WIDE;
+    let mut header = vec![
         ("rank", Column::Right),
         ("kind", Column::Left),
         ("pairs", Column::Right),
         ("ΔT", Column::Right),
         ("share P", Column::Right),
-        ("first site / second site", Column::Left),
     ];
+    if wide {
+        header.push(("alone", Column::Right));
+    }
+    header.push(("first site / second site", Column::Left));
     let rows = groups.iter().map(|group| {
-        vec![
+        let mut row = vec![
             group.rank.to_string(),
-            group.kind.clone(),
+            name(group.kind).to_owned(),
             count(group.pairs),
             duration(group.delta_ns),
             percent(group.share),
-            sites(group),
-        ]
+        ];
+        if wide {
+            row.push(group.alone_ns.map_or_else(String::new, duration));
+        }
+        row.push(sites(group));
+        row
     });
     table::render(&header, rows.collect(), style)
+}
+
+/// The kind as JSON has it too.
+fn name(kind: UlcpKind) -> &'static str {
+    match kind {
+        UlcpKind::NullLock => "null-lock",
+        UlcpKind::ReadRead => "read-read",
+        UlcpKind::DisjointWrite => "disjoint-write",
+    }
 }
 
 /// Both sites, one per line; once if they are the same.
@@ -232,84 +231,76 @@ mod tests {
     use super::*;
     use insta::assert_snapshot;
 
-    fn report() -> Report {
-        let group = |rank, kind: &str, first, second, pairs, delta_ns, share| Group {
-            rank,
-            kind: kind.into(),
-            first,
-            second,
-            pairs,
-            delta_ns,
-            share,
-        };
+    fn group(rank: u32, kind: UlcpKind, sites: [Place; 2], numbers: (u64, i64, f64)) -> Group {
+        let [first, second] = sites;
+        let (pairs, delta_ns, share) = numbers;
+        let kinds = PairCounts { null_lock: pairs, ..PairCounts::default() };
+        let alone_ns = (rank < 3).then_some(delta_ns / 2);
+        Group { rank, kind, first, second, pairs, kinds, conflicts: 3, delta_ns, share, alone_ns }
+    }
+
+    fn example() -> Report {
         let lookup = Place::example("cache_lookup", "/src/corpus/c/demo.c", 92);
         let served = Place::example("count_served", "/src/corpus/c/demo.c", 113);
         let mut inlined = Place::example("lock", "mutex.h", 7);
         inlined.frames.extend(Place::example("log_if_slow", "demo.c", 136).frames);
         let mut bare = Place::example("x", "y", 0x9a1c0);
         bare.frames.clear();
+        let lookups = [lookup.clone(), lookup];
+        let woken =
+            [Place::example("worker", "queue.c", 53), Place::example("enter", "queue.c", 51)];
         Report {
             command: "demo 12000 3".into(),
-            totals: Totals {
+            cores: 2,
+            analysed: Analysed {
                 threads: 4,
                 events: 98_304,
                 locks: 4,
-                sections: 48_000,
-                pairs: 143_988,
-                true_pairs: 35_997,
-                cores: 2,
-                original_ns: 345_600_000,
-                ulcp_free_ns: 201_000_000,
+                critical_sections: 48_000,
+                pairs: PairCounts { read_read: 143_988, ..PairCounts::default() },
+                tlcps: 35_997,
+                ..Analysed::default()
             },
+            original_ns: 345_600_000,
+            ulcp_free_ns: 201_000_000,
             groups_found: 4,
             groups: vec![
-                group(1, "read-read", lookup.clone(), lookup, 35_988, 101_234_567, 0.6998),
-                group(2, "disjoint-write", served, inlined, 1_204, 43_000_000, 0.2974),
-                group(3, "null-lock", bare.clone(), bare, 1, -1_500, -0.00001),
+                group(1, UlcpKind::ReadRead, lookups, (35_988, 101_234_567, 0.6998)),
+                group(2, UlcpKind::DisjointWrite, [served, inlined], (1_204, 43_000_000, 0.2974)),
+                group(3, UlcpKind::NullLock, [bare.clone(), bare], (1, -1_500, -0.00001)),
             ],
+            spurious: vec![group(1, UlcpKind::NullLock, woken, (7, 0, 0.0))],
             notes: vec!["the trace was cut off: only its whole part was analysed".into()],
         }
     }
 
     #[test]
     fn at_80_columns() {
-        assert_snapshot!(render(&report(), Style { width: 80, colour: false }));
+        assert_snapshot!(render(&example(), Style { width: 80, colour: false }));
     }
 
     #[test]
     fn at_120_columns() {
-        assert_snapshot!(render(&report(), Style { width: 120, colour: false }));
+        assert_snapshot!(render(&example(), Style { width: 120, colour: false }));
     }
 
     #[test]
     fn nothing_found() {
-        let report = Report { groups: Vec::new(), groups_found: 0, notes: Vec::new(), ..report() };
+        let report = Report {
+            groups: Vec::new(),
+            groups_found: 0,
+            spurious: Vec::new(),
+            notes: Vec::new(),
+            ..example()
+        };
         assert_snapshot!(render(&report, Style { width: 80, colour: false }));
     }
 
     #[test]
     fn as_json() {
-        let mut report = report();
+        let mut report = example();
         report.groups.truncate(1);
+        report.spurious.clear();
         assert_snapshot!(crate::output::json("locks", &report).expect("can be written"));
-    }
-
-    #[test]
-    fn ranks_follow_the_order_of_the_analysis() {
-        let group = |kind: &str| RawGroup {
-            kind: kind.into(),
-            first: 1,
-            second: 2,
-            pairs: 1,
-            delta_ns: 0,
-            share: 0.0,
-        };
-        let analysis =
-            Analysis { groups: vec![group("a"), group("b"), group("c")], ..Analysis::default() };
-        let report = resolve(analysis, &mut Symbols::new(&[]), "x".into(), 2);
-        let ranks: Vec<_> = report.groups.iter().map(|g| (g.rank, g.kind.as_str())).collect();
-        assert_eq!(ranks, [(1, "a"), (2, "b")]);
-        assert_eq!(report.groups_found, 3);
-        assert_eq!(report.groups[0].first.short(), "0x1");
     }
 }

@@ -133,6 +133,27 @@ impl Symbols {
     }
 }
 
+/// For the ranking, which puts together what is one function in the source.
+impl refrain_transform::Resolver for Symbols {
+    fn resolve(&mut self, pc: u64) -> refrain_transform::Place {
+        let code = Code::After(pc);
+        let place = self.place(code);
+        let mut frames = place.frames.into_iter().map(|frame| refrain_transform::Frame {
+            function: frame.function,
+            file: frame.file,
+            line: frame.line,
+        });
+        refrain_transform::Place {
+            pc,
+            frame: frames.next(),
+            inlined_into: frames.collect(),
+            module: place.module,
+            offset: place.in_module,
+            function_start: place.in_function.map(|offset| code.within().wrapping_sub(offset)),
+        }
+    }
+}
+
 /// The frames of a symbol, innermost first; blazesym reports the outermost first.
 fn frames(symbol: &Sym<'_>) -> Vec<Frame> {
     let frame = |name: &str, info: Option<&blazesym::symbolize::CodeInfo<'_>>| Frame {

@@ -80,6 +80,24 @@ impl Place {
     }
 }
 
+/// As the ranking keeps it.
+impl From<refrain_transform::Place> for Place {
+    fn from(place: refrain_transform::Place) -> Place {
+        let frames = place.frame.into_iter().chain(place.inlined_into).map(|frame| Frame {
+            function: frame.function,
+            file: frame.file,
+            line: frame.line,
+        });
+        Place {
+            pc: place.pc,
+            module: place.module,
+            in_module: place.offset,
+            in_function: place.function_start.map(|start| place.pc.wrapping_sub(start)),
+            frames: frames.collect(),
+        }
+    }
+}
+
 impl Frame {
     /// `file.c:12`, the directory left out.
     fn source(&self) -> Option<String> {

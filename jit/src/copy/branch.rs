@@ -26,7 +26,8 @@ use super::faults::Fix;
 use super::tables::{ReturnTable, Use};
 use super::translate::{Place, memory_operand};
 use super::translator::{PendingCall, Translator};
-use iced_x86::{Code as Opcode, Instruction, OpKind, Register};
+use iced_x86::{Code as Opcode, ConstantOffsets, Instruction, OpKind, Register};
+use refrain_vm::Leaf;
 
 impl Translator {
     /// Emits a jump to the block at `target`, by way of an exit until it is translated.
@@ -156,6 +157,16 @@ impl Translator {
         }
     }
 
+    /// Emits the hooked function at `pc`: the call of the machine's stand-in and the return.
+    pub(super) fn call_leaf(&mut self, pc: u64, leaf: Leaf, variant: Variant) {
+        self.leaf(pc, leaf);
+        let mut instruction = Instruction::default();
+        instruction.set_ip(pc);
+        let offsets = ConstantOffsets::default();
+        let place = Place { instruction: &instruction, bytes: &[], offsets, index: 0, variant };
+        self.ret(place, 0);
+    }
+
     /// Emits a return that pops `extra` bytes more.
     pub(super) fn ret(&mut self, place: Place, extra: u16) {
         let variant = place.variant.next();
@@ -174,12 +185,7 @@ impl Translator {
             return;
         }
         if self.exact_returns(variant) {
-            self.faults.mark(
-                self.hot.here(),
-                place.instruction.ip(),
-                place.index + 1,
-                Fix::Return,
-            );
+            self.faults.mark(self.hot.here(), place.instruction.ip(), place.index + 1, Fix::Return);
             self.hot.load_from_table(ReturnTable::BASE);
         } else {
             self.hot.low_half_of_ecx();

@@ -18,7 +18,6 @@ pub(super) struct CopyCpu {
     shared: Arc<Shared>,
     state: Box<ThreadState>,
     inside: Arc<Inside>,
-    translation_ticks: u64,
     _signal_stack: Rc<SignalStack>,
 }
 
@@ -51,7 +50,7 @@ impl CopyCpu {
             .lock()
             .expect("the list is only pushed to and filtered")
             .push(Arc::clone(&inside));
-        Ok(CopyCpu { shared, state, inside, translation_ticks: 0, _signal_stack: signal_stack })
+        Ok(CopyCpu { shared, state, inside, _signal_stack: signal_stack })
     }
 
     /// Runs until something concerns the machine.
@@ -72,20 +71,28 @@ impl CopyCpu {
         let state = &raw mut *self.state;
         // SAFETY: FSGSBASE was found usable when the engine was made. Nothing else in the process
         // uses GS but executors of this crate, each of which sets it before it enters code.
-        unsafe { asm!("wrgsbase {}", in(reg) state, options(nostack, preserves_flags)) };
+        unsafe {
+            let current: *mut ThreadState;
+            asm!("rdgsbase {}", out(reg) current, options(nomem, nostack, preserves_flags));
+            if current != state {
+                asm!("rdfsbase {}", out(reg) self.state.area.host_fs, options(nomem, nostack, preserves_flags));
+                asm!("wrgsbase {}", in(reg) state, options(nostack, preserves_flags));
+            }
+        }
     }
 
     /// Enters translated code and returns why it was left, and the generation it was entered in.
     fn enter(&mut self, context: &mut Context, start: Start) -> (Desc, u64) {
         loop {
-            self.inside.0.store(true, Ordering::SeqCst);
-            if !self.shared.closing.load(Ordering::SeqCst) {
+            self.inside.0.store(true, Ordering::Relaxed);
+            self.shared.barrier.light();
+            if !self.shared.closing.load(Ordering::Acquire) {
                 break;
             }
-            self.inside.0.store(false, Ordering::SeqCst);
+            self.inside.0.store(false, Ordering::Release);
             std::thread::yield_now();
         }
-        let current = self.shared.generation.load(Ordering::SeqCst);
+        let current = self.shared.generation.load(Ordering::Acquire);
         self.state.entry = match start {
             Start::Body { body, generation, .. } if generation == current => body,
             Start::Body { variant, .. } | Start::Table(variant) => {
@@ -106,7 +113,7 @@ impl CopyCpu {
         if desc.kind == Kind::Faulted {
             desc = self.faulted(context);
         }
-        self.inside.0.store(false, Ordering::SeqCst);
+        self.inside.0.store(false, Ordering::Release);
         (desc, current)
     }
 
@@ -163,9 +170,8 @@ impl CopyCpu {
             Kind::JumpMiss(variant) => {
                 let pc = self.state.target;
                 context.rip = pc;
-                return self.translated(context, variant, |translator| {
-                    translator.enter_jump(pc, variant)
-                });
+                return self
+                    .translated(context, variant, |translator| translator.enter_jump(pc, variant));
             }
             Kind::ReturnMiss(variant) => {
                 let pc = self.state.target;
@@ -200,14 +206,15 @@ impl CopyCpu {
     /// wherever it was missed.
     fn translated(
         &mut self,
-        context: &Context,
+        context: &mut Context,
         variant: Variant,
         install: impl Fn(&mut Translator) -> Result<(), Failure>,
     ) -> Next {
         let begin = ticks();
         let result = loop {
             let mut translator = self.shared.lock();
-            let body = install(&mut translator).and_then(|()| translator.body(context.rip, variant));
+            let body =
+                install(&mut translator).and_then(|()| translator.body(context.rip, variant));
             self.shared.publish(&translator);
             match body {
                 Ok(body) => {
@@ -221,7 +228,7 @@ impl CopyCpu {
                 }
             }
         };
-        self.translation_ticks += ticks() - begin;
+        context.translating += ticks() - begin;
         result
     }
 
@@ -284,8 +291,8 @@ impl Cpu for CopyCpu {
         fault
     }
 
-    fn translation_ticks(&self) -> u64 {
-        self.translation_ticks
+    fn set_leaf_data(&mut self, data: u64) {
+        self.state.leaf_data = data;
     }
 }
 

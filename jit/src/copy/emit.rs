@@ -19,6 +19,8 @@ pub(super) const TARGET: Slot = Slot(offset_of!(ThreadState, target) as u32);
 pub(super) const MINUS_WATCHED: Slot = Slot(offset_of!(ThreadState, minus_watched) as u32);
 /// Address of an ordered access.
 pub(super) const OPERAND: Slot = Slot(offset_of!(ThreadState, operand) as u32);
+/// Where a leaf function that succeeds goes on.
+pub(super) const ENTRY: Slot = Slot(offset_of!(ThreadState, entry) as u32);
 /// Instructions retired.
 pub(super) const RETIRED: Slot = Slot(offset_of!(ThreadState, retired) as u32);
 
@@ -129,6 +131,12 @@ impl Code {
             self.put(&[0x48 | b, opcode]);
             self.put(&value.to_le_bytes());
         }
+    }
+
+    /// `mov register, value`, ten bytes long
+    pub(super) fn load_wide(&mut self, register: u8, value: u64) {
+        self.put(&[0x48 | register >> 3, 0xb8 | register & 7]);
+        self.put(&value.to_le_bytes());
     }
 
     /// `mov rcx, register`

@@ -101,7 +101,8 @@ impl FaultMap {
             Fix::Scratch(register) => context.gpr[usize::from(register)] = state.scratch,
         }
         context.rip = block.pc + u64::from(mark.guest);
-        state.retired = state.retired.wrapping_sub(u64::from(block.counted.saturating_sub(mark.done)));
+        state.retired =
+            state.retired.wrapping_sub(u64::from(block.counted.saturating_sub(mark.done)));
         Some(mark.fix)
     }
 }

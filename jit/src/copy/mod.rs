@@ -40,7 +40,7 @@ mod translator;
 
 use crate::{fault, memory};
 use refrain_trace::CodeBlock;
-use refrain_vm::{Cpu, Engine, EngineConfig, EngineError};
+use refrain_vm::{Barrier, Cpu, Engine, EngineConfig, EngineError, Leaf};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -74,6 +74,8 @@ struct Shared {
     generation: AtomicU64,
     /// Nobody may enter translated code: its memory is about to be reused.
     closing: AtomicBool,
+    /// Between `closing` and each thread's [`Inside`].
+    barrier: Barrier,
     threads: Mutex<Vec<Arc<Inside>>>,
     /// One bit per hash of a hooked address.
     hooked: [AtomicU64; 64],
@@ -91,7 +93,9 @@ impl CopyEngine {
             return Err(unavailable("observers need the cranelift engine"));
         }
         if !fault::has_fsgsbase() {
-            return Err(unavailable("the kernel does not enable FSGSBASE (Linux 5.9 or later does)"));
+            return Err(unavailable(
+                "the kernel does not enable FSGSBASE (Linux 5.9 or later does)",
+            ));
         }
         fault::install();
         let reserved = memory::reserve_low(tables::BYTES + code_bytes)?;
@@ -102,6 +106,7 @@ impl CopyEngine {
             generation: AtomicU64::new(translator.generation),
             translator: Mutex::new(translator),
             closing: AtomicBool::new(false),
+            barrier: Barrier::new(),
             threads: Mutex::default(),
             hooked: [const { AtomicU64::new(0) }; 64],
         };
@@ -119,6 +124,14 @@ impl Engine for CopyEngine {
         let (word, bit) = hook_bit(pc);
         self.shared.hooked[word].fetch_or(bit, Ordering::SeqCst);
         if translator.hooks.insert(pc) && translator.covers(pc..pc + 1) {
+            self.shared.flush(&mut translator);
+        }
+    }
+
+    unsafe fn leaf(&self, pc: u64, leaf: Leaf) {
+        let mut translator = self.shared.lock();
+        translator.leaves.insert(pc, leaf);
+        if translator.covers(pc..pc + 1) {
             self.shared.flush(&mut translator);
         }
     }
@@ -170,6 +183,7 @@ impl Shared {
             }
             return;
         }
+        self.barrier.heavy();
         // Unlinked, every thread leaves at the end of its block; none may come in again.
         self.flush(&mut self.lock());
         let threads = self.threads.lock().expect("the list is only pushed to and filtered");

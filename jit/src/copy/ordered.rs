@@ -35,7 +35,10 @@ impl<'a> Window<'a> {
     pub(super) fn ordered(&mut self, index: usize, instruction: &Instruction) -> Option<Operand> {
         let kind = if is_locked(instruction) {
             OrderedKind::ReadModifyWrite
-        } else if LOOKAHEAD > 0 && is_plain_load(instruction) && self.has_partner(index, instruction) {
+        } else if LOOKAHEAD > 0
+            && is_plain_load(instruction)
+            && self.has_partner(index, instruction)
+        {
             OrderedKind::Load
         } else {
             return None;
@@ -129,9 +132,8 @@ fn memory_size(instruction: &Instruction) -> u8 {
 
 /// The register with the bit offset of `bts [mem], reg` and its kind.
 fn bit_register(instruction: &Instruction) -> Option<u8> {
-    let is_bit_string = matches!(
-        instruction.mnemonic(),
-        Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
-    ) && instruction.op1_kind() == OpKind::Register;
+    let is_bit_string =
+        matches!(instruction.mnemonic(), Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc)
+            && instruction.op1_kind() == OpKind::Register;
     is_bit_string.then(|| instruction.op1_register().number() as u8)
 }

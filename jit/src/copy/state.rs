@@ -29,12 +29,12 @@ pub(super) struct ThreadState {
     pub(super) exit: *const Desc,
     /// Address of an ordered access, FS base not included.
     pub(super) operand: u64,
+    /// What leaf functions are given.
+    pub(super) leaf_data: u64,
     /// Instructions retired.
     pub(super) retired: u64,
-    /// The host's mxcsr.
+    /// The host's mxcsr: the default one.
     pub(super) host_mxcsr: u32,
-    /// Room for `stmxcsr`.
-    pub(super) mxcsr: u32,
     /// Stands for a fault, as the reason of an exit.
     pub(super) fault: Desc,
 }
@@ -59,9 +59,9 @@ impl ThreadState {
             minus_watched: 0,
             exit: std::ptr::null(),
             operand: 0,
+            leaf_data: 0,
             retired: 0,
             host_mxcsr: 0x1f80,
-            mxcsr: 0,
             fault: Desc::faulted(),
         })
     }
@@ -71,8 +71,8 @@ impl ThreadState {
 /// when guest code leaves through [`leave`] or [`leave_faulted`].
 ///
 /// # Safety
-/// GS must point to `state`, whose context is valid and whose entry is translated code; the
-/// context's FS base must be canonical.
+/// GS must point to `state`, whose context is valid, whose entry is translated code, and whose
+/// area knows the host's FS base; the context's FS base must be canonical.
 #[unsafe(naked)]
 pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
     naked_asm!(
@@ -83,18 +83,11 @@ pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
         "push r14",
         "push r15",
         "mov [rdi + {host_rsp}], rsp",
-        "rdfsbase rax",
-        "mov [rdi + {host_fs}], rax",
         "mov dword ptr [rdi + {in_guest}], 1",
         "mov rcx, [rdi + {context}]",
         "mov rax, [rcx + {fs_base}]",
         "wrfsbase rax",
-        "stmxcsr [rdi + {mxcsr}]",
-        "mov eax, [rdi + {mxcsr}]",
-        "cmp eax, [rcx + {guest_mxcsr}]",
-        "je 2f",
         "ldmxcsr [rcx + {guest_mxcsr}]",
-        "2:",
         "movaps xmm0, [rcx + {xmm} + 0x00]",
         "movaps xmm1, [rcx + {xmm} + 0x10]",
         "movaps xmm2, [rcx + {xmm} + 0x20]",
@@ -140,11 +133,9 @@ pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
         "mov rcx, [rcx + {gpr} + 0x08]",
         "jmp gs:[{entry}]",
         host_rsp = const offset_of!(ThreadState, host_rsp),
-        host_fs = const offset_of!(ThreadState, area.host_fs),
         in_guest = const offset_of!(ThreadState, area.in_guest),
         context = const offset_of!(ThreadState, context),
         entry = const offset_of!(ThreadState, entry),
-        mxcsr = const offset_of!(ThreadState, mxcsr),
         fs_base = const offset_of!(Context, fs_base),
         guest_mxcsr = const offset_of!(Context, mxcsr),
         xmm = const offset_of!(Context, xmm),
@@ -169,6 +160,102 @@ pub(super) unsafe extern "sysv64" fn leave() {
         rcx = const offset_of!(ThreadState, rcx),
         gpr = const offset_of!(Context, gpr),
         save = sym save,
+    )
+}
+
+/// The gate to leaf functions: rcx is the function, the guest's rcx is in its slot, `entry` is
+/// where to go on if it succeeds, and `scratch` holds the [`Desc`] of the exit if it declines.
+///
+/// The function runs on the host's stack, so that nothing of the host's stays on the guest's, and
+/// all registers but rax are put back.
+#[unsafe(naked)]
+pub(super) unsafe extern "sysv64" fn call_leaf() {
+    naked_asm!(
+        "mov gs:[{target}], rsp",
+        "mov rsp, gs:[{host_rsp}]",
+        // With nine words the stack is aligned.
+        "push rax",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push r8",
+        "push r9",
+        "push r10",
+        "push r11",
+        "lahf",
+        "seto al",
+        "push rax",
+        "sub rsp, 0x100",
+        "movaps [rsp + 0x00], xmm0",
+        "movaps [rsp + 0x10], xmm1",
+        "movaps [rsp + 0x20], xmm2",
+        "movaps [rsp + 0x30], xmm3",
+        "movaps [rsp + 0x40], xmm4",
+        "movaps [rsp + 0x50], xmm5",
+        "movaps [rsp + 0x60], xmm6",
+        "movaps [rsp + 0x70], xmm7",
+        "movaps [rsp + 0x80], xmm8",
+        "movaps [rsp + 0x90], xmm9",
+        "movaps [rsp + 0xa0], xmm10",
+        "movaps [rsp + 0xb0], xmm11",
+        "movaps [rsp + 0xc0], xmm12",
+        "movaps [rsp + 0xd0], xmm13",
+        "movaps [rsp + 0xe0], xmm14",
+        "movaps [rsp + 0xf0], xmm15",
+        "mov rsi, gs:[{target}]",
+        "mov rdx, gs:[{leaf_data}]",
+        "call rcx",
+        "movaps xmm0, [rsp + 0x00]",
+        "movaps xmm1, [rsp + 0x10]",
+        "movaps xmm2, [rsp + 0x20]",
+        "movaps xmm3, [rsp + 0x30]",
+        "movaps xmm4, [rsp + 0x40]",
+        "movaps xmm5, [rsp + 0x50]",
+        "movaps xmm6, [rsp + 0x60]",
+        "movaps xmm7, [rsp + 0x70]",
+        "movaps xmm8, [rsp + 0x80]",
+        "movaps xmm9, [rsp + 0x90]",
+        "movaps xmm10, [rsp + 0xa0]",
+        "movaps xmm11, [rsp + 0xb0]",
+        "movaps xmm12, [rsp + 0xc0]",
+        "movaps xmm13, [rsp + 0xd0]",
+        "movaps xmm14, [rsp + 0xe0]",
+        "movaps xmm15, [rsp + 0xf0]",
+        "add rsp, 0x100",
+        // Declined: go on with the exit, in `scratch`; else with the result in rax's place.
+        "test rax, rax",
+        "js 2f",
+        "mov rcx, gs:[{entry}]",
+        "mov gs:[{scratch}], rcx",
+        "mov [rsp + 0x40], rax",
+        "2:",
+        "setns cl",
+        "pop rax",
+        "add al, 0x7f",
+        "sahf",
+        "pop r11",
+        "pop r10",
+        "pop r9",
+        "pop r8",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "pop rax",
+        "mov rsp, gs:[{target}]",
+        "movzx ecx, cl",
+        "jrcxz 3f",
+        "mov rcx, gs:[{rcx}]",
+        "jmp gs:[{scratch}]",
+        "3:",
+        "mov rcx, gs:[{scratch}]",
+        "jmp {leave}",
+        target = const offset_of!(ThreadState, target),
+        host_rsp = const offset_of!(ThreadState, host_rsp),
+        leaf_data = const offset_of!(ThreadState, leaf_data),
+        entry = const offset_of!(ThreadState, entry),
+        scratch = const offset_of!(ThreadState, scratch),
+        rcx = const offset_of!(ThreadState, rcx),
+        leave = sym leave,
     )
 }
 
@@ -237,13 +324,7 @@ unsafe extern "sysv64" fn save() {
         "movaps [rcx + {xmm} + 0xe0], xmm14",
         "movaps [rcx + {xmm} + 0xf0], xmm15",
         "stmxcsr [rcx + {mxcsr}]",
-        // Exception flags apart, the host's mxcsr is the default one.
-        "mov eax, [rcx + {mxcsr}]",
-        "and eax, 0xffffffc0",
-        "cmp eax, 0x1f80",
-        "je 2f",
         "ldmxcsr gs:[{host_mxcsr}]",
-        "2:",
         "mov rax, gs:[{host_fs}]",
         "wrfsbase rax",
         "pop r15",

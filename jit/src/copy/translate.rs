@@ -73,46 +73,61 @@ impl Translator {
         let mut buffer = [0; WINDOW];
         let readable = read_guest(pc, &mut buffer);
         let code = &buffer[..readable];
-        let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
-        let mut window = Window::new(code, pc);
-        let mut instruction = Instruction::default();
+        let hooked = variant == Variant::Observed && self.hooks.contains(&pc);
         if with_entry {
-            let hooked = variant == Variant::Observed && self.hooks.contains(&pc);
             self.jump_entry(pc, variant, !hooked && flags_are_dead(code, pc));
         }
         let body = self.hot.here();
         self.faults.begin(body, pc);
         self.bodies.insert((pc, variant), body);
-        if variant == Variant::Observed && self.hooks.contains(&pc) {
-            self.leave_here(Kind::Hook, pc, true);
+        if hooked {
+            match self.leaves.get(&pc) {
+                Some(&leaf) => self.call_leaf(pc, leaf, variant),
+                None => self.leave_here(Kind::Hook, pc, true),
+            }
             self.finish(pc, pc, 0);
             return Ok(body);
         }
         let counter = self.count_placeholder();
+        let (end, count) = self.instructions(pc, code, variant)?;
+        if self.config.keep_blocks && variant.observed() && end > pc {
+            self.keep(pc, &code[..(end - pc) as usize]);
+        }
+        self.finish(pc, end, count);
+        if let Some(field) = counter {
+            self.hot.set32(field, count as u32);
+        }
+        Ok(body)
+    }
+
+    /// Emits the instructions of a block; returns where the last one ends and how many are
+    /// executed.
+    fn instructions(
+        &mut self,
+        pc: u64,
+        code: &[u8],
+        variant: Variant,
+    ) -> Result<(u64, usize), Failure> {
+        let readable_end = pc + code.len() as u64;
+        let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
+        let mut window = Window::new(code, pc);
+        let mut instruction = Instruction::default();
         let mut index = 0;
-        let mut end = pc;
         loop {
             let at = decoder.ip();
-            if index > 0 && self.must_split(at, index, pc + readable as u64, variant) {
+            if index > 0 && self.must_split(at, index, readable_end, variant) {
                 self.chain(at, variant);
-                break;
+                return Ok((at, index));
             }
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
-                if index > 0 {
-                    self.chain(at, variant);
-                } else if decoder.last_error() == DecoderError::NoMoreBytes {
-                    self.forget_block(pc, variant);
-                    let address = pc + readable as u64;
-                    return Err(Failure::Fault(Fault { signal: libc::SIGSEGV, address }));
-                } else {
-                    self.leave_here(Kind::Trap(libc::SIGILL), pc, true);
-                }
-                break;
+                self.undecodable(at, index, decoder.last_error(), readable_end, variant)?;
+                return Ok((at, index));
             }
+            let end = decoder.ip();
             let place = Place {
                 instruction: &instruction,
-                bytes: &code[(at - pc) as usize..(decoder.ip() - pc) as usize],
+                bytes: &code[(at - pc) as usize..(end - pc) as usize],
                 offsets: decoder.get_constant_offsets(&instruction),
                 index,
                 variant,
@@ -121,21 +136,35 @@ impl Translator {
                 && self.config.order_atomics
                 && let Some(operand) = window.ordered(index, &instruction)
             {
-                end = decoder.ip();
                 self.leave_ordered(&instruction, operand);
-                break;
+                return Ok((end, index));
             }
-            end = decoder.ip();
             let flow = self.instruction(place);
             index += usize::from(flow != Flow::EndBefore);
             if flow != Flow::Next {
-                break;
+                return Ok((end, index));
             }
         }
-        self.keep_block(pc, end, code, variant);
-        self.finish(pc, end, index);
-        self.set_count(counter, index);
-        Ok(body)
+    }
+
+    /// Emits what happens at bytes that are no instruction.
+    fn undecodable(
+        &mut self,
+        at: u64,
+        index: usize,
+        error: DecoderError,
+        readable_end: u64,
+        variant: Variant,
+    ) -> Result<(), Failure> {
+        if index > 0 {
+            self.chain(at, variant);
+        } else if error == DecoderError::NoMoreBytes {
+            self.forget_block(at, variant);
+            return Err(Failure::Fault(Fault { signal: libc::SIGSEGV, address: readable_end }));
+        } else {
+            self.leave_here(Kind::Trap(libc::SIGILL), at, true);
+        }
+        Ok(())
     }
 
     /// Whether a block must not run on to the instruction at `at`.
@@ -147,12 +176,6 @@ impl Translator {
             || variant.observed() && self.hooks.contains(&at)
     }
 
-    fn keep_block(&mut self, pc: u64, end: u64, code: &[u8], variant: Variant) {
-        if self.config.keep_blocks && variant.observed() && end > pc {
-            self.keep(pc, &code[..(end - pc) as usize]);
-        }
-    }
-
     /// Completes the bookkeeping of a block that covers `pc..end`.
     fn finish(&mut self, pc: u64, end: u64, counted: usize) {
         let counted = if self.config.count { counted } else { 0 };
@@ -162,8 +185,8 @@ impl Translator {
         }
     }
 
-    /// Emits the counting of the block's instructions, if it is asked for; the number is filled
-    /// in by [`Translator::set_count`].
+    /// Emits the counting of the block's instructions, if it is asked for; returns where
+    /// the number is to be filled in.
     fn count_placeholder(&mut self) -> Option<u64> {
         self.config.count.then(|| {
             self.hot.spill(emit::RCX_SLOT, RCX);
@@ -174,12 +197,6 @@ impl Translator {
             self.hot.reload(RCX, emit::RCX_SLOT);
             field
         })
-    }
-
-    fn set_count(&mut self, field: Option<u64>, count: usize) {
-        if let Some(field) = field {
-            self.hot.set32(field, count as u32);
-        }
     }
 
     /// Emits one instruction.

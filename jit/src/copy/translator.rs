@@ -17,7 +17,7 @@ use crate::memory::CodeMemory;
 use iced_x86::Encoder;
 use refrain_trace::CodeBlock;
 use refrain_vm::layout::PAGE;
-use refrain_vm::{EngineConfig, EngineError, Fault};
+use refrain_vm::{EngineConfig, EngineError, Fault, Leaf};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
@@ -25,8 +25,12 @@ use std::sync::Arc;
 
 /// Room that one translation may need in each direction.
 const MARGIN: u64 = 16 << 10;
+/// Where blocks begin.
+const BLOCK_ALIGNMENT: u64 = 16;
 /// Rare exits are allocated in chunks of this size.
 const CHUNK: u64 = 64 << 10;
+/// Bytes of a `jmp` to a fixed place.
+const JUMP: u64 = 5;
 /// Code below has return addresses that fit an immediate.
 const REACH: u64 = 1 << 31;
 
@@ -100,6 +104,8 @@ pub(super) struct Translator {
     cold_chunk: u64,
     /// The way out of translated code.
     leave: u64,
+    /// The way to leaf functions.
+    leaf_gate: u64,
     /// Miss exits of the tables.
     misses: Map<(u8, Variant), u64>,
     /// Bodies of blocks.
@@ -117,6 +123,8 @@ pub(super) struct Translator {
     pub(super) links: Vec<(u64, u64)>,
     pub(super) faults: FaultMap,
     pub(super) hooks: Set<u64>,
+    /// Functions of the machine's that stand in at hooked addresses.
+    pub(super) leaves: Map<u64, Leaf>,
     /// Pages that hold guest code of some block.
     pub(super) pages: Set<u64>,
     kept: Vec<CodeBlock>,
@@ -149,6 +157,7 @@ impl Translator {
             cold_end: 0,
             cold_chunk: 0,
             leave: 0,
+            leaf_gate: 0,
             misses: Map::default(),
             bodies: Map::default(),
             jump_entries: Map::default(),
@@ -158,6 +167,7 @@ impl Translator {
             links: Vec::new(),
             faults: FaultMap::default(),
             hooks: Set::default(),
+            leaves: Map::default(),
             pages: Set::default(),
             kept: Vec::new(),
             kept_before: Set::default(),
@@ -287,7 +297,6 @@ impl Translator {
     /// Emits a comparison of the thread's target with `pc`, and a jump to `miss` if they differ.
     /// rcx is clobbered; the guest's is in its slot.
     fn check_target(&mut self, pc: u64, miss: u64) {
-        const JUMP: u8 = 5;
         let hot = &mut self.hot;
         if let Ok(negated) = i32::try_from(-(pc as i128)) {
             hot.reload(emit::RCX, emit::TARGET);
@@ -299,7 +308,7 @@ impl Translator {
             hot.add_rdx_to_rcx();
             hot.reload(emit::RDX, emit::SCRATCH);
         }
-        hot.skip_if_rcx_zero(JUMP);
+        hot.skip_if_rcx_zero(JUMP as u8);
         hot.jmp(miss);
     }
 
@@ -308,6 +317,23 @@ impl Translator {
         let address = arena.keep(desc);
         code.load_constant(emit::RCX, address);
         code.jmp(leave);
+    }
+
+    /// Emits the call of a function of the machine's, and the exit for when it declines. Code for
+    /// when it does not is to follow; it finds the guest's registers as they were but for rax.
+    pub(super) fn leaf(&mut self, pc: u64, leaf: Leaf) {
+        const LOAD: u64 = 10;
+        const SPILL: u64 = 9;
+        self.hot.spill(emit::RCX_SLOT, emit::RCX);
+        let declined = self.arena.keep(Desc { kind: Kind::Hook, pc });
+        self.hot.load_wide(emit::RCX, declined);
+        self.hot.spill(emit::SCRATCH, emit::RCX);
+        let goes_on = self.hot.here() + LOAD + SPILL + LOAD + JUMP;
+        self.hot.load_wide(emit::RCX, goes_on);
+        self.hot.spill(emit::ENTRY, emit::RCX);
+        self.hot.load_wide(emit::RCX, leaf as usize as u64);
+        self.hot.jmp(self.leaf_gate);
+        assert_eq!(self.hot.here(), goes_on, "the code in between has a fixed length");
     }
 
     /// Emits an exit in line.
@@ -365,7 +391,7 @@ impl Translator {
         if self.hot_next + MARGIN > self.cold_chunk {
             return Err(Failure::Full);
         }
-        self.hot.reset(self.hot_next.next_multiple_of(16));
+        self.hot.reset(self.hot_next);
         self.cold.reset(self.cold_next);
         self.pending_returns.clear();
         self.calls.clear();
@@ -374,9 +400,12 @@ impl Translator {
 
     /// Puts what was emitted in its place, and only then tells the tables.
     fn commit(&mut self) {
+        // What lies between blocks is decoded speculatively behind indirect jumps.
+        self.hot.put(&[0xcc; BLOCK_ALIGNMENT as usize]);
+        let end = self.hot.here() / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
         self.memory.write(self.hot.base(), self.hot.bytes());
         self.memory.write(self.cold.base(), self.cold.bytes());
-        self.hot_next = self.hot.here();
+        self.hot_next = end;
         self.cold_next = self.cold.here();
         for (pc, variant, entry) in std::mem::take(&mut self.pending_returns) {
             self.set_return(pc, variant, entry);
@@ -399,6 +428,15 @@ impl Translator {
         self.return_entries.clear();
         self.call_sites.clear();
         self.pages.clear();
+    }
+
+    /// Emits a jump out of code memory, which may be far away.
+    fn gate(&mut self, to: *const ()) -> u64 {
+        let address = self.hot.here();
+        // jmp [rip + 0], and the address behind it.
+        self.hot.put(&[0xff, 0x25, 0, 0, 0, 0]);
+        self.hot.put(&(to as u64).to_le_bytes());
+        address
     }
 
     fn reset_tables(&self) {
@@ -433,10 +471,8 @@ impl Translator {
         self.cold_end = code.end;
         self.hot.reset(code.start);
         self.cold.reset(code.end);
-        self.leave = code.start;
-        // jmp [rip + 0], and the address behind it.
-        self.hot.put(&[0xff, 0x25, 0, 0, 0, 0]);
-        self.hot.put(&(state::leave as *const () as u64).to_le_bytes());
+        self.leave = self.gate(state::leave as *const ());
+        self.leaf_gate = self.gate(state::call_leaf as *const ());
         for (which, variant) in uses() {
             let entry = self.hot.here();
             let kind = match which {

@@ -128,7 +128,8 @@ impl Compiler {
             if !direct.contains(&call.ret_addr) {
                 let modrm = &mut bytes[call.ret_addr as usize - 1];
                 assert_eq!(*modrm & 0xf8, 0xd0, "an indirect call is one through a register");
-                *modrm |= 0x30;
+                // From `call` (/2) to `jmp` (/4).
+                *modrm ^= 0x30;
             }
         }
         object.places = code.buffer.get_srclocs_sorted().iter().filter(|s| !s.loc.is_default()).map(|s| (s.start, s.loc.bits())).collect();

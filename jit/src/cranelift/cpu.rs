@@ -202,10 +202,6 @@ impl Cpu for CraneliftCpu {
         self.store(context);
         None
     }
-
-    fn translation_ticks(&self) -> u64 {
-        self.ticks
-    }
 }
 
 impl Drop for CraneliftCpu {

@@ -122,7 +122,7 @@ impl Graph {
                 break Term::Next(i.ip());
             }
             self.code.push(i);
-            effects = effects.then(vars::effects(factory, &i));
+            effects = effects.then(effects_of(factory, &i, term));
             if let Some(term) = term {
                 break term;
             }
@@ -164,6 +164,17 @@ impl Graph {
     /// Status flags live at `pc`.
     pub(super) fn live_flags_at(&self, pc: u64) -> u8 {
         self.at(pc).map_or(0x3f, |b| self.blocks[b].live_flags)
+    }
+}
+
+/// What the instruction does as far as translated code does it: instructions that are left to the
+/// machine do nothing but give an address.
+fn effects_of(factory: &mut InstructionInfoFactory, i: &Instruction, term: Option<Term>) -> Effects {
+    let effects = vars::effects(factory, i);
+    match term {
+        Some(Term::Syscall(_) | Term::Emulate(..) | Term::Unsupported(_) | Term::Raise(_)) => Effects::default(),
+        Some(Term::Ordered(..)) => Effects { uses: effects.uses, ..Effects::default() },
+        _ => effects,
     }
 }
 

@@ -6,35 +6,36 @@
 //! An event's effects on others are put on work lists, so that grants never recurse.
 
 use super::objects::{NOBODY, State};
-use super::threads::{Phase, Reason, Then, Thread};
+use super::threads::{Phase, Reason, Then, Thread, Waiter};
 use super::timers::Timers;
 use super::{Outcome, Run, Visitor, deadlock};
 use crate::skeleton::{Code, Operation, TRY};
-use crate::{Choice, Config, Constraints, Moment, Progress, Request, Scheduler, Scope, Skeleton};
-use crate::{Status, rank};
+use crate::{Config, Constraints, Progress, Request, Scheduler, Scope, Skeleton, rank};
 use refrain_trace::{EventId, ThreadId};
 use std::collections::VecDeque;
 
 pub(super) struct Engine<'a, S, V> {
     pub(super) skeleton: &'a Skeleton,
-    constraints: &'a Constraints,
-    config: &'a Config,
-    scheduler: &'a mut S,
-    visitor: &'a mut V,
-    global: bool,
+    pub(super) constraints: &'a Constraints,
+    pub(super) config: &'a Config,
+    pub(super) scheduler: &'a mut S,
+    pub(super) visitor: &'a mut V,
+    pub(super) global: bool,
     pub(super) threads: Vec<Thread<'a>>,
     pub(super) objects: Vec<State>,
-    timers: Timers,
+    /// By thread: its place in the list of the object that it waits at.
+    pub(super) waiters: Vec<Waiter>,
+    pub(super) timers: Timers,
     pub(super) now: u64,
-    idle_cores: u32,
+    pub(super) idle_cores: u32,
     /// Whether slices matter.
-    crowded: bool,
-    ready: VecDeque<u32>,
+    pub(super) crowded: bool,
+    pub(super) ready: VecDeque<u32>,
     /// Objects that changed and have waiting threads; threads that performed a watched event.
-    changed: Vec<u32>,
-    passed: Vec<u32>,
-    requests: Vec<Request>,
-    progress: Vec<Progress>,
+    pub(super) changed: Vec<u32>,
+    pub(super) passed: Vec<u32>,
+    pub(super) requests: Vec<Request>,
+    pub(super) progress: Vec<Progress>,
 }
 
 impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
@@ -52,6 +53,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             global: scheduler.scope() == Scope::Global,
             timers: Timers::new(threads.len() + 1),
             objects: skeleton.objects.iter().map(State::new).collect(),
+            waiters: vec![Waiter::default(); threads.len()],
             now: 0,
             idle_cores: config.cores,
             crowded: threads.len() > config.cores as usize,
@@ -177,7 +179,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     }
 
     /// Performs the event in hand if nothing is in its way; else notes what is.
-    fn proceed(&mut self, id: usize) {
+    pub(super) fn proceed(&mut self, id: usize) {
         while let Some(edge) = self.threads[id].edge() {
             let source = edge.source_thread.0;
             if !self.threads[source as usize].has_performed(edge.source) {
@@ -225,142 +227,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         }
     }
 
-    fn compete(&mut self, id: usize, object: u32) {
-        let state = &self.objects[object as usize];
-        let code = self.threads[id].operation().code;
-        let alone = !self.global && state.first == NOBODY;
-        let possible = state.allows(code, id as u32);
-        self.threads[id].queued = self.now;
-        if alone && possible {
-            // The common case: nobody else wants it.
-            let request = self.request(id, object);
-            let moment = Moment { now: self.now, threads: &[] };
-            if self.scheduler.choose(moment, &[request]) == Choice::Grant(0) {
-                self.perform(id);
-                return;
-            }
-        }
-        self.threads[id].taken = self.objects[object as usize].taken_for(code, self.now);
-        self.threads[id].reason = Reason::Object { object };
-        self.enlist(id, object);
-        if self.global {
-            self.grant_any();
-        } else if !alone {
-            self.grant(object);
-        }
-    }
-
-    fn request(&self, id: usize, object: u32) -> Request {
-        let thread = &self.threads[id];
-        let rank = thread.operation().rank;
-        Request {
-            thread: ThreadId(id as u32),
-            event: thread.position,
-            object,
-            rank: (rank != rank::NONE).then_some(rank),
-            granted: self.objects[object as usize].granted,
-            arrived: thread.queued,
-            clock: thread.clock,
-        }
-    }
-
-    /// Asks the scheduler about one object until nothing more is granted.
-    fn grant(&mut self, object: u32) {
-        loop {
-            self.requests.clear();
-            self.collect(object);
-            let moment = Moment { now: self.now, threads: &[] };
-            if self.requests.is_empty() || !self.ask(moment) {
-                return;
-            }
-        }
-    }
-
-    /// The same for a scheduler that looks at everything.
-    fn grant_any(&mut self) -> bool {
-        let mut any = false;
-        loop {
-            self.requests.clear();
-            for id in 0..self.threads.len() {
-                if let Some(object) = self.queued_at(id) {
-                    let code = self.threads[id].operation().code;
-                    if self.objects[object as usize].allows(code, id as u32) {
-                        let request = self.request(id, object);
-                        self.requests.push(request);
-                    }
-                }
-            }
-            if self.requests.is_empty() {
-                return any;
-            }
-            self.requests.sort_by_key(|request| request.arrived);
-            let mut progress = std::mem::take(&mut self.progress);
-            progress.clear();
-            progress.extend((0..self.threads.len()).map(|id| self.progress(id)));
-            let granted = self.ask(Moment { now: self.now, threads: &progress });
-            self.progress = progress;
-            if !granted {
-                return any;
-            }
-            any = true;
-        }
-    }
-
-    fn queued_at(&self, id: usize) -> Option<u32> {
-        let waits =
-            matches!(self.threads[id].phase, Phase::Waiting | Phase::Spinning | Phase::Arriving);
-        match self.threads[id].reason {
-            Reason::Object { object } if waits => Some(object),
-            _ => None,
-        }
-    }
-
-    fn progress(&self, id: usize) -> Progress {
-        let thread = &self.threads[id];
-        let status = match thread.phase {
-            Phase::Unborn => Status::Unborn,
-            Phase::Arriving | Phase::Waiting | Phase::Spinning => Status::Waiting,
-            Phase::Running | Phase::Sleeping | Phase::Waking | Phase::Runnable => Status::Going,
-            Phase::Done => Status::Done,
-        };
-        let due = if thread.phase == Phase::Running { self.timers.get(id) } else { u64::MAX };
-        Progress { status, clock: thread.clock, due }
-    }
-
-    fn collect(&mut self, object: u32) {
-        let mut id = self.objects[object as usize].first;
-        while id != NOBODY {
-            let thread = &self.threads[id as usize];
-            let waits = matches!(thread.reason, Reason::Object { .. });
-            let next = thread.next;
-            if waits && self.objects[object as usize].allows(thread.operation().code, id) {
-                let request = self.request(id as usize, object);
-                self.requests.push(request);
-            }
-            id = next;
-        }
-    }
-
-    /// Puts one question about `self.requests`; whether something was granted.
-    fn ask(&mut self, moment: Moment<'_>) -> bool {
-        match self.scheduler.choose(moment, &self.requests) {
-            Choice::Grant(index) => {
-                let Request { thread, object, .. } = self.requests[index];
-                self.delist(thread.index(), object);
-                self.perform(thread.index());
-                true
-            }
-            Choice::Hold => false,
-            Choice::HoldUntil(moment) => {
-                let timer = self.threads.len();
-                self.timers.set(timer, moment.max(self.now + 1));
-                false
-            }
-        }
-    }
-
     /// The event in hand happens now.
-    fn perform(&mut self, id: usize) {
+    pub(super) fn perform(&mut self, id: usize) {
         let operation = self.threads[id].operation();
         let acts = !matches!(operation.code, Code::Plain | Code::Join | Code::Kernel | Code::Sleep);
         if acts && !self.constraints.is_freed(operation.object) {
@@ -435,7 +303,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     }
 
     /// Sets the work before the event in hand, after `cost` more of the last one.
-    fn load(&mut self, id: usize, cost: u64) {
+    pub(super) fn load(&mut self, id: usize, cost: u64) {
         let thread = &mut self.threads[id];
         let mut work = 0;
         if !thread.is_over() {
@@ -478,7 +346,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     }
 
     /// Wakes a waiting thread; what it does then is `self.threads[id].then`.
-    fn wake(&mut self, id: usize) {
+    pub(super) fn wake(&mut self, id: usize) {
         self.settle(id);
         let costs = &self.config.costs;
         let thread = &mut self.threads[id];
@@ -544,7 +412,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     }
 
     /// A thread gets a core.
-    fn start(&mut self, id: usize) {
+    pub(super) fn start(&mut self, id: usize) {
         let thread = &mut self.threads[id];
         thread.account.runnable += self.now - thread.since;
         thread.since = self.now;
@@ -560,19 +428,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         }
     }
 
-    fn wait_for_event(&mut self, id: usize, source: u32, event: u32) {
-        self.threads[id].reason = Reason::Event { thread: source, event };
-        let source = &mut self.threads[source as usize];
-        source.watched = source.watched.min(event);
-    }
-
-    fn wait_for_count(&mut self, id: usize, object: u32, need: u32) {
-        self.threads[id].reason = Reason::Count { object, need };
-        self.enlist(id, object);
-    }
-
     /// Books the time since the last booking to what the thread waited for.
-    fn settle(&mut self, id: usize) {
+    pub(super) fn settle(&mut self, id: usize) {
         let thread = &mut self.threads[id];
         if thread.phase == Phase::Unborn {
             thread.since = self.now;
@@ -598,102 +455,6 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             thread.account.spinning += real;
         } else {
             thread.account.blocked += real;
-        }
-    }
-
-    /// Lets others react to what was performed.
-    #[inline]
-    fn settle_others(&mut self) {
-        loop {
-            if let Some(object) = self.changed.pop() {
-                self.recount(object);
-                if !self.global {
-                    self.grant(object);
-                }
-            } else if let Some(source) = self.passed.pop() {
-                self.release_watchers(source);
-            } else if self.idle_cores > 0 && !self.ready.is_empty() {
-                self.idle_cores -= 1;
-                let id = self.ready.pop_front().expect("just seen not to be empty");
-                self.start(id as usize);
-            } else if self.global && self.grant_any() {
-                // Another round, for what the grants have changed.
-            } else {
-                return;
-            }
-        }
-    }
-
-    /// Threads that waited for a count which the object has reached go on.
-    fn recount(&mut self, object: u32) {
-        let mut id = self.objects[object as usize].first;
-        while id != NOBODY {
-            let next = self.threads[id as usize].next;
-            if let Reason::Count { object: counts, need } = self.threads[id as usize].reason
-                && counts == object
-                && self.objects[object as usize].count >= need
-            {
-                self.delist(id as usize, object);
-                self.settle(id as usize);
-                self.proceed(id as usize);
-            }
-            id = next;
-        }
-    }
-
-    fn release_watchers(&mut self, source: u32) {
-        let performed = self.threads[source as usize].performed;
-        let mut watched = u32::MAX;
-        for id in 0..self.threads.len() {
-            let waits = matches!(self.threads[id].phase, Phase::Waiting | Phase::Unborn);
-            match self.threads[id].reason {
-                Reason::Event { thread, event } if waits && thread == source => {
-                    if event >= performed {
-                        watched = watched.min(event);
-                    } else if self.threads[id].phase == Phase::Unborn {
-                        self.load(id, 0);
-                        self.wake(id);
-                    } else {
-                        self.settle(id);
-                        self.proceed(id);
-                    }
-                }
-                _ => {}
-            }
-        }
-        // `proceed` may have set a new watch on the same thread.
-        let source = &mut self.threads[source as usize];
-        source.watched =
-            if source.watched >= performed { source.watched.min(watched) } else { watched };
-    }
-
-    fn enlist(&mut self, id: usize, object: u32) {
-        let state = &mut self.objects[object as usize];
-        self.threads[id].next = NOBODY;
-        if state.last == NOBODY {
-            state.first = id as u32;
-        } else {
-            self.threads[state.last as usize].next = id as u32;
-        }
-        state.last = id as u32;
-    }
-
-    fn delist(&mut self, id: usize, object: u32) {
-        let state = &mut self.objects[object as usize];
-        let next = self.threads[id].next;
-        let mut before = NOBODY;
-        let mut at = state.first;
-        while at != id as u32 {
-            before = at;
-            at = self.threads[at as usize].next;
-        }
-        if before == NOBODY {
-            state.first = next;
-        } else {
-            self.threads[before as usize].next = next;
-        }
-        if state.last == id as u32 {
-            state.last = before;
         }
     }
 }

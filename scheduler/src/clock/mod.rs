@@ -10,6 +10,7 @@
 
 mod deadlock;
 mod engine;
+mod grants;
 mod objects;
 mod threads;
 mod timers;

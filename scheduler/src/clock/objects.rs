@@ -5,10 +5,8 @@ use crate::skeleton::{Code, Object};
 /// No thread.
 pub(super) const NOBODY: u32 = u32::MAX;
 
-/// One cache line. An address may serve as objects of several kinds in its life, so there is one
-/// state for all kinds.
+/// An address may serve as objects of several kinds in its life, so there is one state for all.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
 pub(super) struct State {
     /// The exclusive holder.
     pub(super) holder: u32,
@@ -24,6 +22,8 @@ pub(super) struct State {
     /// Waiting threads, in the order of their arrival.
     pub(super) first: u32,
     pub(super) last: u32,
+    /// How many of them wait for the count.
+    pub(super) counters: u32,
     /// Time during which the object was taken, by anybody and by an exclusive holder, up to the
     /// beginning of the present possession.
     taken: Span,
@@ -67,6 +67,7 @@ impl State {
             count: 0,
             first: NOBODY,
             last: NOBODY,
+            counters: 0,
             taken: Span::EMPTY,
             written: Span::EMPTY,
         };
@@ -101,6 +102,8 @@ impl State {
             Code::Lock | Code::Spin | Code::CondRelock | Code::CondTimeout => {
                 self.depth = if self.holder == thread { self.depth + 1 } else { 1 };
                 self.holder = thread;
+                self.account(now);
+                return false;
             }
             Code::Read => self.depth += 1,
             Code::Unlock => {

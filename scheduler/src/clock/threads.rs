@@ -49,6 +49,24 @@ pub(super) enum Then {
     Retry,
 }
 
+/// What a grant must know of a thread that waits at an object, apart from the rest of its state
+/// because long lists are walked often.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    /// Next in the object's list.
+    pub(super) next: u32,
+    pub(super) rank: u32,
+    pub(super) code: Code,
+    /// Whether it competes for the object (or waits for its count).
+    pub(super) competes: bool,
+}
+
+impl Default for Waiter {
+    fn default() -> Waiter {
+        Waiter { next: super::objects::NOBODY, rank: 0, code: Code::Plain, competes: false }
+    }
+}
+
 /// One thread.
 #[derive(Debug)]
 pub(super) struct Thread<'a> {
@@ -79,8 +97,6 @@ pub(super) struct Thread<'a> {
     pub(super) real: u64,
     /// The sleep of the event in hand is over.
     pub(super) slept: bool,
-    /// Next in the object's list of waiting threads.
-    pub(super) next: u32,
     /// The lowest event that others wait for.
     pub(super) watched: u32,
     /// Sum of work up to the event in hand.
@@ -111,7 +127,6 @@ impl<'a> Thread<'a> {
             taken: 0,
             real: 0,
             slept: false,
-            next: super::objects::NOBODY,
             watched: u32::MAX,
             clock: 0,
             holding: 0,

@@ -75,6 +75,7 @@ impl GuestThread {
             object: order::thread_object(self.id),
             ..event
         });
+        self.log.retire();
         if self.clear_at_exit != 0 {
             Guest.write(self.clear_at_exit, &0u32.to_le_bytes());
             host::futex_wake_all(self.clear_at_exit);

@@ -4,6 +4,7 @@
 //! writer, and an empty one comes back. When the writer falls behind, guest threads wait for it:
 //! the recorder's memory is bounded by the chunks in flight.
 
+use crate::barrier::Barrier;
 use crate::{Error, Result};
 use crossbeam::channel::{Receiver, Sender, bounded};
 use refrain_trace::payload::{self, SyscallRecord};
@@ -14,8 +15,9 @@ use refrain_trace::{
 use std::fs::File;
 use std::io::BufWriter;
 use std::mem;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 /// Events of a full chunk (a few hundred KiB).
@@ -152,31 +154,80 @@ fn write_all(
 }
 
 /// One guest thread's stream. The guest thread appends; the coordinator closes it at the end.
+///
+/// Appending takes no lock: the thread says that it is busy, and the coordinator, which comes
+/// once, waits until it is not.
 pub(crate) struct ThreadLog {
     thread: ThreadId,
     log: Log,
-    state: Mutex<State>,
+    busy: AtomicBool,
+    closed: AtomicBool,
+    barrier: Arc<Barrier>,
+    state: UnsafeCell<State>,
 }
+
+// SAFETY: `state` is accessed through `Busy` only (by the guest thread, between its store to
+// `busy` and the next), and by `close` after it has seen `busy` unset behind the heavy side of the
+// barrier: from then on every attempt of the guest thread sees `closed`.
+unsafe impl Sync for ThreadLog {}
 
 #[derive(Default)]
 struct State {
     chunk: Chunk,
     /// A system call that has its ticket, but has not returned.
     pending: Option<(Event, SyscallRecord)>,
-    closed: bool,
 }
 
 /// The recording is over: the caller must not let its guest thread go on.
 #[derive(Debug)]
 pub(crate) struct Closed;
 
+/// The right of the guest thread to its own stream, which the coordinator leaves alone meanwhile.
+pub(crate) struct Busy<'a>(&'a ThreadLog);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+impl Busy<'_> {
+    fn state(&mut self) -> &mut State {
+        // SAFETY: see `ThreadLog`; there is one `Busy` at a time, because only the guest thread
+        // makes one and no method of it runs code that would make another.
+        unsafe { &mut *self.0.state.get() }
+    }
+
+    /// Whether an event can be pushed without sending a chunk.
+    pub(crate) fn has_room(&mut self) -> bool {
+        let events = &self.state().chunk.events;
+        events.len() < CHUNK_EVENTS && events.capacity() > events.len()
+    }
+
+    /// Appends an event without a payload.
+    pub(crate) fn push(&mut self, event: Event) {
+        self.state().chunk.events.push(event);
+    }
+}
+
 impl ThreadLog {
-    pub(crate) fn new(thread: ThreadId, log: Log) -> ThreadLog {
+    pub(crate) fn new(thread: ThreadId, log: Log, barrier: Arc<Barrier>) -> ThreadLog {
         ThreadLog {
             thread,
             log,
-            state: Mutex::default(),
+            busy: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            barrier,
+            state: UnsafeCell::default(),
         }
+    }
+
+    /// Begins to append; only the guest thread itself may.
+    pub(crate) fn enter(&self) -> Result<Busy<'_>, Closed> {
+        self.busy.store(true, Ordering::Relaxed);
+        self.barrier.light();
+        let busy = Busy(self);
+        if self.closed.load(Ordering::Acquire) { Err(Closed) } else { Ok(busy) }
     }
 
     /// Appends the event that `make` makes. A ticket is taken in `make`, and so never by a thread
@@ -186,13 +237,11 @@ impl ThreadLog {
         make: impl FnOnce() -> Event,
         record: Option<&SyscallRecord>,
     ) -> Result<(), Closed> {
-        let mut state = self.lock();
-        if state.closed {
-            return Err(Closed);
-        }
+        let mut busy = self.enter()?;
+        let state = busy.state();
         let full = state.chunk.events.len() >= CHUNK_EVENTS;
         if full || state.chunk.payloads.len() >= CHUNK_PAYLOAD {
-            self.send(&mut state);
+            self.send(state);
         }
         let mut event = make();
         state.pending = None;
@@ -206,7 +255,8 @@ impl ThreadLog {
 
     /// Corrects the result of the event appended last.
     pub(crate) fn amend(&self, amend: impl FnOnce(&mut Event)) {
-        if let Some(last) = self.lock().chunk.events.last_mut() {
+        let Ok(mut busy) = self.enter() else { return };
+        if let Some(last) = busy.state().chunk.events.last_mut() {
             amend(last);
         }
     }
@@ -218,25 +268,36 @@ impl ThreadLog {
         make: impl FnOnce() -> Event,
         record: SyscallRecord,
     ) -> Result<Event, Closed> {
-        let mut state = self.lock();
-        if state.closed {
-            return Err(Closed);
-        }
+        let mut busy = self.enter()?;
         let event = make();
-        state.pending = Some((event, record));
+        busy.state().pending = Some((event, record));
         Ok(event)
+    }
+
+    /// The guest thread has ended: what it has said is sent, and its memory given back.
+    pub(crate) fn retire(&self) {
+        let Ok(mut busy) = self.enter() else { return };
+        let state = busy.state();
+        self.send(state);
+        state.chunk.events = Vec::new();
+        state.chunk.payloads = Vec::new();
     }
 
     /// Sends what there is and refuses further events; returns how many there were.
     pub(crate) fn close(&self) -> u64 {
-        let mut state = self.lock();
-        state.closed = true;
+        self.closed.store(true, Ordering::SeqCst);
+        self.barrier.heavy();
+        while self.busy.load(Ordering::Acquire) {
+            crate::host::yield_now();
+        }
+        // SAFETY: see `ThreadLog`.
+        let state = unsafe { &mut *self.state.get() };
         if let Some((mut event, record)) = state.pending.take() {
             event.flags |= UNFINISHED | HAS_PAYLOAD;
             payload::push(&mut state.chunk.payloads, &record);
             state.chunk.events.push(event);
         }
-        self.send(&mut state);
+        self.send(state);
         state.chunk.first
     }
 
@@ -249,9 +310,5 @@ impl ThreadLog {
         fresh.first = next;
         let full = mem::replace(&mut state.chunk, fresh);
         self.log.send(Message::Events(self.thread, full));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,9 @@
 //! What all guest threads of a recording share.
 
 use super::log::{Log, ThreadLog};
+use super::leaf;
 use super::signals::Signals;
+use crate::barrier::Barrier;
 use crate::elf::Elf;
 use crate::engine::Engine;
 use crate::hooks::{self, Hook, HookMap};
@@ -41,6 +43,7 @@ pub(crate) struct Machine {
     /// Address of the guest's `__errno_location`, once a C library is mapped.
     pub(crate) errno_location: AtomicU64,
     hooks: RwLock<Arc<HookMap>>,
+    barrier: Arc<Barrier>,
     threads: Mutex<Threads>,
     thread_ended: Condvar,
     output_bytes: AtomicU64,
@@ -81,6 +84,7 @@ impl Machine {
             files: Mutex::default(),
             errno_location: AtomicU64::new(0),
             hooks: RwLock::default(),
+            barrier: Arc::default(),
             threads: Mutex::default(),
             thread_ended: Condvar::new(),
             output_bytes: AtomicU64::new(0),
@@ -111,6 +115,7 @@ impl Machine {
         for &(pc, hook) in &found {
             map.insert(pc, hook);
             self.engine.hook(pc);
+            leaf::install(&*self.engine, pc, hook.kind, path);
         }
         *self.hooks.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
 
@@ -142,7 +147,7 @@ impl Machine {
     pub(crate) fn add_thread(&self, pointer: u64) -> (ThreadId, Arc<ThreadLog>) {
         let mut threads = self.threads();
         let id = ThreadId(threads.all.len() as u32);
-        let log = Arc::new(ThreadLog::new(id, self.log.clone()));
+        let log = Arc::new(ThreadLog::new(id, self.log.clone(), self.barrier.clone()));
         threads.alive += 1;
         threads.all.push(Thread {
             log: log.clone(),
@@ -194,6 +199,10 @@ impl Machine {
     /// The kernel's id of a thread is known once its host thread runs.
     pub(crate) fn set_kernel_id(&self, id: ThreadId, kernel_id: i32) {
         self.threads().all[id.index()].kernel_id = kernel_id;
+    }
+
+    pub(crate) fn kernel_id(&self, id: ThreadId) -> i32 {
+        self.threads().all[id.index()].kernel_id
     }
 
     /// The living thread with this kernel id.

@@ -6,6 +6,7 @@
 
 mod calls;
 mod clone;
+mod leaf;
 mod log;
 mod machine;
 mod memory;

@@ -1,5 +1,6 @@
 //! A guest thread of a recording: runs the engine and handles what it reports.
 
+use super::leaf::LeafThread;
 use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
 use super::signals::Delivery;
@@ -38,8 +39,8 @@ pub(crate) struct GuestThread {
     /// Where the thread's `errno` is, once asked for.
     pub(crate) errno_at: Option<u64>,
     pub(crate) pages: KnownPages,
-    /// Translation time that earlier events have accounted for.
-    translated: u64,
+    /// What the leaf functions know of this thread. It refers to `context` and `log`.
+    leaf: Box<LeafThread>,
 }
 
 /// Starts the main thread at the program's entry.
@@ -76,7 +77,7 @@ pub(crate) fn spawn(
             };
             machine.set_kernel_id(id, host::thread_id());
             started(host::thread_id());
-            let mut thread = GuestThread {
+            let mut thread = Box::new(GuestThread {
                 hooks: machine.hooks(),
                 machine,
                 id,
@@ -87,8 +88,9 @@ pub(crate) fn spawn(
                 creating: None,
                 errno_at: None,
                 pages: KnownPages::new(),
-                translated: 0,
-            };
+                leaf: Box::default(),
+            });
+            thread.arm_leaves();
             if let Err(e) = thread.run() {
                 thread.machine.stop(Stop::Failed(e));
             }
@@ -98,6 +100,13 @@ pub(crate) fn spawn(
 }
 
 impl GuestThread {
+    /// Tells the leaf functions about this thread, which must not be moved any more.
+    fn arm_leaves(&mut self) {
+        let tid = self.machine.kernel_id(self.id);
+        self.leaf.arm(&self.machine.tickets, &self.log, &raw const self.context, tid);
+        self.cpu.set_leaf_data(&raw mut *self.leaf as u64);
+    }
+
     fn run(&mut self) -> Result<()> {
         let start = self.event(EventKind::ThreadStart, host::ticks());
         let object = order::thread_object(self.id);
@@ -126,9 +135,7 @@ impl GuestThread {
 
     /// An event that happens here and now; the caller fills in the rest.
     pub(crate) fn event(&mut self, kind: EventKind, begin: u64) -> Event {
-        let translated = self.cpu.translation_ticks();
-        let overhead = translated - self.translated;
-        self.translated = translated;
+        let overhead = self.leaf.overhead(self.context.translating);
         Event {
             code: kind as u8,
             pc: self.context.rip,

@@ -1,8 +1,18 @@
 //! Calls, returns, jumps.
 
-use super::{Guest, engine, run, run_code};
+use super::{Guest, engine, engine_without_return_table, run, run_code};
 use iced_x86::code_asm::*;
-use refrain_vm::{EngineConfig, Exit, reg};
+use refrain_vm::{Context, EngineConfig, Exit, reg};
+
+/// Runs to a `syscall` with and without the return table.
+fn run_both_ways(guest: &Guest) -> Context {
+    let mut checked = guest.context();
+    assert_eq!(run(&engine_without_return_table(), &mut checked), Exit::Syscall);
+    let mut context = guest.context();
+    assert_eq!(run(&engine(EngineConfig::default()), &mut context), Exit::Syscall);
+    assert_eq!(checked.gpr, context.gpr);
+    context
+}
 
 #[test]
 fn loops_are_chained() {
@@ -71,8 +81,7 @@ fn recursion() {
         fib(a);
         a.syscall().unwrap();
     });
-    let mut context = guest.context();
-    assert_eq!(run(&engine(EngineConfig::default()), &mut context), Exit::Syscall);
+    let context = run_both_ways(&guest);
     assert_eq!(context.gpr[reg::RAX], 6765);
     assert_eq!(context.gpr[reg::RSP], guest.stack);
 }
@@ -96,8 +105,7 @@ fn return_addresses_on_the_stack_are_the_guests() {
         a.syscall().unwrap();
         after = 5;
     });
-    let mut context = guest.context();
-    assert_eq!(run(&engine(EngineConfig::default()), &mut context), Exit::Syscall);
+    let context = run_both_ways(&guest);
     assert_eq!(context.gpr[reg::RAX], guest.code + after);
     assert_eq!(context.gpr[reg::RDX], guest.code + after);
     assert_eq!(context.gpr[reg::RCX], 77);
@@ -129,8 +137,7 @@ fn mismatched_returns() {
             a.syscall().unwrap();
         });
     }
-    let mut context = guest.context();
-    assert_eq!(run(&engine(EngineConfig::default()), &mut context), Exit::Syscall);
+    let context = run_both_ways(&guest);
     assert_eq!(context.gpr[reg::RBX], 3000);
     assert_eq!(context.gpr[reg::RSP], guest.stack);
     assert!(places.contains(&context.gpr[reg::RAX]));
@@ -224,8 +231,7 @@ fn polymorphic_indirect_branches() {
         a.jnz(again).unwrap();
         a.syscall().unwrap();
     });
-    let mut context = guest.context();
-    assert_eq!(run(&engine(EngineConfig::default()), &mut context), Exit::Syscall);
+    let context = run_both_ways(&guest);
     // Every call adds its index and the carry that was set before it.
     assert_eq!(context.gpr[reg::RAX], 2 * (8000 * 7 / 2 + 8000));
 }

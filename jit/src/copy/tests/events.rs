@@ -40,6 +40,60 @@ fn hooks() {
     assert_eq!(context.gpr[reg::RAX], 6);
 }
 
+/// A function of the machine's that answers for a guest's function, or declines.
+#[test]
+fn leaf_functions() {
+    struct Seen {
+        calls: u64,
+        stack: u64,
+    }
+    unsafe extern "sysv64" fn leaf(argument: u64, stack: u64, data: u64) -> i64 {
+        // SAFETY: the word is the address of the test's own variable, which outlives the run.
+        let seen = unsafe { &mut *(data as *mut Seen) };
+        seen.calls += 1;
+        seen.stack = stack;
+        if argument == 3 { -1 } else { argument as i64 * 10 }
+    }
+    let guest = Guest::new();
+    let function = guest.code + 0x100;
+    guest.assemble(|a| {
+        a.xor(ebx, ebx).unwrap();
+        for argument in 1..=4 {
+            a.mov(edi, argument).unwrap();
+            a.stc().unwrap();
+            a.call(function).unwrap();
+            a.adc(rbx, rax).unwrap();
+        }
+        a.syscall().unwrap();
+    });
+    guest.assemble_at(function, |a| {
+        a.mov(eax, 1000).unwrap();
+        a.ret().unwrap();
+    });
+    let engine = engine(EngineConfig::default());
+    let mut seen = Seen { calls: 0, stack: 0 };
+    engine.hook(function);
+    // SAFETY: `leaf` does nothing but write to the variable whose address each thread is given.
+    unsafe { engine.leaf(function, leaf) };
+    let mut cpu = engine.attach().unwrap();
+    cpu.set_leaf_data(&raw mut seen as u64);
+    let mut context = guest.context();
+    for index in (1..16).filter(|&index| index != reg::RSP) {
+        context.gpr[index] = 100 + index as u64;
+        context.xmm[index] = [index as u64, 1];
+    }
+    let before = context.clone();
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Hook);
+    assert_eq!(context.rip, function);
+    assert_eq!((context.gpr[reg::RDI], context.gpr[reg::RBX], context.rflags & 1), (3, 32, 1));
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!(context.gpr[reg::RBX], 10 + 20 + 1000 + 40 + 4);
+    assert_eq!((seen.calls, seen.stack), (4, guest.stack - 8));
+    let kept = [reg::RCX, reg::RDX, reg::RSI, reg::R8, reg::R9, reg::R10, reg::R11];
+    assert!(kept.iter().all(|&index| context.gpr[index] == before.gpr[index]));
+    assert_eq!(context.xmm, before.xmm);
+}
+
 #[test]
 fn opaque_functions_return() {
     let guest = Guest::new();
@@ -115,7 +169,8 @@ fn atomics_are_ordered() {
     let mut context = guest.context();
     context.gpr[reg::RDX] = 0x100;
     let seen = ordered(&guest, &mut context);
-    let operands: Vec<_> = seen.iter().map(|&(_, address, size, _)| (address - data, size)).collect();
+    let operands: Vec<_> =
+        seen.iter().map(|&(_, address, size, _)| (address - data, size)).collect();
     assert_eq!(operands, [(4, 4), (72, 8), (32, 8), (16, 8), (32, 16)]);
     assert!(seen.iter().all(|&(.., kind)| kind == OrderedKind::ReadModifyWrite));
     assert_eq!(guest.read(data), 5 << 32);
@@ -261,8 +316,10 @@ fn blocks_are_kept_once() {
     let mut blocks = engine.take_blocks();
     assert!(engine.take_blocks().is_empty());
     blocks.sort_by_key(|block| block.pc);
-    let spans: Vec<_> =
-        blocks.iter().map(|b| (b.pc - guest.code, b.pc - guest.code + b.code.len() as u64)).collect();
+    let spans: Vec<_> = blocks
+        .iter()
+        .map(|b| (b.pc - guest.code, b.pc - guest.code + b.code.len() as u64))
+        .collect();
     let length = end - guest.code;
     assert_eq!(spans, [(0, 14), (5, 14), (14, length - 2), (length - 2, length)]);
 }
@@ -280,8 +337,7 @@ fn instructions_are_counted() {
         a.syscall().unwrap();
     });
     for order_atomics in [false, true] {
-        let engine =
-            engine(EngineConfig { count: true, order_atomics, ..EngineConfig::default() });
+        let engine = engine(EngineConfig { count: true, order_atomics, ..EngineConfig::default() });
         let mut cpu = engine.attach().unwrap();
         let mut context = guest.context();
         while cpu.run(&mut context, Mode::Observed) != Exit::Syscall {

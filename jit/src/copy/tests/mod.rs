@@ -100,6 +100,13 @@ fn engine(config: EngineConfig) -> CopyEngine {
     CopyEngine::new(config, CODE).unwrap()
 }
 
+/// An engine whose returns go by the tables with comparisons.
+fn engine_without_return_table() -> CopyEngine {
+    let engine = engine(EngineConfig::default());
+    engine.shared.lock().returns = None;
+    engine
+}
+
 /// Runs to the next exit in observed mode.
 fn run(engine: &CopyEngine, context: &mut Context) -> Exit {
     engine.attach().unwrap().run(context, Mode::Observed)
@@ -113,7 +120,12 @@ fn run_code(write: impl FnOnce(&mut CodeAssembler)) -> (Guest, Context) {
         a.syscall().unwrap();
     });
     let mut context = guest.context();
+    let stack: Vec<u8> = vec![0; 4096];
+    let mut other = context.clone();
+    assert_eq!(run(&engine_without_return_table(), &mut other), Exit::Syscall);
+    guest.put(guest.stack - 2048, &stack);
     assert_eq!(run(&engine(EngineConfig::default()), &mut context), Exit::Syscall);
+    assert_eq!((other.gpr, other.rip, other.rflags), (context.gpr, context.rip, context.rflags));
     (guest, context)
 }
 

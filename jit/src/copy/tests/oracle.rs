@@ -5,7 +5,9 @@
 
 use super::{Guest, engine};
 use crate::copy::cpu::CopyCpu;
-use iced_x86::{CpuidFeature, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register};
+use iced_x86::{
+    CpuidFeature, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register,
+};
 use proptest::prelude::*;
 use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Mode, reg};
 use std::sync::Arc;
@@ -69,7 +71,12 @@ fn usable(instruction: &Instruction) -> bool {
     }
     if matches!(
         instruction.mnemonic(),
-        Mnemonic::Reservednop | Mnemonic::Div | Mnemonic::Idiv | Mnemonic::Std | Mnemonic::Ldmxcsr | Mnemonic::Wait
+        Mnemonic::Reservednop
+            | Mnemonic::Div
+            | Mnemonic::Idiv
+            | Mnemonic::Std
+            | Mnemonic::Ldmxcsr
+            | Mnemonic::Wait
     ) || instruction.rflags_undefined() != 0
     {
         return false;

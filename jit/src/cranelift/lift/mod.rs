@@ -231,7 +231,7 @@ impl<'a> Lifter<'a> {
     /// may go on with.
     pub(super) fn store_dirty(&mut self) {
         for var in self.state.dirty.without(VarSet::FLAGS).iter() {
-            let value = self.state.vals[var].expect("a dirty variable has a value");
+            let value = self.state.vals[var].unwrap_or_else(|| panic!("dirty variable {var} has no value at {:#x}", self.pc));
             self.frame_store(value, vars::offset(var));
         }
     }

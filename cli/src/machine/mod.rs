@@ -2,15 +2,21 @@
 //! an engine. `replay` and `analyse` run code out of a trace: only the sandboxed child calls
 //! them.
 
+mod collect;
+mod skeleton;
+
 use crate::args::EngineKind;
 use crate::failure::Failure;
 use crate::program::Program;
-use crate::report::{locks, replay};
+use crate::report::replay;
 use anyhow::bail;
+use collect::Collect;
 use refrain_jit::{CraneliftEngine, Program as Code};
 use refrain_trace::{Ending, EventKind, ThreadId, Trace};
-use refrain_vm::{Engine, EngineConfig, Error};
+use refrain_transform::{Measurement, Options, Sections, measure};
+use refrain_vm::{Engine, EngineConfig, Error, Observer};
 use serde::{Deserialize, Serialize};
+use skeleton::Skeleton;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
@@ -147,8 +153,7 @@ pub(crate) fn replay(
     let vm_options = refrain_vm::ReplayOptions {
         counted: options.count,
         output: echo,
-        // The ranking's observer, once there is one.
-        observer: None,
+        observer: options.observe.then(|| Arc::new(Collect::default()) as Arc<dyn Observer>),
         progress: watched(trace.events(), listener),
     };
     let outcome = refrain_vm::replay(trace, engine, vm_options)?;
@@ -156,16 +161,29 @@ pub(crate) fn replay(
     Ok(replay::Report::new(outcome, options.engine.name(), prepared))
 }
 
-/// Replays a trace with the observers that the ranking needs, and ranks its locks. Observers are
-/// compiled into the code, which is what Cranelift is for.
-pub(crate) fn analyse(
-    trace: &Trace,
-    listener: Arc<dyn Listener>,
-) -> anyhow::Result<locks::Analysis> {
+/// Replays a trace with the observer of the ranking, and measures what each pair of critical
+/// sections costs. Observers are compiled into the code, which is what Cranelift is for.
+pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Measurement> {
     let config = EngineConfig { order_atomics: true, accesses: true, ..EngineConfig::default() };
     let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
-    let _ = (watched(trace.events(), listener), engine);
-    bail!("the ranking is not built yet")
+    let collect = Arc::new(Collect::default());
+    let options = refrain_vm::ReplayOptions {
+        observer: Some(collect.clone()),
+        progress: watched(trace.events(), listener),
+        ..refrain_vm::ReplayOptions::default()
+    };
+    let outcome = refrain_vm::replay(trace, engine, options)?;
+    if let Some(divergence) = outcome.divergence {
+        bail!(
+            "the replay diverged at {} {} ({}); `refrain replay` says more",
+            divergence.thread,
+            divergence.event,
+            divergence.kind
+        );
+    }
+    let sections = Sections::merge(collect.take())?;
+    let mut skeleton = Skeleton::of(trace)?;
+    Ok(measure(&sections, &mut skeleton, &Options::default())?)
 }
 
 /// Between two reports of progress.

@@ -1,0 +1,60 @@
+//! The observer of the ranking: a collector of critical sections on every replayed thread.
+
+use refrain_trace::{Access, Event, EventId, ThreadId};
+use refrain_transform::Collector;
+use refrain_vm::{Interest, Observer, ThreadObserver};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The collectors of the threads that are done.
+type Done = Arc<Mutex<Vec<Collector>>>;
+
+/// Gives each thread a collector and gathers them at the end.
+#[derive(Default)]
+pub(super) struct Collect {
+    done: Done,
+}
+
+impl Collect {
+    /// What the threads collected. Threads that are not done have collected nothing.
+    pub(super) fn take(&self) -> Vec<Collector> {
+        std::mem::take(&mut self.done.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Observer for Collect {
+    fn interest(&self) -> Interest {
+        Interest { accesses: true, calls: false }
+    }
+
+    fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver> {
+        let collector = Some(Collector::new(thread, None));
+        Box::new(OnThread { collector, done: self.done.clone() })
+    }
+}
+
+struct OnThread {
+    /// Until the thread is done.
+    collector: Option<Collector>,
+    done: Done,
+}
+
+impl ThreadObserver for OnThread {
+    fn accesses(&mut self, batch: &[Access]) {
+        if let Some(collector) = &mut self.collector {
+            collector.accesses(batch);
+        }
+    }
+
+    fn event(&mut self, id: EventId, event: &Event) {
+        if let Some(collector) = &mut self.collector {
+            collector.event(id, event);
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(mut collector) = self.collector.take() {
+            collector.finish();
+            self.done.lock().unwrap_or_else(PoisonError::into_inner).push(collector);
+        }
+    }
+}

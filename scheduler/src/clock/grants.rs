@@ -1,0 +1,264 @@
+//! Who waits for whom, and who goes next: the engine's other half.
+//!
+//! A thread waits for a fact (an event, a count) or at an object. Facts wake all whom they
+//! concern; an object goes to one waiting thread at a time, and the scheduler says to which.
+//! Effects are put on the work lists `changed` and `passed`, which [`Engine::settle_others`]
+//! empties after each step, so that a grant never recurses into another.
+
+use super::Visitor;
+use super::engine::Engine;
+use super::objects::NOBODY;
+use super::threads::{Phase, Reason, Waiter};
+use crate::skeleton::Operation;
+use crate::{Choice, Moment, Progress, Request, Scheduler, Status, rank};
+use refrain_trace::ThreadId;
+
+impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
+    pub(super) fn wait_for_event(&mut self, id: usize, source: u32, event: u32) {
+        self.threads[id].reason = Reason::Event { thread: source, event };
+        let source = &mut self.threads[source as usize];
+        source.watched = source.watched.min(event);
+    }
+
+    pub(super) fn wait_for_count(&mut self, id: usize, object: u32, need: u32) {
+        self.threads[id].reason = Reason::Count { object, need };
+        self.enlist(id, object);
+    }
+
+    fn release_watchers(&mut self, source: u32) {
+        let performed = self.threads[source as usize].performed;
+        // Whoever still waits, or waits again, says so anew.
+        self.threads[source as usize].watched = u32::MAX;
+        for id in 0..self.threads.len() {
+            let waits = matches!(self.threads[id].phase, Phase::Waiting | Phase::Unborn);
+            match self.threads[id].reason {
+                Reason::Event { thread, event } if waits && thread == source => {
+                    if event >= performed {
+                        self.wait_for_event(id, source, event);
+                    } else if self.threads[id].phase == Phase::Unborn {
+                        self.load(id, 0);
+                        self.wake(id);
+                    } else {
+                        self.settle(id);
+                        self.proceed(id);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Threads that waited for a count which the object has reached go on.
+    fn recount(&mut self, object: u32) {
+        if self.objects[object as usize].counters == 0 {
+            return;
+        }
+        let mut id = self.objects[object as usize].first;
+        while id != NOBODY {
+            let next = self.waiters[id as usize].next;
+            if let Reason::Count { object: counts, need } = self.threads[id as usize].reason
+                && counts == object
+                && self.objects[object as usize].count >= need
+            {
+                self.delist(id as usize, object);
+                self.settle(id as usize);
+                self.proceed(id as usize);
+            }
+            id = next;
+        }
+    }
+
+    pub(super) fn compete(&mut self, id: usize, object: u32) {
+        let state = &self.objects[object as usize];
+        let code = self.threads[id].operation().code;
+        let alone = !self.global && state.first == NOBODY;
+        let possible = state.allows(code, id as u32);
+        self.threads[id].queued = self.now;
+        if alone && possible {
+            // The common case: nobody else wants it.
+            let request = self.request(id, object);
+            let moment = Moment { now: self.now, threads: &[] };
+            if self.scheduler.choose(moment, &[request]) == Choice::Grant(0) {
+                self.perform(id);
+                return;
+            }
+        }
+        self.threads[id].taken = self.objects[object as usize].taken_for(code, self.now);
+        self.threads[id].reason = Reason::Object { object };
+        self.enlist(id, object);
+        if self.global {
+            self.grant_any();
+        } else if !alone {
+            self.grant(object);
+        }
+    }
+
+    fn request(&self, id: usize, object: u32) -> Request {
+        let thread = &self.threads[id];
+        let rank = thread.operation().rank;
+        Request {
+            thread: ThreadId(id as u32),
+            event: thread.position,
+            object,
+            rank: (rank != rank::NONE).then_some(rank),
+            granted: self.objects[object as usize].granted,
+            arrived: thread.queued,
+            clock: thread.clock,
+        }
+    }
+
+    /// Asks the scheduler about one object until nothing more is granted.
+    fn grant(&mut self, object: u32) {
+        loop {
+            self.requests.clear();
+            self.collect(object);
+            let moment = Moment { now: self.now, threads: &[] };
+            if self.requests.is_empty() || !self.ask(moment) {
+                return;
+            }
+        }
+    }
+
+    fn collect(&mut self, object: u32) {
+        let state = &self.objects[object as usize];
+        let granted = state.granted;
+        let mut id = state.first;
+        while id != NOBODY {
+            let waiter = self.waiters[id as usize];
+            let rank = (waiter.rank != rank::NONE).then_some(waiter.rank);
+            let may = waiter.competes && self.scheduler.considers(rank, granted);
+            if may && self.objects[object as usize].allows(waiter.code, id) {
+                let request = self.request(id as usize, object);
+                self.requests.push(request);
+            }
+            id = waiter.next;
+        }
+    }
+
+    /// The same for a scheduler that looks at everything.
+    fn grant_any(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            self.requests.clear();
+            for id in 0..self.threads.len() {
+                if let Some(object) = self.queued_at(id) {
+                    let code = self.threads[id].operation().code;
+                    if self.objects[object as usize].allows(code, id as u32) {
+                        let request = self.request(id, object);
+                        self.requests.push(request);
+                    }
+                }
+            }
+            if self.requests.is_empty() {
+                return any;
+            }
+            self.requests.sort_by_key(|request| request.arrived);
+            let mut progress = std::mem::take(&mut self.progress);
+            progress.clear();
+            progress.extend((0..self.threads.len()).map(|id| self.progress(id)));
+            let granted = self.ask(Moment { now: self.now, threads: &progress });
+            self.progress = progress;
+            if !granted {
+                return any;
+            }
+            any = true;
+        }
+    }
+
+    fn queued_at(&self, id: usize) -> Option<u32> {
+        let waits =
+            matches!(self.threads[id].phase, Phase::Waiting | Phase::Spinning | Phase::Arriving);
+        match self.threads[id].reason {
+            Reason::Object { object } if waits => Some(object),
+            _ => None,
+        }
+    }
+
+    fn progress(&self, id: usize) -> Progress {
+        let thread = &self.threads[id];
+        let status = match thread.phase {
+            Phase::Unborn => Status::Unborn,
+            Phase::Arriving | Phase::Waiting | Phase::Spinning => Status::Waiting,
+            Phase::Running | Phase::Sleeping | Phase::Waking | Phase::Runnable => Status::Going,
+            Phase::Done => Status::Done,
+        };
+        let due = if thread.phase == Phase::Running { self.timers.get(id) } else { u64::MAX };
+        Progress { status, clock: thread.clock, due }
+    }
+
+    /// Puts one question about `self.requests`; whether something was granted.
+    fn ask(&mut self, moment: Moment<'_>) -> bool {
+        match self.scheduler.choose(moment, &self.requests) {
+            Choice::Grant(index) => {
+                let Request { thread, object, .. } = self.requests[index];
+                self.delist(thread.index(), object);
+                self.perform(thread.index());
+                true
+            }
+            Choice::Hold => false,
+            Choice::HoldUntil(moment) => {
+                let timer = self.threads.len();
+                self.timers.set(timer, moment.max(self.now + 1));
+                false
+            }
+        }
+    }
+
+    fn enlist(&mut self, id: usize, object: u32) {
+        let state = &mut self.objects[object as usize];
+        let thread = &self.threads[id];
+        let Operation { code, rank, .. } = thread.operation();
+        let competes = matches!(thread.reason, Reason::Object { .. });
+        self.waiters[id] = Waiter { next: NOBODY, rank, code, competes };
+        state.counters += u32::from(!competes);
+        if state.last == NOBODY {
+            state.first = id as u32;
+        } else {
+            self.waiters[state.last as usize].next = id as u32;
+        }
+        state.last = id as u32;
+    }
+
+    fn delist(&mut self, id: usize, object: u32) {
+        let state = &mut self.objects[object as usize];
+        let Waiter { next, competes, .. } = self.waiters[id];
+        state.counters -= u32::from(!competes);
+        let mut before = NOBODY;
+        let mut at = state.first;
+        while at != id as u32 {
+            before = at;
+            at = self.waiters[at as usize].next;
+        }
+        if before == NOBODY {
+            state.first = next;
+        } else {
+            self.waiters[before as usize].next = next;
+        }
+        if state.last == id as u32 {
+            state.last = before;
+        }
+    }
+
+    /// Lets others react to what was performed.
+    #[inline]
+    pub(super) fn settle_others(&mut self) {
+        loop {
+            if let Some(object) = self.changed.pop() {
+                self.recount(object);
+                if !self.global {
+                    self.grant(object);
+                }
+            } else if let Some(source) = self.passed.pop() {
+                self.release_watchers(source);
+            } else if self.idle_cores > 0 && !self.ready.is_empty() {
+                self.idle_cores -= 1;
+                let id = self.ready.pop_front().expect("just seen not to be empty");
+                self.start(id as usize);
+            } else if self.global && self.grant_any() {
+                // Another round, for what the grants have changed.
+            } else {
+                return;
+            }
+        }
+    }
+}

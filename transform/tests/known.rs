@@ -1,0 +1,288 @@
+//! Small runs whose critical sections, pairs, edges and gains can be worked out by hand.
+
+mod common;
+
+use common::Recording;
+use refrain_trace::EventKind::*;
+use refrain_trace::{Access, AuxLock, ThreadId};
+use refrain_transform::*;
+
+const L: u64 = 0x1000;
+const M: u64 = 0x2000;
+/// Shared data.
+const X: u64 = 0x10_0000;
+const Y: u64 = 0x10_0008;
+
+fn section(r: &mut Recording, thread: usize, inside: u64, accesses: &[(u64, u16)]) {
+    r.lock(thread, 0, L, 0x100);
+    for &(address, kind) in accesses {
+        r.access(thread, address, 8, kind);
+    }
+    r.unlock(thread, inside, L, 0x110);
+}
+
+fn verdicts(r: &Recording) -> Vec<Verdict> {
+    pairs(&r.sections()).map(|pair| pair.verdict).collect()
+}
+
+/// PerfPlay, Figures 7 and 8: T1 `R1 R2`, T2 `R2 W1`, T3 `W1 W1`, all under L. The partial order
+/// given with Rule 2 is R1(T1), W1(T3), W1(T2), W1(T3).
+fn figure_7() -> Recording {
+    let mut r = Recording::new(3);
+    r.share(X, 8);
+    r.share(Y, 8);
+    section(&mut r, 0, 1, &[(X, Access::READ)]); // 0: R1(T1)
+    section(&mut r, 1, 1, &[(Y, Access::READ)]); // 1: R2(T2)
+    section(&mut r, 0, 1, &[(Y, Access::READ)]); // 2: R2(T1)
+    section(&mut r, 2, 1, &[(X, Access::WRITE)]); // 3: W1(T3), first
+    section(&mut r, 1, 1, &[(X, Access::WRITE)]); // 4: W1(T2)
+    section(&mut r, 2, 1, &[(X, Access::WRITE)]); // 5: W1(T3), second
+    r
+}
+
+#[test]
+fn figures_7_and_8() {
+    let sections = figure_7().sections();
+    let topology = Topology::new(&sections);
+    let edges: Vec<_> = topology.edges().iter().map(|e| (e.source.0, e.target.0)).collect();
+    // R1(T1) → W1(T2) of the figure follows from the other two.
+    assert_eq!(edges, [(0, 3), (3, 4), (4, 5)]);
+    assert_eq!(topology.removed(), 2, "R2 of T1 and of T2 are standalone");
+    // @L0, @L1, @L2 are the paper's @L11, @L31, @L21: nodes with an outdegree.
+    assert_eq!(topology.aux_locks(), 3);
+    assert_eq!(topology.aux_lock(SectionId(1)), None);
+    assert_eq!(topology.lockset(SectionId(0)), [AuxLock(0)]);
+    assert_eq!(topology.lockset(SectionId(3)), [AuxLock(0), AuxLock(1)], "LS of W1(T3)");
+    assert_eq!(topology.lockset(SectionId(2)), []);
+    let plan = topology.plan(&sections);
+    assert_eq!(plan.freed, [L]);
+    assert_eq!(
+        plan.edges[0],
+        PlanEdge { target_thread: ThreadId(2), target: 0, source_thread: ThreadId(0), source: 1 }
+    );
+}
+
+#[test]
+fn algorithm_1() {
+    let (read, write) = (Access::READ, Access::WRITE);
+    let two = |a: &[(u64, u16)], b: &[(u64, u16)]| {
+        let mut r = Recording::new(2);
+        r.share(X, 16);
+        section(&mut r, 0, 1, a);
+        section(&mut r, 1, 1, b);
+        verdicts(&r)[0]
+    };
+    let ulcp = Verdict::Ulcp;
+    assert_eq!(two(&[], &[(X, write)]), ulcp(UlcpKind::NullLock));
+    assert_eq!(two(&[(X, write)], &[(0x999_0000, write)]), ulcp(UlcpKind::NullLock), "private");
+    assert_eq!(two(&[(X, read)], &[(X, read)]), ulcp(UlcpKind::ReadRead));
+    assert_eq!(two(&[(X, read)], &[(Y, write)]), ulcp(UlcpKind::DisjointWrite));
+    assert_eq!(two(&[(X, write)], &[(Y, write)]), ulcp(UlcpKind::DisjointWrite));
+    assert_eq!(two(&[(X, write)], &[(X, read)]), Verdict::Conflict);
+    assert_eq!(two(&[(X, read)], &[(X, write)]), Verdict::Conflict);
+    assert_eq!(two(&[(X, Access::ATOMIC)], &[(X, read)]), Verdict::Conflict);
+    assert_eq!(two(&[(X, write)], &[(X + 7, write)]), Verdict::Conflict, "one byte in common");
+}
+
+#[test]
+fn a_read_read_pair_costs_what_it_waits() {
+    let mut r = Recording::new(2);
+    r.share(X, 8);
+    r.lock(0, 10, L, 0x100);
+    r.read(0, X, 8);
+    r.unlock(0, 50, L, 0x110);
+    r.lock(1, 20, L, 0x100);
+    r.read(1, X, 8);
+    r.unlock(1, 30, L, 0x110);
+    r.event(0, 5, ThreadExit, 1, 0);
+    r.event(1, 5, ThreadExit, 2, 0);
+    let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
+    let report = rank(&measured, &mut ());
+    assert_eq!(report.original_ns, 60 + 30 + 5);
+    assert_eq!(report.ulcp_free_ns, 65);
+    assert_eq!(report.analysed.contended, 1);
+    let [group] = &report.groups[..] else { panic!("{report:?}") };
+    // Time3 was 95 and is 55, but Time2 is 65 in both; Time1 is 0 in both.
+    assert_eq!(group.gain_ns, 95 - 65);
+    assert_eq!(group.alone_ns, Some(30));
+    assert_eq!((group.kind, group.pairs, group.share), (UlcpKind::ReadRead, 1, 1.0));
+    assert_eq!(group.first.acquire.pc, 0x100);
+    let json = serde_json::to_value(&report).expect("serialises");
+    assert_eq!(json["groups"][0]["kind"], "read-read");
+    let wire = serde_json::to_string(&measured).expect("serialises");
+    assert_eq!(serde_json::from_str::<Measurement>(&wire).expect("reads"), measured);
+}
+
+#[test]
+fn true_contention_is_not_ranked_and_keeps_its_time() {
+    let mut r = Recording::new(2);
+    for (thread, work) in [(0, 10), (1, 20), (0, 1), (1, 1)] {
+        r.lock(thread, work, L, 0x100);
+        r.access(thread, X, 4, Access::READ | Access::WRITE);
+        r.unlock(thread, 40, L, 0x110);
+    }
+    let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
+    let report = rank(&measured, &mut ());
+    assert!(report.groups.is_empty());
+    assert_eq!(report.analysed.tlcps, 3);
+    assert_eq!(report.original_ns, report.ulcp_free_ns);
+}
+
+#[test]
+fn one_group_fixed_alone_keeps_the_order_of_the_others() {
+    // Site 0x100 reads, site 0x200 reads, on one lock; only 0x100 with itself is fixed alone.
+    let mut r = Recording::new(3);
+    r.share(X, 8);
+    for (thread, pc) in [(0, 0x100), (1, 0x100), (2, 0x200)] {
+        r.lock(thread, 0, L, pc);
+        r.read(thread, X, 8);
+        r.unlock(thread, 50, L, pc + 0x10);
+    }
+    let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
+    assert_eq!((measured.original_ns, measured.ulcp_free_ns), (150, 50));
+    let report = rank(&measured, &mut ());
+    let alone = |a, b| {
+        let is = |group: &&Group| (group.first.acquire.pc, group.second.acquire.pc) == (a, b);
+        report.groups.iter().find(is).expect("a group").alone_ns
+    };
+    assert_eq!(alone(0x100, 0x100), Some(50), "two at once, then the third");
+    assert_eq!(alone(0x100, 0x200), Some(50), "the third need wait for neither");
+}
+
+#[test]
+fn nesting_recursion_and_hand_over_hand() {
+    let mut r = Recording::new(2);
+    for at in [X, Y, X + 16, X + 24] {
+        r.share(at, 8);
+    }
+    r.lock(0, 1, L, 1); // e0
+    r.read(0, X, 8);
+    r.lock(0, 1, L, 2); // e1: recursive
+    r.lock(0, 1, M, 3); // e2
+    r.write(0, Y, 8);
+    r.unlock(0, 1, L, 4); // e3: inner
+    r.write(0, X + 16, 8);
+    r.unlock(0, 1, L, 5); // e4: outer, before M
+    r.read(0, X + 24, 8);
+    r.unlock(0, 1, M, 6); // e5
+    r.read(0, X, 8);
+    let sections = r.sections();
+    let [l, m] = sections.all() else { panic!("{sections:?}") };
+    let bytes = |id| -> Vec<_> {
+        sections.sets().get(id).iter().map(|i: &Interval| (i.start - X, i.end - X)).collect()
+    };
+    assert_eq!((l.acquire, l.release, m.acquire, m.release), (0, 4, 2, 5));
+    assert_eq!(bytes(l.reads), [(0, 8)]);
+    assert_eq!(bytes(l.writes), [(8, 24)]);
+    assert_eq!(bytes(m.reads), [(24, 32)]);
+    assert_eq!(bytes(m.writes), [(8, 24)]);
+    let region = sections.regions()[l.region.index()];
+    assert_eq!((region.acquire, region.release), (1, 5));
+}
+
+#[test]
+fn a_condition_wait_makes_two_sections_and_a_spurious_null_lock() {
+    let mut r = Recording::new(2);
+    r.share(X, 8);
+    r.lock(0, 1, L, 0x100);
+    r.read(0, X, 8);
+    r.event(0, 1, CondWaitBegin, L, 0x108).value = 0x3000;
+    r.lock(1, 50, L, 0x200);
+    r.write(1, X, 8);
+    r.event(1, 1, CondSignal, 0x3000, 0x204);
+    r.unlock(1, 1, L, 0x208);
+    let wake = r.event(0, 0, CondWaitEnd, L, 0x108);
+    (wake.value, wake.aux) = (0x3000, 1);
+    r.unlock(0, 1, L, 0x110);
+    let sections = r.sections();
+    assert_eq!(sections.all().len(), 3);
+    assert!(sections.all()[2].after_wait && sections.all()[2].is_null());
+    assert_eq!(verdicts(&r), [Verdict::Conflict, Verdict::AfterWait]);
+    let topology = Topology::new(&sections);
+    assert_eq!(topology.edges().len(), 2, "the second half keeps its place");
+    let measured = measure(&sections, &mut r.replayer(), &Options::default()).expect("replays");
+    let report = rank(&measured, &mut ());
+    assert!(report.groups.is_empty());
+    assert_eq!(report.spurious.len(), 1);
+    assert_eq!(report.original_ns, report.ulcp_free_ns);
+}
+
+#[test]
+fn readers_of_a_lock_make_no_pair_and_a_broken_lock_is_left_alone() {
+    let mut r = Recording::new(3);
+    r.share(X, 8);
+    for thread in [0, 1] {
+        r.event(thread, 1, ReadLock, L, 0x100);
+        r.read(thread, X, 8);
+        r.event(thread, 1, RwUnlock, L, 0x110);
+    }
+    r.event(2, 1, WriteLock, L, 0x200);
+    r.write(2, X, 8);
+    r.event(2, 1, RwUnlock, L, 0x210);
+    assert_eq!(verdicts(&r), [Verdict::Conflict]);
+    let topology = Topology::new(&r.sections());
+    assert_eq!(topology.edges().len(), 2, "the writer waits for both readers");
+    // Somebody else unlocks.
+    r.event(1, 1, MutexLock, M, 0x300);
+    r.event(2, 1, MutexUnlock, M, 0x310);
+    r.event(0, 1, MutexLock, M, 0x300);
+    r.event(0, 1, MutexUnlock, M, 0x310);
+    let sections = r.sections();
+    assert_eq!(sections.locks()[1].kind, LockKind::Irregular);
+    assert_eq!(verdicts(&r).len(), 1);
+    assert_eq!(Topology::new(&sections).plan(&sections).freed, [L]);
+}
+
+#[test]
+fn lock_words_and_recycled_stacks_are_not_shared() {
+    let mut r = Recording::new(2);
+    let stack = 0x7000_0000_0000 - 0x100;
+    // Both threads: sp of t1 is moved onto the stack of t0, as if t0 had ended before.
+    for thread in 0..2 {
+        r.event(thread, 1, ThreadStart, 1 + thread as u64, 0).sp = stack + 0x100;
+        r.lock(thread, 1, L, 0x100);
+        r.write(thread, stack, 8);
+        r.write(thread, L + 8, 4);
+        r.unlock(thread, 1, L, 0x110);
+    }
+    assert_eq!(verdicts(&r), [Verdict::Ulcp(UlcpKind::NullLock)]);
+    // A third thread with a stack of its own that writes there makes it data.
+    let mut r3 = Recording::new(3);
+    r3.threads[..2].clone_from_slice(&r.threads);
+    r3.event(2, 1, ThreadStart, 3, 0);
+    r3.write(2, stack, 4);
+    assert_eq!(verdicts(&r3), [Verdict::Conflict]);
+}
+
+#[test]
+fn fusion_joins_overlapping_regions_and_copies_of_a_line() {
+    struct Symbols;
+    impl Resolver for Symbols {
+        fn resolve(&mut self, pc: u64) -> Place {
+            let line = if pc >= 0x300 { Some(7) } else { None };
+            let frame = line.map(|line| Frame {
+                function: "f".into(),
+                file: Some("f.c".into()),
+                line: Some(line),
+            });
+            Place { pc, frame, function_start: Some(pc & !0xff), ..Place::default() }
+        }
+    }
+    let mut r = Recording::new(2);
+    // 0x100..0x140 and 0x120..0x130 overlap; 0x210 is apart; 0x300 and 0x400 are one line.
+    for (pc, end) in
+        [(0x100, 0x140), (0x120, 0x130), (0x210, 0x220), (0x300, 0x310), (0x400, 0x410)]
+    {
+        for thread in 0..2 {
+            let lock = L + pc;
+            r.lock(thread, 1, lock, pc);
+            r.unlock(thread, 1, lock, end);
+        }
+    }
+    let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
+    let report = rank(&measured, &mut Symbols);
+    let mut pairs: Vec<_> = report.groups.iter().map(|g| (g.first.acquire.pc, g.pairs)).collect();
+    pairs.sort_unstable();
+    assert_eq!(pairs, [(0x100, 2), (0x210, 1), (0x300, 2)]);
+    assert_eq!(rank(&measured, &mut ()).groups.len(), 5);
+}
