@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -145,19 +144,17 @@ fn write_message(pipe: &mut impl Write, message: &Message) -> anyhow::Result<()>
 }
 
 /// The child's side: gives up all rights, does what it is asked, and answers.
-///
-/// The trace is opened before that, which reads its header and index: the same code that the
-/// parent runs on it. What is in the trace is decoded afterwards.
 pub(crate) fn run(request: &str) -> anyhow::Result<()> {
     let request: Request = serde_json::from_str(request).with_context(|| {
         format!("{SUBCOMMAND} is internal to refrain; it cannot be used directly")
     })?;
-    let trace = Trace::open(Path::new("/proc/self/fd/0"));
+    let trace = File::from(rustix::io::dup(std::io::stdin())?);
     let pipe = File::from(rustix::io::dup(std::io::stdout())?);
     let pipe = Arc::new(Pipe { file: Mutex::new(pipe) });
     report_panics(pipe.clone());
     crate::sandbox::enter()?;
-    let answer = trace.map_err(anyhow::Error::from).and_then(|trace| match request {
+    let trace = Trace::from_file(trace).map_err(anyhow::Error::from);
+    let answer = trace.and_then(|trace| match request {
         Request::Replay(options) => {
             machine::replay(&trace, &options, pipe.clone()).map(Message::Replayed)
         }

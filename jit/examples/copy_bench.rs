@@ -15,11 +15,12 @@ const FUNCTION: u64 = CODE + 0x100;
 const ROUNDS: usize = 7;
 
 type Assembled = Result<(), iced_x86::IcedError>;
+type Program = fn(&mut CodeAssembler) -> Assembled;
 
 fn main() {
     map();
     println!("{:28} {:>10} {:>10} {:>7}", "program", "native ms", "copy ms", "ratio");
-    let programs: [(&str, fn(&mut CodeAssembler) -> Assembled); 9] = [
+    let programs: [(&str, Program); 9] = [
         ("fib", fib),
         ("fib, frame pointer", fib_framed),
         ("quicksort with callback", quicksort),
@@ -63,7 +64,7 @@ fn engine() -> std::sync::Arc<dyn refrain_vm::Engine> {
     refrain_jit::copy(EngineConfig::default()).expect("FSGSBASE and code memory are there")
 }
 
-fn compare(name: &str, write: fn(&mut CodeAssembler) -> Assembled) {
+fn compare(name: &str, write: Program) {
     let mut a = CodeAssembler::new(64).expect("64 is a bitness");
     write(&mut a).expect("the program is valid");
     put(FUNCTION, &a.assemble(FUNCTION).expect("the program can be encoded"));

@@ -28,7 +28,10 @@ fn main() {
     if only.as_deref() == Some("compile") {
         return compilation();
     }
-    println!("{:26} {:>10} {:>10} {:>6} {:>10} {:>6}", "program", "native ms", "plain ms", "×", "logging ms", "×");
+    println!(
+        "{:26} {:>10} {:>10} {:>6} {:>10} {:>6}",
+        "program", "native ms", "plain ms", "×", "logging ms", "×"
+    );
     let programs: [(&str, fn(&mut CodeAssembler) -> Assembled); 7] = [
         ("fib", fib),
         ("sha-like integer loop", sha),
@@ -95,18 +98,25 @@ fn compare(name: &str, write: fn(&mut CodeAssembler) -> Assembled) {
     let native = median(|| {
         native();
     });
-    let copy = refrain_jit::copy(EngineConfig { keep_blocks: true, ..EngineConfig::default() }).expect("the copy engine works here");
+    let copy = refrain_jit::copy(EngineConfig { keep_blocks: true, ..EngineConfig::default() })
+        .expect("the copy engine works here");
     assert_eq!(copy.attach().expect("attaches").run(&mut start(), Mode::Observed), Exit::Syscall);
     let blocks = copy.take_blocks();
 
     let [plain, logging] = [false, true].map(|accesses| {
         let config = EngineConfig { accesses, ..EngineConfig::default() };
-        let engine = CraneliftEngine::new(&config, Program { blocks: &blocks, ..Program::default() }).expect("the engine works here");
+        let engine =
+            CraneliftEngine::new(&config, Program { blocks: &blocks, ..Program::default() })
+                .expect("the engine works here");
         let mut cpu = engine.attach().expect("attaches");
         let mut log = vec![Access::default(); RECORDS];
         median(|| assert_eq!(replay(&mut *cpu, &mut log), expected, "{name}"))
     });
-    println!("{name:26} {native:10.1} {plain:10.1} {:6.2} {logging:10.1} {:6.2}", plain / native, logging / native);
+    println!(
+        "{name:26} {native:10.1} {plain:10.1} {:6.2} {logging:10.1} {:6.2}",
+        plain / native,
+        logging / native
+    );
 }
 
 fn replay(cpu: &mut dyn Cpu, log: &mut [Access]) -> u64 {
@@ -216,7 +226,8 @@ fn bytes(a: &mut CodeAssembler) -> Assembled {
 
 /// The inner loop of bzip2's compressor: finds a byte in a list and moves it to the front.
 fn move_to_front(a: &mut CodeAssembler) -> Assembled {
-    let (mut round, mut find, mut found, mut init) = (a.create_label(), a.create_label(), a.create_label(), a.create_label());
+    let (mut round, mut find, mut found, mut init) =
+        (a.create_label(), a.create_label(), a.create_label(), a.create_label());
     a.push(rbx)?;
     a.xor(ecx, ecx)?;
     a.set_label(&mut init)?;
@@ -320,16 +331,24 @@ fn compilation() {
         let i = decoder.decode();
         instructions += 1;
         if i.flow_control() != FlowControl::Next || decoder.position() - from > 200 {
-            blocks.push(CodeBlock { pc: CODE + from as u64, code: text[from..decoder.position()].to_vec() });
+            blocks.push(CodeBlock {
+                pc: CODE + from as u64,
+                code: text[from..decoder.position()].to_vec(),
+            });
             from = decoder.position();
         }
     }
     for threads in [1, 2] {
         for accesses in [false, true] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads can be started");
+            let pool = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .build()
+                .expect("threads can be started");
             let config = EngineConfig { accesses, ..EngineConfig::default() };
             let start = Instant::now();
-            let engine = pool.install(|| CraneliftEngine::new(&config, Program { blocks: &blocks, ..Program::default() }));
+            let engine = pool.install(|| {
+                CraneliftEngine::new(&config, Program { blocks: &blocks, ..Program::default() })
+            });
             let took = start.elapsed();
             drop(engine.expect("compiles"));
             println!(
@@ -353,7 +372,10 @@ fn text() -> Vec<u8> {
         if (from..to).contains(&here) && rest.starts_with("r-x") {
             let len = ((to - from) as usize).min(1 << 20);
             // SAFETY: a readable mapping of this program's own code.
-            return unsafe { std::slice::from_raw_parts((from + (to - from) / 4) as *const u8, len * 3 / 4) }.to_vec();
+            return unsafe {
+                std::slice::from_raw_parts((from + (to - from) / 4) as *const u8, len * 3 / 4)
+            }
+            .to_vec();
         }
     }
     panic!("this code is mapped somewhere")

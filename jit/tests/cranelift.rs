@@ -3,7 +3,9 @@
 use iced_x86::code_asm::*;
 use refrain_jit::{CraneliftEngine, MIN_ACCESSES, Program};
 use refrain_trace::{Access, CodeBlock};
-use refrain_vm::{Context, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, reg};
+use refrain_vm::{
+    Context, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, reg,
+};
 use std::sync::{Mutex, MutexGuard};
 
 const CODE: u64 = 0x2300_0000;
@@ -18,7 +20,14 @@ fn memory() -> MutexGuard<'static, ()> {
     for (at, protection) in [(CODE, 7), (DATA, 3)] {
         // SAFETY: low addresses that nothing else in a test process uses.
         let got = unsafe {
-            libc::mmap(at as *mut libc::c_void, LEN, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, -1, 0)
+            libc::mmap(
+                at as *mut libc::c_void,
+                LEN,
+                protection,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                -1,
+                0,
+            )
         };
         assert_eq!(got as u64, at);
     }
@@ -62,7 +71,8 @@ fn record(mut context: Context) -> (Exit, Context, Vec<CodeBlock>) {
 }
 
 fn engine(config: &EngineConfig, blocks: &[CodeBlock], hooks: &[u64]) -> CraneliftEngine {
-    CraneliftEngine::new(config, Program { blocks, hooks, ordered_loads: &[] }).expect("the engine works here")
+    CraneliftEngine::new(config, Program { blocks, hooks, ordered_loads: &[] })
+        .expect("the engine works here")
 }
 
 fn cpu(config: &EngineConfig, blocks: &[CodeBlock], hooks: &[u64]) -> Box<dyn Cpu> {
@@ -73,7 +83,13 @@ fn assert_same(expected: &Context, actual: &Context) {
     assert_eq!(expected.gpr, actual.gpr);
     assert_eq!(expected.xmm, actual.xmm);
     assert_eq!(expected.rip, actual.rip);
-    assert_eq!(expected.rflags & 0x8c5, actual.rflags & 0x8c5, "flags {:#x} {:#x}", expected.rflags, actual.rflags);
+    assert_eq!(
+        expected.rflags & 0x8c5,
+        actual.rflags & 0x8c5,
+        "flags {:#x} {:#x}",
+        expected.rflags,
+        actual.rflags
+    );
 }
 
 /// Runs the program on both engines, without and with everything watched.
@@ -83,9 +99,15 @@ fn check() -> (Context, Vec<Access>) {
     let after = all_data();
     for watched in [false, true] {
         data(DATA, &before);
-        let config = EngineConfig { accesses: watched, calls: watched, count: watched, ..EngineConfig::default() };
+        let config = EngineConfig {
+            accesses: watched,
+            calls: watched,
+            count: watched,
+            ..EngineConfig::default()
+        };
         let mut context = start();
-        let (actual, log) = run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
+        let (actual, log) =
+            run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
         assert_eq!(actual, exit);
         assert_same(&expected, &context);
         assert!(all_data() == after, "memory differs");
@@ -211,7 +233,8 @@ fn jump_table() {
 fn flags_across_blocks_and_calls() {
     let _one = memory();
     program(|a| {
-        let (mut f, mut g, mut less, mut end) = (a.create_label(), a.create_label(), a.create_label(), a.create_label());
+        let (mut f, mut g, mut less, mut end) =
+            (a.create_label(), a.create_label(), a.create_label(), a.create_label());
         a.mov(eax, -5)?;
         a.mov(ecx, 3)?;
         a.cmp(eax, ecx)?;
@@ -334,18 +357,25 @@ fn leaves_the_table() {
     });
     let blocks = [CodeBlock { pc: CODE, code: vec![0xb8, 0x78, 0x56, 0x34, 0x12, 0xff, 0xe0] }];
     let mut context = start();
-    assert_eq!(cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed), Exit::UnknownTarget);
+    assert_eq!(
+        cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed),
+        Exit::UnknownTarget
+    );
     assert_eq!(context.rip, 0x1234_5678);
     // A direct jump out of the table, and a block that is cut off.
     for code in [vec![0xb8, 1, 0, 0, 0, 0xe9, 0, 1, 0, 0], vec![0xb8, 1, 0, 0, 0]] {
         let end = if code.len() > 5 { CODE + 10 + 256 } else { CODE + 5 };
         let mut context = start();
-        let exit = cpu(&EngineConfig::default(), &[CodeBlock { pc: CODE, code }], &[]).run(&mut context, Mode::Observed);
+        let exit = cpu(&EngineConfig::default(), &[CodeBlock { pc: CODE, code }], &[])
+            .run(&mut context, Mode::Observed);
         assert_eq!((exit, context.rip, context.gpr[0]), (Exit::UnknownTarget, end, 1));
     }
     let mut context = start();
     context.rip = 0x5000;
-    assert_eq!(cpu(&EngineConfig::default(), &[], &[]).run(&mut context, Mode::Observed), Exit::UnknownTarget);
+    assert_eq!(
+        cpu(&EngineConfig::default(), &[], &[]).run(&mut context, Mode::Observed),
+        Exit::UnknownTarget
+    );
 }
 
 #[test]
@@ -429,10 +459,19 @@ fn plain_loads_are_ordered_where_the_trace_says() {
     let engine = CraneliftEngine::new(&config, program).expect("the engine works here");
     let mut cpu = engine.attach().expect("attaches");
     let mut context = start();
-    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { address: DATA + 4, size: 4, kind: OrderedKind::Load });
+    assert_eq!(
+        cpu.run(&mut context, Mode::Observed),
+        Exit::Ordered { address: DATA + 4, size: 4, kind: OrderedKind::Load }
+    );
     assert_eq!(cpu.step(&mut context), None);
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
     assert_same(&expected, &context);
+
+    let mut context = start();
+    assert!(matches!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { .. }));
+    assert_eq!(cpu.step_load(&mut context, 41), None);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!(context.gpr[reg::RAX], 42);
 }
 
 #[test]
@@ -462,27 +501,52 @@ fn some_instructions_are_left_to_the_machine() {
         a.rdrand(r9d)?;
         a.ud2()
     });
-    let blocks = [CodeBlock { pc: CODE, code: vec![0x0f, 0xa2, 0x41, 0x0f, 0xc7, 0xf1, 0x0f, 0x0b] }];
+    let blocks =
+        [CodeBlock { pc: CODE, code: vec![0x0f, 0xa2, 0x41, 0x0f, 0xc7, 0xf1, 0x0f, 0x0b] }];
     let mut cpu = cpu(&EngineConfig::default(), &blocks, &[]);
     let mut context = start();
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Emulate(Emulate::Cpuid));
     assert_eq!(context.rip, CODE + 2);
-    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Emulate(Emulate::Random { register: 9, size: 4 }));
-    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Fault(Fault { signal: libc::SIGILL, address: CODE + 6 }));
+    assert_eq!(
+        cpu.run(&mut context, Mode::Observed),
+        Exit::Emulate(Emulate::Random { register: 9, size: 4 })
+    );
+    assert_eq!(
+        cpu.run(&mut context, Mode::Observed),
+        Exit::Fault(Fault { signal: libc::SIGILL, address: CODE + 6 })
+    );
     assert_eq!(context.rip, CODE + 6);
     // vaddps: not for this guest.
     let blocks = [CodeBlock { pc: CODE, code: vec![0x90, 0xc5, 0xf0, 0x58, 0xc2] }];
     let mut context = start();
-    assert_eq!(self::cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed), Exit::Unsupported("vaddps"));
+    assert_eq!(
+        self::cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed),
+        Exit::Unsupported("vaddps")
+    );
     assert_eq!(context.rip, CODE + 1);
 }
 
 #[test]
 fn code_that_changed_is_refused() {
-    let blocks = [CodeBlock { pc: CODE, code: vec![0x90, 0xc3] }, CodeBlock { pc: CODE, code: vec![0xf8, 0xc3] }];
-    assert!(CraneliftEngine::new(&EngineConfig::default(), Program { blocks: &blocks, ..Program::default() }).is_err());
+    let blocks = [
+        CodeBlock { pc: CODE, code: vec![0x90, 0xc3] },
+        CodeBlock { pc: CODE, code: vec![0xf8, 0xc3] },
+    ];
+    assert!(
+        CraneliftEngine::new(
+            &EngineConfig::default(),
+            Program { blocks: &blocks, ..Program::default() }
+        )
+        .is_err()
+    );
     let far = [CodeBlock { pc: u64::MAX - 1, code: vec![0x90, 0xc3] }];
-    assert!(CraneliftEngine::new(&EngineConfig::default(), Program { blocks: &far, ..Program::default() }).is_err());
+    assert!(
+        CraneliftEngine::new(
+            &EngineConfig::default(),
+            Program { blocks: &far, ..Program::default() }
+        )
+        .is_err()
+    );
 }
 
 #[test]

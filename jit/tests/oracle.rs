@@ -15,7 +15,12 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 fn check(cases: &[Case], native: &Native, watched: bool) -> Vec<String> {
-    let config = EngineConfig { accesses: watched, calls: watched, count: watched, ..EngineConfig::default() };
+    let config = EngineConfig {
+        accesses: watched,
+        calls: watched,
+        count: watched,
+        ..EngineConfig::default()
+    };
     support::compare(native, cases, &config)
 }
 
@@ -40,7 +45,10 @@ fn single_instructions() {
     for round in 0..setting("REFRAIN_ORACLE_ROUNDS", 2) {
         for codes in generate::codes().chunks(200) {
             let mut cases: Vec<Case> = Vec::new();
-            for &code in codes.iter().filter(|c| only.as_ref().is_none_or(|o| format!("{c:?}").starts_with(o.as_str()))) {
+            for &code in codes
+                .iter()
+                .filter(|c| only.as_ref().is_none_or(|o| format!("{c:?}").starts_with(o.as_str())))
+            {
                 for _ in 0..2 {
                     cases.extend(generate::case(code, address(cases.len()), 6, &mut random));
                 }
@@ -74,7 +82,11 @@ fn suits_lines(code: iced_x86::Code) -> bool {
     use iced_x86::Mnemonic::*;
     let mut i = iced_x86::Instruction::default();
     i.set_code(code);
-    !i.is_string_instruction() && !matches!(code.mnemonic(), Push | Pop | Div | Idiv | Bt | Bts | Btr | Btc | Fxrstor | Fxrstor64 | Xlatb)
+    !i.is_string_instruction()
+        && !matches!(
+            code.mnemonic(),
+            Push | Pop | Div | Idiv | Bt | Bts | Btr | Btc | Fxrstor | Fxrstor64 | Xlatb
+        )
 }
 
 /// Several instructions in a row; flags that one of them leaves undefined count as undefined to
@@ -84,8 +96,14 @@ fn line(codes: &[iced_x86::Code], pc: u64, random: &mut Random) -> Case {
     let mut code = Vec::new();
     let mut undefined = 0;
     while code.len() < 60 {
-        let i = generate::instruction(codes[random.below(codes.len() as u64) as usize], random, Addressing::Absolute);
-        let Some((i, bytes)) = i.and_then(|i| generate::encoded(&i, pc + code.len() as u64)) else { continue };
+        let i = generate::instruction(
+            codes[random.below(codes.len() as u64) as usize],
+            random,
+            Addressing::Absolute,
+        );
+        let Some((i, bytes)) = i.and_then(|i| generate::encoded(&i, pc + code.len() as u64)) else {
+            continue;
+        };
         if i.rflags_read() & undefined != 0 {
             continue;
         }
@@ -97,8 +115,17 @@ fn line(codes: &[iced_x86::Code], pc: u64, random: &mut Random) -> Case {
         code.extend(bytes);
     }
     let states = (0..3).map(|_| generate::state(&[], random)).collect();
-    let defined = [(iced_x86::RflagsBits::CF, 0), (iced_x86::RflagsBits::PF, 2), (iced_x86::RflagsBits::AF, 4), (iced_x86::RflagsBits::ZF, 6), (iced_x86::RflagsBits::SF, 7), (iced_x86::RflagsBits::OF, 11)];
-    let defined = defined.iter().fold(0, |mask, &(bit, shift)| if undefined & bit == 0 { mask | 1 << shift } else { mask });
+    let defined = [
+        (iced_x86::RflagsBits::CF, 0),
+        (iced_x86::RflagsBits::PF, 2),
+        (iced_x86::RflagsBits::AF, 4),
+        (iced_x86::RflagsBits::ZF, 6),
+        (iced_x86::RflagsBits::SF, 7),
+        (iced_x86::RflagsBits::OF, 11),
+    ];
+    let defined = defined
+        .iter()
+        .fold(0, |mask, &(bit, shift)| if undefined & bit == 0 { mask | 1 << shift } else { mask });
     Case { instructions, code, states, defined }
 }
 

@@ -14,7 +14,7 @@
 //! # Invariants
 //! - This crate knows no guest memory and no code. An object is an address and nothing more.
 //! - Waiting that honours a recording (artificial) is never counted as waiting in the program.
-//! - A deadlock is a result, [`Outcome::Deadlock`]; nothing here hangs on any input.
+//! - A deadlock is a result, [`Outcome::Deadlocked`]; nothing here hangs on any input.
 //! - No host clock, no host randomness, no hash with random state.
 
 #![forbid(unsafe_code)]

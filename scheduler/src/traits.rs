@@ -96,7 +96,7 @@ pub enum Choice {
 /// - A held request is never granted outside `choose`.
 ///
 /// A scheduler may hold back requests for ever; the replay then ends in
-/// [`crate::Outcome::Deadlock`], with the threads that it waits for.
+/// [`crate::Outcome::Deadlocked`], with the threads that it waits for.
 pub trait Scheduler {
     /// What decisions depend on. Constant for a scheduler.
     fn scope(&self) -> Scope {

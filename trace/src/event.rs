@@ -144,8 +144,9 @@ event_kinds! {
     /// A locked instruction: `object` is the address, `nr` the operand's size in bytes, `value`
     /// what the operand held before (the low 8 bytes).
     Atomic = 64, "atomic", Both;
-    /// A plain load that the recorder recognised as part of a synchronization idiom: `value` is
-    /// what it read, `ticket` a lower bound as in `aux` of [`EventKind::CondWaitEnd`].
+    /// A plain load of a word that locked instructions touch: `object` is the address, `nr` the
+    /// operand's size, `value` what it read, `ticket` a lower bound as in `aux` of
+    /// [`EventKind::CondWaitEnd`], and `aux` how many times more the same load read the same.
     SyncLoad = 65, "load", Acquire;
 
     /// A system call: `nr` its number, `value` its result, `object` the digest of its arguments,

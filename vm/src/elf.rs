@@ -65,13 +65,10 @@ impl Elf {
             .iter()
             .find_map(|p| p.interpreter(endian, &*data).ok().flatten())
             .map(|name| String::from_utf8_lossy(name).into_owned());
-        let relro = raw
-            .iter()
-            .find(|p| p.p_type(endian) == elf::PT_GNU_RELRO)
-            .map(|p| {
-                let start = p.p_vaddr(endian);
-                (start, start.saturating_add(p.p_memsz(endian)))
-            });
+        let relro = raw.iter().find(|p| p.p_type(endian) == elf::PT_GNU_RELRO).map(|p| {
+            let start = p.p_vaddr(endian);
+            (start, start.saturating_add(p.p_memsz(endian)))
+        });
         let phoff = header.e_phoff(endian);
         let table = raw
             .iter()
@@ -113,12 +110,8 @@ impl Elf {
     /// First and last (exclusive) virtual address, page-aligned.
     pub(crate) fn span(&self) -> (u64, u64) {
         let start = self.segments.iter().map(|s| s.vaddr).min().unwrap_or(0);
-        let end = self
-            .segments
-            .iter()
-            .map(|s| s.vaddr.saturating_add(s.mem_size))
-            .max()
-            .unwrap_or(0);
+        let end =
+            self.segments.iter().map(|s| s.vaddr.saturating_add(s.mem_size)).max().unwrap_or(0);
         (crate::memory::page_down(start), crate::memory::page_up(end))
     }
 
@@ -143,6 +136,33 @@ impl Elf {
         ranges
     }
 
+    /// Virtual addresses where functions begin, from the search table of the unwind information
+    /// (`.eh_frame_hdr`), which stripped files have too. Empty if there is none.
+    pub(crate) fn function_starts(&self) -> Vec<u64> {
+        self.parse_unwind_table().unwrap_or_default()
+    }
+
+    /// The table: version 1, three encoding bytes, a pointer, a count, then pairs of 32-bit
+    /// offsets from the section's start (the only encoding that linkers make).
+    fn parse_unwind_table(&self) -> Option<Vec<u64>> {
+        const UDATA4: u8 = 0x03;
+        const DATAREL_SDATA4: u8 = 0x3b;
+        let file = ElfFile64::<Endianness>::parse(&*self.data).ok()?;
+        let section = file.section_by_name(".eh_frame_hdr")?;
+        let data = section.data().ok()?;
+        let header = data.get(..12)?;
+        if header[0] != 1 || header[2] != UDATA4 || header[3] != DATAREL_SDATA4 {
+            return None;
+        }
+        let count = u32::from_le_bytes(header[8..12].try_into().ok()?) as usize;
+        let table = data.get(12..12 + count.checked_mul(8)?)?;
+        let start = |entry: &[u8]| {
+            let offset = i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
+            section.address().wrapping_add_signed(i64::from(offset))
+        };
+        Some(table.chunks_exact(8).map(start).collect())
+    }
+
     /// Defined functions (name, virtual address) of the dynamic symbol table, and of the static
     /// one where there is one.
     pub(crate) fn functions(&self, mut visit: impl FnMut(&str, u64)) {
@@ -150,29 +170,25 @@ impl Elf {
             return;
         };
         for symbol in file.dynamic_symbols().chain(file.symbols()) {
-            if symbol.kind() == SymbolKind::Text && symbol.is_definition() {
-                if let Ok(name) = symbol.name() {
-                    visit(name, symbol.address());
-                }
+            if symbol.kind() == SymbolKind::Text
+                && symbol.is_definition()
+                && let Ok(name) = symbol.name()
+            {
+                visit(name, symbol.address());
             }
         }
     }
 }
 
 fn not_executable(path: &Path, why: &str) -> Error {
-    Error::NotExecutable {
-        path: path.into(),
-        why: why.into(),
-    }
+    Error::NotExecutable { path: path.into(), why: why.into() }
 }
 
 fn protection(flags: elf::ProgramFlags) -> i32 {
     let mut prot = libc::PROT_NONE;
-    for (flag, bit) in [
-        (elf::PF_R, libc::PROT_READ),
-        (elf::PF_W, libc::PROT_WRITE),
-        (elf::PF_X, libc::PROT_EXEC),
-    ] {
+    for (flag, bit) in
+        [(elf::PF_R, libc::PROT_READ), (elf::PF_W, libc::PROT_WRITE), (elf::PF_X, libc::PROT_EXEC)]
+    {
         if flags.0 & flag.0 != 0 {
             prot |= bit;
         }

@@ -7,7 +7,9 @@
 
 use crate::Context;
 use refrain_trace::CodeBlock;
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What an engine is asked to report beyond system calls, hooks and faults.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +24,9 @@ pub struct EngineConfig {
     pub accesses: bool,
     /// Log calls and returns there too.
     pub calls: bool,
+    /// In a replay: the loads that were recorded in order, by address of the instruction. They,
+    /// and no others, are reported, each time.
+    pub ordered_loads: Option<Arc<BTreeSet<u64>>>,
 }
 
 /// A translator and executor of guest code, shared by all guest threads.
@@ -32,6 +37,17 @@ pub trait Engine: Send + Sync {
     /// From now on a thread that comes to the instruction at `pc` exits with [`Exit::Hook`].
     /// The caller guarantees that no code there has been executed yet.
     fn hook(&self, pc: u64);
+
+    /// Tells where functions of a module begin (any order, not necessarily all).
+    ///
+    /// With [`EngineConfig::order_atomics`], a plain load of at most 8 bytes in a function that
+    /// also holds a locked instruction may be part of a synchronization idiom. The engine reports
+    /// it as [`OrderedKind::Load`] when it reads a word that it has reported a locked instruction
+    /// for (or may have: the machine knows how to tell). Stack and FS-relative operands are left
+    /// alone.
+    fn functions(&self, starts: &[u64]) {
+        let _ = starts;
+    }
 
     /// Lets `leaf` stand in for the function at `pc`, which is hooked, where it can.
     ///
@@ -80,6 +96,10 @@ pub trait Cpu {
     /// for the instruction of an [`Exit::Ordered`], while the machine holds its place in the
     /// order. Returns `None`, or the fault that the instruction raised.
     fn step(&mut self, context: &mut Context) -> Option<Fault>;
+
+    /// Executes the load at `rip`, reported as [`OrderedKind::Load`], as if its memory operand
+    /// held `value`.
+    fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault>;
 }
 
 /// How closely the guest is watched.

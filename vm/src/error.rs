@@ -41,10 +41,7 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn host(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
-        move |source| Error::Host {
-            what: what.into(),
-            source,
-        }
+        move |source| Error::Host { what: what.into(), source }
     }
 }
 

@@ -65,19 +65,21 @@ pub(crate) fn block_signals() {
     }
 }
 
-/// Measures the frequency of the time-stamp counter against the monotonic clock.
+/// Measures the frequency of the time-stamp counter against the monotonic clock, to about 10⁻⁵.
 pub(crate) fn ticks_per_second() -> u64 {
-    let measure = || {
-        let (clock, start) = (std::time::Instant::now(), ticks());
-        std::thread::sleep(Duration::from_millis(10));
-        let (span, end) = (clock.elapsed(), ticks());
-        (u128::from(end - start) * 1_000_000_000 / span.as_nanos()) as u64
+    // Of several readings of both clocks the one taken fastest: it was not interrupted.
+    let both = || {
+        let reading = |_| {
+            let (before, clock, after) = (ticks(), std::time::Instant::now(), ticks());
+            (after - before, before, clock)
+        };
+        (0..8).map(reading).min_by_key(|&(span, ..)| span).expect("there are eight readings")
     };
-    // The longest sleep is the one most disturbed at its ends; the middle of three is good to
-    // about 10⁻⁵.
-    let mut samples = [measure(), measure(), measure()];
-    samples.sort_unstable();
-    samples[1]
+    let (_, start, clock) = both();
+    std::thread::sleep(Duration::from_millis(3));
+    let (_, end, later) = both();
+    let nanoseconds = later.duration_since(clock).as_nanos().max(1);
+    (u128::from(end - start) * 1_000_000_000 / nanoseconds) as u64
 }
 
 /// Guest memory. Guest addresses are host addresses, so a wrong one must not become a fault of
@@ -93,14 +95,8 @@ impl Guest {
 
     /// Fills `bytes` from guest memory.
     pub(crate) fn read_into(&self, address: u64, bytes: &mut [u8]) -> bool {
-        let local = libc::iovec {
-            iov_base: bytes.as_mut_ptr().cast(),
-            iov_len: bytes.len(),
-        };
-        let remote = libc::iovec {
-            iov_base: address as *mut libc::c_void,
-            iov_len: bytes.len(),
-        };
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
         // SAFETY: `local` describes a live, exclusively borrowed buffer; `remote` is an address
         // that the kernel checks.
         let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
@@ -109,14 +105,9 @@ impl Guest {
 
     /// Stores bytes into guest memory; `false` if it cannot be written there.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> bool {
-        let local = libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        };
-        let remote = libc::iovec {
-            iov_base: address as *mut libc::c_void,
-            iov_len: bytes.len(),
-        };
+        let local =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
         // SAFETY: as in `read_into`; the kernel only reads `local`.
         let n = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
         n == bytes.len() as isize
@@ -164,8 +155,7 @@ impl Guest {
     /// The 32-bit word at `address`, if it is mapped and aligned.
     pub(crate) fn word32(&self, address: u64) -> Option<u32> {
         let mut bytes = [0; 4];
-        self.read_into(address, &mut bytes)
-            .then(|| u32::from_le_bytes(bytes))
+        self.read_into(address, &mut bytes).then(|| u32::from_le_bytes(bytes))
     }
 
     /// A NUL-terminated string, as long as a path can be.
@@ -195,9 +185,7 @@ impl KnownPages {
     const SIZE: usize = 64;
 
     pub(crate) fn new() -> KnownPages {
-        KnownPages {
-            pages: [u64::MAX; KnownPages::SIZE],
-        }
+        KnownPages { pages: [u64::MAX; KnownPages::SIZE] }
     }
 
     /// The thread itself has changed the address space.
@@ -209,7 +197,7 @@ impl KnownPages {
     pub(crate) fn operand(&mut self, address: u64, size: u8) -> Option<u64> {
         let len = u64::from(size.min(8));
         let page = address / crate::layout::PAGE;
-        if page != (address + len - 1) / crate::layout::PAGE || address % len != 0 {
+        if page != (address + len - 1) / crate::layout::PAGE || !address.is_multiple_of(len) {
             return Guest.operand(address, size);
         }
         let known = &mut self.pages[page as usize % KnownPages::SIZE];

@@ -41,18 +41,10 @@ pub(crate) struct Image {
 /// Loads `command` into the guest's address space.
 pub(crate) fn load(command: &Command, space: &mut AddressSpace) -> Result<Image> {
     let program = Elf::read(&command.program)?;
-    let bias = if program.position_independent {
-        layout::PROGRAM
-    } else {
-        0
-    };
+    let bias = if program.position_independent { layout::PROGRAM } else { 0 };
     let mut mappings = Vec::new();
     map_segments(&command.program, &program, bias, space, &mut mappings)?;
-    let mut files = vec![Loaded {
-        path: command.program.clone(),
-        elf: program,
-        bias,
-    }];
+    let mut files = vec![Loaded { path: command.program.clone(), elf: program, bias }];
     if let Some(interpreter) = files[0].elf.interpreter.clone() {
         let path = PathBuf::from(interpreter);
         let elf = Elf::read(&path)?;
@@ -63,16 +55,8 @@ pub(crate) fn load(command: &Command, space: &mut AddressSpace) -> Result<Image>
     let first = files.last().expect("the program itself was pushed");
     let rip = first.bias + first.elf.entry;
     let rsp = build_stack(command, &files, space, &mut mappings)?;
-    let entry = Entry {
-        rip,
-        rsp,
-        brk: layout::HEAP.start,
-    };
-    Ok(Image {
-        files,
-        entry,
-        mappings,
-    })
+    let entry = Entry { rip, rsp, brk: layout::HEAP.start };
+    Ok(Image { files, entry, mappings })
 }
 
 /// Maps the segments of one file as private anonymous memory filled from it. (The file may
@@ -84,10 +68,7 @@ fn map_segments(
     space: &mut AddressSpace,
     mappings: &mut Vec<(std::ops::Range<u64>, i32)>,
 ) -> Result<()> {
-    let bad = |why: &str| Error::NotExecutable {
-        path: path.into(),
-        why: why.into(),
-    };
+    let bad = |why: &str| Error::NotExecutable { path: path.into(), why: why.into() };
     for segment in &elf.segments {
         let start = bias.checked_add(segment.vaddr).ok_or(bad("damaged segment"))?;
         let end = start.checked_add(segment.mem_size).ok_or(bad("damaged segment"))?;
@@ -124,9 +105,7 @@ fn fill(range: &std::ops::Range<u64>, start: u64, content: &[u8], prot: i32) -> 
     let mut throwaway = AddressSpace::new();
     match throwaway.protect(range.start, range.end - range.start, prot) {
         0 => Ok(()),
-        e => Err(Error::host("protecting a segment")(
-            std::io::Error::from_raw_os_error(-e as i32),
-        )),
+        e => Err(Error::host("protecting a segment")(std::io::Error::from_raw_os_error(-e as i32))),
     }
 }
 
@@ -234,10 +213,7 @@ struct Strings {
 
 impl Strings {
     fn new(top: u64) -> Strings {
-        Strings {
-            at: top,
-            bytes: Vec::new(),
-        }
+        Strings { at: top, bytes: Vec::new() }
     }
 
     fn push(&mut self, string: &OsStr) -> u64 {

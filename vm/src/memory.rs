@@ -39,11 +39,7 @@ pub(crate) struct AddressSpace {
 
 impl AddressSpace {
     pub(crate) fn new() -> AddressSpace {
-        AddressSpace {
-            used: BTreeMap::new(),
-            executable: BTreeMap::new(),
-            brk: layout::HEAP.start,
-        }
+        AddressSpace { used: BTreeMap::new(), executable: BTreeMap::new(), brk: layout::HEAP.start }
     }
 
     /// Maps where the guest asked for (MAP_FIXED) or where there is room; returns the address or
@@ -81,7 +77,7 @@ impl AddressSpace {
     /// Unmaps; the kernel's result.
     pub(crate) fn unmap(&mut self, address: u64, len: u64) -> i64 {
         let range = address..address.saturating_add(page_up(len));
-        if address % PAGE != 0 || len == 0 || !guest_may_map(&range) {
+        if !address.is_multiple_of(PAGE) || len == 0 || !guest_may_map(&range) {
             return -i64::from(libc::EINVAL);
         }
         cut(&mut self.used, &range);
@@ -146,18 +142,14 @@ impl AddressSpace {
         if !guest_may_map(&(target..target.saturating_add(new_len))) {
             return -i64::from(libc::EINVAL);
         }
-        let flags = if target == old {
-            0
-        } else {
-            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED
-        };
+        let flags = if target == old { 0 } else { libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED };
         // SAFETY: both ranges lie in the guest's arenas, where the host keeps nothing.
         unsafe { kernel(libc::SYS_mremap, [old, old_len, new_len, flags as u64, target, 0]) }
     }
 
     /// Moves the program break; the break as it is then.
     pub(crate) fn brk(&mut self, wanted: u64) -> i64 {
-        if wanted >= layout::HEAP.start && wanted < layout::HEAP.end {
+        if (layout::HEAP.start..layout::HEAP.end).contains(&wanted) {
             let (old, new) = (page_up(self.brk), page_up(wanted));
             let done = if new > old {
                 self.map(MapRequest {
@@ -208,10 +200,8 @@ impl AddressSpace {
     /// Finds room: private file mappings (libraries) low, everything else high.
     fn place(&self, len: u64, flags: i32) -> Option<u64> {
         let library = flags & libc::MAP_ANONYMOUS == 0 && flags & libc::MAP_DENYWRITE != 0;
-        if library {
-            if let Some(address) = self.first_fit(layout::LIBRARIES, len) {
-                return Some(address);
-            }
+        if library && let Some(address) = self.first_fit(layout::LIBRARIES, len) {
+            return Some(address);
         }
         self.first_fit(layout::MAPPINGS, len)
     }
@@ -264,19 +254,15 @@ pub(crate) fn map_fixed(request: MapRequest) -> io::Result<()> {
 
 /// Guest code is read by the engines and executed only as they translate it.
 fn without_exec(prot: i32) -> i32 {
-    if prot & libc::PROT_EXEC != 0 {
-        prot & !libc::PROT_EXEC | libc::PROT_READ
-    } else {
-        prot
-    }
+    if prot & libc::PROT_EXEC != 0 { prot & !libc::PROT_EXEC | libc::PROT_READ } else { prot }
 }
 
 /// Whether the whole range lies in one arena of the guest.
 pub(crate) fn guest_may_map(range: &Range<u64>) -> bool {
     let low = layout::FIXED_PROGRAM.start..layout::LIBRARIES.end;
-    [low, layout::HEAP, layout::STACK, layout::MAPPINGS]
-        .iter()
-        .any(|arena| range.start >= arena.start && range.end <= arena.end && range.start < range.end)
+    [low, layout::HEAP, layout::STACK, layout::MAPPINGS].iter().any(|arena| {
+        range.start >= arena.start && range.end <= arena.end && range.start < range.end
+    })
 }
 
 /// # Safety
@@ -287,9 +273,7 @@ unsafe fn kernel(nr: libc::c_long, args: [u64; 6]) -> i64 {
 }
 
 fn intersects(map: &BTreeMap<u64, u64>, range: &Range<u64>) -> bool {
-    map.range(..range.end)
-        .next_back()
-        .is_some_and(|(_, &end)| end > range.start)
+    map.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
 }
 
 /// Removes `range` from a set of disjoint ranges.
@@ -315,11 +299,11 @@ fn cut(map: &mut BTreeMap<u64, u64>, range: &Range<u64>) {
 fn join(map: &mut BTreeMap<u64, u64>, range: Range<u64>) {
     cut(map, &range);
     let mut merged = range;
-    if let Some((&start, &end)) = map.range(..merged.start).next_back() {
-        if end == merged.start {
-            map.remove(&start);
-            merged.start = start;
-        }
+    if let Some((&start, &end)) = map.range(..merged.start).next_back()
+        && end == merged.start
+    {
+        map.remove(&start);
+        merged.start = start;
     }
     if let Some(end) = map.remove(&merged.end) {
         merged.end = end;
@@ -362,6 +346,13 @@ mod tests {
         assert_eq!(space.map(request), a, "the gap is used again");
         assert_eq!(space.unmap(a as u64, 3 * PAGE), 0);
         assert_eq!(space.unmap(b as u64, 3 * PAGE), 0);
-        assert_eq!(space.map(MapRequest { address: 0x5555_0000_0000, flags: request.flags | libc::MAP_FIXED, ..request }), -12);
+        assert_eq!(
+            space.map(MapRequest {
+                address: 0x5555_0000_0000,
+                flags: request.flags | libc::MAP_FIXED,
+                ..request
+            }),
+            -12
+        );
     }
 }

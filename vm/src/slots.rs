@@ -14,9 +14,7 @@ pub(crate) struct Tickets {
 
 impl Tickets {
     pub(crate) fn new() -> Tickets {
-        Tickets {
-            counters: (0..order::SLOTS).map(|_| AtomicU64::new(0)).collect(),
-        }
+        Tickets { counters: (0..order::SLOTS).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Takes the next ticket of `slot`.

@@ -32,7 +32,7 @@ use refrain_vm::Leaf;
 impl Translator {
     /// Emits a jump to the block at `target`, by way of an exit until it is translated.
     pub(super) fn chain(&mut self, target: u64, variant: Variant) {
-        if variant == Variant::Step {
+        if variant.steps() {
             self.leave_here(Kind::Stepped, target, true);
             return;
         }

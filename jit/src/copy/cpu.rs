@@ -232,6 +232,29 @@ impl CopyCpu {
         result
     }
 
+    /// Executes one instruction, translated as `variant` says.
+    fn step_as(&mut self, context: &mut Context, variant: Variant) -> Option<Fault> {
+        self.state.retired = context.retired;
+        self.bind();
+        let mut start = Start::Table(variant);
+        let fault = loop {
+            let (desc, generation) = self.enter(context, start);
+            if desc.kind == Kind::Stepped {
+                context.rip = desc.pc;
+                break None;
+            }
+            match self.handle(desc, generation, context, variant) {
+                Next::Run(next) => start = next,
+                Next::Stop(Exit::Fault(fault)) => break Some(fault),
+                Next::Stop(_) => {
+                    break Some(Fault { signal: libc::SIGILL, address: context.rip });
+                }
+            }
+        };
+        context.retired = self.state.retired;
+        fault
+    }
+
     /// The fault that the handler noted.
     fn fault(&self) -> Fault {
         let area = &self.state.area;
@@ -270,25 +293,12 @@ impl Cpu for CopyCpu {
     }
 
     fn step(&mut self, context: &mut Context) -> Option<Fault> {
-        self.state.retired = context.retired;
-        self.bind();
-        let mut start = Start::Table(Variant::Step);
-        let fault = loop {
-            let (desc, generation) = self.enter(context, start);
-            if desc.kind == Kind::Stepped {
-                context.rip = desc.pc;
-                break None;
-            }
-            match self.handle(desc, generation, context, Variant::Step) {
-                Next::Run(next) => start = next,
-                Next::Stop(Exit::Fault(fault)) => break Some(fault),
-                Next::Stop(_) => {
-                    break Some(Fault { signal: libc::SIGILL, address: context.rip });
-                }
-            }
-        };
-        context.retired = self.state.retired;
-        fault
+        self.step_as(context, Variant::Step)
+    }
+
+    fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
+        self.state.operand = value;
+        self.step_as(context, Variant::StepLoad)
     }
 
     fn set_leaf_data(&mut self, data: u64) {

@@ -70,11 +70,13 @@ pub(super) enum Variant {
     Resumed = 2,
     /// The first instruction alone.
     Step = 3,
+    /// The same, with the thread's `operand` in place of its memory operand.
+    StepLoad = 4,
 }
 
 impl Variant {
     /// How many there are.
-    pub(super) const COUNT: u64 = 4;
+    pub(super) const COUNT: u64 = 5;
 
     /// What follows code of this variant.
     pub(super) fn next(self) -> Variant {
@@ -82,6 +84,11 @@ impl Variant {
             Variant::Resumed => Variant::Observed,
             other => other,
         }
+    }
+
+    /// Whether it ends after one instruction.
+    pub(super) fn steps(self) -> bool {
+        matches!(self, Variant::Step | Variant::StepLoad)
     }
 
     /// Whether hooks and atomic instructions are seen, and blocks kept.

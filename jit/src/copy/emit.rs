@@ -9,6 +9,13 @@ use std::mem::offset_of;
 #[derive(Clone, Copy)]
 pub(super) struct Slot(u32);
 
+impl Slot {
+    /// Its offset from the GS base.
+    pub(super) fn offset(self) -> u64 {
+        self.0.into()
+    }
+}
+
 /// The guest's rcx.
 pub(super) const RCX_SLOT: Slot = Slot(offset_of!(ThreadState, rcx) as u32);
 /// Another guest register.
@@ -17,7 +24,7 @@ pub(super) const SCRATCH: Slot = Slot(offset_of!(ThreadState, scratch) as u32);
 pub(super) const TARGET: Slot = Slot(offset_of!(ThreadState, target) as u32);
 /// Minus the watched stack pointer.
 pub(super) const MINUS_WATCHED: Slot = Slot(offset_of!(ThreadState, minus_watched) as u32);
-/// Address of an ordered access.
+/// Address of an ordered access, or the value that a stepped load is to find.
 pub(super) const OPERAND: Slot = Slot(offset_of!(ThreadState, operand) as u32);
 /// Where a leaf function that succeeds goes on.
 pub(super) const ENTRY: Slot = Slot(offset_of!(ThreadState, entry) as u32);

@@ -102,7 +102,7 @@ pub(super) fn is_locked(instruction: &Instruction) -> bool {
         || instruction.mnemonic() == Mnemonic::Xchg && instruction.op0_kind() == OpKind::Memory
 }
 
-fn is_plain_load(instruction: &Instruction) -> bool {
+pub(super) fn is_plain_load(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd => {
             instruction.op1_kind() == OpKind::Memory

@@ -27,7 +27,7 @@ pub(super) struct ThreadState {
     pub(super) minus_watched: u64,
     /// Why translated code was left.
     pub(super) exit: *const Desc,
-    /// Address of an ordered access, FS base not included.
+    /// Address of an ordered access, FS base not included; or the value of a stepped load.
     pub(super) operand: u64,
     /// What leaf functions are given.
     pub(super) leaf_data: u64,

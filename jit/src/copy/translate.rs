@@ -4,7 +4,7 @@ use super::classify::{Action, classify};
 use super::desc::{Kind, Operand, Variant};
 use super::emit::{self, RCX};
 use super::faults::Fix;
-use super::ordered::{Window, is_locked};
+use super::ordered::{Window, is_locked, is_plain_load};
 use super::translator::{Failure, Translator};
 use crate::memory::read_guest;
 use iced_x86::{
@@ -169,7 +169,7 @@ impl Translator {
 
     /// Whether a block must not run on to the instruction at `at`.
     fn must_split(&self, at: u64, index: usize, readable_end: u64, variant: Variant) -> bool {
-        variant == Variant::Step
+        variant.steps()
             || index >= MAX_BLOCK
             || at >= readable_end
             || index > 8 && at + MAX_INSTRUCTION > readable_end
@@ -204,7 +204,7 @@ impl Translator {
         let instruction = place.instruction;
         let next = instruction.next_ip();
         let action = classify(instruction);
-        if place.variant == Variant::Step && action != Action::Copy {
+        if place.variant.steps() && action != Action::Copy {
             // Only ordered instructions are stepped over, and those are copied.
             self.leave_here(Kind::Trap(libc::SIGILL), instruction.ip(), true);
             return Flow::EndBefore;
@@ -249,6 +249,9 @@ impl Translator {
     /// Emits an instruction that is no branch.
     fn copy(&mut self, place: Place) -> Flow {
         self.mark(place, Fix::None);
+        if place.variant == Variant::StepLoad {
+            return self.copy_with_slot(place.instruction);
+        }
         if !place.instruction.is_ip_rel_memory_operand() {
             self.hot.put(place.bytes);
             return Flow::Next;
@@ -269,6 +272,22 @@ impl Translator {
             return self.leave_unsupported(place.instruction);
         }
         Flow::Next
+    }
+
+    /// Emits an instruction with the thread's `operand` in place of its memory operand.
+    fn copy_with_slot(&mut self, instruction: &Instruction) -> Flow {
+        const WIDE: u32 = 8;
+        let mut load = *instruction;
+        load.set_segment_prefix(Register::GS);
+        load.set_memory_base(Register::None);
+        load.set_memory_index(Register::None);
+        load.set_memory_displacement64(emit::OPERAND.offset());
+        load.set_memory_displ_size(WIDE);
+        if is_plain_load(instruction) && self.encode(&load) {
+            Flow::Next
+        } else {
+            self.leave_unsupported(instruction)
+        }
     }
 
     /// Emits an instruction whose RIP-relative operand is out of reach, with a register instead.

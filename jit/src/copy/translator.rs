@@ -494,7 +494,8 @@ impl Translator {
 /// The tables that are used. Returns of resumed code are those of observed code, and a single
 /// step never returns.
 fn uses() -> impl Iterator<Item = (Use, Variant)> {
-    let jumps = [Variant::Observed, Variant::Opaque, Variant::Resumed, Variant::Step];
+    let jumps =
+        [Variant::Observed, Variant::Opaque, Variant::Resumed, Variant::Step, Variant::StepLoad];
     let returns = [Variant::Observed, Variant::Opaque];
     let jumps = jumps.into_iter().map(|variant| (Use::Jump, variant));
     jumps.chain(returns.into_iter().map(|variant| (Use::Return, variant)))

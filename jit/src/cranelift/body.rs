@@ -12,53 +12,57 @@
 use super::flow::{self, Flow};
 use super::frame::{self, Frame, leave};
 use super::graph::{Block, Graph, Term, is_repeated};
-use super::rep;
 use super::lift::{Lifter, State, Watch, symbol};
 use super::regions::Region;
+use super::rep;
 use super::thunk::Batch;
 use super::vars::{self, FLAG, VarSet};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
-use cranelift_codegen::ir::{self, BlockArg, Function, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value};
+use cranelift_codegen::ir::{
+    self, BlockArg, Function, InstBuilder, StackSlotData, StackSlotKind, Value,
+};
+use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic};
 use refrain_trace::Access;
-
-/// What translated code knows of the engine.
-#[derive(Clone, Copy)]
-pub(super) struct Linkage {
-    /// Host entry points by guest pc: address of the word for pc 0 (which need not exist).
-    pub(super) table: u64,
-    /// Guest addresses that the table covers.
-    pub(super) first: u64,
-    pub(super) count: u64,
-    pub(super) config: cranelift_codegen::isa::TargetFrontendConfig,
-}
 
 /// Translates a region into `func` and returns the thunks that it calls.
 pub(super) fn translate(
     graph: &Graph,
     region: &Region,
     watch: Watch,
-    linkage: Linkage,
+    config: TargetFrontendConfig,
     func: &mut Function,
     context: &mut FunctionBuilderContext,
 ) -> Vec<Batch> {
     func.signature = ir::Signature::new(cranelift_codegen::isa::CallConv::SystemV);
     func.signature.params.push(ir::AbiParam::new(I32));
     let mut b = FunctionBuilder::new(func, context);
-    let slot = b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, size_of::<Frame>() as u32, 4));
+    let slot = b.create_sized_stack_slot(StackSlotData::new(
+        StackSlotKind::ExplicitSlot,
+        size_of::<Frame>() as u32,
+        4,
+    ));
     let flow = flow::solve(graph, region, watch);
     let blocks = region.blocks.iter().map(|_| b.create_block()).collect();
     let lifter = Lifter::new(b, slot, watch);
-    let mut body = Body { graph, region, flow, linkage, blocks, tasks: Vec::new(), l: lifter, factory: InstructionInfoFactory::new() };
+    let mut body = Body {
+        graph,
+        region,
+        flow,
+        blocks,
+        tasks: Vec::new(),
+        l: lifter,
+        factory: InstructionInfoFactory::new(),
+    };
     body.ways_in();
     while let Some(task) = body.tasks.pop() {
         body.block(task);
     }
     body.l.b.seal_all_blocks();
     let Lifter { b, thunks, .. } = body.l;
-    b.finalize(linkage.config);
+    b.finalize(config);
     thunks
 }
 
@@ -73,7 +77,6 @@ pub(super) struct Body<'a> {
     graph: &'a Graph,
     region: &'a Region,
     flow: Flow,
-    linkage: Linkage,
     blocks: Vec<ir::Block>,
     tasks: Vec<Task>,
     pub(super) l: Lifter<'a>,
@@ -99,14 +102,20 @@ impl Body<'_> {
     fn ways_in(&mut self) {
         let start = self.l.b.create_block();
         self.l.b.append_block_params_for_function_params(start);
-        let entries: Vec<usize> = (0..self.blocks.len()).filter(|&at| self.region.entries[at]).collect();
+        let entries: Vec<usize> =
+            (0..self.blocks.len()).filter(|&at| self.region.entries[at]).collect();
         let ways: Vec<_> = entries.iter().map(|_| self.l.b.create_block()).collect();
         self.l.b.switch_to_block(start);
         if let [only] = ways[..] {
             self.l.b.ins().jump(only, &[]);
         } else {
             let which = self.l.b.block_params(start)[0];
-            let calls: Vec<_> = ways.iter().map(|&w| ir::BlockCall::new(w, std::iter::empty(), &mut self.l.b.func.dfg.value_lists)).collect();
+            let calls: Vec<_> = ways
+                .iter()
+                .map(|&w| {
+                    ir::BlockCall::new(w, std::iter::empty(), &mut self.l.b.func.dfg.value_lists)
+                })
+                .collect();
             let table = self.l.b.create_jump_table(ir::JumpTableData::new(calls[0], &calls[1..]));
             self.l.b.ins().br_table(which, table);
         }
@@ -130,10 +139,8 @@ impl Body<'_> {
 
     fn way_in(&mut self, at: usize, way: ir::Block) {
         self.l.b.switch_to_block(way);
-        self.l.state = State::clean();
         self.l.b.set_srcloc(ir::SourceLoc::new(self.source(at).pc as u32));
-        let marker = self.l.symbol(symbol::ENTRY, at as u32, false);
-        self.l.b.ins().call(marker, &[]);
+        self.l.come(at as u32);
         let flags = self.flow.needed[at].flags();
         if flags != 0 {
             self.fetch_flags(flags);
@@ -155,7 +162,7 @@ impl Body<'_> {
         self.l.b.ins().brif(tag, lazy, &[], plain, &[]);
         self.l.b.set_cold_block(lazy);
         self.l.b.switch_to_block(lazy);
-        let settle = self.l.symbol(symbol::SETTLE, 0, true);
+        let settle = self.l.symbol(symbol::SETTLE, 0);
         self.l.b.ins().call(settle, &[]);
         self.l.b.ins().jump(plain, &[]);
         self.l.b.switch_to_block(plain);
@@ -186,8 +193,10 @@ impl Body<'_> {
         let plain = instructions.len() - usize::from(ends);
         if self.l.watch.count {
             let retired = self.l.var(vars::RETIRED);
-            let not_retired = matches!(source.term, Term::Ordered(..) | Term::Unsupported(_) | Term::Raise(_));
-            let retired = self.l.add_imm(retired, instructions.len() as i64 - i64::from(not_retired));
+            let not_retired =
+                matches!(source.term, Term::Ordered(..) | Term::Unsupported(_) | Term::Raise(_));
+            let retired =
+                self.l.add_imm(retired, instructions.len() as i64 - i64::from(not_retired));
             self.l.set_var(vars::RETIRED, retired);
         }
         let live = self.live_behind(&source, &instructions);
@@ -206,7 +215,8 @@ impl Body<'_> {
             all[n] = live;
             let read = vars::flag_mask(i.rflags_read());
             let written = vars::flag_mask(i.rflags_modified());
-            live = if vars::writes_flags_sometimes(i) { live | read } else { live & !written | read };
+            live =
+                if vars::writes_flags_sometimes(i) { live | read } else { live & !written | read };
         }
         all
     }
@@ -253,7 +263,11 @@ impl Body<'_> {
         let cursor = self.l.var(vars::CURSOR);
         let limit = self.l.frame_load(I64, frame::OFF_LIMIT);
         let room = self.l.b.ins().isub(limit, cursor);
-        let full = self.l.icmp_imm(IntCC::UnsignedLessThan, room, u64::from(records) * size_of::<Access>() as u64);
+        let full = self.l.icmp_imm(
+            IntCC::UnsignedLessThan,
+            room,
+            u64::from(records) * size_of::<Access>() as u64,
+        );
         let (out, on) = (self.l.b.create_block(), self.l.b.create_block());
         self.l.b.ins().brif(full, out, &[], on, &[]);
         self.l.b.set_cold_block(out);
@@ -335,7 +349,9 @@ impl Body<'_> {
         for (target, pc) in [(to_taken, taken), (to_next, next)] {
             match target.kind {
                 TargetKind::Merge => {}
-                TargetKind::Inside(at) => self.tasks.push(Task { at, block: target.block, state: state.clone() }),
+                TargetKind::Inside(at) => {
+                    self.tasks.push(Task { at, block: target.block, state: state.clone() })
+                }
                 TargetKind::Outside => {
                     self.l.b.switch_to_block(target.block);
                     self.l.state = state.clone();
@@ -352,8 +368,12 @@ impl Body<'_> {
                 let args = self.args(next);
                 (Target { block: self.blocks[next], kind: TargetKind::Merge }, args)
             }
-            Some(next) => (Target { block: self.blocks[next], kind: TargetKind::Inside(next) }, Vec::new()),
-            None => (Target { block: self.l.b.create_block(), kind: TargetKind::Outside }, Vec::new()),
+            Some(next) => {
+                (Target { block: self.blocks[next], kind: TargetKind::Inside(next) }, Vec::new())
+            }
+            None => {
+                (Target { block: self.l.b.create_block(), kind: TargetKind::Outside }, Vec::new())
+            }
         }
     }
 
@@ -367,14 +387,24 @@ impl Body<'_> {
         use Mnemonic::*;
         match i.mnemonic() {
             Jcxz | Jecxz | Jrcxz => {
-                let register = if i.mnemonic() == Jrcxz { iced_x86::Register::RCX } else { iced_x86::Register::ECX };
+                let register = if i.mnemonic() == Jrcxz {
+                    iced_x86::Register::RCX
+                } else {
+                    iced_x86::Register::ECX
+                };
                 let count = self.l.gpr(register);
                 self.l.icmp_imm(IntCC::Equal, count, 0)
             }
             Loop | Loope | Loopne => {
                 // The address-size prefix makes ecx the counter; iced tells by the code.
-                let narrow = matches!(i.code(), iced_x86::Code::Loop_rel8_64_ECX | iced_x86::Code::Loope_rel8_64_ECX | iced_x86::Code::Loopne_rel8_64_ECX);
-                let register = if narrow { iced_x86::Register::ECX } else { iced_x86::Register::RCX };
+                let narrow = matches!(
+                    i.code(),
+                    iced_x86::Code::Loop_rel8_64_ECX
+                        | iced_x86::Code::Loope_rel8_64_ECX
+                        | iced_x86::Code::Loopne_rel8_64_ECX
+                );
+                let register =
+                    if narrow { iced_x86::Register::ECX } else { iced_x86::Register::RCX };
                 let count = self.l.gpr(register);
                 let count = self.l.add_imm(count, -1);
                 self.l.set_gpr(register, count);
@@ -383,7 +413,11 @@ impl Body<'_> {
                     return more;
                 }
                 let zero = self.l.flag(vars::ZF);
-                let wanted = self.l.icmp_imm(if i.mnemonic() == Loope { IntCC::NotEqual } else { IntCC::Equal }, zero, 0);
+                let wanted = self.l.icmp_imm(
+                    if i.mnemonic() == Loope { IntCC::NotEqual } else { IntCC::Equal },
+                    zero,
+                    0,
+                );
                 self.l.b.ins().band(more, wanted)
             }
             _ => self.l.condition(i.condition_code()),
@@ -428,27 +462,8 @@ impl Body<'_> {
     /// Leaves the region for a computed guest address.
     fn indirect(&mut self, target: Value) {
         self.store_all(0x3f, true);
-        let first = self.l.iconst(I64, self.linkage.first);
-        let index = self.l.b.ins().isub(target, first);
-        let covered = self.l.icmp_imm(IntCC::UnsignedLessThan, index, self.linkage.count);
-        let (found, other, jump) = (self.l.b.create_block(), self.l.b.create_block(), self.l.b.create_block());
-        self.l.b.ins().brif(covered, found, &[], other, &[]);
-        self.l.b.set_cold_block(other);
-
-        self.l.b.switch_to_block(found);
-        let scaled = self.l.shl_imm(index, 2);
-        let table = self.l.iconst(I64, self.linkage.table);
-        let slot = self.l.b.ins().iadd(table, scaled);
-        let host = self.l.b.ins().uload32(MemFlagsData::trusted(), slot, 0);
-        self.l.b.ins().brif(host, jump, &[], other, &[]);
-
-        self.l.b.switch_to_block(jump);
-        self.l.go_indirect(host);
-
-        self.l.b.switch_to_block(other);
         self.l.frame_store(target, frame::OFF_RIP);
-        self.l.frame_store_imm(leave::LOOKUP, frame::OFF_LEAVE);
-        self.l.go(symbol::LEAVE, 0);
+        self.l.go(symbol::INDIRECT, 0);
     }
 
     /// Leaves translated code with everything stored.

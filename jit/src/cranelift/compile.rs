@@ -1,11 +1,11 @@
 //! From a region to relocatable machine code.
 
-use super::body::{self, Linkage};
+use super::body;
+use super::frame::SPILL;
 use super::graph::Graph;
 use super::lift::{Watch, symbol};
 use super::regions::Region;
 use super::thunk::Batch;
-use super::frame::SPILL;
 use cranelift_codegen::ir::ExternalName;
 use cranelift_codegen::isa::{self, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
@@ -20,6 +20,8 @@ pub(super) struct Object {
     /// Ways in: guest pc and offset.
     pub(super) ways: Vec<(u64, u32)>,
     pub(super) thunks: Vec<Batch>,
+    /// How many indirect transfers there are.
+    pub(super) indirect: u32,
     /// Which guest instruction code belongs to: offset and pc, sorted.
     pub(super) places: Vec<(u32, u32)>,
 }
@@ -31,6 +33,8 @@ pub(super) enum Target {
     Chain(u64),
     Leave,
     Settle,
+    /// The `n`th indirect transfer of the region.
+    Indirect(u32),
     Thunk(u32),
 }
 
@@ -80,9 +84,22 @@ impl Compiler {
 
     /// Compiles a region. Returns `None` if its code is beyond a limit (of the spill area, say);
     /// a smaller region then may do.
-    pub(super) fn compile(&mut self, isa: &OwnedTargetIsa, graph: &Graph, region: &Region, watch: Watch, linkage: Linkage) -> Option<Object> {
+    pub(super) fn compile(
+        &mut self,
+        isa: &OwnedTargetIsa,
+        graph: &Graph,
+        region: &Region,
+        watch: Watch,
+    ) -> Option<Object> {
         self.context.clear();
-        let thunks = body::translate(graph, region, watch, linkage, &mut self.context.func, &mut self.builder);
+        let thunks = body::translate(
+            graph,
+            region,
+            watch,
+            isa.frontend_config(),
+            &mut self.context.func,
+            &mut self.builder,
+        );
         if std::env::var_os("REFRAIN_DUMP_CLIF").is_some() {
             eprintln!("{}", self.context.func.display());
         }
@@ -91,24 +108,37 @@ impl Compiler {
         }
         let code = self.context.compiled_code().expect("it was just compiled");
         let frame = code.buffer.frame_layout().expect("every function has a frame");
-        assert!(frame.stackslots.values().all(|slot| slot.offset == 0), "the guest's frame is at the stack pointer");
+        assert!(
+            frame.stackslots.values().all(|slot| slot.offset == 0),
+            "the guest's frame is at the stack pointer"
+        );
         let spill = frame.frame_to_fp_offset as usize;
         if spill > SPILL {
             return None;
         }
         let mut bytes = code.buffer.data().to_vec();
-        let mut object = Object { bytes: Vec::new(), relocations: Vec::new(), ways: Vec::new(), thunks, places: Vec::new() };
-        let mut direct = Vec::new();
+        let mut object = Object {
+            bytes: Vec::new(),
+            relocations: Vec::new(),
+            ways: Vec::new(),
+            thunks,
+            indirect: 0,
+            places: Vec::new(),
+        };
         for relocation in code.buffer.relocs() {
-            let FinalizedRelocTarget::ExternalName(ExternalName::User(name)) = &relocation.target else {
+            let FinalizedRelocTarget::ExternalName(ExternalName::User(name)) = &relocation.target
+            else {
                 panic!("regions refer to symbols of ours only: {relocation:?}");
             };
             let name = &self.context.func.params.user_named_funcs()[*name];
             let at = relocation.offset;
-            direct.push(at + 4);
             let target = match name.namespace {
                 symbol::CHAIN => Target::Chain(name.index.into()),
                 symbol::LEAVE => Target::Leave,
+                symbol::INDIRECT => {
+                    object.indirect += 1;
+                    Target::Indirect(object.indirect - 1)
+                }
                 symbol::SETTLE => Target::Settle,
                 symbol::THUNK => Target::Thunk(name.index),
                 _ => {
@@ -124,15 +154,13 @@ impl Compiler {
             }
             object.relocations.push((at, target));
         }
-        for call in code.buffer.call_sites() {
-            if !direct.contains(&call.ret_addr) {
-                let modrm = &mut bytes[call.ret_addr as usize - 1];
-                assert_eq!(*modrm & 0xf8, 0xd0, "an indirect call is one through a register");
-                // From `call` (/2) to `jmp` (/4).
-                *modrm ^= 0x30;
-            }
-        }
-        object.places = code.buffer.get_srclocs_sorted().iter().filter(|s| !s.loc.is_default()).map(|s| (s.start, s.loc.bits())).collect();
+        object.places = code
+            .buffer
+            .get_srclocs_sorted()
+            .iter()
+            .filter(|s| !s.loc.is_default())
+            .map(|s| (s.start, s.loc.bits()))
+            .collect();
         object.bytes = bytes;
         Some(object)
     }

@@ -9,6 +9,7 @@ use crate::fault::{SignalStack, ThreadArea};
 use iced_x86::InstructionInfoFactory;
 use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode};
 use std::arch::asm;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,7 +18,11 @@ pub(super) struct CraneliftCpu {
     shared: Arc<Shared>,
     stack: Stack,
     gs: Box<Gs>,
-    ticks: u64,
+    /// Thunks for single steps, by address and whether the operand is replaced: no lock is taken
+    /// for those that this thread has used before.
+    steps: BTreeMap<(u64, bool), Step>,
+    /// Blocks behind hooks, likewise.
+    bodies: BTreeMap<u64, u64>,
     _signal_stack: Rc<SignalStack>,
 }
 
@@ -33,7 +38,14 @@ impl Stack {
         // SAFETY: a fresh private mapping.
         let memory = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(std::ptr::null_mut(), STACK, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                STACK,
+                protection,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
         };
         if memory == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
@@ -59,13 +71,28 @@ impl Drop for Stack {
 
 impl CraneliftCpu {
     pub(super) fn new(shared: Arc<Shared>) -> Result<CraneliftCpu, EngineError> {
-        let failed = |what: &str, error| EngineError::Unavailable { engine: super::NAME, why: format!("no memory for {what}: {error}") };
+        let failed = |what: &str, error| EngineError::Unavailable {
+            engine: super::NAME,
+            why: format!("no memory for {what}: {error}"),
+        };
         let signal_stack = SignalStack::of_thread().map_err(|e| failed("a signal stack", e))?;
         let stack = Stack::new().map_err(|e| failed("a stack", e))?;
         let code = shared.code_range();
-        let area = ThreadArea { code_start: code.start, code_end: code.end, resume: shared.routines.resume, ..ThreadArea::default() };
+        let area = ThreadArea {
+            code_start: code.start,
+            code_end: code.end,
+            resume: shared.routines.resume,
+            ..ThreadArea::default()
+        };
         let gs = Box::new(Gs { area, frame: stack.frame() });
-        Ok(CraneliftCpu { shared, stack, gs, ticks: 0, _signal_stack: signal_stack })
+        Ok(CraneliftCpu {
+            shared,
+            stack,
+            gs,
+            steps: BTreeMap::new(),
+            bodies: BTreeMap::new(),
+            _signal_stack: signal_stack,
+        })
     }
 
     fn frame(&mut self) -> &mut Frame {
@@ -89,7 +116,8 @@ impl CraneliftCpu {
             (*gs).area.host_fs = fs;
             (*gs).area.fault_signal = 0;
             asm!("wrgsbase {}", in(reg) gs, options(nostack, preserves_flags));
-            let enter: extern "sysv64" fn(*mut Frame, u64, u64) = std::mem::transmute(self.shared.routines.enter);
+            let enter: extern "sysv64" fn(*mut Frame, u64, u64) =
+                std::mem::transmute(self.shared.routines.enter);
             enter(frame, entry, thunk);
         }
     }
@@ -113,8 +141,11 @@ impl CraneliftCpu {
         if area.fault_signal == 0 {
             return None;
         }
-        let (host, fault) = (area.fault_rip, Fault { signal: area.fault_signal, address: area.fault_address });
-        let pc = self.shared.place(host).unwrap_or_else(|| panic!("only guest instructions fault in translated code, not {host:#x}"));
+        let (host, fault) =
+            (area.fault_rip, Fault { signal: area.fault_signal, address: area.fault_address });
+        let pc = self.shared.place(host).unwrap_or_else(|| {
+            panic!("only guest instructions fault in translated code, not {host:#x}")
+        });
         self.frame().context.rip = pc;
         Some(fault)
     }
@@ -143,15 +174,46 @@ impl CraneliftCpu {
         })
     }
 
+    /// Executes the instruction at `rip`, with `operand` for its memory operand if there is one.
+    fn step_as(&mut self, context: &mut Context, operand: Option<u64>) -> Option<Fault> {
+        let key = (context.rip, operand.is_some());
+        let known = self.steps.get(&key).copied();
+        let Some(thunk) = known.or_else(|| self.shared.step_thunk(key.0, key.1)) else {
+            return Some(Fault { signal: libc::SIGILL, address: context.rip });
+        };
+        self.steps.insert(key, thunk);
+        self.load(context);
+        let frame = self.frame();
+        frame.flags_in = context.rflags & !DF | 0x202;
+        frame.detail = operand.unwrap_or(0);
+        self.enter(self.shared.routines.step, thunk.host);
+        if let Some(fault) = self.fault() {
+            // Nothing of a faulting instruction's effects counts, and none reached the frame.
+            return Some(fault);
+        }
+        let count = u64::from(self.shared.watch.count);
+        let frame = self.frame();
+        frame.context.rflags = frame.flags_out;
+        frame.context.rip = thunk.next;
+        frame.context.retired += count;
+        self.store(context);
+        None
+    }
+
+    /// Host address of the block at `pc` past its hook, if it is hooked.
+    fn body(&mut self, pc: u64) -> Option<u64> {
+        if let Some(&body) = self.bodies.get(&pc) {
+            return Some(body);
+        }
+        let body = self.shared.body(pc)?;
+        self.bodies.insert(pc, body);
+        Some(body)
+    }
+
     /// Host address for `pc`, compiled now if need be.
     fn target(&mut self, pc: u64) -> Option<u64> {
         match self.shared.table.get(pc) {
-            0 => {
-                let start = ticks();
-                let host = self.shared.compile_at(pc);
-                self.ticks += ticks() - start;
-                host
-            }
+            0 => self.shared.compile_at(pc),
             host => Some(host.into()),
         }
     }
@@ -162,7 +224,7 @@ impl Cpu for CraneliftCpu {
         if mode != Mode::Observed {
             return Exit::Unsupported("opaque mode");
         }
-        let mut entry = match self.shared.body(context.rip) {
+        let mut entry = match self.body(context.rip) {
             Some(body) => Some(body),
             None => self.target(context.rip),
         };
@@ -183,24 +245,11 @@ impl Cpu for CraneliftCpu {
     }
 
     fn step(&mut self, context: &mut Context) -> Option<Fault> {
-        let Some(thunk) = self.shared.step_thunk(context.rip) else {
-            return Some(Fault { signal: libc::SIGILL, address: context.rip });
-        };
-        self.load(context);
-        let frame = self.frame();
-        frame.flags_in = context.rflags & !DF | 0x202;
-        self.enter(self.shared.routines.step, thunk.host);
-        if let Some(fault) = self.fault() {
-            // Nothing of a faulting instruction's effects counts, and none reached the frame.
-            return Some(fault);
-        }
-        let count = u64::from(self.shared.watch.count);
-        let frame = self.frame();
-        frame.context.rflags = frame.flags_out;
-        frame.context.rip = thunk.next;
-        frame.context.retired += count;
-        self.store(context);
-        None
+        self.step_as(context, None)
+    }
+
+    fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
+        self.step_as(context, Some(value))
     }
 }
 
@@ -217,11 +266,6 @@ impl Drop for CraneliftCpu {
     }
 }
 
-fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has a time-stamp counter, and Linux lets programs read it.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
 /// A step thunk and where it goes on.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
@@ -233,7 +277,9 @@ impl Shared {
     fn ordered(&self, pc: u64) -> (refrain_vm::OrderedKind, u8) {
         let block = self.graph.at(pc).expect("ordered instructions are blocks of their own");
         let block = &self.graph.blocks[block];
-        let Term::Ordered(kind, _) = block.term else { panic!("an ordered exit comes from such a block") };
+        let Term::Ordered(kind, _) = block.term else {
+            panic!("an ordered exit comes from such a block")
+        };
         let i = &self.graph.instructions(block)[0];
         (kind, i.memory_size().size() as u8)
     }
@@ -247,9 +293,10 @@ impl Shared {
         self.graph.instruction(pc).map_or("instruction", super::graph::name)
     }
 
-    fn step_thunk(&self, pc: u64) -> Option<Step> {
+    fn step_thunk(&self, pc: u64, replaced: bool) -> Option<Step> {
         let i = self.graph.instruction(pc)?;
         let batch = Batch::new(i, &mut InstructionInfoFactory::new())?;
+        let batch = if replaced { batch.replaced() } else { batch };
         let host = self.lock().step(&batch)?;
         Some(Step { host, next: i.next_ip() })
     }

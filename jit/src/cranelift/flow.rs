@@ -26,7 +26,11 @@ pub(super) fn solve(graph: &Graph, region: &Region, watch: Watch) -> Flow {
     let followers: Vec<_> = (0..count).map(|at| regions::followers(graph, region, at)).collect();
     let mut flow = Flow {
         needed: vec![VarSet::EMPTY; count],
-        dirty: vec![VarSet::EMPTY; count],
+        dirty: region
+            .entries
+            .iter()
+            .map(|&entry| if entry { VarSet::HOT } else { VarSet::EMPTY })
+            .collect(),
         edges: vec![0; count],
         room: vec![None; count],
         followers,
@@ -87,7 +91,7 @@ impl Flow {
                     out = out.or(self.needed[next]);
                 }
                 if leaves(graph, region, at) {
-                    out = out.or(dirty.without(VarSet::FLAGS));
+                    out = out.or(dirty.without(VarSet::FLAGS)).or(VarSet::HOT);
                     let live = graph.live_flags_out(block);
                     if dirty.flags() & live != 0 {
                         out = out.or(VarSet::of_flags(live));
@@ -95,7 +99,10 @@ impl Flow {
                 }
                 let mut needed = out.without(effects[at].kills).or(effects[at].uses);
                 if self.room[at].is_some() {
-                    needed = needed.or(self.dirty[at].without(VarSet::FLAGS)).or(VarSet::of_flags(block.live_flags));
+                    needed = needed
+                        .or(self.dirty[at].without(VarSet::FLAGS))
+                        .or(VarSet::HOT)
+                        .or(VarSet::of_flags(block.live_flags));
                 }
                 changed |= needed != self.needed[at];
                 self.needed[at] = needed;
@@ -114,7 +121,8 @@ impl Flow {
         for _ in 0..count {
             let mut changed = false;
             for at in (0..count).rev() {
-                let behind = self.followers[at].iter().filter(|&&n| !checked(n)).map(|&n| longest[n]).max();
+                let behind =
+                    self.followers[at].iter().filter(|&&n| !checked(n)).map(|&n| longest[n]).max();
                 let total = own(at) + behind.unwrap_or(0);
                 changed |= total != longest[at];
                 longest[at] = total;

@@ -6,7 +6,10 @@
 //! of step (a jump past a `lock` prefix) are separate blocks.
 
 use super::vars::{self, Effects, VarSet};
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
+    OpKind, Register,
+};
 use refrain_trace::CodeBlock;
 use refrain_vm::{Emulate, OrderedKind};
 
@@ -55,6 +58,9 @@ pub(super) struct Block {
     pub(super) live_flags: u8,
 }
 
+/// Instructions of a block, at most.
+const LONGEST: usize = 512;
+
 /// All code of a trace.
 pub(super) struct Graph {
     /// Sorted by pc.
@@ -84,8 +90,13 @@ impl Graph {
         let mut graph = Graph { blocks: Vec::new(), code: Vec::new(), table };
         let mut factory = InstructionInfoFactory::new();
         for &pc in &leaders {
-            graph.push_block(pc, &leaders, cuts, &mut factory);
+            let mut rest = Some(pc);
+            while let Some(pc) = rest {
+                rest = graph.push_block(pc, &leaders, cuts, &mut factory);
+            }
         }
+        graph.blocks.sort_by_key(|block| block.pc);
+        graph.blocks.dedup_by_key(|block| block.pc);
         graph.solve_flags();
         Ok(graph)
     }
@@ -105,12 +116,24 @@ impl Graph {
         find(&self.table, pc)
     }
 
-    fn push_block(&mut self, pc: u64, leaders: &[u64], cuts: Cuts<'_>, factory: &mut InstructionInfoFactory) {
+    /// Adds the block at `pc`. Returns where it was cut if it became too long.
+    fn push_block(
+        &mut self,
+        pc: u64,
+        leaders: &[u64],
+        cuts: Cuts<'_>,
+        factory: &mut InstructionInfoFactory,
+    ) -> Option<u64> {
         let first = self.code.len();
         let mut at = pc;
+        let mut long = None;
         let mut effects = Effects::default();
         let term = loop {
             if at != pc && leaders.binary_search(&at).is_ok() {
+                break Term::Next(at);
+            }
+            if self.code.len() - first == LONGEST {
+                long = Some(at);
                 break Term::Next(at);
             }
             let Some(&i) = find(&self.table, at) else { break Term::Next(at) };
@@ -130,6 +153,7 @@ impl Graph {
         let (first, count) = (first as u32, (self.code.len() - first) as u32);
         let hooked = cuts.hooks.binary_search(&pc).is_ok();
         self.blocks.push(Block { pc, first, count, term, hooked, effects, live_flags: 0 });
+        long
     }
 
     /// Liveness of the status flags over the whole graph. Whatever leaves it (returns, indirect
@@ -141,8 +165,15 @@ impl Graph {
             for index in (0..self.blocks.len()).rev() {
                 let out = self.live_flags_out(&self.blocks[index]);
                 let block = &self.blocks[index];
-                let flags = VarSet::of_flags(out).without(block.effects.kills).or(block.effects.uses).flags();
-                let live = if block.hooked || matches!(block.term, Term::Ordered(..)) { 0x3f } else { flags };
+                let flags = VarSet::of_flags(out)
+                    .without(block.effects.kills)
+                    .or(block.effects.uses)
+                    .flags();
+                let live = if block.hooked || matches!(block.term, Term::Ordered(..)) {
+                    0x3f
+                } else {
+                    flags
+                };
                 if live & !block.live_flags != 0 {
                     self.blocks[index].live_flags |= live;
                     changed = true;
@@ -169,10 +200,16 @@ impl Graph {
 
 /// What the instruction does as far as translated code does it: instructions that are left to the
 /// machine do nothing but give an address.
-fn effects_of(factory: &mut InstructionInfoFactory, i: &Instruction, term: Option<Term>) -> Effects {
+fn effects_of(
+    factory: &mut InstructionInfoFactory,
+    i: &Instruction,
+    term: Option<Term>,
+) -> Effects {
     let effects = vars::effects(factory, i);
     match term {
-        Some(Term::Syscall(_) | Term::Emulate(..) | Term::Unsupported(_) | Term::Raise(_)) => Effects::default(),
+        Some(Term::Syscall(_) | Term::Emulate(..) | Term::Unsupported(_) | Term::Raise(_)) => {
+            Effects::default()
+        }
         Some(Term::Ordered(..)) => Effects { uses: effects.uses, ..Effects::default() },
         _ => effects,
     }
@@ -189,7 +226,8 @@ fn decode(blocks: &[CodeBlock]) -> Result<Vec<Instruction>, u64> {
         let mut decoder = Decoder::with_ip(64, &block.code, block.pc, DecoderOptions::NONE);
         while decoder.can_decode() {
             let i = decoder.decode();
-            let truncated = i.is_invalid() && decoder.last_error() == iced_x86::DecoderError::NoMoreBytes;
+            let truncated =
+                i.is_invalid() && decoder.last_error() == iced_x86::DecoderError::NoMoreBytes;
             if truncated {
                 break;
             }
@@ -208,7 +246,12 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
     let mut leaders: Vec<u64> = blocks.iter().map(|b| b.pc).collect();
     leaders.extend(cuts.hooks);
     for i in table {
-        let direct = i.is_jcc_short_or_near() || i.is_jmp_short_or_near() || i.is_call_near() || i.is_loop() || i.is_loopcc() || i.is_jcx_short();
+        let direct = i.is_jcc_short_or_near()
+            || i.is_jmp_short_or_near()
+            || i.is_call_near()
+            || i.is_loop()
+            || i.is_loopcc()
+            || i.is_jcx_short();
         if direct {
             leaders.push(i.near_branch_target());
         }
@@ -232,7 +275,9 @@ pub(super) fn is_repeated(i: &Instruction) -> bool {
 
 /// Whether the instruction is a locked read-modify-write.
 pub(super) fn is_atomic(i: &Instruction) -> bool {
-    i.has_lock_prefix() || i.mnemonic() == Mnemonic::Xchg && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
+    i.has_lock_prefix()
+        || i.mnemonic() == Mnemonic::Xchg
+            && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
 }
 
 fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
@@ -257,12 +302,16 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
     }
     match i.flow_control() {
         FlowControl::Next => unsupported(i).map(Term::Unsupported),
-        FlowControl::UnconditionalBranch if i.is_jmp_short_or_near() => Some(Term::Jump(i.near_branch_target())),
+        FlowControl::UnconditionalBranch if i.is_jmp_short_or_near() => {
+            Some(Term::Jump(i.near_branch_target()))
+        }
         FlowControl::ConditionalBranch => Some(Term::Branch(i.near_branch_target(), next)),
         FlowControl::Call if i.is_call_near() => Some(Term::Call(i.near_branch_target(), next)),
         FlowControl::IndirectCall if i.is_call_near_indirect() => Some(Term::CallIndirect(next)),
         FlowControl::IndirectBranch if i.is_jmp_near_indirect() => Some(Term::JumpIndirect),
-        FlowControl::Return if matches!(i.code(), Code::Retnq | Code::Retnq_imm16) => Some(Term::Return),
+        FlowControl::Return if matches!(i.code(), Code::Retnq | Code::Retnq_imm16) => {
+            Some(Term::Return)
+        }
         _ => Some(Term::Unsupported(name(i))),
     }
 }
@@ -271,10 +320,24 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
 fn unsupported(i: &Instruction) -> Option<&'static str> {
     use iced_x86::EncodingKind;
     let odd_encoding = i.encoding() != EncodingKind::Legacy;
-    let segment = |n| matches!(i.op_kind(n), OpKind::Register) && (i.op_register(n).is_segment_register() || i.op_register(n).is_cr() || i.op_register(n).is_dr());
-    let odd_segment = i.memory_segment() == Register::GS && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
-    let odd_stack = matches!(i.code(), Code::Enterq_imm16_imm8 | Code::Pushw_FS | Code::Pushq_FS | Code::Popw_FS | Code::Popq_FS);
-    let refused = refused(i.mnemonic()) || odd_encoding || odd_segment || odd_stack || i.is_privileged() || (0..i.op_count()).any(segment);
+    let segment = |n| {
+        matches!(i.op_kind(n), OpKind::Register)
+            && (i.op_register(n).is_segment_register()
+                || i.op_register(n).is_cr()
+                || i.op_register(n).is_dr())
+    };
+    let odd_segment = i.memory_segment() == Register::GS
+        && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+    let odd_stack = matches!(
+        i.code(),
+        Code::Enterq_imm16_imm8 | Code::Pushw_FS | Code::Pushq_FS | Code::Popw_FS | Code::Popq_FS
+    );
+    let refused = refused(i.mnemonic())
+        || odd_encoding
+        || odd_segment
+        || odd_stack
+        || i.is_privileged()
+        || (0..i.op_count()).any(segment);
     refused.then(|| name(i))
 }
 
@@ -283,11 +346,48 @@ fn refused(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
         mnemonic,
-        Sysenter | Sysexit | Sysexitq | Sysret | Sysretq | Iret | Iretd | Iretq | Retf | Into | Int
-            | Rdgsbase | Wrgsbase | Swapgs | Lfs | Lgs | Lss | Rdpid | Rdpru | Rdpkru | Wrpkru
-            | Rdsspd | Rdsspq | Xend | Xtest | Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt
-            | Xsaveopt64 | Xsaves | Xsaves64 | Xrstor | Xrstor64 | Xrstors | Xrstors64 | Senduipi
-            | Umwait | Tpause | Monitorx | Mwaitx
+        Sysenter
+            | Sysexit
+            | Sysexitq
+            | Sysret
+            | Sysretq
+            | Iret
+            | Iretd
+            | Iretq
+            | Retf
+            | Into
+            | Int
+            | Rdgsbase
+            | Wrgsbase
+            | Swapgs
+            | Lfs
+            | Lgs
+            | Lss
+            | Rdpid
+            | Rdpru
+            | Rdpkru
+            | Wrpkru
+            | Rdsspd
+            | Rdsspq
+            | Xend
+            | Xtest
+            | Xsave
+            | Xsave64
+            | Xsavec
+            | Xsavec64
+            | Xsaveopt
+            | Xsaveopt64
+            | Xsaves
+            | Xsaves64
+            | Xrstor
+            | Xrstor64
+            | Xrstors
+            | Xrstors64
+            | Senduipi
+            | Umwait
+            | Tpause
+            | Monitorx
+            | Mwaitx
     )
 }
 
@@ -301,7 +401,9 @@ fn mnemonic_name(mnemonic: Mnemonic) -> &'static str {
     use std::sync::Mutex;
     static NAMES: Mutex<BTreeMap<usize, &'static str>> = Mutex::new(BTreeMap::new());
     let mut names = NAMES.lock().expect("no panic while the lock is held");
-    names.entry(mnemonic as usize).or_insert_with(|| Box::leak(format!("{mnemonic:?}").to_lowercase().into_boxed_str()))
+    names
+        .entry(mnemonic as usize)
+        .or_insert_with(|| Box::leak(format!("{mnemonic:?}").to_lowercase().into_boxed_str()))
 }
 
 pub(super) fn emulated(i: &Instruction) -> Option<Emulate> {
@@ -312,7 +414,10 @@ pub(super) fn emulated(i: &Instruction) -> Option<Emulate> {
         Mnemonic::Xgetbv => Some(Emulate::Xgetbv),
         Mnemonic::Rdrand | Mnemonic::Rdseed => {
             let register = i.op0_register();
-            Some(Emulate::Random { register: register.full_register().number() as u8, size: register.size() as u8 })
+            Some(Emulate::Random {
+                register: register.full_register().number() as u8,
+                size: register.size() as u8,
+            })
         }
         _ => None,
     }

@@ -7,7 +7,7 @@ use super::table::Table;
 use super::thunk::Batch;
 use crate::fault::ThreadArea;
 use crate::memory::{CodeMemory, LowMemory, reserve_low};
-use iced_x86::code_asm::{CodeAssembler, qword_ptr, rax, rsp};
+use iced_x86::code_asm::{CodeAssembler, dword_ptr, eax, qword_ptr, r10, rax, rsp};
 use rayon::prelude::*;
 use refrain_vm::EngineError;
 use std::collections::BTreeMap;
@@ -31,8 +31,8 @@ pub(super) struct Image {
     next: u64,
     /// Placed code by its address: which instruction it belongs to, by offset.
     places: BTreeMap<u64, Vec<(u32, u32)>>,
-    /// Thunks for single steps.
-    steps: BTreeMap<u64, u64>,
+    /// Thunks for single steps, without and with the memory operand replaced.
+    steps: BTreeMap<(u64, bool), u64>,
     /// Ways into the blocks at hooked addresses, past the hook.
     bodies: BTreeMap<u64, u64>,
     /// Jumps to guest addresses that no region has a way in for.
@@ -41,12 +41,17 @@ pub(super) struct Image {
     _memory: LowMemory,
 }
 
+/// Room for the code of an indirect transfer.
+const INDIRECT: u64 = 80;
+
 /// An object and where it goes.
 struct Placed {
     object: Object,
     at: u64,
     /// Where each thunk goes.
     thunks: Vec<u64>,
+    /// Where the code of the indirect transfers goes.
+    indirect: u64,
     end: u64,
 }
 
@@ -60,7 +65,16 @@ impl Image {
         code.write(range.start, &bytes);
         let next = range.start + routines::SIZE;
         let empty = BTreeMap::new;
-        Ok(Image { code, routines, next, places: BTreeMap::new(), steps: empty(), bodies: empty(), stubs: empty(), _memory: memory })
+        Ok(Image {
+            code,
+            routines,
+            next,
+            places: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            bodies: empty(),
+            stubs: empty(),
+            _memory: memory,
+        })
     }
 
     /// Addresses of translated code.
@@ -71,7 +85,7 @@ impl Image {
     /// Room that an object takes.
     pub(super) fn size(object: &Object) -> u64 {
         let thunks: usize = object.thunks.iter().map(|t| thunk_size(t) + 16).sum();
-        (object.bytes.len() + thunks + 64) as u64
+        (object.bytes.len() + thunks + 64) as u64 + INDIRECT * u64::from(object.indirect)
     }
 
     /// Installs objects: places them, publishes their ways in, links and writes them. Returns
@@ -80,7 +94,8 @@ impl Image {
         let mut placed = Vec::with_capacity(objects.len());
         for object in objects {
             let at = self.next.next_multiple_of(32);
-            let mut end = at + object.bytes.len() as u64;
+            let indirect = (at + object.bytes.len() as u64).next_multiple_of(16);
+            let mut end = indirect + INDIRECT * u64::from(object.indirect);
             let mut thunks = Vec::with_capacity(object.thunks.len());
             for thunk in &object.thunks {
                 end = end.next_multiple_of(16);
@@ -93,15 +108,19 @@ impl Image {
                 return false;
             }
             self.next = end;
-            placed.push(Placed { object, at, thunks, end });
+            placed.push(Placed { object, at, thunks, indirect, end });
         }
-        let ways: Vec<(u64, u64)> = placed.iter().flat_map(|p| p.object.ways.iter().map(|&(pc, offset)| (pc, p.at + u64::from(offset)))).collect();
+        let ways: Vec<(u64, u64)> = placed
+            .iter()
+            .flat_map(|p| p.object.ways.iter().map(|&(pc, offset)| (pc, p.at + u64::from(offset))))
+            .collect();
         for &(pc, host) in &ways {
             if hooks.binary_search(&pc).is_ok() {
                 self.bodies.insert(pc, host);
             }
         }
-        let found: BTreeMap<u64, u64> = ways.into_iter().filter(|(pc, _)| hooks.binary_search(pc).is_err()).collect();
+        let found: BTreeMap<u64, u64> =
+            ways.into_iter().filter(|(pc, _)| hooks.binary_search(pc).is_err()).collect();
         self.make_stubs(&placed, &found, table, hooks);
         let places: Vec<_> = placed.par_iter().map(|p| self.link(p, &found, table)).collect();
         self.places.extend(places);
@@ -113,18 +132,28 @@ impl Image {
 
     /// Where a jump to a guest address goes.
     fn resolve(&self, pc: u64, found: &BTreeMap<u64, u64>, table: &Table) -> u64 {
-        let known = found.get(&pc).copied().or_else(|| Some(table.get(pc).into()).filter(|&h| h != 0));
-        known.or_else(|| self.stubs.get(&pc).copied()).expect("a stub was made for every other address")
+        let known =
+            found.get(&pc).copied().or_else(|| Some(table.get(pc).into()).filter(|&h| h != 0));
+        known
+            .or_else(|| self.stubs.get(&pc).copied())
+            .expect("a stub was made for every other address")
     }
 
-    fn make_stubs(&mut self, placed: &[Placed], found: &BTreeMap<u64, u64>, table: &Table, hooks: &[u64]) {
+    fn make_stubs(
+        &mut self,
+        placed: &[Placed],
+        found: &BTreeMap<u64, u64>,
+        table: &Table,
+        hooks: &[u64],
+    ) {
         for (_, target) in placed.iter().flat_map(|p| &p.object.relocations) {
             if let Target::Chain(pc) = *target
                 && !found.contains_key(&pc)
                 && table.get(pc) == 0
                 && !self.stubs.contains_key(&pc)
             {
-                let why = if hooks.binary_search(&pc).is_ok() { leave::HOOK } else { leave::LOOKUP };
+                let why =
+                    if hooks.binary_search(&pc).is_ok() { leave::HOOK } else { leave::LOOKUP };
                 let stub = self.stub(pc, why, table);
                 self.stubs.insert(pc, stub);
             }
@@ -149,12 +178,18 @@ impl Image {
         at
     }
 
-    fn assemble_stub(&self, at: u64, pc: u64, why: u64, table: &Table) -> Result<Vec<u8>, iced_x86::IcedError> {
+    fn assemble_stub(
+        &self,
+        at: u64,
+        pc: u64,
+        why: u64,
+        table: &Table,
+    ) -> Result<Vec<u8>, iced_x86::IcedError> {
         let mut a = CodeAssembler::new(64)?;
         let mut missing = a.create_label();
         if why == leave::LOOKUP && table.pcs().contains(&pc) {
             a.mov(rax, table.address() + 4 * (pc - table.pcs().start))?;
-            a.mov(iced_x86::code_asm::eax, iced_x86::code_asm::dword_ptr(rax))?;
+            a.mov(eax, dword_ptr(rax))?;
             a.test(rax, rax)?;
             a.jz(missing)?;
             a.jmp(rax)?;
@@ -167,14 +202,41 @@ impl Image {
         a.assemble(at)
     }
 
+    /// Code that goes on at the guest address in the frame. Each place has its own, so that the
+    /// processor predicts them apart. Hot registers are in use; rax, r10 and r11 are not.
+    fn assemble_indirect(&self, at: u64, table: &Table) -> Result<Vec<u8>, iced_x86::IcedError> {
+        let mut a = CodeAssembler::new(64)?;
+        let mut missing = a.create_label();
+        let pcs = table.pcs();
+        a.mov(rax, qword_ptr(rsp + frame::OFF_RIP))?;
+        a.sub(rax, pcs.start as i32)?;
+        a.cmp(rax, (pcs.end - pcs.start) as i32)?;
+        a.jae(missing)?;
+        a.mov(r10, table.address())?;
+        a.mov(eax, dword_ptr(r10 + rax * 4))?;
+        a.test(eax, eax)?;
+        a.jz(missing)?;
+        a.jmp(rax)?;
+        a.set_label(&mut missing)?;
+        a.mov(qword_ptr(rsp + frame::OFF_LEAVE), leave::LOOKUP as i32)?;
+        a.jmp(self.routines.leave)?;
+        a.assemble(at)
+    }
+
     /// Fills in an object's relocations and writes it with its thunks.
-    fn link(&self, placed: &Placed, found: &BTreeMap<u64, u64>, table: &Table) -> (u64, Vec<(u32, u32)>) {
+    fn link(
+        &self,
+        placed: &Placed,
+        found: &BTreeMap<u64, u64>,
+        table: &Table,
+    ) -> (u64, Vec<(u32, u32)>) {
         let object = &placed.object;
         let mut bytes = object.bytes.clone();
         for &(offset, target) in &object.relocations {
             let to = match target {
                 Target::Leave => self.routines.leave,
                 Target::Settle => self.routines.settle,
+                Target::Indirect(index) => placed.indirect + INDIRECT * u64::from(index),
                 Target::Thunk(index) => placed.thunks[index as usize],
                 Target::Chain(pc) => self.resolve(pc, found, table),
             };
@@ -185,8 +247,14 @@ impl Image {
         let mut places = object.places.clone();
         places.push((bytes.len() as u32, 0));
         bytes.resize((placed.end - placed.at) as usize, 0xcc);
+        for index in 0..u64::from(object.indirect) {
+            let at = placed.indirect + INDIRECT * index;
+            let code = self.assemble_indirect(at, table).expect("the code is fixed and encodable");
+            bytes[(at - placed.at) as usize..][..code.len()].copy_from_slice(&code);
+        }
         for (thunk, &at) in object.thunks.iter().zip(&placed.thunks) {
-            let code = thunk.encode(at, thunk.flag_use()).expect("it was encodable when it was made");
+            let code =
+                thunk.encode(at, thunk.flag_use()).expect("it was encodable when it was made");
             let offset = (at - placed.at) as usize;
             bytes[offset..][..code.bytes.len()].copy_from_slice(&code.bytes);
             places.extend(code.map.iter().map(|&(o, pc)| (o + offset as u32, pc)));
@@ -198,7 +266,7 @@ impl Image {
     /// A thunk that executes one instruction with all flags.
     pub(super) fn step(&mut self, batch: &Batch) -> Option<u64> {
         let pc = batch.instructions()[0].ip();
-        if let Some(&at) = self.steps.get(&pc) {
+        if let Some(&at) = self.steps.get(&(pc, batch.is_replaced())) {
             return Some(at);
         }
         let at = self.next.next_multiple_of(16);
@@ -209,7 +277,7 @@ impl Image {
         self.code.write(at, &code.bytes);
         self.next = at + code.bytes.len() as u64;
         self.places.insert(at, code.map);
-        self.steps.insert(pc, at);
+        self.steps.insert((pc, batch.is_replaced()), at);
         Some(at)
     }
 

@@ -34,10 +34,9 @@ mod table;
 mod thunk;
 mod vars;
 
-use body::Linkage;
 use compile::{Compiler, Object};
-use cranelift_codegen::isa::OwnedTargetIsa;
 use cpu::CraneliftCpu;
+use cranelift_codegen::isa::OwnedTargetIsa;
 use graph::{Cuts, Graph};
 use image::Image;
 use lift::Watch;
@@ -70,7 +69,8 @@ pub struct Program<'a> {
     pub hooks: &'a [u64],
     /// Addresses of the plain loads that the recording ordered: those of its
     /// [`SyncLoad`](refrain_trace::EventKind::SyncLoad) events. Recognising them anew could end
-    /// differently, since the table need not hold the bytes that the recorder looked at.
+    /// differently, since the table need not hold the bytes that the recorder looked at. Those in
+    /// [`EngineConfig::ordered_loads`] count too.
     pub ordered_loads: &'a [u64],
 }
 
@@ -84,7 +84,6 @@ struct Shared {
     graph: Graph,
     hooks: Vec<u64>,
     watch: Watch,
-    linkage: Linkage,
     table: Table,
     routines: Routines,
     isa: OwnedTargetIsa,
@@ -93,10 +92,15 @@ struct Shared {
 
 impl CraneliftEngine {
     /// Compiles a program. `config.keep_blocks` means nothing here.
-    pub fn new(config: &EngineConfig, program: Program<'_>) -> Result<CraneliftEngine, EngineError> {
+    pub fn new(
+        config: &EngineConfig,
+        program: Program<'_>,
+    ) -> Result<CraneliftEngine, EngineError> {
         let unavailable = |why: String| EngineError::Unavailable { engine: NAME, why };
         if !crate::fault::has_fsgsbase() {
-            return Err(unavailable("user code may not read the GS base; a kernel from 5.9 on allows it".into()));
+            return Err(unavailable(
+                "user code may not read the GS base; a kernel from 5.9 on allows it".into(),
+            ));
         }
         crate::fault::install();
         let isa = compile::host_isa().map_err(unavailable)?;
@@ -106,32 +110,47 @@ impl CraneliftEngine {
             list.dedup();
             list
         };
-        let (hooks, loads) = (sorted(program.hooks), sorted(program.ordered_loads));
-        let pcs = addresses(program.blocks).map_err(|pc| unavailable(format!("code at {pc:#x} is not in the low 2 GiB, where this version records it")))?;
+        let mut loads = program.ordered_loads.to_vec();
+        loads.extend(config.ordered_loads.iter().flat_map(|set| set.iter()));
+        let (hooks, loads) = (sorted(program.hooks), sorted(&loads));
+        let pcs = addresses(program.blocks).map_err(|pc| {
+            unavailable(format!(
+                "code at {pc:#x} is not in the low 2 GiB, where this version records it"
+            ))
+        })?;
         let watch = Watch { accesses: config.accesses, calls: config.calls, count: config.count };
-        let cuts = Cuts { hooks: &hooks, loads: &loads, order_atomics: config.order_atomics, pieces: config.accesses };
+        let cuts = Cuts {
+            hooks: &hooks,
+            loads: &loads,
+            order_atomics: config.order_atomics,
+            pieces: config.accesses,
+        };
         let graph = Graph::new(program.blocks, cuts)
             .map_err(|pc| unavailable(format!("the code at {pc:#x} changed while it was recorded, which only the copy engine replays")))?;
-        let table = Table::new(pcs.clone()).map_err(|e| unavailable(format!("no memory for the table of code: {e}")))?;
-        let linkage = Linkage { table: table.address(), first: pcs.start, count: pcs.end - pcs.start, config: isa.frontend_config() };
+        let table = Table::new(pcs)
+            .map_err(|e| unavailable(format!("no memory for the table of code: {e}")))?;
         let regions = regions::partition(&graph, LIMITS, watch.accesses || watch.calls);
-        let objects = compile_all(&isa, &graph, &regions, watch, linkage);
+        let objects = compile_all(&isa, &graph, &regions, watch);
         let stubs: usize = objects.iter().map(|o| o.relocations.len()).sum();
-        let size = objects.par_iter().map(Image::size).sum::<u64>() + 64 * (stubs + hooks.len()) as u64;
+        let size =
+            objects.par_iter().map(Image::size).sum::<u64>() + 64 * (stubs + hooks.len()) as u64;
         let mut image = Image::new(size)?;
         for &pc in &hooks {
             image.hook(pc, &table);
         }
-        assert!(image.install(objects, &table, &hooks), "the code memory was made as large as the code");
+        assert!(
+            image.install(objects, &table, &hooks),
+            "the code memory was made as large as the code"
+        );
         let routines = image.routines;
-        let shared = Shared { graph, hooks, watch, linkage, table, routines, isa, image: Mutex::new(image) };
+        let shared = Shared { graph, hooks, watch, table, routines, isa, image: Mutex::new(image) };
         Ok(CraneliftEngine { shared: Arc::new(shared) })
     }
 }
 
 /// The guest addresses of all blocks, or one that is out of bounds.
 fn addresses(blocks: &[CodeBlock]) -> Result<Range<u64>, u64> {
-    let outside = blocks.iter().find(|b| b.pc.saturating_add(b.code.len() as u64) > 1 << 31);
+    let outside = blocks.iter().find(|b| b.pc.saturating_add(b.code.len() as u64) > (1 << 31) - 2);
     if let Some(block) = outside {
         return Err(block.pc);
     }
@@ -141,14 +160,20 @@ fn addresses(blocks: &[CodeBlock]) -> Result<Range<u64>, u64> {
 }
 
 /// Compiles regions on all cores.
-fn compile_all(isa: &OwnedTargetIsa, graph: &Graph, regions: &[Region], watch: Watch, linkage: Linkage) -> Vec<Object> {
+fn compile_all(
+    isa: &OwnedTargetIsa,
+    graph: &Graph,
+    regions: &[Region],
+    watch: Watch,
+) -> Vec<Object> {
     let compile = |compiler: &mut Compiler, region: &Region| {
-        let object = compiler.compile(isa, graph, region, watch, linkage);
+        let object = compiler.compile(isa, graph, region, watch);
         object.map_or_else(
             || {
                 // Block by block: what a region spills grows with its size.
-                let pieces = region.blocks.iter().map(|&b| regions::single(graph, b as usize, SMALL));
-                pieces.filter_map(|piece| compiler.compile(isa, graph, &piece, watch, linkage)).collect()
+                let pieces =
+                    region.blocks.iter().map(|&b| regions::single(graph, b as usize, SMALL));
+                pieces.filter_map(|piece| compiler.compile(isa, graph, &piece, watch)).collect()
             },
             |object| vec![object],
         )
@@ -185,8 +210,11 @@ impl Shared {
             return Some(host);
         }
         let region = regions::single(&self.graph, block, LIMITS);
-        let object = Compiler::new().compile(&self.isa, &self.graph, &region, self.watch, self.linkage)?;
-        image.install(vec![object], &self.table, &self.hooks).then(|| present(&self.table)).flatten()
+        let object = Compiler::new().compile(&self.isa, &self.graph, &region, self.watch)?;
+        image
+            .install(vec![object], &self.table, &self.hooks)
+            .then(|| present(&self.table))
+            .flatten()
     }
 }
 
@@ -197,7 +225,8 @@ impl Engine for CraneliftEngine {
 
     fn hook(&self, pc: u64) {
         assert!(
-            self.shared.hooks.binary_search(&pc).is_ok() || self.shared.graph.instruction(pc).is_none(),
+            self.shared.hooks.binary_search(&pc).is_ok()
+                || self.shared.graph.instruction(pc).is_none(),
             "hooks in recorded code are given to `CraneliftEngine::new`: {pc:#x}"
         );
     }

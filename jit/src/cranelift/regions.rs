@@ -55,8 +55,16 @@ pub(super) fn partition(graph: &Graph, limits: Limits, checks: bool) -> Vec<Regi
         let entries = blocks.iter().map(|&b| entries[b as usize]).collect();
         let mut region = finish(graph, blocks, entries);
         if checks {
-            let heads = region.loops.iter().zip(&region.blocks).map(|(&head, &b)| head || begins_repeated(graph, b));
-            region.entries.iter_mut().zip(heads.collect::<Vec<_>>()).for_each(|(entry, head)| *entry |= head);
+            let heads = region
+                .loops
+                .iter()
+                .zip(&region.blocks)
+                .map(|(&head, &b)| head || begins_repeated(graph, b));
+            region
+                .entries
+                .iter_mut()
+                .zip(heads.collect::<Vec<_>>())
+                .for_each(|(entry, head)| *entry |= head);
         }
         region
     });
@@ -104,9 +112,10 @@ fn grow(graph: &Graph, seed: usize, limits: Limits, free: impl Fn(usize) -> bool
         let block = group[next] as usize;
         next += 1;
         let resumed = match graph.blocks[block].term {
-            Term::Call(_, pc) | Term::CallIndirect(pc) | Term::Ordered(_, pc) | Term::Syscall(pc) => {
-                graph.at(pc).filter(|&b| !graph.blocks[b].hooked)
-            }
+            Term::Call(_, pc)
+            | Term::CallIndirect(pc)
+            | Term::Ordered(_, pc)
+            | Term::Syscall(pc) => graph.at(pc).filter(|&b| !graph.blocks[b].hooked),
             _ => None,
         };
         for follower in successors(graph, block).chain(resumed) {
@@ -138,7 +147,10 @@ fn entries(graph: &Graph, owner: &[u32]) -> Vec<bool> {
                     graph.at(pc).into_iter().for_each(|b| entries[b] = true);
                 }
             }
-            Term::CallIndirect(next) | Term::Ordered(_, next) | Term::Syscall(next) | Term::Emulate(_, next) => {
+            Term::CallIndirect(next)
+            | Term::Ordered(_, next)
+            | Term::Syscall(next)
+            | Term::Emulate(_, next) => {
                 graph.at(next).into_iter().for_each(|b| entries[b] = true);
             }
             _ => {}

@@ -38,7 +38,13 @@ pub(super) fn drive(body: &mut Body<'_>, i: &Instruction, batch: Batch, count: u
         l.to_frame(var);
     }
     let before = l.state.clone();
-    let (head, check, out, piece, done) = (l.b.create_block(), l.b.create_block(), l.b.create_block(), l.b.create_block(), l.b.create_block());
+    let (head, check, out, piece, done) = (
+        l.b.create_block(),
+        l.b.create_block(),
+        l.b.create_block(),
+        l.b.create_block(),
+        l.b.create_block(),
+    );
     l.b.ins().jump(head, &[]);
 
     l.b.switch_to_block(head);
@@ -106,7 +112,14 @@ fn compares(i: &Instruction) -> bool {
     matches!(i.mnemonic(), Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq)
 }
 
-fn log_piece(l: &mut Lifter<'_>, i: &Instruction, source: Value, target: Value, executed: Value, size: u64) {
+fn log_piece(
+    l: &mut Lifter<'_>,
+    i: &Instruction,
+    source: Value,
+    target: Value,
+    executed: Value,
+    size: u64,
+) {
     use Mnemonic::*;
     let bytes = l.iconst(I64, size);
     let bytes = l.b.ins().imul(executed, bytes);

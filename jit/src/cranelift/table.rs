@@ -29,7 +29,11 @@ impl Table {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0)
         };
-        if words == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(Table { pcs, words, len }) }
+        if words == libc::MAP_FAILED {
+            Err(std::io::Error::last_os_error())
+        } else {
+            Ok(Table { pcs, words, len })
+        }
     }
 
     /// Address of the word for the first guest address.
@@ -49,7 +53,9 @@ impl Table {
 
     /// Publishes code for `pc`.
     pub(super) fn set(&self, pc: u64, host: u32) {
-        self.word(pc).expect("the table was made for all known addresses").store(host, Ordering::Release);
+        self.word(pc)
+            .expect("the table was made for all known addresses")
+            .store(host, Ordering::Release);
     }
 
     fn word(&self, pc: u64) -> Option<&AtomicU32> {

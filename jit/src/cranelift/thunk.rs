@@ -7,7 +7,9 @@
 
 use super::frame::{self, off_gpr, off_xmm};
 use super::vars::{self, Effects, VarSet, XMM};
-use iced_x86::{Code, Encoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Code, Encoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register,
+};
 use refrain_vm::layout::CODE_CACHE;
 use refrain_vm::reg::RSP;
 
@@ -16,6 +18,8 @@ use refrain_vm::reg::RSP;
 pub(super) struct Batch {
     instructions: Vec<Instruction>,
     effects: Effects,
+    /// The memory operand is taken from the frame instead.
+    replaced: bool,
 }
 
 /// How many instructions a thunk may hold, and how many general registers they may use.
@@ -39,7 +43,8 @@ pub(super) struct FlagUse {
 impl Batch {
     /// A batch of one instruction; `None` if it cannot run in a thunk.
     pub(super) fn new(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Batch> {
-        let batch = Batch { instructions: vec![*i], effects: vars::effects(factory, i) };
+        let batch =
+            Batch { instructions: vec![*i], effects: vars::effects(factory, i), replaced: false };
         batch.encode(CODE_CACHE.start, batch.flag_use()).is_some().then_some(batch)
     }
 
@@ -50,12 +55,24 @@ impl Batch {
         let general = VarSet(0xffff);
         let registers = effects.uses.or(effects.writes).and(general).0.count_ones();
         let moved = other.effects.uses.and(self.effects.writes).and(general);
-        if self.instructions.len() >= MOST || registers > MOST_REGISTERS || addresses && !moved.is_empty() {
+        if self.instructions.len() >= MOST
+            || registers > MOST_REGISTERS
+            || addresses && !moved.is_empty()
+        {
             return false;
         }
         self.instructions.extend_from_slice(&other.instructions);
         self.effects = effects;
         true
+    }
+
+    /// The same instruction, a load, with the frame's `detail` in place of its memory operand.
+    pub(super) fn replaced(self) -> Batch {
+        Batch { replaced: true, ..self }
+    }
+
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced
     }
 
     pub(super) fn instructions(&self) -> &[Instruction] {
@@ -79,9 +96,13 @@ impl Batch {
     /// The thunk's code for address `at`.
     pub(super) fn encode(&self, at: u64, flags: FlagUse) -> Option<ThunkCode> {
         let used = self.effects.uses.or(self.effects.writes);
-        let mut free = [5, 3, 1, 2, 0, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11].into_iter().filter(|&n| !used.has(n)).map(gpr64);
+        let mut free = [5, 3, 1, 2, 0, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11]
+            .into_iter()
+            .filter(|&n| !used.has(n))
+            .map(gpr64);
         let stack = if used.has(RSP) { free.next()? } else { Register::None };
-        let segment = if self.instructions.iter().any(uses_fs) { free.next()? } else { Register::None };
+        let segment =
+            if self.instructions.iter().any(uses_fs) { free.next()? } else { Register::None };
         let mut out = Out { encoder: Encoder::new(64), at, map: Vec::new() };
         let strings = self.instructions.iter().any(Instruction::is_string_instruction);
         self.load_flags(&mut out, flags.load, strings)?;
@@ -90,16 +111,32 @@ impl Batch {
             if var < XMM {
                 out.load(place(var), 8 + off_gpr(var))?;
             } else {
-                out.push(Instruction::with2(Code::Movups_xmm_xmmm128, xmm(var), slot(8 + off_xmm(var - XMM))).ok()?)?;
+                out.push(
+                    Instruction::with2(
+                        Code::Movups_xmm_xmmm128,
+                        xmm(var),
+                        slot(8 + off_xmm(var - XMM)),
+                    )
+                    .ok()?,
+                )?;
             }
         }
         for i in &self.instructions {
             let mut i = *i;
             out.map.push((out.at as u32 - at as u32, i.ip() as u32));
-            if uses_fs(&i) {
+            if self.replaced {
+                i.set_segment_prefix(Register::None);
+                i.set_memory_base(Register::None);
+                i.set_memory_index(Register::None);
+            } else if uses_fs(&i) {
                 redirect_fs(&mut i, segment, &mut out, stack)?;
             }
             rename(&mut i, stack)?;
+            if self.replaced {
+                i.set_memory_base(Register::RSP);
+                i.set_memory_displ_size(4);
+                i.set_memory_displacement64((8 + frame::OFF_DETAIL) as u64);
+            }
             out.push(i)?;
         }
         out.map.push((out.at as u32 - at as u32, 0));
@@ -112,9 +149,19 @@ impl Batch {
         }
         for var in self.effects.writes.without(VarSet::FLAGS).iter() {
             if var < XMM {
-                out.push(Instruction::with2(Code::Mov_rm64_r64, slot(8 + off_gpr(var)), place(var)).ok()?)?;
+                out.push(
+                    Instruction::with2(Code::Mov_rm64_r64, slot(8 + off_gpr(var)), place(var))
+                        .ok()?,
+                )?;
             } else {
-                out.push(Instruction::with2(Code::Movups_xmmm128_xmm, slot(8 + off_xmm(var - XMM)), xmm(var)).ok()?)?;
+                out.push(
+                    Instruction::with2(
+                        Code::Movups_xmmm128_xmm,
+                        slot(8 + off_xmm(var - XMM)),
+                        xmm(var),
+                    )
+                    .ok()?,
+                )?;
             }
         }
         out.push(Instruction::with(Code::Retnq))?;
@@ -127,7 +174,14 @@ impl Batch {
             out.load(Register::RAX, 8 + frame::OFF_DIRECTION)?;
             out.push(Instruction::with2(Code::Shl_rm64_imm8, Register::RAX, 10).ok()?)?;
             if status {
-                out.push(Instruction::with2(Code::Or_r64_rm64, Register::RAX, slot(8 + frame::OFF_FLAGS_IN)).ok()?)?;
+                out.push(
+                    Instruction::with2(
+                        Code::Or_r64_rm64,
+                        Register::RAX,
+                        slot(8 + frame::OFF_FLAGS_IN),
+                    )
+                    .ok()?,
+                )?;
             } else {
                 out.push(Instruction::with2(Code::Or_rm64_imm32, Register::RAX, 0x202).ok()?)?;
             }
@@ -165,8 +219,22 @@ fn slot(offset: i32) -> MemoryOperand {
 
 fn gpr64(index: usize) -> Register {
     const ALL: [Register; 16] = [
-        Register::RAX, Register::RCX, Register::RDX, Register::RBX, Register::RSP, Register::RBP, Register::RSI, Register::RDI,
-        Register::R8, Register::R9, Register::R10, Register::R11, Register::R12, Register::R13, Register::R14, Register::R15,
+        Register::RAX,
+        Register::RCX,
+        Register::RDX,
+        Register::RBX,
+        Register::RSP,
+        Register::RBP,
+        Register::RSI,
+        Register::RDI,
+        Register::R8,
+        Register::R9,
+        Register::R10,
+        Register::R11,
+        Register::R12,
+        Register::R13,
+        Register::R14,
+        Register::R15,
     ];
     ALL[index]
 }
@@ -180,11 +248,18 @@ fn has_memory(i: &Instruction) -> bool {
 }
 
 fn uses_fs(i: &Instruction) -> bool {
-    i.segment_prefix() == Register::FS && has_memory(i) && !matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
+    i.segment_prefix() == Register::FS
+        && has_memory(i)
+        && !matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
 }
 
 /// Makes `fs:[…]` an operand relative to `segment`, which is loaded with the thread pointer.
-fn redirect_fs(i: &mut Instruction, segment: Register, out: &mut Out, stack: Register) -> Option<()> {
+fn redirect_fs(
+    i: &mut Instruction,
+    segment: Register,
+    out: &mut Out,
+    stack: Register,
+) -> Option<()> {
     if i.memory_base().is_gpr32() || i.memory_index().is_gpr32() {
         return None;
     }
@@ -223,7 +298,13 @@ fn rename(i: &mut Instruction, stack: Register) -> Option<()> {
         }
     }
     // Whoever uses rsp without naming it (pushes, calls) is lifted or refused.
-    let names_it = |i: &Instruction| InstructionInfoFactory::new().info(i).used_registers().iter().any(|u| u.register().full_register() == Register::RSP);
+    let names_it = |i: &Instruction| {
+        InstructionInfoFactory::new()
+            .info(i)
+            .used_registers()
+            .iter()
+            .any(|u| u.register().full_register() == Register::RSP)
+    };
     (!names_it(i)).then_some(())
 }
 

@@ -2,7 +2,10 @@
 //! frame, and which of them an instruction reads and writes.
 
 use super::frame::{Frame, off_gpr, off_xmm};
-use iced_x86::{Instruction, InstructionInfo, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, RflagsBits};
+use iced_x86::{
+    Instruction, InstructionInfo, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+    RflagsBits,
+};
 use std::mem::offset_of;
 
 /// Number of variables.
@@ -23,12 +26,18 @@ pub(super) const CURSOR: usize = 38;
 /// Retired instructions.
 pub(super) const RETIRED: usize = 39;
 
+/// Registers that translated code hands from region to region in host registers, in the order in
+/// which the calling convention has its arguments: rdi, rsi, rdx, rcx in themselves, rax in r8,
+/// rsp in r9. The frame has them only while none is running, and for thunks that use them.
+pub(super) const HOT: [usize; 6] = [7, 6, 2, 1, 0, 4];
+
 /// A set of variables.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct VarSet(pub(super) u64);
 
 impl VarSet {
     pub(super) const EMPTY: VarSet = VarSet(0);
+    pub(super) const HOT: VarSet = VarSet(0xd7);
     pub(super) const FLAGS: VarSet = VarSet(0x3f << FLAG);
 
     pub(super) fn one(var: usize) -> Self {
@@ -128,7 +137,9 @@ pub(super) fn flag_mask(bits: u32) -> u8 {
         (RflagsBits::SF, SF),
         (RflagsBits::OF, OF),
     ];
-    pairs.iter().fold(0, |mask, &(bit, index)| if bits & bit != 0 { mask | 1 << index } else { mask })
+    pairs
+        .iter()
+        .fold(0, |mask, &(bit, index)| if bits & bit != 0 { mask | 1 << index } else { mask })
 }
 
 /// Whether the instruction may leave flags as they are that it writes otherwise: shifts by a
@@ -190,10 +201,13 @@ pub(super) fn access(access: OpAccess) -> (bool, bool) {
 fn defines_xmm(i: &Instruction) -> bool {
     use Mnemonic::*;
     match i.mnemonic() {
-        Movaps | Movups | Movapd | Movupd | Movdqa | Movdqu | Lddqu | Movd | Movq | Pshufd | Pshuflw | Pshufhw
-        | Cvtdq2ps | Cvtdq2pd | Cvtps2dq | Cvttps2dq | Cvtps2pd | Cvtpd2ps | Cvttpd2dq | Cvtpd2dq | Movddup => true,
+        Movaps | Movups | Movapd | Movupd | Movdqa | Movdqu | Lddqu | Movd | Movq | Pshufd
+        | Pshuflw | Pshufhw | Cvtdq2ps | Cvtdq2pd | Cvtps2dq | Cvttps2dq | Cvtps2pd | Cvtpd2ps
+        | Cvttpd2dq | Cvtpd2dq | Movddup => true,
         Movss | Movsd => i.op1_kind() == OpKind::Memory,
-        Pxor | Xorps | Xorpd => i.op1_kind() == OpKind::Register && i.op0_register() == i.op1_register(),
+        Pxor | Xorps | Xorpd => {
+            i.op1_kind() == OpKind::Register && i.op0_register() == i.op1_register()
+        }
         _ => false,
     }
 }

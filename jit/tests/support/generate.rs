@@ -2,7 +2,10 @@
 
 use super::Case;
 use super::native::{SCRATCH, SCRATCH_LEN};
-use iced_x86::{Code, CodeSize, Decoder, DecoderOptions, Encoder, EncodingKind, Instruction, Mnemonic, OpCodeOperandKind, OpKind, Register, RflagsBits};
+use iced_x86::{
+    Code, CodeSize, Decoder, DecoderOptions, Encoder, EncodingKind, Instruction, Mnemonic,
+    OpCodeOperandKind, OpKind, Register, RflagsBits,
+};
 use refrain_vm::Context;
 
 /// A small generator of random numbers (splitmix64).
@@ -25,7 +28,20 @@ impl Random {
     /// Often a value at some edge.
     pub fn nasty(&mut self) -> u64 {
         const EDGES: [u64; 14] = [
-            0, 1, 2, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 0x7fff_ffff_ffff_ffff, 1 << 63, u64::MAX,
+            0,
+            1,
+            2,
+            0x7f,
+            0x80,
+            0xff,
+            0x7fff,
+            0x8000,
+            0x7fff_ffff,
+            0x8000_0000,
+            0xffff_ffff,
+            0x7fff_ffff_ffff_ffff,
+            1 << 63,
+            u64::MAX,
         ];
         match self.below(4) {
             0 => self.pick(&EDGES),
@@ -36,7 +52,20 @@ impl Random {
     }
     /// Bits of floats: special values, small integers, anything.
     fn float(&mut self) -> u64 {
-        let doubles = [0.0, -0.0, 1.0, -1.5, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN_POSITIVE, 3e9, -3e9, 1e300, 0.1];
+        let doubles = [
+            0.0,
+            -0.0,
+            1.0,
+            -1.5,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::MAX,
+            f64::MIN_POSITIVE,
+            3e9,
+            -3e9,
+            1e300,
+            0.1,
+        ];
         match self.below(6) {
             0 => self.pick(&doubles).to_bits(),
             1 => {
@@ -72,10 +101,81 @@ fn is_candidate(code: Code) -> bool {
     i.set_code(code);
     let excluded = matches!(
         code.mnemonic(),
-        INVALID | Reservednop | Pushf | Popf | Cpuid | Rdtsc | Rdtscp | Rdrand | Rdseed | Xgetbv | Int3 | Int1 | Int | Into | Ud0 | Ud1 | Ud2 | Hlt | Syscall | Sysenter
-            | Rdfsbase | Wrfsbase | Rdgsbase | Wrgsbase | Rdpid | Rdpkru | Wrpkru | Rdpru | Rdpmc | Pushfq | Enter | Xbegin | Xend | Xabort | Xtest | Monitor | Mwait
-            | Lfs | Lgs | Lss | Xsave | Xsave64 | Xrstor | Xrstor64 | Monitorx | Mwaitx | Clzero | Popfq | Maskmovdqu | Maskmovq | Leave | Ldmxcsr | Umonitor | Umwait | Tpause | Serialize | Smsw | Str | Sldt | Sgdt | Sidt
-            | Lar | Lsl | Verr | Verw | Pause | Ptwrite | Cldemote | Clflush | Clflushopt | Clwb | Incsspd | Incsspq | Rdsspd | Rdsspq
+        INVALID
+            | Reservednop
+            | Pushf
+            | Popf
+            | Cpuid
+            | Rdtsc
+            | Rdtscp
+            | Rdrand
+            | Rdseed
+            | Xgetbv
+            | Int3
+            | Int1
+            | Int
+            | Into
+            | Ud0
+            | Ud1
+            | Ud2
+            | Hlt
+            | Syscall
+            | Sysenter
+            | Rdfsbase
+            | Wrfsbase
+            | Rdgsbase
+            | Wrgsbase
+            | Rdpid
+            | Rdpkru
+            | Wrpkru
+            | Rdpru
+            | Rdpmc
+            | Pushfq
+            | Enter
+            | Xbegin
+            | Xend
+            | Xabort
+            | Xtest
+            | Monitor
+            | Mwait
+            | Lfs
+            | Lgs
+            | Lss
+            | Xsave
+            | Xsave64
+            | Xrstor
+            | Xrstor64
+            | Monitorx
+            | Mwaitx
+            | Clzero
+            | Popfq
+            | Maskmovdqu
+            | Maskmovq
+            | Leave
+            | Ldmxcsr
+            | Umonitor
+            | Umwait
+            | Tpause
+            | Serialize
+            | Smsw
+            | Str
+            | Sldt
+            | Sgdt
+            | Sidt
+            | Lar
+            | Lsl
+            | Verr
+            | Verw
+            | Pause
+            | Ptwrite
+            | Cldemote
+            | Clflush
+            | Clflushopt
+            | Clwb
+            | Incsspd
+            | Incsspq
+            | Rdsspd
+            | Rdsspq
     );
     info.is_instruction()
         && info.mode64()
@@ -90,7 +190,29 @@ fn is_candidate(code: Code) -> bool {
 
 fn has_features(code: Code) -> bool {
     use iced_x86::CpuidFeature::*;
-    let known = [INTEL8086, INTEL186, INTEL286, INTEL386, INTEL486, X64, CMOV, SSE, SSE2, SSE3, SSSE3, SSE4_1, SSE4_2, POPCNT, CX8, CMPXCHG16B, CLFSH, MOVBE, BMI1, MULTIBYTENOP, PREFETCHW];
+    let known = [
+        INTEL8086,
+        INTEL186,
+        INTEL286,
+        INTEL386,
+        INTEL486,
+        X64,
+        CMOV,
+        SSE,
+        SSE2,
+        SSE3,
+        SSSE3,
+        SSE4_1,
+        SSE4_2,
+        POPCNT,
+        CX8,
+        CMPXCHG16B,
+        CLFSH,
+        MOVBE,
+        BMI1,
+        MULTIBYTENOP,
+        PREFETCHW,
+    ];
     code.cpuid_features().iter().all(|f| known.contains(f))
 }
 
@@ -98,9 +220,44 @@ fn operand_is_supported(kind: OpCodeOperandKind) -> bool {
     use OpCodeOperandKind::*;
     matches!(
         kind,
-        mem | r8_or_mem | r16_or_mem | r32_or_mem | r64_or_mem | xmm_or_mem | r8_reg | r8_opcode | r16_reg | r16_rm | r16_opcode | r32_reg | r32_rm
-            | r32_opcode | r64_reg | r64_rm | r64_opcode | xmm_reg | xmm_rm | imm8 | imm8_const_1 | imm8sex16 | imm8sex32 | imm8sex64 | imm16 | imm32
-            | imm32sex64 | imm64 | al | cl | ax | dx | eax | rax | seg_rSI | es_rDI | r32_or_mem_mpx | r64_or_mem_mpx | mem_mpx
+        mem | r8_or_mem
+            | r16_or_mem
+            | r32_or_mem
+            | r64_or_mem
+            | xmm_or_mem
+            | r8_reg
+            | r8_opcode
+            | r16_reg
+            | r16_rm
+            | r16_opcode
+            | r32_reg
+            | r32_rm
+            | r32_opcode
+            | r64_reg
+            | r64_rm
+            | r64_opcode
+            | xmm_reg
+            | xmm_rm
+            | imm8
+            | imm8_const_1
+            | imm8sex16
+            | imm8sex32
+            | imm8sex64
+            | imm16
+            | imm32
+            | imm32sex64
+            | imm64
+            | al
+            | cl
+            | ax
+            | dx
+            | eax
+            | rax
+            | seg_rSI
+            | es_rDI
+            | r32_or_mem_mpx
+            | r64_or_mem_mpx
+            | mem_mpx
     )
 }
 
@@ -119,11 +276,20 @@ pub fn instruction(code: Code, random: &mut Random, addressing: Addressing) -> O
         };
         match kind {
             mem | mem_mpx => memory(&mut i, n, random, addressing),
-            r8_or_mem | r16_or_mem | r32_or_mem | r64_or_mem | xmm_or_mem | r32_or_mem_mpx | r64_or_mem_mpx if in_memory => memory(&mut i, n, random, addressing),
+            r8_or_mem | r16_or_mem | r32_or_mem | r64_or_mem | xmm_or_mem | r32_or_mem_mpx
+            | r64_or_mem_mpx
+                if in_memory =>
+            {
+                memory(&mut i, n, random, addressing)
+            }
             r8_or_mem | r8_reg | r8_opcode => register(&mut i, Register::AL, 20),
             r16_or_mem | r16_reg | r16_rm | r16_opcode => register(&mut i, Register::AX, 16),
-            r32_or_mem | r32_reg | r32_rm | r32_opcode | r32_or_mem_mpx => register(&mut i, Register::EAX, 16),
-            r64_or_mem | r64_reg | r64_rm | r64_opcode | r64_or_mem_mpx => register(&mut i, Register::RAX, 16),
+            r32_or_mem | r32_reg | r32_rm | r32_opcode | r32_or_mem_mpx => {
+                register(&mut i, Register::EAX, 16)
+            }
+            r64_or_mem | r64_reg | r64_rm | r64_opcode | r64_or_mem_mpx => {
+                register(&mut i, Register::RAX, 16)
+            }
             xmm_or_mem | xmm_reg | xmm_rm => register(&mut i, Register::XMM0, 16),
             al => i.set_op_register_and_kind(n, Register::AL),
             cl => i.set_op_register_and_kind(n, Register::CL),
@@ -152,7 +318,10 @@ pub fn instruction(code: Code, random: &mut Random, addressing: Addressing) -> O
             i.set_has_rep_prefix(true);
         }
     }
-    if code.op_code().can_use_lock_prefix() && i.op0_kind() == OpKind::Memory && random.below(4) == 0 {
+    if code.op_code().can_use_lock_prefix()
+        && i.op0_kind() == OpKind::Memory
+        && random.below(4) == 0
+    {
         i.set_has_lock_prefix(true);
     }
     Some(i)
@@ -218,7 +387,8 @@ pub fn encoded(i: &Instruction, pc: u64) -> Option<(Instruction, Vec<u8>)> {
     encoder.encode(i, pc).ok()?;
     let bytes = encoder.take_buffer();
     let decoded = Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE).decode();
-    (!decoded.is_invalid() && decoded.code() == i.code() && decoded.len() == bytes.len()).then_some((decoded, bytes))
+    (!decoded.is_invalid() && decoded.code() == i.code() && decoded.len() == bytes.len())
+        .then_some((decoded, bytes))
 }
 
 /// A case of one random instruction of this code at `pc`, with `states` random states.
@@ -235,8 +405,18 @@ pub fn case(code: Code, pc: u64, states: usize, random: &mut Random) -> Option<C
 /// Status flags (and DF) that an instruction leaves defined, as an RFLAGS mask.
 pub fn defined(i: &Instruction) -> u64 {
     let undefined = undefined(i);
-    let pairs = [(RflagsBits::CF, 0), (RflagsBits::PF, 2), (RflagsBits::AF, 4), (RflagsBits::ZF, 6), (RflagsBits::SF, 7), (RflagsBits::OF, 11)];
-    pairs.iter().fold(0x400, |mask, &(bit, shift)| if undefined & bit == 0 { mask | 1 << shift } else { mask })
+    let pairs = [
+        (RflagsBits::CF, 0),
+        (RflagsBits::PF, 2),
+        (RflagsBits::AF, 4),
+        (RflagsBits::ZF, 6),
+        (RflagsBits::SF, 7),
+        (RflagsBits::OF, 11),
+    ];
+    pairs.iter().fold(
+        0x400,
+        |mask, &(bit, shift)| if undefined & bit == 0 { mask | 1 << shift } else { mask },
+    )
 }
 
 pub fn undefined(i: &Instruction) -> u32 {
@@ -244,11 +424,18 @@ pub fn undefined(i: &Instruction) -> u32 {
     let mut undefined = i.rflags_undefined();
     match i.mnemonic() {
         // Counts beyond the width leave the carry undefined; iced does not look at the width.
-        Shl | Sal | Shr | Sar | Shld | Shrd if i.op0_register().size() < 4 => undefined |= RflagsBits::CF | RflagsBits::OF | RflagsBits::AF,
-        Shl | Sal | Shr | Sar | Shld | Shrd | Rol | Ror | Rcl | Rcr => undefined |= RflagsBits::OF | RflagsBits::AF,
+        Shl | Sal | Shr | Sar | Shld | Shrd if i.op0_register().size() < 4 => {
+            undefined |= RflagsBits::CF | RflagsBits::OF | RflagsBits::AF
+        }
+        Shl | Sal | Shr | Sar | Shld | Shrd | Rol | Ror | Rcl | Rcr => {
+            undefined |= RflagsBits::OF | RflagsBits::AF
+        }
         _ => {}
     }
-    if matches!(i.mnemonic(), Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr) && i.op1_kind() == OpKind::Immediate8 && i.immediate8() == 1 {
+    if matches!(i.mnemonic(), Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr)
+        && i.op1_kind() == OpKind::Immediate8
+        && i.immediate8() == 1
+    {
         undefined &= !RflagsBits::OF;
     }
     undefined
@@ -283,9 +470,17 @@ pub fn state(instructions: &[Instruction], random: &mut Random) -> (Context, Vec
 /// Whether registers can be found with which the memory operand lies in the scratch page: not if
 /// one of them must also be a bit offset or a stack pointer that lies there.
 fn can_be_placed(i: &Instruction) -> bool {
-    let uses = |register: Register| [i.memory_base(), i.memory_index()].iter().any(|r| r.full_register() == register.full_register());
+    let uses = |register: Register| {
+        [i.memory_base(), i.memory_index()]
+            .iter()
+            .any(|r| r.full_register() == register.full_register())
+    };
     match i.mnemonic() {
-        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc if i.op1_kind() == OpKind::Register => !uses(i.op1_register()),
+        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
+            if i.op1_kind() == OpKind::Register =>
+        {
+            !uses(i.op1_register())
+        }
         Mnemonic::Push | Mnemonic::Pop => !uses(Register::RSP),
         _ => true,
     }
@@ -304,7 +499,10 @@ fn place(i: &Instruction, context: &mut Context, random: &mut Random) {
             context.rflags |= 0x400;
         }
     }
-    let by_bit = matches!(i.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc) && i.op0_kind() == OpKind::Memory && i.op1_kind() == OpKind::Register;
+    let by_bit =
+        matches!(i.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc)
+            && i.op0_kind() == OpKind::Memory
+            && i.op1_kind() == OpKind::Register;
     if by_bit {
         let register = i.op1_register().full_register().number();
         context.gpr[register] = random.below(2000).wrapping_sub(1000);
@@ -319,10 +517,17 @@ fn place(i: &Instruction, context: &mut Context, random: &mut Random) {
     }
     if i.memory_index().is_gpr() && !by_bit {
         let index = &mut context.gpr[i.memory_index().full_register().number()];
-        *index = if names_stack && i.memory_index() == Register::RSP { *index } else { random.nasty() };
+        *index =
+            if names_stack && i.memory_index() == Register::RSP { *index } else { random.nasty() };
     }
-    let index = if i.memory_index().is_gpr() { context.gpr[i.memory_index().full_register().number()].wrapping_mul(u64::from(i.memory_index_scale())) } else { 0 };
+    let index = if i.memory_index().is_gpr() {
+        context.gpr[i.memory_index().full_register().number()]
+            .wrapping_mul(u64::from(i.memory_index_scale()))
+    } else {
+        0
+    };
     if !(names_stack && base == Register::RSP) {
-        context.gpr[base.full_register().number()] = target.wrapping_sub(index).wrapping_sub(i.memory_displacement64());
+        context.gpr[base.full_register().number()] =
+            target.wrapping_sub(index).wrapping_sub(i.memory_displacement64());
     }
 }

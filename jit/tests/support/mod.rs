@@ -1,7 +1,7 @@
 //! Shared by the oracle's tests and its fuzz target: the processor itself as an interpreter of
 //! single instructions, and a generator of instructions and states.
 
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 pub mod generate;
 pub mod native;
@@ -36,9 +36,13 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
     let blocks: Vec<CodeBlock> = cases
         .iter()
         .enumerate()
-        .map(|(n, case)| CodeBlock { pc: address(n), code: [&case.code[..], &[0x0f, 0x05]].concat() })
+        .map(|(n, case)| CodeBlock {
+            pc: address(n),
+            code: [&case.code[..], &[0x0f, 0x05]].concat(),
+        })
         .collect();
-    let engine = CraneliftEngine::new(config, Program { blocks: &blocks, ..Program::default() }).expect("the engine works here");
+    let engine = CraneliftEngine::new(config, Program { blocks: &blocks, ..Program::default() })
+        .expect("the engine works here");
     let mut cpu = engine.attach().expect("a thread can be attached");
     let mut accesses = vec![refrain_trace::Access::default(); 2 * refrain_jit::MIN_ACCESSES];
     let mut differences = Vec::new();
@@ -56,7 +60,9 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
             let after = native.memory();
             if let Exit::Fault(fault) = exit {
                 // Divisions: the processor faults too, which this process would not survive.
-                let may = case.instructions.iter().any(|i| matches!(i.mnemonic(), iced_x86::Mnemonic::Div | iced_x86::Mnemonic::Idiv));
+                let may = case.instructions.iter().any(|i| {
+                    matches!(i.mnemonic(), iced_x86::Mnemonic::Div | iced_x86::Mnemonic::Idiv)
+                });
                 if !may || fault.signal != libc::SIGFPE {
                     differences.push(format!("{}: unexpected {exit:?}", describe(case)));
                 }
@@ -73,7 +79,14 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
             }
             let mut expected = state.clone();
             native.run(&case.instructions, &mut expected);
-            differences.extend(difference(case, state, &expected, &native.memory(), &lifted, &after));
+            differences.extend(difference(
+                case,
+                state,
+                &expected,
+                &native.memory(),
+                &lifted,
+                &after,
+            ));
         }
     }
     differences
@@ -95,19 +108,35 @@ pub fn describe(case: &Case) -> String {
     format!("[{}] {:02x?}", all.join("; "), case.code)
 }
 
-fn difference(case: &Case, start: &Context, expected: &Context, memory: &[u8], lifted: &Context, after: &[u8]) -> Option<String> {
+fn difference(
+    case: &Case,
+    start: &Context,
+    expected: &Context,
+    memory: &[u8],
+    lifted: &Context,
+    after: &[u8],
+) -> Option<String> {
     let mut wrong = Vec::new();
     for n in 0..16 {
         if expected.gpr[n] != lifted.gpr[n] {
-            wrong.push(format!("gpr{n}: {:#x} instead of {:#x} (was {:#x})", lifted.gpr[n], expected.gpr[n], start.gpr[n]));
+            wrong.push(format!(
+                "gpr{n}: {:#x} instead of {:#x} (was {:#x})",
+                lifted.gpr[n], expected.gpr[n], start.gpr[n]
+            ));
         }
         if expected.xmm[n] != lifted.xmm[n] {
-            wrong.push(format!("xmm{n}: {:x?} instead of {:x?} (was {:x?})", lifted.xmm[n], expected.xmm[n], start.xmm[n]));
+            wrong.push(format!(
+                "xmm{n}: {:x?} instead of {:x?} (was {:x?})",
+                lifted.xmm[n], expected.xmm[n], start.xmm[n]
+            ));
         }
     }
     let flags = (expected.rflags ^ lifted.rflags) & case.defined;
     if flags != 0 {
-        wrong.push(format!("flags {flags:#x} of {:#x}, expected {:#x} (was {:#x})", lifted.rflags, expected.rflags, start.rflags));
+        wrong.push(format!(
+            "flags {flags:#x} of {:#x}, expected {:#x} (was {:#x})",
+            lifted.rflags, expected.rflags, start.rflags
+        ));
     }
     // Among several instructions an operation may be left out whose result nobody reads, and with
     // it the exception flags that it would have raised.
@@ -116,7 +145,14 @@ fn difference(case: &Case, start: &Context, expected: &Context, memory: &[u8], l
         wrong.push(format!("mxcsr {:#x}, expected {:#x}", lifted.mxcsr, expected.mxcsr));
     }
     if let Some(at) = (0..SCRATCH_LEN).find(|&at| memory[at] != after[at]) {
-        wrong.push(format!("memory at {:#x}: {:#x} instead of {:#x}", SCRATCH + at as u64, after[at], memory[at]));
+        wrong.push(format!(
+            "memory at {:#x}: {:#x} instead of {:#x}",
+            SCRATCH + at as u64,
+            after[at],
+            memory[at]
+        ));
     }
-    (!wrong.is_empty()).then(|| format!("{}\n    {}\n    gpr {:x?}", describe(case), wrong.join("\n    "), start.gpr))
+    (!wrong.is_empty()).then(|| {
+        format!("{}\n    {}\n    gpr {:x?}", describe(case), wrong.join("\n    "), start.gpr)
+    })
 }

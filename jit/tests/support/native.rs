@@ -25,7 +25,14 @@ impl Native {
         for (at, protection) in [(SCRATCH, 3), (HARNESS, 7), (STATE, 3)] {
             // SAFETY: low addresses that nothing else in a test process uses.
             let got = unsafe {
-                libc::mmap(at as *mut libc::c_void, 65536, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, -1, 0)
+                libc::mmap(
+                    at as *mut libc::c_void,
+                    65536,
+                    protection,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                    -1,
+                    0,
+                )
             };
             assert_eq!(got as u64, at);
         }
@@ -59,7 +66,10 @@ impl Native {
 
 fn harness(code: &[iced_x86::Instruction]) -> Result<Vec<u8>, iced_x86::IcedError> {
     let gpr = [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15];
-    let xmm = [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13, xmm14, xmm15];
+    let xmm = [
+        xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13,
+        xmm14, xmm15,
+    ];
     let at = |offset: usize| STATE + offset as u64;
     let host_rsp = at(4096);
     let host_fs = at(4104);

@@ -10,6 +10,7 @@ use super::source::Source;
 use crate::error::{Error, Result};
 use crate::{BlobId, CodeBlock, Event, EventId, Footer, Header, Module, ThreadId, payload};
 use serde::de::DeserializeOwned;
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -125,6 +126,11 @@ impl Trace {
     /// Opens a trace file. A file that was cut off opens as far as it is whole.
     pub fn open(path: &Path) -> Result<Trace> {
         Trace::from_source(Source::open(path)?)
+    }
+
+    /// Reads a trace from an open file.
+    pub fn from_file(file: File) -> Result<Trace> {
+        Trace::from_source(Source::from_file(file, "read the trace".into())?)
     }
 
     /// Opens a trace in memory.

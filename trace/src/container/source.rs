@@ -16,7 +16,12 @@ impl Source {
     pub(crate) fn open(path: &Path) -> Result<Source> {
         let action = || format!("open {}", path.display());
         let file = File::open(path).map_err(Error::io(action()))?;
-        let meta = file.metadata().map_err(Error::io(action()))?;
+        Source::from_file(file, action())
+    }
+
+    /// `action` is what was tried with the file, for messages.
+    pub(crate) fn from_file(file: File, action: String) -> Result<Source> {
+        let meta = file.metadata().map_err(Error::io(action.clone()))?;
         // Pipes and devices have no length and no positioned reads; without this they would pass
         // for an empty trace.
         if !meta.is_file() {
@@ -25,7 +30,7 @@ impl Source {
             } else {
                 std::io::ErrorKind::NotSeekable
             });
-            return Err(Error::Io { action: action(), source });
+            return Err(Error::Io { action, source });
         }
         Ok(Source::File { file, len: meta.len() })
     }

@@ -79,11 +79,7 @@ impl GuestThread {
         let effect = match pending.call.sent(result, &Guest) {
             Some(sent) => {
                 self.machine.count_output(sent.len);
-                Effect::Output {
-                    fd: sent.fd,
-                    len: sent.len,
-                    crc: digest::of_ranges(&sent.ranges),
-                }
+                Effect::Output { fd: sent.fd, len: sent.len, crc: digest::of_ranges(&sent.ranges) }
             }
             None => Effect::None,
         };
@@ -114,15 +110,9 @@ impl GuestThread {
             pending.event.flags |= NO_TICKET;
             return;
         }
-        let record = SyscallRecord {
-            args: pending.args,
-            ..SyscallRecord::default()
-        };
+        let record = SyscallRecord { args: pending.args, ..SyscallRecord::default() };
         let entered = self.log.pending(
-            || Event {
-                ticket: self.machine.tickets.take(order::SYSCALL_SLOT),
-                ..pending.event
-            },
+            || Event { ticket: self.machine.tickets.take(order::SYSCALL_SLOT), ..pending.event },
             record,
         );
         match entered {
@@ -146,15 +136,8 @@ impl GuestThread {
         writes: Vec<Write>,
         effect: Effect,
     ) {
-        let record = SyscallRecord {
-            args: pending.args,
-            writes,
-            effect,
-        };
-        let event = Event {
-            value: result as u64,
-            ..pending.event
-        };
+        let record = SyscallRecord { args: pending.args, writes, effect };
+        let event = Event { value: result as u64, ..pending.event };
         self.context.finish_syscall(result);
         self.append(event, Some(&record));
     }
@@ -200,9 +183,9 @@ impl GuestThread {
             MachineCall::Kill => self.kill(pending)?,
             MachineCall::FreesDescriptor => self.frees_descriptor(pending),
             MachineCall::ReadLink => self.read_link(pending),
-            MachineCall::Fork
-            | MachineCall::Execve
-            | MachineCall::SigReturn => return Err(self.refuse(&pending, "is not supported yet")),
+            MachineCall::Fork | MachineCall::Execve | MachineCall::SigReturn => {
+                return Err(self.refuse(&pending, "is not supported yet"));
+            }
         }
         Ok(Flow::Continue)
     }
@@ -241,8 +224,7 @@ impl GuestThread {
         if signal == 0 || signal > 64 {
             return self.answer(pending, -EINVAL);
         }
-        let action =
-            || std::array::from_fn(|i| Guest.word(new + 8 * i as u64).unwrap_or_default());
+        let action = || std::array::from_fn(|i| Guest.word(new + 8 * i as u64).unwrap_or_default());
         let previous = self.machine.signals.action(signal, (new != 0).then(action));
         let writes = words(old, &previous);
         self.answer_with(pending, 0, writes);
@@ -285,10 +267,7 @@ impl GuestThread {
         let signal = self.machine.signals.wait(self.id, set, timeout);
         self.leave(&mut pending);
         let writes = match signal {
-            Some(signal) if info != 0 => vec![Write {
-                address: info,
-                bytes: signal_info(signal),
-            }],
+            Some(signal) if info != 0 => vec![Write { address: info, bytes: signal_info(signal) }],
             _ => Vec::new(),
         };
         for write in &writes {
@@ -375,10 +354,7 @@ impl GuestThread {
         }
         let program = self.machine.program.as_bytes();
         let len = program.len().min(args[at + 2] as usize);
-        let writes = vec![Write {
-            address: args[at + 1],
-            bytes: program[..len].to_vec(),
-        }];
+        let writes = vec![Write { address: args[at + 1], bytes: program[..len].to_vec() }];
         self.answer_with(pending, len as i64, writes);
     }
 }
@@ -388,10 +364,7 @@ fn words(address: u64, values: &[u64]) -> Vec<Write> {
     if address == 0 {
         return Vec::new();
     }
-    vec![Write {
-        address,
-        bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-    }]
+    vec![Write { address, bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect() }]
 }
 
 /// A `siginfo_t` of a signal that the process sent to itself.

@@ -9,9 +9,11 @@ use refrain_trace::payload::{Effect, Write};
 use refrain_trace::{Event, EventKind, order};
 
 /// What `clone` must ask for to make a thread.
-const THREAD: u64 =
-    (libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD)
-        as u64;
+const THREAD: u64 = (libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD) as u64;
 
 impl GuestThread {
     /// `clone(flags, stack, parent_tid, child_tid, tls)`: a new thread.
@@ -50,10 +52,9 @@ impl GuestThread {
         })?;
 
         let mut writes = Vec::new();
-        for (flag, address) in [
-            (libc::CLONE_PARENT_SETTID, parent_tid),
-            (libc::CLONE_CHILD_SETTID, child_tid),
-        ] {
+        for (flag, address) in
+            [(libc::CLONE_PARENT_SETTID, parent_tid), (libc::CLONE_CHILD_SETTID, child_tid)]
+        {
             if flags & flag as u64 != 0 {
                 let bytes = tid.to_le_bytes().to_vec();
                 Guest.write(address, &bytes);
@@ -71,10 +72,7 @@ impl GuestThread {
     pub(crate) fn exit_thread(&mut self, pending: Pending) {
         self.answer(pending, 0);
         let event = self.event(EventKind::ThreadExit, host::ticks());
-        self.append_ordered(Event {
-            object: order::thread_object(self.id),
-            ..event
-        });
+        self.append_ordered(Event { object: order::thread_object(self.id), ..event });
         self.log.retire();
         if self.clear_at_exit != 0 {
             Guest.write(self.clear_at_exit, &0u32.to_le_bytes());

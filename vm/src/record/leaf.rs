@@ -114,8 +114,7 @@ unsafe extern "sysv64" fn lock(mutex: u64, sp: u64, data: u64) -> i64 {
     // guest code and so not inside the recorder.
     let (mutex, thread) = unsafe { (&*(mutex as *const Mutex), &mut *(data as *mut LeafThread)) };
     // SAFETY: armed with references that outlive the thread's run.
-    let (log, tickets, context) =
-        unsafe { (&*thread.log, &*thread.tickets, &*thread.context) };
+    let (log, tickets, context) = unsafe { (&*thread.log, &*thread.tickets, &*thread.context) };
     if !mutex.is_normal() {
         return LONG_WAY;
     }
@@ -169,8 +168,7 @@ unsafe extern "sysv64" fn unlock(mutex: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: as in `lock`.
     let (mutex, thread) = unsafe { (&*(mutex as *const Mutex), &mut *(data as *mut LeafThread)) };
     // SAFETY: as in `lock`.
-    let (log, tickets, context) =
-        unsafe { (&*thread.log, &*thread.tickets, &*thread.context) };
+    let (log, tickets, context) = unsafe { (&*thread.log, &*thread.tickets, &*thread.context) };
     if !mutex.is_normal() {
         return LONG_WAY;
     }

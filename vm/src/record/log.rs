@@ -12,10 +12,10 @@ use refrain_trace::{
     BlobId, CodeBlock, Event, EventId, Footer, HAS_PAYLOAD, Header, Module, ThreadId, UNFINISHED,
     Writer,
 };
+use std::cell::UnsafeCell;
 use std::fs::File;
 use std::io::BufWriter;
 use std::mem;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -76,11 +76,7 @@ impl Log {
                 })
             })
             .map_err(Error::host("starting the writer"))?;
-        let log = Log {
-            to_writer,
-            empties,
-            blobs: Arc::default(),
-        };
+        let log = Log { to_writer, empties, blobs: Arc::default() };
         Ok((log, thread))
     }
 
@@ -259,6 +255,20 @@ impl ThreadLog {
         if let Some(last) = busy.state().chunk.events.last_mut() {
             amend(last);
         }
+    }
+
+    /// Counts one more occurrence of an ordered load, if it is the event appended last.
+    pub(crate) fn repeat(&self, event: &Event) -> bool {
+        let Ok(mut busy) = self.enter() else { return false };
+        let Some(last) = busy.state().chunk.events.last_mut() else { return false };
+        let same = (last.code, last.pc, last.sp, last.object, last.ticket, last.value)
+            == (event.code, event.pc, event.sp, event.object, event.ticket, event.value);
+        if same {
+            last.aux += 1;
+            last.end = event.begin;
+            last.overhead += event.overhead;
+        }
+        same
     }
 
     /// Notes a system call that is about to be issued with a ticket of its own: should the

@@ -1,7 +1,7 @@
 //! What all guest threads of a recording share.
 
-use super::log::{Log, ThreadLog};
 use super::leaf;
+use super::log::{Log, ThreadLog};
 use super::signals::Signals;
 use crate::barrier::Barrier;
 use crate::elf::Elf;
@@ -119,6 +119,9 @@ impl Machine {
         }
         *self.hooks.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
 
+        let starts: Vec<u64> =
+            elf.function_starts().into_iter().map(|start| bias.wrapping_add(start)).collect();
+        self.engine.functions(&starts);
         let (start, end) = elf.span();
         self.log.module(Module {
             path: path.to_string_lossy().into_owned(),
@@ -137,10 +140,7 @@ impl Machine {
 
     /// The hooks as they are now. Threads keep the map until they meet a hook it does not have.
     pub(crate) fn hooks(&self) -> Arc<HookMap> {
-        self.hooks
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.hooks.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Enters a new thread into the table.
@@ -149,12 +149,7 @@ impl Machine {
         let id = ThreadId(threads.all.len() as u32);
         let log = Arc::new(ThreadLog::new(id, self.log.clone(), self.barrier.clone()));
         threads.alive += 1;
-        threads.all.push(Thread {
-            log: log.clone(),
-            pointer,
-            kernel_id: 0,
-            ended: false,
-        });
+        threads.all.push(Thread { log: log.clone(), pointer, kernel_id: 0, ended: false });
         (id, log)
     }
 
@@ -189,10 +184,7 @@ impl Machine {
     pub(crate) fn await_end(&self, id: ThreadId) {
         let mut threads = self.threads();
         while !threads.all[id.index()].ended {
-            threads = self
-                .thread_ended
-                .wait(threads)
-                .unwrap_or_else(PoisonError::into_inner);
+            threads = self.thread_ended.wait(threads).unwrap_or_else(PoisonError::into_inner);
         }
     }
 

@@ -38,11 +38,7 @@ impl GuestThread {
             MachineCall::Mmap if result >= 0 => self.file_content(result as u64, args),
             _ => None,
         };
-        let record = SyscallRecord {
-            args,
-            writes: Vec::new(),
-            effect: Effect::Memory { content },
-        };
+        let record = SyscallRecord { args, writes: Vec::new(), effect: Effect::Memory { content } };
         self.context.finish_syscall(result);
         self.append_made(Some(&record), || Event {
             ticket: machine.tickets.take(order::MEMORY_SLOT),
@@ -90,24 +86,10 @@ impl GuestThread {
             let bytes = read_at(&file, offset, wanted)?;
             let len = bytes.len() as u64;
             let blob = self.machine.log.blob(bytes);
-            return Some(Window {
-                blob,
-                offset: 0,
-                len,
-            });
+            return Some(Window { blob, offset: 0, len });
         }
-        let key = (
-            metadata.dev(),
-            metadata.ino(),
-            size,
-            metadata.mtime(),
-            metadata.mtime_nsec(),
-        );
-        let mut files = self
-            .machine
-            .files
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let key = (metadata.dev(), metadata.ino(), size, metadata.mtime(), metadata.mtime_nsec());
+        let mut files = self.machine.files.lock().unwrap_or_else(PoisonError::into_inner);
         let blob = match files.get(&key) {
             Some(&blob) => blob,
             None => {
@@ -120,11 +102,7 @@ impl GuestThread {
                 blob
             }
         };
-        Some(Window {
-            blob,
-            offset,
-            len: wanted,
-        })
+        Some(Window { blob, offset, len: wanted })
     }
 
     /// The dynamic linker maps a library whole before it maps its segments: the first mapping

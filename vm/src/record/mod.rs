@@ -21,8 +21,8 @@ use crate::memory::{AddressSpace, page_down};
 use crate::{Error, Result, layout};
 use log::Log;
 use machine::{Machine, Stop};
-use signals::{Delivery, Target};
 use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
+use signals::{Delivery, Target};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -76,13 +76,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     for content in contents {
         log.blob(content);
     }
-    let machine = Arc::new(Machine::new(
-        engine,
-        space,
-        log,
-        &header,
-        stop,
-    ));
+    let machine = Arc::new(Machine::new(engine, space, log, &header, stop));
     for file in &image.files {
         machine.register_module(&file.path, &file.elf, file.bias);
     }
@@ -120,9 +114,7 @@ fn finish(
         cpu_ns: process_cpu_ns(),
         output_bytes: machine.output_bytes(),
     });
-    let bytes = writer
-        .join()
-        .expect("the writer's thread returns its errors")?;
+    let bytes = writer.join().expect("the writer's thread returns its errors")?;
     Ok(RecordSummary {
         ending,
         threads: events.len() as u32,
@@ -168,15 +160,11 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
     let text = |s: &std::ffi::OsString| s.to_string_lossy().into_owned();
     let program = std::fs::canonicalize(&options.command.program)
         .unwrap_or_else(|_| options.command.program.clone());
-    let started = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Header {
         argv: options.command.argv.iter().map(text).collect(),
         program: program.to_string_lossy().into_owned(),
-        cwd: std::env::current_dir()
-            .map(|d| d.to_string_lossy().into_owned())
-            .unwrap_or_default(),
+        cwd: std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default(),
         recorder: options.recorder.clone(),
         machine: machine_info(),
         tsc_hz: host::ticks_per_second(),
@@ -204,10 +192,7 @@ fn machine_info() -> MachineInfo {
 
 /// CPU time of the whole process so far.
 fn process_cpu_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a live timespec; the clock id is valid for every process.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

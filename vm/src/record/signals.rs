@@ -126,11 +126,8 @@ impl Signals {
             if left.is_zero() {
                 break None;
             }
-            state = self
-                .arrived
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state =
+                self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         };
         state.awaited.remove(&thread);
         taken

@@ -3,11 +3,11 @@
 use super::machine::park_forever;
 use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
+use crate::engine::Emulate;
 use crate::engine::{Exit, Mode};
 use crate::hooks::{Hook, Model};
 use crate::host::{self, Guest};
 use crate::{Error, Result, cpuid, loader};
-use crate::engine::Emulate;
 use refrain_trace::{Event, EventKind, NO_TICKET, order};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -37,9 +37,7 @@ impl GuestThread {
             Some(hook) => hook,
             None => {
                 self.hooks = self.machine.hooks();
-                self.hooks
-                    .at(pc)
-                    .expect("the engine reports hooks at the addresses it was given")
+                self.hooks.at(pc).expect("the engine reports hooks at the addresses it was given")
             }
         };
         let call = Call {
@@ -65,13 +63,7 @@ impl GuestThread {
             }
             Model::Note => {
                 let event = self.call_event(&call, hook.kind, begin);
-                self.append(
-                    Event {
-                        flags: NO_TICKET,
-                        ..event
-                    },
-                    None,
-                );
+                self.append(Event { flags: NO_TICKET, ..event }, None);
                 Ok(())
             }
             Model::Entry => {
@@ -88,12 +80,7 @@ impl GuestThread {
         // SAFETY: at a function's entry the stack pointer is where the caller has just pushed
         // the return address.
         let site = unsafe { Guest.stack_word(call.sp) };
-        Event {
-            pc: site,
-            sp: call.sp,
-            object: call.object,
-            ..self.event(kind, begin)
-        }
+        Event { pc: site, sp: call.sp, object: call.object, ..self.event(kind, begin) }
     }
 
     fn acquire(&mut self, call: &Call, errno: bool) -> Result<()> {
@@ -124,34 +111,21 @@ impl GuestThread {
         let event = self.call_event(call, call.hook.kind, call.begin);
         let result = self.body(call.sp)?;
         let value = u64::from(Guest.word32(call.second).unwrap_or(0));
-        self.append_ordered(Event {
-            result,
-            value,
-            aux: call.second,
-            ..event
-        });
+        self.append_ordered(Event { result, value, aux: call.second, ..event });
         Ok(())
     }
 
     /// Releases the mutex, waits, and holds the mutex again: two events, no body in between.
     fn cond_wait(&mut self, call: &Call) -> Result<()> {
         let (condition, mutex) = (call.object, call.second);
-        let at_mutex = |event: Event| Event {
-            object: mutex,
-            value: condition,
-            ..event
-        };
+        let at_mutex = |event: Event| Event { object: mutex, value: condition, ..event };
         let begun = at_mutex(self.call_event(call, EventKind::CondWaitBegin, call.begin));
         self.append_ordered(begun);
         let ended = at_mutex(self.call_event(call, EventKind::CondWaitEnd, host::ticks()));
         let result = self.body(call.sp)?;
         // The bound is read before the ticket is taken; see `refrain_trace::event`.
         let aux = self.machine.tickets.given(order::slot(condition));
-        self.append_ordered(Event {
-            result,
-            aux,
-            ..ended
-        });
+        self.append_ordered(Event { result, aux, ..ended });
         Ok(())
     }
 
@@ -200,12 +174,7 @@ impl GuestThread {
         let mut ticket = 0;
         let make = || {
             ticket = tickets.hold(order::THREADS_SLOT);
-            Event {
-                object: order::THREADS,
-                ticket,
-                end: host::ticks(),
-                ..event
-            }
+            Event { object: order::THREADS, ticket, end: host::ticks(), ..event }
         };
         if log.append(make, None).is_err() {
             park_forever();
@@ -227,15 +196,9 @@ impl GuestThread {
             return Ok(Flow::Continue);
         };
         let event = self.call_event(call, EventKind::ThreadJoin, call.begin);
-        let event = Event {
-            object: order::thread_object(child),
-            ..event
-        };
+        let event = Event { object: order::thread_object(child), ..event };
         if call.hook.model == Model::TryJoin && !self.machine.has_ended(child) {
-            self.append_ordered(Event {
-                result: EBUSY,
-                ..event
-            });
+            self.append_ordered(Event { result: EBUSY, ..event });
             self.return_from_call(EBUSY as u64);
             return Ok(Flow::Continue);
         }
@@ -314,11 +277,7 @@ impl GuestThread {
             None => self.find_errno()?,
         };
         self.errno_at = Some(at);
-        Ok(Event {
-            value: u64::from(Guest.word32(at).unwrap_or(0)),
-            aux: at,
-            ..event
-        })
+        Ok(Event { value: u64::from(Guest.word32(at).unwrap_or(0)), aux: at, ..event })
     }
 
     /// Asks the guest's own `__errno_location`, on a stretch of stack that is free at this point
@@ -326,12 +285,10 @@ impl GuestThread {
     fn find_errno(&mut self) -> Result<u64> {
         let function = self.machine.errno_location.load(Ordering::Relaxed);
         if function == 0 {
-            return Err(Error::Unsupported(
-                "a C library without __errno_location".into(),
-            ));
+            return Err(Error::Unsupported("a C library without __errno_location".into()));
         }
         let saved = self.context.clone();
-        let sp = (saved.gpr[RSP] - 1024 & !15) - 8;
+        let sp = ((saved.gpr[RSP] - 1024) & !15) - 8;
         if !Guest.write(sp, &saved.rip.to_le_bytes()) {
             park_forever();
         }

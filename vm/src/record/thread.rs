@@ -4,8 +4,8 @@ use super::leaf::LeafThread;
 use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
 use super::signals::Delivery;
-use crate::context::reg::*;
 use crate::context::Context;
+use crate::context::reg::*;
 use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
 use crate::hooks::HookMap;
 use crate::host::{self, KnownPages};
@@ -115,11 +115,7 @@ impl GuestThread {
             let flow = match self.cpu.run(&mut self.context, Mode::Observed) {
                 Exit::Syscall => self.syscall()?,
                 Exit::Hook => self.hook()?,
-                Exit::Ordered {
-                    address,
-                    size,
-                    kind,
-                } => self.ordered(address, size, kind)?,
+                Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
                 Exit::Emulate(what) => self.emulate(what),
                 Exit::Fault(fault) => self.fault(fault),
                 Exit::Unsupported(what) => return Err(self.unsupported(what)),
@@ -158,39 +154,34 @@ impl GuestThread {
 
     /// Appends an event that ends now.
     pub(crate) fn append(&self, event: Event, record: Option<&SyscallRecord>) {
-        self.append_made(record, || Event {
-            end: host::ticks(),
-            ..event
-        });
+        self.append_made(record, || Event { end: host::ticks(), ..event });
     }
 
-    pub(crate) fn append_made(
-        &self,
-        record: Option<&SyscallRecord>,
-        make: impl FnOnce() -> Event,
-    ) {
+    pub(crate) fn append_made(&self, record: Option<&SyscallRecord>, make: impl FnOnce() -> Event) {
         if self.log.append(make, record).is_err() {
             park_forever();
         }
     }
 
     /// An instruction that other threads must see in the recorded order.
-    fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<Flow> {
+    fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Flow {
+        let fault = match kind {
+            OrderedKind::ReadModifyWrite => self.read_modify_write(address, size),
+            OrderedKind::Load => self.ordered_load(address, size),
+        };
+        fault.map_or(Flow::Continue, |fault| self.fault(fault))
+    }
+
+    /// Executes a locked instruction while nobody else can take a ticket of its slot.
+    fn read_modify_write(&mut self, address: u64, size: u8) -> Option<Fault> {
         let begin = host::ticks();
         let slot = order::slot(address);
-        let exclusive = kind == OrderedKind::ReadModifyWrite;
-        let event = Event {
-            object: address,
-            nr: u16::from(size),
-            ..self.event(
-                if exclusive { EventKind::Atomic } else { EventKind::SyncLoad },
-                begin,
-            )
-        };
+        let event =
+            Event { object: address, nr: u16::from(size), ..self.event(EventKind::Atomic, begin) };
         let (log, pages, tickets) = (&self.log, &mut self.pages, &self.machine.tickets);
         let mut ticket = 0;
         let make = || {
-            ticket = if exclusive { tickets.hold(slot) } else { tickets.given(slot) };
+            ticket = tickets.hold(slot);
             Event {
                 ticket,
                 // A wild pointer faults when the instruction is executed, below.
@@ -203,10 +194,33 @@ impl GuestThread {
             park_forever();
         }
         let fault = self.cpu.step(&mut self.context);
-        if exclusive {
-            self.machine.tickets.release(slot, ticket);
+        self.machine.tickets.release(slot, ticket);
+        fault
+    }
+
+    /// Executes a plain load of a word that locked instructions touch, and keeps what it read. A
+    /// loop that reads the same again and again is one event with a count in `aux`.
+    fn ordered_load(&mut self, address: u64, size: u8) -> Option<Fault> {
+        let begin = host::ticks();
+        let ticket = self.machine.tickets.given(order::slot(address));
+        if ticket == 0 {
+            // Not such a word: the engine was not sure.
+            return self.cpu.step(&mut self.context);
         }
-        Ok(fault.map_or(Flow::Continue, |fault| self.fault(fault)))
+        let Some(value) = self.pages.operand(address, size) else {
+            return self.cpu.step(&mut self.context);
+        };
+        let event = Event {
+            object: address,
+            nr: u16::from(size),
+            ticket,
+            value,
+            ..self.event(EventKind::SyncLoad, begin)
+        };
+        if !self.log.repeat(&event) {
+            self.append(event, None);
+        }
+        self.cpu.step_load(&mut self.context, value)
     }
 
     fn emulate(&mut self, what: Emulate) -> Flow {
@@ -215,11 +229,8 @@ impl GuestThread {
             Emulate::Cpuid => cpuid::cpuid(&mut self.context),
             Emulate::Xgetbv => cpuid::xgetbv(&mut self.context),
             Emulate::Rdtsc | Emulate::Rdtscp => {
-                let event = Event {
-                    value: begin,
-                    flags: NO_TICKET,
-                    ..self.event(EventKind::Rdtsc, begin)
-                };
+                let event =
+                    Event { value: begin, flags: NO_TICKET, ..self.event(EventKind::Rdtsc, begin) };
                 self.context.set_ticks(begin, what == Emulate::Rdtscp);
                 self.append(event, None);
             }
@@ -262,10 +273,7 @@ impl GuestThread {
     }
 
     fn unsupported(&self, what: &str) -> Error {
-        Error::Unsupported(format!(
-            "{what} (at {:#x} in thread {})",
-            self.context.rip, self.id
-        ))
+        Error::Unsupported(format!("{what} (at {:#x} in thread {})", self.context.rip, self.id))
     }
 }
 

@@ -48,7 +48,8 @@ impl GuestThread {
         self.leave(&event)?;
         for write in &record.writes {
             if !Guest.write(write.address, &write.bytes) {
-                let expected = format!("{} bytes of memory at {:#x}", write.bytes.len(), write.address);
+                let expected =
+                    format!("{} bytes of memory at {:#x}", write.bytes.len(), write.address);
                 return self.diverge(DivergenceKind::Arguments, expected, "none".into());
             }
         }
@@ -62,7 +63,18 @@ impl GuestThread {
             self.clone_thread(child, &record)?;
         }
         self.machine_effects(&call, &event)?;
-        self.note_event(&event)
+        self.note_event(&event)?;
+        self.end_if_killed()
+    }
+
+    /// A call may be the guest's last: it sent itself a signal, or wrote to a broken pipe.
+    fn end_if_killed(&mut self) -> Result<(), Halt> {
+        let here = self.context.rip;
+        if self.cursor.peek()?.is_some_and(|e| e.kind() == EventKind::Killed && e.pc == here) {
+            self.tally.events += 1;
+            return Err(Halt::Done);
+        }
+        Ok(())
     }
 
     fn compare_call(
@@ -100,10 +112,7 @@ impl GuestThread {
         if !event.has_ticket() {
             return Ok(());
         }
-        self.wait(Condition::Reached {
-            slot: order::SYSCALL_SLOT,
-            count: event.aux,
-        })
+        self.wait(Condition::Reached { slot: order::SYSCALL_SLOT, count: event.aux })
     }
 
     fn check_output(
@@ -162,10 +171,6 @@ impl GuestThread {
                 self.note_event(event)?;
                 self.exit_thread()?;
             }
-            MachineCall::Kill if self.peek_kind()? == Some(EventKind::Killed) => {
-                self.tally.events += 1;
-                return Err(Halt::Done);
-            }
             _ => {}
         }
         Ok(())
@@ -206,11 +211,7 @@ impl GuestThread {
 
     fn repeat(&self, call: &Call, result: i64, content: Option<Window>) -> Result<i64, Halt> {
         let [address, len, third, flags, _, _] = *call.arguments();
-        let mut space = self
-            .machine
-            .space
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         let Action::Machine(what) = call.action() else {
             return Ok(result);
         };

@@ -153,11 +153,9 @@ impl Gate {
         match condition {
             Condition::Turn { slot, ticket } => self.done[slot].load(Ordering::SeqCst) == ticket,
             Condition::Reached { slot, count } => self.done[slot].load(Ordering::SeqCst) >= count,
-            Condition::Value {
-                address,
-                size,
-                value,
-            } => Guest.operand(address, size) == Some(value),
+            Condition::Value { address, size, value } => {
+                Guest.operand(address, size) == Some(value)
+            }
             Condition::Bits { address, mask } => {
                 Guest.word32(address).is_some_and(|word| u64::from(word) & mask != 0)
             }
@@ -202,10 +200,7 @@ mod tests {
                 gate.enter();
                 let gate = &gate;
                 scope.spawn(move || {
-                    let turn = Condition::Turn {
-                        slot: 9 + thread as usize,
-                        ticket: 1,
-                    };
+                    let turn = Condition::Turn { slot: 9 + thread as usize, ticket: 1 };
                     assert_eq!(gate.wait(ThreadId(thread), turn), Err(Stuck));
                     gate.leave();
                 });

@@ -1,8 +1,8 @@
 //! What all guest threads of a replay share.
 
+use super::ReplayOptions;
 use super::gate::Gate;
 use super::outcome::Divergence;
-use super::ReplayOptions;
 use crate::engine::Engine;
 use crate::hooks::{self, HookMap};
 use crate::host::Guest;
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(crate) enum Report {
     /// It has performed all its events.
     Done(Tally),
-    Diverged(Divergence),
+    Diverged(Divergence, Tally),
     Failed(Error),
 }
 
@@ -60,7 +60,8 @@ impl Machine {
             }
         }
         let header = trace.header();
-        let ticks = trace.footer().map_or(0, |footer| footer.tsc_end.saturating_sub(header.tsc_start));
+        let ticks =
+            trace.footer().map_or(0, |footer| footer.tsc_end.saturating_sub(header.tsc_start));
         let recorded = Duration::from_secs(ticks / header.tsc_hz.max(1));
         let (reports, receiver) = unbounded();
         let machine = Machine {
@@ -96,7 +97,5 @@ pub(crate) fn store(address: u64, len: u64, bytes: &[u8]) -> Result<()> {
     if bytes.is_empty() || Guest.write(address, bytes) {
         return Ok(());
     }
-    Err(Error::Unsupported(format!(
-        "a trace whose content at {address:#x} has no memory"
-    )))
+    Err(Error::Unsupported(format!("a trace whose content at {address:#x} has no memory")))
 }

@@ -16,7 +16,7 @@ pub use outcome::{Divergence, DivergenceKind, Outcome};
 use crate::engine::Engine;
 use crate::observer::Observer;
 use crate::{Error, Result, loader, memory};
-use machine::{Machine, Report};
+use machine::{Machine, Report, Tally};
 use refrain_trace::{Ending, Mapping, Trace};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -83,25 +83,31 @@ fn collect(
         match report {
             Report::Done(tally) => {
                 outcome.threads += 1;
-                outcome.events += tally.events;
-                outcome.digests += tally.digests;
-                outcome.equal += tally.equal;
-                outcome.acquisitions += tally.acquisitions;
-                outcome.output_bytes += tally.output_bytes;
-                if let Some(total) = &mut outcome.instructions {
-                    *total += tally.instructions;
-                }
+                add(&mut outcome, &tally);
                 if outcome.threads == machine.threads_started() {
                     return Ok(outcome);
                 }
             }
-            Report::Diverged(divergence) => {
+            Report::Diverged(divergence, tally) => {
+                // The other threads' counts are theirs until they are done, which some never are.
+                add(&mut outcome, &tally);
+                outcome.threads = machine.threads_started();
                 outcome.divergence = Some(divergence);
-                outcome.digests += 1;
                 return Ok(outcome);
             }
             Report::Failed(error) => return Err(error),
         }
+    }
+}
+
+fn add(outcome: &mut Outcome, tally: &Tally) {
+    outcome.events += tally.events;
+    outcome.digests += tally.digests;
+    outcome.equal += tally.equal;
+    outcome.acquisitions += tally.acquisitions;
+    outcome.output_bytes += tally.output_bytes;
+    if let Some(total) = &mut outcome.instructions {
+        *total += tally.instructions;
     }
 }
 
@@ -120,8 +126,8 @@ fn restore(trace: &Trace, mapping: &Mapping) -> Result<()> {
     }
     match memory::AddressSpace::new().protect(range.start, mapping.len, mapping.prot as i32) {
         0 => Ok(()),
-        e => Err(Error::host("protecting guest memory")(
-            std::io::Error::from_raw_os_error(-e as i32),
-        )),
+        e => Err(Error::host("protecting guest memory")(std::io::Error::from_raw_os_error(
+            -e as i32,
+        ))),
     }
 }

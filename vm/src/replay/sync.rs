@@ -44,12 +44,7 @@ impl GuestThread {
         // SAFETY: at a function's entry the stack pointer is where the caller has just pushed
         // the return address.
         let site = unsafe { Guest.stack_word(sp) };
-        Event {
-            pc: site,
-            sp,
-            object,
-            ..self.here(kind)
-        }
+        Event { pc: site, sp, object, ..self.here(kind) }
     }
 
     /// Takes the next event, compares it, and waits for its turn.
@@ -103,10 +98,7 @@ impl GuestThread {
         let actual = self.call(EventKind::CondWaitEnd, mutex);
         let ended = self.next(EventKind::CondWaitEnd)?;
         self.compare(&ended, &actual)?;
-        self.wait(Condition::Reached {
-            slot: order::slot(ended.value),
-            count: ended.aux,
-        })?;
+        self.wait(Condition::Reached { slot: order::slot(ended.value), count: ended.aux })?;
         self.perform(&ended)?;
         self.tally.acquisitions += 1;
         self.finish_call(&ended)
@@ -129,10 +121,7 @@ impl GuestThread {
         if event.kind() == EventKind::OnceRun {
             return self.finish_event(&event);
         }
-        self.wait(Condition::Bits {
-            address: object,
-            mask: ONCE_DONE,
-        })?;
+        self.wait(Condition::Bits { address: object, mask: ONCE_DONE })?;
         self.finish_call(&event)
     }
 
@@ -160,10 +149,7 @@ impl GuestThread {
             return Ok(());
         }
         let event = self.next(EventKind::ThreadJoin)?;
-        let actual = Event {
-            object: event.object,
-            ..actual
-        };
+        let actual = Event { object: event.object, ..actual };
         self.compare(&event, &actual)?;
         self.perform(&event)?;
         if event.result != 0 {

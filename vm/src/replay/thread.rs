@@ -6,8 +6,8 @@ use super::outcome::{Divergence, DivergenceKind};
 use crate::context::Context;
 use crate::context::reg::*;
 use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
-use crate::observer::ThreadObserver;
 use crate::host::{self, KnownPages};
+use crate::observer::ThreadObserver;
 use crate::{Error, Result, cpuid};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, order};
@@ -52,6 +52,8 @@ pub(crate) struct GuestThread {
     /// The ticket held while this thread creates another.
     pub(crate) creating: Option<u64>,
     pub(crate) pages: KnownPages,
+    /// An ordered load whose repetitions are not all done.
+    repeating: Option<Event>,
     observer: Option<Box<dyn ThreadObserver>>,
     accesses: Vec<Access>,
 }
@@ -96,6 +98,7 @@ pub(crate) fn spawn(
                 clear_at_exit,
                 creating: None,
                 pages: KnownPages::new(),
+                repeating: None,
                 accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
                 observer,
             };
@@ -112,7 +115,7 @@ impl GuestThread {
                 self.tally.instructions = self.context.retired;
                 Report::Done(self.tally)
             }
-            Halt::Diverged(divergence) => Report::Diverged(*divergence),
+            Halt::Diverged(divergence) => Report::Diverged(*divergence, self.tally),
             Halt::Failed(error) => Report::Failed(error),
         };
         if let Some(observer) = &mut self.observer {
@@ -134,11 +137,7 @@ impl GuestThread {
             let result = match exit {
                 Exit::Syscall => self.syscall(),
                 Exit::Hook => self.hook(),
-                Exit::Ordered {
-                    address,
-                    size,
-                    kind,
-                } => self.ordered(address, size, kind),
+                Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
                 Exit::Emulate(what) => self.emulate(what),
                 Exit::AccessesFull => Ok(()),
                 Exit::Fault(fault) => self.fault(fault),
@@ -178,9 +177,7 @@ impl GuestThread {
                 self.diverge(DivergenceKind::Event, "the end of the recording".into(), actual())
             }
             Some(event) if kinds.contains(&event.kind()) => Ok(event),
-            Some(event) => {
-                self.diverge(DivergenceKind::Event, format!("{event:?}"), actual())
-            }
+            Some(event) => self.diverge(DivergenceKind::Event, format!("{event:?}"), actual()),
         }
     }
 
@@ -249,10 +246,9 @@ impl GuestThread {
             return Err(Halt::Done);
         }
         let (kind, expected) = match condition {
-            Condition::Value { address, value, .. } => (
-                DivergenceKind::Value,
-                format!("{value:#x} at {address:#x}"),
-            ),
+            Condition::Value { address, value, .. } => {
+                (DivergenceKind::Value, format!("{value:#x} at {address:#x}"))
+            }
             other => (DivergenceKind::Stuck, format!("{other:?}")),
         };
         let actual = match condition {
@@ -277,7 +273,7 @@ impl GuestThread {
     /// Counts an event and shows it to the observer.
     pub(crate) fn note_event(&mut self, event: &Event) -> Result<(), Halt> {
         self.tally.events += 1;
-        if self.tally.events % PROGRESS == 0 {
+        if self.tally.events.is_multiple_of(PROGRESS) {
             let progress = &self.machine.options.progress;
             progress.fetch_add(PROGRESS, std::sync::atomic::Ordering::Relaxed);
         }
@@ -321,28 +317,20 @@ impl GuestThread {
     fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
         match kind {
             OrderedKind::ReadModifyWrite => self.read_modify_write(address, size),
-            OrderedKind::Load => self.sync_load(address, size),
+            OrderedKind::Load => self.sync_load(address),
         }
     }
 
     /// Performs a locked instruction in its turn. Plain stores to the same word have no tickets;
     /// the recorded value tells when they have happened.
     fn read_modify_write(&mut self, address: u64, size: u8) -> Result<(), Halt> {
-        let actual = Event {
-            object: address,
-            nr: u16::from(size),
-            ..self.here(EventKind::Atomic)
-        };
+        let actual = Event { object: address, nr: u16::from(size), ..self.here(EventKind::Atomic) };
         let event = self.next(EventKind::Atomic)?;
         self.compare(&event, &actual)?;
         self.perform(&event)?;
         if self.pages.operand(address, size) != Some(event.value) {
             let value = event.value;
-            self.wait(Condition::Value {
-                address,
-                size,
-                value,
-            })?;
+            self.wait(Condition::Value { address, size, value })?;
         }
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
@@ -350,36 +338,46 @@ impl GuestThread {
         fault.map_or(Ok(()), |fault| self.fault(fault))
     }
 
-    fn sync_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
-        let here = self.context.rip;
+    /// A recorded load reads what it read in the recording, however often. (That it is followed
+    /// by what it was followed by is for the next events to show.)
+    fn sync_load(&mut self, address: u64) -> Result<(), Halt> {
+        if let Some(value) = self.repeated_load(address) {
+            let fault = self.cpu.step_load(&mut self.context, value);
+            return fault.map_or(Ok(()), |fault| self.fault(fault));
+        }
+        let here = (self.context.rip, address);
         let recorded = self
             .cursor
             .peek()?
-            .is_some_and(|e| e.kind() == EventKind::SyncLoad && e.pc == here);
-        let event = if recorded { self.cursor.next()? } else { None };
-        if let Some(event) = &event {
-            let slot = order::slot(address);
-            let count = event.ticket;
-            self.wait(Condition::Reached { slot, count })?;
-            self.await_value_a_moment(address, size, event.value);
+            .is_some_and(|e| e.kind() == EventKind::SyncLoad && (e.pc, e.object) == here);
+        if !recorded {
+            // The same instruction, at another word, or before the word was known.
+            let fault = self.cpu.step(&mut self.context);
+            self.report_accesses();
+            return fault.map_or(Ok(()), |fault| self.fault(fault));
         }
-        let fault = self.cpu.step(&mut self.context);
+        let event = self.next(EventKind::SyncLoad)?;
+        let (slot, count) = (order::slot(address), event.ticket);
+        self.wait(Condition::Reached { slot, count })?;
+        self.repeating = (event.aux > 0).then_some(event);
+        let fault = self.cpu.step_load(&mut self.context, event.value);
         self.report_accesses();
-        if let Some(event) = &event {
-            self.note_event(event)?;
-        }
+        self.note_event(&event)?;
         fault.map_or(Ok(()), |fault| self.fault(fault))
     }
 
-    /// A load takes part in no order of its own: if the value it saw does not come, another
-    /// thread has been quicker than in the recording, and what follows decides whether it matters.
-    fn await_value_a_moment(&mut self, address: u64, size: u8, value: u64) {
-        for _ in 0..1000 {
-            if self.pages.operand(address, size) == Some(value) {
-                return;
-            }
-            host::yield_now();
+    /// The value of a load that is one of the repetitions of the last event.
+    fn repeated_load(&mut self, address: u64) -> Option<u64> {
+        let event = self.repeating.as_mut()?;
+        if (event.pc, event.object) != (self.context.rip, address) {
+            return None;
         }
+        let value = event.value;
+        event.aux -= 1;
+        if event.aux == 0 {
+            self.repeating = None;
+        }
+        Some(value)
     }
 
     fn emulate(&mut self, what: Emulate) -> Result<(), Halt> {
@@ -394,10 +392,7 @@ impl GuestThread {
                 return self.finish_event(&event);
             }
             Emulate::Random { register, size } => {
-                let actual = Event {
-                    nr: u16::from(size),
-                    ..self.here(EventKind::Rdrand)
-                };
+                let actual = Event { nr: u16::from(size), ..self.here(EventKind::Rdrand) };
                 let event = self.next(EventKind::Rdrand)?;
                 self.compare(&event, &actual)?;
                 self.context.set_random(register, size, event.value, event.result == 1);

@@ -205,6 +205,36 @@ fn loads_of_a_lock_idiom_are_ordered() {
     assert_eq!(guest.read(guest.data), 1);
 }
 
+/// Loads that are given their value instead of reading memory.
+#[test]
+fn loads_with_given_values() {
+    let guest = Guest::new();
+    type Program = (fn(&mut CodeAssembler), usize, u64);
+    let programs: [Program; 6] = [
+        (|a| a.mov(eax, dword_ptr(rdi + rcx * 4)).unwrap(), reg::RAX, 0x8000_00ff),
+        (|a| a.mov(r9, qword_ptr(rdi).fs()).unwrap(), reg::R9, 0x1234_8000_00ff),
+        (|a| a.movzx(edx, byte_ptr(rsp + 8)).unwrap(), reg::RDX, 0xff),
+        (|a| a.movsxd(rbx, dword_ptr(rdi)).unwrap(), reg::RBX, 0xffff_ffff_8000_00ff),
+        (|a| a.mov(ah, byte_ptr(rdi)).unwrap(), reg::RAX, 0xff00),
+        (|a| a.mov(rsi, qword_ptr(0x1000)).unwrap(), reg::RSI, 0x1234_8000_00ff),
+    ];
+    for (index, (write, register, expected)) in programs.into_iter().enumerate() {
+        let start = guest.code + index as u64 * 0x100;
+        let end = guest.assemble_at(start, write);
+        let mut context = guest.context_at(start);
+        context.gpr[reg::RDI] = 0x10;
+        let engine = engine(EngineConfig::default());
+        let mut cpu = engine.attach().unwrap();
+        assert_eq!(cpu.step_load(&mut context, 0x1234_8000_00ff), None);
+        assert_eq!((context.rip, context.gpr[register]), (end, expected));
+    }
+    guest.assemble(|a| a.cmp(dword_ptr(rdi), 7).unwrap());
+    let mut context = guest.context();
+    let engine = engine(EngineConfig::default());
+    assert_eq!(engine.attach().unwrap().step_load(&mut context, 7), None);
+    assert_eq!(context.rflags & 0x40, 0x40);
+}
+
 #[test]
 fn emulated_instructions() {
     let guest = Guest::new();

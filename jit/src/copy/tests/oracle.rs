@@ -130,7 +130,6 @@ proptest! {
         counted in any::<bool>(),
     ) {
         let code = program(&bytes);
-        std::fs::write("/tmp/copy-oracle.bin", &code).unwrap();
         let guest = Guest::new();
         guest.put(guest.code, &code);
         let end = guest.code + code.len() as u64;

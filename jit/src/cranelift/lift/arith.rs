@@ -12,7 +12,10 @@ pub(super) fn lifts(i: &Instruction) -> bool {
     // Locked forms run natively.
     !i.has_lock_prefix()
         && is_integer(i)
-        && matches!(i.mnemonic(), Add | Sub | Adc | Sbb | And | Or | Xor | Not | Neg | Inc | Dec | Cmp | Test)
+        && matches!(
+            i.mnemonic(),
+            Add | Sub | Adc | Sbb | And | Or | Xor | Not | Neg | Inc | Dec | Cmp | Test
+        )
 }
 
 pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
@@ -40,7 +43,8 @@ pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
             l.flags_logic(zero);
         }
         _ => {
-            let b = (i.op1_kind() == OpKind::Memory || i.op1_kind() == OpKind::Register).then(|| l.read(i, 1, ty));
+            let b = (i.op1_kind() == OpKind::Memory || i.op1_kind() == OpKind::Register)
+                .then(|| l.read(i, 1, ty));
             let place = l.place(i, 0);
             let a = l.read_place(place, ty);
             let b = b.unwrap_or_else(|| l.iconst(ty, i.immediate(1)));
@@ -52,7 +56,9 @@ pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
 }
 
 fn is_same(i: &Instruction) -> bool {
-    i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register && i.op0_register() == i.op1_register()
+    i.op0_kind() == OpKind::Register
+        && i.op1_kind() == OpKind::Register
+        && i.op0_register() == i.op1_register()
 }
 
 fn unary(l: &mut Lifter<'_>, i: &Instruction, ty: Type) {

@@ -12,7 +12,9 @@ pub(super) fn lifts(i: &Instruction) -> bool {
     match i.mnemonic() {
         // A register as bit offset reaches beyond a memory operand; that form runs natively.
         Bt | Bts | Btr | Btc => {
-            !i.has_lock_prefix() && is_integer(i) && (i.op0_kind() == OpKind::Register || i.op1_kind() == OpKind::Immediate8)
+            !i.has_lock_prefix()
+                && is_integer(i)
+                && (i.op0_kind() == OpKind::Register || i.op1_kind() == OpKind::Immediate8)
         }
         Bsf | Bsr | Tzcnt | Popcnt => is_integer(i) && Lifter::operand_size(i, 0) > 2,
         Bswap => i.op0_register().size() > 2,

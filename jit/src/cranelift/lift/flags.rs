@@ -45,21 +45,32 @@ impl Lifter<'_> {
     /// Flags of `a + b = result`.
     pub(super) fn flags_add(&mut self, a: Value, b: Value, result: Value) {
         let source = Source::Add(a, b, result);
-        self.state.flags = Flags { result: Result::Value(result), carry: source, overflow: source, adjust: source };
+        self.state.flags = Flags {
+            result: Result::Value(result),
+            carry: source,
+            overflow: source,
+            adjust: source,
+        };
         self.written(0x3f);
     }
 
     /// Flags of `a - b = result`.
     pub(super) fn flags_sub(&mut self, a: Value, b: Value, result: Value) {
         let source = Source::Sub(a, b, result);
-        self.state.flags = Flags { result: Result::Value(result), carry: source, overflow: source, adjust: source };
+        self.state.flags = Flags {
+            result: Result::Value(result),
+            carry: source,
+            overflow: source,
+            adjust: source,
+        };
         self.written(0x3f);
     }
 
     /// Flags of a logical operation.
     pub(super) fn flags_logic(&mut self, result: Value) {
         let zero = Source::Zero;
-        self.state.flags = Flags { result: Result::Value(result), carry: zero, overflow: zero, adjust: zero };
+        self.state.flags =
+            Flags { result: Result::Value(result), carry: zero, overflow: zero, adjust: zero };
         self.written(0x3f);
     }
 
@@ -140,7 +151,9 @@ impl Lifter<'_> {
         match (source, flag) {
             (Source::Variable, _) => self.var(FLAG + flag),
             (Source::Zero, _) => self.iconst(I8, 0),
-            (Source::Add(a, _, result), CF) => self.b.ins().icmp(IntCC::UnsignedLessThan, result, a),
+            (Source::Add(a, _, result), CF) => {
+                self.b.ins().icmp(IntCC::UnsignedLessThan, result, a)
+            }
             (Source::Sub(a, b, _), CF) => self.b.ins().icmp(IntCC::UnsignedLessThan, a, b),
             (Source::Add(a, b, result), OF) => {
                 let (x, y) = (self.b.ins().bxor(a, result), self.b.ins().bxor(b, result));
@@ -247,13 +260,17 @@ impl Lifter<'_> {
                 };
                 Some(self.b.ins().icmp(cc, a, b))
             }
-            (Source::Zero, Source::Zero) if signed => Some(self.icmp_imm(comparison(code)?, result, 0)),
+            (Source::Zero, Source::Zero) if signed => {
+                Some(self.icmp_imm(comparison(code)?, result, 0))
+            }
             (Source::Zero, _) if matches!(code, C::be | C::a) => {
                 let cc = if code == C::be { IntCC::Equal } else { IntCC::NotEqual };
                 Some(self.icmp_imm(cc, result, 0))
             }
             // dec leaves the carry alone, but its sign and overflow are those of a comparison.
-            (_, Source::Sub(a, b, r)) if signed && r == result => Some(self.b.ins().icmp(comparison(code)?, a, b)),
+            (_, Source::Sub(a, b, r)) if signed && r == result => {
+                Some(self.b.ins().icmp(comparison(code)?, a, b))
+            }
             _ if unsigned => None,
             _ => zero_cc.map(|cc| self.icmp_imm(cc, result, 0)),
         }
@@ -307,8 +324,16 @@ impl Lifter<'_> {
         let flags = self.state.flags.clone();
         let Result::Value(result) = flags.result else { return false };
         let (form, a, b) = match (flags.carry, flags.overflow, flags.adjust) {
-            (Source::Add(a, b, r), Source::Add(_, _, s), Source::Add(_, _, t)) if r == result && s == r && t == r => (lazy::ADD, a, Some(b)),
-            (Source::Sub(a, b, r), Source::Sub(_, _, s), Source::Sub(_, _, t)) if r == result && s == r && t == r => (lazy::SUB, a, Some(b)),
+            (Source::Add(a, b, r), Source::Add(_, _, s), Source::Add(_, _, t))
+                if r == result && s == r && t == r =>
+            {
+                (lazy::ADD, a, Some(b))
+            }
+            (Source::Sub(a, b, r), Source::Sub(_, _, s), Source::Sub(_, _, t))
+                if r == result && s == r && t == r =>
+            {
+                (lazy::SUB, a, Some(b))
+            }
             (Source::Zero, Source::Zero, Source::Zero) => (lazy::LOGIC, result, None),
             _ => return false,
         };

@@ -31,7 +31,11 @@ use super::frame;
 use super::vars::{self, VARS, VarSet, XMM};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, F64, I8, I8X16, I16, I32, I64};
-use cranelift_codegen::ir::{self, ExtFuncData, ExternalName, FuncRef, InstBuilder, MemFlagsData, SigRef, SourceLoc, StackSlot, Type, UserExternalName, Value};
+use cranelift_codegen::ir::{
+    self, ExtFuncData, ExternalName, FuncRef, InstBuilder, MemFlagsData, SigRef, SourceLoc,
+    StackSlot, Type, UserExternalName, Value,
+};
+use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::FunctionBuilder;
 use flags::Flags;
 use iced_x86::{Instruction, OpKind, Register};
@@ -48,6 +52,8 @@ pub(super) mod symbol {
     pub(in super::super) const ENTRY: u32 = 3;
     /// The routine that computes lazily kept flags.
     pub(in super::super) const SETTLE: u32 = 4;
+    /// Goes on at the guest address in the frame's `rip`.
+    pub(in super::super) const INDIRECT: u32 = 5;
 }
 
 /// What is compiled into the code besides the program itself.
@@ -88,16 +94,38 @@ pub(super) struct Lifter<'a> {
     /// Batches of instructions that run natively.
     pub(super) thunks: Vec<super::thunk::Batch>,
     jump: SigRef,
+    entry: SigRef,
     call: SigRef,
+    settle: SigRef,
 }
 
 impl<'a> Lifter<'a> {
     pub(super) fn new(mut b: FunctionBuilder<'a>, slot: StackSlot, watch: Watch) -> Lifter<'a> {
-        // Calls that never come back may clobber what they like; calls of thunks clobber all,
-        // which is what Winch's convention says.
-        let jump = b.import_signature(ir::Signature::new(cranelift_codegen::isa::CallConv::SystemV));
-        let call = b.import_signature(ir::Signature::new(cranelift_codegen::isa::CallConv::Winch));
-        Lifter { b, slot, watch, state: State::clean(), live: 0x3f, logged: 0, pc: 0, thunks: Vec::new(), jump, call }
+        // A jump passes the hot registers as a C function's arguments. The call that marks a way
+        // in has them as its results: the tail convention returns values in rax, rcx, rdx, rsi,
+        // rdi, r8, r9. Calls of thunks clobber all, which is what Winch's convention says.
+        let mut jump = ir::Signature::new(CallConv::SystemV);
+        jump.params.extend(vars::HOT.map(|_| ir::AbiParam::new(I64)));
+        let mut entry = ir::Signature::new(CallConv::Tail);
+        entry.returns.extend([ir::AbiParam::new(I64); 7]);
+        let jump = b.import_signature(jump);
+        let entry = b.import_signature(entry);
+        let call = b.import_signature(ir::Signature::new(CallConv::Winch));
+        let settle = b.import_signature(ir::Signature::new(CallConv::PreserveAll));
+        Lifter {
+            b,
+            slot,
+            watch,
+            state: State::clean(),
+            live: 0x3f,
+            logged: 0,
+            pc: 0,
+            thunks: Vec::new(),
+            jump,
+            entry,
+            call,
+            settle,
+        }
     }
 
     /// Translates one instruction that is not a control transfer.
@@ -134,24 +162,43 @@ impl<'a> Lifter<'a> {
         self.b.set_srcloc(SourceLoc::new(i.ip() as u32));
     }
 
-    /// A reference to a symbol that is jumped to, or called if it `returns`.
-    pub(super) fn symbol(&mut self, namespace: u32, index: u32, returns: bool) -> FuncRef {
-        let name = self.b.func.declare_imported_user_function(UserExternalName { namespace, index });
-        let signature = if returns { self.call } else { self.jump };
-        self.b.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: true, patchable: false })
+    /// A reference to a symbol.
+    pub(super) fn symbol(&mut self, namespace: u32, index: u32) -> FuncRef {
+        let name =
+            self.b.func.declare_imported_user_function(UserExternalName { namespace, index });
+        let signature = match namespace {
+            symbol::THUNK => self.call,
+            symbol::SETTLE => self.settle,
+            symbol::ENTRY => self.entry,
+            _ => self.jump,
+        };
+        self.b.import_function(ExtFuncData {
+            name: ExternalName::user(name),
+            signature,
+            colocated: true,
+            patchable: false,
+        })
     }
 
     /// Goes to a symbol for good. The linker makes a jump of the call.
     pub(super) fn go(&mut self, namespace: u32, index: u32) {
-        let target = self.symbol(namespace, index, false);
-        self.b.ins().call(target, &[]);
+        let target = self.symbol(namespace, index);
+        let hot = vars::HOT.map(|var| self.var(var));
+        self.b.ins().call(target, &hot);
         self.b.ins().trap(ir::TrapCode::unwrap_user(1));
     }
 
-    /// Goes to translated code at a computed address. The linker makes a jump of the call.
-    pub(super) fn go_indirect(&mut self, host: Value) {
-        self.b.ins().call_indirect(self.jump, host, &[]);
-        self.b.ins().trap(ir::TrapCode::unwrap_user(1));
+    /// Begins a way in: from here on the state is what comes from outside.
+    pub(super) fn come(&mut self, index: u32) {
+        self.state = State::clean();
+        let marker = self.symbol(symbol::ENTRY, index);
+        let marker = self.b.ins().call(marker, &[]);
+        let [_, rcx, rdx, rsi, rdi, r8, r9] = self.b.inst_results(marker) else {
+            panic!("as many as in the signature")
+        };
+        for (var, value) in vars::HOT.into_iter().zip([*rdi, *rsi, *rdx, *rcx, *r8, *r9]) {
+            self.set_var(var, value);
+        }
     }
 
     // The frame.
@@ -227,11 +274,12 @@ impl<'a> Lifter<'a> {
         self.bit_address(i, address, i.memory_size().size())
     }
 
-    /// Stores all dirty variables but the flags; they stay dirty in the state, which other paths
+    /// Stores all dirty variables but the flags and the hot registers; they stay dirty in the state, which other paths
     /// may go on with.
     pub(super) fn store_dirty(&mut self) {
-        for var in self.state.dirty.without(VarSet::FLAGS).iter() {
-            let value = self.state.vals[var].unwrap_or_else(|| panic!("dirty variable {var} has no value at {:#x}", self.pc));
+        for var in self.state.dirty.without(VarSet::FLAGS).without(VarSet::HOT).iter() {
+            let value = self.state.vals[var]
+                .unwrap_or_else(|| panic!("dirty variable {var} has no value at {:#x}", self.pc));
             self.frame_store(value, vars::offset(var));
         }
     }
@@ -451,7 +499,9 @@ pub(super) fn is_integer(i: &Instruction) -> bool {
 
 /// Whether all register operands are SSE or general registers (not MMX).
 pub(super) fn is_sse(i: &Instruction) -> bool {
-    (0..i.op_count()).all(|n| i.op_kind(n) != OpKind::Register || i.op_register(n).is_gpr() || i.op_register(n).is_xmm())
+    (0..i.op_count()).all(|n| {
+        i.op_kind(n) != OpKind::Register || i.op_register(n).is_gpr() || i.op_register(n).is_xmm()
+    })
 }
 
 /// The element type of a string instruction with 64-bit addresses.

@@ -11,10 +11,15 @@ use refrain_vm::reg::RSP;
 pub(super) fn lifts(i: &Instruction) -> bool {
     use Mnemonic::*;
     match i.mnemonic() {
-        Mov | Movzx | Movsx | Movsxd | Lea | Cbw | Cwde | Cdqe | Cwd | Cdq | Cqo | Leave => is_integer(i),
+        Mov | Movzx | Movsx | Movsxd | Lea | Cbw | Cwde | Cdqe | Cwd | Cdq | Cqo | Leave => {
+            is_integer(i)
+        }
         Push | Pop => is_integer(i),
-        Xchg => is_integer(i) && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register,
-        Nop | Endbr64 | Endbr32 | Pause | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchnta | Prefetchw => true,
+        Xchg => {
+            is_integer(i) && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register
+        }
+        Nop | Endbr64 | Endbr32 | Pause | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchnta
+        | Prefetchw => true,
         Pushfq | Popfq | Lahf | Sahf | Cld | Std | Clc | Stc | Cmc => true,
         Movbe | Rdfsbase | Wrfsbase => is_integer(i),
         _ => is_cmov(i) || is_setcc(i),
@@ -22,19 +27,56 @@ pub(super) fn lifts(i: &Instruction) -> bool {
 }
 
 fn is_cmov(i: &Instruction) -> bool {
-    i.condition_code() != ConditionCode::None && i.op_count() == 2 && i.op0_kind() == OpKind::Register
+    i.condition_code() != ConditionCode::None
+        && i.op_count() == 2
+        && i.op0_kind() == OpKind::Register
         && i.op0_register().is_gpr()
         && format_is_cmov(i.mnemonic())
 }
 
 fn format_is_cmov(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
-    matches!(mnemonic, Cmova | Cmovae | Cmovb | Cmovbe | Cmove | Cmovg | Cmovge | Cmovl | Cmovle | Cmovne | Cmovno | Cmovnp | Cmovns | Cmovo | Cmovp | Cmovs)
+    matches!(
+        mnemonic,
+        Cmova
+            | Cmovae
+            | Cmovb
+            | Cmovbe
+            | Cmove
+            | Cmovg
+            | Cmovge
+            | Cmovl
+            | Cmovle
+            | Cmovne
+            | Cmovno
+            | Cmovnp
+            | Cmovns
+            | Cmovo
+            | Cmovp
+            | Cmovs
+    )
 }
 
 fn is_setcc(i: &Instruction) -> bool {
     use Mnemonic::*;
-    matches!(i.mnemonic(), Seta | Setae | Setb | Setbe | Sete | Setg | Setge | Setl | Setle | Setne | Setno | Setnp | Setns | Seto | Setp | Sets)
+    matches!(
+        i.mnemonic(),
+        Seta | Setae
+            | Setb
+            | Setbe
+            | Sete
+            | Setg
+            | Setge
+            | Setl
+            | Setle
+            | Setne
+            | Setno
+            | Setnp
+            | Setns
+            | Seto
+            | Setp
+            | Sets
+    )
 }
 
 pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
@@ -57,7 +99,8 @@ pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
         Movzx | Movsx | Movsxd => {
             let (to, from) = (int(Lifter::operand_size(i, 0)), int(Lifter::operand_size(i, 1)));
             let value = l.read(i, 1, from);
-            let value = if i.mnemonic() == Movzx { l.resize(value, to) } else { l.sign_extend(value, to) };
+            let value =
+                if i.mnemonic() == Movzx { l.resize(value, to) } else { l.sign_extend(value, to) };
             l.write(i, 0, value);
         }
         Lea => {
@@ -165,7 +208,8 @@ fn spread(l: &mut Lifter<'_>, from: Register, to: Register) {
 
 fn push(l: &mut Lifter<'_>, i: &Instruction) {
     // Immediates are extended to the operand size that the encoding gives.
-    let narrow = matches!(i.code(), Code::Push_r16 | Code::Push_rm16 | Code::Push_imm16 | Code::Pushw_imm8);
+    let narrow =
+        matches!(i.code(), Code::Push_r16 | Code::Push_rm16 | Code::Push_imm16 | Code::Pushw_imm8);
     let ty = if narrow { I16 } else { I64 };
     let value = match i.op0_kind() {
         OpKind::Register | OpKind::Memory => l.read(i, 0, ty),

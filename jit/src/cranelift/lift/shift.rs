@@ -11,7 +11,9 @@ pub(super) fn lifts(i: &Instruction) -> bool {
     use Mnemonic::*;
     match i.mnemonic() {
         Shl | Sal | Shr | Sar | Rol | Ror => is_integer(i),
-        Shld | Shrd => is_integer(i) && Lifter::operand_size(i, 0) > 2 && i.op2_kind() == OpKind::Immediate8,
+        Shld | Shrd => {
+            is_integer(i) && Lifter::operand_size(i, 0) > 2 && i.op2_kind() == OpKind::Immediate8
+        }
         _ => false,
     }
 }
@@ -45,7 +47,11 @@ fn by_constant(l: &mut Lifter<'_>, mnemonic: Mnemonic, place: Place, ty: Type, c
     }
     if is_rotate(mnemonic) {
         let turns = l.iconst(I8, u64::from(count % bits));
-        let result = if mnemonic == Mnemonic::Rol { l.b.ins().rotl(a, turns) } else { l.b.ins().rotr(a, turns) };
+        let result = if mnemonic == Mnemonic::Rol {
+            l.b.ins().rotl(a, turns)
+        } else {
+            l.b.ins().rotr(a, turns)
+        };
         let carry = rotated_carry(l, mnemonic, result);
         l.set_flag(CF, carry);
         if l.live >> OF & 1 != 0 {
@@ -76,7 +82,13 @@ fn by_constant(l: &mut Lifter<'_>, mnemonic: Mnemonic, place: Place, ty: Type, c
 }
 
 /// Sets the flags of a shift whose count is not zero.
-fn finish(l: &mut Lifter<'_>, mnemonic: Mnemonic, a: Value, result: Value, carry: impl Fn(&mut Lifter<'_>) -> Value) {
+fn finish(
+    l: &mut Lifter<'_>,
+    mnemonic: Mnemonic,
+    a: Value,
+    result: Value,
+    carry: impl Fn(&mut Lifter<'_>) -> Value,
+) {
     l.flags_result(result);
     l.clear_flags(1 << AF);
     if l.live >> CF & 1 != 0 || mnemonic != Mnemonic::Sar && l.live >> OF & 1 != 0 {
@@ -203,7 +215,13 @@ fn parity(l: &mut Lifter<'_>, result: Value) -> Value {
 }
 
 /// Flags of a shift by a variable count, right if it is not zero.
-fn carry_and_overflow(l: &mut Lifter<'_>, mnemonic: Mnemonic, a: Value, result: Value, count: Value) -> (Value, Value) {
+fn carry_and_overflow(
+    l: &mut Lifter<'_>,
+    mnemonic: Mnemonic,
+    a: Value,
+    result: Value,
+    count: Value,
+) -> (Value, Value) {
     let ty = l.ty(a);
     let less_one = l.add_imm(count, -1);
     let wide = widened(l, mnemonic, a);
@@ -213,7 +231,11 @@ fn carry_and_overflow(l: &mut Lifter<'_>, mnemonic: Mnemonic, a: Value, result: 
         Mnemonic::Shr | Mnemonic::Sar => {
             let carry = l.resize(before, I8);
             let carry = l.and_imm(carry, 1);
-            let overflow = if mnemonic == Mnemonic::Sar { l.iconst(I8, 0) } else { l.icmp_imm(IntCC::SignedLessThan, a, 0) };
+            let overflow = if mnemonic == Mnemonic::Sar {
+                l.iconst(I8, 0)
+            } else {
+                l.icmp_imm(IntCC::SignedLessThan, a, 0)
+            };
             (carry, overflow)
         }
         _ => {

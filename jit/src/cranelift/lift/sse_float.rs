@@ -4,8 +4,8 @@
 //! same processor instructions do the work.
 
 use super::{Lifter, int, is_sse};
-use crate::cranelift::vars::{AF, CF, OF, PF, SF, ZF};
 use crate::cranelift::frame;
+use crate::cranelift::vars::{AF, CF, OF, PF, SF, ZF};
 use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::immediates::Ieee32;
 use cranelift_codegen::ir::types::{F32, F32X4, F64, F64X2, I32X4};
@@ -61,7 +61,11 @@ pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
         Ucomiss | Comiss => compare(l, i, F32),
         Ucomisd | Comisd => compare(l, i, F64),
         Cvtsi2ss | Cvtsi2sd => {
-            let size = if i.op1_kind() == OpKind::Register { i.op1_register().size() } else { i.memory_size().size() };
+            let size = if i.op1_kind() == OpKind::Register {
+                i.op1_register().size()
+            } else {
+                i.memory_size().size()
+            };
             let value = l.read(i, 1, int(size));
             let ty = if i.mnemonic() == Cvtsi2ss { F32 } else { F64 };
             let value = l.b.ins().fcvt_from_sint(ty, value);

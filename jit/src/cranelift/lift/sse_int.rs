@@ -113,11 +113,22 @@ pub(super) fn lifts(i: &Instruction) -> bool {
     if !is_sse(i) {
         return false;
     }
-    if shift(i.mnemonic()).is_some() || matches!(i.mnemonic(), Mnemonic::Pslldq | Mnemonic::Psrldq) {
+    if shift(i.mnemonic()).is_some() || matches!(i.mnemonic(), Mnemonic::Pslldq | Mnemonic::Psrldq)
+    {
         return i.op1_kind() == OpKind::Immediate8;
     }
     operation(i.mnemonic()).is_some()
-        || matches!(i.mnemonic(), Mnemonic::Pinsrw | Mnemonic::Pinsrd | Mnemonic::Pinsrq | Mnemonic::Pinsrb | Mnemonic::Pextrw | Mnemonic::Pextrd | Mnemonic::Pextrq | Mnemonic::Pextrb)
+        || matches!(
+            i.mnemonic(),
+            Mnemonic::Pinsrw
+                | Mnemonic::Pinsrd
+                | Mnemonic::Pinsrq
+                | Mnemonic::Pinsrb
+                | Mnemonic::Pextrw
+                | Mnemonic::Pextrd
+                | Mnemonic::Pextrq
+                | Mnemonic::Pextrb
+        )
 }
 
 pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
@@ -129,7 +140,9 @@ pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
         Pslldq | Psrldq => shift_bytes(l, i),
         Pinsrw | Pinsrd | Pinsrq | Pinsrb => insert(l, i),
         Pextrw | Pextrd | Pextrq | Pextrb => extract(l, i),
-        Pxor | Xorps | Xorpd if i.op1_kind() == OpKind::Register && i.op0_register() == i.op1_register() => {
+        Pxor | Xorps | Xorpd
+            if i.op1_kind() == OpKind::Register && i.op0_register() == i.op1_register() =>
+        {
             let zero = zero(l);
             l.set_xmm(i.op0_register(), zero);
         }
@@ -185,7 +198,11 @@ fn apply(l: &mut Lifter<'_>, op: Op, ty: Type, a: Value, b: Value) -> Value {
         Op::PackUnsigned => l.b.ins().unarrow(a, b),
         Op::ShuffleBytes => l.b.ins().x86_pshufb(a, b),
         Op::MulEven => {
-            let low = l.b.func.dfg.constants.insert([255u8, 255, 255, 255, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0].as_slice().into());
+            let low = l.b.func.dfg.constants.insert(
+                [255u8, 255, 255, 255, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0]
+                    .as_slice()
+                    .into(),
+            );
             let low = l.b.ins().vconst(ty, low);
             let (a, b) = (l.b.ins().band(a, low), l.b.ins().band(b, low));
             l.b.ins().imul(a, b)

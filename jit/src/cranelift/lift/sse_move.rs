@@ -11,12 +11,16 @@ pub(super) fn lifts(i: &Instruction) -> bool {
         return false;
     }
     match i.mnemonic() {
-        Movups | Movupd | Movdqu | Lddqu | Movaps | Movapd | Movdqa | Movntdq | Movntps | Movntpd => true,
+        Movups | Movupd | Movdqu | Lddqu | Movaps | Movapd | Movdqa | Movntdq | Movntps
+        | Movntpd => true,
         Movd | Movq | Movss | Movhps | Movlps | Movhpd | Movlpd | Movhlps | Movlhps => true,
         Movsd => !i.is_string_instruction(),
-        Pshufd | Shufps | Shufpd | Pshuflw | Pshufhw => i.op1_kind() == OpKind::Register || i.op_count() == 3,
+        Pshufd | Shufps | Shufpd | Pshuflw | Pshufhw => {
+            i.op1_kind() == OpKind::Register || i.op_count() == 3
+        }
         Unpcklps | Unpckhps | Unpcklpd | Unpckhpd => true,
-        Punpcklbw | Punpcklwd | Punpckldq | Punpcklqdq | Punpckhbw | Punpckhwd | Punpckhdq | Punpckhqdq => true,
+        Punpcklbw | Punpcklwd | Punpckldq | Punpcklqdq | Punpckhbw | Punpckhwd | Punpckhdq
+        | Punpckhqdq => true,
         Movmskps | Movmskpd | Pmovmskb => true,
         Movnti => true,
         _ => false,
@@ -29,7 +33,8 @@ pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {
         return false;
     }
     match i.mnemonic() {
-        Movups | Movupd | Movdqu | Lddqu | Movaps | Movapd | Movdqa | Movntdq | Movntps | Movntpd => {
+        Movups | Movupd | Movdqu | Lddqu | Movaps | Movapd | Movdqa | Movntdq | Movntps
+        | Movntpd => {
             let value = l.read_xmm(i, 1);
             l.write_xmm(i, 0, value);
         }
@@ -136,7 +141,10 @@ fn shuffle(l: &mut Lifter<'_>, i: &Instruction) {
     let (size, lanes): (usize, Vec<usize>) = match i.mnemonic() {
         Pshufd => (4, (0..4).map(|n| control(2 * n) & 3).collect()),
         Pshuflw => (2, (0..8).map(|n| if n < 4 { control(2 * n as u8) & 3 } else { n }).collect()),
-        Pshufhw => (2, (0..8).map(|n| if n < 4 { n } else { 4 + (control(2 * (n as u8 - 4)) & 3) }).collect()),
+        Pshufhw => (
+            2,
+            (0..8).map(|n| if n < 4 { n } else { 4 + (control(2 * (n as u8 - 4)) & 3) }).collect(),
+        ),
         Shufps => (4, (0..4).map(|n| (control(2 * n) & 3) + if n < 2 { 0 } else { 4 }).collect()),
         Shufpd => (8, (0..2).map(|n| (control(n) & 1) + 2 * usize::from(n)).collect()),
         Unpcklps | Punpckldq => (4, vec![0, 4, 1, 5]),
@@ -148,7 +156,8 @@ fn shuffle(l: &mut Lifter<'_>, i: &Instruction) {
         Punpcklwd => (2, (0..8).map(|n| n / 2 + 8 * (n % 2)).collect()),
         _ => (2, (0..8).map(|n| 4 + n / 2 + 8 * (n % 2)).collect()),
     };
-    let bytes: Vec<u8> = lanes.iter().flat_map(|&lane| (0..size).map(move |k| (lane * size + k) as u8)).collect();
+    let bytes: Vec<u8> =
+        lanes.iter().flat_map(|&lane| (0..size).map(move |k| (lane * size + k) as u8)).collect();
     let choice = l.b.func.dfg.immediates.push(bytes.as_slice().into());
     let value = l.b.ins().shuffle(a, b, choice);
     l.set_xmm(i.op0_register(), value);

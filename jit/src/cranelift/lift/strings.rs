@@ -10,15 +10,39 @@ use refrain_vm::reg::{RDI, RSI};
 
 pub(super) fn lifts(i: &Instruction) -> bool {
     use Mnemonic::*;
-    let plain = matches!(i.mnemonic(), Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq | Lodsb | Lodsw | Lodsd | Lodsq);
+    let plain = matches!(
+        i.mnemonic(),
+        Movsb
+            | Movsw
+            | Movsd
+            | Movsq
+            | Stosb
+            | Stosw
+            | Stosd
+            | Stosq
+            | Lodsb
+            | Lodsw
+            | Lodsd
+            | Lodsq
+    );
     // Addresses of 32 bits and segments are too rare to lift.
-    plain && i.is_string_instruction() && !i.has_rep_prefix() && !i.has_repne_prefix() && i.segment_prefix() == Register::None && !is_narrow(i)
+    plain
+        && i.is_string_instruction()
+        && !i.has_rep_prefix()
+        && !i.has_repne_prefix()
+        && i.segment_prefix() == Register::None
+        && !is_narrow(i)
 }
 
 /// Whether the instruction addresses memory through esi or edi.
 pub(in super::super) fn is_narrow(i: &Instruction) -> bool {
     use iced_x86::OpKind::*;
-    (0..i.op_count()).any(|n| matches!(i.op_kind(n), MemorySegSI | MemorySegDI | MemoryESDI | MemorySegESI | MemorySegEDI | MemoryESEDI))
+    (0..i.op_count()).any(|n| {
+        matches!(
+            i.op_kind(n),
+            MemorySegSI | MemorySegDI | MemoryESDI | MemorySegESI | MemorySegEDI | MemoryESEDI
+        )
+    })
 }
 
 pub(super) fn lift(l: &mut Lifter<'_>, i: &Instruction) -> bool {

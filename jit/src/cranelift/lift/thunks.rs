@@ -5,7 +5,7 @@ use crate::cranelift::frame;
 use crate::cranelift::graph::is_repeated;
 use crate::cranelift::thunk::Batch;
 use crate::cranelift::vars::{self, VarSet};
-use cranelift_codegen::ir::types::{I64};
+use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{InstBuilder, Value};
 use iced_x86::{Instruction, InstructionInfoFactory, OpKind, Register};
 use refrain_trace::Access;
@@ -36,7 +36,7 @@ impl Lifter<'_> {
         let written = effects.writes.flags();
         let index = self.thunks.len() as u32;
         self.thunks.push(batch);
-        let thunk = self.symbol(symbol::THUNK, index, true);
+        let thunk = self.symbol(symbol::THUNK, index);
         self.b.ins().call(thunk, &[]);
         for var in effects.writes.without(VarSet::FLAGS).iter() {
             self.state.vals[var] = None;
@@ -98,15 +98,22 @@ impl Lifter<'_> {
     }
 
     /// Where `bt`, `bts`, … with a register as bit offset reach.
-    pub(in super::super) fn bit_address(&mut self, i: &Instruction, address: Value, size: usize) -> Value {
+    pub(in super::super) fn bit_address(
+        &mut self,
+        i: &Instruction,
+        address: Value,
+        size: usize,
+    ) -> Value {
         use iced_x86::Mnemonic::{Bt, Btc, Btr, Bts};
-        let is_bit = matches!(i.mnemonic(), Bt | Btc | Btr | Bts) && i.op1_kind() == OpKind::Register;
+        let is_bit =
+            matches!(i.mnemonic(), Bt | Btc | Btr | Bts) && i.op1_kind() == OpKind::Register;
         if !is_bit {
             return address;
         }
         let index = self.gpr(i.op1_register());
         let index = self.sign_extend(index, I64);
-        let shift = self.iconst(cranelift_codegen::ir::types::I8, u64::from((8 * size).trailing_zeros()));
+        let shift =
+            self.iconst(cranelift_codegen::ir::types::I8, u64::from((8 * size).trailing_zeros()));
         let words = self.b.ins().sshr(index, shift);
         let bytes = self.shl_imm(words, size.trailing_zeros());
         self.b.ins().iadd(address, bytes)
@@ -125,7 +132,10 @@ fn kind_of(i: &Instruction, reads: bool, writes: bool) -> u16 {
 
 fn fallback_size(i: &Instruction) -> usize {
     match i.mnemonic() {
-        iced_x86::Mnemonic::Fxsave | iced_x86::Mnemonic::Fxsave64 | iced_x86::Mnemonic::Fxrstor | iced_x86::Mnemonic::Fxrstor64 => 512,
+        iced_x86::Mnemonic::Fxsave
+        | iced_x86::Mnemonic::Fxsave64
+        | iced_x86::Mnemonic::Fxrstor
+        | iced_x86::Mnemonic::Fxrstor64 => 512,
         _ => 8,
     }
 }

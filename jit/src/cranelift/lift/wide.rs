@@ -68,7 +68,8 @@ fn full(l: &mut Lifter<'_>, i: &Instruction, ty: Type) {
         let high = if signed { l.b.ins().smulhi(a, b) } else { l.b.ins().umulhi(a, b) };
         (l.b.ins().imul(a, b), high)
     } else {
-        let wide = |l: &mut Lifter<'_>, v| if signed { l.sign_extend(v, I64) } else { l.resize(v, I64) };
+        let wide =
+            |l: &mut Lifter<'_>, v| if signed { l.sign_extend(v, I64) } else { l.resize(v, I64) };
         let (a, b) = (wide(l, a), wide(l, b));
         let product = l.b.ins().imul(a, b);
         let high = l.shr_imm(product, ty.bits());

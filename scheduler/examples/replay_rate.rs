@@ -1,4 +1,4 @@
-//! Events per second of building a skeleton and of replaying it: `throughput [events] [threads]`.
+//! Events per second of building a skeleton and of replaying it: `replay_rate [events] [threads]`.
 
 // A benchmark measures the host; nothing it measures goes back into a replay.
 #![allow(clippy::disallowed_methods)]
