@@ -134,7 +134,7 @@ impl Batch {
             rename(&mut i, stack)?;
             if self.replaced {
                 i.set_memory_base(Register::RSP);
-                i.set_memory_displ_size(4);
+                i.set_memory_displ_size(8);
                 i.set_memory_displacement64((8 + frame::OFF_DETAIL) as u64);
             }
             out.push(i)?;
