@@ -107,8 +107,12 @@ pub struct Sections {
 }
 
 impl Sections {
-    /// Puts the threads together, whatever the order in which they are given.
-    pub fn merge(mut collectors: Vec<Collector>) -> Result<Sections, Error> {
+    /// Puts the threads together, whatever the order in which they are given. `constant` is
+    /// memory that holds no data of the program's: constants, tables of the dynamic linker.
+    pub fn merge(
+        mut collectors: Vec<Collector>,
+        constant: &[Interval],
+    ) -> Result<Sections, Error> {
         collectors.sort_by_key(|collector| collector.thread);
         if let Some(pair) = collectors.windows(2).find(|pair| pair[0].thread == pair[1].thread) {
             return Err(Error::ObservedTwice(pair[0].thread));
@@ -116,7 +120,7 @@ impl Sections {
         for collector in &mut collectors {
             collector.finish();
         }
-        let shared = shared_data(&collectors);
+        let shared = shared_data(&collectors, constant);
         let mut sets = SetTable::default();
         let mut raws: Vec<(ThreadId, Raw)> = Vec::new();
         for collector in &mut collectors {
@@ -210,7 +214,7 @@ fn waited(before: &(ThreadId, Raw), thread: ThreadId, raw: &Raw) -> bool {
     before.0 != thread && !(before.1.shared && raw.shared) && raw.begin < before.1.end
 }
 
-fn shared_data(collectors: &[Collector]) -> Shared {
+fn shared_data(collectors: &[Collector], constant: &[Interval]) -> Shared {
     let mut shared = Shared::new(collectors.iter().map(|c| (&c.shadow, c.own())));
     let mut objects: BTreeMap<u64, u64> = BTreeMap::new();
     for (&address, &size) in collectors.iter().flat_map(|c| c.objects.iter()) {
@@ -219,6 +223,9 @@ fn shared_data(collectors: &[Collector]) -> Shared {
     }
     for (address, size) in objects {
         shared.clear(Interval::new(address, size));
+    }
+    for &range in constant {
+        shared.clear(range);
     }
     shared
 }

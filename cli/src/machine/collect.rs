@@ -3,6 +3,7 @@
 use refrain_trace::{Access, Event, EventId, ThreadId};
 use refrain_transform::Collector;
 use refrain_vm::{Interest, Observer, ThreadObserver};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The collectors of the threads that are done.
@@ -11,10 +12,17 @@ type Done = Arc<Mutex<Vec<Collector>>>;
 /// Gives each thread a collector and gathers them at the end.
 #[derive(Default)]
 pub(super) struct Collect {
+    /// Per thread: its stack, where it is known.
+    own: Vec<Option<Range<u64>>>,
     done: Done,
 }
 
 impl Collect {
+    /// An observer of threads with these stacks.
+    pub(super) fn new(own: Vec<Option<Range<u64>>>) -> Collect {
+        Collect { own, done: Done::default() }
+    }
+
     /// What the threads collected. Threads that are not done have collected nothing.
     pub(super) fn take(&self) -> Vec<Collector> {
         std::mem::take(&mut self.done.lock().unwrap_or_else(PoisonError::into_inner))
@@ -27,7 +35,8 @@ impl Observer for Collect {
     }
 
     fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver> {
-        let collector = Some(Collector::new(thread, None));
+        let own = self.own.get(thread.index()).cloned().flatten();
+        let collector = Some(Collector::new(thread, own));
         Box::new(OnThread { collector, done: self.done.clone() })
     }
 }

@@ -3,6 +3,7 @@
 //! them.
 
 mod collect;
+mod ground;
 mod skeleton;
 
 use crate::args::EngineKind;
@@ -11,6 +12,7 @@ use crate::program::Program;
 use crate::report::replay;
 use anyhow::bail;
 use collect::Collect;
+use ground::Ground;
 use refrain_jit::{CraneliftEngine, Program as Code};
 use refrain_trace::{Ending, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
@@ -166,7 +168,8 @@ pub(crate) fn replay(
 pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Measurement> {
     let config = EngineConfig { order_atomics: true, accesses: true, ..EngineConfig::default() };
     let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
-    let collect = Arc::new(Collect::default());
+    let Ground { own, constant } = Ground::of(trace)?;
+    let collect = Arc::new(Collect::new(own));
     let options = refrain_vm::ReplayOptions {
         observer: Some(collect.clone()),
         progress: watched(trace.events(), listener),
@@ -181,7 +184,7 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
             divergence.kind
         );
     }
-    let sections = Sections::merge(collect.take())?;
+    let sections = Sections::merge(collect.take(), &constant)?;
     let mut skeleton = Skeleton::of(trace)?;
     Ok(measure(&sections, &mut skeleton, &Options::default())?)
 }

@@ -5,8 +5,11 @@ use anyhow::Context;
 use refrain_scheduler::{
     Builder, Config, Constraints, Edge, Elsc, Outcome, Skeleton as Reduced, simulate,
 };
-use refrain_trace::{EventId, ThreadId, Trace};
+use refrain_trace::{Cursor, Effect, Event, EventId, EventKind, ThreadId, Trace};
 use refrain_transform::{Plan, Replayer};
+
+/// The number of `clone`.
+const CLONE: u16 = 56;
 
 /// A trace without its work.
 pub(super) struct Skeleton {
@@ -26,6 +29,9 @@ impl Skeleton {
             let mut cursor = trace.cursor(thread);
             while let Some(event) = cursor.next()? {
                 builder.push(thread, &event)?;
+                if let Some(child) = child(&event, &mut cursor)? {
+                    builder.created(thread, child);
+                }
             }
         }
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
@@ -45,6 +51,17 @@ impl Skeleton {
     }
 }
 
+/// The thread that the event which `cursor` returned last has created.
+fn child(event: &Event, cursor: &mut Cursor) -> anyhow::Result<Option<ThreadId>> {
+    // Other payloads may be large.
+    let clones = event.kind() == EventKind::Syscall && event.nr == CLONE;
+    let record = if clones { cursor.payload()? } else { None };
+    Ok(record.and_then(|record| match record.effect {
+        Effect::Clone { child } => Some(child),
+        _ => None,
+    }))
+}
+
 impl Replayer for Skeleton {
     fn replay(
         &mut self,
@@ -54,7 +71,7 @@ impl Replayer for Skeleton {
         let constraints = plan.map_or_else(|| Ok(Constraints::none()), |p| self.constraints(p))?;
         match simulate(&self.reduced, &constraints, &self.config, &mut Elsc, &mut visit) {
             Outcome::Completed(run) => Ok(run.duration),
-            Outcome::Deadlocked(deadlock) => Err(format!("deadlock: {deadlock:?}")),
+            Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
         }
     }
 

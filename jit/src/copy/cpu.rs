@@ -7,7 +7,7 @@ use super::tables::Use;
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
 use crate::fault::SignalStack;
-use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode, reg};
+use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode, OrderedKind, reg};
 use std::arch::asm;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -187,11 +187,7 @@ impl CopyCpu {
                 context.rip = self.state.target;
                 Exit::Return
             }
-            Kind::Ordered(operand) => Exit::Ordered {
-                address: self.operand_address(context, operand),
-                size: operand.size,
-                kind: operand.kind,
-            },
+            Kind::Ordered(operand) => self.ordered(context, operand),
             Kind::Syscall => Exit::Syscall,
             Kind::Hook => Exit::Hook,
             Kind::Emulate(what) => Exit::Emulate(what),
@@ -259,6 +255,17 @@ impl CopyCpu {
     fn fault(&self) -> Fault {
         let area = &self.state.area;
         Fault { signal: area.fault_signal, address: area.fault_address }
+    }
+
+    /// The exit at an ordered instruction. The filter knows the word before the instruction is
+    /// executed for the first time.
+    fn ordered(&self, context: &Context, operand: Operand) -> Exit {
+        let Operand { size, kind, .. } = operand;
+        let address = self.operand_address(context, operand);
+        if kind == OrderedKind::ReadModifyWrite {
+            self.shared.tables.mark(address, size);
+        }
+        Exit::Ordered { address, size, kind }
     }
 
     /// First byte that an ordered instruction accesses.

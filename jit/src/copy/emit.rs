@@ -219,6 +219,18 @@ impl Code {
         self.put(&table.to_le_bytes());
     }
 
+    /// `movzx ecx, byte ptr [rcx + table]`
+    pub(super) fn load_byte_from_table(&mut self, table: u32) {
+        self.put(&[0x0f, 0xb6, 0x89]);
+        self.put(&table.to_le_bytes());
+    }
+
+    /// `movzx ecx, byte ptr [address]`
+    pub(super) fn load_byte(&mut self, address: u32) {
+        self.put(&[0x0f, 0xb6, 0x0c, 0x25]);
+        self.put(&address.to_le_bytes());
+    }
+
     /// `cmp qword ptr gs:[slot], value`, which changes the flags
     pub(super) fn compare_slot(&mut self, slot: Slot, value: i32) {
         self.put(&[0x65, 0x48, 0x81, 0x3c, 0x25]);

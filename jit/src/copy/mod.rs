@@ -7,7 +7,8 @@
 //!
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
-//! the lock protects), `translate` and `branch` (emitting blocks), `cpu` (the loop).
+//! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
+//! ordered against other threads: `ordered`, `functions`.
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
@@ -30,6 +31,7 @@ mod cpu;
 mod desc;
 mod emit;
 mod faults;
+mod functions;
 mod ordered;
 mod state;
 mod tables;
@@ -37,6 +39,7 @@ mod tables;
 mod tests;
 mod translate;
 mod translator;
+mod watch;
 
 use crate::{fault, memory};
 use refrain_trace::CodeBlock;
@@ -126,6 +129,10 @@ impl Engine for CopyEngine {
         if translator.hooks.insert(pc) && translator.covers(pc..pc + 1) {
             self.shared.flush(&mut translator);
         }
+    }
+
+    fn functions(&self, starts: &[u64]) {
+        self.shared.lock().functions.add(starts);
     }
 
     unsafe fn leaf(&self, pc: u64, leaf: Leaf) {

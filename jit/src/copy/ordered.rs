@@ -1,19 +1,68 @@
 //! Which instructions must be ordered against other threads.
 //!
-//! Locked instructions and `xchg` with memory always. A plain load only where it belongs to an
-//! idiom that waits for a word or tries to take it: `while (load != 0) cmpxchg`, as in glibc's
-//! `__lll_lock_wait_private` and Rust's futex mutex. Such a load has the same memory operand as
-//! a locked instruction a little further down.
+//! Locked instructions and `xchg` with memory always. An acquire load is a plain `mov`, so plain
+//! loads are told by their surroundings:
+//!
+//! - Always, a load whose operand is that of a locked instruction a little further down, as in
+//!   `while (load != 0) cmpxchg`. It may come before anybody's first locked instruction, when
+//!   no filter can know the word yet.
+//! - Through the filter (`tables`), every load in a function that has a locked instruction
+//!   (`functions`): it counts when the word is one that locked instructions have touched.
+//!
+//! A replay orders the loads that the recording did, by their addresses.
+//!
+//! # Limits
+//! - A load in a function without locked instructions, such as a loop that waits for a flag, is
+//!   not ordered. Nor is one through the filter that races with the word's very first locked
+//!   instruction.
 
 use super::desc::Operand;
+use super::translator::Translator;
 use iced_x86::{
-    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess,
-    OpKind, Register,
+    Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, MemorySize,
+    Mnemonic, OpAccess, OpKind, Register,
 };
 use refrain_vm::OrderedKind;
 
-/// How many instructions behind a load may be its locked partner; 0 turns the idiom off.
+/// How many instructions behind a load may be its locked partner.
 const LOOKAHEAD: usize = 24;
+
+/// How an instruction is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Watch {
+    /// It is reported each time.
+    Always(Operand),
+    /// It is a load that is reported if the filter knows its operand.
+    Filtered(Operand),
+}
+
+impl Translator {
+    /// How `instruction`, the `index`th of the window, is to be watched, if at all. `idioms` says
+    /// that it lies in a function with locked instructions.
+    pub(super) fn watch(
+        &self,
+        window: &mut Window,
+        index: usize,
+        instruction: &Instruction,
+        idioms: bool,
+    ) -> Option<Watch> {
+        if is_locked(instruction) {
+            return Some(Watch::Always(operand(instruction, OrderedKind::ReadModifyWrite)));
+        }
+        let load = || operand(instruction, OrderedKind::Load);
+        if let Some(recorded) = &self.config.ordered_loads {
+            let is_recorded = recorded.contains(&instruction.ip()) && is_load(instruction);
+            return is_recorded.then(|| Watch::Always(load()));
+        }
+        if may_have_partner(instruction)
+            && window.has_partner(index, instruction)
+            && is_load(instruction)
+        {
+            return Some(Watch::Always(load()));
+        }
+        (idioms && is_candidate(instruction)).then(|| Watch::Filtered(load()))
+    }
+}
 
 /// The window of code that a block is made from, for looking ahead.
 pub(super) struct Window<'a> {
@@ -29,26 +78,6 @@ impl<'a> Window<'a> {
     pub(super) fn new(code: &'a [u8], pc: u64) -> Window<'a> {
         let decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         Window { code, pc, decoder, decoded: Vec::new() }
-    }
-
-    /// How `instruction`, the `index`th of the window, is to be ordered, if at all.
-    pub(super) fn ordered(&mut self, index: usize, instruction: &Instruction) -> Option<Operand> {
-        let kind = if is_locked(instruction) {
-            OrderedKind::ReadModifyWrite
-        } else if LOOKAHEAD > 0
-            && is_plain_load(instruction)
-            && self.has_partner(index, instruction)
-        {
-            OrderedKind::Load
-        } else {
-            return None;
-        };
-        Some(Operand {
-            size: memory_size(instruction),
-            kind,
-            fs: instruction.segment_prefix() == Register::FS,
-            bit_register: bit_register(instruction),
-        })
     }
 
     /// Whether a locked instruction with the operand of `load`, the `index`th, follows it.
@@ -85,7 +114,7 @@ impl<'a> Window<'a> {
     fn following(&mut self, index: usize, offset: usize) -> &[Instruction] {
         const AVERAGE: usize = 6;
         let end = self.code.len().min(offset + LOOKAHEAD * AVERAGE);
-        if !self.code[offset..end].iter().any(|byte| matches!(byte, 0xf0 | 0x86 | 0x87)) {
+        if !may_hold_locked(&self.code[offset..end]) {
             return &[];
         }
         while self.decoded.len() < index + 1 + LOOKAHEAD && self.decoder.can_decode() {
@@ -96,20 +125,61 @@ impl<'a> Window<'a> {
     }
 }
 
+/// Whether some byte is a lock prefix or an opcode of `xchg`; `false` is certain.
+pub(super) fn may_hold_locked(code: &[u8]) -> bool {
+    code.iter().any(|byte| matches!(byte, 0xf0 | 0x86 | 0x87))
+}
+
 /// Locked, explicitly or because it is an `xchg` with memory.
 pub(super) fn is_locked(instruction: &Instruction) -> bool {
     instruction.has_lock_prefix()
         || instruction.mnemonic() == Mnemonic::Xchg && instruction.op0_kind() == OpKind::Memory
 }
 
-pub(super) fn is_plain_load(instruction: &Instruction) -> bool {
+/// Whether all that an instruction does with memory is to read its one explicit operand of at
+/// most eight bytes into or against general registers.
+pub(super) fn is_load(instruction: &Instruction) -> bool {
+    let operands = instruction.op_count();
+    let kinds = || (0..operands).map(|index| instruction.op_kind(index));
+    if operands < 2
+        || instruction.encoding() != EncodingKind::Legacy
+        || !is_integer(instruction.memory_size())
+        || kinds().filter(|&kind| kind == OpKind::Memory).count() != 1
+        || bit_register(instruction).is_some()
+    {
+        return false;
+    }
+    let general = (0..operands)
+        .filter(|&index| instruction.op_kind(index) == OpKind::Register)
+        .all(|index| instruction.op_register(index).is_gpr());
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(instruction).used_memory();
+    // A conditional move reads in any case, whatever the information says.
+    general
+        && used.len() == 1
+        && matches!(used[0].access(), OpAccess::Read | OpAccess::CondRead)
+}
+
+fn is_integer(size: MemorySize) -> bool {
+    use MemorySize::*;
+    matches!(size, UInt8 | UInt16 | UInt32 | UInt64 | Int8 | Int16 | Int32 | Int64)
+}
+
+/// A load that may be part of an idiom if it reads the right word. Words on the thread's own
+/// stack and in its thread-local storage are not looked for.
+pub(super) fn is_candidate(instruction: &Instruction) -> bool {
+    instruction.memory_base().full_register() != Register::RSP
+        && instruction.segment_prefix() != Register::FS
+        && instruction.segment_prefix() != Register::GS
+        && is_load(instruction)
+}
+
+/// The loads that a lookahead is worth for: those that compilers make of atomic loads.
+fn may_have_partner(instruction: &Instruction) -> bool {
+    let memory = |index| instruction.op_kind(index) == OpKind::Memory;
     match instruction.mnemonic() {
-        Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd => {
-            instruction.op1_kind() == OpKind::Memory
-        }
-        Mnemonic::Cmp | Mnemonic::Test => {
-            instruction.op0_kind() == OpKind::Memory || instruction.op1_kind() == OpKind::Memory
-        }
+        Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd => memory(1),
+        Mnemonic::Cmp | Mnemonic::Test => memory(0) || memory(1),
         _ => false,
     }
 }
@@ -122,6 +192,23 @@ fn same_operand(a: &Instruction, b: &Instruction) -> bool {
         && a.segment_prefix() == b.segment_prefix()
 }
 
+/// Whether the operand's address is known without any register.
+pub(super) fn constant_address(instruction: &Instruction) -> Option<u64> {
+    let without_registers = instruction.memory_base() == Register::None
+        && instruction.memory_index() == Register::None;
+    (without_registers || instruction.is_ip_rel_memory_operand())
+        .then(|| instruction.memory_displacement64())
+}
+
+pub(super) fn operand(instruction: &Instruction, kind: OrderedKind) -> Operand {
+    Operand {
+        size: memory_size(instruction),
+        kind,
+        fs: instruction.segment_prefix() == Register::FS,
+        bit_register: bit_register(instruction),
+    }
+}
+
 fn memory_size(instruction: &Instruction) -> u8 {
     match instruction.memory_size() {
         // Bit strings and the like have no size of their own: the register operand's counts.
@@ -132,8 +219,9 @@ fn memory_size(instruction: &Instruction) -> u8 {
 
 /// The register with the bit offset of `bts [mem], reg` and its kind.
 fn bit_register(instruction: &Instruction) -> Option<u8> {
-    let is_bit_string =
-        matches!(instruction.mnemonic(), Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc)
-            && instruction.op1_kind() == OpKind::Register;
+    let is_bit_string = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
+    ) && instruction.op1_kind() == OpKind::Register;
     is_bit_string.then(|| instruction.op1_register().number() as u8)
 }

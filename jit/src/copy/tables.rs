@@ -10,6 +10,10 @@
 //! addresses share an entry, so nothing is compared. An unused entry is 0; the return to address
 //! 0 faults and is dealt with as a miss. Only one engine of a process has it, since no other
 //! place can be addressed in one instruction, and only as long as no guest code lies elsewhere.
+//!
+//! The filter of ordered loads is a byte per value of an address's low 16 bits, not 0 where a
+//! load of at most eight bytes may overlap a word that a locked instruction has touched. Marks
+//! stay.
 
 use super::desc::Variant;
 use crate::memory::{LowMemory, reserve_sparse};
@@ -20,8 +24,14 @@ use std::sync::atomic::Ordering;
 /// Entries of one table.
 const ENTRIES: u64 = 1 << 16;
 
+/// Where the filter begins, behind the other tables.
+const FILTER: u64 = 2 * Variant::COUNT * ENTRIES * 8;
+
+/// Bytes of the longest load that goes through the filter.
+const LONGEST_LOAD: u64 = 8;
+
 /// Bytes of all tables.
-pub(super) const BYTES: u64 = 2 * Variant::COUNT * ENTRIES * 8;
+pub(super) const BYTES: u64 = FILTER + ENTRIES;
 
 /// The two kinds of tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +79,30 @@ impl Tables {
         let start = u64::from(self.address(which, variant));
         for index in 0..ENTRIES {
             self.memory.word(start + index * 8).store(miss, Ordering::Release);
+        }
+    }
+
+    /// Address of the filter, as a displacement in code.
+    pub(super) fn filter(&self) -> u32 {
+        (self.memory.range().start + FILTER) as u32
+    }
+
+    /// Lets the filter know that a locked instruction touches the `size` bytes at `address`.
+    pub(super) fn mark(&self, address: u64, size: u8) {
+        let mut at = address.wrapping_sub(LONGEST_LOAD - 1);
+        let mut left = LONGEST_LOAD - 1 + u64::from(size);
+        while left > 0 {
+            let first = at % 8;
+            let count = left.min(8 - first);
+            let ones = u64::MAX >> (64 - 8 * count) << (8 * first);
+            let marks = ones & 0x0101_0101_0101_0101;
+            let word = self.memory.word(u64::from(self.filter()) + (at % ENTRIES & !7));
+            // Most of the time they are set already, and the line stays shared.
+            if word.load(Ordering::Relaxed) & marks != marks {
+                word.fetch_or(marks, Ordering::SeqCst);
+            }
+            at = at.wrapping_add(count);
+            left -= count;
         }
     }
 

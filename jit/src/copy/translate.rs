@@ -1,14 +1,14 @@
 //! Making a block: copying instructions, and what ends it.
 
 use super::classify::{Action, classify};
-use super::desc::{Kind, Operand, Variant};
-use super::emit::{self, RCX};
+use super::desc::{Kind, Variant};
+use super::emit::{self, Code, RCX};
 use super::faults::Fix;
-use super::ordered::{Window, is_locked, is_plain_load};
+use super::ordered::{Window, is_load, is_locked};
 use super::translator::{Failure, Translator};
 use crate::memory::read_guest;
 use iced_x86::{
-    Code as Opcode, ConstantOffsets, Decoder, DecoderError, DecoderOptions, Instruction,
+    ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
     InstructionInfoFactory, MemoryOperand, Mnemonic, Register,
 };
 use refrain_vm::Fault;
@@ -25,7 +25,7 @@ const PAGE_SHIFT: u32 = refrain_vm::layout::PAGE.trailing_zeros();
 
 /// How a block goes on after an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Flow {
+pub(super) enum Flow {
     Next,
     /// The instruction ends it.
     End,
@@ -111,6 +111,7 @@ impl Translator {
         let readable_end = pc + code.len() as u64;
         let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         let mut window = Window::new(code, pc);
+        let idioms = variant.observed() && self.has_idioms(pc);
         let mut instruction = Instruction::default();
         let mut index = 0;
         loop {
@@ -132,14 +133,10 @@ impl Translator {
                 index,
                 variant,
             };
-            if variant.observed()
-                && self.config.order_atomics
-                && let Some(operand) = window.ordered(index, &instruction)
-            {
-                self.leave_ordered(&instruction, operand);
-                return Ok((end, index));
-            }
-            let flow = self.instruction(place);
+            let flow = match self.config.order_atomics && variant.observed() {
+                true => self.watched(place, &mut window, idioms),
+                false => self.instruction(place),
+            };
             index += usize::from(flow != Flow::EndBefore);
             if flow != Flow::Next {
                 return Ok((end, index));
@@ -200,7 +197,7 @@ impl Translator {
     }
 
     /// Emits one instruction.
-    fn instruction(&mut self, place: Place) -> Flow {
+    pub(super) fn instruction(&mut self, place: Place) -> Flow {
         let instruction = place.instruction;
         let next = instruction.next_ip();
         let action = classify(instruction);
@@ -283,7 +280,7 @@ impl Translator {
         load.set_memory_index(Register::None);
         load.set_memory_displacement64(emit::OPERAND.offset());
         load.set_memory_displ_size(WIDE);
-        if is_plain_load(instruction) && self.encode(&load) {
+        if is_load(instruction) && self.encode(&load) {
             Flow::Next
         } else {
             self.leave_unsupported(instruction)
@@ -314,34 +311,20 @@ impl Translator {
 
     /// Emits an instruction in iced's form.
     pub(super) fn encode(&mut self, instruction: &Instruction) -> bool {
-        let done = self.encoder.encode(instruction, self.hot.here()).is_ok();
-        let mut bytes = self.encoder.take_buffer();
-        if done {
-            self.hot.put(&bytes);
-        }
-        bytes.clear();
-        self.encoder.set_buffer(bytes);
-        done
+        encode(&mut self.encoder, &mut self.hot, instruction)
     }
+}
 
-    /// Emits the exit before an ordered instruction.
-    fn leave_ordered(&mut self, instruction: &Instruction, operand: Operand) {
-        self.hot.spill(emit::RCX_SLOT, RCX);
-        let base = instruction.memory_base();
-        if base == Register::None && instruction.memory_index() == Register::None
-            || instruction.is_ip_rel_memory_operand()
-        {
-            self.hot.load_constant(RCX, instruction.memory_displacement64());
-        } else {
-            let mut memory = memory_operand(instruction);
-            memory.segment_prefix = Register::None;
-            let lea = Instruction::with2(Opcode::Lea_r64_m, Register::RCX, memory)
-                .expect("the operands fit the instruction");
-            assert!(self.encode(&lea), "an operand that was decoded can be encoded");
-        }
-        self.hot.spill(emit::OPERAND, RCX);
-        self.leave_here(Kind::Ordered(operand), instruction.ip(), false);
+/// Appends an instruction in iced's form to `code`.
+pub(super) fn encode(encoder: &mut Encoder, code: &mut Code, instruction: &Instruction) -> bool {
+    let done = encoder.encode(instruction, code.here()).is_ok();
+    let mut bytes = encoder.take_buffer();
+    if done {
+        code.put(&bytes);
     }
+    bytes.clear();
+    encoder.set_buffer(bytes);
+    done
 }
 
 /// Whether the code at `pc` overwrites the status flags before it reads them, and before anything

@@ -11,6 +11,7 @@
 use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
 use super::faults::FaultMap;
+use super::functions::Functions;
 use super::state;
 use super::tables::{ReturnTable, Tables, Use, code_range};
 use crate::memory::CodeMemory;
@@ -122,6 +123,7 @@ pub(super) struct Translator {
     /// Every patchable field, and what it leads to when it is not linked.
     pub(super) links: Vec<(u64, u64)>,
     pub(super) faults: FaultMap,
+    pub(super) functions: Functions,
     pub(super) hooks: Set<u64>,
     /// Functions of the machine's that stand in at hooked addresses.
     pub(super) leaves: Map<u64, Leaf>,
@@ -166,6 +168,7 @@ impl Translator {
             pending_returns: Vec::new(),
             links: Vec::new(),
             faults: FaultMap::default(),
+            functions: Functions::default(),
             hooks: Set::default(),
             leaves: Map::default(),
             pages: Set::default(),
@@ -427,6 +430,7 @@ impl Translator {
         self.jump_entries.clear();
         self.return_entries.clear();
         self.call_sites.clear();
+        self.functions.forget_verdicts();
         self.pages.clear();
     }
 

@@ -93,6 +93,15 @@ impl Body<'_> {
         self.flow.edges[at] + u32::from(self.region.entries[at]) > 1
     }
 
+    /// A short block that ends in an indirect transfer: each predecessor gets one of its own,
+    /// which goes on with what is known there.
+    fn is_tail(&self, at: usize) -> bool {
+        let block = self.source(at);
+        matches!(block.term, Term::Return | Term::JumpIndirect)
+            && block.count <= 6
+            && self.flow.room[at].is_none()
+    }
+
     /// The variables that are parameters of a block.
     fn params(&self, at: usize) -> VarSet {
         self.flow.needed[at]
@@ -120,7 +129,7 @@ impl Body<'_> {
             self.l.b.ins().br_table(which, table);
         }
         for at in 0..self.blocks.len() {
-            if self.merges(at) {
+            if self.merges(at) && (self.region.entries[at] || !self.is_tail(at)) {
                 let mut state = State::clean();
                 state.dirty = self.flow.dirty[at];
                 std::mem::swap(&mut self.l.state, &mut state);
@@ -141,6 +150,10 @@ impl Body<'_> {
         self.l.b.switch_to_block(way);
         self.l.b.set_srcloc(ir::SourceLoc::new(self.source(at).pc as u32));
         self.l.come(at as u32);
+        if let Some(records) = self.flow.entry_room[at] {
+            let pc = self.source(at).pc;
+            self.check_room(records, |body| body.leave(pc, leave::ACCESSES_FULL));
+        }
         let flags = self.flow.needed[at].flags();
         if flags != 0 {
             self.fetch_flags(flags);
@@ -186,7 +199,8 @@ impl Body<'_> {
         self.l.state = state;
         let source = self.source(at).clone();
         if let Some(records) = self.flow.room[at] {
-            self.check_room(&source, records);
+            let live = source.live_flags;
+            self.check_room(records, |body| body.exit(source.pc, leave::ACCESSES_FULL, live));
         }
         let instructions = self.graph.instructions(&source).to_vec();
         let (last, ends) = (instructions.last(), ends_block(source.term));
@@ -246,7 +260,7 @@ impl Body<'_> {
                 Some(batch) => pending = Some((batch, live)),
                 None => {
                     self.l.at(i);
-                    self.exit(i.ip(), leave::UNSUPPORTED, 0x3f);
+                    self.exit(i.ip(), leave::UNSUPPORTED, 0);
                     return false;
                 }
             }
@@ -259,7 +273,7 @@ impl Body<'_> {
     }
 
     /// Leaves here if the access buffer has not got room for `records`.
-    fn check_room(&mut self, source: &Block, records: u32) {
+    fn check_room(&mut self, records: u32, leave: impl FnOnce(&mut Self)) {
         let cursor = self.l.var(vars::CURSOR);
         let limit = self.l.frame_load(I64, frame::OFF_LIMIT);
         let room = self.l.b.ins().isub(limit, cursor);
@@ -273,7 +287,7 @@ impl Body<'_> {
         self.l.b.set_cold_block(out);
         self.l.b.switch_to_block(out);
         let state = self.l.state.clone();
-        self.exit(source.pc, leave::ACCESSES_FULL, source.live_flags);
+        leave(self);
         self.l.state = state;
         self.l.b.switch_to_block(on);
     }
@@ -315,20 +329,20 @@ impl Body<'_> {
                 self.log_transfer(target, Access::RETURN);
                 self.indirect(target);
             }
-            Term::Syscall(next) => self.exit(next, leave::SYSCALL, 0x3f),
+            Term::Syscall(next) => self.exit(next, leave::SYSCALL, self.l.live),
             Term::Emulate(_, next) => {
                 self.l.frame_store_imm(i.ip(), frame::OFF_DETAIL);
-                self.exit(next, leave::EMULATE, 0x3f);
+                self.exit(next, leave::EMULATE, self.l.live);
             }
             Term::Ordered(..) => {
                 let address = self.l.operand_address(i);
                 self.l.frame_store(address, frame::OFF_DETAIL);
-                self.exit(i.ip(), leave::ORDERED, 0x3f);
+                self.exit(i.ip(), leave::ORDERED, self.source(at).live_flags);
             }
-            Term::Unsupported(_) => self.exit(i.ip(), leave::UNSUPPORTED, 0x3f),
+            Term::Unsupported(_) => self.exit(i.ip(), leave::UNSUPPORTED, 0),
             Term::Raise(signal) => {
                 self.l.frame_store_imm(signal as u64, frame::OFF_DETAIL);
-                self.exit(i.ip(), leave::RAISE, 0x3f);
+                self.exit(i.ip(), leave::RAISE, 0);
             }
         }
     }
@@ -364,6 +378,10 @@ impl Body<'_> {
     /// Where an edge goes: to a block inside, or to a new one that leaves the region.
     fn target(&mut self, at: usize, pc: u64) -> (Target, Vec<BlockArg>) {
         match self.follower(at, pc) {
+            Some(next) if self.merges(next) && self.is_tail(next) => {
+                let block = self.l.b.create_block();
+                (Target { block, kind: TargetKind::Inside(next) }, Vec::new())
+            }
             Some(next) if self.merges(next) => {
                 let args = self.args(next);
                 (Target { block: self.blocks[next], kind: TargetKind::Merge }, args)
@@ -455,13 +473,13 @@ impl Body<'_> {
         if let Ok(index) = u32::try_from(pc) {
             self.l.go(symbol::CHAIN, index);
         } else {
-            self.leave(pc, leave::LOOKUP);
+            self.leave(pc, leave::LINK);
         }
     }
 
     /// Leaves the region for a computed guest address.
     fn indirect(&mut self, target: Value) {
-        self.store_all(0x3f, true);
+        self.store_all(self.graph.indirect_flags, true);
         self.l.frame_store(target, frame::OFF_RIP);
         self.l.go(symbol::INDIRECT, 0);
     }

@@ -26,6 +26,9 @@ pub(super) struct CraneliftCpu {
     _signal_stack: Rc<SignalStack>,
 }
 
+/// Said of an indirect jump into the middle of a run of code that reads flags from before.
+const KEEPS_FLAGS: &str = "indirect jump that carries flags";
+
 /// The stack that translated code runs on, with the frame in it.
 struct Stack {
     memory: *mut libc::c_void,
@@ -158,7 +161,8 @@ impl CraneliftCpu {
         let frame = self.frame();
         let rip = frame.context.rip;
         Some(match frame.leave {
-            leave::LOOKUP => return None,
+            leave::LOOKUP if shared.graph.is_hidden(rip) => Exit::Unsupported(KEEPS_FLAGS),
+            leave::LOOKUP | leave::LINK => return None,
             leave::HOOK => Exit::Hook,
             leave::SYSCALL => Exit::Syscall,
             leave::ACCESSES_FULL => Exit::AccessesFull,

@@ -14,8 +14,11 @@ pub(super) struct Flow {
     pub(super) dirty: Vec<VarSet>,
     /// How many edges inside the region lead to it.
     pub(super) edges: Vec<u32>,
-    /// Records that may be appended from here to the next check, where one is made here.
+    /// Records that may be appended from here to the next check, where one is made here: at
+    /// loop heads.
     pub(super) room: Vec<Option<u32>>,
+    /// The same for the way in of an entry that is no loop head.
+    pub(super) entry_room: Vec<Option<u32>>,
     /// Successors inside the region, as positions.
     pub(super) followers: Vec<Vec<usize>>,
 }
@@ -33,6 +36,7 @@ pub(super) fn solve(graph: &Graph, region: &Region, watch: Watch) -> Flow {
             .collect(),
         edges: vec![0; count],
         room: vec![None; count],
+        entry_room: vec![None; count],
         followers,
     };
     for next in flow.followers.iter().flatten() {
@@ -92,7 +96,7 @@ impl Flow {
                 }
                 if leaves(graph, region, at) {
                     out = out.or(dirty.without(VarSet::FLAGS)).or(VarSet::HOT);
-                    let live = graph.live_flags_out(block);
+                    let live = graph.live_flags_out(block) | ordered_flags(block);
                     if dirty.flags() & live != 0 {
                         out = out.or(VarSet::of_flags(live));
                     }
@@ -110,11 +114,11 @@ impl Flow {
         }
     }
 
-    /// Where the access buffer is checked, and for how many records: at entries and loop heads,
-    /// so that every cycle has a check.
+    /// Where the access buffer is checked, and for how many records: on ways in and at loop
+    /// heads, so that every cycle has a check.
     fn solve_room(&mut self, graph: &Graph, region: &Region) {
         let count = region.blocks.len();
-        let checked = |at: usize| region.entries[at] || region.loops[at];
+        let checked = |at: usize| region.loops[at];
         let own = |at: usize| 2 * graph.blocks[region.blocks[at] as usize].count + 2;
         let mut longest: Vec<u32> = (0..count).map(own).collect();
         // Paths between checks have no cycles, so this ends after as many rounds as blocks.
@@ -131,10 +135,19 @@ impl Flow {
                 break;
             }
         }
-        for at in (0..count).filter(|&at| checked(at)) {
-            self.room[at] = Some(longest[at]);
+        for at in 0..count {
+            if checked(at) {
+                self.room[at] = Some(longest[at]);
+            } else if region.entries[at] {
+                self.entry_room[at] = Some(longest[at]);
+            }
         }
     }
+}
+
+/// Flags that an ordered instruction reads when it is stepped.
+fn ordered_flags(block: &super::graph::Block) -> u8 {
+    if matches!(block.term, Term::Ordered(..)) { block.live_flags } else { 0 }
 }
 
 /// Whether control may leave the region where the block ends.

@@ -48,6 +48,8 @@ pub(super) mod leave {
     pub(in super::super) const NONE: u64 = 0;
     /// Control goes to `context.rip`, for which no translated entry was found.
     pub(in super::super) const LOOKUP: u64 = 1;
+    /// The same for a direct jump.
+    pub(in super::super) const LINK: u64 = 10;
     /// `rip` is at a hook.
     pub(in super::super) const HOOK: u64 = 2;
     /// A system call.

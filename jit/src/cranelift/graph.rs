@@ -54,6 +54,8 @@ pub(super) struct Block {
     /// A hooked address.
     pub(super) hooked: bool,
     pub(super) effects: Effects,
+    /// Indirect transfers may lead here.
+    indirect: bool,
     /// Status flags that are live at its entry.
     pub(super) live_flags: u8,
 }
@@ -68,6 +70,8 @@ pub(super) struct Graph {
     code: Vec<Instruction>,
     /// Every decoded instruction, sorted by pc.
     table: Vec<Instruction>,
+    /// Status flags that are live behind indirect transfers.
+    pub(super) indirect_flags: u8,
 }
 
 /// What decides where blocks are cut.
@@ -87,7 +91,7 @@ impl Graph {
     pub(super) fn new(blocks: &[CodeBlock], cuts: Cuts<'_>) -> Result<Graph, u64> {
         let table = decode(blocks)?;
         let leaders = leaders(blocks, &table, cuts);
-        let mut graph = Graph { blocks: Vec::new(), code: Vec::new(), table };
+        let mut graph = Graph { blocks: Vec::new(), code: Vec::new(), table, indirect_flags: 0 };
         let mut factory = InstructionInfoFactory::new();
         for &pc in &leaders {
             let mut rest = Some(pc);
@@ -152,49 +156,99 @@ impl Graph {
         };
         let (first, count) = (first as u32, (self.code.len() - first) as u32);
         let hooked = cuts.hooks.binary_search(&pc).is_ok();
-        self.blocks.push(Block { pc, first, count, term, hooked, effects, live_flags: 0 });
+        self.blocks.push(Block {
+            pc,
+            first,
+            count,
+            term,
+            hooked,
+            effects,
+            indirect: false,
+            live_flags: 0,
+        });
         long
     }
 
-    /// Liveness of the status flags over the whole graph. Whatever leaves it (returns, indirect
-    /// jumps, system calls, hooks) may read them all.
+    /// Liveness of the status flags over the whole graph, the least solution.
+    ///
+    /// Behind an indirect transfer those are live that some block reads to which one may lead:
+    /// any that is not reached directly only. An indirect transfer to one of the others that does
+    /// read more is refused ([`Graph::is_hidden`]); compilers make none. What the machine sees at
+    /// an exit is right for the flags that the program can still read.
     fn solve_flags(&mut self) {
+        self.mark_indirect_targets();
         let mut changed = true;
         while changed {
             changed = false;
             for index in (0..self.blocks.len()).rev() {
-                let out = self.live_flags_out(&self.blocks[index]);
-                let block = &self.blocks[index];
-                let flags = VarSet::of_flags(out)
-                    .without(block.effects.kills)
-                    .or(block.effects.uses)
-                    .flags();
-                let live = if block.hooked || matches!(block.term, Term::Ordered(..)) {
-                    0x3f
-                } else {
-                    flags
-                };
+                let out = self.live_flags_behind(&self.blocks[index], 0);
+                let block = &mut self.blocks[index];
+                let out = VarSet::of_flags(out);
+                let live = out.without(block.effects.kills).or(block.effects.uses).flags();
                 if live & !block.live_flags != 0 {
-                    self.blocks[index].live_flags |= live;
+                    block.live_flags |= live;
                     changed = true;
                 }
+                let seen = if block.indirect { live } else { 0 };
+                changed |= seen & !self.indirect_flags != 0;
+                self.indirect_flags |= seen;
             }
         }
     }
 
-    /// Status flags live where the block ends.
-    pub(super) fn live_flags_out(&self, block: &Block) -> u8 {
-        let live = |pc| self.live_flags_at(pc);
-        match block.term {
-            Term::Next(a) | Term::Jump(a) | Term::Call(a, _) => live(a),
-            Term::Branch(a, b) => live(a) | live(b),
-            _ => 0x3f,
+    /// Marks what is called, returned to, or not reached by any direct jump.
+    fn mark_indirect_targets(&mut self) {
+        let mut direct = vec![false; self.blocks.len()];
+        let mut called = vec![false; self.blocks.len()];
+        for block in &self.blocks {
+            let mark =
+                |marks: &mut Vec<bool>, pc| self.at(pc).into_iter().for_each(|b| marks[b] = true);
+            match block.term {
+                Term::Next(a) | Term::Jump(a) => mark(&mut direct, a),
+                Term::Branch(a, b) => {
+                    mark(&mut direct, a);
+                    mark(&mut direct, b);
+                }
+                Term::Call(a, b) => {
+                    mark(&mut called, a);
+                    mark(&mut called, b);
+                }
+                Term::CallIndirect(a) => mark(&mut called, a),
+                _ => {}
+            }
+        }
+        for (at, block) in self.blocks.iter_mut().enumerate() {
+            block.indirect = called[at] || !direct[at];
         }
     }
 
-    /// Status flags live at `pc`.
+    /// Whether an indirect transfer to the block could lose flags that it reads.
+    pub(super) fn is_hidden(&self, pc: u64) -> bool {
+        let block = self.at(pc).map(|b| &self.blocks[b]);
+        block.is_some_and(|b| !b.indirect && b.live_flags & !self.indirect_flags != 0)
+    }
+
+    /// Status flags live where the block ends. At the end of all that is known they are kept for
+    /// the machine to see, as far as the block itself sets them.
+    pub(super) fn live_flags_out(&self, block: &Block) -> u8 {
+        self.live_flags_behind(block, 0x3f)
+    }
+
+    fn live_flags_behind(&self, block: &Block, at_end: u8) -> u8 {
+        let live = |pc| self.live_flags_at(pc);
+        match block.term {
+            Term::Syscall(a) | Term::Emulate(_, a) if self.at(a).is_none() => at_end,
+            Term::Next(a) | Term::Jump(a) | Term::Call(a, _) => live(a),
+            Term::Branch(a, b) => live(a) | live(b),
+            Term::Syscall(a) | Term::Emulate(_, a) | Term::Ordered(_, a) => live(a),
+            Term::CallIndirect(_) | Term::JumpIndirect | Term::Return => self.indirect_flags,
+            Term::Unsupported(_) | Term::Raise(_) => 0,
+        }
+    }
+
+    /// Status flags live at `pc`; none if it is not known, since no code goes on there.
     pub(super) fn live_flags_at(&self, pc: u64) -> u8 {
-        self.at(pc).map_or(0x3f, |b| self.blocks[b].live_flags)
+        self.at(pc).map_or(0, |b| self.blocks[b].live_flags)
     }
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Image {
     steps: BTreeMap<(u64, bool), u64>,
     /// Ways into the blocks at hooked addresses, past the hook.
     bodies: BTreeMap<u64, u64>,
+    /// Ways into blocks that indirect transfers may not lead to.
+    hidden: BTreeMap<u64, u64>,
     /// Jumps to guest addresses that no region has a way in for.
     stubs: BTreeMap<u64, u64>,
     /// Field last, since `code` lies in it.
@@ -72,6 +74,7 @@ impl Image {
             places: BTreeMap::new(),
             steps: BTreeMap::new(),
             bodies: empty(),
+            hidden: empty(),
             stubs: empty(),
             _memory: memory,
         })
@@ -90,7 +93,13 @@ impl Image {
 
     /// Installs objects: places them, publishes their ways in, links and writes them. Returns
     /// false if the code memory is full.
-    pub(super) fn install(&mut self, objects: Vec<Object>, table: &Table, hooks: &[u64]) -> bool {
+    pub(super) fn install(
+        &mut self,
+        objects: Vec<Object>,
+        table: &Table,
+        hooks: &[u64],
+        hidden: &dyn Fn(u64) -> bool,
+    ) -> bool {
         let mut placed = Vec::with_capacity(objects.len());
         for object in objects {
             let at = self.next.next_multiple_of(32);
@@ -125,18 +134,27 @@ impl Image {
         let places: Vec<_> = placed.par_iter().map(|p| self.link(p, &found, table)).collect();
         self.places.extend(places);
         for (&pc, &host) in &found {
-            table.set(pc, host as u32);
+            if hidden(pc) {
+                self.hidden.insert(pc, host);
+            } else {
+                table.set(pc, host as u32);
+            }
         }
         true
     }
 
     /// Where a jump to a guest address goes.
     fn resolve(&self, pc: u64, found: &BTreeMap<u64, u64>, table: &Table) -> u64 {
-        let known =
-            found.get(&pc).copied().or_else(|| Some(table.get(pc).into()).filter(|&h| h != 0));
+        let known = found.get(&pc).copied().or_else(|| self.entry(pc, table));
         known
             .or_else(|| self.stubs.get(&pc).copied())
             .expect("a stub was made for every other address")
+    }
+
+    /// The way in for a direct transfer to `pc`.
+    pub(super) fn entry(&self, pc: u64, table: &Table) -> Option<u64> {
+        let published = Some(u64::from(table.get(pc))).filter(|&host| host != 0);
+        published.or_else(|| self.hidden.get(&pc).copied())
     }
 
     fn make_stubs(
@@ -149,11 +167,10 @@ impl Image {
         for (_, target) in placed.iter().flat_map(|p| &p.object.relocations) {
             if let Target::Chain(pc) = *target
                 && !found.contains_key(&pc)
-                && table.get(pc) == 0
+                && self.entry(pc, table).is_none()
                 && !self.stubs.contains_key(&pc)
             {
-                let why =
-                    if hooks.binary_search(&pc).is_ok() { leave::HOOK } else { leave::LOOKUP };
+                let why = if hooks.binary_search(&pc).is_ok() { leave::HOOK } else { leave::LINK };
                 let stub = self.stub(pc, why, table);
                 self.stubs.insert(pc, stub);
             }
@@ -187,7 +204,7 @@ impl Image {
     ) -> Result<Vec<u8>, iced_x86::IcedError> {
         let mut a = CodeAssembler::new(64)?;
         let mut missing = a.create_label();
-        if why == leave::LOOKUP && table.pcs().contains(&pc) {
+        if why == leave::LINK && table.pcs().contains(&pc) {
             a.mov(rax, table.address() + 4 * (pc - table.pcs().start))?;
             a.mov(eax, dword_ptr(rax))?;
             a.test(rax, rax)?;

@@ -51,8 +51,10 @@ use table::Table;
 
 const NAME: &str = "cranelift";
 
-/// Size of a region. More blocks mean longer lives for values and longer compilation.
-const LIMITS: Limits = Limits { blocks: 16, instructions: 160 };
+/// Size of a region. Bigger ones compile faster per instruction, up to a point.
+const LIMITS: Limits = Limits { blocks: 48, instructions: 400 };
+/// The same for code that is compiled again from another entry.
+const AGAIN: Limits = Limits { blocks: 8, instructions: 80 };
 /// Where a region has outgrown the spill area.
 const SMALL: Limits = Limits { blocks: 1, instructions: 1 };
 
@@ -139,7 +141,7 @@ impl CraneliftEngine {
             image.hook(pc, &table);
         }
         assert!(
-            image.install(objects, &table, &hooks),
+            image.install(objects, &table, &hooks, &|pc| graph.is_hidden(pc)),
             "the code memory was made as large as the code"
         );
         let routines = image.routines;
@@ -200,21 +202,19 @@ impl Shared {
         self.lock().body(pc)
     }
 
-    /// Compiles a region for a block that was no entry so far. `None` if there is no such block,
-    /// or no room for more code.
+    /// The way in for a direct transfer to `pc`, compiled now if the block was no entry so far.
+    /// `None` if there is no such block, or no room for more code.
     fn compile_at(&self, pc: u64) -> Option<u64> {
         let block = self.graph.at(pc)?;
         let mut image = self.lock();
-        let present = |table: &Table| Some(u64::from(table.get(pc))).filter(|&host| host != 0);
-        if let Some(host) = present(&self.table) {
+        if let Some(host) = image.entry(pc, &self.table) {
             return Some(host);
         }
-        let region = regions::single(&self.graph, block, LIMITS);
+        let region = regions::single(&self.graph, block, AGAIN);
         let object = Compiler::new().compile(&self.isa, &self.graph, &region, self.watch)?;
-        image
-            .install(vec![object], &self.table, &self.hooks)
-            .then(|| present(&self.table))
-            .flatten()
+        let hidden = |pc| self.graph.is_hidden(pc);
+        image.install(vec![object], &self.table, &self.hooks, &hidden);
+        image.entry(pc, &self.table)
     }
 }
 

@@ -40,14 +40,27 @@ impl Region {
 /// instructions, where threads then go on: these are entries too.
 pub(super) fn partition(graph: &Graph, limits: Limits, checks: bool) -> Vec<Region> {
     let mut owner = vec![u32::MAX; graph.blocks.len()];
-    let mut groups = Vec::new();
+    let mut groups: Vec<Vec<u32>> = Vec::new();
+    let size = |group: &[u32]| {
+        group.iter().map(|&b| graph.blocks[b as usize].count as usize).sum::<usize>()
+    };
     for seed in 0..graph.blocks.len() {
         if owner[seed] == u32::MAX {
             let group = grow(graph, seed, limits, |b| owner[b] == u32::MAX);
-            for &b in &group {
-                owner[b as usize] = groups.len() as u32;
+            // Small groups share a function, since each function has its price.
+            match groups.last_mut() {
+                Some(last)
+                    if last.len() + group.len() <= limits.blocks
+                        && size(last) + size(&group) <= limits.instructions =>
+                {
+                    last.extend_from_slice(&group);
+                    last.sort_unstable();
+                }
+                _ => groups.push(group.clone()),
             }
-            groups.push(group);
+            for &b in &group {
+                owner[b as usize] = groups.len() as u32 - 1;
+            }
         }
     }
     let entries = entries(graph, &owner);

@@ -28,7 +28,7 @@ pub(super) fn drive(body: &mut Body<'_>, i: &Instruction, batch: Batch, count: u
     l.at(i);
     let flags = batch.effects().writes.flags();
     if flags != 0 {
-        let rflags = l.pack_flags(0x3f);
+        let rflags = l.pack_flags(flags);
         l.frame_store(rflags, frame::OFF_FLAGS_OUT);
         l.frame_store(rflags, frame::OFF_FLAGS_IN);
     }
@@ -70,7 +70,8 @@ pub(super) fn drive(body: &mut Body<'_>, i: &Instruction, batch: Batch, count: u
         let retired = l.add_imm(retired, -(count as i64));
         l.set_var(vars::RETIRED, retired);
     }
-    body.exit(i.ip(), leave::ACCESSES_FULL, 0x3f);
+    let live = body.l.live | flags;
+    body.exit(i.ip(), leave::ACCESSES_FULL, live);
 
     let l = &mut body.l;
     l.b.switch_to_block(done);

@@ -9,6 +9,7 @@ use super::objects::{NOBODY, State};
 use super::threads::{Phase, Reason, Then, Thread, Waiter};
 use super::timers::Timers;
 use super::{Outcome, Run, Visitor, deadlock};
+use crate::constraints::Edge;
 use crate::skeleton::{Code, Operation, TRY};
 use crate::{Config, Constraints, Progress, Request, Scheduler, Scope, Skeleton, rank};
 use refrain_trace::{EventId, ThreadId};
@@ -152,8 +153,13 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     fn arrive(&mut self, id: usize) {
         self.threads[id].phase = Phase::Arriving;
         let code = self.threads[id].operation().code;
-        let sleeps = matches!(code, Code::Sleep | Code::TimedOut | Code::CondTimeout);
-        if sleeps && !self.threads[id].slept && self.threads[id].edge().is_none() {
+        // What an edge holds back is the mutex at the end of a timed wait, not the wait.
+        let sleeps = match code {
+            Code::CondTimeout => true,
+            Code::Sleep | Code::TimedOut => self.pass_edges(id).is_none(),
+            _ => false,
+        };
+        if sleeps && !self.threads[id].slept {
             let duration = self.threads[id].duration();
             self.threads[id].phase = Phase::Sleeping;
             self.timers.set(id, self.now.saturating_add(duration));
@@ -180,13 +186,9 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
 
     /// Performs the event in hand if nothing is in its way; else notes what is.
     pub(super) fn proceed(&mut self, id: usize) {
-        while let Some(edge) = self.threads[id].edge() {
-            let source = edge.source_thread.0;
-            if !self.threads[source as usize].has_performed(edge.source) {
-                self.wait_for_event(id, source, edge.source);
-                return;
-            }
-            self.threads[id].pass_edge();
+        if let Some(edge) = self.pass_edges(id) {
+            self.wait_for_event(id, edge.source_thread.0, edge.source);
+            return;
         }
         let operation = self.threads[id].operation();
         match operation.code {
@@ -212,8 +214,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
                 }
                 self.threads[id].pass_side();
             }
-            // After an edge was waited for, the sleep is still to come.
-            Code::Sleep | Code::TimedOut | Code::CondTimeout if !self.threads[id].slept => {
+            // After an edge was waited for, off the core, the sleep is still to come.
+            Code::Sleep | Code::TimedOut if !self.threads[id].slept => {
                 self.threads[id].then = Then::Retry;
                 self.wake(id);
                 return;
@@ -225,6 +227,18 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         } else {
             self.perform(id);
         }
+    }
+
+    /// Passes the causal edges into the event in hand whose sources have been performed, up to
+    /// the first that has not, which it returns.
+    fn pass_edges(&mut self, id: usize) -> Option<Edge> {
+        while let Some(edge) = self.threads[id].edge() {
+            if !self.threads[edge.source_thread.index()].has_performed(edge.source) {
+                return Some(edge);
+            }
+            self.threads[id].pass_edge();
+        }
+        None
     }
 
     /// The event in hand happens now.

@@ -108,7 +108,7 @@ impl Recording {
             collector.finish();
             collectors.push(collector);
         }
-        Sections::merge(collectors).expect("a sound recording")
+        Sections::merge(collectors, &[]).expect("a sound recording")
     }
 
     pub fn skeleton(&self) -> Skeleton {

@@ -120,7 +120,7 @@ unsafe extern "sysv64" fn lock(mutex: u64, sp: u64, data: u64) -> i64 {
     }
     let begin = host::ticks();
     let Ok(mut busy) = log.enter() else { return LONG_WAY };
-    if !busy.has_room() {
+    if !busy.has_room(begin) {
         return LONG_WAY;
     }
     let mut end = begin;
@@ -174,7 +174,7 @@ unsafe extern "sysv64" fn unlock(mutex: u64, sp: u64, data: u64) -> i64 {
     }
     let begin = host::ticks();
     let Ok(mut busy) = log.enter() else { return LONG_WAY };
-    if !busy.has_room() {
+    if !busy.has_room(begin) {
         return LONG_WAY;
     }
     let address = &raw const *mutex as u64;

@@ -5,16 +5,15 @@
 //! the recorder's memory is bounded by the chunks in flight.
 
 use crate::barrier::Barrier;
+use crate::engine::Engine;
 use crate::{Error, Result};
 use crossbeam::channel::{Receiver, Sender, bounded};
 use refrain_trace::payload::{self, SyscallRecord};
 use refrain_trace::{
-    BlobId, CodeBlock, Event, EventId, Footer, HAS_PAYLOAD, Header, Module, ThreadId, UNFINISHED,
-    Writer,
+    BlobId, Event, EventId, Footer, HAS_PAYLOAD, Header, Module, ThreadId, UNFINISHED, Writer,
 };
 use std::cell::UnsafeCell;
 use std::fs::File;
-use std::io::BufWriter;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,6 +23,9 @@ use std::thread::JoinHandle;
 const CHUNK_EVENTS: usize = 4096;
 /// Payload bytes of a full chunk.
 const CHUNK_PAYLOAD: usize = 1 << 20;
+/// A chunk is sent after so many ticks (some 100 ms) even if it is not full: what a killed
+/// recorder leaves should be most of what happened.
+const CHUNK_TICKS: u64 = 250_000_000;
 /// Chunks on their way to the writer.
 const IN_FLIGHT: usize = 32;
 
@@ -32,7 +34,6 @@ enum Message {
     Events(ThreadId, Chunk),
     Blob(BlobId, Vec<u8>),
     Module(Module),
-    Blocks(Vec<CodeBlock>),
     Finish(Footer),
 }
 
@@ -41,6 +42,16 @@ struct Chunk {
     first: u64,
     events: Vec<Event>,
     payloads: Vec<u8>,
+}
+
+impl Chunk {
+    /// Whether the chunk is to be sent before an event of the time `now` is added.
+    fn is_due(&self, now: u64) -> bool {
+        let old = |first: &Event| now.saturating_sub(first.end) > CHUNK_TICKS;
+        self.events.len() >= CHUNK_EVENTS
+            || self.payloads.len() >= CHUNK_PAYLOAD
+            || self.events.first().is_some_and(old)
+    }
 }
 
 /// The recording side of the trace: handed to every guest thread.
@@ -55,25 +66,22 @@ pub(crate) struct Log {
 pub(crate) type WriterThread = JoinHandle<Result<u64>>;
 
 impl Log {
-    /// Starts the writer on `file`. `failed` is called when it has to give up.
+    /// Starts the writer on `file`. `failed` is called when it has to give up; its thread then
+    /// returns why. The engine's blocks are written before the events that came after them.
     pub(crate) fn start(
         file: File,
         header: &Header,
-        failed: impl FnOnce(Error) + Send + 'static,
+        engine: Arc<dyn Engine>,
+        failed: impl FnOnce() + Send + 'static,
     ) -> Result<(Log, WriterThread)> {
-        let writer = Writer::new(BufWriter::new(file), header)?;
+        let writer = Writer::new(file, header)?;
         let (to_writer, messages) = bounded(IN_FLIGHT);
         let (give_back, empties) = bounded(IN_FLIGHT);
         let thread = std::thread::Builder::new()
             .name("refrain-writer".into())
             .spawn(move || {
                 crate::host::block_signals();
-                write_all(writer, &messages, &give_back).inspect_err(|e| {
-                    failed(Error::Host {
-                        what: "writing the trace".into(),
-                        source: std::io::Error::other(e.to_string()),
-                    });
-                })
+                write_all(writer, &*engine, &messages, &give_back).inspect_err(|_| failed())
             })
             .map_err(Error::host("starting the writer"))?;
         let log = Log { to_writer, empties, blobs: Arc::default() };
@@ -89,12 +97,6 @@ impl Log {
 
     pub(crate) fn module(&self, module: Module) {
         self.send(Message::Module(module));
-    }
-
-    pub(crate) fn blocks(&self, blocks: Vec<CodeBlock>) {
-        if !blocks.is_empty() {
-            self.send(Message::Blocks(blocks));
-        }
     }
 
     pub(crate) fn finish(&self, footer: Footer) {
@@ -114,7 +116,8 @@ impl Log {
 
 /// The writer's loop; returns the bytes written.
 fn write_all(
-    mut writer: Writer<BufWriter<File>>,
+    mut writer: Writer<File>,
+    engine: &dyn Engine,
     messages: &Receiver<Message>,
     give_back: &Sender<Chunk>,
 ) -> Result<u64> {
@@ -132,6 +135,7 @@ fn write_all(
         };
         match message {
             Message::Events(thread, mut chunk) => {
+                writer.blocks(&engine.take_blocks())?;
                 writer.events(thread, EventId(chunk.first), &chunk.events, &chunk.payloads)?;
                 chunk.events.clear();
                 chunk.payloads.clear();
@@ -139,8 +143,8 @@ fn write_all(
             }
             Message::Blob(id, bytes) => writer.blob(id, &bytes)?,
             Message::Module(module) => writer.module(&module)?,
-            Message::Blocks(blocks) => writer.blocks(&blocks)?,
             Message::Finish(footer) => {
+                writer.blocks(&engine.take_blocks())?;
                 let written = writer.bytes_written();
                 writer.finish(&footer)?;
                 return Ok(written);
@@ -194,10 +198,10 @@ impl Busy<'_> {
         unsafe { &mut *self.0.state.get() }
     }
 
-    /// Whether an event can be pushed without sending a chunk.
-    pub(crate) fn has_room(&mut self) -> bool {
-        let events = &self.state().chunk.events;
-        events.len() < CHUNK_EVENTS && events.capacity() > events.len()
+    /// Whether an event of the time `now` can be pushed without sending or growing a chunk.
+    pub(crate) fn has_room(&mut self, now: u64) -> bool {
+        let chunk = &self.state().chunk;
+        !chunk.is_due(now) && chunk.events.capacity() > chunk.events.len()
     }
 
     /// Appends an event without a payload.
@@ -235,8 +239,7 @@ impl ThreadLog {
     ) -> Result<(), Closed> {
         let mut busy = self.enter()?;
         let state = busy.state();
-        let full = state.chunk.events.len() >= CHUNK_EVENTS;
-        if full || state.chunk.payloads.len() >= CHUNK_PAYLOAD {
+        if state.chunk.is_due(crate::host::ticks()) {
             self.send(state);
         }
         let mut event = make();

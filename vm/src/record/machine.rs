@@ -22,6 +22,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 pub(crate) enum Stop {
     Ended(Ending),
     Failed(Error),
+    /// The writer has given up; its thread returns why.
+    CannotWrite,
 }
 
 /// The recorder's state beyond single threads.

@@ -70,9 +70,9 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     let file = out_of_reach(options.output)?;
     let failed = {
         let stop = stop.clone();
-        move |error| drop(stop.send(Stop::Failed(error)))
+        move || drop(stop.send(Stop::CannotWrite))
     };
-    let (log, writer) = Log::start(file, &header, failed)?;
+    let (log, writer) = Log::start(file, &header, engine.clone(), failed)?;
     for content in contents {
         log.blob(content);
     }
@@ -103,10 +103,13 @@ fn finish(
         Stop::Ended(ending) => (ending, None),
         Stop::Failed(Error::Unsupported(what)) => (Ending::Stopped(libc::SIGABRT), Some(what)),
         Stop::Failed(error) => return Err(error),
+        Stop::CannotWrite => {
+            let outcome = writer.join().expect("the writer's thread returns its errors");
+            return Err(outcome.expect_err("the writer has said that it failed"));
+        }
     };
     let tsc_end = host::ticks();
     let events = machine.close_logs();
-    machine.log.blocks(machine.engine.take_blocks());
     machine.log.finish(Footer {
         ending,
         tsc_end,

@@ -9,7 +9,7 @@ use crate::host::Guest;
 use crate::memory::AddressSpace;
 use crate::{Error, Result};
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use refrain_trace::Trace;
+use refrain_trace::{Ending, Trace};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -80,6 +80,12 @@ impl Machine {
     pub(crate) fn report(&self, report: Report) {
         // Nobody listens any more once the first divergence is known.
         let _ = self.reports.send(report);
+    }
+
+    /// Whether the trace ends before the program did.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        let ending = self.trace.footer().map(|footer| footer.ending);
+        matches!(ending, None | Some(Ending::Stopped(_)))
     }
 
     pub(crate) fn count_thread(&self) {

@@ -173,6 +173,7 @@ impl GuestThread {
         self.skip_loads(kinds)?;
         let actual = || kinds.iter().map(|k| k.name()).collect::<Vec<_>>().join(" or ");
         match self.cursor.next()? {
+            None if self.machine.is_cut_off() => Err(Halt::Done),
             None => {
                 self.diverge(DivergenceKind::Event, "the end of the recording".into(), actual())
             }
@@ -241,8 +242,7 @@ impl GuestThread {
         if self.machine.gate.wait(self.id, condition).is_ok() {
             return Ok(());
         }
-        let ended = self.machine.trace.footer().map(|footer| footer.ending);
-        if matches!(ended, None | Some(refrain_trace::Ending::Stopped(_))) {
+        if self.machine.is_cut_off() {
             return Err(Halt::Done);
         }
         let (kind, expected) = match condition {

@@ -32,8 +32,8 @@ use super::vars::{self, VARS, VarSet, XMM};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, F64, I8, I8X16, I16, I32, I64};
 use cranelift_codegen::ir::{
-    self, ExtFuncData, ExternalName, FuncRef, InstBuilder, MemFlagsData, SigRef, SourceLoc,
-    StackSlot, Type, UserExternalName, Value,
+    self, ExtFuncData, ExternalName, FuncRef, InstBuilder, InstructionData, MemFlagsData, Opcode,
+    SigRef, SourceLoc, StackSlot, Type, UserExternalName, Value,
 };
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::FunctionBuilder;
@@ -309,8 +309,27 @@ impl<'a> Lifter<'a> {
             return a;
         }
         let ty = self.ty(a);
+        let (a, value) = match self.sum_of(a) {
+            Some((base, offset)) => (base, offset.wrapping_add(value)),
+            None => (a, value),
+        };
         let value = self.iconst(ty, value as u64);
         self.b.ins().iadd(a, value)
+    }
+
+    /// Takes a sum with a constant apart, so that pushes and pops in a row do not become a chain.
+    fn sum_of(&self, value: Value) -> Option<(Value, i64)> {
+        let dfg = &self.b.func.dfg;
+        let constant = |value| match dfg.insts[dfg.value_def(value).inst()?] {
+            InstructionData::UnaryImm { opcode: Opcode::Iconst, imm } => Some(imm.bits()),
+            _ => None,
+        };
+        match dfg.insts[dfg.value_def(value).inst()?] {
+            InstructionData::Binary { opcode: Opcode::Iadd, args } => {
+                Some((args[0], constant(args[1])?))
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn shr_imm(&mut self, a: Value, count: u32) -> Value {

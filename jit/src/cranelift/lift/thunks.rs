@@ -30,7 +30,7 @@ impl Lifter<'_> {
             self.clean(var);
         }
         if !effects.uses.and(VarSet::FLAGS).is_empty() {
-            let rflags = self.pack_flags(0x3f);
+            let rflags = self.pack_flags(effects.uses.flags());
             self.frame_store(rflags, frame::OFF_FLAGS_IN);
         }
         let written = effects.writes.flags();

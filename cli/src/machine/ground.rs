@@ -1,0 +1,151 @@
+//! What a trace tells of the guest's memory before anything is replayed: which stack is whose,
+//! and what holds no data of the program's.
+
+use refrain_trace::{Effect, EventKind, ThreadId, Trace};
+use refrain_transform::Interval;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+const MMAP: u16 = 9;
+const MUNMAP: u16 = 11;
+const MREMAP: u16 = 25;
+const CLONE: u16 = 56;
+
+/// The guest's memory, as far as the ranking must know it.
+#[derive(Debug)]
+pub(super) struct Ground {
+    /// Per thread: its stack with its thread-local storage, where the trace tells.
+    pub(super) own: Vec<Option<Range<u64>>>,
+    /// What holds no data of the program's.
+    pub(super) constant: Vec<Interval>,
+}
+
+enum Change {
+    Mapped(Range<u64>),
+    Unmapped(Range<u64>),
+    /// A thread was created with its stack pointer here.
+    Created(ThreadId, u64),
+}
+
+impl Ground {
+    /// Reads the changes of the address space, in the order of their time.
+    pub(super) fn of(trace: &Trace) -> anyhow::Result<Ground> {
+        let mut changes = Vec::new();
+        for thread in (0..trace.threads()).map(ThreadId) {
+            let mut cursor = trace.cursor(thread);
+            while let Some(event) = cursor.next()? {
+                let relevant = matches!(event.nr, MMAP | MUNMAP | MREMAP | CLONE);
+                if event.kind() != EventKind::Syscall || !relevant || (event.value as i64) < 0 {
+                    continue;
+                }
+                let Some(record) = cursor.payload()? else { continue };
+                let range = |start: u64, len: u64| start..start.saturating_add(len);
+                let mut change = |change| changes.push((event.end, thread, change));
+                match (event.nr, record.effect) {
+                    (MMAP, _) => change(Change::Mapped(range(event.value, record.args[1]))),
+                    (MUNMAP, _) => {
+                        change(Change::Unmapped(range(record.args[0], record.args[1])));
+                    }
+                    (MREMAP, _) => {
+                        change(Change::Unmapped(range(record.args[0], record.args[1])));
+                        change(Change::Mapped(range(event.value, record.args[2])));
+                    }
+                    (_, Effect::Clone { child }) => {
+                        change(Change::Created(child, record.args[1]));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // Stable: what one thread did at one time stays in its order.
+        changes.sort_by_key(|(end, thread, _)| (*end, *thread));
+        let mut ground = Ground::initial(trace);
+        let mut mapped = BTreeMap::new();
+        for (_, _, change) in changes {
+            ground.apply(change, &mut mapped);
+        }
+        Ok(ground)
+    }
+
+    fn initial(trace: &Trace) -> Ground {
+        let header = trace.header();
+        let mut own = vec![None; trace.threads() as usize];
+        if let Some(main) = own.first_mut() {
+            let stack = header.mappings.iter().map(|m| m.address..m.address.saturating_add(m.len));
+            *main = stack.into_iter().find(|range| range.contains(&header.entry.rsp));
+        }
+        let ranges = trace.modules().iter().flat_map(|module| &module.constant);
+        let constant = ranges.map(|&(start, end)| Interval { start, end }).collect();
+        Ground { own, constant }
+    }
+
+    /// `mapped`: mappings as they were asked for, end by start. A stack is one of them, its guard
+    /// pages included, however the kernel merges it with its neighbours.
+    fn apply(&mut self, change: Change, mapped: &mut BTreeMap<u64, u64>) {
+        match change {
+            Change::Mapped(range) => {
+                unmap(mapped, &range);
+                mapped.insert(range.start, range.end);
+            }
+            Change::Unmapped(range) => {
+                unmap(mapped, &range);
+                // A library was unloaded; who knows what lies there next.
+                let gone = |c: &Interval| c.start < range.end && range.start < c.end;
+                self.constant.retain(|constant| !gone(constant));
+            }
+            Change::Created(child, sp) => {
+                let top = sp.saturating_sub(1);
+                let below = mapped.range(..=top).next_back();
+                let stack = below.map(|(&start, &end)| start..end);
+                if let Some(own) = self.own.get_mut(child.index()) {
+                    *own = stack.filter(|stack| stack.contains(&top));
+                }
+            }
+        }
+    }
+}
+
+fn unmap(mapped: &mut BTreeMap<u64, u64>, range: &Range<u64>) {
+    let before = mapped.range(..range.start).next_back().map(|(&start, &end)| (start, end));
+    if let Some((start, end)) = before.filter(|(_, end)| *end > range.start) {
+        mapped.insert(start, range.start);
+        if end > range.end {
+            mapped.insert(range.end, end);
+        }
+    }
+    let inside: Vec<_> = mapped.range(range.clone()).map(|(&start, &end)| (start, end)).collect();
+    for (start, end) in inside {
+        mapped.remove(&start);
+        if end > range.end {
+            mapped.insert(range.end, end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_is_the_mapping_below_the_first_stack_pointer() {
+        let constant = vec![Interval { start: 0x100, end: 0x200 }, Interval { start: 0x900, end: 0xa00 }];
+        let mut ground = Ground { own: vec![None; 3], constant };
+        let mut mapped = BTreeMap::new();
+        for change in [
+            Change::Mapped(0x1000..0x9000),
+            Change::Unmapped(0x1000..0x2000),
+            Change::Unmapped(0x6000..0x7000),
+            Change::Mapped(0x7000..0x8000),
+            Change::Created(ThreadId(1), 0x6000),
+            Change::Created(ThreadId(2), 0x6800),
+            Change::Created(ThreadId(7), 0x6800),
+            Change::Unmapped(0x180..0x190),
+        ] {
+            ground.apply(change, &mut mapped);
+        }
+        assert_eq!(ground.own, [None, Some(0x2000..0x6000), None]);
+        assert_eq!(ground.constant, [Interval { start: 0x900, end: 0xa00 }]);
+        let left: Vec<_> = mapped.into_iter().collect();
+        assert_eq!(left, [(0x2000, 0x6000), (0x7000, 0x8000), (0x8000, 0x9000)]);
+    }
+}

@@ -1,0 +1,98 @@
+//! Emitting what watches instructions that are ordered against other threads.
+//!
+//! A load that goes through the filter:
+//!
+//! ```text
+//!       mov [rcx slot], rcx
+//!       lea rcx, [operand]
+//!       movzx ecx, cx
+//!       movzx ecx, byte [rcx + filter]
+//!       jrcxz L
+//!       jmp exit                  among the rare ones
+//!    L: mov rcx, [rcx slot]
+//!       the load
+//! ```
+
+use super::desc::{Kind, Operand};
+use super::emit::{self, Code, RCX};
+use super::ordered::{Watch, Window, constant_address};
+use super::translate::{Flow, Place, encode, memory_operand};
+use super::translator::Translator;
+use iced_x86::{Code as Opcode, Encoder, Instruction, Register};
+
+/// Bytes of the jump to a rare exit.
+const JUMP: u8 = 5;
+
+impl Translator {
+    /// Whether loads in the function around `pc` go through the filter.
+    pub(super) fn has_idioms(&mut self, pc: u64) -> bool {
+        self.config.order_atomics
+            && self.config.ordered_loads.is_none()
+            && self.functions.has_locked(pc, &self.tables)
+    }
+
+    /// Emits an instruction of code whose ordered instructions are watched.
+    pub(super) fn watched(&mut self, place: Place, window: &mut Window, idioms: bool) -> Flow {
+        match self.watch(window, place.index, place.instruction, idioms) {
+            None => self.instruction(place),
+            Some(Watch::Always(operand)) => {
+                self.hot.spill(emit::RCX_SLOT, RCX);
+                operand_address(&mut self.encoder, &mut self.hot, place.instruction);
+                self.hot.spill(emit::OPERAND, RCX);
+                self.leave_here(Kind::Ordered(operand), place.instruction.ip(), false);
+                Flow::EndBefore
+            }
+            Some(Watch::Filtered(operand)) => {
+                self.filter(place.instruction, operand);
+                let flow = self.instruction(place);
+                if flow == Flow::Next && self.config.count {
+                    // The exit takes back the count of one instruction, so it must be the last.
+                    self.chain(place.instruction.next_ip(), place.variant);
+                    return Flow::End;
+                }
+                flow
+            }
+        }
+    }
+
+    /// Emits the exit before a load if the filter knows its operand.
+    fn filter(&mut self, load: &Instruction, operand: Operand) {
+        let filter = self.tables.filter();
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        match constant_address(load) {
+            Some(address) => self.hot.load_byte(filter + u32::from(address as u16)),
+            None => {
+                operand_address(&mut self.encoder, &mut self.hot, load);
+                self.hot.low_half_of_ecx();
+                self.hot.load_byte_from_table(filter);
+            }
+        }
+        self.hot.skip_if_rcx_zero(JUMP);
+        self.hot.jmp(self.cold.here());
+        self.hot.reload(RCX, emit::RCX_SLOT);
+
+        if self.config.count {
+            self.cold.reload(RCX, emit::RETIRED);
+            self.cold.add_to_rcx(-1);
+            self.cold.spill(emit::RETIRED, RCX);
+        }
+        self.cold.reload(RCX, emit::RCX_SLOT);
+        operand_address(&mut self.encoder, &mut self.cold, load);
+        self.cold.spill(emit::OPERAND, RCX);
+        self.leave_cold(Kind::Ordered(operand), load.ip());
+    }
+}
+
+/// Emits the computation of an operand's address, FS base not included, into rcx. All registers
+/// are the guest's still.
+fn operand_address(encoder: &mut Encoder, code: &mut Code, instruction: &Instruction) {
+    if let Some(address) = constant_address(instruction) {
+        code.load_constant(RCX, address);
+        return;
+    }
+    let mut memory = memory_operand(instruction);
+    memory.segment_prefix = Register::None;
+    let lea = Instruction::with2(Opcode::Lea_r64_m, Register::RCX, memory)
+        .expect("the operands fit the instruction");
+    assert!(encode(encoder, code, &lea), "an operand that was decoded can be encoded");
+}
