@@ -20,6 +20,7 @@ static sem_t ticks[MAX_THREADS];
 static pthread_mutex_t lock ALIGNED = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ticked ALIGNED = PTHREAD_COND_INITIALIZER;
 static unsigned long tick ALIGNED;
+static pthread_barrier_t round_end ALIGNED;
 #endif
 
 static uint64_t give_ticks(unsigned long rounds) {
@@ -42,13 +43,14 @@ static uint64_t give_ticks(unsigned long rounds) {
 }
 
 static NOINLINE void wait_for_tick(unsigned self, unsigned long mine) {
-    CHECK(sem_post(&idle) == 0);
 #if FIXED
     (void)mine;
+    CHECK(sem_post(&idle) == 0);
     CHECK(sem_wait(&ticks[self]) == 0);
     work(self, 2000);
 #else
     pthread_mutex_lock(&lock); /* @site enter: read-read with enter; null-lock with woken */
+    CHECK(sem_post(&idle) == 0); /* here, so that the tick finds all of them in their wait */
     if (tick < mine)
         pthread_cond_wait(&ticked, &lock); /* @site woken: null-lock with woken */
     work(self, 2000);
@@ -63,6 +65,10 @@ static uint64_t role(unsigned self, unsigned long rounds) {
     for (unsigned long i = 1; i <= rounds; i++) {
         wait_for_tick(self, i);
         digest = work(digest, 1000);
+#if !FIXED
+        if (i % 2 == 0)
+            pthread_barrier_wait(&round_end); /* all woken before one enters; or as it comes */
+#endif
     }
     return digest;
 }
@@ -75,6 +81,8 @@ int main(int argc, char **argv) {
 #if FIXED
     for (unsigned w = 1; w <= workers; w++)
         CHECK(sem_init(&ticks[w], 0, 0) == 0);
+#else
+    CHECK(pthread_barrier_init(&round_end, NULL, workers) == 0);
 #endif
     uint64_t digest = run_crew(threads, rounds, role);
     printf("case01 ticks %lu digest %016" PRIx64 "\n", rounds, digest);

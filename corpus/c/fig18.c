@@ -12,6 +12,7 @@
 
 #define CAPACITY 4096
 #define END UINT64_MAX
+#define FIRST_TRIES (FIXED ? 0 : IN_STEP)
 
 static pthread_mutex_t mu ALIGNED = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -47,9 +48,10 @@ static NOINLINE void put(uint64_t item) {
 
 /* The next item, or END. `count` is touched on both sides of the queue, so a
  * put and a successful take truly conflict whichever slots they use. */
-static NOINLINE uint64_t take(void) {
+static NOINLINE uint64_t take(unsigned long *tries) {
     for (;;) {
         uint64_t item = 0;
+        step((*tries)++);
 #if FIXED
         CHECK(sem_wait(&filled) == 0);
         pthread_mutex_lock(&mu); /* @site take in fixed: tlcp with take; conflict with put */
@@ -72,6 +74,9 @@ static NOINLINE uint64_t take(void) {
 }
 
 static uint64_t produce(unsigned long rounds) {
+    /* The consumers' first tries find nothing. */
+    for (unsigned long i = 0; i < FIRST_TRIES; i++)
+        step(i);
     for (unsigned long i = 1; i <= rounds; i++) {
         work(i, 40000);
         put(i);
@@ -88,8 +93,9 @@ static uint64_t produce(unsigned long rounds) {
 }
 
 static uint64_t consume(void) {
+    unsigned long tries = IN_STEP - FIRST_TRIES;
     uint64_t sum = 0, item;
-    while ((item = take()) != END)
+    while ((item = take(&tries)) != END)
         sum += work(item, 2000);
     return sum;
 }

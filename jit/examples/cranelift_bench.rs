@@ -3,6 +3,9 @@
 //!
 //! `cargo run --release -p refrain-jit --example cranelift_bench`
 
+// A benchmark is where times come from.
+#![allow(clippy::disallowed_methods)]
+
 use iced_x86::code_asm::*;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use refrain_jit::{CraneliftEngine, Program};
@@ -21,6 +24,7 @@ const ROUNDS: usize = 5;
 const RECORDS: usize = 16384;
 
 type Assembled = Result<(), iced_x86::IcedError>;
+type Write = fn(&mut CodeAssembler) -> Assembled;
 
 fn main() {
     map();
@@ -32,7 +36,7 @@ fn main() {
         "{:26} {:>10} {:>10} {:>6} {:>10} {:>6}",
         "program", "native ms", "plain ms", "×", "logging ms", "×"
     );
-    let programs: [(&str, fn(&mut CodeAssembler) -> Assembled); 7] = [
+    let programs: [(&str, Write); 7] = [
         ("fib", fib),
         ("sha-like integer loop", sha),
         ("memory loop (bytes)", bytes),
@@ -84,7 +88,7 @@ fn median(mut run: impl FnMut()) -> f64 {
     times[ROUNDS / 2].as_secs_f64() * 1e3
 }
 
-fn compare(name: &str, write: fn(&mut CodeAssembler) -> Assembled) {
+fn compare(name: &str, write: Write) {
     let mut a = CodeAssembler::new(64).expect("64 is a bitness");
     write(&mut a).expect("the program is valid");
     put(FUNCTION, &a.assemble(FUNCTION).expect("the program can be encoded"));

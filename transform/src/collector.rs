@@ -39,6 +39,8 @@ const STACK_ABOVE: u64 = 16 << 10;
 pub(crate) struct Raw {
     pub(crate) lock: u64,
     pub(crate) ticket: u64,
+    /// The release's ticket.
+    pub(crate) until: u64,
     pub(crate) acquire: u32,
     pub(crate) release: u32,
     pub(crate) acquire_pc: u64,
@@ -76,8 +78,8 @@ pub struct Collector {
     pub(crate) sections: Vec<Raw>,
     /// Objects that synchronize, with their sizes: not data.
     pub(crate) objects: FixedMap<u64, u64>,
-    /// Locks that the thread released without holding them.
-    pub(crate) irregular: Vec<u64>,
+    /// Locks that the thread released without holding them, and the tickets.
+    pub(crate) strays: Vec<(u64, u64)>,
     pub(crate) acquisitions: u64,
     pub(crate) events: u64,
     own: Option<Range<u64>>,
@@ -102,7 +104,7 @@ impl Collector {
             sets: SetTable::default(),
             sections: Vec::new(),
             objects: FixedMap::default(),
-            irregular: Vec::new(),
+            strays: Vec::new(),
             acquisitions: 0,
             events: 0,
             own,
@@ -220,6 +222,7 @@ impl Collector {
         let raw = Raw {
             lock: event.object,
             ticket: event.ticket,
+            until: u64::MAX,
             acquire: u32::try_from(id.0).unwrap_or(u32::MAX),
             release: 0,
             acquire_pc: event.pc,
@@ -238,12 +241,13 @@ impl Collector {
     /// `wholly`: a wait on a condition variable releases whatever the depth.
     fn release(&mut self, id: EventId, event: &Event, wholly: bool) {
         let Some(index) = self.open.iter().position(|open| open.raw.lock == event.object) else {
-            self.irregular.push(event.object);
+            self.strays.push((event.object, event.ticket));
             return;
         };
         self.open[index].depth -= 1;
         if wholly || self.open[index].depth == 0 {
             let release = u32::try_from(id.0).unwrap_or(u32::MAX);
+            self.open[index].raw.until = event.ticket;
             self.close(index, release, event.pc, event.begin);
         }
     }

@@ -77,8 +77,9 @@ impl Section {
 pub enum LockKind {
     /// Its critical sections exclude each other, but for readers.
     Regular,
-    /// It was released by a thread that did not hold it, others had it after a thread that
-    /// never released it, or readers write what others of its sections use. It keeps its order as it is.
+    /// It was released by a thread that did not hold it while another did, others had it after a
+    /// thread that never released it, or readers write what others of its sections use. It keeps
+    /// its order as it is.
     Irregular,
 }
 
@@ -109,10 +110,7 @@ pub struct Sections {
 impl Sections {
     /// Puts the threads together, whatever the order in which they are given. `constant` is
     /// memory that holds no data of the program's: constants, tables of the dynamic linker.
-    pub fn merge(
-        mut collectors: Vec<Collector>,
-        constant: &[Interval],
-    ) -> Result<Sections, Error> {
+    pub fn merge(mut collectors: Vec<Collector>, constant: &[Interval]) -> Result<Sections, Error> {
         collectors.sort_by_key(|collector| collector.thread);
         if let Some(pair) = collectors.windows(2).find(|pair| pair[0].thread == pair[1].thread) {
             return Err(Error::ObservedTwice(pair[0].thread));
@@ -135,7 +133,7 @@ impl Sections {
             return Err(Error::TooMany("critical sections"));
         }
         raws.sort_unstable_by_key(|(thread, raw)| (raw.lock, raw.ticket, *thread, raw.acquire));
-        let irregular = collectors.iter().flat_map(|c| c.irregular.iter().copied()).collect();
+        let strays = collectors.iter().flat_map(|c| c.strays.iter().copied()).collect();
         let mut all = Sections {
             sections: Vec::with_capacity(raws.len()),
             locks: Vec::new(),
@@ -146,7 +144,7 @@ impl Sections {
             acquisitions: collectors.iter().map(|c| c.acquisitions).sum(),
             contended: 0,
         };
-        all.fill(&raws, &irregular);
+        all.fill(&raws, &strays);
         Ok(all)
     }
 
@@ -174,7 +172,7 @@ impl Sections {
         &self.sections[lock.sections.clone()]
     }
 
-    fn fill(&mut self, raws: &[(ThreadId, Raw)], irregular: &BTreeSet<u64>) {
+    fn fill(&mut self, raws: &[(ThreadId, Raw)], strays: &BTreeSet<(u64, u64)>) {
         let mut regions: FixedMap<Region, RegionId> = FixedMap::default();
         for of_lock in raws.chunk_by(|a, b| a.1.lock == b.1.lock) {
             let start = self.sections.len();
@@ -202,7 +200,12 @@ impl Sections {
             }
             let written = of_lock.iter().any(|(_, raw)| raw.shared && !raw.writes.is_empty());
             let address = of_lock[0].1.lock;
-            let odd = written || lost || irregular.contains(&address);
+            // Nobody's release while nobody has it changes nothing. (glibc's `pthread_spin_init` is
+            // `pthread_spin_unlock`.)
+            let broken = strays.range((address, 0)..=(address, u64::MAX)).any(|&(_, ticket)| {
+                of_lock.iter().any(|(_, raw)| raw.ticket < ticket && ticket < raw.until)
+            });
+            let odd = written || lost || broken;
             let kind = if odd { LockKind::Irregular } else { LockKind::Regular };
             self.locks.push(Lock { address, sections: start..self.sections.len(), kind });
         }

@@ -1,7 +1,8 @@
 //! What a trace tells of the guest's memory before anything is replayed: which stack is whose,
 //! and what holds no data of the program's.
 
-use refrain_trace::{Effect, EventKind, ThreadId, Trace};
+use refrain_trace::payload::Effect;
+use refrain_trace::{EventKind, ThreadId, Trace};
 use refrain_transform::Interval;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -128,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_stack_is_the_mapping_below_the_first_stack_pointer() {
-        let constant = vec![Interval { start: 0x100, end: 0x200 }, Interval { start: 0x900, end: 0xa00 }];
+        let constant =
+            vec![Interval { start: 0x100, end: 0x200 }, Interval { start: 0x900, end: 0xa00 }];
         let mut ground = Ground { own: vec![None; 3], constant };
         let mut mapped = BTreeMap::new();
         for change in [

@@ -31,21 +31,22 @@ fn replaying_engine(
     config: EngineConfig,
     trace: &Trace,
 ) -> anyhow::Result<Arc<dyn Engine>> {
+    let ordered_loads = Some(Arc::new(ordered_loads(trace)?));
+    let config = EngineConfig { ordered_loads, ..config };
     Ok(match kind {
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Cranelift => {
             let blocks = trace.blocks()?;
             let hooks: Vec<u64> =
                 trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc).collect();
-            let ordered_loads = ordered_loads(trace)?;
-            let program = Code { blocks: &blocks, hooks: &hooks, ordered_loads: &ordered_loads };
+            let program = Code { blocks: &blocks, hooks: &hooks, ordered_loads: &[] };
             Arc::new(CraneliftEngine::new(&config, program)?)
         }
     })
 }
 
 /// Addresses of the plain loads that were recorded in order.
-fn ordered_loads(trace: &Trace) -> anyhow::Result<Vec<u64>> {
+fn ordered_loads(trace: &Trace) -> anyhow::Result<BTreeSet<u64>> {
     let mut loads = BTreeSet::new();
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
@@ -55,7 +56,7 @@ fn ordered_loads(trace: &Trace) -> anyhow::Result<Vec<u64>> {
             }
         }
     }
-    Ok(loads.into_iter().collect())
+    Ok(loads)
 }
 
 /// What to record, and where to.

@@ -5,7 +5,8 @@ use anyhow::Context;
 use refrain_scheduler::{
     Builder, Config, Constraints, Edge, Elsc, Outcome, Skeleton as Reduced, simulate,
 };
-use refrain_trace::{Cursor, Effect, Event, EventId, EventKind, ThreadId, Trace};
+use refrain_trace::payload::Effect;
+use refrain_trace::{Cursor, Event, EventId, EventKind, ThreadId, Trace};
 use refrain_transform::{Plan, Replayer};
 
 /// The number of `clone`.

@@ -155,9 +155,7 @@ pub(super) fn is_load(instruction: &Instruction) -> bool {
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(instruction).used_memory();
     // A conditional move reads in any case, whatever the information says.
-    general
-        && used.len() == 1
-        && matches!(used[0].access(), OpAccess::Read | OpAccess::CondRead)
+    general && used.len() == 1 && matches!(used[0].access(), OpAccess::Read | OpAccess::CondRead)
 }
 
 fn is_integer(size: MemorySize) -> bool {
@@ -194,8 +192,8 @@ fn same_operand(a: &Instruction, b: &Instruction) -> bool {
 
 /// Whether the operand's address is known without any register.
 pub(super) fn constant_address(instruction: &Instruction) -> Option<u64> {
-    let without_registers = instruction.memory_base() == Register::None
-        && instruction.memory_index() == Register::None;
+    let without_registers =
+        instruction.memory_base() == Register::None && instruction.memory_index() == Register::None;
     (without_registers || instruction.is_ip_rel_memory_operand())
         .then(|| instruction.memory_displacement64())
 }

@@ -100,9 +100,6 @@ impl Compiler {
             &mut self.context.func,
             &mut self.builder,
         );
-        if std::env::var_os("REFRAIN_DUMP_CLIF").is_some() {
-            eprintln!("{}", self.context.func.display());
-        }
         if let Err(e) = self.context.compile(&**isa, &mut Default::default()) {
             panic!("the lifter makes valid functions: {:?}\n{}", e.inner, e.func.display());
         }

@@ -135,11 +135,11 @@ impl Flow {
                 break;
             }
         }
-        for at in 0..count {
+        for (at, records) in longest.into_iter().enumerate() {
             if checked(at) {
-                self.room[at] = Some(longest[at]);
+                self.room[at] = Some(records);
             } else if region.entries[at] {
-                self.entry_room[at] = Some(longest[at]);
+                self.entry_room[at] = Some(records);
             }
         }
     }

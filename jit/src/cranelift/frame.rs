@@ -146,7 +146,7 @@ fn status_of(tag: u64, a: u64, b: u64) -> u64 {
         _ => (a, false, false, 0),
     };
     u64::from(carry)
-        | u64::from((result as u8).count_ones() % 2 == 0) << 2
+        | u64::from((result as u8).count_ones().is_multiple_of(2)) << 2
         | adjust
         | u64::from(result == 0) << 6
         | u64::from(result & sign != 0) << 7

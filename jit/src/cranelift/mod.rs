@@ -10,10 +10,13 @@
 //! was thought to be reached from inside its region has code compiled at run time, once.
 //!
 //! # What is exact
-//! At every exit but [`Exit::Fault`](refrain_vm::Exit::Fault) the whole context is. At a fault `rip` is the faulting
-//! instruction, found by a map from translated code to guest code; of the registers, those that
-//! the region has changed since it was entered may have older values. (Maps from translated code
-//! to the places of registers could be added beside `Object::places`.)
+//! At every exit but [`Exit::Fault`](refrain_vm::Exit::Fault) all registers are, and of the status
+//! flags those that recorded code can still read. At a fault `rip` is the faulting instruction,
+//! found by a map from translated code to guest code; but general registers may have older values,
+//! and those that are passed in host registers ([`vars::HOT`]) those from when the thread last
+//! entered translated code. Maps from translated code to the places of registers could be added
+//! beside `Object::places`. Exception flags in MXCSR may lack those of operations whose results
+//! nobody reads.
 //!
 //! # Reading order
 //! `frame`, `vars`, `graph`, `regions`, `flow`, `lift`, `thunk`, `rep`, `body`, `compile`,

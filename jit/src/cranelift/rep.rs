@@ -35,7 +35,7 @@ pub(super) fn drive(body: &mut Body<'_>, i: &Instruction, batch: Batch, count: u
     let changed = batch.effects().uses.or(batch.effects().writes).without(vars::VarSet::FLAGS);
     l.settle_cursor();
     for var in changed.iter().chain([vars::CURSOR]) {
-        l.to_frame(var);
+        l.evict(var);
     }
     let before = l.state.clone();
     let (head, check, out, piece, done) = (
@@ -96,7 +96,7 @@ fn one_piece(l: &mut Lifter<'_>, i: &Instruction, batch: Batch, left: Value) -> 
     l.frame_store(left, off_gpr(RCX));
     log_piece(l, i, source, target, executed, size);
     l.settle_cursor();
-    l.to_frame(vars::CURSOR);
+    l.evict(vars::CURSOR);
     let more = l.icmp_imm(IntCC::NotEqual, left, 0);
     if !compares(i) {
         return more;

@@ -203,10 +203,8 @@ impl GuestThread {
     fn ordered_load(&mut self, address: u64, size: u8) -> Option<Fault> {
         let begin = host::ticks();
         let ticket = self.machine.tickets.given(order::slot(address));
-        if ticket == 0 {
-            // Not such a word: the engine was not sure.
-            return self.cpu.step(&mut self.context);
-        }
+        // Without a ticket the word may still be about to be taken by two threads at once, which
+        // both have just read it.
         let Some(value) = self.pages.operand(address, size) else {
             return self.cpu.step(&mut self.context);
         };

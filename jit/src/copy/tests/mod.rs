@@ -3,6 +3,7 @@
 mod branches;
 mod events;
 mod faults;
+mod loads;
 mod oracle;
 mod threads;
 

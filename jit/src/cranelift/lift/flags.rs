@@ -135,11 +135,6 @@ impl Lifter<'_> {
         self.state.dirty = self.state.dirty.or(VarSet::of_flags(mask));
     }
 
-    /// All flags come from variables, without a value for any: they are in the frame or dead.
-    pub(in super::super) fn forget_flags(&mut self) {
-        self.state.flags = Flags::default();
-    }
-
     /// A flag as a byte that is 0 or 1.
     pub(in super::super) fn flag(&mut self, flag: usize) -> Value {
         let source = match flag {

@@ -263,7 +263,7 @@ impl<'a> Lifter<'a> {
     }
 
     /// From now on the variable is in the frame only.
-    pub(super) fn to_frame(&mut self, var: usize) {
+    pub(super) fn evict(&mut self, var: usize) {
         self.clean(var);
         self.state.vals[var] = None;
     }

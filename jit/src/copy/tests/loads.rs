@@ -1,0 +1,327 @@
+//! Plain loads that may be part of a synchronization idiom.
+
+use super::{CopyEngine, Guest, ROOM, engine, run};
+use iced_x86::code_asm::*;
+use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, reg};
+use std::sync::Arc;
+
+fn ordering() -> EngineConfig {
+    EngineConfig { order_atomics: true, keep_blocks: true, ..EngineConfig::default() }
+}
+
+/// Where the loads of these tests begin. Before them is a locked instruction of the same function.
+const LOADS: u64 = 0x40;
+
+/// A function with a locked instruction on the word at r15, and with what `write` adds.
+fn function(config: EngineConfig, write: impl FnOnce(&mut CodeAssembler)) -> (Guest, CopyEngine) {
+    let guest = Guest::new();
+    guest.put(guest.code, &[0x90; LOADS as usize]);
+    guest.assemble(|a| {
+        a.lock().add(qword_ptr(r15), 0).unwrap();
+        a.syscall().unwrap();
+    });
+    guest.assemble_at(guest.code + LOADS, |a| {
+        write(a);
+        a.syscall().unwrap();
+    });
+    let engine = engine(config);
+    engine.functions(&[guest.code]);
+    (guest, engine)
+}
+
+/// Runs the locked instruction on the word at `address`.
+fn touch(guest: &Guest, engine: &CopyEngine, address: u64) {
+    let mut context = guest.context();
+    context.gpr[15] = address;
+    let mut cpu = engine.attach().unwrap();
+    let kind = OrderedKind::ReadModifyWrite;
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { address, size: 8, kind });
+    assert_eq!(cpu.step(&mut context), None);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+}
+
+/// Runs to the system call; returns the loads that were reported: offset of the instruction,
+/// address, size.
+fn loads(guest: &Guest, engine: &CopyEngine, context: &mut Context) -> Vec<(u64, u64, u8)> {
+    let mut cpu: Box<dyn Cpu> = engine.attach().unwrap();
+    let mut seen = Vec::new();
+    loop {
+        match cpu.run(context, Mode::Observed) {
+            Exit::Syscall => return seen,
+            Exit::Ordered { address, size, kind: OrderedKind::Load } => {
+                seen.push((context.rip - guest.code - LOADS, address, size));
+                assert_eq!(cpu.step(context), None);
+            }
+            other => panic!("{other:?} at {:#x}", context.rip),
+        }
+    }
+}
+
+/// Registers and flags that would show any disturbance; most registers point to the data.
+fn context_for_loads(guest: &Guest) -> Context {
+    let mut context = guest.context_at(guest.code + LOADS);
+    for index in (0..16).filter(|&index| index != reg::RSP) {
+        context.gpr[index] = 0x1111_1111_1111_1111 * index as u64;
+        context.xmm[index] = [index as u64, 1];
+    }
+    context.gpr[reg::RCX] = guest.data + 0x100;
+    context.gpr[reg::RDI] = guest.data + 0x100;
+    context.gpr[reg::RDX] = 4;
+    context.rflags = 0x8d5;
+    context
+}
+
+/// Every form of load, through the filter with both outcomes, against an engine that does not
+/// order anything.
+#[test]
+fn nothing_is_disturbed() {
+    type Form = (fn(&mut CodeAssembler, u64), u8);
+    let forms: [Form; 22] = [
+        (|a, _| a.mov(eax, dword_ptr(rcx)).unwrap(), 4),
+        (|a, _| a.mov(rcx, qword_ptr(rcx)).unwrap(), 8),
+        (|a, _| a.mov(r9, qword_ptr(rcx + rdx * 4 - 16)).unwrap(), 8),
+        (|a, _| a.mov(rcx, qword_ptr(rdi + rdx - 4)).unwrap(), 8),
+        (|a, _| a.movzx(ecx, byte_ptr(rdi)).unwrap(), 1),
+        (|a, _| a.movsx(rbx, word_ptr(rcx)).unwrap(), 2),
+        (|a, _| a.movsxd(rcx, dword_ptr(rdi)).unwrap(), 4),
+        (|a, _| a.mov(ah, byte_ptr(rcx)).unwrap(), 1),
+        (|a, _| a.mov(esi, dword_ptr(edi)).unwrap(), 4),
+        (|a, _| a.cmp(dword_ptr(rdi), ecx).unwrap(), 4),
+        (|a, _| a.cmp(cl, byte_ptr(rdi)).unwrap(), 1),
+        (|a, _| a.cmp(qword_ptr(rcx), 7).unwrap(), 8),
+        (|a, _| a.test(byte_ptr(rcx), cl).unwrap(), 1),
+        (|a, _| a.adc(rax, qword_ptr(rcx)).unwrap(), 8),
+        (|a, _| a.imul_2(rcx, qword_ptr(rdi)).unwrap(), 8),
+        (|a, _| a.imul_3(ecx, dword_ptr(rdi), 77).unwrap(), 4),
+        (|a, _| a.cmovc(rcx, qword_ptr(rdi)).unwrap(), 8),
+        (|a, _| a.cmovnc(rcx, qword_ptr(rdi)).unwrap(), 8),
+        (|a, _| a.bt(dword_ptr(rdi), 3).unwrap(), 4),
+        (|a, _| a.popcnt(rcx, qword_ptr(rcx)).unwrap(), 8),
+        (|a, data| a.mov(rcx, qword_ptr(data + 0x100)).unwrap(), 8),
+        (|a, data| a.cmp(dword_ptr(data + 0x100), 3).unwrap(), 4),
+    ];
+    for (index, (write, size)) in forms.into_iter().enumerate() {
+        for (marked, count) in [(false, false), (true, false), (false, true), (true, true)] {
+            let (guest, engine) = function(EngineConfig { count, ..ordering() }, |_| {});
+            let end = guest.assemble_at(guest.code + LOADS, |a| {
+                write(a, guest.data);
+                a.inc(r8).unwrap();
+                a.syscall().unwrap();
+            });
+            guest.put(guest.data + 0x100, &0x8899_aabb_ccdd_eeff_u64.to_le_bytes());
+            guest.put(guest.stack - 128, &[0x5a; 128]);
+            let plain = super::engine(EngineConfig { count, ..EngineConfig::default() });
+            let (mut expected, mut context) =
+                (context_for_loads(&guest), context_for_loads(&guest));
+            assert_eq!(run(&plain, &mut expected), Exit::Syscall);
+            if marked {
+                touch(&guest, &engine, guest.data + 0x100);
+            }
+            let seen = loads(&guest, &engine, &mut context);
+            let reported = [(0, guest.data + 0x100, size)];
+            assert_eq!(seen, reported[..usize::from(marked)], "form {index}");
+            let state = |c: &Context| (c.gpr, c.rflags, c.xmm, c.retired, c.rip);
+            assert_eq!(state(&context), state(&expected), "form {index}, {marked}");
+            assert_eq!(context.rip, end);
+            let zone = (1..=16).map(|word| guest.read(guest.stack - 8 * word));
+            assert!(zone.into_iter().all(|word| word == 0x5a5a_5a5a_5a5a_5a5a), "form {index}");
+        }
+    }
+}
+
+/// RIP-relative operands, near the code cache and far from it.
+#[test]
+fn ip_relative_operands() {
+    for guest in [Guest::new(), Guest::at(0x1200_0000_0000)] {
+        guest.assemble(|a| {
+            a.lock().add(qword_ptr(r15), 0).unwrap();
+            a.syscall().unwrap();
+        });
+        // mov rax, [rip + ...]; cmp dword [rip + ...], 9; syscall
+        let start = guest.code + LOADS;
+        let word = guest.data + 0x200;
+        guest.put(start, &[0x48, 0x8b, 0x05]);
+        guest.put(start + 3, &((word - start - 7) as u32).to_le_bytes());
+        guest.put(start + 7, &[0x83, 0x3d]);
+        guest.put(start + 9, &((word - start - 14) as u32).to_le_bytes());
+        guest.put(start + 13, &[9, 0x0f, 0x05]);
+        guest.put(word, &9_u64.to_le_bytes());
+        let engine = engine(ordering());
+        engine.functions(&[guest.code]);
+        let mut expected = Vec::new();
+        for _ in 0..2 {
+            let mut context = context_for_loads(&guest);
+            assert_eq!(loads(&guest, &engine, &mut context), expected);
+            assert_eq!((context.gpr[reg::RAX], context.rflags & 0x40), (9, 0x40));
+            assert_eq!(context.gpr[reg::RCX], guest.data + 0x100);
+            assert_eq!(context.gpr[reg::RSI], 0x6666_6666_6666_6666);
+            touch(&guest, &engine, word);
+            expected = vec![(0, word, 8), (7, word, 4)];
+        }
+    }
+}
+
+/// A load is reported if it overlaps the word, across the filter's end too.
+#[test]
+fn overlapping_loads() {
+    for word in [0x100, 0x1_0000] {
+        let (guest, engine) = function(ordering(), |a| {
+            a.mov(rax, qword_ptr(rdi - 8)).unwrap();
+            a.mov(rax, qword_ptr(rdi - 7)).unwrap();
+            a.mov(eax, dword_ptr(rdi + 4)).unwrap();
+            a.mov(al, byte_ptr(rdi + 7)).unwrap();
+            a.mov(al, byte_ptr(rdi + 8)).unwrap();
+        });
+        touch(&guest, &engine, guest.data + word);
+        let mut context = context_for_loads(&guest);
+        context.gpr[reg::RDI] = guest.data + word;
+        let seen = loads(&guest, &engine, &mut context);
+        let places: Vec<_> = seen.iter().map(|&(_, at, size)| (at - guest.data, size)).collect();
+        assert_eq!(places, [(word - 7, 8), (word + 4, 4), (word + 7, 1)]);
+    }
+}
+
+/// The stack, thread-local storage, and instructions that do more than load.
+#[test]
+fn what_is_no_candidate() {
+    let (guest, engine) = function(ordering(), |a| {
+        a.mov(rax, qword_ptr(rsp)).unwrap();
+        a.mov(rax, qword_ptr(rsi).fs()).unwrap();
+        a.push(qword_ptr(rdi)).unwrap();
+        a.pop(rax).unwrap();
+        a.mov(qword_ptr(rdi), rax).unwrap();
+        a.add(qword_ptr(rdi), 1).unwrap();
+        a.movups(xmm0, xmmword_ptr(rdi)).unwrap();
+        a.movq(xmm1, qword_ptr(rdi)).unwrap();
+        a.mov(rsi, rdi).unwrap();
+        a.lodsq().unwrap();
+        a.lea(rax, qword_ptr(rdi)).unwrap();
+    });
+    touch(&guest, &engine, guest.data + 0x100);
+    touch(&guest, &engine, guest.stack);
+    let mut context = context_for_loads(&guest);
+    context.fs_base = guest.data;
+    context.gpr[reg::RSI] = 0x100;
+    context.rflags = 0;
+    assert_eq!(loads(&guest, &engine, &mut context), []);
+}
+
+/// Loads go through the filter only in functions that have a locked instruction, or are known.
+#[test]
+fn functions_without_locked_instructions() {
+    let write = |a: &mut CodeAssembler| a.mov(rax, qword_ptr(rdi)).unwrap();
+    let (guest, engine) = function(ordering(), write);
+    engine.functions(&[guest.code + LOADS]);
+    touch(&guest, &engine, guest.data + 0x100);
+    assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
+
+    let (guest, _) = function(ordering(), write);
+    let engine = super::engine(ordering());
+    touch(&guest, &engine, guest.data + 0x100);
+    assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
+}
+
+/// A word that a locked instruction names by its address is known before anybody gets there.
+#[test]
+fn constant_operands_are_known_ahead() {
+    let (guest, engine) = function(ordering(), |_| {});
+    guest.assemble_at(guest.code + LOADS, |a| {
+        a.mov(rdi, guest.data).unwrap();
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.syscall().unwrap();
+        a.lock().inc(dword_ptr(guest.data)).unwrap();
+    });
+    let seen = loads(&guest, &engine, &mut context_for_loads(&guest));
+    assert_eq!(seen.len(), 1);
+    assert_eq!((seen[0].1, seen[0].2), (guest.data, 8));
+}
+
+/// A load through the filter that faults: the state is the one before it.
+#[test]
+fn faults_are_precise() {
+    for form in [0, 1] {
+        let (guest, engine) = function(EngineConfig { count: true, ..ordering() }, |a| {
+            a.inc(r8).unwrap();
+            match form {
+                0 => a.mov(rcx, qword_ptr(rcx + rdx * 8)).unwrap(),
+                _ => a.cmp(dword_ptr(rcx + rdx * 8), 1).unwrap(),
+            }
+        });
+        let mut context = context_for_loads(&guest);
+        context.gpr[reg::RCX] = guest.code + 2 * ROOM;
+        let before = context.clone();
+        let address = guest.code + 2 * ROOM + 32;
+        let fault = Exit::Fault(Fault { signal: libc::SIGSEGV, address });
+        assert_eq!(run(&engine, &mut context), fault);
+        assert_eq!((context.rip, context.retired), (guest.code + LOADS + 3, 1));
+        let mut expected = before.gpr;
+        expected[8] += 1;
+        assert_eq!(context.gpr, expected);
+    }
+}
+
+/// In a replay, exactly the loads of the recording, each time.
+#[test]
+fn recorded_loads() {
+    let code = Guest::new();
+    let recorded = [code.code + LOADS + 3, code.code + LOADS + 9];
+    let set = Some(Arc::new(recorded.into_iter().collect()));
+    code.assemble_at(code.code + LOADS, |a| {
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.mov(rbx, qword_ptr(rdi)).unwrap();
+        a.lea(rsi, qword_ptr(rdi)).unwrap();
+        // Not a load: an address that does not belong to this program.
+        a.mov(qword_ptr(rdi), rbx).unwrap();
+        a.cmp(dword_ptr(rdi), 0).unwrap();
+        a.syscall().unwrap();
+        a.lock().inc(qword_ptr(rdi)).unwrap();
+    });
+    let engine = engine(EngineConfig { ordered_loads: set, count: true, ..ordering() });
+    engine.functions(&[code.code]);
+    let mut cpu = engine.attach().unwrap();
+    for _ in 0..2 {
+        let mut context = context_for_loads(&code);
+        let exit = cpu.run(&mut context, Mode::Observed);
+        let kind = OrderedKind::Load;
+        assert_eq!(exit, Exit::Ordered { address: code.data + 0x100, size: 8, kind });
+        assert_eq!(context.rip, recorded[0]);
+        assert_eq!(cpu.step_load(&mut context, 55), None);
+        assert_eq!(context.gpr[reg::RBX], 55);
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+        assert_eq!(context.retired, 6);
+    }
+}
+
+/// Loads of every form can be given a value.
+#[test]
+fn forms_with_given_values() {
+    let (guest, engine) = function(ordering(), |_| {});
+    let step = |write: fn(&mut CodeAssembler), value| {
+        guest.assemble_at(guest.code + LOADS, write);
+        let mut context = context_for_loads(&guest);
+        engine.forget(guest.code..guest.code + LOADS + 1);
+        assert_eq!(engine.attach().unwrap().step_load(&mut context, value), None);
+        context
+    };
+    assert_eq!(step(|a| a.adc(rdx, qword_ptr(rcx)).unwrap(), 5).gpr[reg::RDX], 10);
+    assert_eq!(step(|a| a.cmovc(rcx, qword_ptr(rcx)).unwrap(), 5).gpr[reg::RCX], 5);
+    assert_eq!(step(|a| a.imul_3(rcx, qword_ptr(rcx), 3).unwrap(), 5).gpr[reg::RCX], 15);
+    assert_eq!(step(|a| a.cmp(qword_ptr(rcx), 5).unwrap(), 5).rflags & 0x41, 0x40);
+}
+
+/// What follows a call that does not return need not be code, and is not kept.
+#[test]
+fn only_code_is_kept() {
+    let guest = Guest::new();
+    let function = guest.code + 0x100;
+    let after = guest.assemble(|a| a.call(function).unwrap());
+    // inc eax, and a byte that begins no instruction.
+    guest.put(after, &[0xff, 0xc0, 0x06, 0x06]);
+    guest.assemble_at(function, |a| a.syscall().unwrap());
+    let engine = engine(ordering());
+    assert_eq!(run(&engine, &mut guest.context()), Exit::Syscall);
+    for block in engine.take_blocks() {
+        let end = block.pc + block.code.len() as u64;
+        assert!(end <= after + 2 || block.pc >= function, "{:#x}..{end:#x}", block.pc);
+    }
+}
