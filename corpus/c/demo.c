@@ -1,6 +1,6 @@
 /* demo: the workload of `refrain demo`, a small key-value cache server.
  *
- * Workers draw requests from a queue, look the key up in a cache that is only
+ * Workers draw requests from a queue, a few at a time, look the key up in a cache that is only
  * read while the server runs, keep statistics and a log of slow requests. Each
  * of the four steps takes a mutex of its own, and only one of them needs it:
  *
@@ -28,6 +28,7 @@
 #define BUCKETS 128
 #define KEYS 2048
 #define SLOW_BYTES 4090
+#define BATCH 8
 
 struct entry {
     const struct entry *next;
@@ -71,10 +72,11 @@ static NOINLINE uint64_t compute(uint64_t x, unsigned steps) {
     return x ^ (x >> 32);
 }
 
-/* The next request, or 0 when all are served. */
+/* The first of the next requests, or 0 when all are served. */
 static NOINLINE unsigned long next_request(unsigned worker) {
     pthread_mutex_lock(&queue_lock); /* @site next_request: tlcp with next_request */
-    unsigned long ticket = next_ticket < last_ticket ? ++next_ticket : 0;
+    unsigned long ticket = next_ticket < last_ticket ? next_ticket + 1 : 0;
+    next_ticket += BATCH;
     last_worker = worker;
     pthread_mutex_unlock(&queue_lock);
     return ticket;
@@ -140,13 +142,15 @@ static NOINLINE void log_if_slow(uint64_t key, uint32_t bytes) {
 static void *serve(void *argument) {
     unsigned worker = (unsigned)(uintptr_t)argument;
     uint64_t digest = 0;
-    unsigned long ticket;
-    while ((ticket = next_request(worker)) != 0) {
-        uint64_t key = compute(ticket, 1500) % (KEYS + KEYS / 8);
-        uint32_t bytes = cache_lookup(key);
-        digest += compute(key ^ bytes, 1500);
-        count_served(worker, bytes);
-        log_if_slow(key, bytes);
+    unsigned long first;
+    while ((first = next_request(worker)) != 0) {
+        for (unsigned long i = first; i < first + BATCH && i <= last_ticket; i++) {
+            uint64_t key = compute(i, 1500) % (KEYS + KEYS / 8);
+            uint32_t bytes = cache_lookup(key);
+            digest += compute(key ^ bytes, 1500);
+            count_served(worker, bytes);
+            log_if_slow(key, bytes);
+        }
     }
     return (void *)(uintptr_t)digest;
 }

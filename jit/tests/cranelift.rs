@@ -266,7 +266,10 @@ fn repeated_strings() {
         a.lea(rsi, ptr(rbx))?;
         a.lea(rdi, ptr(rbx + 0x1000))?;
         a.mov(ecx, 0x321)?;
+        // Dead behind the copy, but not if the copy is left for a full buffer.
+        a.mov(r12d, 7)?;
         a.rep().movsb()?;
+        a.xor(r12d, r12d)?;
         a.lea(rdi, ptr(rbx + 0x2000))?;
         a.mov(eax, 0x1234)?;
         a.mov(ecx, 0x100)?;

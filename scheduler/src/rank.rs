@@ -89,6 +89,7 @@ pub(crate) fn rank(
             walker.answer(&query);
         }
     }
+    walker.await_the_first();
     Ok(())
 }
 
@@ -107,6 +108,16 @@ impl Walker<'_> {
         match strand.side.get_mut(query.side as usize) {
             Some(side) => *side = u64::from(query.object) << 32 | u64::from(count),
             None => strand.operations[query.position as usize].rank = count,
+        }
+    }
+
+    /// What waits without a place in the order (a once routine that is found done) waits for the
+    /// first count, if the trace has one.
+    fn await_the_first(&mut self) {
+        for operation in self.strands.iter_mut().flat_map(|strand| &mut strand.operations) {
+            if operation.code == Code::Await && operation.flags & TICKETED == 0 {
+                operation.rank = self.walks[operation.object as usize].counting.min(1);
+            }
         }
     }
 

@@ -221,6 +221,47 @@ fn a_cut_off_trace_still_ends() {
 }
 
 #[test]
+fn a_once_routine_is_waited_for_without_a_ticket() {
+    let mut r = Recording::new(3);
+    r.push(0, 50, OnceRun, L);
+    r.push(1, 10, OnceDone, L).flags |= refrain_trace::NO_TICKET;
+    // Its run is not in the trace.
+    r.push(2, 10, OnceDone, M).flags |= refrain_trace::NO_TICKET;
+    let run = run(&r, 3, Elsc);
+    assert_eq!((run.threads[1].finished, run.threads[2].finished), (50, 10));
+}
+
+#[test]
+fn timed_waits_and_edges_lose_no_core() {
+    // Four timed waits on one core; in the order of the mutex each waits for the one before.
+    let mut r = Recording::new(4);
+    for thread in 0..4 {
+        r.push(thread, 10, MutexLock, L);
+        r.push(thread, 1, CondWaitBegin, L).value = M;
+    }
+    for thread in 0..4 {
+        let wait = r.push_timed(thread, 0, CondWaitEnd, L, 100);
+        (wait.value, wait.result) = (M, 110);
+        r.push(thread, 20, MutexUnlock, L);
+    }
+    let skeleton = r.skeleton();
+    let edge = |target_thread: u32, target, source| Edge {
+        target_thread: ThreadId(target_thread),
+        target,
+        source_thread: ThreadId(target_thread - 1),
+        source,
+    };
+    let edges = (1..4).flat_map(|thread| [edge(thread, 0, 1), edge(thread, 2, 3)]);
+    let plan = Constraints::new(&skeleton, |address| address == L, edges).expect("sound");
+    for cores in 1..=4 {
+        let (outcome, _) = replay(&skeleton, &plan, &Config::ideal(cores), Elsc);
+        let run = outcome.completed().expect("no deadlock");
+        // The timeouts run while others hold the mutex.
+        assert!((11 + 100 + 4 * 20..=4 * 11 + 100 + 4 * 20).contains(&run.duration), "{run:?}");
+    }
+}
+
+#[test]
 fn wide_durations_survive() {
     let mut r = Recording::new(2);
     let long = 20 * HZ;

@@ -44,6 +44,8 @@ pub struct RegionPair {
     /// What the run gains if only the pairs with the same two places of acquisition (in any
     /// order, with any releases) lose their order, in nanoseconds. `None` if not replayed.
     pub alone_ns: Option<i64>,
+    /// Why that replay did not end, if it did not.
+    pub alone_error: Option<String>,
 }
 
 /// What the replays measured.
@@ -53,8 +55,10 @@ pub struct Measurement {
     pub analysed: Analysed,
     /// Duration of the original in virtual time, nanoseconds.
     pub original_ns: u64,
-    /// Duration without ULCPs.
-    pub ulcp_free_ns: u64,
+    /// Duration without ULCPs. `None` if that replay did not end; then nothing is known of gains.
+    pub ulcp_free_ns: Option<u64>,
+    /// Why it did not.
+    pub ulcp_free_error: Option<String>,
     /// Ascending by regions.
     pub pairs: Vec<RegionPair>,
 }
@@ -70,7 +74,11 @@ struct Tally {
 
 type Tallies = BTreeMap<(RegionId, RegionId), Tally>;
 
-/// Replays the run with and without ULCPs, and without single groups of them.
+/// What a region pair's group gains if it is fixed alone, or why that is not known.
+type Alone = BTreeMap<(RegionId, RegionId), Result<i64, String>>;
+
+/// Replays the run with and without ULCPs, and without single groups of them. Only a replay of
+/// the original that does not end is an error.
 pub fn measure(
     sections: &Sections,
     replayer: &mut dyn Replayer,
@@ -78,12 +86,13 @@ pub fn measure(
 ) -> Result<Measurement, Error> {
     let topology = Topology::new(sections);
     let original = Timeline::new(sections, replayer, None)?;
-    let free = Timeline::new(sections, replayer, Some(&topology.plan(sections)))?;
-    let tallies = tally(sections, &original, &free);
-    let alone = alone(sections, &tallies, replayer, original.duration, options)?;
+    let free = Timeline::new(sections, replayer, Some(&topology.plan(sections)));
+    let tallies = tally(sections, &original, free.as_ref().unwrap_or(&original));
+    let alone = alone(sections, &tallies, replayer, original.duration, options);
     let mut analysed = count(sections, &topology);
     let mut pairs = Vec::new();
     for ((first, second), tally) in &tallies {
+        let alone = alone.get(&(*first, *second));
         analysed.pairs.add(&tally.kinds);
         analysed.tlcps += tally.conflicts;
         pairs.push(RegionPair {
@@ -92,14 +101,16 @@ pub fn measure(
             kinds: tally.kinds,
             conflicts: tally.conflicts,
             gain_ns: nanoseconds(replayer, tally.gain),
-            alone_ns: alone.get(&(*first, *second)).copied(),
+            alone_ns: alone.and_then(|alone| alone.as_ref().ok()).copied(),
+            alone_error: alone.and_then(|alone| alone.as_ref().err()).cloned(),
         });
     }
     pairs.sort_unstable_by_key(|pair| (pair.first, pair.second));
     Ok(Measurement {
         analysed,
         original_ns: replayer.nanoseconds(original.duration),
-        ulcp_free_ns: replayer.nanoseconds(free.duration),
+        ulcp_free_ns: free.as_ref().ok().map(|free| replayer.nanoseconds(free.duration)),
+        ulcp_free_error: free.err().map(|error| error.to_string()),
         pairs,
     })
 }
@@ -135,7 +146,7 @@ fn alone(
     replayer: &mut dyn Replayer,
     original: u64,
     options: &Options,
-) -> Result<BTreeMap<(RegionId, RegionId), i64>, Error> {
+) -> Alone {
     // Without symbols, a class is a place of acquisition.
     let class = Fusion::new(sections.regions(), &mut ()).class;
     let classes = |(a, b): (RegionId, RegionId)| {
@@ -163,14 +174,14 @@ fn alone(
         );
         if let Some(plan) = plan {
             let run = replayer.replay(Some(&plan), &mut |_, _, _, _| {});
-            let ticks = run.map_err(|why| Error::Replay { what: "single-group", why })?;
-            saved.insert(pair, nanoseconds(replayer, original as i64 - ticks as i64));
+            let gain = run.map(|ticks| nanoseconds(replayer, original as i64 - ticks as i64));
+            saved.insert(pair, gain);
         }
     }
-    let known = tallies
-        .keys()
-        .filter_map(|regions| saved.get(&classes(*regions)).map(|ns| (*regions, *ns)));
-    Ok(known.collect())
+    let of = |regions: &(RegionId, RegionId)| {
+        saved.get(&classes(*regions)).map(|gain| (*regions, gain.clone()))
+    };
+    tallies.keys().filter_map(of).collect()
 }
 
 fn count(sections: &Sections, topology: &Topology) -> Analysed {

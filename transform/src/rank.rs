@@ -36,6 +36,7 @@ pub fn rank(measured: &Measurement, resolver: &mut dyn Resolver) -> Report {
         analysed: measured.analysed,
         original_ns: measured.original_ns,
         ulcp_free_ns: measured.ulcp_free_ns,
+        ulcp_free_error: measured.ulcp_free_error.clone(),
         groups: order(ranked),
         spurious: order(spurious),
     }
@@ -62,6 +63,7 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
     };
     let ulcps = || members.iter().filter(|pair| pair.kinds.ulcps() > 0);
     let one = ulcps().all(|pair| places(pair) == places(most));
+    let alone = ulcps().next().filter(|_| one);
     Group {
         rank: 0,
         kind,
@@ -72,7 +74,8 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
         conflicts: members.iter().map(|pair| pair.conflicts).sum(),
         gain_ns: members.iter().map(|pair| pair.gain_ns).sum(),
         share: 0.0,
-        alone_ns: ulcps().next().filter(|_| one).and_then(|pair| pair.alone_ns),
+        alone_ns: alone.and_then(|pair| pair.alone_ns),
+        alone_error: alone.and_then(|pair| pair.alone_error.clone()),
     }
 }
 

@@ -94,6 +94,8 @@ pub struct Group {
     /// nanoseconds; `None` if it was not replayed, or if fusion put together what was replayed
     /// apart.
     pub alone_ns: Option<i64>,
+    /// Why that replay did not end, if it did not.
+    pub alone_error: Option<String>,
 }
 
 /// The ranking.
@@ -103,8 +105,10 @@ pub struct Report {
     pub analysed: Analysed,
     /// Duration of the original in virtual time, nanoseconds.
     pub original_ns: u64,
-    /// Duration without ULCPs.
-    pub ulcp_free_ns: u64,
+    /// Duration without ULCPs. `None` if that replay did not end; then nothing is known of gains.
+    pub ulcp_free_ns: Option<u64>,
+    /// Why it did not.
+    pub ulcp_free_error: Option<String>,
     /// Most costly first.
     pub groups: Vec<Group>,
     /// Groups that consist of spurious null-locks (after waits on condition variables) alone.

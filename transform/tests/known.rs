@@ -4,7 +4,7 @@ mod common;
 
 use common::Recording;
 use refrain_trace::EventKind::*;
-use refrain_trace::{Access, AuxLock, ThreadId};
+use refrain_trace::{Access, AuxLock, EventId, ThreadId};
 use refrain_transform::*;
 
 const L: u64 = 0x1000;
@@ -99,7 +99,7 @@ fn a_read_read_pair_costs_what_it_waits() {
     let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
     let report = rank(&measured, &mut ());
     assert_eq!(report.original_ns, 60 + 30 + 5);
-    assert_eq!(report.ulcp_free_ns, 65);
+    assert_eq!(report.ulcp_free_ns, Some(65));
     assert_eq!(report.analysed.contended, 1);
     let [group] = &report.groups[..] else { panic!("{report:?}") };
     // Time3 was 95 and is 55, but Time2 is 65 in both; Time1 is 0 in both.
@@ -125,7 +125,7 @@ fn true_contention_is_not_ranked_and_keeps_its_time() {
     let report = rank(&measured, &mut ());
     assert!(report.groups.is_empty());
     assert_eq!(report.analysed.tlcps, 3);
-    assert_eq!(report.original_ns, report.ulcp_free_ns);
+    assert_eq!(Some(report.original_ns), report.ulcp_free_ns);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn one_group_fixed_alone_keeps_the_order_of_the_others() {
         r.unlock(thread, 50, L, pc + 0x10);
     }
     let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
-    assert_eq!((measured.original_ns, measured.ulcp_free_ns), (150, 50));
+    assert_eq!((measured.original_ns, measured.ulcp_free_ns), (150, Some(50)));
     let report = rank(&measured, &mut ());
     let alone = |a, b| {
         let is = |group: &&Group| (group.first.acquire.pc, group.second.acquire.pc) == (a, b);
@@ -204,7 +204,7 @@ fn a_condition_wait_makes_two_sections_and_a_spurious_null_lock() {
     let report = rank(&measured, &mut ());
     assert!(report.groups.is_empty());
     assert_eq!(report.spurious.len(), 1);
-    assert_eq!(report.original_ns, report.ulcp_free_ns);
+    assert_eq!(Some(report.original_ns), report.ulcp_free_ns);
 }
 
 #[test]
@@ -231,6 +231,62 @@ fn readers_of_a_lock_make_no_pair_and_a_broken_lock_is_left_alone() {
     assert_eq!(sections.locks()[1].kind, LockKind::Irregular);
     assert_eq!(verdicts(&r).len(), 1);
     assert_eq!(Topology::new(&sections).plan(&sections).freed, [L]);
+}
+
+#[test]
+fn a_spin_lock_may_be_released_before_anybody_had_it() {
+    // glibc's `pthread_spin_init` is `pthread_spin_unlock`.
+    let mut r = Recording::new(3);
+    r.share(X, 8);
+    r.event(2, 0, SpinUnlock, L, 0x90);
+    for thread in [0, 1] {
+        r.event(thread, 1, SpinLock, L, 0x100);
+        r.read(thread, X, 8);
+        r.event(thread, 1, SpinUnlock, L, 0x110);
+    }
+    assert_eq!(verdicts(&r), [Verdict::Ulcp(UlcpKind::ReadRead)]);
+}
+
+#[test]
+fn a_replay_that_does_not_end_is_reported_and_costs_nothing_else() {
+    struct Stubborn<R>(R);
+    impl<R: Replayer> Replayer for Stubborn<R> {
+        fn replay(
+            &mut self,
+            plan: Option<&Plan>,
+            visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
+        ) -> Result<u64, String> {
+            if plan.is_some() { Err("deadlock".into()) } else { self.0.replay(plan, visit) }
+        }
+        fn nanoseconds(&self, ticks: u64) -> u64 {
+            self.0.nanoseconds(ticks)
+        }
+    }
+    let mut r = Recording::new(2);
+    for thread in 0..2 {
+        section(&mut r, thread, 50, &[(X, Access::READ)]);
+    }
+    let measured = measure(&r.sections(), &mut Stubborn(r.replayer()), &Options::default());
+    let report = rank(&measured.expect("the original replays"), &mut ());
+    let why = report.ulcp_free_error.expect("the replay did not end");
+    assert_eq!(why, "the replay of the transformed skeleton did not end: deadlock");
+    assert_eq!(report.ulcp_free_ns, None);
+    let [group] = &report.groups[..] else { panic!("{:?}", report.groups) };
+    assert_eq!((group.kind, group.pairs, group.gain_ns), (UlcpKind::ReadRead, 1, 0));
+    assert_eq!((group.alone_ns, group.alone_error.as_deref()), (None, Some("deadlock")));
+}
+
+#[test]
+fn constants_are_not_shared() {
+    let mut r = Recording::new(2);
+    for thread in 0..2 {
+        section(&mut r, thread, 10, &[(X, Access::READ)]);
+    }
+    assert_eq!(verdicts(&r), [Verdict::Ulcp(UlcpKind::ReadRead)]);
+    let constant = [Interval { start: X - 4096, end: X + 8 }];
+    let sections = Sections::merge(r.collectors(), &constant).expect("a sound recording");
+    let found: Vec<_> = pairs(&sections).map(|pair| pair.verdict).collect();
+    assert_eq!(found, [Verdict::Ulcp(UlcpKind::NullLock)]);
 }
 
 #[test]

@@ -182,11 +182,13 @@ proptest! {
         let r = record(threads, &steps);
         let measured = measure(&r.sections(), &mut r.replayer(), &Options::default())
             .map_err(|error| TestCaseError::fail(error.to_string()))?;
-        prop_assert!(measured.ulcp_free_ns <= measured.original_ns);
+        let free = measured.ulcp_free_ns.expect("the recorded order satisfies the edges");
+        prop_assert!(free <= measured.original_ns);
         for pair in &measured.pairs {
             prop_assert!(pair.alone_ns.is_none_or(|ns| {
-                ns >= 0 && ns as u64 <= measured.original_ns - measured.ulcp_free_ns
+                ns >= 0 && ns as u64 <= measured.original_ns - free
             }), "{:?}", measured);
+            prop_assert_eq!(&pair.alone_error, &None);
         }
         let naive = naive_sections(threads, &steps);
         if naive_edges(threads, &naive).is_empty() {
@@ -197,7 +199,7 @@ proptest! {
                     Item::Access(_) => None,
                 }).next().unwrap_or(0)
             });
-            prop_assert_eq!(measured.ulcp_free_ns, clocks.max().unwrap_or(0));
+            prop_assert_eq!(free, clocks.max().unwrap_or(0));
         }
     }
 }

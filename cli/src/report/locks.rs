@@ -19,8 +19,8 @@ pub(crate) struct Report {
     pub(crate) analysed: Analysed,
     /// Virtual time of the trace as recorded.
     pub(crate) original_ns: u64,
-    /// Virtual time without unnecessary contention.
-    pub(crate) ulcp_free_ns: u64,
+    /// Virtual time without unnecessary contention. `None` if that replay did not end.
+    pub(crate) ulcp_free_ns: Option<u64>,
     /// Groups of all ranks, before `--top`.
     pub(crate) groups_found: usize,
     /// The groups shown.
@@ -54,6 +54,9 @@ pub(crate) struct Group {
     pub(crate) share: f64,
     /// By how much the run is shorter if this group alone is removed.
     pub(crate) alone_ns: Option<i64>,
+    /// Why that is not known, if its replay did not end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) alone_error: Option<String>,
 }
 
 impl Group {
@@ -69,6 +72,7 @@ impl Group {
             delta_ns: group.gain_ns,
             share: group.share,
             alone_ns: group.alone_ns,
+            alone_error: group.alone_error,
         }
     }
 }
@@ -79,9 +83,14 @@ pub(crate) fn report(
     command: String,
     cores: u64,
     top: usize,
-    notes: Vec<String>,
+    mut notes: Vec<String>,
 ) -> Report {
     let groups_found = ranked.groups.len();
+    notes.extend(ranked.ulcp_free_error.map(|why| format!("{why}; no gain is known")));
+    notes.extend(ranked.groups.iter().take(top).filter_map(|group| {
+        let why = group.alone_error.as_ref()?;
+        Some(format!("the replay with group {} alone fixed did not end: {why}", group.rank))
+    }));
     Report {
         command,
         cores,
@@ -124,8 +133,16 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
 
 fn summary(report: &Report) -> String {
     let analysed = &report.analysed;
-    let gain = report.original_ns as i64 - report.ulcp_free_ns as i64;
-    let share = gain as f64 / report.original_ns.max(1) as f64;
+    let handed = analysed.pairs.ulcps() + analysed.pairs.after_wait + analysed.tlcps;
+    let free = report.ulcp_free_ns.map_or_else(
+        || "unknown".to_owned(),
+        |free| {
+            let gain = report.original_ns as i64 - free as i64;
+            let share = gain as f64 / report.original_ns.max(1) as f64;
+            format!("{} ({} less, {})", duration(free as i64), duration(gain), percent(share))
+        },
+    );
+    let cores = counted(report.cores, "core");
     table::pairs(&[
         ("analysed", report.command.clone()),
         (
@@ -141,28 +158,17 @@ fn summary(report: &Report) -> String {
         (
             "",
             format!(
-                "{}, {} of true contention",
-                counted(analysed.pairs.ulcps(), "unnecessary pair"),
+                "{} from one thread to another: {} unnecessary, {} of true contention",
+                counted(handed, "hand-over"),
+                count(analysed.pairs.ulcps()),
                 count(analysed.tlcps)
             ),
         ),
         (
             "T original",
-            format!(
-                "{} (virtual time, {})",
-                duration(report.original_ns as i64),
-                counted(report.cores, "core")
-            ),
+            format!("{} (virtual time, {cores})", duration(report.original_ns as i64)),
         ),
-        (
-            "T ULCP-free",
-            format!(
-                "{} ({} less, {})",
-                duration(report.ulcp_free_ns as i64),
-                duration(gain),
-                percent(share)
-            ),
-        ),
+        ("T ULCP-free", free),
     ])
 }
 
@@ -236,7 +242,19 @@ mod tests {
         let (pairs, delta_ns, share) = numbers;
         let kinds = PairCounts { null_lock: pairs, ..PairCounts::default() };
         let alone_ns = (rank < 3).then_some(delta_ns / 2);
-        Group { rank, kind, first, second, pairs, kinds, conflicts: 3, delta_ns, share, alone_ns }
+        Group {
+            rank,
+            kind,
+            first,
+            second,
+            pairs,
+            kinds,
+            conflicts: 3,
+            delta_ns,
+            share,
+            alone_ns,
+            alone_error: None,
+        }
     }
 
     fn example() -> Report {
@@ -262,7 +280,7 @@ mod tests {
                 ..Analysed::default()
             },
             original_ns: 345_600_000,
-            ulcp_free_ns: 201_000_000,
+            ulcp_free_ns: Some(201_000_000),
             groups_found: 4,
             groups: vec![
                 group(1, UlcpKind::ReadRead, lookups, (35_988, 101_234_567, 0.6998)),

@@ -96,7 +96,7 @@ impl Tables {
             let count = left.min(8 - first);
             let ones = u64::MAX >> (64 - 8 * count) << (8 * first);
             let marks = ones & 0x0101_0101_0101_0101;
-            let word = self.memory.word(u64::from(self.filter()) + (at % ENTRIES & !7));
+            let word = self.memory.word(u64::from(self.filter()) + ((at % ENTRIES) & !7));
             // Most of the time they are set already, and the line stays shared.
             if word.load(Ordering::Relaxed) & marks != marks {
                 word.fetch_or(marks, Ordering::SeqCst);

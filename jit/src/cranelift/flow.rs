@@ -47,7 +47,7 @@ pub(super) fn solve(graph: &Graph, region: &Region, watch: Watch) -> Flow {
     if watch.accesses || watch.calls {
         flow.solve_room(graph, region);
     }
-    flow.solve_needed(graph, region, &effects);
+    flow.solve_needed(graph, region, &effects, watch);
     flow
 }
 
@@ -83,7 +83,8 @@ impl Flow {
         }
     }
 
-    fn solve_needed(&mut self, graph: &Graph, region: &Region, effects: &[Effects]) {
+    /// An exit before or within a block needs what is dirty there.
+    fn solve_needed(&mut self, graph: &Graph, region: &Region, effects: &[Effects], watch: Watch) {
         let mut changed = true;
         while changed {
             changed = false;
@@ -102,7 +103,9 @@ impl Flow {
                     }
                 }
                 let mut needed = out.without(effects[at].kills).or(effects[at].uses);
-                if self.room[at].is_some() {
+                let piecewise =
+                    watch.accesses && regions::begins_repeated(graph, region.blocks[at]);
+                if self.room[at].is_some() || piecewise {
                     needed = needed
                         .or(self.dirty[at].without(VarSet::FLAGS))
                         .or(VarSet::HOT)

@@ -95,7 +95,8 @@ pub(super) fn single(graph: &Graph, block: usize, limits: Limits) -> Region {
     region
 }
 
-fn begins_repeated(graph: &Graph, block: u32) -> bool {
+/// Whether a block begins with a string instruction that may stop in between.
+pub(super) fn begins_repeated(graph: &Graph, block: u32) -> bool {
     graph.instructions(&graph.blocks[block as usize]).first().is_some_and(is_repeated)
 }
 

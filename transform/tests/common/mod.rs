@@ -91,6 +91,10 @@ impl Recording {
     }
 
     pub fn sections(&self) -> Sections {
+        Sections::merge(self.collectors(), &[]).expect("a sound recording")
+    }
+
+    pub fn collectors(&self) -> Vec<Collector> {
         let mut collectors = Vec::new();
         // In reverse, because the order of observation must not matter.
         for (thread, items) in self.threads.iter().enumerate().rev() {
@@ -108,7 +112,7 @@ impl Recording {
             collector.finish();
             collectors.push(collector);
         }
-        Sections::merge(collectors, &[]).expect("a sound recording")
+        collectors
     }
 
     pub fn skeleton(&self) -> Skeleton {
