@@ -53,7 +53,7 @@ static NOINLINE uint64_t append(uint64_t text) {
 static uint64_t monitor(unsigned self, unsigned long rounds) {
     uint64_t digest = 0;
     for (unsigned long i = 0; i < rounds; i++) {
-        step(i);
+        in_step(i);
         uint64_t text = print_all_locks();
         CHECK(append(work(text + i, 3000) + self) < UINT64_MAX);
         digest += text ^ i;

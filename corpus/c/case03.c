@@ -59,7 +59,7 @@ static NOINLINE uint64_t reserve(unsigned type) {
 static uint64_t role(unsigned self, unsigned long rounds) {
     uint64_t digest = self;
     for (unsigned long i = 0; i < rounds; i++) {
-        step(i);
+        in_step(i);
         digest = work(digest, 4000);
         if (self == 0)
             set_suspended(i % 2 == 0);

@@ -54,7 +54,7 @@ static NOINLINE uint64_t show_query(void) {
 static uint64_t role(unsigned self, unsigned long rounds) {
     uint64_t digest = self;
     for (unsigned long i = 0; i < rounds; i++) {
-        step(i);
+        in_step(i);
         if (i < IN_STEP && i % 3 == self)
             continue; /* two at a time, so that each meets each */
         digest = work(digest, 2500);

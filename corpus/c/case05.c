@@ -45,7 +45,7 @@ static NOINLINE void set_query_id(uint64_t id) {
 static uint64_t role(unsigned self, unsigned long rounds) {
     uint64_t digest = self;
     for (unsigned long i = 0; i < rounds; i++) {
-        step(i);
+        in_step(i);
         digest = work(digest, 2200);
         if (self == 0)
             set_query(digest);

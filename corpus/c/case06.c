@@ -45,7 +45,7 @@ static NOINLINE uint64_t commit(unsigned self) {
 static uint64_t session(unsigned self, unsigned long rounds) {
     uint64_t digest = 0;
     for (unsigned long i = 0; i < rounds; i++) {
-        step(i);
+        in_step(i);
         transaction(&table[self], i);
         digest += commit(self);
         work(i, 2500);

@@ -47,7 +47,7 @@ static NOINLINE uint64_t search(uint64_t key) {
 static uint64_t session(unsigned self, unsigned long rounds) {
     uint64_t digest = self;
     for (unsigned long i = 0; i < rounds; i++) {
-        step(i);
+        in_step(i);
         digest += work(search(mix(i + self) % QUERIES), 1200);
     }
     return digest;

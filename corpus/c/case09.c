@@ -69,7 +69,7 @@ static uint64_t role(unsigned self, unsigned long rounds) {
     uint64_t digest = self;
     for (unsigned long i = 0; i < rounds; i++) {
         if (i % 2 == 0)
-            step(i); /* enter meets enter; in other rounds it meets woken */
+            in_step(i); /* enter meets enter; in other rounds it meets woken */
         if (self == 0) {
             rewrite_cache(i);
             work(i, 5000);

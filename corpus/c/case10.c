@@ -45,7 +45,7 @@ static NOINLINE uint64_t select_names(void) {
 static uint64_t role(unsigned self, unsigned long rounds) {
     uint64_t digest = self;
     for (unsigned long i = 0; i < rounds; i++) {
-        step(i);
+        in_step(i);
         digest = work(digest, 5000);
         if (self == 0)
             update_balance((uint32_t)i);

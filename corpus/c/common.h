@@ -93,7 +93,7 @@ static pthread_barrier_t crew_barrier ALIGNED;
  * critical sections. For the first rounds the crew goes in step, so that the
  * threads meet at their locks even where one hardly gets a processor; in all
  * later rounds each goes as it can. */
-static inline void step(unsigned long round) {
+static inline void in_step(unsigned long round) {
     if (round < IN_STEP)
         pthread_barrier_wait(&crew_barrier);
 }

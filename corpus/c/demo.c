@@ -1,8 +1,9 @@
 /* demo: the workload of `refrain demo`, a small key-value cache server.
  *
- * Workers draw requests from a queue, a few at a time, look the key up in a cache that is only
- * read while the server runs, keep statistics and a log of slow requests. Each
- * of the four steps takes a mutex of its own, and only one of them needs it:
+ * Requests come in waves. Workers draw them from a queue, a few at a time, look
+ * each key up in a cache that is only read while the server runs, keep statistics
+ * and a log of slow requests. Each of the four steps takes a mutex of its own,
+ * and only one of them needs it:
  *
  *   next_request   draws from one queue       a true contention
  *   cache_lookup   only reads the cache       read-read
@@ -40,6 +41,10 @@ struct entry {
 static pthread_mutex_t queue_lock ALIGNED = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long next_ticket ALIGNED, last_ticket;
 static unsigned last_worker ALIGNED;
+
+/* A wave is a batch for each worker. It ends when all of them have served theirs. */
+static unsigned long waves ALIGNED;
+static pthread_barrier_t wave_ends ALIGNED;
 
 /* The cache: filled at the start, read ever after. */
 #if FIXED
@@ -142,15 +147,16 @@ static NOINLINE void log_if_slow(uint64_t key, uint32_t bytes) {
 static void *serve(void *argument) {
     unsigned worker = (unsigned)(uintptr_t)argument;
     uint64_t digest = 0;
-    unsigned long first;
-    while ((first = next_request(worker)) != 0) {
-        for (unsigned long i = first; i < first + BATCH && i <= last_ticket; i++) {
+    for (unsigned long wave = 0; wave < waves; wave++) {
+        unsigned long first = next_request(worker);
+        for (unsigned long i = first; i && i < first + BATCH && i <= last_ticket; i++) {
             uint64_t key = compute(i, 1500) % (KEYS + KEYS / 8);
             uint32_t bytes = cache_lookup(key);
             digest += compute(key ^ bytes, 1500);
             count_served(worker, bytes);
             log_if_slow(key, bytes);
         }
+        pthread_barrier_wait(&wave_ends);
     }
     return (void *)(uintptr_t)digest;
 }
@@ -177,6 +183,9 @@ int main(int argc, char **argv) {
     if (workers > MAX_WORKERS)
         workers = MAX_WORKERS;
     last_ticket = number(argc, argv, 1, 5000);
+    waves = (last_ticket + BATCH * workers - 1) / (BATCH * workers);
+    if (pthread_barrier_init(&wave_ends, NULL, workers) != 0)
+        return 1;
     fill_cache();
     for (unsigned i = 0; i < workers; i++)
         if (pthread_create(&threads[i], NULL, serve, (void *)(uintptr_t)i) != 0)

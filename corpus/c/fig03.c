@@ -18,7 +18,7 @@ static inline void report(uint64_t item) {
 static uint64_t inspect_items(unsigned self, unsigned long rounds) {
     uint64_t digest = self;
     for (unsigned long i = 0; i < rounds; i++) {
-        step(i);
+        in_step(i);
         digest = work(digest, 3000);
 #if FIXED
         uint64_t item = work(i, 3000);

@@ -52,7 +52,7 @@ static uint64_t select_statements(unsigned self, unsigned long rounds) {
     uint64_t digest = self;
     for (unsigned long i = 0; i < rounds; i++) {
         if (i % 2 == 0)
-            step(i); /* enter meets enter; in other rounds it meets woken */
+            in_step(i); /* enter meets enter; in other rounds it meets woken */
         digest = work(digest, 1000);
         digest += try_lock();
     }

@@ -12,7 +12,6 @@
 
 #define CAPACITY 4096
 #define END UINT64_MAX
-#define FIRST_TRIES (FIXED ? 0 : IN_STEP)
 
 static pthread_mutex_t mu ALIGNED = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -51,11 +50,12 @@ static NOINLINE void put(uint64_t item) {
 static NOINLINE uint64_t take(unsigned long *tries) {
     for (;;) {
         uint64_t item = 0;
-        step((*tries)++);
 #if FIXED
+        (void)tries;
         CHECK(sem_wait(&filled) == 0);
         pthread_mutex_lock(&mu); /* @site take in fixed: tlcp with take; conflict with put */
 #else
+        in_step((*tries)++);
         pthread_mutex_lock(&mu); /* @site poll: read-read with poll; conflict with put */
         if (fifo.count == 0) {
             if (is_producer_done())
@@ -74,9 +74,11 @@ static NOINLINE uint64_t take(unsigned long *tries) {
 }
 
 static uint64_t produce(unsigned long rounds) {
+#if !FIXED
     /* The consumers' first tries find nothing. */
-    for (unsigned long i = 0; i < FIRST_TRIES; i++)
-        step(i);
+    for (unsigned long i = 0; i < IN_STEP; i++)
+        in_step(i);
+#endif
     for (unsigned long i = 1; i <= rounds; i++) {
         work(i, 40000);
         put(i);
@@ -93,7 +95,7 @@ static uint64_t produce(unsigned long rounds) {
 }
 
 static uint64_t consume(void) {
-    unsigned long tries = IN_STEP - FIRST_TRIES;
+    unsigned long tries = 0;
     uint64_t sum = 0, item;
     while ((item = take(&tries)) != END)
         sum += work(item, 2000);

@@ -10,8 +10,16 @@
 //! 1. A gain may be negative: without its ULCPs a program can take another turn for the worse.
 //!    It is summed as it is.
 //! 2. Gains of pairs overlap (README of the papers): they rank, they do not add up.
+//! 3. The two replays are aligned: each of the two threads enters its segment before A or B when
+//!    it did in the original, and takes from there to Time2 or Time3 as long as it does without
+//!    ULCPs. Compared as they are, the replays drift apart: what A's thread has gained *before* A
+//!    lets A begin earlier, B not, and the sum over the pairs tells how far threads run ahead of
+//!    each other (that is how a group that costs most came out as a loss).
+//! 4. Times are those of a machine with a core for each thread, as in the paper's evaluation. On
+//!    fewer cores they would tell whose turn it was for a core: B may well come much later after
+//!    A where nobody waits for a lock.
 
-use crate::{Error, Plan, Replayer, Section, SectionId, Sections};
+use crate::{Cores, Error, Plan, Replayer, Section, SectionId, Sections};
 use refrain_trace::{EventId, ThreadId};
 
 /// When each critical section's neighbourhood began and ended in one replay, in ticks.
@@ -19,8 +27,6 @@ use refrain_trace::{EventId, ThreadId};
 pub struct Timeline {
     before: Vec<u64>,
     after: Vec<u64>,
-    /// Duration of the whole replay.
-    pub duration: u64,
 }
 
 impl Timeline {
@@ -43,9 +49,9 @@ impl Timeline {
             });
         };
         let what = if plan.is_some() { "transformed" } else { "original" };
-        let replayed = replayer.replay(plan, &mut visit);
-        let duration = replayed.map_err(|why| Error::Replay { what, why })?;
-        Ok(Timeline { before, after, duration })
+        let replayed = replayer.replay(plan, Cores::Enough, &mut visit);
+        replayed.map_err(|why| Error::Replay { what, why })?;
+        Ok(Timeline { before, after })
     }
 
     /// Start of the segment before a section.
@@ -61,8 +67,9 @@ impl Timeline {
 
 /// Eq. 1, in ticks.
 pub(crate) fn gain(original: &Timeline, free: &Timeline, a: SectionId, b: SectionId) -> i64 {
-    let span = |time: &Timeline| time.after(a).max(time.after(b)) as i64 - time.before(a) as i64;
-    span(original) - span(free)
+    let took = |id| free.after(id).saturating_sub(free.before(id));
+    let without = |id| original.before(id).saturating_add(took(id));
+    original.after(a).max(original.after(b)) as i64 - without(a).max(without(b)) as i64
 }
 
 #[derive(Clone, Copy)]

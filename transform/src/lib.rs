@@ -39,7 +39,7 @@ pub use error::Error;
 pub use gain::Timeline;
 pub use intervals::Interval;
 pub use measure::{Measurement, Options, RegionPair, measure};
-pub use plan::{Plan, PlanEdge, Replayer};
+pub use plan::{Cores, Plan, PlanEdge, Replayer};
 pub use rank::rank;
 pub use report::{Analysed, Group, PairCounts, Report, Side};
 pub use sections::{Lock, LockKind, Region, RegionId, Section, SectionId, Sections};

@@ -8,7 +8,8 @@ use crate::gain::{self, Timeline};
 use crate::topology::exempting;
 use crate::ulcp::{UlcpKind, Verdict, pairs};
 use crate::{
-    Analysed, Error, LockKind, PairCounts, Region, RegionId, Replayer, Sections, Topology,
+    Analysed, Cores, Error, LockKind, PairCounts, Plan, Region, RegionId, Replayer, Sections,
+    Topology,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -85,10 +86,14 @@ pub fn measure(
     options: &Options,
 ) -> Result<Measurement, Error> {
     let topology = Topology::new(sections);
+    let plan = topology.plan(sections);
     let original = Timeline::new(sections, replayer, None)?;
-    let free = Timeline::new(sections, replayer, Some(&topology.plan(sections)));
-    let tallies = tally(sections, &original, free.as_ref().unwrap_or(&original));
-    let alone = alone(sections, &tallies, replayer, original.duration, options);
+    let original_ticks = duration(replayer, None)?;
+    let free = Timeline::new(sections, replayer, Some(&plan))
+        .and_then(|free| Ok((free, duration(replayer, Some(&plan))?)));
+    let timeline = free.as_ref().map_or(&original, |(timeline, _)| timeline);
+    let tallies = tally(sections, &original, timeline);
+    let alone = alone(sections, &tallies, replayer, original_ticks, options);
     let mut analysed = count(sections, &topology);
     let mut pairs = Vec::new();
     for ((first, second), tally) in &tallies {
@@ -108,11 +113,17 @@ pub fn measure(
     pairs.sort_unstable_by_key(|pair| (pair.first, pair.second));
     Ok(Measurement {
         analysed,
-        original_ns: replayer.nanoseconds(original.duration),
-        ulcp_free_ns: free.as_ref().ok().map(|free| replayer.nanoseconds(free.duration)),
+        original_ns: replayer.nanoseconds(original_ticks),
+        ulcp_free_ns: free.as_ref().ok().map(|(_, ticks)| replayer.nanoseconds(*ticks)),
         ulcp_free_error: free.err().map(|error| error.to_string()),
         pairs,
     })
+}
+
+fn duration(replayer: &mut dyn Replayer, plan: Option<&Plan>) -> Result<u64, Error> {
+    let what = if plan.is_some() { "transformed" } else { "original" };
+    let replayed = replayer.replay(plan, Cores::Recorded, &mut |_, _, _, _| {});
+    replayed.map_err(|why| Error::Replay { what, why })
 }
 
 fn tally(sections: &Sections, original: &Timeline, free: &Timeline) -> Tallies {
@@ -173,7 +184,7 @@ fn alone(
             options.edge_limit,
         );
         if let Some(plan) = plan {
-            let run = replayer.replay(Some(&plan), &mut |_, _, _, _| {});
+            let run = replayer.replay(Some(&plan), Cores::Recorded, &mut |_, _, _, _| {});
             let gain = run.map(|ticks| nanoseconds(replayer, original as i64 - ticks as i64));
             saved.insert(pair, gain);
         }

@@ -50,18 +50,28 @@ impl Plan {
     }
 }
 
+/// How many cores a replay models.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cores {
+    /// As many as the recording had: what a fix gains there.
+    Recorded,
+    /// One for each thread: what threads wait for each other, and never for a core.
+    Enough,
+}
+
 /// Replays the skeleton of the trace whose critical sections are analysed.
 ///
 /// Implementations keep the recorded order of everything that a plan does not free, and give the
 /// same times for the same plan.
 pub trait Replayer {
-    /// Replays under `plan` (the original without one), shows `visit` every event with the time
+    /// Replays under `plan` (the original without one) on `cores`, shows `visit` every event with the time
     /// at which its thread came to it and the time at which it went on, each thread's in order,
     /// and returns the duration of the run. Times are in ticks of the replayer's clock. An error
     /// says why the replay did not end.
     fn replay(
         &mut self,
         plan: Option<&Plan>,
+        cores: Cores,
         visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
     ) -> Result<u64, String>;
 

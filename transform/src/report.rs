@@ -86,7 +86,8 @@ pub struct Group {
     pub kinds: PairCounts,
     /// Pairs of the same code that conflict: there the lock is needed.
     pub conflicts: u64,
-    /// ΔT (Eq. 1), summed over the pairs, in nanoseconds. For ranking: gains overlap.
+    /// ΔT (Eq. 1), summed over the pairs, in nanoseconds, as if each thread had a core of its
+    /// own. For ranking: gains overlap.
     pub gain_ns: i64,
     /// P (Eq. 2): its share of all groups' gains (of those that are gains), 0 to 1.
     pub share: f64,

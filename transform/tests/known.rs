@@ -254,9 +254,10 @@ fn a_replay_that_does_not_end_is_reported_and_costs_nothing_else() {
         fn replay(
             &mut self,
             plan: Option<&Plan>,
+            cores: Cores,
             visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
         ) -> Result<u64, String> {
-            if plan.is_some() { Err("deadlock".into()) } else { self.0.replay(plan, visit) }
+            if plan.is_some() { Err("deadlock".into()) } else { self.0.replay(plan, cores, visit) }
         }
         fn nanoseconds(&self, ticks: u64) -> u64 {
             self.0.nanoseconds(ticks)

@@ -50,6 +50,13 @@ impl Tickets {
     pub(crate) fn given(&self, slot: usize) -> u64 {
         self.counters[slot].load(Ordering::Acquire) & !HELD
     }
+
+    /// The same, but the one that somebody holds counts too: its instruction may have been
+    /// executed already.
+    pub(crate) fn begun(&self, slot: usize) -> u64 {
+        let counter = self.counters[slot].load(Ordering::Acquire);
+        (counter & !HELD) + (counter >> 63)
+    }
 }
 
 /// Spins for a moment, then lets others run: the holder may have been preempted.

@@ -7,7 +7,7 @@ use refrain_scheduler::{
 };
 use refrain_trace::payload::Effect;
 use refrain_trace::{Cursor, Event, EventId, EventKind, ThreadId, Trace};
-use refrain_transform::{Plan, Replayer};
+use refrain_transform::{Cores, Plan, Replayer};
 
 /// The number of `clone`.
 const CLONE: u16 = 56;
@@ -67,10 +67,16 @@ impl Replayer for Skeleton {
     fn replay(
         &mut self,
         plan: Option<&Plan>,
+        cores: Cores,
         mut visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
     ) -> Result<u64, String> {
         let constraints = plan.map_or_else(|| Ok(Constraints::none()), |p| self.constraints(p))?;
-        match simulate(&self.reduced, &constraints, &self.config, &mut Elsc, &mut visit) {
+        let threads = u32::try_from(self.reduced.threads()).unwrap_or(u32::MAX);
+        let config = match cores {
+            Cores::Recorded => self.config,
+            Cores::Enough => Config { cores: self.config.cores.max(threads), ..self.config },
+        };
+        match simulate(&self.reduced, &constraints, &config, &mut Elsc, &mut visit) {
             Outcome::Completed(run) => Ok(run.duration),
             Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
         }

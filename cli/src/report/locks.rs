@@ -48,7 +48,8 @@ pub(crate) struct Group {
     pub(crate) kinds: PairCounts,
     /// Pairs of the same code that truly contend.
     pub(crate) conflicts: u64,
-    /// Virtual time that removing them gains, summed over the pairs (Eq. 1).
+    /// Virtual time that removing them gains, summed over the pairs (Eq. 1), as if each thread
+    /// had a core of its own.
     pub(crate) delta_ns: i64,
     /// Share in the gains of all groups (Eq. 2).
     pub(crate) share: f64,
@@ -112,6 +113,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     } else {
         text.push('\n');
         text += &ranking(&report.groups, style);
+        text += &legend(style);
     }
     if report.groups.len() < report.groups_found {
         let _ = writeln!(
@@ -164,16 +166,26 @@ fn summary(report: &Report) -> String {
                 count(analysed.tlcps)
             ),
         ),
-        (
-            "T original",
-            format!("{} (virtual time, {cores})", duration(report.original_ns as i64)),
-        ),
+        ("T original", format!("{} (virtual time, {cores})", duration(report.original_ns as i64))),
         ("T ULCP-free", free),
     ])
 }
 
-/// Columns that the gain of each group alone needs to be shown too.
+/// Columns that it takes to show where the lock is needed, and the gain of each group alone.
 const WIDE: u16 = 100;
+
+/// What the columns say.
+fn legend(style: Style) -> String {
+    let mut text =
+        "\nΔT  what the pairs wait for nothing, each for itself: it ranks, but gains overlap\n\
+                    P   the group's share in the ΔT of all groups\n"
+            .to_owned();
+    if style.width >= WIDE {
+        text += "conflicts  pairs of the same sites that need their lock\n\
+                 alone      by how much the run is shorter if this group alone is fixed\n";
+    }
+    text
+}
 
 fn ranking(groups: &[Group], style: Style) -> String {
     let wide = style.width >= WIDE;
@@ -182,9 +194,10 @@ fn ranking(groups: &[Group], style: Style) -> String {
         ("kind", Column::Left),
         ("pairs", Column::Right),
         ("ΔT", Column::Right),
-        ("share P", Column::Right),
+        ("P", Column::Right),
     ];
     if wide {
+        header.insert(3, ("conflicts", Column::Right));
         header.push(("alone", Column::Right));
     }
     header.push(("first site / second site", Column::Left));
@@ -197,6 +210,7 @@ fn ranking(groups: &[Group], style: Style) -> String {
             percent(group.share),
         ];
         if wide {
+            row.insert(3, count(group.conflicts));
             row.push(group.alone_ns.map_or_else(String::new, duration));
         }
         row.push(sites(group));

@@ -187,7 +187,7 @@ impl CopyCpu {
                 context.rip = self.state.target;
                 Exit::Return
             }
-            Kind::Ordered(operand) => self.ordered(context, operand),
+            Kind::Ordered(operand) => return self.ordered(context, operand, variant),
             Kind::Syscall => Exit::Syscall,
             Kind::Hook => Exit::Hook,
             Kind::Emulate(what) => Exit::Emulate(what),
@@ -257,15 +257,21 @@ impl CopyCpu {
         Fault { signal: area.fault_signal, address: area.fault_address }
     }
 
-    /// The exit at an ordered instruction. The filter knows the word before the instruction is
-    /// executed for the first time.
-    fn ordered(&self, context: &Context, operand: Operand) -> Exit {
+    /// Deals with the exit at an ordered instruction. The filter knows the word before the
+    /// instruction is executed for the first time.
+    fn ordered(&mut self, context: &mut Context, operand: Operand, variant: Variant) -> Next {
         let Operand { size, kind, .. } = operand;
         let address = self.operand_address(context, operand);
         if kind == OrderedKind::ReadModifyWrite {
             self.shared.tables.mark(address, size);
+        } else if operand.doubtful && !self.shared.tables.known(address, size) {
+            context.retired = self.state.retired;
+            return match self.step_as(context, Variant::Step) {
+                None => Next::Run(Start::Table(variant)),
+                Some(fault) => Next::Stop(Exit::Fault(fault)),
+            };
         }
-        Exit::Ordered { address, size, kind }
+        Next::Stop(Exit::Ordered { address, size, kind })
     }
 
     /// First byte that an ordered instruction accesses.

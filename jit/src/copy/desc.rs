@@ -52,6 +52,8 @@ pub(super) enum Kind {
 pub(super) struct Operand {
     pub(super) size: u8,
     pub(super) kind: OrderedKind,
+    /// A load that only the filter has told, which mistakes one address for another.
+    pub(super) doubtful: bool,
     /// Add the FS base.
     pub(super) fs: bool,
     /// A bit string: the register that holds the bit offset.

@@ -1,20 +1,22 @@
 //! Which instructions must be ordered against other threads.
 //!
 //! Locked instructions and `xchg` with memory always. An acquire load is a plain `mov`, so plain
-//! loads are told by their surroundings:
+//! loads are told by their surroundings, if the function around them (`functions`) has locked
+//! instructions:
 //!
-//! - Always, a load whose operand is that of a locked instruction a little further down, as in
-//!   `while (load != 0) cmpxchg`. It may come before anybody's first locked instruction, when
-//!   no filter can know the word yet.
-//! - Through the filter (`tables`), every load in a function that has a locked instruction
-//!   (`functions`): it counts when the word is one that locked instructions have touched.
+//! - Always, a load whose operand looks like that of one of them. It may come before anybody's
+//!   first locked instruction, when no filter can know the word yet: two threads find a lock
+//!   free, one takes it, the other's attempt must fail again in the replay.
+//! - Every other load when the word is one that locked instructions have touched (`tables`).
 //!
+//! Where no function is known, the first rule holds for locked instructions that follow shortly.
 //! A replay orders the loads that the recording did, by their addresses.
 //!
 //! # Limits
 //! - A load in a function without locked instructions, such as a loop that waits for a flag, is
-//!   not ordered. Nor is one through the filter that races with the word's very first locked
-//!   instruction.
+//!   not ordered.
+//! - Nor is one before or at the time of the word's very first locked instruction, if it looks
+//!   different.
 
 use super::desc::Operand;
 use super::translator::Translator;
@@ -37,14 +39,14 @@ pub(super) enum Watch {
 }
 
 impl Translator {
-    /// How `instruction`, the `index`th of the window, is to be watched, if at all. `idioms` says
-    /// that it lies in a function with locked instructions.
+    /// How `instruction`, the `index`th of the window, is to be watched, if at all. `locked` are
+    /// the locked instructions of the function, if one is known.
     pub(super) fn watch(
         &self,
         window: &mut Window,
         index: usize,
         instruction: &Instruction,
-        idioms: bool,
+        locked: Option<&[Instruction]>,
     ) -> Option<Watch> {
         if is_locked(instruction) {
             return Some(Watch::Always(operand(instruction, OrderedKind::ReadModifyWrite)));
@@ -54,14 +56,38 @@ impl Translator {
             let is_recorded = recorded.contains(&instruction.ip()) && is_load(instruction);
             return is_recorded.then(|| Watch::Always(load()));
         }
-        if may_have_partner(instruction)
-            && window.has_partner(index, instruction)
-            && is_load(instruction)
-        {
-            return Some(Watch::Always(load()));
+        match locked {
+            None => {
+                let always = may_have_partner(instruction)
+                    && window.has_partner(index, instruction)
+                    && is_load(instruction);
+                always.then(|| Watch::Always(load()))
+            }
+            Some([]) => None,
+            Some(locked) => is_candidate(instruction).then(|| {
+                let always = locked.iter().any(|other| looks_alike(instruction, other));
+                if always {
+                    Watch::Always(load())
+                } else {
+                    Watch::Filtered(Operand { doubtful: true, ..load() })
+                }
+            }),
         }
-        (idioms && is_candidate(instruction)).then(|| Watch::Filtered(load()))
     }
+}
+
+/// Whether a load may well read what a locked instruction of its function writes: the operands
+/// are the same, or the same field of something that another register points to.
+fn looks_alike(load: &Instruction, locked: &Instruction) -> bool {
+    let field = |instruction: &Instruction| {
+        let base = instruction.memory_base();
+        let points = base != Register::None
+            && !matches!(base.full_register(), Register::RSP | Register::RIP)
+            && instruction.memory_index() == Register::None;
+        (points && instruction.memory_displacement64() != 0)
+            .then(|| (instruction.memory_displacement64(), instruction.segment_prefix()))
+    };
+    same_operand(load, locked) || field(load).is_some() && field(load) == field(locked)
 }
 
 /// The window of code that a block is made from, for looking ahead.
@@ -202,6 +228,7 @@ pub(super) fn operand(instruction: &Instruction, kind: OrderedKind) -> Operand {
     Operand {
         size: memory_size(instruction),
         kind,
+        doubtful: false,
         fs: instruction.segment_prefix() == Register::FS,
         bit_register: bit_register(instruction),
     }

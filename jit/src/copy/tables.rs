@@ -13,19 +13,23 @@
 //!
 //! The filter of ordered loads is a byte per value of an address's low 16 bits, not 0 where a
 //! load of at most eight bytes may overlap a word that a locked instruction has touched. Marks
-//! stay.
+//! stay. Addresses that differ above share a byte; [`Tables::known`] tells nearly all of them apart
+//! afterwards, by a table of bits for aligned eight bytes that has room for a larger hash.
 
 use super::desc::Variant;
 use crate::memory::{LowMemory, reserve_sparse};
 use refrain_vm::layout::{CODE_CACHE, FIXED_PROGRAM};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Entries of one table.
 const ENTRIES: u64 = 1 << 16;
 
 /// Where the filter begins, behind the other tables.
 const FILTER: u64 = 2 * Variant::COUNT * ENTRIES * 8;
+
+/// Bits of the exacter table behind the filter.
+const BITS: u64 = 1 << 22;
 
 /// Bytes of the longest load that goes through the filter.
 const LONGEST_LOAD: u64 = 8;
@@ -45,12 +49,13 @@ pub(super) enum Use {
 /// All tables of an engine, at the start of its memory.
 pub(super) struct Tables {
     memory: LowMemory,
+    words: Box<[AtomicU64]>,
 }
 
 impl Tables {
     /// Tables in the first [`BYTES`] bytes of `memory`.
     pub(super) fn new(memory: LowMemory) -> Tables {
-        Tables { memory }
+        Tables { memory, words: (0..BITS / 64).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// The memory, for code that lies behind the tables.
@@ -104,6 +109,16 @@ impl Tables {
             at = at.wrapping_add(count);
             left -= count;
         }
+        for (word, bit) in words(address, size) {
+            if self.words[word].load(Ordering::Relaxed) & bit == 0 {
+                self.words[word].fetch_or(bit, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Whether the bytes probably overlap what a locked instruction touches; `false` is certain.
+    pub(super) fn known(&self, address: u64, size: u8) -> bool {
+        words(address, size).any(|(word, bit)| self.words[word].load(Ordering::Acquire) & bit != 0)
     }
 
     fn slot(&self, which: Use, variant: Variant, pc: u64) -> u64 {
@@ -113,6 +128,17 @@ impl Tables {
         };
         u64::from(self.address(which, variant)) + index * 8
     }
+}
+
+/// Places of the eight bytes that hold `size` bytes at `address` in the table of bits.
+fn words(address: u64, size: u8) -> impl Iterator<Item = (usize, u64)> {
+    let last = address.wrapping_add(u64::from(size) - 1) / 8;
+    let count = last.wrapping_sub(address / 8).min(2) + 1;
+    (0..count).map(move |index| {
+        let word = (address / 8).wrapping_add(index);
+        let hash = word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (BITS - 1);
+        ((hash / 64) as usize, 1 << (hash % 64))
+    })
 }
 
 /// See the module's documentation.

@@ -111,7 +111,7 @@ impl Translator {
         let readable_end = pc + code.len() as u64;
         let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         let mut window = Window::new(code, pc);
-        let idioms = variant.observed() && self.has_idioms(pc);
+        let locked = if variant.observed() { self.locked_around(pc) } else { None };
         let mut instruction = Instruction::default();
         let mut index = 0;
         loop {
@@ -134,7 +134,7 @@ impl Translator {
                 variant,
             };
             let flow = match self.config.order_atomics && variant.observed() {
-                true => self.watched(place, &mut window, idioms),
+                true => self.watched(place, &mut window, locked.as_deref()),
                 false => self.instruction(place),
             };
             index += usize::from(flow != Flow::EndBefore);

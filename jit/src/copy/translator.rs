@@ -430,7 +430,7 @@ impl Translator {
         self.jump_entries.clear();
         self.return_entries.clear();
         self.call_sites.clear();
-        self.functions.forget_verdicts();
+        self.functions.forget_code();
         self.pages.clear();
     }
 

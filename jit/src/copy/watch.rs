@@ -15,6 +15,7 @@
 
 use super::desc::{Kind, Operand};
 use super::emit::{self, Code, RCX};
+use super::functions::Locked;
 use super::ordered::{Watch, Window, constant_address};
 use super::translate::{Flow, Place, encode, memory_operand};
 use super::translator::Translator;
@@ -24,16 +25,21 @@ use iced_x86::{Code as Opcode, Encoder, Instruction, Register};
 const JUMP: u8 = 5;
 
 impl Translator {
-    /// Whether loads in the function around `pc` go through the filter.
-    pub(super) fn has_idioms(&mut self, pc: u64) -> bool {
-        self.config.order_atomics
-            && self.config.ordered_loads.is_none()
-            && self.functions.has_locked(pc, &self.tables)
+    /// The locked instructions of the function around `pc`, if it is known. A replay has no use
+    /// for them.
+    pub(super) fn locked_around(&mut self, pc: u64) -> Option<Locked> {
+        let wanted = self.config.order_atomics && self.config.ordered_loads.is_none();
+        if wanted { self.functions.locked(pc) } else { None }
     }
 
     /// Emits an instruction of code whose ordered instructions are watched.
-    pub(super) fn watched(&mut self, place: Place, window: &mut Window, idioms: bool) -> Flow {
-        match self.watch(window, place.index, place.instruction, idioms) {
+    pub(super) fn watched(
+        &mut self,
+        place: Place,
+        window: &mut Window,
+        locked: Option<&[Instruction]>,
+    ) -> Flow {
+        match self.watch(window, place.index, place.instruction, locked) {
             None => self.instruction(place),
             Some(Watch::Always(operand)) => {
                 self.hot.spill(emit::RCX_SLOT, RCX);

@@ -4,7 +4,7 @@
 
 use refrain_scheduler::{Builder, Config, Constraints, Edge, Elsc, Outcome, Skeleton, simulate};
 use refrain_trace::{Access, Event, EventId, EventKind, ThreadId, order};
-use refrain_transform::{Collector, Plan, Replayer, Sections};
+use refrain_transform::{Collector, Cores, Plan, Replayer, Sections};
 use std::collections::BTreeMap;
 
 /// What a thread does next.
@@ -143,6 +143,7 @@ impl Replayer for Virtual {
     fn replay(
         &mut self,
         plan: Option<&Plan>,
+        _: Cores,
         visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
     ) -> Result<u64, String> {
         let constraints = match plan {

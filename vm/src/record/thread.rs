@@ -13,6 +13,7 @@ use crate::{Error, Result, cpuid};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Ending, Entry, Event, EventKind, NO_TICKET, ThreadId, order};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// Stack of the host thread under a guest thread. The guest has its own.
 const HOST_STACK: usize = 512 << 10;
@@ -202,12 +203,13 @@ impl GuestThread {
     /// loop that reads the same again and again is one event with a count in `aux`.
     fn ordered_load(&mut self, address: u64, size: u8) -> Option<Fault> {
         let begin = host::ticks();
-        let ticket = self.machine.tickets.given(order::slot(address));
-        // Without a ticket the word may still be about to be taken by two threads at once, which
-        // both have just read it.
         let Some(value) = self.pages.operand(address, size) else {
             return self.cpu.step(&mut self.context);
         };
+        // The tickets are counted after the value was read: none whose effect it shows may be
+        // missing. One too many does no harm, as all of them have begun before this thread goes on.
+        fence(Ordering::SeqCst);
+        let ticket = self.machine.tickets.begun(order::slot(address));
         let event = Event {
             object: address,
             nr: u16::from(size),

@@ -221,19 +221,58 @@ fn functions_without_locked_instructions() {
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 }
 
-/// A word that a locked instruction names by its address is known before anybody gets there.
+/// A load that looks like a locked instruction of its function is reported at once, as it may
+/// come before that instruction's first execution.
 #[test]
-fn constant_operands_are_known_ahead() {
+fn loads_that_look_alike() {
     let (guest, engine) = function(ordering(), |_| {});
     guest.assemble_at(guest.code + LOADS, |a| {
-        a.mov(rdi, guest.data).unwrap();
+        a.mov(rax, qword_ptr(guest.data)).unwrap();
+        a.mov(rax, qword_ptr(rdi + 8)).unwrap();
         a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.mov(rax, qword_ptr(rcx)).unwrap();
+        a.mov(rax, qword_ptr(rdi + 16)).unwrap();
         a.syscall().unwrap();
         a.lock().inc(dword_ptr(guest.data)).unwrap();
+        a.lock().inc(dword_ptr(rsi + 8)).unwrap();
+        a.xchg(qword_ptr(rcx), rdx).unwrap();
     });
     let seen = loads(&guest, &engine, &mut context_for_loads(&guest));
-    assert_eq!(seen.len(), 1);
-    assert_eq!((seen[0].1, seen[0].2), (guest.data, 8));
+    let places: Vec<_> = seen.iter().map(|&(_, address, _)| address - guest.data).collect();
+    assert_eq!(places, [0, 0x108, 0x100]);
+}
+
+/// Words that the filter takes for each other.
+#[test]
+fn mistaken_words_are_not_reported() {
+    let (guest, engine) = function(ordering(), |a| {
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.inc(r8).unwrap();
+    });
+    guest.put(guest.data + 0x100, &77_u64.to_le_bytes());
+    touch(&guest, &engine, guest.data + 0x1_0100);
+    let mut context = context_for_loads(&guest);
+    assert_eq!(loads(&guest, &engine, &mut context), []);
+    assert_eq!((context.gpr[reg::RAX], context.gpr[8]), (77, 0x8888_8888_8888_8889));
+}
+
+/// The last function's end is not known: what follows its last return is not it.
+#[test]
+fn functions_end() {
+    let (guest, engine) = function(ordering(), |_| {});
+    guest.assemble_at(guest.code + LOADS, |a| {
+        let mut skip = a.create_label();
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.syscall().unwrap();
+        a.jz(skip).unwrap();
+        a.ret().unwrap();
+        a.set_label(&mut skip).unwrap();
+        a.ret().unwrap();
+        a.lock().inc(qword_ptr(rdi)).unwrap();
+    });
+    engine.functions(&[guest.code + LOADS]);
+    touch(&guest, &engine, guest.data + 0x100);
+    assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 }
 
 /// A load through the filter that faults: the state is the one before it.
