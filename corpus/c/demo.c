@@ -179,7 +179,7 @@ static unsigned long number(int argc, char **argv, int index,
 
 int main(int argc, char **argv) {
     pthread_t threads[MAX_WORKERS];
-    unsigned workers = (unsigned)number(argc, argv, 2, 3);
+    unsigned workers = (unsigned)number(argc, argv, 2, 2);
     if (workers > MAX_WORKERS)
         workers = MAX_WORKERS;
     last_ticket = number(argc, argv, 1, 5000);

@@ -141,7 +141,8 @@ fn summary(report: &Report) -> String {
         |free| {
             let gain = report.original_ns as i64 - free as i64;
             let share = gain as f64 / report.original_ns.max(1) as f64;
-            format!("{} ({} less, {})", duration(free as i64), duration(gain), percent(share))
+            let (less, share) = (if gain < 0 { "more" } else { "less" }, percent(share.abs()));
+            format!("{} ({} {less}, {share})", duration(free as i64), duration(gain.abs()))
         },
     );
     let cores = counted(report.cores, "core");
@@ -164,6 +165,13 @@ fn summary(report: &Report) -> String {
                 counted(handed, "hand-over"),
                 count(analysed.pairs.ulcps()),
                 count(analysed.tlcps)
+            ),
+        ),
+        (
+            "",
+            format!(
+                "{} found the lock taken in the recording",
+                counted(analysed.contended, "acquisition")
             ),
         ),
         ("T original", format!("{} (virtual time, {cores})", duration(report.original_ns as i64))),

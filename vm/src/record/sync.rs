@@ -96,13 +96,13 @@ impl GuestThread {
         let event = self.call_event(call, call.hook.kind, call.begin);
         self.append_ordered(event);
         let result = self.body(call.sp)?;
-        if result != 0 {
-            let failed = self.with_errno(Event { result, ..event }, errno)?;
-            self.log.amend(|event| {
-                event.result = failed.result;
-                (event.value, event.aux) = (failed.value, failed.aux);
-            });
-        }
+        let end = host::ticks();
+        let failed = self.with_errno(Event { result, ..event }, errno && result != 0)?;
+        self.log.amend(|event| {
+            event.end = end;
+            event.result = failed.result;
+            (event.value, event.aux) = (failed.value, failed.aux);
+        });
         Ok(())
     }
 

@@ -100,20 +100,22 @@ fn nothing_is_disturbed() {
         (|a, data| a.mov(rcx, qword_ptr(data + 0x100)).unwrap(), 8),
         (|a, data| a.cmp(dword_ptr(data + 0x100), 3).unwrap(), 4),
     ];
+    let (guest, _) = function(ordering(), |_| {});
     for (index, (write, size)) in forms.into_iter().enumerate() {
+        let end = guest.assemble_at(guest.code + LOADS, |a| {
+            write(a, guest.data);
+            a.inc(r8).unwrap();
+            a.syscall().unwrap();
+        });
+        guest.put(guest.data + 0x100, &0x8899_aabb_ccdd_eeff_u64.to_le_bytes());
         for (marked, count) in [(false, false), (true, false), (false, true), (true, true)] {
-            let (guest, engine) = function(EngineConfig { count, ..ordering() }, |_| {});
-            let end = guest.assemble_at(guest.code + LOADS, |a| {
-                write(a, guest.data);
-                a.inc(r8).unwrap();
-                a.syscall().unwrap();
-            });
-            guest.put(guest.data + 0x100, &0x8899_aabb_ccdd_eeff_u64.to_le_bytes());
             guest.put(guest.stack - 128, &[0x5a; 128]);
-            let plain = super::engine(EngineConfig { count, ..EngineConfig::default() });
+            let plain = engine(EngineConfig { count, ..EngineConfig::default() });
             let (mut expected, mut context) =
                 (context_for_loads(&guest), context_for_loads(&guest));
             assert_eq!(run(&plain, &mut expected), Exit::Syscall);
+            let engine = engine(EngineConfig { count, ..ordering() });
+            engine.functions(&[guest.code]);
             if marked {
                 touch(&guest, &engine, guest.data + 0x100);
             }
