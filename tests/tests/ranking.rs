@@ -75,18 +75,36 @@ fn expected(program: &Program, variant: Variant) -> (Found, Found) {
     (must, must_not)
 }
 
+/// Recordings of one program before its test gives up.
+const ATTEMPTS: usize = 5;
+
 /// Ranks every case in one variant and asserts that nothing is wrong with any.
+///
+/// A recording in which threads raced outside of what is ordered has no ranking, and one on a busy
+/// machine may not hold a planted hand-over at all: either is recorded anew. What is reported
+/// wrongly counts at once.
 #[track_caller]
 fn all_cases(variant: Variant, wrong_with: fn(&Program, &Found) -> Vec<String>) {
     let mut wrong = Vec::new();
     for program in PROGRAMS.iter().filter(|program| program.group == Group::Case) {
-        match ranked(program, variant) {
-            Ok(found) => wrong.extend(wrong_with(program, &found)),
-            Err(why) => wrong.push(format!("{}: {why}", program.name)),
+        let mut complaints = Vec::new();
+        for _ in 0..ATTEMPTS {
+            complaints = match ranked(program, variant) {
+                Ok(found) => wrong_with(program, &found),
+                Err(why) => vec![format!("{}: {why}", program.name)],
+            };
+            let chance = |what: &String| what.contains(DIVERGED) || what.contains(MISSES);
+            if !complaints.iter().all(chance) || complaints.is_empty() {
+                break;
+            }
         }
+        wrong.extend(complaints);
     }
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 }
+
+const DIVERGED: &str = "the replay diverged";
+const MISSES: &str = ": misses ";
 
 fn say(program: &Program, what: &str, pairs: &[&((u64, u64), String)]) -> Option<String> {
     (!pairs.is_empty()).then(|| format!("{}: {what} {pairs:?}", program.name))
