@@ -51,7 +51,7 @@ pub trait Engine: Send + Sync {
 
     /// Lets `leaf` stand in for the function at `pc`, which is hooked, where it can.
     ///
-    /// Coming to `pc`, a thread in [`Mode::Observed`] calls `leaf` on the guest's own stack and
+    /// Coming to `pc`, a thread in [`Mode::Observed`] calls `leaf` on the host's stack, but
     /// with the guest's thread pointer. If the result is not negative, the function returns it;
     /// if it is, nothing has happened, and the thread exits with [`Exit::Hook`]. Engines may
     /// ignore this.

@@ -135,18 +135,11 @@ unsafe extern "sysv64" fn lock(mutex: u64, sp: u64, data: u64) -> i64 {
     mutex.users.store(mutex.users.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     let address = &raw const *mutex as u64;
     let ticket = tickets.take(order::slot(address));
-    busy.push(Event {
-        code: EventKind::MutexLock as u8,
-        // SAFETY: the caller's: at a function's entry the return address is at `sp`.
-        pc: unsafe { host::Guest.stack_word(sp) },
-        sp,
-        object: address,
-        ticket,
-        begin,
-        end,
-        overhead: thread.overhead(context.translating),
-        ..Event::default()
-    });
+    // SAFETY: the caller's: at a function's entry the return address is at `sp`.
+    let pc = unsafe { host::Guest.stack_word(sp) };
+    let overhead = thread.overhead(context.translating);
+    let (code, object) = (EventKind::MutexLock as u8, address);
+    busy.push(Event { code, pc, sp, object, ticket, begin, end, overhead, ..Event::default() });
     0
 }
 
@@ -179,18 +172,11 @@ unsafe extern "sysv64" fn unlock(mutex: u64, sp: u64, data: u64) -> i64 {
     }
     let address = &raw const *mutex as u64;
     let ticket = tickets.take(order::slot(address));
-    busy.push(Event {
-        code: EventKind::MutexUnlock as u8,
-        // SAFETY: as in `lock`.
-        pc: unsafe { host::Guest.stack_word(sp) },
-        sp,
-        object: address,
-        ticket,
-        begin,
-        end: begin,
-        overhead: thread.overhead(context.translating),
-        ..Event::default()
-    });
+    // SAFETY: as in `lock`.
+    let pc = unsafe { host::Guest.stack_word(sp) };
+    let overhead = thread.overhead(context.translating);
+    let (code, object, end) = (EventKind::MutexUnlock as u8, address, begin);
+    busy.push(Event { code, pc, sp, object, ticket, begin, end, overhead, ..Event::default() });
     drop(busy);
     mutex.owner.store(0, Ordering::Relaxed);
     mutex.users.store(mutex.users.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);

@@ -210,7 +210,7 @@ impl GuestThread {
     }
 
     fn repeat(&self, call: &Call, result: i64, content: Option<Window>) -> Result<i64, Halt> {
-        let [address, len, third, flags, _, _] = *call.arguments();
+        let [address, len, third, _, _, _] = *call.arguments();
         let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         let Action::Machine(what) = call.action() else {
             return Ok(result);
@@ -233,10 +233,7 @@ impl GuestThread {
                 space.advise(address, len, third);
                 result
             }
-            _ => {
-                let _ = flags;
-                result
-            }
+            _ => result,
         })
     }
 
