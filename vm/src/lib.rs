@@ -33,6 +33,7 @@ pub use barrier::Barrier;
 pub use context::{Context, reg};
 pub use engine::{
     Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Leaf, Mode, OrderedKind,
+    OrderedLoads,
 };
 pub use error::{Error, Result};
 pub use loader::Command;

@@ -14,12 +14,11 @@ use anyhow::bail;
 use collect::Collect;
 use ground::Ground;
 use refrain_jit::{CraneliftEngine, Program as Code};
-use refrain_trace::{Ending, EventKind, ThreadId, Trace};
+use refrain_trace::{CodeBlock, Ending, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
-use refrain_vm::{Engine, EngineConfig, Error, Observer};
+use refrain_vm::{Engine, EngineConfig, Error, Observer, OrderedLoads};
 use serde::{Deserialize, Serialize};
 use skeleton::Skeleton;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,28 +30,36 @@ fn replaying_engine(
     config: EngineConfig,
     trace: &Trace,
 ) -> anyhow::Result<Arc<dyn Engine>> {
-    let ordered_loads = Some(Arc::new(ordered_loads(trace)?));
+    let blocks = trace.blocks()?;
+    let ordered_loads = Some(Arc::new(ordered_loads(trace, &blocks)?));
     let config = EngineConfig { ordered_loads, ..config };
     Ok(match kind {
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Cranelift => {
-            let blocks = trace.blocks()?;
             let hooks: Vec<u64> =
                 trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc).collect();
-            let program = Code { blocks: &blocks, hooks: &hooks, ordered_loads: &[] };
+            let program = Code { blocks: &blocks, hooks: &hooks };
             Arc::new(CraneliftEngine::new(&config, program)?)
         }
     })
 }
 
-/// Addresses of the plain loads that were recorded in order.
-fn ordered_loads(trace: &Trace) -> anyhow::Result<BTreeSet<u64>> {
-    let mut loads = BTreeSet::new();
+/// Which plain loads the recording watched, and what it found to synchronize threads.
+fn ordered_loads(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<OrderedLoads> {
+    let sites = |block: &CodeBlock| {
+        let pc = block.pc;
+        block.loads.clone().into_iter().map(move |offset| pc.wrapping_add(u64::from(offset)))
+    };
+    let mut loads =
+        OrderedLoads { sites: blocks.iter().flat_map(sites).collect(), ..OrderedLoads::default() };
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
+        let mut last = None;
         while let Some(event) = cursor.next()? {
-            if event.kind() == EventKind::SyncLoad {
-                loads.insert(event.pc);
+            let word = (event.object, event.nr as u8);
+            let is_of_word = matches!(event.kind(), EventKind::SyncLoad | EventKind::Atomic);
+            if is_of_word && last.replace(word) != Some(word) {
+                loads.words.insert(word);
             }
         }
     }

@@ -39,6 +39,7 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
         .map(|(n, case)| CodeBlock {
             pc: address(n),
             code: [&case.code[..], &[0x0f, 0x05]].concat(),
+            loads: Vec::new(),
         })
         .collect();
     let engine = CraneliftEngine::new(config, Program { blocks: &blocks, ..Program::default() })

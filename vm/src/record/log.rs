@@ -268,7 +268,7 @@ impl ThreadLog {
             == (event.code, event.pc, event.sp, event.object, event.ticket, event.value);
         if same {
             last.aux += 1;
-            last.end = event.begin;
+            last.end = event.end;
             last.overhead += event.overhead;
         }
         same

@@ -4,7 +4,9 @@
 //! nondeterministic instructions come from it; everything else is computed again, and every
 //! recorded event is compared. A difference is a [`Divergence`], never a hang: see `gate`.
 
+mod arrivals;
 mod calls;
+mod first;
 mod gate;
 mod machine;
 mod outcome;

@@ -75,7 +75,7 @@ pub(crate) fn spawn(
     clear_at_exit: u64,
 ) -> Result<()> {
     let machine = machine.clone();
-    machine.gate.enter();
+    machine.gate.enter(id);
     machine.count_thread();
     std::thread::Builder::new()
         .name(format!("guest {id}"))
@@ -122,7 +122,7 @@ impl GuestThread {
             observer.finish();
         }
         self.machine.report(report);
-        self.machine.gate.leave();
+        self.machine.gate.leave(self.id);
     }
 
     fn run(&mut self) -> Halt {
@@ -177,7 +177,10 @@ impl GuestThread {
             None => {
                 self.diverge(DivergenceKind::Event, "the end of the recording".into(), actual())
             }
-            Some(event) if kinds.contains(&event.kind()) => Ok(event),
+            Some(event) if kinds.contains(&event.kind()) => {
+                self.machine.gate.arrivals.arrive(self.id, event.end);
+                Ok(event)
+            }
             Some(event) => self.diverge(DivergenceKind::Event, format!("{event:?}"), actual()),
         }
     }
@@ -317,7 +320,7 @@ impl GuestThread {
     fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
         match kind {
             OrderedKind::ReadModifyWrite => self.read_modify_write(address, size),
-            OrderedKind::Load => self.sync_load(address),
+            OrderedKind::Load => self.sync_load(address, size),
         }
     }
 
@@ -332,6 +335,7 @@ impl GuestThread {
             let value = event.value;
             self.wait(Condition::Value { address, size, value })?;
         }
+        self.machine.first_values.keep(address, size, &mut self.pages);
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
         self.finish_event(&event)?;
@@ -340,7 +344,7 @@ impl GuestThread {
 
     /// A recorded load reads what it read in the recording, however often. (That it is followed
     /// by what it was followed by is for the next events to show.)
-    fn sync_load(&mut self, address: u64) -> Result<(), Halt> {
+    fn sync_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
         if let Some(value) = self.repeated_load(address) {
             let fault = self.cpu.step_load(&mut self.context, value);
             return fault.map_or(Ok(()), |fault| self.fault(fault));
@@ -351,18 +355,40 @@ impl GuestThread {
             .peek()?
             .is_some_and(|e| e.kind() == EventKind::SyncLoad && (e.pc, e.object) == here);
         if !recorded {
-            // The same instruction, at another word, or before the word was known.
-            let fault = self.cpu.step(&mut self.context);
-            self.report_accesses();
-            return fault.map_or(Ok(()), |fault| self.fault(fault));
+            return self.early_load(address, size);
         }
         let event = self.next(EventKind::SyncLoad)?;
         let (slot, count) = (order::slot(address), event.ticket);
         self.wait(Condition::Reached { slot, count })?;
+        self.catch_up(&event, size)?;
         self.repeating = (event.aux > 0).then_some(event);
         let fault = self.cpu.step_load(&mut self.context, event.value);
         self.report_accesses();
         self.note_event(&event)?;
+        fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    /// What a load reads has been stored before it. Plain stores have no tickets: if its value is
+    /// not there, those who may still be going to store it are waited for.
+    fn catch_up(&mut self, event: &Event, size: u8) -> Result<(), Halt> {
+        let &Event { object: address, value, end: time, .. } = event;
+        if self.pages.operand(address, size) == Some(value) {
+            return Ok(());
+        }
+        self.wait(Condition::Caught { address, size, value, time })
+    }
+
+    /// A watched load that has no event came before the first ordered thing that happened to its
+    /// word, or reads a word to which nothing ever did.
+    fn early_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
+        let fault = match self.pages.operand(address, size) {
+            Some(now) => {
+                let value = self.machine.first_values.of(address, size, now);
+                self.cpu.step_load(&mut self.context, value)
+            }
+            None => self.cpu.step(&mut self.context),
+        };
+        self.report_accesses();
         fault.map_or(Ok(()), |fault| self.fault(fault))
     }
 

@@ -62,6 +62,8 @@ pub(super) struct Watch {
     pub(super) accesses: bool,
     pub(super) calls: bool,
     pub(super) count: bool,
+    /// Address of the table of words that watched loads ask.
+    pub(super) words: u64,
 }
 
 /// The knowledge at one point of the translation.
