@@ -85,7 +85,7 @@ impl Functions {
         let code = instructions(&extent);
         let locked = code.iter().filter(|&i| is_locked(i)).copied().collect::<Box<_>>();
         let calls_locked = locked.is_empty() && self.calls_locked(&code);
-        let polls = polls(&code, |call| is_foreign(call));
+        let polls = polls(&code, is_foreign);
         let found = Arc::new(Findings { locked, calls_locked, polls });
         self.found.insert(extent.range.start, Arc::clone(&found));
         Some(found)

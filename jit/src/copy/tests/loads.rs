@@ -393,8 +393,8 @@ fn polled_words() {
         });
     }
     let engine = engine(ordering());
-    let constants = [guest.data + 0x10_000..guest.data + 0x10_200];
-    engine.functions(&[guest.code, check, constant], &constants);
+    let constants = guest.data + 0x10_000..guest.data + 0x10_200;
+    engine.functions(&[guest.code, check, constant], std::slice::from_ref(&constants));
     let mut cpu = engine.attach().unwrap();
     let mut context = guest.context_at(check);
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall, "nothing is known of it yet");
