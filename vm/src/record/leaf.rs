@@ -20,8 +20,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// "Go the long way; nothing has happened."
 const LONG_WAY: i64 = -1;
-/// Looks at a held mutex before going the long way: a short critical section is over by then.
-const SPINS: u32 = 100;
+/// Pauses before each look at a mutex that is held. A short critical section is over by then, and
+/// so may be the next ones: looking more often would take the mutex's cache line from a holder
+/// that locks and unlocks it in a loop.
+const PAUSES: [u32; 10] = [16, 32, 64, 128, 128, 128, 128, 128, 128, 128];
 
 /// glibc's `pthread_mutex_t` on x86-64, as far as it matters. Static initializers make its layout
 /// part of the ABI.
@@ -46,7 +48,9 @@ impl Mutex {
     }
 }
 
-/// What leaf functions know of the thread that calls them.
+/// What leaf functions know of the thread that calls them. Alone in its cache lines, as
+/// [`ThreadLog`] is.
+#[repr(align(128))]
 pub(crate) struct LeafThread {
     tickets: *const Tickets,
     log: *const ThreadLog,
@@ -176,13 +180,10 @@ unsafe extern "sysv64" fn lock(mutex: u64, sp: u64, data: u64) -> i64 {
 
 #[cold]
 fn spin(mutex: &Mutex) -> bool {
-    for _ in 0..SPINS {
-        if mutex.lock.load(Ordering::Relaxed) == 0 && mutex.try_lock() {
-            return true;
-        }
-        std::hint::spin_loop();
-    }
-    false
+    PAUSES.iter().any(|&pauses| {
+        (0..pauses).for_each(|_| std::hint::spin_loop());
+        mutex.lock.load(Ordering::Relaxed) == 0 && mutex.try_lock()
+    })
 }
 
 /// `pthread_mutex_unlock(mutex)`.

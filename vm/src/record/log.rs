@@ -158,6 +158,10 @@ fn write_all(
 ///
 /// Appending takes no lock: the thread says that it is busy, and the coordinator, which comes
 /// once, waits until it is not.
+///
+/// Every event writes to it, so no other thread's data may lie in its cache lines, which
+/// processors fetch in pairs.
+#[repr(align(128))]
 pub(crate) struct ThreadLog {
     thread: ThreadId,
     log: Log,
