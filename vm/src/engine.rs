@@ -63,8 +63,9 @@ pub trait Engine: Send + Sync {
     ///
     /// Coming to `pc`, a thread in [`Mode::Observed`] calls `leaf` on the host's stack, but
     /// with the guest's thread pointer. If the result is not negative, the function returns it;
-    /// if it is, nothing has happened, and the thread exits with [`Exit::Hook`]. Engines may
-    /// ignore this.
+    /// if it is, nothing has happened, and the thread exits with [`Exit::Hook`]. Either way the
+    /// flags and the vector registers may have changed: the function must take no floating-point
+    /// arguments. Engines may ignore this.
     ///
     /// # Safety
     /// For every thread of this engine that may come to `pc`, `leaf` must be sound to call with
