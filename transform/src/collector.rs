@@ -150,6 +150,12 @@ impl Collector {
         self.log.push(Logged { bytes, kind });
     }
 
+    /// Whether accesses are wanted until the next event that repeat what the thread has touched
+    /// before. Outside of critical sections they change nothing.
+    pub fn wants_repeats(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Takes the next event. All accesses before it have been taken.
     pub fn event(&mut self, id: EventId, event: &Event) {
         use EventKind::*;

@@ -22,6 +22,8 @@ pub struct EngineConfig {
     pub count: bool,
     /// Log memory accesses to the buffer of the context.
     pub accesses: bool,
+    /// Leave out accesses that the notes of [`crate::Seen`], which must exist, have no use for.
+    pub seen: bool,
     /// Log calls and returns there too.
     pub calls: bool,
     /// In a replay: the loads that were recorded in order, by address of the instruction. They,

@@ -123,7 +123,12 @@ impl CraneliftEngine {
                 "code at {pc:#x} is not in the low 2 GiB, where this version records it"
             ))
         })?;
-        let watch = Watch { accesses: config.accesses, calls: config.calls, count: config.count };
+        let watch = Watch {
+            accesses: config.accesses,
+            seen: config.accesses && config.seen,
+            calls: config.calls,
+            count: config.count,
+        };
         let cuts = Cuts {
             hooks: &hooks,
             loads: &loads,
