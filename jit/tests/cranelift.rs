@@ -4,8 +4,10 @@ use iced_x86::code_asm::*;
 use refrain_jit::{CraneliftEngine, MIN_ACCESSES, Program};
 use refrain_trace::{Access, CodeBlock};
 use refrain_vm::{
-    Context, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, OrderedLoads, reg,
+    Context, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, OrderedLoads,
+    Seen, SeenWords, reg,
 };
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 const CODE: u64 = 0x2300_0000;
@@ -109,11 +111,47 @@ fn check() -> (Context, Vec<Access>) {
         assert_same(&expected, &context);
         assert!(all_data() == after, "memory differs");
         if watched {
+            check_notes(&before, &blocks, &log);
             return (context, log);
         }
         assert!(log.is_empty());
     }
     unreachable!("the second round returns")
+}
+
+/// What notes leave of a log, for a thread that has not logged anything so far.
+fn without_repetitions(log: &[Access]) -> Vec<Access> {
+    let mut seen = BTreeSet::new();
+    let wanted = log.iter().filter(|access| {
+        let noted = matches!(access.size, 1 | 2 | 4 | 8 | 16);
+        let bytes = access.address..access.address + u64::from(access.size);
+        !noted || bytes.filter(|&byte| seen.insert(byte)).count() > 0
+    });
+    wanted.copied().collect()
+}
+
+/// Runs the program with notes, as several threads one after the other.
+fn check_notes(before: &[u8], blocks: &[CodeBlock], log: &[Access]) {
+    let _seen = Seen::new().expect("there is room for notes");
+    let config =
+        EngineConfig { accesses: true, seen: true, calls: true, ..EngineConfig::default() };
+    let mut cpu = cpu(&config, blocks, &[]);
+    let mut logged = |bit, repeats| {
+        data(DATA, before);
+        let mut context = start();
+        context.seen = SeenWords::new(bit, repeats);
+        run_logged(&mut *cpu, &mut context, MIN_ACCESSES).1
+    };
+    let fewer = without_repetitions(log);
+    let unnoted: Vec<_> =
+        log.iter().filter(|a| !matches!(a.size, 1 | 2 | 4 | 8 | 16)).copied().collect();
+    assert_eq!(logged(None, false), log);
+    assert_eq!(logged(Some(1), false), fewer);
+    assert_eq!(logged(Some(1), false), unnoted);
+    assert_eq!(logged(Some(2), true), log);
+    assert_eq!(logged(Some(2), false), unnoted);
+    assert_eq!(logged(Some(64), false), fewer);
+    assert_eq!(logged(Some(1), true), log);
 }
 
 /// Runs to an exit other than a full buffer, and collects the log.

@@ -22,6 +22,8 @@ pub struct EngineConfig {
     pub count: bool,
     /// Log memory accesses to the buffer of the context.
     pub accesses: bool,
+    /// Leave out accesses that the notes of [`crate::Seen`], which must exist, have no use for.
+    pub seen: bool,
     /// Log calls and returns there too.
     pub calls: bool,
     /// In a replay: what the recording watched. These loads of these words, and no others, are

@@ -149,10 +149,12 @@ pub(crate) fn replay(
     listener: Arc<dyn Listener>,
 ) -> anyhow::Result<replay::Report> {
     let started = Instant::now();
+    let collect = options.observe.then(|| Collect::new(Vec::new()));
     let config = EngineConfig {
         order_atomics: true,
         count: options.count,
-        accesses: options.observe,
+        accesses: collect.is_some(),
+        seen: collect.as_ref().is_some_and(|collect| collect.seen().is_some()),
         ..EngineConfig::default()
     };
     let engine = replaying_engine(options.engine, config, trace)?;
@@ -163,7 +165,7 @@ pub(crate) fn replay(
     let vm_options = refrain_vm::ReplayOptions {
         counted: options.count,
         output: echo,
-        observer: options.observe.then(|| Arc::new(Collect::default()) as Arc<dyn Observer>),
+        observer: collect.map(|collect| Arc::new(collect) as Arc<dyn Observer>),
         progress: watched(trace.events(), listener),
     };
     let outcome = refrain_vm::replay(trace, engine, vm_options)?;
@@ -174,10 +176,15 @@ pub(crate) fn replay(
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
 /// sections costs. Observers are compiled into the code, which is what Cranelift is for.
 pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Measurement> {
-    let config = EngineConfig { order_atomics: true, accesses: true, ..EngineConfig::default() };
-    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
     let Ground { own, constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own));
+    let config = EngineConfig {
+        order_atomics: true,
+        accesses: true,
+        seen: collect.seen().is_some(),
+        ..EngineConfig::default()
+    };
+    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
     let options = refrain_vm::ReplayOptions {
         observer: Some(collect.clone()),
         progress: watched(trace.events(), listener),

@@ -275,7 +275,7 @@ impl Body<'_> {
 
     /// Leaves here if the access buffer has not got room for `records`.
     fn check_room(&mut self, records: u32, leave: impl FnOnce(&mut Self)) {
-        let cursor = self.l.var(vars::CURSOR);
+        let cursor = self.l.cursor();
         let limit = self.l.frame_load(I64, frame::OFF_LIMIT);
         let room = self.l.b.ins().isub(limit, cursor);
         let full = self.l.icmp_imm(

@@ -58,7 +58,9 @@ fn effects(graph: &Graph, region: &Region, at: usize, watch: Watch) -> Effects {
         effects.uses.insert(var);
         effects.writes.insert(var);
     };
-    if watch.accesses || watch.calls {
+    // Where notes decide what is logged, how much that is differs from path to path, and the cursor
+    // stays in the frame.
+    if (watch.accesses || watch.calls) && !watch.seen {
         add(vars::CURSOR);
     }
     if watch.count {

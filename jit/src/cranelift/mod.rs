@@ -119,6 +119,7 @@ impl CraneliftEngine {
         })?;
         let watch = Watch {
             accesses: config.accesses,
+            seen: config.accesses && config.seen,
             calls: config.calls,
             count: config.count,
             words: words.address(),

@@ -3,8 +3,8 @@
 use super::gate::Condition;
 use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
-use crate::context::Context;
 use crate::context::reg::*;
+use crate::context::{Context, SeenWords};
 use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
 use crate::host::{self, KnownPages};
 use crate::observer::ThreadObserver;
@@ -16,6 +16,9 @@ use std::sync::Arc;
 const HOST_STACK: usize = 512 << 10;
 /// Accesses between two reports to an observer.
 const BUFFER: usize = 1 << 14;
+
+/// Full buffers after which a thread gets a bit in the notes: not all have much to report.
+const BUSY: u32 = 2;
 
 /// Events between two updates of the progress counter.
 const PROGRESS: u64 = 1024;
@@ -56,6 +59,9 @@ pub(crate) struct GuestThread {
     repeating: Option<Event>,
     observer: Option<Box<dyn ThreadObserver>>,
     accesses: Vec<Access>,
+    /// Its bit in the notes, once it has filled its buffer often enough.
+    bit: Option<u8>,
+    filled: u32,
 }
 
 /// Starts the main thread.
@@ -101,6 +107,8 @@ pub(crate) fn spawn(
                 repeating: None,
                 accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
                 observer,
+                bit: None,
+                filled: 0,
             };
             thread.run_to_the_end();
         })
@@ -127,6 +135,7 @@ impl GuestThread {
 
     fn run(&mut self) -> Halt {
         self.rewind_accesses();
+        self.choose_accesses();
         match self.start() {
             Ok(()) => {}
             Err(halt) => return halt,
@@ -139,7 +148,10 @@ impl GuestThread {
                 Exit::Hook => self.hook(),
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
                 Exit::Emulate(what) => self.emulate(what),
-                Exit::AccessesFull => Ok(()),
+                Exit::AccessesFull => {
+                    self.filled_buffer();
+                    Ok(())
+                }
                 Exit::Fault(fault) => self.fault(fault),
                 Exit::Unsupported(what) => Err(Halt::Failed(Error::Unsupported(format!(
                     "{what} (at {:#x})",
@@ -284,6 +296,7 @@ impl GuestThread {
         if let Some(observer) = &mut self.observer {
             observer.event(id, event);
         }
+        self.choose_accesses();
         if self.cursor.peek()?.is_none() {
             return Err(Halt::Done);
         }
@@ -457,6 +470,22 @@ impl GuestThread {
             observer.accesses(&self.accesses[..used]);
         }
         self.rewind_accesses();
+    }
+
+    fn filled_buffer(&mut self) {
+        self.filled = self.filled.saturating_add(1);
+        if self.filled == BUSY {
+            let seen = self.machine.options.observer.as_ref().and_then(|o| o.seen());
+            self.bit = seen.and_then(|seen| seen.claim());
+            self.choose_accesses();
+        }
+    }
+
+    /// Says which accesses are to be logged from here on.
+    fn choose_accesses(&mut self) {
+        if let Some(observer) = &self.observer {
+            self.context.seen = SeenWords::new(self.bit, observer.repeats());
+        }
     }
 
     fn rewind_accesses(&mut self) {
