@@ -27,6 +27,8 @@ pub(crate) const WRITE: u8 = Access::WRITE as u8;
 pub(crate) const ATOMIC: u8 = 4;
 /// By the kernel, on behalf of the thread.
 pub(crate) const KERNEL: u8 = 8;
+/// A plain store to a word that synchronizes, which counts as [`ATOMIC`].
+pub(crate) const STORE: u8 = 16;
 
 /// An access of some of the bytes of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,6 +1,6 @@
 //! The detector and its watchers, one per thread.
 
-use crate::cell::{ATOMIC, KERNEL, READ, Stamp, WRITE};
+use crate::cell::{ATOMIC, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
 use crate::edges;
 use crate::findings::{Findings, Local, Race, Whole};
@@ -131,6 +131,8 @@ impl Watcher {
         let child = match record.map(|record| &record.effect) {
             Some(Effect::Clone { child }) => {
                 self.detector.parallel.store(true, Ordering::SeqCst);
+                // The child finds what the kernel wrote for it.
+                self.kernel_accesses(call, record);
                 Some(Object::At(order::thread_object(*child)))
             }
             _ => None,
@@ -163,7 +165,13 @@ impl Watcher {
         let kind = match event.kind() {
             EventKind::Atomic => READ | WRITE | ATOMIC,
             EventKind::SyncLoad => READ | ATOMIC,
-            EventKind::Syscall => return self.kernel_accesses(event, record),
+            EventKind::Syscall => {
+                let created = record.is_some_and(|it| matches!(it.effect, Effect::Clone { .. }));
+                if !created {
+                    self.kernel_accesses(event, record);
+                }
+                return;
+            }
             _ => return,
         };
         let whole = Whole { address: event.object, size: event.nr.into() };
@@ -242,7 +250,7 @@ impl Watcher {
         let stored =
             if kind & (WRITE | ATOMIC | KERNEL) == WRITE { block.words(cell, mask) } else { 0 };
         if stored != 0 {
-            kind |= ATOMIC;
+            kind |= ATOMIC | STORE;
         }
         let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
         block.cell(cell).access(now, &self.clock, &mut |earlier| {

@@ -1,6 +1,6 @@
 //! The races that were found.
 
-use crate::cell::{ATOMIC, KERNEL, READ, Stamp, WRITE};
+use crate::cell::{ATOMIC, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
 use crate::fixed::FixedMap;
 use crate::objects::Objects;
@@ -31,7 +31,7 @@ pub struct Side {
     pub thread: ThreadId,
     /// The event that the access is part of, or else the last one before it.
     pub event: EventId,
-    /// First byte. Of the first side, only what both have in common is known.
+    /// First byte. Of the first side, only bytes that both have in common are known.
     pub address: u64,
     /// Bytes.
     pub size: u64,
@@ -41,7 +41,7 @@ pub struct Side {
     pub reads: bool,
     /// It stores.
     pub writes: bool,
-    /// It is an atomic access.
+    /// It is an atomic instruction, or a load that was recorded in order.
     pub atomic: bool,
     /// The kernel did it, in a system call.
     pub kernel: bool,
@@ -138,7 +138,7 @@ impl Found {
         let Instance { first, second, cell, whole, .. } = &self.last;
         let common = first.mask & second.mask;
         let address = cell * CELL + u64::from(common.trailing_zeros());
-        let size = u64::from(common.count_ones());
+        let size = u64::from((common >> common.trailing_zeros()).trailing_ones());
         Race {
             first: side(first, Whole { address, size }),
             second: side(second, *whole),
@@ -168,7 +168,7 @@ fn side(stamp: &Stamp, Whole { address, size }: Whole) -> Side {
         pc: u64::from(stamp.pc),
         reads: has(READ),
         writes: has(WRITE),
-        atomic: has(ATOMIC),
+        atomic: has(ATOMIC) && !has(STORE),
         kernel: has(KERNEL),
     }
 }

@@ -55,6 +55,13 @@ impl Run {
         self.detector.races()
     }
 
+    /// All threads have reported what they have done: nothing that they do is seen late.
+    pub fn settle(&mut self) {
+        for (watcher, _) in &mut self.watchers {
+            watcher.accesses(&[]);
+        }
+    }
+
     pub fn step(&mut self, number: usize, (thread, step): (u32, Step)) {
         let pc = 0x1000 + number as u64;
         let event =

@@ -42,7 +42,7 @@ pub(crate) fn rank(path: &Path, top: usize) -> anyhow::Result<Report> {
 fn diverged(path: &Path, divergence: &Divergence) -> anyhow::Error {
     let Divergence { thread, event, kind, .. } = divergence;
     let races = racing::find(path, Some(divergence));
-    let why = races.pairs.first().map_or_else(String::new, |pair| {
+    let why = races.of_the_program().map_or_else(String::new, |pair| {
         format!(", and the program races: {} are not ordered", pair.short())
     });
     anyhow!(

@@ -29,7 +29,8 @@ fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races>
     let mut races = merge(found);
     races.sort_by_key(|race| cause.distance(race));
     let mut symbols = Symbols::new(trace.modules());
-    Ok(Races { pairs: races.iter().map(|race| pair(race, &mut symbols)).collect(), error: None })
+    let pairs = races.iter().map(|race| pair(race, cause.is_library(race), &mut symbols));
+    Ok(Races { pairs: pairs.collect(), error: None })
 }
 
 /// Races of the same two instructions are one, whichever threads executed them; the last of each
@@ -89,12 +90,16 @@ impl<'a> Cause<'a> {
             own.map(|side| at.event.0.saturating_sub(side.event.0)).min()
         });
         (
-            sides.iter().all(|side| self.in_c_library(side.pc)),
+            self.is_library(race),
             !self.object.is_some_and(touches),
             before.is_none(),
             before.unwrap_or(0),
             Reverse(race.count),
         )
+    }
+
+    fn is_library(&self, race: &analysis::Race) -> bool {
+        self.in_c_library(race.first.pc) && self.in_c_library(race.second.pc)
     }
 
     /// The library whose functions are recorded as events.
@@ -118,9 +123,10 @@ fn event_at(trace: &Trace, divergence: &Divergence) -> anyhow::Result<Option<Eve
     Ok(cursor.next()?)
 }
 
-fn pair(race: &analysis::Race, symbols: &mut Symbols) -> Pair {
+fn pair(race: &analysis::Race, in_c_library: bool, symbols: &mut Symbols) -> Pair {
     Pair {
         count: race.count,
+        in_c_library,
         first: side(&race.first, symbols),
         second: side(&race.second, symbols),
     }

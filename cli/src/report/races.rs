@@ -23,6 +23,8 @@ pub(crate) struct Races {
 pub(crate) struct Pair {
     /// How often these instructions raced.
     pub(crate) count: u64,
+    /// Both are in the C library, which has such races by design.
+    pub(crate) in_c_library: bool,
     /// The access that was seen first.
     pub(crate) first: Side,
     /// The one that was seen second.
@@ -52,6 +54,13 @@ pub(crate) struct Side {
     pub(crate) place: Place,
 }
 
+impl Races {
+    /// The likeliest race, if it is the program's own.
+    pub(crate) fn of_the_program(&self) -> Option<&Pair> {
+        self.pairs.first().filter(|pair| !pair.in_c_library)
+    }
+}
+
 impl Side {
     fn render(&self) -> String {
         let Side { thread, event, access, address, size, pc, place } = self;
@@ -74,18 +83,25 @@ impl Pair {
     }
 }
 
-/// The races in words.
-pub(crate) fn render(races: &Races) -> String {
+/// The races in words; `diverged` tells whether they are to explain something.
+pub(crate) fn render(races: &Races, diverged: bool) -> String {
     if let Some(error) = &races.error {
         return format!("what raced could not be found out: {error}\n");
     }
     if races.pairs.is_empty() {
-        return "no race was found: either it did not happen again, or an order was missed that \
-                the program keeps\n"
-            .to_owned();
+        let none = "no race was found";
+        return match diverged {
+            true => format!(
+                "{none}: it did not happen again, or an order that the program keeps was missed\n"
+            ),
+            false => format!("{none}\n"),
+        };
     }
-    let mut text =
-        "the program races: nothing that was recorded orders these accesses\n".to_owned();
+    let mut text = match races.of_the_program() {
+        Some(_) => "the program races: nothing that was recorded orders these accesses\n",
+        None => "no race of the program's own was found; these are the C library's, by design\n",
+    }
+    .to_owned();
     for pair in races.pairs.iter().take(SHOWN) {
         let _ = write!(text, "  first   {}  second  {}", pair.first.render(), pair.second.render());
         if pair.count > 1 {
@@ -117,7 +133,8 @@ mod tests {
 
     fn pair(lines: [u32; 2]) -> Pair {
         let [first, second] = lines;
-        Pair { count: 40, first: side(1, 7, "writes", first), second: side(2, 3, "reads", second) }
+        let [first, second] = [side(1, 7, "writes", first), side(2, 3, "reads", second)];
+        Pair { count: 40, in_c_library: false, first, second }
     }
 
     #[test]
@@ -125,13 +142,16 @@ mod tests {
         let mut races = Races { pairs: vec![pair([14, 11])], error: None };
         races.pairs[0].second.place.frames.extend(Place::example("role", "/src/race.c", 20).frames);
         races.pairs.extend([pair([14, 14]), pair([14, 15]), pair([1, 2]), pair([3, 4])]);
-        assert_snapshot!(render(&races));
+        assert_snapshot!(render(&races, true));
     }
 
     #[test]
     fn nothing_found() {
         let error = Some("the replay process was killed by signal 9".to_owned());
-        let failed = render(&Races { error, ..Races::default() });
-        assert_snapshot!(render(&Races::default()) + &failed);
+        let failed = render(&Races { error, ..Races::default() }, true);
+        let library = Pair { in_c_library: true, ..pair([7, 8]) };
+        let library = render(&Races { pairs: vec![library], error: None }, true);
+        let none = [true, false].map(|diverged| render(&Races::default(), diverged)).concat();
+        assert_snapshot!(none + &failed + &library);
     }
 }

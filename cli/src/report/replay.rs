@@ -111,7 +111,7 @@ pub(crate) fn render(report: &Report, place: Option<&Place>) -> String {
         text += &render_divergence(divergence, place);
     }
     if let Some(found) = &report.races {
-        text += &races::render(found);
+        text += &races::render(found, report.divergence.is_some());
     }
     let _ = writeln!(
         text,
