@@ -25,6 +25,8 @@ pub struct Detector {
     findings: Findings,
     /// There is more than one thread.
     parallel: AtomicBool,
+    /// There is a thread that is not watched: from then on, orders are missed.
+    blind: AtomicBool,
 }
 
 impl Detector {
@@ -38,13 +40,17 @@ impl Detector {
             objects: Objects::new(),
             findings: Findings::default(),
             parallel: AtomicBool::new(false),
+            blind: AtomicBool::new(false),
         })
     }
 
-    /// The watcher of a thread. `None` if the thread's number is above 65,535: races with such a
-    /// thread are not found.
+    /// The watcher of a thread. `None` if the thread's number is above 65,535: from its creation on
+    /// no race is found.
     pub fn thread(self: &Arc<Detector>, thread: ThreadId) -> Option<Watcher> {
-        let id = u16::try_from(thread.0).ok()?;
+        let Ok(id) = u16::try_from(thread.0) else {
+            self.blind.store(true, Ordering::SeqCst);
+            return None;
+        };
         if thread != ThreadId(0) {
             self.parallel.store(true, Ordering::SeqCst);
         }
@@ -61,6 +67,11 @@ impl Detector {
             filter: vec![Seen::default(); FILTER].into_boxed_slice(),
             found: Local::default(),
         })
+    }
+
+    /// What the first thread does before there is another happens before all of that.
+    fn may_race(&self) -> bool {
+        self.parallel.load(Ordering::Relaxed) && !self.blind.load(Ordering::Relaxed)
     }
 
     /// The races found so far, ordered by instructions and threads.
@@ -109,8 +120,7 @@ struct Checked {
 impl Watcher {
     /// Takes the accesses since the last call.
     pub fn accesses(&mut self, batch: &[Access]) {
-        // What the first thread does before there is another happens before all of that.
-        if self.detector.parallel.load(Ordering::Relaxed) {
+        if self.detector.may_race() {
             for access in batch {
                 let kind = access.kind as u8 & (READ | WRITE);
                 // Not a call or a return.
@@ -162,6 +172,9 @@ impl Watcher {
 
     /// The accesses that are part of an event, which are not reported as accesses.
     fn own_accesses(&mut self, event: &Event, record: Option<&SyscallRecord>) {
+        if !self.detector.may_race() {
+            return;
+        }
         let kind = match event.kind() {
             EventKind::Atomic => READ | WRITE | ATOMIC,
             EventKind::SyncLoad => READ | ATOMIC,

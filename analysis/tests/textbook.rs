@@ -250,6 +250,18 @@ fn the_kernel_reads_and_writes_for_its_caller() {
 }
 
 #[test]
+fn threads_that_cannot_be_watched_end_the_search() {
+    let detector = refrain_analysis::Detector::new([]);
+    let mut watchers = [0, 1].map(|id| detector.thread(ThreadId(id)).expect("is watched"));
+    let write = |at| refrain_trace::Access { address: at, size: 8, kind: 2, pc: at as u32 };
+    watchers.iter_mut().for_each(|watcher| watcher.accesses(&[write(X)]));
+    assert!(detector.thread(ThreadId(1 << 16)).is_none());
+    watchers.iter_mut().for_each(|watcher| watcher.accesses(&[write(Y)]));
+    let races = detector.races();
+    assert_eq!(races.iter().map(|race| race.first.address).collect::<Vec<_>>(), [X]);
+}
+
+#[test]
 fn system_calls_are_in_an_order() {
     ordered(vec![(0, Write(X, 8)), (0, Send(Y, 1)), (1, Receive(Y + 8, 1)), (1, Write(X, 8))]);
 }
