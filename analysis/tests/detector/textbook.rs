@@ -1,9 +1,7 @@
 //! Sequences with known answers: the examples of the paper, and one of each kind of order.
 
-mod common;
-
+use crate::program::{Program, Step, run};
 use Step::*;
-use common::{Program, Step, run};
 use refrain_analysis::Race;
 use refrain_trace::EventKind::*;
 use refrain_trace::{EventId, ThreadId, order};

@@ -2,9 +2,7 @@
 //! steps. FastTrack finds the first race of each variable, so what is compared is which bytes
 //! race, not which pairs.
 
-mod common;
-
-use common::{Program, Run, Step, run};
+use crate::program::{Program, Run, Step, run};
 use proptest::prelude::*;
 use refrain_analysis::Race;
 use refrain_trace::{EventKind, ThreadId, order};

@@ -10,7 +10,7 @@ const CLONE: u16 = 56;
 
 /// What a thread does. An instruction's address is 0x1000 and its number in the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     Read(u64, u16),
     Write(u64, u16),
     /// Stores of four bytes each that are reported together.
@@ -31,17 +31,17 @@ pub enum Step {
 }
 
 /// A thread does something.
-pub type Program = Vec<(u32, Step)>;
+pub(crate) type Program = Vec<(u32, Step)>;
 
 /// Runs the detector over a program: one step after another, threads as numbered.
-pub struct Run {
+pub(crate) struct Run {
     detector: Arc<Detector>,
     watchers: Vec<(Watcher, u64)>,
     calls: u64,
 }
 
 impl Run {
-    pub fn new(threads: u32, program: &[(u32, Step)]) -> Run {
+    pub(crate) fn new(threads: u32, program: &[(u32, Step)]) -> Run {
         let words = program.iter().filter_map(|(_, step)| match *step {
             Step::Rmw(address) | Step::Load(address) => Some(address),
             _ => None,
@@ -51,18 +51,18 @@ impl Run {
         Run { watchers: (0..threads).map(watcher).collect(), detector, calls: 0 }
     }
 
-    pub fn races(&self) -> Vec<Race> {
+    pub(crate) fn races(&self) -> Vec<Race> {
         self.detector.races()
     }
 
     /// All threads have reported what they have done: nothing that they do is seen late.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for (watcher, _) in &mut self.watchers {
             watcher.accesses(&[]);
         }
     }
 
-    pub fn step(&mut self, number: usize, (thread, step): (u32, Step)) {
+    pub(crate) fn step(&mut self, number: usize, (thread, step): (u32, Step)) {
         let pc = 0x1000 + number as u64;
         let event =
             |kind: EventKind, object| Event { code: kind as u8, object, pc, ..Event::default() };
@@ -132,7 +132,7 @@ impl Run {
 }
 
 /// Runs a whole program.
-pub fn run(threads: u32, program: &Program) -> Vec<Race> {
+pub(crate) fn run(threads: u32, program: &Program) -> Vec<Race> {
     let mut run = Run::new(threads, program);
     for (number, &step) in program.iter().enumerate() {
         run.step(number, step);
