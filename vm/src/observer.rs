@@ -30,7 +30,13 @@ pub trait Observer: Send + Sync {
 pub trait ThreadObserver {
     /// Accesses (and calls and returns, if asked for) since the previous report.
     fn accesses(&mut self, batch: &[Access]);
-    /// The thread performed an event; all accesses before it have been reported.
+    /// The thread comes to a system call, which [`Self::event`] will show when it returns; other
+    /// threads that wait for it do not go on yet. (Changes of the address space come at once.)
+    fn enter(&mut self, id: EventId, call: &Event) {
+        let _ = (id, call);
+    }
+    /// The thread performed an event; all accesses before it have been reported. It has waited for
+    /// the events of other threads that it depends on, and those that depend on it still wait.
     fn event(&mut self, id: EventId, event: &Event);
     /// Whether, until the next event, accesses are wanted that touch only bytes which have been
     /// reported of this thread before. If not, they may be left out. Asked before the thread runs

@@ -4,17 +4,19 @@
 
 mod collect;
 mod ground;
+mod races;
 mod skeleton;
 
 use crate::args::EngineKind;
 use crate::failure::Failure;
 use crate::program::Program;
 use crate::report::replay;
-use anyhow::bail;
 use collect::Collect;
 use ground::Ground;
+use races::Races;
+use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
-use refrain_trace::{CodeBlock, Ending, EventKind, ThreadId, Trace};
+use refrain_trace::{CodeBlock, Ending, EventId, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
 use refrain_vm::{Engine, EngineConfig, Error, Observer, OrderedLoads};
 use serde::{Deserialize, Serialize};
@@ -167,15 +169,25 @@ pub(crate) fn replay(
         output: echo,
         observer: collect.map(|collect| Arc::new(collect) as Arc<dyn Observer>),
         progress: watched(trace.events(), listener),
+        until: None,
     };
     let outcome = refrain_vm::replay(trace, engine, vm_options)?;
     let prepared = started.elapsed().saturating_sub(outcome.elapsed);
     Ok(replay::Report::new(outcome, options.engine.name(), prepared))
 }
 
+/// What comes of an analysis.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Analysis {
+    /// What each pair of critical sections costs.
+    Measured(Measurement),
+    /// Nothing: the replay left the recording.
+    Diverged(replay::Divergence),
+}
+
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
 /// sections costs. Observers are compiled into the code, which is what Cranelift is for.
-pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Measurement> {
+pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Analysis> {
     let Ground { own, constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own));
     let config = EngineConfig {
@@ -192,16 +204,30 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
     };
     let outcome = refrain_vm::replay(trace, engine, options)?;
     if let Some(divergence) = outcome.divergence {
-        bail!(
-            "the replay diverged at {} {} ({}); `refrain replay` says more",
-            divergence.thread,
-            divergence.event,
-            divergence.kind
-        );
+        return Ok(Analysis::Diverged(divergence.into()));
     }
     let sections = Sections::merge(collect.take(), &constant)?;
     let mut skeleton = Skeleton::of(trace)?;
-    Ok(measure(&sections, &mut skeleton, &Options::default())?)
+    Ok(Analysis::Measured(measure(&sections, &mut skeleton, &Options::default())?))
+}
+
+/// Replays a trace up to an event of a thread, or to where it diverges, and returns what raced.
+pub(crate) fn races(
+    trace: &Trace,
+    until: Option<(ThreadId, EventId)>,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Vec<Race>> {
+    let config = EngineConfig { order_atomics: true, accesses: true, ..EngineConfig::default() };
+    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
+    let races = Arc::new(Races::new(trace)?);
+    let options = refrain_vm::ReplayOptions {
+        observer: Some(races.clone()),
+        progress: watched(trace.events(), listener),
+        until,
+        ..refrain_vm::ReplayOptions::default()
+    };
+    refrain_vm::replay(trace, engine, options)?;
+    Ok(races.wait())
 }
 
 /// Between two reports of progress.

@@ -183,6 +183,9 @@ impl GuestThread {
     /// The thread's next event, which must be of one of these kinds.
     pub(crate) fn next_of(&mut self, kinds: &[EventKind]) -> Result<Event, Halt> {
         self.skip_loads(kinds)?;
+        if self.machine.options.until == Some((self.id, self.cursor.position())) {
+            return Err(Halt::Done);
+        }
         let actual = || kinds.iter().map(|k| k.name()).collect::<Vec<_>>().join(" or ");
         match self.cursor.next()? {
             None if self.machine.is_cut_off() => Err(Halt::Done),
@@ -276,23 +279,30 @@ impl GuestThread {
         self.diverge(kind, expected, actual)
     }
 
-    /// The event has had its effect: the next in its order may go on. After its last event the
-    /// thread has nothing to compare any more, and stops.
+    /// The event has had its effect: the next in its order may go on.
     pub(crate) fn finish_event(&mut self, event: &Event) -> Result<(), Halt> {
-        if event.has_ticket() {
-            self.machine.gate.advance(order::slot(event.object), event.ticket);
-        }
-        self.note_event(event)
+        self.finish_event_of(event, order::slot(event.object))
     }
 
-    /// Counts an event and shows it to the observer.
+    /// The same, where the event's ticket is one of `slot`. Observers see the event before those
+    /// that come after it can happen.
+    pub(crate) fn finish_event_of(&mut self, event: &Event, slot: usize) -> Result<(), Halt> {
+        let more = self.note_event(event);
+        if event.has_ticket() {
+            self.machine.gate.advance(slot, event.ticket);
+        }
+        more
+    }
+
+    /// Counts an event and shows it to the observer. After its last event the thread has nothing
+    /// to compare any more, and stops.
     pub(crate) fn note_event(&mut self, event: &Event) -> Result<(), Halt> {
         self.tally.events += 1;
         if self.tally.events.is_multiple_of(PROGRESS) {
             let progress = &self.machine.options.progress;
             progress.fetch_add(PROGRESS, std::sync::atomic::Ordering::Relaxed);
         }
-        let id = EventId(self.cursor.position().0.saturating_sub(1));
+        let id = self.event_id();
         if let Some(observer) = &mut self.observer {
             observer.event(id, event);
         }
@@ -301,6 +311,19 @@ impl GuestThread {
             return Err(Halt::Done);
         }
         Ok(())
+    }
+
+    /// Shows the observer a system call that is about to be entered.
+    pub(crate) fn note_entry(&mut self, call: &Event) {
+        let id = self.event_id();
+        if let Some(observer) = &mut self.observer {
+            observer.enter(id, call);
+        }
+    }
+
+    /// The event taken last.
+    fn event_id(&self) -> EventId {
+        EventId(self.cursor.position().0.saturating_sub(1))
     }
 
     /// The digest of where the guest is.
@@ -323,7 +346,7 @@ impl GuestThread {
         Err(Halt::Diverged(Box::new(Divergence {
             kind,
             thread: self.id,
-            event: EventId(self.cursor.position().0.saturating_sub(1)),
+            event: self.event_id(),
             pc: self.context.rip,
             expected,
             actual,
