@@ -3,8 +3,9 @@
 //! A short loop that writes no memory and reads a word whose address it does not change can end
 //! only because somebody else writes that word: compilers would have read an ordinary variable
 //! once, before the loop. If the loop calls a function, that may be who writes it, unless it is
-//! another module's (`sched_yield`, `usleep`). And what is read must not be held against what the
-//! loop itself counts: then it goes through something up to its end.
+//! another module's (`sched_yield`, `usleep`). Compilers run out of registers, though, and then
+//! read an ordinary variable in every round. So the loop must not go through memory, and what is
+//! read must not be held against anything that changes from round to round by the loop's own doing.
 
 use super::ordered::is_candidate;
 use iced_x86::{
@@ -51,8 +52,8 @@ struct Loop<'a> {
     uses: Vec<(Registers, Registers)>,
     /// Registers that some instruction writes.
     written: Registers,
-    /// Registers that are carried from one round to the next.
-    carried: Registers,
+    /// Registers that are carried from one round to the next, and those computed from them.
+    changing: Registers,
 }
 
 impl<'a> Loop<'a> {
@@ -84,31 +85,43 @@ impl<'a> Loop<'a> {
             written = written.or(write);
             uses.push((read, write));
         }
-        let carried = read_first.and(written);
-        Some(Loop { body, uses, written, carried })
+        let mut changing = read_first.and(written);
+        // A chain of computations is no longer than the loop.
+        for (read, write) in uses.iter().cycle().take(body.len() * body.len()) {
+            if !read.and(changing).is_empty() {
+                changing = changing.or(*write);
+            }
+        }
+        let goes_through_memory =
+            body.iter().any(|instruction| !address(instruction).and(changing).is_empty());
+        (!goes_through_memory).then_some(Loop { body, uses, written, changing })
     }
 
     /// The loads whose words it polls.
     fn polled(&self) -> impl Iterator<Item = &'a Instruction> {
         let loads = self.body.iter().enumerate().filter(|&(at, load)| {
-            let address = [load.memory_base(), load.memory_index()];
             is_candidate(load)
-                && Registers::of(address.into_iter()).and(self.written).is_empty()
-                && !self.is_held_against_carried(at)
+                && address(load).and(self.written).is_empty()
+                && !self.is_held_against_changing(at)
         });
         loads.map(|(_, load)| load)
     }
 
-    /// Whether what the load reads meets something that is carried: in the load itself, or where
-    /// the register that it goes to is used first.
-    fn is_held_against_carried(&self, at: usize) -> bool {
+    /// Whether what the load reads meets something that changes: in the load itself, or where the
+    /// register that it goes to is used first.
+    fn is_held_against_changing(&self, at: usize) -> bool {
         let (read, result) = self.uses[at];
-        if !read.and(self.carried).is_empty() {
+        if !read.and(self.changing).is_empty() {
             return true;
         }
         let uses = self.uses[at + 1..].iter().find(|(read, _)| !read.and(result).is_empty());
-        uses.is_some_and(|(read, _)| !read.and(self.carried).without(result).is_empty())
+        uses.is_some_and(|(read, _)| !read.and(self.changing).without(result).is_empty())
     }
+}
+
+/// The registers that make up the address of an instruction's memory operand.
+fn address(instruction: &Instruction) -> Registers {
+    Registers::of([instruction.memory_base(), instruction.memory_index()].into_iter())
 }
 
 /// A set of general registers.
@@ -265,5 +278,29 @@ mod tests {
             a.jne(again).unwrap();
         });
         assert_eq!(iteration, []);
+        let matching = polled(|a| {
+            let (mut again, mut found) = (a.create_label(), a.create_label());
+            a.set_label(&mut again).unwrap();
+            a.inc(r13).unwrap();
+            a.cmp(r13, 4).unwrap();
+            a.je(found).unwrap();
+            a.mov(rdx, r12).unwrap();
+            a.sub(rdx, r13).unwrap();
+            a.mov(eax, edx).unwrap();
+            a.cmp(word_ptr(r12), ax).unwrap();
+            a.jne(again).unwrap();
+            a.set_label(&mut found).unwrap();
+            a.ret().unwrap();
+        });
+        assert_eq!(matching, []);
+        let walking = polled(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.add(rax, qword_ptr(rdi + rcx * 8)).unwrap();
+            a.inc(rcx).unwrap();
+            a.cmp(dword_ptr(rbx), 0).unwrap();
+            a.je(again).unwrap();
+        });
+        assert_eq!(walking, []);
     }
 }
