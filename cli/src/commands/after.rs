@@ -45,13 +45,8 @@ pub(crate) fn run(args: &AfterRecording) -> Outcome {
 
 fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
     if replayed {
-        let options = ReplayOptions {
-            engine: EngineKind::Cranelift,
-            echo: false,
-            count: false,
-            observe: false,
-        };
-        let report = replay::replay(trace, options, true)?;
+        let options = ReplayOptions::exact(EngineKind::Cranelift);
+        let report = replay::replay(trace, &options, true)?;
         if !ranking.json {
             output::print(&(render(&report, None) + "\n"))?;
         }

@@ -4,9 +4,14 @@
 
 mod collect;
 mod ground;
+mod policy;
 mod skeleton;
 
-use crate::args::EngineKind;
+pub(crate) use policy::Policy;
+pub(crate) use skeleton::Skeleton;
+
+use crate::args::{EngineKind, SchedulerKind};
+use crate::calibration::Calibration;
 use crate::failure::Failure;
 use crate::program::Program;
 use crate::report::replay;
@@ -16,9 +21,8 @@ use ground::Ground;
 use refrain_jit::{CraneliftEngine, Program as Code};
 use refrain_trace::{Ending, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
-use refrain_vm::{Engine, EngineConfig, Error, Observer};
+use refrain_vm::{Engine, EngineConfig, Error, Observer, Placement};
 use serde::{Deserialize, Serialize};
-use skeleton::Skeleton;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
@@ -125,6 +129,27 @@ pub(crate) struct ReplayOptions {
     pub(crate) count: bool,
     /// Run with the observer of the ranking, for its cost.
     pub(crate) observe: bool,
+    /// Who decides which thread goes next.
+    pub(crate) policy: Policy,
+    /// Run on so many cores at most.
+    pub(crate) cores: Option<u32>,
+    /// Give each thread a core of its own, if there are enough.
+    pub(crate) pin: bool,
+}
+
+impl ReplayOptions {
+    /// An exact replay, and nothing else.
+    pub(crate) fn exact(engine: EngineKind) -> ReplayOptions {
+        ReplayOptions {
+            engine,
+            echo: false,
+            count: false,
+            observe: false,
+            policy: Policy::default(),
+            cores: None,
+            pin: false,
+        }
+    }
 }
 
 /// What a running replay tells the outside.
@@ -144,7 +169,8 @@ pub(crate) fn replay(
     let started = Instant::now();
     let config = EngineConfig {
         order_atomics: true,
-        count: options.count,
+        // Logical clocks count instructions.
+        count: options.count || options.policy.scheduler == SchedulerKind::Kendo,
         accesses: options.observe,
         ..EngineConfig::default()
     };
@@ -158,15 +184,21 @@ pub(crate) fn replay(
         output: echo,
         observer: options.observe.then(|| Arc::new(Collect::default()) as Arc<dyn Observer>),
         progress: watched(trace.events(), listener),
+        policy: options.policy.live(),
+        placement: Placement { cores: options.cores, pinned: options.pin },
     };
     let outcome = refrain_vm::replay(trace, engine, vm_options)?;
     let prepared = started.elapsed().saturating_sub(outcome.elapsed);
-    Ok(replay::Report::new(outcome, options.engine.name(), prepared))
+    Ok(replay::Report::new(outcome, options.engine.name(), options.policy.scheduler, prepared))
 }
 
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
 /// sections costs. Observers are compiled into the code, which is what Cranelift is for.
-pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Measurement> {
+pub(crate) fn analyse(
+    trace: &Trace,
+    calibration: Option<&Calibration>,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Measurement> {
     let config = EngineConfig { order_atomics: true, accesses: true, ..EngineConfig::default() };
     let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
     let Ground { own, constant } = Ground::of(trace)?;
@@ -186,8 +218,16 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
         );
     }
     let sections = Sections::merge(collect.take(), &constant)?;
-    let mut skeleton = Skeleton::of(trace)?;
+    let mut skeleton = Skeleton::of(trace, calibration)?;
     Ok(measure(&sections, &mut skeleton, &Options::default())?)
+}
+
+/// How long the recorded run took, in nanoseconds; `None` if its trace was cut off.
+pub(crate) fn recorded_ns(trace: &Trace) -> Option<u64> {
+    let header = trace.header();
+    let ticks = trace.footer()?.tsc_end.saturating_sub(header.tsc_start);
+    let ns = u128::from(ticks) * 1_000_000_000 / u128::from(header.tsc_hz.max(1));
+    u64::try_from(ns).ok()
 }
 
 /// Between two reports of progress.

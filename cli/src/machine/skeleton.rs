@@ -1,9 +1,11 @@
-//! The replayer that the transformation is handed: the trace's skeleton in virtual time, under
-//! ELSC, on as many cores as recorded.
+//! The trace's skeleton in virtual time: what `replay --clock virtual` and its kin measure, and
+//! the replayer that the transformation is handed (ELSC, on as many cores as recorded).
 
-use anyhow::Context;
+use super::policy::Policy;
+use crate::calibration::{Calibration, Source};
+use anyhow::{Context, bail};
 use refrain_scheduler::{
-    Builder, Config, Constraints, Edge, Elsc, Outcome, Skeleton as Reduced, simulate,
+    Account, Builder, Config, Constraints, Edge, Elsc, Outcome, Run, Skeleton as Reduced, simulate,
 };
 use refrain_trace::payload::Effect;
 use refrain_trace::{Cursor, Event, EventId, EventKind, ThreadId, Trace};
@@ -13,15 +15,17 @@ use refrain_transform::{Cores, Plan, Replayer};
 const CLONE: u16 = 56;
 
 /// A trace without its work.
-pub(super) struct Skeleton {
+pub(crate) struct Skeleton {
     reduced: Reduced,
     config: Config,
     ticks_per_second: u64,
+    /// Where the latencies of the modelled machine come from.
+    pub(crate) latencies: Source,
 }
 
 impl Skeleton {
-    /// Reads the events of a trace.
-    pub(super) fn of(trace: &Trace) -> anyhow::Result<Skeleton> {
+    /// Reads the events of a trace, to be replayed on a machine with these latencies.
+    pub(crate) fn of(trace: &Trace, calibration: Option<&Calibration>) -> anyhow::Result<Skeleton> {
         let header = trace.header();
         let ticks_per_second = header.tsc_hz.max(1);
         let threads = trace.threads() as usize;
@@ -36,8 +40,46 @@ impl Skeleton {
             }
         }
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
-        let config = Config::typical(header.machine.cores.max(1), ticks_per_second);
-        Ok(Skeleton { reduced, config, ticks_per_second })
+        let (costs, latencies) = Calibration::costs(calibration, ticks_per_second);
+        let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
+        let config = Config { costs, ..typical };
+        Ok(Skeleton { reduced, config, ticks_per_second, latencies })
+    }
+
+    /// Replays on this many cores instead of the recorded machine's.
+    pub(crate) fn on_cores(self, cores: Option<u32>) -> Skeleton {
+        let cores = cores.unwrap_or(self.config.cores);
+        Skeleton { config: Config { cores, ..self.config }, ..self }
+    }
+
+    /// Cores of the modelled machine.
+    pub(crate) fn cores(&self) -> u32 {
+        self.config.cores
+    }
+
+    /// Replays in virtual time. A deadlock is an error that names its cycle.
+    pub(crate) fn run(&self, policy: Policy) -> anyhow::Result<Run> {
+        let none = Constraints::none();
+        match policy.simulate(&self.reduced, &none, &self.config, &mut ())? {
+            Outcome::Completed(run) => Ok(self.in_nanoseconds(run)),
+            Outcome::Deadlocked(deadlock) => bail!("{deadlock}"),
+        }
+    }
+
+    fn in_nanoseconds(&self, run: Run) -> Run {
+        let ns = |ticks: u64| self.reduced.nanoseconds(ticks);
+        let account = |of: Account| Account {
+            started: ns(of.started),
+            finished: ns(of.finished),
+            running: ns(of.running),
+            spinning: ns(of.spinning),
+            blocked: ns(of.blocked),
+            artificial: ns(of.artificial),
+            runnable: ns(of.runnable),
+            io: ns(of.io),
+            ..of
+        };
+        Run { duration: ns(run.duration), threads: run.threads.into_iter().map(account).collect() }
     }
 
     fn constraints(&self, plan: &Plan) -> Result<Constraints, String> {

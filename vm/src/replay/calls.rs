@@ -103,6 +103,8 @@ impl GuestThread {
         if event.has_ticket() {
             self.await_turn(order::SYSCALL_SLOT, event.ticket)?;
             self.machine.gate.advance(order::SYSCALL_SLOT, event.ticket);
+            // Its return may wait for the entries of others, which come later in the sequence.
+            self.leave_place();
         }
         Ok(())
     }
@@ -151,7 +153,7 @@ impl GuestThread {
             context.fs_base = tls;
         }
         let clear = flags & libc::CLONE_CHILD_CLEARTID as u64 != 0;
-        spawn(&self.machine, child, context, if clear { child_tid } else { 0 })?;
+        spawn(&self.machine, child, Some(self.id), context, if clear { child_tid } else { 0 })?;
         Ok(())
     }
 

@@ -3,11 +3,16 @@
 //!
 //! A thread that waits here is held back *artificially*. When every thread waits and no
 //! condition holds, none ever will: the gate says so instead of hanging.
+//!
+//! Under a policy that decides anew ([`Policy`]) threads wait here for locks that are `live` too,
+//! and a recorded order that nobody can go on with gives way.
 
+use super::live::{Live, News, Operation, Words};
+use super::policy::Policy;
 use crate::host::{self, Guest};
 use refrain_trace::{ThreadId, order};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -18,6 +23,9 @@ const SPINS: u32 = 200;
 const NAP: Duration = Duration::from_millis(20);
 /// Nobody tells of a plain store to guest memory.
 const SHORT_NAP: Duration = Duration::from_micros(200);
+/// The slot of MEM-S's sequence, after those of the trace.
+pub(crate) const SEQUENCE_SLOT: usize = order::SLOTS;
+
 /// What a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
@@ -29,6 +37,10 @@ pub(crate) enum Condition {
     Value { address: u64, size: u8, value: u64 },
     /// The operand in guest memory has one of these bits.
     Bits { address: u64, mask: u64 },
+    /// There is news for the thread about its live operation.
+    News { thread: ThreadId },
+    /// The thread has ended.
+    Ended { thread: ThreadId },
 }
 
 /// The wait cannot end: no thread can go on.
@@ -36,7 +48,40 @@ pub(crate) enum Condition {
 pub(crate) struct Stuck;
 
 /// Sleeping threads: what each waits for, and how to wake it.
-type Waiting = BTreeMap<ThreadId, (Condition, Thread)>;
+#[derive(Default)]
+struct Waiting {
+    sleepers: BTreeMap<ThreadId, (Condition, Thread)>,
+    /// Those that may go on although their condition does not hold.
+    excused: BTreeSet<ThreadId>,
+}
+
+/// Live words of the guest.
+struct GuestWords;
+
+impl Words for GuestWords {
+    fn load(&self, address: u64) -> u32 {
+        Guest.word32(address).unwrap_or(0)
+    }
+
+    fn store(&mut self, address: u64, word: u32) {
+        Guest.write(address, &word.to_le_bytes());
+    }
+}
+
+/// What it takes to decide anew.
+struct Anew {
+    live: Mutex<Live<GuestWords>>,
+    /// By thread, as [`News`]: 0 for none.
+    news: Box<[AtomicU8]>,
+    ended: Box<[AtomicBool]>,
+    /// Tickets that were done before their turn.
+    early: Mutex<BTreeMap<usize, BTreeSet<u64>>>,
+    /// Slots whose recorded order gave way.
+    gave_way: Mutex<BTreeSet<usize>>,
+}
+
+const GRANTED: u8 = 1;
+const RETRY: u8 = 2;
 
 /// The state of all waiting.
 pub(crate) struct Gate {
@@ -49,6 +94,7 @@ pub(crate) struct Gate {
     progress: AtomicU64,
     /// Without any ticket taken for so long, some thread is running in circles.
     patience: Duration,
+    anew: Option<Anew>,
 }
 
 impl Gate {
@@ -57,40 +103,85 @@ impl Gate {
     pub(crate) fn new(recorded: Duration) -> Gate {
         Gate {
             patience: Duration::from_secs(60) + 20 * recorded,
-            done: (0..order::SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            done: (0..=SEQUENCE_SLOT).map(|_| AtomicU64::new(0)).collect(),
             running: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             waiting: Mutex::default(),
             stuck: AtomicBool::new(false),
             progress: AtomicU64::new(0),
+            anew: None,
         }
     }
 
-    /// A thread begins to run.
-    pub(crate) fn enter(&self) {
+    /// The same, but locks are live: for a trace with so many threads and operations on locks.
+    pub(crate) fn live(recorded: Duration, policy: Policy, threads: u32, operations: u64) -> Gate {
+        let anew = Anew {
+            live: Mutex::new(Live::new(policy, GuestWords, threads as usize, operations)),
+            news: (0..threads).map(|_| AtomicU8::new(0)).collect(),
+            ended: (0..threads).map(|_| AtomicBool::new(false)).collect(),
+            early: Mutex::default(),
+            gave_way: Mutex::default(),
+        };
+        Gate { anew: Some(anew), ..Gate::new(recorded) }
+    }
+
+    /// Whether locks are live.
+    pub(crate) fn is_live(&self) -> bool {
+        self.anew.is_some()
+    }
+
+    /// A thread, created by another, begins to run.
+    pub(crate) fn enter(&self, thread: ThreadId, creator: Option<ThreadId>) {
         self.running.fetch_add(1, Ordering::SeqCst);
+        if let Some(anew) = &self.anew {
+            locked(&anew.live).begin(thread, creator);
+        }
     }
 
     /// A thread will not run any more.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn leave(&self, thread: ThreadId) {
+        if let Some(anew) = &self.anew {
+            anew.ended[thread.index()].store(true, Ordering::SeqCst);
+            self.with_live(anew, |live| live.end(thread));
+        }
         self.running.fetch_sub(1, Ordering::SeqCst);
         // Those who wait must find out whether anybody is left to wait for.
-        for (_, sleeper) in self.lock().values() {
+        for (_, sleeper) in locked(&self.waiting).sleepers.values() {
             sleeper.unpark();
         }
     }
 
     /// The holder of `ticket` has performed its event.
     pub(crate) fn advance(&self, slot: usize, ticket: u64) {
-        self.done[slot].store(ticket + 1, Ordering::SeqCst);
+        match &self.anew {
+            None => self.done[slot].store(ticket + 1, Ordering::SeqCst),
+            Some(anew) => self.advance_anew(anew, slot, ticket),
+        }
         self.progress.fetch_add(1, Ordering::Relaxed);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            for (condition, sleeper) in self.lock().values() {
+            for (condition, sleeper) in locked(&self.waiting).sleepers.values() {
                 if self.holds(*condition) {
                     sleeper.unpark();
                 }
             }
         }
+    }
+
+    /// Tickets may be done in any order; what counts is how many are done without a gap.
+    fn advance_anew(&self, anew: &Anew, slot: usize, ticket: u64) {
+        let mut all = locked(&anew.early);
+        let mut done = self.done[slot].load(Ordering::SeqCst);
+        if ticket != done {
+            all.entry(slot).or_default().insert(ticket);
+            return;
+        }
+        done += 1;
+        if let Some(early) = all.get_mut(&slot) {
+            while early.remove(&done) {
+                done += 1;
+            }
+        }
+        self.done[slot].store(done, Ordering::SeqCst);
     }
 
     /// Waits until `condition` holds.
@@ -108,19 +199,86 @@ impl Gate {
         self.sleep(thread, condition)
     }
 
+    /// Performs an operation on a live object, once it is possible and the policy lets it.
+    pub(crate) fn perform(
+        &self,
+        thread: ThreadId,
+        operation: Operation,
+        ticket: u64,
+    ) -> Result<(), Stuck> {
+        let anew = self.anew.as_ref().expect("only live objects are operated on");
+        while !self.with_live(anew, |live| live.request(thread, operation, ticket)) {
+            self.wait(thread, Condition::News { thread })?;
+            if anew.news[thread.index()].swap(0, Ordering::SeqCst) == GRANTED {
+                break;
+            }
+        }
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A thread has retired so many instructions.
+    pub(crate) fn publish(&self, thread: ThreadId, retired: u64) {
+        if let Some(anew) = &self.anew {
+            self.with_live(anew, |live| live.publish(thread, retired));
+        }
+    }
+
+    /// What came in another order than recorded, the first few of each kind, in words.
+    pub(crate) fn reordered(&self) -> Vec<String> {
+        let Some(anew) = &self.anew else {
+            return Vec::new();
+        };
+        let lock = |at| format!("the lock at {at:#x}");
+        let mut all: Vec<String> = locked(&anew.live).reordered().map(lock).collect();
+        let name = |&slot: &usize| match slot {
+            order::SYSCALL_SLOT => "system calls",
+            order::MEMORY_SLOT => "changes of the address space",
+            order::THREADS_SLOT => "the beginnings and ends of threads",
+            _ => "atomic instructions",
+        };
+        let names: BTreeSet<&str> = locked(&anew.gave_way).iter().map(name).collect();
+        all.extend(names.into_iter().map(str::to_owned));
+        all
+    }
+
+    /// Which live objects keep the threads from going on, in words; empty if none does.
+    pub(crate) fn explain(&self) -> String {
+        self.anew.as_ref().map_or_else(String::new, |anew| locked(&anew.live).explain())
+    }
+
+    /// Does something to the live objects, and passes on what that means for waiting threads.
+    fn with_live<T>(&self, anew: &Anew, act: impl FnOnce(&mut Live<GuestWords>) -> T) -> T {
+        let mut live = locked(&anew.live);
+        let result = act(&mut live);
+        let all = live.take_news();
+        for &(thread, news) in &all {
+            let code = if news == News::Granted { GRANTED } else { RETRY };
+            anew.news[thread.index()].store(code, Ordering::SeqCst);
+        }
+        drop(live);
+        if !all.is_empty() && self.sleepers.load(Ordering::SeqCst) > 0 {
+            let waiting = locked(&self.waiting);
+            for (_, sleeper) in all.iter().filter_map(|(thread, _)| waiting.sleepers.get(thread)) {
+                sleeper.unpark();
+            }
+        }
+        result
+    }
+
     fn sleep(&self, thread: ThreadId, condition: Condition) -> Result<(), Stuck> {
         let nap = match condition {
-            Condition::Turn { .. } | Condition::Reached { .. } => NAP,
             Condition::Value { .. } | Condition::Bits { .. } => SHORT_NAP,
+            _ => NAP,
         };
         // Registered before the condition is looked at again: whoever makes it hold after that
         // look sees a sleeper.
-        self.lock().insert(thread, (condition, std::thread::current()));
+        locked(&self.waiting).sleepers.insert(thread, (condition, std::thread::current()));
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.running.fetch_sub(1, Ordering::SeqCst);
         let mut last = (self.progress.load(Ordering::Relaxed), Instant::now());
         let result = loop {
-            if self.holds(condition) {
+            if self.holds(condition) || self.is_excused(thread) {
                 break Ok(());
             }
             let progress = self.progress.load(Ordering::Relaxed);
@@ -133,20 +291,77 @@ impl Gate {
             if self.stuck.load(Ordering::SeqCst) {
                 break Err(Stuck);
             }
-            std::thread::park_timeout(nap);
+            if !self.holds(condition) {
+                std::thread::park_timeout(nap);
+            }
         };
         self.running.fetch_add(1, Ordering::SeqCst);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.lock().remove(&thread);
+        let mut waiting = locked(&self.waiting);
+        waiting.sleepers.remove(&thread);
+        waiting.excused.remove(&thread);
         result
     }
 
-    /// Whether every thread sleeps and no condition holds. Under the lock nobody begins to sleep
-    /// or ceases to be registered; who has woken counts as running or has a condition that holds.
+    fn is_excused(&self, thread: ThreadId) -> bool {
+        self.anew.is_some() && locked(&self.waiting).excused.contains(&thread)
+    }
+
+    /// Whether every thread sleeps, no condition holds, and nothing gives way. Under the lock
+    /// nobody begins to sleep or ceases to be registered; who has woken counts as running or has
+    /// a condition that holds.
     fn nobody_can_run(&self) -> bool {
-        let waiting = self.lock();
-        self.running.load(Ordering::SeqCst) == 0
-            && !waiting.values().any(|&(condition, _)| self.holds(condition))
+        let mut waiting = locked(&self.waiting);
+        let can_run = |waiting: &Waiting| {
+            let mut conditions = waiting.sleepers.values().map(|&(condition, _)| condition);
+            !waiting.excused.is_empty() || conditions.any(|condition| self.holds(condition))
+        };
+        if self.running.load(Ordering::SeqCst) > 0 || can_run(&waiting) {
+            return false;
+        }
+        match &self.anew {
+            None => true,
+            Some(anew) => !self.give_way(anew, &mut waiting),
+        }
+    }
+
+    /// Every thread waits. First a thread that waits for its turn at a live object gets one, and
+    /// if there is none, a recorded order gives way to the thread that is nearest to its place.
+    /// All threads wait whenever this happens, so it does not depend on their speed.
+    fn give_way(&self, anew: &Anew, waiting: &mut Waiting) -> bool {
+        let mut live = locked(&anew.live);
+        while live.force() {
+            let all = live.take_news();
+            for &(thread, news) in &all {
+                let code = if news == News::Granted { GRANTED } else { RETRY };
+                anew.news[thread.index()].store(code, Ordering::SeqCst);
+                if let Some((_, sleeper)) = waiting.sleepers.get(&thread) {
+                    sleeper.unpark();
+                }
+            }
+            if !all.is_empty() {
+                return true;
+            }
+        }
+        let distance = |condition: &Condition| match *condition {
+            Condition::Turn { slot, ticket: place } | Condition::Reached { slot, count: place } => {
+                Some((place.abs_diff(self.done[slot].load(Ordering::SeqCst)), slot))
+            }
+            // Only the instruction itself can tell what it makes of another value.
+            Condition::Value { address, .. } => Some((0, order::slot(address))),
+            Condition::Bits { .. } | Condition::News { .. } | Condition::Ended { .. } => None,
+        };
+        let candidates = waiting.sleepers.iter().filter_map(|(&thread, (condition, sleeper))| {
+            let (far, slot) = distance(condition)?;
+            Some((far, thread, slot, sleeper))
+        });
+        let Some((_, thread, slot, sleeper)) = candidates.min_by_key(|c| (c.0, c.1)) else {
+            return false;
+        };
+        sleeper.unpark();
+        locked(&anew.gave_way).insert(slot);
+        waiting.excused.insert(thread);
+        true
     }
 
     fn holds(&self, condition: Condition) -> bool {
@@ -159,12 +374,20 @@ impl Gate {
             Condition::Bits { address, mask } => {
                 Guest.word32(address).is_some_and(|word| u64::from(word) & mask != 0)
             }
+            Condition::News { thread } => self
+                .anew
+                .as_ref()
+                .is_some_and(|anew| anew.news[thread.index()].load(Ordering::SeqCst) != 0),
+            Condition::Ended { thread } => self
+                .anew
+                .as_ref()
+                .is_some_and(|anew| anew.ended[thread.index()].load(Ordering::SeqCst)),
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -177,7 +400,7 @@ mod tests {
         let order = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for ticket in (0..8).rev() {
-                gate.enter();
+                gate.enter(ThreadId(ticket as u32), None);
                 let (gate, order) = (&gate, &order);
                 scope.spawn(move || {
                     let thread = ThreadId(ticket as u32);
@@ -185,7 +408,7 @@ mod tests {
                         .expect("every ticket before this one is taken by somebody");
                     order.lock().expect("no thread panics").push(ticket);
                     gate.advance(9, ticket);
-                    gate.leave();
+                    gate.leave(thread);
                 });
             }
         });
@@ -197,12 +420,12 @@ mod tests {
         let gate = Gate::new(Duration::ZERO);
         std::thread::scope(|scope| {
             for thread in 0..2 {
-                gate.enter();
+                gate.enter(ThreadId(thread), None);
                 let gate = &gate;
                 scope.spawn(move || {
                     let turn = Condition::Turn { slot: 9 + thread as usize, ticket: 1 };
                     assert_eq!(gate.wait(ThreadId(thread), turn), Err(Stuck));
-                    gate.leave();
+                    gate.leave(ThreadId(thread));
                 });
             }
         });
