@@ -1,10 +1,10 @@
 //! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]).
 
-use crate::fixed::FixedMap;
 use crate::rank::{self, Query};
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand};
 use crate::skeleton::{RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
 use crate::{Error, syscalls};
+use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventKind, ThreadId, order};
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.

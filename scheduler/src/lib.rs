@@ -25,12 +25,12 @@ mod config;
 mod constraints;
 mod elsc;
 mod error;
-mod fixed;
 mod orig;
 mod pct;
 mod random;
 mod rank;
 mod skeleton;
+mod splitmix;
 mod syscalls;
 mod traits;
 

@@ -14,8 +14,8 @@
 //! - the least initial value of a semaphore that lets the recorded order happen.
 
 use crate::Error;
-use crate::fixed::FixedMap;
 use crate::skeleton::{Code, Object, Operation, RESET, Strand, TICKETED};
+use refrain_trace::fixed::FixedMap;
 use refrain_trace::{EventId, ThreadId, order};
 
 /// The rank of an operation that the recorder gave no place.
