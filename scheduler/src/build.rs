@@ -2,7 +2,7 @@
 
 use crate::rank::{self, Query};
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand};
-use crate::skeleton::{RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
+use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
 use crate::{Error, syscalls};
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventKind, ThreadId, order};
@@ -134,8 +134,9 @@ impl Builder {
                 _ => code = Code::Plain,
             }
         }
-        if tries(kind) && code != Code::Plain {
-            flags |= TRY;
+        flags |= try_flags(kind);
+        if flags & TRY != 0 && code == Code::Plain {
+            code = Code::Tried;
         }
         if kind == EventKind::BarrierDestroy {
             flags |= RESET;
@@ -187,9 +188,13 @@ fn set(field: &mut u32, flags: &mut u8, side: &mut Vec<u64>, value: u64, flag: u
     }
 }
 
-fn tries(kind: EventKind) -> bool {
-    use EventKind::{MutexTryLock, ReadTryLock, SemTryWait, SpinTryLock, WriteTryLock};
-    matches!(kind, MutexTryLock | ReadTryLock | WriteTryLock | SpinTryLock | SemTryWait)
+fn try_flags(kind: EventKind) -> u8 {
+    match kind {
+        EventKind::MutexTryLock | EventKind::WriteTryLock | EventKind::SpinTryLock => TRY,
+        EventKind::ReadTryLock => TRY | READS,
+        EventKind::SemTryWait => TRY | LOWERS,
+        _ => 0,
+    }
 }
 
 fn code(event: &Event) -> Code {

@@ -27,7 +27,9 @@ pub(crate) fn applies(code: Code) -> bool {
     match code {
         Lock | Spin | Read | CondRelock | CondTimeout | SemWait | SemPost => true,
         Count | Await | Ordered => true,
-        Plain | Unlock | CondRelease | AwaitLoad | Join | Sleep | TimedOut | Kernel => false,
+        Plain | Tried | Unlock | CondRelease | AwaitLoad | Join | Sleep | TimedOut | Kernel => {
+            false
+        }
     }
 }
 

@@ -45,9 +45,19 @@ pub(crate) enum Code {
     TimedOut,
     /// Time on the core that is not the program's own: a system call.
     Kernel,
+    /// A try that failed; never waits.
+    Tried,
 }
 
-/// The operation was a try that succeeded.
+impl Code {
+    /// Whether the operation takes its object for its thread alone.
+    #[inline]
+    pub(crate) fn possesses(self) -> bool {
+        matches!(self, Code::Lock | Code::Spin | Code::CondRelock | Code::CondTimeout)
+    }
+}
+
+/// The operation was a try.
 pub(crate) const TRY: u8 = 1;
 /// `work` lies in the side column.
 pub(crate) const WIDE_WORK: u8 = 2;
@@ -57,6 +67,10 @@ pub(crate) const WIDE_TIME: u8 = 4;
 pub(crate) const TICKETED: u8 = 8;
 /// The object's counting starts afresh: a barrier was destroyed.
 pub(crate) const RESET: u8 = 16;
+/// What failed was a try to read.
+pub(crate) const READS: u8 = 32;
+/// What failed was a try to lower a semaphore.
+pub(crate) const LOWERS: u8 = 64;
 
 /// One event, reduced to what orders it and how long it takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,8 +88,14 @@ pub struct Operation {
 impl Operation {
     /// Whether the operation competes with others, so that a scheduler decides on it.
     pub fn competes(&self) -> bool {
-        use Code::{CondRelock, CondTimeout, Lock, Ordered, Read, SemWait, Spin};
-        matches!(self.code, Lock | Spin | Read | CondRelock | CondTimeout | SemWait | Ordered)
+        use Code::{Ordered, Read, SemWait};
+        self.code.possesses() || matches!(self.code, Read | SemWait | Ordered)
+    }
+
+    /// Whether the operation reads or writes its object: what [`crate::Scope::Total`] asks for.
+    pub fn acts(&self) -> bool {
+        use Code::{Join, Kernel, Plain, Sleep, TimedOut, Tried};
+        !matches!(self.code, Plain | Tried | Join | Kernel | Sleep | TimedOut)
     }
 
     /// Index of the operation's object.
