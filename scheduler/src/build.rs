@@ -1,7 +1,7 @@
 //! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]).
 
 use crate::rank::{self, Query};
-use crate::skeleton::{Code, Object, Operation, Skeleton, Strand};
+use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
 use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
 use crate::{Error, syscalls};
 use refrain_trace::fixed::FixedMap;
@@ -67,7 +67,7 @@ impl Builder {
         let Operation { work: narrow, rank, flags, .. } = &mut operation;
         set(narrow, flags, &mut strand.side, work, WIDE_WORK);
         match code {
-            Code::Sleep | Code::TimedOut | Code::Kernel => {
+            code if code.lasts() => {
                 set(rank, flags, &mut strand.side, took, WIDE_TIME);
             }
             Code::CondTimeout => strand.side.push(took),
@@ -173,17 +173,6 @@ impl Builder {
                 }
                 first.work = 0;
             }
-        }
-    }
-}
-
-/// Puts a number into a field, or into the side column if the field is too small for it.
-fn set(field: &mut u32, flags: &mut u8, side: &mut Vec<u64>, value: u64, flag: u8) {
-    match u32::try_from(value) {
-        Ok(value) => *field = value,
-        Err(_) => {
-            *flags |= flag;
-            side.push(value);
         }
     }
 }

@@ -135,3 +135,47 @@ pub trait Scheduler {
         None
     }
 }
+
+impl<S: Scheduler + ?Sized> Scheduler for &mut S {
+    fn scope(&self) -> Scope {
+        (**self).scope()
+    }
+
+    fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
+        (**self).considers(rank, granted)
+    }
+
+    fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
+        (**self).choose(moment, requests)
+    }
+
+    fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
+        (**self).jitter(thread, work)
+    }
+
+    fn awaits(&self, request: &Request) -> Option<ThreadId> {
+        (**self).awaits(request)
+    }
+}
+
+impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
+    fn scope(&self) -> Scope {
+        (**self).scope()
+    }
+
+    fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
+        (**self).considers(rank, granted)
+    }
+
+    fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
+        (**self).choose(moment, requests)
+    }
+
+    fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
+        (**self).jitter(thread, work)
+    }
+
+    fn awaits(&self, request: &Request) -> Option<ThreadId> {
+        (**self).awaits(request)
+    }
+}

@@ -29,7 +29,7 @@ pub(super) struct Engine<'a, S, V> {
     pub(super) waiters: Vec<Waiter>,
     pub(super) timers: Timers,
     pub(super) now: u64,
-    /// Steps of threads up to now.
+    /// Steps of threads up to now: timers, grants, cores given.
     pub(super) step: u64,
     /// Threads that wait for a grant.
     pub(super) queued: usize,
@@ -253,6 +253,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
 
     /// The event in hand happens now.
     pub(super) fn perform(&mut self, id: usize) {
+        self.step += 1;
         let operation = self.threads[id].operation();
         if operation.acts() && !self.constraints.is_freed(operation.object) {
             let state = &mut self.objects[operation.object()];
@@ -448,6 +449,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
 
     /// A thread gets a core.
     pub(super) fn start(&mut self, id: usize) {
+        self.step += 1;
         let thread = &mut self.threads[id];
         thread.account.runnable += self.now - thread.since;
         thread.since = self.now;

@@ -93,14 +93,15 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         }
     }
 
-    fn request(&self, id: usize, object: u32) -> Request {
+    pub(super) fn request(&self, id: usize, object: u32) -> Request {
         let thread = &self.threads[id];
-        let rank = thread.operation().rank;
+        let operation = thread.operation();
+        let placed = operation.competes() && operation.rank != rank::NONE;
         Request {
             thread: ThreadId(id as u32),
             event: thread.position,
             object,
-            rank: (rank != rank::NONE).then_some(rank),
+            rank: placed.then_some(operation.rank),
             granted: self.objects[object as usize].granted,
             arrived: thread.queued,
             clock: thread.clock,
