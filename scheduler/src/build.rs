@@ -1,6 +1,7 @@
 //! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]).
 
 use crate::rank::{self, Query};
+use crate::recorded::{self, Recorded};
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
 use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
 use crate::{Error, syscalls};
@@ -29,6 +30,8 @@ pub struct Builder {
     clones: Vec<(u64, ThreadId, u32)>,
     creates: FixedMap<u64, (ThreadId, u32)>,
     ticks_per_second: u64,
+    /// When events happened, if that is what the skeleton is to repeat.
+    recorded: Option<Recorded>,
 }
 
 impl Builder {
@@ -43,7 +46,20 @@ impl Builder {
             clones: Vec::new(),
             creates: FixedMap::default(),
             ticks_per_second,
+            recorded: None,
         }
+    }
+
+    /// Makes a skeleton of the recording as it was: the recorder's own work counts as the
+    /// thread's, and operations take as long as they took, but for the waiting in them. Its ELSC
+    /// replay with a core for each thread should end when the recorded run did; how far it is
+    /// off says how far the virtual clock can be trusted. (A skeleton of the program's own time,
+    /// which a builder makes otherwise, has no recorded duration to be held against.)
+    ///
+    /// The costs and latencies of a [`crate::Config`] then mean nothing: they are in what was
+    /// recorded, and so is the time in which a thread had no core.
+    pub fn as_recorded(self) -> Builder {
+        Builder { recorded: Some(Recorded::new(self.strands.len())), ..self }
     }
 
     /// Appends the next event of a thread.
@@ -54,7 +70,11 @@ impl Builder {
         let position = u32::try_from(strand.operations.len())
             .map_err(|_| Error::TooMany("events of one thread"))?;
         let gone = event.begin.saturating_sub(self.previous[thread.index()]);
-        let work = gone.saturating_sub(event.overhead);
+        let overhead = if self.recorded.is_some() { 0 } else { event.overhead };
+        let work = gone.saturating_sub(overhead);
+        if let Some(recorded) = &mut self.recorded {
+            recorded.push(thread, event);
+        }
         self.previous[thread.index()] = event.end.max(event.begin);
         let mut operation = self.reduce(thread, position, event)?;
         let took = event.end.saturating_sub(event.begin);
@@ -102,8 +122,12 @@ impl Builder {
     /// Puts the events in the order of their objects.
     pub fn finish(mut self) -> Result<Skeleton, Error> {
         self.match_children();
-        let Builder { mut strands, mut objects, queries, ticks_per_second, .. } = self;
-        rank::rank(&mut strands, &mut objects, queries)?;
+        let Builder { mut strands, mut objects, queries, ticks_per_second, mut recorded, .. } =
+            self;
+        rank::rank(&mut strands, &mut objects, queries, recorded.as_mut())?;
+        if let Some(recorded) = recorded {
+            recorded.finish(&mut strands);
+        }
         Ok(Skeleton { strands, objects, ticks_per_second })
     }
 
@@ -147,7 +171,7 @@ impl Builder {
         if kind == EventKind::ThreadCreate {
             self.creates.entry(event.object).or_insert((thread, position));
         }
-        if rank::applies(code) {
+        if rank::applies(code) || (self.recorded.is_some() && recorded::releases(code)) {
             rank = rank::NONE;
             if event.has_ticket() {
                 flags |= TICKETED;

@@ -32,6 +32,7 @@ mod orig;
 mod pct;
 mod random;
 mod rank;
+mod recorded;
 mod saved;
 mod schedule;
 mod skeleton;

@@ -129,6 +129,9 @@ pub(crate) struct Strand {
     pub(crate) creator: Option<(ThreadId, u32)>,
     /// Whether the stream ends with the thread's exit (and was not cut off).
     pub(crate) exits: bool,
+    /// By event: how long it took in the recording without its waiting. Empty if the machine
+    /// says what operations cost.
+    pub(crate) costs: Vec<u32>,
 }
 
 /// Puts a number into a field, or into the side column if the field is too small for it.
@@ -157,7 +160,7 @@ impl Strand {
     fn retimed(&self, mut times: impl FnMut(EventId, Durations) -> Durations) -> Strand {
         let mut side = self.side.iter().copied();
         let mut wide = || side.next().expect("the side column has what the flags promise");
-        let mut strand = Strand { operations: Vec::new(), side: Vec::new(), ..*self };
+        let mut strand = Strand { creator: self.creator, exits: self.exits, ..Strand::default() };
         strand.operations.reserve_exact(self.operations.len());
         for (index, operation) in self.operations.iter().enumerate() {
             let mut new = *operation;
@@ -216,7 +219,8 @@ impl Skeleton {
     }
 
     /// The same run with other durations: instructions instead of ticks, another machine's
-    /// costs, or a guess. Order and outcomes stay.
+    /// costs, or a guess. Order and outcomes stay; what operations cost is the machine's again,
+    /// even where it was the recording's.
     pub fn retimed(
         &self,
         mut times: impl FnMut(ThreadId, EventId, Durations) -> Durations,

@@ -277,7 +277,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             Phase::Arriving => self.leave(id, 0),
             Phase::Spinning => {
                 self.settle(id);
-                let handoff = self.config.costs.handoff;
+                let recorded = !self.threads[id].costs.is_empty();
+                let handoff = if recorded { 0 } else { self.config.costs.handoff };
                 self.leave(id, handoff);
             }
             _ => {
@@ -307,16 +308,17 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     /// On a core, with the event in hand performed: goes on with what follows.
     fn leave(&mut self, id: usize, latency: u64) {
         let costs = &self.config.costs;
-        let Operation { code, flags, .. } = self.threads[id].operation();
+        let thread = &mut self.threads[id];
+        let Operation { code, flags, .. } = thread.operation();
         let cost = latency.saturating_add(match code {
-            Code::Kernel => self.threads[id].duration(),
+            Code::Kernel => thread.duration(),
+            _ if !thread.costs.is_empty() => u64::from(thread.costs[thread.position as usize]),
             Code::Lock | Code::Spin | Code::Read | Code::SemWait => costs.acquire,
             Code::CondRelock | Code::CondTimeout => costs.acquire,
             Code::Unlock | Code::CondRelease | Code::SemPost => costs.release,
             Code::Plain | Code::Tried | Code::Sleep | Code::TimedOut => 0,
             Code::Count | Code::Await | Code::AwaitLoad | Code::Ordered | Code::Join => costs.other,
         });
-        let thread = &mut self.threads[id];
         let end = self.now.saturating_add(cost);
         let event = EventId(u64::from(thread.position));
         self.visitor.event(ThreadId(id as u32), event, thread.arrived, end);
@@ -388,6 +390,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         let thread = &mut self.threads[id];
         // A thread that an order held back did not wait in the program: it is not woken either.
         let latency = match thread.awaited {
+            // The recorded costs hold what it took to go on.
+            _ if !thread.costs.is_empty() => 0,
             _ if thread.phase == Phase::Unborn => costs.wake,
             0 => 0,
             awaited if awaited < costs.patience => costs.handoff,

@@ -110,11 +110,14 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
 
     /// Asks the scheduler about one object until nothing more is granted.
     fn grant(&mut self, object: u32) {
-        while !self.objects[object as usize].is_shut() {
+        loop {
             self.requests.clear();
             self.collect(object);
             let moment = Moment { now: self.now, step: self.step, threads: &[] };
             if self.requests.is_empty() || !self.ask(moment) {
+                return;
+            }
+            if self.objects[object as usize].is_shut() {
                 return;
             }
         }

@@ -91,7 +91,7 @@ impl State {
         }
     }
 
-    /// Whether no waiting thread could go on, whoever it is.
+    /// Whether no waiting thread but the holder could go on.
     #[inline]
     pub(super) fn is_shut(&self) -> bool {
         self.holder != NOBODY && self.passers == 0

@@ -75,6 +75,8 @@ impl Default for Waiter {
 pub(super) struct Thread<'a> {
     pub(super) operations: &'a [Operation],
     side: &'a [u64],
+    /// By event, or empty.
+    pub(super) costs: &'a [u32],
     next_side: usize,
     edges: &'a [Edge],
     next_edge: usize,
@@ -118,6 +120,7 @@ impl<'a> Thread<'a> {
         Thread {
             operations: &strand.operations,
             side: &strand.side,
+            costs: &strand.costs,
             next_side: 0,
             edges,
             next_edge: 0,
