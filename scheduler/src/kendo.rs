@@ -44,6 +44,8 @@ use refrain_trace::{EventId, ThreadId};
 pub struct Kendo {
     /// By thread and event.
     turns: Vec<Vec<Turn>>,
+    /// By thread: the clock that it starts with, its creator's.
+    births: Vec<u64>,
     /// For whom the latest held request waits.
     behind: Option<ThreadId>,
 }
@@ -80,7 +82,11 @@ impl Kendo {
         let machine = Config::ideal(enough(&logical));
         // A deadlock is met again in the replay, which then reports it.
         let _ = simulate(&logical, constraints, &machine, &mut Orig::exact(), &mut visit);
-        Kendo { turns, behind: None }
+        let born = |(parent, event): (ThreadId, u32)| {
+            turns[parent.index()].get(event as usize).map_or(0, |turn| turn.turn)
+        };
+        let births = logical.strands.iter().map(|strand| strand.creator.map_or(0, born)).collect();
+        Kendo { turns, births, behind: None }
     }
 
     fn turn(&self, request: &Request) -> Turn {
@@ -93,7 +99,7 @@ impl Kendo {
         let turns = &self.turns[other];
         let event = progress.event as usize;
         let Some(next) = turns.get(event) else { return Some(now) };
-        let start = event.checked_sub(1).map_or(next.arrival, |last| turns[last].turn);
+        let start = event.checked_sub(1).map_or(self.births[other], |last| turns[last].turn);
         if start >= turn {
             return Some(now);
         }

@@ -52,7 +52,7 @@ impl MemS {
     pub fn new(skeleton: &Skeleton, constraints: &Constraints, handoff: u64) -> MemS {
         let cores = u32::try_from(skeleton.threads()).unwrap_or(u32::MAX).max(1);
         let mut recorder = Recorder::new(Everything);
-        // ELSC performs every event of a sound recording.
+        // ELSC performs every event, unless the constraints contradict the recording.
         let _ = simulate(skeleton, constraints, &Config::ideal(cores), &mut recorder, &mut ());
         let order = recorder.into_schedule().grants;
         MemS { order, next: 0, handoff, bursts: Vec::new(), last: None }
@@ -83,8 +83,8 @@ impl Scheduler for MemS {
     }
 
     fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
-        // ELSC came to a deadlock here: let it be seen.
-        let Some(next) = self.order.get(self.next) else { return Choice::Grant(0) };
+        // ELSC came to a deadlock here, and so does this.
+        let Some(next) = self.order.get(self.next) else { return Choice::Hold };
         let wanted = |request: &Request| {
             request.thread == next.thread && u64::from(request.event) == next.event.0
         };

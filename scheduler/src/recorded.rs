@@ -15,9 +15,21 @@ use refrain_trace::{Event, ThreadId};
 pub(crate) struct Recorded {
     /// By thread and event.
     times: Vec<Vec<Times>>,
-    /// By object: when it was last released or acquired, and when it counted.
-    changed: FixedMap<u32, u64>,
+    /// By object: its latest changes, and when it had counted how far.
+    changes: FixedMap<u32, Changes>,
     counted: FixedMap<u32, Vec<u64>>,
+}
+
+/// Latest moments of an object, in the order of its tickets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changes {
+    /// A competing operation.
+    acquired: u64,
+    /// A release of any kind.
+    released: u64,
+    /// A release by whoever had it exclusively, and who that is.
+    unwritten: u64,
+    writer: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +47,8 @@ pub(crate) fn releases(code: Code) -> bool {
 
 impl Recorded {
     pub(crate) fn new(threads: usize) -> Recorded {
-        let (changed, counted) = (FixedMap::default(), FixedMap::default());
-        Recorded { times: vec![Vec::new(); threads], changed, counted }
+        let (changes, counted) = (FixedMap::default(), FixedMap::default());
+        Recorded { times: vec![Vec::new(); threads], changes, counted }
     }
 
     pub(crate) fn push(&mut self, thread: ThreadId, event: &Event) {
@@ -49,17 +61,31 @@ impl Recorded {
     pub(crate) fn step(&mut self, thread: u32, position: u32, operation: &Operation) {
         let Operation { code, object, .. } = *operation;
         let times = &mut self.times[thread as usize][position as usize];
+        let changes = self.changes.entry(object).or_default();
         if operation.competes() {
+            let released = match code {
+                Code::Read => changes.unwritten,
+                Code::Ordered => 0,
+                _ => changes.released,
+            };
             // ELSC lets it go after what is before it in the order.
-            let changed = self.changed.get(&object).copied().unwrap_or(0);
-            times.possible = times.possible.max(changed);
+            times.possible = times.possible.max(changes.acquired).max(released);
+            changes.acquired = times.begin.max(times.possible);
+            if code.possesses() {
+                changes.writer = Some(thread);
+            }
         }
         let performed = times.begin.max(times.possible);
-        if operation.competes() || releases(code) || code == Code::SemPost {
-            self.changed.insert(object, performed);
+        if releases(code) || code == Code::SemPost {
+            changes.released = changes.released.max(performed);
+            if changes.writer.take_if(|writer| *writer == thread).is_some() {
+                changes.unwritten = performed;
+            }
         }
         if matches!(code, Code::Count | Code::Ordered) {
-            self.counted.entry(object).or_default().push(performed);
+            let counted = self.counted.entry(object).or_default();
+            let before = counted.last().copied().unwrap_or(0);
+            counted.push(performed.max(before));
         }
     }
 

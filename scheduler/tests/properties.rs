@@ -259,6 +259,23 @@ proptest! {
     }
 
     #[test]
+    fn what_a_machine_recorded_is_repeated_to_the_tick(
+        program in plain(), choices in choices(),
+    ) {
+        let r = record(&program, &choices);
+        // A machine with costs and latencies records the run; its replay knows none of them.
+        let machine = Config { cores: 8, ..machines()[3] };
+        let (_, mut times) = check(&program, &r, &r.skeleton(), &machine, Elsc)?
+            .expect("ELSC cannot deadlock");
+        let skeleton = r.clone().repeated(&times);
+        let (_, mut again) = check(&program, &r, &skeleton, &Config::ideal(8), Elsc)?
+            .expect("ELSC cannot deadlock");
+        times.sort_unstable();
+        again.sort_unstable();
+        prop_assert_eq!(again, times);
+    }
+
+    #[test]
     fn elsc_takes_as_long_as_the_critical_path(program in plain(), choices in choices()) {
         let r = record(&program, &choices);
         let (run, _) = check(&program, &r, &r.skeleton(), &Config::ideal(8), Elsc)?

@@ -76,7 +76,19 @@ impl Recording {
     }
 
     pub fn skeleton(&self) -> Skeleton {
-        let mut builder = Builder::new(self.threads.len(), HZ, 0);
+        self.build(Builder::new(self.threads.len(), HZ, 0))
+    }
+
+    /// The skeleton of the recording as it was, had its events happened at these times.
+    pub fn repeated(mut self, times: &Times) -> Skeleton {
+        for &(thread, event, begin, end) in times {
+            let event = &mut self.threads[thread as usize][event as usize];
+            (event.begin, event.end) = (begin, end);
+        }
+        self.build(Builder::new(self.threads.len(), HZ, 0).as_recorded())
+    }
+
+    fn build(&self, mut builder: Builder) -> Skeleton {
         for (thread, events) in self.threads.iter().enumerate() {
             for event in events {
                 builder.push(ThreadId(thread as u32), event).expect("a sound recording");
