@@ -10,7 +10,7 @@
 //! 2. The order of work stays what each thread recorded, whatever the lock order: a skeleton has
 //!    no values to decide on another path.
 
-use crate::fixed::SplitMix;
+use crate::splitmix::SplitMix;
 use crate::{Choice, Moment, Request, Scheduler};
 use refrain_trace::ThreadId;
 

@@ -1,65 +1,68 @@
 //! The next moment of each thread, and the earliest of all.
 
-/// A tournament over a fixed set of players: the earliest key wins, ties go to the lower index.
-/// Setting a key takes as many comparisons as the tree is high, and nothing is allocated.
+/// A tournament over a fixed set of players: the earliest moment wins, ties go to the lower index.
+/// Setting a moment takes as many comparisons as the tree is high, and nothing is allocated.
 pub(super) struct Timers {
-    keys: Vec<u64>,
-    /// `winners[1]` is the winner of all; the children of `n` are `2n` and `2n + 1`.
-    winners: Vec<u32>,
+    /// `nodes[1]` is the winner of all; the children of `n` are `2n` and `2n + 1`, and the leaves
+    /// are the players. A node holds moment and player in one number, so that one comparison
+    /// orders by both.
+    nodes: Vec<u128>,
     size: usize,
 }
 
 /// No moment.
 const NEVER: u64 = u64::MAX;
 
+fn node(player: usize, moment: u64) -> u128 {
+    u128::from(moment) << 64 | player as u128
+}
+
 impl Timers {
     pub(super) fn new(players: usize) -> Timers {
         let size = players.next_power_of_two().max(2);
-        let mut timers = Timers { keys: vec![NEVER; size], winners: vec![0; size], size };
-        for player in (0..size).step_by(2) {
-            timers.replay(player);
+        let mut nodes = vec![0; 2 * size];
+        for player in 0..size {
+            nodes[size + player] = node(player, NEVER);
         }
-        timers
+        for parent in (1..size).rev() {
+            nodes[parent] = nodes[2 * parent].min(nodes[2 * parent + 1]);
+        }
+        Timers { nodes, size }
     }
 
     /// The player with the earliest moment.
     #[inline]
     pub(super) fn first(&self) -> Option<(u64, usize)> {
-        let winner = self.winners[1] as usize;
-        let key = self.keys[winner];
-        (key != NEVER).then_some((key, winner))
+        let (moment, player) = ((self.nodes[1] >> 64) as u64, self.nodes[1] as u64);
+        (moment != NEVER).then_some((moment, player as usize))
     }
 
     #[inline]
     pub(super) fn set(&mut self, player: usize, moment: u64) {
-        self.keys[player] = moment.min(NEVER - 1);
-        self.replay(player);
+        self.replay(player, moment.min(NEVER - 1));
     }
 
     #[inline]
     pub(super) fn clear(&mut self, player: usize) {
-        self.keys[player] = NEVER;
-        self.replay(player);
+        self.replay(player, NEVER);
     }
 
     pub(super) fn get(&self, player: usize) -> u64 {
-        self.keys[player]
+        (self.nodes[self.size + player] >> 64) as u64
     }
 
     #[inline]
-    fn replay(&mut self, player: usize) {
-        let mut node = (self.size + player) / 2;
-        let pair = player & !1;
-        let right = self.keys[pair + 1] < self.keys[pair];
-        let mut winner = (pair + usize::from(right)) as u32;
-        self.winners[node] = winner;
-        while node > 1 {
-            let other = self.winners[node ^ 1];
-            let (low, high) = if winner < other { (winner, other) } else { (other, winner) };
-            let later = self.keys[high as usize] < self.keys[low as usize];
-            winner = if later { high } else { low };
-            node /= 2;
-            self.winners[node] = winner;
+    fn replay(&mut self, player: usize, moment: u64) {
+        let mut at = self.size + player;
+        let mut winner = node(player, moment);
+        self.nodes[at] = winner;
+        while at > 1 {
+            winner = winner.min(self.nodes[at ^ 1]);
+            at /= 2;
+            if self.nodes[at] == winner {
+                return;
+            }
+            self.nodes[at] = winner;
         }
     }
 }
@@ -84,6 +87,7 @@ mod tests {
                     timers.set(player, key);
                     keys[player] = key;
                 }
+                assert_eq!(timers.get(player), keys[player]);
                 let expected = (0..players).min_by_key(|&p| (keys[p], p)).expect("players");
                 let expected = (keys[expected] != NEVER).then_some((keys[expected], expected));
                 assert_eq!(timers.first(), expected);
