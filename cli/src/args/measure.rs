@@ -81,6 +81,12 @@ pub(crate) struct Schedule {
     /// Seed of `pct`, `random` and the noise of virtual `orig-s`; each repetition adds one
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
+    /// Keep the decisions of the (first) replay in virtual time here
+    #[arg(long, value_name = "F")]
+    pub(crate) save_schedule: Option<PathBuf>,
+    /// Repeat the decisions that were kept here, in virtual time
+    #[arg(long, value_name = "F", conflicts_with_all = ["scheduler", "seed", "save_schedule"])]
+    pub(crate) schedule: Option<PathBuf>,
 }
 
 /// What `fidelity` and `ab` have in common.

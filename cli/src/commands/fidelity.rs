@@ -4,12 +4,12 @@ use super::{repeat, simulate};
 use crate::args::{Clock, Fidelity, SchedulerKind};
 use crate::calibration::Calibration;
 use crate::failure::Outcome;
-use crate::machine::{self, Policy, ReplayOptions, Skeleton};
+use crate::machine::{Policy, ReplayOptions, Skeleton};
 use crate::output::{self, Style};
 use crate::report::fidelity::{Report, Row, render};
 use crate::report::figure;
 use crate::trace_file;
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 /// Replays under all schedulers and compares the times with the recorded one.
 pub(crate) fn run(args: &Fidelity) -> Outcome {
@@ -28,10 +28,14 @@ pub(crate) fn run(args: &Fidelity) -> Outcome {
 
 fn compare(args: &Fidelity) -> anyhow::Result<Report> {
     let trace = trace_file::read(&args.trace)?;
-    let recorded_ns = machine::recorded_ns(&trace)
-        .context("the recording was cut off, so that there is no recorded time to compare with")?;
+    if trace.is_truncated() {
+        bail!("the recording was cut off, so that there is no recorded time to compare with");
+    }
     let calibration = Calibration::of_recorder(trace.header());
-    let skeleton = Skeleton::of(&trace, calibration.as_ref())?.on_cores(args.measuring.cores);
+    // With the recorder's work in it, as the recorded time has it.
+    let skeleton = Skeleton::as_recorded(&trace, calibration.as_ref())?;
+    let skeleton = skeleton.on_cores(args.measuring.cores);
+    let recorded_ns = skeleton.recorded_ns();
     let schedulers = match args.scheduler.as_slice() {
         [] => SchedulerKind::OF_FIGURE_13.to_vec(),
         chosen => chosen.to_vec(),

@@ -11,7 +11,7 @@ use crate::report::replay::{Report, render};
 use crate::stats::Distribution;
 use crate::symbols::{Code, Place, Symbols};
 use crate::trace_file;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use std::io::Write;
 use std::path::Path;
 
@@ -26,6 +26,9 @@ pub(crate) fn run(args: &Replay) -> Outcome {
 /// Replays in child processes, up to the first divergence.
 fn execute(args: &Replay) -> Outcome {
     let schedule = &args.schedule;
+    if schedule.schedule.is_some() || schedule.save_schedule.is_some() {
+        return Err(anyhow!("--schedule and --save-schedule need --clock virtual").into());
+    }
     let first = Policy { scheduler: schedule.scheduler, seed: schedule.seed };
     let (mut times, mut last) = (Vec::new(), None);
     for number in 0..schedule.repeat {

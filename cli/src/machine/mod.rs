@@ -222,14 +222,6 @@ pub(crate) fn analyse(
     Ok(measure(&sections, &mut skeleton, &Options::default())?)
 }
 
-/// How long the recorded run took, in nanoseconds; `None` if its trace was cut off.
-pub(crate) fn recorded_ns(trace: &Trace) -> Option<u64> {
-    let header = trace.header();
-    let ticks = trace.footer()?.tsc_end.saturating_sub(header.tsc_start);
-    let ns = u128::from(ticks) * 1_000_000_000 / u128::from(header.tsc_hz.max(1));
-    u64::try_from(ns).ok()
-}
-
 /// Between two reports of progress.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 

@@ -1,9 +1,9 @@
 //! Schedulers by name, for both clocks.
 
 use crate::args::SchedulerKind;
-use anyhow::bail;
 use refrain_scheduler::{
-    Config, Constraints, Elsc, Orig, Outcome, Pct, Random, Skeleton, Visitor, simulate,
+    Config, Constraints, Elsc, Kendo, MemS, Orig, Outcome, Pct, Random, Recorder, Schedule,
+    Scheduler, Skeleton, simulate,
 };
 use refrain_trace::ThreadId;
 use serde::{Deserialize, Serialize};
@@ -51,34 +51,43 @@ impl Policy {
         }
     }
 
-    /// Replays a skeleton in virtual time.
-    pub(super) fn simulate<V: Visitor>(
+    /// Replays a skeleton in virtual time; with `keep`, the decisions come back too.
+    pub(super) fn simulate(
         self,
         skeleton: &Skeleton,
         constraints: &Constraints,
         config: &Config,
-        visitor: &mut V,
-    ) -> anyhow::Result<Outcome> {
+        keep: bool,
+    ) -> (Outcome, Option<Schedule>) {
         let seed = self.seed.unwrap_or(0);
-        Ok(match self.scheduler {
-            SchedulerKind::Elsc => simulate(skeleton, constraints, config, &mut Elsc, visitor),
+        let at = (skeleton, constraints, config, keep);
+        match self.scheduler {
+            SchedulerKind::Elsc => replayed(at, Elsc),
+            SchedulerKind::Kendo => replayed(at, Kendo::new(skeleton, constraints)),
+            SchedulerKind::MemS => {
+                replayed(at, MemS::new(skeleton, constraints, config.costs.handoff))
+            }
             SchedulerKind::OrigS => {
                 let noisy = |seed| Orig::with_jitter(seed, NOISE_PER_MILLE);
-                let mut orig = self.seed.map_or_else(Orig::exact, noisy);
-                simulate(skeleton, constraints, config, &mut orig, visitor)
+                replayed(at, self.seed.map_or_else(Orig::exact, noisy))
             }
-            SchedulerKind::Pct => {
-                let mut pct = Pct::new(seed, DEPTH, competing(skeleton));
-                simulate(skeleton, constraints, config, &mut pct, visitor)
-            }
-            SchedulerKind::Random => {
-                simulate(skeleton, constraints, config, &mut Random::new(seed), visitor)
-            }
-            SchedulerKind::Kendo | SchedulerKind::MemS => {
-                bail!("{} has no virtual clock in this version", self.scheduler.name())
-            }
-        })
+            SchedulerKind::Pct => replayed(at, Pct::new(seed, DEPTH, competing(skeleton))),
+            SchedulerKind::Random => replayed(at, Random::new(seed)),
+        }
     }
+}
+
+/// What is replayed, where, and whether the decisions are kept.
+type Place<'a> = (&'a Skeleton, &'a Constraints, &'a Config, bool);
+
+fn replayed<S: Scheduler>(at: Place<'_>, mut by: S) -> (Outcome, Option<Schedule>) {
+    let (skeleton, constraints, config, keep) = at;
+    if !keep {
+        return (simulate(skeleton, constraints, config, &mut by, &mut ()), None);
+    }
+    let mut recorder = Recorder::new(by);
+    let outcome = simulate(skeleton, constraints, config, &mut recorder, &mut ());
+    (outcome, Some(recorder.into_schedule()))
 }
 
 /// Operations that a scheduler decides on.

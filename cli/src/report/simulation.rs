@@ -1,6 +1,6 @@
 //! What a replay in virtual time says: how long the run takes, and where each thread's time goes.
 
-use super::numbers::{change, count, counted, duration, signed};
+use super::numbers::{count, counted, duration, signed};
 use super::table::{self, Column};
 use crate::args::{Clock, SchedulerKind};
 use crate::calibration::Source;
@@ -16,6 +16,8 @@ pub(crate) struct Report {
     pub(crate) command: String,
     /// Who decided.
     pub(crate) scheduler: SchedulerKind,
+    /// The file that decided instead, if there is one.
+    pub(crate) schedule: Option<String>,
     /// Always the virtual one.
     pub(crate) clock: Clock,
     /// The seed of the first repetition, if there is one.
@@ -24,8 +26,8 @@ pub(crate) struct Report {
     pub(crate) cores: u32,
     /// Where the modelled latencies come from.
     pub(crate) latencies: Source,
-    /// The recorded run; `None` if its trace was cut off.
-    pub(crate) recorded_ns: Option<u64>,
+    /// The recorded run, from its first instruction to its last event.
+    pub(crate) recorded_ns: u64,
     /// The first repetition.
     pub(crate) duration_ns: u64,
     /// All repetitions.
@@ -91,7 +93,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
             "under",
             format!(
                 "{}{seed}, {}, {}",
-                report.scheduler.name(),
+                report.schedule.as_deref().unwrap_or(report.scheduler.name()),
                 counted(report.cores.into(), "modelled core"),
                 report.latencies.name()
             ),
@@ -101,10 +103,8 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     if report.times.runs > 1 {
         facts.push(("", spread(&report.times)));
     }
-    if let Some(recorded) = report.recorded_ns {
-        let error = report.times.mean_ns as f64 / recorded.max(1) as f64 - 1.0;
-        facts.push(("recorded", format!("{} ({})", duration(signed(recorded)), change(error))));
-    }
+    let recorded = duration(signed(report.recorded_ns));
+    facts.push(("recorded", format!("{recorded} (with the recorder's own work)")));
     let mut text = table::pairs(&facts);
     text.push('\n');
     text += &accounts(&report.threads, style);
@@ -188,11 +188,12 @@ mod tests {
         let report = Report {
             command: "demo 12000 3".into(),
             scheduler: SchedulerKind::OrigS,
+            schedule: None,
             clock: Clock::Virtual,
             seed: Some(7),
             cores: 2,
             latencies: Source::Typical,
-            recorded_ns: Some(1_990_000),
+            recorded_ns: 1_990_000,
             duration_ns: run.duration,
             times: Distribution::of(&[2_001_000, 2_003_000]).expect("there are times"),
             threads: threads(&run),
