@@ -27,7 +27,7 @@
 //!    least of those that are ready gets one.
 
 use super::policy::Policy;
-use refrain_trace::ThreadId;
+use refrain_trace::{ThreadId, order};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
 
@@ -52,6 +52,10 @@ pub(crate) enum Operation {
     Take { semaphore: u64 },
     /// To take it up.
     Post { semaphore: u64 },
+    /// To wait until a thread has come to its exit.
+    Join { thread: ThreadId },
+    /// To exit.
+    Exit,
 }
 
 /// What live objects need of guest memory: words of 32 bits.
@@ -99,6 +103,8 @@ struct Strand {
     key: u64,
     /// What Kendo's clock is ahead of the thread's own count.
     ahead: u64,
+    /// It has come to its exit.
+    exited: bool,
 }
 
 #[derive(Default, Debug)]
@@ -144,7 +150,10 @@ impl<W: Words> Live<W> {
         Live {
             policy,
             words,
-            strands: vec![Strand { phase: Phase::Absent, key: 0, ahead: 0 }; threads],
+            strands: vec![
+                Strand { phase: Phase::Absent, key: 0, ahead: 0, exited: false };
+                threads
+            ],
             objects: BTreeMap::new(),
             news: Vec::new(),
             random,
@@ -165,11 +174,13 @@ impl<W: Words> Live<W> {
             Policy::Kendo => from,
             _ => from + 1 + self.random.below(FALLEN.saturating_sub(from).max(2) / 2),
         };
-        self.strands[thread.index()] = Strand { phase: Phase::Running, key, ahead: from };
+        self.strands[thread.index()] =
+            Strand { phase: Phase::Running, key, ahead: from, exited: false };
     }
 
-    /// A thread has ended.
+    /// A thread has ended, perhaps without an exit.
     pub(crate) fn end(&mut self, thread: ThreadId) {
+        self.exit(thread.index());
         self.strands[thread.index()].phase = Phase::Absent;
         self.settle();
     }
@@ -275,6 +286,14 @@ impl<W: Words> Live<W> {
             }
             Operation::Wait { mutex, condition } => self.wait(id, (mutex, condition), ticket),
             Operation::Arrive { barrier } => self.arrive(id, barrier, ticket),
+            Operation::Join { thread } if !self.strands[thread.index()].exited => {
+                self.block(id, wanted, ticket, order::thread_object(thread));
+            }
+            Operation::Join { .. } => self.grant(id, id),
+            Operation::Exit => {
+                self.grant(id, id);
+                self.exit(id);
+            }
             Operation::Lock { object: at }
             | Operation::Read { object: at }
             | Operation::Relock { mutex: at, .. }
@@ -421,6 +440,14 @@ impl<W: Words> Live<W> {
         }
     }
 
+    fn exit(&mut self, id: usize) {
+        self.strands[id].exited = true;
+        let object = order::thread_object(ThreadId(id as u32));
+        for joiner in self.objects.remove(&object).unwrap_or_default().queue {
+            self.grant(joiner, id);
+        }
+    }
+
     fn arrive(&mut self, id: usize, barrier: u64, ticket: u64) {
         self.block(id, Operation::Arrive { barrier }, ticket, barrier);
         let needed = self.words.load(barrier + BARRIER_COUNT).max(1) as usize;
@@ -441,7 +468,10 @@ impl<W: Words> Live<W> {
         for id in cycle.unwrap_or(waiting) {
             let Some((what, at)) = self.at(id) else { continue };
             let separator = if text.is_empty() { "" } else { "; " };
-            let _ = write!(text, "{separator}t{id} waits for {what} at {at:#x}");
+            let _ = write!(text, "{separator}t{id} waits for {what}");
+            if at > order::THREADS {
+                let _ = write!(text, " at {at:#x}");
+            }
             for holder in self.holders(id) {
                 let _ = write!(text, ", which t{holder} holds");
             }
@@ -464,13 +494,16 @@ impl<W: Words> Live<W> {
             Operation::Arrive { barrier } => ("the barrier", barrier),
             Operation::Take { semaphore } => ("the semaphore", semaphore),
             Operation::Lock { object } | Operation::Read { object } => ("the lock", object),
+            Operation::Join { thread } => ("another thread", order::thread_object(thread)),
             Operation::Unlock { .. }
             | Operation::Wait { .. }
             | Operation::Signal { .. }
-            | Operation::Post { .. } => unreachable!("these never block as such"),
+            | Operation::Post { .. }
+            | Operation::Exit => unreachable!("these never block as such"),
         })
     }
 
+    /// The threads that could let `id` go on, where that is known.
     fn holders(&self, id: usize) -> Vec<usize> {
         let object = self.at(id).and_then(|(_, at)| self.objects.get(&at));
         object.map_or_else(Vec::new, |o| o.holder.iter().chain(&o.readers).copied().collect())

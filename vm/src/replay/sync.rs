@@ -92,7 +92,7 @@ impl GuestThread {
         Ok(event)
     }
 
-    fn perform_live(&mut self, wanted: Operation, event: &Event) -> Result<(), Halt> {
+    pub(crate) fn perform_live(&mut self, wanted: Operation, event: &Event) -> Result<(), Halt> {
         let gate = &self.machine.gate;
         gate.publish(self.id, self.context.retired);
         if gate.perform(self.id, wanted, event.ticket).is_ok() {
@@ -210,14 +210,18 @@ impl GuestThread {
         let event = self.next(EventKind::ThreadJoin)?;
         let actual = Event { object: event.object, ..actual };
         self.compare(&event, &actual)?;
-        self.perform(&event)?;
+        let joined = event.object.checked_sub(1).and_then(|id| u32::try_from(id).ok());
+        let joined = joined.filter(|&id| event.result == 0 && id < self.machine.trace.threads());
+        match joined.map(ThreadId) {
+            Some(thread) if self.machine.gate.is_live() => {
+                self.perform_live(Operation::Join { thread }, &event)?;
+                // From its exit to its end it may still have to clean up.
+                self.wait(Condition::Ended { thread })?;
+            }
+            _ => self.perform(&event)?,
+        }
         if event.result != 0 {
             return self.finish_call(&event);
-        }
-        if self.machine.gate.is_live() {
-            // Its turn may have come early; the thread must have ended all the same.
-            let thread = ThreadId(event.object.saturating_sub(1) as u32);
-            self.wait(Condition::Ended { thread })?;
         }
         self.finish_event(&event)
     }
