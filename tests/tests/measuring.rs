@@ -4,6 +4,7 @@
 use refrain_tests::{Bench, Run};
 use serde_json::Value;
 use std::path::Path;
+use std::process::Command;
 
 /// A place with a recording of this corpus program in `a.refrain`.
 fn recorded(name: &str) -> Bench {
@@ -143,24 +144,56 @@ fn a_calibration_is_kept_and_used() {
     assert_eq!(report["latencies"], "calibrated");
 }
 
-/// Two threads take two locks, each in its own order: fine as recorded, one after the other, and
-/// a deadlock if they take turns. What a replay says of it is its result, and it never hangs.
+/// What this program prints is the order in which its threads got a lock.
+const ORDER: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_barrier_t start;
+static char order[33];
+static int next;
+static void *append(void *name) {
+    pthread_barrier_wait(&start);
+    for (int i = 0; i < 16; i++) {
+        pthread_mutex_lock(&lock);
+        order[next++] = *(char *)name;
+        pthread_mutex_unlock(&lock);
+    }
+    return 0;
+}
+int main(void) {
+    pthread_t a, b;
+    pthread_barrier_init(&start, 0, 2);
+    pthread_create(&a, 0, append, "a");
+    pthread_create(&b, 0, append, "b");
+    pthread_join(a, 0);
+    pthread_join(b, 0);
+    puts(order);
+}
+"#;
+
 #[test]
-fn a_deadlock_under_another_order_has_its_cycle() {
-    let bench = recorded("ex_crossed");
+fn a_program_that_depends_on_its_order_is_found_out() {
+    let bench = Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"));
+    bench.file("order.c", ORDER.as_bytes());
+    let mut compile = Command::new("cc");
+    compile.args(["-O2", "-g", "-pthread", "-o", "order", "order.c"]).current_dir(bench.path());
+    Run::of(&mut compile).succeeds();
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./order"]).succeeds();
     bench.refrain(["replay", "a.refrain"]).succeeds();
-    let found = (0..20).find_map(|seed| {
-        let seed = seed.to_string();
-        let replay = ["replay", "--scheduler", "random", "--seed", &seed, "a.refrain"];
-        let run = bench.refrain(replay);
-        (run.status == 1).then_some((run, seed))
-    });
-    let (run, seed) = found.expect("one of so many orders crosses the locks");
+    let replay = |seed: &str| {
+        let arguments = ["replay", "--engine", "copy", "--scheduler", "random", "--seed", seed];
+        bench.refrain(arguments.iter().chain(&["a.refrain"]))
+    };
+    let seeds = (0..20).map(|seed: u32| seed.to_string());
+    let found = seeds.map(|seed| (replay(&seed), seed)).find(|(run, _)| run.status == 1);
+    let (run, seed) = found.expect("one of so many orders is not the recorded one");
     let text = run.text();
-    assert!(text.contains("deadlock; t1 waits for the lock at"), "{text}");
-    assert!(text.contains("which t2 holds"), "{text}");
-    assert!(
-        run.stderr.contains(&format!("--scheduler random --clock wall --seed {seed}")),
-        "{run:?}"
-    );
+    assert!(text.contains("under random the program runs differently from here"), "{text}");
+    assert!(text.contains("depends on the order of the lock at 0x"), "{text}");
+    let again = format!("--scheduler random --clock wall --seed {seed}");
+    assert!(run.stderr.contains(&again), "{run:?}");
+    let second = replay(&seed);
+    let first_line = |text: &str| text.lines().take(3).collect::<Vec<_>>().join("\n");
+    assert_eq!(first_line(&second.text()), first_line(&text), "the seed repeats it");
 }

@@ -430,4 +430,60 @@ mod tests {
             }
         });
     }
+
+    /// Two threads hold a lock each and want the other's.
+    #[test]
+    fn a_deadlock_of_live_locks_is_noticed_and_named() {
+        let gate = Gate::live(Duration::ZERO, Policy::OrigS, 2, 4);
+        let both_hold = std::sync::Barrier::new(2);
+        let locks = [0x10_0000, 0x20_0000];
+        std::thread::scope(|scope| {
+            for id in 0..2 {
+                let thread = ThreadId(id as u32);
+                gate.enter(thread, None);
+                let (gate, both_hold) = (&gate, &both_hold);
+                scope.spawn(move || {
+                    let lock = |object| gate.perform(thread, Operation::Lock { object }, 0);
+                    assert_eq!(lock(locks[id]), Ok(()));
+                    both_hold.wait();
+                    assert_eq!(lock(locks[1 - id]), Err(Stuck));
+                });
+            }
+        });
+        let why = gate.explain();
+        assert!(why.starts_with("deadlock; t0 waits for the lock at 0x200000, which t1"), "{why}");
+    }
+
+    /// The second ticket's thread holds the lock that the first ticket's wants.
+    #[test]
+    fn a_recorded_order_gives_way_to_live_locks() {
+        let gate = Gate::live(Duration::ZERO, Policy::OrigS, 2, 4);
+        let first_holds = std::sync::Barrier::new(2);
+        let lock = Operation::Lock { object: 0x10_0000 };
+        let unlock = Operation::Unlock { object: 0x10_0000 };
+        gate.enter(ThreadId(0), None);
+        gate.enter(ThreadId(1), None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                gate.perform(ThreadId(0), lock, 2).expect("it is free");
+                first_holds.wait();
+                gate.wait(ThreadId(0), Condition::Turn { slot: 9, ticket: 1 })
+                    .expect("the order gives way");
+                gate.advance(9, 1);
+                gate.perform(ThreadId(0), unlock, 3).expect("it holds it");
+                gate.leave(ThreadId(0));
+            });
+            scope.spawn(|| {
+                first_holds.wait();
+                gate.perform(ThreadId(1), lock, 0).expect("the other lets go of it");
+                gate.wait(ThreadId(1), Condition::Turn { slot: 9, ticket: 0 })
+                    .expect("nobody is before it");
+                gate.advance(9, 0);
+                gate.leave(ThreadId(1));
+            });
+        });
+        assert!(gate.holds(Condition::Reached { slot: 9, count: 2 }), "both tickets are done");
+        let reordered = gate.reordered();
+        assert_eq!(reordered, ["the lock at 0x100000", "atomic instructions"]);
+    }
 }
