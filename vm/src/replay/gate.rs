@@ -133,14 +133,20 @@ impl Gate {
     /// A thread, created by another, begins to run.
     pub(crate) fn enter(&self, thread: ThreadId, creator: Option<ThreadId>) {
         self.running.fetch_add(1, Ordering::SeqCst);
-        if let Some(anew) = &self.anew {
+        if let Some(anew) = self.anew_for(thread) {
             locked(&anew.live).begin(thread, creator);
         }
     }
 
+    /// A trace that was cut off may name a thread and have no event of it, so that it is over
+    /// before it asks for anything.
+    fn anew_for(&self, thread: ThreadId) -> Option<&Anew> {
+        self.anew.as_ref().filter(|anew| thread.index() < anew.ended.len())
+    }
+
     /// A thread will not run any more.
     pub(crate) fn leave(&self, thread: ThreadId) {
-        if let Some(anew) = &self.anew {
+        if let Some(anew) = self.anew_for(thread) {
             anew.ended[thread.index()].store(true, Ordering::SeqCst);
             self.with_live(anew, |live| live.end(thread));
         }
@@ -186,7 +192,9 @@ impl Gate {
 
     /// Waits until `condition` holds.
     pub(crate) fn wait(&self, thread: ThreadId, condition: Condition) -> Result<(), Stuck> {
-        for round in 0..SPINS {
+        // Who waits for a turn waits for a thread that needs a core.
+        let spins = if matches!(condition, Condition::News { .. }) { SPINS / 2 } else { SPINS };
+        for round in 0..spins {
             if self.holds(condition) {
                 return Ok(());
             }
@@ -219,7 +227,7 @@ impl Gate {
 
     /// A thread has retired so many instructions.
     pub(crate) fn publish(&self, thread: ThreadId, retired: u64) {
-        if let Some(anew) = &self.anew {
+        if let Some(anew) = self.anew_for(thread) {
             self.with_live(anew, |live| live.publish(thread, retired));
         }
     }
@@ -229,8 +237,14 @@ impl Gate {
         let Some(anew) = &self.anew else {
             return Vec::new();
         };
+        // Done, while an earlier one of the slot is not: it came too soon.
+        let early: Vec<usize> = {
+            let early = locked(&anew.early);
+            early.iter().filter(|(_, tickets)| !tickets.is_empty()).map(|(&slot, _)| slot).collect()
+        };
         let lock = |at| format!("the lock at {at:#x}");
-        let mut all: Vec<String> = locked(&anew.live).reordered().map(lock).collect();
+        let too_soon = |at| early.contains(&order::slot(at));
+        let mut all: Vec<String> = locked(&anew.live).reordered(too_soon).map(lock).collect();
         let name = |&slot: &usize| match slot {
             order::SYSCALL_SLOT => "system calls",
             order::MEMORY_SLOT => "changes of the address space",

@@ -228,9 +228,11 @@ impl<W: Words> Live<W> {
         std::mem::take(&mut self.news)
     }
 
-    /// Objects whose acquisitions came in another order than recorded, the first few.
-    pub(crate) fn reordered(&self) -> impl Iterator<Item = u64> {
-        self.reordered.iter().copied().take(NAMED)
+    /// Objects whose acquisitions came in another order than recorded, the first few. `too_soon`
+    /// tells of an object whether one of its events has come before an earlier one.
+    pub(crate) fn reordered(&self, too_soon: impl Fn(u64) -> bool) -> impl Iterator<Item = u64> {
+        let objects = self.objects.keys().copied();
+        objects.filter(move |at| self.reordered.contains(at) || too_soon(*at)).take(NAMED)
     }
 
     fn least(&self, among: impl Fn(&Strand) -> bool) -> Option<usize> {
