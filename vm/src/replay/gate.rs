@@ -12,13 +12,20 @@ use super::policy::Policy;
 use crate::host::{self, Guest};
 use refrain_trace::{ThreadId, order};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::Thread;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
+use sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use sync::{Mutex, MutexGuard};
+use thread::Thread;
+
+// The tests explore interleavings, and no nap ends in them: what sleeps must be woken.
+#[cfg(test)]
+use shuttle::{sync, thread};
+#[cfg(not(test))]
+use std::{sync, thread};
 
 /// Rounds of spinning before a thread sleeps. Hand-overs between running threads take less.
-const SPINS: u32 = 200;
+const SPINS: u32 = if cfg!(test) { 2 } else { 200 };
 /// A sleeping thread looks again after this time, whatever it was told.
 const NAP: Duration = Duration::from_millis(20);
 /// Nobody tells of a plain store to guest memory.
@@ -200,6 +207,8 @@ impl Gate {
             }
             if round < SPINS / 2 {
                 std::hint::spin_loop();
+            } else if cfg!(test) {
+                thread::yield_now();
             } else {
                 host::yield_now();
             }
@@ -287,7 +296,7 @@ impl Gate {
         };
         // Registered before the condition is looked at again: whoever makes it hold after that
         // look sees a sleeper.
-        locked(&self.waiting).sleepers.insert(thread, (condition, std::thread::current()));
+        locked(&self.waiting).sleepers.insert(thread, (condition, thread::current()));
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.running.fetch_sub(1, Ordering::SeqCst);
         let mut last = (self.progress.load(Ordering::Relaxed), Instant::now());
@@ -306,7 +315,7 @@ impl Gate {
                 break Err(Stuck);
             }
             if !self.holds(condition) {
-                std::thread::park_timeout(nap);
+                thread::park_timeout(nap);
             }
         };
         self.running.fetch_add(1, Ordering::SeqCst);
@@ -405,99 +414,4 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn turns_come_in_the_order_of_the_tickets() {
-        let gate = Gate::new(Duration::ZERO);
-        let order = Mutex::new(Vec::new());
-        std::thread::scope(|scope| {
-            for ticket in (0..8).rev() {
-                gate.enter(ThreadId(ticket as u32), None);
-                let (gate, order) = (&gate, &order);
-                scope.spawn(move || {
-                    let thread = ThreadId(ticket as u32);
-                    gate.wait(thread, Condition::Turn { slot: 9, ticket })
-                        .expect("every ticket before this one is taken by somebody");
-                    order.lock().expect("no thread panics").push(ticket);
-                    gate.advance(9, ticket);
-                    gate.leave(thread);
-                });
-            }
-        });
-        assert_eq!(order.into_inner().expect("no thread panics"), (0..8).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn waiting_for_nobody_is_noticed() {
-        let gate = Gate::new(Duration::ZERO);
-        std::thread::scope(|scope| {
-            for thread in 0..2 {
-                gate.enter(ThreadId(thread), None);
-                let gate = &gate;
-                scope.spawn(move || {
-                    let turn = Condition::Turn { slot: 9 + thread as usize, ticket: 1 };
-                    assert_eq!(gate.wait(ThreadId(thread), turn), Err(Stuck));
-                    gate.leave(ThreadId(thread));
-                });
-            }
-        });
-    }
-
-    /// Two threads hold a lock each and want the other's.
-    #[test]
-    fn a_deadlock_of_live_locks_is_noticed_and_named() {
-        let gate = Gate::live(Duration::ZERO, Policy::OrigS, 2, 4);
-        let both_hold = std::sync::Barrier::new(2);
-        let locks = [0x10_0000, 0x20_0000];
-        std::thread::scope(|scope| {
-            for id in 0..2 {
-                let thread = ThreadId(id as u32);
-                gate.enter(thread, None);
-                let (gate, both_hold) = (&gate, &both_hold);
-                scope.spawn(move || {
-                    let lock = |object| gate.perform(thread, Operation::Lock { object }, 0);
-                    assert_eq!(lock(locks[id]), Ok(()));
-                    both_hold.wait();
-                    assert_eq!(lock(locks[1 - id]), Err(Stuck));
-                });
-            }
-        });
-        let why = gate.explain();
-        assert!(why.starts_with("deadlock; t0 waits for the lock at 0x200000, which t1"), "{why}");
-    }
-
-    /// The second ticket's thread holds the lock that the first ticket's wants.
-    #[test]
-    fn a_recorded_order_gives_way_to_live_locks() {
-        let gate = Gate::live(Duration::ZERO, Policy::OrigS, 2, 4);
-        let first_holds = std::sync::Barrier::new(2);
-        let lock = Operation::Lock { object: 0x10_0000 };
-        let unlock = Operation::Unlock { object: 0x10_0000 };
-        gate.enter(ThreadId(0), None);
-        gate.enter(ThreadId(1), None);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                gate.perform(ThreadId(0), lock, 2).expect("it is free");
-                first_holds.wait();
-                gate.wait(ThreadId(0), Condition::Turn { slot: 9, ticket: 1 })
-                    .expect("the order gives way");
-                gate.advance(9, 1);
-                gate.perform(ThreadId(0), unlock, 3).expect("it holds it");
-                gate.leave(ThreadId(0));
-            });
-            scope.spawn(|| {
-                first_holds.wait();
-                gate.perform(ThreadId(1), lock, 0).expect("the other lets go of it");
-                gate.wait(ThreadId(1), Condition::Turn { slot: 9, ticket: 0 })
-                    .expect("nobody is before it");
-                gate.advance(9, 0);
-                gate.leave(ThreadId(1));
-            });
-        });
-        assert!(gate.holds(Condition::Reached { slot: 9, count: 2 }), "both tickets are done");
-        let reordered = gate.reordered();
-        assert_eq!(reordered, ["the lock at 0x100000", "atomic instructions"]);
-    }
-}
+mod tests;

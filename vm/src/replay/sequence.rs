@@ -19,7 +19,8 @@ const CLONE3: u16 = 435;
 pub(crate) fn sequence(trace: &Trace) -> Result<Vec<Vec<u64>>> {
     let mut streams = Vec::new();
     for thread in (0..trace.threads()).map(ThreadId) {
-        let mut stream = Stream { cursor: trace.cursor(thread), next: None };
+        let cursor = trace.cursor(thread);
+        let mut stream = Stream { cursor, next: None, bounds: Vec::new() };
         stream.step()?;
         streams.push(stream);
     }
@@ -51,17 +52,24 @@ pub(crate) fn sequence(trace: &Trace) -> Result<Vec<Vec<u64>>> {
 struct Stream {
     cursor: Cursor,
     next: Option<(Event, usize)>,
+    /// How many tickets of which slots must be done before the thread comes to it: what the
+    /// return of a call waits for, and what plain loads do that have no place themselves.
+    bounds: Vec<(usize, u64)>,
 }
 
 impl Stream {
     fn step(&mut self) -> Result<()> {
-        self.next = None;
+        self.bounds.clear();
+        if let Some((event, _)) = self.next.take() {
+            self.bounds.extend(returns(&event));
+        }
         while let Some(event) = self.cursor.next()? {
             let payload = if changes_memory(&event) { self.cursor.payload()? } else { None };
             if let Some(slot) = order::slot_of(&event, payload.as_ref()) {
                 self.next = Some((event, slot));
                 return Ok(());
             }
+            self.bounds.extend(order::bound_of(&event).filter(|_| event.has_ticket()));
         }
         Ok(())
     }
@@ -75,13 +83,19 @@ fn earliest(streams: &[Stream], done: &[u64], creator: Option<usize>) -> Option<
         let turn = if slot == order::THREADS_SLOT { done[slot] + extra } else { done[slot] };
         // The result of a call may come later: only its entry has a place.
         let bound = order::bound_of(event).filter(|_| event.kind() != EventKind::Syscall);
-        !kept && turn == event.ticket && bound.is_none_or(|(slot, count)| done[slot] >= count)
+        let mut bounds = streams[id].bounds.iter().copied().chain(bound);
+        !kept && turn == event.ticket && bounds.all(|(slot, count)| done[slot] >= count)
     };
     let ready = streams.iter().enumerate().filter_map(|(id, stream)| {
         let (event, slot) = stream.next.as_ref()?;
         may(id, event, *slot).then_some((event.end, id))
     });
     ready.min().map(|(_, id)| id)
+}
+
+/// What the return of a system call waits for.
+fn returns(event: &Event) -> Option<(usize, u64)> {
+    order::bound_of(event).filter(|_| event.kind() == EventKind::Syscall && event.has_ticket())
 }
 
 /// Whether a thread that is creating another has done so by this event, or has failed to.
