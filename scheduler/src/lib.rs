@@ -35,6 +35,7 @@ mod rank;
 mod recorded;
 mod saved;
 mod schedule;
+mod sharing;
 mod skeleton;
 mod splitmix;
 mod syscalls;
