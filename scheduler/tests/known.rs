@@ -513,3 +513,29 @@ fn threads_without_a_core_of_their_own_did_less_work() {
     assert_eq!(shared, [(49, 0), (79, 0), (19, 30), (30, 0)], "two thirds of 30, rounded down");
     assert_eq!(durations(r.build_on(3)), durations(r.skeleton()));
 }
+
+#[test]
+fn without_an_order_whoever_is_awake_overtakes() {
+    // t0 takes the lock again 10 after its release; t1 needs 90 to wake.
+    let mut r = Recording::new(2);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 100, MutexUnlock, L);
+    r.push(1, 20, MutexLock, L);
+    r.push(1, 30, MutexUnlock, L);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 5, MutexUnlock, L);
+    let costs = Costs { wake: 90, patience: 50, ..Costs::FREE };
+    let config = Config { costs, ..Config::ideal(2) };
+    let times = |scheduler: Box<dyn Scheduler>| {
+        let (outcome, mut times) = replay(&r.skeleton(), &Constraints::none(), &config, scheduler);
+        assert!(outcome.completed().is_some());
+        times.sort_unstable();
+        times
+    };
+    // Released at 110: ORIG-S lets t0 have it at 120, and t1 at 110 + 90.
+    let orig = times(Box::new(Orig::exact()));
+    assert!(orig.contains(&(0, 2, 120, 120)) && orig.contains(&(1, 0, 20, 200)), "{orig:?}");
+    // ELSC hands it over: t1 goes on at 200, and t0 after t1's release at 230.
+    let elsc = times(Box::new(Elsc));
+    assert!(elsc.contains(&(1, 0, 20, 200)) && elsc.contains(&(0, 2, 120, 320)), "{elsc:?}");
+}
