@@ -28,8 +28,9 @@ fn row(name: &str, trace: &Trace) -> Result<(), Failure> {
     let cores = trace.threads().max(1);
     let (repeated, recorded) = read(trace, Builder::as_recorded)?;
     let virtually = run(&repeated, &Config::ideal(cores), Elsc)?;
-    let (skeleton, _) = read(trace, |builder| builder)?;
-    let config = Config::typical(trace.header().machine.cores.max(1), skeleton.ticks_per_second());
+    let machine = trace.header().machine.cores.max(1);
+    let (skeleton, _) = read(trace, |builder| builder.recorded_on(machine))?;
+    let config = Config::typical(machine, skeleton.ticks_per_second());
     let elsc = run(&skeleton, &config, Elsc)?;
     let none = Constraints::none();
     let others = [
@@ -57,7 +58,7 @@ fn row(name: &str, trace: &Trace) -> Result<(), Failure> {
         against(&others[2]),
     );
     if std::env::var_os("ACCOUNTS").is_some() {
-        for (id, account) in virtually.threads.iter().enumerate() {
+        for (id, account) in elsc.threads.iter().enumerate() {
             let Account { running, blocked, artificial, runnable, io, .. } = account;
             println!(
                 "  t{id}: {:.2}..{:.2} running {:.2} blocked {:.2} artificial {:.2} runnable {:.2} io {:.2}",
@@ -86,7 +87,7 @@ fn run<S: Scheduler>(skeleton: &Skeleton, config: &Config, mut by: S) -> Result<
 }
 
 /// The trace's skeleton and how long the recorded run took.
-fn read(trace: &Trace, mode: fn(Builder) -> Builder) -> Result<(Skeleton, u64), Failure> {
+fn read(trace: &Trace, mode: impl Fn(Builder) -> Builder) -> Result<(Skeleton, u64), Failure> {
     let start = trace.header().tsc_start;
     let builder = Builder::new(trace.threads() as usize, trace.header().tsc_hz, start);
     let mut builder = mode(builder);

@@ -2,6 +2,7 @@
 
 use crate::rank::{self, Query};
 use crate::recorded::{self, Recorded};
+use crate::sharing::Sharing;
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
 use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
 use crate::{Error, syscalls};
@@ -32,6 +33,8 @@ pub struct Builder {
     ticks_per_second: u64,
     /// When events happened, if that is what the skeleton is to repeat.
     recorded: Option<Recorded>,
+    /// When threads were under way, if they may have had to share cores.
+    sharing: Option<Sharing>,
 }
 
 impl Builder {
@@ -47,6 +50,7 @@ impl Builder {
             creates: FixedMap::default(),
             ticks_per_second,
             recorded: None,
+            sharing: None,
         }
     }
 
@@ -62,6 +66,13 @@ impl Builder {
         Builder { recorded: Some(Recorded::new(self.strands.len())), ..self }
     }
 
+    /// Says how many cores the recorded machine had. Where more threads than that were under way
+    /// at once, each did less work than time passed; without this, all of it counts as work.
+    /// Means nothing to a skeleton that is made [`Builder::as_recorded`].
+    pub fn recorded_on(self, cores: u32) -> Builder {
+        Builder { sharing: Some(Sharing::new(self.strands.len(), cores)), ..self }
+    }
+
     /// Appends the next event of a thread.
     pub fn push(&mut self, thread: ThreadId, event: &Event) -> Result<(), Error> {
         let Some(strand) = self.strands.get(thread.index()) else {
@@ -75,8 +86,13 @@ impl Builder {
         if let Some(recorded) = &mut self.recorded {
             recorded.push(thread, event);
         }
+        let from = self.previous[thread.index()];
         self.previous[thread.index()] = event.end.max(event.begin);
         let mut operation = self.reduce(thread, position, event)?;
+        if let Some(sharing) = &mut self.sharing {
+            let to = if operation.is_kernel() { event.end } else { event.begin };
+            sharing.push(thread, from, to);
+        }
         let took = event.end.saturating_sub(event.begin);
         let cond = match operation.code {
             Code::CondRelock => self.object(event.value)?,
@@ -122,13 +138,17 @@ impl Builder {
     /// Puts the events in the order of their objects.
     pub fn finish(mut self) -> Result<Skeleton, Error> {
         self.match_children();
-        let Builder { mut strands, mut objects, queries, ticks_per_second, mut recorded, .. } =
-            self;
-        rank::rank(&mut strands, &mut objects, queries, recorded.as_mut())?;
-        if let Some(recorded) = recorded {
+        let Builder { mut strands, mut objects, queries, ticks_per_second, .. } = self;
+        rank::rank(&mut strands, &mut objects, queries, self.recorded.as_mut())?;
+        if let Some(recorded) = self.recorded {
             recorded.finish(&mut strands);
+            return Ok(Skeleton { strands, objects, ticks_per_second });
         }
-        Ok(Skeleton { strands, objects, ticks_per_second })
+        let skeleton = Skeleton { strands, objects, ticks_per_second };
+        Ok(match self.sharing {
+            Some(sharing) => sharing.apply(skeleton),
+            None => skeleton,
+        })
     }
 
     fn object(&mut self, address: u64) -> Result<u32, Error> {

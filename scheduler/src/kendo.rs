@@ -34,8 +34,8 @@
 //!    level of a semaphore, the outcome of tries.
 
 use crate::{
-    Choice, Config, Constraints, Durations, Moment, Orig, Progress, Request, Scheduler, Scope,
-    Skeleton, Status, simulate,
+    Choice, Config, Constraints, Durations, Moment, Progress, Request, Scheduler, Scope, Skeleton,
+    Status, simulate,
 };
 use refrain_trace::{EventId, ThreadId};
 
@@ -81,7 +81,7 @@ impl Kendo {
         };
         let machine = Config::ideal(enough(&logical));
         // A deadlock is met again in the replay, which then reports it.
-        let _ = simulate(&logical, constraints, &machine, &mut Orig::exact(), &mut visit);
+        let _ = simulate(&logical, constraints, &machine, &mut Arrival, &mut visit);
         let born = |(parent, event): (ThreadId, u32)| {
             turns[parent.index()].get(event as usize).map_or(0, |turn| turn.turn)
         };
@@ -113,6 +113,15 @@ impl Kendo {
             0 => Some(now),
             more => (progress.due != u64::MAX).then(|| now.saturating_add(more)),
         }
+    }
+}
+
+/// First come, first served: the order by clocks where a clock is the time.
+struct Arrival;
+
+impl Scheduler for Arrival {
+    fn choose(&mut self, _: Moment<'_>, _: &[Request]) -> Choice {
+        Choice::Grant(0)
     }
 }
 

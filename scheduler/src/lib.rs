@@ -12,6 +12,9 @@
 //! scheduler decided, to be repeated), [`Constraints`] (what a transformed
 //! trace replaces locks with), [`Config`] and [`simulate`] (when it is).
 //!
+//! `examples/precision.rs` holds virtual durations against recorded ones, and
+//! `examples/throughput.rs` measures how fast skeletons are built and replayed.
+//!
 //! # Invariants
 //! - This crate knows no guest memory and no code. An object is an address and nothing more.
 //! - Waiting that honours a recording (artificial) is never counted as waiting in the program.
@@ -35,6 +38,7 @@ mod rank;
 mod recorded;
 mod saved;
 mod schedule;
+mod sharing;
 mod skeleton;
 mod splitmix;
 mod syscalls;

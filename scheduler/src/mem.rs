@@ -29,14 +29,15 @@
 
 use crate::{
     Choice, Config, Constraints, Elsc, Moment, Recorder, Request, Scheduler, Scope, Skeleton,
-    schedule::Grant, simulate,
+    simulate,
 };
 use refrain_trace::ThreadId;
 
 /// All accesses in the recorded order, one at a time.
 #[derive(Clone, Debug)]
 pub struct MemS {
-    order: Vec<Grant>,
+    /// Thread and event.
+    order: Vec<(ThreadId, u32)>,
     next: usize,
     /// What it takes to pass the token to another thread.
     handoff: u64,
@@ -54,7 +55,8 @@ impl MemS {
         let mut recorder = Recorder::new(Everything);
         // ELSC performs every event, unless the constraints contradict the recording.
         let _ = simulate(skeleton, constraints, &Config::ideal(cores), &mut recorder, &mut ());
-        let order = recorder.into_schedule().grants;
+        let grants = recorder.into_schedule().grants;
+        let order = grants.iter().map(|grant| (grant.thread, grant.event.0 as u32)).collect();
         MemS { order, next: 0, handoff, bursts: Vec::new(), last: None }
     }
 
@@ -84,10 +86,8 @@ impl Scheduler for MemS {
 
     fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
         // ELSC came to a deadlock here, and so does this.
-        let Some(next) = self.order.get(self.next) else { return Choice::Hold };
-        let wanted = |request: &Request| {
-            request.thread == next.thread && u64::from(request.event) == next.event.0
-        };
+        let Some(&next) = self.order.get(self.next) else { return Choice::Hold };
+        let wanted = |request: &Request| (request.thread, request.event) == next;
         let Some(index) = requests.iter().position(wanted) else { return Choice::Hold };
         let ready = self.ready(&requests[index]);
         if moment.now < ready {
@@ -99,7 +99,7 @@ impl Scheduler for MemS {
     }
 
     fn awaits(&self, _: &Request) -> Option<ThreadId> {
-        self.order.get(self.next).map(|grant| grant.thread)
+        self.order.get(self.next).map(|next| next.0)
     }
 }
 

@@ -5,8 +5,8 @@
 //! replay differ from the next on a real machine is noise; here it is modelled.
 //!
 //! # Deviations
-//! 1. Waiting threads get a lock in the order of arrival. A futex-based mutex lets newcomers
-//!    overtake sleepers; the model has no barging.
+//! 1. Sleeping threads are woken in the order of arrival, one at a release. As with a mutex on a
+//!    futex, whoever comes before the woken thread is awake overtakes it.
 //! 2. The order of work stays what each thread recorded, whatever the lock order: a skeleton has
 //!    no values to decide on another path.
 
@@ -37,6 +37,10 @@ impl Scheduler for Orig {
     #[inline]
     fn choose(&mut self, _: Moment<'_>, _: &[Request]) -> Choice {
         Choice::Grant(0)
+    }
+
+    fn barges(&self) -> bool {
+        true
     }
 
     #[inline]

@@ -99,16 +99,15 @@ impl Recorded {
 
     /// Gives each operation its cost, and a created thread the time that it took to begin.
     pub(crate) fn finish(mut self, strands: &mut [Strand]) {
-        for id in 0..strands.len() {
-            for position in 0..strands[id].operations.len() {
-                let Operation { code, object, .. } = strands[id].operations[position];
-                let joined = self.times.get(object as usize).and_then(|times| times.last());
-                let over = joined.map_or(0, |last| last.begin);
+        for (id, strand) in strands.iter_mut().enumerate() {
+            for (position, &Operation { code, object, .. }) in strand.operations.iter().enumerate()
+            {
                 if code == Code::Join {
-                    self.times[id][position].possible = over;
+                    let last = self.times[object as usize].last();
+                    self.times[id][position].possible = last.map_or(0, |last| last.begin);
                 }
             }
-            self.delay_birth(id, &mut strands[id]);
+            self.delay_birth(id, strand);
         }
         for (strand, times) in strands.iter_mut().zip(&self.times) {
             let cost = |(times, operation): (&Times, &Operation)| {

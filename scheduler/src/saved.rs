@@ -17,7 +17,8 @@ pub struct Recorder<S> {
 impl<S: Scheduler> Recorder<S> {
     /// Keeps what `inner` decides.
     pub fn new(inner: S) -> Recorder<S> {
-        let schedule = Schedule { total: inner.scope() == Scope::Total, ..Schedule::default() };
+        let (total, barging) = (inner.scope() == Scope::Total, inner.barges());
+        let schedule = Schedule { total, barging, ..Schedule::default() };
         Recorder { inner, schedule, asked: Vec::new() }
     }
 
@@ -56,6 +57,10 @@ impl<S: Scheduler> Scheduler for Recorder<S> {
         choice
     }
 
+    fn barges(&self) -> bool {
+        self.inner.barges()
+    }
+
     fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
         let more = self.inner.jitter(thread, work);
         let event = next_event(&mut self.asked, thread);
@@ -79,6 +84,7 @@ impl<S: Scheduler> Scheduler for Recorder<S> {
 #[derive(Clone, Debug)]
 pub struct Fixed {
     total: bool,
+    barging: bool,
     grants: Vec<Grant>,
     next: usize,
     /// By thread, in the order of the events.
@@ -90,14 +96,14 @@ pub struct Fixed {
 impl Fixed {
     /// Repeats `schedule`.
     pub fn new(schedule: Schedule) -> Fixed {
-        let Schedule { total, grants, noise: all } = schedule;
+        let Schedule { total, barging, grants, noise: all } = schedule;
         let threads = all.iter().map(|noise| noise.thread.index() + 1).max().unwrap_or(0);
         let mut noise = vec![Vec::new(); threads];
         for one in all {
             noise[one.thread.index()].push(one);
         }
         let used = vec![0; threads];
-        Fixed { total, grants, next: 0, noise, used, asked: Vec::new() }
+        Fixed { total, barging, grants, next: 0, noise, used, asked: Vec::new() }
     }
 
     /// How many grants of the schedule have not been made: 0 after a replay that followed it.
@@ -126,6 +132,10 @@ impl Scheduler for Fixed {
                 Choice::Grant(index)
             }
         }
+    }
+
+    fn barges(&self) -> bool {
+        self.barging
     }
 
     fn jitter(&mut self, thread: ThreadId, _: u64) -> u64 {

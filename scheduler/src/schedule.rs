@@ -45,12 +45,16 @@ pub struct Noise {
 /// t0 e17 +250
 /// ```
 ///
-/// `total` stands there if releases were decided on too ([`crate::Scope::Total`]); `@` is the
+/// `total` stands there if releases were decided on too ([`crate::Scope::Total`]), `barging` if
+/// waiting threads are woken first ([`crate::Scheduler::barges`]); `@` is the
 /// virtual time and `#` the step of a grant; a line with `+` is noise.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Schedule {
     /// Whether every operation on an object was decided on, not competing ones only.
     pub total: bool,
+    /// Whether a waiting thread is granted its request twice: to wake, and to go, see
+    /// [`crate::Scheduler::barges`].
+    pub barging: bool,
     /// What went, in order.
     pub grants: Vec<Grant>,
     /// What took longer, in the order in which each thread came to it.
@@ -62,6 +66,9 @@ impl fmt::Display for Schedule {
         writeln!(f, "{TITLE}")?;
         if self.total {
             writeln!(f, "total")?;
+        }
+        if self.barging {
+            writeln!(f, "barging")?;
         }
         for Grant { thread, event, at, step } in &self.grants {
             writeln!(f, "{thread} {event} @{at} #{step}")?;
@@ -87,12 +94,18 @@ impl FromStr for Schedule {
             match words.as_slice() {
                 [] => {}
                 ["total"] => schedule.total = true,
+                ["barging"] => schedule.barging = true,
                 [thread, event, rest @ ..] => {
                     let wanted = "`t3 e1042 @77120 #310` or `t3 e1042 +250`";
                     let bad = Error::BadSchedule { line, wanted };
                     schedule.read(thread, event, rest).ok_or(bad)?;
                 }
-                _ => return Err(Error::BadSchedule { line, wanted: "`total` or a decision" }),
+                _ => {
+                    return Err(Error::BadSchedule {
+                        line,
+                        wanted: "`total`, `barging` or a decision",
+                    });
+                }
             }
         }
         Ok(schedule)

@@ -103,6 +103,11 @@ impl Operation {
         !matches!(self.code, Plain | Tried | Join | Kernel | Sleep | TimedOut)
     }
 
+    /// Whether it is a system call that keeps the core.
+    pub(crate) fn is_kernel(&self) -> bool {
+        self.code == Code::Kernel
+    }
+
     /// Index of the operation's object.
     pub fn object(&self) -> usize {
         self.object as usize

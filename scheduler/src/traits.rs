@@ -123,6 +123,13 @@ pub trait Scheduler {
     /// Decides. See the guarantees above.
     fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice;
 
+    /// Whether a thread that waits is only woken when its request is granted, and asks again once
+    /// it is awake: the object stays free meanwhile, and whoever comes along may overtake. Else
+    /// the object is handed over at once. Constant for a scheduler.
+    fn barges(&self) -> bool {
+        false
+    }
+
     /// How much longer than recorded the work before a thread's next operation takes: the
     /// machine's noise. Deterministic schedulers leave it at zero.
     fn jitter(&mut self, _thread: ThreadId, _work: u64) -> u64 {
@@ -149,6 +156,10 @@ impl<S: Scheduler + ?Sized> Scheduler for &mut S {
         (**self).choose(moment, requests)
     }
 
+    fn barges(&self) -> bool {
+        (**self).barges()
+    }
+
     fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
         (**self).jitter(thread, work)
     }
@@ -169,6 +180,10 @@ impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
 
     fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
         (**self).choose(moment, requests)
+    }
+
+    fn barges(&self) -> bool {
+        (**self).barges()
     }
 
     fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {

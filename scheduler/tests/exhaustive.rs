@@ -327,7 +327,7 @@ impl<'a> Case<'a> {
             step: 0,
         };
         let grants = order.iter().map(grant).collect();
-        let mut fixed = Fixed::new(Schedule { total: true, grants, noise: Vec::new() });
+        let mut fixed = Fixed::new(Schedule { total: true, grants, ..Schedule::default() });
         let machine = Config::ideal(1);
         let (outcome, _) = replay(&self.skeleton, &Constraints::none(), &machine, &mut fixed);
         assert_eq!(fixed.left() == 0, outcome.clone().completed().is_some());

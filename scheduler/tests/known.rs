@@ -491,3 +491,51 @@ fn where_time_goes_is_told_apart() {
     // 165 to 166, and until then the order alone holds t2 back.
     assert_eq!(of(2), [16, 0, 1, 85, 65, 0]);
 }
+
+#[test]
+fn threads_without_a_core_of_their_own_did_less_work() {
+    // Three threads on two cores: t0 from 0 to 60, t1 from 0 to 90, t2 from 0 to 30, sleeps to
+    // 60, and goes on to 90. From 0 to 30 three share two cores; from then on nobody shares.
+    let mut r = Recording::new(3);
+    r.push(0, 60, ThreadExit, 1);
+    r.push(1, 90, ThreadExit, 2);
+    r.push_timed(2, 30, Syscall, 9, 30).nr = 35;
+    r.push(2, 30, ThreadExit, 3);
+    let durations = |skeleton: Skeleton| {
+        let mut all = Vec::new();
+        skeleton.retimed(|_, _, durations| {
+            all.push((durations.work, durations.time));
+            durations
+        });
+        all
+    };
+    let shared = durations(r.build_on(2));
+    assert_eq!(shared, [(49, 0), (79, 0), (19, 30), (30, 0)], "two thirds of 30, rounded down");
+    assert_eq!(durations(r.build_on(3)), durations(r.skeleton()));
+}
+
+#[test]
+fn without_an_order_whoever_is_awake_overtakes() {
+    // t0 takes the lock again 10 after its release; t1 needs 90 to wake.
+    let mut r = Recording::new(2);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 100, MutexUnlock, L);
+    r.push(1, 20, MutexLock, L);
+    r.push(1, 30, MutexUnlock, L);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 5, MutexUnlock, L);
+    let costs = Costs { wake: 90, patience: 50, ..Costs::FREE };
+    let config = Config { costs, ..Config::ideal(2) };
+    let times = |scheduler: Box<dyn Scheduler>| {
+        let (outcome, mut times) = replay(&r.skeleton(), &Constraints::none(), &config, scheduler);
+        assert!(outcome.completed().is_some());
+        times.sort_unstable();
+        times
+    };
+    // Released at 110: ORIG-S lets t0 have it at 120, and t1 at 110 + 90.
+    let orig = times(Box::new(Orig::exact()));
+    assert!(orig.contains(&(0, 2, 120, 120)) && orig.contains(&(1, 0, 20, 200)), "{orig:?}");
+    // ELSC hands it over: t1 goes on at 200, and t0 after t1's release at 230.
+    let elsc = times(Box::new(Elsc));
+    assert!(elsc.contains(&(1, 0, 20, 200)) && elsc.contains(&(0, 2, 120, 320)), "{elsc:?}");
+}

@@ -23,6 +23,7 @@ pub(super) struct Engine<'a, S, V> {
     pub(super) visitor: &'a mut V,
     pub(super) global: bool,
     total: bool,
+    pub(super) barging: bool,
     pub(super) threads: Vec<Thread<'a>>,
     pub(super) objects: Vec<State>,
     /// By thread: its place in the list of the object that it waits at.
@@ -58,6 +59,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         Engine {
             global: scheduler.scope() != Scope::Object,
             total: scheduler.scope() == Scope::Total,
+            barging: scheduler.barges(),
             timers: Timers::new(threads.len() + 1),
             objects: skeleton.objects.iter().map(State::new).collect(),
             waiters: vec![Waiter::default(); threads.len()],
@@ -215,18 +217,18 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
                 self.wait_for_count(id, operation.object, operation.rank);
                 return;
             }
-            Code::CondRelock => {
+            Code::CondRelock if !self.threads[id].slept => {
                 let (object, need) = self.threads[id].signalled();
                 if self.objects[object as usize].count < need {
                     self.wait_for_count(id, object, need);
                     return;
                 }
                 self.threads[id].pass_side();
+                self.threads[id].slept = true;
             }
             // After an edge was waited for, off the core, the sleep is still to come.
             Code::Sleep | Code::TimedOut if !self.threads[id].slept => {
-                self.threads[id].then = Then::Retry;
-                self.wake(id);
+                self.rouse(id);
                 return;
             }
             _ => {}
@@ -381,6 +383,12 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             }
         }
         self.release_core();
+    }
+
+    /// Wakes a waiting thread that then asks again.
+    pub(super) fn rouse(&mut self, id: usize) {
+        self.threads[id].then = Then::Retry;
+        self.wake(id);
     }
 
     /// Wakes a waiting thread; what it does then is `self.threads[id].then`.

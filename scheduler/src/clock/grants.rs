@@ -74,12 +74,12 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let alone = !self.global && state.first == NOBODY;
         let possible = state.allows(code, id as u32);
         self.threads[id].queued = self.now;
-        if alone && possible {
-            // The common case: nobody else wants it.
+        if (alone || (self.barging && !self.global)) && possible {
+            // The common case: nobody else wants it, or nobody else is awake.
             let request = self.request(id, object);
             let moment = Moment { now: self.now, step: self.step, threads: &[] };
             if self.scheduler.choose(moment, &[request]) == Choice::Grant(0) {
-                self.perform(id);
+                self.admit(id);
                 return;
             }
         }
@@ -114,10 +114,13 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
             self.requests.clear();
             self.collect(object);
             let moment = Moment { now: self.now, step: self.step, threads: &[] };
-            if self.requests.is_empty() || !self.ask(moment) {
+            if self.requests.is_empty() {
                 return;
             }
-            if self.objects[object as usize].is_shut() {
+            let Some(id) = self.ask(moment) else { return };
+            // One release wakes one thread, or all that read.
+            let last = self.barging && self.waiters[id].code != Code::Read;
+            if last || self.objects[object as usize].is_shut() {
                 return;
             }
         }
@@ -163,7 +166,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
             let moment = Moment { now: self.now, step: self.step, threads: &progress };
             let granted = self.ask(moment);
             self.progress = progress;
-            if !granted {
+            if granted.is_none() {
                 return any;
             }
             any = true;
@@ -200,21 +203,31 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         Progress { status, event: thread.performed, clock: thread.clock, due, left, span }
     }
 
-    /// Puts one question about `self.requests`; whether something was granted.
-    fn ask(&mut self, moment: Moment<'_>) -> bool {
+    /// Puts one question about `self.requests`; to which thread something was granted.
+    fn ask(&mut self, moment: Moment<'_>) -> Option<usize> {
         match self.scheduler.choose(moment, &self.requests) {
             Choice::Grant(index) => {
                 let Request { thread, object, .. } = self.requests[index];
-                self.delist(thread.index(), object);
-                self.perform(thread.index());
-                true
+                let id = thread.index();
+                self.delist(id, object);
+                self.admit(id);
+                Some(id)
             }
-            Choice::Hold => false,
+            Choice::Hold => None,
             Choice::HoldUntil(moment) => {
                 let timer = self.threads.len();
                 self.timers.set(timer, moment.max(self.now + 1));
-                false
+                None
             }
+        }
+    }
+
+    /// A thread's request is granted.
+    fn admit(&mut self, id: usize) {
+        if self.barging && self.threads[id].phase == Phase::Waiting {
+            self.rouse(id);
+        } else {
+            self.perform(id);
         }
     }
 

@@ -102,7 +102,7 @@ pub(super) struct Thread<'a> {
     pub(super) real: u64,
     /// For how long the event in hand has waited in the program's own right.
     pub(super) awaited: u64,
-    /// The sleep of the event in hand is over.
+    /// The sleep of the event in hand is over, or the wait for its signal.
     pub(super) slept: bool,
     /// The lowest event that others wait for.
     pub(super) watched: u32,

@@ -1,5 +1,7 @@
 //! The next moment of each thread, and the earliest of all.
 
+use std::hint::select_unpredictable;
+
 /// A tournament over a fixed set of players: the earliest moment wins, ties go to the lower index.
 /// Setting a moment takes as many comparisons as the tree is high, and nothing is allocated.
 pub(super) struct Timers {
@@ -57,11 +59,10 @@ impl Timers {
         let mut winner = node(player, moment);
         self.nodes[at] = winner;
         while at > 1 {
-            winner = winner.min(self.nodes[at ^ 1]);
+            let other = self.nodes[at ^ 1];
+            // A branch here would be wrong every other time.
+            winner = select_unpredictable(other < winner, other, winner);
             at /= 2;
-            if self.nodes[at] == winner {
-                return;
-            }
             self.nodes[at] = winner;
         }
     }

@@ -88,6 +88,11 @@ impl Recording {
         self.build(Builder::new(self.threads.len(), HZ, 0).as_recorded())
     }
 
+    /// The skeleton of a recording that was made on so many cores.
+    pub fn build_on(&self, cores: u32) -> Skeleton {
+        self.build(Builder::new(self.threads.len(), HZ, 0).recorded_on(cores))
+    }
+
     fn build(&self, mut builder: Builder) -> Skeleton {
         for (thread, events) in self.threads.iter().enumerate() {
             for event in events {
