@@ -133,6 +133,7 @@ fn ab_compares_two_schedulers() {
     assert_eq!(report["virtual_time"]["difference_ns"], 0, "a trace is as fast as itself");
     assert_eq!(report["wall"], Value::Null);
     bench.refrain(["ab", "a.refrain"]).fails(1, &["nothing to compare"]);
+    bench.refrain(["replay", "--cores", "4096", "a.refrain"]).fails(1, &["4096 cores"]);
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn exact(args: &Ab, sides: [(&Path, Policy); 2]) -> anyhow::Result<Exact> {
         let trace = trace_file::read(path)?;
         let calibration = Calibration::of_recorder(trace.header());
         let skeleton = Skeleton::of(&trace, calibration.as_ref())?.on_cores(cores);
-        let again = repeat::command(path, policy, Clock::Virtual, cores);
+        let again = repeat::virtual_command(path, policy, cores);
         let run = skeleton.run(policy).with_context(|| simulate::failed(&again))?;
         Ok((run.duration, skeleton.cores(), skeleton.latencies))
     });

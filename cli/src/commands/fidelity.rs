@@ -70,7 +70,7 @@ fn virtual_times(args: &Fidelity, skeleton: &Skeleton, scheduler: SchedulerKind)
     let mut all = Times::default();
     for number in 0..args.measuring.repeat {
         let policy = first.repetition(number);
-        let again = repeat::command(&args.trace, policy, Clock::Virtual, args.measuring.cores);
+        let again = repeat::virtual_command(&args.trace, policy, args.measuring.cores);
         let run = skeleton.run(policy).with_context(|| simulate::failed(&again));
         count(&mut all, run.map(|run| run.duration).map_err(|error| format!("{error:#}")));
     }

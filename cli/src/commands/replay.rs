@@ -45,12 +45,12 @@ fn execute(args: &Replay) -> Outcome {
         let report = replay(&args.trace, &options, args.json)?;
         times.push(report.run_ns);
         let diverged = report.divergence.is_some();
-        last = Some((report, policy));
+        last = Some((report, options));
         if diverged {
             break;
         }
     }
-    let (mut report, policy) = last.expect("there is at least one repetition");
+    let (mut report, options) = last.expect("there is at least one repetition");
     let diverged = report.divergence.is_some();
     if !diverged && schedule.repeat > 1 {
         report.times = Distribution::of(&times);
@@ -60,9 +60,8 @@ fn execute(args: &Replay) -> Outcome {
     } else {
         output::print(&render(&report, place(&args.trace, &report).as_ref()))?;
     }
-    if diverged && policy != Policy::default() {
-        let again = repeat::command(&args.trace, policy, Clock::Wall, schedule.cores);
-        eprintln!("refrain: `{again} --engine {}` repeats this replay", args.engine.name());
+    if diverged && options.policy != Policy::default() {
+        eprintln!("refrain: `{}` repeats this", repeat::wall_command(&args.trace, &options));
     }
     Ok(u8::from(diverged))
 }

@@ -82,7 +82,7 @@ fn run_again(args: &Replay, skeleton: &Skeleton, policy: Policy) -> anyhow::Resu
 }
 
 fn again(args: &Replay, policy: Policy) -> String {
-    failed(&repeat::command(&args.trace, policy, Clock::Virtual, args.schedule.cores))
+    failed(&repeat::virtual_command(&args.trace, policy, args.schedule.cores))
 }
 
 fn read(path: &Path) -> anyhow::Result<Schedule> {
