@@ -6,28 +6,40 @@ use std::hint::select_unpredictable;
 /// Setting a moment takes as many comparisons as the tree is high, and nothing is allocated.
 pub(super) struct Timers {
     /// `nodes[1]` is the winner of all; the children of `n` are `2n` and `2n + 1`, and the leaves
-    /// are the players. A node holds moment and player in one number, so that one comparison
-    /// orders by both.
-    nodes: Vec<u128>,
+    /// are the players.
+    nodes: Vec<Node>,
     size: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    moment: u64,
+    player: u64,
 }
 
 /// No moment.
 const NEVER: u64 = u64::MAX;
 
-fn node(player: usize, moment: u64) -> u128 {
-    u128::from(moment) << 64 | player as u128
+/// The winner of two; a tie goes to the left one, whose players have the lower indices.
+#[inline]
+fn earlier(left: Node, right: Node) -> Node {
+    // A branch here would be wrong every other time.
+    let wins = right.moment < left.moment;
+    Node {
+        moment: select_unpredictable(wins, right.moment, left.moment),
+        player: select_unpredictable(wins, right.player, left.player),
+    }
 }
 
 impl Timers {
     pub(super) fn new(players: usize) -> Timers {
         let size = players.next_power_of_two().max(2);
-        let mut nodes = vec![0; 2 * size];
-        for player in 0..size {
-            nodes[size + player] = node(player, NEVER);
+        let mut nodes = vec![Node { moment: NEVER, player: 0 }; 2 * size];
+        for (player, node) in nodes[size..].iter_mut().enumerate() {
+            node.player = player as u64;
         }
         for parent in (1..size).rev() {
-            nodes[parent] = nodes[2 * parent].min(nodes[2 * parent + 1]);
+            nodes[parent] = earlier(nodes[2 * parent], nodes[2 * parent + 1]);
         }
         Timers { nodes, size }
     }
@@ -35,7 +47,7 @@ impl Timers {
     /// The player with the earliest moment.
     #[inline]
     pub(super) fn first(&self) -> Option<(u64, usize)> {
-        let (moment, player) = ((self.nodes[1] >> 64) as u64, self.nodes[1] as u64);
+        let Node { moment, player } = self.nodes[1];
         (moment != NEVER).then_some((moment, player as usize))
     }
 
@@ -50,18 +62,15 @@ impl Timers {
     }
 
     pub(super) fn get(&self, player: usize) -> u64 {
-        (self.nodes[self.size + player] >> 64) as u64
+        self.nodes[self.size + player].moment
     }
 
     #[inline]
     fn replay(&mut self, player: usize, moment: u64) {
         let mut at = self.size + player;
-        let mut winner = node(player, moment);
-        self.nodes[at] = winner;
+        self.nodes[at].moment = moment;
         while at > 1 {
-            let other = self.nodes[at ^ 1];
-            // A branch here would be wrong every other time.
-            winner = select_unpredictable(other < winner, other, winner);
+            let winner = earlier(self.nodes[at & !1], self.nodes[at | 1]);
             at /= 2;
             self.nodes[at] = winner;
         }
