@@ -20,7 +20,7 @@ pub(crate) enum SchedulerKind {
     OrigS,
     /// Random priorities with a few changes, from --seed
     Pct,
-    /// An even choice at each step, from --seed
+    /// Random choices at each step, from --seed
     Random,
 }
 

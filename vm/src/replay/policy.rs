@@ -32,9 +32,9 @@ pub enum Policy {
         /// Ordered steps that a bug may need to be found.
         depth: u32,
     },
-    /// An even choice of the next thread at each operation.
+    /// Each operation gives its thread a new random priority.
     Random {
-        /// Of the choices.
+        /// Of the priorities.
         seed: u64,
     },
 }
