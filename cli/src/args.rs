@@ -1,5 +1,9 @@
 //! The command line.
 
+mod measure;
+
+pub(crate) use measure::{Ab, Calibrate, Clock, Fidelity, Schedule, SchedulerKind};
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -34,6 +38,12 @@ pub(crate) enum Command {
     Locks(Locks),
     /// Record a program and rank its locks in one go
     Run(Run),
+    /// Compare how stable and how precise replays under different schedulers are
+    Fidelity(Fidelity),
+    /// Compare two traces, or two schedulers, by replaying them in turns
+    Ab(Ab),
+    /// Measure how long this machine takes to hand a lock over, for the virtual clock
+    Calibrate(Calibrate),
     /// Verify a trace, and mend one that was cut off
     Check(Check),
     /// Record, replay and rank the built-in workload
@@ -129,6 +139,8 @@ pub(crate) struct Replay {
     /// What executes the recorded code
     #[arg(long, value_enum, default_value_t = EngineKind::Cranelift)]
     pub(crate) engine: EngineKind,
+    #[command(flatten)]
+    pub(crate) schedule: Schedule,
     /// Print what the program printed (it is compared in any case)
     #[arg(long)]
     pub(crate) echo: bool,

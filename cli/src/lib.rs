@@ -14,6 +14,8 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod cache;
+mod calibration;
 mod child;
 mod commands;
 mod failure;
@@ -24,6 +26,7 @@ mod program;
 mod progress;
 mod report;
 mod sandbox;
+mod stats;
 mod symbols;
 mod trace_file;
 

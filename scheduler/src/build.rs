@@ -1,10 +1,12 @@
 //! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]).
 
-use crate::fixed::FixedMap;
 use crate::rank::{self, Query};
-use crate::skeleton::{Code, Object, Operation, Skeleton, Strand};
-use crate::skeleton::{RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
+use crate::recorded::{self, Recorded};
+use crate::sharing::Sharing;
+use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
+use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
 use crate::{Error, syscalls};
+use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventKind, ThreadId, order};
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
@@ -29,6 +31,10 @@ pub struct Builder {
     clones: Vec<(u64, ThreadId, u32)>,
     creates: FixedMap<u64, (ThreadId, u32)>,
     ticks_per_second: u64,
+    /// When events happened, if that is what the skeleton is to repeat.
+    recorded: Option<Recorded>,
+    /// When threads were under way, if they may have had to share cores.
+    sharing: Option<Sharing>,
 }
 
 impl Builder {
@@ -43,7 +49,28 @@ impl Builder {
             clones: Vec::new(),
             creates: FixedMap::default(),
             ticks_per_second,
+            recorded: None,
+            sharing: None,
         }
+    }
+
+    /// Makes a skeleton of the recording as it was: the recorder's own work counts as the
+    /// thread's, and operations take as long as they took, but for the waiting in them. Its ELSC
+    /// replay with a core for each thread should end when the recorded run did; how far it is
+    /// off says how far the virtual clock can be trusted. (A skeleton of the program's own time,
+    /// which a builder makes otherwise, has no recorded duration to be held against.)
+    ///
+    /// The costs and latencies of a [`crate::Config`] then mean nothing: they are in what was
+    /// recorded, and so is the time in which a thread had no core.
+    pub fn as_recorded(self) -> Builder {
+        Builder { recorded: Some(Recorded::new(self.strands.len())), ..self }
+    }
+
+    /// Says how many cores the recorded machine had. Where more threads than that were under way
+    /// at once, each did less work than time passed; without this, all of it counts as work.
+    /// Means nothing to a skeleton that is made [`Builder::as_recorded`].
+    pub fn recorded_on(self, cores: u32) -> Builder {
+        Builder { sharing: Some(Sharing::new(self.strands.len(), cores)), ..self }
     }
 
     /// Appends the next event of a thread.
@@ -54,9 +81,18 @@ impl Builder {
         let position = u32::try_from(strand.operations.len())
             .map_err(|_| Error::TooMany("events of one thread"))?;
         let gone = event.begin.saturating_sub(self.previous[thread.index()]);
-        let work = gone.saturating_sub(event.overhead);
+        let overhead = if self.recorded.is_some() { 0 } else { event.overhead };
+        let work = gone.saturating_sub(overhead);
+        if let Some(recorded) = &mut self.recorded {
+            recorded.push(thread, event);
+        }
+        let from = self.previous[thread.index()];
         self.previous[thread.index()] = event.end.max(event.begin);
         let mut operation = self.reduce(thread, position, event)?;
+        if let Some(sharing) = &mut self.sharing {
+            let to = if operation.is_kernel() { event.end } else { event.begin };
+            sharing.push(thread, from, to);
+        }
         let took = event.end.saturating_sub(event.begin);
         let cond = match operation.code {
             Code::CondRelock => self.object(event.value)?,
@@ -67,7 +103,7 @@ impl Builder {
         let Operation { work: narrow, rank, flags, .. } = &mut operation;
         set(narrow, flags, &mut strand.side, work, WIDE_WORK);
         match code {
-            Code::Sleep | Code::TimedOut | Code::Kernel => {
+            code if code.lasts() => {
                 set(rank, flags, &mut strand.side, took, WIDE_TIME);
             }
             Code::CondTimeout => strand.side.push(took),
@@ -103,8 +139,16 @@ impl Builder {
     pub fn finish(mut self) -> Result<Skeleton, Error> {
         self.match_children();
         let Builder { mut strands, mut objects, queries, ticks_per_second, .. } = self;
-        rank::rank(&mut strands, &mut objects, queries)?;
-        Ok(Skeleton { strands, objects, ticks_per_second })
+        rank::rank(&mut strands, &mut objects, queries, self.recorded.as_mut())?;
+        if let Some(recorded) = self.recorded {
+            recorded.finish(&mut strands);
+            return Ok(Skeleton { strands, objects, ticks_per_second });
+        }
+        let skeleton = Skeleton { strands, objects, ticks_per_second };
+        Ok(match self.sharing {
+            Some(sharing) => sharing.apply(skeleton),
+            None => skeleton,
+        })
     }
 
     fn object(&mut self, address: u64) -> Result<u32, Error> {
@@ -134,8 +178,9 @@ impl Builder {
                 _ => code = Code::Plain,
             }
         }
-        if tries(kind) && code != Code::Plain {
-            flags |= TRY;
+        flags |= try_flags(kind);
+        if flags & TRY != 0 && code == Code::Plain {
+            code = Code::Tried;
         }
         if kind == EventKind::BarrierDestroy {
             flags |= RESET;
@@ -146,7 +191,7 @@ impl Builder {
         if kind == EventKind::ThreadCreate {
             self.creates.entry(event.object).or_insert((thread, position));
         }
-        if rank::applies(code) {
+        if rank::applies(code) || (self.recorded.is_some() && recorded::releases(code)) {
             rank = rank::NONE;
             if event.has_ticket() {
                 flags |= TICKETED;
@@ -176,20 +221,13 @@ impl Builder {
     }
 }
 
-/// Puts a number into a field, or into the side column if the field is too small for it.
-fn set(field: &mut u32, flags: &mut u8, side: &mut Vec<u64>, value: u64, flag: u8) {
-    match u32::try_from(value) {
-        Ok(value) => *field = value,
-        Err(_) => {
-            *flags |= flag;
-            side.push(value);
-        }
+fn try_flags(kind: EventKind) -> u8 {
+    match kind {
+        EventKind::MutexTryLock | EventKind::WriteTryLock | EventKind::SpinTryLock => TRY,
+        EventKind::ReadTryLock => TRY | READS,
+        EventKind::SemTryWait => TRY | LOWERS,
+        _ => 0,
     }
-}
-
-fn tries(kind: EventKind) -> bool {
-    use EventKind::{MutexTryLock, ReadTryLock, SemTryWait, SpinTryLock, WriteTryLock};
-    matches!(kind, MutexTryLock | ReadTryLock | WriteTryLock | SpinTryLock | SemTryWait)
 }
 
 fn code(event: &Event) -> Code {

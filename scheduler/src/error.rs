@@ -28,6 +28,14 @@ pub enum Error {
     /// The trace: more than this crate's compact form can number.
     #[error("more than 4294967295 {0}")]
     TooMany(&'static str),
+    /// A schedule's text is not one.
+    #[error("line {line} of the schedule should be {wanted}")]
+    BadSchedule {
+        /// Counted from 1.
+        line: usize,
+        /// What belongs there.
+        wanted: &'static str,
+    },
     /// An event of a thread that the builder was not told of.
     #[error("{0} is not among the threads of this skeleton")]
     UnknownThread(ThreadId),

@@ -5,12 +5,15 @@
 //! replay differ from the next on a real machine is noise; here it is modelled.
 //!
 //! # Deviations
-//! 1. Waiting threads get a lock in the order of arrival. A futex-based mutex lets newcomers
-//!    overtake sleepers; the model has no barging.
+//! 1. Sleeping threads are woken in the order of arrival, one at a release. As with a mutex on a
+//!    futex, whoever comes before the woken thread is awake overtakes it.
 //! 2. The order of work stays what each thread recorded, whatever the lock order: a skeleton has
-//!    no values to decide on another path.
+//!    no values to decide on another path. A program that looks before it waits may come to a
+//!    deadlock here that it never had: pigz joins, with its lock held, whichever thread is marked
+//!    as done, and in another order it would have joined another one. The same holds for every
+//!    scheduler that does not keep the recorded order.
 
-use crate::fixed::SplitMix;
+use crate::splitmix::SplitMix;
 use crate::{Choice, Moment, Request, Scheduler};
 use refrain_trace::ThreadId;
 
@@ -37,6 +40,10 @@ impl Scheduler for Orig {
     #[inline]
     fn choose(&mut self, _: Moment<'_>, _: &[Request]) -> Choice {
         Choice::Grant(0)
+    }
+
+    fn barges(&self) -> bool {
+        true
     }
 
     #[inline]

@@ -10,7 +10,7 @@
 //!    orders of competing operations as one core would.
 //! 2. A step is one competing operation, not one instruction.
 
-use crate::fixed::SplitMix;
+use crate::splitmix::SplitMix;
 use crate::{Choice, Moment, Request, Scheduler, Scope, Status};
 
 /// Strict random priorities with a few changes.

@@ -2,7 +2,7 @@
 //!
 //! It finds orders that the recording did not have. Not from the paper.
 
-use crate::fixed::SplitMix;
+use crate::splitmix::SplitMix;
 use crate::{Choice, Moment, Request, Scheduler};
 
 /// Grants an object to a random one of the threads that stand before it.

@@ -14,8 +14,9 @@
 //! - the least initial value of a semaphore that lets the recorded order happen.
 
 use crate::Error;
-use crate::fixed::FixedMap;
+use crate::recorded::Recorded;
 use crate::skeleton::{Code, Object, Operation, RESET, Strand, TICKETED};
+use refrain_trace::fixed::FixedMap;
 use refrain_trace::{EventId, ThreadId, order};
 
 /// The rank of an operation that the recorder gave no place.
@@ -27,7 +28,9 @@ pub(crate) fn applies(code: Code) -> bool {
     match code {
         Lock | Spin | Read | CondRelock | CondTimeout | SemWait | SemPost => true,
         Count | Await | Ordered => true,
-        Plain | Unlock | CondRelease | AwaitLoad | Join | Sleep | TimedOut | Kernel => false,
+        Plain | Tried | Unlock | CondRelease | AwaitLoad | Join | Sleep | TimedOut | Kernel => {
+            false
+        }
     }
 }
 
@@ -60,6 +63,7 @@ pub(crate) fn rank(
     strands: &mut [Strand],
     objects: &mut [Object],
     queries: Vec<Query>,
+    recorded: Option<&mut Recorded>,
 ) -> Result<(), Error> {
     let (slots, used) = number_slots(objects);
     let bases = Bases::new(strands, &slots, used)?;
@@ -73,6 +77,7 @@ pub(crate) fn rank(
         arrivals: FixedMap::default(),
         strands,
         objects,
+        recorded,
     };
     for slot in 0..used as u32 {
         for (offset, &cell) in cells[bases.range(slot)].iter().enumerate() {
@@ -99,12 +104,16 @@ struct Walker<'a> {
     arrivals: FixedMap<(u32, u32), u32>,
     strands: &'a mut [Strand],
     objects: &'a mut [Object],
+    recorded: Option<&'a mut Recorded>,
 }
 
 impl Walker<'_> {
     fn answer(&mut self, query: &Query) {
         let count = self.walks[query.object as usize].counting;
         let strand = &mut self.strands[query.thread.index()];
+        if let Some(recorded) = &mut self.recorded {
+            recorded.follows_count(query.thread.0, query.position, query.object, count);
+        }
         match strand.side.get_mut(query.side as usize) {
             Some(side) => *side = u64::from(query.object) << 32 | u64::from(count),
             None => strand.operations[query.position as usize].rank = count,
@@ -125,7 +134,11 @@ impl Walker<'_> {
         let operation = &mut self.strands[thread as usize].operations[position as usize];
         let object = operation.object;
         let walk = &mut self.walks[object as usize];
+        if let Some(recorded) = &mut self.recorded {
+            recorded.step(thread, position, operation);
+        }
         match operation.code {
+            Code::Unlock | Code::CondRelease => operation.rank = 0,
             Code::Count => {
                 walk.counting += 1;
                 self.arrivals.insert((object, thread), walk.counting);
@@ -133,7 +146,12 @@ impl Walker<'_> {
                     (walk.base, walk.size) = (walk.counting, 0);
                 }
             }
-            Code::Await => operation.rank = walk.leave(self.arrivals.get(&(object, thread))),
+            Code::Await => {
+                operation.rank = walk.leave(self.arrivals.get(&(object, thread)));
+                if let Some(recorded) = &mut self.recorded {
+                    recorded.follows_count(thread, position, object, operation.rank);
+                }
+            }
             Code::SemPost => {
                 walk.level += 1;
                 self.objects[object as usize].semaphore = true;

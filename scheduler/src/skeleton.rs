@@ -3,7 +3,7 @@
 //! One [`Operation`] for each event of the trace, so an event's id is its operation's index.
 //! What does not fit an operation's fields lies in a side column that is read in order.
 
-use refrain_trace::ThreadId;
+use refrain_trace::{EventId, ThreadId};
 
 /// What an operation does. A trace has three dozen kinds of events; time and order see these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,9 +45,24 @@ pub(crate) enum Code {
     TimedOut,
     /// Time on the core that is not the program's own: a system call.
     Kernel,
+    /// A try that failed; never waits.
+    Tried,
 }
 
-/// The operation was a try that succeeded.
+impl Code {
+    /// Whether the operation takes its object for its thread alone.
+    #[inline]
+    pub(crate) fn possesses(self) -> bool {
+        matches!(self, Code::Lock | Code::Spin | Code::CondRelock | Code::CondTimeout)
+    }
+
+    /// Whether the operation's `rank` is a duration.
+    pub(crate) fn lasts(self) -> bool {
+        matches!(self, Code::Sleep | Code::TimedOut | Code::Kernel)
+    }
+}
+
+/// The operation was a try.
 pub(crate) const TRY: u8 = 1;
 /// `work` lies in the side column.
 pub(crate) const WIDE_WORK: u8 = 2;
@@ -57,6 +72,10 @@ pub(crate) const WIDE_TIME: u8 = 4;
 pub(crate) const TICKETED: u8 = 8;
 /// The object's counting starts afresh: a barrier was destroyed.
 pub(crate) const RESET: u8 = 16;
+/// What failed was a try to read.
+pub(crate) const READS: u8 = 32;
+/// What failed was a try to lower a semaphore.
+pub(crate) const LOWERS: u8 = 64;
 
 /// One event, reduced to what orders it and how long it takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,8 +93,19 @@ pub struct Operation {
 impl Operation {
     /// Whether the operation competes with others, so that a scheduler decides on it.
     pub fn competes(&self) -> bool {
-        use Code::{CondRelock, CondTimeout, Lock, Ordered, Read, SemWait, Spin};
-        matches!(self.code, Lock | Spin | Read | CondRelock | CondTimeout | SemWait | Ordered)
+        use Code::{Ordered, Read, SemWait};
+        self.code.possesses() || matches!(self.code, Read | SemWait | Ordered)
+    }
+
+    /// Whether the operation reads or writes its object: what [`crate::Scope::Total`] asks for.
+    pub fn acts(&self) -> bool {
+        use Code::{Join, Kernel, Plain, Sleep, TimedOut, Tried};
+        !matches!(self.code, Plain | Tried | Join | Kernel | Sleep | TimedOut)
+    }
+
+    /// Whether it is a system call that keeps the core.
+    pub(crate) fn is_kernel(&self) -> bool {
+        self.code == Code::Kernel
     }
 
     /// Index of the operation's object.
@@ -104,6 +134,64 @@ pub(crate) struct Strand {
     pub(crate) creator: Option<(ThreadId, u32)>,
     /// Whether the stream ends with the thread's exit (and was not cut off).
     pub(crate) exits: bool,
+    /// By event: how long it took in the recording without its waiting. Empty if the machine
+    /// says what operations cost.
+    pub(crate) costs: Vec<u32>,
+}
+
+/// Puts a number into a field, or into the side column if the field is too small for it.
+pub(crate) fn set(field: &mut u32, flags: &mut u8, side: &mut Vec<u64>, value: u64, flag: u8) {
+    match u32::try_from(value) {
+        Ok(value) => *field = value,
+        Err(_) => {
+            *flags |= flag;
+            side.push(value);
+        }
+    }
+}
+
+/// How long an event takes, in ticks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Durations {
+    /// The program's own work before the event.
+    pub work: u64,
+    /// The event itself, where no other thread decides on it: a system call, a sleep, a wait
+    /// that timed out. 0 for every other event, whatever it is set to.
+    pub time: u64,
+}
+
+impl Strand {
+    /// The strand with other durations.
+    fn retimed(&self, mut times: impl FnMut(EventId, Durations) -> Durations) -> Strand {
+        let mut side = self.side.iter().copied();
+        let mut wide = || side.next().expect("the side column has what the flags promise");
+        let mut strand = Strand { creator: self.creator, exits: self.exits, ..Strand::default() };
+        strand.operations.reserve_exact(self.operations.len());
+        for (index, operation) in self.operations.iter().enumerate() {
+            let mut new = *operation;
+            let has = |flag| operation.flags & flag != 0;
+            let work = if has(WIDE_WORK) { wide() } else { u64::from(operation.work) };
+            let time = match operation.code {
+                Code::CondTimeout => wide(),
+                _ if has(WIDE_TIME) => wide(),
+                code if code.lasts() => u64::from(operation.rank),
+                _ => 0,
+            };
+            let Durations { work, time } = times(EventId(index as u64), Durations { work, time });
+            new.flags &= !(WIDE_WORK | WIDE_TIME);
+            set(&mut new.work, &mut new.flags, &mut strand.side, work, WIDE_WORK);
+            match operation.code {
+                Code::CondTimeout => strand.side.push(time),
+                Code::CondRelock => strand.side.push(wide()),
+                code if code.lasts() => {
+                    set(&mut new.rank, &mut new.flags, &mut strand.side, time, WIDE_TIME);
+                }
+                _ => {}
+            }
+            strand.operations.push(new);
+        }
+        strand
+    }
 }
 
 /// A run, reduced to durations and synchronization. Made by [`crate::Builder`].
@@ -133,6 +221,19 @@ impl Skeleton {
     /// The objects, in the order in which the trace first names them.
     pub fn objects(&self) -> &[Object] {
         &self.objects
+    }
+
+    /// The same run with other durations: instructions instead of ticks, another machine's
+    /// costs, or a guess. Order and outcomes stay; what operations cost is the machine's again,
+    /// even where it was the recording's.
+    pub fn retimed(
+        &self,
+        mut times: impl FnMut(ThreadId, EventId, Durations) -> Durations,
+    ) -> Skeleton {
+        let strands = self.strands.iter().enumerate().map(|(id, strand)| {
+            strand.retimed(|event, durations| times(ThreadId(id as u32), event, durations))
+        });
+        Skeleton { strands: strands.collect(), objects: self.objects.clone(), ..*self }
     }
 
     /// Ticks per second of every time in this skeleton.

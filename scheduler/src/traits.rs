@@ -40,10 +40,16 @@ pub enum Status {
 pub struct Progress {
     /// What it is doing.
     pub status: Status,
+    /// Its next event that is not performed yet.
+    pub event: u32,
     /// Its logical clock: at its next operation if it is [`Status::Going`].
     pub clock: u64,
     /// When it gets there, if it is on a core and nothing interferes; else `u64::MAX`.
     pub due: u64,
+    /// How much of the work before `event` is still to be done, of `span` in all.
+    pub left: u64,
+    /// See `left`.
+    pub span: u64,
 }
 
 /// The moment of a decision.
@@ -51,6 +57,8 @@ pub struct Progress {
 pub struct Moment<'a> {
     /// The time.
     pub now: u64,
+    /// How many steps threads have made by now. It tells apart what happens at one time.
+    pub step: u64,
     /// Every thread, by its id. Empty for a scheduler whose scope is [`Scope::Object`].
     pub threads: &'a [Progress],
 }
@@ -62,6 +70,8 @@ pub enum Scope {
     Object,
     /// On all requests and all threads: it is asked again after every step of any thread.
     Global,
+    /// The same, and it is asked about every operation on an object: releases and signals too.
+    Total,
 }
 
 /// A decision.
@@ -72,7 +82,7 @@ pub enum Choice {
     /// None of them goes until something changes.
     Hold,
     /// None of them goes until something changes or this time has come, which must lie after
-    /// now. Only for [`Scope::Global`].
+    /// now. Not for [`Scope::Object`].
     HoldUntil(u64),
 }
 
@@ -80,15 +90,15 @@ pub enum Choice {
 ///
 /// Only operations that compete are decided on: acquisitions of locks and semaphores, the end of
 /// a wait on a condition variable, atomic instructions. What never waits (a release, a signal)
-/// is performed at once, and what waits for a fact (a join, a barrier, a surviving causal edge)
+/// is performed at once unless the scope is [`Scope::Total`], and what waits for a fact (a join, a barrier, a surviving causal edge)
 /// goes when the fact holds; no scheduler can grant or refuse it.
 ///
 /// # The caller guarantees
 /// - Every request in `requests` could be performed now: its lock is free, its semaphore positive.
 /// - `requests` is not empty and is in the order of arrival. Requests that the scheduler does not
 ///   consider may be missing.
-/// - With [`Scope::Object`] all requests are for one object. With [`Scope::Global`] they are all
-///   requests of the moment.
+/// - With [`Scope::Object`] all requests are for one object. With [`Scope::Global`] and
+///   [`Scope::Total`] they are all requests of the moment.
 /// - Every granted request is performed before the next question.
 ///
 /// # The scheduler guarantees
@@ -113,9 +123,74 @@ pub trait Scheduler {
     /// Decides. See the guarantees above.
     fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice;
 
+    /// Whether a thread that waits is only woken when its request is granted, and asks again once
+    /// it is awake: the object stays free meanwhile, and whoever comes along may overtake. Else
+    /// the object is handed over at once. Constant for a scheduler.
+    fn barges(&self) -> bool {
+        false
+    }
+
     /// How much longer than recorded the work before a thread's next operation takes: the
     /// machine's noise. Deterministic schedulers leave it at zero.
     fn jitter(&mut self, _thread: ThreadId, _work: u64) -> u64 {
         0
+    }
+
+    /// For which thread a held request waits, if the scheduler knows: a deadlock is explained
+    /// with it.
+    fn awaits(&self, _request: &Request) -> Option<ThreadId> {
+        None
+    }
+}
+
+impl<S: Scheduler + ?Sized> Scheduler for &mut S {
+    fn scope(&self) -> Scope {
+        (**self).scope()
+    }
+
+    fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
+        (**self).considers(rank, granted)
+    }
+
+    fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
+        (**self).choose(moment, requests)
+    }
+
+    fn barges(&self) -> bool {
+        (**self).barges()
+    }
+
+    fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
+        (**self).jitter(thread, work)
+    }
+
+    fn awaits(&self, request: &Request) -> Option<ThreadId> {
+        (**self).awaits(request)
+    }
+}
+
+impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
+    fn scope(&self) -> Scope {
+        (**self).scope()
+    }
+
+    fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
+        (**self).considers(rank, granted)
+    }
+
+    fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
+        (**self).choose(moment, requests)
+    }
+
+    fn barges(&self) -> bool {
+        (**self).barges()
+    }
+
+    fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
+        (**self).jitter(thread, work)
+    }
+
+    fn awaits(&self, request: &Request) -> Option<ThreadId> {
+        (**self).awaits(request)
     }
 }

@@ -3,7 +3,10 @@
 mod common;
 
 use common::{HZ, Recording, replay, run};
-use refrain_scheduler::{Config, Constraints, Costs, Edge, Elsc, Orig, Outcome, Pct, Random};
+use refrain_scheduler::{
+    Config, Constraints, Costs, Durations, Edge, Elsc, Fixed, Kendo, MemS, Orig, Outcome, Pct,
+    Random, Recorder, Schedule, Scheduler, Skeleton,
+};
 use refrain_trace::EventKind::*;
 use refrain_trace::ThreadId;
 
@@ -286,4 +289,253 @@ fn one_event_may_wait_for_several_of_one_thread() {
     let (outcome, times) = replay(&skeleton, &waits, &Config::ideal(2), Elsc);
     assert!(times.contains(&(1, 0, 1, 60)));
     assert_eq!(outcome.completed().expect("no deadlock").threads[1].blocked, 59);
+}
+
+/// PerfPlay, figure 12: two critical sections in each of two threads, one input, two schedules.
+fn figure_12(order: [usize; 4]) -> Recording {
+    let mut r = Recording::new(2);
+    let work = [[10, 30], [12, 20]];
+    let mut sections = [0; 2];
+    for thread in order {
+        r.push(thread, work[thread][sections[thread]], MutexLock, L);
+        r.push(thread, 5, MutexUnlock, L);
+        sections[thread] += 1;
+    }
+    r
+}
+
+fn granted<S: Scheduler>(skeleton: &Skeleton, scheduler: S) -> Vec<u32> {
+    let mut recorder = Recorder::new(scheduler);
+    replay(skeleton, &Constraints::none(), &Config::ideal(2), &mut recorder);
+    recorder.into_schedule().grants.iter().map(|grant| grant.thread.0).collect()
+}
+
+#[test]
+fn elsc_follows_the_schedule_and_kendo_the_input() {
+    for schedule in [[0, 1, 1, 0], [1, 0, 0, 1]] {
+        let skeleton = figure_12(schedule).skeleton();
+        assert_eq!(granted(&skeleton, Elsc), schedule.map(|thread| thread as u32));
+        let kendo = Kendo::new(&skeleton, &Constraints::none());
+        assert_eq!(granted(&skeleton, kendo), [0, 1, 1, 0]);
+    }
+}
+
+#[test]
+fn kendo_waits_for_turns_even_at_a_free_lock() {
+    // t1 wants its own lock at 50, when t0 has come as far by its logical clock. In the replay
+    // t0 takes ten times as long as its clock counts.
+    let mut r = Recording::new(2);
+    r.push(0, 100, ThreadExit, 1);
+    r.push(1, 50, MutexLock, L);
+    r.push(1, 5, MutexUnlock, L);
+    let logical = r.skeleton();
+    let slow = logical.retimed(|thread, _, durations| Durations {
+        work: durations.work * if thread == ThreadId(0) { 10 } else { 1 },
+        ..durations
+    });
+    let kendo = Kendo::new(&logical, &Constraints::none());
+    let (outcome, times) = replay(&slow, &Constraints::none(), &Config::ideal(2), kendo);
+    assert!(times.contains(&(1, 0, 50, 500)), "{times:?}");
+    let account = outcome.completed().expect("no deadlock").threads[1];
+    assert_eq!((account.artificial, account.blocked, account.contended), (450, 0, 0));
+}
+
+#[test]
+fn mem_s_has_one_token_for_all_objects() {
+    // Nothing is shared, but releases and acquisitions alternate as recorded.
+    let mut r = Recording::new(2);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 10, MutexUnlock, L);
+    r.push(1, 11, MutexLock, M);
+    r.push(1, 10, MutexUnlock, M);
+    let skeleton = r.skeleton();
+    let ideal = Config::ideal(2);
+    let none = Constraints::none();
+    let mem = MemS::new(&skeleton, &none, 3);
+    let (outcome, times) = replay(&skeleton, &none, &ideal, mem.clone());
+    // t0 at 10, t1 at 13, t0 at 20, t1 at 23: each three after the other, or when it comes.
+    assert_eq!(times, [(0, 0, 10, 10), (1, 0, 11, 13), (0, 1, 20, 20), (1, 1, 23, 23)]);
+    assert_eq!(outcome.completed().expect("no deadlock").threads[1].artificial, 2);
+    // Four ticks of counted accesses before t0's release keep the token.
+    let burst = mem.with_accesses(vec![vec![0, 4]]);
+    let (outcome, times) = replay(&skeleton, &none, &ideal, burst);
+    assert!(times.contains(&(0, 1, 20, 24)) && times.contains(&(1, 1, 23, 27)), "{times:?}");
+    assert_eq!(outcome.completed().expect("no deadlock").duration, 27);
+}
+
+#[test]
+fn tries_keep_their_outcome_and_differences_are_counted() {
+    const BUSY: i32 = 16;
+    let mut r = Recording::new(2);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 50, MutexUnlock, L);
+    r.push(1, 20, MutexTryLock, L).result = BUSY;
+    r.push(1, 60, MutexTryLock, L);
+    r.push(1, 1, MutexUnlock, L);
+    let as_recorded = run(&r, 2, Elsc).threads[1];
+    assert_eq!((as_recorded.tries_differ, as_recorded.tries_free), (0, 0));
+    // t1 comes earlier: the first try finds the lock free, the second finds it taken.
+    let early = r.skeleton().retimed(|thread, event, durations| {
+        let work = if thread == ThreadId(1) { [5, 30, 1][event.index()] } else { durations.work };
+        Durations { work, ..durations }
+    });
+    let (outcome, times) = replay(&early, &Constraints::none(), &Config::ideal(2), Elsc);
+    let account = outcome.completed().expect("no deadlock").threads[1];
+    assert_eq!((account.tries_differ, account.tries_free), (1, 1));
+    assert!(times.contains(&(1, 1, 35, 60)), "the outcome is the recorded one");
+}
+
+#[test]
+fn every_scheduler_that_can_deadlock_reports_the_cycle() {
+    // Recorded one after the other; by arrival, by clocks or at random each gets one lock. An
+    // atomic instruction under the first lock makes even strict priorities change in between.
+    let mut r = Recording::new(2);
+    for (thread, first, second) in [(0, L, M), (1, M, L)] {
+        r.push(thread, 10, MutexLock, first);
+        r.push(thread, 10, Atomic, 0x3000);
+        r.push(thread, 10, MutexLock, second);
+        r.push(thread, 1, MutexUnlock, second);
+        r.push(thread, 1, MutexUnlock, first);
+    }
+    let skeleton = r.skeleton();
+    let none = Constraints::none();
+    let pct = (0..100).map(|seed| Pct::new(seed, 2, 3)).find(|pct| {
+        replay(&skeleton, &none, &Config::ideal(2), pct.clone()).0.completed().is_none()
+    });
+    let kendo = Kendo::new(&skeleton, &none);
+    let mut recorder = Recorder::new(Orig::exact());
+    replay(&skeleton, &none, &Config::ideal(2), &mut recorder);
+    let all: [Box<dyn Scheduler>; 5] = [
+        Box::new(Orig::exact()),
+        Box::new(Random::new(1)),
+        Box::new(pct.expect("a change of priority after the first lock")),
+        Box::new(kendo),
+        Box::new(Fixed::new(recorder.into_schedule())),
+    ];
+    for scheduler in all {
+        let (outcome, _) = replay(&skeleton, &none, &Config::ideal(2), scheduler);
+        let Outcome::Deadlocked(deadlock) = outcome else { panic!("no deadlock") };
+        assert_eq!(deadlock.cycle, [ThreadId(0), ThreadId(1)], "{deadlock}");
+    }
+    // t1 waits for the first lock that t0 takes second, until 31.
+    assert_eq!(run(&r, 2, Elsc).duration, 31 + 10 + 10 + 1 + 1);
+    run(&r, 2, MemS::new(&skeleton, &none, 1));
+}
+
+#[test]
+fn orders_that_contradict_each_other_are_a_cycle_too() {
+    // ELSC: t0 before t1 at the lock; an edge says the opposite.
+    let skeleton = contended().skeleton();
+    let edge =
+        Edge { target_thread: ThreadId(0), target: 0, source_thread: ThreadId(1), source: 0 };
+    let constraints = Constraints::new(&skeleton, |_| false, [edge]).expect("sound");
+    let mem = MemS::new(&skeleton, &constraints, 1);
+    let both: [Box<dyn Scheduler>; 2] = [Box::new(Elsc), Box::new(mem)];
+    for scheduler in both {
+        let (outcome, _) = replay(&skeleton, &constraints, &Config::ideal(2), scheduler);
+        let Outcome::Deadlocked(deadlock) = outcome else { panic!("no deadlock") };
+        assert_eq!(deadlock.cycle, [ThreadId(0), ThreadId(1)], "{deadlock}");
+    }
+    // A schedule that wants the second section of a thread before its first.
+    let grants = "refrain schedule 1\nt1 e0 @0 #0\nt0 e0 @0 #0\n";
+    let mut fixed = Fixed::new(grants.parse().expect("a schedule"));
+    let one = Config::ideal(2);
+    let (outcome, _) = replay(&skeleton, &Constraints::none(), &one, &mut fixed);
+    assert!(outcome.completed().is_some() && fixed.left() == 0);
+    let grants = "refrain schedule 1\nt1 e1 @0 #0\n";
+    let mut fixed = Fixed::new(grants.parse().expect("a schedule"));
+    let (outcome, _) = replay(&skeleton, &Constraints::none(), &one, &mut fixed);
+    let Outcome::Deadlocked(deadlock) = outcome else { panic!("no deadlock") };
+    assert_eq!(deadlock.waits[0].waits_for, [ThreadId(1)]);
+    assert_eq!(fixed.left(), 1);
+}
+
+#[test]
+fn what_is_no_schedule_is_refused_with_its_line() {
+    let refused = |text: &str| text.parse::<Schedule>().expect_err("no schedule").to_string();
+    assert!(refused("").starts_with("line 1 "));
+    assert!(refused("refrain schedule 2\n").starts_with("line 1 "));
+    for line in
+        ["t1", "t1 e2", "t1 e2 @3", "e2 t1 @3 #4", "t1 e2 @-3 #4", "t1 e2 ++3", "t1 e2 @3 #4 x"]
+    {
+        let text = format!("refrain schedule 1\ntotal\n\n{line}\n");
+        assert!(refused(&text).starts_with("line 4 "), "{line}");
+    }
+}
+
+#[test]
+fn where_time_goes_is_told_apart() {
+    const SPUN: u64 = 0x8000;
+    let mut r = Recording::new(3);
+    r.push(0, 10, SpinLock, SPUN);
+    r.push(0, 40, SpinUnlock, SPUN); // t0 holds it from 10 to 50
+    r.push(1, 20, SpinLock, SPUN); // t1 spins from 20 to 50
+    r.push(1, 10, SpinUnlock, SPUN);
+    r.push_timed(1, 5, Syscall, 9, 100).nr = 35;
+    r.push(0, 0, MutexLock, L);
+    r.push(0, 30, MutexUnlock, L); // held from 50 to 80
+    r.push(1, 0, MutexLock, L);
+    r.push(1, 1, MutexUnlock, L);
+    r.push(2, 15, MutexLock, L); // t2 comes at 15, goes after t1 has released
+    r.push(2, 1, MutexUnlock, L);
+    let config = Config { quantum: 1000, ..Config::ideal(2) };
+    let (outcome, _) = replay(&r.skeleton(), &Constraints::none(), &config, Elsc);
+    let run = outcome.completed().expect("no deadlock");
+    let of = |id: usize| {
+        let a = run.threads[id];
+        [a.running, a.spinning, a.blocked, a.artificial, a.runnable, a.io]
+    };
+    assert_eq!(of(0), [80, 0, 0, 0, 0, 0]);
+    assert_eq!(of(1), [36, 30, 0, 0, 0, 100]);
+    // No core until t1 sleeps at 65; the lock is taken from 80 on only to 80, then t1 has it from
+    // 165 to 166, and until then the order alone holds t2 back.
+    assert_eq!(of(2), [16, 0, 1, 85, 65, 0]);
+}
+
+#[test]
+fn threads_without_a_core_of_their_own_did_less_work() {
+    // Three threads on two cores: t0 from 0 to 60, t1 from 0 to 90, t2 from 0 to 30, sleeps to
+    // 60, and goes on to 90. From 0 to 30 three share two cores; from then on nobody shares.
+    let mut r = Recording::new(3);
+    r.push(0, 60, ThreadExit, 1);
+    r.push(1, 90, ThreadExit, 2);
+    r.push_timed(2, 30, Syscall, 9, 30).nr = 35;
+    r.push(2, 30, ThreadExit, 3);
+    let durations = |skeleton: Skeleton| {
+        let mut all = Vec::new();
+        skeleton.retimed(|_, _, durations| {
+            all.push((durations.work, durations.time));
+            durations
+        });
+        all
+    };
+    let shared = durations(r.build_on(2));
+    assert_eq!(shared, [(49, 0), (79, 0), (19, 30), (30, 0)], "two thirds of 30, rounded down");
+    assert_eq!(durations(r.build_on(3)), durations(r.skeleton()));
+}
+
+#[test]
+fn without_an_order_whoever_is_awake_overtakes() {
+    // t0 takes the lock again 10 after its release; t1 needs 90 to wake.
+    let mut r = Recording::new(2);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 100, MutexUnlock, L);
+    r.push(1, 20, MutexLock, L);
+    r.push(1, 30, MutexUnlock, L);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 5, MutexUnlock, L);
+    let costs = Costs { wake: 90, patience: 50, ..Costs::FREE };
+    let config = Config { costs, ..Config::ideal(2) };
+    let times = |scheduler: Box<dyn Scheduler>| {
+        let (outcome, mut times) = replay(&r.skeleton(), &Constraints::none(), &config, scheduler);
+        assert!(outcome.completed().is_some());
+        times.sort_unstable();
+        times
+    };
+    // Released at 110: ORIG-S lets t0 have it at 120, and t1 at 110 + 90.
+    let orig = times(Box::new(Orig::exact()));
+    assert!(orig.contains(&(0, 2, 120, 120)) && orig.contains(&(1, 0, 20, 200)), "{orig:?}");
+    // ELSC hands it over: t1 goes on at 200, and t0 after t1's release at 230.
+    let elsc = times(Box::new(Elsc));
+    assert!(elsc.contains(&(1, 0, 20, 200)) && elsc.contains(&(0, 2, 120, 320)), "{elsc:?}");
 }

@@ -2,102 +2,33 @@
 
 mod common;
 
-use common::{Recording, Times, replay};
+use common::program::{Program, any_program, choices, may_deadlock, plain, record};
+use common::{Recording, Times, machines, order, replay};
 use proptest::prelude::*;
 use refrain_scheduler::{
-    Config, Constraints, Costs, Elsc, Orig, Outcome, Pct, Random, Run, Scheduler, Skeleton,
+    Config, Constraints, Durations, Elsc, Fixed, Grant, Kendo, MemS, Orig, Outcome, Pct, Random,
+    Recorder, Run, Schedule, Scheduler, Skeleton,
 };
-use refrain_trace::EventKind;
+use refrain_trace::{Event, EventKind};
 use std::collections::BTreeMap;
 
-/// What a thread of a generated program does, with the work before each step.
-#[derive(Clone, Debug)]
-enum Step {
-    /// Nested critical sections, in ascending order of the locks.
-    Locks(Vec<u64>),
-    Read(u64),
-    Atomic(u64),
-    Sleep(u64),
-    Post,
-    Wait,
+/// Every scheduler, for one skeleton.
+fn all(skeleton: &Skeleton, seed: u64) -> Vec<(&'static str, Box<dyn Scheduler>)> {
+    let none = Constraints::none();
+    vec![
+        ("elsc", Box::new(Elsc)),
+        ("kendo", Box::new(Kendo::new(skeleton, &none))),
+        ("mem-s", Box::new(MemS::new(skeleton, &none, 5))),
+        ("orig-s", Box::new(Orig::exact())),
+        ("orig-s with noise", Box::new(Orig::with_jitter(seed, 100))),
+        ("random", Box::new(Random::new(seed))),
+        ("pct", Box::new(Pct::new(seed, 3, 20))),
+    ]
 }
 
-fn step() -> impl Strategy<Value = (u64, Step)> {
-    let step = prop_oneof![
-        4 => proptest::sample::subsequence(vec![0u64, 1, 2], 1..=3).prop_map(Step::Locks),
-        2 => (3u64..5).prop_map(Step::Read),
-        2 => (0u64..2).prop_map(Step::Atomic),
-        1 => (0u64..50).prop_map(Step::Sleep),
-        1 => Just(Step::Post),
-        1 => Just(Step::Wait),
-    ];
-    (0u64..40, step)
-}
-
-fn program() -> impl Strategy<Value = (Vec<Vec<(u64, Step)>>, Vec<u8>)> {
-    let threads = proptest::collection::vec(proptest::collection::vec(step(), 0..8), 1..5);
-    (threads, proptest::collection::vec(any::<u8>(), 16))
-}
-
-const RW: u64 = 0x100;
-const ATOMIC: u64 = 0x900;
-const SEM: u64 = 0x5000;
-
-/// Records a run in which whole steps of threads alternate as `choices` say.
-fn record(threads: &[Vec<(u64, Step)>], choices: &[u8]) -> Recording {
-    let mut r = Recording::new(threads.len());
-    let mut next = vec![0; threads.len()];
-    let mut level = 2i64;
-    for turn in 0.. {
-        let ready: Vec<usize> =
-            (0..threads.len()).filter(|&t| next[t] < threads[t].len()).collect();
-        let Some(&t) = ready.get(choices[turn % choices.len()] as usize % ready.len().max(1))
-        else {
-            break;
-        };
-        let (work, step) = &threads[t][next[t]];
-        next[t] += 1;
-        match step {
-            Step::Locks(locks) => {
-                for lock in locks {
-                    r.push(t, *work, EventKind::MutexLock, lock * 64 + 0x1000);
-                }
-                for lock in locks.iter().rev() {
-                    r.push(t, *work, EventKind::MutexUnlock, lock * 64 + 0x1000);
-                }
-            }
-            Step::Read(lock) => {
-                let write = *work % 3 == 0;
-                let kind = if write { EventKind::WriteLock } else { EventKind::ReadLock };
-                r.push(t, *work, kind, lock * RW);
-                r.push(t, *work, EventKind::RwUnlock, lock * RW);
-            }
-            Step::Atomic(word) => {
-                r.push(t, *work, EventKind::Atomic, word * 64 + ATOMIC);
-            }
-            Step::Sleep(time) => r.push_timed(t, *work, EventKind::Syscall, 1, *time).nr = 35,
-            Step::Post => {
-                level += 1;
-                r.push(t, *work, EventKind::SemPost, SEM);
-            }
-            Step::Wait if level > 0 => {
-                level -= 1;
-                r.push(t, *work, EventKind::SemWait, SEM);
-            }
-            Step::Wait => {}
-        }
-    }
-    r
-}
-
-fn elsc(r: &Recording, config: &Config) -> Result<(Run, Times), TestCaseError> {
-    let run = check(r, &r.skeleton(), config, Elsc)?;
-    run.ok_or_else(|| TestCaseError::fail("ELSC cannot deadlock"))
-}
-
-/// `None` for a deadlock, which another order than the recorded one may well cause if a thread
-/// takes the semaphore that another one waits to give back.
+/// What must hold of any replay. `None` for a deadlock, where one may be.
 fn check<S: Scheduler>(
+    program: &Program,
     r: &Recording,
     skeleton: &Skeleton,
     config: &Config,
@@ -105,8 +36,7 @@ fn check<S: Scheduler>(
 ) -> Result<Option<(Run, Times)>, TestCaseError> {
     let (outcome, times) = replay(skeleton, &Constraints::none(), config, scheduler);
     let Outcome::Completed(run) = outcome else {
-        let waits = r.threads.iter().flatten().any(|event| event.kind() == EventKind::SemWait);
-        prop_assert!(waits, "{:?}", outcome);
+        prop_assert!(may_deadlock(program), "{:?}", outcome);
         return Ok(None);
     };
     let events: usize = r.threads.iter().map(Vec::len).sum();
@@ -131,19 +61,24 @@ fn check<S: Scheduler>(
 
 /// Exclusive possessions of a lock do not overlap with any other.
 fn excludes(r: &Recording, times: &Times) -> Result<(), TestCaseError> {
+    use EventKind::*;
     let mut held: BTreeMap<u64, Vec<(u64, u64, bool)>> = BTreeMap::new();
     let mut open: BTreeMap<(u32, u64), (u64, bool)> = BTreeMap::new();
     for &(thread, index, begin, end) in times {
         let event = &r.threads[thread as usize][index as usize];
+        let key = (thread, event.object);
         match event.kind() {
-            EventKind::MutexLock | EventKind::WriteLock => {
-                open.insert((thread, event.object), (end, true));
+            MutexLock | WriteLock | CondWaitEnd => {
+                open.insert(key, (end, true));
             }
-            EventKind::ReadLock => {
-                open.insert((thread, event.object), (end, false));
+            MutexTryLock if event.result == 0 => {
+                open.insert(key, (end, true));
             }
-            EventKind::MutexUnlock | EventKind::RwUnlock => {
-                let (from, exclusive) = open[&(thread, event.object)];
+            ReadLock => {
+                open.insert(key, (end, false));
+            }
+            MutexUnlock | RwUnlock | CondWaitBegin => {
+                let (from, exclusive) = open[&key];
                 held.entry(event.object).or_default().push((from, begin, exclusive));
             }
             _ => {}
@@ -160,78 +95,234 @@ fn excludes(r: &Recording, times: &Times) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Acquisitions of each object in the order of the replay, against the order of the tickets.
-fn keeps_order(r: &Recording, times: &Times) -> Result<(), TestCaseError> {
-    let mut last: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    let mut sorted: Vec<_> = times.clone();
-    sorted.sort_by_key(|&(thread, index, ..)| r.threads[thread as usize][index as usize].ticket);
-    for (thread, index, _, end) in sorted {
-        let event = &r.threads[thread as usize][index as usize];
-        let orders = !matches!(
-            event.kind(),
-            EventKind::MutexUnlock | EventKind::RwUnlock | EventKind::Syscall | EventKind::SemPost
-        );
-        if orders {
-            let before = last.insert(event.object, (event.ticket, end));
-            prop_assert!(before.is_none_or(|(_, at)| at <= end));
+/// What a scheduler granted, in order, on one machine.
+fn grants<S: Scheduler>(skeleton: &Skeleton, config: &Config, scheduler: S) -> Schedule {
+    let mut recorder = Recorder::new(scheduler);
+    replay(skeleton, &Constraints::none(), config, &mut recorder);
+    recorder.into_schedule()
+}
+
+/// Tickets of the acquisitions of each object, in the order of the grants.
+fn keeps_order(r: &Recording, grants: &[Grant]) -> Result<(), TestCaseError> {
+    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
+    for Grant { thread, event, .. } in grants {
+        let Event { object, ticket, .. } = r.threads[thread.index()][event.index()];
+        let competes = r.skeleton().operations(*thread)[event.index()].competes();
+        if competes {
+            let before = last.insert(object, ticket);
+            prop_assert!(before.is_none_or(|before| before < ticket));
         }
     }
     Ok(())
 }
 
-fn machines() -> [Config; 4] {
-    let costs = Costs { acquire: 1, release: 2, other: 1, handoff: 3, wake: 11, patience: 20 };
-    [
-        Config::ideal(8),
-        Config::ideal(1),
-        Config { cores: 2, quantum: 7, costs },
-        Config { cores: 8, quantum: 50, costs },
-    ]
+/// The longest path through the recorded order of a plain program: when its last event is over
+/// if operations are free and every thread has a core. Events are met in the recorded order,
+/// which extends every order that ELSC keeps, so one pass finds the time of each.
+fn critical_path(r: &Recording) -> u64 {
+    let mut clocks = vec![0; r.threads.len()];
+    // When an object was last acquired, when it is free of writers and of anybody.
+    let mut objects: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
+    let mut writing: BTreeMap<u64, bool> = BTreeMap::new();
+    for &(thread, index) in &r.sequence {
+        let event = &r.threads[thread][index];
+        let before = index.checked_sub(1).map_or(0, |last| r.threads[thread][last].end);
+        let arrived = clocks[thread] + (event.begin - before);
+        let (acquired, unwritten, free) = objects.entry(event.object).or_default();
+        let mut done = arrived;
+        match event.kind() {
+            EventKind::MutexLock | EventKind::WriteLock => {
+                done = arrived.max(*acquired).max(*free);
+                *acquired = done;
+                writing.insert(event.object, true);
+            }
+            EventKind::ReadLock => {
+                done = arrived.max(*acquired).max(*unwritten);
+                *acquired = done;
+            }
+            EventKind::Atomic => {
+                done = arrived.max(*acquired);
+                *acquired = done;
+            }
+            EventKind::MutexUnlock | EventKind::RwUnlock => {
+                *free = done.max(*free);
+                if writing.insert(event.object, false) == Some(true) {
+                    *unwritten = done;
+                }
+            }
+            EventKind::BarrierArrive => *acquired = done.max(*acquired),
+            EventKind::BarrierLeave => done = arrived.max(*acquired),
+            kind => assert_eq!(kind, EventKind::Syscall, "the only other one in plain programs"),
+        }
+        clocks[thread] = done + (event.end - event.begin);
+    }
+    clocks.into_iter().max().unwrap_or(0)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn every_scheduler_is_sound((threads, choices) in program(), seed in any::<u64>()) {
-        let r = record(&threads, &choices);
+    fn every_scheduler_is_sound(
+        program in any_program(), choices in choices(), seed in any::<u64>(),
+    ) {
+        let r = record(&program, &choices);
         let skeleton = r.skeleton();
         for config in machines() {
-            let (_, times) = elsc(&r, &config)?;
-            if config == Config::ideal(8) {
-                // Elsewhere an event may end late, for want of a core.
-                keeps_order(&r, &times)?;
+            for (name, scheduler) in all(&skeleton, seed) {
+                let run = check(&program, &r, &skeleton, &config, scheduler)?;
+                prop_assert!(run.is_some() || !["elsc", "mem-s"].contains(&name), "deadlock");
             }
-            check(&r, &skeleton, &config, Orig::exact())?;
-            check(&r, &skeleton, &config, Orig::with_jitter(seed, 100))?;
-            check(&r, &skeleton, &config, Random::new(seed))?;
-            check(&r, &skeleton, &config, Pct::new(seed, 3, 20))?;
         }
     }
 
     #[test]
-    fn elsc_lies_between_the_longest_thread_and_all_work((threads, choices) in program()) {
-        let r = record(&threads, &choices);
-        let (run, _) = elsc(&r, &Config::ideal(8))?;
-        let work = |account: &refrain_scheduler::Account| account.running + account.io;
-        prop_assert!(run.duration >= run.threads.iter().map(work).max().unwrap_or(0));
-        prop_assert!(run.duration <= run.threads.iter().map(work).sum());
-        let (again, _) = elsc(&r, &Config::ideal(8))?;
-        prop_assert_eq!(run, again);
+    fn elsc_keeps_each_order_and_mem_s_extends_it(
+        program in any_program(), choices in choices(),
+    ) {
+        let r = record(&program, &choices);
+        let skeleton = r.skeleton();
+        let mem = MemS::new(&skeleton, &Constraints::none(), 7);
+        let total = order(&grants(&skeleton, &Config::ideal(1), mem.clone()));
+        for config in machines() {
+            keeps_order(&r, &grants(&skeleton, &config, Elsc).grants)?;
+            let of_mem = grants(&skeleton, &config, mem.clone());
+            keeps_order(&r, &of_mem.grants)?;
+            prop_assert_eq!(&order(&of_mem), &total, "one total order on every machine");
+        }
+        let acts = |event: &Event| {
+            event.kind() != EventKind::Syscall && event.result != 16 && event.result != -1
+        };
+        let acting = r.threads.iter().flatten().filter(|event| acts(event)).count();
+        prop_assert_eq!(total.len(), acting, "of all accesses");
+    }
+
+    #[test]
+    fn kendos_order_is_the_same_for_any_timing(
+        program in any_program(), choices in choices(), seed in any::<u64>(),
+    ) {
+        let skeleton = record(&program, &choices).skeleton();
+        let kendo = Kendo::new(&skeleton, &Constraints::none());
+        let expected = order(&grants(&skeleton, &Config::ideal(8), kendo.clone()));
+        let mut state = seed;
+        let other = skeleton.retimed(|_, _, _| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+            Durations { work: (state >> 33) % 60, time: (state >> 40) % 90 }
+        });
+        for timing in [&skeleton, &other] {
+            for config in machines() {
+                let found = order(&grants(timing, &config, kendo.clone()));
+                prop_assert_eq!(&found, &expected);
+            }
+        }
+    }
+
+    #[test]
+    fn kendos_order_is_the_same_for_any_recorded_schedule(
+        program in plain(), one in choices(), two in choices(),
+    ) {
+        let sequence = |choices: &[u8]| {
+            let skeleton = record(&program, choices).skeleton();
+            let kendo = Kendo::new(&skeleton, &Constraints::none());
+            order(&grants(&skeleton, &Config::ideal(2), kendo))
+        };
+        prop_assert_eq!(sequence(&one), sequence(&two));
+    }
+
+    #[test]
+    fn a_saved_schedule_replays_to_the_same_outcome(
+        program in any_program(), choices in choices(), seed in any::<u64>(),
+    ) {
+        let skeleton = record(&program, &choices).skeleton();
+        for config in machines() {
+            for (name, scheduler) in all(&skeleton, seed) {
+                let mut recorder = Recorder::new(scheduler);
+                let none = Constraints::none();
+                let (outcome, mut times) = replay(&skeleton, &none, &config, &mut recorder);
+                let schedule = recorder.into_schedule();
+                let text = schedule.to_string();
+                prop_assert_eq!(&text.parse::<Schedule>().expect("just printed"), &schedule);
+                let json = serde_json::to_string(&schedule).expect("plain data");
+                prop_assert_eq!(&serde_json::from_str::<Schedule>(&json).unwrap(), &schedule);
+                let mut fixed = Fixed::new(schedule);
+                let (again, mut same) = replay(&skeleton, &none, &config, &mut fixed);
+                if let (Outcome::Completed(_), Outcome::Completed(_)) = (&again, &outcome) {
+                    prop_assert_eq!(&again, &outcome, "{} {:?}\n{}", name, config, text);
+                }
+                prop_assert_eq!(again.completed(), outcome.completed());
+                times.sort_unstable();
+                same.sort_unstable();
+                prop_assert_eq!(same, times);
+                prop_assert_eq!(fixed.left(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_machine_recorded_is_repeated_to_the_tick(
+        program in plain(), choices in choices(),
+    ) {
+        let r = record(&program, &choices);
+        // A machine with costs and latencies records the run; its replay knows none of them.
+        let machine = Config { cores: 8, ..machines()[3] };
+        let (_, mut times) = check(&program, &r, &r.skeleton(), &machine, Elsc)?
+            .expect("ELSC cannot deadlock");
+        let skeleton = r.clone().repeated(&times);
+        let (_, mut again) = check(&program, &r, &skeleton, &Config::ideal(8), Elsc)?
+            .expect("ELSC cannot deadlock");
+        times.sort_unstable();
+        again.sort_unstable();
+        prop_assert_eq!(again, times);
+    }
+
+    #[test]
+    fn elsc_takes_as_long_as_the_critical_path(program in plain(), choices in choices()) {
+        let r = record(&program, &choices);
+        let (run, _) = check(&program, &r, &r.skeleton(), &Config::ideal(8), Elsc)?
+            .expect("ELSC cannot deadlock");
+        prop_assert_eq!(run.duration, critical_path(&r));
+    }
+
+    #[test]
+    fn elsc_lies_between_the_longest_thread_and_all_work(
+        program in any_program(), choices in choices(),
+    ) {
+        let r = record(&program, &choices);
+        let skeleton = r.skeleton();
+        let run = || check(&program, &r, &skeleton, &Config::ideal(8), Elsc);
+        let (found, times) = run()?.expect("ELSC cannot deadlock");
+        let least = |thread: &Vec<Event>| thread.last().map_or(0, |event| event.end);
+        prop_assert!(found.duration >= r.threads.iter().map(least).max().unwrap_or(0));
+        prop_assert!(found.duration <= r.threads.iter().map(least).sum());
+        let elsewhere = std::thread::scope(|scope| {
+            let hosts: Vec<_> = (0..3).map(|_| scope.spawn(run)).collect();
+            hosts.into_iter().map(|host| host.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        for host in elsewhere {
+            let (again, same) = host?.expect("as before");
+            prop_assert_eq!((&again, &same), (&found, &times));
+        }
     }
 
     #[test]
     fn elsc_is_monotone_in_any_segment(
-        (threads, choices) in program(), thread in any::<prop::sample::Index>(),
+        program in any_program(), choices in choices(), thread in any::<prop::sample::Index>(),
         step in any::<prop::sample::Index>(), more in 1u64..100,
     ) {
-        let mut longer = threads.clone();
-        let list = &mut longer[thread.index(threads.len())];
-        prop_assume!(!list.is_empty());
-        let index = step.index(list.len());
-        list[index].0 += more * 3; // The same remainder: the same kind of step.
-        let (short, _) = elsc(&record(&threads, &choices), &Config::ideal(8))?;
-        let (long, _) = elsc(&record(&longer, &choices), &Config::ideal(8))?;
-        prop_assert!(long.duration >= short.duration);
+        let skeleton = record(&program, &choices).skeleton();
+        let thread = thread.index(program.len());
+        let events = skeleton.operations(refrain_trace::ThreadId(thread as u32)).len();
+        prop_assume!(events > 0);
+        let event = step.index(events);
+        let longer = skeleton.retimed(|id, at, durations| {
+            let here = id.index() == thread && at.index() == event;
+            Durations { work: durations.work + if here { more } else { 0 }, ..durations }
+        });
+        let duration = |skeleton: &Skeleton| {
+            let (outcome, _) = replay(skeleton, &Constraints::none(), &Config::ideal(8), Elsc);
+            outcome.completed().expect("ELSC cannot deadlock").duration
+        };
+        let (short, long) = (duration(&skeleton), duration(&longer));
+        prop_assert!(short <= long && long <= short + more);
     }
 }

@@ -10,12 +10,18 @@ fn bench() -> Bench {
 #[test]
 fn wrong_usage_is_status_2() {
     let bench = bench();
-    let cases: [&[&str]; 9] = [
+    let cases: [&[&str]; 15] = [
         &[],
         &["no-such-command"],
         &["record"],
         &["replay"],
         &["replay", "--engine", "steam", "a.refrain"],
+        &["replay", "--scheduler", "fifo", "a.refrain"],
+        &["replay", "--clock", "sundial", "a.refrain"],
+        &["replay", "--cores", "0", "a.refrain"],
+        &["replay", "--schedule", "s.txt", "--seed", "1", "a.refrain"],
+        &["fidelity", "--repeat", "0", "a.refrain"],
+        &["ab"],
         &["dump", "--events", "9..1", "a.refrain"],
         &["dump", "--thread", "x", "a.refrain"],
         &["dump", "--instructions", "--thread", "t0", "a.refrain"],
@@ -35,7 +41,9 @@ fn wrong_usage_is_status_2() {
 fn help_goes_to_standard_output_and_hides_what_is_internal() {
     let bench = bench();
     let help = bench.refrain(["--help"]).succeeds().text();
-    for command in ["record", "replay", "info", "dump", "locks", "run", "check", "demo"] {
+    let measuring = ["fidelity", "ab", "calibrate"];
+    let others = ["record", "replay", "info", "dump", "locks", "run", "check", "demo"];
+    for command in others.into_iter().chain(measuring) {
         assert!(help.contains(command), "{command} is missing in:\n{help}");
         bench.refrain([command, "--help"]).succeeds();
     }

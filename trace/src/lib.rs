@@ -19,6 +19,7 @@ mod access;
 pub mod container;
 mod error;
 mod event;
+pub mod fixed;
 #[doc(hidden)]
 pub mod fuzzing;
 mod ids;

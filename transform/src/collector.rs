@@ -17,10 +17,10 @@
 //! drops what the innermost open section has already seen, its touch included. The log of one section is compacted
 //! when it is long, so memory is bounded by the distinct bytes of the open sections.
 
-use crate::fixed::FixedMap;
 use crate::intervals::{Interval, normalise};
 use crate::sets::{SetId, SetTable};
 use crate::shadow::Shadow;
+use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Access, Event, EventId, EventKind, ThreadId};
 use std::ops::Range;
 

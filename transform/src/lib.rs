@@ -19,7 +19,6 @@
 
 mod collector;
 mod error;
-mod fixed;
 mod fusion;
 mod gain;
 mod intervals;

@@ -2,11 +2,11 @@
 
 use crate::Error;
 use crate::collector::{Collector, Raw};
-use crate::fixed::FixedMap;
 use crate::intervals::Interval;
 use crate::sets::{SetId, SetTable};
 use crate::shadow::Shared;
 use refrain_trace::ThreadId;
+use refrain_trace::fixed::FixedMap;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

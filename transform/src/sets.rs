@@ -1,7 +1,7 @@
 //! Hash-consed address sets: a set that occurs in a million critical sections is kept once.
 
-use crate::fixed::{FixedHasher, FixedMap};
 use crate::intervals::{self, Interval};
+use refrain_trace::fixed::{FixedHasher, FixedMap};
 use std::hash::Hasher;
 
 /// A set of a [`SetTable`]. Equal sets of one table have equal ids.

@@ -18,8 +18,8 @@
 //! error is on the safe side: a pair may be called a true contention or a disjoint write that is
 //! a null-lock; no true contention is ever called unnecessary.
 
-use crate::fixed::FixedMap;
 use crate::intervals::Interval;
+use refrain_trace::fixed::FixedMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

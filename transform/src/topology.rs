@@ -27,9 +27,9 @@
 //!    place between its neighbours.
 //! 6. Each lock has a topology of its own, as in the paper; nested sections appear in several.
 
-use crate::fixed::FixedMap;
 use crate::intervals::{Interval, leap, normalise};
 use crate::{Lock, LockKind, Plan, Section, SectionId, Sections, SetId};
+use refrain_trace::fixed::FixedMap;
 use refrain_trace::{AuxLock, ThreadId};
 
 /// `source.END` before `target.BEGIN`.

@@ -45,6 +45,30 @@ pub(crate) fn yield_now() {
     std::thread::yield_now();
 }
 
+/// The cores that this process may run on.
+pub(crate) fn allowed_cores() -> Vec<usize> {
+    // SAFETY: a set of cores is plain bits, for which zero is a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most the size that it is told.
+    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+    let cores = 0..8 * size_of_val(&set);
+    // SAFETY: the index is below the number of bits in the set.
+    cores.filter(|&core| result == 0 && unsafe { libc::CPU_ISSET(core, &set) }).collect()
+}
+
+/// Keeps the calling thread on these cores. A host that forbids it is no reason to stop.
+pub(crate) fn run_on(cores: &[usize]) {
+    // SAFETY: as in `allowed_cores`.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let bits = 8 * size_of_val(&set);
+    for &core in cores.iter().filter(|&&core| core < bits) {
+        // SAFETY: the index is below the number of bits in the set.
+        unsafe { libc::CPU_SET(core, &mut set) };
+    }
+    // SAFETY: the kernel reads the set, which lives until the call is over.
+    unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
+}
+
 /// The calling thread's kernel id.
 pub(crate) fn thread_id() -> i32 {
     // SAFETY: gettid has no arguments and cannot fail.

@@ -39,6 +39,8 @@ pub use engine::{
 pub use error::{Error, Result};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
-pub use record::{RecordOptions, RecordSummary, record};
-pub use replay::{Divergence, DivergenceKind, Outcome, Output, ReplayOptions, replay};
+pub use record::{RecordOptions, RecordSummary, record, this_machine};
+pub use replay::{
+    Divergence, DivergenceKind, Outcome, Output, Placement, Policy, ReplayOptions, replay,
+};
 pub use seen::Seen;

@@ -45,13 +45,8 @@ pub(crate) fn run(args: &AfterRecording) -> Outcome {
 
 fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
     if replayed {
-        let options = ReplayOptions {
-            engine: EngineKind::Cranelift,
-            echo: false,
-            count: false,
-            observe: false,
-        };
-        let mut report = replay::replay(trace, options, true)?;
+        let options = ReplayOptions::exact(EngineKind::Cranelift);
+        let mut report = replay::replay(trace, &options, true)?;
         let divergence = report.divergence.as_ref();
         report.races = divergence.map(|divergence| racing::find(trace, Some(divergence)));
         if !ranking.json {

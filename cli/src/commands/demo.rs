@@ -3,6 +3,7 @@
 use super::run::{self, Place};
 use super::{after, record};
 use crate::args::{AfterRecording, Demo, Order, Recording};
+use crate::cache;
 use crate::failure::Outcome;
 use crate::output::Console;
 use crate::program;
@@ -36,10 +37,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
 /// Writes the program where it can be run from and where the trace finds its symbols again: the
 /// user's cache, or else the directory for temporary files.
 fn place_program() -> anyhow::Result<PathBuf> {
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    let cache = cache.filter(|cache| cache.is_absolute()).map(|cache| cache.join("refrain"));
-    if let Some(path) = cache.and_then(|cache| write_program(&cache).ok()) {
+    if let Some(path) = cache::directory().and_then(|cache| write_program(&cache).ok()) {
         return Ok(path);
     }
     let directory = tempfile::Builder::new().prefix("refrain-demo-").tempdir()?.keep();

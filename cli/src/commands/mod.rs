@@ -1,18 +1,23 @@
 //! One file per subcommand, and what they share: the way in and the way out.
 
+mod ab;
 mod after;
+mod calibrate;
 mod check;
 mod completions;
 mod demo;
 mod disassembly;
 pub(crate) mod dump;
+mod fidelity;
 mod info;
 mod locks;
 mod man;
 mod racing;
 mod record;
+mod repeat;
 mod replay;
 mod run;
+mod simulate;
 
 use crate::args::{Cli, Command};
 use crate::failure::{Failure, Outcome};
@@ -46,6 +51,9 @@ fn dispatch(command: Command) -> Outcome {
         Command::Dump(args) => dump::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Fidelity(args) => fidelity::run(&args),
+        Command::Ab(args) => ab::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -1,29 +1,63 @@
 //! `refrain replay`: replays a trace and says what was checked.
 
-use super::racing;
-use crate::args::Replay;
+use super::{racing, repeat, simulate};
+use crate::args::{Clock, Replay, SchedulerKind};
 use crate::child::{self, ParentListener};
 use crate::failure::Outcome;
-use crate::machine::ReplayOptions;
+use crate::machine::{Policy, ReplayOptions};
 use crate::output;
 use crate::progress::Progress;
 use crate::report::replay::{Report, render};
+use crate::stats::Distribution;
 use crate::symbols::{Code, Place, Symbols};
 use crate::trace_file;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use std::io::Write;
 use std::path::Path;
 
-/// Replays in a child process; a divergence makes the status 1.
+/// Replays by the clock that is asked for; a divergence makes the status 1.
 pub(crate) fn run(args: &Replay) -> Outcome {
-    let options = ReplayOptions {
-        engine: args.engine,
-        echo: args.echo,
-        count: args.count,
-        observe: args.observe,
-    };
-    let mut report = replay(&args.trace, options, args.json)?;
-    if args.races || report.divergence.is_some() {
+    match args.schedule.clock {
+        Clock::Virtual => simulate::run(args),
+        Clock::Wall => execute(args),
+    }
+}
+
+/// Replays in child processes, up to the first divergence.
+fn execute(args: &Replay) -> Outcome {
+    let schedule = &args.schedule;
+    if schedule.schedule.is_some() || schedule.save_schedule.is_some() {
+        return Err(anyhow!("--schedule and --save-schedule need --clock virtual").into());
+    }
+    let first = Policy { scheduler: schedule.scheduler, seed: schedule.seed };
+    let (mut times, mut last) = (Vec::new(), None);
+    for number in 0..schedule.repeat {
+        let policy = first.repetition(number);
+        let options = ReplayOptions {
+            echo: args.echo,
+            count: args.count,
+            observe: args.observe,
+            policy,
+            cores: schedule.cores,
+            pin: schedule.repeat > 1,
+            ..ReplayOptions::exact(args.engine)
+        };
+        let report = replay(&args.trace, &options, args.json)?;
+        times.push(report.run_ns);
+        let diverged = report.divergence.is_some();
+        last = Some((report, options));
+        if diverged {
+            break;
+        }
+    }
+    let (mut report, options) = last.expect("there is at least one repetition");
+    let diverged = report.divergence.is_some();
+    if !diverged && schedule.repeat > 1 {
+        report.times = Distribution::of(&times);
+    }
+    // Under another scheduler the order is to blame, which the report says.
+    let exact = schedule.scheduler == SchedulerKind::Elsc;
+    if args.races || diverged && exact {
         report.races = Some(racing::find(&args.trace, report.divergence.as_ref()));
     }
     if args.json {
@@ -31,16 +65,19 @@ pub(crate) fn run(args: &Replay) -> Outcome {
     } else {
         output::print(&render(&report, place(&args.trace, &report).as_ref()))?;
     }
-    Ok(u8::from(report.divergence.is_some()))
+    if diverged && options.policy != Policy::default() {
+        eprintln!("refrain: `{}` repeats this", repeat::wall_command(&args.trace, &options));
+    }
+    Ok(u8::from(diverged))
 }
 
 /// Replays the trace at `path`. With `json`, what the program printed goes to standard error.
-pub(crate) fn replay(path: &Path, options: ReplayOptions, json: bool) -> anyhow::Result<Report> {
+pub(crate) fn replay(path: &Path, options: &ReplayOptions, json: bool) -> anyhow::Result<Report> {
     // Read here as well, so that a file which is no trace is refused in the same words everywhere.
     drop(trace_file::read(path)?);
     let trace = trace_file::open(path)?;
     let mut news = News::new("replaying", json);
-    child::replay(trace, options, &mut news)
+    child::replay(trace, options.clone(), &mut news)
         .with_context(|| format!("cannot replay {}", path.display()))
 }
 

@@ -4,10 +4,15 @@
 
 mod collect;
 mod ground;
+mod policy;
 mod races;
 mod skeleton;
 
-use crate::args::EngineKind;
+pub(crate) use policy::Policy;
+pub(crate) use skeleton::Skeleton;
+
+use crate::args::{EngineKind, SchedulerKind};
+use crate::calibration::Calibration;
 use crate::failure::Failure;
 use crate::program::Program;
 use crate::report::replay;
@@ -18,9 +23,8 @@ use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
 use refrain_trace::{CodeBlock, Ending, EventId, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
-use refrain_vm::{Engine, EngineConfig, Error, Observer, OrderedLoads};
+use refrain_vm::{Engine, EngineConfig, Error, Observer, OrderedLoads, Placement};
 use serde::{Deserialize, Serialize};
-use skeleton::Skeleton;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -134,6 +138,27 @@ pub(crate) struct ReplayOptions {
     pub(crate) count: bool,
     /// Run with the observer of the ranking, for its cost.
     pub(crate) observe: bool,
+    /// Who decides which thread goes next.
+    pub(crate) policy: Policy,
+    /// Run on so many cores at most.
+    pub(crate) cores: Option<u32>,
+    /// Give each thread a core of its own, if there are enough.
+    pub(crate) pin: bool,
+}
+
+impl ReplayOptions {
+    /// An exact replay, and nothing else.
+    pub(crate) fn exact(engine: EngineKind) -> ReplayOptions {
+        ReplayOptions {
+            engine,
+            echo: false,
+            count: false,
+            observe: false,
+            policy: Policy::default(),
+            cores: None,
+            pin: false,
+        }
+    }
 }
 
 /// What a running replay tells the outside.
@@ -154,7 +179,8 @@ pub(crate) fn replay(
     let collect = options.observe.then(|| Collect::new(Vec::new()));
     let config = EngineConfig {
         order_atomics: true,
-        count: options.count,
+        // Logical clocks count instructions.
+        count: options.count || options.policy.scheduler == SchedulerKind::Kendo,
         accesses: collect.is_some(),
         seen: collect.as_ref().is_some_and(|collect| collect.seen().is_some()),
         ..EngineConfig::default()
@@ -170,10 +196,12 @@ pub(crate) fn replay(
         observer: collect.map(|collect| Arc::new(collect) as Arc<dyn Observer>),
         progress: watched(trace.events(), listener),
         until: None,
+        policy: options.policy.live(),
+        placement: Placement { cores: options.cores, pinned: options.pin },
     };
     let outcome = refrain_vm::replay(trace, engine, vm_options)?;
     let prepared = started.elapsed().saturating_sub(outcome.elapsed);
-    Ok(replay::Report::new(outcome, options.engine.name(), prepared))
+    Ok(replay::Report::new(outcome, options.engine.name(), options.policy.scheduler, prepared))
 }
 
 /// What comes of an analysis.
@@ -187,7 +215,11 @@ pub(crate) enum Analysis {
 
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
 /// sections costs. Observers are compiled into the code, which is what Cranelift is for.
-pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Analysis> {
+pub(crate) fn analyse(
+    trace: &Trace,
+    calibration: Option<&Calibration>,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Analysis> {
     let Ground { own, constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own));
     let config = EngineConfig {
@@ -207,7 +239,7 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
         return Ok(Analysis::Diverged(divergence.into()));
     }
     let sections = Sections::merge(collect.take(), &constant)?;
-    let mut skeleton = Skeleton::of(trace)?;
+    let mut skeleton = Skeleton::of(trace, calibration)?;
     Ok(Analysis::Measured(measure(&sections, &mut skeleton, &Options::default())?))
 }
 

@@ -1,9 +1,12 @@
-//! The replayer that the transformation is handed: the trace's skeleton in virtual time, under
-//! ELSC, on as many cores as recorded.
+//! The trace's skeleton in virtual time: what `replay --clock virtual` and its kin measure, and
+//! the replayer that the transformation is handed (ELSC, on as many cores as recorded).
 
-use anyhow::Context;
+use super::policy::Policy;
+use crate::calibration::{Calibration, Source};
+use anyhow::{Context, bail};
 use refrain_scheduler::{
-    Builder, Config, Constraints, Edge, Elsc, Outcome, Skeleton as Reduced, simulate,
+    Account, Builder, Config, Constraints, Costs, Edge, Elsc, Fixed, Outcome, Run, Schedule,
+    Skeleton as Reduced, simulate,
 };
 use refrain_trace::payload::Effect;
 use refrain_trace::{Cursor, Event, EventId, EventKind, ThreadId, Trace};
@@ -13,19 +16,46 @@ use refrain_transform::{Cores, Plan, Replayer};
 const CLONE: u16 = 56;
 
 /// A trace without its work.
-pub(super) struct Skeleton {
+pub(crate) struct Skeleton {
     reduced: Reduced,
     config: Config,
     ticks_per_second: u64,
+    recorded: u64,
+    /// Where the latencies of the modelled machine come from.
+    pub(crate) latencies: Source,
 }
 
 impl Skeleton {
+    /// The program's own time, to be replayed on the recorded machine with these latencies.
+    pub(crate) fn of(trace: &Trace, calibration: Option<&Calibration>) -> anyhow::Result<Skeleton> {
+        Skeleton::read(trace, calibration, |builder| builder)
+    }
+
+    /// The recorded run with the recorder's work and all costs in it, on a core for each thread:
+    /// what can be held against the recorded duration.
+    pub(crate) fn as_recorded(
+        trace: &Trace,
+        calibration: Option<&Calibration>,
+    ) -> anyhow::Result<Skeleton> {
+        let skeleton = Skeleton::read(trace, calibration, Builder::as_recorded)?;
+        let handoff = skeleton.config.costs.handoff;
+        let ideal = Config::ideal(trace.threads().max(1));
+        // Passing MEM-S's token is the one thing that the recording did not have to do.
+        let costs = Costs { handoff, ..ideal.costs };
+        Ok(Skeleton { config: Config { costs, ..ideal }, ..skeleton })
+    }
+
     /// Reads the events of a trace.
-    pub(super) fn of(trace: &Trace) -> anyhow::Result<Skeleton> {
+    fn read(
+        trace: &Trace,
+        calibration: Option<&Calibration>,
+        mode: fn(Builder) -> Builder,
+    ) -> anyhow::Result<Skeleton> {
         let header = trace.header();
         let ticks_per_second = header.tsc_hz.max(1);
         let threads = trace.threads() as usize;
-        let mut builder = Builder::new(threads, ticks_per_second, header.tsc_start);
+        let mut builder = mode(Builder::new(threads, ticks_per_second, header.tsc_start));
+        let mut end = header.tsc_start;
         for thread in (0..trace.threads()).map(ThreadId) {
             let mut cursor = trace.cursor(thread);
             while let Some(event) = cursor.next()? {
@@ -33,11 +63,15 @@ impl Skeleton {
                 if let Some(child) = child(&event, &mut cursor)? {
                     builder.created(thread, child);
                 }
+                end = end.max(event.end);
             }
         }
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
-        let config = Config::typical(header.machine.cores.max(1), ticks_per_second);
-        Ok(Skeleton { reduced, config, ticks_per_second })
+        let (costs, latencies) = Calibration::costs(calibration, ticks_per_second);
+        let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
+        let config = Config { costs, ..typical };
+        let recorded = end - header.tsc_start;
+        Ok(Skeleton { reduced, config, ticks_per_second, recorded, latencies })
     }
 
     fn constraints(&self, plan: &Plan) -> Result<Constraints, String> {
@@ -49,6 +83,71 @@ impl Skeleton {
         });
         Constraints::new(&self.reduced, |address| plan.frees(address), edges)
             .map_err(|error| error.to_string())
+    }
+
+    /// Replays on this many cores instead.
+    pub(crate) fn on_cores(self, cores: Option<u32>) -> Skeleton {
+        let cores = cores.unwrap_or(self.config.cores);
+        Skeleton { config: Config { cores, ..self.config }, ..self }
+    }
+
+    /// Cores of the modelled machine.
+    pub(crate) fn cores(&self) -> u32 {
+        self.config.cores
+    }
+
+    /// From the guest's first instruction to its last event, as recorded.
+    pub(crate) fn recorded_ns(&self) -> u64 {
+        self.reduced.nanoseconds(self.recorded)
+    }
+
+    /// Replays in virtual time. A deadlock is an error that names its cycle.
+    pub(crate) fn run(&self, policy: Policy) -> anyhow::Result<Run> {
+        self.outcome(policy, false).map(|(run, _)| run)
+    }
+
+    /// The same, and what was decided.
+    pub(crate) fn run_and_keep(&self, policy: Policy) -> anyhow::Result<(Run, Schedule)> {
+        let (run, schedule) = self.outcome(policy, true)?;
+        Ok((run, schedule.expect("decisions are kept on request")))
+    }
+
+    fn outcome(&self, policy: Policy, keep: bool) -> anyhow::Result<(Run, Option<Schedule>)> {
+        match policy.simulate(&self.reduced, &Constraints::none(), &self.config, keep) {
+            (Outcome::Completed(run), schedule) => Ok((self.in_nanoseconds(run), schedule)),
+            (Outcome::Deadlocked(deadlock), _) => bail!("{deadlock}"),
+        }
+    }
+
+    /// Replays what was decided before.
+    pub(crate) fn repeat(&self, schedule: Schedule) -> anyhow::Result<Run> {
+        let none = Constraints::none();
+        let mut fixed = Fixed::new(schedule);
+        match simulate(&self.reduced, &none, &self.config, &mut fixed, &mut ()) {
+            Outcome::Completed(_) if fixed.left() > 0 => {
+                bail!("{} decisions of the schedule are for another replay", fixed.left())
+            }
+            Outcome::Completed(run) => Ok(self.in_nanoseconds(run)),
+            Outcome::Deadlocked(deadlock) => {
+                bail!("the schedule does not fit the replay: {deadlock}")
+            }
+        }
+    }
+
+    fn in_nanoseconds(&self, run: Run) -> Run {
+        let ns = |ticks: u64| self.reduced.nanoseconds(ticks);
+        let account = |of: Account| Account {
+            started: ns(of.started),
+            finished: ns(of.finished),
+            running: ns(of.running),
+            spinning: ns(of.spinning),
+            blocked: ns(of.blocked),
+            artificial: ns(of.artificial),
+            runnable: ns(of.runnable),
+            io: ns(of.io),
+            ..of
+        };
+        Run { duration: ns(run.duration), threads: run.threads.into_iter().map(account).collect() }
     }
 }
 

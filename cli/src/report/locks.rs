@@ -2,11 +2,21 @@
 
 use super::numbers::{count, counted, duration, percent};
 use super::table::{self, Column};
+use crate::calibration::Source;
 use crate::output::Style;
 use crate::symbols::Place;
 use refrain_transform::{self as transform, Analysed, PairCounts, UlcpKind};
 use serde::Serialize;
 use std::fmt::Write;
+
+/// The machine that virtual time models.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Machine {
+    /// Its cores.
+    pub(crate) cores: u64,
+    /// Where its latencies come from.
+    pub(crate) latencies: Source,
+}
 
 /// The ranking with source lines.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -15,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) command: String,
     /// Modelled cores.
     pub(crate) cores: u64,
+    /// Where the latencies of the modelled machine come from.
+    pub(crate) latencies: Source,
     /// What was analysed.
     pub(crate) analysed: Analysed,
     /// Virtual time of the trace as recorded.
@@ -82,7 +94,7 @@ impl Group {
 pub(crate) fn report(
     ranked: transform::Report,
     command: String,
-    cores: u64,
+    machine: Machine,
     top: usize,
     mut notes: Vec<String>,
 ) -> Report {
@@ -94,7 +106,8 @@ pub(crate) fn report(
     }));
     Report {
         command,
-        cores,
+        cores: machine.cores,
+        latencies: machine.latencies,
         analysed: ranked.analysed,
         original_ns: ranked.original_ns,
         ulcp_free_ns: ranked.ulcp_free_ns,
@@ -145,7 +158,7 @@ fn summary(report: &Report) -> String {
             format!("{} ({} {less}, {share})", duration(free as i64), duration(gain.abs()))
         },
     );
-    let cores = counted(report.cores, "core");
+    let machine = format!("{}, {}", counted(report.cores, "core"), report.latencies.name());
     table::pairs(&[
         ("analysed", report.command.clone()),
         (
@@ -174,7 +187,10 @@ fn summary(report: &Report) -> String {
                 counted(analysed.contended, "acquisition")
             ),
         ),
-        ("T original", format!("{} (virtual time, {cores})", duration(report.original_ns as i64))),
+        (
+            "T original",
+            format!("{} (virtual time, {machine})", duration(report.original_ns as i64)),
+        ),
         ("T ULCP-free", free),
     ])
 }
@@ -292,6 +308,7 @@ mod tests {
         Report {
             command: "demo 12000 3".into(),
             cores: 2,
+            latencies: Source::Typical,
             analysed: Analysed {
                 threads: 4,
                 events: 98_304,

@@ -2,7 +2,10 @@
 //!
 //! Rendering is pure: it reads no clock, no terminal and no file, so that tests can pin it.
 
+pub(crate) mod ab;
 pub(crate) mod check;
+pub(crate) mod fidelity;
+pub(crate) mod figure;
 pub(crate) mod hex;
 pub(crate) mod id;
 pub(crate) mod info;
@@ -10,4 +13,5 @@ pub(crate) mod locks;
 pub(crate) mod numbers;
 pub(crate) mod races;
 pub(crate) mod replay;
-mod table;
+pub(crate) mod simulation;
+pub(crate) mod table;

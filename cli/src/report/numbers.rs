@@ -49,6 +49,22 @@ pub(crate) fn duration(nanoseconds: i64) -> String {
     format!("{sign}{value:.digits$} {unit}")
 }
 
+/// A number of nanoseconds that was computed with fractions.
+pub(crate) fn nanoseconds(value: f64) -> u64 {
+    value.round() as u64
+}
+
+/// A time that cannot be negative, for [`duration`].
+pub(crate) fn signed(nanoseconds: u64) -> i64 {
+    i64::try_from(nanoseconds).unwrap_or(i64::MAX)
+}
+
+/// A change as a percentage with its sign.
+pub(crate) fn change(part: f64) -> String {
+    let text = percent(part);
+    if part >= 0.0 || text == "0.0 %" { format!("+{text}") } else { text }
+}
+
 /// Bytes with a binary unit.
 pub(crate) fn bytes(number: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
@@ -128,6 +144,9 @@ mod tests {
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
         assert_eq!(percent(0.0734), "7.3 %");
         assert_eq!(percent(-0.0001), "0.0 %");
+        assert_eq!(change(0.0734), "+7.3 %");
+        assert_eq!(change(-0.0734), "-7.3 %");
+        assert_eq!(change(-0.0001), "+0.0 %");
         assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
         assert_eq!(date(1_709_210_096_000_000_000), "2024-02-29 12:34:56 UTC");
         assert_eq!(date(1_795_246_701_000_000_000), "2026-11-21 07:38:21 UTC");

@@ -2,6 +2,9 @@
 
 use super::numbers::{count, counted, duration, roughly};
 use super::races::{self, Races};
+use super::simulation::spread;
+use crate::args::SchedulerKind;
+use crate::stats::Distribution;
 use crate::symbols::Place;
 use refrain_trace::{Ending, EventId, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -33,6 +36,12 @@ pub(crate) struct Report {
     pub(crate) prepare_ns: u64,
     /// Time to run it.
     pub(crate) run_ns: u64,
+    /// Who decided which thread goes next.
+    pub(crate) scheduler: SchedulerKind,
+    /// How the times to run are distributed, if there were several replays.
+    pub(crate) times: Option<Distribution>,
+    /// Objects whose operations came in another order than recorded.
+    pub(crate) reordered: Vec<String>,
     /// Where the replay first differed from the recording.
     pub(crate) divergence: Option<Divergence>,
     /// What raced up to there, if there is a divergence.
@@ -61,7 +70,12 @@ pub(crate) struct Divergence {
 
 impl Report {
     /// From the outcome of the machine, which took so long to prepare.
-    pub(crate) fn new(outcome: refrain_vm::Outcome, engine: &str, prepared: Duration) -> Report {
+    pub(crate) fn new(
+        outcome: refrain_vm::Outcome,
+        engine: &str,
+        scheduler: SchedulerKind,
+        prepared: Duration,
+    ) -> Report {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Report {
             engine: engine.to_owned(),
@@ -75,6 +89,9 @@ impl Report {
             ending: describe(outcome.ending),
             prepare_ns: nanoseconds(prepared),
             run_ns: nanoseconds(outcome.elapsed),
+            scheduler,
+            times: None,
+            reordered: outcome.reordered,
             divergence: outcome.divergence.map(Divergence::from),
             races: None,
         }
@@ -109,6 +126,7 @@ pub(crate) fn render(report: &Report, place: Option<&Place>) -> String {
     let mut text = String::new();
     if let Some(divergence) = &report.divergence {
         text += &render_divergence(divergence, place);
+        text += &render_order(report);
     }
     if let Some(found) = &report.races {
         text += &races::render(found, report.divergence.is_some());
@@ -121,8 +139,23 @@ pub(crate) fn render(report: &Report, place: Option<&Place>) -> String {
         duration(report.prepare_ns as i64),
         duration(report.run_ns as i64),
     );
+    if let Some(times) = &report.times {
+        let _ = writeln!(text, "{}", spread(times));
+    }
     text += &last_line(report);
     text
+}
+
+/// Another order than the recorded one may change the program, which is no fault of the replay.
+fn render_order(report: &Report) -> String {
+    if report.reordered.is_empty() {
+        return String::new();
+    }
+    format!(
+        "under {} the program runs differently from here (its outcome depends on the order of {})\n",
+        report.scheduler.name(),
+        report.reordered.join(", ")
+    )
 }
 
 fn render_divergence(divergence: &Divergence, place: Option<&Place>) -> String {
@@ -142,6 +175,9 @@ fn last_line(report: &Report) -> String {
         counted(report.threads, "thread"),
         counted(report.acquisitions, "lock acquisition"),
     );
+    if report.scheduler != SchedulerKind::Elsc {
+        let _ = write!(text, " under {}", report.scheduler.name());
+    }
     if let Some(instructions) = report.instructions {
         let _ = write!(text, ", {} instructions", roughly(instructions));
     }
@@ -174,6 +210,9 @@ mod tests {
             ending: "exited with status 0".into(),
             prepare_ns: 212_000_000,
             run_ns: 3_400_000_000,
+            scheduler: SchedulerKind::Elsc,
+            times: None,
+            reordered: Vec::new(),
             divergence: None,
             races: None,
         }
@@ -182,6 +221,33 @@ mod tests {
     #[test]
     fn an_exact_replay() {
         assert_snapshot!(render(&report(), None));
+    }
+
+    #[test]
+    fn another_order_is_named() {
+        let divergence = Divergence {
+            kind: "a different event".into(),
+            thread: "t2".into(),
+            event: "e17".into(),
+            pc: 0x1000_11d6,
+            expected: "cond.wait(0x10006040)".into(),
+            actual: "mutex.unlock".into(),
+        };
+        let report = Report {
+            scheduler: SchedulerKind::OrigS,
+            reordered: vec!["the mutex at 0x10006040".into()],
+            divergence: Some(divergence),
+            instructions: None,
+            ..report()
+        };
+        assert_snapshot!(render(&report, None));
+    }
+
+    #[test]
+    fn repetitions_show_their_spread() {
+        let times = Distribution::of(&[3_300_000_000, 3_400_000_000, 3_600_000_000]);
+        let report = Report { scheduler: SchedulerKind::Kendo, times, ..report() };
+        assert_snapshot!(render(&report, None));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Why no thread can go on.
 
+use super::Visitor;
 use super::engine::Engine;
 use super::objects::NOBODY;
 use super::threads::{Phase, Reason};
@@ -53,13 +54,13 @@ impl fmt::Display for Deadlock {
     }
 }
 
-pub(super) fn explain<S: Scheduler, V>(engine: &Engine<'_, S, V>) -> Deadlock {
+pub(super) fn explain<S: Scheduler, V: Visitor>(engine: &Engine<'_, S, V>) -> Deadlock {
     let stuck = engine.threads.iter().enumerate().filter(|(_, t)| t.phase != Phase::Done);
     let waits: Vec<Wait> = stuck.map(|(id, _)| wait(engine, id)).collect();
     Deadlock { at: engine.now, cycle: cycle(&waits), waits }
 }
 
-fn wait<S: Scheduler, V>(engine: &Engine<'_, S, V>, id: usize) -> Wait {
+fn wait<S: Scheduler, V: Visitor>(engine: &Engine<'_, S, V>, id: usize) -> Wait {
     let thread = &engine.threads[id];
     let (object, waits_for) = match thread.reason {
         Reason::Event { thread, .. } => (None, vec![ThreadId(thread)]),
@@ -79,12 +80,19 @@ fn wait<S: Scheduler, V>(engine: &Engine<'_, S, V>, id: usize) -> Wait {
     }
 }
 
-fn at_object<S: Scheduler, V>(engine: &Engine<'_, S, V>, id: usize, object: u32) -> Vec<ThreadId> {
+fn at_object<S: Scheduler, V: Visitor>(
+    engine: &Engine<'_, S, V>,
+    id: usize,
+    object: u32,
+) -> Vec<ThreadId> {
     let state = &engine.objects[object as usize];
     if state.holder != NOBODY && state.holder as usize != id {
         return vec![ThreadId(state.holder)];
     }
     if state.allows(engine.threads[id].operation().code, id as u32) {
+        if let Some(thread) = engine.scheduler.awaits(&engine.request(id, object)) {
+            return vec![thread];
+        }
         // Held back: by whoever has the object's next place.
         let next = state.granted;
         return still_to(engine, id, |operation| {
@@ -100,7 +108,7 @@ fn at_object<S: Scheduler, V>(engine: &Engine<'_, S, V>, id: usize, object: u32)
 }
 
 /// Other threads that have an operation like this before them.
-fn still_to<S: Scheduler, V>(
+fn still_to<S: Scheduler, V: Visitor>(
     engine: &Engine<'_, S, V>,
     except: usize,
     wanted: impl Fn(&Operation) -> bool,

@@ -22,12 +22,18 @@ pub(super) struct Engine<'a, S, V> {
     pub(super) scheduler: &'a mut S,
     pub(super) visitor: &'a mut V,
     pub(super) global: bool,
+    total: bool,
+    pub(super) barging: bool,
     pub(super) threads: Vec<Thread<'a>>,
     pub(super) objects: Vec<State>,
     /// By thread: its place in the list of the object that it waits at.
     pub(super) waiters: Vec<Waiter>,
     pub(super) timers: Timers,
     pub(super) now: u64,
+    /// Steps of threads up to now: timers, grants, cores given.
+    pub(super) step: u64,
+    /// Threads that wait for a grant.
+    pub(super) queued: usize,
     pub(super) idle_cores: u32,
     /// Whether slices matter.
     pub(super) crowded: bool,
@@ -51,11 +57,15 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         let threads: Vec<Thread<'a>> =
             strands.map(|(id, strand)| Thread::new(strand, constraints.edges_of(id))).collect();
         Engine {
-            global: scheduler.scope() == Scope::Global,
+            global: scheduler.scope() != Scope::Object,
+            total: scheduler.scope() == Scope::Total,
+            barging: scheduler.barges(),
             timers: Timers::new(threads.len() + 1),
             objects: skeleton.objects.iter().map(State::new).collect(),
             waiters: vec![Waiter::default(); threads.len()],
             now: 0,
+            step: 0,
+            queued: 0,
             idle_cores: config.cores,
             crowded: threads.len() > config.cores as usize,
             ready: VecDeque::new(),
@@ -79,6 +89,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             if id == self.threads.len() {
                 self.timers.clear(id);
             } else {
+                self.step += 1;
                 match self.threads[id].phase {
                     Phase::Running => self.stop(id),
                     Phase::Spinning => self.give_up_spinning(id),
@@ -206,23 +217,24 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
                 self.wait_for_count(id, operation.object, operation.rank);
                 return;
             }
-            Code::CondRelock => {
+            Code::CondRelock if !self.threads[id].slept => {
                 let (object, need) = self.threads[id].signalled();
                 if self.objects[object as usize].count < need {
                     self.wait_for_count(id, object, need);
                     return;
                 }
                 self.threads[id].pass_side();
+                self.threads[id].slept = true;
             }
             // After an edge was waited for, off the core, the sleep is still to come.
             Code::Sleep | Code::TimedOut if !self.threads[id].slept => {
-                self.threads[id].then = Then::Retry;
-                self.wake(id);
+                self.rouse(id);
                 return;
             }
             _ => {}
         }
-        if operation.competes() && !self.constraints.is_freed(operation.object) {
+        let asks = operation.competes() || (self.total && operation.acts());
+        if asks && !self.constraints.is_freed(operation.object) {
             self.compete(id, operation.object);
         } else {
             self.perform(id);
@@ -243,9 +255,9 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
 
     /// The event in hand happens now.
     pub(super) fn perform(&mut self, id: usize) {
+        self.step += 1;
         let operation = self.threads[id].operation();
-        let acts = !matches!(operation.code, Code::Plain | Code::Join | Code::Kernel | Code::Sleep);
-        if acts && !self.constraints.is_freed(operation.object) {
+        if operation.acts() && !self.constraints.is_freed(operation.object) {
             let state = &mut self.objects[operation.object()];
             let opens = state.perform(operation.code, id as u32, self.now);
             if operation.competes() && operation.rank != rank::NONE {
@@ -255,6 +267,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
                 self.changed.push(operation.object);
             }
             self.count_holding(id, operation.code);
+        } else if operation.code == Code::Tried {
+            self.count_try(id, operation);
         }
         let thread = &mut self.threads[id];
         thread.performed = thread.position + 1;
@@ -265,7 +279,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             Phase::Arriving => self.leave(id, 0),
             Phase::Spinning => {
                 self.settle(id);
-                let handoff = self.config.costs.handoff;
+                let recorded = !self.threads[id].costs.is_empty();
+                let handoff = if recorded { 0 } else { self.config.costs.handoff };
                 self.leave(id, handoff);
             }
             _ => {
@@ -275,10 +290,18 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         }
     }
 
+    /// A try that failed: would it have, here?
+    fn count_try(&mut self, id: usize, operation: Operation) {
+        let fails = self.objects[operation.object()].refuses(operation.flags);
+        if !fails && !self.constraints.is_freed(operation.object) {
+            self.threads[id].account.tries_free += 1;
+        }
+    }
+
     fn count_holding(&mut self, id: usize, code: Code) {
         let holding = &mut self.threads[id].holding;
         match code {
-            Code::Lock | Code::Spin | Code::CondRelock | Code::CondTimeout => *holding += 1,
+            code if code.possesses() => *holding += 1,
             Code::Unlock | Code::CondRelease => *holding = holding.saturating_sub(1),
             _ => {}
         }
@@ -287,21 +310,23 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     /// On a core, with the event in hand performed: goes on with what follows.
     fn leave(&mut self, id: usize, latency: u64) {
         let costs = &self.config.costs;
-        let Operation { code, flags, .. } = self.threads[id].operation();
+        let thread = &mut self.threads[id];
+        let Operation { code, flags, .. } = thread.operation();
         let cost = latency.saturating_add(match code {
-            Code::Kernel => self.threads[id].duration(),
+            Code::Kernel => thread.duration(),
+            _ if !thread.costs.is_empty() => u64::from(thread.costs[thread.position as usize]),
             Code::Lock | Code::Spin | Code::Read | Code::SemWait => costs.acquire,
             Code::CondRelock | Code::CondTimeout => costs.acquire,
             Code::Unlock | Code::CondRelease | Code::SemPost => costs.release,
-            Code::Plain | Code::Sleep | Code::TimedOut => 0,
+            Code::Plain | Code::Tried | Code::Sleep | Code::TimedOut => 0,
             Code::Count | Code::Await | Code::AwaitLoad | Code::Ordered | Code::Join => costs.other,
         });
-        let thread = &mut self.threads[id];
         let end = self.now.saturating_add(cost);
         let event = EventId(u64::from(thread.position));
         self.visitor.event(ThreadId(id as u32), event, thread.arrived, end);
         thread.position += 1;
         thread.slept = false;
+        thread.awaited = 0;
         thread.then = Then::Work;
         if thread.real > 0 {
             thread.real = 0;
@@ -325,7 +350,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             work = work.saturating_add(self.scheduler.jitter(ThreadId(id as u32), work));
         }
         thread.clock = thread.clock.saturating_add(work);
-        thread.remaining = work.saturating_add(cost);
+        thread.span = work.saturating_add(cost);
+        thread.remaining = thread.span;
     }
 
     /// On a core: works until the next event or the end of the slice.
@@ -359,16 +385,24 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         self.release_core();
     }
 
+    /// Wakes a waiting thread that then asks again.
+    pub(super) fn rouse(&mut self, id: usize) {
+        self.threads[id].then = Then::Retry;
+        self.wake(id);
+    }
+
     /// Wakes a waiting thread; what it does then is `self.threads[id].then`.
     pub(super) fn wake(&mut self, id: usize) {
         self.settle(id);
         let costs = &self.config.costs;
         let thread = &mut self.threads[id];
-        let waited = self.now - thread.arrived;
-        let latency = match waited {
+        // A thread that an order held back did not wait in the program: it is not woken either.
+        let latency = match thread.awaited {
+            // The recorded costs hold what it took to go on.
+            _ if !thread.costs.is_empty() => 0,
             _ if thread.phase == Phase::Unborn => costs.wake,
             0 => 0,
-            _ if waited < costs.patience => costs.handoff,
+            awaited if awaited < costs.patience => costs.handoff,
             _ => costs.wake,
         };
         thread.phase = Phase::Waking;
@@ -427,6 +461,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
 
     /// A thread gets a core.
     pub(super) fn start(&mut self, id: usize) {
+        self.step += 1;
         let thread = &mut self.threads[id];
         thread.account.runnable += self.now - thread.since;
         thread.since = self.now;
@@ -464,6 +499,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             Reason::Count { .. } if operation.code == Code::AwaitLoad => real = 0,
             _ => {}
         }
+        thread.awaited += real;
         thread.account.artificial += waited - real;
         if thread.phase == Phase::Spinning {
             thread.account.spinning += real;

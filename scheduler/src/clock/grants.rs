@@ -8,8 +8,8 @@
 use super::Visitor;
 use super::engine::Engine;
 use super::objects::NOBODY;
-use super::threads::{Phase, Reason, Waiter};
-use crate::skeleton::Operation;
+use super::threads::{Phase, Reason, Then, Waiter};
+use crate::skeleton::{Code, Operation};
 use crate::{Choice, Moment, Progress, Request, Scheduler, Status, rank};
 use refrain_trace::ThreadId;
 
@@ -74,12 +74,12 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let alone = !self.global && state.first == NOBODY;
         let possible = state.allows(code, id as u32);
         self.threads[id].queued = self.now;
-        if alone && possible {
-            // The common case: nobody else wants it.
+        if (alone || (self.barging && !self.global)) && possible {
+            // The common case: nobody else wants it, or nobody else is awake.
             let request = self.request(id, object);
-            let moment = Moment { now: self.now, threads: &[] };
+            let moment = Moment { now: self.now, step: self.step, threads: &[] };
             if self.scheduler.choose(moment, &[request]) == Choice::Grant(0) {
-                self.perform(id);
+                self.admit(id);
                 return;
             }
         }
@@ -88,19 +88,20 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         self.enlist(id, object);
         if self.global {
             self.grant_any();
-        } else if !alone {
+        } else if !alone && possible {
             self.grant(object);
         }
     }
 
-    fn request(&self, id: usize, object: u32) -> Request {
+    pub(super) fn request(&self, id: usize, object: u32) -> Request {
         let thread = &self.threads[id];
-        let rank = thread.operation().rank;
+        let operation = thread.operation();
+        let placed = operation.competes() && operation.rank != rank::NONE;
         Request {
             thread: ThreadId(id as u32),
             event: thread.position,
             object,
-            rank: (rank != rank::NONE).then_some(rank),
+            rank: placed.then_some(operation.rank),
             granted: self.objects[object as usize].granted,
             arrived: thread.queued,
             clock: thread.clock,
@@ -112,8 +113,14 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         loop {
             self.requests.clear();
             self.collect(object);
-            let moment = Moment { now: self.now, threads: &[] };
-            if self.requests.is_empty() || !self.ask(moment) {
+            let moment = Moment { now: self.now, step: self.step, threads: &[] };
+            if self.requests.is_empty() {
+                return;
+            }
+            let Some(id) = self.ask(moment) else { return };
+            // One release wakes one thread, or all that read.
+            let last = self.barging && self.waiters[id].code != Code::Read;
+            if last || self.objects[object as usize].is_shut() {
                 return;
             }
         }
@@ -138,7 +145,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
     /// The same for a scheduler that looks at everything.
     fn grant_any(&mut self) -> bool {
         let mut any = false;
-        loop {
+        while self.queued > 0 {
             self.requests.clear();
             for id in 0..self.threads.len() {
                 if let Some(object) = self.queued_at(id) {
@@ -156,13 +163,15 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
             let mut progress = std::mem::take(&mut self.progress);
             progress.clear();
             progress.extend((0..self.threads.len()).map(|id| self.progress(id)));
-            let granted = self.ask(Moment { now: self.now, threads: &progress });
+            let moment = Moment { now: self.now, step: self.step, threads: &progress };
+            let granted = self.ask(moment);
             self.progress = progress;
-            if !granted {
+            if granted.is_none() {
                 return any;
             }
             any = true;
         }
+        any
     }
 
     fn queued_at(&self, id: usize) -> Option<u32> {
@@ -183,24 +192,42 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
             Phase::Done => Status::Done,
         };
         let due = if thread.phase == Phase::Running { self.timers.get(id) } else { u64::MAX };
-        Progress { status, clock: thread.clock, due }
+        let begun = thread.phase != Phase::Unborn && thread.performed == thread.position;
+        let left = match (thread.phase, thread.then) {
+            _ if !begun => thread.span.max(1),
+            (Phase::Running, _) => thread.remaining + (due - self.now),
+            (Phase::Runnable | Phase::Waking, Then::Work) => thread.remaining,
+            _ => 0,
+        };
+        let span = thread.span.max(left);
+        Progress { status, event: thread.performed, clock: thread.clock, due, left, span }
     }
 
-    /// Puts one question about `self.requests`; whether something was granted.
-    fn ask(&mut self, moment: Moment<'_>) -> bool {
+    /// Puts one question about `self.requests`; to which thread something was granted.
+    fn ask(&mut self, moment: Moment<'_>) -> Option<usize> {
         match self.scheduler.choose(moment, &self.requests) {
             Choice::Grant(index) => {
                 let Request { thread, object, .. } = self.requests[index];
-                self.delist(thread.index(), object);
-                self.perform(thread.index());
-                true
+                let id = thread.index();
+                self.delist(id, object);
+                self.admit(id);
+                Some(id)
             }
-            Choice::Hold => false,
+            Choice::Hold => None,
             Choice::HoldUntil(moment) => {
                 let timer = self.threads.len();
                 self.timers.set(timer, moment.max(self.now + 1));
-                false
+                None
             }
+        }
+    }
+
+    /// A thread's request is granted.
+    fn admit(&mut self, id: usize) {
+        if self.barging && self.threads[id].phase == Phase::Waiting {
+            self.rouse(id);
+        } else {
+            self.perform(id);
         }
     }
 
@@ -209,8 +236,10 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let thread = &self.threads[id];
         let Operation { code, rank, .. } = thread.operation();
         let competes = matches!(thread.reason, Reason::Object { .. });
-        self.waiters[id] = Waiter { next: NOBODY, rank, code, competes };
+        self.waiters[id] = Waiter { next: NOBODY, before: state.last, rank, code, competes };
         state.counters += u32::from(!competes);
+        state.passers += u32::from(competes && !code.possesses() && code != Code::Read);
+        self.queued += usize::from(competes);
         if state.last == NOBODY {
             state.first = id as u32;
         } else {
@@ -221,21 +250,17 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
 
     fn delist(&mut self, id: usize, object: u32) {
         let state = &mut self.objects[object as usize];
-        let Waiter { next, competes, .. } = self.waiters[id];
+        let Waiter { next, before, code, competes, .. } = self.waiters[id];
         state.counters -= u32::from(!competes);
-        let mut before = NOBODY;
-        let mut at = state.first;
-        while at != id as u32 {
-            before = at;
-            at = self.waiters[at as usize].next;
+        state.passers -= u32::from(competes && !code.possesses() && code != Code::Read);
+        self.queued -= usize::from(competes);
+        match before {
+            NOBODY => state.first = next,
+            before => self.waiters[before as usize].next = next,
         }
-        if before == NOBODY {
-            state.first = next;
-        } else {
-            self.waiters[before as usize].next = next;
-        }
-        if state.last == id as u32 {
-            state.last = before;
+        match next {
+            NOBODY => state.last = before,
+            next => self.waiters[next as usize].before = before,
         }
     }
 

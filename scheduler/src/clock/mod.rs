@@ -45,6 +45,8 @@ pub struct Account {
     /// Tries that were recorded as successful and found the lock taken: the program would have
     /// gone another way here, and the skeleton waited instead.
     pub tries_differ: u64,
+    /// Tries that were recorded as failed and found the lock free: the same the other way round.
+    pub tries_free: u64,
 }
 
 /// A replay that came to its end.

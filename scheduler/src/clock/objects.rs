@@ -1,6 +1,6 @@
 //! The state of an object: who holds it, what it counts, who waits, and for how long it was held.
 
-use crate::skeleton::{Code, Object};
+use crate::skeleton::{Code, LOWERS, Object, READS};
 
 /// No thread.
 pub(super) const NOBODY: u32 = u32::MAX;
@@ -24,6 +24,8 @@ pub(super) struct State {
     pub(super) last: u32,
     /// How many of them wait for the count.
     pub(super) counters: u32,
+    /// How many of them compete, but not for possession.
+    pub(super) passers: u32,
     /// Time during which the object was taken, by anybody and by an exclusive holder, up to the
     /// beginning of the present possession.
     taken: Span,
@@ -68,6 +70,7 @@ impl State {
             first: NOBODY,
             last: NOBODY,
             counters: 0,
+            passers: 0,
             taken: Span::EMPTY,
             written: Span::EMPTY,
         };
@@ -81,17 +84,37 @@ impl State {
         match code {
             Code::Read => self.holder == NOBODY || self.holder == thread,
             Code::SemWait => self.tokens > 0,
-            Code::Ordered => true,
-            _ => (self.holder == NOBODY && self.depth == 0) || self.holder == thread,
+            code if code.possesses() => {
+                (self.holder == NOBODY && self.depth == 0) || self.holder == thread
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether no waiting thread but the holder could go on.
+    #[inline]
+    pub(super) fn is_shut(&self) -> bool {
+        self.holder != NOBODY && self.passers == 0
+    }
+
+    /// Whether a try with these flags would fail.
+    pub(super) fn refuses(&self, flags: u8) -> bool {
+        if flags & READS != 0 {
+            self.holder != NOBODY
+        } else if flags & LOWERS != 0 {
+            self.tokens == 0
+        } else {
+            self.depth > 0
         }
     }
 
     /// For how long, up to now, an operation with this code was not possible.
     pub(super) fn taken_for(&self, code: Code, now: u64) -> u64 {
         match code {
-            Code::Ordered => 0,
             Code::Read => self.written.at(now),
-            _ => self.taken.at(now),
+            Code::SemWait => self.taken.at(now),
+            code if code.possesses() => self.taken.at(now),
+            _ => 0,
         }
     }
 
@@ -99,7 +122,7 @@ impl State {
     #[inline]
     pub(super) fn perform(&mut self, code: Code, thread: u32, now: u64) -> bool {
         match code {
-            Code::Lock | Code::Spin | Code::CondRelock | Code::CondTimeout => {
+            code if code.possesses() => {
                 self.depth = if self.holder == thread { self.depth + 1 } else { 1 };
                 self.holder = thread;
                 self.account(now);

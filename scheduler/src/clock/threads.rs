@@ -1,6 +1,7 @@
 //! The state of a thread in a replay.
 
 use super::Account;
+use super::objects::NOBODY;
 use crate::constraints::Edge;
 use crate::skeleton::{Code, Operation, Strand, WIDE_TIME, WIDE_WORK};
 
@@ -53,8 +54,9 @@ pub(super) enum Then {
 /// because long lists are walked often.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
-    /// Next in the object's list.
+    /// Next and previous in the object's list.
     pub(super) next: u32,
+    pub(super) before: u32,
     pub(super) rank: u32,
     pub(super) code: Code,
     /// Whether it competes for the object (or waits for its count).
@@ -63,7 +65,8 @@ pub(super) struct Waiter {
 
 impl Default for Waiter {
     fn default() -> Waiter {
-        Waiter { next: super::objects::NOBODY, rank: 0, code: Code::Plain, competes: false }
+        let (next, before) = (NOBODY, NOBODY);
+        Waiter { next, before, rank: 0, code: Code::Plain, competes: false }
     }
 }
 
@@ -72,6 +75,8 @@ impl Default for Waiter {
 pub(super) struct Thread<'a> {
     pub(super) operations: &'a [Operation],
     side: &'a [u64],
+    /// By event, or empty.
+    pub(super) costs: &'a [u32],
     next_side: usize,
     edges: &'a [Edge],
     next_edge: usize,
@@ -95,10 +100,14 @@ pub(super) struct Thread<'a> {
     pub(super) taken: u64,
     /// For how long the event in hand has found its object taken.
     pub(super) real: u64,
-    /// The sleep of the event in hand is over.
+    /// For how long the event in hand has waited in the program's own right.
+    pub(super) awaited: u64,
+    /// The sleep of the event in hand is over, or the wait for its signal.
     pub(super) slept: bool,
     /// The lowest event that others wait for.
     pub(super) watched: u32,
+    /// How long the work before the event in hand takes in all.
+    pub(super) span: u64,
     /// Sum of work up to the event in hand.
     pub(super) clock: u64,
     /// Objects held.
@@ -111,6 +120,7 @@ impl<'a> Thread<'a> {
         Thread {
             operations: &strand.operations,
             side: &strand.side,
+            costs: &strand.costs,
             next_side: 0,
             edges,
             next_edge: 0,
@@ -126,8 +136,10 @@ impl<'a> Thread<'a> {
             slice_end: 0,
             taken: 0,
             real: 0,
+            awaited: 0,
             slept: false,
             watched: u32::MAX,
+            span: 0,
             clock: 0,
             holding: 0,
             account: Account::default(),

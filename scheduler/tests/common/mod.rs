@@ -2,10 +2,12 @@
 
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod program;
+
 use refrain_scheduler::{
-    Builder, Config, Constraints, Outcome, Run, Scheduler, Skeleton, simulate,
+    Builder, Config, Constraints, Costs, Outcome, Run, Schedule, Scheduler, Skeleton, simulate,
 };
-use refrain_trace::{Event, EventKind, ThreadId, order};
+use refrain_trace::{Event, EventId, EventKind, ThreadId, order};
 use std::collections::BTreeMap;
 
 /// Ticks are nanoseconds.
@@ -15,6 +17,8 @@ pub const HZ: u64 = 1_000_000_000;
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     pub threads: Vec<Vec<Event>>,
+    /// Thread and event of everything, in the order in which it happened.
+    pub sequence: Vec<(usize, usize)>,
     tickets: BTreeMap<usize, u64>,
     clocks: Vec<u64>,
 }
@@ -23,6 +27,7 @@ impl Recording {
     pub fn new(threads: usize) -> Recording {
         Recording {
             threads: vec![Vec::new(); threads],
+            sequence: Vec::new(),
             tickets: BTreeMap::new(),
             clocks: vec![0; threads],
         }
@@ -42,6 +47,7 @@ impl Recording {
             ..Event::default()
         };
         *ticket += 1;
+        self.sequence.push((thread, self.threads[thread].len()));
         self.threads[thread].push(event);
         self.threads[thread].last_mut().expect("just pushed")
     }
@@ -70,7 +76,24 @@ impl Recording {
     }
 
     pub fn skeleton(&self) -> Skeleton {
-        let mut builder = Builder::new(self.threads.len(), HZ, 0);
+        self.build(Builder::new(self.threads.len(), HZ, 0))
+    }
+
+    /// The skeleton of the recording as it was, had its events happened at these times.
+    pub fn repeated(mut self, times: &Times) -> Skeleton {
+        for &(thread, event, begin, end) in times {
+            let event = &mut self.threads[thread as usize][event as usize];
+            (event.begin, event.end) = (begin, end);
+        }
+        self.build(Builder::new(self.threads.len(), HZ, 0).as_recorded())
+    }
+
+    /// The skeleton of a recording that was made on so many cores.
+    pub fn build_on(&self, cores: u32) -> Skeleton {
+        self.build(Builder::new(self.threads.len(), HZ, 0).recorded_on(cores))
+    }
+
+    fn build(&self, mut builder: Builder) -> Skeleton {
         for (thread, events) in self.threads.iter().enumerate() {
             for event in events {
                 builder.push(ThreadId(thread as u32), event).expect("a sound recording");
@@ -90,7 +113,7 @@ pub fn replay<S: Scheduler>(
     mut scheduler: S,
 ) -> (Outcome, Times) {
     let mut times = Times::new();
-    let mut visit = |thread: ThreadId, event: refrain_trace::EventId, begin, end| {
+    let mut visit = |thread: ThreadId, event: EventId, begin, end| {
         times.push((thread.0, event.0, begin, end));
     };
     let outcome = simulate(skeleton, constraints, config, &mut scheduler, &mut visit);
@@ -101,4 +124,20 @@ pub fn run<S: Scheduler>(recording: &Recording, cores: u32, scheduler: S) -> Run
     let skeleton = recording.skeleton();
     let (outcome, _) = replay(&skeleton, &Constraints::none(), &Config::ideal(cores), scheduler);
     outcome.completed().expect("no deadlock")
+}
+
+/// Machines that differ in every way: plenty of cores and one, free operations and dear ones.
+pub fn machines() -> [Config; 4] {
+    let costs = Costs { acquire: 1, release: 2, other: 1, handoff: 3, wake: 11, patience: 20 };
+    [
+        Config::ideal(8),
+        Config::ideal(1),
+        Config { cores: 2, quantum: 7, costs },
+        Config { cores: 8, quantum: 50, costs },
+    ]
+}
+
+/// What was granted, in order.
+pub fn order(schedule: &Schedule) -> Vec<(ThreadId, EventId)> {
+    schedule.grants.iter().map(|grant| (grant.thread, grant.event)).collect()
 }

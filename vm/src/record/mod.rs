@@ -169,7 +169,7 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
         program: program.to_string_lossy().into_owned(),
         cwd: std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default(),
         recorder: options.recorder.clone(),
-        machine: machine_info(),
+        machine: this_machine(),
         tsc_hz: host::ticks_per_second(),
         tsc_start: host::ticks(),
         started_unix_ns: started.as_nanos() as u64,
@@ -178,7 +178,8 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
     }
 }
 
-fn machine_info() -> MachineInfo {
+/// The machine that a recording made here would name.
+pub fn this_machine() -> MachineInfo {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpuinfo
         .lines()

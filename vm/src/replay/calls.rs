@@ -1,6 +1,7 @@
 //! System calls of a replayed guest: results and effects from the trace.
 
 use super::gate::Condition;
+use super::live::Operation;
 use super::machine::store;
 use super::outcome::DivergenceKind;
 use super::thread::{GuestThread, Halt, spawn};
@@ -104,13 +105,17 @@ impl GuestThread {
         if event.has_ticket() {
             self.await_turn(order::SYSCALL_SLOT, event.ticket)?;
             self.machine.gate.advance(order::SYSCALL_SLOT, event.ticket);
+            // Its return may wait for the entries of others, which come later in the sequence.
+            self.leave_place();
         }
         Ok(())
     }
 
     /// It returns once the entries that it may have depended on have happened.
     fn leave(&mut self, event: &Event) -> Result<(), Halt> {
-        if !event.has_ticket() {
+        // Where the order is decided anew, sleep must not bring the recorded one back.
+        let sleeps = matches!(i64::from(event.nr), libc::SYS_nanosleep | libc::SYS_clock_nanosleep);
+        if !event.has_ticket() || sleeps && self.machine.gate.is_live() {
             return Ok(());
         }
         self.wait(Condition::Reached { slot: order::SYSCALL_SLOT, count: event.aux })
@@ -152,7 +157,7 @@ impl GuestThread {
             context.fs_base = tls;
         }
         let clear = flags & libc::CLONE_CHILD_CLEARTID as u64 != 0;
-        spawn(&self.machine, child, context, if clear { child_tid } else { 0 })?;
+        spawn(&self.machine, child, Some(self.id), context, if clear { child_tid } else { 0 })?;
         Ok(())
     }
 
@@ -180,6 +185,9 @@ impl GuestThread {
     fn exit_thread(&mut self) -> Result<(), Halt> {
         let event = self.next(EventKind::ThreadExit)?;
         self.perform(&event)?;
+        if self.machine.gate.is_live() {
+            self.perform_live(Operation::Exit, &event)?;
+        }
         if self.clear_at_exit != 0 {
             Guest.write(self.clear_at_exit, &0u32.to_le_bytes());
         }

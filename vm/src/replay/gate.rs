@@ -3,22 +3,37 @@
 //!
 //! A thread that waits here is held back *artificially*. When every thread waits and no
 //! condition holds, none ever will: the gate says so instead of hanging.
+//!
+//! Under a policy that decides anew ([`Policy`]) threads wait here for locks that are `live` too,
+//! and a recorded order that nobody can go on with gives way.
 
 use super::arrivals::Arrivals;
+use super::live::{Live, News, Operation, Words};
+use super::policy::Policy;
 use crate::host::{self, Guest};
 use refrain_trace::{ThreadId, order};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::Thread;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
+use sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use sync::{Mutex, MutexGuard};
+use thread::Thread;
+
+// The tests explore interleavings, and no nap ends in them: what sleeps must be woken.
+#[cfg(test)]
+use shuttle::{sync, thread};
+#[cfg(not(test))]
+use std::{sync, thread};
 
 /// Rounds of spinning before a thread sleeps. Hand-overs between running threads take less.
-const SPINS: u32 = 200;
+const SPINS: u32 = if cfg!(test) { 2 } else { 200 };
 /// A sleeping thread looks again after this time, whatever it was told.
 const NAP: Duration = Duration::from_millis(20);
 /// Nobody tells of a plain store to guest memory.
 const SHORT_NAP: Duration = Duration::from_micros(200);
+/// The slot of MEM-S's sequence, after those of the trace.
+pub(crate) const SEQUENCE_SLOT: usize = order::SLOTS;
+
 /// What a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
@@ -31,29 +46,13 @@ pub(crate) enum Condition {
     /// The operand in guest memory has one of these bits.
     Bits { address: u64, mask: u64 },
     /// The operand has the value that a load read in the recording, or everybody else has come
-    /// past that time, so that no store of before is missing. No divergence if neither happens:
-    /// the load has its value.
+    /// past that time, so that no store of before is missing. Need not hold: the load has its
+    /// value in any case.
     Caught { address: u64, size: u8, value: u64, time: u64 },
-}
-
-impl Condition {
-    /// Until when others are waited for, if the condition need not hold.
-    fn deadline(self) -> Option<u64> {
-        match self {
-            Condition::Caught { time, .. } => Some(time),
-            _ => None,
-        }
-    }
-}
-
-/// What can become of all that wait.
-enum Prospect {
-    /// Somebody can go on.
-    Open,
-    /// Nobody, unless this thread gives up what need not hold.
-    GivingUp(ThreadId),
-    /// Nobody.
-    None,
+    /// There is news for the thread about its live operation.
+    News { thread: ThreadId },
+    /// The thread has ended.
+    Ended { thread: ThreadId },
 }
 
 /// The wait cannot end: no thread can go on.
@@ -61,7 +60,40 @@ enum Prospect {
 pub(crate) struct Stuck;
 
 /// Sleeping threads: what each waits for, and how to wake it.
-type Waiting = BTreeMap<ThreadId, (Condition, Thread)>;
+#[derive(Default)]
+struct Waiting {
+    sleepers: BTreeMap<ThreadId, (Condition, Thread)>,
+    /// Those that may go on although their condition does not hold.
+    excused: BTreeSet<ThreadId>,
+}
+
+/// Live words of the guest.
+struct GuestWords;
+
+impl Words for GuestWords {
+    fn load(&self, address: u64) -> u32 {
+        Guest.word32(address).unwrap_or(0)
+    }
+
+    fn store(&mut self, address: u64, word: u32) {
+        Guest.write(address, &word.to_le_bytes());
+    }
+}
+
+/// What it takes to decide anew.
+struct Anew {
+    live: Mutex<Live<GuestWords>>,
+    /// By thread, as [`News`]: 0 for none.
+    news: Box<[AtomicU8]>,
+    ended: Box<[AtomicBool]>,
+    /// Tickets that were done before their turn.
+    early: Mutex<BTreeMap<usize, BTreeSet<u64>>>,
+    /// Slots whose recorded order gave way.
+    gave_way: Mutex<BTreeSet<usize>>,
+}
+
+const GRANTED: u8 = 1;
+const RETRY: u8 = 2;
 
 /// The state of all waiting.
 pub(crate) struct Gate {
@@ -75,46 +107,81 @@ pub(crate) struct Gate {
     progress: AtomicU64,
     /// Without any ticket taken for so long, some thread is running in circles.
     patience: Duration,
+    anew: Option<Anew>,
 }
 
 impl Gate {
-    /// A gate for a run of so many threads that took `recorded` altogether. A replay that follows the recording can
-    /// be slow, but not by a factor that has no bound.
+    /// A gate for a run of so many threads that took `recorded` altogether. A replay that follows
+    /// the recording can be slow, but not by a factor that has no bound.
     pub(crate) fn new(recorded: Duration, threads: u32) -> Gate {
         Gate {
             arrivals: Arrivals::new(threads),
             patience: Duration::from_secs(60) + 20 * recorded,
-            done: (0..order::SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            done: (0..=SEQUENCE_SLOT).map(|_| AtomicU64::new(0)).collect(),
             running: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             waiting: Mutex::default(),
             stuck: AtomicBool::new(false),
             progress: AtomicU64::new(0),
+            anew: None,
         }
     }
 
-    /// A thread begins to run.
-    pub(crate) fn enter(&self, thread: ThreadId) {
+    /// The same, but locks are live: for a trace with so many threads and operations on locks.
+    pub(crate) fn live(recorded: Duration, policy: Policy, threads: u32, operations: u64) -> Gate {
+        let anew = Anew {
+            live: Mutex::new(Live::new(policy, GuestWords, threads as usize, operations)),
+            news: (0..threads).map(|_| AtomicU8::new(0)).collect(),
+            ended: (0..threads).map(|_| AtomicBool::new(false)).collect(),
+            early: Mutex::default(),
+            gave_way: Mutex::default(),
+        };
+        Gate { anew: Some(anew), ..Gate::new(recorded, threads) }
+    }
+
+    /// Whether locks are live.
+    pub(crate) fn is_live(&self) -> bool {
+        self.anew.is_some()
+    }
+
+    /// A thread, created by another, begins to run.
+    pub(crate) fn enter(&self, thread: ThreadId, creator: Option<ThreadId>) {
         self.arrivals.begin(thread);
         self.running.fetch_add(1, Ordering::SeqCst);
+        if let Some(anew) = self.anew_for(thread) {
+            locked(&anew.live).begin(thread, creator);
+        }
+    }
+
+    /// A trace that was cut off may name a thread and have no event of it, so that it is over
+    /// before it asks for anything.
+    fn anew_for(&self, thread: ThreadId) -> Option<&Anew> {
+        self.anew.as_ref().filter(|anew| thread.index() < anew.ended.len())
     }
 
     /// A thread will not run any more.
     pub(crate) fn leave(&self, thread: ThreadId) {
         self.arrivals.end(thread);
+        if let Some(anew) = self.anew_for(thread) {
+            anew.ended[thread.index()].store(true, Ordering::SeqCst);
+            self.with_live(anew, |live| live.end(thread));
+        }
         self.running.fetch_sub(1, Ordering::SeqCst);
         // Those who wait must find out whether anybody is left to wait for.
-        for (_, sleeper) in self.lock().values() {
+        for (_, sleeper) in locked(&self.waiting).sleepers.values() {
             sleeper.unpark();
         }
     }
 
     /// The holder of `ticket` has performed its event.
     pub(crate) fn advance(&self, slot: usize, ticket: u64) {
-        self.done[slot].store(ticket + 1, Ordering::SeqCst);
+        match &self.anew {
+            None => self.done[slot].store(ticket + 1, Ordering::SeqCst),
+            Some(anew) => self.advance_anew(anew, slot, ticket),
+        }
         self.progress.fetch_add(1, Ordering::Relaxed);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            for (&thread, (condition, sleeper)) in self.lock().iter() {
+            for (&thread, (condition, sleeper)) in &locked(&self.waiting).sleepers {
                 if self.holds(thread, *condition) {
                     sleeper.unpark();
                 }
@@ -122,14 +189,35 @@ impl Gate {
         }
     }
 
+    /// Tickets may be done in any order; what counts is how many are done without a gap.
+    fn advance_anew(&self, anew: &Anew, slot: usize, ticket: u64) {
+        let mut all = locked(&anew.early);
+        let mut done = self.done[slot].load(Ordering::SeqCst);
+        if ticket != done {
+            all.entry(slot).or_default().insert(ticket);
+            return;
+        }
+        done += 1;
+        if let Some(early) = all.get_mut(&slot) {
+            while early.remove(&done) {
+                done += 1;
+            }
+        }
+        self.done[slot].store(done, Ordering::SeqCst);
+    }
+
     /// Waits until `condition` holds.
     pub(crate) fn wait(&self, thread: ThreadId, condition: Condition) -> Result<(), Stuck> {
-        for round in 0..SPINS {
+        // Who waits for a turn waits for a thread that needs a core.
+        let spins = if matches!(condition, Condition::News { .. }) { SPINS / 2 } else { SPINS };
+        for round in 0..spins {
             if self.holds(thread, condition) {
                 return Ok(());
             }
             if round < SPINS / 2 {
                 std::hint::spin_loop();
+            } else if cfg!(test) {
+                thread::yield_now();
             } else {
                 host::yield_now();
             }
@@ -137,58 +225,184 @@ impl Gate {
         self.sleep(thread, condition)
     }
 
+    /// Performs an operation on a live object, once it is possible and the policy lets it.
+    pub(crate) fn perform(
+        &self,
+        thread: ThreadId,
+        operation: Operation,
+        ticket: u64,
+    ) -> Result<(), Stuck> {
+        let anew = self.anew.as_ref().expect("only live objects are operated on");
+        while !self.with_live(anew, |live| live.request(thread, operation, ticket)) {
+            self.wait(thread, Condition::News { thread })?;
+            if anew.news[thread.index()].swap(0, Ordering::SeqCst) == GRANTED {
+                break;
+            }
+        }
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A thread has retired so many instructions.
+    pub(crate) fn publish(&self, thread: ThreadId, retired: u64) {
+        if let Some(anew) = self.anew_for(thread) {
+            self.with_live(anew, |live| live.publish(thread, retired));
+        }
+    }
+
+    /// What came in another order than recorded, the first few of each kind, in words.
+    pub(crate) fn reordered(&self) -> Vec<String> {
+        let Some(anew) = &self.anew else {
+            return Vec::new();
+        };
+        // Done, while an earlier one of the slot is not: it came too soon.
+        let early: Vec<usize> = {
+            let early = locked(&anew.early);
+            early.iter().filter(|(_, tickets)| !tickets.is_empty()).map(|(&slot, _)| slot).collect()
+        };
+        let lock = |at| format!("the lock at {at:#x}");
+        let too_soon = |at| early.contains(&order::slot(at));
+        let mut all: Vec<String> = locked(&anew.live).reordered(too_soon).map(lock).collect();
+        let name = |&slot: &usize| match slot {
+            order::SYSCALL_SLOT => "system calls",
+            order::MEMORY_SLOT => "changes of the address space",
+            order::THREADS_SLOT => "the beginnings and ends of threads",
+            _ => "atomic instructions",
+        };
+        let names: BTreeSet<&str> = locked(&anew.gave_way).iter().map(name).collect();
+        all.extend(names.into_iter().map(str::to_owned));
+        all
+    }
+
+    /// Which live objects keep the threads from going on, in words; empty if none does.
+    pub(crate) fn explain(&self) -> String {
+        self.anew.as_ref().map_or_else(String::new, |anew| locked(&anew.live).explain())
+    }
+
+    /// Does something to the live objects, and passes on what that means for waiting threads.
+    fn with_live<T>(&self, anew: &Anew, act: impl FnOnce(&mut Live<GuestWords>) -> T) -> T {
+        let mut live = locked(&anew.live);
+        let result = act(&mut live);
+        let all = live.take_news();
+        for &(thread, news) in &all {
+            let code = if news == News::Granted { GRANTED } else { RETRY };
+            anew.news[thread.index()].store(code, Ordering::SeqCst);
+        }
+        drop(live);
+        if !all.is_empty() && self.sleepers.load(Ordering::SeqCst) > 0 {
+            let waiting = locked(&self.waiting);
+            for (_, sleeper) in all.iter().filter_map(|(thread, _)| waiting.sleepers.get(thread)) {
+                sleeper.unpark();
+            }
+        }
+        result
+    }
+
     fn sleep(&self, thread: ThreadId, condition: Condition) -> Result<(), Stuck> {
         let nap = match condition {
-            Condition::Turn { .. } | Condition::Reached { .. } => NAP,
             Condition::Value { .. } | Condition::Bits { .. } | Condition::Caught { .. } => {
                 SHORT_NAP
             }
+            _ => NAP,
         };
         // Registered before the condition is looked at again: whoever makes it hold after that
         // look sees a sleeper.
-        self.lock().insert(thread, (condition, std::thread::current()));
+        locked(&self.waiting).sleepers.insert(thread, (condition, thread::current()));
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.running.fetch_sub(1, Ordering::SeqCst);
         let mut last = (self.progress.load(Ordering::Relaxed), Instant::now());
         let result = loop {
-            if self.holds(thread, condition) {
+            if self.holds(thread, condition) || self.is_excused(thread) {
                 break Ok(());
             }
             let progress = self.progress.load(Ordering::Relaxed);
             if progress != last.0 {
                 last = (progress, Instant::now());
             }
-            match self.prospect() {
-                Prospect::GivingUp(one) if one == thread => break Ok(()),
-                Prospect::None => self.stuck.store(true, Ordering::SeqCst),
-                _ if last.1.elapsed() > self.patience => self.stuck.store(true, Ordering::SeqCst),
-                _ => {}
+            if self.nobody_can_run() || last.1.elapsed() > self.patience {
+                self.stuck.store(true, Ordering::SeqCst);
             }
             if self.stuck.load(Ordering::SeqCst) {
                 break Err(Stuck);
             }
-            std::thread::park_timeout(nap);
+            if !self.holds(thread, condition) {
+                thread::park_timeout(nap);
+            }
         };
         self.running.fetch_add(1, Ordering::SeqCst);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.lock().remove(&thread);
+        let mut waiting = locked(&self.waiting);
+        waiting.sleepers.remove(&thread);
+        waiting.excused.remove(&thread);
         result
     }
 
-    /// Under the lock nobody begins to sleep or ceases to be registered; who has woken counts as
-    /// running or has a condition that holds.
-    fn prospect(&self) -> Prospect {
-        let waiting = self.lock();
-        let going = self.running.load(Ordering::SeqCst) > 0
-            || waiting.iter().any(|(&thread, &(condition, _))| self.holds(thread, condition));
-        if going {
-            return Prospect::Open;
-        }
-        let patient = |(&thread, (condition, _)): (&ThreadId, &(Condition, Thread))| {
-            condition.deadline().map(|time| (time, thread))
+    fn is_excused(&self, thread: ThreadId) -> bool {
+        locked(&self.waiting).excused.contains(&thread)
+    }
+
+    /// Whether every thread sleeps, no condition holds, and nothing gives way. Under the lock
+    /// nobody begins to sleep or ceases to be registered; who has woken counts as running or has
+    /// a condition that holds.
+    fn nobody_can_run(&self) -> bool {
+        let mut waiting = locked(&self.waiting);
+        let can_run = |waiting: &Waiting| {
+            let mut sleepers = waiting.sleepers.iter();
+            !waiting.excused.is_empty()
+                || sleepers.any(|(&thread, &(condition, _))| self.holds(thread, condition))
         };
-        let first = waiting.iter().filter_map(patient).min();
-        first.map_or(Prospect::None, |(_, thread)| Prospect::GivingUp(thread))
+        if self.running.load(Ordering::SeqCst) > 0
+            || can_run(&waiting)
+            || excuse_earliest(&mut waiting)
+        {
+            return false;
+        }
+        match &self.anew {
+            None => true,
+            Some(anew) => !self.give_way(anew, &mut waiting),
+        }
+    }
+
+    /// Every thread waits. First a thread that waits for its turn at a live object gets one, and
+    /// if there is none, a recorded order gives way to the thread that is nearest to its place.
+    /// All threads wait whenever this happens, so it does not depend on their speed.
+    fn give_way(&self, anew: &Anew, waiting: &mut Waiting) -> bool {
+        let mut live = locked(&anew.live);
+        while live.force() {
+            let all = live.take_news();
+            for &(thread, news) in &all {
+                let code = if news == News::Granted { GRANTED } else { RETRY };
+                anew.news[thread.index()].store(code, Ordering::SeqCst);
+                if let Some((_, sleeper)) = waiting.sleepers.get(&thread) {
+                    sleeper.unpark();
+                }
+            }
+            if !all.is_empty() {
+                return true;
+            }
+        }
+        let distance = |condition: &Condition| match *condition {
+            Condition::Turn { slot, ticket: place } | Condition::Reached { slot, count: place } => {
+                Some((place.abs_diff(self.done[slot].load(Ordering::SeqCst)), slot))
+            }
+            // Only the instruction itself can tell what it makes of another value.
+            Condition::Value { address, .. } => Some((0, order::slot(address))),
+            Condition::Bits { .. }
+            | Condition::Caught { .. }
+            | Condition::News { .. }
+            | Condition::Ended { .. } => None,
+        };
+        let candidates = waiting.sleepers.iter().filter_map(|(&thread, (condition, sleeper))| {
+            let (far, slot) = distance(condition)?;
+            Some((far, thread, slot, sleeper))
+        });
+        let Some((_, thread, slot, sleeper)) = candidates.min_by_key(|c| (c.0, c.1)) else {
+            return false;
+        };
+        sleeper.unpark();
+        locked(&anew.gave_way).insert(slot);
+        waiting.excused.insert(thread);
+        true
     }
 
     fn holds(&self, thread: ThreadId, condition: Condition) -> bool {
@@ -204,75 +418,35 @@ impl Gate {
             Condition::Bits { address, mask } => {
                 Guest.word32(address).is_some_and(|word| u64::from(word) & mask != 0)
             }
+            Condition::News { thread } => self
+                .anew
+                .as_ref()
+                .is_some_and(|anew| anew.news[thread.index()].load(Ordering::SeqCst) != 0),
+            Condition::Ended { thread } => self
+                .anew
+                .as_ref()
+                .is_some_and(|anew| anew.ended[thread.index()].load(Ordering::SeqCst)),
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Lets the earliest of the loads go on that only wait for a store that may be missing.
+fn excuse_earliest(waiting: &mut Waiting) -> bool {
+    let loads = waiting.sleepers.iter().filter_map(|(&thread, (condition, sleeper))| {
+        let Condition::Caught { time, .. } = *condition else { return None };
+        Some((time, thread, sleeper))
+    });
+    let Some((_, thread, sleeper)) = loads.min_by_key(|&(time, thread, _)| (time, thread)) else {
+        return false;
+    };
+    sleeper.unpark();
+    waiting.excused.insert(thread);
+    true
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn turns_come_in_the_order_of_the_tickets() {
-        let gate = Gate::new(Duration::ZERO, 8);
-        let order = Mutex::new(Vec::new());
-        std::thread::scope(|scope| {
-            for ticket in (0..8).rev() {
-                gate.enter(ThreadId(ticket as u32));
-                let (gate, order) = (&gate, &order);
-                scope.spawn(move || {
-                    let thread = ThreadId(ticket as u32);
-                    gate.wait(thread, Condition::Turn { slot: 9, ticket })
-                        .expect("every ticket before this one is taken by somebody");
-                    order.lock().expect("no thread panics").push(ticket);
-                    gate.advance(9, ticket);
-                    gate.leave(thread);
-                });
-            }
-        });
-        assert_eq!(order.into_inner().expect("no thread panics"), (0..8).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn waiting_for_nobody_is_noticed() {
-        let gate = Gate::new(Duration::ZERO, 8);
-        std::thread::scope(|scope| {
-            for thread in 0..2 {
-                gate.enter(ThreadId(thread));
-                let gate = &gate;
-                scope.spawn(move || {
-                    let turn = Condition::Turn { slot: 9 + thread as usize, ticket: 1 };
-                    assert_eq!(gate.wait(ThreadId(thread), turn), Err(Stuck));
-                    gate.leave(ThreadId(thread));
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn what_need_not_hold_is_given_up() {
-        let gate = Gate::new(Duration::ZERO, 8);
-        let word = 5_u64;
-        let address = &raw const word as u64;
-        std::thread::scope(|scope| {
-            for thread in 0..2 {
-                gate.enter(ThreadId(thread));
-                gate.arrivals.arrive(ThreadId(thread), 50);
-                let gate = &gate;
-                scope.spawn(move || {
-                    let time = 100 + u64::from(thread);
-                    let caught = Condition::Caught { address, size: 8, value: 6, time };
-                    assert_eq!(gate.wait(ThreadId(thread), caught), Ok(()));
-                    gate.leave(ThreadId(thread));
-                });
-            }
-        });
-        gate.enter(ThreadId(0));
-        let caught = Condition::Caught { address, size: 8, value: 5, time: 100 };
-        assert_eq!(gate.wait(ThreadId(1), caught), Ok(()), "the value is there");
-    }
-}
+mod tests;

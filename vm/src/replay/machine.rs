@@ -4,21 +4,24 @@ use super::ReplayOptions;
 use super::first::FirstValues;
 use super::gate::Gate;
 use super::outcome::Divergence;
+use super::policy::{Cores, Policy};
+use super::sequence::sequence;
+use super::sync::live_operation;
 use crate::engine::Engine;
 use crate::hooks::{self, HookMap};
 use crate::host::Guest;
 use crate::memory::AddressSpace;
 use crate::{Error, Result};
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use refrain_trace::{Ending, Trace};
+use refrain_trace::{Ending, ThreadId, Trace};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 /// What a thread tells the coordinator.
 pub(crate) enum Report {
-    /// It has performed all its events.
-    Done(Tally),
+    /// It has performed all its events, when the replay had taken so long.
+    Done(Tally, Duration),
     Diverged(Divergence, Tally),
     Failed(Error),
 }
@@ -40,6 +43,11 @@ pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) options: ReplayOptions,
     pub(crate) gate: Gate,
+    /// The places of each thread's ordered events in one sequence, under MEM-S.
+    pub(crate) sequence: Vec<Vec<u64>>,
+    pub(crate) cores: Cores,
+    /// When the first guest thread began to run.
+    began: OnceLock<Instant>,
     pub(crate) hooks: HookMap,
     pub(crate) first_values: FirstValues,
     /// Changes of the address space come one at a time, in the recorded order.
@@ -53,7 +61,7 @@ impl Machine {
         trace: Trace,
         engine: Arc<dyn Engine>,
         options: ReplayOptions,
-    ) -> (Machine, Receiver<Report>) {
+    ) -> Result<(Machine, Receiver<Report>)> {
         let mut hook_map = HookMap::default();
         for (pc, name) in trace.modules().iter().flat_map(|module| &module.hooks) {
             if let Some(hook) = hooks::by_name(name) {
@@ -66,18 +74,30 @@ impl Machine {
             trace.footer().map_or(0, |footer| footer.tsc_end.saturating_sub(header.tsc_start));
         let recorded = Duration::from_secs(ticks / header.tsc_hz.max(1));
         let (reports, receiver) = unbounded();
+        let policy = options.policy;
+        let gate = match policy {
+            Policy::Elsc | Policy::MemS => Gate::new(recorded, trace.threads()),
+            anew => Gate::live(recorded, anew, trace.threads(), operations(&trace)?),
+        };
+        let sequence = match policy {
+            Policy::MemS => sequence(&trace)?,
+            _ => Vec::new(),
+        };
         let machine = Machine {
-            gate: Gate::new(recorded, trace.threads()),
+            cores: Cores::new(options.placement, trace.threads())?,
+            sequence,
+            began: OnceLock::new(),
             trace,
             engine,
             options,
+            gate,
             hooks: hook_map,
             first_values: FirstValues::default(),
             space: Mutex::new(AddressSpace::new()),
             threads: AtomicU32::new(0),
             reports,
         };
-        (machine, receiver)
+        Ok((machine, receiver))
     }
 
     pub(crate) fn report(&self, report: Report) {
@@ -91,6 +111,16 @@ impl Machine {
         matches!(ending, None | Some(Ending::Stopped(_)))
     }
 
+    /// A guest thread is about to execute its first instruction.
+    pub(crate) fn begin(&self) {
+        self.began.get_or_init(Instant::now);
+    }
+
+    /// How long guest threads have been running.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.get().map_or(Duration::ZERO, Instant::elapsed)
+    }
+
     pub(crate) fn count_thread(&self) {
         self.threads.fetch_add(1, Ordering::SeqCst);
     }
@@ -98,6 +128,18 @@ impl Machine {
     pub(crate) fn threads_started(&self) -> u32 {
         self.threads.load(Ordering::SeqCst)
     }
+}
+
+/// Operations of the library in a trace.
+fn operations(trace: &Trace) -> Result<u64> {
+    let mut count = 0;
+    for thread in (0..trace.threads()).map(ThreadId) {
+        let mut cursor = trace.cursor(thread);
+        while let Some(event) = cursor.next()? {
+            count += u64::from(live_operation(event.kind()));
+        }
+    }
+    Ok(count)
 }
 
 /// Stores recorded content into a mapping of `len` bytes.

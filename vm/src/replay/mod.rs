@@ -3,17 +3,24 @@
 //! Guest memory is rebuilt from the trace; system calls, library synchronization and
 //! nondeterministic instructions come from it; everything else is computed again, and every
 //! recorded event is compared. A difference is a [`Divergence`], never a hang: see `gate`.
+//!
+//! The order is the recorded one unless a [`Policy`] says otherwise; then the library's locks are
+//! `live`, and what depends on their order shows as a difference.
 
 mod arrivals;
 mod calls;
 mod first;
 mod gate;
+mod live;
 mod machine;
 mod outcome;
+mod policy;
+mod sequence;
 mod sync;
 mod thread;
 
 pub use outcome::{Divergence, DivergenceKind, Outcome};
+pub use policy::{Placement, Policy};
 
 use crate::engine::Engine;
 use crate::observer::Observer;
@@ -22,7 +29,7 @@ use machine::{Machine, Report, Tally};
 use refrain_trace::{Ending, EventId, Mapping, ThreadId, Trace};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::time::Duration;
 
 /// Takes what the guest sends out: a descriptor of the guest's, and bytes.
 pub type Output = Arc<dyn Fn(i32, &[u8]) + Send + Sync>;
@@ -40,6 +47,10 @@ pub struct ReplayOptions {
     pub until: Option<(ThreadId, EventId)>,
     /// Counts the events that are done, roughly.
     pub progress: Arc<AtomicU64>,
+    /// Who decides which thread goes next. [`Policy::Kendo`] needs an engine that counts.
+    pub policy: Policy,
+    /// On which cores guest threads run.
+    pub placement: Placement,
 }
 
 /// Replays a trace in this process, whose address space must hold no other guest. Threads that
@@ -49,11 +60,11 @@ pub fn replay(trace: &Trace, engine: Arc<dyn Engine>, options: ReplayOptions) ->
         restore(trace, mapping)?;
     }
     let counted = options.counted;
-    let (machine, reports) = Machine::new(trace.clone(), engine, options);
+    let (machine, reports) = Machine::new(trace.clone(), engine, options)?;
     let machine = Arc::new(machine);
-    let start = Instant::now();
     thread::start_main(&machine)?;
-    collect(trace, &machine, &reports, start, counted)
+    let outcome = collect(trace, &machine, &reports, counted)?;
+    Ok(Outcome { reordered: machine.gate.reordered(), ..outcome })
 }
 
 /// Gathers the threads' reports until every one is done or one has diverged.
@@ -61,7 +72,6 @@ fn collect(
     trace: &Trace,
     machine: &Machine,
     reports: &crossbeam::channel::Receiver<Report>,
-    start: Instant,
     counted: bool,
 ) -> Result<Outcome> {
     let ending = trace.footer().map(|footer| footer.ending);
@@ -76,16 +86,17 @@ fn collect(
         ending,
         cut_off: matches!(ending, None | Some(Ending::Stopped(_))),
         divergence: None,
-        elapsed: start.elapsed(),
+        elapsed: Duration::ZERO,
+        reordered: Vec::new(),
     };
     loop {
         let report = reports.recv().map_err(|_| Error::Host {
             what: "replaying".into(),
             source: std::io::Error::other("every guest thread vanished without a word"),
         })?;
-        outcome.elapsed = start.elapsed();
         match report {
-            Report::Done(tally) => {
+            Report::Done(tally, elapsed) => {
+                outcome.elapsed = outcome.elapsed.max(elapsed);
                 outcome.threads += 1;
                 add(&mut outcome, &tally);
                 if outcome.threads == machine.threads_started() {
@@ -95,6 +106,7 @@ fn collect(
             Report::Diverged(divergence, tally) => {
                 // The other threads' counts are theirs until they are done, which some never are.
                 add(&mut outcome, &tally);
+                outcome.elapsed = machine.elapsed();
                 outcome.threads = machine.threads_started();
                 outcome.divergence = Some(divergence);
                 return Ok(outcome);

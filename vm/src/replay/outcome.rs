@@ -28,8 +28,11 @@ pub struct Outcome {
     pub cut_off: bool,
     /// Where the replay left the recording, if it did.
     pub divergence: Option<Divergence>,
-    /// From the first guest instruction to the end, without loading and compiling.
+    /// From the first guest instruction to the last event, without loading and compiling.
     pub elapsed: Duration,
+    /// What came in another order than recorded, the first few of each kind, in words. Empty
+    /// under policies that keep the recorded order.
+    pub reordered: Vec<String>,
 }
 
 /// The first point where a replay differs from the recording.

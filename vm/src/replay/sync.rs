@@ -1,14 +1,45 @@
 //! Library functions of a replayed guest: their events instead of their bodies.
 
 use super::gate::Condition;
+use super::live::Operation;
 use super::thread::{GuestThread, Halt};
 use crate::context::reg::*;
 use crate::hooks::{Hook, Model};
 use crate::host::Guest;
 use crate::loader;
-use refrain_trace::{Event, EventKind, order};
+use refrain_trace::{Event, EventKind, ThreadId, order};
 
 const ONCE_DONE: u64 = 2;
+/// The last owner of a robust mutex has died; it is held all the same.
+const OWNER_DEAD: i32 = libc::EOWNERDEAD;
+
+/// Whether an event of this kind may be an operation on a live object.
+pub(super) fn live_operation(kind: EventKind) -> bool {
+    use EventKind::*;
+    let waits = matches!(kind, CondWaitEnd | BarrierLeave);
+    waits || operation(&Event { code: kind as u8, ..Event::default() }).is_some()
+}
+
+/// What an event does to a live object, if it has one. Failed attempts do nothing, and the waits
+/// of condition variables and barriers are one operation, at their second event.
+fn operation(event: &Event) -> Option<Operation> {
+    use EventKind::*;
+    let object = event.object;
+    let operation = match event.kind() {
+        MutexLock | MutexTryLock | MutexTimedLock => Operation::Lock { object },
+        WriteLock | WriteTryLock | WriteTimedLock => Operation::Lock { object },
+        SpinLock | SpinTryLock => Operation::Lock { object },
+        ReadLock | ReadTryLock | ReadTimedLock => Operation::Read { object },
+        MutexUnlock | RwUnlock | SpinUnlock => Operation::Unlock { object },
+        CondSignal => Operation::Signal { condition: object, all: false },
+        CondBroadcast => Operation::Signal { condition: object, all: true },
+        BarrierLeave => return Some(Operation::Arrive { barrier: object }),
+        SemWait | SemTryWait | SemTimedWait => Operation::Take { semaphore: object },
+        SemPost => Operation::Post { semaphore: object },
+        _ => return None,
+    };
+    (event.result == 0 || event.result == OWNER_DEAD).then_some(operation)
+}
 
 impl GuestThread {
     /// The guest is at the first instruction of a hooked function.
@@ -47,6 +78,29 @@ impl GuestThread {
         Event { pc: site, sp, object, ..self.here(kind) }
     }
 
+    /// Takes the next event of a modelled function, compares it, and performs it: in its turn, or
+    /// on the live object.
+    fn operate(&mut self, kind: EventKind, object: u64) -> Result<Event, Halt> {
+        let actual = self.call(kind, object);
+        let event = self.next(kind)?;
+        self.compare(&event, &actual)?;
+        match operation(&event) {
+            _ if !self.machine.gate.is_live() => self.perform(&event)?,
+            Some(wanted) => self.perform_live(wanted, &event)?,
+            None => {}
+        }
+        Ok(event)
+    }
+
+    pub(crate) fn perform_live(&mut self, wanted: Operation, event: &Event) -> Result<(), Halt> {
+        let gate = &self.machine.gate;
+        gate.publish(self.id, self.context.retired);
+        if gate.perform(self.id, wanted, event.ticket).is_ok() {
+            return Ok(());
+        }
+        self.stuck(Condition::News { thread: self.id })
+    }
+
     /// Takes the next event, compares it, and waits for its turn.
     fn expect(&mut self, kind: EventKind, object: u64) -> Result<Event, Halt> {
         let actual = self.call(kind, object);
@@ -63,7 +117,7 @@ impl GuestThread {
     }
 
     fn modelled(&mut self, hook: &Hook, errno: bool) -> Result<(), Halt> {
-        let event = self.expect(hook.kind, self.context.gpr[RDI])?;
+        let event = self.operate(hook.kind, self.context.gpr[RDI])?;
         if errno && event.result == -1 {
             Guest.write(event.aux, &(event.value as u32).to_le_bytes());
         }
@@ -86,29 +140,34 @@ impl GuestThread {
     }
 
     fn get_value(&mut self, hook: &Hook) -> Result<(), Halt> {
-        let event = self.expect(hook.kind, self.context.gpr[RDI])?;
+        let event = self.operate(hook.kind, self.context.gpr[RDI])?;
         Guest.write(event.aux, &(event.value as u32).to_le_bytes());
         self.finish_call(&event)
     }
 
     fn cond_wait(&mut self) -> Result<(), Halt> {
         let mutex = self.context.gpr[RSI];
-        let begun = self.expect(EventKind::CondWaitBegin, mutex)?;
+        let begun = self.operate(EventKind::CondWaitBegin, mutex)?;
         self.finish_event(&begun)?;
         let actual = self.call(EventKind::CondWaitEnd, mutex);
         let ended = self.next(EventKind::CondWaitEnd)?;
         self.compare(&ended, &actual)?;
-        self.wait(Condition::Reached { slot: order::slot(ended.value), count: ended.aux })?;
-        self.perform(&ended)?;
+        if self.machine.gate.is_live() {
+            let condition = (ended.result != libc::ETIMEDOUT).then_some(ended.value);
+            self.perform_live(Operation::Wait { mutex, condition }, &ended)?;
+        } else {
+            self.wait(Condition::Reached { slot: order::slot(ended.value), count: ended.aux })?;
+            self.perform(&ended)?;
+        }
         self.tally.acquisitions += 1;
         self.finish_call(&ended)
     }
 
     fn barrier(&mut self) -> Result<(), Halt> {
         let barrier = self.context.gpr[RDI];
-        let arrived = self.expect(EventKind::BarrierArrive, barrier)?;
+        let arrived = self.operate(EventKind::BarrierArrive, barrier)?;
         self.finish_event(&arrived)?;
-        let left = self.expect(EventKind::BarrierLeave, barrier)?;
+        let left = self.operate(EventKind::BarrierLeave, barrier)?;
         self.finish_call(&left)
     }
 
@@ -151,7 +210,16 @@ impl GuestThread {
         let event = self.next(EventKind::ThreadJoin)?;
         let actual = Event { object: event.object, ..actual };
         self.compare(&event, &actual)?;
-        self.perform(&event)?;
+        let joined = event.object.checked_sub(1).and_then(|id| u32::try_from(id).ok());
+        let joined = joined.filter(|&id| event.result == 0 && id < self.machine.trace.threads());
+        match joined.map(ThreadId) {
+            Some(thread) if self.machine.gate.is_live() => {
+                self.perform_live(Operation::Join { thread }, &event)?;
+                // From its exit to its end it may still have to clean up.
+                self.wait(Condition::Ended { thread })?;
+            }
+            _ => self.perform(&event)?,
+        }
         if event.result != 0 {
             return self.finish_call(&event);
         }

@@ -1,6 +1,6 @@
 //! A guest thread of a replay: runs the engine and holds what it reports against the trace.
 
-use super::gate::Condition;
+use super::gate::{Condition, SEQUENCE_SLOT};
 use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
 use crate::context::reg::*;
@@ -55,6 +55,9 @@ pub(crate) struct GuestThread {
     /// The ticket held while this thread creates another.
     pub(crate) creating: Option<u64>,
     pub(crate) pages: KnownPages,
+    /// The place in MEM-S's sequence that the thread is at, and how many it has been at.
+    place: Option<u64>,
+    placed: usize,
     /// An ordered load whose repetitions are not all done.
     repeating: Option<Event>,
     observer: Option<Box<dyn ThreadObserver>>,
@@ -70,24 +73,26 @@ pub(crate) fn start_main(machine: &Arc<Machine>) -> Result<()> {
     let mut context = Context::default();
     context.rip = entry.rip;
     context.gpr[RSP] = entry.rsp;
-    spawn(machine, ThreadId(0), context, 0)
+    spawn(machine, ThreadId(0), None, context, 0)
 }
 
 /// Starts a guest thread on a host thread of its own.
 pub(crate) fn spawn(
     machine: &Arc<Machine>,
     id: ThreadId,
+    creator: Option<ThreadId>,
     context: Context,
     clear_at_exit: u64,
 ) -> Result<()> {
     let machine = machine.clone();
-    machine.gate.enter(id);
+    machine.gate.enter(id, creator);
     machine.count_thread();
     std::thread::Builder::new()
         .name(format!("guest {id}"))
         .stack_size(HOST_STACK)
         .spawn(move || {
             host::block_signals();
+            machine.cores.settle(id.0);
             let cpu = match machine.engine.attach() {
                 Ok(cpu) => cpu,
                 Err(e) => return machine.report(Report::Failed(e.into())),
@@ -104,6 +109,8 @@ pub(crate) fn spawn(
                 clear_at_exit,
                 creating: None,
                 pages: KnownPages::new(),
+                place: None,
+                placed: 0,
                 repeating: None,
                 accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
                 observer,
@@ -121,7 +128,7 @@ impl GuestThread {
         let report = match self.run() {
             Halt::Done => {
                 self.tally.instructions = self.context.retired;
-                Report::Done(self.tally)
+                Report::Done(self.tally, self.machine.elapsed())
             }
             Halt::Diverged(divergence) => Report::Diverged(*divergence, self.tally),
             Halt::Failed(error) => Report::Failed(error),
@@ -136,6 +143,7 @@ impl GuestThread {
     fn run(&mut self) -> Halt {
         self.rewind_accesses();
         self.choose_accesses();
+        self.machine.begin();
         match self.start() {
             Ok(()) => {}
             Err(halt) => return halt,
@@ -251,7 +259,27 @@ impl GuestThread {
     }
 
     pub(crate) fn await_turn(&mut self, slot: usize, ticket: u64) -> Result<(), Halt> {
+        self.take_place()?;
         self.wait(Condition::Turn { slot, ticket })
+    }
+
+    /// Under MEM-S: waits for the place of the next ordered event in the sequence of all.
+    fn take_place(&mut self) -> Result<(), Halt> {
+        let places = self.machine.sequence.get(self.id.index());
+        self.place = places.and_then(|places| places.get(self.placed)).copied();
+        self.placed += 1;
+        self.machine.gate.publish(self.id, self.context.retired);
+        match self.place {
+            Some(place) => self.wait(Condition::Turn { slot: SEQUENCE_SLOT, ticket: place }),
+            None => Ok(()),
+        }
+    }
+
+    /// Under MEM-S: lets the next in the sequence go on.
+    pub(crate) fn leave_place(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.machine.gate.advance(SEQUENCE_SLOT, place);
+        }
     }
 
     /// Waits at the gate; a wait that cannot end is a divergence, or the end of a trace that was
@@ -260,6 +288,11 @@ impl GuestThread {
         if self.machine.gate.wait(self.id, condition).is_ok() {
             return Ok(());
         }
+        self.stuck(condition)
+    }
+
+    /// No thread can go on, and this one waits for `condition`.
+    pub(crate) fn stuck(&mut self, condition: Condition) -> Result<(), Halt> {
         if self.machine.is_cut_off() {
             return Err(Halt::Done);
         }
@@ -274,7 +307,10 @@ impl GuestThread {
                 let now = host::Guest.operand(address, size);
                 now.map_or("no memory there".into(), |now| format!("{now:#x} at {address:#x}"))
             }
-            _ => "every thread waits".into(),
+            _ => match self.machine.gate.explain() {
+                why if why.is_empty() => "every thread waits".into(),
+                why => why,
+            },
         };
         self.diverge(kind, expected, actual)
     }
@@ -297,6 +333,7 @@ impl GuestThread {
     /// Counts an event and shows it to the observer. After its last event the thread has nothing
     /// to compare any more, and stops.
     pub(crate) fn note_event(&mut self, event: &Event) -> Result<(), Halt> {
+        self.leave_place();
         self.tally.events += 1;
         if self.tally.events.is_multiple_of(PROGRESS) {
             let progress = &self.machine.options.progress;

@@ -1,14 +1,18 @@
 //! Maps whose behaviour is the same on every run.
+//!
+//! The maps of `std` start from random state; what depends on their order would differ between
+//! runs. The hash is as good as its users need: addresses, ids and tickets as keys. Nothing may
+//! depend on the order of iteration all the same.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map without random state. Nothing may depend on its order of iteration all the same.
-pub(crate) type FixedMap<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
+/// A map without random state.
+pub type FixedMap<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
 
 /// Multiplicative hashing of whole words (Knuth, vol. 3, section 6.4).
-#[derive(Default)]
-pub(crate) struct FixedHasher(u64);
+#[derive(Debug, Default)]
+pub struct FixedHasher(u64);
 
 impl Hasher for FixedHasher {
     fn finish(&self) -> u64 {

@@ -1,0 +1,158 @@
+//! Arguments of the commands that replay a trace to measure it.
+
+use super::EngineKind;
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Who decides which thread goes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum SchedulerKind {
+    /// Each lock in its recorded order; free otherwise
+    #[default]
+    Elsc,
+    /// By deterministic logical clocks (PerfPlay's SYNC-S)
+    Kendo,
+    /// Everything that is ordered in one sequence
+    MemS,
+    /// Whoever comes first
+    OrigS,
+    /// Random priorities with a few changes, from --seed
+    Pct,
+    /// Random choices at each step, from --seed
+    Random,
+}
+
+impl SchedulerKind {
+    /// Those that Figure 13 of PerfPlay compares.
+    pub(crate) const OF_FIGURE_13: [SchedulerKind; 4] =
+        [SchedulerKind::MemS, SchedulerKind::Kendo, SchedulerKind::OrigS, SchedulerKind::Elsc];
+
+    /// The name that users pick it by.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            SchedulerKind::Elsc => "elsc",
+            SchedulerKind::Kendo => "kendo",
+            SchedulerKind::MemS => "mem-s",
+            SchedulerKind::OrigS => "orig-s",
+            SchedulerKind::Pct => "pct",
+            SchedulerKind::Random => "random",
+        }
+    }
+}
+
+/// What time is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Clock {
+    /// Computed from recorded durations; nothing is executed
+    Virtual,
+    /// Measured: the program's code runs
+    Wall,
+}
+
+impl Clock {
+    /// The name that users pick it by.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Clock::Virtual => "virtual",
+            Clock::Wall => "wall",
+        }
+    }
+}
+
+/// How `replay` schedules and times.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Schedule {
+    /// Who decides which thread goes next
+    #[arg(long, value_enum, default_value_t = SchedulerKind::Elsc)]
+    pub(crate) scheduler: SchedulerKind,
+    /// What time is: `wall` executes the program, `virtual` computes
+    #[arg(long, value_enum, default_value_t = Clock::Wall)]
+    pub(crate) clock: Clock,
+    /// Replay on N cores [default: those of the recorded machine, or of this one for wall]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) cores: Option<u32>,
+    /// Replay R times and show how the times are distributed
+    #[arg(long, value_name = "R", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) repeat: u32,
+    /// Seed of `pct`, `random` and the noise of virtual `orig-s`; each repetition adds one
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+    /// Keep the decisions of the (first) replay in virtual time here
+    #[arg(long, value_name = "F")]
+    pub(crate) save_schedule: Option<PathBuf>,
+    /// Repeat the decisions that were kept here, in virtual time
+    #[arg(long, value_name = "F", conflicts_with_all = ["scheduler", "seed", "save_schedule"])]
+    pub(crate) schedule: Option<PathBuf>,
+}
+
+/// What `fidelity` and `ab` have in common.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Measuring {
+    /// Replays of each kind
+    #[arg(long, value_name = "R", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) repeat: u32,
+    /// Measure by this clock alone
+    #[arg(long, value_enum)]
+    pub(crate) clock: Option<Clock>,
+    /// Replay on N cores [default: those of the recorded machine, or of this one for wall]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) cores: Option<u32>,
+    /// First seed of what is random
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// What executes the recorded code for the wall clock
+    #[arg(long, value_enum, default_value_t = EngineKind::Copy)]
+    pub(crate) engine: EngineKind,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Measuring {
+    /// Whether this clock is asked for.
+    pub(crate) fn wants(&self, clock: Clock) -> bool {
+        self.clock.is_none_or(|only| only == clock)
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Fidelity {
+    /// Trace to replay
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// Compare this scheduler; may be given more than once [default: mem-s, kendo, orig-s, elsc]
+    #[arg(long, value_enum)]
+    pub(crate) scheduler: Vec<SchedulerKind>,
+    #[command(flatten)]
+    pub(crate) measuring: Measuring,
+    /// Draw the figure here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Ab {
+    /// Trace A
+    #[arg(value_name = "A")]
+    pub(crate) a: PathBuf,
+    /// Trace B [default: A again, for two schedulers]
+    #[arg(value_name = "B")]
+    pub(crate) b: Option<PathBuf>,
+    /// Scheduler of A; given twice, of A and of B [default: elsc]
+    #[arg(long, value_enum)]
+    pub(crate) scheduler: Vec<SchedulerKind>,
+    #[command(flatten)]
+    pub(crate) measuring: Measuring,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Calibrate {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,99 @@
+//! What handing a lock over costs on this machine: measured once, used by the virtual clock.
+
+use crate::cache;
+use anyhow::Context;
+use refrain_scheduler::Costs;
+use refrain_trace::Header;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Measured latencies of a machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Calibration {
+    /// Model of the processor. Latencies are used for traces of the same model alone.
+    pub(crate) cpu: String,
+    /// From a store to the moment when a thread on another core that waits awake has seen it.
+    pub(crate) handoff_ns: u64,
+    /// From a wake-up call to the moment when the sleeping thread runs.
+    pub(crate) wake_ns: u64,
+}
+
+/// Where the virtual clock's latencies come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Source {
+    /// `refrain calibrate` measured them on the machine that recorded.
+    Calibrated,
+    /// They are those of a common machine.
+    Typical,
+}
+
+impl Source {
+    /// As reports say it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Source::Calibrated => "calibrated latencies",
+            Source::Typical => "typical latencies",
+        }
+    }
+}
+
+impl Calibration {
+    /// Costs of a modelled machine, and where they come from.
+    pub(crate) fn costs(this: Option<&Calibration>, ticks_per_second: u64) -> (Costs, Source) {
+        let typical = Costs::typical(ticks_per_second);
+        let Some(calibration) = this else {
+            return (typical, Source::Typical);
+        };
+        let ticks = |ns: u64| {
+            let ticks = u128::from(ns) * u128::from(ticks_per_second) / 1_000_000_000;
+            u64::try_from(ticks).unwrap_or(u64::MAX)
+        };
+        let (handoff, wake) = (ticks(calibration.handoff_ns), ticks(calibration.wake_ns));
+        (Costs { handoff, wake, ..typical }, Source::Calibrated)
+    }
+
+    /// The calibration of the machine that recorded, if it was made and can be understood.
+    pub(crate) fn of_recorder(header: &Header) -> Option<Calibration> {
+        let calibration: Calibration =
+            serde_json::from_slice(&std::fs::read(path()?).ok()?).ok()?;
+        (calibration.cpu == header.machine.cpu).then_some(calibration)
+    }
+}
+
+fn path() -> Option<PathBuf> {
+    Some(cache::directory()?.join("calibration.json"))
+}
+
+/// Keeps it for later commands, and says where.
+pub(crate) fn store(calibration: &Calibration) -> anyhow::Result<PathBuf> {
+    let path = path().context("there is no home directory to keep the calibration in")?;
+    let directory = path.parent().expect("the path has a file name");
+    let cannot = || format!("cannot keep the calibration in {}", path.display());
+    std::fs::create_dir_all(directory).with_context(cannot)?;
+    // Another command may be reading it.
+    let file = tempfile::NamedTempFile::new_in(directory).with_context(cannot)?;
+    serde_json::to_writer_pretty(&file, calibration).with_context(cannot)?;
+    file.persist(&path).with_context(cannot)?;
+    Ok(path)
+}
+
+/// Model of this machine's processor, as the recorder writes it into a trace.
+pub(crate) fn this_cpu() -> String {
+    refrain_vm::this_machine().cpu
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measured_latencies_replace_typical_ones() {
+        let measured = Calibration { cpu: "x".into(), handoff_ns: 250, wake_ns: 40_000 };
+        let (costs, source) = Calibration::costs(Some(&measured), 2_000_000_000);
+        assert_eq!((costs.handoff, costs.wake, source), (500, 80_000, Source::Calibrated));
+        let (typical, source) = Calibration::costs(None, 2_000_000_000);
+        assert_eq!(Costs { handoff: typical.handoff, wake: typical.wake, ..costs }, typical);
+        assert_eq!(source, Source::Typical);
+    }
+}

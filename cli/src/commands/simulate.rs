@@ -1,0 +1,97 @@
+//! `refrain replay --clock virtual`: the trace's skeleton, timed.
+
+use super::repeat;
+use crate::args::{Clock, Replay};
+use crate::calibration::Calibration;
+use crate::failure::Outcome;
+use crate::machine::{Policy, Skeleton};
+use crate::output::{self, Style};
+use crate::report::simulation::{Report, render, threads};
+use crate::stats::Distribution;
+use crate::trace_file;
+use anyhow::{Context, anyhow, bail};
+use refrain_scheduler::{Run, Schedule};
+use std::path::Path;
+
+/// Replays in virtual time and says where it went.
+pub(crate) fn run(args: &Replay) -> Outcome {
+    if args.echo || args.count || args.observe {
+        return Err(anyhow!("--echo and --count need --clock wall: nothing is executed").into());
+    }
+    let report = simulate(args)?;
+    if args.json {
+        output::print_json("simulation", &report)?;
+    } else {
+        output::print(&render(&report, Style::of_stdout()))?;
+    }
+    Ok(0)
+}
+
+fn simulate(args: &Replay) -> anyhow::Result<Report> {
+    let trace = trace_file::read(&args.trace)?;
+    let calibration = Calibration::of_recorder(trace.header());
+    let wanted = &args.schedule;
+    let skeleton = Skeleton::of(&trace, calibration.as_ref())?.on_cores(wanted.cores);
+    let policy = Policy { scheduler: wanted.scheduler, seed: wanted.seed };
+    let first = first(args, &skeleton, policy)?;
+    let mut times = vec![first.duration];
+    for number in 1..wanted.repeat {
+        let run = match &wanted.schedule {
+            Some(path) => skeleton.repeat(read(path)?)?,
+            None => run_again(args, &skeleton, policy.repetition(number))?,
+        };
+        // What nothing random is in gives the same time each time, or this clock is broken.
+        let varies = policy.varies() && wanted.schedule.is_none();
+        if !varies && run.duration != first.duration {
+            bail!("this is a bug in refrain, please report it: two virtual times of one replay");
+        }
+        times.push(run.duration);
+    }
+    Ok(Report {
+        command: trace.header().argv.join(" "),
+        scheduler: policy.scheduler,
+        schedule: wanted.schedule.as_ref().map(|path| path.display().to_string()),
+        clock: Clock::Virtual,
+        seed: policy.seed,
+        cores: skeleton.cores(),
+        latencies: skeleton.latencies,
+        recorded_ns: skeleton.recorded_ns(),
+        duration_ns: first.duration,
+        times: Distribution::of(&times).expect("there is a first replay"),
+        threads: threads(&first),
+    })
+}
+
+/// The first replay, whose decisions may come from a file or go to one.
+fn first(args: &Replay, skeleton: &Skeleton, policy: Policy) -> anyhow::Result<Run> {
+    if let Some(path) = &args.schedule.schedule {
+        let run = skeleton.repeat(read(path)?);
+        return run.with_context(|| format!("cannot repeat {}", path.display()));
+    }
+    let Some(path) = &args.schedule.save_schedule else {
+        return run_again(args, skeleton, policy);
+    };
+    let (run, schedule) = skeleton.run_and_keep(policy).with_context(|| again(args, policy))?;
+    std::fs::write(path, schedule.to_string())
+        .with_context(|| format!("cannot write the schedule to {}", path.display()))?;
+    Ok(run)
+}
+
+fn run_again(args: &Replay, skeleton: &Skeleton, policy: Policy) -> anyhow::Result<Run> {
+    skeleton.run(policy).with_context(|| again(args, policy))
+}
+
+fn again(args: &Replay, policy: Policy) -> String {
+    failed(&repeat::virtual_command(&args.trace, policy, args.schedule.cores))
+}
+
+fn read(path: &Path) -> anyhow::Result<Schedule> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the schedule {}", path.display()))?;
+    text.parse().with_context(|| format!("{} is no schedule", path.display()))
+}
+
+/// What fails can be looked at again.
+pub(crate) fn failed(command: &str) -> String {
+    format!("the replay in virtual time did not end (`{command}` repeats it)")
+}

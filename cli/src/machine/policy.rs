@@ -1,0 +1,98 @@
+//! Schedulers by name, for both clocks.
+
+use crate::args::SchedulerKind;
+use refrain_scheduler::{
+    Config, Constraints, Elsc, Kendo, MemS, Orig, Outcome, Pct, Random, Recorder, Schedule,
+    Scheduler, Skeleton, simulate,
+};
+use refrain_trace::ThreadId;
+use serde::{Deserialize, Serialize};
+
+/// Noise of `orig-s` in virtual time: each piece of work takes up to so many thousandths longer.
+const NOISE_PER_MILLE: u32 = 10;
+/// Depth of `pct`: the bugs that it finds need up to so many ordered steps (Burckhardt et al.,
+/// section 5, find most at 2 and 3).
+const DEPTH: u32 = 3;
+
+/// A scheduler and its seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Policy {
+    /// Which one.
+    pub(crate) scheduler: SchedulerKind,
+    /// Of what is random in it. `orig-s` has no noise without one.
+    pub(crate) seed: Option<u64>,
+}
+
+impl Policy {
+    /// The policy of the repetition with this number.
+    pub(crate) fn repetition(self, number: u32) -> Policy {
+        Policy { seed: self.seed.map(|seed| seed.wrapping_add(u64::from(number))), ..self }
+    }
+
+    /// Whether two seeds may give two times.
+    pub(crate) fn varies(self) -> bool {
+        match self.scheduler {
+            SchedulerKind::Elsc | SchedulerKind::Kendo | SchedulerKind::MemS => false,
+            SchedulerKind::OrigS => self.seed.is_some(),
+            SchedulerKind::Pct | SchedulerKind::Random => true,
+        }
+    }
+
+    /// The policy of a full replay.
+    pub(super) fn live(self) -> refrain_vm::Policy {
+        let seed = self.seed.unwrap_or(0);
+        match self.scheduler {
+            SchedulerKind::Elsc => refrain_vm::Policy::Elsc,
+            SchedulerKind::MemS => refrain_vm::Policy::MemS,
+            SchedulerKind::OrigS => refrain_vm::Policy::OrigS,
+            SchedulerKind::Kendo => refrain_vm::Policy::Kendo,
+            SchedulerKind::Random => refrain_vm::Policy::Random { seed },
+            SchedulerKind::Pct => refrain_vm::Policy::Pct { seed, depth: DEPTH },
+        }
+    }
+
+    /// Replays a skeleton in virtual time; with `keep`, the decisions come back too.
+    pub(super) fn simulate(
+        self,
+        skeleton: &Skeleton,
+        constraints: &Constraints,
+        config: &Config,
+        keep: bool,
+    ) -> (Outcome, Option<Schedule>) {
+        let seed = self.seed.unwrap_or(0);
+        let at = (skeleton, constraints, config, keep);
+        match self.scheduler {
+            SchedulerKind::Elsc => replayed(at, Elsc),
+            SchedulerKind::Kendo => replayed(at, Kendo::new(skeleton, constraints)),
+            SchedulerKind::MemS => {
+                replayed(at, MemS::new(skeleton, constraints, config.costs.handoff))
+            }
+            SchedulerKind::OrigS => {
+                let noisy = |seed| Orig::with_jitter(seed, NOISE_PER_MILLE);
+                replayed(at, self.seed.map_or_else(Orig::exact, noisy))
+            }
+            SchedulerKind::Pct => replayed(at, Pct::new(seed, DEPTH, competing(skeleton))),
+            SchedulerKind::Random => replayed(at, Random::new(seed)),
+        }
+    }
+}
+
+/// What is replayed, where, and whether the decisions are kept.
+type Place<'a> = (&'a Skeleton, &'a Constraints, &'a Config, bool);
+
+fn replayed<S: Scheduler>(at: Place<'_>, mut by: S) -> (Outcome, Option<Schedule>) {
+    let (skeleton, constraints, config, keep) = at;
+    if !keep {
+        return (simulate(skeleton, constraints, config, &mut by, &mut ()), None);
+    }
+    let mut recorder = Recorder::new(by);
+    let outcome = simulate(skeleton, constraints, config, &mut recorder, &mut ());
+    (outcome, Some(recorder.into_schedule()))
+}
+
+/// Operations that a scheduler decides on.
+fn competing(skeleton: &Skeleton) -> u64 {
+    let threads = (0..skeleton.threads()).map(|id| ThreadId(id as u32));
+    let operations = threads.flat_map(|thread| skeleton.operations(thread));
+    operations.filter(|operation| operation.competes()).count() as u64
+}

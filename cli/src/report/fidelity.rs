@@ -1,0 +1,159 @@
+//! How stable and how precise replays under different schedulers are: PerfPlay's Figure 13.
+
+use super::numbers::{change, counted, duration, signed};
+use super::table::{self, Column};
+use crate::args::{Clock, SchedulerKind};
+use crate::calibration::Source;
+use crate::output::Style;
+use crate::stats::Distribution;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// All schedulers, by both clocks.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(crate) struct Report {
+    /// The command that was recorded.
+    pub(crate) command: String,
+    /// The engine of the wall clock.
+    pub(crate) engine: &'static str,
+    /// Modelled cores of the virtual clock.
+    pub(crate) cores: u32,
+    /// Where its latencies come from.
+    pub(crate) latencies: Source,
+    /// What all are compared with.
+    pub(crate) recorded_ns: u64,
+    /// One for each scheduler and clock.
+    pub(crate) rows: Vec<Row>,
+}
+
+/// Replays under one scheduler by one clock.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(crate) struct Row {
+    /// Who decided.
+    pub(crate) scheduler: SchedulerKind,
+    /// What was measured.
+    pub(crate) clock: Clock,
+    /// The replays that came to their end; `None` if none did.
+    pub(crate) times: Option<Distribution>,
+    /// By how much their mean is longer than the recorded run, as a part of it.
+    pub(crate) error: Option<f64>,
+    /// The same for their median, which a disturbed replay does not move.
+    pub(crate) median_error: Option<f64>,
+    /// Replays that did not come to their end.
+    pub(crate) failed: u64,
+    /// Why the first of these did not.
+    pub(crate) why: Option<String>,
+}
+
+impl Row {
+    /// From the times of the replays that ended.
+    pub(crate) fn new(
+        (scheduler, clock): (SchedulerKind, Clock),
+        times: &[u64],
+        (failed, why): (u64, Option<String>),
+        recorded_ns: u64,
+    ) -> Row {
+        let times = Distribution::of(times);
+        let error = |ns: u64| ns as f64 / recorded_ns.max(1) as f64 - 1.0;
+        Row {
+            scheduler,
+            clock,
+            error: times.as_ref().map(|times| error(times.mean_ns)),
+            median_error: times.as_ref().map(|times| error(times.p50_ns)),
+            times,
+            failed,
+            why,
+        }
+    }
+}
+
+/// The report for people.
+pub(crate) fn render(report: &Report, style: Style) -> String {
+    let mut text = table::pairs(&[
+        ("replayed", report.command.clone()),
+        ("recorded", duration(signed(report.recorded_ns))),
+        (
+            "clocks",
+            format!(
+                "virtual: {}, {}; wall: {} engine",
+                counted(report.cores.into(), "core"),
+                report.latencies.name(),
+                report.engine
+            ),
+        ),
+    ]);
+    text.push('\n');
+    let header = [
+        ("clock", Column::Left),
+        ("scheduler", Column::Left),
+        ("runs", Column::Right),
+        ("mean", Column::Right),
+        ("stddev", Column::Right),
+        ("min", Column::Right),
+        ("max", Column::Right),
+        ("error", Column::Right),
+        ("median", Column::Right),
+    ];
+    text += &table::render(&header, report.rows.iter().map(cells).collect(), style);
+    text += "\nerror   mean against the recorded run\nmedian  the same for the median\n";
+    for row in report.rows.iter().filter(|row| row.failed > 0) {
+        let why = row.why.as_deref().unwrap_or("no reason is known");
+        let (clock, scheduler) = (row.clock.name(), row.scheduler.name());
+        let failed = counted(row.failed, "replay");
+        let _ = writeln!(text, "\nnote: {clock} {scheduler}: {failed} did not end: {why}");
+    }
+    text
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let mut cells = vec![row.clock.name().to_owned(), row.scheduler.name().to_owned()];
+    let time = |ns: u64| duration(signed(ns));
+    match &row.times {
+        None => cells.extend(["0", "-", "-", "-", "-", "-", "-"].map(str::to_owned)),
+        Some(times) => {
+            cells.push(times.runs.to_string());
+            cells.extend([times.mean_ns, times.stddev_ns, times.min_ns, times.max_ns].map(time));
+            cells.push(row.error.map_or_else(String::new, change));
+            cells.push(row.median_error.map_or_else(String::new, change));
+        }
+    }
+    cells
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use insta::assert_snapshot;
+
+    pub(crate) fn example() -> Report {
+        let row = |scheduler, clock, times: &[u64], failed| {
+            Row::new((scheduler, clock), times, failed, 100_000_000)
+        };
+        let why = "diverged at t2 e17 (a different event) <&>".to_owned();
+        Report {
+            command: "demo 12000 3".into(),
+            engine: "copy",
+            cores: 2,
+            latencies: Source::Calibrated,
+            recorded_ns: 100_000_000,
+            rows: vec![
+                row(SchedulerKind::MemS, Clock::Virtual, &[180_000_000; 3], (0, None)),
+                row(SchedulerKind::Elsc, Clock::Virtual, &[99_000_000; 3], (0, None)),
+                row(SchedulerKind::OrigS, Clock::Wall, &[90_000_000, 120_000_000], (1, Some(why))),
+                row(SchedulerKind::Kendo, Clock::Wall, &[], (0, None)),
+            ],
+        }
+    }
+
+    #[test]
+    fn at_100_columns() {
+        assert_snapshot!(render(&example(), Style { width: 100, colour: false }));
+    }
+
+    #[test]
+    fn as_json() {
+        let mut report = example();
+        report.rows.truncate(1);
+        assert_snapshot!(crate::output::json("fidelity", &report).expect("can be written"));
+    }
+}

@@ -1,0 +1,200 @@
+//! Replays that measure: other schedulers, both clocks, comparisons. What is asserted never
+//! depends on how long anything takes.
+
+use refrain_tests::{Bench, Run};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// A place with a recording of this corpus program in `a.refrain`.
+fn recorded(name: &str) -> Bench {
+    let bench = Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"));
+    let program = refrain_corpus::find(name).expect("the corpus has it");
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = refrain_corpus::compile(program, program.variants[0], cache).expect("compiles");
+    let mut command = bench.command(["record", "-q", "-o", "a.refrain", "--"]);
+    Run::of(command.arg(path).args(program.small)).succeeds();
+    bench
+}
+
+fn json(run: &Run) -> Value {
+    serde_json::from_slice(&run.succeeds().stdout).expect("is JSON")
+}
+
+const SCHEDULERS: [&str; 6] = ["elsc", "kendo", "mem-s", "orig-s", "pct", "random"];
+
+#[test]
+fn virtual_time_is_the_same_each_time() {
+    let bench = recorded("ex_mutex");
+    for scheduler in SCHEDULERS {
+        let replay = ["replay", "--json", "--clock", "virtual", "--scheduler", scheduler];
+        let run = || bench.refrain(replay.iter().chain(&["--seed", "3", "a.refrain"]));
+        let (first, second) = (run(), run());
+        assert_eq!(first.succeeds().stdout, second.succeeds().stdout, "{scheduler}");
+        let report = json(&first);
+        assert_eq!(report["schema_version"], 1);
+        assert_eq!(report["scheduler"], scheduler);
+        assert_eq!(report["latencies"], "typical");
+        assert!(report["duration_ns"].as_u64().is_some_and(|ns| ns > 0), "{report}");
+        for thread in report["threads"].as_array().expect("there are threads") {
+            let part = |name: &str| thread[name].as_u64().expect("is a time");
+            let parts = ["running_ns", "spinning_ns", "blocked_ns", "artificial_ns"];
+            let sum: u64 = parts.into_iter().chain(["runnable_ns", "io_ns"]).map(part).sum();
+            // Each part is rounded to nanoseconds by itself.
+            assert!(part("alive_ns").abs_diff(sum) <= 7, "{scheduler}: {thread}");
+        }
+    }
+}
+
+#[test]
+fn a_saved_schedule_is_repeated() {
+    let bench = recorded("ex_mutex");
+    let common = ["replay", "--json", "--clock", "virtual", "--cores", "3"];
+    let replay = |rest: &[&str]| bench.refrain(common.iter().chain(rest).chain(&["a.refrain"]));
+    let random = ["--scheduler", "random", "--seed", "5", "--save-schedule", "s.txt"];
+    let first = json(&replay(&random));
+    let again = json(&replay(&["--schedule", "s.txt"]));
+    assert_eq!(first["duration_ns"], again["duration_ns"]);
+    assert_eq!(first["threads"], again["threads"]);
+    bench.file("not.txt", b"nonsense");
+    replay(&["--schedule", "not.txt"]).fails(1, &["not.txt", "no schedule"]);
+    replay(&["--schedule", "none.txt"]).fails(1, &["none.txt"]);
+    bench.refrain(["replay", "--schedule", "s.txt", "a.refrain"]).fails(1, &["--clock virtual"]);
+}
+
+/// The order of its locks does not change what this program does.
+#[test]
+fn a_program_of_commuting_sections_replays_under_every_scheduler() {
+    let bench = recorded("ex_mutex");
+    for scheduler in SCHEDULERS {
+        for engine in ["cranelift", "copy"] {
+            let replay =
+                ["replay", "--json", "--scheduler", scheduler, "--engine", engine, "a.refrain"];
+            let report = json(&bench.refrain(replay));
+            assert_eq!(report["scheduler"], scheduler);
+            assert_eq!(report["divergence"], Value::Null, "{scheduler} on {engine}: {report}");
+            assert_eq!(report["digests_equal"], report["digests_checked"]);
+        }
+    }
+}
+
+#[test]
+fn repetitions_have_a_distribution() {
+    let bench = recorded("ex_mutex");
+    let report = json(&bench.refrain(["replay", "--json", "--repeat", "3", "a.refrain"]));
+    let times = &report["times"];
+    let part = |name: &str| times[name].as_u64().expect("is a time");
+    assert_eq!(times["runs"], 3);
+    assert!(part("min_ns") <= part("p50_ns") && part("p50_ns") <= part("max_ns"), "{times}");
+    let text = bench.refrain(["replay", "--clock", "virtual", "--repeat", "2", "a.refrain"]);
+    assert!(text.succeeds().text().contains("2 replays: mean"), "{text:?}");
+}
+
+#[test]
+fn fidelity_compares_schedulers_and_draws_them() {
+    let bench = recorded("ex_mutex");
+    let report = json(&bench.refrain([
+        "fidelity",
+        "--json",
+        "--repeat",
+        "2",
+        "--svg",
+        "figure.svg",
+        "a.refrain",
+    ]));
+    let rows = report["rows"].as_array().expect("there are rows");
+    assert_eq!(rows.len(), 8, "four schedulers, two clocks: {report}");
+    for row in rows {
+        assert_eq!(row["failed"], 0, "{row}");
+        assert_eq!(row["times"]["runs"], 2, "{row}");
+        if row["clock"] == "virtual" && row["scheduler"] != "orig-s" {
+            assert_eq!(row["times"]["stddev_ns"], 0, "{row}");
+        }
+    }
+    let figure = std::fs::read_to_string(bench.path().join("figure.svg")).expect("was drawn");
+    assert!(figure.starts_with("<svg") && figure.ends_with("</svg>\n"), "{figure}");
+    for name in ["elsc", "kendo", "mem-s", "orig-s"] {
+        assert_eq!(figure.matches(&format!(">{name}<")).count(), 2, "{name}: {figure}");
+    }
+}
+
+#[test]
+fn ab_compares_two_schedulers() {
+    let bench = recorded("ex_mutex");
+    let both = ["--scheduler", "elsc", "--scheduler", "mem-s"];
+    let ab = ["ab", "--json", "--repeat", "2", "a.refrain"];
+    let report = json(&bench.refrain(ab.iter().chain(&both)));
+    let exact = &report["virtual_time"];
+    let part = |name: &str| exact[name].as_i64().expect("is a time");
+    assert_eq!(part("difference_ns"), part("b_ns") - part("a_ns"));
+    assert_eq!(report["wall"]["difference"]["pairs"], 2);
+    let same = ["ab", "--json", "--clock", "virtual", "a.refrain", "a.refrain"];
+    let report = json(&bench.refrain(same));
+    assert_eq!(report["virtual_time"]["difference_ns"], 0, "a trace is as fast as itself");
+    assert_eq!(report["wall"], Value::Null);
+    bench.refrain(["ab", "a.refrain"]).fails(1, &["nothing to compare"]);
+    bench.refrain(["replay", "--cores", "4096", "a.refrain"]).fails(1, &["4096 cores"]);
+}
+
+#[test]
+fn a_calibration_is_kept_and_used() {
+    let bench = recorded("ex_mutex");
+    let measured = json(&bench.refrain(["calibrate", "--json"]));
+    assert!(measured["wake_ns"].as_u64().is_some_and(|ns| ns > 0), "{measured}");
+    let report = json(&bench.refrain(["replay", "--json", "--clock", "virtual", "a.refrain"]));
+    assert_eq!(report["latencies"], "calibrated");
+}
+
+/// What this program prints is the order in which its threads got a lock.
+const ORDER: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_barrier_t start;
+static char order[33];
+static int next;
+static void *append(void *name) {
+    pthread_barrier_wait(&start);
+    for (int i = 0; i < 16; i++) {
+        pthread_mutex_lock(&lock);
+        order[next++] = *(char *)name;
+        pthread_mutex_unlock(&lock);
+    }
+    return 0;
+}
+int main(void) {
+    pthread_t a, b;
+    pthread_barrier_init(&start, 0, 2);
+    pthread_create(&a, 0, append, "a");
+    pthread_create(&b, 0, append, "b");
+    pthread_join(a, 0);
+    pthread_join(b, 0);
+    puts(order);
+}
+"#;
+
+#[test]
+fn a_program_that_depends_on_its_order_is_found_out() {
+    let bench = Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"));
+    bench.file("order.c", ORDER.as_bytes());
+    let mut compile = Command::new("cc");
+    compile.args(["-O2", "-g", "-pthread", "-o", "order", "order.c"]).current_dir(bench.path());
+    Run::of(&mut compile).succeeds();
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./order"]).succeeds();
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+    let replay = |seed: &str| {
+        let arguments = ["replay", "--engine", "copy", "--scheduler", "random", "--seed", seed];
+        bench.refrain(arguments.iter().chain(&["a.refrain"]))
+    };
+    let seeds = (0..20).map(|seed: u32| seed.to_string());
+    let found = seeds.map(|seed| (replay(&seed), seed)).find(|(run, _)| run.status == 1);
+    let (run, seed) = found.expect("one of so many orders is not the recorded one");
+    let text = run.text();
+    assert!(text.contains("under random the program runs differently from here"), "{text}");
+    assert!(text.contains("depends on the order of the lock at 0x"), "{text}");
+    let again = format!("--scheduler random --clock wall --seed {seed}");
+    assert!(run.stderr.contains(&again), "{run:?}");
+    let second = replay(&seed);
+    let first_line = |text: &str| text.lines().take(3).collect::<Vec<_>>().join("\n");
+    assert_eq!(first_line(&second.text()), first_line(&text), "the seed repeats it");
+}

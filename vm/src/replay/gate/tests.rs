@@ -1,0 +1,188 @@
+//! The gate under shuttle (`shuttle::check_random`): many interleavings of a few threads, in
+//! which no nap ever ends. A wake-up that is lost shows as a deadlock of the test.
+
+use super::*;
+use shuttle::sync::{Arc, Barrier};
+
+/// Interleavings of each test. Failures print the schedule that repeats them.
+const TRIES: usize = 100;
+
+const LOCK: u64 = 0x10_0000;
+const OTHER: u64 = 0x20_0000;
+
+fn explore(test: impl Fn() + Send + Sync + 'static) {
+    shuttle::check_random(test, TRIES);
+}
+
+/// Runs `body` on so many guest threads, and returns when all have left.
+fn run(gate: &Arc<Gate>, threads: u32, body: impl Fn(&Gate, ThreadId) + Send + Sync + 'static) {
+    let body = Arc::new(body);
+    let all: Vec<ThreadId> = (0..threads).map(ThreadId).collect();
+    for &id in &all {
+        gate.enter(id, None);
+    }
+    let spawn = |id| {
+        let (gate, body) = (gate.clone(), body.clone());
+        thread::spawn(move || {
+            body(&gate, id);
+            gate.leave(id);
+        })
+    };
+    let handles: Vec<_> = all.into_iter().map(spawn).collect();
+    for handle in handles {
+        handle.join().expect("no thread panics");
+    }
+}
+
+fn lock(object: u64) -> Operation {
+    Operation::Lock { object }
+}
+
+fn unlock(object: u64) -> Operation {
+    Operation::Unlock { object }
+}
+
+#[test]
+fn turns_come_in_the_order_of_the_tickets() {
+    explore(|| {
+        let gate = Arc::new(Gate::new(Duration::ZERO, 4));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let seen = order.clone();
+        run(&gate, 4, move |gate, thread| {
+            let ticket = u64::from(3 - thread.0);
+            gate.wait(thread, Condition::Turn { slot: 9, ticket })
+                .expect("every ticket before this one is taken by somebody");
+            locked(&order).push(ticket);
+            gate.advance(9, ticket);
+        });
+        assert_eq!(*locked(&seen), [0, 1, 2, 3]);
+    });
+}
+
+#[test]
+fn waiting_for_nobody_is_noticed() {
+    explore(|| {
+        let gate = Arc::new(Gate::new(Duration::ZERO, 4));
+        run(&gate, 2, |gate, thread| {
+            let turn = Condition::Turn { slot: 9 + thread.index(), ticket: 1 };
+            assert_eq!(gate.wait(thread, turn), Err(Stuck));
+        });
+    });
+}
+
+/// Two threads hold a lock each and want the other's.
+#[test]
+fn a_deadlock_of_live_locks_is_noticed_and_named() {
+    explore(|| {
+        let gate = Arc::new(Gate::live(Duration::ZERO, Policy::OrigS, 2, 4));
+        let both_hold = Barrier::new(2);
+        let reasons = Arc::new(Mutex::new(Vec::new()));
+        let given = reasons.clone();
+        run(&gate, 2, move |gate, thread| {
+            let locks = [LOCK, OTHER];
+            assert_eq!(gate.perform(thread, lock(locks[thread.index()]), 0), Ok(()));
+            both_hold.wait();
+            assert_eq!(gate.perform(thread, lock(locks[1 - thread.index()]), 0), Err(Stuck));
+            locked(&reasons).push(gate.explain());
+        });
+        // Whoever explains it later may find the other gone.
+        let first = &locked(&given)[0];
+        assert!(first.starts_with("deadlock; t0 waits for the lock at 0x200000, which t1"));
+    });
+}
+
+/// The second ticket's thread holds the lock that the first ticket's wants.
+#[test]
+fn a_recorded_order_gives_way_to_live_locks() {
+    explore(|| {
+        let gate = Arc::new(Gate::live(Duration::ZERO, Policy::OrigS, 2, 4));
+        let holds = Barrier::new(2);
+        run(&gate, 2, move |gate, thread| {
+            let ticket = if thread.0 == 0 {
+                gate.perform(thread, lock(LOCK), 2).expect("it is free");
+                holds.wait();
+                1
+            } else {
+                holds.wait();
+                gate.perform(thread, lock(LOCK), 0).expect("the other lets go of it");
+                0
+            };
+            gate.wait(thread, Condition::Turn { slot: 9, ticket }).expect("it gives way");
+            gate.advance(9, ticket);
+            gate.perform(thread, unlock(LOCK), 3).expect("it holds it");
+        });
+        assert!(gate.holds(Condition::Reached { slot: 9, count: 2 }), "both tickets are done");
+        assert_eq!(gate.reordered(), ["the lock at 0x100000", "atomic instructions"]);
+    });
+}
+
+#[test]
+fn live_locks_exclude_under_every_policy_and_wake_whom_they_must() {
+    let seeded = [Policy::Pct { seed: 7, depth: 3 }, Policy::Random { seed: 7 }];
+    for policy in [Policy::OrigS, Policy::Kendo].into_iter().chain(seeded) {
+        explore(move || {
+            let gate = Arc::new(Gate::live(Duration::ZERO, policy, 3, 12));
+            let inside = AtomicUsize::new(0);
+            let entered = Arc::new(AtomicUsize::new(0));
+            let count = entered.clone();
+            run(&gate, 3, move |gate, thread| {
+                for round in 0..2 {
+                    gate.publish(thread, round * 10);
+                    gate.perform(thread, lock(LOCK), 0).expect("whoever holds it lets go of it");
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "{policy:?}");
+                    thread::yield_now();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    gate.perform(thread, unlock(LOCK), 0).expect("it holds it");
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+                gate.perform(thread, Operation::Exit, 0).expect("threads may end");
+            });
+            assert_eq!(entered.load(Ordering::SeqCst), 6, "{policy:?}");
+        });
+    }
+}
+
+/// The order in which threads get a lock depends on the seed and on nothing else.
+#[test]
+fn with_turns_every_interleaving_has_one_order() {
+    for policy in [Policy::Kendo, Policy::Pct { seed: 3, depth: 2 }, Policy::Random { seed: 3 }] {
+        let first = std::sync::Arc::new(std::sync::Mutex::new(None));
+        explore(move || {
+            let gate = Arc::new(Gate::live(Duration::ZERO, policy, 3, 12));
+            let order = Arc::new(Mutex::new(Vec::new()));
+            let seen = order.clone();
+            run(&gate, 3, move |gate, thread| {
+                for round in 0..2 {
+                    gate.publish(thread, (round + 1) * (10 + u64::from(thread.0)));
+                    gate.perform(thread, lock(LOCK), 0).expect("whoever holds it lets go of it");
+                    locked(&order).push(thread);
+                    gate.perform(thread, unlock(LOCK), 0).expect("it holds it");
+                }
+                gate.perform(thread, Operation::Exit, 0).expect("threads may end");
+            });
+            let order = locked(&seen).clone();
+            let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = first.get_or_insert_with(|| order.clone());
+            assert_eq!(*first, order, "{policy:?}");
+        });
+    }
+}
+
+/// Loads whose stores are missing go on in the order of their times, and with their values there
+/// they do not wait at all.
+#[test]
+fn loads_that_nobody_can_help_go_on() {
+    explore(|| {
+        let gate = Arc::new(Gate::new(Duration::ZERO, 4));
+        let word = Arc::new(5_u64);
+        run(&gate, 2, move |gate, thread| {
+            let address = &raw const *word as u64;
+            gate.arrivals.arrive(thread, 50);
+            let time = 100 + u64::from(thread.0);
+            let there = Condition::Caught { address, size: 8, value: 5, time };
+            assert_eq!(gate.wait(thread, there), Ok(()));
+            let missing = Condition::Caught { address, size: 8, value: 6, time };
+            assert_eq!(gate.wait(thread, missing), Ok(()));
+        });
+    });
+}

@@ -1,0 +1,86 @@
+//! Who decides which thread goes next in a full replay.
+
+use crate::{Error, Result, host};
+
+/// A scheduler of full replays, where the program's values are live.
+///
+/// `Elsc` and `MemS` replay the recorded order and can be exact. The others decide anew who gets
+/// a lock of the library (see `live`), so that the program may do something else than it did when
+/// it was recorded; the first difference is the replay's result then.
+///
+/// What is no lock of the library keeps its recorded order under all of them: atomic
+/// instructions, system calls, threads, the address space. Under the policies that decide anew
+/// that order gives way, one event at a time, when no thread could go on with it: a thread that
+/// waits for its turn at an atomic counter while it holds the lock that the other needs, say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// Per object the recorded order; free otherwise (PerfPlay, section 5.2).
+    #[default]
+    Elsc,
+    /// All ordered events in one sequence that extends the recorded orders, as PinPlay and
+    /// CoreDet enforce it.
+    MemS,
+    /// A lock goes to whoever comes first.
+    OrigS,
+    /// By deterministic logical clocks, which count retired instructions: the engine must count
+    /// (Olszewski, Ansel and Amarasinghe, "Kendo", ASPLOS 2009).
+    Kendo,
+    /// Random distinct priorities and `depth - 1` changes (Burckhardt et al., ASPLOS 2010).
+    Pct {
+        /// Of the priorities and changes.
+        seed: u64,
+        /// Ordered steps that a bug may need to be found.
+        depth: u32,
+    },
+    /// Each operation gives its thread a new random priority.
+    Random {
+        /// Of the priorities.
+        seed: u64,
+    },
+}
+
+/// On which cores guest threads run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Placement {
+    /// So many of those that this process may use; all if `None`.
+    pub cores: Option<u32>,
+    /// Whether each thread gets a core of its own, if there are enough for all.
+    pub pinned: bool,
+}
+
+/// The cores of a replay.
+pub(crate) struct Cores {
+    /// Empty if the threads run wherever the host lets them.
+    allowed: Vec<usize>,
+    /// Thread `n` runs on core `n` alone.
+    pinned: bool,
+}
+
+impl Cores {
+    pub(crate) fn new(placement: Placement, threads: u32) -> Result<Cores> {
+        let mut allowed = host::allowed_cores();
+        if let Some(wanted) = placement.cores {
+            if wanted as usize > allowed.len() {
+                return Err(Error::Unsupported(format!(
+                    "a replay on {wanted} cores by the wall clock: there are {}",
+                    allowed.len()
+                )));
+            }
+            allowed.truncate(wanted as usize);
+        }
+        let pinned = placement.pinned && allowed.len() >= threads as usize;
+        if placement.cores.is_none() && !pinned {
+            allowed.clear();
+        }
+        Ok(Cores { allowed, pinned })
+    }
+
+    /// Puts the calling host thread, which runs this guest thread, where it belongs.
+    pub(crate) fn settle(&self, thread: u32) {
+        match self.allowed.get(thread as usize) {
+            Some(&own) if self.pinned => host::run_on(&[own]),
+            _ if !self.allowed.is_empty() => host::run_on(&self.allowed),
+            _ => {}
+        }
+    }
+}

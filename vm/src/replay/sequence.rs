@@ -1,0 +1,114 @@
+//! MEM-S: one sequence of all ordered events, as PinPlay and CoreDet enforce it (PerfPlay,
+//! section 5.2).
+//!
+//! The sequence is a topological order of what the tickets say, the earliest recorded end first,
+//! so it extends the order that ELSC honours.
+//!
+//! # Deviations
+//! 1. The paper orders all accesses to shared memory. A trace orders synchronization, atomic
+//!    instructions and system calls; without races that fixes the order of all accesses too.
+//! 2. Plain loads of ordered words have no place: they keep their recorded values.
+
+use crate::Result;
+use refrain_trace::{Cursor, Event, EventKind, ThreadId, Trace, order};
+
+const CLONE: u16 = 56;
+const CLONE3: u16 = 435;
+
+/// The places of each thread's ordered events, in the order of the events.
+pub(crate) fn sequence(trace: &Trace) -> Result<Vec<Vec<u64>>> {
+    let mut streams = Vec::new();
+    for thread in (0..trace.threads()).map(ThreadId) {
+        let cursor = trace.cursor(thread);
+        let mut stream = Stream { cursor, next: None, bounds: Vec::new() };
+        stream.step()?;
+        streams.push(stream);
+    }
+    let mut places = vec![Vec::new(); streams.len()];
+    let mut done = vec![0u64; order::SLOTS];
+    let mut creator = None;
+    for place in 0.. {
+        let Some(first) = earliest(&streams, &done, creator) else {
+            // All are done, or a trace that was cut off lacks what the rest would wait for.
+            return Ok(places);
+        };
+        places[first].push(place);
+        let (event, slot) = streams[first].next.expect("who was chosen has an event");
+        if creator == Some(first) && ends_creation(&event) {
+            done[order::THREADS_SLOT] += 1;
+            creator = None;
+        }
+        if event.kind() == EventKind::ThreadCreate {
+            creator = Some(first);
+        } else {
+            done[slot] += 1;
+        }
+        streams[first].step()?;
+    }
+    Ok(places)
+}
+
+/// A thread's next event that has a ticket.
+struct Stream {
+    cursor: Cursor,
+    next: Option<(Event, usize)>,
+    /// How many tickets of which slots must be done before the thread comes to it: what the
+    /// return of a call waits for, and what plain loads do that have no place themselves.
+    bounds: Vec<(usize, u64)>,
+}
+
+impl Stream {
+    fn step(&mut self) -> Result<()> {
+        self.bounds.clear();
+        if let Some((event, _)) = self.next.take() {
+            self.bounds.extend(returns(&event));
+        }
+        while let Some(event) = self.cursor.next()? {
+            let payload = if changes_memory(&event) { self.cursor.payload()? } else { None };
+            if let Some(slot) = order::slot_of(&event, payload.as_ref()) {
+                self.next = Some((event, slot));
+                return Ok(());
+            }
+            self.bounds.extend(order::bound_of(&event).filter(|_| event.has_ticket()));
+        }
+        Ok(())
+    }
+}
+
+fn earliest(streams: &[Stream], done: &[u64], creator: Option<usize>) -> Option<usize> {
+    let may = |id: usize, event: &Event, slot: usize| {
+        // A creator keeps the slot of threads until its child exists.
+        let kept = slot == order::THREADS_SLOT && creator.is_some_and(|creator| creator != id);
+        let extra = u64::from(creator == Some(id) && ends_creation(event));
+        let turn = if slot == order::THREADS_SLOT { done[slot] + extra } else { done[slot] };
+        // The result of a call may come later: only its entry has a place.
+        let bound = order::bound_of(event).filter(|_| event.kind() != EventKind::Syscall);
+        let mut bounds = streams[id].bounds.iter().copied().chain(bound);
+        !kept && turn == event.ticket && bounds.all(|(slot, count)| done[slot] >= count)
+    };
+    let ready = streams.iter().enumerate().filter_map(|(id, stream)| {
+        let (event, slot) = stream.next.as_ref()?;
+        may(id, event, *slot).then_some((event.end, id))
+    });
+    ready.min().map(|(_, id)| id)
+}
+
+/// What the return of a system call waits for.
+fn returns(event: &Event) -> Option<(usize, u64)> {
+    order::bound_of(event).filter(|_| event.kind() == EventKind::Syscall && event.has_ticket())
+}
+
+/// Whether a thread that is creating another has done so by this event, or has failed to.
+fn ends_creation(event: &Event) -> bool {
+    match event.kind() {
+        EventKind::Syscall => matches!(event.nr, CLONE | CLONE3),
+        EventKind::Atomic => false,
+        _ => true,
+    }
+}
+
+/// Calls whose effect may be a change of the address space: mmap, mprotect, munmap, brk, mremap
+/// and madvise. The payloads of others may be large.
+fn changes_memory(event: &Event) -> bool {
+    event.kind() == EventKind::Syscall && matches!(event.nr, 9..=12 | 25 | 28)
+}
