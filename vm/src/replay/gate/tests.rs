@@ -111,7 +111,10 @@ fn a_recorded_order_gives_way_to_live_locks() {
             gate.advance(9, ticket);
             gate.perform(thread, unlock(LOCK), 3).expect("it holds it");
         });
-        assert!(gate.holds(Condition::Reached { slot: 9, count: 2 }), "both tickets are done");
+        assert!(
+            gate.holds(ThreadId(0), Condition::Reached { slot: 9, count: 2 }),
+            "both tickets are done"
+        );
         assert_eq!(gate.reordered(), ["the lock at 0x100000", "atomic instructions"]);
     });
 }
