@@ -460,6 +460,13 @@ impl Translator {
         }
     }
 
+    /// In a child process: [`Self::reclaim`], in memory that is not the parent's.
+    pub(super) fn begin_again(&mut self) -> std::io::Result<()> {
+        self.memory.renew()?;
+        self.reclaim();
+        Ok(())
+    }
+
     /// Starts again with empty code memory. The caller guarantees that no thread executes
     /// translated code or still looks at an exit of it.
     pub(super) fn reclaim(&mut self) {

@@ -202,7 +202,7 @@ impl GuestThread {
             self.return_from_call(EBUSY as u64);
             return Ok(Flow::Continue);
         }
-        self.machine.await_end(child);
+        self.wait_in_body(|this| this.machine.await_end(child, &this.attention))?;
         self.append_ordered(event);
         Ok(Flow::Continue)
     }
@@ -249,11 +249,7 @@ impl GuestThread {
             | libc::SYS_gettid
             | libc::SYS_getpid
             | libc::SYS_nanosleep
-            | libc::SYS_clock_nanosleep => {
-                // SAFETY: these calls read and write only what their arguments point to, which
-                // the kernel checks; the host keeps nothing at addresses that the guest holds.
-                unsafe { host::syscall(nr, args) }
-            }
+            | libc::SYS_clock_nanosleep => self.issue_in_body(nr, args)?,
             libc::SYS_rt_sigprocmask => 0,
             libc::SYS_futex_waitv => -ENOSYS,
             _ => {

@@ -8,6 +8,7 @@ mod calls;
 mod gate;
 mod machine;
 mod outcome;
+mod signals;
 mod sync;
 mod thread;
 

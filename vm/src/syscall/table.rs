@@ -465,6 +465,14 @@ pub(crate) static CALLS: &[Spec] = &[
     absent(469, "file_setattr"),
 ];
 
+/// Calls that may wait for something that never comes, and end when a signal comes (signal(7)).
+#[rustfmt::skip]
+pub(crate) static WAITS: &[u16] = &[
+    0, 1, 2, 7, 16, 19, 20, 23, 34, 35, 40, 42, 43, 44, 45, 46, 47, 61, 65, 69, 70, 72, 73, 85,
+    128, 130, 202, 220, 230, 232, 242, 243, 247, 257, 270, 271, 275, 276, 281, 288, 299, 307,
+    318, 326, 327, 328, 437, 441,
+];
+
 const POLLED: Shape = array(0, size_of::<pollfd>() as u32, Given(1)).or_interrupted();
 const VECTORS: &[Shape] = &[array(1, size_of::<iovec>() as u32, Given(2))];
 const MESSAGE: &[Shape] = &[object::<libc::msghdr>(1)];
