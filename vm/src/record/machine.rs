@@ -41,7 +41,7 @@ pub(crate) struct Machine {
     /// Changing the address space and taking the ticket for it are one step.
     pub(crate) space: Mutex<AddressSpace>,
     pub(crate) signals: Signals,
-    /// `pthread_once` objects whose routine some thread is running.
+    /// `pthread_once` objects whose routine some thread is about to run.
     pub(crate) once: Mutex<BTreeSet<u64>>,
     /// Contents of mapped files that are in the trace already.
     pub(crate) files: Mutex<BTreeMap<super::memory::FileKey, refrain_trace::BlobId>>,

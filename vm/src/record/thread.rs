@@ -41,6 +41,8 @@ pub(crate) struct GuestThread {
     pub(crate) creating: Option<u64>,
     /// Where the thread's `errno` is, once asked for.
     pub(crate) errno_at: Option<u64>,
+    /// A `pthread_once` whose routine this thread is about to run.
+    pub(crate) beginning_once: Option<u64>,
     pub(crate) pages: KnownPages,
     /// Signals want to be handled.
     pub(crate) attention: Attention,
@@ -104,6 +106,7 @@ pub(crate) fn spawn(
                 clear_at_exit,
                 creating: None,
                 errno_at: None,
+                beginning_once: None,
                 pages: KnownPages::new(),
                 attention,
                 after_event: false,
@@ -235,6 +238,7 @@ impl GuestThread {
         self.after_event = true;
         let fault = self.cpu.step(&mut self.context);
         self.machine.tickets.release(slot, ticket);
+        self.once_begun(address);
         fault
     }
 
