@@ -135,6 +135,9 @@ pub(crate) struct Replay {
     /// Count instructions (costs a little time)
     #[arg(long)]
     pub(crate) count: bool,
+    /// Replay once more and show what races, even if nothing diverges
+    #[arg(long)]
+    pub(crate) races: bool,
     /// Collect the read and write sets of critical sections, and drop them: for benchmarks
     #[arg(long, hide = true)]
     pub(crate) observe: bool,

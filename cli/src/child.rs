@@ -6,11 +6,11 @@
 //! The child's answers are as untrusted as the trace: lengths are bounded, and a child that dies
 //! or talks nonsense is an error of one line.
 
-use crate::machine::{self, Listener, ReplayOptions};
+use crate::machine::{self, Analysis, Listener, ReplayOptions};
 use crate::report::replay;
 use anyhow::{Context, anyhow, bail};
-use refrain_trace::Trace;
-use refrain_transform::Measurement;
+use refrain_analysis::Race;
+use refrain_trace::{EventId, ThreadId, Trace};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -34,6 +34,8 @@ pub(crate) enum Request {
     Replay(ReplayOptions),
     /// Replay with observers, and rank the locks.
     Analyse,
+    /// Replay up to this event, or the whole trace, and find what races.
+    Races(Option<(ThreadId, EventId)>),
 }
 
 /// What the child says.
@@ -42,7 +44,8 @@ enum Message {
     Progress { done: u64, total: u64 },
     Output { descriptor: i32, bytes: Vec<u8> },
     Replayed(replay::Report),
-    Analysed(Measurement),
+    Analysed(Analysis),
+    Raced(Vec<Race>),
     Failed(String),
 }
 
@@ -59,12 +62,21 @@ pub(crate) fn replay(
 }
 
 /// Analyses the locks of a trace in a child process.
-pub(crate) fn analyse(
-    trace: File,
-    listener: &mut dyn ParentListener,
-) -> anyhow::Result<Measurement> {
+pub(crate) fn analyse(trace: File, listener: &mut dyn ParentListener) -> anyhow::Result<Analysis> {
     match converse(trace, &Request::Analyse, listener)? {
         Message::Analysed(analysis) => Ok(analysis),
+        _ => bail!("the replay process gave another answer than it was asked for"),
+    }
+}
+
+/// Finds what races in a trace, up to an event of a thread, in a child process.
+pub(crate) fn races(
+    trace: File,
+    until: Option<(ThreadId, EventId)>,
+    listener: &mut dyn ParentListener,
+) -> anyhow::Result<Vec<Race>> {
+    match converse(trace, &Request::Races(until), listener)? {
+        Message::Raced(races) => Ok(races),
         _ => bail!("the replay process gave another answer than it was asked for"),
     }
 }
@@ -159,6 +171,7 @@ pub(crate) fn run(request: &str) -> anyhow::Result<()> {
             machine::replay(&trace, &options, pipe.clone()).map(Message::Replayed)
         }
         Request::Analyse => machine::analyse(&trace, pipe.clone()).map(Message::Analysed),
+        Request::Races(until) => machine::races(&trace, until, pipe.clone()).map(Message::Raced),
     });
     pipe.send(&answer.unwrap_or_else(|error| Message::Failed(format!("{error:#}"))))
 }

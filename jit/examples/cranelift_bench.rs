@@ -338,6 +338,7 @@ fn compilation() {
             blocks.push(CodeBlock {
                 pc: CODE + from as u64,
                 code: text[from..decoder.position()].to_vec(),
+                loads: Vec::new(),
             });
             from = decoder.position();
         }

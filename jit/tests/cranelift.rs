@@ -4,9 +4,11 @@ use iced_x86::code_asm::*;
 use refrain_jit::{CraneliftEngine, MIN_ACCESSES, Program};
 use refrain_trace::{Access, CodeBlock};
 use refrain_vm::{
-    Context, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, reg,
+    Context, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, OrderedLoads,
+    Seen, SeenWords, reg,
 };
-use std::sync::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const CODE: u64 = 0x2300_0000;
 const DATA: u64 = 0x2400_0000;
@@ -70,9 +72,12 @@ fn record(mut context: Context) -> (Exit, Context, Vec<CodeBlock>) {
     (exit, context, engine.take_blocks())
 }
 
+fn block(pc: u64, code: Vec<u8>) -> CodeBlock {
+    CodeBlock { pc, code, loads: Vec::new() }
+}
+
 fn engine(config: &EngineConfig, blocks: &[CodeBlock], hooks: &[u64]) -> CraneliftEngine {
-    CraneliftEngine::new(config, Program { blocks, hooks, ordered_loads: &[] })
-        .expect("the engine works here")
+    CraneliftEngine::new(config, Program { blocks, hooks }).expect("the engine works here")
 }
 
 fn cpu(config: &EngineConfig, blocks: &[CodeBlock], hooks: &[u64]) -> Box<dyn Cpu> {
@@ -106,11 +111,47 @@ fn check() -> (Context, Vec<Access>) {
         assert_same(&expected, &context);
         assert!(all_data() == after, "memory differs");
         if watched {
+            check_notes(&before, &blocks, &log);
             return (context, log);
         }
         assert!(log.is_empty());
     }
     unreachable!("the second round returns")
+}
+
+/// What notes leave of a log, for a thread that has not logged anything so far.
+fn without_repetitions(log: &[Access]) -> Vec<Access> {
+    let mut seen = BTreeSet::new();
+    let wanted = log.iter().filter(|access| {
+        let noted = matches!(access.size, 1 | 2 | 4 | 8 | 16);
+        let bytes = access.address..access.address + u64::from(access.size);
+        !noted || bytes.filter(|&byte| seen.insert(byte)).count() > 0
+    });
+    wanted.copied().collect()
+}
+
+/// Runs the program with notes, as several threads one after the other.
+fn check_notes(before: &[u8], blocks: &[CodeBlock], log: &[Access]) {
+    let _seen = Seen::new().expect("there is room for notes");
+    let config =
+        EngineConfig { accesses: true, seen: true, calls: true, ..EngineConfig::default() };
+    let mut cpu = cpu(&config, blocks, &[]);
+    let mut logged = |bit, repeats| {
+        data(DATA, before);
+        let mut context = start();
+        context.seen = SeenWords::new(bit, repeats);
+        run_logged(&mut *cpu, &mut context, MIN_ACCESSES).1
+    };
+    let fewer = without_repetitions(log);
+    let unnoted: Vec<_> =
+        log.iter().filter(|a| !matches!(a.size, 1 | 2 | 4 | 8 | 16)).copied().collect();
+    assert_eq!(logged(None, false), log);
+    assert_eq!(logged(Some(1), false), fewer);
+    assert_eq!(logged(Some(1), false), unnoted);
+    assert_eq!(logged(Some(2), true), log);
+    assert_eq!(logged(Some(2), false), unnoted);
+    assert_eq!(logged(Some(64), false), fewer);
+    assert_eq!(logged(Some(1), true), log);
 }
 
 /// Runs to an exit other than a full buffer, and collects the log.
@@ -352,7 +393,7 @@ fn leaves_the_table() {
         a.mov(eax, 0x1234_5678)?;
         a.jmp(rax)
     });
-    let blocks = [CodeBlock { pc: CODE, code: vec![0xb8, 0x78, 0x56, 0x34, 0x12, 0xff, 0xe0] }];
+    let blocks = [block(CODE, vec![0xb8, 0x78, 0x56, 0x34, 0x12, 0xff, 0xe0])];
     let mut context = start();
     assert_eq!(
         cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed),
@@ -363,7 +404,7 @@ fn leaves_the_table() {
     for code in [vec![0xb8, 1, 0, 0, 0, 0xe9, 0, 1, 0, 0], vec![0xb8, 1, 0, 0, 0]] {
         let end = if code.len() > 5 { CODE + 10 + 256 } else { CODE + 5 };
         let mut context = start();
-        let exit = cpu(&EngineConfig::default(), &[CodeBlock { pc: CODE, code }], &[])
+        let exit = cpu(&EngineConfig::default(), &[block(CODE, code)], &[])
             .run(&mut context, Mode::Observed);
         assert_eq!((exit, context.rip, context.gpr[0]), (Exit::UnknownTarget, end, 1));
     }
@@ -451,17 +492,34 @@ fn plain_loads_are_ordered_where_the_trace_says() {
         a.syscall()
     });
     let (_, expected, blocks) = record(start());
-    let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
-    let program = Program { blocks: &blocks, hooks: &[], ordered_loads: &[CODE] };
-    let engine = CraneliftEngine::new(&config, program).expect("the engine works here");
-    let mut cpu = engine.attach().expect("attaches");
+    let watching = |words: &[(u64, u8)]| {
+        let words = words.iter().copied().collect();
+        let ordered = OrderedLoads { sites: [CODE].into(), words };
+        let config = EngineConfig {
+            order_atomics: true,
+            count: true,
+            ordered_loads: Some(Arc::new(ordered)),
+            ..EngineConfig::default()
+        };
+        engine(&config, &blocks, &[]).attach().expect("attaches")
+    };
+    let mut context = start();
+    assert_eq!(watching(&[(DATA + 64, 8)]).run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!(context.retired, 3);
+    context.retired = expected.retired;
+    assert_same(&expected, &context);
+
+    let mut cpu = watching(&[(DATA + 4, 4)]);
     let mut context = start();
     assert_eq!(
         cpu.run(&mut context, Mode::Observed),
         Exit::Ordered { address: DATA + 4, size: 4, kind: OrderedKind::Load }
     );
+    assert_eq!((context.rip, context.retired), (CODE, 0));
     assert_eq!(cpu.step(&mut context), None);
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!(context.retired, 3);
+    context.retired = expected.retired;
     assert_same(&expected, &context);
 
     let mut context = start();
@@ -479,7 +537,7 @@ fn steps_may_fault() {
         a.lock().inc(dword_ptr(rbx))?;
         a.syscall()
     });
-    let blocks = [CodeBlock { pc: CODE, code: vec![0xf0, 0xff, 0x03] }];
+    let blocks = [block(CODE, vec![0xf0, 0xff, 0x03])];
     let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
     let mut context = start();
     context.gpr[reg::RBX] = 0x66_6000;
@@ -498,8 +556,7 @@ fn some_instructions_are_left_to_the_machine() {
         a.rdrand(r9d)?;
         a.ud2()
     });
-    let blocks =
-        [CodeBlock { pc: CODE, code: vec![0x0f, 0xa2, 0x41, 0x0f, 0xc7, 0xf1, 0x0f, 0x0b] }];
+    let blocks = [block(CODE, vec![0x0f, 0xa2, 0x41, 0x0f, 0xc7, 0xf1, 0x0f, 0x0b])];
     let mut cpu = cpu(&EngineConfig::default(), &blocks, &[]);
     let mut context = start();
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Emulate(Emulate::Cpuid));
@@ -514,7 +571,7 @@ fn some_instructions_are_left_to_the_machine() {
     );
     assert_eq!(context.rip, CODE + 6);
     // vaddps: not for this guest.
-    let blocks = [CodeBlock { pc: CODE, code: vec![0x90, 0xc5, 0xf0, 0x58, 0xc2] }];
+    let blocks = [block(CODE, vec![0x90, 0xc5, 0xf0, 0x58, 0xc2])];
     let mut context = start();
     assert_eq!(
         self::cpu(&EngineConfig::default(), &blocks, &[]).run(&mut context, Mode::Observed),
@@ -525,10 +582,7 @@ fn some_instructions_are_left_to_the_machine() {
 
 #[test]
 fn code_that_changed_is_refused() {
-    let blocks = [
-        CodeBlock { pc: CODE, code: vec![0x90, 0xc3] },
-        CodeBlock { pc: CODE, code: vec![0xf8, 0xc3] },
-    ];
+    let blocks = [block(CODE, vec![0x90, 0xc3]), block(CODE, vec![0xf8, 0xc3])];
     assert!(
         CraneliftEngine::new(
             &EngineConfig::default(),
@@ -536,7 +590,7 @@ fn code_that_changed_is_refused() {
         )
         .is_err()
     );
-    let far = [CodeBlock { pc: u64::MAX - 1, code: vec![0x90, 0xc3] }];
+    let far = [block(u64::MAX - 1, vec![0x90, 0xc3])];
     assert!(
         CraneliftEngine::new(
             &EngineConfig::default(),

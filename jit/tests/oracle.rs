@@ -17,6 +17,7 @@ fn setting(name: &str, default: u64) -> u64 {
 fn check(cases: &[Case], native: &Native, watched: bool) -> Vec<String> {
     let config = EngineConfig {
         accesses: watched,
+        seen: watched,
         calls: watched,
         count: watched,
         ..EngineConfig::default()

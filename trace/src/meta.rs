@@ -118,4 +118,7 @@ pub struct CodeBlock {
     pub pc: u64,
     /// The instructions.
     pub code: Vec<u8>,
+    /// Offsets of the plain loads in it that the recorder watched: one whose word was known to
+    /// synchronize threads is an event ([`crate::EventKind::SyncLoad`]), every other was not.
+    pub loads: Vec<u16>,
 }

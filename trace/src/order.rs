@@ -28,6 +28,7 @@ const FIRST: usize = 8;
 
 /// The slot of the object at `address`. Part of the format: tickets of a trace mean nothing
 /// under another function.
+#[inline]
 pub fn slot(address: u64) -> usize {
     if address <= THREADS {
         return THREADS_SLOT;

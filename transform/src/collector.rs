@@ -14,7 +14,7 @@
 //!
 //! # Cost
 //! An access costs a shadow touch, and inside a critical section a look into a small filter that
-//! drops what the innermost open section has already seen. The log of one section is compacted
+//! drops what the innermost open section has already seen, its touch included. The log of one section is compacted
 //! when it is long, so memory is bounded by the distinct bytes of the open sections.
 
 use crate::fixed::FixedMap;
@@ -127,7 +127,6 @@ impl Collector {
             return;
         }
         for access in batch {
-            self.shadow.touch(access.address, access.size);
             self.log(access);
         }
         if self.log.len() > self.limit {
@@ -145,9 +144,16 @@ impl Collector {
         if (entry.0, entry.1) == (access.address, shape) && entry.2 > self.innermost {
             return;
         }
+        self.shadow.touch(access.address, access.size);
         *entry = (access.address, shape, self.base + self.log.len() as u64 + 1);
         let bytes = Interval::new(access.address, u64::from(access.size));
         self.log.push(Logged { bytes, kind });
+    }
+
+    /// Whether accesses are wanted until the next event that repeat what the thread has touched
+    /// before. Outside of critical sections they change nothing.
+    pub fn wants_repeats(&self) -> bool {
+        !self.open.is_empty()
     }
 
     /// Takes the next event. All accesses before it have been taken.

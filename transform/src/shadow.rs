@@ -2,9 +2,10 @@
 //!
 //! An address is *shared* if at least two threads touch it in the trace (DESIGN, vocabulary). All
 //! accesses of the run count, inside critical sections and outside, so every access passes here
-//! and must cost next to nothing: each thread has its own shadow, one bit a byte, in pages found
-//! through a small direct-mapped cache; a hit is a compare and an `or`. Memory is an eighth of
-//! what the thread touches. The shadows meet once, at the end, page by page.
+//! and must cost next to nothing: each thread has its own shadow, one bit a byte, in chunks found
+//! through a small direct-mapped cache; what was touched before costs two compares and no store.
+//! Memory is an eighth of the chunks that the thread touches. The shadows meet once, at the end,
+//! page by page.
 //!
 //! # Stacks
 //! glibc hands the stack (and thread-local storage) of a thread that has ended to the next one,
@@ -24,7 +25,11 @@ use std::ops::Range;
 
 const PAGE: u64 = 4096;
 const WORDS: usize = (PAGE / 64) as usize;
-const WAYS: usize = 2048;
+/// Pages are kept in chunks: few enough that a small cache finds those of a program that works
+/// on megabytes.
+const CHUNK: u64 = 16 * PAGE;
+const CHUNK_WORDS: usize = (CHUNK / 64) as usize;
+const WAYS: usize = 512;
 
 type Bits = [u64; WORDS];
 
@@ -41,27 +46,41 @@ const MASKS: [u64; 66] = {
 
 /// The bytes that one thread touched.
 pub(crate) struct Shadow {
-    index: FixedMap<u64, u32>,
-    pages: Vec<Bits>,
-    cache: Box<[(u64, u32)]>,
+    /// Where the words of a chunk begin.
+    index: FixedMap<u64, usize>,
+    words: Vec<u64>,
+    cache: Box<[(u64, usize); WAYS]>,
 }
 
 impl Shadow {
     pub(crate) fn new() -> Shadow {
-        let cache = vec![(u64::MAX, 0); WAYS].into_boxed_slice();
-        Shadow { index: FixedMap::default(), pages: Vec::new(), cache }
+        Shadow {
+            index: FixedMap::default(),
+            words: Vec::new(),
+            cache: Box::new([(u64::MAX, 0); WAYS]),
+        }
     }
 
     /// Marks `size` bytes from `address` as touched.
     #[inline]
     pub(crate) fn touch(&mut self, address: u64, size: u16) {
-        let (word, bit) = ((address / 64) as usize % WORDS, address % 64);
+        let bit = address % 64;
         let mask = MASKS[usize::from(size).min(65)];
-        if mask != 0 && bit + u64::from(size) <= 64 {
-            let page = self.page(address / PAGE);
-            self.pages[page][word] |= mask << bit;
+        if mask == 0 || bit + u64::from(size) > 64 {
+            return self.touch_long(address, size);
+        }
+        let number = address / CHUNK;
+        let (cached, start) = self.cache[way(number)];
+        if cached == number {
+            let word = &mut self.words[start + (address / 64) as usize % CHUNK_WORDS];
+            // Most bytes have been touched before. A store that changes nothing would still make
+            // the next access near by wait for it.
+            if !*word & mask << bit != 0 {
+                *word |= mask << bit;
+            }
         } else {
-            self.touch_long(address, size);
+            self.find(number);
+            self.touch(address, size);
         }
     }
 
@@ -77,24 +96,31 @@ impl Shadow {
         }
     }
 
-    #[inline]
-    fn page(&mut self, number: u64) -> usize {
-        // Upper bits take part, so that regions at round distances do not evict each other.
-        let way = number.wrapping_add((number >> 8).wrapping_mul(67)) as usize % WAYS;
-        let (cached, page) = self.cache[way];
-        if cached == number { page as usize } else { self.page_slowly(number, way) }
+    /// Puts a chunk into the cache.
+    #[cold]
+    fn find(&mut self, number: u64) {
+        let fresh = self.words.len();
+        let start = *self.index.entry(number).or_insert(fresh);
+        if start == fresh {
+            self.words.resize(fresh + CHUNK_WORDS, 0);
+        }
+        self.cache[way(number)] = (number, start);
     }
 
-    #[cold]
-    fn page_slowly(&mut self, number: u64, way: usize) -> usize {
-        let fresh = self.pages.len() as u32;
-        let page = *self.index.entry(number).or_insert(fresh);
-        if page == fresh {
-            self.pages.push([0; WORDS]);
-        }
-        self.cache[way] = (number, page);
-        page as usize
+    /// The pages in which bytes were touched, in no order.
+    fn pages(&self) -> impl Iterator<Item = (u64, &Bits)> {
+        self.index.iter().flat_map(|(&number, &start)| {
+            let (pages, _) = self.words[start..start + CHUNK_WORDS].as_chunks::<WORDS>();
+            let first = number * (CHUNK / PAGE);
+            (first..).zip(pages).filter(|(_, bits)| bits.iter().any(|&word| word != 0))
+        })
     }
+}
+
+/// Where the cache has a chunk. Upper bits take part, so that regions at round distances do not
+/// evict each other.
+fn way(chunk: u64) -> usize {
+    chunk.wrapping_add((chunk >> 8).wrapping_mul(67)) as usize % WAYS
 }
 
 /// The bytes that at least two threads touched.
@@ -108,9 +134,9 @@ impl Shared {
     pub(crate) fn new<'a>(shadows: impl Iterator<Item = (&'a Shadow, Range<u64>)>) -> Shared {
         let mut users: BTreeMap<u64, Vec<(&Bits, bool)>> = BTreeMap::new();
         for (shadow, own) in shadows {
-            for (&number, &page) in &shadow.index {
+            for (number, bits) in shadow.pages() {
                 let owned = own.contains(&(number * PAGE));
-                users.entry(number).or_default().push((&shadow.pages[page as usize], owned));
+                users.entry(number).or_default().push((bits, owned));
             }
         }
         let mut pages = FixedMap::default();

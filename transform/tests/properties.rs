@@ -8,16 +8,18 @@ use refrain_trace::{Access, EventKind};
 use refrain_transform::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A critical section: thread, lock, accesses, and how long it takes.
+/// A critical section: thread, lock, accesses, and how long it takes. With [`OUTSIDE`] for the
+/// lock, accesses outside of any.
 type Step = (usize, u64, Vec<(u64, u16, u16)>, u64);
 
 const DATA: u64 = 0x10_0000;
+const OUTSIDE: u64 = 2;
 
 fn step(threads: usize) -> impl Strategy<Value = Step> {
     let kind =
         prop_oneof![3 => Just(Access::READ), 2 => Just(Access::WRITE), 1 => Just(Access::ATOMIC)];
     let access = (0u64..24, 1u16..9, kind).prop_map(|(at, size, kind)| (DATA + at, size, kind));
-    (0..threads, 0u64..2, proptest::collection::vec(access, 0..4), 1u64..30)
+    (0..threads, 0..=OUTSIDE, proptest::collection::vec(access, 0..4), 1u64..30)
 }
 
 fn steps() -> impl Strategy<Value = (usize, Vec<Step>)> {
@@ -28,12 +30,16 @@ fn steps() -> impl Strategy<Value = (usize, Vec<Step>)> {
 fn record(threads: usize, steps: &[Step]) -> Recording {
     let mut r = Recording::new(threads);
     for (thread, lock, accesses, time) in steps {
-        let lock = 0x1000 + lock * 64;
-        r.lock(*thread, time / 2, lock, 0x100 + time % 2);
+        let address = 0x1000 + lock * 64;
+        if *lock != OUTSIDE {
+            r.lock(*thread, time / 2, address, 0x100 + time % 2);
+        }
         for &(at, size, kind) in accesses {
             r.access(*thread, at, size, kind);
         }
-        r.unlock(*thread, *time, lock, 0x110);
+        if *lock != OUTSIDE {
+            r.unlock(*thread, *time, address, 0x110);
+        }
     }
     r
 }
@@ -59,7 +65,7 @@ fn naive_sections(threads: usize, steps: &[Step]) -> Vec<(usize, u64, Bytes, Byt
     let section = |(thread, lock, accesses, _): &Step| {
         (*thread, *lock, set(accesses, Access::READ), set(accesses, Access::WRITE))
     };
-    steps.iter().map(section).collect()
+    steps.iter().filter(|step| step.1 != OUTSIDE).map(section).collect()
 }
 
 fn naive_conflict(a: &(usize, u64, Bytes, Bytes), b: &(usize, u64, Bytes, Bytes)) -> bool {
@@ -109,7 +115,8 @@ fn closure(
 fn positions(r: &Recording, sections: &Sections, steps: &[Step]) -> Vec<usize> {
     let mut next: BTreeMap<(usize, u32), usize> = BTreeMap::new();
     let mut events = vec![0u32; r.threads.len()];
-    for (index, (thread, ..)) in steps.iter().enumerate() {
+    let inside = steps.iter().filter(|step| step.1 != OUTSIDE);
+    for (index, (thread, ..)) in inside.enumerate() {
         next.insert((*thread, events[*thread]), index);
         events[*thread] += 2;
     }
@@ -174,6 +181,19 @@ proptest! {
         }
         let found: Vec<_> = pairs(&sections).map(|pair| pair.verdict).collect();
         prop_assert_eq!(found, expected);
+    }
+
+    /// An observed replay leaves out what a collector says that it does not want.
+    #[test]
+    fn repetitions_outside_of_sections_change_nothing((threads, steps) in steps()) {
+        let r = record(threads, &steps);
+        let (all, fewer) = (r.sections(), r.sections_without_repetitions());
+        prop_assert_eq!(all.all(), fewer.all());
+        prop_assert_eq!(all.locks(), fewer.locks());
+        prop_assert_eq!(all.sets().len(), fewer.sets().len());
+        for id in all.all().iter().flat_map(|section| [section.reads, section.writes]) {
+            prop_assert_eq!(all.sets().get(id), fewer.sets().get(id));
+        }
     }
 
     /// Fewer constraints cannot take longer on as many cores as threads; true contention waits.

@@ -20,6 +20,7 @@ impl Barrier {
     }
 
     /// The side of the threads that run.
+    #[inline]
     pub fn light(&self) {
         if self.asymmetric {
             compiler_fence(Ordering::SeqCst);

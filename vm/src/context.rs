@@ -34,6 +34,22 @@ pub struct Context {
     /// End of the buffer: at `access_cursor == access_limit` the engine exits with
     /// [`crate::Exit::AccessesFull`].
     pub access_limit: u64,
+    /// What this thread's accesses are held against ([`crate::Seen`]).
+    pub seen: SeenWords,
+}
+
+/// How a thread reads and writes the notes of [`crate::Seen`]. With all zero, nothing is logged.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SeenWords {
+    /// Bits that the notes of an access have if it is to be left out: for one byte, …
+    pub byte: u64,
+    /// … for two, …
+    pub pair: u64,
+    /// … and for four or eight.
+    pub word: u64,
+    /// Bits that the notes of an access get that is logged, in each byte.
+    pub add: u64,
 }
 
 impl Default for Context {
@@ -50,6 +66,7 @@ impl Default for Context {
             translating: 0,
             access_cursor: 0,
             access_limit: 0,
+            seen: SeenWords::default(),
         }
     }
 }
@@ -71,7 +88,8 @@ impl Context {
     /// Brings back the registers that were saved; what the engine counts goes on.
     pub(crate) fn restore(&mut self, saved: Context) {
         let Context { retired, translating, access_cursor, access_limit, .. } = *self;
-        *self = Context { retired, translating, access_cursor, access_limit, ..saved };
+        let seen = std::mem::take(&mut self.seen);
+        *self = Context { retired, translating, access_cursor, access_limit, seen, ..saved };
     }
 
     /// Goes back to the `syscall` instruction of the call that has just returned.

@@ -22,11 +22,23 @@ pub struct EngineConfig {
     pub count: bool,
     /// Log memory accesses to the buffer of the context.
     pub accesses: bool,
+    /// Leave out accesses that the notes of [`crate::Seen`], which must exist, have no use for.
+    pub seen: bool,
     /// Log calls and returns there too.
     pub calls: bool,
-    /// In a replay: the loads that were recorded in order, by address of the instruction. They,
-    /// and no others, are reported, each time.
-    pub ordered_loads: Option<Arc<BTreeSet<u64>>>,
+    /// In a replay: what the recording watched. These loads of these words, and no others, are
+    /// reported, each time.
+    pub ordered_loads: Option<Arc<OrderedLoads>>,
+}
+
+/// What a recording ordered besides locked instructions.
+#[derive(Clone, Debug, Default)]
+pub struct OrderedLoads {
+    /// Addresses of the plain loads that it watched.
+    pub sites: BTreeSet<u64>,
+    /// What was found to synchronize threads: first byte and size of every word that some event
+    /// is about.
+    pub words: BTreeSet<(u64, u8)>,
 }
 
 /// A translator and executor of guest code, shared by all guest threads.
@@ -38,23 +50,24 @@ pub trait Engine: Send + Sync {
     /// The caller guarantees that no code there has been executed yet.
     fn hook(&self, pc: u64);
 
-    /// Tells where functions of a module begin (any order, not necessarily all).
+    /// Tells where functions of a module begin (any order, not necessarily all), and which of its
+    /// addresses are no variables'.
     ///
-    /// With [`EngineConfig::order_atomics`], a plain load of at most 8 bytes in a function that
-    /// also holds a locked instruction may be part of a synchronization idiom. The engine reports
-    /// it as [`OrderedKind::Load`] when it reads a word that it has reported a locked instruction
-    /// for (or may have: the machine knows how to tell). Stack and FS-relative operands are left
-    /// alone.
-    fn functions(&self, starts: &[u64]) {
-        let _ = starts;
+    /// With [`EngineConfig::order_atomics`], plain loads of at most 8 bytes that may be part of a
+    /// synchronization idiom are told by what is around them. The engine reports them as
+    /// [`OrderedKind::Load`] when they read a word that synchronizes threads, as far as it can
+    /// tell. Stack and FS-relative operands are left alone.
+    fn functions(&self, starts: &[u64], constant: &[Range<u64>]) {
+        let _ = (starts, constant);
     }
 
     /// Lets `leaf` stand in for the function at `pc`, which is hooked, where it can.
     ///
     /// Coming to `pc`, a thread in [`Mode::Observed`] calls `leaf` on the host's stack, but
     /// with the guest's thread pointer. If the result is not negative, the function returns it;
-    /// if it is, nothing has happened, and the thread exits with [`Exit::Hook`]. Engines may
-    /// ignore this.
+    /// if it is, nothing has happened, and the thread exits with [`Exit::Hook`]. Either way the
+    /// flags and the vector registers may have changed: the function must take no floating-point
+    /// arguments. Engines may ignore this.
     ///
     /// # Safety
     /// For every thread of this engine that may come to `pc`, `leaf` must be sound to call with

@@ -34,6 +34,7 @@ pub(crate) unsafe fn syscall(nr: u64, args: [u64; 6]) -> i64 {
 }
 
 /// The time-stamp counter.
+#[inline]
 pub(crate) fn ticks() -> u64 {
     // SAFETY: `rdtsc` has no effect but its result, and every x86-64 has it.
     unsafe { core::arch::x86_64::_rdtsc() }
@@ -222,6 +223,7 @@ impl Guest {
     /// # Safety
     /// `address` must be readable guest memory: the stack pointer of a running guest thread at a
     /// point where it has just pushed.
+    #[inline]
     pub(crate) unsafe fn stack_word(&self, address: u64) -> u64 {
         // SAFETY: the caller's.
         unsafe { (address as *const u64).read_unaligned() }

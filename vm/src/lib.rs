@@ -28,16 +28,19 @@ mod memory;
 mod observer;
 mod record;
 mod replay;
+mod seen;
 mod slots;
 mod syscall;
 
 pub use barrier::Barrier;
-pub use context::{Context, reg};
+pub use context::{Context, SeenWords, reg};
 pub use engine::{
     Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Leaf, Mode, OrderedKind,
+    OrderedLoads,
 };
 pub use error::{Error, Result};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use record::{RecordOptions, RecordSummary, record};
 pub use replay::{Divergence, DivergenceKind, Outcome, Output, ReplayOptions, replay};
+pub use seen::Seen;

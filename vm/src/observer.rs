@@ -1,5 +1,6 @@
 //! Observers of a replay: whatever wants to see accesses, calls or events.
 
+use crate::Seen;
 use refrain_trace::{Access, Event, EventId, ThreadId};
 
 /// What an observer wants compiled into the thread bodies. What nobody wants costs nothing.
@@ -18,14 +19,31 @@ pub trait Observer: Send + Sync {
     fn interest(&self) -> Interest;
     /// The watcher of one thread, called on that thread before it runs.
     fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver>;
+    /// The notes by which repeated accesses are left out, if the engine was made to use them
+    /// ([`crate::EngineConfig::seen`]). [`ThreadObserver::repeats`] then says when.
+    fn seen(&self) -> Option<&Seen> {
+        None
+    }
 }
 
 /// Watches one thread. Calls come in program order, on the thread's own host thread.
 pub trait ThreadObserver {
     /// Accesses (and calls and returns, if asked for) since the previous report.
     fn accesses(&mut self, batch: &[Access]);
-    /// The thread performed an event; all accesses before it have been reported.
+    /// The thread comes to a system call, which [`Self::event`] will show when it returns; other
+    /// threads that wait for it do not go on yet. (Changes of the address space come at once.)
+    fn enter(&mut self, id: EventId, call: &Event) {
+        let _ = (id, call);
+    }
+    /// The thread performed an event; all accesses before it have been reported. It has waited for
+    /// the events of other threads that it depends on, and those that depend on it still wait.
     fn event(&mut self, id: EventId, event: &Event);
+    /// Whether, until the next event, accesses are wanted that touch only bytes which have been
+    /// reported of this thread before. If not, they may be left out. Asked before the thread runs
+    /// and after each event.
+    fn repeats(&self) -> bool {
+        true
+    }
     /// The thread is done.
     fn finish(&mut self) {}
 }

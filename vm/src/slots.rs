@@ -18,21 +18,26 @@ impl Tickets {
     }
 
     /// Takes the next ticket of `slot`.
+    #[inline]
     pub(crate) fn take(&self, slot: usize) -> u64 {
-        let ticket = self.hold(slot);
-        self.release(slot, ticket);
-        ticket
+        self.advance(slot, |now| now + 1)
     }
 
     /// Takes the next ticket and keeps everybody else from taking one until [`Self::release`].
     pub(crate) fn hold(&self, slot: usize) -> u64 {
+        self.advance(slot, |now| now | HELD)
+    }
+
+    /// Gives `slot` its next state once nobody holds it; returns the ticket it stood at.
+    #[inline]
+    fn advance(&self, slot: usize, next: impl Fn(u64) -> u64) -> u64 {
         let counter = &self.counters[slot];
         let mut patience = Patience::default();
         loop {
             let now = counter.load(Ordering::Relaxed);
             if now & HELD == 0
                 && counter
-                    .compare_exchange_weak(now, now | HELD, Ordering::Acquire, Ordering::Relaxed)
+                    .compare_exchange_weak(now, next(now), Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
             {
                 return now;

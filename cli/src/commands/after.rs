@@ -5,7 +5,7 @@
 //! say what is left to do.
 
 use super::run::Place;
-use super::{AFTER_RECORDING, locks, replay};
+use super::{AFTER_RECORDING, locks, racing, replay};
 use crate::args::{AfterRecording, EngineKind, Ranking};
 use crate::failure::{Failure, Outcome};
 use crate::machine::ReplayOptions;
@@ -51,7 +51,9 @@ fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
             count: false,
             observe: false,
         };
-        let report = replay::replay(trace, options, true)?;
+        let mut report = replay::replay(trace, options, true)?;
+        let divergence = report.divergence.as_ref();
+        report.races = divergence.map(|divergence| racing::find(trace, Some(divergence)));
         if !ranking.json {
             output::print(&(render(&report, None) + "\n"))?;
         }

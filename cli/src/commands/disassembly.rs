@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn a_block_is_printed_whole() {
         let code = vec![0x48, 0x89, 0xe5, 0xf0, 0x0f, 0xb1, 0x0a, 0xc3, 0x0f];
-        let block = CodeBlock { pc: 0x1000_0000, code };
+        let block = CodeBlock { pc: 0x1000_0000, code, loads: Vec::new() };
         let mut out = Vec::new();
         let place = Place::example("lock", "a.c", 7);
         print_block(BlockId(3), &block, &place, &mut out).expect("a vector takes it");

@@ -9,6 +9,7 @@ pub(crate) mod dump;
 mod info;
 mod locks;
 mod man;
+mod racing;
 mod record;
 mod replay;
 mod run;

@@ -1,5 +1,6 @@
 //! `refrain replay`: replays a trace and says what was checked.
 
+use super::racing;
 use crate::args::Replay;
 use crate::child::{self, ParentListener};
 use crate::failure::Outcome;
@@ -21,7 +22,10 @@ pub(crate) fn run(args: &Replay) -> Outcome {
         count: args.count,
         observe: args.observe,
     };
-    let report = replay(&args.trace, options, args.json)?;
+    let mut report = replay(&args.trace, options, args.json)?;
+    if args.races || report.divergence.is_some() {
+        report.races = Some(racing::find(&args.trace, report.divergence.as_ref()));
+    }
     if args.json {
         output::print_json("replay", &report)?;
     } else {

@@ -2,7 +2,7 @@
 
 use refrain_trace::{Access, Event, EventId, ThreadId};
 use refrain_transform::Collector;
-use refrain_vm::{Interest, Observer, ThreadObserver};
+use refrain_vm::{Interest, Observer, Seen, ThreadObserver};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,17 +10,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 type Done = Arc<Mutex<Vec<Collector>>>;
 
 /// Gives each thread a collector and gathers them at the end.
-#[derive(Default)]
 pub(super) struct Collect {
     /// Per thread: its stack, where it is known.
     own: Vec<Option<Range<u64>>>,
+    /// Keeps repeated accesses away, where the kernel has the address space for it.
+    seen: Option<Seen>,
     done: Done,
 }
 
 impl Collect {
     /// An observer of threads with these stacks.
     pub(super) fn new(own: Vec<Option<Range<u64>>>) -> Collect {
-        Collect { own, done: Done::default() }
+        let seen = Seen::new();
+        if let Err(error) = &seen {
+            tracing::warn!("every access is logged, which takes longer: {error}");
+        }
+        Collect { own, seen: seen.ok(), done: Done::default() }
     }
 
     /// What the threads collected. Threads that are not done have collected nothing.
@@ -38,6 +43,10 @@ impl Observer for Collect {
         let own = self.own.get(thread.index()).cloned().flatten();
         let collector = Some(Collector::new(thread, own));
         Box::new(OnThread { collector, done: self.done.clone() })
+    }
+
+    fn seen(&self) -> Option<&Seen> {
+        self.seen.as_ref()
     }
 }
 
@@ -58,6 +67,10 @@ impl ThreadObserver for OnThread {
         if let Some(collector) = &mut self.collector {
             collector.event(id, event);
         }
+    }
+
+    fn repeats(&self) -> bool {
+        self.collector.as_ref().is_some_and(Collector::wants_repeats)
     }
 
     fn finish(&mut self) {

@@ -4,22 +4,23 @@
 
 mod collect;
 mod ground;
+mod races;
 mod skeleton;
 
 use crate::args::EngineKind;
 use crate::failure::Failure;
 use crate::program::Program;
 use crate::report::replay;
-use anyhow::bail;
 use collect::Collect;
 use ground::Ground;
+use races::Races;
+use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
-use refrain_trace::{Ending, EventKind, ThreadId, Trace};
+use refrain_trace::{CodeBlock, Ending, EventId, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
-use refrain_vm::{Engine, EngineConfig, Error, Observer};
+use refrain_vm::{Engine, EngineConfig, Error, Observer, OrderedLoads};
 use serde::{Deserialize, Serialize};
 use skeleton::Skeleton;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,28 +32,36 @@ fn replaying_engine(
     config: EngineConfig,
     trace: &Trace,
 ) -> anyhow::Result<Arc<dyn Engine>> {
-    let ordered_loads = Some(Arc::new(ordered_loads(trace)?));
+    let blocks = trace.blocks()?;
+    let ordered_loads = Some(Arc::new(ordered_loads(trace, &blocks)?));
     let config = EngineConfig { ordered_loads, ..config };
     Ok(match kind {
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Cranelift => {
-            let blocks = trace.blocks()?;
             let hooks: Vec<u64> =
                 trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc).collect();
-            let program = Code { blocks: &blocks, hooks: &hooks, ordered_loads: &[] };
+            let program = Code { blocks: &blocks, hooks: &hooks };
             Arc::new(CraneliftEngine::new(&config, program)?)
         }
     })
 }
 
-/// Addresses of the plain loads that were recorded in order.
-fn ordered_loads(trace: &Trace) -> anyhow::Result<BTreeSet<u64>> {
-    let mut loads = BTreeSet::new();
+/// Which plain loads the recording watched, and what it found to synchronize threads.
+fn ordered_loads(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<OrderedLoads> {
+    let sites = |block: &CodeBlock| {
+        let pc = block.pc;
+        block.loads.clone().into_iter().map(move |offset| pc.wrapping_add(u64::from(offset)))
+    };
+    let mut loads =
+        OrderedLoads { sites: blocks.iter().flat_map(sites).collect(), ..OrderedLoads::default() };
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
+        let mut last = None;
         while let Some(event) = cursor.next()? {
-            if event.kind() == EventKind::SyncLoad {
-                loads.insert(event.pc);
+            let word = (event.object, event.nr as u8);
+            let is_of_word = matches!(event.kind(), EventKind::SyncLoad | EventKind::Atomic);
+            if is_of_word && last.replace(word) != Some(word) {
+                loads.words.insert(word);
             }
         }
     }
@@ -142,10 +151,12 @@ pub(crate) fn replay(
     listener: Arc<dyn Listener>,
 ) -> anyhow::Result<replay::Report> {
     let started = Instant::now();
+    let collect = options.observe.then(|| Collect::new(Vec::new()));
     let config = EngineConfig {
         order_atomics: true,
         count: options.count,
-        accesses: options.observe,
+        accesses: collect.is_some(),
+        seen: collect.as_ref().is_some_and(|collect| collect.seen().is_some()),
         ..EngineConfig::default()
     };
     let engine = replaying_engine(options.engine, config, trace)?;
@@ -156,21 +167,36 @@ pub(crate) fn replay(
     let vm_options = refrain_vm::ReplayOptions {
         counted: options.count,
         output: echo,
-        observer: options.observe.then(|| Arc::new(Collect::default()) as Arc<dyn Observer>),
+        observer: collect.map(|collect| Arc::new(collect) as Arc<dyn Observer>),
         progress: watched(trace.events(), listener),
+        until: None,
     };
     let outcome = refrain_vm::replay(trace, engine, vm_options)?;
     let prepared = started.elapsed().saturating_sub(outcome.elapsed);
     Ok(replay::Report::new(outcome, options.engine.name(), prepared))
 }
 
+/// What comes of an analysis.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Analysis {
+    /// What each pair of critical sections costs.
+    Measured(Measurement),
+    /// Nothing: the replay left the recording.
+    Diverged(replay::Divergence),
+}
+
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
 /// sections costs. Observers are compiled into the code, which is what Cranelift is for.
-pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Measurement> {
-    let config = EngineConfig { order_atomics: true, accesses: true, ..EngineConfig::default() };
-    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
+pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Analysis> {
     let Ground { own, constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own));
+    let config = EngineConfig {
+        order_atomics: true,
+        accesses: true,
+        seen: collect.seen().is_some(),
+        ..EngineConfig::default()
+    };
+    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
     let options = refrain_vm::ReplayOptions {
         observer: Some(collect.clone()),
         progress: watched(trace.events(), listener),
@@ -178,16 +204,30 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
     };
     let outcome = refrain_vm::replay(trace, engine, options)?;
     if let Some(divergence) = outcome.divergence {
-        bail!(
-            "the replay diverged at {} {} ({}); `refrain replay` says more",
-            divergence.thread,
-            divergence.event,
-            divergence.kind
-        );
+        return Ok(Analysis::Diverged(divergence.into()));
     }
     let sections = Sections::merge(collect.take(), &constant)?;
     let mut skeleton = Skeleton::of(trace)?;
-    Ok(measure(&sections, &mut skeleton, &Options::default())?)
+    Ok(Analysis::Measured(measure(&sections, &mut skeleton, &Options::default())?))
+}
+
+/// Replays a trace up to an event of a thread, or to where it diverges, and returns what raced.
+pub(crate) fn races(
+    trace: &Trace,
+    until: Option<(ThreadId, EventId)>,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Vec<Race>> {
+    let config = EngineConfig { order_atomics: true, accesses: true, ..EngineConfig::default() };
+    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
+    let races = Arc::new(Races::new(trace)?);
+    let options = refrain_vm::ReplayOptions {
+        observer: Some(races.clone()),
+        progress: watched(trace.events(), listener),
+        until,
+        ..refrain_vm::ReplayOptions::default()
+    };
+    refrain_vm::replay(trace, engine, options)?;
+    Ok(races.wait())
 }
 
 /// Between two reports of progress.

@@ -4,8 +4,10 @@
 
 pub(crate) mod check;
 pub(crate) mod hex;
+pub(crate) mod id;
 pub(crate) mod info;
 pub(crate) mod locks;
 pub(crate) mod numbers;
+pub(crate) mod races;
 pub(crate) mod replay;
 mod table;

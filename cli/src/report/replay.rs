@@ -1,8 +1,9 @@
 //! What a replay did, and whether it did what was recorded.
 
 use super::numbers::{count, counted, duration, roughly};
+use super::races::{self, Races};
 use crate::symbols::Place;
-use refrain_trace::Ending;
+use refrain_trace::{Ending, EventId, ThreadId};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub(crate) struct Report {
     pub(crate) run_ns: u64,
     /// Where the replay first differed from the recording.
     pub(crate) divergence: Option<Divergence>,
+    /// What raced up to there, if there is a divergence.
+    pub(crate) races: Option<Races>,
 }
 
 /// The two sides of a difference between recording and replay.
@@ -42,9 +45,11 @@ pub(crate) struct Divergence {
     /// What kind of thing differs.
     pub(crate) kind: String,
     /// Thread, as in `t2`.
-    pub(crate) thread: String,
+    #[serde(with = "super::id")]
+    pub(crate) thread: ThreadId,
     /// Event of the thread, as in `e1042`.
-    pub(crate) event: String,
+    #[serde(with = "super::id")]
+    pub(crate) event: EventId,
     /// Where the thread was.
     #[serde(with = "super::hex")]
     pub(crate) pc: u64,
@@ -71,6 +76,7 @@ impl Report {
             prepare_ns: nanoseconds(prepared),
             run_ns: nanoseconds(outcome.elapsed),
             divergence: outcome.divergence.map(Divergence::from),
+            races: None,
         }
     }
 }
@@ -79,8 +85,8 @@ impl From<refrain_vm::Divergence> for Divergence {
     fn from(from: refrain_vm::Divergence) -> Divergence {
         Divergence {
             kind: from.kind.to_string(),
-            thread: from.thread.to_string(),
-            event: from.event.to_string(),
+            thread: from.thread,
+            event: from.event,
             pc: from.pc,
             expected: from.expected,
             actual: from.actual,
@@ -103,6 +109,9 @@ pub(crate) fn render(report: &Report, place: Option<&Place>) -> String {
     let mut text = String::new();
     if let Some(divergence) = &report.divergence {
         text += &render_divergence(divergence, place);
+    }
+    if let Some(found) = &report.races {
+        text += &races::render(found, report.divergence.is_some());
     }
     let _ = writeln!(
         text,
@@ -166,6 +175,7 @@ mod tests {
             prepare_ns: 212_000_000,
             run_ns: 3_400_000_000,
             divergence: None,
+            races: None,
         }
     }
 
@@ -178,8 +188,8 @@ mod tests {
     fn a_divergence_shows_both_sides() {
         let divergence = Divergence {
             kind: "different arguments".into(),
-            thread: "t2".into(),
-            event: "e1042".into(),
+            thread: ThreadId(2),
+            event: EventId(1042),
             pc: 0x1000_11d6,
             expected: "mutex.lock(0x10006040) sp=0xfffeffffe000".into(),
             actual: "mutex.lock(0x10006080) sp=0xfffeffffe000".into(),

@@ -1,9 +1,9 @@
 //! A place in a program, as reports name it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Where an address lies.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     /// The guest address.
     #[serde(with = "crate::report::hex")]
@@ -21,7 +21,7 @@ pub(crate) struct Place {
 }
 
 /// A function, and where in it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Frame {
     /// Demangled name.
     pub(crate) function: String,

@@ -1,9 +1,8 @@
 //! One guest thread's executor: enters translated code and deals with what it is left for.
 
-use super::desc::{Desc, Kind, Operand, Variant};
+use super::desc::{Desc, Doubt, Kind, Operand, Variant};
 use super::faults::Fix;
 use super::state::{ThreadState, enter};
-use super::tables::Use;
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
 use crate::fault::SignalStack;
@@ -18,16 +17,34 @@ pub(super) struct CopyCpu {
     shared: Arc<Shared>,
     state: Box<ThreadState>,
     inside: Arc<Inside>,
+    /// Where this thread entered translated code lately, by [`place`].
+    recent: Box<[Start; RECENT]>,
     _signal_stack: Rc<SignalStack>,
 }
 
-/// Where to enter translated code.
+/// Blocks that a thread remembers having entered. (The table of indirect jumps would not do: the
+/// entries in it may change flags that are dead where they lead to, before they notice that they
+/// are not meant.)
+const RECENT: usize = 1 << 10;
+
+/// A block to enter, as long as the generation is the same.
 #[derive(Clone, Copy)]
-enum Start {
-    /// Where the table says.
-    Table(Variant),
-    /// At this block, if the generation is still the same.
-    Body { body: u64, generation: u64, variant: Variant },
+struct Start {
+    pc: u64,
+    variant: Variant,
+    body: u64,
+    generation: u64,
+}
+
+impl Start {
+    /// No block: none begins at the address of code that is no code.
+    const NONE: Start = Start { pc: u64::MAX, variant: Variant::Step, body: 0, generation: 0 };
+}
+
+/// Place of a block among those remembered.
+fn place(pc: u64, variant: Variant) -> usize {
+    let hash = (pc ^ (variant as u64) << 60).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash >> 54) as usize
 }
 
 /// What an exit means for the loop.
@@ -50,20 +67,39 @@ impl CopyCpu {
             .lock()
             .expect("the list is only pushed to and filtered")
             .push(Arc::clone(&inside));
-        Ok(CopyCpu { shared, state, inside, _signal_stack: signal_stack })
+        let recent = Box::new([Start::NONE; RECENT]);
+        Ok(CopyCpu { shared, state, inside, recent, _signal_stack: signal_stack })
     }
 
     /// Runs until something concerns the machine.
     fn drive(&mut self, context: &mut Context, first: Variant) -> Exit {
-        let mut start = Start::Table(first);
+        let mut next = self.at(context, first);
         self.bind();
         loop {
-            let (desc, generation) = self.enter(context, start);
-            match self.handle(desc, generation, context, first.next()) {
-                Next::Run(next) => start = next,
+            next = match next {
                 Next::Stop(exit) => return exit,
+                Next::Run(start) => match self.enter(context, start) {
+                    Some(desc) => self.handle(desc, start.generation, context, first.next()),
+                    None => self.at(context, start.variant),
+                },
             }
         }
+    }
+
+    /// Goes on at the context's `rip`.
+    fn at(&mut self, context: &mut Context, variant: Variant) -> Next {
+        let pc = context.rip;
+        let place = place(pc, variant);
+        let known = self.recent[place];
+        let generation = self.shared.generation.load(Ordering::Acquire);
+        if (known.pc, known.variant, known.generation) == (pc, variant, generation) {
+            return Next::Run(known);
+        }
+        let next = self.translated(context, variant, |_| Ok(()));
+        if let Next::Run(start) = next {
+            self.recent[place] = start;
+        }
+        next
     }
 
     /// Makes GS point to this thread's state.
@@ -81,8 +117,9 @@ impl CopyCpu {
         }
     }
 
-    /// Enters translated code and returns why it was left, and the generation it was entered in.
-    fn enter(&mut self, context: &mut Context, start: Start) -> (Desc, u64) {
+    /// Enters translated code and returns why it was left; `None` if the block is of another
+    /// generation.
+    fn enter(&mut self, context: &mut Context, start: Start) -> Option<Desc> {
         loop {
             self.inside.0.store(true, Ordering::Relaxed);
             self.shared.barrier.light();
@@ -92,15 +129,11 @@ impl CopyCpu {
             self.inside.0.store(false, Ordering::Release);
             std::thread::yield_now();
         }
-        let current = self.shared.generation.load(Ordering::Acquire);
-        self.state.entry = match start {
-            Start::Body { body, generation, .. } if generation == current => body,
-            Start::Body { variant, .. } | Start::Table(variant) => {
-                self.state.target = context.rip;
-                self.state.rcx = context.gpr[reg::RCX];
-                self.shared.tables.get(Use::Jump, variant, context.rip)
-            }
-        };
+        if start.generation != self.shared.generation.load(Ordering::Acquire) {
+            self.inside.0.store(false, Ordering::Release);
+            return None;
+        }
+        self.state.entry = start.body;
         self.state.context = context;
         let state = &raw mut *self.state;
         // SAFETY: GS points to the state (`bind`); the entry is translated code that is not
@@ -114,7 +147,7 @@ impl CopyCpu {
             desc = self.faulted(context);
         }
         self.inside.0.store(false, Ordering::Release);
-        (desc, current)
+        Some(desc)
     }
 
     /// Puts the state in order after a fault in translated code and says what it means.
@@ -142,8 +175,7 @@ impl CopyCpu {
     pub(super) fn enter_untranslated(&mut self, context: &mut Context, code: u64) {
         let generation = self.shared.generation.load(Ordering::SeqCst);
         self.bind();
-        let start = Start::Body { body: code, generation, variant: Variant::Observed };
-        self.enter(context, start);
+        self.enter(context, Start { body: code, generation, ..Start::NONE });
     }
 
     /// Deals with one exit; `variant` is what code goes on as.
@@ -181,7 +213,10 @@ impl CopyCpu {
                 });
             }
             Kind::WriteFsBase(register, wide) => {
-                return write_fs_base(context, register, wide, variant);
+                return match write_fs_base(context, register, wide) {
+                    None => self.at(context, variant),
+                    Some(fault) => Next::Stop(Exit::Fault(fault)),
+                };
             }
             Kind::Return => {
                 context.rip = self.state.target;
@@ -214,8 +249,8 @@ impl CopyCpu {
             self.shared.publish(&translator);
             match body {
                 Ok(body) => {
-                    let generation = translator.generation;
-                    break Next::Run(Start::Body { body, generation, variant });
+                    let (pc, generation) = (context.rip, translator.generation);
+                    break Next::Run(Start { pc, variant, body, generation });
                 }
                 Err(Failure::Fault(fault)) => break Next::Stop(Exit::Fault(fault)),
                 Err(Failure::Full) => {
@@ -232,20 +267,23 @@ impl CopyCpu {
     fn step_as(&mut self, context: &mut Context, variant: Variant) -> Option<Fault> {
         self.state.retired = context.retired;
         self.bind();
-        let mut start = Start::Table(variant);
+        let mut next = self.at(context, variant);
         let fault = loop {
-            let (desc, generation) = self.enter(context, start);
-            if desc.kind == Kind::Stepped {
-                context.rip = desc.pc;
-                break None;
-            }
-            match self.handle(desc, generation, context, variant) {
-                Next::Run(next) => start = next,
+            let start = match next {
+                Next::Run(start) => start,
                 Next::Stop(Exit::Fault(fault)) => break Some(fault),
                 Next::Stop(_) => {
                     break Some(Fault { signal: libc::SIGILL, address: context.rip });
                 }
-            }
+            };
+            next = match self.enter(context, start) {
+                Some(Desc { kind: Kind::Stepped, pc }) => {
+                    context.rip = pc;
+                    break None;
+                }
+                Some(desc) => self.handle(desc, start.generation, context, variant),
+                None => self.at(context, variant),
+            };
         };
         context.retired = self.state.retired;
         fault
@@ -262,12 +300,12 @@ impl CopyCpu {
     fn ordered(&mut self, context: &mut Context, operand: Operand, variant: Variant) -> Next {
         let Operand { size, kind, .. } = operand;
         let address = self.operand_address(context, operand);
-        if kind == OrderedKind::ReadModifyWrite {
+        if kind == OrderedKind::ReadModifyWrite || operand.doubt == Doubt::Polled {
             self.shared.tables.mark(address, size);
-        } else if operand.doubtful && !self.shared.tables.known(address, size) {
+        } else if operand.doubt == Doubt::Alias && !self.shared.tables.known(address, size) {
             context.retired = self.state.retired;
             return match self.step_as(context, Variant::Step) {
-                None => Next::Run(Start::Table(variant)),
+                None => self.at(context, variant),
                 Some(fault) => Next::Stop(Exit::Fault(fault)),
             };
         }
@@ -337,8 +375,8 @@ impl Drop for CopyCpu {
     }
 }
 
-/// Completes a `wrfsbase`.
-fn write_fs_base(context: &mut Context, register: u8, wide: bool, variant: Variant) -> Next {
+/// Completes a `wrfsbase`, or returns the fault that it raises.
+fn write_fs_base(context: &mut Context, register: u8, wide: bool) -> Option<Fault> {
     const CANONICAL: u64 = 1 << 47;
     let value = context.gpr[usize::from(register)];
     let value = if wide { value } else { value & 0xffff_ffff };
@@ -346,10 +384,10 @@ fn write_fs_base(context: &mut Context, register: u8, wide: bool, variant: Varia
         // wrfsbase is five bytes long with a 64-bit register, the only form that comes here.
         const LENGTH: u64 = 5;
         context.rip -= LENGTH;
-        return Next::Stop(Exit::Fault(Fault { signal: libc::SIGSEGV, address: 0 }));
+        return Some(Fault { signal: libc::SIGSEGV, address: 0 });
     }
     context.fs_base = value;
-    Next::Run(Start::Table(variant))
+    None
 }
 
 /// The time-stamp counter.

@@ -47,13 +47,24 @@ pub(super) enum Kind {
     Faulted,
 }
 
+/// What is not known of an ordered instruction's word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Doubt {
+    /// Nothing.
+    None,
+    /// Whether it synchronizes threads: only the filter says so, which mistakes one address for
+    /// another.
+    Alias,
+    /// Nothing, and it does from now on: a loop polls it.
+    Polled,
+}
+
 /// The memory operand of an ordered instruction; its offset is in the thread's `operand`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Operand {
     pub(super) size: u8,
     pub(super) kind: OrderedKind,
-    /// A load that only the filter has told, which mistakes one address for another.
-    pub(super) doubtful: bool,
+    pub(super) doubt: Doubt,
     /// Add the FS base.
     pub(super) fs: bool,
     /// A bit string: the register that holds the bit offset.

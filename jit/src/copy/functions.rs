@@ -1,6 +1,7 @@
-//! Where functions begin, and what their locked instructions are.
+//! Where functions begin, and what in them tells of synchronization.
 
-use super::ordered::{is_locked, may_hold_locked};
+use super::ordered::is_locked;
+use super::polls::polls;
 use super::translator::Map;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
@@ -10,16 +11,28 @@ use std::sync::Arc;
 /// Bytes of a function that are looked at.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// The locked instructions of a function.
-pub(super) type Locked = Arc<[Instruction]>;
+/// What was found in a function.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// Its locked instructions.
+    pub(super) locked: Box<[Instruction]>,
+    /// It calls a function of the same module that has some.
+    pub(super) calls_locked: bool,
+    /// Addresses of the loads that its loops poll, in ascending order.
+    pub(super) polls: Box<[u64]>,
+}
 
-/// The functions of all modules.
+/// The functions and the constant data of all modules.
 #[derive(Default)]
 pub(super) struct Functions {
     /// In ascending order, each once.
     starts: Vec<u64>,
+    /// In ascending order.
+    constant: Vec<Range<u64>>,
     /// By start, what was found in the functions that were looked through.
-    found: Map<u64, Locked>,
+    found: Map<u64, Arc<Findings>>,
+    /// By start, whether a function that is called seems to have a locked instruction.
+    callees: Map<u64, bool>,
 }
 
 /// Where a function lies.
@@ -31,17 +44,26 @@ struct Extent {
 }
 
 impl Functions {
-    /// Adds starts of functions.
-    pub(super) fn add(&mut self, starts: &[u64]) {
+    /// Adds starts of functions and ranges without variables.
+    pub(super) fn add(&mut self, starts: &[u64], constant: &[Range<u64>]) {
         self.starts.extend_from_slice(starts);
         self.starts.sort_unstable();
         self.starts.dedup();
-        self.found.clear();
+        self.constant.extend_from_slice(constant);
+        self.constant.sort_unstable_by_key(|range| range.start);
+        self.forget_code();
     }
 
     /// The code may have changed: what was found in it is forgotten, where it begins is not.
     pub(super) fn forget_code(&mut self) {
         self.found.clear();
+        self.callees.clear();
+    }
+
+    /// Whether an address that is part of an instruction may be a variable's.
+    pub(super) fn is_variable(&self, address: u64) -> bool {
+        let behind = self.constant.partition_point(|range| range.start <= address);
+        behind.checked_sub(1).is_none_or(|last| !self.constant[last].contains(&address))
     }
 
     /// The function around `pc`, as far as is known.
@@ -54,29 +76,102 @@ impl Functions {
         range.contains(&pc).then_some(Extent { range, ends: end.is_some() })
     }
 
-    /// The locked instructions of the function around `pc`; `None` if no function is known there.
-    pub(super) fn locked(&mut self, pc: u64) -> Option<Locked> {
+    /// What was found in the function around `pc`; `None` if no function is known there.
+    pub(super) fn findings(&mut self, pc: u64) -> Option<Arc<Findings>> {
         let extent = self.around(pc)?;
-        let found = self.found.entry(extent.range.start).or_insert_with(|| look_through(&extent));
-        Some(Arc::clone(found))
+        if let Some(found) = self.found.get(&extent.range.start) {
+            return Some(Arc::clone(found));
+        }
+        let code = instructions(&extent);
+        let locked = code.iter().filter(|&i| is_locked(i)).copied().collect::<Box<_>>();
+        let calls_locked = locked.is_empty() && self.calls_locked(&code);
+        let polls = polls(&code, is_foreign);
+        let found = Arc::new(Findings { locked, calls_locked, polls });
+        self.found.insert(extent.range.start, Arc::clone(&found));
+        Some(found)
+    }
+
+    fn calls_locked(&mut self, code: &[Instruction]) -> bool {
+        code.iter().filter(|i| i.is_call_near()).any(|call| {
+            let target = call.near_branch_target();
+            if let Some(&known) = self.callees.get(&target) {
+                return known;
+            }
+            let found = self.starts.binary_search(&target).is_ok()
+                && self.around(target).is_some_and(|extent| seems_locked(&bytes(&extent)));
+            self.callees.insert(target, found);
+            found
+        })
     }
 }
 
-fn look_through(extent: &Extent) -> Locked {
-    let start = extent.range.start;
-    let mut code = vec![0; (extent.range.end - start) as usize];
-    let readable = read_guest(start, &mut code);
-    let code = &code[..readable];
-    let mut found = Vec::new();
-    if !may_hold_locked(code) {
-        return found.into();
+fn bytes(extent: &Extent) -> Vec<u8> {
+    let mut code = vec![0; (extent.range.end - extent.range.start) as usize];
+    let readable = read_guest(extent.range.start, &mut code);
+    code.truncate(readable);
+    code
+}
+
+/// Whether bytes look like a lock prefix and the beginning of what it can stand before.
+fn seems_locked(code: &[u8]) -> bool {
+    code.windows(4).any(|bytes| {
+        let [0xf0, rest @ ..] = bytes else { return false };
+        let rest = if rest[0] & 0xf0 == 0x40 { &rest[1..] } else { rest };
+        match *rest {
+            [0x0f, second, ..] => {
+                matches!(second, 0xab | 0xb0 | 0xb1 | 0xb3 | 0xba | 0xbb | 0xc0 | 0xc1 | 0xc7)
+            }
+            [first, ..] => matches!(
+                first,
+                0x00 | 0x01
+                    | 0x08
+                    | 0x09
+                    | 0x10
+                    | 0x11
+                    | 0x18
+                    | 0x19
+                    | 0x20
+                    | 0x21
+                    | 0x28
+                    | 0x29
+                    | 0x30
+                    | 0x31
+                    | 0x80
+                    | 0x81
+                    | 0x83
+                    | 0xf6
+                    | 0xf7
+                    | 0xfe
+                    | 0xff
+            ),
+            [] => false,
+        }
+    })
+}
+
+/// Whether a call goes through a table that the dynamic linker fills: directly, or by a stub.
+fn is_foreign(call: &Instruction) -> bool {
+    const LONGEST_STUB: usize = 16;
+    if call.is_call_near_indirect() {
+        return call.is_ip_rel_memory_operand();
     }
+    let mut code = [0; LONGEST_STUB];
+    let readable = read_guest(call.near_branch_target(), &mut code);
+    let target = call.near_branch_target();
+    Decoder::with_ip(64, &code[..readable], target, DecoderOptions::NONE)
+        .iter()
+        .find(|i| i.mnemonic() != iced_x86::Mnemonic::Endbr64)
+        .is_some_and(|i| i.is_jmp_near_indirect() && i.is_ip_rel_memory_operand())
+}
+
+fn instructions(extent: &Extent) -> Vec<Instruction> {
+    let start = extent.range.start;
+    let code = bytes(extent);
+    let mut found = Vec::new();
     let mut furthest = start;
     // Bytes between instructions, such as tables, at worst hide what follows or pretend something.
-    for instruction in Decoder::with_ip(64, code, start, DecoderOptions::NONE).iter() {
-        if is_locked(&instruction) {
-            found.push(instruction);
-        }
+    for instruction in Decoder::with_ip(64, &code, start, DecoderOptions::NONE).iter() {
+        found.push(instruction);
         if instruction.op0_kind() == OpKind::NearBranch64
             && instruction.flow_control() != FlowControl::Call
             && extent.range.contains(&instruction.near_branch_target())
@@ -92,27 +187,48 @@ fn look_through(extent: &Extent) -> Locked {
             break;
         }
     }
-    found.into()
+    found
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Extent, Functions, MAX_BYTES};
+    use super::{Extent, Functions, MAX_BYTES, seems_locked};
 
     #[test]
     fn lookup() {
         let extent = |range, ends| Some(Extent { range, ends });
         let mut functions = Functions::default();
         assert_eq!(functions.around(0x1000), None);
-        functions.add(&[0x3000, 0x1000]);
-        functions.add(&[0x2000, 0x1000]);
+        functions.add(&[0x3000, 0x1000], &[]);
+        functions.add(&[0x2000, 0x1000], &[]);
         assert_eq!(functions.around(0xfff), None);
         assert_eq!(functions.around(0x1000), extent(0x1000..0x2000, true));
         assert_eq!(functions.around(0x1fff), extent(0x1000..0x2000, true));
         assert_eq!(functions.around(0x2000), extent(0x2000..0x3000, true));
         assert_eq!(functions.around(0x4000), extent(0x3000..0x3000 + MAX_BYTES, false));
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
-        functions.add(&[u64::MAX]);
+        functions.add(&[u64::MAX], &[]);
         assert_eq!(functions.around(u64::MAX), None);
+    }
+
+    #[test]
+    fn variables() {
+        let mut functions = Functions::default();
+        assert!(functions.is_variable(0x1000));
+        functions.add(&[], &[0x2000..0x3000, 0x1000..0x1008]);
+        assert!(functions.is_variable(0xfff));
+        assert!(!functions.is_variable(0x1007));
+        assert!(functions.is_variable(0x1008));
+        assert!(!functions.is_variable(0x2fff));
+        assert!(functions.is_variable(0x3000));
+    }
+
+    #[test]
+    fn locked_bytes() {
+        assert!(seems_locked(&[0x90, 0xf0, 0x0f, 0xb1, 0x0f]));
+        assert!(seems_locked(&[0xf0, 0x48, 0x0f, 0xc1]));
+        assert!(seems_locked(&[0xf0, 0xff, 0x03, 0xc3]));
+        assert!(!seems_locked(&[0x81, 0xe2, 0xf0, 0xf0, 0x0f, 0x0b]));
+        assert!(!seems_locked(&[0xf0, 0xff, 0x03]), "cut off behind the shortest");
     }
 }

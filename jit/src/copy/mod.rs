@@ -33,6 +33,7 @@ mod emit;
 mod faults;
 mod functions;
 mod ordered;
+mod polls;
 mod state;
 mod tables;
 #[cfg(test)]
@@ -103,6 +104,9 @@ impl CopyEngine {
         fault::install();
         let reserved = memory::reserve_low(tables::BYTES + code_bytes)?;
         let tables = Arc::new(Tables::new(reserved));
+        for &(address, size) in config.ordered_loads.iter().flat_map(|ordered| &ordered.words) {
+            tables.mark(address, size);
+        }
         let translator = Translator::new(config, Arc::clone(&tables))?;
         let shared = Shared {
             tables,
@@ -131,8 +135,8 @@ impl Engine for CopyEngine {
         }
     }
 
-    fn functions(&self, starts: &[u64]) {
-        self.shared.lock().functions.add(starts);
+    fn functions(&self, starts: &[u64], constant: &[Range<u64>]) {
+        self.shared.lock().functions.add(starts, constant);
     }
 
     unsafe fn leaf(&self, pc: u64, leaf: Leaf) {

@@ -1,24 +1,35 @@
 //! Which instructions must be ordered against other threads.
 //!
 //! Locked instructions and `xchg` with memory always. An acquire load is a plain `mov`, so plain
-//! loads are told by their surroundings, if the function around them (`functions`) has locked
-//! instructions:
+//! loads are told by their surroundings (`functions`). Always, because no filter knows the word
+//! yet when it matters:
 //!
-//! - Always, a load whose operand looks like that of one of them. It may come before anybody's
-//!   first locked instruction, when no filter can know the word yet: two threads find a lock
-//!   free, one takes it, the other's attempt must fail again in the replay.
-//! - Every other load when the word is one that locked instructions have touched (`tables`).
+//! - A load whose operand looks like that of a locked instruction of its function. Two threads
+//!   find a lock free, one takes it, the other's attempt must fail again in the replay.
+//! - A load that a loop polls (`polls`). Its word synchronizes threads from then on, whatever
+//!   writes it.
+//!
+//! And when the word is one that synchronizes threads, because a locked instruction has touched
+//! it or a loop has polled it (`tables`):
+//!
+//! - Every load of a function that has locked instructions, or calls one that does: checks before
+//!   a slow path.
+//! - Every load of a global variable: flags and states of one-time initialization.
 //!
 //! Where no function is known, the first rule holds for locked instructions that follow shortly.
-//! A replay orders the loads that the recording did, by their addresses.
+//! A replay watches the loads that the recording watched, by their addresses, for the words that
+//! it found. A load that the recording did not report came before anything happened to its word
+//! that is ordered, and reads what was there then (`vm::replay`).
 //!
 //! # Limits
-//! - A load in a function without locked instructions, such as a loop that waits for a flag, is
-//!   not ordered.
-//! - Nor is one before or at the time of the word's very first locked instruction, if it looks
-//!   different.
+//! - Words that are neither polled nor touched by a locked instruction: queues between two threads
+//!   that use plain loads and stores alone.
+//! - Loads through pointers in functions that have nothing to do with locked instructions.
+//! - A load between whose filter and whose execution, a nanosecond, the word's very first locked
+//!   instruction is executed.
 
-use super::desc::Operand;
+use super::desc::{Doubt, Operand};
+use super::functions::Findings;
 use super::translator::Translator;
 use iced_x86::{
     Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, MemorySize,
@@ -39,40 +50,46 @@ pub(super) enum Watch {
 }
 
 impl Translator {
-    /// How `instruction`, the `index`th of the window, is to be watched, if at all. `locked` are
-    /// the locked instructions of the function, if one is known.
+    /// How `instruction`, the `index`th of the window, is to be watched, if at all. `findings` are
+    /// those in the function, if one is known.
     pub(super) fn watch(
         &self,
         window: &mut Window,
         index: usize,
         instruction: &Instruction,
-        locked: Option<&[Instruction]>,
+        findings: Option<&Findings>,
     ) -> Option<Watch> {
         if is_locked(instruction) {
             return Some(Watch::Always(operand(instruction, OrderedKind::ReadModifyWrite)));
         }
         let load = || operand(instruction, OrderedKind::Load);
+        let filtered = || Watch::Filtered(Operand { doubt: Doubt::Alias, ..load() });
         if let Some(recorded) = &self.config.ordered_loads {
-            let is_recorded = recorded.contains(&instruction.ip()) && is_load(instruction);
-            return is_recorded.then(|| Watch::Always(load()));
+            let is_recorded = recorded.sites.contains(&instruction.ip()) && is_load(instruction);
+            // The filter knows nothing of the thread's base.
+            let whole = instruction.segment_prefix() == Register::FS;
+            return is_recorded.then(|| if whole { Watch::Always(load()) } else { filtered() });
         }
-        match locked {
-            None => {
-                let always = may_have_partner(instruction)
-                    && window.has_partner(index, instruction)
-                    && is_load(instruction);
-                always.then(|| Watch::Always(load()))
+        let is_variable = || {
+            let address = constant_address(instruction);
+            address.is_some_and(|address| self.functions.is_variable(address))
+        };
+        let Some(findings) = findings else {
+            let has_partner =
+                may_have_partner(instruction) && window.has_partner(index, instruction);
+            if has_partner && is_load(instruction) {
+                return Some(Watch::Always(load()));
             }
-            Some([]) => None,
-            Some(locked) => is_candidate(instruction).then(|| {
-                let always = locked.iter().any(|other| looks_alike(instruction, other));
-                if always {
-                    Watch::Always(load())
-                } else {
-                    Watch::Filtered(Operand { doubtful: true, ..load() })
-                }
-            }),
+            return (is_variable() && is_candidate(instruction)).then(filtered);
+        };
+        if findings.polls.binary_search(&instruction.ip()).is_ok() {
+            return Some(Watch::Always(Operand { doubt: Doubt::Polled, ..load() }));
         }
+        let concerned = !findings.locked.is_empty() || findings.calls_locked || is_variable();
+        (concerned && is_candidate(instruction)).then(|| {
+            let always = findings.locked.iter().any(|other| looks_alike(instruction, other));
+            if always { Watch::Always(load()) } else { filtered() }
+        })
     }
 }
 
@@ -104,6 +121,11 @@ impl<'a> Window<'a> {
     pub(super) fn new(code: &'a [u8], pc: u64) -> Window<'a> {
         let decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         Window { code, pc, decoder, decoded: Vec::new() }
+    }
+
+    /// Where it begins.
+    pub(super) fn start(&self) -> u64 {
+        self.pc
     }
 
     /// Whether a locked instruction with the operand of `load`, the `index`th, follows it.
@@ -228,7 +250,7 @@ pub(super) fn operand(instruction: &Instruction, kind: OrderedKind) -> Operand {
     Operand {
         size: memory_size(instruction),
         kind,
-        doubtful: false,
+        doubt: Doubt::None,
         fs: instruction.segment_prefix() == Register::FS,
         bit_register: bit_register(instruction),
     }

@@ -3,7 +3,9 @@
 //! Per [`Variant`] one table for indirect jumps and calls and one for returns. An entry is the
 //! address of code that first compares the thread's `target` with the guest address that it was
 //! made for and goes to the table's miss exit if they differ, so tables need no keys, an update
-//! is one store, and lookups need no lock. Unused entries lead to the miss exit.
+//! is one store, and lookups need no lock. Unused entries lead to the miss exit. The comparison
+//! leaves the flags alone unless they are dead at the guest address; code that carries flags
+//! through an indirect jump to an address that shares such an entry would lose them the first time.
 //!
 //! Returns of observed code have a better table: [`ReturnTable`], with a word for each possible
 //! return address below the code cache, of which nearly all are in pages never touched. No two
@@ -67,11 +69,6 @@ impl Tables {
     pub(super) fn address(&self, which: Use, variant: Variant) -> u32 {
         let index = variant as u64 + if which == Use::Return { Variant::COUNT } else { 0 };
         (self.memory.range().start + index * ENTRIES * 8) as u32
-    }
-
-    /// What the entry of `pc` leads to.
-    pub(super) fn get(&self, which: Use, variant: Variant, pc: u64) -> u64 {
-        self.memory.word(self.slot(which, variant, pc)).load(Ordering::Acquire)
     }
 
     /// Makes `pc` lead to `entry`.

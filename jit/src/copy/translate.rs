@@ -111,7 +111,8 @@ impl Translator {
         let readable_end = pc + code.len() as u64;
         let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         let mut window = Window::new(code, pc);
-        let locked = if variant.observed() { self.locked_around(pc) } else { None };
+        let findings = if variant.observed() { self.findings_around(pc) } else { None };
+        self.watched_loads.clear();
         let mut instruction = Instruction::default();
         let mut index = 0;
         loop {
@@ -134,7 +135,7 @@ impl Translator {
                 variant,
             };
             let flow = match self.config.order_atomics && variant.observed() {
-                true => self.watched(place, &mut window, locked.as_deref()),
+                true => self.watched(place, &mut window, findings.as_deref()),
                 false => self.instruction(place),
             };
             index += usize::from(flow != Flow::EndBefore);

@@ -129,6 +129,8 @@ pub(super) struct Translator {
     pub(super) leaves: Map<u64, Leaf>,
     /// Pages that hold guest code of some block.
     pub(super) pages: Set<u64>,
+    /// Offsets of the loads that are watched in the block under construction.
+    pub(super) watched_loads: Vec<u16>,
     kept: Vec<CodeBlock>,
     kept_before: Set<(u64, u64)>,
     names: Vec<&'static str>,
@@ -172,6 +174,7 @@ impl Translator {
             hooks: Set::default(),
             leaves: Map::default(),
             pages: Set::default(),
+            watched_loads: Vec::new(),
             kept: Vec::new(),
             kept_before: Set::default(),
             names: Vec::new(),
@@ -372,7 +375,8 @@ impl Translator {
             hasher
         });
         if self.kept_before.insert((pc, hash.finish())) {
-            self.kept.push(CodeBlock { pc, code: code.to_vec() });
+            let loads = self.watched_loads.clone();
+            self.kept.push(CodeBlock { pc, code: code.to_vec(), loads });
         }
     }
 

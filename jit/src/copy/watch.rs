@@ -15,21 +15,22 @@
 
 use super::desc::{Kind, Operand};
 use super::emit::{self, Code, RCX};
-use super::functions::Locked;
+use super::functions::Findings;
 use super::ordered::{Watch, Window, constant_address};
 use super::translate::{Flow, Place, encode, memory_operand};
 use super::translator::Translator;
 use iced_x86::{Code as Opcode, Encoder, Instruction, Register};
+use refrain_vm::OrderedKind;
+use std::sync::Arc;
 
 /// Bytes of the jump to a rare exit.
 const JUMP: u8 = 5;
 
 impl Translator {
-    /// The locked instructions of the function around `pc`, if it is known. A replay has no use
-    /// for them.
-    pub(super) fn locked_around(&mut self, pc: u64) -> Option<Locked> {
+    /// What was found in the function around `pc`, if it is known. A replay has no use for it.
+    pub(super) fn findings_around(&mut self, pc: u64) -> Option<Arc<Findings>> {
         let wanted = self.config.order_atomics && self.config.ordered_loads.is_none();
-        if wanted { self.functions.locked(pc) } else { None }
+        if wanted { self.functions.findings(pc) } else { None }
     }
 
     /// Emits an instruction of code whose ordered instructions are watched.
@@ -37,9 +38,16 @@ impl Translator {
         &mut self,
         place: Place,
         window: &mut Window,
-        locked: Option<&[Instruction]>,
+        findings: Option<&Findings>,
     ) -> Flow {
-        match self.watch(window, place.index, place.instruction, locked) {
+        let watch = self.watch(window, place.index, place.instruction, findings);
+        if let Some(Watch::Always(operand) | Watch::Filtered(operand)) = watch
+            && operand.kind == OrderedKind::Load
+        {
+            let offset = place.instruction.ip() - window.start();
+            self.watched_loads.push(offset as u16);
+        }
+        match watch {
             None => self.instruction(place),
             Some(Watch::Always(operand)) => {
                 self.hot.spill(emit::RCX_SLOT, RCX);

@@ -17,10 +17,11 @@ use super::regions::Region;
 use super::rep;
 use super::thunk::Batch;
 use super::vars::{self, FLAG, VarSet};
+use super::words;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{
-    self, BlockArg, Function, InstBuilder, StackSlotData, StackSlotKind, Value,
+    self, BlockArg, Function, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value,
 };
 use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
@@ -208,7 +209,7 @@ impl Body<'_> {
         if self.l.watch.count {
             let retired = self.l.var(vars::RETIRED);
             let not_retired =
-                matches!(source.term, Term::Ordered(..) | Term::Unsupported(_) | Term::Raise(_));
+                matches!(source.term, Term::Ordered(_) | Term::Unsupported(_) | Term::Raise(_));
             let retired =
                 self.l.add_imm(retired, instructions.len() as i64 - i64::from(not_retired));
             self.l.set_var(vars::RETIRED, retired);
@@ -274,7 +275,7 @@ impl Body<'_> {
 
     /// Leaves here if the access buffer has not got room for `records`.
     fn check_room(&mut self, records: u32, leave: impl FnOnce(&mut Self)) {
-        let cursor = self.l.var(vars::CURSOR);
+        let cursor = self.l.cursor();
         let limit = self.l.frame_load(I64, frame::OFF_LIMIT);
         let room = self.l.b.ins().isub(limit, cursor);
         let full = self.l.icmp_imm(
@@ -334,10 +335,12 @@ impl Body<'_> {
                 self.l.frame_store_imm(i.ip(), frame::OFF_DETAIL);
                 self.exit(next, leave::EMULATE, self.l.live);
             }
-            Term::Ordered(..) => {
-                let address = self.l.operand_address(i);
-                self.l.frame_store(address, frame::OFF_DETAIL);
-                self.exit(i.ip(), leave::ORDERED, self.source(at).live_flags);
+            Term::Ordered(_) => self.report(at, i),
+            Term::Watched(next) => {
+                self.report_known(at, i);
+                if self.instructions(&[*i], &[self.l.live]) {
+                    self.edge(at, next);
+                }
             }
             Term::Unsupported(_) => self.exit(i.ip(), leave::UNSUPPORTED, 0),
             Term::Raise(signal) => {
@@ -345,6 +348,36 @@ impl Body<'_> {
                 self.exit(i.ip(), leave::RAISE, 0);
             }
         }
+    }
+
+    /// Leaves for an ordered instruction.
+    fn report(&mut self, at: usize, i: &Instruction) {
+        let address = self.l.operand_address(i);
+        self.l.frame_store(address, frame::OFF_DETAIL);
+        self.exit(i.ip(), leave::ORDERED, self.source(at).live_flags);
+    }
+
+    /// Leaves for a load if its word is one of those that synchronize threads.
+    fn report_known(&mut self, at: usize, i: &Instruction) {
+        let address = self.l.operand_address(i);
+        let index = self.l.b.ins().ushr_imm_u(address, words::SHIFT);
+        let index = self.l.b.ins().band_imm_u(index, words::MASK);
+        let table = self.l.iconst(I64, self.l.watch.words);
+        let entry = self.l.b.ins().iadd(table, index);
+        let known = self.l.b.ins().uload8(I64, MemFlagsData::trusted(), entry, 0);
+        let (out, on) = (self.l.b.create_block(), self.l.b.create_block());
+        self.l.b.ins().brif(known, out, &[], on, &[]);
+        self.l.b.set_cold_block(out);
+        self.l.b.switch_to_block(out);
+        let state = self.l.state.clone();
+        if self.l.watch.count {
+            let retired = self.l.var(vars::RETIRED);
+            let retired = self.l.add_imm(retired, -1);
+            self.l.set_var(vars::RETIRED, retired);
+        }
+        self.report(at, i);
+        self.l.state = state;
+        self.l.b.switch_to_block(on);
     }
 
     fn log_transfer(&mut self, target: Value, kind: u16) {

@@ -7,7 +7,7 @@ use super::image::Gs;
 use super::thunk::Batch;
 use crate::fault::{SignalStack, ThreadArea};
 use iced_x86::InstructionInfoFactory;
-use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode};
+use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode, OrderedKind};
 use std::arch::asm;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -278,11 +278,13 @@ pub(super) struct Step {
 }
 
 impl Shared {
-    fn ordered(&self, pc: u64) -> (refrain_vm::OrderedKind, u8) {
+    fn ordered(&self, pc: u64) -> (OrderedKind, u8) {
         let block = self.graph.at(pc).expect("ordered instructions are blocks of their own");
         let block = &self.graph.blocks[block];
-        let Term::Ordered(kind, _) = block.term else {
-            panic!("an ordered exit comes from such a block")
+        let kind = match block.term {
+            Term::Ordered(_) => OrderedKind::ReadModifyWrite,
+            Term::Watched(_) => OrderedKind::Load,
+            _ => panic!("an ordered exit comes from such a block"),
         };
         let i = &self.graph.instructions(block)[0];
         (kind, i.memory_size().size() as u8)

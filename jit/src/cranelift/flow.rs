@@ -58,7 +58,9 @@ fn effects(graph: &Graph, region: &Region, at: usize, watch: Watch) -> Effects {
         effects.uses.insert(var);
         effects.writes.insert(var);
     };
-    if watch.accesses || watch.calls {
+    // Where notes decide what is logged, how much that is differs from path to path, and the cursor
+    // stays in the frame.
+    if (watch.accesses || watch.calls) && !watch.seen {
         add(vars::CURSOR);
     }
     if watch.count {
@@ -150,7 +152,7 @@ impl Flow {
 
 /// Flags that an ordered instruction reads when it is stepped.
 fn ordered_flags(block: &super::graph::Block) -> u8 {
-    if matches!(block.term, Term::Ordered(..)) { block.live_flags } else { 0 }
+    if matches!(block.term, Term::Ordered(_) | Term::Watched(_)) { block.live_flags } else { 0 }
 }
 
 /// Whether control may leave the region where the block ends.

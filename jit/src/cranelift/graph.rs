@@ -11,7 +11,8 @@ use iced_x86::{
     OpKind, Register,
 };
 use refrain_trace::CodeBlock;
-use refrain_vm::{Emulate, OrderedKind};
+use refrain_vm::Emulate;
+use std::collections::BTreeSet;
 
 /// How a basic block ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +35,11 @@ pub(super) enum Term {
     Syscall(u64),
     /// An instruction whose result the machine supplies; goes on behind it.
     Emulate(Emulate, u64),
-    /// An instruction that is reported before it is stepped; the block holds nothing else.
-    Ordered(OrderedKind, u64),
+    /// A locked instruction, which is reported before it is stepped; the block holds nothing else.
+    Ordered(u64),
+    /// A plain load that is reported if it reads a word that synchronizes threads, and otherwise
+    /// executed; the block holds nothing else.
+    Watched(u64),
     /// An instruction that no engine here executes; the block may hold others before it.
     Unsupported(&'static str),
     /// An instruction that raises a signal by itself (`ud2`, `int3`, `hlt`).
@@ -79,8 +83,8 @@ pub(super) struct Graph {
 pub(super) struct Cuts<'a> {
     /// Hooked addresses, sorted.
     pub(super) hooks: &'a [u64],
-    /// Plain loads that are ordered, sorted.
-    pub(super) loads: &'a [u64],
+    /// Plain loads that are watched.
+    pub(super) loads: Option<&'a BTreeSet<u64>>,
     pub(super) order_atomics: bool,
     /// Repeated string instructions may stop in between, and so begin blocks.
     pub(super) pieces: bool,
@@ -143,7 +147,7 @@ impl Graph {
             let Some(&i) = find(&self.table, at) else { break Term::Next(at) };
             at = i.next_ip();
             let term = ending(&i, cuts);
-            if let Some(Term::Ordered(..)) = term
+            if let Some(Term::Ordered(_) | Term::Watched(_)) = term
                 && i.ip() != pc
             {
                 break Term::Next(i.ip());
@@ -204,7 +208,7 @@ impl Graph {
             let mark =
                 |marks: &mut Vec<bool>, pc| self.at(pc).into_iter().for_each(|b| marks[b] = true);
             match block.term {
-                Term::Next(a) | Term::Jump(a) => mark(&mut direct, a),
+                Term::Next(a) | Term::Jump(a) | Term::Watched(a) => mark(&mut direct, a),
                 Term::Branch(a, b) => {
                     mark(&mut direct, a);
                     mark(&mut direct, b);
@@ -238,9 +242,9 @@ impl Graph {
         let live = |pc| self.live_flags_at(pc);
         match block.term {
             Term::Syscall(a) | Term::Emulate(_, a) if self.at(a).is_none() => at_end,
-            Term::Next(a) | Term::Jump(a) | Term::Call(a, _) => live(a),
+            Term::Next(a) | Term::Jump(a) | Term::Watched(a) | Term::Call(a, _) => live(a),
             Term::Branch(a, b) => live(a) | live(b),
-            Term::Syscall(a) | Term::Emulate(_, a) | Term::Ordered(_, a) => live(a),
+            Term::Syscall(a) | Term::Emulate(_, a) | Term::Ordered(a) => live(a),
             Term::CallIndirect(_) | Term::JumpIndirect | Term::Return => self.indirect_flags,
             Term::Unsupported(_) | Term::Raise(_) => 0,
         }
@@ -264,7 +268,9 @@ fn effects_of(
         Some(Term::Syscall(_) | Term::Emulate(..) | Term::Unsupported(_) | Term::Raise(_)) => {
             Effects::default()
         }
-        Some(Term::Ordered(..)) => Effects { uses: effects.uses, ..Effects::default() },
+        Some(Term::Ordered(_)) => Effects { uses: effects.uses, ..Effects::default() },
+        // If it is reported, it has not overwritten anything yet.
+        Some(Term::Watched(_)) => Effects { kills: VarSet::EMPTY, ..effects },
         _ => effects,
     }
 }
@@ -310,7 +316,7 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
             leaders.push(i.near_branch_target());
         }
         match ending(i, cuts) {
-            Some(Term::Ordered(_, next)) => leaders.extend([i.ip(), next]),
+            Some(Term::Ordered(next) | Term::Watched(next)) => leaders.extend([i.ip(), next]),
             Some(_) => leaders.push(i.next_ip()),
             None if cuts.pieces && is_repeated(i) => leaders.push(i.ip()),
             None => {}
@@ -338,10 +344,10 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
     let next = i.next_ip();
     if cuts.order_atomics {
         if is_atomic(i) {
-            return Some(Term::Ordered(OrderedKind::ReadModifyWrite, next));
+            return Some(Term::Ordered(next));
         }
-        if cuts.loads.binary_search(&i.ip()).is_ok() {
-            return Some(Term::Ordered(OrderedKind::Load, next));
+        if cuts.loads.is_some_and(|loads| loads.contains(&i.ip())) {
+            return Some(Term::Watched(next));
         }
     }
     match i.code() {

@@ -36,6 +36,7 @@ mod routines;
 mod table;
 mod thunk;
 mod vars;
+mod words;
 
 use compile::{Compiler, Object};
 use cpu::CraneliftCpu;
@@ -51,6 +52,7 @@ use routines::Routines;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use table::Table;
+use words::Words;
 
 const NAME: &str = "cranelift";
 
@@ -72,11 +74,6 @@ pub struct Program<'a> {
     pub blocks: &'a [CodeBlock],
     /// Hooked addresses.
     pub hooks: &'a [u64],
-    /// Addresses of the plain loads that the recording ordered: those of its
-    /// [`SyncLoad`](refrain_trace::EventKind::SyncLoad) events. Recognising them anew could end
-    /// differently, since the table need not hold the bytes that the recorder looked at. Those in
-    /// [`EngineConfig::ordered_loads`] count too.
-    pub ordered_loads: &'a [u64],
 }
 
 /// The engine.
@@ -92,6 +89,8 @@ struct Shared {
     table: Table,
     routines: Routines,
     isa: OwnedTargetIsa,
+    /// Compiled code refers to it.
+    _words: Words,
     image: Mutex<Image>,
 }
 
@@ -109,24 +108,25 @@ impl CraneliftEngine {
         }
         crate::fault::install();
         let isa = compile::host_isa().map_err(unavailable)?;
-        let sorted = |list: &[u64]| {
-            let mut list = list.to_vec();
-            list.sort_unstable();
-            list.dedup();
-            list
-        };
-        let mut loads = program.ordered_loads.to_vec();
-        loads.extend(config.ordered_loads.iter().flat_map(|set| set.iter()));
-        let (hooks, loads) = (sorted(program.hooks), sorted(&loads));
+        let mut hooks = program.hooks.to_vec();
+        hooks.sort_unstable();
+        hooks.dedup();
+        let words = Words::new(config.ordered_loads.iter().flat_map(|ordered| &ordered.words));
         let pcs = addresses(program.blocks).map_err(|pc| {
             unavailable(format!(
                 "code at {pc:#x} is not in the low 2 GiB, where this version records it"
             ))
         })?;
-        let watch = Watch { accesses: config.accesses, calls: config.calls, count: config.count };
+        let watch = Watch {
+            accesses: config.accesses,
+            seen: config.accesses && config.seen,
+            calls: config.calls,
+            count: config.count,
+            words: words.address(),
+        };
         let cuts = Cuts {
             hooks: &hooks,
-            loads: &loads,
+            loads: config.ordered_loads.as_ref().map(|ordered| &ordered.sites),
             order_atomics: config.order_atomics,
             pieces: config.accesses,
         };
@@ -148,7 +148,8 @@ impl CraneliftEngine {
             "the code memory was made as large as the code"
         );
         let routines = image.routines;
-        let shared = Shared { graph, hooks, watch, table, routines, isa, image: Mutex::new(image) };
+        let image = Mutex::new(image);
+        let shared = Shared { graph, hooks, watch, table, routines, isa, _words: words, image };
         Ok(CraneliftEngine { shared: Arc::new(shared) })
     }
 }

@@ -109,7 +109,7 @@ fn finish(graph: &Graph, blocks: Vec<u32>, entries: Vec<bool>) -> Region {
 /// Blocks that can follow a block without leaving translated code by an indirect transfer.
 pub(super) fn successors(graph: &Graph, block: usize) -> impl Iterator<Item = usize> {
     let (a, b) = match graph.blocks[block].term {
-        Term::Next(a) | Term::Jump(a) => (Some(a), None),
+        Term::Next(a) | Term::Jump(a) | Term::Watched(a) => (Some(a), None),
         Term::Branch(a, b) => (Some(b), Some(a)),
         _ => (None, None),
     };
@@ -126,10 +126,9 @@ fn grow(graph: &Graph, seed: usize, limits: Limits, free: impl Fn(usize) -> bool
         let block = group[next] as usize;
         next += 1;
         let resumed = match graph.blocks[block].term {
-            Term::Call(_, pc)
-            | Term::CallIndirect(pc)
-            | Term::Ordered(_, pc)
-            | Term::Syscall(pc) => graph.at(pc).filter(|&b| !graph.blocks[b].hooked),
+            Term::Call(_, pc) | Term::CallIndirect(pc) | Term::Ordered(pc) | Term::Syscall(pc) => {
+                graph.at(pc).filter(|&b| !graph.blocks[b].hooked)
+            }
             _ => None,
         };
         for follower in successors(graph, block).chain(resumed) {
@@ -162,7 +161,8 @@ fn entries(graph: &Graph, owner: &[u32]) -> Vec<bool> {
                 }
             }
             Term::CallIndirect(next)
-            | Term::Ordered(_, next)
+            | Term::Ordered(next)
+            | Term::Watched(next)
             | Term::Syscall(next)
             | Term::Emulate(_, next) => {
                 graph.at(next).into_iter().for_each(|b| entries[b] = true);

@@ -52,7 +52,7 @@ pub(super) fn drive(body: &mut Body<'_>, i: &Instruction, batch: Batch, count: u
     l.b.ins().brif(left, check, &[], done, &[]);
 
     l.b.switch_to_block(check);
-    let cursor = l.var(vars::CURSOR);
+    let cursor = l.cursor();
     let limit = l.frame_load(I64, frame::OFF_LIMIT);
     let room = l.b.ins().isub(limit, cursor);
     let full = l.icmp_imm(IntCC::UnsignedLessThan, room, 2 * size_of::<Access>() as u64);

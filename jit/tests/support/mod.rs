@@ -9,7 +9,7 @@ pub mod native;
 use native::{Native, SCRATCH, SCRATCH_LEN};
 use refrain_jit::{CraneliftEngine, Program};
 use refrain_trace::CodeBlock;
-use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Mode};
+use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Mode, Seen, SeenWords};
 
 /// Where the tests' guest code lies.
 pub const CODE: u64 = 0x2000_0000;
@@ -39,10 +39,12 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
         .map(|(n, case)| CodeBlock {
             pc: address(n),
             code: [&case.code[..], &[0x0f, 0x05]].concat(),
+            loads: Vec::new(),
         })
         .collect();
     let engine = CraneliftEngine::new(config, Program { blocks: &blocks, ..Program::default() })
         .expect("the engine works here");
+    let _seen = config.seen.then(|| Seen::new().expect("there is room for notes"));
     let mut cpu = engine.attach().expect("a thread can be attached");
     let mut accesses = vec![refrain_trace::Access::default(); 2 * refrain_jit::MIN_ACCESSES];
     let mut differences = Vec::new();
@@ -53,6 +55,7 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
             }
             let mut lifted = state.clone();
             lifted.rip = address(n);
+            lifted.seen = SeenWords::new(Some(1), false);
             lifted.access_cursor = accesses.as_mut_ptr() as u64;
             lifted.access_limit = lifted.access_cursor + 16 * accesses.len() as u64;
             native.fill(memory);

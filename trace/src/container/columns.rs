@@ -52,6 +52,8 @@ const AS_DELTA: u64 = 3;
 
 const CONTEXTS: usize = 1 << 12;
 const CACHE: usize = 1 << 12;
+/// Events that are encoded together.
+const BLOCK: usize = 64;
 
 /// The most that the columns of a full chunk can take; the payloads must fit beside them.
 const MAX_COLUMNS: usize = MAX_EVENTS * (2 + 4 + 10 * 10) + COLUMNS * 10;
@@ -60,11 +62,11 @@ const _: () = assert!(MAX_COLUMNS + MAX_PART <= MAX_RAW);
 /// What encoder and decoder know from the events so far. Reused from chunk to chunk.
 pub(crate) struct Model {
     /// By context: the number of the event that followed, plus one.
-    followers: Vec<u32>,
+    followers: Box<[u32; CONTEXTS]>,
     /// By hash: objects seen.
-    objects: Vec<u64>,
+    objects: Box<[u64; CACHE]>,
     /// By slot: the ticket that comes next.
-    tickets: Vec<u64>,
+    tickets: Box<[u64]>,
     /// Slots to clear for the next chunk.
     touched: Vec<u32>,
 }
@@ -72,21 +74,55 @@ pub(crate) struct Model {
 impl Default for Model {
     fn default() -> Self {
         Model {
-            followers: vec![0; CONTEXTS],
-            objects: vec![0; CACHE],
-            tickets: vec![0; SLOTS],
+            followers: Box::new([0; CONTEXTS]),
+            objects: Box::new([0; CACHE]),
+            tickets: vec![0; SLOTS].into_boxed_slice(),
             touched: Vec::new(),
         }
     }
 }
 
+/// What the first event of a chunk is predicted from.
+static NOTHING: Event = Event {
+    code: 0,
+    flags: 0,
+    nr: 0,
+    result: 0,
+    pc: 0,
+    sp: 0,
+    object: 0,
+    ticket: 0,
+    value: 0,
+    aux: 0,
+    begin: 0,
+    end: 0,
+    overhead: 0,
+};
+
 /// What is expected of an event before anything of it is known.
-struct Expected {
-    template: Event,
-    /// The template's object, moved as far as the objects before the two are apart.
-    step: u64,
+struct Expected<'a> {
+    events: &'a [Event],
+    /// The event before the expected one.
+    last: &'a Event,
+    template: &'a Event,
+    /// The template's number plus one, or 0 if the template is `last`.
+    follower: usize,
     context: usize,
-    previous_end: u64,
+}
+
+impl Expected<'_> {
+    /// The template's object, moved as far as the objects before the two are apart.
+    fn step(&self) -> u64 {
+        let at = if self.follower == 0 { self.events.len() } else { self.follower };
+        let leader = event_before(self.events, at.saturating_sub(1));
+        self.template.object.wrapping_add(self.last.object.wrapping_sub(leader.object))
+    }
+}
+
+/// The event before number `n`.
+#[inline(always)]
+fn event_before(events: &[Event], n: usize) -> &Event {
+    n.checked_sub(1).map_or(&NOTHING, |n| &events[n])
 }
 
 impl Model {
@@ -98,23 +134,17 @@ impl Model {
         }
     }
 
-    #[inline]
-    fn expect(&self, done: &[Event]) -> Expected {
-        let nothing = Event::default();
-        let [before, last] = match done {
-            [.., a, b] => [a, b],
-            [b] => [&nothing, b],
-            [] => [&nothing, &nothing],
-        };
+    /// What comes after the events `done`.
+    #[inline(always)]
+    fn expect<'a>(&self, done: &'a [Event]) -> Expected<'a> {
+        let last = event_before(done, done.len());
+        let before = event_before(done, done.len().saturating_sub(1));
         let key = last.pc.rotate_left(u32::from(last.code)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ before.pc.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
         let context = (key >> 52) as usize % CONTEXTS;
-        let (template, leader) = match self.followers[context] as usize {
-            0 => (last, before),
-            n => (&done[n - 1], if n > 1 { &done[n - 2] } else { &nothing }),
-        };
-        let step = template.object.wrapping_add(last.object.wrapping_sub(leader.object));
-        Expected { template: *template, step, context, previous_end: last.end }
+        let follower = self.followers[context] as usize;
+        let template = if follower == 0 { last } else { &done[follower - 1] };
+        Expected { events: done, last, template, follower, context }
     }
 
     /// The slot that the event's ticket is predicted from. A prediction only: it may differ from
@@ -153,10 +183,15 @@ impl Model {
     }
 
     /// Learns the event that came, number `n` of the chunk.
-    #[inline]
-    fn learn(&mut self, event: &Event, n: usize, context: usize, slot: Option<usize>) {
+    #[inline(always)]
+    fn learn(&mut self, event: &Event, n: usize, context: usize) {
         self.followers[context] = n as u32 + 1;
         self.objects[Self::cache_index(event.object)] = event.object;
+    }
+
+    /// Learns its ticket.
+    #[inline(always)]
+    fn learn_ticket(&mut self, event: &Event, slot: Option<usize>) {
         if let Some(slot) = slot {
             if self.tickets[slot] == 0 {
                 self.touched.push(slot as u32);
@@ -179,8 +214,8 @@ impl Encoder {
         assert!(events.len() <= MAX_EVENTS, "the writer splits events into chunks");
         self.model.reset();
         self.columns.iter_mut().for_each(Vec::clear);
-        for n in 0..events.len() {
-            self.push(&events[..n], &events[n]);
+        for first in (0..events.len()).step_by(BLOCK) {
+            self.block(events, first);
         }
         for column in &self.columns {
             varint::put(out, column.len() as u64);
@@ -190,16 +225,54 @@ impl Encoder {
         }
     }
 
-    #[inline]
-    fn push(&mut self, done: &[Event], event: &Event) {
-        let expected = self.model.expect(done);
-        let template = &expected.template;
+    /// Encodes the events from `first` on, at most [`BLOCK`] of them. Few columns at a time: what
+    /// a loop needs then stays in registers, and the events stay in the nearest cache.
+    fn block(&mut self, events: &[Event], first: usize) {
+        let block = &events[first..events.len().min(first + BLOCK)];
+        let mut masks = [0; BLOCK];
+        let mut numbers = [0; BLOCK];
+        for (n, (event, mask)) in block.iter().zip(&mut masks).enumerate() {
+            let expected = self.model.expect(&events[..first + n]);
+            // In the common case one branch serves all fields that repeat themselves.
+            if differences(event, expected.template) != 0 {
+                *mask = self.repeated(&expected, event);
+            }
+            self.model.learn(event, first + n, expected.context);
+        }
+        let mut surprises = 0;
+        for (event, mask) in block.iter().zip(&mut masks) {
+            let slot = Model::slot(event);
+            let ticket = self.model.ticket(slot);
+            numbers[surprises] = varint::zigzag(ticket, event.ticket);
+            if event.ticket != ticket {
+                *mask |= HAS_TICKET;
+                surprises += 1;
+            }
+            self.model.learn_ticket(event, slot);
+        }
+        varint::put_all(&mut self.columns[TICKET], &numbers[..surprises]);
+        let mut end = first.checked_sub(1).map_or(0, |last| events[last].end);
+        for (event, number) in block.iter().zip(&mut numbers) {
+            *number = event.begin.wrapping_sub(end);
+            end = event.end;
+        }
+        varint::put_all(&mut self.columns[BEGIN], &numbers[..block.len()]);
+        for (event, number) in block.iter().zip(&mut numbers) {
+            *number = event.end.wrapping_sub(event.begin);
+        }
+        varint::put_all(&mut self.columns[SPAN], &numbers[..block.len()]);
+        varint::put_all(&mut self.columns[MASK], &masks[..block.len()]);
+    }
+
+    /// Writes those of the fields that mostly repeat themselves which do not.
+    #[inline(never)]
+    fn repeated(&mut self, expected: &Expected<'_>, event: &Event) -> u64 {
+        let template = expected.template;
         let columns = &mut self.columns;
         let mut mask = 0;
-        if (event.code, event.flags, event.nr) != (template.code, template.flags, template.nr) {
+        if shape(event) != shape(template) {
             mask |= HAS_SHAPE;
-            let nr = event.nr.to_le_bytes();
-            columns[SHAPE].extend_from_slice(&[event.code, event.flags, nr[0], nr[1]]);
+            columns[SHAPE].extend_from_slice(&shape(event).to_le_bytes());
         }
         let mut field = |column: usize, bit: u64, expected: u64, value: u64| {
             if value != expected {
@@ -210,25 +283,19 @@ impl Encoder {
         field(RESULT, HAS_RESULT, template.result as u64, event.result as u64);
         field(PC, HAS_PC, template.pc, event.pc);
         field(SP, HAS_SP, template.sp, event.sp);
-        let slot = Model::slot(event);
-        field(TICKET, HAS_TICKET, self.model.ticket(slot), event.ticket);
         field(VALUE, HAS_VALUE, template.value, event.value);
         field(AUX, HAS_AUX, Model::aux(event, template), event.aux);
         field(OVERHEAD, HAS_OVERHEAD, 0, event.overhead);
-        mask |= self.object(&expected, event.object) << OBJECT_SHIFT;
-        varint::put(&mut self.columns[BEGIN], event.begin.wrapping_sub(expected.previous_end));
-        varint::put(&mut self.columns[SPAN], event.end.wrapping_sub(event.begin));
-        varint::put(&mut self.columns[MASK], mask);
-        self.model.learn(event, done.len(), expected.context, slot);
+        mask | self.object(expected, event.object) << OBJECT_SHIFT
     }
 
     #[inline]
-    fn object(&mut self, expected: &Expected, object: u64) -> u64 {
+    fn object(&mut self, expected: &Expected<'_>, object: u64) -> u64 {
         let out = &mut self.columns[OBJECT];
         let index = Model::cache_index(object);
         if object == expected.template.object {
             AS_TEMPLATE
-        } else if object == expected.step {
+        } else if object == expected.step() {
             AS_STEP
         } else if self.model.objects[index] == object {
             varint::put(out, index as u64);
@@ -238,6 +305,25 @@ impl Encoder {
             AS_DELTA
         }
     }
+}
+
+/// The kind, the flags and the number of an event in one word, lowest byte first.
+#[inline]
+fn shape(event: &Event) -> u32 {
+    u32::from(event.code) | u32::from(event.flags) << 8 | u32::from(event.nr) << 16
+}
+
+/// Zero if the event has no field of its own but the ticket and the times.
+#[inline]
+fn differences(event: &Event, template: &Event) -> u64 {
+    u64::from(shape(event) ^ shape(template))
+        | u64::from((event.result ^ template.result).cast_unsigned())
+        | (event.pc ^ template.pc)
+        | (event.sp ^ template.sp)
+        | (event.object ^ template.object)
+        | (event.value ^ template.value)
+        | (event.aux ^ Model::aux(event, template))
+        | event.overhead
 }
 
 /// Decodes chunks; reused from chunk to chunk.
@@ -290,7 +376,7 @@ impl Decoder {
         let expected = self.model.expect(done);
         let template = expected.template;
         let mask = columns[MASK].next().filter(|&m| m < MASK_END)?;
-        let mut event = template;
+        let mut event = *template;
         if mask & HAS_SHAPE != 0 {
             let [code, flags, nr @ ..] = columns[SHAPE].next_word()?;
             (event.code, event.flags, event.nr) = (code, flags, u16::from_le_bytes(nr));
@@ -305,7 +391,7 @@ impl Decoder {
         event.overhead = field(OVERHEAD, HAS_OVERHEAD, 0)?;
         event.object = match mask >> OBJECT_SHIFT & 3 {
             AS_TEMPLATE => template.object,
-            AS_STEP => expected.step,
+            AS_STEP => expected.step(),
             FROM_CACHE => *self.model.objects.get(columns[OBJECT].next()? as usize)?,
             _ => columns[OBJECT].next_delta(template.object)?,
         };
@@ -314,10 +400,11 @@ impl Decoder {
             if mask & bit == 0 { Some(expected) } else { columns[column].next_delta(expected) }
         };
         event.ticket = field(TICKET, HAS_TICKET, self.model.ticket(slot))?;
-        event.aux = field(AUX, HAS_AUX, Model::aux(&event, &template))?;
-        event.begin = columns[BEGIN].next()?.wrapping_add(expected.previous_end);
+        event.aux = field(AUX, HAS_AUX, Model::aux(&event, template))?;
+        event.begin = columns[BEGIN].next()?.wrapping_add(expected.last.end);
         event.end = columns[SPAN].next()?.wrapping_add(event.begin);
-        self.model.learn(&event, done.len(), expected.context, slot);
+        self.model.learn(&event, done.len(), expected.context);
+        self.model.learn_ticket(&event, slot);
         Some(event)
     }
 }

@@ -122,8 +122,13 @@ impl Parser {
             return Err(format!("{} out of order, blk{next} comes next", shortened(name)));
         }
         let (pc, code) = words.split_first().ok_or("a block needs an address")?;
+        let is_load = |word: &&&str| word.starts_with("load=");
+        let (code, loads) =
+            code.split_at(code.len() - code.iter().rev().take_while(is_load).count());
         let code = if code.is_empty() { Vec::new() } else { hex(single(code)?)? };
-        self.trace.blocks.push(CodeBlock { pc: number(pc)?, code });
+        let loads =
+            loads.iter().map(|word| number(&word["load=".len()..])).collect::<Result<_>>()?;
+        self.trace.blocks.push(CodeBlock { pc: number(pc)?, code, loads });
         Ok(())
     }
 

@@ -26,8 +26,12 @@ pub fn print(trace: &OwnedTrace, f: &mut Formatter<'_>) -> Result {
             writeln!(f, "{id} {}", Hex(line))?;
         }
     }
-    for (n, CodeBlock { pc, code }) in blocks.iter().enumerate() {
-        writeln!(f, "blk{n} {pc:#x} {}", Hex(code))?;
+    for (n, CodeBlock { pc, code, loads }) in blocks.iter().enumerate() {
+        write!(f, "blk{n} {pc:#x} {}", Hex(code))?;
+        for offset in loads {
+            write!(f, " load={offset}")?;
+        }
+        writeln!(f)?;
     }
     for (t, events) in threads.iter().enumerate() {
         let mut previous_end = 0;

@@ -128,7 +128,8 @@ fn footer() -> impl Strategy<Value = Footer> {
 
 /// A trace of anything that can be written, whether or not it makes sense.
 pub(crate) fn trace() -> impl Strategy<Value = OwnedTrace> {
-    let block = (number(), vec(any::<u8>(), 0..20)).prop_map(|(pc, code)| CodeBlock { pc, code });
+    let block = (number(), vec(any::<u8>(), 0..20), vec(any::<u16>(), 0..3))
+        .prop_map(|(pc, code, loads)| CodeBlock { pc, code, loads });
     let owned = (event(), prop::option::weighted(0.2, record()))
         .prop_map(|(event, payload)| OwnedEvent::new(event, payload));
     let threads = vec(vec(owned, 0..40), 0..3).prop_map(|mut threads| {

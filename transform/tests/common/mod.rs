@@ -5,7 +5,7 @@
 use refrain_scheduler::{Builder, Config, Constraints, Edge, Elsc, Outcome, Skeleton, simulate};
 use refrain_trace::{Access, Event, EventId, EventKind, ThreadId, order};
 use refrain_transform::{Collector, Cores, Plan, Replayer, Sections};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a thread does next.
 #[derive(Clone, Debug)]
@@ -92,6 +92,27 @@ impl Recording {
 
     pub fn sections(&self) -> Sections {
         Sections::merge(self.collectors(), &[]).expect("a sound recording")
+    }
+
+    /// The same from a log without the accesses that collectors do not want.
+    pub fn sections_without_repetitions(&self) -> Sections {
+        let mut fewer = self.clone();
+        for items in &mut fewer.threads {
+            let mut collector = Collector::new(ThreadId(0), None);
+            let mut seen = BTreeSet::new();
+            items.retain(|item| match item {
+                Item::Access(access) => {
+                    let bytes = access.address..access.address + u64::from(access.size);
+                    let fresh = bytes.filter(|byte| seen.insert(*byte)).count();
+                    collector.wants_repeats() || fresh > 0
+                }
+                Item::Event(event) => {
+                    collector.event(EventId(0), event);
+                    true
+                }
+            });
+        }
+        fewer.sections()
     }
 
     pub fn collectors(&self) -> Vec<Collector> {

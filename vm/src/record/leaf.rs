@@ -9,7 +9,7 @@
 //! These functions run with the guest's thread pointer: nothing in them may use thread-local
 //! storage of the host, allocate, or panic.
 
-use super::log::ThreadLog;
+use super::log::{Busy, ThreadLog};
 use crate::context::Context;
 use crate::engine::{Engine, Leaf};
 use crate::host;
@@ -20,8 +20,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// "Go the long way; nothing has happened."
 const LONG_WAY: i64 = -1;
-/// Looks at a held mutex before going the long way: a short critical section is over by then.
-const SPINS: u32 = 100;
+/// Pauses before each look at a mutex that is held. A short critical section is over by then, and
+/// so may be the next ones: looking more often would take the mutex's cache line from a holder
+/// that locks and unlocks it in a loop.
+const PAUSES: [u32; 10] = [16, 32, 64, 128, 128, 128, 128, 128, 128, 128];
 
 /// glibc's `pthread_mutex_t` on x86-64, as far as it matters. Static initializers make its layout
 /// part of the ABI.
@@ -46,7 +48,9 @@ impl Mutex {
     }
 }
 
-/// What leaf functions know of the thread that calls them.
+/// What leaf functions know of the thread that calls them. Alone in its cache lines, as
+/// [`ThreadLog`] is.
+#[repr(align(128))]
 pub(crate) struct LeafThread {
     tickets: *const Tickets,
     log: *const ThreadLog,
@@ -82,6 +86,7 @@ impl LeafThread {
     }
 
     /// Translation time since the previous event, given the time so far.
+    #[inline]
     pub(crate) fn overhead(&mut self, translating: u64) -> u64 {
         let overhead = translating.wrapping_sub(self.accounted);
         self.accounted = translating;
@@ -104,53 +109,81 @@ pub(crate) fn install(engine: &dyn Engine, pc: u64, kind: EventKind, library: &P
     }
 }
 
+/// A call that a leaf function answers: of a normal mutex, with room for the event.
+struct Call<'a> {
+    mutex: &'a Mutex,
+    thread: &'a mut LeafThread,
+    log: Busy<'a>,
+    sp: u64,
+    begin: u64,
+}
+
+impl Call<'_> {
+    /// `None` if the call has to go the long way.
+    ///
+    /// # Safety
+    /// As for [`lock`]; one `Call` at a time.
+    #[inline(always)]
+    unsafe fn new<'a>(mutex: u64, sp: u64, data: u64) -> Option<Call<'a>> {
+        // SAFETY: the caller's; the thread's own state is used by this thread alone, which is in
+        // guest code and so not inside the recorder.
+        let (mutex, thread) =
+            unsafe { (&*(mutex as *const Mutex), &mut *(data as *mut LeafThread)) };
+        if !mutex.is_normal() {
+            return None;
+        }
+        let begin = host::ticks();
+        // SAFETY: armed with a reference that outlives the thread's run.
+        let mut log = unsafe { &*thread.log }.enter().ok()?;
+        log.has_room(begin).then_some(Call { mutex, thread, log, sp, begin })
+    }
+
+    /// Takes the ticket and appends the event.
+    #[inline(always)]
+    fn record(mut self, kind: EventKind, end: u64) {
+        // SAFETY: armed with references that outlive the thread's run.
+        let (tickets, context) = unsafe { (&*self.thread.tickets, &*self.thread.context) };
+        let object = &raw const *self.mutex as u64;
+        let ticket = tickets.take(order::slot(object));
+        // SAFETY: at a function's entry the return address is at the stack pointer.
+        let pc = unsafe { host::Guest.stack_word(self.sp) };
+        let overhead = self.thread.overhead(context.translating);
+        let (code, sp, begin) = (kind as u8, self.sp, self.begin);
+        let event =
+            Event { code, pc, sp, object, ticket, begin, end, overhead, ..Event::default() };
+        self.log.push(event);
+    }
+}
+
 /// `pthread_mutex_lock(mutex)`.
 ///
 /// # Safety
 /// `data` is the calling thread's armed [`LeafThread`], `sp` the stack pointer at the function's
 /// entry. A `mutex` that is no memory faults here as it would in the library.
 unsafe extern "sysv64" fn lock(mutex: u64, sp: u64, data: u64) -> i64 {
-    // SAFETY: the caller's; the thread's own state is used by this thread alone, which is in
-    // guest code and so not inside the recorder.
-    let (mutex, thread) = unsafe { (&*(mutex as *const Mutex), &mut *(data as *mut LeafThread)) };
-    // SAFETY: armed with references that outlive the thread's run.
-    let (log, tickets, context) = unsafe { (&*thread.log, &*thread.tickets, &*thread.context) };
-    if !mutex.is_normal() {
-        return LONG_WAY;
-    }
-    let begin = host::ticks();
-    let Ok(mut busy) = log.enter() else { return LONG_WAY };
-    if !busy.has_room(begin) {
-        return LONG_WAY;
-    }
-    let mut end = begin;
+    // SAFETY: the caller's.
+    let Some(call) = (unsafe { Call::new(mutex, sp, data) }) else { return LONG_WAY };
+    let mutex = call.mutex;
+    let mut end = call.begin;
     if !mutex.try_lock() {
         if !spin(mutex) {
             return LONG_WAY;
         }
         end = host::ticks();
     }
-    mutex.owner.store(thread.tid, Ordering::Relaxed);
+    mutex.owner.store(call.thread.tid, Ordering::Relaxed);
     // Only the holder writes `users`.
     mutex.users.store(mutex.users.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    let address = &raw const *mutex as u64;
-    let ticket = tickets.take(order::slot(address));
-    // SAFETY: the caller's: at a function's entry the return address is at `sp`.
-    let pc = unsafe { host::Guest.stack_word(sp) };
-    let overhead = thread.overhead(context.translating);
-    let (code, object) = (EventKind::MutexLock as u8, address);
-    busy.push(Event { code, pc, sp, object, ticket, begin, end, overhead, ..Event::default() });
+    call.record(EventKind::MutexLock, end);
     0
 }
 
+#[cold]
 fn spin(mutex: &Mutex) -> bool {
-    for _ in 0..SPINS {
-        if mutex.lock.load(Ordering::Relaxed) == 0 && mutex.try_lock() {
-            return true;
-        }
-        std::hint::spin_loop();
-    }
-    false
+    PAUSES.iter().any(|&pauses| {
+        (0..pauses).for_each(|_| std::hint::spin_loop());
+        mutex.lock.load(Ordering::Relaxed) == 0 && mutex.try_lock()
+    })
 }
 
 /// `pthread_mutex_unlock(mutex)`.
@@ -158,30 +191,15 @@ fn spin(mutex: &Mutex) -> bool {
 /// # Safety
 /// As for [`lock`].
 unsafe extern "sysv64" fn unlock(mutex: u64, sp: u64, data: u64) -> i64 {
-    // SAFETY: as in `lock`.
-    let (mutex, thread) = unsafe { (&*(mutex as *const Mutex), &mut *(data as *mut LeafThread)) };
-    // SAFETY: as in `lock`.
-    let (log, tickets, context) = unsafe { (&*thread.log, &*thread.tickets, &*thread.context) };
-    if !mutex.is_normal() {
-        return LONG_WAY;
-    }
-    let begin = host::ticks();
-    let Ok(mut busy) = log.enter() else { return LONG_WAY };
-    if !busy.has_room(begin) {
-        return LONG_WAY;
-    }
-    let address = &raw const *mutex as u64;
-    let ticket = tickets.take(order::slot(address));
-    // SAFETY: as in `lock`.
-    let pc = unsafe { host::Guest.stack_word(sp) };
-    let overhead = thread.overhead(context.translating);
-    let (code, object, end) = (EventKind::MutexUnlock as u8, address, begin);
-    busy.push(Event { code, pc, sp, object, ticket, begin, end, overhead, ..Event::default() });
-    drop(busy);
+    // SAFETY: the caller's.
+    let Some(call) = (unsafe { Call::new(mutex, sp, data) }) else { return LONG_WAY };
+    let mutex = call.mutex;
+    let end = call.begin;
+    call.record(EventKind::MutexUnlock, end);
     mutex.owner.store(0, Ordering::Relaxed);
     mutex.users.store(mutex.users.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
     if mutex.lock.swap(0, Ordering::Release) > 1 {
-        host::futex_wake_one(address);
+        host::futex_wake_one(&raw const *mutex as u64);
     }
     0
 }

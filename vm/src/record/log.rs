@@ -46,6 +46,7 @@ struct Chunk {
 
 impl Chunk {
     /// Whether the chunk is to be sent before an event of the time `now` is added.
+    #[inline]
     fn is_due(&self, now: u64) -> bool {
         let old = |first: &Event| now.saturating_sub(first.end) > CHUNK_TICKS;
         self.events.len() >= CHUNK_EVENTS
@@ -171,6 +172,10 @@ fn write_all(
 ///
 /// Appending takes no lock: the thread says that it is busy, and the coordinator, which comes
 /// once, waits until it is not.
+///
+/// Every event writes to it, so no other thread's data may lie in its cache lines, which
+/// processors fetch in pairs.
+#[repr(align(128))]
 pub(crate) struct ThreadLog {
     thread: ThreadId,
     log: Log,
@@ -200,12 +205,14 @@ pub(crate) struct Closed;
 pub(crate) struct Busy<'a>(&'a ThreadLog);
 
 impl Drop for Busy<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }
 }
 
 impl Busy<'_> {
+    #[inline]
     fn state(&mut self) -> &mut State {
         // SAFETY: see `ThreadLog`; there is one `Busy` at a time, because only the guest thread
         // makes one and no method of it runs code that would make another.
@@ -213,12 +220,14 @@ impl Busy<'_> {
     }
 
     /// Whether an event of the time `now` can be pushed without sending or growing a chunk.
+    #[inline]
     pub(crate) fn has_room(&mut self, now: u64) -> bool {
         let chunk = &self.state().chunk;
         !chunk.is_due(now) && chunk.events.capacity() > chunk.events.len()
     }
 
     /// Appends an event without a payload.
+    #[inline]
     pub(crate) fn push(&mut self, event: Event) {
         self.state().chunk.events.push(event);
     }
@@ -237,6 +246,7 @@ impl ThreadLog {
     }
 
     /// Begins to append; only the guest thread itself may.
+    #[inline]
     pub(crate) fn enter(&self) -> Result<Busy<'_>, Closed> {
         self.busy.store(true, Ordering::Relaxed);
         self.barrier.light();
@@ -282,7 +292,7 @@ impl ThreadLog {
             == (event.code, event.pc, event.sp, event.object, event.ticket, event.value);
         if same {
             last.aux += 1;
-            last.end = event.begin;
+            last.end = event.end;
             last.overhead += event.overhead;
         }
         same

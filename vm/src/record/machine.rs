@@ -15,6 +15,7 @@ use crate::{Error, host};
 use crossbeam::channel::Sender;
 use refrain_trace::{Ending, Header, Module, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -163,7 +164,12 @@ impl Machine {
 
         let starts: Vec<u64> =
             elf.function_starts().into_iter().map(|start| bias.wrapping_add(start)).collect();
-        self.engine.functions(&starts);
+        let constant: Vec<Range<u64>> = elf
+            .constant()
+            .into_iter()
+            .map(|(start, end)| bias.wrapping_add(start)..bias.wrapping_add(end))
+            .collect();
+        self.engine.functions(&starts, &constant);
         let (start, end) = elf.span();
         self.log.module(Module {
             path: path.to_string_lossy().into_owned(),
@@ -172,11 +178,7 @@ impl Machine {
             start: bias.wrapping_add(start),
             end: bias.wrapping_add(end),
             hooks: found.iter().map(|&(pc, hook)| (pc, hook.name.to_owned())).collect(),
-            constant: elf
-                .constant()
-                .into_iter()
-                .map(|(start, end)| (bias.wrapping_add(start), bias.wrapping_add(end)))
-                .collect(),
+            constant: constant.iter().map(|range| (range.start, range.end)).collect(),
         });
     }
 

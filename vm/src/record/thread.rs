@@ -258,6 +258,7 @@ impl GuestThread {
             nr: u16::from(size),
             ticket,
             value,
+            end: host::ticks(),
             ..self.event(EventKind::SyncLoad, begin)
         };
         if !self.log.repeat(&event) {

@@ -41,6 +41,7 @@ impl GuestThread {
         if let Effect::Memory { content } = record.effect {
             return self.memory_call(&event, &call, content);
         }
+        self.note_entry(&event);
         self.enter(&event)?;
         if event.flags & UNFINISHED != 0 {
             return Err(Halt::Done);
@@ -186,9 +187,9 @@ impl GuestThread {
         call: &Call,
         content: Option<Window>,
     ) -> Result<(), Halt> {
-        let (slot, ticket) = (order::MEMORY_SLOT, event.ticket);
+        let slot = order::MEMORY_SLOT;
         self.pages.forget();
-        self.await_turn(slot, ticket)?;
+        self.await_turn(slot, event.ticket)?;
         let result = event.value as i64;
         let repeated = self.repeat(call, result, content)?;
         if repeated != result {
@@ -197,9 +198,8 @@ impl GuestThread {
             let actual = format!("{name} = {repeated:#x}");
             return self.diverge(DivergenceKind::Arguments, expected, actual);
         }
-        self.machine.gate.advance(slot, ticket);
         self.context.finish_syscall(result);
-        self.note_event(event)
+        self.finish_event_of(event, slot)
     }
 
     fn repeat(&self, call: &Call, result: i64, content: Option<Window>) -> Result<i64, Halt> {

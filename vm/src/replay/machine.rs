@@ -1,6 +1,7 @@
 //! What all guest threads of a replay share.
 
 use super::ReplayOptions;
+use super::first::FirstValues;
 use super::gate::Gate;
 use super::outcome::Divergence;
 use crate::engine::Engine;
@@ -40,6 +41,7 @@ pub(crate) struct Machine {
     pub(crate) options: ReplayOptions,
     pub(crate) gate: Gate,
     pub(crate) hooks: HookMap,
+    pub(crate) first_values: FirstValues,
     /// Changes of the address space come one at a time, in the recorded order.
     pub(crate) space: Mutex<AddressSpace>,
     threads: AtomicU32,
@@ -65,11 +67,12 @@ impl Machine {
         let recorded = Duration::from_secs(ticks / header.tsc_hz.max(1));
         let (reports, receiver) = unbounded();
         let machine = Machine {
+            gate: Gate::new(recorded, trace.threads()),
             trace,
             engine,
             options,
-            gate: Gate::new(recorded),
             hooks: hook_map,
+            first_values: FirstValues::default(),
             space: Mutex::new(AddressSpace::new()),
             threads: AtomicU32::new(0),
             reports,

@@ -4,7 +4,9 @@
 //! nondeterministic instructions come from it; everything else is computed again, and every
 //! recorded event is compared. A difference is a [`Divergence`], never a hang: see `gate`.
 
+mod arrivals;
 mod calls;
+mod first;
 mod gate;
 mod machine;
 mod outcome;
@@ -18,7 +20,7 @@ use crate::engine::Engine;
 use crate::observer::Observer;
 use crate::{Error, Result, loader, memory};
 use machine::{Machine, Report, Tally};
-use refrain_trace::{Ending, Mapping, Trace};
+use refrain_trace::{Ending, EventId, Mapping, ThreadId, Trace};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -35,6 +37,8 @@ pub struct ReplayOptions {
     pub output: Option<Output>,
     /// Watches the replay.
     pub observer: Option<Arc<dyn Observer>>,
+    /// Before this event of this thread, the thread stops. Others go on until they need it.
+    pub until: Option<(ThreadId, EventId)>,
     /// Counts the events that are done, roughly.
     pub progress: Arc<AtomicU64>,
 }

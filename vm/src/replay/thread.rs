@@ -3,8 +3,8 @@
 use super::gate::Condition;
 use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
-use crate::context::Context;
 use crate::context::reg::*;
+use crate::context::{Context, SeenWords};
 use crate::engine::{Cpu, Emulate, Exit, Mode, OrderedKind};
 use crate::host::{self, KnownPages};
 use crate::observer::ThreadObserver;
@@ -16,6 +16,9 @@ use std::sync::Arc;
 const HOST_STACK: usize = 512 << 10;
 /// Accesses between two reports to an observer.
 const BUFFER: usize = 1 << 14;
+
+/// Full buffers after which a thread gets a bit in the notes: not all have much to report.
+const BUSY: u32 = 2;
 
 /// Events between two updates of the progress counter.
 const PROGRESS: u64 = 1024;
@@ -67,6 +70,9 @@ pub(crate) struct GuestThread {
     repeating: Option<Event>,
     observer: Option<Box<dyn ThreadObserver>>,
     accesses: Vec<Access>,
+    /// Its bit in the notes, once it has filled its buffer often enough.
+    bit: Option<u8>,
+    filled: u32,
 }
 
 /// Starts the main thread.
@@ -86,7 +92,7 @@ pub(crate) fn spawn(
     clear_at_exit: u64,
 ) -> Result<()> {
     let machine = machine.clone();
-    machine.gate.enter();
+    machine.gate.enter(id);
     machine.count_thread();
     std::thread::Builder::new()
         .name(format!("guest {id}"))
@@ -114,6 +120,8 @@ pub(crate) fn spawn(
                 repeating: None,
                 accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
                 observer,
+                bit: None,
+                filled: 0,
             };
             thread.run_to_the_end();
         })
@@ -135,11 +143,12 @@ impl GuestThread {
             observer.finish();
         }
         self.machine.report(report);
-        self.machine.gate.leave();
+        self.machine.gate.leave(self.id);
     }
 
     fn run(&mut self) -> Halt {
         self.rewind_accesses();
+        self.choose_accesses();
         match self.start() {
             Ok(()) => {}
             Err(halt) => return halt,
@@ -161,7 +170,10 @@ impl GuestThread {
                 Exit::Hook => self.hook(),
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
                 Exit::Emulate(what) => self.emulate(what),
-                Exit::AccessesFull => Ok(()),
+                Exit::AccessesFull => {
+                    self.filled_buffer();
+                    Ok(())
+                }
                 Exit::Fault(fault) => self.fault(fault),
                 Exit::Unsupported(what) => Err(Halt::Failed(Error::Unsupported(format!(
                     "{what} (at {:#x})",
@@ -196,13 +208,19 @@ impl GuestThread {
     pub(crate) fn next_of(&mut self, kinds: &[EventKind]) -> Result<Event, Halt> {
         self.skip_loads(kinds)?;
         self.handlers_in_body()?;
+        if self.machine.options.until == Some((self.id, self.cursor.position())) {
+            return Err(Halt::Done);
+        }
         let actual = || kinds.iter().map(|k| k.name()).collect::<Vec<_>>().join(" or ");
         match self.cursor.next()? {
             None if self.machine.is_cut_off() => Err(Halt::Done),
             None => {
                 self.diverge(DivergenceKind::Event, "the end of the recording".into(), actual())
             }
-            Some(event) if kinds.contains(&event.kind()) => Ok(event),
+            Some(event) if kinds.contains(&event.kind()) => {
+                self.machine.gate.arrivals.arrive(self.id, event.end);
+                Ok(event)
+            }
             Some(event) => self.diverge(DivergenceKind::Event, format!("{event:?}"), actual()),
         }
     }
@@ -286,30 +304,51 @@ impl GuestThread {
         self.diverge(kind, expected, actual)
     }
 
-    /// The event has had its effect: the next in its order may go on. After its last event the
-    /// thread has nothing to compare any more, and stops.
+    /// The event has had its effect: the next in its order may go on.
     pub(crate) fn finish_event(&mut self, event: &Event) -> Result<(), Halt> {
-        if event.has_ticket() {
-            self.machine.gate.advance(order::slot(event.object), event.ticket);
-        }
-        self.note_event(event)
+        self.finish_event_of(event, order::slot(event.object))
     }
 
-    /// Counts an event and shows it to the observer.
+    /// The same, where the event's ticket is one of `slot`. Observers see the event before those
+    /// that come after it can happen.
+    pub(crate) fn finish_event_of(&mut self, event: &Event, slot: usize) -> Result<(), Halt> {
+        let more = self.note_event(event);
+        if event.has_ticket() {
+            self.machine.gate.advance(slot, event.ticket);
+        }
+        more
+    }
+
+    /// Counts an event and shows it to the observer. After its last event the thread has nothing
+    /// to compare any more, and stops.
     pub(crate) fn note_event(&mut self, event: &Event) -> Result<(), Halt> {
         self.tally.events += 1;
         if self.tally.events.is_multiple_of(PROGRESS) {
             let progress = &self.machine.options.progress;
             progress.fetch_add(PROGRESS, std::sync::atomic::Ordering::Relaxed);
         }
-        let id = EventId(self.cursor.position().0.saturating_sub(1));
+        let id = self.event_id();
         if let Some(observer) = &mut self.observer {
             observer.event(id, event);
         }
+        self.choose_accesses();
         if self.cursor.peek()?.is_none() {
             return Err(Halt::Done);
         }
         Ok(())
+    }
+
+    /// Shows the observer a system call that is about to be entered.
+    pub(crate) fn note_entry(&mut self, call: &Event) {
+        let id = self.event_id();
+        if let Some(observer) = &mut self.observer {
+            observer.enter(id, call);
+        }
+    }
+
+    /// The event taken last.
+    fn event_id(&self) -> EventId {
+        EventId(self.cursor.position().0.saturating_sub(1))
     }
 
     /// The digest of where the guest is.
@@ -332,7 +371,7 @@ impl GuestThread {
         Err(Halt::Diverged(Box::new(Divergence {
             kind,
             thread: self.id,
-            event: EventId(self.cursor.position().0.saturating_sub(1)),
+            event: self.event_id(),
             pc: self.context.rip,
             expected,
             actual,
@@ -342,7 +381,7 @@ impl GuestThread {
     fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
         match kind {
             OrderedKind::ReadModifyWrite => self.read_modify_write(address, size),
-            OrderedKind::Load => self.sync_load(address),
+            OrderedKind::Load => self.sync_load(address, size),
         }
     }
 
@@ -357,6 +396,7 @@ impl GuestThread {
             let value = event.value;
             self.wait(Condition::Value { address, size, value })?;
         }
+        self.machine.first_values.keep(address, size, &mut self.pages);
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
         self.finish_event(&event)?;
@@ -365,7 +405,7 @@ impl GuestThread {
 
     /// A recorded load reads what it read in the recording, however often. (That it is followed
     /// by what it was followed by is for the next events to show.)
-    fn sync_load(&mut self, address: u64) -> Result<(), Halt> {
+    fn sync_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
         if let Some(value) = self.repeated_load(address) {
             let fault = self.cpu.step_load(&mut self.context, value);
             return fault.map_or(Ok(()), |fault| self.fault(fault));
@@ -376,18 +416,40 @@ impl GuestThread {
             .peek()?
             .is_some_and(|e| e.kind() == EventKind::SyncLoad && (e.pc, e.object) == here);
         if !recorded {
-            // The same instruction, at another word, or before the word was known.
-            let fault = self.cpu.step(&mut self.context);
-            self.report_accesses();
-            return fault.map_or(Ok(()), |fault| self.fault(fault));
+            return self.early_load(address, size);
         }
         let event = self.next(EventKind::SyncLoad)?;
         let (slot, count) = (order::slot(address), event.ticket);
         self.wait(Condition::Reached { slot, count })?;
+        self.catch_up(&event, size)?;
         self.repeating = (event.aux > 0).then_some(event);
         let fault = self.cpu.step_load(&mut self.context, event.value);
         self.report_accesses();
         self.note_event(&event)?;
+        fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    /// What a load reads has been stored before it. Plain stores have no tickets: if its value is
+    /// not there, those who may still be going to store it are waited for.
+    fn catch_up(&mut self, event: &Event, size: u8) -> Result<(), Halt> {
+        let &Event { object: address, value, end: time, .. } = event;
+        if self.pages.operand(address, size) == Some(value) {
+            return Ok(());
+        }
+        self.wait(Condition::Caught { address, size, value, time })
+    }
+
+    /// A watched load that has no event came before the first ordered thing that happened to its
+    /// word, or reads a word to which nothing ever did.
+    fn early_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
+        let fault = match self.pages.operand(address, size) {
+            Some(now) => {
+                let value = self.machine.first_values.of(address, size, now);
+                self.cpu.step_load(&mut self.context, value)
+            }
+            None => self.cpu.step(&mut self.context),
+        };
+        self.report_accesses();
         fault.map_or(Ok(()), |fault| self.fault(fault))
     }
 
@@ -438,6 +500,22 @@ impl GuestThread {
             observer.accesses(&self.accesses[..used]);
         }
         self.rewind_accesses();
+    }
+
+    fn filled_buffer(&mut self) {
+        self.filled = self.filled.saturating_add(1);
+        if self.filled == BUSY {
+            let seen = self.machine.options.observer.as_ref().and_then(|o| o.seen());
+            self.bit = seen.and_then(|seen| seen.claim());
+            self.choose_accesses();
+        }
+    }
+
+    /// Says which accesses are to be logged from here on.
+    fn choose_accesses(&mut self) {
+        if let Some(observer) = &self.observer {
+            self.context.seen = SeenWords::new(self.bit, observer.repeats());
+        }
     }
 
     fn rewind_accesses(&mut self) {

@@ -1,6 +1,7 @@
 //! Calls, returns, jumps.
 
-use super::{Guest, engine, engine_without_return_table, run, run_code};
+use super::super::tables::jump_index;
+use super::{Guest, ROOM, engine, engine_without_return_table, run, run_code};
 use iced_x86::code_asm::*;
 use refrain_vm::{Context, EngineConfig, Exit, reg};
 
@@ -303,4 +304,37 @@ fn the_red_zone_is_kept() {
         }
     });
     assert_eq!(context.gpr[reg::RAX], 136);
+}
+
+/// Where a thread goes on after an exit shares a table entry with a block whose flags are dead.
+#[test]
+fn flags_survive_an_exit() {
+    let guest = Guest::new();
+    let resumed = guest.assemble(|a| {
+        a.cmp(eax, eax).unwrap();
+        a.syscall().unwrap();
+    });
+    guest.assemble_at(resumed, |a| {
+        a.setz(bl).unwrap();
+        a.syscall().unwrap();
+    });
+    let other = (resumed + 0x100..guest.code + ROOM - 0x100)
+        .find(|&pc| jump_index(pc) == jump_index(resumed))
+        .expect("sixteen times as many addresses as entries");
+    guest.assemble_at(other, |a| {
+        a.xor(eax, eax).unwrap();
+        a.syscall().unwrap();
+    });
+    let jump = guest.code + 0x40;
+    guest.assemble_at(jump, |a| a.jmp(rax).unwrap());
+    let engine = engine(EngineConfig::default());
+    let mut context = guest.context_at(jump);
+    context.gpr[reg::RAX] = other;
+    assert_eq!(run(&engine, &mut context), Exit::Syscall);
+
+    let mut context = guest.context();
+    assert_eq!(run(&engine, &mut context), Exit::Syscall);
+    assert_eq!(context.rip, resumed);
+    assert_eq!(run(&engine, &mut context), Exit::Syscall);
+    assert_eq!(context.gpr[reg::RBX], 1);
 }

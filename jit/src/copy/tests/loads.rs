@@ -2,7 +2,9 @@
 
 use super::{CopyEngine, Guest, ROOM, engine, run};
 use iced_x86::code_asm::*;
-use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, reg};
+use refrain_vm::{
+    Context, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, OrderedLoads, reg,
+};
 use std::sync::Arc;
 
 fn ordering() -> EngineConfig {
@@ -25,7 +27,7 @@ fn function(config: EngineConfig, write: impl FnOnce(&mut CodeAssembler)) -> (Gu
         a.syscall().unwrap();
     });
     let engine = engine(config);
-    engine.functions(&[guest.code]);
+    engine.functions(&[guest.code], &[]);
     (guest, engine)
 }
 
@@ -115,7 +117,7 @@ fn nothing_is_disturbed() {
                 (context_for_loads(&guest), context_for_loads(&guest));
             assert_eq!(run(&plain, &mut expected), Exit::Syscall);
             let engine = engine(EngineConfig { count, ..ordering() });
-            engine.functions(&[guest.code]);
+            engine.functions(&[guest.code], &[]);
             if marked {
                 touch(&guest, &engine, guest.data + 0x100);
             }
@@ -149,7 +151,7 @@ fn ip_relative_operands() {
         guest.put(start + 13, &[9, 0x0f, 0x05]);
         guest.put(word, &9_u64.to_le_bytes());
         let engine = engine(ordering());
-        engine.functions(&[guest.code]);
+        engine.functions(&[guest.code], &[]);
         let mut expected = Vec::new();
         for _ in 0..2 {
             let mut context = context_for_loads(&guest);
@@ -213,7 +215,7 @@ fn what_is_no_candidate() {
 fn functions_without_locked_instructions() {
     let write = |a: &mut CodeAssembler| a.mov(rax, qword_ptr(rdi)).unwrap();
     let (guest, engine) = function(ordering(), write);
-    engine.functions(&[guest.code + LOADS]);
+    engine.functions(&[guest.code + LOADS], &[]);
     touch(&guest, &engine, guest.data + 0x100);
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 
@@ -272,7 +274,7 @@ fn functions_end() {
         a.ret().unwrap();
         a.lock().inc(qword_ptr(rdi)).unwrap();
     });
-    engine.functions(&[guest.code + LOADS]);
+    engine.functions(&[guest.code + LOADS], &[]);
     touch(&guest, &engine, guest.data + 0x100);
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 }
@@ -306,7 +308,9 @@ fn faults_are_precise() {
 fn recorded_loads() {
     let code = Guest::new();
     let recorded = [code.code + LOADS + 3, code.code + LOADS + 9];
-    let set = Some(Arc::new(recorded.into_iter().collect()));
+    let words = [(code.data + 0x100, 8)].into();
+    let ordered = OrderedLoads { sites: recorded.into_iter().collect(), words };
+    let set = Some(Arc::new(ordered));
     code.assemble_at(code.code + LOADS, |a| {
         a.mov(rax, qword_ptr(rdi)).unwrap();
         a.mov(rbx, qword_ptr(rdi)).unwrap();
@@ -318,7 +322,7 @@ fn recorded_loads() {
         a.lock().inc(qword_ptr(rdi)).unwrap();
     });
     let engine = engine(EngineConfig { ordered_loads: set, count: true, ..ordering() });
-    engine.functions(&[code.code]);
+    engine.functions(&[code.code], &[]);
     let mut cpu = engine.attach().unwrap();
     for _ in 0..2 {
         let mut context = context_for_loads(&code);
@@ -365,4 +369,51 @@ fn only_code_is_kept() {
         let end = block.pc + block.code.len() as u64;
         assert!(end <= after + 2 || block.pc >= function, "{:#x}..{end:#x}", block.pc);
     }
+}
+
+/// The word that a loop polls is known from then on, and loads of it as a global variable too;
+/// neither function has a locked instruction.
+#[test]
+fn polled_words() {
+    let guest = Guest::new();
+    let flag = guest.data + 0x100;
+    let (check, constant) = (guest.code + 0x80, guest.code + 0xc0);
+    guest.assemble(|a| {
+        let mut again = a.create_label();
+        a.set_label(&mut again).unwrap();
+        a.pause().unwrap();
+        a.cmp(dword_ptr(rdi), 0).unwrap();
+        a.je(again).unwrap();
+        a.syscall().unwrap();
+    });
+    for (pc, address) in [(check, flag), (constant, guest.data + 0x10_100)] {
+        guest.assemble_at(pc, |a| {
+            a.mov(eax, dword_ptr(address)).unwrap();
+            a.syscall().unwrap();
+        });
+    }
+    let engine = engine(ordering());
+    let constants = guest.data + 0x10_000..guest.data + 0x10_200;
+    engine.functions(&[guest.code, check, constant], std::slice::from_ref(&constants));
+    let mut cpu = engine.attach().unwrap();
+    let mut context = guest.context_at(check);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall, "nothing is known of it yet");
+
+    let mut context = guest.context();
+    context.gpr[reg::RDI] = flag;
+    let load = Exit::Ordered { address: flag, size: 4, kind: OrderedKind::Load };
+    for value in [0, 0, 1] {
+        assert_eq!(cpu.run(&mut context, Mode::Observed), load);
+        assert_eq!(cpu.step_load(&mut context, value), None);
+    }
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+
+    let mut context = guest.context_at(check);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), load);
+    let mut context = guest.context_at(constant);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall, "shares the filter's byte");
+    let offsets: Vec<_> =
+        engine.take_blocks().into_iter().map(|b| (b.pc - guest.code, b.loads)).collect();
+    assert!(offsets.contains(&(0, vec![2])) && offsets.contains(&(0x80, vec![0])), "{offsets:?}");
+    assert!(offsets.contains(&(0xc0, vec![])), "{offsets:?}");
 }

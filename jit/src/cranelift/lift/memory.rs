@@ -2,10 +2,12 @@
 
 use super::Lifter;
 use crate::cranelift::frame;
+use crate::cranelift::vars::{CURSOR, offset};
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value};
 use iced_x86::{Instruction, Register};
 use refrain_trace::Access;
+use refrain_vm::layout::NOTES;
 
 /// Bytes of an access record.
 pub(crate) const RECORD: i32 = size_of::<Access>() as i32;
@@ -53,8 +55,9 @@ impl Lifter<'_> {
 
     /// A load of `size` bytes, logged.
     pub(super) fn load(&mut self, ty: Type, address: Value, size: usize) -> Value {
+        let value = self.load_unlogged(ty, address);
         self.log(address, size, Access::READ);
-        self.load_unlogged(ty, address)
+        value
     }
 
     pub(super) fn load_unlogged(&mut self, ty: Type, address: Value) -> Value {
@@ -63,8 +66,8 @@ impl Lifter<'_> {
 
     /// A store, logged.
     pub(super) fn store(&mut self, address: Value, value: Value, size: usize) {
-        self.log(address, size, Access::WRITE);
         self.store_unlogged(address, value);
+        self.log(address, size, Access::WRITE);
     }
 
     pub(super) fn store_unlogged(&mut self, address: Value, value: Value) {
@@ -72,11 +75,74 @@ impl Lifter<'_> {
     }
 
     /// Appends an access record, if accesses are watched. Whoever translates the block has made
-    /// sure that there is room.
+    /// sure that there is room. The access comes first: if it faults, nothing was accessed, and
+    /// there may be no note.
     pub(super) fn log(&mut self, address: Value, size: usize, kind: u16) {
-        if self.watch.accesses {
+        if self.watch.seen && matches!(size, 1 | 2 | 4 | 8 | 16) {
+            self.append_unseen(address, size, kind);
+        } else if self.watch.accesses {
             self.append(address, size as u64, kind);
         }
+    }
+
+    /// Appends an access record unless the notes tell that it is not wanted.
+    fn append_unseen(&mut self, address: Value, size: usize, kind: u16) {
+        let notes = self.add_imm(address, NOTES as i64);
+        let wanted = match size {
+            16 => {
+                let low = self.unlike_note(notes, 0);
+                let high = self.unlike_note(notes, 8);
+                self.b.ins().bor(low, high)
+            }
+            8 => self.unlike_note(notes, 0),
+            _ => self.unlike_short_note(notes, size),
+        };
+        let (log, on) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(wanted, log, &[], on, &[]);
+        self.b.set_cold_block(log);
+        self.b.switch_to_block(log);
+        self.append(address, size as u64, kind);
+        let ty = super::int(size.min(8));
+        for offset in (0..size as i32).step_by(8) {
+            let note = self.b.ins().load(ty, MemFlagsData::new(), notes, offset);
+            let own = self.frame_load(ty, frame::OFF_SEEN_ADD);
+            let note = self.b.ins().bor(note, own);
+            self.b.ins().store(MemFlagsData::new(), note, notes, offset);
+        }
+        self.b.ins().jump(on, &[]);
+        self.b.switch_to_block(on);
+    }
+
+    /// Not zero if the thread is new to one of eight bytes.
+    fn unlike_note(&mut self, notes: Value, offset: i32) -> Value {
+        let word = self.frame_load(I64, frame::OFF_SEEN_WORD);
+        let note = self.b.ins().load(I64, MemFlagsData::new(), notes, offset);
+        self.b.ins().band_not(word, note)
+    }
+
+    /// The same for one, two or four bytes, in the 32 bits that processors like best.
+    fn unlike_short_note(&mut self, notes: Value, size: usize) -> Value {
+        let flags = MemFlagsData::new();
+        let offset = match size {
+            1 => frame::OFF_SEEN_BYTE,
+            2 => frame::OFF_SEEN_PAIR,
+            _ => frame::OFF_SEEN_WORD,
+        };
+        let word = self.frame_load(I32, offset);
+        let note = match size {
+            1 => self.b.ins().uload8(I32, flags, notes, 0),
+            2 => self.b.ins().uload16(I32, flags, notes, 0),
+            _ => self.b.ins().load(I32, flags, notes, 0),
+        };
+        self.b.ins().band_not(word, note)
+    }
+
+    /// Where the next record goes, but for those behind [`Self::settle_cursor`].
+    pub(in super::super) fn cursor(&mut self) -> Value {
+        if self.watch.seen {
+            return self.frame_load(I64, offset(CURSOR));
+        }
+        self.var(CURSOR)
     }
 
     /// Appends a record.
@@ -95,19 +161,24 @@ impl Lifter<'_> {
     }
 
     fn append_raw(&mut self, address: Value, meta: Value) {
-        let cursor = self.var(super::vars::CURSOR);
+        let cursor = self.cursor();
         let at = self.logged;
         self.b.ins().store(MemFlagsData::trusted(), address, cursor, at);
         self.b.ins().store(MemFlagsData::trusted(), meta, cursor, at + 8);
-        self.logged += RECORD;
+        if self.watch.seen {
+            let cursor = self.add_imm(cursor, RECORD.into());
+            self.frame_store(cursor, offset(CURSOR));
+        } else {
+            self.logged += RECORD;
+        }
     }
 
     /// Moves the cursor behind the records written since the last time.
     pub(in super::super) fn settle_cursor(&mut self) {
         if self.logged != 0 {
-            let cursor = self.var(super::vars::CURSOR);
+            let cursor = self.var(CURSOR);
             let cursor = self.add_imm(cursor, i64::from(self.logged));
-            self.set_var(super::vars::CURSOR, cursor);
+            self.set_var(CURSOR, cursor);
             self.logged = 0;
         }
     }

@@ -60,8 +60,12 @@ pub(super) mod symbol {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     pub(super) accesses: bool,
+    /// Leave out accesses according to notes.
+    pub(super) seen: bool,
     pub(super) calls: bool,
     pub(super) count: bool,
+    /// Address of the table of words that watched loads ask.
+    pub(super) words: u64,
 }
 
 /// The knowledge at one point of the translation.
@@ -458,8 +462,9 @@ impl<'a> Lifter<'a> {
         match place {
             Place::Register(register) => self.gpr(register),
             Place::Memory(address, size) => {
+                let value = self.load_unlogged(ty, address);
                 self.log(address, size, refrain_trace::Access::READ | refrain_trace::Access::WRITE);
-                self.load_unlogged(ty, address)
+                value
             }
         }
     }

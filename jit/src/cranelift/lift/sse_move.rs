@@ -170,9 +170,10 @@ impl Lifter<'_> {
             OpKind::Register => self.xmm(i.op_register(n)),
             _ => {
                 let address = self.address(i);
-                self.log(address, 16, refrain_trace::Access::READ);
                 let flags = alignment(i);
-                self.b.ins().load(I8X16, flags, address, 0)
+                let value = self.b.ins().load(I8X16, flags, address, 0);
+                self.log(address, 16, refrain_trace::Access::READ);
+                value
             }
         }
     }

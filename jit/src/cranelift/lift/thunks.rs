@@ -10,16 +10,29 @@ use cranelift_codegen::ir::{InstBuilder, Value};
 use iced_x86::{Instruction, InstructionInfoFactory, OpKind, Register};
 use refrain_trace::Access;
 
+/// An access of an instruction that runs natively, to be logged behind it.
+struct NativeAccess {
+    pc: u64,
+    address: Value,
+    size: usize,
+    kind: u16,
+}
+
 impl Lifter<'_> {
     /// Has the processor execute the instructions of a batch, one after the other.
     pub(in super::super) fn thunk(&mut self, batch: Batch, factory: &mut InstructionInfoFactory) {
+        let mut accesses = Vec::new();
         if self.watch.accesses {
             for i in batch.instructions() {
                 self.at(i);
-                self.log_native(i, factory);
+                self.native_accesses(i, factory, &mut accesses);
             }
         }
         self.thunk_unlogged(batch);
+        for native in accesses {
+            self.pc = native.pc;
+            self.log(native.address, native.size, native.kind);
+        }
     }
 
     /// The same without records of its accesses.
@@ -51,8 +64,13 @@ impl Lifter<'_> {
         self.clear_flags(written & !self.live);
     }
 
-    /// Logs what a natively executed instruction is about to access, as far as its operands tell.
-    fn log_native(&mut self, i: &Instruction, factory: &mut InstructionInfoFactory) {
+    /// What a natively executed instruction is about to access, as far as its operands tell.
+    fn native_accesses(
+        &mut self,
+        i: &Instruction,
+        factory: &mut InstructionInfoFactory,
+        accesses: &mut Vec<NativeAccess>,
+    ) {
         if is_repeated(i) {
             return;
         }
@@ -73,13 +91,13 @@ impl Lifter<'_> {
                 merged = Some(merged.map_or((size, kind), |(s, k)| (s.max(size), k | kind)));
             } else {
                 let address = self.used_address(used);
-                self.log(address, size, kind);
+                accesses.push(NativeAccess { pc: i.ip(), address, size, kind });
             }
         }
         if let Some((size, kind)) = merged {
             let address = self.address(i);
             let address = self.bit_address(i, address, size);
-            self.log(address, size, kind);
+            accesses.push(NativeAccess { pc: i.ip(), address, size, kind });
         }
     }
 

@@ -1,0 +1,301 @@
+//! The detector and its watchers, one per thread.
+
+use crate::cell::{ATOMIC, KERNEL, READ, STORE, Stamp, WRITE};
+use crate::clock::VectorClock;
+use crate::edges;
+use crate::findings::{Findings, Local, Race, Whole};
+use crate::objects::{Object, Objects};
+use crate::shadow::{Blocks, CELL, Shadow, word_of};
+use refrain_trace::payload::{Effect, SyscallRecord};
+use refrain_trace::{Access, Event, EventId, EventKind, ThreadId, order};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+
+/// Entries of a watcher's filter.
+const FILTER: usize = 4096;
+
+/// As many ones as an access has bytes.
+const MASKS: [u8; 9] = [0, 1, 3, 7, 15, 31, 63, 127, 255];
+
+/// What the threads of a program have in common.
+pub struct Detector {
+    shadow: Shadow,
+    objects: Objects,
+    findings: Findings,
+    /// There is more than one thread.
+    parallel: AtomicBool,
+    /// There is a thread that is not watched: from then on, orders are missed.
+    blind: AtomicBool,
+}
+
+impl Detector {
+    /// A detector for a program that synchronizes through `words`: the objects of all
+    /// [`EventKind::Atomic`], [`EventKind::SyncLoad`] and [`EventKind::OnceRun`] events. A plain
+    /// store to one of these is a release, since to the processor a store that releases is none
+    /// but a plain one.
+    pub fn new(words: impl IntoIterator<Item = u64>) -> Arc<Detector> {
+        Arc::new(Detector {
+            shadow: Shadow::new(words),
+            objects: Objects::new(),
+            findings: Findings::default(),
+            parallel: AtomicBool::new(false),
+            blind: AtomicBool::new(false),
+        })
+    }
+
+    /// The watcher of a thread. `None` if the thread's number is above 65,535: from its creation on
+    /// no race is found.
+    pub fn thread(self: &Arc<Detector>, thread: ThreadId) -> Option<Watcher> {
+        let Ok(id) = u16::try_from(thread.0) else {
+            self.blind.store(true, Ordering::SeqCst);
+            return None;
+        };
+        if thread != ThreadId(0) {
+            self.parallel.store(true, Ordering::SeqCst);
+        }
+        let mut clock = VectorClock::default();
+        clock.set(id, 1);
+        Some(Watcher {
+            detector: self.clone(),
+            id,
+            clock,
+            event: 0,
+            since: self.objects.now(),
+            writing: BTreeSet::new(),
+            blocks: Blocks::new(),
+            filter: vec![Seen::default(); FILTER].into_boxed_slice(),
+            found: Local::default(),
+        })
+    }
+
+    /// What the first thread does before there is another happens before all of that.
+    fn may_race(&self) -> bool {
+        self.parallel.load(Ordering::Relaxed) && !self.blind.load(Ordering::Relaxed)
+    }
+
+    /// The races found so far, ordered by instructions and threads.
+    pub fn races(&self) -> Vec<Race> {
+        self.findings.races(&self.objects)
+    }
+}
+
+/// What a thread has done to a cell in its present epoch.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    cell: u64,
+    clock: u32,
+    read: u8,
+    written: u8,
+}
+
+/// Watches one thread. Calls come in program order: the accesses before an event before it. An
+/// event that lets other threads go on must come before they do, and one that waited for others
+/// after the wait.
+pub struct Watcher {
+    detector: Arc<Detector>,
+    id: u16,
+    clock: VectorClock,
+    /// The last event.
+    event: u32,
+    /// How many times words had been acquired when the accesses to come began.
+    since: u64,
+    /// Read-write locks that the thread holds for writing.
+    writing: BTreeSet<u64>,
+    blocks: Blocks,
+    /// Drops accesses like those seen before in the same epoch (the rules of the same epoch in
+    /// FastTrack, Figure 5): they are most, and cost no look at what threads share.
+    filter: Box<[Seen]>,
+    found: Local,
+}
+
+/// An access that is to be checked.
+#[derive(Clone, Copy)]
+struct Checked {
+    whole: Whole,
+    pc: u32,
+    kind: u8,
+}
+
+impl Watcher {
+    /// Takes the accesses since the last call.
+    pub fn accesses(&mut self, batch: &[Access]) {
+        if self.detector.may_race() {
+            for access in batch {
+                let kind = access.kind as u8 & (READ | WRITE);
+                // Not a call or a return.
+                if kind != 0 {
+                    let whole = Whole { address: access.address, size: access.size.into() };
+                    self.check(Checked { whole, pc: access.pc, kind });
+                }
+            }
+            self.detector.findings.take(&mut self.found);
+        }
+        self.since = self.detector.objects.now();
+    }
+
+    /// The thread enters a system call; other threads do not yet know.
+    pub fn enter(&mut self, call: &Event, record: Option<&SyscallRecord>) {
+        let calls =
+            (order::slot_of(call, record) == Some(order::SYSCALL_SLOT)).then_some(Object::Calls);
+        let child = match record.map(|record| &record.effect) {
+            Some(Effect::Clone { child }) => {
+                self.detector.parallel.store(true, Ordering::SeqCst);
+                // The child finds what the kernel wrote for it.
+                self.kernel_accesses(call, record);
+                Some(Object::At(order::thread_object(*child)))
+            }
+            _ => None,
+        };
+        self.release([calls, child]);
+    }
+
+    /// The thread performs an event; a system call returns. `record` is the event's payload.
+    pub fn event(&mut self, id: EventId, event: &Event, record: Option<&SyscallRecord>) {
+        self.event = u32::try_from(id.0).unwrap_or(u32::MAX);
+        self.next_epoch();
+        let slot = order::slot_of(event, record);
+        let writing = self.writing.contains(&event.object);
+        let edges = edges::of(event, slot, writing);
+        for object in edges.acquires.into_iter().flatten() {
+            self.detector.objects.acquire(object, self.id, &mut self.clock);
+        }
+        match edges::holds_for_writing(event) {
+            Some(true) => drop(self.writing.insert(event.object)),
+            Some(false) => drop(self.writing.remove(&event.object)),
+            None => {}
+        }
+        self.own_accesses(event, record);
+        self.release(edges.releases);
+        self.since = self.detector.objects.now();
+    }
+
+    /// The accesses that are part of an event, which are not reported as accesses.
+    fn own_accesses(&mut self, event: &Event, record: Option<&SyscallRecord>) {
+        if !self.detector.may_race() {
+            return;
+        }
+        let kind = match event.kind() {
+            EventKind::Atomic => READ | WRITE | ATOMIC,
+            EventKind::SyncLoad => READ | ATOMIC,
+            EventKind::Syscall => {
+                let created = record.is_some_and(|it| matches!(it.effect, Effect::Clone { .. }));
+                if !created {
+                    self.kernel_accesses(event, record);
+                }
+                return;
+            }
+            _ => return,
+        };
+        let whole = Whole { address: event.object, size: event.nr.into() };
+        self.check(Checked { whole, pc: event.pc as u32, kind });
+        self.detector.findings.take(&mut self.found);
+    }
+
+    fn kernel_accesses(&mut self, event: &Event, record: Option<&SyscallRecord>) {
+        const WRITE_CALLS: [u16; 3] = [1, 18, 44];
+        let Some(record) = record else { return };
+        let pc = event.pc as u32;
+        if let Effect::Output { len, .. } = record.effect
+            && WRITE_CALLS.contains(&event.nr)
+        {
+            let whole = Whole { address: record.args[1], size: len };
+            self.check(Checked { whole, pc, kind: READ | KERNEL });
+        }
+        for write in &record.writes {
+            let whole = Whole { address: write.address, size: write.bytes.len() as u64 };
+            self.check(Checked { whole, pc, kind: WRITE | KERNEL });
+        }
+        self.detector.findings.take(&mut self.found);
+    }
+
+    /// What follows is told from what came before.
+    fn next_epoch(&mut self) {
+        let clock = self.clock.of(self.id);
+        self.clock.set(self.id, clock.saturating_add(1));
+    }
+
+    fn release(&mut self, objects: [Option<Object>; 2]) {
+        for object in objects.into_iter().flatten() {
+            self.detector.objects.release(object, &self.clock);
+        }
+        if objects.iter().any(Option::is_some) {
+            self.next_epoch();
+        }
+    }
+
+    /// Checks an access, cell by cell.
+    #[inline]
+    fn check(&mut self, access: Checked) {
+        let Whole { address, size } = access.whole;
+        let (cell, within) = (address / CELL, address % CELL);
+        if within + size <= CELL {
+            return self.check_cell(cell, MASKS[size as usize] << within, access);
+        }
+        let end = address.saturating_add(size);
+        let mut at = address;
+        while at < end {
+            let (cell, within) = (at / CELL, at % CELL);
+            let piece = (CELL - within).min(end - at);
+            self.check_cell(cell, MASKS[piece as usize] << within, access);
+            at += piece;
+        }
+    }
+
+    #[inline]
+    fn check_cell(&mut self, cell: u64, mask: u8, access: Checked) {
+        let clock = self.clock.of(self.id);
+        let seen = &self.filter[(cell ^ cell >> 12) as usize % FILTER];
+        if (seen.cell, seen.clock) == (cell, clock) {
+            let known = if access.kind & WRITE == 0 { seen.read } else { 0 } | seen.written;
+            if mask & !known == 0 {
+                return;
+            }
+        }
+        self.check_slowly(cell, mask, access, clock);
+    }
+
+    fn check_slowly(&mut self, cell: u64, mask: u8, access: Checked, clock: u32) {
+        let Watcher { detector, id, event, blocks, found, .. } = self;
+        let Checked { whole, pc, mut kind } = access;
+        let mut block =
+            blocks.of(cell, &detector.shadow).lock().unwrap_or_else(PoisonError::into_inner);
+        let stored =
+            if kind & (WRITE | ATOMIC | KERNEL) == WRITE { block.words(cell, mask) } else { 0 };
+        if stored != 0 {
+            kind |= ATOMIC | STORE;
+        }
+        let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
+        block.cell(cell).access(now, &self.clock, &mut |earlier| {
+            found.add((earlier, now), cell, whole, &self.clock);
+        });
+        drop(block);
+        if kind & ATOMIC == 0 {
+            self.remember(cell, mask, kind, clock);
+        }
+        if stored != 0 {
+            self.release_words(cell, stored);
+        }
+    }
+
+    fn remember(&mut self, cell: u64, mask: u8, kind: u8, clock: u32) {
+        let seen = &mut self.filter[(cell ^ cell >> 12) as usize % FILTER];
+        if (seen.cell, seen.clock) != (cell, clock) {
+            *seen = Seen { cell, clock, ..Seen::default() };
+        }
+        if kind & WRITE != 0 {
+            seen.written |= mask;
+        } else {
+            seen.read |= mask;
+        }
+    }
+
+    /// A plain store to words that synchronize: the low bit stands for the lower one of the cell.
+    fn release_words(&mut self, cell: u64, words: u8) {
+        for half in (0..2).filter(|half| words >> half & 1 != 0) {
+            let word = Object::Word(word_of(cell * CELL + half * CELL / 2));
+            self.detector.objects.stored(word, self.since, self.id, &self.clock);
+        }
+        self.next_epoch();
+    }
+}

@@ -1,0 +1,87 @@
+//! Which event orders what.
+
+use crate::objects::Object;
+use refrain_trace::{Event, EventKind, order};
+
+/// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
+const OWNER_DEAD: i32 = 130;
+
+/// What an event acquires and then releases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Edges {
+    pub(crate) acquires: [Option<Object>; 2],
+    pub(crate) releases: [Option<Object>; 2],
+}
+
+fn acquires(objects: [Option<Object>; 2]) -> Edges {
+    Edges { acquires: objects, ..Edges::default() }
+}
+
+fn releases(objects: [Option<Object>; 2]) -> Edges {
+    Edges { releases: objects, ..Edges::default() }
+}
+
+/// The edges of an event. `slot` is the one that its ticket comes from; `writing` tells whether
+/// the thread holds the read-write lock for writing.
+///
+/// # Threads
+/// The library gives the stack of a thread that has ended to a new one once the kernel has cleared
+/// a word; so the end of a thread happens before the next creation of one. The call that creates a
+/// thread releases it; see [`crate::Watcher::enter`].
+///
+/// # Read-write locks
+/// A reader acquires what writers released; a writer, what both did.
+///
+/// # Barriers, semaphores, condition variables
+/// Who leaves, is granted or woken acquires what anybody released up to then: a replay keeps the
+/// order of all events of one object, so nothing that it leaves open is taken for ordered.
+pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool) -> Edges {
+    use EventKind::*;
+    let at = Some(Object::At(event.object));
+    let readers = Some(Object::Readers(event.object));
+    let ended = Some(Object::At(order::THREADS));
+    let granted = event.result == 0 || event.result == OWNER_DEAD;
+    match event.kind() {
+        ThreadStart | BarrierLeave => acquires([at, None]),
+        ThreadCreate => acquires([ended, None]),
+        ThreadExit => releases([at, ended]),
+        MutexLock | MutexTryLock | MutexTimedLock | SpinLock | SpinTryLock | ReadLock
+        | ReadTryLock | ReadTimedLock | SemWait | SemTryWait | SemTimedWait | ThreadJoin
+            if granted =>
+        {
+            acquires([at, None])
+        }
+        WriteLock | WriteTryLock | WriteTimedLock if granted => acquires([at, readers]),
+        RwUnlock if granted && !writing => releases([readers, None]),
+        MutexUnlock | SpinUnlock | RwUnlock | SemPost if granted => releases([at, None]),
+        CondWaitBegin | CondSignal | CondBroadcast | BarrierArrive => releases([at, None]),
+        CondWaitEnd => {
+            let condition = (event.result == 0).then_some(Object::At(event.value));
+            acquires([at, condition])
+        }
+        OnceRun => Edges { acquires: [word(event), None], releases: [word(event), None] },
+        Atomic => Edges { acquires: [word(event), None], releases: [word(event), None] },
+        OnceDone | SyncLoad => acquires([word(event), None]),
+        Syscall if slot == Some(order::MEMORY_SLOT) => {
+            let memory = Some(Object::Memory);
+            Edges { acquires: [memory, None], releases: [memory, None] }
+        }
+        // The entry has released it.
+        Syscall if slot.is_some() => acquires([Some(Object::Calls), None]),
+        _ => Edges::default(),
+    }
+}
+
+fn word(event: &Event) -> Option<Object> {
+    Some(Object::Word(crate::shadow::word_of(event.object)))
+}
+
+/// Whether an event takes (or, released, gives back) a read-write lock for writing.
+pub(crate) fn holds_for_writing(event: &Event) -> Option<bool> {
+    use EventKind::*;
+    match event.kind() {
+        WriteLock | WriteTryLock | WriteTimedLock if event.result == 0 => Some(true),
+        RwUnlock if event.result == 0 => Some(false),
+        _ => None,
+    }
+}

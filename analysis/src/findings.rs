@@ -1,0 +1,174 @@
+//! The races that were found.
+
+use crate::cell::{ATOMIC, KERNEL, READ, STORE, Stamp, WRITE};
+use crate::clock::VectorClock;
+use crate::fixed::FixedMap;
+use crate::objects::Objects;
+use crate::shadow::CELL;
+use refrain_trace::{EventId, ThreadId};
+use serde::{Deserialize, Serialize};
+use std::sync::{Mutex, PoisonError};
+
+/// Pairs of instructions and threads that are kept. A program in which more race has no use for a
+/// list.
+const LIMIT: usize = 4096;
+
+/// Two accesses of which one writes and that nothing orders.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Race {
+    /// The one that was seen first.
+    pub first: Side,
+    /// The one that was seen second: the last of its instruction that raced.
+    pub second: Side,
+    /// How many times these instructions of these threads were seen to race.
+    pub count: u64,
+}
+
+/// An access that races.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Side {
+    /// The thread.
+    pub thread: ThreadId,
+    /// The event that the access is part of, or else the last one before it.
+    pub event: EventId,
+    /// First byte. Of the first side, only bytes that both have in common are known.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The instruction.
+    pub pc: u64,
+    /// It loads.
+    pub reads: bool,
+    /// It stores.
+    pub writes: bool,
+    /// It is an atomic instruction, or a load that was recorded in order.
+    pub atomic: bool,
+    /// The kernel did it, in a system call.
+    pub kernel: bool,
+}
+
+/// The second access of a race, beside its stamp.
+#[derive(Clone, Copy)]
+pub(crate) struct Whole {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+}
+
+/// The instructions and threads of both sides.
+type Key = [(u32, u16); 2];
+
+#[derive(Clone)]
+struct Instance {
+    first: Stamp,
+    second: Stamp,
+    cell: u64,
+    whole: Whole,
+    /// What had happened before the second.
+    clock: VectorClock,
+}
+
+struct Found {
+    /// Of those found, the last.
+    last: Instance,
+    count: u64,
+}
+
+/// Races of one thread since they were last handed over.
+#[derive(Default)]
+pub(crate) struct Local {
+    found: FixedMap<Key, Found>,
+}
+
+/// Races of all threads.
+#[derive(Default)]
+pub(crate) struct Findings {
+    found: Mutex<FixedMap<Key, Found>>,
+}
+
+impl Local {
+    pub(crate) fn add(
+        &mut self,
+        (first, second): (Stamp, Stamp),
+        cell: u64,
+        whole: Whole,
+        clock: &VectorClock,
+    ) {
+        let key = [(first.pc, first.thread), (second.pc, second.thread)];
+        if let Some(found) = self.found.get_mut(&key) {
+            found.count += 1;
+            let last = &mut found.last;
+            (last.first, last.second, last.cell, last.whole) = (first, second, cell, whole);
+            last.clock.copy_from(clock);
+        } else if self.found.len() < LIMIT {
+            let last = Instance { first, second, cell, whole, clock: clock.clone() };
+            self.found.insert(key, Found { last, count: 1 });
+        }
+    }
+}
+
+impl Findings {
+    /// Takes what a thread has found.
+    pub(crate) fn take(&self, local: &mut Local) {
+        if local.found.is_empty() {
+            return;
+        }
+        let mut all = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, found) in local.found.drain() {
+            let room = all.len() < LIMIT;
+            match all.get_mut(&key) {
+                Some(there) => *there = Found { count: there.count + found.count, ..found },
+                None if room => drop(all.insert(key, found)),
+                None => {}
+            }
+        }
+    }
+
+    /// The races, ordered by instructions and threads.
+    pub(crate) fn races(&self, objects: &Objects) -> Vec<Race> {
+        let all = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut real: Vec<_> =
+            all.iter().filter(|(_, found)| found.last.is_real(objects)).collect();
+        real.sort_by_key(|(key, _)| **key);
+        real.into_iter().map(|(_, found)| found.race()).collect()
+    }
+}
+
+impl Found {
+    fn race(&self) -> Race {
+        let Instance { first, second, cell, whole, .. } = &self.last;
+        let common = first.mask & second.mask;
+        let address = cell * CELL + u64::from(common.trailing_zeros());
+        let size = u64::from((common >> common.trailing_zeros()).trailing_ones());
+        Race {
+            first: side(first, Whole { address, size }),
+            second: side(second, *whole),
+            count: self.count,
+        }
+    }
+}
+
+impl Instance {
+    fn is_real(&self, objects: &Objects) -> bool {
+        let epoch = |stamp: &Stamp| (stamp.thread, stamp.clock);
+        // Of what had happened before the first, its own thread is all that is known.
+        let mut first = VectorClock::default();
+        first.set(self.first.thread, self.first.clock);
+        !objects.ordered_late(epoch(&self.first), self.clock.clone())
+            && !objects.ordered_late(epoch(&self.second), first)
+    }
+}
+
+fn side(stamp: &Stamp, Whole { address, size }: Whole) -> Side {
+    let has = |bit: u8| stamp.kind & bit != 0;
+    Side {
+        thread: ThreadId(u32::from(stamp.thread)),
+        event: EventId(u64::from(stamp.event)),
+        address,
+        size,
+        pc: u64::from(stamp.pc),
+        reads: has(READ),
+        writes: has(WRITE),
+        atomic: has(ATOMIC) && !has(STORE),
+        kernel: has(KERNEL),
+    }
+}

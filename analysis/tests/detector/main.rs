@@ -1,0 +1,5 @@
+//! The detector, step by step: known answers, and an exact detector to compare with.
+
+mod exact;
+mod program;
+mod textbook;

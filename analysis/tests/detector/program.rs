@@ -1,0 +1,141 @@
+//! Programs as lists of steps, and what the detector finds in them.
+
+use refrain_analysis::{Detector, Race, Watcher};
+use refrain_trace::payload::{Effect, SyscallRecord};
+use refrain_trace::{Access, Event, EventId, EventKind, HAS_PAYLOAD, NO_TICKET, ThreadId, order};
+use std::sync::Arc;
+
+/// The number of `clone`.
+const CLONE: u16 = 56;
+
+/// What a thread does. An instruction's address is 0x1000 and its number in the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Read(u64, u16),
+    Write(u64, u16),
+    /// Stores of four bytes each that are reported together.
+    Writes([u64; 2]),
+    /// Any event of the library's about an object; it returns zero.
+    Sync(EventKind, u64),
+    /// One that returns something else.
+    Fails(EventKind, u64),
+    /// A locked instruction of four bytes.
+    Rmw(u64),
+    /// A recorded load of four bytes.
+    Load(u64),
+    Create(u32),
+    /// A system call that writes to memory: `read`.
+    Receive(u64, usize),
+    /// One that reads memory: `write`.
+    Send(u64, u64),
+}
+
+/// A thread does something.
+pub(crate) type Program = Vec<(u32, Step)>;
+
+/// Runs the detector over a program: one step after another, threads as numbered.
+pub(crate) struct Run {
+    detector: Arc<Detector>,
+    watchers: Vec<(Watcher, u64)>,
+    calls: u64,
+}
+
+impl Run {
+    pub(crate) fn new(threads: u32, program: &[(u32, Step)]) -> Run {
+        let words = program.iter().filter_map(|(_, step)| match *step {
+            Step::Rmw(address) | Step::Load(address) => Some(address),
+            _ => None,
+        });
+        let detector = Detector::new(words);
+        let watcher = |t| (detector.thread(ThreadId(t)).expect("there are few threads"), 0);
+        Run { watchers: (0..threads).map(watcher).collect(), detector, calls: 0 }
+    }
+
+    pub(crate) fn races(&self) -> Vec<Race> {
+        self.detector.races()
+    }
+
+    /// All threads have reported what they have done: nothing that they do is seen late.
+    pub(crate) fn settle(&mut self) {
+        for (watcher, _) in &mut self.watchers {
+            watcher.accesses(&[]);
+        }
+    }
+
+    pub(crate) fn step(&mut self, number: usize, (thread, step): (u32, Step)) {
+        let pc = 0x1000 + number as u64;
+        let event =
+            |kind: EventKind, object| Event { code: kind as u8, object, pc, ..Event::default() };
+        let access = |address, size, kind| Access { address, size, kind, pc: pc as u32 };
+        let (watcher, _) = &mut self.watchers[thread as usize];
+        match step {
+            Step::Read(at, size) => watcher.accesses(&[access(at, size, Access::READ)]),
+            Step::Write(at, size) => watcher.accesses(&[access(at, size, Access::WRITE)]),
+            Step::Writes(at) => {
+                watcher.accesses(&at.map(|address| access(address, 4, Access::WRITE)));
+            }
+            Step::Sync(kind, object) => self.event(thread, event(kind, object), None),
+            Step::Fails(kind, object) => {
+                self.event(thread, Event { result: 16, ..event(kind, object) }, None);
+            }
+            Step::Rmw(at) => {
+                self.event(thread, Event { nr: 4, ..event(EventKind::Atomic, at) }, None);
+            }
+            Step::Load(at) => {
+                self.event(thread, Event { nr: 4, ..event(EventKind::SyncLoad, at) }, None);
+            }
+            Step::Create(child) => self.create(thread, ThreadId(child), pc),
+            Step::Receive(address, len) => {
+                let write = refrain_trace::payload::Write { address, bytes: vec![0; len] };
+                let record = SyscallRecord { writes: vec![write], ..SyscallRecord::default() };
+                self.call(thread, 0, pc, record);
+            }
+            Step::Send(address, len) => {
+                let effect = Effect::Output { fd: 1, len, crc: 0 };
+                let args = [1, address, len, 0, 0, 0];
+                self.call(
+                    thread,
+                    1,
+                    pc,
+                    SyscallRecord { args, effect, ..SyscallRecord::default() },
+                );
+            }
+        }
+    }
+
+    fn event(&mut self, thread: u32, event: Event, record: Option<&SyscallRecord>) {
+        let (watcher, events) = &mut self.watchers[thread as usize];
+        watcher.event(EventId(*events), &event, record);
+        *events += 1;
+    }
+
+    fn create(&mut self, thread: u32, child: ThreadId, pc: u64) {
+        let effect = Effect::Clone { child };
+        self.call(thread, CLONE, pc, SyscallRecord { effect, ..SyscallRecord::default() });
+        let start = Event {
+            code: EventKind::ThreadStart as u8,
+            object: order::thread_object(child),
+            ..Event::default()
+        };
+        self.event(child.0, start, None);
+    }
+
+    /// System calls of these programs return before the next is entered.
+    fn call(&mut self, thread: u32, nr: u16, pc: u64, record: SyscallRecord) {
+        let local = if nr == CLONE { NO_TICKET } else { 0 };
+        let (code, flags) = (EventKind::Syscall as u8, HAS_PAYLOAD | local);
+        let event = Event { code, flags, nr, pc, ticket: self.calls, ..Event::default() };
+        self.calls += 1;
+        self.watchers[thread as usize].0.enter(&event, Some(&record));
+        self.event(thread, event, Some(&record));
+    }
+}
+
+/// Runs a whole program.
+pub(crate) fn run(threads: u32, program: &Program) -> Vec<Race> {
+    let mut run = Run::new(threads, program);
+    for (number, &step) in program.iter().enumerate() {
+        run.step(number, step);
+    }
+    run.races()
+}

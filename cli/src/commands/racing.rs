@@ -1,0 +1,157 @@
+//! What races: a second replay, observed, finds it. This is why a replay diverges.
+
+use super::replay::News;
+use crate::child;
+use crate::report::races::{Pair, Races, Side};
+use crate::report::replay::Divergence;
+use crate::symbols::{Code, Symbols};
+use crate::trace_file;
+use refrain_analysis as analysis;
+use refrain_trace::{Event, EventId, EventKind, Trace};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Finds what races, up to a divergence if there is one. That the search fails is an answer too.
+pub(crate) fn find(path: &Path, divergence: Option<&Divergence>) -> Races {
+    search(path, divergence)
+        .unwrap_or_else(|error| Races { error: Some(format!("{error:#}")), ..Races::default() })
+}
+
+fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races> {
+    let trace = trace_file::read(path)?;
+    // What the event itself does may race too.
+    let until = divergence.map(|at| (at.thread, EventId(at.event.0.saturating_add(1))));
+    let mut news = News::new("looking for what raced", true);
+    let found = child::races(trace_file::open(path)?, until, &mut news)?;
+    drop(news);
+    let cause = Cause::new(&trace, divergence)?;
+    let mut races = merge(found);
+    races.sort_by_key(|race| cause.distance(race));
+    let mut symbols = Symbols::new(trace.modules());
+    let pairs = races.iter().map(|race| pair(race, cause.is_library(race), &mut symbols));
+    Ok(Races { pairs: pairs.collect(), error: None })
+}
+
+/// Races of the same two instructions are one, whichever threads executed them; the last of each
+/// pair of threads is kept with it, nearest to the divergence.
+fn merge(races: Vec<analysis::Race>) -> Vec<analysis::Race> {
+    let mut merged: BTreeMap<(u64, u64), analysis::Race> = BTreeMap::new();
+    for race in races {
+        let (a, b) = (race.first.pc, race.second.pc);
+        let there = merged.entry((a.min(b), a.max(b)));
+        there
+            .and_modify(|there| {
+                let count = there.count + race.count;
+                if last(&race) > last(there) {
+                    *there = race.clone();
+                }
+                there.count = count;
+            })
+            .or_insert(race);
+    }
+    merged.into_values().collect()
+}
+
+fn last(race: &analysis::Race) -> EventId {
+    race.first.event.max(race.second.event)
+}
+
+/// What is known of a divergence.
+struct Cause<'a> {
+    trace: &'a Trace,
+    divergence: Option<&'a Divergence>,
+    /// The object that the diverging event was about, in memory.
+    object: Option<u64>,
+}
+
+/// A lesser one is more likely to be the cause.
+type Distance = (bool, bool, bool, u64, Reverse<u64>);
+
+impl<'a> Cause<'a> {
+    fn new(trace: &'a Trace, divergence: Option<&'a Divergence>) -> anyhow::Result<Cause<'a>> {
+        let event = divergence.map_or(Ok(None), |divergence| event_at(trace, divergence))?;
+        let object = event.and_then(|event| match event.kind() {
+            EventKind::Syscall => None,
+            _ => Some(event.object).filter(|&object| object > refrain_trace::order::THREADS),
+        });
+        Ok(Cause { trace, divergence, object })
+    }
+
+    /// First what is about the address that the replay diverged on, then what the diverging
+    /// thread did last. The C library has races of its own that do no harm.
+    fn distance(&self, race: &analysis::Race) -> Distance {
+        let sides = [&race.first, &race.second];
+        let touches = |object: u64| {
+            sides.iter().any(|side| (side.address..side.address + side.size).contains(&object))
+        };
+        let before = self.divergence.and_then(|at| {
+            let own = sides.iter().filter(|side| side.thread == at.thread);
+            own.map(|side| at.event.0.saturating_sub(side.event.0)).min()
+        });
+        (
+            self.is_library(race),
+            !self.object.is_some_and(touches),
+            before.is_none(),
+            before.unwrap_or(0),
+            Reverse(race.count),
+        )
+    }
+
+    fn is_library(&self, race: &analysis::Race) -> bool {
+        self.in_c_library(race.first.pc) && self.in_c_library(race.second.pc)
+    }
+
+    /// The library whose functions are recorded as events.
+    fn in_c_library(&self, pc: u64) -> bool {
+        let hooked = |name: &str| name == "pthread_create";
+        self.trace.modules().iter().any(|module| {
+            (module.start..module.end).contains(&pc)
+                && module.hooks.iter().any(|(_, name)| hooked(name))
+        })
+    }
+}
+
+/// The recorded event that the replay diverged at.
+fn event_at(trace: &Trace, divergence: &Divergence) -> anyhow::Result<Option<Event>> {
+    let mut cursor = trace.cursor(divergence.thread);
+    while cursor.position() < divergence.event {
+        if cursor.next()?.is_none() {
+            return Ok(None);
+        }
+    }
+    Ok(cursor.next()?)
+}
+
+fn pair(race: &analysis::Race, in_c_library: bool, symbols: &mut Symbols) -> Pair {
+    Pair {
+        count: race.count,
+        in_c_library,
+        first: side(&race.first, symbols),
+        second: side(&race.second, symbols),
+    }
+}
+
+fn side(side: &analysis::Side, symbols: &mut Symbols) -> Side {
+    let verb = match (side.reads, side.writes) {
+        (true, true) => "updates",
+        (_, true) => "writes",
+        _ => "reads",
+    };
+    let access = match (side.atomic, side.kernel) {
+        (true, _) => format!("atomically {verb}"),
+        (_, true) => format!("{verb} (the kernel)"),
+        _ => verb.to_owned(),
+    };
+    // The instruction after a system call is the one that is recorded.
+    let code = if side.kernel { Code::After(side.pc) } else { Code::At(side.pc) };
+    Side {
+        thread: side.thread,
+        event: side.event,
+        access,
+        address: side.address,
+        size: side.size,
+        pc: side.pc,
+        place: symbols.place(code),
+    }
+}

@@ -1,0 +1,139 @@
+//! The observer that looks for races: a watcher on every replayed thread.
+
+use refrain_analysis::{Detector, Race, Watcher};
+use refrain_trace::payload::SyscallRecord;
+use refrain_trace::{Access, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace};
+use refrain_vm::{Interest, Observer, ThreadObserver};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long the threads that go on after the first one has stopped may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Gives each thread a watcher.
+pub(super) struct Races {
+    detector: Arc<Detector>,
+    trace: Trace,
+    running: Arc<Running>,
+}
+
+impl Races {
+    /// An observer of a replay of `trace`.
+    pub(super) fn new(trace: &Trace) -> anyhow::Result<Races> {
+        let detector = Detector::new(words(trace)?);
+        Ok(Races { detector, trace: trace.clone(), running: Arc::default() })
+    }
+
+    /// What was found once the threads have stopped. A replay ends with the first thread that
+    /// leaves the recording; the others go on until they need that one, or for so long.
+    pub(super) fn wait(&self) -> Vec<Race> {
+        self.running.wait();
+        self.detector.races()
+    }
+}
+
+/// The words that the program synchronizes through.
+fn words(trace: &Trace) -> anyhow::Result<Vec<u64>> {
+    use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad};
+    let mut words = Vec::new();
+    for thread in (0..trace.threads()).map(ThreadId) {
+        let mut cursor = trace.cursor(thread);
+        while let Some(event) = cursor.next()? {
+            if matches!(event.kind(), Atomic | SyncLoad | OnceRun | OnceDone)
+                && words.last() != Some(&event.object)
+            {
+                words.push(event.object);
+            }
+        }
+        words.sort_unstable();
+        words.dedup();
+    }
+    Ok(words)
+}
+
+impl Observer for Races {
+    fn interest(&self) -> Interest {
+        Interest { accesses: true, calls: false }
+    }
+
+    fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver> {
+        self.running.begin();
+        let watcher = self.detector.thread(thread);
+        let cursor = self.trace.cursor(thread);
+        Box::new(OnThread { watcher, cursor, running: self.running.clone() })
+    }
+}
+
+struct OnThread {
+    watcher: Option<Watcher>,
+    /// Follows the thread, for the payloads of its events.
+    cursor: Cursor,
+    running: Arc<Running>,
+}
+
+impl OnThread {
+    /// The payload of an event. One that cannot be read stops the replay, which says so.
+    fn record(&mut self, id: EventId, event: &Event) -> Option<SyscallRecord> {
+        if event.flags & HAS_PAYLOAD == 0 {
+            return None;
+        }
+        while self.cursor.position() <= id {
+            self.cursor.next().ok()??;
+        }
+        self.cursor.payload().ok()?
+    }
+}
+
+impl ThreadObserver for OnThread {
+    fn accesses(&mut self, batch: &[Access]) {
+        if let Some(watcher) = &mut self.watcher {
+            watcher.accesses(batch);
+        }
+    }
+
+    fn enter(&mut self, id: EventId, call: &Event) {
+        let record = self.record(id, call);
+        if let Some(watcher) = &mut self.watcher {
+            watcher.enter(call, record.as_ref());
+        }
+    }
+
+    fn event(&mut self, id: EventId, event: &Event) {
+        let record = self.record(id, event);
+        if let Some(watcher) = &mut self.watcher {
+            watcher.event(id, event, record.as_ref());
+        }
+    }
+
+    fn finish(&mut self) {
+        self.running.end();
+    }
+}
+
+/// Counts the threads that have not stopped.
+#[derive(Default)]
+struct Running {
+    threads: Mutex<usize>,
+    ended: Condvar,
+}
+
+impl Running {
+    fn begin(&self) {
+        *self.lock() += 1;
+    }
+
+    fn end(&self) {
+        *self.lock() -= 1;
+        self.ended.notify_all();
+    }
+
+    fn wait(&self) {
+        let running = self.lock();
+        // The result says the same whether they have stopped or not.
+        drop(self.ended.wait_timeout_while(running, PATIENCE, |running| *running > 0));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
