@@ -259,7 +259,9 @@ impl Machine {
     pub(crate) fn stop(&self, reason: Stop) {
         if self.is_child() {
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
-            waiting.map(Waiting::tell);
+            if let Some(waiting) = waiting {
+                waiting.tell();
+            }
             end_process(&reason);
         }
         let _ = self.stop.send(reason);
