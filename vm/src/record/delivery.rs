@@ -74,6 +74,7 @@ impl GuestThread {
             park_forever();
         }
         self.context.restore(body);
+        self.handlers_until = host::ticks();
         Ok(())
     }
 

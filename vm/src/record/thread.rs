@@ -50,6 +50,8 @@ pub(crate) struct GuestThread {
     pub(crate) after_event: bool,
     /// Frames of handlers that interrupted bodies of library functions.
     pub(crate) handlers_in_bodies: Vec<u64>,
+    /// When the last of them returned: the event that it interrupted goes on from there.
+    pub(crate) handlers_until: u64,
     /// What the leaf functions know of this thread. It refers to `context` and `log`.
     leaf: Box<LeafThread>,
 }
@@ -111,6 +113,7 @@ pub(crate) fn spawn(
                 attention,
                 after_event: false,
                 handlers_in_bodies: Vec::new(),
+                handlers_until: 0,
                 leaf: Box::default(),
             });
             thread.arm_leaves();
@@ -179,8 +182,10 @@ impl GuestThread {
     pub(crate) fn append_ordered(&mut self, event: Event) {
         self.after_event = true;
         let (log, tickets) = (&self.log, &self.machine.tickets);
+        let not_before = self.handlers_until;
         let make = || Event {
             ticket: tickets.take(order::slot(event.object)),
+            begin: event.begin.max(not_before),
             end: host::ticks(),
             ..event
         };
