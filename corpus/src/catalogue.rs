@@ -177,6 +177,8 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_tls", "c/ex_tls.c", &["50000"]),
     exerciser("ex_pipe", "c/ex_pipe.c", &["800"]),
     exerciser("ex_file", "c/ex_file.c", &["4"]),
+    Program { exit: Exit::Signal(12), ..exerciser("ex_signal", "c/ex_signal.c", &["20"]) },
+    exerciser("ex_process", "c/ex_process.c", &["2"]),
     exerciser("ex_cpu", "c/ex_cpu.c", &["20000"]),
     Program { language: Language::Cxx, ..exerciser("mixed_cpp", "cpp/mixed.cpp", &["1000"]) },
     Program { language: Language::Rust, ..exerciser("mixed_rs", "rs/mixed.rs", &["1000"]) },

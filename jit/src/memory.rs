@@ -2,8 +2,8 @@
 //!
 //! Translated code is mapped twice: executable and read-only at its place in the code cache, and
 //! writable somewhere else. Code can then be patched while other threads execute it, and no page
-//! is ever writable and executable at once. Both mappings share a memory file, so a `fork`ed
-//! child would share its parent's code: a process with an engine must not fork and go on.
+//! is ever writable and executable at once. Both mappings share a memory file, and so would a
+//! `fork`ed child with its parent: it takes a new one first ([`CodeMemory::renew`]).
 
 use refrain_vm::EngineError;
 use refrain_vm::layout::CODE_CACHE;
@@ -130,32 +130,51 @@ impl CodeMemory {
     /// Replaces the reservation at `range`.
     fn map(range: Range<u64>) -> Result<CodeMemory, Error> {
         let len = (range.end - range.start) as usize;
-        // SAFETY: plain system calls; the fixed mapping replaces a part of the caller's own
-        // reservation, and errors undo what was made.
+        // SAFETY: the alias-to-be is a fresh reservation, and the fixed mapping replaces a part
+        // of the caller's own.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let alias = libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0);
+            if alias == libc::MAP_FAILED {
+                return Err(Error::last_os_error());
+            }
+            let memory = CodeMemory { range, alias: alias as u64 };
+            memory.map_file()?;
+            Ok(memory)
+        }
+    }
+
+    /// In a child process: empty memory of its own takes the place of its parent's. No other
+    /// thread may be executing code there, and nobody goes on with what was there.
+    pub(crate) fn renew(&mut self) -> Result<(), Error> {
+        // SAFETY: both ranges are this value's.
+        unsafe { self.map_file() }
+    }
+
+    /// Maps a new memory file at both places.
+    ///
+    /// # Safety
+    /// Both ranges belong to the caller, and nobody uses what is mapped there.
+    unsafe fn map_file(&self) -> Result<(), Error> {
+        let len = (self.range.end - self.range.start) as usize;
+        // SAFETY: plain system calls on a descriptor that was just made; for the mappings, the
+        // caller's.
         unsafe {
             let file = libc::memfd_create(c"refrain-code".as_ptr(), libc::MFD_CLOEXEC);
             if file < 0 {
                 return Err(Error::last_os_error());
             }
-            let map = |at: u64, protection, flags| {
-                libc::mmap(at as *mut libc::c_void, len, protection, flags, file, 0)
+            let map = |at: u64, protection| {
+                let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+                let at = at as *mut libc::c_void;
+                libc::mmap(at, len, protection, flags, file, 0) != libc::MAP_FAILED
             };
-            let sized = libc::ftruncate(file, len as i64) == 0;
-            let alias = map(0, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-            let code = map(
-                range.start,
-                libc::PROT_READ | libc::PROT_EXEC,
-                libc::MAP_SHARED | libc::MAP_FIXED,
-            );
+            let done = libc::ftruncate(file, len as i64) == 0
+                && map(self.alias, libc::PROT_READ | libc::PROT_WRITE)
+                && map(self.range.start, libc::PROT_READ | libc::PROT_EXEC);
             let error = Error::last_os_error();
             libc::close(file);
-            if !sized || alias == libc::MAP_FAILED || code == libc::MAP_FAILED {
-                if alias != libc::MAP_FAILED {
-                    libc::munmap(alias, len);
-                }
-                return Err(error);
-            }
-            Ok(CodeMemory { range, alias: alias as u64 })
+            if done { Ok(()) } else { Err(error) }
         }
     }
 

@@ -27,14 +27,17 @@ fn record(bench: &Bench, name: &str) -> (Run, Run) {
 
 #[test]
 fn output_and_status_are_those_of_the_program() {
-    for name in ["exit7", "segv", "abrt", "ex_mutex", "ex_cond", "fib"] {
+    let names = ["exit7", "segv", "abrt", "ex_mutex", "ex_cond", "ex_signal", "ex_process", "fib"];
+    for name in names {
         let bench = bench();
         let (recorded, native) = record(&bench, name);
         assert_eq!(recorded.status, native.status, "{name}: {recorded:?}");
         assert_eq!(recorded.stdout, native.stdout, "{name}");
         assert_eq!(recorded.stderr, native.stderr, "{name}");
         bench.refrain(["check", "a.refrain"]).succeeds();
-        bench.refrain(["replay", "a.refrain"]).succeeds();
+        for engine in ["cranelift", "copy"] {
+            bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+        }
     }
 }
 

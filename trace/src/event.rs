@@ -159,6 +159,22 @@ event_kinds! {
     Rdrand = 74, "rdrand", Local;
     /// The guest was ended by a signal: `value` is the signal, `pc` where it struck.
     Killed = 75, "killed", Local;
+    /// A signal is delivered to a handler of the guest's: `value` is the signal, `object` the
+    /// handler, `aux` the address of the frame that the payload holds, `pc` where the thread was
+    /// interrupted, and `nr` says what that place is ([`crate::delivery`]).
+    Signal = 76, "signal", Local;
+}
+
+/// Where a signal is delivered: `nr` of an event of the kind [`EventKind::Signal`].
+pub mod delivery {
+    /// Right after the event before.
+    pub const AFTER_EVENT: u16 = 0;
+    /// Instead of the instruction at `pc`, which faults.
+    pub const FAULT: u16 = 1;
+    /// While the body of a library function waits, whose event follows.
+    pub const IN_BODY: u16 = 2;
+    /// At a branch target, when the registers are those in the frame.
+    pub const AT_TARGET: u16 = 3;
 }
 
 /// Set in [`Event::flags`] when the event owns the next payload of its chunk.

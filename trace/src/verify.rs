@@ -13,7 +13,7 @@
 //! - *Locks.* A lock is released by a thread that holds it (as often as it holds it), and
 //!   exclusive locks have one holder at a time. A wait on a condition variable ends before
 //!   another begins, on the same pair of mutex and variable.
-//! - *Payloads.* System calls with a ticket have one; events of other kinds have none.
+//! - *Payloads.* System calls with a ticket have one, signals may; events of other kinds have none.
 //!
 //! # What is not a violation
 //! A trace that was cut off lacks tickets that its lost events had; from the first such gap on,

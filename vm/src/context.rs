@@ -85,6 +85,20 @@ impl Context {
         self.gpr[reg::R11] = self.rflags;
     }
 
+    /// Brings back the registers that were saved; what the engine counts goes on.
+    pub(crate) fn restore(&mut self, saved: Context) {
+        let Context { retired, translating, access_cursor, access_limit, .. } = *self;
+        let seen = std::mem::take(&mut self.seen);
+        *self = Context { retired, translating, access_cursor, access_limit, seen, ..saved };
+    }
+
+    /// Goes back to the `syscall` instruction of the call that has just returned.
+    pub(crate) fn begin_syscall_again(&mut self, nr: u16) {
+        const LENGTH: u64 = 2;
+        self.rip -= LENGTH;
+        self.gpr[reg::RAX] = u64::from(nr);
+    }
+
     /// The result of `rdtsc` or `rdtscp`; the latter also says that this is processor 0.
     pub(crate) fn set_ticks(&mut self, ticks: u64, with_processor: bool) {
         self.gpr[reg::RAX] = ticks & 0xffff_ffff;

@@ -84,6 +84,12 @@ pub trait Engine: Send + Sync {
     /// The executing half for one guest thread. It stays on the host thread that asked for it.
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError>;
 
+    /// Calls `fork`, which splits the process and says whether this is the child, while no other
+    /// thread is inside the engine's locks. In the child, this thread alone goes on.
+    fn fork(&self, fork: &mut dyn FnMut() -> bool) {
+        fork();
+    }
+
     /// Blocks that were translated in [`Mode::Observed`] since the last call, each once.
     fn take_blocks(&self) -> Vec<CodeBlock>;
 }

@@ -75,8 +75,45 @@ pub(crate) fn thread_id() -> i32 {
     unsafe { libc::gettid() }
 }
 
+/// The legacy floating-point and SSE state. Host code leaves the x87 part to the guest.
+pub(crate) fn fp_save() -> [u8; 512] {
+    #[repr(align(16))]
+    struct Area([u8; 512]);
+    let mut area = Area([0; 512]);
+    // SAFETY: the area has the size and alignment that the instruction asks for.
+    unsafe { asm!("fxsave64 [{}]", in(reg) &raw mut area, options(nostack)) };
+    area.0
+}
+
+/// Brings back the x87 part of what [`fp_save`] returned. The rest is the context's.
+pub(crate) fn fp_restore(image: &[u8; 512]) {
+    #[repr(align(16))]
+    struct Area([u8; 512]);
+    let mut area = Area(*image);
+    // What belongs to the host stays as it is; reserved fields are zero, or loading would fault.
+    area.0[24..32].copy_from_slice(&fp_save()[24..32]);
+    // SAFETY: the area has the size and alignment that the instruction asks for, and all SSE
+    // registers that it loads are given up; the x87 registers are the guest's.
+    unsafe {
+        asm!(
+            "fxrstor64 [{}]", in(reg) &raw const area,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Puts the x87 unit into its initial state.
+pub(crate) fn fp_reset() {
+    // SAFETY: host code does not use the x87 unit; its state is the guest's.
+    unsafe { asm!("fninit", options(nomem, nostack)) };
+}
+
 /// Blocks every signal in the calling thread: guest threads leave signals to the machine. The
-/// synchronous ones (faults) are delivered all the same.
+/// synchronous ones (faults) are delivered all the same, and so are kicks.
 pub(crate) fn block_signals() {
     // SAFETY: `set` is initialized by sigfillset before use, and blocking signals affects the
     // calling thread alone.
@@ -86,8 +123,51 @@ pub(crate) fn block_signals() {
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
             libc::sigdelset(&mut set, signal);
         }
+        libc::sigdelset(&mut set, crate::kick::SIGNAL);
         libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
     }
+}
+
+/// Replaces the calling thread's signal mask; the previous one.
+pub(crate) fn set_mask(mask: u64) -> u64 {
+    let mut previous = 0;
+    let (new, old) = (&raw const mask as u64, &raw mut previous as u64);
+    let how = libc::SIG_SETMASK as u64;
+    // SAFETY: both words outlive the call, and have the size that it is told.
+    unsafe { syscall(libc::SYS_rt_sigprocmask as u64, [how, new, old, 8, 0, 0]) };
+    previous
+}
+
+/// Has a signal ignored by this process, or not.
+pub(crate) fn set_ignored(signal: i32, ignored: bool) {
+    // SAFETY: neither action runs any code.
+    unsafe { libc::signal(signal, if ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
+}
+
+/// Has the kernel treat ended children as the guest's action for SIGCHLD says.
+pub(crate) fn set_child_action(ignored: bool, flags: i32) {
+    // SAFETY: the structure is plain data, and the action runs no code.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+        action.sa_flags = flags & (libc::SA_NOCLDSTOP | libc::SA_NOCLDWAIT);
+        libc::sigaction(libc::SIGCHLD, &action, std::ptr::null_mut());
+    }
+}
+
+/// Ends the process, without any of what is done at a normal exit.
+pub(crate) fn exit_process(status: i32) -> ! {
+    // SAFETY: nothing is done but ending.
+    unsafe { libc::_exit(status) }
+}
+
+/// Ends the process by a signal.
+pub(crate) fn end_process_by(signal: i32) -> ! {
+    set_ignored(signal, false);
+    // SAFETY: a process may send itself signals.
+    unsafe { libc::kill(libc::getpid(), signal) };
+    set_mask(0);
+    exit_process(128 + signal)
 }
 
 /// Measures the frequency of the time-stamp counter against the monotonic clock, to about 10⁻⁵.

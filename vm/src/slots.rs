@@ -51,6 +51,13 @@ impl Tickets {
         self.counters[slot].store(ticket + 1, Ordering::Release);
     }
 
+    /// Frees what threads held that are not in this process.
+    pub(crate) fn release_all(&self) {
+        for counter in &self.counters {
+            counter.fetch_and(!HELD, Ordering::Relaxed);
+        }
+    }
+
     /// Tickets given out so far.
     pub(crate) fn given(&self, slot: usize) -> u64 {
         self.counters[slot].load(Ordering::Acquire) & !HELD

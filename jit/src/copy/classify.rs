@@ -143,8 +143,6 @@ fn unsupported(mnemonic: Mnemonic) -> bool {
             | Rdpru
             | Rdpkru
             | Wrpkru
-            | Rdsspd
-            | Rdsspq
             | Xend
             | Xtest
             | Xsave

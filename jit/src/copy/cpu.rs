@@ -22,9 +22,7 @@ pub(super) struct CopyCpu {
     _signal_stack: Rc<SignalStack>,
 }
 
-/// Blocks that a thread remembers having entered. (The table of indirect jumps would not do: the
-/// entries in it may change flags that are dead where they lead to, before they notice that they
-/// are not meant.)
+/// Blocks that a thread remembers having entered, so that it need not ask the translator.
 const RECENT: usize = 1 << 10;
 
 /// A block to enter, as long as the generation is the same.

@@ -231,19 +231,6 @@ impl Code {
         self.put(&address.to_le_bytes());
     }
 
-    /// `cmp qword ptr gs:[slot], value`, which changes the flags
-    pub(super) fn compare_slot(&mut self, slot: Slot, value: i32) {
-        self.put(&[0x65, 0x48, 0x81, 0x3c, 0x25]);
-        self.put(&slot.0.to_le_bytes());
-        self.put(&value.to_le_bytes());
-    }
-
-    /// `jne target`
-    pub(super) fn jump_if_not_equal(&mut self, target: u64) {
-        self.put(&[0x0f, 0x85]);
-        self.rel32(target);
-    }
-
     /// `jrcxz` over the next `bytes` bytes
     pub(super) fn skip_if_rcx_zero(&mut self, bytes: u8) {
         self.put(&[0xe3, bytes]);

@@ -16,8 +16,8 @@
 //! - Code memory is reused only when no thread is inside translated code ([`Shared::reclaim`]).
 //!
 //! # Signals
-//! The machine blocks asynchronous signals in guest threads (the exceptions' signals must stay
-//! unblocked). A kick from another thread would be: unlink every block as `flush` does, so that
+//! The machine blocks asynchronous signals in guest threads, or has handlers for them that only
+//! look at the interrupted address (the exceptions' signals must stay unblocked). A kick from another thread would be: unlink every block as `flush` does, so that
 //! the thread leaves at the end of its block, and let [`Cpu::run`] look at a flag there.
 //!
 //! # Limits
@@ -156,6 +156,21 @@ impl Engine for CopyEngine {
 
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
         Ok(Box::new(cpu::CopyCpu::new(Arc::clone(&self.shared))?))
+    }
+
+    fn fork(&self, fork: &mut dyn FnMut() -> bool) {
+        let mut translator = self.shared.lock();
+        let threads = self.shared.threads.lock().expect("the list is only pushed to and filtered");
+        if fork() {
+            // Nobody is inside translated code, nor about to make room: this thread is here.
+            threads.iter().for_each(|thread| thread.0.store(false, Ordering::SeqCst));
+            self.shared.closing.store(false, Ordering::SeqCst);
+            if let Err(error) = translator.begin_again() {
+                eprintln!("refrain: a child process has no memory for code: {error}");
+                std::process::abort();
+            }
+            self.shared.publish(&translator);
+        }
     }
 
     fn take_blocks(&self) -> Vec<CodeBlock> {

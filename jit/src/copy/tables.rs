@@ -3,9 +3,7 @@
 //! Per [`Variant`] one table for indirect jumps and calls and one for returns. An entry is the
 //! address of code that first compares the thread's `target` with the guest address that it was
 //! made for and goes to the table's miss exit if they differ, so tables need no keys, an update
-//! is one store, and lookups need no lock. Unused entries lead to the miss exit. The comparison
-//! leaves the flags alone unless they are dead at the guest address; code that carries flags
-//! through an indirect jump to an address that shares such an entry would lose them the first time.
+//! is one store, and lookups need no lock. Unused entries lead to the miss exit.
 //!
 //! Returns of observed code have a better table: [`ReturnTable`], with a word for each possible
 //! return address below the code cache, of which nearly all are in pages never touched. No two

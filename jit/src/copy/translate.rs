@@ -4,7 +4,7 @@ use super::classify::{Action, classify};
 use super::desc::{Kind, Variant};
 use super::emit::{self, Code, RCX};
 use super::faults::Fix;
-use super::ordered::{Window, is_load, is_locked};
+use super::ordered::{Window, is_load};
 use super::translator::{Failure, Translator};
 use crate::memory::read_guest;
 use iced_x86::{
@@ -75,7 +75,7 @@ impl Translator {
         let code = &buffer[..readable];
         let hooked = variant == Variant::Observed && self.hooks.contains(&pc);
         if with_entry {
-            self.jump_entry(pc, variant, !hooked && flags_are_dead(code, pc));
+            self.jump_entry(pc, variant);
         }
         let body = self.hot.here();
         self.faults.begin(body, pc);
@@ -326,29 +326,6 @@ pub(super) fn encode(encoder: &mut Encoder, code: &mut Code, instruction: &Instr
     bytes.clear();
     encoder.set_buffer(bytes);
     done
-}
-
-/// Whether the code at `pc` overwrites the status flags before it reads them, and before anything
-/// that leaves translated code or branches.
-fn flags_are_dead(code: &[u8], pc: u64) -> bool {
-    use iced_x86::RflagsBits as Bits;
-    const LOOKAHEAD: usize = 8;
-    let mut live = Bits::OF | Bits::SF | Bits::ZF | Bits::AF | Bits::CF | Bits::PF;
-    let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
-    for instruction in decoder.iter().take(LOOKAHEAD) {
-        if instruction.is_invalid()
-            || classify(&instruction) != Action::Copy
-            || is_locked(&instruction)
-            || instruction.rflags_read() & live != 0
-        {
-            return false;
-        }
-        live &= !instruction.rflags_modified();
-        if live == 0 {
-            return true;
-        }
-    }
-    false
 }
 
 /// The memory operand of an instruction, for another one.

@@ -232,7 +232,7 @@ impl Translator {
         if !self.jump_entries.contains_key(&(pc, variant)) {
             if let Some(&body) = self.bodies.get(&(pc, variant)) {
                 self.begin()?;
-                self.jump_entry(pc, variant, false);
+                self.jump_entry(pc, variant);
                 self.hot.jmp(body);
                 self.commit();
             } else {
@@ -264,17 +264,14 @@ impl Translator {
         Ok(())
     }
 
-    /// Emits the entry for indirect jumps to `pc`, whose flags may be dead. The body follows.
-    pub(super) fn jump_entry(&mut self, pc: u64, variant: Variant, flags_dead: bool) {
+    /// Emits the entry for indirect jumps to `pc`. The body follows.
+    ///
+    /// The check leaves the flags alone even where the code at `pc` has no use for them: whoever
+    /// comes here may be on the way to another address with the same place in the table.
+    pub(super) fn jump_entry(&mut self, pc: u64, variant: Variant) {
         self.jump_entries.insert((pc, variant), self.hot.here());
         let miss = self.misses[&(Use::Jump as u8, variant)];
-        match i32::try_from(pc) {
-            Ok(address) if flags_dead => {
-                self.hot.compare_slot(emit::TARGET, address);
-                self.hot.jump_if_not_equal(miss);
-            }
-            _ => self.check_target(pc, miss),
-        }
+        self.check_target(pc, miss);
         self.hot.reload(emit::RCX, emit::RCX_SLOT);
     }
 
@@ -462,6 +459,13 @@ impl Translator {
         } else {
             (first..last).any(|page| self.pages.contains(&page))
         }
+    }
+
+    /// In a child process: [`Self::reclaim`], in memory that is not the parent's.
+    pub(super) fn begin_again(&mut self) -> std::io::Result<()> {
+        self.memory.renew()?;
+        self.reclaim();
+        Ok(())
     }
 
     /// Starts again with empty code memory. The caller guarantees that no thread executes

@@ -427,8 +427,6 @@ fn refused(mnemonic: Mnemonic) -> bool {
             | Rdpru
             | Rdpkru
             | Wrpkru
-            | Rdsspd
-            | Rdsspq
             | Xend
             | Xtest
             | Xsave

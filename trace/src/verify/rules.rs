@@ -108,7 +108,9 @@ impl<'a> Rules<'a> {
             None if is_call && event.has_ticket() && event.flags & UNFINISHED == 0 => {
                 sink.report(ViolationKind::PayloadMissing);
             }
-            Some(_) if !is_call => sink.report(ViolationKind::PayloadUnexpected),
+            Some(_) if !is_call && event.kind() != EventKind::Signal => {
+                sink.report(ViolationKind::PayloadUnexpected)
+            }
             _ => {}
         }
         self.created_by(payload, &mut sink)

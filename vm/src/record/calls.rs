@@ -1,7 +1,6 @@
 //! System calls of a recorded guest.
 
 use super::machine::{Stop, park_forever};
-use super::signals::{Delivery, Target};
 use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
 use crate::host::{self, Guest};
@@ -9,14 +8,12 @@ use crate::syscall::{self, Action, Call, MachineCall, Order};
 use crate::{Error, Result, digest};
 use refrain_trace::payload::{Effect, SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, order};
-use std::time::Duration;
 
 /// Descriptors from here on are the recorder's; the guest cannot close or replace them.
 pub(crate) const HOST_FDS: i32 = 900;
 
-const EAGAIN: i64 = 11;
 const EBADF: i64 = 9;
-const EINVAL: i64 = 22;
+pub(crate) const EINVAL: i64 = 22;
 const EPIPE: i64 = 32;
 
 /// A system call between its entry and its event.
@@ -61,10 +58,7 @@ impl GuestThread {
     pub(crate) fn pass(&mut self, mut pending: Pending) {
         self.enter(&mut pending);
         let before = pending.call.before(&Guest);
-        let args = *pending.call.arguments();
-        // SAFETY: the table lets through only calls that touch no memory but what their
-        // arguments point to (the guest's) and no descriptor of the recorder's.
-        let result = unsafe { host::syscall(u64::from(pending.event.nr), args) };
+        let result = self.issue(&pending.call, pending.event.nr);
         self.leave(&mut pending);
 
         let writes = pending
@@ -95,7 +89,7 @@ impl GuestThread {
     }
 
     /// Returns a result and bytes of the machine's own.
-    fn answer_with(&mut self, mut pending: Pending, result: i64, writes: Vec<Write>) {
+    pub(crate) fn answer_with(&mut self, mut pending: Pending, result: i64, writes: Vec<Write>) {
         self.enter(&mut pending);
         self.leave(&mut pending);
         for write in &writes {
@@ -140,6 +134,9 @@ impl GuestThread {
         let event = Event { value: result as u64, ..pending.event };
         self.context.finish_syscall(result);
         self.append(event, Some(&record));
+        if result == syscall::BEGIN_AGAIN {
+            self.context.begin_syscall_again(event.nr);
+        }
     }
 
     fn machine_call(&mut self, pending: Pending, what: MachineCall) -> Result<Flow> {
@@ -152,6 +149,8 @@ impl GuestThread {
             | MachineCall::Brk
             | MachineCall::Madvise => self.memory_call(pending, what)?,
             MachineCall::Clone => self.clone_thread(pending)?,
+            MachineCall::Fork => self.fork(pending)?,
+            MachineCall::Execve => self.execve(pending)?,
             MachineCall::Exit => {
                 self.exit_thread(pending);
                 return Ok(Flow::Exit);
@@ -174,18 +173,12 @@ impl GuestThread {
                 let writes = words(a, &[self.machine.signals.pending(self.id)]);
                 self.answer_with(pending, 0, writes);
             }
-            MachineCall::SigAltStack => {
-                const SS_DISABLE: u64 = 2;
-                let writes = words(b, &[0, SS_DISABLE, 0]);
-                self.answer_with(pending, 0, writes);
-            }
-            MachineCall::SigWait => self.signal_wait(pending)?,
-            MachineCall::Kill => self.kill(pending)?,
+            MachineCall::SigAltStack => self.signal_stack(pending),
+            MachineCall::SigWait => self.signal_wait(pending),
+            MachineCall::SigReturn => return Ok(self.signal_return(pending)),
+            MachineCall::Kill => self.kill(pending),
             MachineCall::FreesDescriptor => self.frees_descriptor(pending),
             MachineCall::ReadLink => self.read_link(pending),
-            MachineCall::Fork | MachineCall::Execve | MachineCall::SigReturn => {
-                return Err(self.refuse(&pending, "is not supported yet"));
-            }
         }
         Ok(Flow::Continue)
     }
@@ -217,110 +210,6 @@ impl GuestThread {
             _ => self.answer(pending, -EINVAL),
         }
         Ok(())
-    }
-
-    fn signal_action(&mut self, pending: Pending) {
-        let [signal, new, old, _, _, _] = *pending.call.arguments();
-        if signal == 0 || signal > 64 {
-            return self.answer(pending, -EINVAL);
-        }
-        let action = || std::array::from_fn(|i| Guest.word(new + 8 * i as u64).unwrap_or_default());
-        let previous = self.machine.signals.action(signal, (new != 0).then(action));
-        let writes = words(old, &previous);
-        self.answer_with(pending, 0, writes);
-    }
-
-    fn signal_mask(&mut self, pending: Pending) {
-        let [how, new, old, _, _, _] = *pending.call.arguments();
-        let previous = self.machine.signals.mask(self.id, None);
-        if let Some(set) = (new != 0).then(|| Guest.word(new)).flatten() {
-            let mask = match how as i32 {
-                libc::SIG_BLOCK => previous | set,
-                libc::SIG_UNBLOCK => previous & !set,
-                libc::SIG_SETMASK => set,
-                _ => return self.answer(pending, -EINVAL),
-            };
-            self.machine.signals.mask(self.id, Some(mask));
-        }
-        let writes = words(old, &[previous]);
-        self.answer_with(pending, 0, writes);
-    }
-
-    /// `rt_sigtimedwait`: blocked signals are taken here.
-    fn signal_wait(&mut self, mut pending: Pending) -> Result<()> {
-        match i64::from(pending.event.nr) {
-            libc::SYS_rt_sigtimedwait => {}
-            // Ends only by a handler, and none is ever run.
-            libc::SYS_pause => {
-                self.enter(&mut pending);
-                park_forever();
-            }
-            _ => return Err(self.refuse(&pending, "is not supported yet")),
-        }
-        let [set, info, timeout, _, _, _] = *pending.call.arguments();
-        let set = Guest.word(set).unwrap_or(0);
-        let timeout = (timeout != 0).then(|| {
-            let field = |i| Guest.word(timeout + i).unwrap_or(0);
-            Duration::from_secs(field(0)) + Duration::from_nanos(field(8))
-        });
-        self.enter(&mut pending);
-        let signal = self.machine.signals.wait(self.id, set, timeout);
-        self.leave(&mut pending);
-        let writes = match signal {
-            Some(signal) if info != 0 => vec![Write { address: info, bytes: signal_info(signal) }],
-            _ => Vec::new(),
-        };
-        for write in &writes {
-            Guest.write(write.address, &write.bytes);
-        }
-        let result = signal.map_or(-EAGAIN, |signal| signal as i64);
-        self.conclude(pending, result, writes, Effect::None);
-        Ok(())
-    }
-
-    /// A signal that the guest sends: to itself it goes the machine's way, to others the
-    /// kernel's.
-    fn kill(&mut self, pending: Pending) -> Result<()> {
-        let [a, b, c, _, _, _] = *pending.call.arguments();
-        let own_process = a as u32 == std::process::id() || a == 0;
-        let (target, signal) = match i64::from(pending.event.nr) {
-            libc::SYS_tgkill => (self.machine.thread_by_kernel_id(b as i32).map(Target::Thread), c),
-            libc::SYS_tkill => (self.machine.thread_by_kernel_id(a as i32).map(Target::Thread), b),
-            _ => (own_process.then_some(Target::Process), b),
-        };
-        let Some(target) = target.filter(|_| (1..=64).contains(&signal)) else {
-            self.pass(pending);
-            return Ok(());
-        };
-        match self.machine.signals.send(target, signal) {
-            Delivery::None => self.answer(pending, 0),
-            Delivery::Handler => {
-                return Err(self.refuse(&pending, "to a signal handler of the program's own"));
-            }
-            Delivery::Terminate => {
-                self.answer(pending, 0);
-                self.end_by_signal(signal as i32);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writing to a broken pipe kills, unless the guest ignores it.
-    fn broken_pipe(&mut self) {
-        if self.machine.signals.disposition(libc::SIGPIPE as u64) == Delivery::Terminate {
-            self.end_by_signal(libc::SIGPIPE);
-        }
-    }
-
-    fn end_by_signal(&mut self, signal: i32) -> ! {
-        let event = Event {
-            value: signal as u64,
-            flags: NO_TICKET,
-            ..self.event(EventKind::Killed, host::ticks())
-        };
-        self.append(event, None);
-        self.machine.stop(Stop::Ended(Ending::Signaled(signal)));
-        park_forever()
     }
 
     /// `close` and its kin must not reach the recorder's descriptors.
@@ -360,19 +249,9 @@ impl GuestThread {
 }
 
 /// Words to be stored at `address`; nothing for a null pointer.
-fn words(address: u64, values: &[u64]) -> Vec<Write> {
+pub(crate) fn words(address: u64, values: &[u64]) -> Vec<Write> {
     if address == 0 {
         return Vec::new();
     }
     vec![Write { address, bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect() }]
-}
-
-/// A `siginfo_t` of a signal that the process sent to itself.
-fn signal_info(signal: u64) -> Vec<u8> {
-    const SI_TKILL: i32 = -6;
-    let mut info = vec![0; 128];
-    info[0..4].copy_from_slice(&(signal as i32).to_le_bytes());
-    info[8..12].copy_from_slice(&SI_TKILL.to_le_bytes());
-    info[16..20].copy_from_slice(&std::process::id().to_le_bytes());
-    info
 }

@@ -1,7 +1,7 @@
 //! Threads of the guest: how they begin and end.
 
 use super::calls::Pending;
-use super::thread::{GuestThread, spawn};
+use super::thread::{Birth, GuestThread, spawn};
 use crate::context::reg::*;
 use crate::host::{self, Guest};
 use crate::{Error, Result};
@@ -20,7 +20,7 @@ impl GuestThread {
     pub(crate) fn clone_thread(&mut self, mut pending: Pending) -> Result<()> {
         let [flags, stack, parent_tid, child_tid, tls, _] = pending.args;
         if flags & THREAD != THREAD {
-            return Err(self.refuse(&pending, "of a process (fork, vfork) is not supported yet"));
+            return self.fork(pending);
         }
         self.enter(&mut pending);
         let mut context = self.context.clone();
@@ -33,9 +33,7 @@ impl GuestThread {
         }
         let clear = flags & libc::CLONE_CHILD_CLEARTID as u64 != 0;
         let (child, log) = self.machine.add_thread(context.fs_base);
-
-        let mask = self.machine.signals.mask(self.id, None);
-        self.machine.signals.mask(child, Some(mask));
+        let attention = self.machine.signals.begin_thread(child, Some(self.id));
 
         // The child tells its id and waits until its parent has stored it.
         let (tell, told) = crossbeam::channel::bounded(1);
@@ -45,7 +43,8 @@ impl GuestThread {
             let _ = may_go.recv();
         };
         let clear_at_exit = if clear { child_tid } else { 0 };
-        spawn(&self.machine, child, log, context, clear_at_exit, started)?;
+        let birth = Birth { id: child, log, attention, context, clear_at_exit };
+        spawn(&self.machine, birth, started)?;
         let tid: i32 = told.recv().map_err(|_| Error::Host {
             what: "starting a guest thread".into(),
             source: std::io::Error::other("it ended at once"),

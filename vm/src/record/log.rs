@@ -61,6 +61,8 @@ pub(crate) struct Log {
     to_writer: Sender<Message>,
     empties: Receiver<Chunk>,
     blobs: Arc<AtomicU32>,
+    /// Nothing is kept: this is a child process, without the writer.
+    silent: Arc<AtomicBool>,
 }
 
 /// The writer's thread. Ends after [`Log::finish`] or at the first error.
@@ -85,7 +87,7 @@ impl Log {
                 write_all(writer, &*engine, &messages, &give_back).inspect_err(|_| failed())
             })
             .map_err(Error::host("starting the writer"))?;
-        let log = Log { to_writer, empties, blobs: Arc::default() };
+        let log = Log { to_writer, empties, blobs: Arc::default(), silent: Arc::default() };
         Ok((log, thread))
     }
 
@@ -104,9 +106,21 @@ impl Log {
         self.send(Message::Finish(footer));
     }
 
+    /// From here on nothing is kept.
+    pub(crate) fn silence(&self) {
+        self.silent.store(true, Ordering::Relaxed);
+    }
+
+    fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
     /// A writer that has given up has said so through its own channel; what it cannot write any
     /// more is dropped here.
     fn send(&self, message: Message) {
+        if self.is_silent() {
+            return;
+        }
         let _ = self.to_writer.send(message);
     }
 
@@ -326,6 +340,11 @@ impl ThreadLog {
 
     fn send(&self, state: &mut State) {
         if state.chunk.events.is_empty() {
+            return;
+        }
+        if self.log.is_silent() {
+            state.chunk.events.clear();
+            state.chunk.payloads.clear();
             return;
         }
         let next = state.chunk.first + state.chunk.events.len() as u64;

@@ -2,11 +2,13 @@
 
 use super::leaf;
 use super::log::{Log, ThreadLog};
+use super::process::Waiting;
 use super::signals::Signals;
 use crate::barrier::Barrier;
 use crate::elf::Elf;
 use crate::engine::Engine;
 use crate::hooks::{self, Hook, HookMap};
+use crate::kick::Attention;
 use crate::memory::AddressSpace;
 use crate::slots::Tickets;
 use crate::{Error, host};
@@ -15,8 +17,9 @@ use refrain_trace::{Ending, Header, Module, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 /// Why the recording ends.
 #[derive(Debug)]
@@ -39,7 +42,7 @@ pub(crate) struct Machine {
     /// Changing the address space and taking the ticket for it are one step.
     pub(crate) space: Mutex<AddressSpace>,
     pub(crate) signals: Signals,
-    /// `pthread_once` objects whose routine some thread is running.
+    /// `pthread_once` objects whose routine some thread is about to run.
     pub(crate) once: Mutex<BTreeSet<u64>>,
     /// Contents of mapped files that are in the trace already.
     pub(crate) files: Mutex<BTreeMap<super::memory::FileKey, refrain_trace::BlobId>>,
@@ -51,6 +54,10 @@ pub(crate) struct Machine {
     thread_ended: Condvar,
     output_bytes: AtomicU64,
     stop: Sender<Stop>,
+    /// This is a child process, which is not recorded.
+    child: AtomicBool,
+    /// The parent of this process waits for word.
+    waiting: Mutex<Option<Waiting>>,
 }
 
 #[derive(Default)]
@@ -92,7 +99,40 @@ impl Machine {
             thread_ended: Condvar::new(),
             output_bytes: AtomicU64::new(0),
             stop,
+            child: AtomicBool::new(false),
+            waiting: Mutex::default(),
         }
+    }
+
+    /// Whether this is a child process of the recorded one.
+    pub(crate) fn is_child(&self) -> bool {
+        self.child.load(Ordering::Relaxed)
+    }
+
+    /// Lets `fork` split the process at a moment when nobody else changes the machine.
+    pub(crate) fn during_no_changes(&self, fork: &mut dyn FnMut() -> bool) {
+        let _space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let _files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let _once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
+        let _hooks = self.hooks.write().unwrap_or_else(PoisonError::into_inner);
+        let _threads = self.threads();
+        self.signals.during(|| self.engine.fork(fork));
+    }
+
+    /// From here on this is a child process, with one thread, whose events nobody keeps.
+    pub(crate) fn begin_child(&self, only: ThreadId, waiting: Option<Waiting>) {
+        self.child.store(true, Ordering::Relaxed);
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
+        self.log.silence();
+        self.tickets.release_all();
+        let kernel_id = host::thread_id();
+        self.signals.keep_only(only, kernel_id);
+        let mut threads = self.threads();
+        threads.alive = 1;
+        for (index, thread) in threads.all.iter_mut().enumerate() {
+            thread.ended = index != only.index();
+        }
+        threads.all[only.index()].kernel_id = kernel_id;
     }
 
     /// A module was mapped: notes it in the trace and hooks the library functions it defines.
@@ -171,6 +211,7 @@ impl Machine {
 
     /// A thread is gone. When it was the last one, so is the process.
     pub(crate) fn thread_ended(&self, id: ThreadId) {
+        self.signals.end_thread(id);
         let mut threads = self.threads();
         threads.all[id.index()].ended = true;
         threads.alive -= 1;
@@ -184,17 +225,23 @@ impl Machine {
         self.threads().all[id.index()].ended
     }
 
-    /// Waits until the thread is gone.
-    pub(crate) fn await_end(&self, id: ThreadId) {
+    /// Waits until the thread is gone, or something else wants the waiting thread's attention;
+    /// whether it is gone.
+    pub(crate) fn await_end(&self, id: ThreadId, attention: &Attention) -> bool {
+        /// Nobody tells of the attention.
+        const LOOK: Duration = Duration::from_millis(10);
         let mut threads = self.threads();
-        while !threads.all[id.index()].ended {
-            threads = self.thread_ended.wait(threads).unwrap_or_else(PoisonError::into_inner);
+        while !threads.all[id.index()].ended && !attention.is_raised() {
+            let wait = self.thread_ended.wait_timeout(threads, LOOK);
+            threads = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
+        threads.all[id.index()].ended
     }
 
     /// The kernel's id of a thread is known once its host thread runs.
     pub(crate) fn set_kernel_id(&self, id: ThreadId, kernel_id: i32) {
         self.threads().all[id.index()].kernel_id = kernel_id;
+        self.signals.set_kernel_id(id, kernel_id);
     }
 
     pub(crate) fn kernel_id(&self, id: ThreadId) -> i32 {
@@ -210,6 +257,13 @@ impl Machine {
 
     /// Ends the recording; the caller must not return to the guest.
     pub(crate) fn stop(&self, reason: Stop) {
+        if self.is_child() {
+            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(waiting) = waiting {
+                waiting.tell();
+            }
+            end_process(&reason);
+        }
         let _ = self.stop.send(reason);
     }
 
@@ -229,6 +283,22 @@ impl Machine {
 
     fn threads(&self) -> MutexGuard<'_, Threads> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends a child process as the guest wants it.
+fn end_process(reason: &Stop) -> ! {
+    const FAILED: i32 = 125;
+    match reason {
+        Stop::Ended(Ending::Exited(status)) => host::exit_process(*status),
+        Stop::Ended(Ending::Signaled(signal) | Ending::Stopped(signal)) => {
+            host::end_process_by(*signal)
+        }
+        Stop::Failed(error) => {
+            eprintln!("refrain: a child process of the program was stopped: {error}");
+            host::exit_process(FAILED)
+        }
+        Stop::CannotWrite => host::exit_process(FAILED),
     }
 }
 

@@ -6,10 +6,13 @@
 
 mod calls;
 mod clone;
+mod delivery;
 mod leaf;
 mod log;
 mod machine;
 mod memory;
+mod process;
+mod signal_calls;
 mod signals;
 mod sync;
 mod thread;
@@ -18,11 +21,11 @@ use crate::engine::Engine;
 use crate::host::{self, Guest};
 use crate::loader::{self, Command};
 use crate::memory::{AddressSpace, page_down};
-use crate::{Error, Result, layout};
+use crate::{Error, Result, kick, layout};
 use log::Log;
 use machine::{Machine, Stop};
 use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
-use signals::{Delivery, Target};
+use signals::{Delivery, Signal, Target};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -61,6 +64,7 @@ pub struct RecordSummary {
 /// unrecorded and unable to act, so the caller is expected to exit soon.
 pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordSummary> {
     let signals = block_signals();
+    kick::install();
     let mut space = AddressSpace::new();
     let image = loader::load(&options.command, &mut space)?;
     let (stop, stopped) = crossbeam::channel::unbounded();
@@ -236,7 +240,7 @@ fn block_signals() -> libc::sigset_t {
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigfillset(&mut set);
-        for signal in LEFT_ALONE {
+        for signal in LEFT_ALONE.into_iter().chain([kick::SIGNAL]) {
             libc::sigdelset(&mut set, signal);
         }
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
@@ -244,31 +248,26 @@ fn block_signals() -> libc::sigset_t {
     }
 }
 
-/// Takes the signals that come from outside: some end the recording, the others do to the guest
-/// what they would do natively.
+/// Takes the signals that come from outside: they do to the guest what they would do natively,
+/// but those that end programs end the recording.
 fn watch_signals(signals: libc::sigset_t, machine: Arc<Machine>) {
     std::thread::spawn(move || {
         loop {
-            let mut signal = 0;
             // SAFETY: both arguments are live; the set was initialized by its maker.
-            if unsafe { libc::sigwait(&signals, &mut signal) } != 0 {
-                return;
+            let (number, info) = unsafe {
+                let mut info: libc::siginfo_t = std::mem::zeroed();
+                let number = libc::sigwaitinfo(&signals, &mut info);
+                (number, std::mem::transmute::<libc::siginfo_t, [u8; 128]>(info))
+            };
+            if number <= 0 {
+                continue;
             }
-            if TERMINATION.contains(&signal) {
-                machine.stop(Stop::Ended(Ending::Stopped(signal)));
-            } else {
-                deliver(&machine, signal);
+            let signal = Signal { number: number as u64, info };
+            if machine.signals.send(Target::Process, signal) == Delivery::Terminate {
+                let stops = TERMINATION.contains(&number);
+                let ending = if stops { Ending::Stopped } else { Ending::Signaled };
+                machine.stop(Stop::Ended(ending(number)));
             }
         }
     });
-}
-
-fn deliver(machine: &Machine, signal: i32) {
-    match machine.signals.send(Target::Process, signal as u64) {
-        Delivery::None => {}
-        Delivery::Terminate => machine.stop(Stop::Ended(Ending::Signaled(signal))),
-        Delivery::Handler => machine.stop(Stop::Failed(Error::Unsupported(format!(
-            "signal {signal} for a handler of the program's own"
-        )))),
-    }
 }

@@ -1,22 +1,30 @@
-//! The guest's signals, as far as they are supported: default actions, ignoring, blocking, and
-//! waiting for blocked ones (`sigwait`). Handlers of the guest's own are not run.
+//! The guest's signals: who has one pending, who blocks which, and what is to be done about them.
 //!
-//! The host's signal machinery is not involved: host threads block everything, and what comes
-//! from outside arrives here too.
+//! The kernel delivers none of the guest's signals: host threads block everything, what comes
+//! from outside is received by a thread of its own (`super::watch_signals`) and sent on to here.
+//! A guest thread takes its signals between two events ([`Signals::take`]); if it is in a system
+//! call at the moment, it is kicked out of it.
 
+use crate::frame::{Action, AltStack, Info};
+use crate::kick::{self, Attention};
 use refrain_trace::ThreadId;
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+const SIG_DFL: u64 = 0;
+const SIG_IGN: u64 = 1;
+/// From here on signals queue.
+const FIRST_REAL_TIME: u64 = 32;
+
 /// What becomes of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Delivery {
-    /// Nothing: it is ignored, or it waits until somebody waits for it.
+    /// Nothing: it is ignored, or it is pending.
     None,
     /// The process ends.
     Terminate,
-    /// A function of the guest's would have to run.
+    /// A handler of the guest's will run.
     Handler,
 }
 
@@ -25,6 +33,30 @@ pub(crate) enum Delivery {
 pub(crate) enum Target {
     Process,
     Thread(ThreadId),
+}
+
+/// One signal on its way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Signal {
+    pub(crate) number: u64,
+    pub(crate) info: Info,
+}
+
+/// A signal that a thread has taken, and what to do about it.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Terminate(u64),
+    Handle(Handling),
+}
+
+/// What it takes to run a handler.
+#[derive(Debug)]
+pub(crate) struct Handling {
+    pub(crate) signal: Signal,
+    pub(crate) action: Action,
+    /// The mask that is in force again when the handler has returned.
+    pub(crate) mask: u64,
+    pub(crate) stack: AltStack,
 }
 
 /// The state of all signals of the guest.
@@ -36,22 +68,75 @@ pub(crate) struct Signals {
 
 #[derive(Default)]
 struct State {
-    /// `struct kernel_sigaction`, as the guest installed it.
-    actions: BTreeMap<u64, [u64; 4]>,
-    /// Blocked signals of each thread, bit `n - 1` for signal `n`.
-    masks: BTreeMap<ThreadId, u64>,
-    /// Signals that some thread waits for at the moment.
-    awaited: BTreeMap<ThreadId, u64>,
-    pending: BTreeMap<Target, u64>,
+    actions: BTreeMap<u64, Action>,
+    threads: BTreeMap<ThreadId, Thread>,
+    /// Pending for the process.
+    pending: Vec<Signal>,
+}
+
+#[derive(Default)]
+struct Thread {
+    kernel_id: i32,
+    attention: Attention,
+    /// Blocked signals, bit `n - 1` for signal `n`.
+    mask: u64,
+    /// The mask to go back to, while a call has set another for its own time.
+    lent: Option<u64>,
+    /// Signals that the thread waits for at the moment.
+    awaited: u64,
+    pending: Vec<Signal>,
+    stack: AltStack,
 }
 
 impl Signals {
+    /// A thread begins, with the mask of its parent.
+    pub(crate) fn begin_thread(&self, thread: ThreadId, parent: Option<ThreadId>) -> Attention {
+        let mut state = self.lock();
+        let mask = parent.and_then(|parent| Some(state.threads.get(&parent)?.mask)).unwrap_or(0);
+        let entry = Thread { mask, ..Thread::default() };
+        let attention = entry.attention.clone();
+        state.threads.insert(thread, entry);
+        attention
+    }
+
+    /// The kernel's id of a thread is known.
+    pub(crate) fn set_kernel_id(&self, thread: ThreadId, kernel_id: i32) {
+        self.lock().of(thread).kernel_id = kernel_id;
+    }
+
+    /// A thread ends; what it would have taken may be for others.
+    pub(crate) fn end_thread(&self, thread: ThreadId) {
+        let mut state = self.lock();
+        state.threads.remove(&thread);
+        state.call_for_pending();
+    }
+
+    /// In a child process: this thread is the only one, and nothing is pending.
+    pub(crate) fn keep_only(&self, thread: ThreadId, kernel_id: i32) {
+        let mut state = self.lock();
+        state.threads.retain(|&id, _| id == thread);
+        state.pending.clear();
+        let only = state.of(thread);
+        only.kernel_id = kernel_id;
+        only.pending.clear();
+        only.attention.clear();
+    }
+
+    /// Keeps everybody else out while `forked` makes a child process.
+    pub(crate) fn during<T>(&self, forked: impl FnOnce() -> T) -> T {
+        let _state = self.lock();
+        forked()
+    }
+
     /// Replaces the action for a signal, if there is a new one; the previous one.
-    pub(crate) fn action(&self, signal: u64, new: Option<[u64; 4]>) -> [u64; 4] {
+    pub(crate) fn action(&self, signal: u64, new: Option<Action>) -> Action {
         let mut state = self.lock();
         let previous = state.actions.get(&signal).copied().unwrap_or_default();
         if let Some(action) = new {
             state.actions.insert(signal, action);
+            if state.disposition(signal) == Delivery::None {
+                state.discard(signal);
+            }
         }
         previous
     }
@@ -59,78 +144,154 @@ impl Signals {
     /// Replaces a thread's mask, if there is a new one; the previous one.
     pub(crate) fn mask(&self, thread: ThreadId, new: Option<u64>) -> u64 {
         let mut state = self.lock();
-        let previous = state.masks.get(&thread).copied().unwrap_or(0);
+        let previous = state.of(thread).mask;
         if let Some(mask) = new {
-            state.masks.insert(thread, mask);
+            state.of(thread).mask = mask & !UNBLOCKABLE;
+            state.call_for_pending();
+        }
+        previous
+    }
+
+    /// Sets a mask until the thread's next handler or [`Self::take_mask_back`].
+    pub(crate) fn lend_mask(&self, thread: ThreadId, mask: u64) {
+        let mut state = self.lock();
+        let entry = state.of(thread);
+        entry.lent = Some(entry.mask);
+        entry.mask = mask & !UNBLOCKABLE;
+        state.call_for_pending();
+    }
+
+    /// Ends what [`Self::lend_mask`] began, unless a handler has.
+    pub(crate) fn take_mask_back(&self, thread: ThreadId) {
+        let mut state = self.lock();
+        if let Some(mask) = state.of(thread).lent.take() {
+            state.of(thread).mask = mask;
+            state.call_for_pending();
+        }
+    }
+
+    /// Replaces the stack for handlers, if there is a new one; the previous one.
+    pub(crate) fn stack(&self, thread: ThreadId, new: Option<AltStack>) -> AltStack {
+        let mut state = self.lock();
+        let entry = state.of(thread);
+        let previous = entry.stack;
+        if let Some(stack) = new {
+            entry.stack = stack;
         }
         previous
     }
 
     /// Signals pending for a thread.
     pub(crate) fn pending(&self, thread: ThreadId) -> u64 {
-        let state = self.lock();
-        let of = |target| state.pending.get(&target).copied().unwrap_or(0);
-        of(Target::Process) | of(Target::Thread(thread))
+        let mut state = self.lock();
+        let own = bits(&state.of(thread).pending);
+        own | bits(&state.pending)
     }
 
-    /// A signal is sent.
-    pub(crate) fn send(&self, target: Target, signal: u64) -> Delivery {
-        let bit = 1u64 << (signal - 1);
+    /// A signal is sent. `Terminate` is for the caller to see to; handlers run by themselves.
+    pub(crate) fn send(&self, target: Target, signal: Signal) -> Delivery {
         let mut state = self.lock();
-        let has = |set: Option<&u64>| set.is_some_and(|set| set & bit != 0);
+        let bit = bit(signal.number);
+        let delivery = state.disposition(signal.number);
         let held = match target {
             Target::Thread(thread) => {
-                has(state.masks.get(&thread)) || has(state.awaited.get(&thread))
+                let Some(entry) = state.threads.get(&thread) else { return Delivery::None };
+                (entry.mask | entry.awaited) & bit != 0
             }
             Target::Process => {
-                state.awaited.values().any(|set| set & bit != 0)
-                    || !state.masks.is_empty() && state.masks.values().all(|set| set & bit != 0)
+                let all = || state.threads.values();
+                all().any(|t| t.awaited & bit != 0) || all().all(|t| t.mask & bit != 0)
             }
         };
-        let delivery = state.disposition(signal);
-        if delivery == Delivery::None && !held {
-            return Delivery::None;
-        }
-        if !held {
+        if !held && delivery != Delivery::Handler {
             return delivery;
         }
-        *state.pending.entry(target).or_default() |= bit;
+        state.queue(target, signal);
+        state.call_for_pending();
         drop(state);
         self.arrived.notify_all();
-        Delivery::None
+        if held { Delivery::None } else { delivery }
     }
 
-    /// What becomes of a signal that the sending thread itself receives, unblocked.
-    pub(crate) fn disposition(&self, signal: u64) -> Delivery {
-        self.lock().disposition(signal)
+    /// A fault: the signal is handled at once, unless that is impossible.
+    pub(crate) fn take_fault(&self, thread: ThreadId, signal: Signal) -> Taken {
+        let mut state = self.lock();
+        let blocked = state.of(thread).mask & bit(signal.number) != 0;
+        if blocked || state.disposition(signal.number) != Delivery::Handler {
+            return Taken::Terminate(signal.number);
+        }
+        Taken::Handle(state.handle(thread, signal))
     }
 
-    /// Waits for one of the signals in `set`; `None` when the time is up.
+    /// The next signal that the thread must do something about, if there is any. From then on
+    /// the handler's mask is in force.
+    pub(crate) fn take(&self, thread: ThreadId) -> Option<Taken> {
+        let mut state = self.lock();
+        let Some(number) = state.due(thread) else {
+            state.of(thread).attention.clear();
+            return None;
+        };
+        let signal = state.take(thread, bit(number))?;
+        Some(match state.disposition(number) {
+            Delivery::Handler => Taken::Handle(state.handle(thread, signal)),
+            _ => Taken::Terminate(number),
+        })
+    }
+
+    /// Whether the next signal of a thread lets the system call that it interrupts begin again;
+    /// `None` if there is none to be handled.
+    pub(crate) fn restarts(&self, thread: ThreadId) -> Option<bool> {
+        let mut state = self.lock();
+        let next = state.due(thread)?;
+        let action = state.actions.get(&next).copied().unwrap_or_default();
+        Some(action[1] & libc::SA_RESTART as u64 != 0)
+    }
+
+    /// Nothing is waiting for the thread after all.
+    pub(crate) fn settle(&self, thread: ThreadId) {
+        let mut state = self.lock();
+        if state.due(thread).is_none() {
+            state.of(thread).attention.clear();
+        }
+    }
+
+    /// Waits for one of the signals in `set`. `Ok(None)` when the time is up, `Err` when another
+    /// signal wants to be handled.
     pub(crate) fn wait(
         &self,
         thread: ThreadId,
         set: u64,
         timeout: Option<Duration>,
-    ) -> Option<u64> {
+    ) -> Result<Option<Signal>, Interrupted> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut state = self.lock();
-        state.awaited.insert(thread, set);
+        state.of(thread).awaited = set;
         let taken = loop {
             if let Some(signal) = state.take(thread, set) {
-                break Some(signal);
+                break Ok(Some(signal));
+            }
+            if state.due(thread).is_some() {
+                break Err(Interrupted);
             }
             let left = match deadline {
                 Some(deadline) => deadline.saturating_duration_since(Instant::now()),
                 None => Duration::from_secs(3600),
             };
             if left.is_zero() {
-                break None;
+                break Ok(None);
             }
             state =
                 self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         };
-        state.awaited.remove(&thread);
+        state.of(thread).awaited = 0;
         taken
+    }
+
+    /// Signals that are ignored, for a program that is about to be executed.
+    pub(crate) fn ignored(&self) -> Vec<i32> {
+        let state = self.lock();
+        let ignored = state.actions.iter().filter(|(_, action)| action[0] == SIG_IGN);
+        ignored.map(|(&signal, _)| signal as i32).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -138,61 +299,228 @@ impl Signals {
     }
 }
 
+/// A wait for signals has been ended by another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Interrupted;
+
+/// SIGKILL and SIGSTOP.
+const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
+
+fn bit(signal: u64) -> u64 {
+    1 << (signal - 1)
+}
+
+fn bits(signals: &[Signal]) -> u64 {
+    signals.iter().fold(0, |set, signal| set | bit(signal.number))
+}
+
 impl State {
+    fn of(&mut self, thread: ThreadId) -> &mut Thread {
+        self.threads.entry(thread).or_default()
+    }
+
     fn disposition(&self, signal: u64) -> Delivery {
         const IGNORED: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
-        match self.actions.get(&signal).map_or(0, |action| action[0]) {
-            0 if IGNORED.contains(&(signal as i32)) => Delivery::None,
-            0 => Delivery::Terminate,
-            1 => Delivery::None,
+        match self.actions.get(&signal).map_or(SIG_DFL, |action| action[0]) {
+            SIG_DFL if IGNORED.contains(&(signal as i32)) => Delivery::None,
+            SIG_DFL => Delivery::Terminate,
+            SIG_IGN => Delivery::None,
             _ => Delivery::Handler,
         }
     }
 
-    /// Takes the lowest pending signal of `set`, the thread's own first, as the kernel does.
-    fn take(&mut self, thread: ThreadId, set: u64) -> Option<u64> {
-        for target in [Target::Thread(thread), Target::Process] {
-            let Some(pending) = self.pending.get_mut(&target) else {
-                continue;
-            };
-            let ready = *pending & set;
-            if ready != 0 {
-                let bit = ready & ready.wrapping_neg();
-                *pending &= !bit;
-                return Some(u64::from(bit.trailing_zeros()) + 1);
+    fn queue(&mut self, target: Target, signal: Signal) {
+        let pending = match target {
+            Target::Process => &mut self.pending,
+            Target::Thread(thread) => &mut self.of(thread).pending,
+        };
+        let known = pending.iter().any(|other| other.number == signal.number);
+        if signal.number >= FIRST_REAL_TIME || !known {
+            pending.push(signal);
+        }
+    }
+
+    /// Forgets what is pending of a signal that is ignored now.
+    fn discard(&mut self, signal: u64) {
+        self.pending.retain(|other| other.number != signal);
+        for thread in self.threads.values_mut() {
+            thread.pending.retain(|other| other.number != signal);
+        }
+    }
+
+    /// Gets the attention of a thread for each signal that somebody could handle now: of the
+    /// first thread that does not block it, as the kernel prefers the main thread.
+    fn call_for_pending(&mut self) {
+        let process = bits(&self.pending);
+        let mut left = process;
+        for thread in self.threads.values() {
+            let unblocked = !thread.mask & !thread.awaited;
+            let takes = (left | bits(&thread.pending)) & unblocked;
+            left &= !takes;
+            if takes != 0 {
+                thread.attention.raise();
+                if thread.kernel_id != 0 {
+                    kick::kick(thread.kernel_id);
+                }
             }
         }
-        None
     }
+
+    /// The lowest pending signal of `set`, the thread's own first, as the kernel has it.
+    fn peek(&mut self, thread: ThreadId, set: u64) -> Option<u64> {
+        let lowest = |pending: u64| (pending != 0).then(|| u64::from(pending.trailing_zeros()) + 1);
+        let own = bits(&self.of(thread).pending) & set;
+        lowest(own).or_else(|| lowest(bits(&self.pending) & set))
+    }
+
+    /// The next signal that a thread must do something about; ignored ones are dropped.
+    fn due(&mut self, thread: ThreadId) -> Option<u64> {
+        let unblocked = !self.of(thread).mask;
+        loop {
+            let number = self.peek(thread, unblocked)?;
+            if self.disposition(number) != Delivery::None {
+                return Some(number);
+            }
+            self.take(thread, bit(number));
+        }
+    }
+
+    fn take(&mut self, thread: ThreadId, set: u64) -> Option<Signal> {
+        let number = self.peek(thread, set)?;
+        let pending = match bits(&self.of(thread).pending) & bit(number) {
+            0 => &mut self.pending,
+            _ => &mut self.of(thread).pending,
+        };
+        let at = pending.iter().position(|signal| signal.number == number)?;
+        Some(pending.remove(at))
+    }
+
+    /// The handler of a signal is about to run.
+    fn handle(&mut self, thread: ThreadId, signal: Signal) -> Handling {
+        let action = self.actions.get(&signal.number).copied().unwrap_or_default();
+        let [_, flags, _, blocked] = action;
+        if flags & libc::SA_RESETHAND as u64 != 0 {
+            self.actions.insert(signal.number, Action::default());
+        }
+        let entry = self.of(thread);
+        let mask = entry.lent.take().unwrap_or(entry.mask);
+        entry.mask |= blocked & !UNBLOCKABLE;
+        if flags & libc::SA_NODEFER as u64 == 0 {
+            entry.mask |= bit(signal.number);
+        }
+        let stack = entry.stack;
+        self.call_for_pending();
+        Handling { signal, action, mask, stack }
+    }
+}
+
+/// `siginfo_t` of a signal that a process sends to itself.
+pub(crate) fn own_info(signal: u64, code: i32) -> Info {
+    let mut info = [0; 128];
+    info[0..4].copy_from_slice(&(signal as i32).to_le_bytes());
+    info[8..12].copy_from_slice(&code.to_le_bytes());
+    info[16..20].copy_from_slice(&std::process::id().to_le_bytes());
+    // SAFETY: getuid has no arguments and cannot fail.
+    info[20..24].copy_from_slice(&unsafe { libc::getuid() }.to_le_bytes());
+    info
+}
+
+/// `siginfo_t` of a fault.
+pub(crate) fn fault_info(signal: i32, address: u64) -> Info {
+    const SI_KERNEL: i32 = 0x80;
+    const FIRST: i32 = 1;
+    let mut info = [0; 128];
+    let code = if signal == libc::SIGTRAP { SI_KERNEL } else { FIRST };
+    info[0..4].copy_from_slice(&signal.to_le_bytes());
+    info[8..12].copy_from_slice(&code.to_le_bytes());
+    info[16..24].copy_from_slice(&address.to_le_bytes());
+    info
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const MAIN: ThreadId = ThreadId(0);
+    const OTHER: ThreadId = ThreadId(1);
+
+    fn signal(number: u64) -> Signal {
+        Signal { number, info: own_info(number, 0) }
+    }
+
+    fn two_threads() -> (Signals, Attention, Attention) {
+        let signals = Signals::default();
+        let main = signals.begin_thread(MAIN, None);
+        let other = signals.begin_thread(OTHER, Some(MAIN));
+        (signals, main, other)
+    }
+
     #[test]
     fn a_blocked_signal_waits_for_its_waiter() {
-        let signals = Signals::default();
-        let (main, waiter) = (ThreadId(0), ThreadId(1));
-        for thread in [main, waiter] {
+        let (signals, ..) = two_threads();
+        for thread in [MAIN, OTHER] {
             signals.mask(thread, Some(!0));
         }
-        assert_eq!(signals.send(Target::Thread(waiter), 10), Delivery::None);
-        assert_eq!(signals.pending(waiter), 1 << 9);
-        assert_eq!(signals.wait(main, !0, Some(Duration::ZERO)), None);
-        assert_eq!(signals.wait(waiter, !0, None), Some(10));
-        assert_eq!(signals.pending(waiter), 0);
+        assert_eq!(signals.send(Target::Thread(OTHER), signal(10)), Delivery::None);
+        assert_eq!(signals.pending(OTHER), 1 << 9);
+        assert_eq!(signals.wait(MAIN, !0, Some(Duration::ZERO)), Ok(None));
+        assert_eq!(signals.wait(OTHER, !0, None), Ok(Some(signal(10))));
+        assert_eq!(signals.pending(OTHER), 0);
     }
 
     #[test]
     fn unblocked_signals_act() {
-        let signals = Signals::default();
-        signals.mask(ThreadId(0), Some(0));
-        assert_eq!(signals.send(Target::Process, 10), Delivery::Terminate);
-        assert_eq!(signals.send(Target::Process, libc::SIGCHLD as u64), Delivery::None);
-        signals.action(10, Some([0x1000, 0, 0, 0]));
-        assert_eq!(signals.send(Target::Process, 10), Delivery::Handler);
-        signals.action(10, Some([1, 0, 0, 0]));
-        assert_eq!(signals.send(Target::Process, 10), Delivery::None);
+        let (signals, main, other) = two_threads();
+        assert_eq!(signals.send(Target::Process, signal(10)), Delivery::Terminate);
+        let child = signal(libc::SIGCHLD as u64);
+        assert_eq!(signals.send(Target::Process, child), Delivery::None);
+        signals.action(10, Some([0x1000, 0, 0, 0xf]));
+        assert_eq!(signals.send(Target::Process, signal(10)), Delivery::Handler);
+        assert!(main.is_raised() && !other.is_raised(), "the main thread is preferred");
+        let Some(Taken::Handle(handling)) = signals.take(MAIN) else { panic!("has a handler") };
+        assert_eq!((handling.signal.number, handling.mask), (10, 0));
+        assert_eq!(signals.mask(MAIN, None), 0xf | 1 << 9, "the handler's mask is in force");
+        assert!(signals.take(MAIN).is_none() && !main.is_raised());
+        signals.action(10, Some([SIG_IGN, 0, 0, 0]));
+        assert_eq!(signals.send(Target::Process, signal(10)), Delivery::None);
+    }
+
+    #[test]
+    fn whoever_unblocks_a_signal_takes_it() {
+        let (signals, main, other) = two_threads();
+        signals.action(12, Some([0x1000, libc::SA_RESTART as u64, 0, 0]));
+        for thread in [MAIN, OTHER] {
+            signals.mask(thread, Some(1 << 11));
+        }
+        assert_eq!(signals.send(Target::Process, signal(12)), Delivery::None);
+        assert!(!main.is_raised() && !other.is_raised());
+        signals.lend_mask(OTHER, 0);
+        assert!(!main.is_raised() && other.is_raised());
+        assert_eq!(signals.restarts(OTHER), Some(true));
+        let Some(Taken::Handle(handling)) = signals.take(OTHER) else { panic!("has a handler") };
+        assert_eq!(handling.mask, 1 << 11, "the handler's return ends the loan");
+    }
+
+    #[test]
+    fn real_time_signals_queue_and_others_do_not() {
+        let (signals, ..) = two_threads();
+        signals.mask(MAIN, Some(!0));
+        for number in [10, 10, 40, 40] {
+            signals.send(Target::Thread(MAIN), signal(number));
+        }
+        let next = || {
+            let taken = signals.wait(MAIN, !0, Some(Duration::ZERO));
+            taken.expect("nothing interrupts").map(|signal| signal.number)
+        };
+        assert_eq!([next(), next(), next(), next()], [Some(10), Some(40), Some(40), None]);
+    }
+
+    #[test]
+    fn a_fault_whose_signal_is_blocked_ends_the_process() {
+        let (signals, ..) = two_threads();
+        signals.action(11, Some([0x1000, libc::SA_RESETHAND as u64, 0, 0]));
+        let fault = || signals.take_fault(MAIN, signal(11));
+        assert!(matches!(fault(), Taken::Handle(_)));
+        assert!(matches!(fault(), Taken::Terminate(11)));
     }
 }

@@ -139,9 +139,9 @@ impl GuestThread {
     }
 
     /// The first thread runs the routine, observed as any code; the others wait here, not in
-    /// the library, and find it done.
+    /// the library, and find it done. (An exception out of the routine resets the object, and
+    /// somebody else runs it.)
     fn once(&mut self, call: &Call) -> Result<Flow> {
-        let mut seen_running = false;
         loop {
             let state = Guest.word32(call.object).unwrap_or(ONCE_DONE);
             if state & ONCE_DONE != 0 {
@@ -151,18 +151,32 @@ impl GuestThread {
                 self.return_from_call(0);
                 return Ok(Flow::Continue);
             }
-            let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
-            // An exception out of the routine resets the object: somebody else must try.
-            let abandoned = seen_running && state == 0;
-            if running.insert(call.object) || abandoned {
-                drop(running);
+            if state == 0 && self.begin_once(call.object) {
                 let event = self.call_event(call, EventKind::OnceRun, call.begin);
                 self.append_ordered(event);
                 return Ok(Flow::Continue);
             }
-            drop(running);
-            seen_running |= state != 0;
             host::futex_wait(call.object, state, Duration::from_millis(1));
+        }
+    }
+
+    /// Whether this thread is the one to run the routine. Its first atomic instruction will say
+    /// so in the object; until then, the machine knows.
+    fn begin_once(&mut self, object: u64) -> bool {
+        let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = running.insert(object);
+        if first {
+            self.beginning_once = Some(object);
+        }
+        first
+    }
+
+    /// The object says it now.
+    pub(crate) fn once_begun(&mut self, object: u64) {
+        if self.beginning_once == Some(object) {
+            self.beginning_once = None;
+            let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
+            running.remove(&object);
         }
     }
 
@@ -202,7 +216,7 @@ impl GuestThread {
             self.return_from_call(EBUSY as u64);
             return Ok(Flow::Continue);
         }
-        self.machine.await_end(child);
+        self.wait_in_body(|this| this.machine.await_end(child, &this.attention))?;
         self.append_ordered(event);
         Ok(Flow::Continue)
     }
@@ -249,11 +263,7 @@ impl GuestThread {
             | libc::SYS_gettid
             | libc::SYS_getpid
             | libc::SYS_nanosleep
-            | libc::SYS_clock_nanosleep => {
-                // SAFETY: these calls read and write only what their arguments point to, which
-                // the kernel checks; the host keeps nothing at addresses that the guest holds.
-                unsafe { host::syscall(nr, args) }
-            }
+            | libc::SYS_clock_nanosleep => self.issue_in_body(nr, args)?,
             libc::SYS_rt_sigprocmask => 0,
             libc::SYS_futex_waitv => -ENOSYS,
             _ => {

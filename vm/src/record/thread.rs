@@ -3,15 +3,15 @@
 use super::leaf::LeafThread;
 use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
-use super::signals::Delivery;
 use crate::context::Context;
 use crate::context::reg::*;
 use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
 use crate::hooks::HookMap;
 use crate::host::{self, KnownPages};
+use crate::kick::Attention;
 use crate::{Error, Result, cpuid};
 use refrain_trace::payload::SyscallRecord;
-use refrain_trace::{Ending, Entry, Event, EventKind, NO_TICKET, ThreadId, order};
+use refrain_trace::{Entry, Event, EventKind, NO_TICKET, ThreadId, order};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -23,6 +23,8 @@ const HOST_STACK: usize = 512 << 10;
 pub(crate) enum Flow {
     Continue,
     Exit,
+    /// A handler that ran inside of a library function's body has returned.
+    Returned,
 }
 
 /// One guest thread.
@@ -39,7 +41,17 @@ pub(crate) struct GuestThread {
     pub(crate) creating: Option<u64>,
     /// Where the thread's `errno` is, once asked for.
     pub(crate) errno_at: Option<u64>,
+    /// A `pthread_once` whose routine this thread is about to run.
+    pub(crate) beginning_once: Option<u64>,
     pub(crate) pages: KnownPages,
+    /// Signals want to be handled.
+    pub(crate) attention: Attention,
+    /// The thread has come from guest code with an event.
+    pub(crate) after_event: bool,
+    /// Frames of handlers that interrupted bodies of library functions.
+    pub(crate) handlers_in_bodies: Vec<u64>,
+    /// When the last of them returned: the event that it interrupted goes on from there.
+    pub(crate) handlers_until: u64,
     /// What the leaf functions know of this thread. It refers to `context` and `log`.
     leaf: Box<LeafThread>,
 }
@@ -50,20 +62,28 @@ pub(crate) fn start_main(machine: &Arc<Machine>, entry: &Entry) -> Result<()> {
     context.rip = entry.rip;
     context.gpr[RSP] = entry.rsp;
     let (id, log) = machine.add_thread(0);
-    spawn(machine, id, log, context, 0, |_| {})
+    let attention = machine.signals.begin_thread(id, None);
+    spawn(machine, Birth { id, log, attention, context, clear_at_exit: 0 }, |_| {})
+}
+
+/// What a guest thread begins with.
+pub(crate) struct Birth {
+    pub(crate) id: ThreadId,
+    pub(crate) log: Arc<ThreadLog>,
+    pub(crate) attention: Attention,
+    pub(crate) context: Context,
+    pub(crate) clear_at_exit: u64,
 }
 
 /// Starts a guest thread on a host thread of its own. `started` is told the kernel's thread id,
 /// on the new thread, before the guest runs.
 pub(crate) fn spawn(
     machine: &Arc<Machine>,
-    id: ThreadId,
-    log: Arc<ThreadLog>,
-    context: Context,
-    clear_at_exit: u64,
+    birth: Birth,
     started: impl FnOnce(i32) + Send + 'static,
 ) -> Result<()> {
     let machine = machine.clone();
+    let Birth { id, log, attention, context, clear_at_exit } = birth;
     std::thread::Builder::new()
         .name(format!("guest {id}"))
         .stack_size(HOST_STACK)
@@ -88,7 +108,12 @@ pub(crate) fn spawn(
                 clear_at_exit,
                 creating: None,
                 errno_at: None,
+                beginning_once: None,
                 pages: KnownPages::new(),
+                attention,
+                after_event: false,
+                handlers_in_bodies: Vec::new(),
+                handlers_until: 0,
                 leaf: Box::default(),
             });
             thread.arm_leaves();
@@ -102,7 +127,7 @@ pub(crate) fn spawn(
 
 impl GuestThread {
     /// Tells the leaf functions about this thread, which must not be moved any more.
-    fn arm_leaves(&mut self) {
+    pub(crate) fn arm_leaves(&mut self) {
         let tid = self.machine.kernel_id(self.id);
         self.leaf.arm(&self.machine.tickets, &self.log, &raw const self.context, tid);
         self.cpu.set_leaf_data(&raw mut *self.leaf as u64);
@@ -112,8 +137,16 @@ impl GuestThread {
         let start = self.event(EventKind::ThreadStart, host::ticks());
         let object = order::thread_object(self.id);
         self.append_ordered(Event { object, ..start });
+        self.run_guest().map(|_| ())
+    }
+
+    /// Runs the guest until the thread ends, or a handler returns to the body of a library
+    /// function.
+    pub(crate) fn run_guest(&mut self) -> Result<Flow> {
         loop {
-            let flow = match self.cpu.run(&mut self.context, Mode::Observed) {
+            let exit = self.cpu.run(&mut self.context, Mode::Observed);
+            self.after_event = false;
+            let flow = match exit {
                 Exit::Syscall => self.syscall()?,
                 Exit::Hook => self.hook()?,
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
@@ -124,9 +157,10 @@ impl GuestThread {
                     unreachable!("{exit:?} was not asked for in a recording")
                 }
             };
-            if flow == Flow::Exit {
-                return Ok(());
+            if flow != Flow::Continue {
+                return Ok(flow);
             }
+            self.take_signals();
         }
     }
 
@@ -145,20 +179,32 @@ impl GuestThread {
     }
 
     /// Takes the ticket of the event's object now, and appends it.
-    pub(crate) fn append_ordered(&self, event: Event) {
-        self.append_made(None, || Event {
-            ticket: self.machine.tickets.take(order::slot(event.object)),
+    pub(crate) fn append_ordered(&mut self, event: Event) {
+        self.after_event = true;
+        let (log, tickets) = (&self.log, &self.machine.tickets);
+        let not_before = self.handlers_until;
+        let make = || Event {
+            ticket: tickets.take(order::slot(event.object)),
+            begin: event.begin.max(not_before),
             end: host::ticks(),
             ..event
-        });
+        };
+        if log.append(make, None).is_err() {
+            park_forever();
+        }
     }
 
     /// Appends an event that ends now.
-    pub(crate) fn append(&self, event: Event, record: Option<&SyscallRecord>) {
+    pub(crate) fn append(&mut self, event: Event, record: Option<&SyscallRecord>) {
         self.append_made(record, || Event { end: host::ticks(), ..event });
     }
 
-    pub(crate) fn append_made(&self, record: Option<&SyscallRecord>, make: impl FnOnce() -> Event) {
+    pub(crate) fn append_made(
+        &mut self,
+        record: Option<&SyscallRecord>,
+        make: impl FnOnce() -> Event,
+    ) {
+        self.after_event = true;
         if self.log.append(make, record).is_err() {
             park_forever();
         }
@@ -194,8 +240,10 @@ impl GuestThread {
         if log.append(make, None).is_err() {
             park_forever();
         }
+        self.after_event = true;
         let fault = self.cpu.step(&mut self.context);
         self.machine.tickets.release(slot, ticket);
+        self.once_begun(address);
         fault
     }
 
@@ -221,6 +269,8 @@ impl GuestThread {
         if !self.log.repeat(&event) {
             self.append(event, None);
         }
+        // Whether a load is an event may differ in a replay.
+        self.after_event = false;
         self.cpu.step_load(&mut self.context, value)
     }
 
@@ -249,28 +299,6 @@ impl GuestThread {
             }
         }
         Flow::Continue
-    }
-
-    /// The guest is ended by a fault. (Handlers of the guest's own are not supported.)
-    fn fault(&mut self, fault: Fault) -> Flow {
-        let begin = host::ticks();
-        let event = Event {
-            value: fault.signal as u64,
-            aux: fault.address,
-            flags: NO_TICKET,
-            ..self.event(EventKind::Killed, begin)
-        };
-        self.append(event, None);
-        let reason = if self.machine.signals.disposition(fault.signal as u64) == Delivery::Handler {
-            Stop::Failed(Error::Unsupported(format!(
-                "a handler of the program's own for signal {} (raised at {:#x})",
-                fault.signal, self.context.rip
-            )))
-        } else {
-            Stop::Ended(Ending::Signaled(fault.signal))
-        };
-        self.machine.stop(reason);
-        park_forever()
     }
 
     fn unsupported(&self, what: &str) -> Error {

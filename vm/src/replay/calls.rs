@@ -60,23 +60,15 @@ impl GuestThread {
             self.check_output(&call, result, (fd, len, crc))?;
         }
         self.context.finish_syscall(result);
+        if result == syscall::BEGIN_AGAIN {
+            self.context.begin_syscall_again(event.nr);
+        }
         if let Effect::Clone { child } = record.effect {
             self.end_creation();
             self.clone_thread(child, &record)?;
         }
         self.machine_effects(&call, &event)?;
-        self.note_event(&event)?;
-        self.end_if_killed()
-    }
-
-    /// A call may be the guest's last: it sent itself a signal, or wrote to a broken pipe.
-    fn end_if_killed(&mut self) -> Result<(), Halt> {
-        let here = self.context.rip;
-        if self.cursor.peek()?.is_some_and(|e| e.kind() == EventKind::Killed && e.pc == here) {
-            self.tally.events += 1;
-            return Err(Halt::Done);
-        }
-        Ok(())
+        self.note_event(&event)
     }
 
     fn compare_call(
@@ -173,6 +165,7 @@ impl GuestThread {
                 self.context.fs_base = b;
             }
             MachineCall::SetTidAddress => self.clear_at_exit = a,
+            MachineCall::SigReturn => self.handler_returned()?,
             MachineCall::Exit => {
                 self.note_event(event)?;
                 self.exit_thread()?;

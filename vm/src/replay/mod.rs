@@ -16,6 +16,7 @@ mod machine;
 mod outcome;
 mod policy;
 mod sequence;
+mod signals;
 mod sync;
 mod thread;
 

@@ -199,6 +199,7 @@ impl GuestThread {
 
     /// The recording has no event for joining a thread that it did not know.
     fn join(&mut self) -> Result<(), Halt> {
+        self.handlers_in_body()?;
         let actual = self.call(EventKind::ThreadJoin, 0);
         let recorded = self
             .cursor

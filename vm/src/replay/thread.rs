@@ -5,7 +5,7 @@ use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
 use crate::context::reg::*;
 use crate::context::{Context, SeenWords};
-use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
+use crate::engine::{Cpu, Emulate, Exit, Mode, OrderedKind};
 use crate::host::{self, KnownPages};
 use crate::observer::ThreadObserver;
 use crate::{Error, Result, cpuid};
@@ -43,6 +43,14 @@ impl From<refrain_trace::Error> for Halt {
     }
 }
 
+/// Where the thread goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Continue,
+    /// A handler that ran inside of a library function's body has returned.
+    Returned,
+}
+
 /// One guest thread.
 pub(crate) struct GuestThread {
     pub(crate) machine: Arc<Machine>,
@@ -58,6 +66,9 @@ pub(crate) struct GuestThread {
     /// The place in MEM-S's sequence that the thread is at, and how many it has been at.
     place: Option<u64>,
     placed: usize,
+    pub(crate) flow: Flow,
+    /// Frames of handlers that interrupted bodies of library functions.
+    pub(crate) handlers_in_bodies: Vec<u64>,
     /// An ordered load whose repetitions are not all done.
     repeating: Option<Event>,
     observer: Option<Box<dyn ThreadObserver>>,
@@ -111,6 +122,8 @@ pub(crate) fn spawn(
                 pages: KnownPages::new(),
                 place: None,
                 placed: 0,
+                flow: Flow::Continue,
+                handlers_in_bodies: Vec::new(),
                 repeating: None,
                 accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
                 observer,
@@ -148,6 +161,15 @@ impl GuestThread {
             Ok(()) => {}
             Err(halt) => return halt,
         }
+        match self.run_guest() {
+            Ok(()) => unreachable!("no handler interrupts a body that is not there"),
+            Err(halt) => halt,
+        }
+    }
+
+    /// Runs the guest until there is nothing more to do, or a handler returns to the body of a
+    /// library function.
+    pub(crate) fn run_guest(&mut self) -> Result<(), Halt> {
         loop {
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.report_accesses();
@@ -171,9 +193,11 @@ impl GuestThread {
                 }
                 Exit::Return => unreachable!("no function is run opaquely in a replay"),
             };
-            if let Err(halt) = result {
-                return halt;
+            result?;
+            if std::mem::replace(&mut self.flow, Flow::Continue) == Flow::Returned {
+                return Ok(());
             }
+            self.take_signals()?;
         }
     }
 
@@ -191,6 +215,7 @@ impl GuestThread {
     /// The thread's next event, which must be of one of these kinds.
     pub(crate) fn next_of(&mut self, kinds: &[EventKind]) -> Result<Event, Halt> {
         self.skip_loads(kinds)?;
+        self.handlers_in_body()?;
         if self.machine.options.until == Some((self.id, self.cursor.position())) {
             return Err(Halt::Done);
         }
@@ -209,7 +234,7 @@ impl GuestThread {
     }
 
     /// Recorded loads are hints: whether one is recognised may differ between engines.
-    fn skip_loads(&mut self, kinds: &[EventKind]) -> Result<(), Halt> {
+    pub(crate) fn skip_loads(&mut self, kinds: &[EventKind]) -> Result<(), Halt> {
         if kinds.contains(&EventKind::SyncLoad) {
             return Ok(());
         }
@@ -499,24 +524,6 @@ impl GuestThread {
             }
         }
         Ok(())
-    }
-
-    fn fault(&mut self, fault: Fault) -> Result<(), Halt> {
-        self.skip_loads(&[])?;
-        let actual = format!(
-            "signal {} for address {:#x} at {:#x}",
-            fault.signal, fault.address, self.context.rip
-        );
-        match self.cursor.next()? {
-            Some(event) if event.kind() == EventKind::Killed && event.pc == self.context.rip => {
-                self.tally.digests += 1;
-                self.tally.equal += 1;
-                self.tally.events += 1;
-                Err(Halt::Done)
-            }
-            Some(event) => self.diverge(DivergenceKind::Fault, format!("{event:?}"), actual),
-            None => self.diverge(DivergenceKind::Fault, "the end of the recording".into(), actual),
-        }
     }
 
     /// Shows the observer what the engine logged since the last time.

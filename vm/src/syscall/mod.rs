@@ -38,6 +38,10 @@ use spec::{Rule, Spec};
 use std::fmt;
 use std::ops::Range;
 
+/// The kernel's own name for "a signal handler runs first, then the call begins again"
+/// (`ERESTARTSYS`). No program sees it; events have it as the result of such a call.
+pub(crate) const BEGIN_AGAIN: i64 = -512;
+
 /// The row of a system call, or `None` for a number that Linux does not assign.
 fn spec(nr: u64) -> Option<&'static Spec> {
     // The kernel looks at eax alone.
@@ -116,6 +120,22 @@ impl Call {
     pub(crate) fn ends_creation(&self) -> bool {
         self.order() == Order::Kernel
             && !matches!(i64::from(self.spec.nr), libc::SYS_futex | libc::SYS_clone)
+    }
+
+    /// Whether the call may fail because a signal has come in (`EINTR`).
+    pub(crate) fn may_wait(&self) -> bool {
+        table::WAITS.binary_search(&self.spec.nr).is_ok()
+    }
+
+    /// The argument that points to a signal mask for the time of the call, if it has one, and
+    /// whether it does so through another pointer.
+    pub(crate) fn mask_argument(&self) -> Option<(usize, bool)> {
+        match i64::from(self.spec.nr) {
+            libc::SYS_ppoll => Some((3, false)),
+            libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => Some((4, false)),
+            libc::SYS_pselect6 => Some((5, true)),
+            _ => None,
+        }
     }
 
     /// The arguments as the kernel sees them: what it ignores (registers beyond the last

@@ -74,7 +74,7 @@ pub(crate) enum MachineCall {
     Brk,
     /// `madvise`: some advice discards content.
     Madvise,
-    /// `clone`: a thread, or a process if `CLONE_VM` is not among the flags.
+    /// `clone`: a thread, or a process.
     Clone,
     /// `fork` and `vfork`.
     Fork,

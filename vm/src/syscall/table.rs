@@ -34,6 +34,7 @@ const OTHER_PROCESSES: &str = "it reaches into other processes";
 const LATER: &str = "the kernel would write guest memory after the call has returned";
 const RIGHTS: &str = "it changes what the recorder itself can see or do";
 const SEGMENTS: &str = "the guest has neither segments of its own nor I/O ports";
+const SIGNALS: &str = "the machine itself receives the guest's signals";
 const UNDESCRIBED: &str = "what it writes is not described yet";
 
 /// Bytes of the kernel's signal set, smaller than the C library's.
@@ -355,7 +356,7 @@ pub(crate) static CALLS: &[Spec] = &[
     absent(279, "move_pages"),
     pass(280, "utimensat", "dspi", Kernel).reads(&[object::<[timespec; 2]>(2)]),
     pass(281, "epoll_pwait", "dpiipl", Kernel).reads(&[sized(4, SIGSET)]).writes(EPOLL_EVENTS),
-    pass(282, "signalfd", "dpl", Kernel).reads(&[sized(1, SIGSET)]),
+    refuse(282, "signalfd", SIGNALS),
     pass(283, "timerfd_create", "ii", Kernel),
     pass(284, "eventfd", "i", Kernel),
     pass(285, "fallocate", "dill", Kernel),
@@ -363,7 +364,7 @@ pub(crate) static CALLS: &[Spec] = &[
         .reads(&[object::<itimerspec>(2)]).writes(&[object::<itimerspec>(3)]),
     pass(287, "timerfd_gettime", "dp", Kernel).writes(&[object::<itimerspec>(1)]),
     pass(288, "accept4", "dppi", Kernel).writes(ADDRESS_1),
-    pass(289, "signalfd4", "dpli", Kernel).reads(&[sized(1, SIGSET)]),
+    refuse(289, "signalfd4", SIGNALS),
     pass(290, "eventfd2", "ii", Kernel),
     pass(291, "epoll_create1", "i", Kernel),
     machine(292, "dup3", "ddi", Kernel, M::FreesDescriptor),
@@ -463,6 +464,14 @@ pub(crate) static CALLS: &[Spec] = &[
     absent(467, "open_tree_attr"),
     absent(468, "file_getattr"),
     absent(469, "file_setattr"),
+];
+
+/// Calls that may wait for something that never comes, and end when a signal comes (signal(7)).
+#[rustfmt::skip]
+pub(crate) static WAITS: &[u16] = &[
+    0, 1, 2, 7, 16, 19, 20, 23, 34, 35, 40, 42, 43, 44, 45, 46, 47, 61, 65, 69, 70, 72, 73, 85,
+    128, 130, 202, 220, 230, 232, 242, 243, 247, 257, 270, 271, 275, 276, 281, 288, 299, 307,
+    318, 326, 327, 328, 437, 441,
 ];
 
 const POLLED: Shape = array(0, size_of::<pollfd>() as u32, Given(1)).or_interrupted();

@@ -306,7 +306,7 @@ fn the_red_zone_is_kept() {
     assert_eq!(context.gpr[reg::RAX], 136);
 }
 
-/// Where a thread goes on after an exit shares a table entry with a block whose flags are dead.
+/// Where a thread goes on after an exit shares a table entry with another block.
 #[test]
 fn flags_survive_an_exit() {
     let guest = Guest::new();

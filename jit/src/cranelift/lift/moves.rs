@@ -20,6 +20,8 @@ pub(super) fn lifts(i: &Instruction) -> bool {
         }
         Nop | Endbr64 | Endbr32 | Pause | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchnta
         | Prefetchw => true,
+        // Without shadow stacks, which the guest's processor lacks, these do nothing.
+        Rdsspd | Rdsspq => true,
         Pushfq | Popfq | Lahf | Sahf | Cld | Std | Clc | Stc | Cmc => true,
         Movbe | Rdfsbase | Wrfsbase => is_integer(i),
         _ => is_cmov(i) || is_setcc(i),

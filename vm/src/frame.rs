@@ -1,0 +1,271 @@
+//! Signal frames: what the kernel leaves on the stack for a handler, and takes back when the
+//! handler returns.
+//!
+//! A frame is built when a recording delivers a signal, and kept in the trace; a replay stores it
+//! again. The layout is the kernel's `struct rt_sigframe` of x86-64 with an `fxsave` area, which
+//! is what a processor without AVX gets.
+
+use crate::context::{Context, reg::*};
+use crate::host::{self, Guest};
+
+/// `siginfo_t`.
+pub(crate) type Info = [u8; 128];
+
+/// `struct kernel_sigaction`: handler, flags, restorer, mask.
+pub(crate) type Action = [u64; 4];
+
+/// A stack for signal handlers, as `sigaltstack` knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AltStack {
+    pub(crate) base: u64,
+    pub(crate) flags: u32,
+    pub(crate) size: u64,
+}
+
+pub(crate) const SS_ONSTACK: u32 = 1;
+pub(crate) const SS_DISABLE: u32 = 2;
+
+impl Default for AltStack {
+    fn default() -> AltStack {
+        AltStack { base: 0, flags: SS_DISABLE, size: 0 }
+    }
+}
+
+impl AltStack {
+    /// Whether the stack is in use by code with this stack pointer.
+    pub(crate) fn holds(&self, sp: u64) -> bool {
+        self.flags & SS_DISABLE == 0 && sp > self.base && sp - self.base <= self.size
+    }
+
+    /// `stack_t`, as seen by code with this stack pointer.
+    pub(crate) fn words(&self, sp: u64) -> [u64; 3] {
+        let on = if self.holds(sp) { SS_ONSTACK } else { 0 };
+        [self.base, u64::from(self.flags | on), self.size]
+    }
+
+    /// From `stack_t`.
+    pub(crate) fn from_words([base, flags, size]: [u64; 3]) -> AltStack {
+        let flags = flags as u32 & !SS_ONSTACK;
+        if flags & SS_DISABLE != 0 { AltStack::default() } else { AltStack { base, flags, size } }
+    }
+}
+
+/// What a delivery depends on besides the registers.
+pub(crate) struct Delivery<'a> {
+    pub(crate) info: &'a Info,
+    pub(crate) action: Action,
+    /// The mask that the handler's return brings back.
+    pub(crate) mask: u64,
+    pub(crate) stack: AltStack,
+}
+
+/// A frame and where it goes.
+pub(crate) struct Frame {
+    pub(crate) address: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Offsets in the frame.
+mod at {
+    pub(super) const CONTEXT: u64 = 8;
+    pub(super) const STACK: u64 = CONTEXT + 16;
+    pub(super) const REGISTERS: u64 = STACK + 24;
+    pub(super) const RIP: u64 = REGISTERS + 16 * 8;
+    pub(super) const FLAGS: u64 = REGISTERS + 17 * 8;
+    pub(super) const SEGMENTS: u64 = REGISTERS + 18 * 8;
+    pub(super) const FP_STATE: u64 = REGISTERS + 23 * 8;
+    pub(super) const MASK: u64 = REGISTERS + 256;
+    pub(super) const INFO: u64 = MASK + 8;
+    pub(super) const END: u64 = INFO + 128;
+    /// In the `fxsave` area.
+    pub(super) const POINTERS: usize = 6;
+    pub(super) const MXCSR: usize = 24;
+    pub(super) const XMM: usize = 160;
+}
+
+/// The order of general registers in `struct sigcontext`.
+const ORDER: [usize; 16] =
+    [R8, R9, R10, R11, R12, R13, R14, R15, RDI, RSI, RBP, RBX, RDX, RAX, RCX, RSP];
+const RED_ZONE: u64 = 128;
+const FX_SAVE: u64 = 512;
+/// The status flags and DF; and the two that are always set in user mode.
+const FLAGS: u64 = 0xcd5;
+const ALWAYS: u64 = 0x202;
+/// Code and stack segments of 64-bit programs.
+const SEGMENTS: u64 = 0x33 | 0x2b << 48;
+/// `UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
+const CONTEXT_FLAGS: u64 = 6;
+
+/// Builds the frame for a handler that is about to run.
+pub(crate) fn build(context: &Context, delivery: &Delivery<'_>) -> Frame {
+    let sp = context.gpr[RSP];
+    let wants_stack = delivery.action[1] & libc::SA_ONSTACK as u64 != 0;
+    let stack = &delivery.stack;
+    let top = if wants_stack && stack.flags & SS_DISABLE == 0 && !stack.holds(sp) {
+        stack.base.wrapping_add(stack.size)
+    } else {
+        sp.wrapping_sub(RED_ZONE)
+    };
+    let fp_state = top.wrapping_sub(FX_SAVE) & !63;
+    let address = (fp_state.wrapping_sub(at::END) & !15).wrapping_sub(8);
+
+    let mut bytes = vec![0; (fp_state + FX_SAVE).wrapping_sub(address) as usize];
+    let mut put = |offset: u64, value: u64| {
+        bytes[offset as usize..offset as usize + 8].copy_from_slice(&value.to_le_bytes());
+    };
+    put(0, delivery.action[2]);
+    put(at::CONTEXT, CONTEXT_FLAGS);
+    for (word, value) in stack.words(sp).into_iter().enumerate() {
+        put(at::STACK + 8 * word as u64, value);
+    }
+    for (slot, register) in ORDER.into_iter().enumerate() {
+        put(at::REGISTERS + 8 * slot as u64, context.gpr[register]);
+    }
+    put(at::RIP, context.rip);
+    put(at::FLAGS, context.rflags & FLAGS | ALWAYS);
+    put(at::SEGMENTS, SEGMENTS);
+    put(at::FP_STATE, fp_state);
+    put(at::MASK, delivery.mask);
+    let info = at::INFO as usize;
+    bytes[info..info + 128].copy_from_slice(delivery.info);
+    let area = (fp_state - address) as usize;
+    bytes[area..].copy_from_slice(&fp_image(context));
+    Frame { address, bytes }
+}
+
+/// Floating-point state as `fxsave` stores it. Where the last instruction and operand lay is
+/// left out: that would be in translated code.
+fn fp_image(context: &Context) -> [u8; FX_SAVE as usize] {
+    let mut image = host::fp_save();
+    image[at::POINTERS..at::MXCSR].fill(0);
+    image[at::MXCSR..at::MXCSR + 4].copy_from_slice(&context.mxcsr.to_le_bytes());
+    image[at::MXCSR + 4..at::MXCSR + 8].copy_from_slice(&0xffff_u32.to_le_bytes());
+    for (i, register) in context.xmm.iter().enumerate() {
+        for (half, value) in register.iter().enumerate() {
+            let start = at::XMM + 16 * i + 8 * half;
+            image[start..start + 8].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    image[at::XMM + 256..].fill(0);
+    image
+}
+
+/// Puts a thread at the start of a handler whose frame is in place.
+pub(crate) fn enter(context: &mut Context, address: u64, handler: u64, signal: u64) {
+    context.gpr[RSP] = address;
+    context.gpr[RDI] = signal;
+    context.gpr[RSI] = address.wrapping_add(at::INFO);
+    context.gpr[RDX] = address.wrapping_add(at::CONTEXT);
+    context.gpr[RAX] = 0;
+    context.rip = handler;
+    let direction = 1 << 10;
+    context.rflags &= !direction;
+    let fresh = Context::default();
+    (context.xmm, context.mxcsr) = (fresh.xmm, fresh.mxcsr);
+    host::fp_reset();
+}
+
+/// What a handler's return brings back besides the registers.
+pub(crate) struct Left {
+    /// The frame.
+    pub(crate) address: u64,
+    pub(crate) mask: u64,
+    pub(crate) stack: AltStack,
+}
+
+/// `rt_sigreturn`: the registers from the frame below the stack pointer. `None` if there is no
+/// frame; the kernel would end the process.
+pub(crate) fn leave(context: &mut Context) -> Option<Left> {
+    let address = context.gpr[RSP].wrapping_sub(8);
+    let bytes = Guest.read(address, at::END as usize)?;
+    let word = |offset: u64| {
+        let start = offset as usize;
+        u64::from_le_bytes(bytes[start..start + 8].try_into().expect("eight bytes"))
+    };
+    let fp_state = match word(at::FP_STATE) {
+        0 => None,
+        area => Some(Guest.read(area, FX_SAVE as usize)?),
+    };
+    for (slot, register) in ORDER.into_iter().enumerate() {
+        context.gpr[register] = word(at::REGISTERS + 8 * slot as u64);
+    }
+    context.rip = word(at::RIP);
+    context.rflags = word(at::FLAGS) & FLAGS | ALWAYS;
+    if let Some(image) = fp_state.as_deref().and_then(|image| image.try_into().ok()) {
+        restore_fp(context, image);
+    }
+    let stack = [0, 8, 16].map(|offset| word(at::STACK + offset));
+    let stack = AltStack::from_words(stack);
+    Some(Left { address, mask: word(at::MASK), stack })
+}
+
+fn restore_fp(context: &mut Context, image: &[u8; FX_SAVE as usize]) {
+    /// Bits of mxcsr that every processor has; loading others would fault.
+    const MXCSR: u32 = 0xffff;
+    let word =
+        |start: usize| u64::from_le_bytes(image[start..start + 8].try_into().expect("eight bytes"));
+    context.mxcsr = word(at::MXCSR) as u32 & MXCSR;
+    for (i, register) in context.xmm.iter_mut().enumerate() {
+        *register = [word(at::XMM + 16 * i), word(at::XMM + 16 * i + 8)];
+    }
+    host::fp_restore(image);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_frame_keeps_its_return_brings_back() {
+        let stack: Box<[u8; 8192]> = Box::new([0; 8192]);
+        let mut context = Context::default();
+        for (i, register) in context.gpr.iter_mut().enumerate() {
+            *register = 100 + i as u64;
+        }
+        context.gpr[RSP] = stack.as_ptr() as u64 + 8000;
+        context.rip = 0x1234;
+        context.rflags = 0x202 | 0x441;
+        context.mxcsr = 0x1fa0;
+        context.xmm[7] = [3, 4];
+        let delivery = Delivery {
+            info: &[7; 128],
+            action: [0x4000, 0, 0x5000, 0],
+            mask: 0xff00,
+            stack: AltStack::default(),
+        };
+        let frame = build(&context, &delivery);
+        assert_eq!((frame.address + 8) % 16, 0, "the stack is aligned as after a call");
+        assert!(frame.address + frame.bytes.len() as u64 <= context.gpr[RSP] - RED_ZONE);
+        assert!(Guest.write(frame.address, &frame.bytes));
+
+        let before = context.clone();
+        enter(&mut context, frame.address, 0x4000, 10);
+        assert_eq!((context.rip, context.gpr[RDI], context.mxcsr), (0x4000, 10, 0x1f80));
+        let info = Guest.read(context.gpr[RSI], 128).expect("is in the frame");
+        assert_eq!(info, [7; 128]);
+        assert_eq!(Guest.word(context.gpr[RSP]), Some(0x5000), "the restorer is returned to");
+
+        context.gpr[RSP] += 8;
+        let left = leave(&mut context).expect("the frame is still there");
+        assert_eq!((left.address, left.mask), (frame.address, 0xff00));
+        assert_eq!(context.gpr, before.gpr);
+        assert_eq!((context.rip, context.rflags), (before.rip, before.rflags));
+        assert_eq!((context.xmm, context.mxcsr), (before.xmm, before.mxcsr));
+        drop(stack);
+    }
+
+    #[test]
+    fn the_alternate_stack_is_used_unless_it_is_in_use() {
+        let stack = AltStack { base: 0x10000, flags: 0, size: 0x4000 };
+        let mut context = Context::default();
+        let mut address = |sp: u64, flags: i32| {
+            context.gpr[RSP] = sp;
+            let action = [1, flags as u64, 0, 0];
+            build(&context, &Delivery { info: &[0; 128], action, mask: 0, stack }).address
+        };
+        assert!(stack.holds(address(0x90000, libc::SA_ONSTACK)));
+        assert!(!stack.holds(address(0x90000, 0)));
+        let nested = address(0x13000, libc::SA_ONSTACK);
+        assert!(stack.holds(nested) && nested < 0x13000);
+    }
+}

@@ -1,0 +1,195 @@
+//! Running the guest's signal handlers: when a thread takes its signals, and the system calls
+//! that end because of one.
+//!
+//! A thread takes its signals right after an event, where a replay finds the same place without
+//! counting instructions: at the latest when its next system call, lock or atomic instruction is
+//! done, and at once if it waits in one. What a replay needs is one event with the frame.
+
+use super::machine::{Stop, park_forever};
+use super::signals::{Handling, Signal, Taken, fault_info};
+use super::thread::{Flow, GuestThread};
+use crate::engine::Fault;
+use crate::frame::{self, Frame};
+use crate::host::{self, Guest};
+use crate::syscall::{self, Call};
+use crate::{Result, kick};
+use refrain_trace::payload::{SyscallRecord, Write};
+use refrain_trace::{Ending, Event, EventKind, NO_TICKET, delivery};
+
+const EINTR: i64 = 4;
+
+impl GuestThread {
+    /// Runs the handlers of signals that have arrived, if this is a place for it. (It is not
+    /// while the thread creates another: others wait for it to be done.)
+    pub(crate) fn take_signals(&mut self) {
+        if !self.attention.is_raised() || !self.after_event || self.creating.is_some() {
+            return;
+        }
+        // A further signal interrupts the handler of the one before at its first instruction.
+        while let Some(taken) = self.machine.signals.take(self.id) {
+            match taken {
+                Taken::Terminate(signal) => self.end_by_signal(signal as i32),
+                Taken::Handle(handling) => self.handle(&handling, delivery::AFTER_EVENT),
+            }
+        }
+    }
+
+    /// The thread goes on at the start of a handler.
+    fn handle(&mut self, handling: &Handling, place: u16) {
+        let event = self.event(EventKind::Signal, host::ticks());
+        let Handling { signal, action, mask, stack } = handling;
+        let Frame { address, bytes } = frame::build(
+            &self.context,
+            &frame::Delivery { info: &signal.info, action: *action, mask: *mask, stack: *stack },
+        );
+        if !Guest.write(address, &bytes) {
+            self.end_by_signal(libc::SIGSEGV);
+        }
+        frame::enter(&mut self.context, address, action[0], signal.number);
+        let event = Event {
+            value: signal.number,
+            object: action[0],
+            aux: address,
+            nr: place,
+            flags: NO_TICKET,
+            ..event
+        };
+        let writes = vec![Write { address, bytes }];
+        self.append(event, Some(&SyscallRecord { writes, ..SyscallRecord::default() }));
+    }
+
+    /// Runs one handler while the body of a library function waits; the body's state is put back
+    /// afterwards.
+    fn handle_in_body(&mut self) -> Result<()> {
+        let handling = match self.machine.signals.take(self.id) {
+            None => return Ok(()),
+            Some(Taken::Terminate(signal)) => self.end_by_signal(signal as i32),
+            Some(Taken::Handle(handling)) => handling,
+        };
+        let body = self.context.clone();
+        self.handle(&handling, delivery::IN_BODY);
+        self.handlers_in_bodies.push(self.frame_address());
+        if self.run_guest()? == Flow::Exit {
+            // The handler has ended the thread, which must not return to the body.
+            park_forever();
+        }
+        self.context.restore(body);
+        self.handlers_until = host::ticks();
+        Ok(())
+    }
+
+    /// At a handler's first instruction, the frame is where the stack pointer points.
+    fn frame_address(&self) -> u64 {
+        self.context.gpr[crate::reg::RSP]
+    }
+
+    /// Waits for something other than a system call, in the body of a library function, letting
+    /// handlers run meanwhile. `done` is asked after each of them.
+    pub(crate) fn wait_in_body(
+        &mut self,
+        mut done: impl FnMut(&GuestThread) -> bool,
+    ) -> Result<()> {
+        while !done(self) {
+            match self.machine.signals.restarts(self.id) {
+                Some(_) => self.handle_in_body()?,
+                None => self.machine.signals.settle(self.id),
+            }
+        }
+        Ok(())
+    }
+
+    /// Issues a call as it is; one that waits ends when a handler is to run. The result may be
+    /// [`syscall::BEGIN_AGAIN`].
+    pub(crate) fn issue(&mut self, call: &Call, nr: u16) -> i64 {
+        let mut args = *call.arguments();
+        let lent = self.lend_mask(call, &mut args);
+        let result = loop {
+            // SAFETY: the table lets through only calls that touch no memory but what their
+            // arguments point to (the guest's) and no descriptor of the recorder's.
+            let result = unsafe { kick::syscall(u64::from(nr), args, &self.attention) };
+            match result {
+                Some(result) if result != -EINTR || !self.attention.is_raised() => break result,
+                _ => {}
+            }
+            match self.machine.signals.restarts(self.id) {
+                None => self.machine.signals.settle(self.id),
+                Some(_) if result.is_some() || lent => break -EINTR,
+                Some(false) if call.may_wait() => break -EINTR,
+                Some(_) => break syscall::BEGIN_AGAIN,
+            }
+        };
+        if lent && result != -EINTR {
+            self.machine.signals.take_mask_back(self.id);
+        }
+        result
+    }
+
+    /// A call that brings a signal mask along does not give it to the host's kernel.
+    fn lend_mask(&mut self, call: &Call, args: &mut [u64; 6]) -> bool {
+        let Some((at, indirect)) = call.mask_argument() else { return false };
+        let pointer = if indirect && args[at] != 0 { Guest.word(args[at]) } else { Some(args[at]) };
+        args[at] = 0;
+        let mask = pointer.filter(|&pointer| pointer != 0).and_then(|pointer| Guest.word(pointer));
+        if let Some(mask) = mask {
+            self.machine.signals.lend_mask(self.id, mask);
+        }
+        mask.is_some()
+    }
+
+    /// Issues a call of a library function's body; handlers run inside of the body.
+    pub(crate) fn issue_in_body(&mut self, nr: u64, args: [u64; 6]) -> Result<i64> {
+        loop {
+            // SAFETY: the caller lets through only calls that read and write what their
+            // arguments point to, which the kernel checks; the host keeps nothing at addresses
+            // that the guest holds.
+            let result = unsafe { kick::syscall(nr, args, &self.attention) };
+            match result {
+                Some(result) if result != -EINTR || !self.attention.is_raised() => {
+                    return Ok(result);
+                }
+                _ => {}
+            }
+            match self.machine.signals.restarts(self.id) {
+                None => self.machine.signals.settle(self.id),
+                Some(restarts) => {
+                    self.handle_in_body()?;
+                    if !restarts {
+                        return Ok(-EINTR);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The guest has caused an exception: its handler runs, or it ends.
+    pub(crate) fn fault(&mut self, fault: Fault) -> Flow {
+        let signal =
+            Signal { number: fault.signal as u64, info: fault_info(fault.signal, fault.address) };
+        if let Taken::Handle(handling) = self.machine.signals.take_fault(self.id, signal) {
+            self.handle(&handling, delivery::FAULT);
+            return Flow::Continue;
+        }
+        let event = Event {
+            value: fault.signal as u64,
+            aux: fault.address,
+            nr: delivery::FAULT,
+            flags: NO_TICKET,
+            ..self.event(EventKind::Killed, host::ticks())
+        };
+        self.append(event, None);
+        self.machine.stop(Stop::Ended(Ending::Signaled(fault.signal)));
+        park_forever()
+    }
+
+    /// A signal without a handler ends the guest here.
+    pub(crate) fn end_by_signal(&mut self, signal: i32) -> ! {
+        let event = Event {
+            value: signal as u64,
+            flags: NO_TICKET,
+            ..self.event(EventKind::Killed, host::ticks())
+        };
+        self.append(event, None);
+        self.machine.stop(Stop::Ended(Ending::Signaled(signal)));
+        park_forever()
+    }
+}

@@ -1,0 +1,197 @@
+//! Child processes of the guest.
+//!
+//! Only the process that was started is recorded. A child runs on the same engine, through the
+//! same code, but into a trace that nobody keeps, until it executes a program, which then runs
+//! natively. What the parent learns of it (its id, its status, what comes through pipes) it
+//! learns from system calls, and those are recorded.
+//!
+//! A child that would share its parent's memory (`vfork`, `posix_spawn`) gets a copy instead, and
+//! its parent waits until it has executed a program or ended. If it ends without, what it has
+//! changed on its parent's stack is carried over, as this is how it says why.
+
+use super::calls::{HOST_FDS, Pending, words};
+use super::machine::Machine;
+use super::signals::Signals;
+use super::thread::GuestThread;
+use crate::context::reg::*;
+use crate::host::{self, Guest};
+use crate::{Error, Result};
+use refrain_trace::payload::{Effect, Write};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Write as _};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Of the parent's stack, how much a child may write for it to read.
+const SHARED_STACK: usize = 16 << 10;
+
+/// Flags of `clone` that a child process may have.
+const PROCESS: u64 = (libc::CLONE_VM
+    | libc::CLONE_VFORK
+    | libc::CLONE_SETTLS
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_SETTID
+    | libc::CLONE_CHILD_CLEARTID) as u64;
+
+/// What a child process keeps for its parent that waits for it.
+pub(crate) struct Waiting {
+    parent: File,
+    address: u64,
+    before: Vec<u8>,
+}
+
+impl Waiting {
+    /// Tells the parent what has changed, word by word.
+    pub(crate) fn tell(mut self) {
+        let after = Guest.read_prefix(self.address, self.before.len());
+        let changed = after.chunks_exact(8).zip(self.before.chunks_exact(8)).enumerate();
+        let mut message = Vec::new();
+        for (i, (new, _)) in changed.filter(|(_, (new, old))| new != old) {
+            message.extend((self.address + 8 * i as u64).to_le_bytes());
+            message.extend(new);
+        }
+        // A parent that is gone needs nothing.
+        let _ = self.parent.write_all(&message);
+    }
+}
+
+impl GuestThread {
+    /// `fork`, `vfork`, and `clone` of a process.
+    pub(crate) fn fork(&mut self, mut pending: Pending) -> Result<()> {
+        let [flags, stack, parent_tid, child_tid, tls, _] = match i64::from(pending.event.nr) {
+            libc::SYS_clone => pending.args,
+            libc::SYS_vfork => [(libc::CLONE_VM | libc::CLONE_VFORK) as u64, 0, 0, 0, 0, 0],
+            _ => [0; 6],
+        };
+        let has = |flag: i32| flags & flag as u64 != 0;
+        let known = flags & !0xff & !PROCESS == 0 && has(libc::CLONE_VM) == has(libc::CLONE_VFORK);
+        if !known {
+            let why = format!("of a process with the flags {flags:#x} is not supported");
+            return Err(self.refuse(&pending, &why));
+        }
+        self.enter(&mut pending);
+        let pipe = if has(libc::CLONE_VFORK) { Some(pipe()?) } else { None };
+        let child = self.machine.fork().map_err(Error::host("starting a child process"))?;
+        if child == 0 {
+            let pipe = pipe.map(|(_, writer)| writer);
+            self.begin_child(pipe);
+            if stack != 0 {
+                self.context.gpr[RSP] = stack;
+            }
+            if has(libc::CLONE_SETTLS) {
+                self.context.fs_base = tls;
+            }
+            let tid = host::thread_id().to_le_bytes();
+            if has(libc::CLONE_CHILD_SETTID) {
+                Guest.write(child_tid, &tid);
+            }
+            self.clear_at_exit = if has(libc::CLONE_CHILD_CLEARTID) { child_tid } else { 0 };
+            return Ok(());
+        }
+        let mut writes = Vec::new();
+        if let Some((reader, writer)) = pipe {
+            drop(writer);
+            writes.extend(heard(reader));
+        }
+        if has(libc::CLONE_PARENT_SETTID) {
+            writes.push(Write { address: parent_tid, bytes: child.to_le_bytes().to_vec() });
+        }
+        for write in &writes {
+            Guest.write(write.address, &write.bytes);
+        }
+        self.leave(&mut pending);
+        self.conclude(pending, i64::from(child), writes, Effect::None);
+        Ok(())
+    }
+
+    /// This is the child process, with this thread alone.
+    fn begin_child(&mut self, pipe: Option<File>) {
+        let sp = self.context.gpr[RSP];
+        let watches = pipe.is_none();
+        let waiting = pipe.map(|parent| Waiting {
+            parent,
+            address: sp,
+            before: Guest.read_prefix(sp, SHARED_STACK),
+        });
+        self.machine.begin_child(self.id, waiting);
+        self.arm_leaves();
+        self.context.finish_syscall(0);
+        if watches {
+            // Before it executes a program, a spawned child has no use for signals.
+            super::watch_signals(super::block_signals(), self.machine.clone());
+        }
+    }
+
+    /// `execve`, `execveat`: in a child the program takes over.
+    pub(crate) fn execve(&mut self, pending: Pending) -> Result<()> {
+        let at = usize::from(i64::from(pending.event.nr) == libc::SYS_execveat);
+        let path = Guest.string(pending.args[at]).unwrap_or_default();
+        if !self.machine.is_child() {
+            let path = String::from_utf8_lossy(&path);
+            let why =
+                format!("of {path} in the recorded process is not supported; record {path} itself");
+            return Err(self.refuse(&pending, &why));
+        }
+        let mut args = *pending.call.arguments();
+        let program = CString::new(self.machine.program.as_str()).unwrap_or_default();
+        if path == b"/proc/self/exe" {
+            args[at] = program.as_ptr() as u64;
+        }
+        let mask = self.machine.signals.mask(self.id, None);
+        let result = execute(u64::from(pending.event.nr), args, mask, &self.machine.signals);
+        self.answer(pending, result);
+        Ok(())
+    }
+}
+
+/// Gives the process the guest's signal state and executes. Returns only if that fails.
+fn execute(nr: u64, args: [u64; 6], mask: u64, signals: &Signals) -> i64 {
+    // Nothing else that this process ignores is the guest's doing.
+    host::set_ignored(libc::SIGPIPE, false);
+    for signal in signals.ignored() {
+        host::set_ignored(signal, true);
+    }
+    let before = host::set_mask(mask);
+    // SAFETY: a successful call does not return; a failing one has no effect.
+    let result = unsafe { host::syscall(nr, args) };
+    host::set_mask(before);
+    host::set_ignored(libc::SIGPIPE, true);
+    result
+}
+
+/// A pipe out of the guest's reach.
+fn pipe() -> Result<(File, File)> {
+    let (reader, writer) = io::pipe().map_err(Error::host("a pipe to a child process"))?;
+    let [reader, writer] = [OwnedFd::from(reader), OwnedFd::from(writer)].map(|fd| {
+        // SAFETY: the descriptor is open; F_DUPFD_CLOEXEC makes another one.
+        let moved = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HOST_FDS) };
+        // SAFETY: it was just created and nobody else owns it.
+        if moved < 0 { fd } else { unsafe { OwnedFd::from_raw_fd(moved) } }
+    });
+    Ok((File::from(reader), File::from(writer)))
+}
+
+/// Waits for the child; what it says it has changed.
+fn heard(mut reader: File) -> Vec<Write> {
+    let mut message = Vec::new();
+    // A child that was killed has said nothing, or a part.
+    let _ = reader.read_to_end(&mut message);
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    let pairs = message.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+    pairs.flat_map(|(address, value)| words(address, &[value])).collect()
+}
+
+impl Machine {
+    /// Splits the process while no other thread is inside the recorder's locks.
+    fn fork(&self) -> io::Result<i32> {
+        let mut child = 0;
+        self.during_no_changes(&mut || {
+            // SAFETY: the child goes on with this thread alone; the locks of the recorder are
+            // held by it, those of the C library are looked after by `fork`, and it uses none of
+            // the channels to threads that it does not have.
+            child = unsafe { libc::fork() };
+            child == 0
+        });
+        if child < 0 { Err(io::Error::last_os_error()) } else { Ok(child) }
+    }
+}

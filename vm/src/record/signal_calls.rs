@@ -1,0 +1,169 @@
+//! System calls about signals, which the machine answers itself.
+
+use super::calls::{EINVAL, Pending, words};
+use super::signals::{Delivery, Signal, Target, own_info};
+use super::thread::{Flow, GuestThread};
+use crate::context::reg::*;
+use crate::frame::{self, AltStack, Info};
+use crate::host::{self, Guest};
+use refrain_trace::payload::{Effect, Write};
+use std::time::Duration;
+
+const EAGAIN: i64 = 11;
+const EINTR: i64 = 4;
+const EPERM: i64 = 1;
+
+impl GuestThread {
+    pub(crate) fn signal_action(&mut self, pending: Pending) {
+        let [signal, new, old, _, _, _] = *pending.call.arguments();
+        let fixed = [libc::SIGKILL as u64, libc::SIGSTOP as u64].contains(&signal);
+        if signal == 0 || signal > 64 || fixed && new != 0 {
+            return self.answer(pending, -EINVAL);
+        }
+        let action = || std::array::from_fn(|i| Guest.word(new + 8 * i as u64).unwrap_or_default());
+        let new = (new != 0).then(action);
+        let previous = self.machine.signals.action(signal, new);
+        if let Some([handler, flags, ..]) = new.filter(|_| signal == libc::SIGCHLD as u64) {
+            host::set_child_action(handler == libc::SIG_IGN as u64, flags as i32);
+        }
+        let writes = words(old, &previous);
+        self.answer_with(pending, 0, writes);
+    }
+
+    pub(crate) fn signal_mask(&mut self, pending: Pending) {
+        let [how, new, old, _, _, _] = *pending.call.arguments();
+        let previous = self.machine.signals.mask(self.id, None);
+        if let Some(set) = (new != 0).then(|| Guest.word(new)).flatten() {
+            let mask = match how as i32 {
+                libc::SIG_BLOCK => previous | set,
+                libc::SIG_UNBLOCK => previous & !set,
+                libc::SIG_SETMASK => set,
+                _ => return self.answer(pending, -EINVAL),
+            };
+            self.machine.signals.mask(self.id, Some(mask));
+        }
+        let writes = words(old, &[previous]);
+        self.answer_with(pending, 0, writes);
+    }
+
+    /// `sigaltstack(new, old)`.
+    pub(crate) fn signal_stack(&mut self, pending: Pending) {
+        let [new, old, ..] = *pending.call.arguments();
+        let sp = self.context.gpr[RSP];
+        let current = self.machine.signals.stack(self.id, None);
+        if new != 0 {
+            if current.holds(sp) {
+                return self.answer(pending, -EPERM);
+            }
+            let words = [0, 8, 16].map(|offset| Guest.word(new + offset).unwrap_or(0));
+            self.machine.signals.stack(self.id, Some(AltStack::from_words(words)));
+        }
+        let writes = words(old, &current.words(sp));
+        self.answer_with(pending, 0, writes);
+    }
+
+    /// `rt_sigreturn`: a handler has returned.
+    pub(crate) fn signal_return(&mut self, pending: Pending) -> Flow {
+        self.answer(pending, 0);
+        let Some(left) = frame::leave(&mut self.context) else {
+            self.end_by_signal(libc::SIGSEGV);
+        };
+        self.machine.signals.mask(self.id, Some(left.mask));
+        self.machine.signals.stack(self.id, Some(left.stack));
+        if self.handlers_in_bodies.last() == Some(&left.address) {
+            self.handlers_in_bodies.pop();
+            return Flow::Returned;
+        }
+        Flow::Continue
+    }
+
+    /// `rt_sigtimedwait`, `rt_sigsuspend`, `pause`.
+    pub(crate) fn signal_wait(&mut self, mut pending: Pending) {
+        let [set, info, timeout, _, _, _] = *pending.call.arguments();
+        self.enter(&mut pending);
+        match i64::from(pending.event.nr) {
+            libc::SYS_rt_sigtimedwait => return self.take_awaited(pending, set, info, timeout),
+            libc::SYS_rt_sigsuspend => {
+                let mask = Guest.word(set).unwrap_or(0);
+                self.machine.signals.lend_mask(self.id, mask);
+            }
+            _ => {}
+        }
+        // Only a handler ends these, and the mask goes back when it returns.
+        while let Ok(signal) = self.machine.signals.wait(self.id, 0, None) {
+            debug_assert_eq!(signal, None, "the set is empty");
+        }
+        self.leave(&mut pending);
+        self.conclude(pending, -EINTR, Vec::new(), Effect::None);
+    }
+
+    /// Blocked signals are taken here.
+    fn take_awaited(&mut self, mut pending: Pending, set: u64, info: u64, timeout: u64) {
+        let set = Guest.word(set).unwrap_or(0);
+        let timeout = (timeout != 0).then(|| {
+            let field = |i| Guest.word(timeout + i).unwrap_or(0);
+            Duration::from_secs(field(0)) + Duration::from_nanos(field(8))
+        });
+        let signal = self.machine.signals.wait(self.id, set, timeout);
+        self.leave(&mut pending);
+        let mut writes = Vec::new();
+        let result = match signal {
+            Ok(Some(signal)) => {
+                if info != 0 {
+                    writes.push(Write { address: info, bytes: signal.info.to_vec() });
+                }
+                signal.number as i64
+            }
+            Ok(None) => -EAGAIN,
+            Err(_) => -EINTR,
+        };
+        for write in &writes {
+            Guest.write(write.address, &write.bytes);
+        }
+        self.conclude(pending, result, writes, Effect::None);
+    }
+
+    /// A signal that the guest sends: to itself it goes the machine's way, to others the
+    /// kernel's.
+    pub(crate) fn kill(&mut self, pending: Pending) {
+        let [a, b, c, d, _, _] = *pending.call.arguments();
+        let own_process = a as u32 == std::process::id();
+        let (kernel, user, thread) = (0, -1, -6);
+        let thread_of = |id: u64| self.machine.thread_by_kernel_id(id as i32).map(Target::Thread);
+        let process = own_process.then_some(Target::Process);
+        let (target, signal, info) = match i64::from(pending.event.nr) {
+            libc::SYS_tgkill => (thread_of(b), c, own_info(c, thread)),
+            libc::SYS_tkill => (thread_of(a), b, own_info(b, thread)),
+            libc::SYS_rt_tgsigqueueinfo => (thread_of(b), c, queued_info(d, c, user)),
+            libc::SYS_rt_sigqueueinfo => (process, b, queued_info(c, b, user)),
+            libc::SYS_kill => (process, b, own_info(b, kernel)),
+            _ => (None, b, own_info(b, kernel)),
+        };
+        let passed = signal == libc::SIGSTOP as u64 || !(1..=64).contains(&signal);
+        let Some(target) = target.filter(|_| !passed) else {
+            return self.pass(pending);
+        };
+        let delivery = self.machine.signals.send(target, Signal { number: signal, info });
+        self.answer(pending, 0);
+        if delivery == Delivery::Terminate {
+            self.end_by_signal(signal as i32);
+        }
+    }
+
+    /// Writing to a broken pipe kills, unless the guest ignores or handles it.
+    pub(crate) fn broken_pipe(&mut self) {
+        let number = libc::SIGPIPE as u64;
+        let signal = Signal { number, info: own_info(number, 0) };
+        if self.machine.signals.send(Target::Thread(self.id), signal) == Delivery::Terminate {
+            self.end_by_signal(libc::SIGPIPE);
+        }
+    }
+}
+
+/// The `siginfo_t` that a guest sends along.
+fn queued_info(address: u64, signal: u64, otherwise: i32) -> Info {
+    let given = Guest.read(address, 128).and_then(|bytes| Info::try_from(bytes).ok());
+    let mut info = given.unwrap_or_else(|| own_info(signal, otherwise));
+    info[0..4].copy_from_slice(&(signal as i32).to_le_bytes());
+    info
+}

@@ -1,0 +1,102 @@
+//! Signals of a replayed guest: handlers run where they ran in the recording, with the recorded
+//! frames.
+
+use super::outcome::DivergenceKind;
+use super::thread::{Flow, GuestThread, Halt};
+use crate::engine::Fault;
+use crate::frame;
+use crate::host::Guest;
+use refrain_trace::{EventKind, delivery};
+
+impl GuestThread {
+    /// What happened to the thread right after the event that it has just performed: a handler
+    /// begins, or the guest has ended.
+    pub(crate) fn take_signals(&mut self) -> Result<(), Halt> {
+        while let Some(event) = self.cursor.peek()?.copied() {
+            let here = event.nr == delivery::AFTER_EVENT && event.pc == self.context.rip;
+            match event.kind() {
+                EventKind::Killed if here => {
+                    self.tally.events += 1;
+                    return Err(Halt::Done);
+                }
+                EventKind::Signal if here => self.begin_handler()?,
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next event, a signal, and goes on at the start of its handler.
+    fn begin_handler(&mut self) -> Result<(), Halt> {
+        let Some(event) = self.cursor.next()? else { return Ok(()) };
+        for write in self.record()?.writes {
+            if !Guest.write(write.address, &write.bytes) {
+                let expected = format!("a signal frame at {:#x}", write.address);
+                return self.diverge(DivergenceKind::Arguments, expected, "no memory".into());
+            }
+        }
+        frame::enter(&mut self.context, event.aux, event.object, event.value);
+        self.note_event(&event)
+    }
+
+    /// Runs the handlers that ran while the body of a library function waited. The body is not
+    /// run in a replay; its caller's state is put back.
+    pub(crate) fn handlers_in_body(&mut self) -> Result<(), Halt> {
+        while let Some(event) = self.cursor.peek()?.copied() {
+            if event.kind() != EventKind::Signal || event.nr != delivery::IN_BODY {
+                break;
+            }
+            let caller = self.context.clone();
+            self.begin_handler()?;
+            self.handlers_in_bodies.push(event.aux);
+            self.run_guest()?;
+            self.context.restore(caller);
+        }
+        Ok(())
+    }
+
+    /// `rt_sigreturn`.
+    pub(crate) fn handler_returned(&mut self) -> Result<(), Halt> {
+        let Some(left) = frame::leave(&mut self.context) else {
+            let actual = format!("none at {:#x}", self.context.gpr[crate::reg::RSP]);
+            return self.diverge(DivergenceKind::Arguments, "a signal frame".into(), actual);
+        };
+        if self.handlers_in_bodies.last() == Some(&left.address) {
+            self.handlers_in_bodies.pop();
+            self.flow = Flow::Returned;
+        }
+        Ok(())
+    }
+
+    /// The guest has caused an exception, as it did in the recording.
+    pub(crate) fn fault(&mut self, fault: Fault) -> Result<(), Halt> {
+        self.skip_loads(&[])?;
+        let actual = format!(
+            "signal {} for address {:#x} at {:#x}",
+            fault.signal, fault.address, self.context.rip
+        );
+        let Some(event) = self.cursor.peek()?.copied() else {
+            let expected = "the end of the recording".into();
+            return self.diverge(DivergenceKind::Fault, expected, actual);
+        };
+        let same = event.nr == delivery::FAULT
+            && (event.pc, event.value) == (self.context.rip, fault.signal as u64);
+        match event.kind() {
+            EventKind::Signal if same => {
+                self.count_equal();
+                self.begin_handler()
+            }
+            EventKind::Killed if same => {
+                self.count_equal();
+                self.tally.events += 1;
+                Err(Halt::Done)
+            }
+            _ => self.diverge(DivergenceKind::Fault, format!("{event:?}"), actual),
+        }
+    }
+
+    fn count_equal(&mut self) {
+        self.tally.digests += 1;
+        self.tally.equal += 1;
+    }
+}
