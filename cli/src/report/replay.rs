@@ -227,8 +227,8 @@ mod tests {
     fn another_order_is_named() {
         let divergence = Divergence {
             kind: "a different event".into(),
-            thread: "t2".into(),
-            event: "e17".into(),
+            thread: ThreadId(2),
+            event: EventId(17),
             pc: 0x1000_11d6,
             expected: "cond.wait(0x10006040)".into(),
             actual: "mutex.unlock".into(),
