@@ -140,7 +140,10 @@ fn thread_sanitizer_finds_a_race_in_the_racy_program_only() {
         eprintln!("SKIPPED: ThreadSanitizer does not work on this machine");
         return;
     }
-    for (program, variant) in builds().filter(|(p, _)| p.language != Language::Rust) {
+    // The sanitizer puts signals off, for ever if a call waits to be interrupted by one.
+    let signals = ["ex_signal", "ex_process"];
+    let watched = |p: &Program| p.language != Language::Rust && !signals.contains(&p.name);
+    for (program, variant) in builds().filter(|(program, _)| watched(program)) {
         let (stderr, output) = sanitized(program, variant)
             .unwrap_or_else(|| panic!("{} does not build with TSan", program.name));
         let racy = stderr.contains("ThreadSanitizer: data race");
