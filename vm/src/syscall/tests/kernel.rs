@@ -10,6 +10,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const ARENA: usize = 1 << 16;
 
@@ -356,9 +357,12 @@ fn descriptors_in_pairs_and_sockets() {
         [socket, a.room(128), a.u32(100), 0, 0, 0]
     });
     check(libc::SYS_accept, |a| {
-        let path = format!("\0refrain-{}-{:x}", std::process::id(), a.base());
+        // Memory of an arena that is gone can be another's: its address is no name.
+        static NAMES: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("refrain-{}-{}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed));
         let address = <std::os::unix::net::SocketAddr as std::os::linux::net::SocketAddrExt>
-            ::from_abstract_name(&path.as_bytes()[1..])
+            ::from_abstract_name(name.as_bytes())
             .expect("a short name");
         let listener = UnixListener::bind_addr(&address).expect("a new name");
         a.keep(UnixStream::connect_addr(&address).expect("somebody listens"));
