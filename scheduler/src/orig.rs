@@ -9,9 +9,9 @@
 //!    futex, whoever comes before the woken thread is awake overtakes it.
 //! 2. The order of work stays what each thread recorded, whatever the lock order: a skeleton has
 //!    no values to decide on another path. A program that looks before it waits may come to a
-//!    deadlock here that it never had: pigz joins, with its lock held, whichever thread is marked
-//!    as done, and in another order it would have joined another one. The same holds for every
-//!    scheduler that does not keep the recorded order.
+//!    deadlock here that it never had (some recordings of pigz do, it seems for its joins of
+//!    whichever thread is done). The same holds for every scheduler that does not keep the
+//!    recorded order.
 
 use crate::splitmix::SplitMix;
 use crate::{Choice, Moment, Request, Scheduler};

@@ -17,8 +17,9 @@
 //!
 //! # Signals
 //! The machine blocks asynchronous signals in guest threads, or has handlers for them that only
-//! look at the interrupted address (the exceptions' signals must stay unblocked). A kick from another thread would be: unlink every block as `flush` does, so that
-//! the thread leaves at the end of its block, and let [`Cpu::run`] look at a flag there.
+//! look at the interrupted address (the exceptions' signals must stay unblocked). A kick from
+//! another thread would be: unlink every block as `flush` does, so that the thread leaves at the
+//! end of its block, and let [`Cpu::run`] look at a flag there.
 //!
 //! # Limits
 //! - A guest that changes code without a system call is not noticed.
