@@ -16,7 +16,7 @@ const MAX_BYTES: u64 = 64 << 10;
 pub(super) struct Findings {
     /// Its locked instructions.
     pub(super) locked: Box<[Instruction]>,
-    /// It calls a function of the same module that has some.
+    /// It calls a function of the same module that has some, or ends by jumping to one.
     pub(super) calls_locked: bool,
     /// Addresses of the loads that its loops poll, in ascending order.
     pub(super) polls: Box<[u64]>,
@@ -31,7 +31,7 @@ pub(super) struct Functions {
     constant: Vec<Range<u64>>,
     /// By start, what was found in the functions that were looked through.
     found: Map<u64, Arc<Findings>>,
-    /// By start, whether a function that is called seems to have a locked instruction.
+    /// By start, whether a function that is called has a locked instruction.
     callees: Map<u64, bool>,
 }
 
@@ -91,14 +91,20 @@ impl Functions {
         Some(found)
     }
 
+    /// Whether code of a function calls another that has locked instructions, or ends in it.
     fn calls_locked(&mut self, code: &[Instruction]) -> bool {
-        code.iter().filter(|i| i.is_call_near()).any(|call| {
-            let target = call.near_branch_target();
+        let leads_to = |i: &Instruction| {
+            (i.op0_kind() == OpKind::NearBranch64).then(|| i.near_branch_target())
+        };
+        code.iter().filter_map(leads_to).any(|target| {
+            if self.starts.binary_search(&target).is_err() {
+                return false;
+            }
             if let Some(&known) = self.callees.get(&target) {
                 return known;
             }
-            let found = self.starts.binary_search(&target).is_ok()
-                && self.around(target).is_some_and(|extent| seems_locked(&bytes(&extent)));
+            let extent = self.around(target);
+            let found = extent.is_some_and(|extent| instructions(&extent).iter().any(is_locked));
             self.callees.insert(target, found);
             found
         })
@@ -110,43 +116,6 @@ fn bytes(extent: &Extent) -> Vec<u8> {
     let readable = read_guest(extent.range.start, &mut code);
     code.truncate(readable);
     code
-}
-
-/// Whether bytes look like a lock prefix and the beginning of what it can stand before.
-fn seems_locked(code: &[u8]) -> bool {
-    code.windows(4).any(|bytes| {
-        let [0xf0, rest @ ..] = bytes else { return false };
-        let rest = if rest[0] & 0xf0 == 0x40 { &rest[1..] } else { rest };
-        match *rest {
-            [0x0f, second, ..] => {
-                matches!(second, 0xab | 0xb0 | 0xb1 | 0xb3 | 0xba | 0xbb | 0xc0 | 0xc1 | 0xc7)
-            }
-            [first, ..] => matches!(
-                first,
-                0x00 | 0x01
-                    | 0x08
-                    | 0x09
-                    | 0x10
-                    | 0x11
-                    | 0x18
-                    | 0x19
-                    | 0x20
-                    | 0x21
-                    | 0x28
-                    | 0x29
-                    | 0x30
-                    | 0x31
-                    | 0x80
-                    | 0x81
-                    | 0x83
-                    | 0xf6
-                    | 0xf7
-                    | 0xfe
-                    | 0xff
-            ),
-            [] => false,
-        }
-    })
 }
 
 /// Whether a call goes through a table that the dynamic linker fills: directly, or by a stub.
@@ -192,7 +161,7 @@ fn instructions(extent: &Extent) -> Vec<Instruction> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Extent, Functions, MAX_BYTES, seems_locked};
+    use super::{Extent, Functions, MAX_BYTES};
 
     #[test]
     fn lookup() {
@@ -221,14 +190,5 @@ mod tests {
         assert!(functions.is_variable(0x1008));
         assert!(!functions.is_variable(0x2fff));
         assert!(functions.is_variable(0x3000));
-    }
-
-    #[test]
-    fn locked_bytes() {
-        assert!(seems_locked(&[0x90, 0xf0, 0x0f, 0xb1, 0x0f]));
-        assert!(seems_locked(&[0xf0, 0x48, 0x0f, 0xc1]));
-        assert!(seems_locked(&[0xf0, 0xff, 0x03, 0xc3]));
-        assert!(!seems_locked(&[0x81, 0xe2, 0xf0, 0xf0, 0x0f, 0x0b]));
-        assert!(!seems_locked(&[0xf0, 0xff, 0x03]), "cut off behind the shortest");
     }
 }
