@@ -2,9 +2,9 @@
 
 use crate::cell::{ATOMIC, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
-use crate::fixed::FixedMap;
 use crate::objects::Objects;
 use crate::shadow::CELL;
+use refrain_trace::fixed::FixedMap;
 use refrain_trace::{EventId, ThreadId};
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};

@@ -25,7 +25,6 @@ mod clock;
 mod detector;
 mod edges;
 mod findings;
-mod fixed;
 mod objects;
 mod shadow;
 

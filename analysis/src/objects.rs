@@ -8,7 +8,7 @@
 //! races are held against what was noted in the end ([`Objects::ordered_late`]).
 
 use crate::clock::VectorClock;
-use crate::fixed::FixedMap;
+use refrain_trace::fixed::FixedMap;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

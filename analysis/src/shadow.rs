@@ -4,7 +4,7 @@
 //! thread keeps the blocks that it used last at hand ([`Blocks`]): finding one again is a compare.
 
 use crate::cell::Cell;
-use crate::fixed::FixedMap;
+use refrain_trace::fixed::FixedMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a cell.

@@ -8,12 +8,13 @@
 //! - Nothing here knows what is recorded, replayed or scheduled: the machine is met only through
 //!   [`refrain_vm::Engine`], [`refrain_vm::Cpu`] and [`refrain_vm::Context`].
 //!
-//! Reading order: `memory` and `fault` (shared by both), then the engines' own `mod.rs`.
+//! Reading order: `memory`, `fault` and `refused` (shared by both), then the engines' own `mod.rs`.
 
 mod copy;
 mod cranelift;
 mod fault;
 mod memory;
+mod refused;
 
 pub use copy::copy;
 pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};

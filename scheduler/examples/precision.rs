@@ -8,7 +8,7 @@ use refrain_scheduler::{
     Account, Builder, Config, Constraints, Elsc, Kendo, MemS, Orig, Outcome, Run, Scheduler,
     Skeleton, simulate,
 };
-use refrain_trace::{Cursor, Event, EventKind, ThreadId, Trace, payload::Effect};
+use refrain_trace::Trace;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -91,25 +91,6 @@ fn read(trace: &Trace, mode: impl Fn(Builder) -> Builder) -> Result<(Skeleton, u
     let start = trace.header().tsc_start;
     let builder = Builder::new(trace.threads() as usize, trace.header().tsc_hz, start);
     let mut builder = mode(builder);
-    let mut end = start;
-    for thread in (0..trace.threads()).map(ThreadId) {
-        let mut cursor = trace.cursor(thread);
-        while let Some(event) = cursor.next()? {
-            builder.push(thread, &event)?;
-            if let Some(child) = child(&event, &mut cursor)? {
-                builder.created(thread, child);
-            }
-            end = end.max(event.end);
-        }
-    }
+    let end = builder.read::<Failure>(trace)?;
     Ok((builder.finish()?, end - start))
-}
-
-fn child(event: &Event, cursor: &mut Cursor) -> Result<Option<ThreadId>, Failure> {
-    let clones = event.kind() == EventKind::Syscall && event.nr == 56;
-    let record = if clones { cursor.payload()? } else { None };
-    Ok(record.and_then(|record| match record.effect {
-        Effect::Clone { child } => Some(child),
-        _ => None,
-    }))
 }

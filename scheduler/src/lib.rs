@@ -35,6 +35,7 @@ mod orig;
 mod pct;
 mod random;
 mod rank;
+mod read;
 mod recorded;
 mod saved;
 mod schedule;

@@ -143,54 +143,35 @@ pub trait Scheduler {
     }
 }
 
-impl<S: Scheduler + ?Sized> Scheduler for &mut S {
-    fn scope(&self) -> Scope {
-        (**self).scope()
-    }
+/// Lets pointers to schedulers be schedulers.
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<S: Scheduler + ?Sized> Scheduler for $pointer {
+            fn scope(&self) -> Scope {
+                (**self).scope()
+            }
 
-    fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
-        (**self).considers(rank, granted)
-    }
+            fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
+                (**self).considers(rank, granted)
+            }
 
-    fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
-        (**self).choose(moment, requests)
-    }
+            fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
+                (**self).choose(moment, requests)
+            }
 
-    fn barges(&self) -> bool {
-        (**self).barges()
-    }
+            fn barges(&self) -> bool {
+                (**self).barges()
+            }
 
-    fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
-        (**self).jitter(thread, work)
-    }
+            fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
+                (**self).jitter(thread, work)
+            }
 
-    fn awaits(&self, request: &Request) -> Option<ThreadId> {
-        (**self).awaits(request)
-    }
+            fn awaits(&self, request: &Request) -> Option<ThreadId> {
+                (**self).awaits(request)
+            }
+        }
+    )*};
 }
 
-impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
-    fn scope(&self) -> Scope {
-        (**self).scope()
-    }
-
-    fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
-        (**self).considers(rank, granted)
-    }
-
-    fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
-        (**self).choose(moment, requests)
-    }
-
-    fn barges(&self) -> bool {
-        (**self).barges()
-    }
-
-    fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
-        (**self).jitter(thread, work)
-    }
-
-    fn awaits(&self, request: &Request) -> Option<ThreadId> {
-        (**self).awaits(request)
-    }
-}
+forward!(&mut S, Box<S>);

@@ -25,6 +25,10 @@ impl Hasher for FixedHasher {
         }
     }
 
+    fn write_u16(&mut self, word: u16) {
+        self.write_u64(u64::from(word));
+    }
+
     fn write_u32(&mut self, word: u32) {
         self.write_u64(u64::from(word));
     }

@@ -8,12 +8,8 @@ use refrain_scheduler::{
     Account, Builder, Config, Constraints, Costs, Edge, Elsc, Fixed, Outcome, Run, Schedule,
     Skeleton as Reduced, simulate,
 };
-use refrain_trace::payload::Effect;
-use refrain_trace::{Cursor, Event, EventId, EventKind, ThreadId, Trace};
+use refrain_trace::{EventId, ThreadId, Trace};
 use refrain_transform::{Cores, Plan, Replayer};
-
-/// The number of `clone`.
-const CLONE: u16 = 56;
 
 /// A trace without its work.
 pub(crate) struct Skeleton {
@@ -55,17 +51,7 @@ impl Skeleton {
         let ticks_per_second = header.tsc_hz.max(1);
         let threads = trace.threads() as usize;
         let mut builder = mode(Builder::new(threads, ticks_per_second, header.tsc_start));
-        let mut end = header.tsc_start;
-        for thread in (0..trace.threads()).map(ThreadId) {
-            let mut cursor = trace.cursor(thread);
-            while let Some(event) = cursor.next()? {
-                builder.push(thread, &event)?;
-                if let Some(child) = child(&event, &mut cursor)? {
-                    builder.created(thread, child);
-                }
-                end = end.max(event.end);
-            }
-        }
+        let end = builder.read::<anyhow::Error>(trace)?;
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
         let (costs, latencies) = Calibration::costs(calibration, ticks_per_second);
         let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
@@ -149,17 +135,6 @@ impl Skeleton {
         };
         Run { duration: ns(run.duration), threads: run.threads.into_iter().map(account).collect() }
     }
-}
-
-/// The thread that the event which `cursor` returned last has created.
-fn child(event: &Event, cursor: &mut Cursor) -> anyhow::Result<Option<ThreadId>> {
-    // Other payloads may be large.
-    let clones = event.kind() == EventKind::Syscall && event.nr == CLONE;
-    let record = if clones { cursor.payload()? } else { None };
-    Ok(record.and_then(|record| match record.effect {
-        Effect::Clone { child } => Some(child),
-        _ => None,
-    }))
 }
 
 impl Replayer for Skeleton {

@@ -1,6 +1,7 @@
 //! What is to be done with an instruction.
 
 use super::desc::Kind;
+use crate::refused::is_refused;
 use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use refrain_vm::Emulate;
 
@@ -65,7 +66,7 @@ pub(super) fn classify(instruction: &Instruction) -> Action {
             let wide = instruction.code() == Code::Wrfsbase_r64;
             Action::LeaveAfter(Kind::WriteFsBase(register(), wide))
         }
-        mnemonic if unsupported(mnemonic) => Action::Unsupported,
+        mnemonic if is_refused(mnemonic) => Action::Unsupported,
         _ => Action::Copy,
     }
 }
@@ -116,51 +117,4 @@ fn branch(instruction: &Instruction) -> Option<Action> {
         }
         _ => return None,
     })
-}
-
-/// Instructions that would show the host, change it, or escape.
-fn unsupported(mnemonic: Mnemonic) -> bool {
-    use Mnemonic::*;
-    matches!(
-        mnemonic,
-        Sysenter
-            | Sysexit
-            | Sysexitq
-            | Sysret
-            | Sysretq
-            | Iret
-            | Iretd
-            | Iretq
-            | Retf
-            | Into
-            | Rdgsbase
-            | Wrgsbase
-            | Swapgs
-            | Lfs
-            | Lgs
-            | Lss
-            | Rdpid
-            | Rdpru
-            | Rdpkru
-            | Wrpkru
-            | Xend
-            | Xtest
-            | Xsave
-            | Xsave64
-            | Xsavec
-            | Xsavec64
-            | Xsaveopt
-            | Xsaveopt64
-            | Xsaves
-            | Xsaves64
-            | Xrstor
-            | Xrstor64
-            | Xrstors
-            | Xrstors64
-            | Senduipi
-            | Umwait
-            | Tpause
-            | Monitorx
-            | Mwaitx
-    )
 }

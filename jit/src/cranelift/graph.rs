@@ -6,6 +6,7 @@
 //! of step (a jump past a `lock` prefix) are separate blocks.
 
 use super::vars::{self, Effects, VarSet};
+use crate::refused::is_refused;
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
     OpKind, Register,
@@ -392,61 +393,13 @@ fn unsupported(i: &Instruction) -> Option<&'static str> {
         i.code(),
         Code::Enterq_imm16_imm8 | Code::Pushw_FS | Code::Pushq_FS | Code::Popw_FS | Code::Popq_FS
     );
-    let refused = refused(i.mnemonic())
+    let refused = is_refused(i.mnemonic())
         || odd_encoding
         || odd_segment
         || odd_stack
         || i.is_privileged()
         || (0..i.op_count()).any(segment);
     refused.then(|| name(i))
-}
-
-/// Instructions that would show the host, change it, or escape; those of the copy engine.
-fn refused(mnemonic: Mnemonic) -> bool {
-    use Mnemonic::*;
-    matches!(
-        mnemonic,
-        Sysenter
-            | Sysexit
-            | Sysexitq
-            | Sysret
-            | Sysretq
-            | Iret
-            | Iretd
-            | Iretq
-            | Retf
-            | Into
-            | Int
-            | Rdgsbase
-            | Wrgsbase
-            | Swapgs
-            | Lfs
-            | Lgs
-            | Lss
-            | Rdpid
-            | Rdpru
-            | Rdpkru
-            | Wrpkru
-            | Xend
-            | Xtest
-            | Xsave
-            | Xsave64
-            | Xsavec
-            | Xsavec64
-            | Xsaveopt
-            | Xsaveopt64
-            | Xsaves
-            | Xsaves64
-            | Xrstor
-            | Xrstor64
-            | Xrstors
-            | Xrstors64
-            | Senduipi
-            | Umwait
-            | Tpause
-            | Monitorx
-            | Mwaitx
-    )
 }
 
 pub(super) fn name(i: &Instruction) -> &'static str {

@@ -1,0 +1,41 @@
+//! From a trace to a builder.
+
+use crate::{Builder, Error};
+use refrain_trace::payload::Effect;
+use refrain_trace::{Cursor, Event, EventKind, ThreadId, Trace};
+
+/// The number of `clone`.
+const CLONE: u16 = 56;
+
+impl Builder {
+    /// Pushes all events of a trace, and returns when the last of them ended (or the recording
+    /// began, if there are none). Fails if the trace cannot be read, or as [`Builder::push`] does.
+    pub fn read<E>(&mut self, trace: &Trace) -> Result<u64, E>
+    where
+        E: From<Error> + From<refrain_trace::Error>,
+    {
+        let mut end = trace.header().tsc_start;
+        for thread in (0..trace.threads()).map(ThreadId) {
+            let mut cursor = trace.cursor(thread);
+            while let Some(event) = cursor.next()? {
+                self.push(thread, &event)?;
+                if let Some(child) = child(&event, &mut cursor)? {
+                    self.created(thread, child);
+                }
+                end = end.max(event.end);
+            }
+        }
+        Ok(end)
+    }
+}
+
+/// The thread that the event just read has created.
+fn child(event: &Event, cursor: &mut Cursor) -> Result<Option<ThreadId>, refrain_trace::Error> {
+    // Other payloads may be large.
+    let clones = event.kind() == EventKind::Syscall && event.nr == CLONE;
+    let record = if clones { cursor.payload()? } else { None };
+    Ok(record.and_then(|record| match record.effect {
+        Effect::Clone { child } => Some(child),
+        _ => None,
+    }))
+}
