@@ -7,7 +7,7 @@
 //! or talks nonsense is an error of one line.
 
 use crate::calibration::Calibration;
-use crate::machine::{self, Analysis, Listener, ReplayOptions};
+use crate::machine::{self, Amount, Analysis, Listener, ReplayOptions, Segments};
 use crate::report::replay;
 use anyhow::{Context, anyhow, bail};
 use refrain_analysis::Race;
@@ -28,6 +28,12 @@ const MAX_FRAME: usize = 256 << 20;
 /// Bytes of output in one frame.
 const OUTPUT_PIECE: usize = 1 << 20;
 
+/// Amounts in one frame.
+const AMOUNTS_PIECE: usize = 1 << 16;
+
+/// No recording has more threads (or the child talks nonsense).
+const MAX_THREADS: usize = 1 << 20;
+
 /// What the child is asked to do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
@@ -37,16 +43,28 @@ pub(crate) enum Request {
     Analyse(Option<Calibration>),
     /// Replay up to this event, or the whole trace, and find what races.
     Races(Option<(ThreadId, EventId)>),
+    /// Replay and count between events.
+    Segments(Amount),
 }
 
 /// What the child says.
 #[derive(Debug, Serialize, Deserialize)]
 enum Message {
-    Progress { done: u64, total: u64 },
-    Output { descriptor: i32, bytes: Vec<u8> },
+    Progress {
+        done: u64,
+        total: u64,
+    },
+    Output {
+        descriptor: i32,
+        bytes: Vec<u8>,
+    },
     Replayed(replay::Report),
     Analysed(Analysis),
     Raced(Vec<Race>),
+    /// The next amounts of a thread.
+    Amounts(ThreadId, Vec<u64>),
+    /// There are no more amounts.
+    Counted,
     Failed(String),
 }
 
@@ -86,12 +104,51 @@ pub(crate) fn races(
     }
 }
 
+/// Counts between the events of a trace, in a child process.
+pub(crate) fn segments(
+    trace: File,
+    amount: Amount,
+    listener: &mut dyn ParentListener,
+) -> anyhow::Result<Segments> {
+    let mut gather = Gather { segments: Vec::new(), listener };
+    match converse(trace, &Request::Segments(amount), &mut gather)? {
+        Message::Counted => Ok(gather.segments),
+        _ => bail!("the replay process gave another answer than it was asked for"),
+    }
+}
+
+/// Puts amounts together.
+struct Gather<'a> {
+    segments: Segments,
+    listener: &'a mut dyn ParentListener,
+}
+
+impl ParentListener for Gather<'_> {
+    fn progress(&mut self, done: u64, total: u64) {
+        self.listener.progress(done, total);
+    }
+
+    fn output(&mut self, descriptor: i32, bytes: &[u8]) -> anyhow::Result<()> {
+        self.listener.output(descriptor, bytes)
+    }
+
+    fn amounts(&mut self, thread: ThreadId, amounts: &[u64]) {
+        let index = thread.index().min(MAX_THREADS);
+        if self.segments.len() <= index {
+            self.segments.resize(index + 1, Vec::new());
+        }
+        self.segments[index].extend_from_slice(amounts);
+    }
+}
+
 /// What the parent does with news from the child.
 pub(crate) trait ParentListener {
     /// So many of all events are done.
     fn progress(&mut self, done: u64, total: u64);
     /// The replayed program printed something.
     fn output(&mut self, descriptor: i32, bytes: &[u8]) -> anyhow::Result<()>;
+    /// The next amounts of a thread, where they were asked for.
+    fn amounts(&mut self, _thread: ThreadId, _amounts: &[u64]) {}
 }
 
 /// Starts the child, passes its news on and returns its last message.
@@ -129,6 +186,7 @@ fn listen(child: &mut Child, listener: &mut dyn ParentListener) -> anyhow::Resul
         match read_message(&mut pipe).context("the replay process cannot be understood")? {
             Some(Message::Progress { done, total }) => listener.progress(done, total),
             Some(Message::Output { descriptor, bytes }) => listener.output(descriptor, &bytes)?,
+            Some(Message::Amounts(thread, amounts)) => listener.amounts(thread, &amounts),
             last => return Ok(last),
         }
     }
@@ -179,6 +237,15 @@ pub(crate) fn run(request: &str) -> anyhow::Result<()> {
             machine::analyse(&trace, calibration.as_ref(), pipe.clone()).map(Message::Analysed)
         }
         Request::Races(until) => machine::races(&trace, until, pipe.clone()).map(Message::Raced),
+        Request::Segments(amount) => {
+            let segments = machine::segments(&trace, amount, pipe.clone())?;
+            for (thread, amounts) in (0..).map(ThreadId).zip(&segments) {
+                for piece in amounts.chunks(AMOUNTS_PIECE) {
+                    pipe.send(&Message::Amounts(thread, piece.to_vec()))?;
+                }
+            }
+            Ok(Message::Counted)
+        }
     });
     pipe.send(&answer.unwrap_or_else(|error| Message::Failed(format!("{error:#}"))))
 }

@@ -4,8 +4,8 @@ use iced_x86::code_asm::*;
 use refrain_jit::{CraneliftEngine, MIN_ACCESSES, Program};
 use refrain_trace::{Access, CodeBlock};
 use refrain_vm::{
-    Context, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, OrderedLoads,
-    Seen, SeenWords, reg,
+    Context, Count, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind,
+    OrderedLoads, Seen, SeenWords, reg,
 };
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -101,7 +101,7 @@ fn check() -> (Context, Vec<Access>) {
         let config = EngineConfig {
             accesses: watched,
             calls: watched,
-            count: watched,
+            count: if watched { Count::Instructions } else { Count::Nothing },
             ..EngineConfig::default()
         };
         let mut context = start();
@@ -463,7 +463,8 @@ fn ordered_instructions_are_stepped() {
     });
     let (_, expected, blocks) = record(start());
     data(DATA, &[0; 64]);
-    let config = EngineConfig { order_atomics: true, count: true, ..EngineConfig::default() };
+    let config =
+        EngineConfig { order_atomics: true, count: Count::Instructions, ..EngineConfig::default() };
     let mut cpu = cpu(&config, &blocks, &[]);
     let mut context = start();
     let mut seen = Vec::new();
@@ -497,7 +498,7 @@ fn plain_loads_are_ordered_where_the_trace_says() {
         let ordered = OrderedLoads { sites: [CODE].into(), words };
         let config = EngineConfig {
             order_atomics: true,
-            count: true,
+            count: Count::Instructions,
             ordered_loads: Some(Arc::new(ordered)),
             ..EngineConfig::default()
         };

@@ -5,7 +5,7 @@
 
 mod support;
 
-use refrain_vm::EngineConfig;
+use refrain_vm::{Count, EngineConfig};
 use support::generate::{self, Addressing, Random};
 use support::native::{Native, ONE};
 use support::{Case, address};
@@ -19,7 +19,7 @@ fn check(cases: &[Case], native: &Native, watched: bool) -> Vec<String> {
         accesses: watched,
         seen: watched,
         calls: watched,
-        count: watched,
+        count: if watched { Count::Instructions } else { Count::Nothing },
         ..EngineConfig::default()
     };
     support::compare(native, cases, &config)

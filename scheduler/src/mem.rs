@@ -13,25 +13,27 @@
 //! of an ELSC replay with a core for each thread.
 //!
 //! Every operation on an object is an access here, releases and signals too ([`Scope::Total`]).
-//! Other accesses have no place of their own in a skeleton. If the caller counts them, they are
-//! made under the token, directly before the event that ends their segment.
+//! Other accesses have no place of their own in a skeleton. The caller counts them, how often the
+//! token travels for them is estimated (`travel`), and they are made under the token, directly
+//! before the next operation of their thread.
 //!
 //! Invariant: operations on objects are performed in the order kept at the start, and no two of
-//! different threads within a hand-over's time.
+//! different threads within the time that the token takes between them.
 //!
 //! # Deviations
 //! 1. PinPlay enforces a reduced set of dependences that implies the order; here it is the order
 //!    itself, as PerfPlay describes it.
 //! 2. A skeleton keeps durations, not times of day, so accesses to different objects have the
 //!    order of the ELSC replay, which may differ from the recorded moments by noise.
-//! 3. A segment's counted accesses are one burst at its end. PinPlay lets them alternate with
-//!    those of other threads, with a hand-over each time: MEM-S costs at least what is shown.
+//! 3. A segment's counted accesses are one burst at its end, which lasts as long as they and the
+//!    token's travels for them. Where in their segments the accesses are is not modelled.
 
+use crate::travel::Travel;
 use crate::{
-    Choice, Config, Constraints, Elsc, Moment, Recorder, Request, Scheduler, Scope, Skeleton,
-    simulate,
+    Choice, Config, Constraints, Elsc, Moment, Operation, Recorder, Request, Scheduler, Scope,
+    Skeleton, simulate,
 };
-use refrain_trace::ThreadId;
+use refrain_trace::{EventId, ThreadId};
 
 /// All accesses in the recorded order, one at a time.
 #[derive(Clone, Debug)]
@@ -39,38 +41,50 @@ pub struct MemS {
     /// Thread and event.
     order: Vec<(ThreadId, u32)>,
     next: usize,
-    /// What it takes to pass the token to another thread.
-    handoff: u64,
-    /// By thread and event: how long the counted accesses before it keep the token.
+    token: Token,
+    /// By thread and event: how long the accesses before it keep the token.
     bursts: Vec<Vec<u64>>,
     /// Who had the token last, and until when.
     last: Option<(ThreadId, u64)>,
 }
 
+/// What the token costs, in ticks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Token {
+    /// From one thread to another.
+    pub travel: u64,
+    /// An access by whoever has it.
+    pub access: u64,
+}
+
 impl MemS {
-    /// The order of `skeleton` under `constraints`, with a token that takes `handoff` ticks from
-    /// one thread to another.
-    pub fn new(skeleton: &Skeleton, constraints: &Constraints, handoff: u64) -> MemS {
+    /// The order of `skeleton` under `constraints`. `accesses[thread][event]` is how many shared
+    /// accesses the thread makes before the event, since the one before; missing threads and
+    /// events have none.
+    pub fn new(
+        skeleton: &Skeleton,
+        constraints: &Constraints,
+        token: Token,
+        accesses: &[Vec<u64>],
+    ) -> MemS {
         let cores = u32::try_from(skeleton.threads()).unwrap_or(u32::MAX).max(1);
         let mut recorder = Recorder::new(Everything);
+        let mut travel = Travel::new(accesses, skeleton.threads());
+        let mut visit = |thread: ThreadId, event: EventId, begin: u64, end: u64| {
+            travel.event(thread, event, begin, end);
+        };
         // ELSC performs every event, unless the constraints contradict the recording.
-        let _ = simulate(skeleton, constraints, &Config::ideal(cores), &mut recorder, &mut ());
+        let _ = simulate(skeleton, constraints, &Config::ideal(cores), &mut recorder, &mut visit);
         let grants = recorder.into_schedule().grants;
         let order = grants.iter().map(|grant| (grant.thread, grant.event.0 as u32)).collect();
-        MemS { order, next: 0, handoff, bursts: Vec::new(), last: None }
-    }
-
-    /// Adds shared accesses to the work before events: `bursts[thread][event]` is how many ticks
-    /// they take. Missing threads and events have none.
-    pub fn with_accesses(self, bursts: Vec<Vec<u64>>) -> MemS {
-        MemS { bursts, ..self }
+        MemS { order, next: 0, token, bursts: bursts(skeleton, travel, token), last: None }
     }
 
     /// When `request`, which is next, is done with the accesses before it.
     fn ready(&self, request: &Request) -> u64 {
         let token = match self.last {
             Some((thread, until)) if thread == request.thread => until,
-            Some((_, until)) => until.saturating_add(self.handoff),
+            Some((_, until)) => until.saturating_add(self.token.travel),
             None => 0,
         };
         let burst = self.bursts.get(request.thread.index());
@@ -101,6 +115,24 @@ impl Scheduler for MemS {
     fn awaits(&self, _: &Request) -> Option<ThreadId> {
         self.order.get(self.next).map(|next| next.0)
     }
+}
+
+/// How long the accesses before each operation on an object keep the token: those before other
+/// events, which MEM-S does not decide on, are made at the next one that it does.
+fn bursts(skeleton: &Skeleton, travel: Travel<'_>, token: Token) -> Vec<Vec<u64>> {
+    let mut bursts = vec![Vec::new(); skeleton.threads()];
+    travel.finish(|thread, event, accesses, travels| {
+        let operations = skeleton.operations(thread);
+        let event = event as usize;
+        let Some(more) = operations[event..].iter().position(Operation::acts) else { return };
+        let bursts: &mut Vec<u64> = &mut bursts[thread.index()];
+        bursts.resize(bursts.len().max(operations.len()), 0);
+        let burst = accesses.saturating_mul(token.access);
+        let burst = burst.saturating_add(travels.saturating_mul(token.travel));
+        let at = &mut bursts[event + more];
+        *at = at.saturating_add(burst);
+    });
+    bursts
 }
 
 /// ELSC, asked about every operation on an object.

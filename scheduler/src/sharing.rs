@@ -9,6 +9,7 @@
 //! Invariant: the work of all threads in any interval is at most its length times the cores.
 
 use crate::skeleton::Strand;
+use crate::sweep::{Side, sweep};
 use crate::{Durations, Skeleton};
 use refrain_trace::{EventId, ThreadId};
 
@@ -61,35 +62,35 @@ impl Sharing {
 
     /// One pass over all beginnings and ends in the order of time.
     fn share(&mut self, strands: &[Strand]) {
-        let mut edges: Vec<(u64, bool, u32, u32)> = Vec::new();
-        for (thread, spans) in self.spans.iter().enumerate() {
+        for (spans, strand) in self.spans.iter_mut().zip(strands) {
             // The time before a created thread's first event is not its own.
-            let unborn = usize::from(strands[thread].creator.is_some());
-            for (event, span) in spans.iter().enumerate().skip(unborn) {
-                if span.begin < span.end {
-                    edges.push((span.begin, false, thread as u32, event as u32));
-                    edges.push((span.end, true, thread as u32, event as u32));
-                }
+            if let (Some(_), Some(first)) = (strand.creator, spans.first_mut()) {
+                first.begin = first.end;
             }
         }
-        edges.sort_unstable();
         let (mut last, mut under_way, mut had) = (0, 0u64, 0u128);
-        for (time, ends, thread, event) in edges {
-            let share = if under_way <= self.cores {
-                1 << FRACTION
-            } else {
-                (self.cores << FRACTION) / under_way
-            };
-            had += u128::from(time - last) * u128::from(share);
-            last = time;
-            let span = &mut self.spans[thread as usize][event as usize];
-            if ends {
-                under_way -= 1;
-                span.had = (had >> FRACTION) as u64 - span.had;
-            } else {
-                under_way += 1;
-                span.had = (had >> FRACTION) as u64;
-            }
-        }
+        sweep(
+            &mut self.spans,
+            |span| (span.begin, span.end),
+            |time, side, span| {
+                let share = if under_way <= self.cores {
+                    1 << FRACTION
+                } else {
+                    (self.cores << FRACTION) / under_way
+                };
+                had += u128::from(time - last) * u128::from(share);
+                last = time;
+                match side {
+                    Side::Ends => {
+                        under_way -= 1;
+                        span.had = (had >> FRACTION) as u64 - span.had;
+                    }
+                    Side::Begins => {
+                        under_way += 1;
+                        span.had = (had >> FRACTION) as u64;
+                    }
+                }
+            },
+        );
     }
 }

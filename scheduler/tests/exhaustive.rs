@@ -13,7 +13,7 @@ mod common;
 use common::{Recording, replay};
 use refrain_scheduler::{
     Config, Constraints, Durations, Elsc, Fixed, Grant, Kendo, MemS, Orig, Outcome, Pct, Random,
-    Recorder, Schedule, Scheduler, Skeleton,
+    Recorder, Schedule, Scheduler, Skeleton, Token,
 };
 use refrain_trace::EventKind::{self, *};
 use refrain_trace::{EventId, ThreadId};
@@ -296,7 +296,7 @@ impl<'a> Case<'a> {
             assert_eq!(self.repeats(&order), legal, "{:?} {order:?}", self.recording);
         }
         let none = Constraints::none();
-        let mem = MemS::new(&self.skeleton, &none, 1);
+        let mem = MemS::new(&self.skeleton, &none, Token { travel: 1, access: 1 }, &[]);
         let total = performed(&self.skeleton, mem.clone()).expect("MEM-S cannot get stuck");
         assert!(self.legal.contains(&total) && self.keeps(&total), "{total:?}");
         for order in &self.legal {

@@ -5,7 +5,7 @@ mod common;
 use common::{HZ, Recording, replay, run};
 use refrain_scheduler::{
     Config, Constraints, Costs, Durations, Edge, Elsc, Fixed, Kendo, MemS, Orig, Outcome, Pct,
-    Random, Recorder, Schedule, Scheduler, Skeleton,
+    Random, Recorder, Schedule, Scheduler, Skeleton, Token,
 };
 use refrain_trace::EventKind::*;
 use refrain_trace::ThreadId;
@@ -351,16 +351,22 @@ fn mem_s_has_one_token_for_all_objects() {
     let skeleton = r.skeleton();
     let ideal = Config::ideal(2);
     let none = Constraints::none();
-    let mem = MemS::new(&skeleton, &none, 3);
+    let mem = MemS::new(&skeleton, &none, Token { travel: 3, access: 1 }, &[]);
     let (outcome, times) = replay(&skeleton, &none, &ideal, mem.clone());
     // t0 at 10, t1 at 13, t0 at 20, t1 at 23: each three after the other, or when it comes.
     assert_eq!(times, [(0, 0, 10, 10), (1, 0, 11, 13), (0, 1, 20, 20), (1, 1, 23, 23)]);
     assert_eq!(outcome.completed().expect("no deadlock").threads[1].artificial, 2);
     // Four ticks of counted accesses before t0's release keep the token.
-    let burst = mem.with_accesses(vec![vec![0, 4]]);
+    let token = Token { travel: 3, access: 1 };
+    let burst = MemS::new(&skeleton, &none, token, &[vec![0, 4]]);
     let (outcome, times) = replay(&skeleton, &none, &ideal, burst);
     assert!(times.contains(&(0, 1, 20, 24)) && times.contains(&(1, 1, 23, 27)), "{times:?}");
     assert_eq!(outcome.completed().expect("no deadlock").duration, 27);
+    // Both at once, from 11 to 20: four accesses in ten ticks and five in ten. The token travels
+    // for two of each; ten ticks at t0's release, and eleven at t1's, after another travel.
+    let both = MemS::new(&skeleton, &none, token, &[vec![0, 4], vec![0, 5]]);
+    let (outcome, _) = replay(&skeleton, &none, &ideal, both);
+    assert_eq!(outcome.completed().expect("no deadlock").duration, 20 + 10 + 3 + 11);
 }
 
 #[test]
@@ -419,7 +425,7 @@ fn every_scheduler_that_can_deadlock_reports_the_cycle() {
     }
     // t1 waits for the first lock that t0 takes second, until 31.
     assert_eq!(run(&r, 2, Elsc).duration, 31 + 10 + 10 + 1 + 1);
-    run(&r, 2, MemS::new(&skeleton, &none, 1));
+    run(&r, 2, MemS::new(&skeleton, &none, Token { travel: 1, access: 1 }, &[]));
 }
 
 #[test]
@@ -429,7 +435,7 @@ fn orders_that_contradict_each_other_are_a_cycle_too() {
     let edge =
         Edge { target_thread: ThreadId(0), target: 0, source_thread: ThreadId(1), source: 0 };
     let constraints = Constraints::new(&skeleton, |_| false, [edge]).expect("sound");
-    let mem = MemS::new(&skeleton, &constraints, 1);
+    let mem = MemS::new(&skeleton, &constraints, Token { travel: 1, access: 1 }, &[]);
     let both: [Box<dyn Scheduler>; 2] = [Box::new(Elsc), Box::new(mem)];
     for scheduler in both {
         let (outcome, _) = replay(&skeleton, &constraints, &Config::ideal(2), scheduler);

@@ -7,7 +7,7 @@ use common::{Recording, Times, machines, order, replay};
 use proptest::prelude::*;
 use refrain_scheduler::{
     Config, Constraints, Durations, Elsc, Fixed, Grant, Kendo, MemS, Orig, Outcome, Pct, Random,
-    Recorder, Run, Schedule, Scheduler, Skeleton,
+    Recorder, Run, Schedule, Scheduler, Skeleton, Token,
 };
 use refrain_trace::{Event, EventKind};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ fn all(skeleton: &Skeleton, seed: u64) -> Vec<(&'static str, Box<dyn Scheduler>)
     vec![
         ("elsc", Box::new(Elsc)),
         ("kendo", Box::new(Kendo::new(skeleton, &none))),
-        ("mem-s", Box::new(MemS::new(skeleton, &none, 5))),
+        ("mem-s", Box::new(MemS::new(skeleton, &none, Token { travel: 5, access: 1 }, &[]))),
         ("orig-s", Box::new(Orig::exact())),
         ("orig-s with noise", Box::new(Orig::with_jitter(seed, 100))),
         ("random", Box::new(Random::new(seed))),
@@ -182,7 +182,7 @@ proptest! {
     ) {
         let r = record(&program, &choices);
         let skeleton = r.skeleton();
-        let mem = MemS::new(&skeleton, &Constraints::none(), 7);
+        let mem = MemS::new(&skeleton, &Constraints::none(), Token { travel: 7, access: 1 }, &[]);
         let total = order(&grants(&skeleton, &Config::ideal(1), mem.clone()));
         for config in machines() {
             keeps_order(&r, &grants(&skeleton, &config, Elsc).grants)?;

@@ -43,6 +43,7 @@ pub use rank::rank;
 pub use report::{Analysed, Group, PairCounts, Report, Side};
 pub use sections::{Lock, LockKind, Region, RegionId, Section, SectionId, Sections};
 pub use sets::{SetId, SetTable};
+pub use shadow::Shared;
 pub use site::{Frame, Place, Resolver};
 pub use topology::{CausalEdge, Topology};
 pub use ulcp::{Pair, UlcpKind, Verdict, identify, pairs};

@@ -8,7 +8,7 @@ use crate::shadow::Shared;
 use refrain_trace::ThreadId;
 use refrain_trace::fixed::FixedMap;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// A critical section's position in the order: by lock, then by acquisition.
@@ -118,7 +118,7 @@ impl Sections {
         for collector in &mut collectors {
             collector.finish();
         }
-        let shared = shared_data(&collectors, constant);
+        let shared = Shared::of(&collectors, constant);
         let mut sets = SetTable::default();
         let mut raws: Vec<(ThreadId, Raw)> = Vec::new();
         for collector in &mut collectors {
@@ -215,22 +215,6 @@ impl Sections {
 /// Whether an acquisition came while the section before it was still on.
 fn waited(before: &(ThreadId, Raw), thread: ThreadId, raw: &Raw) -> bool {
     before.0 != thread && !(before.1.shared && raw.shared) && raw.begin < before.1.end
-}
-
-fn shared_data(collectors: &[Collector], constant: &[Interval]) -> Shared {
-    let mut shared = Shared::new(collectors.iter().map(|c| (&c.shadow, c.own())));
-    let mut objects: BTreeMap<u64, u64> = BTreeMap::new();
-    for (&address, &size) in collectors.iter().flat_map(|c| c.objects.iter()) {
-        let known = objects.entry(address).or_default();
-        *known = size.max(*known);
-    }
-    for (address, size) in objects {
-        shared.clear(Interval::new(address, size));
-    }
-    for &range in constant {
-        shared.clear(range);
-    }
-    shared
 }
 
 /// The shared part of each set of a thread, in the common table.

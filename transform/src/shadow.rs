@@ -18,6 +18,7 @@
 //! error is on the safe side: a pair may be called a true contention or a disjoint write that is
 //! a null-lock; no true contention is ever called unnecessary.
 
+use crate::Collector;
 use crate::intervals::Interval;
 use refrain_trace::fixed::FixedMap;
 use std::collections::BTreeMap;
@@ -123,9 +124,9 @@ fn way(chunk: u64) -> usize {
     chunk.wrapping_add((chunk >> 8).wrapping_mul(67)) as usize % WAYS
 }
 
-/// The bytes that at least two threads touched.
+/// The bytes that at least two threads touched, and that are data.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub struct Shared {
     pages: FixedMap<u64, Box<Bits>>,
 }
 
@@ -146,6 +147,45 @@ impl Shared {
             }
         }
         Shared { pages }
+    }
+
+    /// Of threads that are done. `constant` is memory that holds no data of the program's; the
+    /// words of locks and their like hold none either.
+    pub fn of(collectors: &[Collector], constant: &[Interval]) -> Shared {
+        let mut shared = Shared::new(collectors.iter().map(|c| (&c.shadow, c.own())));
+        let mut objects: BTreeMap<u64, u64> = BTreeMap::new();
+        for (&address, &size) in collectors.iter().flat_map(|c| c.objects.iter()) {
+            let known = objects.entry(address).or_default();
+            *known = size.max(*known);
+        }
+        for (address, size) in objects {
+            shared.clear(Interval::new(address, size));
+        }
+        for &range in constant {
+            shared.clear(range);
+        }
+        shared
+    }
+
+    /// Whether there are shared bytes in the page of `address`.
+    pub fn has_page(&self, address: u64) -> bool {
+        self.pages.contains_key(&(address / PAGE))
+    }
+
+    /// In how many aligned pieces of 64 bytes an access of `size` bytes from `address` meets a
+    /// shared byte: one for nearly all accesses of shared data, more for long ones.
+    pub fn lines(&self, address: u64, size: u16) -> u64 {
+        let end = address.saturating_add(u64::from(size));
+        let (mut at, mut lines) = (address, 0);
+        while at < end {
+            let line_end = (at | 63).saturating_add(1).min(end);
+            let mask = MASKS[(line_end - at) as usize] << (at % 64);
+            let bits = self.pages.get(&(at / PAGE));
+            let word = bits.map_or(0, |bits| bits[(at % PAGE / 64) as usize]);
+            lines += u64::from(word & mask != 0);
+            at = line_end;
+        }
+        lines
     }
 
     /// Takes bytes out: words of locks are no data. Costs no more than there are shared pages.
@@ -294,6 +334,13 @@ mod tests {
             shared.clip(Interval { start: 3000, end: 13000 }, &mut clipped);
             let left: BTreeSet<u64> = clipped.iter().flat_map(|i| i.start..i.end).collect();
             expected.retain(|at| !(gone.start..gone.end).contains(at));
+            for &(at, size) in &a {
+                let met = (at..at + u64::from(size)).filter(|byte| left.contains(byte));
+                let lines: BTreeSet<u64> = met.map(|byte| byte / 64).collect();
+                prop_assert_eq!(shared.lines(at, size), lines.len() as u64);
+                let page = (at / PAGE * PAGE..(at / PAGE + 1) * PAGE).any(|b| left.contains(&b));
+                prop_assert!(shared.has_page(at) || !page);
+            }
             prop_assert_eq!(left, expected);
         }
     }

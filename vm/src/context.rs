@@ -25,7 +25,7 @@ pub struct Context {
     _pad: u32,
     /// SSE registers.
     pub xmm: [[u64; 2]; 16],
-    /// Instructions retired, where the engine counts them ([`crate::EngineConfig::count`]).
+    /// Instructions retired, or their cost, as [`crate::EngineConfig::count`] says.
     pub retired: u64,
     /// Time-stamp ticks that the engine has spent translating for this thread.
     pub translating: u64,

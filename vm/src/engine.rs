@@ -18,8 +18,8 @@ pub struct EngineConfig {
     pub order_atomics: bool,
     /// Remember translated blocks for [`Engine::take_blocks`].
     pub keep_blocks: bool,
-    /// Count retired instructions in [`Context::retired`].
-    pub count: bool,
+    /// What to count in [`Context::retired`].
+    pub count: Count,
     /// Log memory accesses to the buffer of the context.
     pub accesses: bool,
     /// Leave out accesses that the notes of [`crate::Seen`], which must exist, have no use for.
@@ -29,6 +29,19 @@ pub struct EngineConfig {
     /// In a replay: what the recording watched. These loads of these words, and no others, are
     /// reported, each time.
     pub ordered_loads: Option<Arc<OrderedLoads>>,
+}
+
+/// What [`Context::retired`] counts, in instructions that are observed ([`Mode::Observed`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Count {
+    /// It stays as it is.
+    #[default]
+    Nothing,
+    /// Retired instructions.
+    Instructions,
+    /// The processor's time for them, estimated from their classes, in quarters of a cycle. An
+    /// engine that cannot estimate it says so when it is made.
+    Cycles,
 }
 
 /// What a recording ordered besides locked instructions.

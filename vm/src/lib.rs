@@ -35,7 +35,7 @@ mod syscall;
 pub use barrier::Barrier;
 pub use context::{Context, SeenWords, reg};
 pub use engine::{
-    Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Leaf, Mode, OrderedKind,
+    Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Leaf, Mode, OrderedKind,
     OrderedLoads,
 };
 pub use error::{Error, Result};

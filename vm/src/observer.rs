@@ -37,7 +37,8 @@ pub trait ThreadObserver {
     }
     /// The thread performed an event; all accesses before it have been reported. It has waited for
     /// the events of other threads that it depends on, and those that depend on it still wait.
-    fn event(&mut self, id: EventId, event: &Event);
+    /// `retired`: what the engine has counted by now ([`crate::EngineConfig::count`]).
+    fn event(&mut self, id: EventId, event: &Event, retired: u64);
     /// Whether, until the next event, accesses are wanted that touch only bytes which have been
     /// reported of this thread before. If not, they may be left out. Asked before the thread runs
     /// and after each event.

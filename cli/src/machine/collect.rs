@@ -63,7 +63,7 @@ impl ThreadObserver for OnThread {
         }
     }
 
-    fn event(&mut self, id: EventId, event: &Event) {
+    fn event(&mut self, id: EventId, event: &Event, _: u64) {
         if let Some(collector) = &mut self.collector {
             collector.event(id, event);
         }

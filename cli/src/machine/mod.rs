@@ -6,9 +6,11 @@ mod collect;
 mod ground;
 mod policy;
 mod races;
+mod segments;
 mod skeleton;
 
 pub(crate) use policy::Policy;
+pub(crate) use segments::{Amount, Segments, segments};
 pub(crate) use skeleton::Skeleton;
 
 use crate::args::{EngineKind, SchedulerKind};
@@ -23,7 +25,7 @@ use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
 use refrain_trace::{CodeBlock, Ending, EventId, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
-use refrain_vm::{Engine, EngineConfig, Error, Observer, OrderedLoads, Placement};
+use refrain_vm::{Count, Engine, EngineConfig, Error, Observer, OrderedLoads, Placement};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::sync::Arc;
@@ -177,10 +179,11 @@ pub(crate) fn replay(
 ) -> anyhow::Result<replay::Report> {
     let started = Instant::now();
     let collect = options.observe.then(|| Collect::new(Vec::new()));
+    // Logical clocks count instructions.
+    let counts = options.count || options.policy.scheduler == SchedulerKind::Kendo;
     let config = EngineConfig {
         order_atomics: true,
-        // Logical clocks count instructions.
-        count: options.count || options.policy.scheduler == SchedulerKind::Kendo,
+        count: if counts { Count::Instructions } else { Count::Nothing },
         accesses: collect.is_some(),
         seen: collect.as_ref().is_some_and(|collect| collect.seen().is_some()),
         ..EngineConfig::default()

@@ -98,7 +98,7 @@ impl ThreadObserver for OnThread {
         }
     }
 
-    fn event(&mut self, id: EventId, event: &Event) {
+    fn event(&mut self, id: EventId, event: &Event, _: u64) {
         let record = self.record(id, event);
         if let Some(watcher) = &mut self.watcher {
             watcher.event(id, event, record.as_ref());

@@ -45,7 +45,7 @@ mod watch;
 
 use crate::{fault, memory};
 use refrain_trace::CodeBlock;
-use refrain_vm::{Barrier, Cpu, Engine, EngineConfig, EngineError, Leaf};
+use refrain_vm::{Barrier, Count, Cpu, Engine, EngineConfig, EngineError, Leaf};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -96,6 +96,9 @@ impl CopyEngine {
         let unavailable = |why: &str| EngineError::Unavailable { engine: NAME, why: why.into() };
         if config.accesses || config.calls {
             return Err(unavailable("observers need the cranelift engine"));
+        }
+        if config.count == Count::Cycles {
+            return Err(unavailable("estimating cycles needs the cranelift engine"));
         }
         if !fault::has_fsgsbase() {
             return Err(unavailable(

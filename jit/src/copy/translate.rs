@@ -11,7 +11,7 @@ use iced_x86::{
     ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
     InstructionInfoFactory, MemoryOperand, Mnemonic, Register,
 };
-use refrain_vm::Fault;
+use refrain_vm::{Count, Fault};
 
 /// Instructions in a block at most.
 const MAX_BLOCK: usize = 64;
@@ -176,17 +176,21 @@ impl Translator {
 
     /// Completes the bookkeeping of a block that covers `pc..end`.
     fn finish(&mut self, pc: u64, end: u64, counted: usize) {
-        let counted = if self.config.count { counted } else { 0 };
+        let counted = if self.counts() { counted } else { 0 };
         self.faults.end(self.hot.here(), counted);
         for page in pc >> PAGE_SHIFT..=(end.max(pc + 1) - 1) >> PAGE_SHIFT {
             self.pages.insert(page);
         }
     }
 
+    pub(super) fn counts(&self) -> bool {
+        self.config.count == Count::Instructions
+    }
+
     /// Emits the counting of the block's instructions, if it is asked for; returns where
     /// the number is to be filled in.
     fn count_placeholder(&mut self) -> Option<u64> {
-        self.config.count.then(|| {
+        self.counts().then(|| {
             self.hot.spill(emit::RCX_SLOT, RCX);
             self.hot.reload(RCX, emit::RETIRED);
             self.hot.add_to_rcx(0);

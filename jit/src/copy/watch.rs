@@ -59,7 +59,7 @@ impl Translator {
             Some(Watch::Filtered(operand)) => {
                 self.filter(place.instruction, operand);
                 let flow = self.instruction(place);
-                if flow == Flow::Next && self.config.count {
+                if flow == Flow::Next && self.counts() {
                     // The exit takes back the count of one instruction, so it must be the last.
                     self.chain(place.instruction.next_ip(), place.variant);
                     return Flow::End;
@@ -85,7 +85,7 @@ impl Translator {
         self.hot.jmp(self.cold.here());
         self.hot.reload(RCX, emit::RCX_SLOT);
 
-        if self.config.count {
+        if self.counts() {
             self.cold.reload(RCX, emit::RETIRED);
             self.cold.add_to_rcx(-1);
             self.cold.spill(emit::RETIRED, RCX);

@@ -18,6 +18,7 @@ use super::rep;
 use super::thunk::Batch;
 use super::vars::{self, FLAG, VarSet};
 use super::words;
+use crate::cost::{BYTES_A_QUARTER, weigh};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{
@@ -27,6 +28,9 @@ use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic};
 use refrain_trace::Access;
+use refrain_vm::Count;
+use refrain_vm::reg::RCX;
+use std::slice;
 
 /// Translates a region into `func` and returns the thunks that it calls.
 pub(super) fn translate(
@@ -206,14 +210,10 @@ impl Body<'_> {
         let instructions = self.graph.instructions(&source).to_vec();
         let (last, ends) = (instructions.last(), ends_block(source.term));
         let plain = instructions.len() - usize::from(ends);
-        if self.l.watch.count {
-            let retired = self.l.var(vars::RETIRED);
-            let not_retired =
-                matches!(source.term, Term::Ordered(_) | Term::Unsupported(_) | Term::Raise(_));
-            let retired =
-                self.l.add_imm(retired, instructions.len() as i64 - i64::from(not_retired));
-            self.l.set_var(vars::RETIRED, retired);
-        }
+        let not_retired =
+            matches!(source.term, Term::Ordered(_) | Term::Unsupported(_) | Term::Raise(_));
+        let retired = &instructions[..instructions.len() - usize::from(not_retired)];
+        self.l.retire(weigh(self.l.watch.count, retired));
         let live = self.live_behind(&source, &instructions);
         if self.instructions(&instructions[..plain], &live) {
             self.l.live = self.graph.live_flags_out(&source);
@@ -242,9 +242,9 @@ impl Body<'_> {
         let mut pending: Option<(Batch, u8)> = None;
         for (i, &live) in instructions.iter().zip(live) {
             let lifted = Lifter::lifts(i);
-            let driven = self.l.watch.accesses && is_repeated(i);
+            let alone = is_repeated(i) && (self.l.watch.accesses || self.weighs());
             let batch = if lifted { None } else { Batch::new(i, &mut self.factory) };
-            if let (Some((pending, behind)), Some(batch), false) = (&mut pending, &batch, driven)
+            if let (Some((pending, behind)), Some(batch), false) = (&mut pending, &batch, alone)
                 && pending.join(batch, self.l.watch.accesses)
             {
                 *behind = live;
@@ -257,7 +257,7 @@ impl Body<'_> {
             self.l.live = live;
             match batch {
                 _ if lifted => self.l.lift(i),
-                Some(batch) if driven => rep::drive(self, i, batch, instructions.len()),
+                Some(batch) if alone => self.repeated(i, batch, instructions),
                 Some(batch) => pending = Some((batch, live)),
                 None => {
                     self.l.at(i);
@@ -271,6 +271,27 @@ impl Body<'_> {
             self.l.thunk(batch, &mut self.factory);
         }
         true
+    }
+
+    fn weighs(&self) -> bool {
+        self.l.watch.count == Count::Cycles
+    }
+
+    /// A repeated string instruction, which is the first of the block's `instructions`.
+    fn repeated(&mut self, i: &Instruction, batch: Batch, instructions: &[Instruction]) {
+        let left = self.weighs().then(|| self.l.var(RCX));
+        if self.l.watch.accesses {
+            rep::drive(self, i, batch, weigh(self.l.watch.count, instructions));
+        } else {
+            self.l.thunk(batch, &mut self.factory);
+        }
+        if let Some(before) = left {
+            let after = self.l.var(RCX);
+            let elements = self.l.b.ins().isub(before, after);
+            let bytes = self.l.b.ins().imul_imm_u(elements, i.memory_size().size() as i64);
+            let quarters = self.l.shr_imm(bytes, BYTES_A_QUARTER.ilog2());
+            self.l.retire_value(quarters);
+        }
     }
 
     /// Leaves here if the access buffer has not got room for `records`.
@@ -370,11 +391,7 @@ impl Body<'_> {
         self.l.b.set_cold_block(out);
         self.l.b.switch_to_block(out);
         let state = self.l.state.clone();
-        if self.l.watch.count {
-            let retired = self.l.var(vars::RETIRED);
-            let retired = self.l.add_imm(retired, -1);
-            self.l.set_var(vars::RETIRED, retired);
-        }
+        self.l.retire(-weigh(self.l.watch.count, slice::from_ref(i)));
         self.report(at, i);
         self.l.state = state;
         self.l.b.switch_to_block(on);

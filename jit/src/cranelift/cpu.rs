@@ -5,12 +5,14 @@ use super::frame::{BELOW, DF, Frame, SPILL, leave};
 use super::graph::Term;
 use super::image::Gs;
 use super::thunk::Batch;
+use crate::cost::weigh;
 use crate::fault::{SignalStack, ThreadArea};
 use iced_x86::InstructionInfoFactory;
 use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode, OrderedKind};
 use std::arch::asm;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::slice;
 use std::sync::Arc;
 
 /// The executor of a thread.
@@ -195,11 +197,10 @@ impl CraneliftCpu {
             // Nothing of a faulting instruction's effects counts, and none reached the frame.
             return Some(fault);
         }
-        let count = u64::from(self.shared.watch.count);
         let frame = self.frame();
         frame.context.rflags = frame.flags_out;
         frame.context.rip = thunk.next;
-        frame.context.retired += count;
+        frame.context.retired += thunk.weight;
         self.store(context);
         None
     }
@@ -275,6 +276,8 @@ impl Drop for CraneliftCpu {
 pub(super) struct Step {
     pub(super) host: u64,
     pub(super) next: u64,
+    /// What it counts as.
+    pub(super) weight: u64,
 }
 
 impl Shared {
@@ -304,6 +307,7 @@ impl Shared {
         let batch = Batch::new(i, &mut InstructionInfoFactory::new())?;
         let batch = if replaced { batch.replaced() } else { batch };
         let host = self.lock().step(&batch)?;
-        Some(Step { host, next: i.next_ip() })
+        let weight = weigh(self.watch.count, slice::from_ref(i)) as u64;
+        Some(Step { host, next: i.next_ip(), weight })
     }
 }

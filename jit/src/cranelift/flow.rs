@@ -5,6 +5,7 @@ use super::graph::{Graph, Term};
 use super::lift::Watch;
 use super::regions::{self, Region};
 use super::vars::{self, Effects, VarSet};
+use refrain_vm::Count;
 
 /// Results for each block of a region.
 pub(super) struct Flow {
@@ -63,7 +64,7 @@ fn effects(graph: &Graph, region: &Region, at: usize, watch: Watch) -> Effects {
     if (watch.accesses || watch.calls) && !watch.seen {
         add(vars::CURSOR);
     }
-    if watch.count {
+    if watch.count != Count::Nothing {
         add(vars::RETIRED);
     }
     effects

@@ -18,8 +18,8 @@ use refrain_vm::reg::{RCX, RDI, RSI};
 /// Bytes that a piece accesses at each of its addresses, at most.
 const PIECE: u64 = 0x8000;
 
-/// Translates the instruction, which is the first of its block of `count` instructions.
-pub(super) fn drive(body: &mut Body<'_>, i: &Instruction, batch: Batch, count: usize) {
+/// Translates the instruction, which is the first of its block, which has been counted as `counted`.
+pub(super) fn drive(body: &mut Body<'_>, i: &Instruction, batch: Batch, counted: i64) {
     if int_of(i).is_none() {
         // Addresses of 32 bits: nobody uses them; they run unlogged.
         return body.l.thunk(batch, &mut body.factory);
@@ -65,11 +65,7 @@ pub(super) fn drive(body: &mut Body<'_>, i: &Instruction, batch: Batch, count: u
 
     l.b.switch_to_block(out);
     l.state = before.clone();
-    if l.watch.count {
-        let retired = l.var(vars::RETIRED);
-        let retired = l.add_imm(retired, -(count as i64));
-        l.set_var(vars::RETIRED, retired);
-    }
+    l.retire(-counted);
     let live = body.l.live | flags;
     body.exit(i.ip(), leave::ACCESSES_FULL, live);
 

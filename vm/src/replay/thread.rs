@@ -366,7 +366,7 @@ impl GuestThread {
         }
         let id = self.event_id();
         if let Some(observer) = &mut self.observer {
-            observer.event(id, event);
+            observer.event(id, event, self.context.retired);
         }
         self.choose_accesses();
         if self.cursor.peek()?.is_none() {

@@ -2,7 +2,7 @@
 
 use super::{Guest, engine, run};
 use iced_x86::code_asm::*;
-use refrain_vm::{Context, Emulate, Engine, EngineConfig, Exit, Mode, OrderedKind, reg};
+use refrain_vm::{Context, Count, Emulate, Engine, EngineConfig, Exit, Mode, OrderedKind, reg};
 
 fn ordering() -> EngineConfig {
     EngineConfig { order_atomics: true, keep_blocks: true, ..EngineConfig::default() }
@@ -366,7 +366,11 @@ fn instructions_are_counted() {
         a.syscall().unwrap();
     });
     for order_atomics in [false, true] {
-        let engine = engine(EngineConfig { count: true, order_atomics, ..EngineConfig::default() });
+        let engine = engine(EngineConfig {
+            count: Count::Instructions,
+            order_atomics,
+            ..EngineConfig::default()
+        });
         let mut cpu = engine.attach().unwrap();
         let mut context = guest.context();
         while cpu.run(&mut context, Mode::Observed) != Exit::Syscall {

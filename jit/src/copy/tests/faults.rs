@@ -2,7 +2,7 @@
 
 use super::{Guest, ROOM, engine, run};
 use iced_x86::code_asm::*;
-use refrain_vm::{Context, EngineConfig, Exit, Fault, reg};
+use refrain_vm::{Context, Count, EngineConfig, Exit, Fault, reg};
 
 /// Runs code that faults; returns the fault and the state.
 fn fault(write: impl FnOnce(&mut CodeAssembler)) -> (Guest, Context, Fault) {
@@ -19,7 +19,10 @@ fn fault(write: impl FnOnce(&mut CodeAssembler)) -> (Guest, Context, Fault) {
         write(a);
     });
     let mut context = guest.context();
-    match run(&engine(EngineConfig { count: true, ..EngineConfig::default() }), &mut context) {
+    match run(
+        &engine(EngineConfig { count: Count::Instructions, ..EngineConfig::default() }),
+        &mut context,
+    ) {
         Exit::Fault(fault) => {
             for index in 0..16 {
                 let order = [0, 1, 2, 3, 99, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14][index];

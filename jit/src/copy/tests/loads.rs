@@ -3,7 +3,7 @@
 use super::{CopyEngine, Guest, ROOM, engine, run};
 use iced_x86::code_asm::*;
 use refrain_vm::{
-    Context, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, OrderedLoads, reg,
+    Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, OrderedLoads, reg,
 };
 use std::sync::Arc;
 
@@ -283,13 +283,14 @@ fn functions_end() {
 #[test]
 fn faults_are_precise() {
     for form in [0, 1] {
-        let (guest, engine) = function(EngineConfig { count: true, ..ordering() }, |a| {
-            a.inc(r8).unwrap();
-            match form {
-                0 => a.mov(rcx, qword_ptr(rcx + rdx * 8)).unwrap(),
-                _ => a.cmp(dword_ptr(rcx + rdx * 8), 1).unwrap(),
-            }
-        });
+        let (guest, engine) =
+            function(EngineConfig { count: Count::Instructions, ..ordering() }, |a| {
+                a.inc(r8).unwrap();
+                match form {
+                    0 => a.mov(rcx, qword_ptr(rcx + rdx * 8)).unwrap(),
+                    _ => a.cmp(dword_ptr(rcx + rdx * 8), 1).unwrap(),
+                }
+            });
         let mut context = context_for_loads(&guest);
         context.gpr[reg::RCX] = guest.code + 2 * ROOM;
         let before = context.clone();
@@ -321,7 +322,8 @@ fn recorded_loads() {
         a.syscall().unwrap();
         a.lock().inc(qword_ptr(rdi)).unwrap();
     });
-    let engine = engine(EngineConfig { ordered_loads: set, count: true, ..ordering() });
+    let engine =
+        engine(EngineConfig { ordered_loads: set, count: Count::Instructions, ..ordering() });
     engine.functions(&[code.code], &[]);
     let mut cpu = engine.attach().unwrap();
     for _ in 0..2 {

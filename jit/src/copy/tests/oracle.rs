@@ -127,7 +127,7 @@ proptest! {
         xmm in any::<[[u64; 2]; 16]>(),
         flags in any::<u16>(),
         memory in prop::collection::vec(any::<u8>(), MEMORY as usize),
-        counted in any::<bool>(),
+        count in prop_oneof![Just(Count::Nothing), Just(Count::Instructions)],
     ) {
         let code = program(&bytes);
         let guest = Guest::new();
@@ -149,7 +149,7 @@ proptest! {
             let mut context = before.clone();
             if translated {
                 guest.assemble_at(end, |a| a.syscall().unwrap());
-                let config = EngineConfig { count: counted, ..EngineConfig::default() };
+                let config = EngineConfig { count, ..EngineConfig::default() };
                 let engine = engine(config);
                 let mut cpu = engine.attach().unwrap();
                 prop_assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);

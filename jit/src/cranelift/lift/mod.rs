@@ -39,6 +39,7 @@ use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::FunctionBuilder;
 use flags::Flags;
 use iced_x86::{Instruction, OpKind, Register};
+use refrain_vm::Count;
 
 /// Namespaces of the symbols that compiled regions refer to.
 pub(super) mod symbol {
@@ -63,7 +64,7 @@ pub(super) struct Watch {
     /// Leave out accesses according to notes.
     pub(super) seen: bool,
     pub(super) calls: bool,
-    pub(super) count: bool,
+    pub(super) count: Count,
     /// Address of the table of words that watched loads ask.
     pub(super) words: u64,
 }
@@ -334,6 +335,22 @@ impl<'a> Lifter<'a> {
             }
             _ => None,
         }
+    }
+
+    /// Counts so much more, if anything is counted.
+    pub(super) fn retire(&mut self, more: i64) {
+        if self.watch.count != Count::Nothing && more != 0 {
+            let retired = self.var(vars::RETIRED);
+            let retired = self.add_imm(retired, more);
+            self.set_var(vars::RETIRED, retired);
+        }
+    }
+
+    /// The same for what is known only when the code runs.
+    pub(super) fn retire_value(&mut self, more: Value) {
+        let retired = self.var(vars::RETIRED);
+        let retired = self.b.ins().iadd(retired, more);
+        self.set_var(vars::RETIRED, retired);
     }
 
     pub(super) fn shr_imm(&mut self, a: Value, count: u32) -> Value {

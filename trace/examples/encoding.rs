@@ -1,6 +1,6 @@
 //! How fast events are written and read, and how many bytes they take.
 //!
-//! `cargo run --release -p refrain-trace --example throughput [pairs]`: two threads that contend
+//! `cargo run --release -p refrain-trace --example encoding [pairs]`: two threads that contend
 //! for a few mutexes, with a system call now and then, like a compressor's work queue; then the
 //! same with atomics on many objects, which is the harder stream to predict.
 
