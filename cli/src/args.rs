@@ -2,7 +2,7 @@
 
 mod measure;
 
-pub(crate) use measure::{Ab, Calibrate, Clock, Fidelity, Schedule, SchedulerKind};
+pub(crate) use measure::{Ab, Calibrate, Clock, Cost, Fidelity, Schedule, SchedulerKind};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;

@@ -9,12 +9,16 @@ use std::process::Command;
 /// A place with a recording of this corpus program in `a.refrain`.
 fn recorded(name: &str) -> Bench {
     let bench = Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"));
+    record(&bench, name, "a.refrain");
+    bench
+}
+
+fn record(bench: &Bench, name: &str, trace: &str) {
     let program = refrain_corpus::find(name).expect("the corpus has it");
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let path = refrain_corpus::compile(program, program.variants[0], cache).expect("compiles");
-    let mut command = bench.command(["record", "-q", "-o", "a.refrain", "--"]);
+    let mut command = bench.command(["record", "-q", "-o", trace, "--"]);
     Run::of(command.arg(path).args(program.small)).succeeds();
-    bench
 }
 
 fn json(run: &Run) -> Value {
@@ -60,6 +64,50 @@ fn a_saved_schedule_is_repeated() {
     replay(&["--schedule", "not.txt"]).fails(1, &["not.txt", "no schedule"]);
     replay(&["--schedule", "none.txt"]).fails(1, &["none.txt"]);
     bench.refrain(["replay", "--schedule", "s.txt", "a.refrain"]).fails(1, &["--clock virtual"]);
+}
+
+/// Kendo's promise: the order depends on the input alone. Its clocks count instructions, so that
+/// two recordings, in which the threads met at other moments, are replayed in one order.
+#[test]
+fn kendo_gives_two_recordings_one_order() {
+    let bench = recorded("ex_mutex");
+    record(&bench, "ex_mutex", "b.refrain");
+    let order = |trace: &str| -> Vec<String> {
+        let replay = ["replay", "--clock", "virtual", "--scheduler", "kendo"];
+        bench.refrain(replay.iter().chain(&["--save-schedule", "s.txt", trace])).succeeds();
+        let schedule = std::fs::read_to_string(bench.path().join("s.txt")).expect("was written");
+        // The moments differ: what is outside of the program takes as long as it took.
+        let decision = |line: &str| line.split('@').next().expect("is never empty").to_owned();
+        schedule.lines().map(decision).collect()
+    };
+    assert_eq!(order("a.refrain"), order("b.refrain"));
+}
+
+#[test]
+fn costs_may_come_from_instructions() {
+    let bench = recorded("ex_mutex");
+    let replay = |cost: &str, scheduler: &str| {
+        let replay = ["replay", "--json", "--clock", "virtual", "--cost", cost];
+        json(&bench.refrain(replay.iter().chain(&["--scheduler", scheduler, "a.refrain"])))
+    };
+    for scheduler in ["elsc", "kendo", "mem-s"] {
+        let modelled = replay("instructions", scheduler);
+        assert_eq!(modelled["cost"], "instructions");
+        assert_eq!(modelled, replay("instructions", scheduler));
+        let recorded = replay("recorded", scheduler);
+        assert_ne!(modelled["duration_ns"], recorded["duration_ns"], "{scheduler}");
+        // Work is another amount of time, not another amount of waiting outside.
+        let io = |report: &Value| -> Vec<Value> {
+            let threads = report["threads"].as_array().expect("there are threads");
+            threads.iter().map(|thread| thread["io_ns"].clone()).collect()
+        };
+        assert_eq!(io(&modelled), io(&recorded), "{scheduler}");
+    }
+    let wall = ["replay", "--cost", "instructions", "a.refrain"];
+    bench.refrain(wall).fails(1, &["--cost", "--clock virtual"]);
+    let fidelity = ["fidelity", "--json", "--clock", "virtual", "--cost", "instructions"];
+    let report = json(&bench.refrain(fidelity.iter().chain(&["a.refrain"])));
+    assert_eq!(report["cost"], "instructions");
 }
 
 /// The order of its locks does not change what this program does.

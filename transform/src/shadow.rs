@@ -314,6 +314,7 @@ mod tests {
             let own = if owned { 0..u64::MAX } else { 0..0 };
             let regions = [own.clone(), own, 0..0];
             let shared = Shared::new(shadows.iter().zip(regions));
+            let accesses = a.clone();
             let (a, b, c) = (bytes(&a), bytes(&b), bytes(&c));
             let mut expected: BTreeSet<u64> = a.union(&b).filter(|at| c.contains(at)).copied().collect();
             if !owned {
@@ -334,7 +335,7 @@ mod tests {
             shared.clip(Interval { start: 3000, end: 13000 }, &mut clipped);
             let left: BTreeSet<u64> = clipped.iter().flat_map(|i| i.start..i.end).collect();
             expected.retain(|at| !(gone.start..gone.end).contains(at));
-            for &(at, size) in &a {
+            for &(at, size) in &accesses {
                 let met = (at..at + u64::from(size)).filter(|byte| left.contains(byte));
                 let lines: BTreeSet<u64> = met.map(|byte| byte / 64).collect();
                 prop_assert_eq!(shared.lines(at, size), lines.len() as u64);

@@ -62,6 +62,27 @@ impl Clock {
     }
 }
 
+/// Where the virtual clock has the time of the program's own work from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Cost {
+    /// The time that was recorded
+    #[default]
+    Recorded,
+    /// The instructions, by their classes: free of the recording's noise, and blind to caches
+    Instructions,
+}
+
+impl Cost {
+    /// As reports say it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Cost::Recorded => "recorded costs",
+            Cost::Instructions => "costs of instructions",
+        }
+    }
+}
+
 /// How `replay` schedules and times.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Schedule {
@@ -71,6 +92,9 @@ pub(crate) struct Schedule {
     /// What time is: `wall` executes the program, `virtual` computes
     #[arg(long, value_enum, default_value_t = Clock::Wall)]
     pub(crate) clock: Clock,
+    /// Where virtual time comes from
+    #[arg(long, value_enum, default_value_t = Cost::Recorded)]
+    pub(crate) cost: Cost,
     /// Replay on N cores [default: those of the recorded machine, or of this one for wall]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) cores: Option<u32>,
@@ -99,6 +123,9 @@ pub(crate) struct Measuring {
     /// Measure by this clock alone
     #[arg(long, value_enum)]
     pub(crate) clock: Option<Clock>,
+    /// Where virtual time comes from
+    #[arg(long, value_enum, default_value_t = Cost::Recorded)]
+    pub(crate) cost: Cost,
     /// Replay on N cores [default: those of the recorded machine, or of this one for wall]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) cores: Option<u32>,

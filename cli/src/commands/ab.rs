@@ -1,12 +1,13 @@
 //! `refrain ab`: two traces, or two schedulers, replayed in turns.
 
-use super::{repeat, simulate};
+use super::{materialize, repeat, simulate};
 use crate::args::{Ab, Clock, SchedulerKind};
-use crate::calibration::{Calibration, Source};
+use crate::calibration::Calibration;
 use crate::failure::Outcome;
 use crate::machine::{Policy, ReplayOptions, Skeleton};
 use crate::output;
 use crate::report::ab::{Exact, Measured, Report, Side, render};
+use crate::report::model::Model;
 use crate::stats::{Difference, Distribution};
 use crate::trace_file;
 use anyhow::{Context, anyhow, bail};
@@ -55,18 +56,21 @@ fn side(path: &Path, scheduler: SchedulerKind) -> anyhow::Result<Side> {
 
 fn exact(args: &Ab, sides: [(&Path, Policy); 2]) -> anyhow::Result<Exact> {
     let cores = args.measuring.cores;
-    let [a, b] = sides.map(|(path, policy)| -> anyhow::Result<(u64, u32, Source)> {
+    let cost = args.measuring.cost;
+    let [a, b] = sides.map(|(path, policy)| -> anyhow::Result<(u64, Model)> {
         let trace = trace_file::read(path)?;
         let calibration = Calibration::of_recorder(trace.header());
-        let skeleton = Skeleton::of(&trace, calibration.as_ref())?.on_cores(cores);
-        let again = repeat::virtual_command(path, policy, cores);
+        let mut skeleton = Skeleton::of(&trace, calibration.as_ref())?.on_cores(cores);
+        materialize::materialize(path, &mut skeleton, policy.scheduler, cost)?;
+        let again = repeat::virtual_command(path, policy, cores, cost);
         let run = skeleton.run(policy).with_context(|| simulate::failed(&again))?;
-        Ok((run.duration, skeleton.cores(), skeleton.latencies))
+        Ok((run.duration, skeleton.model()))
     });
-    let ((a_ns, a_cores, a_latencies), (b_ns, b_cores, b_latencies)) = (a?, b?);
+    let ((a_ns, a), (b_ns, b)) = (a?, b?);
     Ok(Exact {
-        cores: (a_cores, b_cores),
-        latencies: (a_latencies, b_latencies),
+        cores: (a.cores, b.cores),
+        latencies: (a.latencies, b.latencies),
+        cost,
         seed: args.measuring.seed,
         a_ns,
         b_ns,

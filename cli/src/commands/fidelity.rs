@@ -1,7 +1,7 @@
 //! `refrain fidelity`: PerfPlay's Figure 13 for any trace.
 
-use super::{repeat, simulate};
-use crate::args::{Clock, Fidelity, SchedulerKind};
+use super::{materialize, repeat, simulate};
+use crate::args::{Clock, Cost, Fidelity, SchedulerKind};
 use crate::calibration::Calibration;
 use crate::failure::Outcome;
 use crate::machine::{Policy, ReplayOptions, Skeleton};
@@ -32,9 +32,12 @@ fn compare(args: &Fidelity) -> anyhow::Result<Report> {
         bail!("the recording was cut off, so that there is no recorded time to compare with");
     }
     let calibration = Calibration::of_recorder(trace.header());
-    // With the recorder's work in it, as the recorded time has it.
-    let skeleton = Skeleton::as_recorded(&trace, calibration.as_ref())?;
-    let skeleton = skeleton.on_cores(args.measuring.cores);
+    let skeleton = match args.measuring.cost {
+        // With the recorder's work in it, as the recorded time has it.
+        Cost::Recorded => Skeleton::as_recorded(&trace, calibration.as_ref())?,
+        Cost::Instructions => Skeleton::of(&trace, calibration.as_ref())?,
+    };
+    let mut skeleton = skeleton.on_cores(args.measuring.cores);
     let recorded_ns = skeleton.recorded_ns();
     let schedulers = match args.scheduler.as_slice() {
         [] => SchedulerKind::OF_FIGURE_13.to_vec(),
@@ -43,7 +46,7 @@ fn compare(args: &Fidelity) -> anyhow::Result<Report> {
     let mut rows = Vec::new();
     if args.measuring.wants(Clock::Virtual) {
         for &scheduler in &schedulers {
-            let (times, failed) = virtual_times(args, &skeleton, scheduler);
+            let (times, failed) = virtual_times(args, &mut skeleton, scheduler);
             rows.push(Row::new((scheduler, Clock::Virtual), &times, failed, recorded_ns));
         }
     }
@@ -55,8 +58,7 @@ fn compare(args: &Fidelity) -> anyhow::Result<Report> {
     Ok(Report {
         command: trace.header().argv.join(" "),
         engine: args.measuring.engine.name(),
-        cores: skeleton.cores(),
-        latencies: skeleton.latencies,
+        model: skeleton.model(),
         recorded_ns,
         rows,
     })
@@ -65,12 +67,17 @@ fn compare(args: &Fidelity) -> anyhow::Result<Report> {
 /// Times of the replays that ended, how many did not, and why the first of them did not.
 type Times = (Vec<u64>, (u64, Option<String>));
 
-fn virtual_times(args: &Fidelity, skeleton: &Skeleton, scheduler: SchedulerKind) -> Times {
+fn virtual_times(args: &Fidelity, skeleton: &mut Skeleton, scheduler: SchedulerKind) -> Times {
+    let needed = materialize::materialize(&args.trace, skeleton, scheduler, args.measuring.cost);
+    if let Err(error) = needed {
+        return (Vec::new(), (args.measuring.repeat.into(), Some(format!("{error:#}"))));
+    }
     let first = Policy { scheduler, seed: Some(args.measuring.seed) };
     let mut all = Times::default();
     for number in 0..args.measuring.repeat {
         let policy = first.repetition(number);
-        let again = repeat::virtual_command(&args.trace, policy, args.measuring.cores);
+        let (cores, cost) = (args.measuring.cores, args.measuring.cost);
+        let again = repeat::virtual_command(&args.trace, policy, cores, cost);
         let run = skeleton.run(policy).with_context(|| simulate::failed(&again));
         count(&mut all, run.map(|run| run.duration).map_err(|error| format!("{error:#}")));
     }

@@ -12,6 +12,7 @@ mod fidelity;
 mod info;
 mod locks;
 mod man;
+mod materialize;
 mod racing;
 mod record;
 mod repeat;

@@ -1,7 +1,7 @@
 //! Replaying again and again, and the command that repeats one replay.
 
 use super::replay;
-use crate::args::{Clock, EngineKind};
+use crate::args::{Clock, Cost};
 use crate::machine::{Policy, ReplayOptions};
 use crate::report::replay::Divergence;
 use std::path::Path;
@@ -25,13 +25,25 @@ pub(crate) fn wall_time(
 }
 
 /// The command that repeats a replay in virtual time.
-pub(crate) fn virtual_command(path: &Path, policy: Policy, cores: Option<u32>) -> String {
-    command(path, policy, Clock::Virtual, cores, None)
+pub(crate) fn virtual_command(
+    path: &Path,
+    policy: Policy,
+    cores: Option<u32>,
+    cost: Cost,
+) -> String {
+    let cost = (cost != Cost::Recorded).then_some("--cost instructions".to_owned());
+    command(path, policy, Clock::Virtual, cores, cost)
 }
 
 /// The command that repeats a replay by the wall clock.
 pub(crate) fn wall_command(path: &Path, options: &ReplayOptions) -> String {
-    command(path, options.policy, Clock::Wall, options.cores, Some(options.engine))
+    command(
+        path,
+        options.policy,
+        Clock::Wall,
+        options.cores,
+        Some(format!("--engine {}", options.engine.name())),
+    )
 }
 
 fn command(
@@ -39,13 +51,13 @@ fn command(
     policy: Policy,
     clock: Clock,
     cores: Option<u32>,
-    engine: Option<EngineKind>,
+    more: Option<String>,
 ) -> String {
     let mut words = vec!["refrain replay".to_owned()];
     words.push(format!("--scheduler {} --clock {}", policy.scheduler.name(), clock.name()));
     words.extend(policy.seed.map(|seed| format!("--seed {seed}")));
     words.extend(cores.map(|cores| format!("--cores {cores}")));
-    words.extend(engine.map(|engine| format!("--engine {}", engine.name())));
+    words.extend(more);
     words.push(quoted(&path.to_string_lossy()));
     words.join(" ")
 }
@@ -62,7 +74,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::SchedulerKind;
+    use crate::args::{EngineKind, SchedulerKind};
 
     #[test]
     fn the_command_survives_a_shell() {
@@ -75,7 +87,7 @@ mod tests {
              'it'\\''s a.refrain'"
         );
         assert_eq!(
-            virtual_command(Path::new("a.refrain"), Policy::default(), None),
+            virtual_command(Path::new("a.refrain"), Policy::default(), None, Cost::Recorded),
             "refrain replay --scheduler elsc --clock virtual a.refrain"
         );
     }

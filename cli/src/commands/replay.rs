@@ -1,7 +1,7 @@
 //! `refrain replay`: replays a trace and says what was checked.
 
 use super::{racing, repeat, simulate};
-use crate::args::{Clock, Replay, SchedulerKind};
+use crate::args::{Clock, Cost, Replay, SchedulerKind};
 use crate::child::{self, ParentListener};
 use crate::failure::Outcome;
 use crate::machine::{Policy, ReplayOptions};
@@ -28,6 +28,9 @@ fn execute(args: &Replay) -> Outcome {
     let schedule = &args.schedule;
     if schedule.schedule.is_some() || schedule.save_schedule.is_some() {
         return Err(anyhow!("--schedule and --save-schedule need --clock virtual").into());
+    }
+    if schedule.cost != Cost::Recorded {
+        return Err(anyhow!("--cost needs --clock virtual: the wall clock measures").into());
     }
     let first = Policy { scheduler: schedule.scheduler, seed: schedule.seed };
     let (mut times, mut last) = (Vec::new(), None);

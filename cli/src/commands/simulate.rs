@@ -1,6 +1,6 @@
 //! `refrain replay --clock virtual`: the trace's skeleton, timed.
 
-use super::repeat;
+use super::{materialize, repeat};
 use crate::args::{Clock, Replay};
 use crate::calibration::Calibration;
 use crate::failure::Outcome;
@@ -31,7 +31,9 @@ fn simulate(args: &Replay) -> anyhow::Result<Report> {
     let trace = trace_file::read(&args.trace)?;
     let calibration = Calibration::of_recorder(trace.header());
     let wanted = &args.schedule;
-    let skeleton = Skeleton::of(&trace, calibration.as_ref())?.on_cores(wanted.cores);
+    let skeleton = Skeleton::of(&trace, calibration.as_ref())?;
+    let mut skeleton = skeleton.on_cores(wanted.cores);
+    materialize::materialize(&args.trace, &mut skeleton, wanted.scheduler, wanted.cost)?;
     let policy = Policy { scheduler: wanted.scheduler, seed: wanted.seed };
     let first = first(args, &skeleton, policy)?;
     let mut times = vec![first.duration];
@@ -53,8 +55,7 @@ fn simulate(args: &Replay) -> anyhow::Result<Report> {
         schedule: wanted.schedule.as_ref().map(|path| path.display().to_string()),
         clock: Clock::Virtual,
         seed: policy.seed,
-        cores: skeleton.cores(),
-        latencies: skeleton.latencies,
+        model: skeleton.model(),
         recorded_ns: skeleton.recorded_ns(),
         duration_ns: first.duration,
         times: Distribution::of(&times).expect("there is a first replay"),
@@ -82,7 +83,7 @@ fn run_again(args: &Replay, skeleton: &Skeleton, policy: Policy) -> anyhow::Resu
 }
 
 fn again(args: &Replay, policy: Policy) -> String {
-    failed(&repeat::virtual_command(&args.trace, policy, args.schedule.cores))
+    failed(&repeat::virtual_command(&args.trace, policy, args.schedule.cores, args.schedule.cost))
 }
 
 fn read(path: &Path) -> anyhow::Result<Schedule> {

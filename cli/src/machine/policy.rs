@@ -1,9 +1,10 @@
 //! Schedulers by name, for both clocks.
 
+use super::skeleton::{Decisive, worked};
 use crate::args::SchedulerKind;
 use refrain_scheduler::{
     Config, Constraints, Elsc, Kendo, MemS, Orig, Outcome, Pct, Random, Recorder, Schedule,
-    Scheduler, Skeleton, simulate,
+    Scheduler, Skeleton, Token, simulate,
 };
 use refrain_trace::ThreadId;
 use serde::{Deserialize, Serialize};
@@ -52,20 +53,29 @@ impl Policy {
     }
 
     /// Replays a skeleton in virtual time; with `keep`, the decisions come back too.
+    ///
+    /// # Panics
+    /// If what the scheduler decides by has not been counted.
     pub(super) fn simulate(
         self,
-        skeleton: &Skeleton,
-        constraints: &Constraints,
-        config: &Config,
+        (skeleton, config): (&Skeleton, &Config),
+        decisive: &Decisive,
         keep: bool,
     ) -> (Outcome, Option<Schedule>) {
         let seed = self.seed.unwrap_or(0);
-        let at = (skeleton, constraints, config, keep);
+        let at = (skeleton, config, keep);
+        let none = Constraints::none();
+        let counted = "whoever chose the scheduler had it counted";
         match self.scheduler {
             SchedulerKind::Elsc => replayed(at, Elsc),
-            SchedulerKind::Kendo => replayed(at, Kendo::new(skeleton, constraints)),
+            SchedulerKind::Kendo => {
+                let instructions = decisive.instructions.as_ref().expect(counted);
+                replayed(at, Kendo::new(&worked(skeleton, instructions), &none))
+            }
             SchedulerKind::MemS => {
-                replayed(at, MemS::new(skeleton, constraints, config.costs.handoff))
+                let accesses = decisive.accesses.as_ref().expect(counted);
+                let token = Token { travel: config.costs.handoff, access: config.costs.other };
+                replayed(at, MemS::new(skeleton, &none, token, accesses))
             }
             SchedulerKind::OrigS => {
                 let noisy = |seed| Orig::with_jitter(seed, NOISE_PER_MILLE);
@@ -78,15 +88,16 @@ impl Policy {
 }
 
 /// What is replayed, where, and whether the decisions are kept.
-type Place<'a> = (&'a Skeleton, &'a Constraints, &'a Config, bool);
+type Place<'a> = (&'a Skeleton, &'a Config, bool);
 
 fn replayed<S: Scheduler>(at: Place<'_>, mut by: S) -> (Outcome, Option<Schedule>) {
-    let (skeleton, constraints, config, keep) = at;
+    let (skeleton, config, keep) = at;
+    let none = Constraints::none();
     if !keep {
-        return (simulate(skeleton, constraints, config, &mut by, &mut ()), None);
+        return (simulate(skeleton, &none, config, &mut by, &mut ()), None);
     }
     let mut recorder = Recorder::new(by);
-    let outcome = simulate(skeleton, constraints, config, &mut recorder, &mut ());
+    let outcome = simulate(skeleton, &none, config, &mut recorder, &mut ());
     (outcome, Some(recorder.into_schedule()))
 }
 

@@ -31,12 +31,21 @@ pub(crate) enum Amount {
 }
 
 impl Amount {
-    /// In a report.
+    /// In messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Amount::Instructions => "instructions",
-            Amount::Cycles => "estimated cycles",
+            Amount::Cycles => "cycles",
             Amount::SharedAccesses => "shared accesses",
+        }
+    }
+
+    /// Counting it, as progress is shown.
+    pub(crate) fn activity(self) -> &'static str {
+        match self {
+            Amount::Instructions => "counting instructions",
+            Amount::Cycles => "estimating cycles",
+            Amount::SharedAccesses => "counting shared accesses",
         }
     }
 }

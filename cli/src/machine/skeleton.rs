@@ -2,11 +2,14 @@
 //! the replayer that the transformation is handed (ELSC, on as many cores as recorded).
 
 use super::policy::Policy;
+use super::segments::{Amount, Segments};
+use crate::args::Cost;
 use crate::calibration::{Calibration, Source};
+use crate::report::model::Model;
 use anyhow::{Context, bail};
 use refrain_scheduler::{
-    Account, Builder, Config, Constraints, Costs, Edge, Elsc, Fixed, Outcome, Run, Schedule,
-    Skeleton as Reduced, simulate,
+    Account, Builder, Config, Constraints, Costs, Durations, Edge, Elsc, Fixed, Outcome, Run,
+    Schedule, Skeleton as Reduced, simulate,
 };
 use refrain_trace::{EventId, ThreadId, Trace};
 use refrain_transform::{Cores, Plan, Replayer};
@@ -17,14 +20,26 @@ pub(crate) struct Skeleton {
     config: Config,
     ticks_per_second: u64,
     recorded: u64,
-    /// Where the latencies of the modelled machine come from.
-    pub(crate) latencies: Source,
+    latencies: Source,
+    cost: Cost,
+    /// What schedulers decide by.
+    decisive: Decisive,
+}
+
+/// What some schedulers decide by, where it has been counted.
+#[derive(Default)]
+pub(super) struct Decisive {
+    /// Instructions, for Kendo's clocks.
+    pub(super) instructions: Option<Segments>,
+    /// Shared accesses, for MEM-S.
+    pub(super) accesses: Option<Segments>,
 }
 
 impl Skeleton {
     /// The program's own time, to be replayed on the recorded machine with these latencies.
     pub(crate) fn of(trace: &Trace, calibration: Option<&Calibration>) -> anyhow::Result<Skeleton> {
-        Skeleton::read(trace, calibration, |builder| builder)
+        let cores = trace.header().machine.cores;
+        Skeleton::read(trace, calibration, |builder| builder.recorded_on(cores))
     }
 
     /// The recorded run with the recorder's work and all costs in it, on a core for each thread:
@@ -34,10 +49,10 @@ impl Skeleton {
         calibration: Option<&Calibration>,
     ) -> anyhow::Result<Skeleton> {
         let skeleton = Skeleton::read(trace, calibration, Builder::as_recorded)?;
-        let handoff = skeleton.config.costs.handoff;
+        let Costs { handoff, other, .. } = skeleton.config.costs;
         let ideal = Config::ideal(trace.threads().max(1));
-        // Passing MEM-S's token is the one thing that the recording did not have to do.
-        let costs = Costs { handoff, ..ideal.costs };
+        // MEM-S's token is the one thing that the recording did not have.
+        let costs = Costs { handoff, other, ..ideal.costs };
         Ok(Skeleton { config: Config { costs, ..ideal }, ..skeleton })
     }
 
@@ -45,7 +60,7 @@ impl Skeleton {
     fn read(
         trace: &Trace,
         calibration: Option<&Calibration>,
-        mode: fn(Builder) -> Builder,
+        mode: impl FnOnce(Builder) -> Builder,
     ) -> anyhow::Result<Skeleton> {
         let header = trace.header();
         let ticks_per_second = header.tsc_hz.max(1);
@@ -57,7 +72,8 @@ impl Skeleton {
         let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
         let config = Config { costs, ..typical };
         let recorded = end - header.tsc_start;
-        Ok(Skeleton { reduced, config, ticks_per_second, recorded, latencies })
+        let (cost, decisive) = (Cost::Recorded, Decisive::default());
+        Ok(Skeleton { reduced, config, ticks_per_second, recorded, latencies, cost, decisive })
     }
 
     fn constraints(&self, plan: &Plan) -> Result<Constraints, String> {
@@ -77,9 +93,31 @@ impl Skeleton {
         Skeleton { config: Config { cores, ..self.config }, ..self }
     }
 
-    /// Cores of the modelled machine.
-    pub(crate) fn cores(&self) -> u32 {
-        self.config.cores
+    /// Whether this has been counted.
+    pub(crate) fn knows(&self, amount: Amount) -> bool {
+        match amount {
+            Amount::Instructions => self.decisive.instructions.is_some(),
+            Amount::SharedAccesses => self.decisive.accesses.is_some(),
+            Amount::Cycles => self.cost == Cost::Instructions,
+        }
+    }
+
+    /// Takes what has been counted. Cycles become the time of the program's work, a tick each;
+    /// what the kernel does takes as long as it took.
+    pub(crate) fn learn(&mut self, amount: Amount, segments: Segments) {
+        match amount {
+            Amount::Instructions => self.decisive.instructions = Some(segments),
+            Amount::SharedAccesses => self.decisive.accesses = Some(segments),
+            Amount::Cycles => {
+                self.cost = Cost::Instructions;
+                self.reduced = worked(&self.reduced, &segments);
+            }
+        }
+    }
+
+    /// The modelled machine.
+    pub(crate) fn model(&self) -> Model {
+        Model { cores: self.config.cores, latencies: self.latencies, cost: self.cost }
     }
 
     /// From the guest's first instruction to its last event, as recorded.
@@ -99,7 +137,7 @@ impl Skeleton {
     }
 
     fn outcome(&self, policy: Policy, keep: bool) -> anyhow::Result<(Run, Option<Schedule>)> {
-        match policy.simulate(&self.reduced, &Constraints::none(), &self.config, keep) {
+        match policy.simulate((&self.reduced, &self.config), &self.decisive, keep) {
             (Outcome::Completed(run), schedule) => Ok((self.in_nanoseconds(run), schedule)),
             (Outcome::Deadlocked(deadlock), _) => bail!("{deadlock}"),
         }
@@ -135,6 +173,15 @@ impl Skeleton {
         };
         Run { duration: ns(run.duration), threads: run.threads.into_iter().map(account).collect() }
     }
+}
+
+/// The skeleton with other amounts of work.
+pub(super) fn worked(skeleton: &Reduced, segments: &Segments) -> Reduced {
+    skeleton.retimed(|thread: ThreadId, event: EventId, Durations { time, .. }| {
+        let of_thread = segments.get(thread.index());
+        let work = of_thread.and_then(|events| events.get(event.index())).copied().unwrap_or(0);
+        Durations { work, time }
+    })
 }
 
 impl Replayer for Skeleton {

@@ -3,7 +3,7 @@
 use super::numbers::{change, counted, duration, signed};
 use super::simulation::spread;
 use super::table;
-use crate::args::SchedulerKind;
+use crate::args::{Cost, SchedulerKind};
 use crate::calibration::Source;
 use crate::stats::{Difference, Distribution};
 use serde::Serialize;
@@ -39,6 +39,8 @@ pub(crate) struct Exact {
     pub(crate) cores: (u32, u32),
     /// Where the latencies of A's and B's machine come from.
     pub(crate) latencies: (Source, Source),
+    /// Where the time of the program's own work comes from.
+    pub(crate) cost: Cost,
     /// Seed of a random scheduler.
     pub(crate) seed: u64,
     /// Time of A.
@@ -78,12 +80,13 @@ pub(crate) fn render(report: &Report) -> String {
 
 fn virtual_time(exact: &Exact) -> [(&'static str, String); 2] {
     let times = format!(
-        "A {}, B {} ({} and {}; {})",
+        "A {}, B {} ({} and {}; {}; {})",
         duration(signed(exact.a_ns)),
         duration(signed(exact.b_ns)),
         counted(exact.cores.0.into(), "core"),
         counted(exact.cores.1.into(), "core"),
         exact.latencies.0.name(),
+        exact.cost.name(),
     );
     let difference = format!(
         "B - A = {}, {}, exactly",
@@ -133,6 +136,7 @@ mod tests {
             virtual_time: Some(Exact {
                 cores: (2, 4),
                 latencies: (Source::Typical, Source::Typical),
+                cost: Cost::Recorded,
                 seed: 1,
                 a_ns: 99_000_000,
                 b_ns: 89_500_000,

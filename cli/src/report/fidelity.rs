@@ -1,9 +1,9 @@
 //! How stable and how precise replays under different schedulers are: PerfPlay's Figure 13.
 
+use super::model::Model;
 use super::numbers::{change, counted, duration, signed};
 use super::table::{self, Column};
 use crate::args::{Clock, SchedulerKind};
-use crate::calibration::Source;
 use crate::output::Style;
 use crate::stats::Distribution;
 use serde::Serialize;
@@ -16,10 +16,9 @@ pub(crate) struct Report {
     pub(crate) command: String,
     /// The engine of the wall clock.
     pub(crate) engine: &'static str,
-    /// Modelled cores of the virtual clock.
-    pub(crate) cores: u32,
-    /// Where its latencies come from.
-    pub(crate) latencies: Source,
+    /// The machine of the virtual clock.
+    #[serde(flatten)]
+    pub(crate) model: Model,
     /// What all are compared with.
     pub(crate) recorded_ns: u64,
     /// One for each scheduler and clock.
@@ -72,15 +71,8 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     let mut text = table::pairs(&[
         ("replayed", report.command.clone()),
         ("recorded", duration(signed(report.recorded_ns))),
-        (
-            "clocks",
-            format!(
-                "virtual: {}, {}; wall: {} engine",
-                counted(report.cores.into(), "core"),
-                report.latencies.name(),
-                report.engine
-            ),
-        ),
+        ("clocks", format!("virtual: {}", report.model.describe())),
+        ("", format!("wall: {} engine", report.engine)),
     ]);
     text.push('\n');
     let header = [
@@ -123,6 +115,8 @@ fn cells(row: &Row) -> Vec<String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::args::Cost;
+    use crate::calibration::Source;
     use insta::assert_snapshot;
 
     pub(crate) fn example() -> Report {
@@ -133,8 +127,7 @@ pub(crate) mod tests {
         Report {
             command: "demo 12000 3".into(),
             engine: "copy",
-            cores: 2,
-            latencies: Source::Calibrated,
+            model: Model { cores: 2, latencies: Source::Calibrated, cost: Cost::Recorded },
             recorded_ns: 100_000_000,
             rows: vec![
                 row(SchedulerKind::MemS, Clock::Virtual, &[180_000_000; 3], (0, None)),

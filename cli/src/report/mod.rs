@@ -10,6 +10,7 @@ pub(crate) mod hex;
 pub(crate) mod id;
 pub(crate) mod info;
 pub(crate) mod locks;
+pub(crate) mod model;
 pub(crate) mod numbers;
 pub(crate) mod races;
 pub(crate) mod replay;

@@ -1,9 +1,9 @@
 //! What a replay in virtual time says: how long the run takes, and where each thread's time goes.
 
+use super::model::Model;
 use super::numbers::{count, counted, duration, signed};
 use super::table::{self, Column};
 use crate::args::{Clock, SchedulerKind};
-use crate::calibration::Source;
 use crate::output::Style;
 use crate::stats::Distribution;
 use refrain_scheduler::{Account, Run};
@@ -22,10 +22,9 @@ pub(crate) struct Report {
     pub(crate) clock: Clock,
     /// The seed of the first repetition, if there is one.
     pub(crate) seed: Option<u64>,
-    /// Modelled cores.
-    pub(crate) cores: u32,
-    /// Where the modelled latencies come from.
-    pub(crate) latencies: Source,
+    /// The modelled machine.
+    #[serde(flatten)]
+    pub(crate) model: Model,
     /// The recorded run, from its first instruction to its last event.
     pub(crate) recorded_ns: u64,
     /// The first repetition.
@@ -92,10 +91,9 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         (
             "under",
             format!(
-                "{}{seed}, {}, {}",
+                "{}{seed}, {}",
                 report.schedule.as_deref().unwrap_or(report.scheduler.name()),
-                counted(report.cores.into(), "modelled core"),
-                report.latencies.name()
+                report.model.describe()
             ),
         ),
         ("virtual time", duration(signed(report.duration_ns))),
@@ -169,6 +167,8 @@ fn accounts(threads: &[Thread], style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Cost;
+    use crate::calibration::Source;
     use insta::assert_snapshot;
 
     #[test]
@@ -191,8 +191,7 @@ mod tests {
             schedule: None,
             clock: Clock::Virtual,
             seed: Some(7),
-            cores: 2,
-            latencies: Source::Typical,
+            model: Model { cores: 2, latencies: Source::Typical, cost: Cost::Recorded },
             recorded_ns: 1_990_000,
             duration_ns: run.duration,
             times: Distribution::of(&[2_001_000, 2_003_000]).expect("there are times"),

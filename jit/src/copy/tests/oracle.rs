@@ -9,7 +9,7 @@ use iced_x86::{
     CpuidFeature, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register,
 };
 use proptest::prelude::*;
-use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Mode, reg};
+use refrain_vm::{Context, Count, Cpu, Engine, EngineConfig, Exit, Mode, reg};
 use std::sync::Arc;
 
 /// Bytes of memory that programs read and write.
