@@ -484,6 +484,38 @@ fn ordered_instructions_are_stepped() {
     assert_eq!(context.retired, 1 + 3 * 7 + 1);
 }
 
+/// By the table in `cost.rs`: a repeated instruction costs its beginning and its bytes.
+#[test]
+fn cycles_are_estimated_by_class() {
+    let _one = memory();
+    program(|a| {
+        a.mov(ecx, 1000)?;
+        a.mov(rdi, rbx)?;
+        a.xor(eax, eax)?;
+        a.rep().stosb()?;
+        a.lock().xadd(dword_ptr(rbx + 8), eax)?;
+        a.add(rax, qword_ptr(rbx))?;
+        a.syscall()
+    });
+    let (_, expected, blocks) = record(start());
+    let after = all_data();
+    let config =
+        EngineConfig { order_atomics: true, count: Count::Cycles, ..EngineConfig::default() };
+    let mut cpu = cpu(&config, &blocks, &[]);
+    let mut context = start();
+    assert!(matches!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { .. }));
+    let (simple, store, load, locked, transfer) = (1, 4, 2, 80, 4);
+    let filling = 80 + store + 1000 / 8;
+    assert_eq!(context.retired, 3 * simple + filling);
+    assert_eq!(cpu.step(&mut context), None);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    let rest = locked + load + store + simple + load + transfer;
+    assert_eq!(context.retired, 3 * simple + filling + rest);
+    context.retired = expected.retired;
+    assert_same(&expected, &context);
+    assert_eq!(all_data(), after);
+}
+
 #[test]
 fn plain_loads_are_ordered_where_the_trace_says() {
     let _one = memory();

@@ -30,7 +30,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let refrain = root::release_refrain()?;
     let cache = root::cache()?;
-    let mut workloads = workload::corpus(&cache, !options.large)?;
+    let mut workloads = workload::corpus(&cache, !options.large, |_| true)?;
     let (tools, missing) = workload::tools(&cache, options.bytes)?;
     workloads.extend(tools);
     let wanted = |workload: &&Workload| {

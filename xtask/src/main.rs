@@ -2,7 +2,7 @@
 //!
 //! # Reading order
 //! `tidy` (rules of the house that no other tool checks), `bench` (speed, against native and
-//! valgrind), `exact` (does every replay equal its recording), `soak` and `fuzz` (the same for as
+//! valgrind), `fidelity` (time, against the recorded run), `exact` (does every replay equal its recording), `soak` and `fuzz` (the same for as
 //! long as one likes); `process` is how all of them run programs.
 
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@
 mod bench;
 mod ci;
 mod exact;
+mod fidelity;
 mod fuzz;
 mod process;
 mod root;
@@ -41,6 +42,8 @@ enum Habit {
     Bench(bench::Options),
     /// Record and replay real programs, and compare everything with native runs
     Exact(exact::Options),
+    /// Compare replays under all schedulers with the recorded runs, and write docs/fidelity.md
+    Fidelity(fidelity::Options),
     /// Run every fuzz target for so many seconds
     Fuzz {
         /// Seconds for each target
@@ -67,6 +70,7 @@ fn run(habit: Habit) -> anyhow::Result<()> {
         Habit::Tidy => tidy::run(),
         Habit::Bench(options) => bench::run(&options),
         Habit::Exact(options) => exact::run(&options),
+        Habit::Fidelity(options) => fidelity::run(&options),
         Habit::Fuzz { seconds } => fuzz::run(seconds),
         Habit::Soak(options) => soak::run(&options),
     }

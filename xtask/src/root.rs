@@ -52,3 +52,15 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
         .with_context(|| format!("cannot create {}", directory.display()))?;
     Ok(directory)
 }
+
+/// CPU, cores and kernel.
+pub(crate) fn machine() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("an unknown CPU", |(_, name)| name.trim());
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{model}, {cores} cores, Linux {}", kernel.trim())
+}

@@ -21,7 +21,7 @@ pub(crate) struct Options {
 /// Runs until the time is up. Fails if anything did, and says with which trace.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let refrain = root::release_refrain()?;
-    let mut workloads = workload::corpus(&root::cache()?, true)?;
+    let mut workloads = workload::corpus(&root::cache()?, true, |_| true)?;
     workloads
         .retain(|w| options.names.is_empty() || options.names.iter().any(|n| w.name.contains(n)));
     workloads.retain(|workload| !workload.racy);

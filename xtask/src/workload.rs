@@ -16,10 +16,14 @@ pub(crate) struct Workload {
     pub(crate) racy: bool,
 }
 
-/// Every corpus program in every variant, with the arguments for slow tools if `small`.
-pub(crate) fn corpus(cache: &Path, small: bool) -> anyhow::Result<Vec<Workload>> {
+/// Every corpus program of the wanted groups in every variant, with the arguments for slow tools if `small`.
+pub(crate) fn corpus(
+    cache: &Path,
+    small: bool,
+    wanted: impl Fn(Group) -> bool,
+) -> anyhow::Result<Vec<Workload>> {
     let mut workloads = Vec::new();
-    for program in PROGRAMS {
+    for program in PROGRAMS.iter().filter(|program| wanted(program.group)) {
         for &variant in program.variants {
             let executable = refrain_corpus::compile(program, variant, cache)?;
             let arguments = if small { program.small } else { program.args };

@@ -1,7 +1,7 @@
 //! The page that the measurements are kept on.
 
 use super::rows::{Memory, Results, Size, Speed};
-use crate::table;
+use crate::{root, table};
 use std::time::Duration;
 
 /// The whole page, in Markdown.
@@ -10,7 +10,7 @@ pub(super) fn page(results: &Results, runs: usize) -> String {
         "# Benchmarks\n\nWritten by `cargo xtask bench` on {}. Wall-clock times, medians of {runs} \
          alternating runs; a factor is relative to the native run beside it. `valgrind` is \
          `valgrind --tool=none`.\n\n## Speed\n\n",
-        machine()
+        root::machine()
     );
     let speed: Vec<_> = results.speed.iter().map(speed_row).collect();
     let header =
@@ -69,18 +69,6 @@ fn memory_paragraph(memory: &Memory) -> String {
         mib(memory.refrain_kib),
         mib(memory.native_kib)
     )
-}
-
-/// CPU, cores and kernel.
-fn machine() -> String {
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
-        .map_or("an unknown CPU", |(_, name)| name.trim());
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!("{model}, {cores} cores, Linux {}", kernel.trim())
 }
 
 #[cfg(test)]

@@ -1,0 +1,150 @@
+//! The page that the measurements are kept on.
+
+use super::Options;
+use super::rows::{Measured, Row};
+use crate::{root, table};
+use std::fmt::Write;
+
+/// What the project wants of the precision, in parts of the recorded time.
+const VIRTUAL_MEDIAN: f64 = 0.03;
+const VIRTUAL_WORST: f64 = 0.08;
+const WALL: f64 = 0.10;
+
+/// The whole page, in Markdown.
+pub(super) fn page(measured: &[Measured], options: &Options) -> String {
+    let rows: Vec<&Row> = measured.iter().filter_map(|row| row.as_ref().ok()).collect();
+    let mut page = format!(
+        "# Fidelity\n\nWritten by `cargo xtask fidelity` on {}. Each program was recorded {} times, \
+         and the recording of median duration replayed {} times under each scheduler by each \
+         clock, on the `copy` engine.\n\n",
+        root::machine(),
+        options.runs,
+        options.repeat
+    );
+    page += "- *error*: ELSC against the recorded duration; the mean by the virtual clock, the \
+             median by the wall clock.\n\
+             - *mem-s*, *kendo*, *orig-s*: mean virtual duration against ELSC's. *spread*: \
+             standard deviation of virtual ORIG-S against its mean; that of all others is 0.\n\
+             - *own/native*: the program's own time, as the virtual clock has it on the recorded \
+             machine, against a native run, which includes starting the process.\n\n";
+    let header = [
+        "program",
+        "events",
+        "recorded",
+        "virtual error",
+        "wall error",
+        "mem-s",
+        "kendo",
+        "orig-s",
+        "spread",
+        "own/native",
+    ];
+    page += &table::render(&header, &rows.iter().map(|row| cells(row)).collect::<Vec<_>>());
+    page += &summary(&rows);
+    page += &failures(measured);
+    page
+}
+
+fn error(row: &Row, which: &str) -> Option<f64> {
+    let times = row.times(which)?;
+    // One slow replay of five says something of the machine, not of the replay.
+    let time = if which.starts_with("wall") { times.median_ns } else { times.mean_ns };
+    Some(time / row.recorded_ns - 1.0)
+}
+
+fn against_elsc(row: &Row, which: &str) -> Option<f64> {
+    Some(row.times(which)?.mean_ns / row.times("virtual elsc")?.mean_ns - 1.0)
+}
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{:+.2} %", value * 100.0))
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let spread = row.times("virtual orig-s").map(|times| times.stddev_ns / times.mean_ns);
+    vec![
+        row.name.clone(),
+        row.events.to_string(),
+        format!("{:.1} ms", row.recorded_ns / 1e6),
+        percent(error(row, "virtual elsc")),
+        percent(error(row, "wall elsc")),
+        percent(against_elsc(row, "virtual mem-s")),
+        percent(against_elsc(row, "virtual kendo")),
+        percent(against_elsc(row, "virtual orig-s")),
+        spread.map_or("-".to_owned(), |spread| format!("{:.2} %", spread * 100.0)),
+        format!("{:.2}", row.own_ns / 1e9 / row.native.as_secs_f64()),
+    ]
+}
+
+/// The limits, and the shape of Figure 13.
+fn summary(rows: &[&Row]) -> String {
+    let all = |value: &dyn Fn(&Row) -> Option<f64>| -> Vec<f64> {
+        let mut values: Vec<f64> = rows.iter().filter_map(|row| value(row)).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let middle = |values: &[f64]| values.get(values.len() / 2).copied();
+    let size = |which: &'static str| all(&|row| error(row, which).map(f64::abs));
+    let (by_virtual, by_wall) = (size("virtual elsc"), size("wall elsc"));
+    let moved = ["virtual elsc", "virtual kendo", "virtual mem-s"].map(|which| {
+        rows.iter()
+            .filter(|row| row.times(which).is_some_and(|times| times.stddev_ns > 0.0))
+            .count()
+    });
+    let near = by_wall.iter().filter(|&&error| error <= WALL).count();
+    let mut text = String::from("\n## Limits\n\n");
+    let verdict = |met: bool| if met { "met" } else { "MISSED" };
+    let mut limit = |what: &str, found: Option<f64>, limit: f64| {
+        let met = verdict(found.is_some_and(|found| found <= limit));
+        let _ =
+            writeln!(text, "- {what}: {} (limit {:.0} %, {met})", percent(found), limit * 100.0);
+    };
+    limit("virtual ELSC, median size of the error", middle(&by_virtual), VIRTUAL_MEDIAN);
+    limit("virtual ELSC, largest error", by_virtual.last().copied(), VIRTUAL_WORST);
+    limit("wall ELSC, median size of the error", middle(&by_wall), WALL);
+    let _ = writeln!(
+        text,
+        "- wall ELSC within {:.0} %: {near} of {} programs\n- programs whose virtual time differed \
+         between replays: {} (ELSC), {} (Kendo), {} (MEM-S)",
+        WALL * 100.0,
+        by_wall.len(),
+        moved[0],
+        moved[1],
+        moved[2]
+    );
+    text += "\n## Figure 13\n\nMedians over all programs, virtual clock, against ELSC: ";
+    let medians = ["mem-s", "kendo", "orig-s"].map(|name| {
+        let values = all(&|row| against_elsc(row, &format!("virtual {name}")));
+        format!("{name} {}", percent(middle(&values)))
+    });
+    let _ = writeln!(text, "{}.", medians.join(", "));
+    text
+}
+
+/// What did not come to its end.
+fn failures(measured: &[Measured]) -> String {
+    let mut text = String::new();
+    for row in measured {
+        match row {
+            Err((name, why)) => {
+                let _ = writeln!(text, "- {name}: {why}");
+            }
+            Ok(row) => {
+                for clock in ["virtual", "wall"] {
+                    for scheduler in ["elsc", "mem-s", "kendo", "orig-s"] {
+                        let which = format!("{clock} {scheduler}");
+                        if let Some(why) = row.failure(&which) {
+                            // What follows tells how to repeat it, with a path that is gone.
+                            let why = why.split(" (`").next().unwrap_or(why);
+                            let _ = writeln!(text, "- {}, {which}: {why}", row.name);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!("\n## Replays that did not end\n\n{text}"),
+    }
+}

@@ -1,0 +1,138 @@
+//! The measurements.
+
+use super::Options;
+use crate::process::{self, CommandLine, median};
+use crate::root;
+use crate::workload::{self, Workload};
+use anyhow::{Context, bail};
+use refrain_corpus::Group;
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+/// Replays under one scheduler by one clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) mean_ns: f64,
+    pub(super) median_ns: f64,
+    pub(super) stddev_ns: f64,
+}
+
+/// One workload.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) events: u64,
+    pub(super) recorded_ns: f64,
+    /// A run of the program by itself.
+    pub(super) native: Duration,
+    /// The program's own time, by the model of the recorded machine.
+    pub(super) own_ns: f64,
+    /// By clock and scheduler: `virtual elsc`.
+    times: Vec<(String, Result<Times, String>)>,
+}
+
+impl Row {
+    /// The replays under a scheduler, if they came to their end.
+    pub(super) fn times(&self, which: &str) -> Option<Times> {
+        self.outcome(which)?.as_ref().ok().copied()
+    }
+
+    /// Why they did not.
+    pub(super) fn failure(&self, which: &str) -> Option<&str> {
+        self.outcome(which)?.as_ref().err().map(String::as_str)
+    }
+
+    fn outcome(&self, which: &str) -> Option<&Result<Times, String>> {
+        self.times.iter().find(|(name, _)| name == which).map(|(_, outcome)| outcome)
+    }
+}
+
+/// A workload, or why it could not be measured.
+pub(super) type Measured = Result<Row, (String, String)>;
+
+/// Measures every workload that ends by itself and does not race on purpose.
+pub(super) fn measure(options: &Options, refrain: &Path) -> anyhow::Result<Vec<Measured>> {
+    let cache = root::cache()?;
+    let ends = |group: Group| group != Group::Ending;
+    let mut workloads = workload::corpus(&cache, options.small, ends)?;
+    workloads.extend(workload::tools(&cache, options.bytes)?.0);
+    let wanted = |workload: &&Workload| {
+        let names = &options.names;
+        !workload.racy
+            && (names.is_empty() || names.iter().any(|name| workload.name.contains(name)))
+    };
+    let mut rows = Vec::new();
+    for workload in workloads.iter().filter(wanted) {
+        eprintln!("{}", workload.name);
+        let row = row(workload, refrain, options);
+        rows.push(row.map_err(|error| (workload.name.clone(), format!("{error:#}"))));
+    }
+    Ok(rows)
+}
+
+fn row(workload: &Workload, refrain: &Path, options: &Options) -> anyhow::Result<Row> {
+    let scratch = tempfile::tempdir()?;
+    let (mut natives, mut traces) = (Vec::new(), Vec::new());
+    for number in 0..options.runs.max(1) {
+        natives.push(process::run(&workload.line, scratch.path())?.wall);
+        let trace = scratch.path().join(format!("{number}.refrain"));
+        let record: [&OsStr; 6] = [
+            refrain.as_os_str(),
+            "record".as_ref(),
+            "--quiet".as_ref(),
+            "-o".as_ref(),
+            trace.as_os_str(),
+            "--".as_ref(),
+        ];
+        process::run(&workload.line.under(record), scratch.path())?;
+        let own = json(refrain, &["replay", "--clock", "virtual", "--json"], &trace)?;
+        traces.push((number_at(&own, "recorded_ns")?, number_at(&own, "duration_ns")?, trace));
+    }
+    // The recording that took neither the least nor the most time.
+    traces.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (recorded_ns, own_ns, trace) = &traces[traces.len() / 2];
+    let repeat = options.repeat.to_string();
+    let report = json(refrain, &["fidelity", "--json", "--repeat", &repeat], trace)?;
+    let info = json(refrain, &["info", "--json"], trace)?;
+    Ok(Row {
+        name: workload.name.clone(),
+        events: number_at(&info, "events")? as u64,
+        recorded_ns: *recorded_ns,
+        native: median(&natives),
+        own_ns: *own_ns,
+        times: report["rows"].as_array().context("no rows")?.iter().map(times).collect(),
+    })
+}
+
+fn times(row: &Value) -> (String, Result<Times, String>) {
+    let word = |field: &str| row[field].as_str().unwrap_or_default().to_owned();
+    let number = |field: &str| row["times"][field].as_f64().unwrap_or(0.0);
+    let outcome = if row["failed"] == 0 {
+        Ok(Times {
+            mean_ns: number("mean_ns"),
+            median_ns: number("p50_ns"),
+            stddev_ns: number("stddev_ns"),
+        })
+    } else {
+        Err(word("why"))
+    };
+    (format!("{} {}", word("clock"), word("scheduler")), outcome)
+}
+
+fn number_at(report: &Value, field: &str) -> anyhow::Result<f64> {
+    report[field].as_f64().with_context(|| format!("no {field} in the report"))
+}
+
+fn json(refrain: &Path, arguments: &[&str], trace: &Path) -> anyhow::Result<Value> {
+    let mut line = CommandLine::new([refrain.as_os_str()]);
+    line.words.extend(arguments.iter().map(Into::into));
+    line.words.push(trace.into());
+    let scratch = tempfile::tempdir()?;
+    let run = process::run(&line, scratch.path())?;
+    if run.status != 0 {
+        bail!("{}: {}", line.shown(), run.errors.trim());
+    }
+    serde_json::from_slice(&run.output).context("the report is no JSON")
+}
