@@ -1,28 +1,27 @@
-//! What handing a lock over costs on this machine: measured once, used by the virtual clock.
+//! What handing a lock over costs on this machine: measured once, kept in every trace from then
+//! on, used by the virtual clock.
 
 use crate::cache;
 use anyhow::Context;
 use refrain_scheduler::Costs;
-use refrain_trace::Header;
+use refrain_trace::Latencies;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Measured latencies of a machine.
+/// Measured latencies, and of which machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Calibration {
-    /// Model of the processor. Latencies are used for traces of the same model alone.
+    /// Model of the processor. Traces of the same model alone get the latencies.
     pub(crate) cpu: String,
-    /// From a store to the moment when a thread on another core that waits awake has seen it.
-    pub(crate) handoff_ns: u64,
-    /// From a wake-up call to the moment when the sleeping thread runs.
-    pub(crate) wake_ns: u64,
+    #[serde(flatten)]
+    pub(crate) latencies: Latencies,
 }
 
 /// Where the virtual clock's latencies come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Source {
-    /// `refrain calibrate` measured them on the machine that recorded.
+    /// `refrain calibrate` had measured them on the machine that recorded, and the trace has them.
     Calibrated,
     /// They are those of a common machine.
     Typical,
@@ -38,27 +37,23 @@ impl Source {
     }
 }
 
-impl Calibration {
-    /// Costs of a modelled machine, and where they come from.
-    pub(crate) fn costs(this: Option<&Calibration>, ticks_per_second: u64) -> (Costs, Source) {
-        let typical = Costs::typical(ticks_per_second);
-        let Some(calibration) = this else {
-            return (typical, Source::Typical);
-        };
-        let ticks = |ns: u64| {
-            let ticks = u128::from(ns) * u128::from(ticks_per_second) / 1_000_000_000;
-            u64::try_from(ticks).unwrap_or(u64::MAX)
-        };
-        let (handoff, wake) = (ticks(calibration.handoff_ns), ticks(calibration.wake_ns));
-        (Costs { handoff, wake, ..typical }, Source::Calibrated)
-    }
+/// Costs of a modelled machine, and where they come from.
+pub(crate) fn costs(measured: Option<Latencies>, ticks_per_second: u64) -> (Costs, Source) {
+    let typical = Costs::typical(ticks_per_second);
+    let Some(Latencies { handoff_ns, wake_ns }) = measured else {
+        return (typical, Source::Typical);
+    };
+    let ticks = |ns: u64| {
+        let ticks = u128::from(ns) * u128::from(ticks_per_second) / 1_000_000_000;
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    };
+    (Costs { handoff: ticks(handoff_ns), wake: ticks(wake_ns), ..typical }, Source::Calibrated)
+}
 
-    /// The calibration of the machine that recorded, if it was made and can be understood.
-    pub(crate) fn of_recorder(header: &Header) -> Option<Calibration> {
-        let calibration: Calibration =
-            serde_json::from_slice(&std::fs::read(path()?).ok()?).ok()?;
-        (calibration.cpu == header.machine.cpu).then_some(calibration)
-    }
+/// The latencies of this machine, if they were measured and can be understood.
+pub(crate) fn of_this_machine() -> Option<Latencies> {
+    let calibration: Calibration = serde_json::from_slice(&std::fs::read(path()?).ok()?).ok()?;
+    (calibration.cpu == this_cpu()).then_some(calibration.latencies)
 }
 
 fn path() -> Option<PathBuf> {
@@ -89,10 +84,10 @@ mod tests {
 
     #[test]
     fn measured_latencies_replace_typical_ones() {
-        let measured = Calibration { cpu: "x".into(), handoff_ns: 250, wake_ns: 40_000 };
-        let (costs, source) = Calibration::costs(Some(&measured), 2_000_000_000);
+        let measured = Latencies { handoff_ns: 250, wake_ns: 40_000 };
+        let (costs, source) = super::costs(Some(measured), 2_000_000_000);
         assert_eq!((costs.handoff, costs.wake, source), (500, 80_000, Source::Calibrated));
-        let (typical, source) = Calibration::costs(None, 2_000_000_000);
+        let (typical, source) = super::costs(None, 2_000_000_000);
         assert_eq!(Costs { handoff: typical.handoff, wake: typical.wake, ..costs }, typical);
         assert_eq!(source, Source::Typical);
     }

@@ -6,7 +6,6 @@
 //! The child's answers are as untrusted as the trace: lengths are bounded, and a child that dies
 //! or talks nonsense is an error of one line.
 
-use crate::calibration::Calibration;
 use crate::machine::{self, Amount, Analysis, Listener, ReplayOptions, Segments};
 use crate::report::replay;
 use anyhow::{Context, anyhow, bail};
@@ -40,7 +39,7 @@ pub(crate) enum Request {
     /// Replay and compare.
     Replay(ReplayOptions),
     /// Replay with observers, and rank the locks.
-    Analyse(Option<Calibration>),
+    Analyse,
     /// Replay up to this event, or the whole trace, and find what races.
     Races(Option<(ThreadId, EventId)>),
     /// Replay and count between events.
@@ -81,12 +80,8 @@ pub(crate) fn replay(
 }
 
 /// Analyses the locks of a trace in a child process.
-pub(crate) fn analyse(
-    trace: File,
-    calibration: Option<Calibration>,
-    listener: &mut dyn ParentListener,
-) -> anyhow::Result<Analysis> {
-    match converse(trace, &Request::Analyse(calibration), listener)? {
+pub(crate) fn analyse(trace: File, listener: &mut dyn ParentListener) -> anyhow::Result<Analysis> {
+    match converse(trace, &Request::Analyse, listener)? {
         Message::Analysed(analysis) => Ok(analysis),
         _ => bail!("the replay process gave another answer than it was asked for"),
     }
@@ -233,9 +228,7 @@ pub(crate) fn run(request: &str) -> anyhow::Result<()> {
         Request::Replay(options) => {
             machine::replay(&trace, &options, pipe.clone()).map(Message::Replayed)
         }
-        Request::Analyse(calibration) => {
-            machine::analyse(&trace, calibration.as_ref(), pipe.clone()).map(Message::Analysed)
-        }
+        Request::Analyse => machine::analyse(&trace, pipe.clone()).map(Message::Analysed),
         Request::Races(until) => machine::races(&trace, until, pipe.clone()).map(Message::Raced),
         Request::Segments(amount) => {
             let segments = machine::segments(&trace, amount, pipe.clone())?;

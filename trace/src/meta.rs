@@ -37,6 +37,18 @@ pub struct Machine {
     pub cores: u32,
     /// Kernel release.
     pub kernel: String,
+    /// What handing a lock over takes there, if it has been measured. A replay in virtual time
+    /// has nothing else from any machine.
+    pub latencies: Option<Latencies>,
+}
+
+/// Measured latencies of a machine, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Latencies {
+    /// From a store to the moment when a thread on another core that waits awake has seen it.
+    pub handoff_ns: u64,
+    /// From a wake-up call to the moment when the sleeping thread runs.
+    pub wake_ns: u64,
 }
 
 /// Where and with which registers the main thread starts.

@@ -2,7 +2,6 @@
 
 use super::{materialize, repeat, simulate};
 use crate::args::{Ab, Clock, SchedulerKind};
-use crate::calibration::Calibration;
 use crate::failure::Outcome;
 use crate::machine::{Policy, ReplayOptions, Skeleton};
 use crate::output;
@@ -59,8 +58,7 @@ fn exact(args: &Ab, sides: [(&Path, Policy); 2]) -> anyhow::Result<Exact> {
     let cost = args.measuring.cost;
     let [a, b] = sides.map(|(path, policy)| -> anyhow::Result<(u64, Model)> {
         let trace = trace_file::read(path)?;
-        let calibration = Calibration::of_recorder(trace.header());
-        let mut skeleton = Skeleton::of(&trace, calibration.as_ref())?.on_cores(cores);
+        let mut skeleton = Skeleton::of(&trace)?.on_cores(cores);
         materialize::materialize(path, &mut skeleton, policy.scheduler, cost)?;
         let again = repeat::virtual_command(path, policy, cores, cost);
         let run = skeleton.run(policy).with_context(|| simulate::failed(&again))?;

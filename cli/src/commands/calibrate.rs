@@ -6,6 +6,7 @@ use crate::failure::Outcome;
 use crate::output;
 use crate::report::numbers::{duration, signed};
 use crate::report::table;
+use refrain_trace::Latencies;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Thread;
@@ -24,8 +25,8 @@ pub(crate) fn run(args: &Calibrate) -> Outcome {
     let cores = two_cores();
     let handoff = handoff(cores);
     let wake = wake(cores);
-    let calibration =
-        Calibration { cpu: calibration::this_cpu(), handoff_ns: handoff, wake_ns: wake };
+    let latencies = Latencies { handoff_ns: handoff, wake_ns: wake };
+    let calibration = Calibration { cpu: calibration::this_cpu(), latencies };
     let kept = calibration::store(&calibration)?;
     if args.json {
         output::print_json("calibration", &calibration)?;

@@ -2,7 +2,6 @@
 
 use super::{materialize, repeat, simulate};
 use crate::args::{Clock, Cost, Fidelity, SchedulerKind};
-use crate::calibration::Calibration;
 use crate::failure::Outcome;
 use crate::machine::{Policy, ReplayOptions, Skeleton};
 use crate::output::{self, Style};
@@ -31,11 +30,10 @@ fn compare(args: &Fidelity) -> anyhow::Result<Report> {
     if trace.is_truncated() {
         bail!("the recording was cut off, so that there is no recorded time to compare with");
     }
-    let calibration = Calibration::of_recorder(trace.header());
     let skeleton = match args.measuring.cost {
         // With the recorder's work in it, as the recorded time has it.
-        Cost::Recorded => Skeleton::as_recorded(&trace, calibration.as_ref())?,
-        Cost::Instructions => Skeleton::of(&trace, calibration.as_ref())?,
+        Cost::Recorded => Skeleton::as_recorded(&trace)?,
+        Cost::Instructions => Skeleton::of(&trace)?,
     };
     let mut skeleton = skeleton.on_cores(args.measuring.cores);
     let recorded_ns = skeleton.recorded_ns();

@@ -3,7 +3,7 @@
 use super::racing;
 use super::replay::News;
 use crate::args::{Locks, Ranking};
-use crate::calibration::{Calibration, Source};
+use crate::calibration;
 use crate::child;
 use crate::failure::Outcome;
 use crate::machine::Analysis;
@@ -26,9 +26,7 @@ pub(crate) fn run(args: &Locks) -> Outcome {
 pub(crate) fn rank(path: &Path, top: usize) -> anyhow::Result<Report> {
     let trace = trace_file::read(path)?;
     let mut news = News::new("analysing", true);
-    let calibration = Calibration::of_recorder(trace.header());
-    let latencies = if calibration.is_some() { Source::Calibrated } else { Source::Typical };
-    let analysis = child::analyse(trace_file::open(path)?, calibration, &mut news)
+    let analysis = child::analyse(trace_file::open(path)?, &mut news)
         .with_context(|| format!("cannot analyse {}", path.display()))?;
     drop(news);
     let measured = match analysis {
@@ -38,6 +36,7 @@ pub(crate) fn rank(path: &Path, top: usize) -> anyhow::Result<Report> {
     let ranked = refrain_transform::rank(&measured, &mut Symbols::new(trace.modules()));
     let header = trace.header();
     let cores = u64::from(header.machine.cores.max(1));
+    let (_, latencies) = calibration::costs(header.machine.latencies, header.tsc_hz);
     let machine = locks::Machine { cores, latencies };
     Ok(locks::report(ranked, header.argv.join(" "), machine, top, notes(&trace)))
 }

@@ -2,7 +2,6 @@
 
 use super::{materialize, repeat};
 use crate::args::{Clock, Replay};
-use crate::calibration::Calibration;
 use crate::failure::Outcome;
 use crate::machine::{Policy, Skeleton};
 use crate::output::{self, Style};
@@ -29,9 +28,8 @@ pub(crate) fn run(args: &Replay) -> Outcome {
 
 fn simulate(args: &Replay) -> anyhow::Result<Report> {
     let trace = trace_file::read(&args.trace)?;
-    let calibration = Calibration::of_recorder(trace.header());
     let wanted = &args.schedule;
-    let skeleton = Skeleton::of(&trace, calibration.as_ref())?;
+    let skeleton = Skeleton::of(&trace)?;
     let mut skeleton = skeleton.on_cores(wanted.cores);
     materialize::materialize(&args.trace, &mut skeleton, wanted.scheduler, wanted.cost)?;
     let policy = Policy { scheduler: wanted.scheduler, seed: wanted.seed };

@@ -14,7 +14,7 @@ pub(crate) use segments::{Amount, Segments, segments};
 pub(crate) use skeleton::Skeleton;
 
 use crate::args::{EngineKind, SchedulerKind};
-use crate::calibration::Calibration;
+use crate::calibration;
 use crate::failure::Failure;
 use crate::program::Program;
 use crate::report::replay;
@@ -113,6 +113,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         },
         output: options.output,
         recorder: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
+        latencies: calibration::of_this_machine(),
     };
     let summary = refrain_vm::record(options, engine).map_err(|error| match error {
         Error::NotFound(_) => Failure::not_found(error),
@@ -218,11 +219,7 @@ pub(crate) enum Analysis {
 
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
 /// sections costs. Observers are compiled into the code, which is what Cranelift is for.
-pub(crate) fn analyse(
-    trace: &Trace,
-    calibration: Option<&Calibration>,
-    listener: Arc<dyn Listener>,
-) -> anyhow::Result<Analysis> {
+pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Analysis> {
     let Ground { own, constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own));
     let config = EngineConfig {
@@ -242,7 +239,7 @@ pub(crate) fn analyse(
         return Ok(Analysis::Diverged(divergence.into()));
     }
     let sections = Sections::merge(collect.take(), &constant)?;
-    let mut skeleton = Skeleton::of(trace, calibration)?;
+    let mut skeleton = Skeleton::of(trace)?;
     Ok(Analysis::Measured(measure(&sections, &mut skeleton, &Options::default())?))
 }
 

@@ -4,7 +4,7 @@
 use super::policy::Policy;
 use super::segments::{Amount, Segments};
 use crate::args::Cost;
-use crate::calibration::{Calibration, Source};
+use crate::calibration::{self, Source};
 use crate::report::model::Model;
 use anyhow::{Context, bail};
 use refrain_scheduler::{
@@ -36,19 +36,16 @@ pub(super) struct Decisive {
 }
 
 impl Skeleton {
-    /// The program's own time, to be replayed on the recorded machine with these latencies.
-    pub(crate) fn of(trace: &Trace, calibration: Option<&Calibration>) -> anyhow::Result<Skeleton> {
+    /// The program's own time, to be replayed on the recorded machine.
+    pub(crate) fn of(trace: &Trace) -> anyhow::Result<Skeleton> {
         let cores = trace.header().machine.cores;
-        Skeleton::read(trace, calibration, |builder| builder.recorded_on(cores))
+        Skeleton::read(trace, |builder| builder.recorded_on(cores))
     }
 
     /// The recorded run with the recorder's work and all costs in it, on a core for each thread:
     /// what can be held against the recorded duration.
-    pub(crate) fn as_recorded(
-        trace: &Trace,
-        calibration: Option<&Calibration>,
-    ) -> anyhow::Result<Skeleton> {
-        let skeleton = Skeleton::read(trace, calibration, Builder::as_recorded)?;
+    pub(crate) fn as_recorded(trace: &Trace) -> anyhow::Result<Skeleton> {
+        let skeleton = Skeleton::read(trace, Builder::as_recorded)?;
         let Costs { handoff, other, .. } = skeleton.config.costs;
         let ideal = Config::ideal(trace.threads().max(1));
         // MEM-S's token is the one thing that the recording did not have.
@@ -57,18 +54,14 @@ impl Skeleton {
     }
 
     /// Reads the events of a trace.
-    fn read(
-        trace: &Trace,
-        calibration: Option<&Calibration>,
-        mode: impl FnOnce(Builder) -> Builder,
-    ) -> anyhow::Result<Skeleton> {
+    fn read(trace: &Trace, mode: impl FnOnce(Builder) -> Builder) -> anyhow::Result<Skeleton> {
         let header = trace.header();
         let ticks_per_second = header.tsc_hz.max(1);
         let threads = trace.threads() as usize;
         let mut builder = mode(Builder::new(threads, ticks_per_second, header.tsc_start));
         let end = builder.read::<anyhow::Error>(trace)?;
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
-        let (costs, latencies) = Calibration::costs(calibration, ticks_per_second);
+        let (costs, latencies) = calibration::costs(header.machine.latencies, ticks_per_second);
         let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
         let config = Config { costs, ..typical };
         let recorded = end - header.tsc_start;

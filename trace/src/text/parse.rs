@@ -3,7 +3,9 @@
 use super::lex::{self, Result, hex, id, list, number, shortened, signed, string};
 use super::parse_event::EventParser;
 use crate::container::{MAX_MODULES, MAX_THREADS};
-use crate::{BlobId, CodeBlock, Ending, Error, Footer, Mapping, Module, OwnedTrace};
+use crate::{
+    BlobId, CodeBlock, Ending, Error, Footer, Header, Latencies, Mapping, Module, OwnedTrace,
+};
 
 /// Parses a trace. Errors name the line.
 pub fn parse(text: &str) -> crate::Result<OwnedTrace> {
@@ -52,6 +54,8 @@ impl Parser {
                 "cpu" => header.machine.cpu = string(value)?,
                 "cores" => header.machine.cores = number(value)?,
                 "kernel" => header.machine.kernel = string(value)?,
+                "handoff_ns" => latencies(header).handoff_ns = number(value)?,
+                "wake_ns" => latencies(header).wake_ns = number(value)?,
                 "hz" => header.tsc_hz = number(value)?,
                 "start" => header.tsc_start = number(value)?,
                 "unix_ns" => header.started_unix_ns = number(value)?,
@@ -210,4 +214,9 @@ pub(super) fn pair(word: &str) -> Result<(&str, &str)> {
 
 pub(super) fn unknown(name: &str) -> String {
     format!("unknown field {:?}", shortened(name))
+}
+
+/// The latencies of the header's machine, which it has from now on.
+fn latencies(header: &mut Header) -> &mut Latencies {
+    header.machine.latencies.get_or_insert_default()
 }

@@ -6,8 +6,8 @@
 use crate::container::MAX_THREADS;
 use crate::payload::{Effect, SyscallRecord, Window};
 use crate::{
-    CodeBlock, Ending, Entry, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, Machine,
-    Mapping, Module, NO_TICKET, OwnedTrace, ThreadId, UNFINISHED, order,
+    CodeBlock, Ending, Entry, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, Latencies,
+    Machine, Mapping, Module, NO_TICKET, OwnedTrace, ThreadId, UNFINISHED, order,
 };
 use std::fmt::{Formatter, Result, Write};
 
@@ -52,7 +52,7 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
         program,
         cwd,
         recorder,
-        machine: Machine { cpu, cores, kernel },
+        machine: Machine { cpu, cores, kernel, latencies },
         tsc_hz,
         tsc_start,
         started_unix_ns,
@@ -64,7 +64,11 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
         write!(f, " {arg:?}")?;
     }
     writeln!(f, "\nprogram {program:?}\ncwd {cwd:?}\nrecorder {recorder:?}")?;
-    writeln!(f, "machine cpu={cpu:?} cores={cores} kernel={kernel:?}")?;
+    write!(f, "machine cpu={cpu:?} cores={cores} kernel={kernel:?}")?;
+    if let Some(Latencies { handoff_ns, wake_ns }) = latencies {
+        write!(f, " handoff_ns={handoff_ns} wake_ns={wake_ns}")?;
+    }
+    writeln!(f)?;
     writeln!(f, "clock hz={tsc_hz} start={tsc_start} unix_ns={started_unix_ns}")?;
     writeln!(f, "entry rip={rip:#x} rsp={rsp:#x} brk={brk:#x}")?;
     for Mapping { address, len, prot, content } in mappings {

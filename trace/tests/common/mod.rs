@@ -5,8 +5,8 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
 use refrain_trace::{
-    BlobId, CodeBlock, Ending, Entry, Event, EventKind, Footer, Header, Machine, Mapping, Module,
-    OwnedEvent, OwnedTrace, ThreadId,
+    BlobId, CodeBlock, Ending, Entry, Event, EventKind, Footer, Header, Latencies, Machine,
+    Mapping, Module, OwnedEvent, OwnedTrace, ThreadId,
 };
 
 /// Numbers as programs have them: small ones, addresses, extremes.
@@ -78,12 +78,16 @@ fn header() -> impl Strategy<Value = Header> {
     );
     let strings = (vec(text(), 0..3), text(), text(), text(), text(), text());
     let numbers = (any::<u32>(), prop::array::uniform6(number()));
-    (strings, numbers, vec(mapping, 0..3)).prop_map(|(strings, (cores, n), mappings)| Header {
+    let latencies = prop::option::of((number(), number()));
+    let latencies =
+        latencies.prop_map(|l| l.map(|(handoff_ns, wake_ns)| Latencies { handoff_ns, wake_ns }));
+    let parts = (strings, numbers, latencies, vec(mapping, 0..3));
+    parts.prop_map(|(strings, (cores, n), latencies, mappings)| Header {
         argv: strings.0,
         program: strings.1,
         cwd: strings.2,
         recorder: strings.3,
-        machine: Machine { cpu: strings.4, cores, kernel: strings.5 },
+        machine: Machine { cpu: strings.4, cores, kernel: strings.5, latencies },
         tsc_hz: n[0],
         tsc_start: n[1],
         started_unix_ns: n[2],

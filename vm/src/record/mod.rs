@@ -24,7 +24,7 @@ use crate::memory::{AddressSpace, page_down};
 use crate::{Error, Result, kick, layout};
 use log::Log;
 use machine::{Machine, Stop};
-use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
+use refrain_trace::{BlobId, Ending, Footer, Header, Latencies, Machine as MachineInfo, Mapping};
 use signals::{Delivery, Signal, Target};
 use std::fs::File;
 use std::ops::Range;
@@ -41,6 +41,8 @@ pub struct RecordOptions {
     pub output: File,
     /// Version string of the recording tool.
     pub recorder: String,
+    /// This machine's latencies, if they have been measured.
+    pub latencies: Option<Latencies>,
 }
 
 /// How a recording went.
@@ -173,7 +175,7 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
         program: program.to_string_lossy().into_owned(),
         cwd: std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default(),
         recorder: options.recorder.clone(),
-        machine: this_machine(),
+        machine: MachineInfo { latencies: options.latencies, ..this_machine() },
         tsc_hz: host::ticks_per_second(),
         tsc_start: host::ticks(),
         started_unix_ns: started.as_nanos() as u64,
@@ -182,7 +184,7 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
     }
 }
 
-/// The machine that a recording made here would name.
+/// The machine that a recording made here would name. Its latencies are the caller's to know.
 pub fn this_machine() -> MachineInfo {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpuinfo
@@ -195,6 +197,7 @@ pub fn this_machine() -> MachineInfo {
         cpu,
         cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         kernel: kernel.trim().to_owned(),
+        latencies: None,
     }
 }
 
