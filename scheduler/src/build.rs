@@ -1,5 +1,7 @@
-//! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]).
+//! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]),
+//! which also tells what waits under locks need ([`Facts`]).
 
+use crate::facts::Facts;
 use crate::rank::{self, Query};
 use crate::recorded::{self, Recorded};
 use crate::sharing::Sharing;
@@ -139,7 +141,10 @@ impl Builder {
     pub fn finish(mut self) -> Result<Skeleton, Error> {
         self.match_children();
         let Builder { mut strands, mut objects, queries, ticks_per_second, .. } = self;
-        rank::rank(&mut strands, &mut objects, queries, self.recorded.as_mut())?;
+        let counts = queries.iter().map(|query| (query.thread.0, query.position, query.object));
+        let mut facts = Facts::new(&strands, counts);
+        rank::rank(&mut strands, &mut objects, queries, self.recorded.as_mut(), &mut facts)?;
+        facts.finish(&mut strands);
         if let Some(recorded) = self.recorded {
             recorded.finish(&mut strands);
             return Ok(Skeleton { strands, objects, ticks_per_second });

@@ -30,8 +30,9 @@
 //!    counter overflows.
 //! 4. Time outside of the program does not advance a clock, so all others wait for a thread that
 //!    sleeps or reads: the price of an order that does not depend on it.
-//! 5. What the recording fixed stays fixed: who signalled before a wait ended, the least initial
-//!    level of a semaphore, the outcome of tries.
+//! 5. What the recording fixed stays fixed: how many signals were given before a wait ended, the
+//!    least initial level of a semaphore, the outcome of tries, and that a lock goes first to
+//!    those whom a thread waits for while it holds it (see [`crate::Orig`], deviation 2).
 
 use crate::{
     Choice, Config, Constraints, Durations, Moment, Progress, Request, Scheduler, Scope, Skeleton,

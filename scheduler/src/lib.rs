@@ -29,6 +29,7 @@ mod config;
 mod constraints;
 mod elsc;
 mod error;
+mod facts;
 mod kendo;
 mod mem;
 mod orig;
@@ -46,7 +47,7 @@ mod syscalls;
 mod traits;
 
 pub use build::Builder;
-pub use clock::{Account, Deadlock, Outcome, Run, Visitor, Wait, simulate};
+pub use clock::{Account, Deadlock, Outcome, Run, Visitor, Wait, Want, simulate};
 pub use config::{Config, Costs};
 pub use constraints::{Constraints, Edge};
 pub use elsc::Elsc;

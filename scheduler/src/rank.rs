@@ -14,6 +14,7 @@
 //! - the least initial value of a semaphore that lets the recorded order happen.
 
 use crate::Error;
+use crate::facts::Facts;
 use crate::recorded::Recorded;
 use crate::skeleton::{Code, Object, Operation, RESET, Strand, TICKETED};
 use refrain_trace::fixed::FixedMap;
@@ -64,6 +65,7 @@ pub(crate) fn rank(
     objects: &mut [Object],
     queries: Vec<Query>,
     recorded: Option<&mut Recorded>,
+    facts: &mut Facts,
 ) -> Result<(), Error> {
     let (slots, used) = number_slots(objects);
     let bases = Bases::new(strands, &slots, used)?;
@@ -78,6 +80,7 @@ pub(crate) fn rank(
         strands,
         objects,
         recorded,
+        facts,
     };
     for slot in 0..used as u32 {
         for (offset, &cell) in cells[bases.range(slot)].iter().enumerate() {
@@ -105,11 +108,13 @@ struct Walker<'a> {
     strands: &'a mut [Strand],
     objects: &'a mut [Object],
     recorded: Option<&'a mut Recorded>,
+    facts: &'a mut Facts,
 }
 
 impl Walker<'_> {
     fn answer(&mut self, query: &Query) {
         let count = self.walks[query.object as usize].counting;
+        self.facts.follow(query.thread.0, query.position, query.object, count);
         let strand = &mut self.strands[query.thread.index()];
         if let Some(recorded) = &mut self.recorded {
             recorded.follows_count(query.thread.0, query.position, query.object, count);
@@ -123,9 +128,13 @@ impl Walker<'_> {
     /// What waits without a place in the order (a once routine that is found done) waits for the
     /// first count, if the trace has one.
     fn await_the_first(&mut self) {
-        for operation in self.strands.iter_mut().flat_map(|strand| &mut strand.operations) {
-            if operation.code == Code::Await && operation.flags & TICKETED == 0 {
-                operation.rank = self.walks[operation.object as usize].counting.min(1);
+        for (thread, strand) in self.strands.iter_mut().enumerate() {
+            for (position, operation) in strand.operations.iter_mut().enumerate() {
+                if operation.code == Code::Await && operation.flags & TICKETED == 0 {
+                    let object = operation.object;
+                    operation.rank = self.walks[object as usize].counting.min(1);
+                    self.facts.follow(thread as u32, position as u32, object, operation.rank);
+                }
             }
         }
     }
@@ -141,6 +150,7 @@ impl Walker<'_> {
             Code::Unlock | Code::CondRelease => operation.rank = 0,
             Code::Count => {
                 walk.counting += 1;
+                self.facts.count(object, thread, position);
                 self.arrivals.insert((object, thread), walk.counting);
                 if operation.flags & RESET != 0 {
                     (walk.base, walk.size) = (walk.counting, 0);
@@ -148,6 +158,7 @@ impl Walker<'_> {
             }
             Code::Await => {
                 operation.rank = walk.leave(self.arrivals.get(&(object, thread)));
+                self.facts.follow(thread, position, object, operation.rank);
                 if let Some(recorded) = &mut self.recorded {
                     recorded.follows_count(thread, position, object, operation.rank);
                 }
@@ -161,6 +172,7 @@ impl Walker<'_> {
                 walk.competing += 1;
                 if code == Code::Ordered {
                     walk.counting += 1;
+                    self.facts.count(object, thread, position);
                 }
                 if code == Code::SemWait {
                     walk.level -= 1;

@@ -3,6 +3,7 @@
 //! One [`Operation`] for each event of the trace, so an event's id is its operation's index.
 //! What does not fit an operation's fields lies in a side column that is read in order.
 
+use crate::facts::Precedence;
 use refrain_trace::{EventId, ThreadId};
 
 /// What an operation does. A trace has three dozen kinds of events; time and order see these.
@@ -56,6 +57,11 @@ impl Code {
         matches!(self, Code::Lock | Code::Spin | Code::CondRelock | Code::CondTimeout)
     }
 
+    /// Whether the operation waits for events that the recording names.
+    pub(crate) fn awaits(self) -> bool {
+        matches!(self, Code::Join | Code::Await | Code::AwaitLoad | Code::CondRelock)
+    }
+
     /// Whether the operation's `rank` is a duration.
     pub(crate) fn lasts(self) -> bool {
         matches!(self, Code::Sleep | Code::TimedOut | Code::Kernel)
@@ -76,6 +82,8 @@ pub(crate) const RESET: u8 = 16;
 pub(crate) const READS: u8 = 32;
 /// What failed was a try to lower a semaphore.
 pub(crate) const LOWERS: u8 = 64;
+/// The strand has precedences for the operation.
+pub(crate) const AFTER: u8 = 128;
 
 /// One event, reduced to what orders it and how long it takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,6 +145,8 @@ pub(crate) struct Strand {
     /// By event: how long it took in the recording without its waiting. Empty if the machine
     /// says what operations cost.
     pub(crate) costs: Vec<u32>,
+    /// What must have been acquired before acquisitions with [`AFTER`], by event.
+    pub(crate) after: Vec<Precedence>,
 }
 
 /// Puts a number into a field, or into the side column if the field is too small for it.
@@ -165,7 +175,12 @@ impl Strand {
     fn retimed(&self, mut times: impl FnMut(EventId, Durations) -> Durations) -> Strand {
         let mut side = self.side.iter().copied();
         let mut wide = || side.next().expect("the side column has what the flags promise");
-        let mut strand = Strand { creator: self.creator, exits: self.exits, ..Strand::default() };
+        let mut strand = Strand {
+            creator: self.creator,
+            exits: self.exits,
+            after: self.after.clone(),
+            ..Strand::default()
+        };
         strand.operations.reserve_exact(self.operations.len());
         for (index, operation) in self.operations.iter().enumerate() {
             let mut new = *operation;

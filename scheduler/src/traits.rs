@@ -94,7 +94,9 @@ pub enum Choice {
 /// goes when the fact holds; no scheduler can grant or refuse it.
 ///
 /// # The caller guarantees
-/// - Every request in `requests` could be performed now: its lock is free, its semaphore positive.
+/// - Every request in `requests` could be performed now: its lock is free, its semaphore
+///   positive, and whoever must have had the lock before has had it: those for whom the thread
+///   waits, by a join or by a count, before it gives the lock back.
 /// - `requests` is not empty and is in the order of arrival. Requests that the scheduler does not
 ///   consider may be missing.
 /// - With [`Scope::Object`] all requests are for one object. With [`Scope::Global`] and

@@ -211,8 +211,84 @@ fn a_deadlock_is_a_result_with_its_cycle() {
     assert_eq!(deadlock.at, 22);
     assert_eq!(
         deadlock.to_string(),
-        "deadlock; t0 at e1 waits for t1 at 0x2000; t1 at e1 waits for t0 at 0x1000"
+        "deadlock; t0 at e1 waits for 0x2000, which is to be released by t1; \
+         t1 at e1 waits for 0x1000, which is to be released by t0 (in virtual time every thread \
+         does what it did in the recording; the program itself may take another path when its \
+         locks go round in another order)"
     );
+}
+
+/// As in pigz: workers say under a lock that they are done, and the main thread waits for that and
+/// joins, under the same lock, whichever is.
+fn joins_whoever_is_done() -> Recording {
+    let mut r = Recording::new(3);
+    r.push(0, 5, MutexLock, L);
+    r.push(0, 1, CondWaitBegin, L).value = M;
+    for worker in [1, 2] {
+        r.push(worker, 10, MutexLock, L);
+        r.push(worker, 1, CondBroadcast, M);
+        r.push(worker, 1, MutexUnlock, L);
+        let aux = r.tickets(M);
+        let wake = r.push(0, 0, CondWaitEnd, L);
+        (wake.value, wake.aux) = (M, aux);
+        r.push(worker, 1, ThreadExit, worker as u64 + 1);
+        r.push(0, 0, ThreadJoin, worker as u64 + 1);
+        if worker == 1 {
+            r.push(0, 0, CondWaitBegin, L).value = M;
+        }
+    }
+    r.push(0, 0, MutexUnlock, L);
+    r
+}
+
+#[test]
+fn a_lock_goes_first_to_threads_that_are_joined_under_it() {
+    // Recorded: t1 is done first. Now t2 is, and its signal ends the wait for t1's.
+    let late = joins_whoever_is_done().skeleton().retimed(|thread, event, durations| {
+        let first = thread == ThreadId(1) && event.0 == 0;
+        Durations { work: if first { 100 } else { durations.work }, ..durations }
+    });
+    let none = Constraints::none();
+    let kendo = Kendo::new(&late, &none);
+    let all: [Box<dyn Scheduler>; 5] = [
+        Box::new(Elsc),
+        Box::new(Orig::exact()),
+        Box::new(kendo),
+        Box::new(Random::new(1)),
+        Box::new(Pct::new(1, 3, 10)),
+    ];
+    for scheduler in all {
+        let (outcome, _) = replay(&late, &none, &Config::ideal(3), scheduler);
+        assert!(outcome.clone().completed().is_some(), "{outcome:?}");
+    }
+    let (outcome, times) = replay(&late, &none, &Config::ideal(3), Orig::exact());
+    let run = outcome.completed().expect("no deadlock");
+    // t2 has the lock from 10 to 12, t1 from 100 to 102; until then only the recording keeps t0
+    // from it.
+    assert!(times.contains(&(2, 0, 10, 10)) && times.contains(&(0, 2, 6, 102)), "{times:?}");
+    assert_eq!((run.duration, run.threads[0].artificial), (103, 100 - 12));
+}
+
+#[test]
+fn a_lock_goes_first_to_whom_a_load_under_it_has_seen() {
+    const WORD: u64 = 0x3000;
+    for (lock, read) in [(MutexLock, MutexLock), (WriteLock, ReadLock)] {
+        let unlock = if lock == MutexLock { MutexUnlock } else { RwUnlock };
+        let mut r = Recording::new(3);
+        for thread in [1, 2] {
+            r.push(thread, 10, lock, L);
+            r.push(thread, 1, Atomic, WORD);
+            r.push(thread, 1, unlock, L);
+        }
+        r.push(0, 5, read, L);
+        r.push(0, 1, SyncLoad, WORD);
+        r.push(0, 1, unlock, L);
+        // t0 comes at 5, before the others.
+        let (outcome, times) =
+            replay(&r.skeleton(), &Constraints::none(), &Config::ideal(3), Orig::exact());
+        assert!(times.contains(&(0, 0, 5, 14)), "{times:?}");
+        assert_eq!(outcome.completed().expect("no deadlock").duration, 16);
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod objects;
 mod threads;
 mod timers;
 
-pub use deadlock::{Deadlock, Wait};
+pub use deadlock::{Deadlock, Wait, Want};
 
 use crate::{Config, Constraints, Scheduler, Skeleton};
 use refrain_trace::{EventId, ThreadId};

@@ -3,6 +3,7 @@
 use super::Account;
 use super::objects::NOBODY;
 use crate::constraints::Edge;
+use crate::facts::Precedence;
 use crate::skeleton::{Code, Operation, Strand, WIDE_TIME, WIDE_WORK};
 
 /// What a thread is doing.
@@ -61,12 +62,14 @@ pub(super) struct Waiter {
     pub(super) code: Code,
     /// Whether it competes for the object (or waits for its count).
     pub(super) competes: bool,
+    /// Whether its operation has precedences.
+    pub(super) after: bool,
 }
 
 impl Default for Waiter {
     fn default() -> Waiter {
         let (next, before) = (NOBODY, NOBODY);
-        Waiter { next, before, rank: 0, code: Code::Plain, competes: false }
+        Waiter { next, before, rank: 0, code: Code::Plain, competes: false, after: false }
     }
 }
 
@@ -80,6 +83,7 @@ pub(super) struct Thread<'a> {
     next_side: usize,
     edges: &'a [Edge],
     next_edge: usize,
+    after: &'a [Precedence],
     /// The event in hand: the next one, or one that is performed and not left yet.
     pub(super) position: u32,
     /// Events performed.
@@ -124,6 +128,7 @@ impl<'a> Thread<'a> {
             next_side: 0,
             edges,
             next_edge: 0,
+            after: &strand.after,
             position: 0,
             performed: 0,
             phase: Phase::Unborn,
@@ -195,6 +200,13 @@ impl<'a> Thread<'a> {
     #[inline]
     pub(super) fn edge(&self) -> Option<Edge> {
         self.edges.get(self.next_edge).copied().filter(|edge| edge.target == self.position)
+    }
+
+    /// What precedes the event in hand, an acquisition with [`crate::skeleton::AFTER`].
+    pub(super) fn precedences(&self) -> &'a [Precedence] {
+        let from = self.after.partition_point(|before| before.event < self.position);
+        let rest = &self.after[from..];
+        &rest[..rest.partition_point(|before| before.event == self.position)]
     }
 
     pub(super) fn pass_edge(&mut self) {
