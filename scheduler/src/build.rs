@@ -6,7 +6,7 @@ use crate::rank::{self, Query};
 use crate::recorded::{self, Recorded};
 use crate::sharing::Sharing;
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
-use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
+use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, WIDE_WORK};
 use crate::{Error, syscalls};
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventKind, ThreadId, order};
@@ -161,7 +161,7 @@ impl Builder {
             return Ok(index);
         }
         let index = u32::try_from(self.objects.len()).map_err(|_| Error::TooMany("objects"))?;
-        self.objects.push(Object { address, tokens: 0, semaphore: false });
+        self.objects.push(Object { address, tokens: 0, semaphore: false, first: UNKNOWN });
         self.index.insert(address, index);
         Ok(index)
     }
@@ -204,7 +204,7 @@ impl Builder {
                     .map_err(|_| Error::TooMany("tickets of one object"))?;
             }
         }
-        Ok(Operation { work: 0, object, rank, code, flags })
+        Ok(Operation { work: 0, object, rank, code, flags, next: UNKNOWN })
     }
 
     fn match_children(&mut self) {

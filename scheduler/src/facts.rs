@@ -206,22 +206,31 @@ fn joins(strand: &Strand) -> Vec<u32> {
     all
 }
 
-/// By thread and lock: each acquisition, and the latest exclusive one up to it.
-struct Acquisitions(FixedMap<(u32, u32), Vec<(u32, Option<u32>)>>);
+/// Acquisitions by thread and lock.
+struct Acquisitions(FixedMap<(u32, u32), Vec<Acquisition>>);
+
+#[derive(Clone, Copy)]
+struct Acquisition {
+    event: u32,
+    /// The latest exclusive one up to here.
+    exclusive: Option<u32>,
+}
 
 impl Acquisitions {
     /// Of the locks that somebody waits under.
     fn of(strands: &[Strand], needs: &[Need]) -> Acquisitions {
         let locks: FixedMap<u32, ()> = needs.iter().map(|need| (need.lock.object, ())).collect();
-        let mut all = FixedMap::<(u32, u32), Vec<(u32, Option<u32>)>>::default();
+        let mut all = FixedMap::<(u32, u32), Vec<Acquisition>>::default();
         for (thread, strand) in strands.iter().enumerate() {
             for (event, operation) in strand.operations.iter().enumerate() {
                 let exclusive = operation.code.possesses();
                 let acquires = exclusive || operation.code == Code::Read;
                 if acquires && locks.contains_key(&operation.object) {
                     let list = all.entry((thread as u32, operation.object)).or_default();
-                    let before = list.last().and_then(|last| last.1);
-                    list.push((event as u32, if exclusive { Some(event as u32) } else { before }));
+                    let before = list.last().and_then(|last| last.exclusive);
+                    let event = event as u32;
+                    let exclusive = if exclusive { Some(event) } else { before };
+                    list.push(Acquisition { event, exclusive });
                 }
             }
         }
@@ -231,8 +240,8 @@ impl Acquisitions {
     /// The last acquisition by `thread`, before its event `before`, that excludes `lock`.
     fn last(&self, thread: u32, lock: Held, before: u32) -> Option<u32> {
         let list = self.0.get(&(thread, lock.object))?;
-        let end = list.partition_point(|(event, _)| *event < before);
-        let &(any, exclusive) = list.get(end.checked_sub(1)?)?;
-        if lock.shared { exclusive } else { Some(any) }
+        let end = list.partition_point(|acquisition| acquisition.event < before);
+        let Acquisition { event, exclusive } = *list.get(end.checked_sub(1)?)?;
+        if lock.shared { exclusive } else { Some(event) }
     }
 }

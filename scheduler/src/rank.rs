@@ -7,7 +7,7 @@
 //!
 //! Per object the walk keeps how many competing operations and how many counting ones it has
 //! met, a semaphore's level and the arrivals of a barrier. From these it derives
-//! - the rank of a competing operation;
+//! - the rank of a competing operation, and which thread has the next one;
 //! - the count that a wait on a condition variable, a once routine or a load must see;
 //! - the count that leaving a barrier must see: its size is the number of arrivals before its
 //!   first departure, and a thread leaves when the round of its own arrival is complete;
@@ -16,7 +16,7 @@
 use crate::Error;
 use crate::facts::Facts;
 use crate::recorded::Recorded;
-use crate::skeleton::{Code, Object, Operation, RESET, Strand, TICKETED};
+use crate::skeleton::{Code, Object, Operation, RESET, Strand, TICKETED, UNKNOWN};
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{EventId, ThreadId, order};
 
@@ -51,6 +51,8 @@ pub(crate) struct Query {
 #[derive(Clone, Copy, Debug, Default)]
 struct Walk {
     competing: u32,
+    /// The latest competing operation: thread and position.
+    latest: (u32, u32),
     counting: u32,
     /// Level of a semaphore relative to its unknown start.
     level: i64,
@@ -169,7 +171,6 @@ impl Walker<'_> {
             }
             code => {
                 operation.rank = walk.competing;
-                walk.competing += 1;
                 if code == Code::Ordered {
                     walk.counting += 1;
                     self.facts.count(object, thread, position);
@@ -180,8 +181,26 @@ impl Walker<'_> {
                     object.semaphore = true;
                     object.tokens = object.tokens.max((-walk.level).max(0) as u32);
                 }
+                self.succeed(object, thread, position);
             }
         }
+    }
+}
+
+impl Walker<'_> {
+    /// The next competing operation of an object: the one before it tells who is next.
+    fn succeed(&mut self, object: u32, thread: u32, position: u32) {
+        let walk = &mut self.walks[object as usize];
+        let before = match walk.competing {
+            0 => &mut self.objects[object as usize].first,
+            _ => {
+                let (thread, position) = walk.latest;
+                &mut self.strands[thread as usize].operations[position as usize].next
+            }
+        };
+        *before = u16::try_from(thread).unwrap_or(UNKNOWN);
+        walk.latest = (thread, position);
+        walk.competing += 1;
     }
 }
 

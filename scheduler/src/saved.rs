@@ -43,8 +43,8 @@ impl<S: Scheduler> Scheduler for Recorder<S> {
         self.inner.scope()
     }
 
-    fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
-        self.inner.considers(rank, granted)
+    fn keeps_order(&self) -> bool {
+        self.inner.keeps_order()
     }
 
     fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {

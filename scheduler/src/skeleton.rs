@@ -51,6 +51,32 @@ pub(crate) enum Code {
 }
 
 impl Code {
+    /// Every code, in the order of their numbers.
+    pub(crate) const ALL: [Code; 19] = {
+        use Code::*;
+        [
+            Plain,
+            Lock,
+            Spin,
+            Read,
+            Unlock,
+            CondRelease,
+            CondRelock,
+            CondTimeout,
+            SemWait,
+            SemPost,
+            Count,
+            Await,
+            AwaitLoad,
+            Ordered,
+            Join,
+            Sleep,
+            TimedOut,
+            Kernel,
+            Tried,
+        ]
+    };
+
     /// Whether the operation takes its object for its thread alone.
     #[inline]
     pub(crate) fn possesses(self) -> bool {
@@ -96,7 +122,12 @@ pub struct Operation {
     pub(crate) rank: u32,
     pub(crate) code: Code,
     pub(crate) flags: u8,
+    /// The thread that has the next place in the object's order, if the operation competes.
+    pub(crate) next: u16,
 }
+
+/// A thread whose number is too large for [`Operation::next`], or none.
+pub(crate) const UNKNOWN: u16 = u16::MAX;
 
 impl Operation {
     /// Whether the operation competes with others, so that a scheduler decides on it.
@@ -131,6 +162,8 @@ pub struct Object {
     pub tokens: u32,
     /// Whether it is ever used as a semaphore.
     pub semaphore: bool,
+    /// The thread that has the first place in the object's order.
+    pub(crate) first: u16,
 }
 
 /// One thread of a skeleton.
@@ -260,5 +293,18 @@ impl Skeleton {
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         let per_second = u128::from(self.ticks_per_second.max(1));
         ((u128::from(ticks) * 1_000_000_000 + per_second / 2) / per_second) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Code;
+
+    #[test]
+    fn codes_are_listed_by_number() {
+        for (number, code) in Code::ALL.into_iter().enumerate() {
+            assert_eq!(code as usize, number);
+        }
+        assert_eq!(Code::Tried as usize + 1, Code::ALL.len(), "the last one");
     }
 }

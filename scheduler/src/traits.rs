@@ -115,11 +115,12 @@ pub trait Scheduler {
         Scope::Object
     }
 
-    /// A cheap filter for [`Scope::Object`]: `false` if a request with this rank would not be
-    /// granted now whatever the other requests are. `granted` is as in [`Request::granted`].
+    /// Whether an object's requests are granted in the recorded order: a request with a rank only
+    /// when [`Request::granted`] has come to it. It need not be asked about others then. Only for
+    /// [`Scope::Object`]; constant for a scheduler.
     #[inline]
-    fn considers(&self, _rank: Option<u32>, _granted: u32) -> bool {
-        true
+    fn keeps_order(&self) -> bool {
+        false
     }
 
     /// Decides. See the guarantees above.
@@ -153,8 +154,8 @@ macro_rules! forward {
                 (**self).scope()
             }
 
-            fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
-                (**self).considers(rank, granted)
+            fn keeps_order(&self) -> bool {
+                (**self).keeps_order()
             }
 
             fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {

@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::objects::NOBODY;
 use super::threads::{Phase, Reason, Then, Thread, Waiter};
 use crate::facts::Precedence;
-use crate::skeleton::{AFTER, Code, Operation};
+use crate::skeleton::{AFTER, Code, Operation, UNKNOWN};
 use crate::{Choice, Moment, Progress, Request, Scheduler, Status, rank};
 use refrain_trace::ThreadId;
 
@@ -138,7 +138,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
             }
             let Some(id) = self.ask(moment) else { return };
             // One release wakes one thread, or all that read.
-            let last = self.barging && self.waiters[id].code != Code::Read;
+            let last = self.barging && self.threads[id].operation().code != Code::Read;
             if last || self.objects[object as usize].is_shut() {
                 return;
             }
@@ -147,20 +147,30 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
 
     fn collect(&mut self, object: u32) {
         let state = &self.objects[object as usize];
-        let granted = state.granted;
+        if self.in_order && state.unranked == 0 && state.next != UNKNOWN {
+            // One thread at most can go, wherever it is in the list.
+            self.consider(u32::from(state.next), object);
+            return;
+        }
         let mut id = state.first;
         while id != NOBODY {
-            let waiter = self.waiters[id as usize];
-            let rank = (waiter.rank != rank::NONE).then_some(waiter.rank);
-            let may = waiter.competes && self.scheduler.considers(rank, granted);
-            if may
-                && self.objects[object as usize].allows(waiter.code, id)
-                && (!waiter.after || self.is_preceded(id as usize))
-            {
-                let request = self.request(id as usize, object);
-                self.requests.push(request);
-            }
-            id = waiter.next;
+            self.consider(id, object);
+            id = self.waiters[id as usize].next;
+        }
+    }
+
+    fn consider(&mut self, id: u32, object: u32) {
+        let state = &self.objects[object as usize];
+        let waiter = self.waiters[id as usize];
+        let comes = !self.in_order || waiter.rank == state.granted || waiter.is_unranked();
+        if waiter.object == object
+            && waiter.competes
+            && comes
+            && state.allows(waiter.code, id)
+            && (!waiter.after || self.is_preceded(id as usize))
+        {
+            let request = self.request(id as usize, object);
+            self.requests.push(request);
         }
     }
 
@@ -260,9 +270,12 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let Operation { code, rank, flags, .. } = thread.operation();
         let competes = matches!(thread.reason, Reason::Object { .. });
         let after = flags & AFTER != 0;
-        self.waiters[id] = Waiter { next: NOBODY, before: state.last, rank, code, competes, after };
+        let (next, before) = (NOBODY, state.last);
+        let waiter = Waiter { next, before, object, rank, code, competes, after };
+        self.waiters[id] = waiter;
         state.counters += u32::from(!competes);
-        state.passers += u32::from(competes && !code.possesses() && code != Code::Read);
+        state.passers += u32::from(waiter.passes());
+        state.unranked += u32::from(waiter.is_unranked());
         self.queued += usize::from(competes);
         if state.last == NOBODY {
             state.first = id as u32;
@@ -274,9 +287,11 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
 
     fn delist(&mut self, id: usize, object: u32) {
         let state = &mut self.objects[object as usize];
-        let Waiter { next, before, code, competes, .. } = self.waiters[id];
+        let waiter = std::mem::take(&mut self.waiters[id]);
+        let Waiter { next, before, competes, .. } = waiter;
         state.counters -= u32::from(!competes);
-        state.passers -= u32::from(competes && !code.possesses() && code != Code::Read);
+        state.passers -= u32::from(waiter.passes());
+        state.unranked -= u32::from(waiter.is_unranked());
         self.queued -= usize::from(competes);
         match before {
             NOBODY => state.first = next,

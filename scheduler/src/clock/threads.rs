@@ -4,6 +4,7 @@ use super::Account;
 use super::objects::NOBODY;
 use crate::constraints::Edge;
 use crate::facts::Precedence;
+use crate::rank;
 use crate::skeleton::{Code, Operation, Strand, WIDE_TIME, WIDE_WORK};
 
 /// What a thread is doing.
@@ -58,6 +59,8 @@ pub(super) struct Waiter {
     /// Next and previous in the object's list.
     pub(super) next: u32,
     pub(super) before: u32,
+    /// The object, or nobody's.
+    pub(super) object: u32,
     pub(super) rank: u32,
     pub(super) code: Code,
     /// Whether it competes for the object (or waits for its count).
@@ -68,8 +71,23 @@ pub(super) struct Waiter {
 
 impl Default for Waiter {
     fn default() -> Waiter {
-        let (next, before) = (NOBODY, NOBODY);
-        Waiter { next, before, rank: 0, code: Code::Plain, competes: false, after: false }
+        let (next, before, object, rank) = (NOBODY, NOBODY, NOBODY, rank::NONE);
+        let code = Code::Plain;
+        Waiter { next, before, object, rank, code, competes: false, after: false }
+    }
+}
+
+impl Waiter {
+    /// Whether it competes, but not for possession.
+    #[inline]
+    pub(super) fn passes(&self) -> bool {
+        self.competes && !self.code.possesses() && self.code != Code::Read
+    }
+
+    /// Whether it competes, but has no rank.
+    #[inline]
+    pub(super) fn is_unranked(&self) -> bool {
+        self.competes && self.rank == rank::NONE
     }
 }
 
