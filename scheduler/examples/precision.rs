@@ -35,7 +35,7 @@ fn row(name: &str, trace: &Trace) -> Result<(), Failure> {
     let none = Constraints::none();
     let others = [
         run(&skeleton, &config, Kendo::new(&skeleton, &none)),
-        run(&skeleton, &config, MemS::new(&skeleton, &none, config.costs.handoff)),
+        run(&skeleton, &config, MemS::on(&skeleton, &none, &config)),
         run(&skeleton, &config, Orig::exact()),
     ];
     let ms = |ticks: u64| skeleton.nanoseconds(ticks) as f64 / 1e6;

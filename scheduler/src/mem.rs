@@ -10,7 +10,11 @@
 //! fixed order and takes a hand-over from one thread to another. The order is PinPlay's, the one
 //! that was recorded, not CoreDet's, which a round-robin token makes without looking at a
 //! recording: so it extends ELSC's order of each lock. It is worked out beforehand, as the order
-//! of an ELSC replay with a core for each thread.
+//! of an ELSC replay on the machine of the replay. ([`MemS::new`] takes one without latencies and
+//! with a core for each thread: an order that is the same for all machines. On a machine with
+//! latencies it may be *shorter* than ELSC's, because it keeps a thread from an operation until
+//! others, who have to be woken first, have come as far, and then nobody waits long enough to fall
+//! asleep. At barriers in quick succession that is half of the time.)
 //!
 //! Every operation on an object is an access here, releases and signals too ([`Scope::Total`]).
 //! Other accesses have no place of their own in a skeleton. If the caller counts them, they are
@@ -28,8 +32,8 @@
 //!    those of other threads, with a hand-over each time: MEM-S costs at least what is shown.
 
 use crate::{
-    Choice, Config, Constraints, Elsc, Moment, Recorder, Request, Scheduler, Scope, Skeleton,
-    simulate,
+    Choice, Config, Constraints, Costs, Elsc, Moment, Recorder, Request, Scheduler, Scope,
+    Skeleton, simulate,
 };
 use refrain_trace::ThreadId;
 
@@ -52,11 +56,19 @@ impl MemS {
     /// one thread to another.
     pub fn new(skeleton: &Skeleton, constraints: &Constraints, handoff: u64) -> MemS {
         let cores = u32::try_from(skeleton.threads()).unwrap_or(u32::MAX).max(1);
+        let ideal = Config::ideal(cores);
+        let costs = Costs { handoff, ..ideal.costs };
+        MemS { handoff, ..MemS::on(skeleton, constraints, &Config { costs, ..ideal }) }
+    }
+
+    /// The order of an ELSC replay on `machine`, whose hand-over the token takes too.
+    pub fn on(skeleton: &Skeleton, constraints: &Constraints, machine: &Config) -> MemS {
         let mut recorder = Recorder::new(Everything);
         // ELSC performs every event, unless the constraints contradict the recording.
-        let _ = simulate(skeleton, constraints, &Config::ideal(cores), &mut recorder, &mut ());
+        let _ = simulate(skeleton, constraints, machine, &mut recorder, &mut ());
         let grants = recorder.into_schedule().grants;
         let order = grants.iter().map(|grant| (grant.thread, grant.event.0 as u32)).collect();
+        let handoff = machine.costs.handoff;
         MemS { order, next: 0, handoff, bursts: Vec::new(), last: None }
     }
 

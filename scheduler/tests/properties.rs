@@ -190,6 +190,11 @@ proptest! {
             keeps_order(&r, &of_mem.grants)?;
             prop_assert_eq!(&order(&of_mem), &total, "one total order on every machine");
         }
+        let duration = |scheduler: Box<dyn Scheduler>| {
+            let (outcome, _) = replay(&skeleton, &Constraints::none(), &Config::ideal(8), scheduler);
+            outcome.completed().expect("cannot deadlock").duration
+        };
+        prop_assert!(duration(Box::new(Elsc)) <= duration(Box::new(mem)), "more order, no shorter");
         let acts = |event: &Event| {
             event.kind() != EventKind::Syscall && event.result != 16 && event.result != -1
         };
