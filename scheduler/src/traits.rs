@@ -29,6 +29,8 @@ pub enum Status {
     Unborn,
     /// At work, or about to be: it will come to its next operation by itself.
     Going,
+    /// Off its core in an event that nobody in the program ends: input, output, sleep.
+    Away,
     /// Before an operation that it may not or cannot perform yet.
     Waiting,
     /// Past its last event.
@@ -42,7 +44,7 @@ pub struct Progress {
     pub status: Status,
     /// Its next event that is not performed yet.
     pub event: u32,
-    /// Its logical clock: at its next operation if it is [`Status::Going`].
+    /// Its logical clock: at its next operation if it is [`Status::Going`] or [`Status::Away`].
     pub clock: u64,
     /// When it gets there, if it is on a core and nothing interferes; else `u64::MAX`.
     pub due: u64,
@@ -133,6 +135,12 @@ pub trait Scheduler {
         false
     }
 
+    /// Whether a thread that waits for an object stays awake, however long: it goes on after
+    /// [`crate::Costs::handoff`]. Constant for a scheduler.
+    fn polls(&self) -> bool {
+        false
+    }
+
     /// How much longer than recorded the work before a thread's next operation takes: the
     /// machine's noise. Deterministic schedulers leave it at zero.
     fn jitter(&mut self, _thread: ThreadId, _work: u64) -> u64 {
@@ -164,6 +172,10 @@ macro_rules! forward {
 
             fn barges(&self) -> bool {
                 (**self).barges()
+            }
+
+            fn polls(&self) -> bool {
+                (**self).polls()
             }
 
             fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {

@@ -24,6 +24,7 @@ pub(super) struct Engine<'a, S, V> {
     pub(super) global: bool,
     total: bool,
     pub(super) barging: bool,
+    polling: bool,
     pub(super) in_order: bool,
     /// What operations cost, by code: a table, because nobody can predict which code is next.
     costs: [u64; Code::ALL.len()],
@@ -64,6 +65,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             global: scheduler.scope() != Scope::Object,
             total: scheduler.scope() == Scope::Total,
             barging: scheduler.barges(),
+            polling: scheduler.polls(),
             in_order: scheduler.scope() == Scope::Object && scheduler.keeps_order(),
             timers: Timers::new(threads.len() + 1),
             objects: skeleton.objects.iter().map(State::new).collect(),
@@ -405,6 +407,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             _ if !thread.costs.is_empty() => 0,
             _ if thread.phase == Phase::Unborn => costs.wake,
             0 => 0,
+            _ if self.polling && matches!(thread.reason, Reason::Object { .. }) => costs.handoff,
             awaited if awaited < costs.patience => costs.handoff,
             _ => costs.wake,
         };

@@ -221,7 +221,8 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let status = match thread.phase {
             Phase::Unborn => Status::Unborn,
             Phase::Arriving | Phase::Waiting | Phase::Spinning => Status::Waiting,
-            Phase::Running | Phase::Sleeping | Phase::Waking | Phase::Runnable => Status::Going,
+            Phase::Running | Phase::Waking | Phase::Runnable => Status::Going,
+            Phase::Sleeping => Status::Away,
             Phase::Done => Status::Done,
         };
         let due = if thread.phase == Phase::Running { self.timers.get(id) } else { u64::MAX };
