@@ -6,7 +6,7 @@
 
 use refrain_scheduler::{
     Account, Builder, Config, Constraints, Elsc, Kendo, MemS, Orig, Outcome, Run, Scheduler,
-    Skeleton, Token, simulate,
+    Skeleton, simulate,
 };
 use refrain_trace::Trace;
 
@@ -35,11 +35,7 @@ fn row(name: &str, trace: &Trace) -> Result<(), Failure> {
     let none = Constraints::none();
     let others = [
         run(&skeleton, &config, Kendo::new(&skeleton, &none)),
-        run(
-            &skeleton,
-            &config,
-            MemS::new(&skeleton, &none, Token { travel: config.costs.handoff, access: 1 }, &[]),
-        ),
+        run(&skeleton, &config, MemS::new(&skeleton, &none, &config, &[])),
         run(&skeleton, &config, Orig::exact()),
     ];
     let ms = |ticks: u64| skeleton.nanoseconds(ticks) as f64 / 1e6;

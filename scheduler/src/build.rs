@@ -1,10 +1,12 @@
-//! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]).
+//! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]),
+//! which also tells what waits under locks need ([`Facts`]).
 
+use crate::facts::Facts;
 use crate::rank::{self, Query};
 use crate::recorded::{self, Recorded};
 use crate::sharing::Sharing;
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
-use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, WIDE_TIME, WIDE_WORK};
+use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, WIDE_WORK};
 use crate::{Error, syscalls};
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventKind, ThreadId, order};
@@ -139,7 +141,10 @@ impl Builder {
     pub fn finish(mut self) -> Result<Skeleton, Error> {
         self.match_children();
         let Builder { mut strands, mut objects, queries, ticks_per_second, .. } = self;
-        rank::rank(&mut strands, &mut objects, queries, self.recorded.as_mut())?;
+        let counts = queries.iter().map(|query| (query.thread.0, query.position, query.object));
+        let mut facts = Facts::new(&strands, counts);
+        rank::rank(&mut strands, &mut objects, queries, self.recorded.as_mut(), &mut facts)?;
+        facts.finish(&mut strands);
         if let Some(recorded) = self.recorded {
             recorded.finish(&mut strands);
             return Ok(Skeleton { strands, objects, ticks_per_second });
@@ -156,7 +161,7 @@ impl Builder {
             return Ok(index);
         }
         let index = u32::try_from(self.objects.len()).map_err(|_| Error::TooMany("objects"))?;
-        self.objects.push(Object { address, tokens: 0, semaphore: false });
+        self.objects.push(Object { address, tokens: 0, semaphore: false, first: UNKNOWN });
         self.index.insert(address, index);
         Ok(index)
     }
@@ -199,7 +204,7 @@ impl Builder {
                     .map_err(|_| Error::TooMany("tickets of one object"))?;
             }
         }
-        Ok(Operation { work: 0, object, rank, code, flags })
+        Ok(Operation { work: 0, object, rank, code, flags, next: UNKNOWN })
     }
 
     fn match_children(&mut self) {

@@ -21,13 +21,13 @@ pub struct Elsc;
 
 impl Scheduler for Elsc {
     #[inline]
-    fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
-        rank.is_none_or(|rank| rank == granted)
+    fn keeps_order(&self) -> bool {
+        true
     }
 
     #[inline]
     fn choose(&mut self, _: Moment<'_>, requests: &[Request]) -> Choice {
-        let next = |request: &Request| self.considers(request.rank, request.granted);
+        let next = |request: &Request| request.rank.is_none_or(|rank| rank == request.granted);
         match requests.iter().position(next) {
             Some(index) => Choice::Grant(index),
             None => Choice::Hold,

@@ -28,10 +28,19 @@
 //!    queue). A release needs no turn, as in the paper.
 //! 3. Clocks advance evenly within a segment. The paper's advance in chunks, when a performance
 //!    counter overflows.
-//! 4. Time outside of the program does not advance a clock, so all others wait for a thread that
-//!    sleeps or reads: the price of an order that does not depend on it.
-//! 5. What the recording fixed stays fixed: who signalled before a wait ended, the least initial
-//!    level of a semaphore, the outcome of tries.
+//! 4. A thread that waits (for a thread, a signal, a barrier) or that is away (asleep, at input or
+//!    output) is out of the order of turns, and nobody waits for it: a clock that stands still
+//!    would stop everybody. One that waited comes back with the clock of whoever ended its wait.
+//!    One that was away comes back with its clock advanced by the time that the call took in the
+//!    recording, which is as deterministic as the ticks are; what became known of the call only at
+//!    run time would not be. A system call that keeps its core advances no clock (the paper's count
+//!    stores in user mode), and others wait for it: this is nearly all by which Kendo's replays of
+//!    programs with many system calls are longer than ELSC's.
+//! 5. Who waits for a turn or a lock polls, as in the paper, and so it goes on without having to be
+//!    woken ([`Scheduler::polls`]). The core that it would poll on is others' meanwhile.
+//! 6. What the recording fixed stays fixed: how many signals were given before a wait ended, the
+//!    least initial level of a semaphore, the outcome of tries, and that a lock goes first to
+//!    those whom a thread waits for while it holds it (see [`crate::Orig`], deviation 2).
 
 use crate::{
     Choice, Config, Constraints, Durations, Moment, Progress, Request, Scheduler, Scope, Skeleton,
@@ -70,7 +79,10 @@ impl Kendo {
     /// The order of `logical`, whose work is what the clocks count. It is the skeleton to be
     /// replayed or one with the same events; `constraints` are those of the replay.
     pub fn new(logical: &Skeleton, constraints: &Constraints) -> Kendo {
-        let logical = logical.retimed(|_, _, Durations { work, .. }| Durations { work, time: 0 });
+        let logical = logical.retimed(|thread, event, Durations { work, time }| {
+            let on_core = logical.operations(thread)[event.index()].is_kernel();
+            Durations { work, time: if on_core { 0 } else { time } }
+        });
         let threads = (0..logical.threads() as u32).map(ThreadId);
         let mut turns: Vec<Vec<Turn>> =
             threads.map(|id| vec![Turn::NEVER; logical.operations(id).len()]).collect();
@@ -162,6 +174,10 @@ impl Scheduler for Kendo {
             }
         }
         if until > moment.now { Choice::HoldUntil(until) } else { Choice::Grant(index) }
+    }
+
+    fn polls(&self) -> bool {
+        true
     }
 
     fn awaits(&self, _: &Request) -> Option<ThreadId> {

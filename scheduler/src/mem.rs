@@ -10,7 +10,10 @@
 //! fixed order and takes a hand-over from one thread to another. The order is PinPlay's, the one
 //! that was recorded, not CoreDet's, which a round-robin token makes without looking at a
 //! recording: so it extends ELSC's order of each lock. It is worked out beforehand, as the order
-//! of an ELSC replay with a core for each thread.
+//! of an ELSC replay on the same machine. (The order of another machine, one without latencies,
+//! can make a replay *shorter* than ELSC's: it keeps a thread from an operation until others, who
+//! have to be woken first, have come as far, and then nobody waits long enough to fall asleep. At
+//! barriers in quick succession that is half of the time.)
 //!
 //! Every operation on an object is an access here, releases and signals too ([`Scope::Total`]).
 //! Other accesses have no place of their own in a skeleton. The caller counts them, how often the
@@ -30,8 +33,8 @@
 
 use crate::travel::Travel;
 use crate::{
-    Choice, Config, Constraints, Elsc, Moment, Operation, Recorder, Request, Scheduler, Scope,
-    Skeleton, simulate,
+    Choice, Config, Constraints, Costs, Elsc, Moment, Operation, Recorder, Request, Scheduler,
+    Scope, Skeleton, simulate,
 };
 use refrain_trace::{EventId, ThreadId};
 
@@ -41,50 +44,44 @@ pub struct MemS {
     /// Thread and event.
     order: Vec<(ThreadId, u32)>,
     next: usize,
-    token: Token,
+    /// What the token takes from one thread to another.
+    travel: u64,
     /// By thread and event: how long the accesses before it keep the token.
     bursts: Vec<Vec<u64>>,
     /// Who had the token last, and until when.
     last: Option<(ThreadId, u64)>,
 }
 
-/// What the token costs, in ticks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Token {
-    /// From one thread to another.
-    pub travel: u64,
-    /// An access by whoever has it.
-    pub access: u64,
-}
-
 impl MemS {
-    /// The order of `skeleton` under `constraints`. `accesses[thread][event]` is how many shared
-    /// accesses the thread makes before the event, since the one before; missing threads and
-    /// events have none.
+    /// The order of an ELSC replay on `machine`. The token takes as long as a hand-over there from
+    /// one thread to another, and an access as long as an atomic instruction.
+    ///
+    /// `accesses[thread][event]` is how many shared accesses the thread makes before the event,
+    /// since the one before; missing threads and events have none.
     pub fn new(
         skeleton: &Skeleton,
         constraints: &Constraints,
-        token: Token,
+        machine: &Config,
         accesses: &[Vec<u64>],
     ) -> MemS {
-        let cores = u32::try_from(skeleton.threads()).unwrap_or(u32::MAX).max(1);
         let mut recorder = Recorder::new(Everything);
         let mut travel = Travel::new(accesses, skeleton.threads());
         let mut visit = |thread: ThreadId, event: EventId, begin: u64, end: u64| {
             travel.event(thread, event, begin, end);
         };
         // ELSC performs every event, unless the constraints contradict the recording.
-        let _ = simulate(skeleton, constraints, &Config::ideal(cores), &mut recorder, &mut visit);
+        let _ = simulate(skeleton, constraints, machine, &mut recorder, &mut visit);
         let grants = recorder.into_schedule().grants;
         let order = grants.iter().map(|grant| (grant.thread, grant.event.0 as u32)).collect();
-        MemS { order, next: 0, token, bursts: bursts(skeleton, travel, token), last: None }
+        let bursts = bursts(skeleton, travel, machine.costs);
+        MemS { order, next: 0, travel: machine.costs.handoff, bursts, last: None }
     }
 
     /// When `request`, which is next, is done with the accesses before it.
     fn ready(&self, request: &Request) -> u64 {
         let token = match self.last {
             Some((thread, until)) if thread == request.thread => until,
-            Some((_, until)) => until.saturating_add(self.token.travel),
+            Some((_, until)) => until.saturating_add(self.travel),
             None => 0,
         };
         let burst = self.bursts.get(request.thread.index());
@@ -119,7 +116,7 @@ impl Scheduler for MemS {
 
 /// How long the accesses before each operation on an object keep the token: those before other
 /// events, which MEM-S does not decide on, are made at the next one that it does.
-fn bursts(skeleton: &Skeleton, travel: Travel<'_>, token: Token) -> Vec<Vec<u64>> {
+fn bursts(skeleton: &Skeleton, travel: Travel<'_>, costs: Costs) -> Vec<Vec<u64>> {
     let mut bursts = vec![Vec::new(); skeleton.threads()];
     travel.finish(|thread, event, accesses, travels| {
         let operations = skeleton.operations(thread);
@@ -127,8 +124,8 @@ fn bursts(skeleton: &Skeleton, travel: Travel<'_>, token: Token) -> Vec<Vec<u64>
         let Some(more) = operations[event..].iter().position(Operation::acts) else { return };
         let bursts: &mut Vec<u64> = &mut bursts[thread.index()];
         bursts.resize(bursts.len().max(operations.len()), 0);
-        let burst = accesses.saturating_mul(token.access);
-        let burst = burst.saturating_add(travels.saturating_mul(token.travel));
+        let burst = accesses.saturating_mul(costs.other);
+        let burst = burst.saturating_add(travels.saturating_mul(costs.handoff));
         let at = &mut bursts[event + more];
         *at = at.saturating_add(burst);
     });

@@ -8,10 +8,17 @@
 //! 1. Sleeping threads are woken in the order of arrival, one at a release. As with a mutex on a
 //!    futex, whoever comes before the woken thread is awake overtakes it.
 //! 2. The order of work stays what each thread recorded, whatever the lock order: a skeleton has
-//!    no values to decide on another path. A program that looks before it waits may come to a
-//!    deadlock here that it never had (some recordings of pigz do, it seems for its joins of
-//!    whichever thread is done). The same holds for every scheduler that does not keep the
-//!    recorded order.
+//!    no values to decide on another path. So a lock under which a thread waits for others (joins
+//!    them, or reads what they counted) goes to those others first, as in the recording, and here
+//!    alone "first come" has an exception. Without it pigz came to a deadlock: `t4` was done
+//!    first, the main thread was woken by its broadcast and joined it under the lock of the list
+//!    of threads; in another order another thread's broadcast ended the wait, for a wait asks how
+//!    many signals there were and not whose, the main thread had the lock again, joined `t4` as
+//!    recorded, and `t4` wanted that lock to say that it is done. The program would have joined
+//!    the other thread. The same holds for every scheduler that does not keep the recorded order.
+//! 3. A deadlock is still possible where the program would have taken another path for another
+//!    reason: two locks taken in both orders at times that the program's data kept apart, or a
+//!    unit of a semaphore that somebody else takes.
 
 use crate::splitmix::SplitMix;
 use crate::{Choice, Moment, Request, Scheduler};

@@ -55,7 +55,7 @@ impl Scheduler for Pct {
             .expect("the caller guarantees that requests are not empty");
         let thread = best.thread.index();
         let above = |other: usize| self.priorities[other] > self.priorities[thread];
-        let going = |status| status == Status::Going;
+        let going = |status| matches!(status, Status::Going | Status::Away);
         let mut threads = moment.threads.iter().enumerate();
         if threads.any(|(other, progress)| going(progress.status) && above(other)) {
             return Choice::Hold;

@@ -7,15 +7,16 @@
 //!
 //! Per object the walk keeps how many competing operations and how many counting ones it has
 //! met, a semaphore's level and the arrivals of a barrier. From these it derives
-//! - the rank of a competing operation;
+//! - the rank of a competing operation, and which thread has the next one;
 //! - the count that a wait on a condition variable, a once routine or a load must see;
 //! - the count that leaving a barrier must see: its size is the number of arrivals before its
 //!   first departure, and a thread leaves when the round of its own arrival is complete;
 //! - the least initial value of a semaphore that lets the recorded order happen.
 
 use crate::Error;
+use crate::facts::Facts;
 use crate::recorded::Recorded;
-use crate::skeleton::{Code, Object, Operation, RESET, Strand, TICKETED};
+use crate::skeleton::{Code, Object, Operation, RESET, Strand, TICKETED, UNKNOWN};
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{EventId, ThreadId, order};
 
@@ -50,6 +51,8 @@ pub(crate) struct Query {
 #[derive(Clone, Copy, Debug, Default)]
 struct Walk {
     competing: u32,
+    /// The latest competing operation: thread and position.
+    latest: (u32, u32),
     counting: u32,
     /// Level of a semaphore relative to its unknown start.
     level: i64,
@@ -64,6 +67,7 @@ pub(crate) fn rank(
     objects: &mut [Object],
     queries: Vec<Query>,
     recorded: Option<&mut Recorded>,
+    facts: &mut Facts,
 ) -> Result<(), Error> {
     let (slots, used) = number_slots(objects);
     let bases = Bases::new(strands, &slots, used)?;
@@ -78,6 +82,7 @@ pub(crate) fn rank(
         strands,
         objects,
         recorded,
+        facts,
     };
     for slot in 0..used as u32 {
         for (offset, &cell) in cells[bases.range(slot)].iter().enumerate() {
@@ -105,11 +110,13 @@ struct Walker<'a> {
     strands: &'a mut [Strand],
     objects: &'a mut [Object],
     recorded: Option<&'a mut Recorded>,
+    facts: &'a mut Facts,
 }
 
 impl Walker<'_> {
     fn answer(&mut self, query: &Query) {
         let count = self.walks[query.object as usize].counting;
+        self.facts.follow(query.thread.0, query.position, query.object, count);
         let strand = &mut self.strands[query.thread.index()];
         if let Some(recorded) = &mut self.recorded {
             recorded.follows_count(query.thread.0, query.position, query.object, count);
@@ -123,9 +130,13 @@ impl Walker<'_> {
     /// What waits without a place in the order (a once routine that is found done) waits for the
     /// first count, if the trace has one.
     fn await_the_first(&mut self) {
-        for operation in self.strands.iter_mut().flat_map(|strand| &mut strand.operations) {
-            if operation.code == Code::Await && operation.flags & TICKETED == 0 {
-                operation.rank = self.walks[operation.object as usize].counting.min(1);
+        for (thread, strand) in self.strands.iter_mut().enumerate() {
+            for (position, operation) in strand.operations.iter_mut().enumerate() {
+                if operation.code == Code::Await && operation.flags & TICKETED == 0 {
+                    let object = operation.object;
+                    operation.rank = self.walks[object as usize].counting.min(1);
+                    self.facts.follow(thread as u32, position as u32, object, operation.rank);
+                }
             }
         }
     }
@@ -141,6 +152,7 @@ impl Walker<'_> {
             Code::Unlock | Code::CondRelease => operation.rank = 0,
             Code::Count => {
                 walk.counting += 1;
+                self.facts.count(object, thread, position);
                 self.arrivals.insert((object, thread), walk.counting);
                 if operation.flags & RESET != 0 {
                     (walk.base, walk.size) = (walk.counting, 0);
@@ -148,6 +160,7 @@ impl Walker<'_> {
             }
             Code::Await => {
                 operation.rank = walk.leave(self.arrivals.get(&(object, thread)));
+                self.facts.follow(thread, position, object, operation.rank);
                 if let Some(recorded) = &mut self.recorded {
                     recorded.follows_count(thread, position, object, operation.rank);
                 }
@@ -158,9 +171,9 @@ impl Walker<'_> {
             }
             code => {
                 operation.rank = walk.competing;
-                walk.competing += 1;
                 if code == Code::Ordered {
                     walk.counting += 1;
+                    self.facts.count(object, thread, position);
                 }
                 if code == Code::SemWait {
                     walk.level -= 1;
@@ -168,8 +181,26 @@ impl Walker<'_> {
                     object.semaphore = true;
                     object.tokens = object.tokens.max((-walk.level).max(0) as u32);
                 }
+                self.succeed(object, thread, position);
             }
         }
+    }
+}
+
+impl Walker<'_> {
+    /// The next competing operation of an object: the one before it tells who is next.
+    fn succeed(&mut self, object: u32, thread: u32, position: u32) {
+        let walk = &mut self.walks[object as usize];
+        let before = match walk.competing {
+            0 => &mut self.objects[object as usize].first,
+            _ => {
+                let (thread, position) = walk.latest;
+                &mut self.strands[thread as usize].operations[position as usize].next
+            }
+        };
+        *before = u16::try_from(thread).unwrap_or(UNKNOWN);
+        walk.latest = (thread, position);
+        walk.competing += 1;
     }
 }
 

@@ -18,7 +18,8 @@ impl<S: Scheduler> Recorder<S> {
     /// Keeps what `inner` decides.
     pub fn new(inner: S) -> Recorder<S> {
         let (total, barging) = (inner.scope() == Scope::Total, inner.barges());
-        let schedule = Schedule { total, barging, ..Schedule::default() };
+        let polling = inner.polls();
+        let schedule = Schedule { total, barging, polling, ..Schedule::default() };
         Recorder { inner, schedule, asked: Vec::new() }
     }
 
@@ -43,8 +44,8 @@ impl<S: Scheduler> Scheduler for Recorder<S> {
         self.inner.scope()
     }
 
-    fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
-        self.inner.considers(rank, granted)
+    fn keeps_order(&self) -> bool {
+        self.inner.keeps_order()
     }
 
     fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
@@ -59,6 +60,10 @@ impl<S: Scheduler> Scheduler for Recorder<S> {
 
     fn barges(&self) -> bool {
         self.inner.barges()
+    }
+
+    fn polls(&self) -> bool {
+        self.inner.polls()
     }
 
     fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
@@ -85,6 +90,7 @@ impl<S: Scheduler> Scheduler for Recorder<S> {
 pub struct Fixed {
     total: bool,
     barging: bool,
+    polling: bool,
     grants: Vec<Grant>,
     next: usize,
     /// By thread, in the order of the events.
@@ -96,14 +102,14 @@ pub struct Fixed {
 impl Fixed {
     /// Repeats `schedule`.
     pub fn new(schedule: Schedule) -> Fixed {
-        let Schedule { total, barging, grants, noise: all } = schedule;
+        let Schedule { total, barging, polling, grants, noise: all } = schedule;
         let threads = all.iter().map(|noise| noise.thread.index() + 1).max().unwrap_or(0);
         let mut noise = vec![Vec::new(); threads];
         for one in all {
             noise[one.thread.index()].push(one);
         }
         let used = vec![0; threads];
-        Fixed { total, barging, grants, next: 0, noise, used, asked: Vec::new() }
+        Fixed { total, barging, polling, grants, next: 0, noise, used, asked: Vec::new() }
     }
 
     /// How many grants of the schedule have not been made: 0 after a replay that followed it.
@@ -136,6 +142,10 @@ impl Scheduler for Fixed {
 
     fn barges(&self) -> bool {
         self.barging
+    }
+
+    fn polls(&self) -> bool {
+        self.polling
     }
 
     fn jitter(&mut self, thread: ThreadId, _: u64) -> u64 {

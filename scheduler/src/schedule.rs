@@ -46,8 +46,9 @@ pub struct Noise {
 /// ```
 ///
 /// `total` stands there if releases were decided on too ([`crate::Scope::Total`]), `barging` if
-/// waiting threads are woken first ([`crate::Scheduler::barges`]); `@` is the
-/// virtual time and `#` the step of a grant; a line with `+` is noise.
+/// waiting threads are woken first ([`crate::Scheduler::barges`]), `polling` if they stay awake
+/// ([`crate::Scheduler::polls`]); `@` is the virtual time and `#` the step of a grant; a line with
+/// `+` is noise.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Schedule {
     /// Whether every operation on an object was decided on, not competing ones only.
@@ -55,6 +56,8 @@ pub struct Schedule {
     /// Whether a waiting thread is granted its request twice: to wake, and to go, see
     /// [`crate::Scheduler::barges`].
     pub barging: bool,
+    /// Whether a waiting thread stays awake, see [`crate::Scheduler::polls`].
+    pub polling: bool,
     /// What went, in order.
     pub grants: Vec<Grant>,
     /// What took longer, in the order in which each thread came to it.
@@ -69,6 +72,9 @@ impl fmt::Display for Schedule {
         }
         if self.barging {
             writeln!(f, "barging")?;
+        }
+        if self.polling {
+            writeln!(f, "polling")?;
         }
         for Grant { thread, event, at, step } in &self.grants {
             writeln!(f, "{thread} {event} @{at} #{step}")?;
@@ -95,6 +101,7 @@ impl FromStr for Schedule {
                 [] => {}
                 ["total"] => schedule.total = true,
                 ["barging"] => schedule.barging = true,
+                ["polling"] => schedule.polling = true,
                 [thread, event, rest @ ..] => {
                     let wanted = "`t3 e1042 @77120 #310` or `t3 e1042 +250`";
                     let bad = Error::BadSchedule { line, wanted };
@@ -103,7 +110,7 @@ impl FromStr for Schedule {
                 _ => {
                     return Err(Error::BadSchedule {
                         line,
-                        wanted: "`total`, `barging` or a decision",
+                        wanted: "`total`, `barging`, `polling` or a decision",
                     });
                 }
             }

@@ -3,6 +3,7 @@
 //! One [`Operation`] for each event of the trace, so an event's id is its operation's index.
 //! What does not fit an operation's fields lies in a side column that is read in order.
 
+use crate::facts::Precedence;
 use refrain_trace::{EventId, ThreadId};
 
 /// What an operation does. A trace has three dozen kinds of events; time and order see these.
@@ -50,10 +51,41 @@ pub(crate) enum Code {
 }
 
 impl Code {
+    /// Every code, in the order of their numbers.
+    pub(crate) const ALL: [Code; 19] = {
+        use Code::*;
+        [
+            Plain,
+            Lock,
+            Spin,
+            Read,
+            Unlock,
+            CondRelease,
+            CondRelock,
+            CondTimeout,
+            SemWait,
+            SemPost,
+            Count,
+            Await,
+            AwaitLoad,
+            Ordered,
+            Join,
+            Sleep,
+            TimedOut,
+            Kernel,
+            Tried,
+        ]
+    };
+
     /// Whether the operation takes its object for its thread alone.
     #[inline]
     pub(crate) fn possesses(self) -> bool {
         matches!(self, Code::Lock | Code::Spin | Code::CondRelock | Code::CondTimeout)
+    }
+
+    /// Whether the operation waits for events that the recording names.
+    pub(crate) fn awaits(self) -> bool {
+        matches!(self, Code::Join | Code::Await | Code::AwaitLoad | Code::CondRelock)
     }
 
     /// Whether the operation's `rank` is a duration.
@@ -76,6 +108,8 @@ pub(crate) const RESET: u8 = 16;
 pub(crate) const READS: u8 = 32;
 /// What failed was a try to lower a semaphore.
 pub(crate) const LOWERS: u8 = 64;
+/// The strand has precedences for the operation.
+pub(crate) const AFTER: u8 = 128;
 
 /// One event, reduced to what orders it and how long it takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,7 +122,12 @@ pub struct Operation {
     pub(crate) rank: u32,
     pub(crate) code: Code,
     pub(crate) flags: u8,
+    /// The thread that has the next place in the object's order, if the operation competes.
+    pub(crate) next: u16,
 }
+
+/// A thread whose number is too large for [`Operation::next`], or none.
+pub(crate) const UNKNOWN: u16 = u16::MAX;
 
 impl Operation {
     /// Whether the operation competes with others, so that a scheduler decides on it.
@@ -123,6 +162,8 @@ pub struct Object {
     pub tokens: u32,
     /// Whether it is ever used as a semaphore.
     pub semaphore: bool,
+    /// The thread that has the first place in the object's order.
+    pub(crate) first: u16,
 }
 
 /// One thread of a skeleton.
@@ -137,6 +178,8 @@ pub(crate) struct Strand {
     /// By event: how long it took in the recording without its waiting. Empty if the machine
     /// says what operations cost.
     pub(crate) costs: Vec<u32>,
+    /// What must have been acquired before acquisitions with [`AFTER`], by event.
+    pub(crate) after: Vec<Precedence>,
 }
 
 /// Puts a number into a field, or into the side column if the field is too small for it.
@@ -165,7 +208,12 @@ impl Strand {
     fn retimed(&self, mut times: impl FnMut(EventId, Durations) -> Durations) -> Strand {
         let mut side = self.side.iter().copied();
         let mut wide = || side.next().expect("the side column has what the flags promise");
-        let mut strand = Strand { creator: self.creator, exits: self.exits, ..Strand::default() };
+        let mut strand = Strand {
+            creator: self.creator,
+            exits: self.exits,
+            after: self.after.clone(),
+            ..Strand::default()
+        };
         strand.operations.reserve_exact(self.operations.len());
         for (index, operation) in self.operations.iter().enumerate() {
             let mut new = *operation;
@@ -245,5 +293,18 @@ impl Skeleton {
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         let per_second = u128::from(self.ticks_per_second.max(1));
         ((u128::from(ticks) * 1_000_000_000 + per_second / 2) / per_second) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Code;
+
+    #[test]
+    fn codes_are_listed_by_number() {
+        for (number, code) in Code::ALL.into_iter().enumerate() {
+            assert_eq!(code as usize, number);
+        }
+        assert_eq!(Code::Tried as usize + 1, Code::ALL.len(), "the last one");
     }
 }

@@ -29,6 +29,8 @@ pub enum Status {
     Unborn,
     /// At work, or about to be: it will come to its next operation by itself.
     Going,
+    /// Off its core in an event that nobody in the program ends: input, output, sleep.
+    Away,
     /// Before an operation that it may not or cannot perform yet.
     Waiting,
     /// Past its last event.
@@ -42,7 +44,7 @@ pub struct Progress {
     pub status: Status,
     /// Its next event that is not performed yet.
     pub event: u32,
-    /// Its logical clock: at its next operation if it is [`Status::Going`].
+    /// Its logical clock: at its next operation if it is [`Status::Going`] or [`Status::Away`].
     pub clock: u64,
     /// When it gets there, if it is on a core and nothing interferes; else `u64::MAX`.
     pub due: u64,
@@ -94,7 +96,9 @@ pub enum Choice {
 /// goes when the fact holds; no scheduler can grant or refuse it.
 ///
 /// # The caller guarantees
-/// - Every request in `requests` could be performed now: its lock is free, its semaphore positive.
+/// - Every request in `requests` could be performed now: its lock is free, its semaphore
+///   positive, and whoever must have had the lock before has had it: those for whom the thread
+///   waits, by a join or by a count, before it gives the lock back.
 /// - `requests` is not empty and is in the order of arrival. Requests that the scheduler does not
 ///   consider may be missing.
 /// - With [`Scope::Object`] all requests are for one object. With [`Scope::Global`] and
@@ -113,11 +117,12 @@ pub trait Scheduler {
         Scope::Object
     }
 
-    /// A cheap filter for [`Scope::Object`]: `false` if a request with this rank would not be
-    /// granted now whatever the other requests are. `granted` is as in [`Request::granted`].
+    /// Whether an object's requests are granted in the recorded order: a request with a rank only
+    /// when [`Request::granted`] has come to it. It need not be asked about others then. Only for
+    /// [`Scope::Object`]; constant for a scheduler.
     #[inline]
-    fn considers(&self, _rank: Option<u32>, _granted: u32) -> bool {
-        true
+    fn keeps_order(&self) -> bool {
+        false
     }
 
     /// Decides. See the guarantees above.
@@ -127,6 +132,12 @@ pub trait Scheduler {
     /// it is awake: the object stays free meanwhile, and whoever comes along may overtake. Else
     /// the object is handed over at once. Constant for a scheduler.
     fn barges(&self) -> bool {
+        false
+    }
+
+    /// Whether a thread that waits for an object stays awake, however long: it goes on after
+    /// [`crate::Costs::handoff`]. Constant for a scheduler.
+    fn polls(&self) -> bool {
         false
     }
 
@@ -151,8 +162,8 @@ macro_rules! forward {
                 (**self).scope()
             }
 
-            fn considers(&self, rank: Option<u32>, granted: u32) -> bool {
-                (**self).considers(rank, granted)
+            fn keeps_order(&self) -> bool {
+                (**self).keeps_order()
             }
 
             fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
@@ -161,6 +172,10 @@ macro_rules! forward {
 
             fn barges(&self) -> bool {
                 (**self).barges()
+            }
+
+            fn polls(&self) -> bool {
+                (**self).polls()
             }
 
             fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {

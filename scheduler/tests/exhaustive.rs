@@ -1,7 +1,9 @@
 //! All interleavings of tiny runs, found by brute force, against what each scheduler does.
 //!
-//! The brute force knows locks, reader-writer locks, semaphores, conditions, barriers and atomic
-//! instructions from their definitions and shares no code with the crate. For every pair of
+//! The brute force knows locks, reader-writer locks, semaphores, conditions, barriers, atomic
+//! instructions, loads and joins from their definitions and shares no code with the crate. A
+//! thread does not take a lock under which it waits for what another one does under it first. For
+//! every pair of
 //! small threads (and some triples) and every order in which they could have been recorded:
 //! - a schedule of any permutation replays if and only if the permutation is legal;
 //! - ORIG-S reaches each legal order, and ELSC each that keeps the recorded order of each object;
@@ -12,11 +14,17 @@ mod common;
 
 use common::{Recording, replay};
 use refrain_scheduler::{
-    Config, Constraints, Durations, Elsc, Fixed, Grant, Kendo, MemS, Orig, Outcome, Pct, Random,
-    Recorder, Schedule, Scheduler, Skeleton, Token,
+    Config, Constraints, Costs, Durations, Elsc, Fixed, Grant, Kendo, MemS, Orig, Outcome, Pct,
+    Random, Recorder, Schedule, Scheduler, Skeleton,
 };
 use refrain_trace::EventKind::{self, *};
 use refrain_trace::{EventId, ThreadId};
+
+/// A core for each thread and nothing but the token.
+fn token(travel: u64) -> Config {
+    let costs = Costs { handoff: travel, other: 1, ..Costs::FREE };
+    Config { costs, ..Config::ideal(8) }
+}
 
 type Thread = &'static [(EventKind, u64)];
 /// Thread and event of everything, in order.
@@ -30,7 +38,10 @@ const SEM: u64 = 0x5000;
 const COND: u64 = 0x6000;
 const BARRIER: u64 = 0x7000;
 
-const THREADS: [Thread; 13] = [
+/// The next thread.
+const NEXT: u64 = 1;
+
+const THREADS: [Thread; 16] = [
     &[(MutexLock, A), (MutexUnlock, A)],
     &[(MutexLock, A), (MutexUnlock, A), (MutexLock, A), (MutexUnlock, A)],
     &[(MutexLock, A), (MutexLock, B), (MutexUnlock, B), (MutexUnlock, A)],
@@ -44,6 +55,9 @@ const THREADS: [Thread; 13] = [
     &[(MutexLock, A), (CondSignal, COND), (MutexUnlock, A), (Atomic, WORD)],
     &[(MutexLock, A), (CondWaitBegin, A), (CondWaitEnd, A), (MutexUnlock, A)],
     &[(BarrierArrive, BARRIER), (BarrierLeave, BARRIER)],
+    &[(MutexLock, A), (ThreadJoin, NEXT), (MutexUnlock, A)],
+    &[(MutexLock, A), (SyncLoad, WORD), (MutexUnlock, A)],
+    &[(MutexLock, A), (Atomic, WORD), (MutexUnlock, A), (MutexLock, A), (MutexUnlock, A)],
 ];
 
 /// What the threads have done so far.
@@ -56,6 +70,7 @@ struct State {
     level: i32,
     signals: u32,
     arrived: usize,
+    atomics: usize,
 }
 
 /// A system of threads: what is possible in it.
@@ -65,6 +80,8 @@ struct System<'a> {
     level: i32,
     /// Signals that must have been given before the wait of each thread ends.
     signals: Vec<u32>,
+    /// Atomic instructions that the load of each thread has seen.
+    loads: Vec<usize>,
 }
 
 fn owned(object: u64) -> usize {
@@ -84,6 +101,7 @@ impl System<'_> {
             level: self.level,
             signals: 0,
             arrived: 0,
+            atomics: 0,
         }
     }
 
@@ -96,13 +114,37 @@ impl System<'_> {
         let free = state.owners[owned(object)].is_none();
         let all = || self.threads.iter().filter(|ops| ops[0].0 == BarrierArrive).count();
         match kind {
-            MutexLock | ReadLock => free,
+            MutexLock => free && !self.waits_in_vain(state, thread, object),
+            ReadLock => free,
             WriteLock => free && state.readers == 0,
             SemWait => state.level > 0,
             CondWaitEnd => free && state.signals >= self.signals[thread],
             BarrierLeave => state.arrived == all(),
+            ThreadJoin => self.op(state, self.after(thread)).is_none(),
+            SyncLoad => state.atomics >= self.loads[thread],
             _ => true,
         }
+    }
+
+    fn after(&self, thread: usize) -> usize {
+        (thread + 1) % self.threads.len()
+    }
+
+    /// Whether `thread`, before it gives the lock back, waits for what the next thread does only
+    /// after it has had the lock. (Threads that load do nothing else to the word.)
+    fn waits_in_vain(&self, state: &State, thread: usize, lock: u64) -> bool {
+        let mine = self.threads[thread][state.next[thread]..].iter();
+        let mut held = mine.take_while(|op| **op != (MutexUnlock, lock));
+        let wait = held.find(|(kind, _)| matches!(kind, ThreadJoin | SyncLoad));
+        let other = self.threads[self.after(thread)];
+        let atomics = (0..other.len()).filter(|&index| other[index].0 == Atomic);
+        let needed = match wait {
+            Some((ThreadJoin, _)) => other.len(),
+            Some(_) => atomics.take(self.loads[thread]).last().unwrap_or(0),
+            None => 0,
+        };
+        let to_come = other.get(state.next[self.after(thread)]..needed).unwrap_or(&[]);
+        to_come.iter().any(|op| matches!(op, (MutexLock | CondWaitEnd, object) if *object == lock))
     }
 
     fn step(&self, state: &State, thread: usize) -> State {
@@ -117,6 +159,7 @@ impl System<'_> {
             SemWait => state.level -= 1,
             CondSignal => state.signals += 1,
             BarrierArrive => state.arrived += 1,
+            Atomic => state.atomics += 1,
             _ => {}
         }
         state.next[thread] += 1;
@@ -211,8 +254,11 @@ fn permutations(threads: &[Thread]) -> Vec<Order> {
 fn record(threads: &[Thread], order: &Order) -> Recording {
     let mut r = Recording::new(threads.len());
     for &(thread, index) in order {
-        let (kind, object) = threads[thread][index];
+        let (kind, mut object) = threads[thread][index];
         let aux = r.tickets(COND);
+        if object == NEXT {
+            object = (thread as u64 + 1) % threads.len() as u64 + 1;
+        }
         let event = r.push(thread, 0, kind, object);
         if matches!(kind, CondWaitBegin | CondWaitEnd) {
             event.value = COND;
@@ -226,19 +272,22 @@ fn record(threads: &[Thread], order: &Order) -> Recording {
 
 /// What a recording allows: it knows the semaphore's level and the signals from what happened.
 fn recorded<'a>(threads: &'a [Thread], order: &Order) -> System<'a> {
-    let (mut level, mut least, mut given) = (0, 0, 0);
+    let (mut level, mut least, mut given, mut atomics) = (0, 0, 0, 0);
     let mut signals = vec![0; threads.len()];
+    let mut loads = vec![0; threads.len()];
     for &(thread, index) in order {
         match threads[thread][index].0 {
             SemPost => level += 1,
             SemWait => level -= 1,
             CondSignal => given += 1,
             CondWaitEnd => signals[thread] = given,
+            Atomic => atomics += 1,
+            SyncLoad => loads[thread] = atomics,
             _ => {}
         }
         least = least.min(level);
     }
-    System { threads, level: -least, signals }
+    System { threads, level: -least, signals, loads }
 }
 
 struct Case<'a> {
@@ -266,6 +315,14 @@ impl<'a> Case<'a> {
         order.iter().filter(competes).copied().collect()
     }
 
+    /// What a schedule of everything decides on: joins are facts.
+    fn acting(&self, order: &Order) -> Order {
+        let acts = |&&(thread, event): &&(usize, usize)| {
+            self.skeleton.operations(ThreadId(thread as u32))[event].acts()
+        };
+        order.iter().filter(acts).copied().collect()
+    }
+
     /// Whether each object's competing operations have the recorded order.
     fn keeps(&self, order: &Order) -> bool {
         let place = |at: &(usize, usize)| self.recording.iter().position(|other| other == at);
@@ -291,14 +348,16 @@ impl<'a> Case<'a> {
     }
 
     fn check(&self) {
+        let legal: Vec<Order> = self.legal.iter().map(|order| self.acting(order)).collect();
         for order in permutations(self.threads) {
-            let legal = self.legal.contains(&order);
-            assert_eq!(self.repeats(&order), legal, "{:?} {order:?}", self.recording);
+            let order = self.acting(&order);
+            let possible = legal.contains(&order);
+            assert_eq!(self.repeats(&order), possible, "{:?} {order:?}", self.recording);
         }
         let none = Constraints::none();
-        let mem = MemS::new(&self.skeleton, &none, Token { travel: 1, access: 1 }, &[]);
+        let mem = MemS::new(&self.skeleton, &none, &token(1), &[]);
         let total = performed(&self.skeleton, mem.clone()).expect("MEM-S cannot get stuck");
-        assert!(self.legal.contains(&total) && self.keeps(&total), "{total:?}");
+        assert!(legal.contains(&total) && self.keeps(&total), "{total:?}");
         for order in &self.legal {
             let timed = self.timed(order);
             assert_eq!(visited(&timed, Orig::exact()).as_ref(), Some(order), "ORIG-S");
@@ -384,7 +443,8 @@ fn visited<S: Scheduler>(skeleton: &Skeleton, scheduler: S) -> Option<Order> {
 
 /// Checks recordings of these threads, one in `every`; returns how many it were.
 fn check_all(threads: &[Thread], every: usize) -> usize {
-    let real = System { threads, level: 1, signals: vec![1; threads.len()] };
+    let (signals, loads) = (vec![1; threads.len()], vec![0; threads.len()]);
+    let real = System { threads, level: 1, signals, loads };
     let (recordings, _) = real.legal();
     let chosen = recordings.iter().step_by(every);
     chosen.map(|recording| Case::new(threads, recording).check()).count()

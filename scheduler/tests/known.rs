@@ -5,10 +5,16 @@ mod common;
 use common::{HZ, Recording, replay, run};
 use refrain_scheduler::{
     Config, Constraints, Costs, Durations, Edge, Elsc, Fixed, Kendo, MemS, Orig, Outcome, Pct,
-    Random, Recorder, Schedule, Scheduler, Skeleton, Token,
+    Random, Recorder, Schedule, Scheduler, Skeleton,
 };
 use refrain_trace::EventKind::*;
 use refrain_trace::ThreadId;
+
+/// A core for each thread and nothing but the token.
+fn token(travel: u64) -> Config {
+    let costs = Costs { handoff: travel, other: 1, ..Costs::FREE };
+    Config { costs, ..Config::ideal(8) }
+}
 
 const L: u64 = 0x1000;
 const M: u64 = 0x2000;
@@ -211,8 +217,84 @@ fn a_deadlock_is_a_result_with_its_cycle() {
     assert_eq!(deadlock.at, 22);
     assert_eq!(
         deadlock.to_string(),
-        "deadlock; t0 at e1 waits for t1 at 0x2000; t1 at e1 waits for t0 at 0x1000"
+        "deadlock; t0 at e1 waits for 0x2000, which is to be released by t1; \
+         t1 at e1 waits for 0x1000, which is to be released by t0 (in virtual time every thread \
+         does what it did in the recording; the program itself may take another path when its \
+         locks go round in another order)"
     );
+}
+
+/// As in pigz: workers say under a lock that they are done, and the main thread waits for that and
+/// joins, under the same lock, whichever is.
+fn joins_whoever_is_done() -> Recording {
+    let mut r = Recording::new(3);
+    r.push(0, 5, MutexLock, L);
+    r.push(0, 1, CondWaitBegin, L).value = M;
+    for worker in [1, 2] {
+        r.push(worker, 10, MutexLock, L);
+        r.push(worker, 1, CondBroadcast, M);
+        r.push(worker, 1, MutexUnlock, L);
+        let aux = r.tickets(M);
+        let wake = r.push(0, 0, CondWaitEnd, L);
+        (wake.value, wake.aux) = (M, aux);
+        r.push(worker, 1, ThreadExit, worker as u64 + 1);
+        r.push(0, 0, ThreadJoin, worker as u64 + 1);
+        if worker == 1 {
+            r.push(0, 0, CondWaitBegin, L).value = M;
+        }
+    }
+    r.push(0, 0, MutexUnlock, L);
+    r
+}
+
+#[test]
+fn a_lock_goes_first_to_threads_that_are_joined_under_it() {
+    // Recorded: t1 is done first. Now t2 is, and its signal ends the wait for t1's.
+    let late = joins_whoever_is_done().skeleton().retimed(|thread, event, durations| {
+        let first = thread == ThreadId(1) && event.0 == 0;
+        Durations { work: if first { 100 } else { durations.work }, ..durations }
+    });
+    let none = Constraints::none();
+    let kendo = Kendo::new(&late, &none);
+    let all: [Box<dyn Scheduler>; 5] = [
+        Box::new(Elsc),
+        Box::new(Orig::exact()),
+        Box::new(kendo),
+        Box::new(Random::new(1)),
+        Box::new(Pct::new(1, 3, 10)),
+    ];
+    for scheduler in all {
+        let (outcome, _) = replay(&late, &none, &Config::ideal(3), scheduler);
+        assert!(outcome.clone().completed().is_some(), "{outcome:?}");
+    }
+    let (outcome, times) = replay(&late, &none, &Config::ideal(3), Orig::exact());
+    let run = outcome.completed().expect("no deadlock");
+    // t2 has the lock from 10 to 12, t1 from 100 to 102; until then only the recording keeps t0
+    // from it.
+    assert!(times.contains(&(2, 0, 10, 10)) && times.contains(&(0, 2, 6, 102)), "{times:?}");
+    assert_eq!((run.duration, run.threads[0].artificial), (103, 100 - 12));
+}
+
+#[test]
+fn a_lock_goes_first_to_whom_a_load_under_it_has_seen() {
+    const WORD: u64 = 0x3000;
+    for (lock, read) in [(MutexLock, MutexLock), (WriteLock, ReadLock)] {
+        let unlock = if lock == MutexLock { MutexUnlock } else { RwUnlock };
+        let mut r = Recording::new(3);
+        for thread in [1, 2] {
+            r.push(thread, 10, lock, L);
+            r.push(thread, 1, Atomic, WORD);
+            r.push(thread, 1, unlock, L);
+        }
+        r.push(0, 5, read, L);
+        r.push(0, 1, SyncLoad, WORD);
+        r.push(0, 1, unlock, L);
+        // t0 comes at 5, before the others.
+        let (outcome, times) =
+            replay(&r.skeleton(), &Constraints::none(), &Config::ideal(3), Orig::exact());
+        assert!(times.contains(&(0, 0, 5, 14)), "{times:?}");
+        assert_eq!(outcome.completed().expect("no deadlock").duration, 16);
+    }
 }
 
 #[test]
@@ -351,20 +433,20 @@ fn mem_s_has_one_token_for_all_objects() {
     let skeleton = r.skeleton();
     let ideal = Config::ideal(2);
     let none = Constraints::none();
-    let mem = MemS::new(&skeleton, &none, Token { travel: 3, access: 1 }, &[]);
+    let mem = MemS::new(&skeleton, &none, &token(3), &[]);
     let (outcome, times) = replay(&skeleton, &none, &ideal, mem.clone());
     // t0 at 10, t1 at 13, t0 at 20, t1 at 23: each three after the other, or when it comes.
     assert_eq!(times, [(0, 0, 10, 10), (1, 0, 11, 13), (0, 1, 20, 20), (1, 1, 23, 23)]);
     assert_eq!(outcome.completed().expect("no deadlock").threads[1].artificial, 2);
     // Four ticks of counted accesses before t0's release keep the token.
-    let token = Token { travel: 3, access: 1 };
-    let burst = MemS::new(&skeleton, &none, token, &[vec![0, 4]]);
+    let token = token(3);
+    let burst = MemS::new(&skeleton, &none, &token, &[vec![0, 4]]);
     let (outcome, times) = replay(&skeleton, &none, &ideal, burst);
     assert!(times.contains(&(0, 1, 20, 24)) && times.contains(&(1, 1, 23, 27)), "{times:?}");
     assert_eq!(outcome.completed().expect("no deadlock").duration, 27);
     // Both at once, from 11 to 20: four accesses in ten ticks and five in ten. The token travels
     // for two of each; ten ticks at t0's release, and eleven at t1's, after another travel.
-    let both = MemS::new(&skeleton, &none, token, &[vec![0, 4], vec![0, 5]]);
+    let both = MemS::new(&skeleton, &none, &token, &[vec![0, 4], vec![0, 5]]);
     let (outcome, _) = replay(&skeleton, &none, &ideal, both);
     assert_eq!(outcome.completed().expect("no deadlock").duration, 20 + 10 + 3 + 11);
 }
@@ -425,7 +507,7 @@ fn every_scheduler_that_can_deadlock_reports_the_cycle() {
     }
     // t1 waits for the first lock that t0 takes second, until 31.
     assert_eq!(run(&r, 2, Elsc).duration, 31 + 10 + 10 + 1 + 1);
-    run(&r, 2, MemS::new(&skeleton, &none, Token { travel: 1, access: 1 }, &[]));
+    run(&r, 2, MemS::new(&skeleton, &none, &token(1), &[]));
 }
 
 #[test]
@@ -435,7 +517,7 @@ fn orders_that_contradict_each_other_are_a_cycle_too() {
     let edge =
         Edge { target_thread: ThreadId(0), target: 0, source_thread: ThreadId(1), source: 0 };
     let constraints = Constraints::new(&skeleton, |_| false, [edge]).expect("sound");
-    let mem = MemS::new(&skeleton, &constraints, Token { travel: 1, access: 1 }, &[]);
+    let mem = MemS::new(&skeleton, &constraints, &token(1), &[]);
     let both: [Box<dyn Scheduler>; 2] = [Box::new(Elsc), Box::new(mem)];
     for scheduler in both {
         let (outcome, _) = replay(&skeleton, &constraints, &Config::ideal(2), scheduler);

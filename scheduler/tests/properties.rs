@@ -6,11 +6,17 @@ use common::program::{Program, any_program, choices, may_deadlock, plain, record
 use common::{Recording, Times, machines, order, replay};
 use proptest::prelude::*;
 use refrain_scheduler::{
-    Config, Constraints, Durations, Elsc, Fixed, Grant, Kendo, MemS, Orig, Outcome, Pct, Random,
-    Recorder, Run, Schedule, Scheduler, Skeleton, Token,
+    Config, Constraints, Costs, Durations, Elsc, Fixed, Grant, Kendo, MemS, Orig, Outcome, Pct,
+    Random, Recorder, Run, Schedule, Scheduler, Skeleton,
 };
 use refrain_trace::{Event, EventKind};
 use std::collections::BTreeMap;
+
+/// A core for each thread and nothing but the token.
+fn token(travel: u64) -> Config {
+    let costs = Costs { handoff: travel, other: 1, ..Costs::FREE };
+    Config { costs, ..Config::ideal(8) }
+}
 
 /// Every scheduler, for one skeleton.
 fn all(skeleton: &Skeleton, seed: u64) -> Vec<(&'static str, Box<dyn Scheduler>)> {
@@ -18,7 +24,7 @@ fn all(skeleton: &Skeleton, seed: u64) -> Vec<(&'static str, Box<dyn Scheduler>)
     vec![
         ("elsc", Box::new(Elsc)),
         ("kendo", Box::new(Kendo::new(skeleton, &none))),
-        ("mem-s", Box::new(MemS::new(skeleton, &none, Token { travel: 5, access: 1 }, &[]))),
+        ("mem-s", Box::new(MemS::new(skeleton, &none, &token(5), &[]))),
         ("orig-s", Box::new(Orig::exact())),
         ("orig-s with noise", Box::new(Orig::with_jitter(seed, 100))),
         ("random", Box::new(Random::new(seed))),
@@ -182,7 +188,7 @@ proptest! {
     ) {
         let r = record(&program, &choices);
         let skeleton = r.skeleton();
-        let mem = MemS::new(&skeleton, &Constraints::none(), Token { travel: 7, access: 1 }, &[]);
+        let mem = MemS::new(&skeleton, &Constraints::none(), &token(7), &[]);
         let total = order(&grants(&skeleton, &Config::ideal(1), mem.clone()));
         for config in machines() {
             keeps_order(&r, &grants(&skeleton, &config, Elsc).grants)?;
@@ -190,6 +196,11 @@ proptest! {
             keeps_order(&r, &of_mem.grants)?;
             prop_assert_eq!(&order(&of_mem), &total, "one total order on every machine");
         }
+        let duration = |scheduler: Box<dyn Scheduler>| {
+            let (outcome, _) = replay(&skeleton, &Constraints::none(), &Config::ideal(8), scheduler);
+            outcome.completed().expect("cannot deadlock").duration
+        };
+        prop_assert!(duration(Box::new(Elsc)) <= duration(Box::new(mem)), "more order, no shorter");
         let acts = |event: &Event| {
             event.kind() != EventKind::Syscall && event.result != 16 && event.result != -1
         };

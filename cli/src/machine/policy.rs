@@ -4,7 +4,7 @@ use super::skeleton::{Decisive, worked};
 use crate::args::SchedulerKind;
 use refrain_scheduler::{
     Config, Constraints, Elsc, Kendo, MemS, Orig, Outcome, Pct, Random, Recorder, Schedule,
-    Scheduler, Skeleton, Token, simulate,
+    Scheduler, Skeleton, simulate,
 };
 use refrain_trace::ThreadId;
 use serde::{Deserialize, Serialize};
@@ -74,8 +74,7 @@ impl Policy {
             }
             SchedulerKind::MemS => {
                 let accesses = decisive.accesses.as_ref().expect(counted);
-                let token = Token { travel: config.costs.handoff, access: config.costs.other };
-                replayed(at, MemS::new(skeleton, &none, token, accesses))
+                replayed(at, MemS::new(skeleton, &none, config, accesses))
             }
             SchedulerKind::OrigS => {
                 let noisy = |seed| Orig::with_jitter(seed, NOISE_PER_MILLE);

@@ -9,6 +9,24 @@ use crate::{Scheduler, rank};
 use refrain_trace::{EventId, ThreadId};
 use std::fmt;
 
+/// What a thread waits for in vain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// The end of a thread, which it joins.
+    End,
+    /// An event of a thread: a causal edge, or its own creation.
+    Event,
+    /// Signals, arrivals or atomic instructions, which are counted.
+    Count,
+    /// An object that others have.
+    Release,
+    /// An object that nobody has, but which others get first by the scheduler's order.
+    Turn,
+    /// The same by what the recording says of any order: while it had the lock, it waited for
+    /// what the others did after they had had it.
+    Precedence,
+}
+
 /// A thread that waits, and for whom.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wait {
@@ -18,6 +36,8 @@ pub struct Wait {
     pub event: EventId,
     /// Address of the object that it waits at; 0 if it waits for an event.
     pub object: u64,
+    /// What it waits for.
+    pub want: Want,
     /// Threads any of which might end the wait. Empty if the trace holds no such event.
     pub waits_for: Vec<ThreadId>,
 }
@@ -39,16 +59,36 @@ impl fmt::Display for Deadlock {
         write!(f, "deadlock")?;
         let shown = |wait: &&Wait| self.cycle.is_empty() || self.cycle.contains(&wait.thread);
         for wait in self.waits.iter().filter(shown) {
-            write!(f, "; {} at {} waits for", wait.thread, wait.event)?;
-            if wait.waits_for.is_empty() {
-                write!(f, " nobody")?;
-            }
-            for other in &wait.waits_for {
-                write!(f, " {other}")?;
-            }
-            if wait.object != 0 {
-                write!(f, " at {:#x}", wait.object)?;
-            }
+            write!(f, "; {wait}")?;
+        }
+        if !self.cycle.is_empty() {
+            write!(f, "{REMARK}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a replay can come to a deadlock that the program might not have come to.
+const REMARK: &str = " (in virtual time every thread does what it did in the recording; the \
+     program itself may take another path when its locks go round in another order)";
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let object = self.object;
+        write!(f, "{} at {} waits for ", self.thread, self.event)?;
+        match self.want {
+            Want::End => write!(f, "the end of")?,
+            Want::Event => write!(f, "an event of")?,
+            Want::Count => write!(f, "a signal, an arrival or a store at {object:#x} by")?,
+            Want::Release => write!(f, "{object:#x}, which is to be released by")?,
+            Want::Turn => write!(f, "{object:#x}, which comes first to")?,
+            Want::Precedence => write!(f, "{object:#x}, which must have been had by")?,
+        }
+        for other in &self.waits_for {
+            write!(f, " {other}")?;
+        }
+        if self.waits_for.is_empty() {
+            write!(f, " nobody")?;
         }
         Ok(())
     }
@@ -62,49 +102,56 @@ pub(super) fn explain<S: Scheduler, V: Visitor>(engine: &Engine<'_, S, V>) -> De
 
 fn wait<S: Scheduler, V: Visitor>(engine: &Engine<'_, S, V>, id: usize) -> Wait {
     let thread = &engine.threads[id];
-    let (object, waits_for) = match thread.reason {
-        Reason::Event { thread, .. } => (None, vec![ThreadId(thread)]),
-        Reason::Count { object, .. } => (
-            Some(object),
-            still_to(engine, id, |operation| {
+    let address = |object: u32| engine.skeleton.objects[object as usize].address;
+    let (object, (want, waits_for)) = match thread.reason {
+        Reason::Event { thread: other, event } => {
+            let joins = thread.phase != Phase::Unborn && thread.operation().code == Code::Join;
+            let last = engine.threads[other as usize].operations.len() as u32 - 1;
+            let want = if joins && event == last { Want::End } else { Want::Event };
+            (0, (want, vec![ThreadId(other)]))
+        }
+        Reason::Count { object, .. } => {
+            let counts = |operation: &Operation| {
                 operation.object == object && matches!(operation.code, Code::Count | Code::Ordered)
-            }),
-        ),
-        Reason::Object { object } => (Some(object), at_object(engine, id, object)),
+            };
+            (address(object), (Want::Count, still_to(engine, id, counts)))
+        }
+        Reason::Object { object } => (address(object), at_object(engine, id, object)),
     };
-    Wait {
-        thread: ThreadId(id as u32),
-        event: EventId(u64::from(thread.position)),
-        object: object.map_or(0, |index| engine.skeleton.objects[index as usize].address),
-        waits_for,
-    }
+    let event = EventId(u64::from(thread.position));
+    Wait { thread: ThreadId(id as u32), event, object, want, waits_for }
 }
 
 fn at_object<S: Scheduler, V: Visitor>(
     engine: &Engine<'_, S, V>,
     id: usize,
     object: u32,
-) -> Vec<ThreadId> {
+) -> (Want, Vec<ThreadId>) {
     let state = &engine.objects[object as usize];
+    let thread = &engine.threads[id];
     if state.holder != NOBODY && state.holder as usize != id {
-        return vec![ThreadId(state.holder)];
+        return (Want::Release, vec![ThreadId(state.holder)]);
     }
-    if state.allows(engine.threads[id].operation().code, id as u32) {
-        if let Some(thread) = engine.scheduler.awaits(&engine.request(id, object)) {
-            return vec![thread];
-        }
-        // Held back: by whoever has the object's next place.
-        let next = state.granted;
-        return still_to(engine, id, |operation| {
-            operation.object == object
-                && operation.competes()
-                && operation.rank != rank::NONE
-                && operation.rank == next
-        });
+    if !state.allows(thread.operation().code, id as u32) {
+        let opens = |operation: &Operation| {
+            operation.object == object && matches!(operation.code, Code::Unlock | Code::SemPost)
+        };
+        return (Want::Release, still_to(engine, id, opens));
     }
-    still_to(engine, id, |operation| {
-        operation.object == object && matches!(operation.code, Code::Unlock | Code::SemPost)
-    })
+    if !engine.is_preceded(id) {
+        let others = engine.preceding(thread).map(|before| ThreadId(before.thread));
+        return (Want::Precedence, others.collect());
+    }
+    if let Some(thread) = engine.scheduler.awaits(&engine.request(id, object)) {
+        return (Want::Turn, vec![thread]);
+    }
+    // Held back: by whoever has the object's next place.
+    let next = state.granted;
+    let has_next = |operation: &Operation| {
+        let placed = operation.competes() && operation.rank != rank::NONE;
+        operation.object == object && placed && operation.rank == next
+    };
+    (Want::Turn, still_to(engine, id, has_next))
 }
 
 /// Other threads that have an operation like this before them.

@@ -11,7 +11,7 @@ use super::timers::Timers;
 use super::{Outcome, Run, Visitor, deadlock};
 use crate::constraints::Edge;
 use crate::skeleton::{Code, Operation, TRY};
-use crate::{Config, Constraints, Progress, Request, Scheduler, Scope, Skeleton, rank};
+use crate::{Config, Constraints, Costs, Progress, Request, Scheduler, Scope, Skeleton, rank};
 use refrain_trace::{EventId, ThreadId};
 use std::collections::VecDeque;
 
@@ -24,6 +24,10 @@ pub(super) struct Engine<'a, S, V> {
     pub(super) global: bool,
     total: bool,
     pub(super) barging: bool,
+    polling: bool,
+    pub(super) in_order: bool,
+    /// What operations cost, by code: a table, because nobody can predict which code is next.
+    costs: [u64; Code::ALL.len()],
     pub(super) threads: Vec<Thread<'a>>,
     pub(super) objects: Vec<State>,
     /// By thread: its place in the list of the object that it waits at.
@@ -57,9 +61,12 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         let threads: Vec<Thread<'a>> =
             strands.map(|(id, strand)| Thread::new(strand, constraints.edges_of(id))).collect();
         Engine {
+            costs: Code::ALL.map(|code| cost(code, &config.costs)),
             global: scheduler.scope() != Scope::Object,
             total: scheduler.scope() == Scope::Total,
             barging: scheduler.barges(),
+            polling: scheduler.polls(),
+            in_order: scheduler.scope() == Scope::Object && scheduler.keeps_order(),
             timers: Timers::new(threads.len() + 1),
             objects: skeleton.objects.iter().map(State::new).collect(),
             waiters: vec![Waiter::default(); threads.len()],
@@ -262,6 +269,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             let opens = state.perform(operation.code, id as u32, self.now);
             if operation.competes() && operation.rank != rank::NONE {
                 state.granted += 1;
+                state.next = operation.next;
             }
             if opens && state.first != NOBODY {
                 self.changed.push(operation.object);
@@ -309,17 +317,14 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
 
     /// On a core, with the event in hand performed: goes on with what follows.
     fn leave(&mut self, id: usize, latency: u64) {
-        let costs = &self.config.costs;
         let thread = &mut self.threads[id];
         let Operation { code, flags, .. } = thread.operation();
-        let cost = latency.saturating_add(match code {
-            Code::Kernel => thread.duration(),
-            _ if !thread.costs.is_empty() => u64::from(thread.costs[thread.position as usize]),
-            Code::Lock | Code::Spin | Code::Read | Code::SemWait => costs.acquire,
-            Code::CondRelock | Code::CondTimeout => costs.acquire,
-            Code::Unlock | Code::CondRelease | Code::SemPost => costs.release,
-            Code::Plain | Code::Tried | Code::Sleep | Code::TimedOut => 0,
-            Code::Count | Code::Await | Code::AwaitLoad | Code::Ordered | Code::Join => costs.other,
+        let cost = latency.saturating_add(if code == Code::Kernel {
+            thread.duration()
+        } else if thread.costs.is_empty() {
+            self.costs[code as usize]
+        } else {
+            u64::from(thread.costs[thread.position as usize])
         });
         let end = self.now.saturating_add(cost);
         let event = EventId(u64::from(thread.position));
@@ -402,6 +407,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             _ if !thread.costs.is_empty() => 0,
             _ if thread.phase == Phase::Unborn => costs.wake,
             0 => 0,
+            _ if self.polling && matches!(thread.reason, Reason::Object { .. }) => costs.handoff,
             awaited if awaited < costs.patience => costs.handoff,
             _ => costs.wake,
         };
@@ -506,5 +512,16 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         } else {
             thread.account.blocked += real;
         }
+    }
+}
+
+/// What an operation costs beyond its own duration.
+fn cost(code: Code, costs: &Costs) -> u64 {
+    use Code::*;
+    match code {
+        Lock | Spin | Read | SemWait | CondRelock | CondTimeout => costs.acquire,
+        Unlock | CondRelease | SemPost => costs.release,
+        Count | Await | AwaitLoad | Ordered | Join => costs.other,
+        Plain | Tried | Sleep | TimedOut | Kernel => 0,
     }
 }

@@ -8,8 +8,9 @@
 use super::Visitor;
 use super::engine::Engine;
 use super::objects::NOBODY;
-use super::threads::{Phase, Reason, Then, Waiter};
-use crate::skeleton::{Code, Operation};
+use super::threads::{Phase, Reason, Then, Thread, Waiter};
+use crate::facts::Precedence;
+use crate::skeleton::{AFTER, Code, Operation, UNKNOWN};
 use crate::{Choice, Moment, Progress, Request, Scheduler, Status, rank};
 use refrain_trace::ThreadId;
 
@@ -72,7 +73,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let state = &self.objects[object as usize];
         let code = self.threads[id].operation().code;
         let alone = !self.global && state.first == NOBODY;
-        let possible = state.allows(code, id as u32);
+        let possible = state.allows(code, id as u32) && self.is_preceded(id);
         self.threads[id].queued = self.now;
         if (alone || (self.barging && !self.global)) && possible {
             // The common case: nobody else wants it, or nobody else is awake.
@@ -91,6 +92,24 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         } else if !alone && possible {
             self.grant(object);
         }
+    }
+
+    /// Whether the acquisitions that precede the event in hand have been performed. The last of
+    /// them is followed by a release, after which whoever waits for the object is looked at again.
+    #[inline]
+    pub(super) fn is_preceded(&self, id: usize) -> bool {
+        let thread = &self.threads[id];
+        thread.operation().flags & AFTER == 0 || self.preceding(thread).next().is_none()
+    }
+
+    /// The acquisitions that are still to come before the event in hand.
+    pub(super) fn preceding<'b>(
+        &'b self,
+        thread: &'b Thread<'_>,
+    ) -> impl Iterator<Item = &'b Precedence> {
+        let performed =
+            |before: &Precedence| self.threads[before.thread as usize].has_performed(before.source);
+        thread.precedences().iter().filter(move |before| !performed(before))
     }
 
     pub(super) fn request(&self, id: usize, object: u32) -> Request {
@@ -119,7 +138,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
             }
             let Some(id) = self.ask(moment) else { return };
             // One release wakes one thread, or all that read.
-            let last = self.barging && self.waiters[id].code != Code::Read;
+            let last = self.barging && self.threads[id].operation().code != Code::Read;
             if last || self.objects[object as usize].is_shut() {
                 return;
             }
@@ -128,17 +147,30 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
 
     fn collect(&mut self, object: u32) {
         let state = &self.objects[object as usize];
-        let granted = state.granted;
+        if self.in_order && state.unranked == 0 && state.next != UNKNOWN {
+            // One thread at most can go, wherever it is in the list.
+            self.consider(u32::from(state.next), object);
+            return;
+        }
         let mut id = state.first;
         while id != NOBODY {
-            let waiter = self.waiters[id as usize];
-            let rank = (waiter.rank != rank::NONE).then_some(waiter.rank);
-            let may = waiter.competes && self.scheduler.considers(rank, granted);
-            if may && self.objects[object as usize].allows(waiter.code, id) {
-                let request = self.request(id as usize, object);
-                self.requests.push(request);
-            }
-            id = waiter.next;
+            self.consider(id, object);
+            id = self.waiters[id as usize].next;
+        }
+    }
+
+    fn consider(&mut self, id: u32, object: u32) {
+        let state = &self.objects[object as usize];
+        let waiter = self.waiters[id as usize];
+        let comes = !self.in_order || waiter.rank == state.granted || waiter.is_unranked();
+        if waiter.object == object
+            && waiter.competes
+            && comes
+            && state.allows(waiter.code, id)
+            && (!waiter.after || self.is_preceded(id as usize))
+        {
+            let request = self.request(id as usize, object);
+            self.requests.push(request);
         }
     }
 
@@ -150,7 +182,8 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
             for id in 0..self.threads.len() {
                 if let Some(object) = self.queued_at(id) {
                     let code = self.threads[id].operation().code;
-                    if self.objects[object as usize].allows(code, id as u32) {
+                    if self.objects[object as usize].allows(code, id as u32) && self.is_preceded(id)
+                    {
                         let request = self.request(id, object);
                         self.requests.push(request);
                     }
@@ -188,7 +221,8 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let status = match thread.phase {
             Phase::Unborn => Status::Unborn,
             Phase::Arriving | Phase::Waiting | Phase::Spinning => Status::Waiting,
-            Phase::Running | Phase::Sleeping | Phase::Waking | Phase::Runnable => Status::Going,
+            Phase::Running | Phase::Waking | Phase::Runnable => Status::Going,
+            Phase::Sleeping => Status::Away,
             Phase::Done => Status::Done,
         };
         let due = if thread.phase == Phase::Running { self.timers.get(id) } else { u64::MAX };
@@ -234,11 +268,15 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
     fn enlist(&mut self, id: usize, object: u32) {
         let state = &mut self.objects[object as usize];
         let thread = &self.threads[id];
-        let Operation { code, rank, .. } = thread.operation();
+        let Operation { code, rank, flags, .. } = thread.operation();
         let competes = matches!(thread.reason, Reason::Object { .. });
-        self.waiters[id] = Waiter { next: NOBODY, before: state.last, rank, code, competes };
+        let after = flags & AFTER != 0;
+        let (next, before) = (NOBODY, state.last);
+        let waiter = Waiter { next, before, object, rank, code, competes, after };
+        self.waiters[id] = waiter;
         state.counters += u32::from(!competes);
-        state.passers += u32::from(competes && !code.possesses() && code != Code::Read);
+        state.passers += u32::from(waiter.passes());
+        state.unranked += u32::from(waiter.is_unranked());
         self.queued += usize::from(competes);
         if state.last == NOBODY {
             state.first = id as u32;
@@ -250,9 +288,11 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
 
     fn delist(&mut self, id: usize, object: u32) {
         let state = &mut self.objects[object as usize];
-        let Waiter { next, before, code, competes, .. } = self.waiters[id];
+        let waiter = std::mem::take(&mut self.waiters[id]);
+        let Waiter { next, before, competes, .. } = waiter;
         state.counters -= u32::from(!competes);
-        state.passers -= u32::from(competes && !code.possesses() && code != Code::Read);
+        state.passers -= u32::from(waiter.passes());
+        state.unranked -= u32::from(waiter.is_unranked());
         self.queued -= usize::from(competes);
         match before {
             NOBODY => state.first = next,

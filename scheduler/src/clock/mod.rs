@@ -5,7 +5,8 @@
 //! perform, wait or sleep. Cores are given in the order of readiness. Nothing else moves time,
 //! so the result is a function of the arguments alone.
 //!
-//! A step costs O(log threads) for the queue and O(waiting threads of the object) for a grant.
+//! A step costs O(log threads) for the queue. A grant costs O(waiting threads of the object), or
+//! O(1) in the recorded order, where each operation knows which thread comes after it.
 //! Memory beyond the skeleton is O(threads + objects).
 
 mod deadlock;
@@ -15,7 +16,7 @@ mod objects;
 mod threads;
 mod timers;
 
-pub use deadlock::{Deadlock, Wait};
+pub use deadlock::{Deadlock, Wait, Want};
 
 use crate::{Config, Constraints, Scheduler, Skeleton};
 use refrain_trace::{EventId, ThreadId};

@@ -26,6 +26,10 @@ pub(super) struct State {
     pub(super) counters: u32,
     /// How many of them compete, but not for possession.
     pub(super) passers: u32,
+    /// How many of them compete without a rank.
+    pub(super) unranked: u32,
+    /// The thread with the next rank, in a replay in the recorded order.
+    pub(super) next: u16,
     /// Time during which the object was taken, by anybody and by an exclusive holder, up to the
     /// beginning of the present possession.
     taken: Span,
@@ -71,6 +75,8 @@ impl State {
             last: NOBODY,
             counters: 0,
             passers: 0,
+            unranked: 0,
+            next: object.first,
             taken: Span::EMPTY,
             written: Span::EMPTY,
         };

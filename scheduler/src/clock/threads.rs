@@ -3,6 +3,8 @@
 use super::Account;
 use super::objects::NOBODY;
 use crate::constraints::Edge;
+use crate::facts::Precedence;
+use crate::rank;
 use crate::skeleton::{Code, Operation, Strand, WIDE_TIME, WIDE_WORK};
 
 /// What a thread is doing.
@@ -57,16 +59,35 @@ pub(super) struct Waiter {
     /// Next and previous in the object's list.
     pub(super) next: u32,
     pub(super) before: u32,
+    /// The object, or nobody's.
+    pub(super) object: u32,
     pub(super) rank: u32,
     pub(super) code: Code,
     /// Whether it competes for the object (or waits for its count).
     pub(super) competes: bool,
+    /// Whether its operation has precedences.
+    pub(super) after: bool,
 }
 
 impl Default for Waiter {
     fn default() -> Waiter {
-        let (next, before) = (NOBODY, NOBODY);
-        Waiter { next, before, rank: 0, code: Code::Plain, competes: false }
+        let (next, before, object, rank) = (NOBODY, NOBODY, NOBODY, rank::NONE);
+        let code = Code::Plain;
+        Waiter { next, before, object, rank, code, competes: false, after: false }
+    }
+}
+
+impl Waiter {
+    /// Whether it competes, but not for possession.
+    #[inline]
+    pub(super) fn passes(&self) -> bool {
+        self.competes && !self.code.possesses() && self.code != Code::Read
+    }
+
+    /// Whether it competes, but has no rank.
+    #[inline]
+    pub(super) fn is_unranked(&self) -> bool {
+        self.competes && self.rank == rank::NONE
     }
 }
 
@@ -80,6 +101,7 @@ pub(super) struct Thread<'a> {
     next_side: usize,
     edges: &'a [Edge],
     next_edge: usize,
+    after: &'a [Precedence],
     /// The event in hand: the next one, or one that is performed and not left yet.
     pub(super) position: u32,
     /// Events performed.
@@ -124,6 +146,7 @@ impl<'a> Thread<'a> {
             next_side: 0,
             edges,
             next_edge: 0,
+            after: &strand.after,
             position: 0,
             performed: 0,
             phase: Phase::Unborn,
@@ -195,6 +218,13 @@ impl<'a> Thread<'a> {
     #[inline]
     pub(super) fn edge(&self) -> Option<Edge> {
         self.edges.get(self.next_edge).copied().filter(|edge| edge.target == self.position)
+    }
+
+    /// What precedes the event in hand, an acquisition with [`crate::skeleton::AFTER`].
+    pub(super) fn precedences(&self) -> &'a [Precedence] {
+        let from = self.after.partition_point(|before| before.event < self.position);
+        let rest = &self.after[from..];
+        &rest[..rest.partition_point(|before| before.event == self.position)]
     }
 
     pub(super) fn pass_edge(&mut self) {
