@@ -1,10 +1,10 @@
 //! What a trace holds.
 
-use super::numbers::{bytes, count, counted, date, duration, percent};
+use super::numbers::{bytes, count, counted, date, duration, percent, signed};
 use super::replay::describe;
 use super::table::{self, Column};
 use crate::output::Style;
-use refrain_trace::{EventKind, ThreadId, Trace};
+use refrain_trace::{EventKind, Latencies, ThreadId, Trace};
 use serde::Serialize;
 
 /// The description of a trace.
@@ -26,6 +26,8 @@ pub(crate) struct Report {
     pub(crate) cores: u32,
     /// Kernel release.
     pub(crate) kernel: String,
+    /// What handing a lock over takes there, if it was measured.
+    pub(crate) latencies: Option<Latencies>,
     /// From the first instruction to the end; `None` if the trace was cut off.
     pub(crate) wall_ns: Option<u64>,
     /// CPU time of all threads.
@@ -113,6 +115,7 @@ impl Report {
             cpu: header.machine.cpu.clone(),
             cores: header.machine.cores,
             kernel: header.machine.kernel.clone(),
+            latencies: header.machine.latencies,
             wall_ns: ticks.map(nanoseconds),
             cpu_ns: footer.map(|footer| footer.cpu_ns),
             ending: describe(footer.map(|footer| footer.ending)),
@@ -160,6 +163,17 @@ fn modules(trace: &Trace) -> Vec<Mapped> {
     modules.collect()
 }
 
+fn machine(report: &Report) -> String {
+    let cores = counted(report.cores.into(), "core");
+    let mut text = format!("{}, {cores}, Linux {}", report.cpu, report.kernel);
+    if let Some(Latencies { handoff_ns, wake_ns }) = report.latencies {
+        let time = |ns: u64| duration(signed(ns));
+        let (handoff, wake) = (time(handoff_ns), time(wake_ns));
+        text += &format!("; hand-off {handoff}, wake-up {wake}");
+    }
+    text
+}
+
 /// The description for people.
 pub(crate) fn render(report: &Report, style: Style) -> String {
     let mut text = table::pairs(&facts(report));
@@ -202,15 +216,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         ),
         ("directory", report.cwd.clone()),
         ("recorded", format!("{} by {}", date(report.started_unix_ns), report.recorder)),
-        (
-            "machine",
-            format!(
-                "{}, {}, Linux {}",
-                report.cpu,
-                counted(report.cores.into(), "core"),
-                report.kernel
-            ),
-        ),
+        ("machine", machine(report)),
         ("ending", report.ending.clone()),
     ];
     if let (Some(wall), Some(cpu)) = (report.wall_ns, report.cpu_ns) {
@@ -263,7 +269,7 @@ mod tests {
         program "/opt/server"
         cwd "/srv"
         recorder "refrain 0.1.0"
-        machine cpu="Example CPU" cores=2 kernel="6.1.0"
+        machine cpu="Example CPU" cores=2 kernel="6.1.0" handoff_ns=120 wake_ns=45000
         clock hz=2000000000 start=1000 unix_ns=1795246701000000000
         module "/opt/server" bias=0x10000000 start=0x10000000 end=0x10004000 build_id="00ff"
         module "/lib/libc.so.6" bias=0x20000000 start=0x20000000 end=0x20200000 hook=0x20001000:"sem_post"
