@@ -92,8 +92,8 @@ pub enum Choice {
 ///
 /// Only operations that compete are decided on: acquisitions of locks and semaphores, the end of
 /// a wait on a condition variable, atomic instructions. What never waits (a release, a signal)
-/// is performed at once unless the scope is [`Scope::Total`], and what waits for a fact (a join, a barrier, a surviving causal edge)
-/// goes when the fact holds; no scheduler can grant or refuse it.
+/// is performed at once unless the scope is [`Scope::Total`], and what waits for a fact (a join, a
+/// barrier, a surviving causal edge) goes when the fact holds; no scheduler can grant or refuse it.
 ///
 /// # The caller guarantees
 /// - Every request in `requests` could be performed now: its lock is free, its semaphore

@@ -14,8 +14,9 @@
 //!
 //! # Cost
 //! An access costs a shadow touch, and inside a critical section a look into a small filter that
-//! drops what the innermost open section has already seen, its touch included. The log of one section is compacted
-//! when it is long, so memory is bounded by the distinct bytes of the open sections.
+//! drops what the innermost open section has already seen, its touch included. The log of one
+//! section is compacted when it is long, so memory is bounded by the distinct bytes of the open
+//! sections.
 
 use crate::intervals::{Interval, normalise};
 use crate::sets::{SetId, SetTable};

@@ -64,9 +64,9 @@ pub enum Cores {
 /// Implementations keep the recorded order of everything that a plan does not free, and give the
 /// same times for the same plan.
 pub trait Replayer {
-    /// Replays under `plan` (the original without one) on `cores`, shows `visit` every event with the time
-    /// at which its thread came to it and the time at which it went on, each thread's in order,
-    /// and returns the duration of the run. Times are in ticks of the replayer's clock. An error
+    /// Replays under `plan` (the original without one) on `cores`, shows `visit` every event with
+    /// the time at which its thread came to it and the time at which it went on, each thread's in
+    /// order, and returns the duration of the run. Times are in ticks of the replayer's clock. An error
     /// says why the replay did not end.
     fn replay(
         &mut self,

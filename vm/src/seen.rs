@@ -11,8 +11,8 @@
 //! bit where it was not, just when it logs. No synchronization is needed for that. A note that
 //! two threads write at once may lose a bit, and the byte is logged once more.
 //!
-//! Notes have room for seven threads; the eighth bit is never set. The ones that log most get a bit (see
-//! [`Seen::claim`]); others log every access, as all do while they ask for repetitions.
+//! Notes have room for seven threads; the eighth bit is never set. The ones that log most get a bit
+//! (see [`Seen::claim`]); others log every access, as all do while they ask for repetitions.
 
 use crate::context::SeenWords;
 use crate::layout::{FIXED_PROGRAM, MAPPINGS, NOTES};

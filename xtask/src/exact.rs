@@ -26,7 +26,8 @@ pub(crate) struct Options {
     pub(crate) names: Vec<String>,
 }
 
-/// Checks every workload and prints a line for each. Fails if any replay differs, races on purpose apart.
+/// Checks every workload and prints a line for each. Fails if any replay differs, races on purpose
+/// apart.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let refrain = root::release_refrain()?;
     let cache = root::cache()?;

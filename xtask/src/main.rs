@@ -2,8 +2,9 @@
 //!
 //! # Reading order
 //! `tidy` (rules of the house that no other tool checks), `bench` (speed, against native and
-//! valgrind), `fidelity` (time, against the recorded run), `exact` (does every replay equal its recording), `soak` and `fuzz` (the same for as
-//! long as one likes); `process` is how all of them run programs.
+//! valgrind), `fidelity` (time, against the recorded run), `exact` (does every replay equal its
+//! recording), `soak` and `fuzz` (the same for as long as one likes); `process` is how all of them
+//! run programs.
 
 #![forbid(unsafe_code)]
 

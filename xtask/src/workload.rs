@@ -16,7 +16,8 @@ pub(crate) struct Workload {
     pub(crate) racy: bool,
 }
 
-/// Every corpus program of the wanted groups in every variant, with the arguments for slow tools if `small`.
+/// Every corpus program of the wanted groups in every variant, with the arguments for slow tools
+/// if `small`.
 pub(crate) fn corpus(
     cache: &Path,
     small: bool,

@@ -25,7 +25,8 @@ pub(crate) fn svg(report: &Report) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"11\">\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"20\" font-size=\"13\">{}: replay time, recorded run = 1 ({})</text>\n",
+         <text x=\"{LEFT}\" y=\"20\" font-size=\"13\">{}: replay time, \
+         recorded run = 1 ({})</text>\n",
         escape(&report.command),
         duration(signed(report.recorded_ns)),
     );
@@ -91,8 +92,8 @@ impl Plot {
         );
         let _ = writeln!(
             text,
-            "<path d=\"M{0:.1} {low:.1}H{1:.1}M{middle:.1} {low:.1}V{high:.1}M{0:.1} {high:.1}H{1:.1}\" \
-             stroke=\"black\" fill=\"none\"/>",
+            "<path d=\"M{0:.1} {low:.1}H{1:.1}M{middle:.1} {low:.1}V{high:.1}\
+             M{0:.1} {high:.1}H{1:.1}\" stroke=\"black\" fill=\"none\"/>",
             middle - 5.0,
             middle + 5.0
         );

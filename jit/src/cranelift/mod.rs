@@ -130,8 +130,12 @@ impl CraneliftEngine {
             order_atomics: config.order_atomics,
             pieces: config.accesses,
         };
-        let graph = Graph::new(program.blocks, cuts)
-            .map_err(|pc| unavailable(format!("the code at {pc:#x} changed while it was recorded, which only the copy engine replays")))?;
+        let graph = Graph::new(program.blocks, cuts).map_err(|pc| {
+            unavailable(format!(
+                "the code at {pc:#x} changed while it was recorded, which only the copy engine \
+                     replays"
+            ))
+        })?;
         let table = Table::new(pcs)
             .map_err(|e| unavailable(format!("no memory for the table of code: {e}")))?;
         let regions = regions::partition(&graph, LIMITS, watch.accesses || watch.calls);

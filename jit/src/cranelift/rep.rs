@@ -18,7 +18,8 @@ use refrain_vm::reg::{RCX, RDI, RSI};
 /// Bytes that a piece accesses at each of its addresses, at most.
 const PIECE: u64 = 0x8000;
 
-/// Translates the instruction, which is the first of its block, which has been counted as `counted`.
+/// Translates the instruction, which is the first of its block. The whole block has been counted,
+/// as `counted`.
 pub(super) fn drive(body: &mut Body<'_>, i: &Instruction, batch: Batch, counted: i64) {
     if int_of(i).is_none() {
         // Addresses of 32 bits: nobody uses them; they run unlogged.

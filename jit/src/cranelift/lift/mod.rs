@@ -279,8 +279,8 @@ impl<'a> Lifter<'a> {
         self.bit_address(i, address, i.memory_size().size())
     }
 
-    /// Stores all dirty variables but the flags and the hot registers; they stay dirty in the state, which other paths
-    /// may go on with.
+    /// Stores all dirty variables but the flags and the hot registers; they stay dirty in the state,
+    /// which other paths may go on with.
     pub(super) fn store_dirty(&mut self) {
         for var in self.state.dirty.without(VarSet::FLAGS).without(VarSet::HOT).iter() {
             let value = self.state.vals[var]
