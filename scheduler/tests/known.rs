@@ -281,8 +281,17 @@ fn a_lock_goes_first_to_whom_a_load_under_it_has_seen() {
             r.push(thread, 1, unlock, L);
         }
         r.push(0, 5, read, L);
-        r.push(0, 1, SyncLoad, WORD);
-        r.push(0, 1, unlock, L);
+        let seen = r.tickets(WORD);
+        // What it reads again later, under another lock, has been waited for here.
+        for (lock, unlock, object) in [(read, unlock, L), (MutexLock, MutexUnlock, M)] {
+            if object == M {
+                r.push(0, 0, lock, M);
+            }
+            for _ in 0..40 {
+                r.push(0, 0, SyncLoad, WORD).ticket = seen;
+            }
+            r.push(0, 1, unlock, object);
+        }
         // t0 comes at 5, before the others.
         let (outcome, times) =
             replay(&r.skeleton(), &Constraints::none(), &Config::ideal(3), Orig::exact());
