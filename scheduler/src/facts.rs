@@ -32,12 +32,21 @@ pub(crate) struct Precedence {
     pub(crate) source: u32,
 }
 
+/// A thread holds few locks at a time. Of more than this the oldest are forgotten, so that a trace
+/// in which locks are never given back is no worse than any other.
+const HELD: usize = 16;
+/// A wait looks at so many threads that counted, the latest first, and keeps the precedences that
+/// follow for so many. What the others did before is mostly implied by what these waited for.
+const LOOKED_AT: usize = 32;
+const KEPT: usize = 4;
+
 /// A lock that a thread holds, by its acquisition.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Held {
     object: u32,
     event: u32,
     shared: bool,
+    depth: u32,
 }
 
 /// A wait under a lock. There is one of these for each lock that is held.
@@ -48,13 +57,14 @@ struct Wait {
     lock: Held,
 }
 
-/// What `thread` waits for under `lock`: everything that `other` does before its event `before`.
+/// `event` of `thread`, an acquisition of `object`, comes after `source`, one of `other`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Need {
     thread: u32,
     other: u32,
-    lock: Held,
-    before: u32,
+    object: u32,
+    event: u32,
+    source: u32,
 }
 
 /// Collects needs while the builder finds out who counted what.
@@ -62,6 +72,7 @@ struct Need {
 pub(crate) struct Facts {
     /// By thread and position.
     waits: Vec<Wait>,
+    acquisitions: Acquisitions,
     needs: Vec<Need>,
     /// By object that is waited for under a lock: who counted, in the recorded order.
     counted: FixedMap<u32, Vec<(u32, u32)>>,
@@ -74,71 +85,82 @@ impl Facts {
     /// operation's: thread, position, object.
     pub(crate) fn new(strands: &[Strand], counts: impl Iterator<Item = (u32, u32, u32)>) -> Facts {
         let mut facts = Facts::default();
-        let joins: Vec<Vec<u32>> = strands.iter().map(joins).collect();
         for (thread, strand) in strands.iter().enumerate() {
             if strand.operations.iter().any(|operation| operation.code.awaits()) {
-                facts.find_waits(thread as u32, &strand.operations, &joins);
+                facts.find_waits(thread as u32, &strand.operations);
             }
         }
+        if facts.waits.is_empty() {
+            return facts;
+        }
+        facts.acquisitions = Acquisitions::of(strands, &facts.waits);
+        facts.join(strands);
+        let awaits = |wait: &Wait| strands[wait.thread as usize].operations[wait.position as usize];
+        let own = facts.waits.iter().map(awaits).filter(|operation| operation.code == Code::Await);
+        facts.counted.extend(own.map(|operation| (operation.object, Vec::new())));
         for (thread, position, object) in counts {
-            if !facts.held(thread, position).is_empty() {
+            if facts.held(thread, position).next().is_some() {
                 facts.counted.entry(object).or_default();
             }
         }
         facts
     }
 
-    fn find_waits(&mut self, thread: u32, operations: &[Operation], joins: &[Vec<u32>]) {
-        // By object, with how often it is held.
-        let mut held = FixedMap::<u32, (Held, u32)>::default();
-        for (event, operation) in operations.iter().enumerate() {
-            let (code, object, position) = (operation.code, operation.object, event as u32);
-            if code.awaits() && !held.is_empty() {
-                let waits = held.values().map(|&(lock, _)| Wait { thread, position, lock });
-                self.waits.extend(waits);
-                match code {
-                    Code::Join => self.join(thread, position, object, joins),
-                    Code::Await => _ = self.counted.entry(object).or_default(),
-                    _ => {}
-                }
+    fn find_waits(&mut self, thread: u32, operations: &[Operation]) {
+        let mut held: Vec<Held> = Vec::new();
+        for (position, operation) in (0..).zip(operations) {
+            let (code, object) = (operation.code, operation.object);
+            if code.awaits() {
+                self.waits.extend(held.iter().map(|&lock| Wait { thread, position, lock }));
             }
-            match code {
-                Code::Unlock if held.get(&object).is_some_and(|(_, depth)| *depth > 1) => {
-                    held.entry(object).and_modify(|(_, depth)| *depth -= 1);
+            let at = held.iter().position(|lock| lock.object == object);
+            let acquires = code.possesses() || code == Code::Read;
+            match (code, at) {
+                (_, Some(at)) if acquires => held[at].depth += 1,
+                (_, None) if acquires => {
+                    if held.len() == HELD {
+                        held.remove(0);
+                    }
+                    let shared = code == Code::Read;
+                    held.push(Held { object, event: position, shared, depth: 1 });
                 }
-                Code::Unlock | Code::CondRelease => _ = held.remove(&object),
-                code if code.possesses() || code == Code::Read => {
-                    let lock = Held { object, event: position, shared: code == Code::Read };
-                    held.entry(object).or_insert((lock, 0)).1 += 1;
-                }
+                (Code::Unlock, Some(at)) if held[at].depth > 1 => held[at].depth -= 1,
+                (Code::Unlock | Code::CondRelease, Some(at)) => _ = held.remove(at),
                 _ => {}
             }
         }
     }
 
-    /// The join needs all that the joined thread does, and whom that one joins.
-    fn join(&mut self, thread: u32, position: u32, joined: u32, joins: &[Vec<u32>]) {
-        let mut all = vec![joined];
-        let mut next = 0;
-        while let Some(&other) = all.get(next) {
-            next += 1;
-            for lock in self.held(thread, position) {
-                self.needs.push(Need { thread, other, lock, before: u32::MAX });
+    /// Joins need all that the joined threads do, and those whom they join.
+    fn join(&mut self, strands: &[Strand]) {
+        let joins: Vec<Vec<u32>> = strands.iter().map(joins).collect();
+        // A second join of a thread waits for nothing.
+        let mut first = FixedMap::<(u32, u32), u32>::default();
+        for &Wait { thread, position, lock } in &self.waits {
+            let operation = strands[thread as usize].operations[position as usize];
+            let joined = operation.object;
+            if operation.code != Code::Join
+                || *first.entry((thread, joined)).or_insert(position) != position
+            {
+                continue;
             }
-            let more = joins[other as usize].iter().filter(|&&child| child != thread);
-            for &child in more {
-                if !all.contains(&child) {
-                    all.push(child);
-                }
+            let mut all = vec![joined];
+            let mut next = 0;
+            while let Some(&other) = all.get(next) {
+                next += 1;
+                self.needs.extend(self.acquisitions.need(thread, lock, other, u32::MAX));
+                let more = joins[other as usize].iter().filter(|&&child| child != thread);
+                let new: Vec<u32> = more.filter(|child| !all.contains(child)).copied().collect();
+                all.extend(new);
             }
         }
     }
 
-    fn held(&self, thread: u32, position: u32) -> Vec<Held> {
+    fn held(&self, thread: u32, position: u32) -> impl Iterator<Item = Held> {
         let at = (thread, position);
         let first = self.waits.partition_point(|wait| (wait.thread, wait.position) < at);
         let here = self.waits[first..].iter();
-        here.take_while(|wait| (wait.thread, wait.position) == at).map(|wait| wait.lock).collect()
+        here.take_while(move |wait| (wait.thread, wait.position) == at).map(|wait| wait.lock)
     }
 
     /// The next count of an object in the recorded order.
@@ -151,7 +173,7 @@ impl Facts {
     /// A wait until `object` has counted to `count`.
     pub(crate) fn follow(&mut self, thread: u32, position: u32, object: u32, count: u32) {
         let Some(counted) = self.counted.get(&object) else { return };
-        let locks = self.held(thread, position);
+        let locks: Vec<Held> = self.held(thread, position).collect();
         if locks.is_empty() {
             return;
         }
@@ -159,36 +181,38 @@ impl Facts {
         let until = counted.len().min(count as usize);
         // What was waited for before is over, and the latest of a thread implies its others.
         let new = counted.get(*seen..until).unwrap_or(&[]);
-        let latest: FixedMap<u32, u32> = new.iter().copied().collect();
-        for (other, before) in latest.into_iter().filter(|(other, _)| *other != thread) {
-            self.needs.extend(locks.iter().map(|&lock| Need { thread, other, lock, before }));
-        }
         *seen = until.max(*seen);
+        let mut latest: Vec<(u32, u32)> = Vec::new();
+        for &(other, before) in new.iter().rev() {
+            if other != thread && latest.iter().all(|(known, _)| *known != other) {
+                latest.push((other, before));
+            }
+            if latest.len() == LOOKED_AT {
+                break;
+            }
+        }
+        for lock in locks {
+            let need = |&(other, before)| self.acquisitions.need(thread, lock, other, before);
+            self.needs.extend(latest.iter().filter_map(need).take(KEPT));
+        }
     }
 
     /// Gives the strands their precedences.
     pub(crate) fn finish(mut self, strands: &mut [Strand]) {
-        if self.needs.is_empty() {
-            return;
-        }
-        let acquisitions = Acquisitions::of(strands, &self.needs);
         self.needs.sort_unstable();
         let mut last = None;
-        for Need { thread, other, lock, before } in self.needs {
-            let Some(source) = acquisitions.last(other, lock, before) else { continue };
+        for Need { thread, other, object, event, source } in self.needs {
             // A thread's earlier acquisitions of the lock have waited for what they needed.
-            let key = (thread, other, lock.object);
+            let key = (thread, other, object);
             if last.is_some_and(|(before, had)| before == key && had >= source) {
                 continue;
             }
             last = Some((key, source));
             let strand = &mut strands[thread as usize];
-            strand.operations[lock.event as usize].flags |= AFTER;
+            strand.operations[event as usize].flags |= AFTER;
             match strand.after.last_mut() {
-                Some(last) if (last.event, last.thread) == (lock.event, other) => {
-                    last.source = source;
-                }
-                _ => strand.after.push(Precedence { event: lock.event, thread: other, source }),
+                Some(last) if (last.event, last.thread) == (event, other) => last.source = source,
+                _ => strand.after.push(Precedence { event, thread: other, source }),
             }
         }
         for strand in strands {
@@ -207,9 +231,10 @@ fn joins(strand: &Strand) -> Vec<u32> {
 }
 
 /// Acquisitions by thread and lock.
+#[derive(Debug, Default)]
 struct Acquisitions(FixedMap<(u32, u32), Vec<Acquisition>>);
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Acquisition {
     event: u32,
     /// The latest exclusive one up to here.
@@ -218,8 +243,8 @@ struct Acquisition {
 
 impl Acquisitions {
     /// Of the locks that somebody waits under.
-    fn of(strands: &[Strand], needs: &[Need]) -> Acquisitions {
-        let locks: FixedMap<u32, ()> = needs.iter().map(|need| (need.lock.object, ())).collect();
+    fn of(strands: &[Strand], waits: &[Wait]) -> Acquisitions {
+        let locks: FixedMap<u32, ()> = waits.iter().map(|wait| (wait.lock.object, ())).collect();
         let mut all = FixedMap::<(u32, u32), Vec<Acquisition>>::default();
         for (thread, strand) in strands.iter().enumerate() {
             for (event, operation) in strand.operations.iter().enumerate() {
@@ -237,11 +262,14 @@ impl Acquisitions {
         Acquisitions(all)
     }
 
-    /// The last acquisition by `thread`, before its event `before`, that excludes `lock`.
-    fn last(&self, thread: u32, lock: Held, before: u32) -> Option<u32> {
-        let list = self.0.get(&(thread, lock.object))?;
+    /// What the acquisition of `lock` by `thread` needs of `other` if all that `other` does before
+    /// its event `before` is waited for: the last acquisition there that excludes it.
+    fn need(&self, thread: u32, lock: Held, other: u32, before: u32) -> Option<Need> {
+        let Held { object, event, shared, .. } = lock;
+        let list = self.0.get(&(other, object))?;
         let end = list.partition_point(|acquisition| acquisition.event < before);
-        let Acquisition { event, exclusive } = *list.get(end.checked_sub(1)?)?;
-        if lock.shared { exclusive } else { Some(event) }
+        let last = list.get(end.checked_sub(1)?)?;
+        let source = if shared { last.exclusive? } else { last.event };
+        Some(Need { thread, other, object, event, source })
     }
 }

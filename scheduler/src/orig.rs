@@ -17,8 +17,10 @@
 //!    recorded, and `t4` wanted that lock to say that it is done. The program would have joined
 //!    the other thread. The same holds for every scheduler that does not keep the recorded order.
 //! 3. A deadlock is still possible where the program would have taken another path for another
-//!    reason: two locks taken in both orders at times that the program's data kept apart, or a
-//!    unit of a semaphore that somebody else takes.
+//!    reason: two locks taken in both orders at times that the program's data kept apart, a unit
+//!    of a semaphore that somebody else takes, or a wait that needs its lock only by way of a
+//!    second lock and a third thread (in the C++ corpus program, `t0` reads under the queue's lock
+//!    what `t1` counts under another lock, which `t2` has while it wants the queue's).
 
 use crate::splitmix::SplitMix;
 use crate::{Choice, Moment, Request, Scheduler};

@@ -74,7 +74,9 @@ pub(crate) fn rank(
     let cells = bases.lay_out(strands, &slots, objects)?;
     let mut queries: Vec<(u32, Query)> =
         queries.into_iter().map(|query| (slots[query.object as usize], query)).collect();
-    queries.sort_unstable_by_key(|(slot, query)| (*slot, query.bound));
+    // Of one thread in its order, which facts go by.
+    let key = |(slot, query): &(u32, Query)| (*slot, query.bound, query.thread, query.position);
+    queries.sort_unstable_by_key(key);
     let mut queries = queries.into_iter().peekable();
     let mut walker = Walker {
         walks: vec![Walk::default(); objects.len()],

@@ -298,6 +298,31 @@ fn a_lock_goes_first_to_whom_a_load_under_it_has_seen() {
 }
 
 #[test]
+fn what_is_loaded_again_was_waited_for_the_first_time() {
+    // t1 counts in many words, each under its lock; t0 loads them under the same locks, and then
+    // again and again under another one.
+    let words = 0..64u64;
+    let mut r = Recording::new(2);
+    for word in words.clone() {
+        r.push(1, 10, MutexLock, 0x10000 + 64 * word);
+        r.push(1, 1, Atomic, 0x20000 + 64 * word);
+        r.push(1, 1, MutexUnlock, 0x10000 + 64 * word);
+    }
+    let seen: Vec<u64> = words.clone().map(|word| r.tickets(0x20000 + 64 * word)).collect();
+    for round in 0..8 {
+        for word in words.clone().map(|word| word * (2 * round + 1) % 64) {
+            let lock = if round == 0 { 0x10000 + 64 * word } else { M };
+            r.push(0, 0, MutexLock, lock);
+            r.push(0, 0, SyncLoad, 0x20000 + 64 * word).ticket = seen[word as usize];
+            r.push(0, 0, MutexUnlock, lock);
+        }
+    }
+    let (outcome, _) =
+        replay(&r.skeleton(), &Constraints::none(), &Config::ideal(2), Orig::exact());
+    assert_eq!(outcome.completed().expect("no deadlock").duration, 64 * 12);
+}
+
+#[test]
 fn a_cut_off_trace_still_ends() {
     let mut r = contended();
     r.threads[0].truncate(1); // The release is missing.
