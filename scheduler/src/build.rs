@@ -7,6 +7,7 @@ use crate::recorded::{self, Recorded};
 use crate::sharing::Sharing;
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
 use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, WIDE_WORK};
+use crate::wakes::Wakes;
 use crate::{Error, syscalls};
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventKind, ThreadId, order};
@@ -32,6 +33,7 @@ pub struct Builder {
     /// Events that may have created a thread: (ticket, thread, event).
     clones: Vec<(u64, ThreadId, u32)>,
     creates: FixedMap<u64, (ThreadId, u32)>,
+    wakes: Wakes,
     ticks_per_second: u64,
     /// When events happened, if that is what the skeleton is to repeat.
     recorded: Option<Recorded>,
@@ -50,6 +52,7 @@ impl Builder {
             queries: Vec::new(),
             clones: Vec::new(),
             creates: FixedMap::default(),
+            wakes: Wakes::default(),
             ticks_per_second,
             recorded: None,
             sharing: None,
@@ -91,6 +94,7 @@ impl Builder {
         let from = self.previous[thread.index()];
         self.previous[thread.index()] = event.end.max(event.begin);
         let mut operation = self.reduce(thread, position, event)?;
+        self.wakes.push(thread, position, event);
         if let Some(sharing) = &mut self.sharing {
             let to = if operation.is_kernel() { event.end } else { event.begin };
             sharing.push(thread, from, to);
@@ -140,7 +144,12 @@ impl Builder {
     /// Puts the events in the order of their objects.
     pub fn finish(mut self) -> Result<Skeleton, Error> {
         self.match_children();
-        let Builder { mut strands, mut objects, queries, ticks_per_second, .. } = self;
+        let Builder { mut strands, mut objects, queries, ticks_per_second, wakes, .. } = self;
+        wakes.finish(|thread, woken| {
+            let strand = &mut strands[thread.index()];
+            strand.operations[woken.event as usize].code = Code::Woken;
+            strand.woken.push(woken);
+        });
         let counts = queries.iter().map(|query| (query.thread.0, query.position, query.object));
         let mut facts = Facts::new(&strands, counts);
         rank::rank(&mut strands, &mut objects, queries, self.recorded.as_mut(), &mut facts)?;

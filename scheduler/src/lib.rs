@@ -47,6 +47,7 @@ mod sweep;
 mod syscalls;
 mod traits;
 mod travel;
+mod wakes;
 
 pub use build::Builder;
 pub use clock::{Account, Deadlock, Outcome, Run, Visitor, Wait, Want, simulate};

@@ -29,9 +29,8 @@ pub(crate) fn applies(code: Code) -> bool {
     match code {
         Lock | Spin | Read | CondRelock | CondTimeout | SemWait | SemPost => true,
         Count | Await | Ordered => true,
-        Plain | Tried | Unlock | CondRelease | AwaitLoad | Join | Sleep | TimedOut | Kernel => {
-            false
-        }
+        Plain | Tried | Unlock | CondRelease | AwaitLoad | Join | Sleep | Woken | TimedOut
+        | Kernel => false,
     }
 }
 

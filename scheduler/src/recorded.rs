@@ -7,6 +7,7 @@
 //! event's `begin`, since that is when the virtual clock performs it.
 
 use crate::skeleton::{Code, Operation, Strand, WIDE_WORK};
+use crate::wakes::Woken;
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, ThreadId};
 
@@ -107,12 +108,17 @@ impl Recorded {
                     self.times[id][position].possible = last.map_or(0, |last| last.begin);
                 }
             }
+            for &Woken { event, thread, source } in &strand.woken {
+                let by = self.times[thread as usize].get(source as usize);
+                self.times[id][event as usize].possible = by.map_or(0, |by| by.begin);
+            }
             self.delay_birth(id, strand);
         }
         for (strand, times) in strands.iter_mut().zip(&self.times) {
             let cost = |(times, operation): (&Times, &Operation)| {
                 // Where the duration is the skeleton's, there is no other cost.
-                let timed = operation.code.lasts() || operation.code == Code::CondTimeout;
+                let code = operation.code;
+                let timed = code.lasts() && code != Code::Woken || code == Code::CondTimeout;
                 let took = times.end - times.begin.max(times.possible).min(times.end);
                 if timed { 0 } else { u32::try_from(took).unwrap_or(u32::MAX) }
             };

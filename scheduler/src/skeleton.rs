@@ -4,6 +4,7 @@
 //! What does not fit an operation's fields lies in a side column that is read in order.
 
 use crate::facts::Precedence;
+use crate::wakes::Woken;
 use refrain_trace::{EventId, ThreadId};
 
 /// What an operation does. A trace has three dozen kinds of events; time and order see these.
@@ -42,7 +43,10 @@ pub(crate) enum Code {
     Join,
     /// Time off the core that nobody in the program ends: input, output, sleep.
     Sleep,
-    /// The same, spent waiting for a lock in vain.
+    /// The same, ended by another thread's event: the strand says which, and the duration means
+    /// nothing.
+    Woken,
+    /// Time off the core, spent waiting for a lock in vain.
     TimedOut,
     /// Time on the core that is not the program's own: a system call.
     Kernel,
@@ -52,7 +56,7 @@ pub(crate) enum Code {
 
 impl Code {
     /// Every code, in the order of their numbers.
-    pub(crate) const ALL: [Code; 19] = {
+    pub(crate) const ALL: [Code; 20] = {
         use Code::*;
         [
             Plain,
@@ -71,6 +75,7 @@ impl Code {
             Ordered,
             Join,
             Sleep,
+            Woken,
             TimedOut,
             Kernel,
             Tried,
@@ -88,9 +93,9 @@ impl Code {
         matches!(self, Code::Join | Code::Await | Code::AwaitLoad | Code::CondRelock)
     }
 
-    /// Whether the operation's `rank` is a duration.
+    /// Whether the operation's `rank` is a duration (and may lie in the side column).
     pub(crate) fn lasts(self) -> bool {
-        matches!(self, Code::Sleep | Code::TimedOut | Code::Kernel)
+        matches!(self, Code::Sleep | Code::Woken | Code::TimedOut | Code::Kernel)
     }
 }
 
@@ -138,8 +143,8 @@ impl Operation {
 
     /// Whether the operation reads or writes its object: what [`crate::Scope::Total`] asks for.
     pub fn acts(&self) -> bool {
-        use Code::{Join, Kernel, Plain, Sleep, TimedOut, Tried};
-        !matches!(self.code, Plain | Tried | Join | Kernel | Sleep | TimedOut)
+        use Code::{Join, Kernel, Plain, Sleep, TimedOut, Tried, Woken};
+        !matches!(self.code, Plain | Tried | Join | Kernel | Sleep | Woken | TimedOut)
     }
 
     /// Whether it is a system call that keeps the core.
@@ -180,6 +185,8 @@ pub(crate) struct Strand {
     pub(crate) costs: Vec<u32>,
     /// What must have been acquired before acquisitions with [`AFTER`], by event.
     pub(crate) after: Vec<Precedence>,
+    /// Who ended the sleeps of [`Code::Woken`], by event.
+    pub(crate) woken: Vec<Woken>,
 }
 
 /// Puts a number into a field, or into the side column if the field is too small for it.
@@ -212,6 +219,7 @@ impl Strand {
             creator: self.creator,
             exits: self.exits,
             after: self.after.clone(),
+            woken: self.woken.clone(),
             ..Strand::default()
         };
         strand.operations.reserve_exact(self.operations.len());

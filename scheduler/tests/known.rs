@@ -372,6 +372,30 @@ fn timed_waits_and_edges_lose_no_core() {
 }
 
 #[test]
+fn a_sleep_that_the_program_ends_is_as_long_as_it_makes_it() {
+    // t0 works for 100, then wakes t1, who has waited for the signal from 10 to 105.
+    for long in [1, 20 * HZ] {
+        let mut r = Recording::new(2);
+        let kill = r.push(0, 100 * long, Syscall, 0);
+        kill.nr = 234;
+        let wait = r.push_timed(1, 10 * long, Syscall, 0, 95 * long);
+        (wait.nr, wait.value, wait.aux) = (128, 10, 1);
+        r.push(1, long, ThreadDetach, 1);
+        let ideal = Config::ideal(2);
+        let (_, times) = replay(&r.skeleton(), &Constraints::none(), &ideal, Elsc);
+        assert!(times.contains(&(1, 0, 10 * long, 100 * long)), "{times:?}");
+        let quick = r.skeleton().retimed(|thread, _, Durations { work, time }| {
+            let work = if thread == ThreadId(0) { work / 2 } else { work };
+            Durations { work, time }
+        });
+        let (outcome, times) = replay(&quick, &Constraints::none(), &ideal, Elsc);
+        assert!(times.contains(&(1, 0, 10 * long, 50 * long)), "{times:?}");
+        let run = outcome.completed().expect("no deadlock");
+        assert_eq!((run.duration, run.threads[1].blocked), (51 * long, 40 * long));
+    }
+}
+
+#[test]
 fn wide_durations_survive() {
     let mut r = Recording::new(2);
     let long = 20 * HZ;

@@ -218,6 +218,14 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
                     return;
                 }
             }
+            Code::Woken => {
+                let (other, event) = self.threads[id].waker();
+                if !self.threads[other as usize].has_performed(event) {
+                    self.wait_for_event(id, other, event);
+                    return;
+                }
+                self.threads[id].pass_woken();
+            }
             Code::Await | Code::AwaitLoad
                 if self.objects[operation.object()].count < operation.rank =>
             {
@@ -521,7 +529,7 @@ fn cost(code: Code, costs: &Costs) -> u64 {
     match code {
         Lock | Spin | Read | SemWait | CondRelock | CondTimeout => costs.acquire,
         Unlock | CondRelease | SemPost => costs.release,
-        Count | Await | AwaitLoad | Ordered | Join => costs.other,
+        Count | Await | AwaitLoad | Ordered | Join | Woken => costs.other,
         Plain | Tried | Sleep | TimedOut | Kernel => 0,
     }
 }

@@ -6,6 +6,7 @@ use crate::constraints::Edge;
 use crate::facts::Precedence;
 use crate::rank;
 use crate::skeleton::{Code, Operation, Strand, WIDE_TIME, WIDE_WORK};
+use crate::wakes::Woken;
 
 /// What a thread is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,6 +103,8 @@ pub(super) struct Thread<'a> {
     edges: &'a [Edge],
     next_edge: usize,
     after: &'a [Precedence],
+    woken: &'a [Woken],
+    next_woken: usize,
     /// The event in hand: the next one, or one that is performed and not left yet.
     pub(super) position: u32,
     /// Events performed.
@@ -147,6 +150,8 @@ impl<'a> Thread<'a> {
             edges,
             next_edge: 0,
             after: &strand.after,
+            woken: &strand.woken,
+            next_woken: 0,
             position: 0,
             performed: 0,
             phase: Phase::Unborn,
@@ -195,6 +200,20 @@ impl<'a> Thread<'a> {
         let operation = self.operation();
         let wide = operation.flags & WIDE_TIME != 0 || operation.code == Code::CondTimeout;
         if wide { self.side() } else { u64::from(operation.rank) }
+    }
+
+    /// The event that ends the sleep in hand, [`Code::Woken`].
+    pub(super) fn waker(&self) -> (u32, u32) {
+        let Woken { thread, source, .. } = self.woken[self.next_woken];
+        (thread, source)
+    }
+
+    /// The sleep in hand has been ended.
+    pub(super) fn pass_woken(&mut self) {
+        self.next_woken += 1;
+        if self.operation().flags & WIDE_TIME != 0 {
+            self.pass_side();
+        }
     }
 
     /// Object and count that the event in hand waits for: the side column is only looked at,
