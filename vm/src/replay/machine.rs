@@ -3,6 +3,7 @@
 use super::ReplayOptions;
 use super::first::FirstValues;
 use super::gate::Gate;
+use super::leaf;
 use super::outcome::Divergence;
 use super::policy::{Cores, Policy};
 use super::sequence::sequence;
@@ -13,7 +14,7 @@ use crate::host::Guest;
 use crate::memory::AddressSpace;
 use crate::{Error, Result};
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use refrain_trace::{Ending, ThreadId, Trace};
+use refrain_trace::{Ending, EventKind, ThreadId, Trace};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -35,6 +36,36 @@ pub(crate) struct Tally {
     pub(crate) acquisitions: u64,
     pub(crate) output_bytes: u64,
     pub(crate) instructions: u64,
+}
+
+impl Tally {
+    /// Counts an event of this kind, with this result, whose digest was equal.
+    pub(crate) fn count_equal(&mut self, code: u8, result: i32) {
+        self.events += 1;
+        self.digests += 1;
+        self.equal += 1;
+        self.count_acquisition(code, result);
+    }
+
+    /// Counts an acquisition, if this is one.
+    pub(crate) fn count_acquisition(&mut self, code: u8, result: i32) {
+        use EventKind::*;
+        const ACQUIRE: [EventKind; 11] = [
+            MutexLock,
+            MutexTryLock,
+            MutexTimedLock,
+            ReadLock,
+            ReadTryLock,
+            ReadTimedLock,
+            WriteLock,
+            WriteTryLock,
+            WriteTimedLock,
+            SpinLock,
+            SpinTryLock,
+        ];
+        let acquires = ACQUIRE.iter().any(|&kind| kind as u8 == code);
+        self.acquisitions += u64::from(acquires && result == 0);
+    }
 }
 
 /// The replayer's state beyond single threads.
@@ -67,6 +98,9 @@ impl Machine {
             if let Some(hook) = hooks::by_name(name) {
                 hook_map.insert(*pc, hook);
                 engine.hook(*pc);
+                if options.has_leaves() {
+                    leaf::install(&*engine, *pc, hook.kind);
+                }
             }
         }
         let header = trace.header();

@@ -11,6 +11,7 @@ mod arrivals;
 mod calls;
 mod first;
 mod gate;
+mod leaf;
 mod live;
 mod machine;
 mod outcome;
@@ -52,6 +53,13 @@ pub struct ReplayOptions {
     pub policy: Policy,
     /// On which cores guest threads run.
     pub placement: Placement,
+}
+
+impl ReplayOptions {
+    /// Whether library functions may be replayed without leaving translated code.
+    fn has_leaves(&self) -> bool {
+        self.policy == Policy::Elsc && self.observer.is_none() && self.until.is_none()
+    }
 }
 
 /// Replays a trace in this process, whose address space must hold no other guest. Threads that

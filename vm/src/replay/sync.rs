@@ -121,21 +121,7 @@ impl GuestThread {
         if errno && event.result == -1 {
             Guest.write(event.aux, &(event.value as u32).to_le_bytes());
         }
-        let acquires = matches!(
-            event.kind(),
-            EventKind::MutexLock
-                | EventKind::MutexTryLock
-                | EventKind::MutexTimedLock
-                | EventKind::ReadLock
-                | EventKind::ReadTryLock
-                | EventKind::ReadTimedLock
-                | EventKind::WriteLock
-                | EventKind::WriteTryLock
-                | EventKind::WriteTimedLock
-                | EventKind::SpinLock
-                | EventKind::SpinTryLock
-        );
-        self.tally.acquisitions += u64::from(acquires && event.result == 0);
+        self.tally.count_acquisition(event.code, event.result);
         self.finish_call(&event)
     }
 

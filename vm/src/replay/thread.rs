@@ -1,6 +1,7 @@
 //! A guest thread of a replay: runs the engine and holds what it reports against the trace.
 
 use super::gate::{Condition, SEQUENCE_SLOT};
+use super::leaf::LeafThread;
 use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
 use crate::context::reg::*;
@@ -21,7 +22,7 @@ const BUFFER: usize = 1 << 14;
 const BUSY: u32 = 2;
 
 /// Events between two updates of the progress counter.
-const PROGRESS: u64 = 1024;
+pub(crate) const PROGRESS: u64 = 1024;
 
 /// Why a thread stops before its last event.
 pub(crate) enum Halt {
@@ -76,6 +77,7 @@ pub(crate) struct GuestThread {
     /// Its bit in the notes, once it has filled its buffer often enough.
     bit: Option<u8>,
     filled: u32,
+    leaf: Box<LeafThread>,
 }
 
 /// Starts the main thread.
@@ -110,6 +112,7 @@ pub(crate) fn spawn(
             };
             let cursor = machine.trace.cursor(id);
             let observer = machine.options.observer.as_ref().map(|o| o.thread(id));
+            let leaf = Box::new(LeafThread::new(id, &machine.gate));
             let mut thread = GuestThread {
                 machine,
                 id,
@@ -129,7 +132,9 @@ pub(crate) fn spawn(
                 observer,
                 bit: None,
                 filled: 0,
+                leaf,
             };
+            thread.cpu.set_leaf_data(&raw mut *thread.leaf as u64);
             thread.run_to_the_end();
         })
         .map_err(Error::host("starting a guest thread"))?;
@@ -171,6 +176,11 @@ impl GuestThread {
     /// library function.
     pub(crate) fn run_guest(&mut self) -> Result<(), Halt> {
         loop {
+            match self.creating {
+                // A function that is called now tells that no thread will be created.
+                Some(_) => self.leaf.keep_all(),
+                None => self.leaf.lend(&mut self.cursor, &mut self.tally),
+            }
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.report_accesses();
             let result = match exit {
