@@ -69,6 +69,12 @@ pub(crate) fn run_on(cores: &[usize]) {
     unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
 }
 
+/// Has the calling thread's sleep end when it should, and not up to 50 µs later.
+pub(crate) fn wake_in_time() {
+    // SAFETY: the call concerns the calling thread's timers alone.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
 /// The calling thread's kernel id.
 pub(crate) fn thread_id() -> i32 {
     // SAFETY: gettid has no arguments and cannot fail.

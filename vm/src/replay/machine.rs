@@ -3,6 +3,7 @@
 use super::ReplayOptions;
 use super::first::FirstValues;
 use super::gate::Gate;
+use super::lasting::Lasting;
 use super::leaf;
 use super::outcome::Divergence;
 use super::policy::{Cores, Policy};
@@ -77,6 +78,8 @@ pub(crate) struct Machine {
     /// The places of each thread's ordered events in one sequence, under MEM-S.
     pub(crate) sequence: Vec<Vec<u64>>,
     pub(crate) cores: Cores,
+    /// Set if what is not the program's own work lasts as long as in the recording.
+    pub(crate) lasting: Option<Lasting>,
     /// When the first guest thread began to run.
     began: OnceLock<Instant>,
     pub(crate) hooks: HookMap,
@@ -119,6 +122,7 @@ impl Machine {
         };
         let machine = Machine {
             cores: Cores::new(options.placement, trace.threads())?,
+            lasting: options.lasting.then(|| Lasting::new(header.tsc_hz)),
             sequence,
             began: OnceLock::new(),
             trace,

@@ -11,6 +11,7 @@ mod arrivals;
 mod calls;
 mod first;
 mod gate;
+mod lasting;
 mod leaf;
 mod live;
 mod machine;
@@ -53,6 +54,9 @@ pub struct ReplayOptions {
     pub policy: Policy,
     /// On which cores guest threads run.
     pub placement: Placement,
+    /// Whether system calls take as long as they took in the recording: for replays whose time is
+    /// measured.
+    pub lasting: bool,
 }
 
 impl ReplayOptions {

@@ -84,6 +84,7 @@ impl GuestThread {
         let actual = self.call(kind, object);
         let event = self.next(kind)?;
         self.compare(&event, &actual)?;
+        self.last_timeout(&event);
         match operation(&event) {
             _ if !self.machine.gate.is_live() => self.perform(&event)?,
             Some(wanted) => self.perform_live(wanted, &event)?,
@@ -138,6 +139,7 @@ impl GuestThread {
         let actual = self.call(EventKind::CondWaitEnd, mutex);
         let ended = self.next(EventKind::CondWaitEnd)?;
         self.compare(&ended, &actual)?;
+        self.last_timeout(&ended);
         if self.machine.gate.is_live() {
             let condition = (ended.result != libc::ETIMEDOUT).then_some(ended.value);
             self.perform_live(Operation::Wait { mutex, condition }, &ended)?;
@@ -197,6 +199,7 @@ impl GuestThread {
         let event = self.next(EventKind::ThreadJoin)?;
         let actual = Event { object: event.object, ..actual };
         self.compare(&event, &actual)?;
+        self.last_timeout(&event);
         let joined = event.object.checked_sub(1).and_then(|id| u32::try_from(id).ok());
         let joined = joined.filter(|&id| event.result == 0 && id < self.machine.trace.threads());
         match joined.map(ThreadId) {

@@ -1,6 +1,7 @@
 //! A guest thread of a replay: runs the engine and holds what it reports against the trace.
 
 use super::gate::{Condition, SEQUENCE_SLOT};
+use super::lasting::Translation;
 use super::leaf::LeafThread;
 use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
@@ -78,6 +79,7 @@ pub(crate) struct GuestThread {
     bit: Option<u8>,
     filled: u32,
     leaf: Box<LeafThread>,
+    pub(crate) translation: Translation,
 }
 
 /// Starts the main thread.
@@ -106,6 +108,9 @@ pub(crate) fn spawn(
         .spawn(move || {
             host::block_signals();
             machine.cores.settle(id.0);
+            if machine.lasting.is_some() {
+                host::wake_in_time();
+            }
             let cpu = match machine.engine.attach() {
                 Ok(cpu) => cpu,
                 Err(e) => return machine.report(Report::Failed(e.into())),
@@ -133,6 +138,7 @@ pub(crate) fn spawn(
                 bit: None,
                 filled: 0,
                 leaf,
+                translation: Translation::default(),
             };
             thread.cpu.set_leaf_data(&raw mut *thread.leaf as u64);
             thread.run_to_the_end();
@@ -237,6 +243,7 @@ impl GuestThread {
             }
             Some(event) if kinds.contains(&event.kind()) => {
                 self.machine.gate.arrivals.arrive(self.id, event.end);
+                self.last_translating(&event);
                 Ok(event)
             }
             Some(event) => self.diverge(DivergenceKind::Event, format!("{event:?}"), actual()),
