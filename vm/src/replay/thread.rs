@@ -426,10 +426,21 @@ impl GuestThread {
             kind,
             thread: self.id,
             event: self.event_id(),
-            pc: self.context.rip,
+            pc: self.site(),
             expected,
             actual,
         })))
+    }
+
+    /// Where the thread is, as events have it: at the entry of a hooked function, where it was
+    /// called from.
+    fn site(&self) -> u64 {
+        match self.machine.hooks.at(self.context.rip) {
+            // SAFETY: at a function's entry the stack pointer is where the caller has just pushed
+            // the return address.
+            Some(_) => unsafe { host::Guest.stack_word(self.context.gpr[RSP]) },
+            None => self.context.rip,
+        }
     }
 
     fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
