@@ -270,7 +270,7 @@ fn code(event: &Event) -> Code {
         SemPost => acquired(Code::SemPost),
         Atomic => Code::Ordered,
         SyncLoad => Code::AwaitLoad,
-        Syscall if syscalls::waits(event.nr) => Code::Sleep,
+        Syscall if syscalls::waits_off_core(event.nr) => Code::Sleep,
         Syscall => Code::Kernel,
     }
 }

@@ -63,4 +63,5 @@ pub use random::Random;
 pub use saved::{Fixed, Recorder};
 pub use schedule::{Grant, Noise, Schedule};
 pub use skeleton::{Durations, Object, Operation, Skeleton};
+pub use syscalls::waits_off_core;
 pub use traits::{Choice, Moment, Progress, Request, Scheduler, Scope, Status};

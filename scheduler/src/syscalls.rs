@@ -6,7 +6,7 @@
 //! as threads the distinction changes accounts only, no time.
 
 /// Whether calls with this number (x86-64) spend their time waiting.
-pub(crate) fn waits(nr: u16) -> bool {
+pub fn waits_off_core(nr: u16) -> bool {
     const READ: [u16; 5] = [0, 17, 19, 295, 327];
     const SLEEP: [u16; 5] = [34, 35, 230, 128, 130];
     const POLL: [u16; 8] = [7, 23, 270, 271, 232, 281, 441, 208];

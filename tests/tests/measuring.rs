@@ -200,6 +200,43 @@ fn a_calibration_is_kept_and_used() {
     }
 }
 
+/// This program does nothing but wait: for a timer, and in the library until it is too late.
+const WAITING: &str = r#"
+#include <semaphore.h>
+#include <time.h>
+int main(void) {
+    sem_t never;
+    struct timespec span = {0, 30000000}, until;
+    sem_init(&never, 0, 0);
+    nanosleep(&span, 0);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += span.tv_nsec;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    return sem_timedwait(&never, &until) == 0;
+}
+"#;
+
+/// No machine is too slow for this: a wait that is measured takes what it took, or longer.
+#[test]
+fn waiting_is_in_the_time_that_is_measured() {
+    let bench = Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"));
+    bench.file("waiting.c", WAITING.as_bytes());
+    let mut compile = Command::new("cc");
+    compile.args(["-O2", "-pthread", "-o", "waiting", "waiting.c"]).current_dir(bench.path());
+    Run::of(&mut compile).succeeds();
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./waiting"]).succeeds();
+    for scheduler in ["elsc", "kendo"] {
+        let replay = ["replay", "--json", "--engine", "copy", "--repeat", "2", "--scheduler"];
+        let report = json(&bench.refrain(replay.iter().chain(&[scheduler, "a.refrain"])));
+        let least = report["times"]["min_ns"].as_u64().expect("is a time");
+        // The call that asks for the time comes before the wait.
+        assert!(least >= 55_000_000, "{scheduler}: {report}");
+    }
+}
+
 /// What this program prints is the order in which its threads got a lock.
 const ORDER: &str = r#"
 #include <pthread.h>

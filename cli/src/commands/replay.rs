@@ -7,9 +7,9 @@ use crate::failure::Outcome;
 use crate::machine::{Policy, ReplayOptions};
 use crate::output;
 use crate::progress::Progress;
-use crate::report::replay::{Report, render};
+use crate::report::replay::{Places, Report, render};
 use crate::stats::Distribution;
-use crate::symbols::{Code, Place, Symbols};
+use crate::symbols::{Code, Symbols};
 use crate::trace_file;
 use anyhow::{Context, anyhow};
 use std::io::Write;
@@ -66,7 +66,7 @@ fn execute(args: &Replay) -> Outcome {
     if args.json {
         output::print_json("replay", &report)?;
     } else {
-        output::print(&render(&report, place(&args.trace, &report).as_ref()))?;
+        output::print(&render(&report, places(&args.trace, &report).as_ref()))?;
     }
     if diverged && options.policy != Policy::default() {
         eprintln!("refrain: `{}` repeats this", repeat::wall_command(&args.trace, &options));
@@ -85,13 +85,16 @@ pub(crate) fn replay(path: &Path, options: &ReplayOptions, json: bool) -> anyhow
 }
 
 /// Where a divergence happened.
-fn place(path: &Path, report: &Report) -> Option<Place> {
+fn places(path: &Path, report: &Report) -> Option<Places> {
     let divergence = report.divergence.as_ref()?;
     let trace = trace_file::read(path).ok()?;
     let mut symbols = Symbols::new(trace.modules());
     // The pc of an event is nearly always a return address; the byte before a plain instruction
     // belongs to the same line often enough.
-    Some(symbols.place(Code::After(divergence.pc)))
+    let mut place = |pc| symbols.place(Code::After(pc));
+    let recorded = trace.cursor_at(divergence.thread, divergence.event).next().ok().flatten();
+    let recorded = recorded.filter(|event| event.pc != 0).map(|event| place(event.pc));
+    Some(Places { recorded, replayed: place(divergence.pc) })
 }
 
 /// Shows progress and passes output on.

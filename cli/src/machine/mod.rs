@@ -202,6 +202,7 @@ pub(crate) fn replay(
         until: None,
         policy: options.policy.live(),
         placement: Placement { cores: options.cores, pinned: options.pin },
+        lasting: options.pin,
     };
     let outcome = refrain_vm::replay(trace, engine, vm_options)?;
     let prepared = started.elapsed().saturating_sub(outcome.elapsed);

@@ -121,11 +121,19 @@ pub(crate) fn describe(ending: Option<Ending>) -> String {
     }
 }
 
-/// The report in words; `place` is where a divergence happened, if it could be found out.
-pub(crate) fn render(report: &Report, place: Option<&Place>) -> String {
+/// Where a divergence happened: what the trace says, and what the replay did.
+pub(crate) struct Places {
+    /// Of the recorded event; `None` if there is none.
+    pub(crate) recorded: Option<Place>,
+    /// Where the thread was.
+    pub(crate) replayed: Place,
+}
+
+/// The report in words, with the places of a divergence, if they could be found out.
+pub(crate) fn render(report: &Report, places: Option<&Places>) -> String {
     let mut text = String::new();
     if let Some(divergence) = &report.divergence {
-        text += &render_divergence(divergence, place);
+        text += &render_divergence(divergence, places);
         text += &render_order(report);
     }
     if let Some(found) = &report.races {
@@ -158,12 +166,18 @@ fn render_order(report: &Report) -> String {
     )
 }
 
-fn render_divergence(divergence: &Divergence, place: Option<&Place>) -> String {
+fn render_divergence(divergence: &Divergence, places: Option<&Places>) -> String {
     let Divergence { kind, thread, event, pc, expected, actual } = divergence;
-    let place = place.map_or_else(String::new, |place| format!(", {}", place.short()));
+    let here = places.map(|places| places.replayed.short());
+    let place = here.as_ref().map_or_else(String::new, |here| format!(", {here}"));
+    // Another path of the program: both its ends are of interest.
+    let recorded = places.and_then(|places| places.recorded.as_ref()).map(Place::short);
+    let elsewhere = recorded
+        .filter(|recorded| here.as_ref() != Some(recorded))
+        .map_or_else(String::new, |recorded| format!("\n            at {recorded}"));
     format!(
         "diverged at {thread} {event} ({kind}), pc {pc:#x}{place}\n  \
-         recorded  {expected}\n  replayed  {actual}\n"
+         recorded  {expected}{elsewhere}\n  replayed  {actual}\n"
     )
 }
 
@@ -267,6 +281,13 @@ mod tests {
             instructions: None,
             ..report()
         };
-        assert_snapshot!(render(&report, Some(&Place::example("worker", "demo.c", 92))));
+        let place = || Place::example("worker", "demo.c", 92);
+        let mut places = Places { recorded: Some(place()), replayed: place() };
+        assert_snapshot!(render(&report, Some(&places)));
+        places.recorded = Some(Place::example("other", "demo.c", 40));
+        let text = render(&report, Some(&places));
+        let line = |place: &Place| text.lines().position(|line| line.ends_with(&place.short()));
+        assert_eq!(line(&places.replayed), Some(0), "{text}");
+        assert_eq!(places.recorded.as_ref().and_then(line), Some(2), "{text}");
     }
 }

@@ -70,6 +70,12 @@ impl Cursor {
         Ok(Some(event))
     }
 
+    /// The events that [`Cursor::next`] returns next without reading anything. There may be more.
+    #[inline]
+    pub fn loaded(&self) -> &[Event] {
+        self.events.get(self.at..).unwrap_or_default()
+    }
+
     /// The event that [`Cursor::next`] returns next.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<&Event>> {

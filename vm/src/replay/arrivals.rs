@@ -35,6 +35,11 @@ impl Arrivals {
         }
     }
 
+    /// When the last event ended at which this thread has arrived.
+    pub(crate) fn of(&self, thread: ThreadId) -> u64 {
+        self.times.get(thread.index()).map_or(NOWHERE, |time| time.load(Ordering::Relaxed))
+    }
+
     /// The thread runs no more.
     pub(crate) fn end(&self, thread: ThreadId) {
         self.arrive(thread, NOWHERE);

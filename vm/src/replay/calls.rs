@@ -13,10 +13,12 @@ use crate::{Error, digest, memory};
 use refrain_trace::payload::{Effect, SyscallRecord, Window};
 use refrain_trace::{Event, EventKind, ThreadId, UNFINISHED, order};
 use std::sync::PoisonError;
+use std::time::Instant;
 
 impl GuestThread {
     /// The guest has executed `syscall`.
     pub(crate) fn syscall(&mut self) -> Result<(), Halt> {
+        let came = Instant::now();
         let nr = self.context.gpr[RAX];
         if nr == libc::SYS_sched_yield as u64 {
             host::yield_now();
@@ -40,7 +42,7 @@ impl GuestThread {
         let record = self.record()?;
         self.compare_call(&event, &actual, &record, &call)?;
         if let Effect::Memory { content } = record.effect {
-            return self.memory_call(&event, &call, content);
+            return self.memory_call((&event, came), &call, content);
         }
         self.note_entry(&event);
         self.enter(&event)?;
@@ -68,6 +70,7 @@ impl GuestThread {
             self.clone_thread(child, &record)?;
         }
         self.machine_effects(&call, &event)?;
+        self.last(&event, came);
         self.note_event(&event)
     }
 
@@ -141,7 +144,7 @@ impl GuestThread {
         let [flags, stack, _, child_tid, tls, _] = record.args;
         let mut context = self.context.clone();
         context.finish_syscall(0);
-        context.retired = 0;
+        (context.retired, context.translating) = (0, 0);
         if stack != 0 {
             context.gpr[RSP] = stack;
         }
@@ -191,7 +194,7 @@ impl GuestThread {
     /// Repeats a change of the address space, at the recorded address.
     fn memory_call(
         &mut self,
-        event: &Event,
+        (event, came): (&Event, Instant),
         call: &Call,
         content: Option<Window>,
     ) -> Result<(), Halt> {
@@ -207,6 +210,7 @@ impl GuestThread {
             return self.diverge(DivergenceKind::Arguments, expected, actual);
         }
         self.context.finish_syscall(result);
+        self.last(event, came);
         self.finish_event_of(event, slot)
     }
 

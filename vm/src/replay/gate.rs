@@ -25,14 +25,26 @@ use shuttle::{sync, thread};
 #[cfg(not(test))]
 use std::{sync, thread};
 
-/// Rounds of spinning before a thread sleeps. Hand-overs between running threads take less.
-const SPINS: u32 = if cfg!(test) { 2 } else { 200 };
+/// Looks at a condition before a thread gives its core away. Hand-overs between running threads
+/// take less.
+const SPINS: u32 = if cfg!(test) { 1 } else { 100 };
+/// The same for those who wait for a policy's decision: that is, for a thread that needs a core.
+const SPINS_FOR_NEWS: u32 = if cfg!(test) { 1 } else { 20 };
+/// Looks with the core given away in between, before a thread sleeps: whoever it waits for may be
+/// the next on that core. Few, because on a busy machine the core goes to other programs, for
+/// milliseconds each time, and who sleeps is woken sooner than that.
+const YIELDS: u32 = if cfg!(test) { 1 } else { 5 };
 /// A sleeping thread looks again after this time, whatever it was told.
 const NAP: Duration = Duration::from_millis(20);
 /// Nobody tells of a plain store to guest memory.
 const SHORT_NAP: Duration = Duration::from_micros(200);
 /// The slot of MEM-S's sequence, after those of the trace.
 pub(crate) const SEQUENCE_SLOT: usize = order::SLOTS;
+
+/// Counters of sleepers by slot. Slots share them, at the price of a look at sleepers in vain.
+const KNOTS: usize = 256;
+/// The counter of those who wait for memory.
+const MEMORY: usize = KNOTS;
 
 /// What a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +65,19 @@ pub(crate) enum Condition {
     News { thread: ThreadId },
     /// The thread has ended.
     Ended { thread: ThreadId },
+}
+
+impl Condition {
+    /// Which counter a sleeper is in. Who waits for a thread is told by that thread.
+    fn knot(self) -> Option<usize> {
+        match self {
+            Condition::Turn { slot, .. } | Condition::Reached { slot, .. } => Some(slot % KNOTS),
+            Condition::Value { .. } | Condition::Bits { .. } | Condition::Caught { .. } => {
+                Some(MEMORY)
+            }
+            Condition::News { .. } | Condition::Ended { .. } => None,
+        }
+    }
 }
 
 /// The wait cannot end: no thread can go on.
@@ -101,6 +126,9 @@ pub(crate) struct Gate {
     /// Threads that are neither waiting nor finished.
     running: AtomicUsize,
     sleepers: AtomicUsize,
+    /// Of them, how many wait for a slot, by [`Condition::knot`], so that most events find out
+    /// by a load that they need not wake anybody.
+    knots: Box<[AtomicUsize]>,
     waiting: Mutex<Waiting>,
     pub(crate) arrivals: Arrivals,
     stuck: AtomicBool,
@@ -120,6 +148,7 @@ impl Gate {
             done: (0..=SEQUENCE_SLOT).map(|_| AtomicU64::new(0)).collect(),
             running: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
+            knots: (0..=MEMORY).map(|_| AtomicUsize::new(0)).collect(),
             waiting: Mutex::default(),
             stuck: AtomicBool::new(false),
             progress: AtomicU64::new(0),
@@ -180,11 +209,40 @@ impl Gate {
             Some(anew) => self.advance_anew(anew, slot, ticket),
         }
         self.progress.fetch_add(1, Ordering::Relaxed);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            for (&thread, (condition, sleeper)) in &locked(&self.waiting).sleepers {
-                if self.holds(thread, *condition) {
-                    sleeper.unpark();
-                }
+        if self.may_let_go(slot) {
+            self.wake();
+        }
+    }
+
+    /// Whether the holder of `ticket` may perform its event. For callers that look again and again.
+    pub(crate) fn is_turn(&self, slot: usize, ticket: u64) -> bool {
+        let turn = self.done[slot].load(Ordering::SeqCst) == ticket;
+        if !turn {
+            std::hint::spin_loop();
+        }
+        turn
+    }
+
+    /// The holder of `ticket` has performed its event. Whether the caller must [`Self::wake`].
+    /// (For callers that have not the means, and that tell of their progress otherwise.)
+    pub(crate) fn finish_turn(&self, slot: usize, ticket: u64) -> bool {
+        self.done[slot].store(ticket + 1, Ordering::SeqCst);
+        self.may_let_go(slot)
+    }
+
+    /// Whether somebody may sleep who waits for tickets of this slot, or for memory.
+    fn may_let_go(&self, slot: usize) -> bool {
+        let sleeps = |knot: usize| self.knots[knot].load(Ordering::SeqCst) > 0;
+        sleeps(slot % KNOTS) || sleeps(MEMORY)
+    }
+
+    /// Wakes the sleepers whose conditions hold.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn wake(&self) {
+        for (&thread, (condition, sleeper)) in &locked(&self.waiting).sleepers {
+            if self.holds(thread, *condition) {
+                sleeper.unpark();
             }
         }
     }
@@ -208,13 +266,15 @@ impl Gate {
 
     /// Waits until `condition` holds.
     pub(crate) fn wait(&self, thread: ThreadId, condition: Condition) -> Result<(), Stuck> {
-        // Who waits for a turn waits for a thread that needs a core.
-        let spins = if matches!(condition, Condition::News { .. }) { SPINS / 2 } else { SPINS };
-        for round in 0..spins {
+        let (spins, yields) = match condition {
+            Condition::News { .. } => (SPINS_FOR_NEWS, 0),
+            _ => (SPINS, YIELDS),
+        };
+        for round in 0..spins + yields {
             if self.holds(thread, condition) {
                 return Ok(());
             }
-            if round < SPINS / 2 {
+            if round < spins {
                 std::hint::spin_loop();
             } else if cfg!(test) {
                 thread::yield_now();
@@ -309,6 +369,10 @@ impl Gate {
         // look sees a sleeper.
         locked(&self.waiting).sleepers.insert(thread, (condition, thread::current()));
         self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let knot = condition.knot().map(|knot| &self.knots[knot]);
+        if let Some(count) = knot {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
         self.running.fetch_sub(1, Ordering::SeqCst);
         let mut last = (self.progress.load(Ordering::Relaxed), Instant::now());
         let result = loop {
@@ -331,6 +395,9 @@ impl Gate {
         };
         self.running.fetch_add(1, Ordering::SeqCst);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        if let Some(count) = knot {
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
         let mut waiting = locked(&self.waiting);
         waiting.sleepers.remove(&thread);
         waiting.excused.remove(&thread);

@@ -3,6 +3,8 @@
 use super::ReplayOptions;
 use super::first::FirstValues;
 use super::gate::Gate;
+use super::lasting::Lasting;
+use super::leaf;
 use super::outcome::Divergence;
 use super::policy::{Cores, Policy};
 use super::sequence::sequence;
@@ -13,7 +15,7 @@ use crate::host::Guest;
 use crate::memory::AddressSpace;
 use crate::{Error, Result};
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use refrain_trace::{Ending, ThreadId, Trace};
+use refrain_trace::{Ending, EventKind, ThreadId, Trace};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -37,6 +39,36 @@ pub(crate) struct Tally {
     pub(crate) instructions: u64,
 }
 
+impl Tally {
+    /// Counts an event of this kind, with this result, whose digest was equal.
+    pub(crate) fn count_equal(&mut self, code: u8, result: i32) {
+        self.events += 1;
+        self.digests += 1;
+        self.equal += 1;
+        self.count_acquisition(code, result);
+    }
+
+    /// Counts an acquisition, if this is one.
+    pub(crate) fn count_acquisition(&mut self, code: u8, result: i32) {
+        use EventKind::*;
+        const ACQUIRE: [EventKind; 11] = [
+            MutexLock,
+            MutexTryLock,
+            MutexTimedLock,
+            ReadLock,
+            ReadTryLock,
+            ReadTimedLock,
+            WriteLock,
+            WriteTryLock,
+            WriteTimedLock,
+            SpinLock,
+            SpinTryLock,
+        ];
+        let acquires = ACQUIRE.iter().any(|&kind| kind as u8 == code);
+        self.acquisitions += u64::from(acquires && result == 0);
+    }
+}
+
 /// The replayer's state beyond single threads.
 pub(crate) struct Machine {
     pub(crate) trace: Trace,
@@ -46,6 +78,8 @@ pub(crate) struct Machine {
     /// The places of each thread's ordered events in one sequence, under MEM-S.
     pub(crate) sequence: Vec<Vec<u64>>,
     pub(crate) cores: Cores,
+    /// Set if what is not the program's own work lasts as long as in the recording.
+    pub(crate) lasting: Option<Lasting>,
     /// When the first guest thread began to run.
     began: OnceLock<Instant>,
     pub(crate) hooks: HookMap,
@@ -67,6 +101,9 @@ impl Machine {
             if let Some(hook) = hooks::by_name(name) {
                 hook_map.insert(*pc, hook);
                 engine.hook(*pc);
+                if options.has_leaves() {
+                    leaf::install(&*engine, *pc, hook.kind);
+                }
             }
         }
         let header = trace.header();
@@ -85,6 +122,7 @@ impl Machine {
         };
         let machine = Machine {
             cores: Cores::new(options.placement, trace.threads())?,
+            lasting: options.lasting.then(|| Lasting::new(header.tsc_hz)),
             sequence,
             began: OnceLock::new(),
             trace,

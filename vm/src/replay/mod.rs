@@ -11,6 +11,8 @@ mod arrivals;
 mod calls;
 mod first;
 mod gate;
+mod lasting;
+mod leaf;
 mod live;
 mod machine;
 mod outcome;
@@ -52,6 +54,16 @@ pub struct ReplayOptions {
     pub policy: Policy,
     /// On which cores guest threads run.
     pub placement: Placement,
+    /// Whether system calls take as long as they took in the recording: for replays whose time is
+    /// measured.
+    pub lasting: bool,
+}
+
+impl ReplayOptions {
+    /// Whether library functions may be replayed without leaving translated code.
+    fn has_leaves(&self) -> bool {
+        self.policy == Policy::Elsc && self.observer.is_none() && self.until.is_none()
+    }
 }
 
 /// Replays a trace in this process, whose address space must hold no other guest. Threads that

@@ -46,6 +46,7 @@ impl GuestThread {
             if event.kind() != EventKind::Signal || event.nr != delivery::IN_BODY {
                 break;
             }
+            self.last_until_signal(&event);
             let caller = self.context.clone();
             self.begin_handler()?;
             self.handlers_in_bodies.push(event.aux);

@@ -84,6 +84,7 @@ impl GuestThread {
         let actual = self.call(kind, object);
         let event = self.next(kind)?;
         self.compare(&event, &actual)?;
+        self.last_timeout(&event);
         match operation(&event) {
             _ if !self.machine.gate.is_live() => self.perform(&event)?,
             Some(wanted) => self.perform_live(wanted, &event)?,
@@ -121,21 +122,7 @@ impl GuestThread {
         if errno && event.result == -1 {
             Guest.write(event.aux, &(event.value as u32).to_le_bytes());
         }
-        let acquires = matches!(
-            event.kind(),
-            EventKind::MutexLock
-                | EventKind::MutexTryLock
-                | EventKind::MutexTimedLock
-                | EventKind::ReadLock
-                | EventKind::ReadTryLock
-                | EventKind::ReadTimedLock
-                | EventKind::WriteLock
-                | EventKind::WriteTryLock
-                | EventKind::WriteTimedLock
-                | EventKind::SpinLock
-                | EventKind::SpinTryLock
-        );
-        self.tally.acquisitions += u64::from(acquires && event.result == 0);
+        self.tally.count_acquisition(event.code, event.result);
         self.finish_call(&event)
     }
 
@@ -152,6 +139,7 @@ impl GuestThread {
         let actual = self.call(EventKind::CondWaitEnd, mutex);
         let ended = self.next(EventKind::CondWaitEnd)?;
         self.compare(&ended, &actual)?;
+        self.last_timeout(&ended);
         if self.machine.gate.is_live() {
             let condition = (ended.result != libc::ETIMEDOUT).then_some(ended.value);
             self.perform_live(Operation::Wait { mutex, condition }, &ended)?;
@@ -211,6 +199,7 @@ impl GuestThread {
         let event = self.next(EventKind::ThreadJoin)?;
         let actual = Event { object: event.object, ..actual };
         self.compare(&event, &actual)?;
+        self.last_timeout(&event);
         let joined = event.object.checked_sub(1).and_then(|id| u32::try_from(id).ok());
         let joined = joined.filter(|&id| event.result == 0 && id < self.machine.trace.threads());
         match joined.map(ThreadId) {

@@ -1,6 +1,8 @@
 //! A guest thread of a replay: runs the engine and holds what it reports against the trace.
 
 use super::gate::{Condition, SEQUENCE_SLOT};
+use super::lasting::Translation;
+use super::leaf::LeafThread;
 use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
 use crate::context::reg::*;
@@ -21,7 +23,7 @@ const BUFFER: usize = 1 << 14;
 const BUSY: u32 = 2;
 
 /// Events between two updates of the progress counter.
-const PROGRESS: u64 = 1024;
+pub(crate) const PROGRESS: u64 = 1024;
 
 /// Why a thread stops before its last event.
 pub(crate) enum Halt {
@@ -76,6 +78,8 @@ pub(crate) struct GuestThread {
     /// Its bit in the notes, once it has filled its buffer often enough.
     bit: Option<u8>,
     filled: u32,
+    leaf: Box<LeafThread>,
+    pub(crate) translation: Translation,
 }
 
 /// Starts the main thread.
@@ -104,12 +108,16 @@ pub(crate) fn spawn(
         .spawn(move || {
             host::block_signals();
             machine.cores.settle(id.0);
+            if machine.lasting.is_some() {
+                host::wake_in_time();
+            }
             let cpu = match machine.engine.attach() {
                 Ok(cpu) => cpu,
                 Err(e) => return machine.report(Report::Failed(e.into())),
             };
             let cursor = machine.trace.cursor(id);
             let observer = machine.options.observer.as_ref().map(|o| o.thread(id));
+            let leaf = Box::new(LeafThread::new(id, &machine.gate));
             let mut thread = GuestThread {
                 machine,
                 id,
@@ -129,7 +137,10 @@ pub(crate) fn spawn(
                 observer,
                 bit: None,
                 filled: 0,
+                leaf,
+                translation: Translation::default(),
             };
+            thread.cpu.set_leaf_data(&raw mut *thread.leaf as u64);
             thread.run_to_the_end();
         })
         .map_err(Error::host("starting a guest thread"))?;
@@ -171,6 +182,11 @@ impl GuestThread {
     /// library function.
     pub(crate) fn run_guest(&mut self) -> Result<(), Halt> {
         loop {
+            match self.creating {
+                // A function that is called now tells that no thread will be created.
+                Some(_) => self.leaf.keep_all(),
+                None => self.leaf.lend(&mut self.cursor, &mut self.tally),
+            }
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.report_accesses();
             let result = match exit {
@@ -227,6 +243,7 @@ impl GuestThread {
             }
             Some(event) if kinds.contains(&event.kind()) => {
                 self.machine.gate.arrivals.arrive(self.id, event.end);
+                self.last_translating(&event);
                 Ok(event)
             }
             Some(event) => self.diverge(DivergenceKind::Event, format!("{event:?}"), actual()),
@@ -409,10 +426,21 @@ impl GuestThread {
             kind,
             thread: self.id,
             event: self.event_id(),
-            pc: self.context.rip,
+            pc: self.site(),
             expected,
             actual,
         })))
+    }
+
+    /// Where the thread is, as events have it: at the entry of a hooked function, where it was
+    /// called from.
+    fn site(&self) -> u64 {
+        match self.machine.hooks.at(self.context.rip) {
+            // SAFETY: at a function's entry the stack pointer is where the caller has just pushed
+            // the return address.
+            Some(_) => unsafe { host::Guest.stack_word(self.context.gpr[RSP]) },
+            None => self.context.rip,
+        }
     }
 
     fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {

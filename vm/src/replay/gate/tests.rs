@@ -59,6 +59,31 @@ fn turns_come_in_the_order_of_the_tickets() {
     });
 }
 
+/// Half of the threads look at the gate themselves, as leaf functions do, and sleep only then.
+#[test]
+fn turns_taken_without_waiting_wake_those_who_sleep() {
+    explore(|| {
+        let gate = Arc::new(Gate::new(Duration::ZERO, 4));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let seen = order.clone();
+        run(&gate, 4, move |gate, thread| {
+            let ticket = u64::from(3 - thread.0);
+            let leaf = ticket % 2 == 1;
+            if !(leaf && gate.is_turn(9, ticket)) {
+                gate.wait(thread, Condition::Turn { slot: 9, ticket })
+                    .expect("every ticket before this one is taken by somebody");
+            }
+            locked(&order).push(ticket);
+            if !leaf {
+                gate.advance(9, ticket);
+            } else if gate.finish_turn(9, ticket) {
+                gate.wake();
+            }
+        });
+        assert_eq!(*locked(&seen), [0, 1, 2, 3]);
+    });
+}
+
 #[test]
 fn waiting_for_nobody_is_noticed() {
     explore(|| {
