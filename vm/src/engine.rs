@@ -47,7 +47,7 @@ pub enum Count {
 /// What a recording ordered besides locked instructions.
 #[derive(Clone, Debug, Default)]
 pub struct OrderedLoads {
-    /// Addresses of the plain loads that it watched.
+    /// Addresses of the plain loads and stores that it watched.
     pub sites: BTreeSet<u64>,
     /// What was found to synchronize threads: first byte and size of every word that some event
     /// is about.
@@ -70,8 +70,11 @@ pub trait Engine: Send + Sync {
     /// synchronization idiom are told by what is around them. The engine reports them as
     /// [`OrderedKind::Load`] when they read a word that synchronizes threads, as far as it can
     /// tell. Stack and FS-relative operands are left alone.
-    fn functions(&self, starts: &[u64], constant: &[Range<u64>]) {
-        let _ = (starts, constant);
+    ///
+    /// In a module whose code is `suspect`, threads may hand over words by plain loads and stores
+    /// next to locked instructions; the engine looks out for that.
+    fn functions(&self, starts: &[u64], constant: &[Range<u64>], suspect: bool) {
+        let _ = (starts, constant, suspect);
     }
 
     /// Lets `leaf` stand in for the function at `pc`, which is hooked, where it can.
@@ -164,7 +167,7 @@ pub enum Exit {
         address: u64,
         /// Operand size in bytes (1, 2, 4, 8 or 16).
         size: u8,
-        /// A locked read-modify-write, or a plain load that belongs to a synchronization idiom.
+        /// A locked read-modify-write, or a plain access that belongs to a synchronization idiom.
         kind: OrderedKind,
     },
     /// A nondeterministic or virtualized instruction; `rip` is past it, the machine supplies the
@@ -187,6 +190,8 @@ pub enum OrderedKind {
     ReadModifyWrite,
     /// A plain load.
     Load,
+    /// A plain store.
+    Store,
 }
 
 /// Instructions whose results the machine supplies.

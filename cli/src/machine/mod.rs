@@ -66,8 +66,11 @@ fn ordered_loads(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<OrderedL
         while let Some(event) = cursor.next()? {
             let word = (event.object, event.nr as u8);
             let is_of_word = matches!(event.kind(), EventKind::SyncLoad | EventKind::Atomic);
-            if is_of_word && last.replace(word) != Some(word) {
-                loads.words.insert(word);
+            if is_of_word {
+                loads.sites.insert(event.pc);
+                if last.replace(word) != Some(word) {
+                    loads.words.insert(word);
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::desc::{Desc, Doubt, Kind, Operand, Variant};
 use super::faults::Fix;
 use super::state::{ThreadState, enter};
+use super::suspects::Suspected;
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
 use crate::fault::SignalStack;
@@ -19,6 +20,10 @@ pub(super) struct CopyCpu {
     inside: Arc<Inside>,
     /// Where this thread entered translated code lately, by [`place`].
     recent: Box<[Start; RECENT]>,
+    /// Tells threads apart.
+    number: u32,
+    /// Locked instructions that it has come to.
+    locked: u64,
     _signal_stack: Rc<SignalStack>,
 }
 
@@ -66,7 +71,16 @@ impl CopyCpu {
             .expect("the list is only pushed to and filtered")
             .push(Arc::clone(&inside));
         let recent = Box::new([Start::NONE; RECENT]);
-        Ok(CopyCpu { shared, state, inside, recent, _signal_stack: signal_stack })
+        let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
+        Ok(CopyCpu {
+            shared,
+            state,
+            inside,
+            recent,
+            number,
+            locked: 0,
+            _signal_stack: signal_stack,
+        })
     }
 
     /// Runs until something concerns the machine.
@@ -221,6 +235,10 @@ impl CopyCpu {
                 Exit::Return
             }
             Kind::Ordered(operand) => return self.ordered(context, operand, variant),
+            Kind::Suspect { operand, tracked, resume } => {
+                let resume = Start { pc: desc.pc, variant, body: resume.into(), generation };
+                return self.suspect(context, operand, tracked, resume);
+            }
             Kind::Syscall => Exit::Syscall,
             Kind::Hook => Exit::Hook,
             Kind::Emulate(what) => Exit::Emulate(what),
@@ -298,6 +316,9 @@ impl CopyCpu {
     fn ordered(&mut self, context: &mut Context, operand: Operand, variant: Variant) -> Next {
         let Operand { size, kind, .. } = operand;
         let address = self.operand_address(context, operand);
+        if kind == OrderedKind::ReadModifyWrite {
+            self.count_locked();
+        }
         if kind == OrderedKind::ReadModifyWrite || operand.doubt == Doubt::Polled {
             self.shared.tables.mark(address, size);
         } else if operand.doubt == Doubt::Alias && !self.shared.tables.known(address, size) {
@@ -308,6 +329,48 @@ impl CopyCpu {
             };
         }
         Next::Stop(Exit::Ordered { address, size, kind })
+    }
+
+    /// Deals with the exit before a suspect. `resume` is where it is executed if it is not to be
+    /// ordered.
+    fn suspect(
+        &mut self,
+        context: &Context,
+        operand: Operand,
+        tracked: bool,
+        resume: Start,
+    ) -> Next {
+        let Operand { size, kind, .. } = operand;
+        let address = self.operand_address(context, operand);
+        let access = Suspected {
+            pc: resume.pc,
+            address,
+            thread: self.number,
+            store: kind == OrderedKind::Store,
+            known: self.shared.tables.known(address, size),
+            tracked,
+        };
+        if !self.shared.lock().suspect(&access) {
+            return Next::Run(resume);
+        }
+        self.shared.tables.mark(address, size);
+        Next::Stop(Exit::Ordered { address, size, kind })
+    }
+
+    /// Suspects are looked at again each time that the thread has executed four times as many
+    /// locked instructions.
+    fn count_locked(&mut self) {
+        const FIRST: u64 = 16;
+        self.locked += 1;
+        if self.locked >= FIRST
+            && self.locked.is_power_of_two()
+            && self.locked.trailing_zeros().is_multiple_of(2)
+        {
+            let mut translator = self.shared.lock();
+            if translator.suspect_again() {
+                self.shared.flush(&mut translator);
+            }
+        }
     }
 
     /// First byte that an ordered instruction accesses.

@@ -33,6 +33,13 @@ pub(super) enum Kind {
     Return,
     /// `Exit::Ordered`.
     Ordered(Operand),
+    /// A load or store that `suspects` looks at, and where it is executed then.
+    Suspect {
+        operand: Operand,
+        /// Threads are compared that touch its word.
+        tracked: bool,
+        resume: u32,
+    },
     /// `Exit::Emulate`.
     Emulate(Emulate),
     /// `Exit::Fault` that was known when the code was translated.

@@ -2,6 +2,7 @@
 
 use super::ordered::is_locked;
 use super::polls::polls;
+use super::suspects::suspects;
 use super::translator::Map;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
@@ -20,6 +21,8 @@ pub(super) struct Findings {
     pub(super) calls_locked: bool,
     /// Addresses of the loads that its loops poll, in ascending order.
     pub(super) polls: Box<[u64]>,
+    /// Addresses of its loads and stores next to locked instructions, in ascending order.
+    pub(super) suspects: Box<[u64]>,
 }
 
 /// The functions and the constant data of all modules.
@@ -29,6 +32,8 @@ pub(super) struct Functions {
     starts: Vec<u64>,
     /// In ascending order.
     constant: Vec<Range<u64>>,
+    /// Where functions of modules lie that hand over nothing by plain loads and stores.
+    trusted: Vec<Range<u64>>,
     /// By start, what was found in the functions that were looked through.
     found: Map<u64, Arc<Findings>>,
     /// By start, whether a function that is called has a locked instruction.
@@ -45,7 +50,11 @@ struct Extent {
 
 impl Functions {
     /// Adds starts of functions and ranges without variables.
-    pub(super) fn add(&mut self, starts: &[u64], constant: &[Range<u64>]) {
+    pub(super) fn add(&mut self, starts: &[u64], constant: &[Range<u64>], suspect: bool) {
+        if !suspect && let (Some(&first), Some(&last)) = (starts.iter().min(), starts.iter().max())
+        {
+            self.trusted.push(first..last + 1);
+        }
         self.starts.extend_from_slice(starts);
         self.starts.sort_unstable();
         self.starts.dedup();
@@ -86,8 +95,11 @@ impl Functions {
         let locked = code.iter().filter(|&i| is_locked(i)).copied().collect::<Box<_>>();
         let calls_locked = locked.is_empty() && self.calls_locked(&code);
         let polls = polls(&code, is_foreign);
-        let found = Arc::new(Findings { locked, calls_locked, polls });
-        self.found.insert(extent.range.start, Arc::clone(&found));
+        let start = extent.range.start;
+        let trusted = self.trusted.iter().any(|range| range.contains(&start));
+        let suspects = suspects(&code, !locked.is_empty() || calls_locked, trusted);
+        let found = Arc::new(Findings { locked, calls_locked, polls, suspects });
+        self.found.insert(start, Arc::clone(&found));
         Some(found)
     }
 
@@ -168,15 +180,15 @@ mod tests {
         let extent = |range, ends| Some(Extent { range, ends });
         let mut functions = Functions::default();
         assert_eq!(functions.around(0x1000), None);
-        functions.add(&[0x3000, 0x1000], &[]);
-        functions.add(&[0x2000, 0x1000], &[]);
+        functions.add(&[0x3000, 0x1000], &[], true);
+        functions.add(&[0x2000, 0x1000], &[], true);
         assert_eq!(functions.around(0xfff), None);
         assert_eq!(functions.around(0x1000), extent(0x1000..0x2000, true));
         assert_eq!(functions.around(0x1fff), extent(0x1000..0x2000, true));
         assert_eq!(functions.around(0x2000), extent(0x2000..0x3000, true));
         assert_eq!(functions.around(0x4000), extent(0x3000..0x3000 + MAX_BYTES, false));
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
-        functions.add(&[u64::MAX], &[]);
+        functions.add(&[u64::MAX], &[], true);
         assert_eq!(functions.around(u64::MAX), None);
     }
 
@@ -184,7 +196,7 @@ mod tests {
     fn variables() {
         let mut functions = Functions::default();
         assert!(functions.is_variable(0x1000));
-        functions.add(&[], &[0x2000..0x3000, 0x1000..0x1008]);
+        functions.add(&[], &[0x2000..0x3000, 0x1000..0x1008], true);
         assert!(functions.is_variable(0xfff));
         assert!(!functions.is_variable(0x1007));
         assert!(functions.is_variable(0x1008));

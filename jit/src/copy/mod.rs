@@ -8,7 +8,7 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
-//! ordered against other threads: `ordered`, `functions`.
+//! ordered against other threads: `ordered`, `functions`, `suspects`.
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
@@ -36,6 +36,7 @@ mod functions;
 mod ordered;
 mod polls;
 mod state;
+mod suspects;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -47,7 +48,7 @@ use crate::{fault, memory};
 use refrain_trace::CodeBlock;
 use refrain_vm::{Barrier, Count, Cpu, Engine, EngineConfig, EngineError, Leaf};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tables::Tables;
 use translator::Translator;
@@ -82,6 +83,8 @@ struct Shared {
     /// Between `closing` and each thread's [`Inside`].
     barrier: Barrier,
     threads: Mutex<Vec<Arc<Inside>>>,
+    /// Threads that there were.
+    numbers: AtomicU32,
     /// One bit per hash of a hooked address.
     hooked: [AtomicU64; 64],
 }
@@ -119,6 +122,7 @@ impl CopyEngine {
             closing: AtomicBool::new(false),
             barrier: Barrier::new(),
             threads: Mutex::default(),
+            numbers: AtomicU32::new(0),
             hooked: [const { AtomicU64::new(0) }; 64],
         };
         Ok(CopyEngine { shared: Arc::new(shared) })
@@ -139,8 +143,8 @@ impl Engine for CopyEngine {
         }
     }
 
-    fn functions(&self, starts: &[u64], constant: &[Range<u64>]) {
-        self.shared.lock().functions.add(starts, constant);
+    fn functions(&self, starts: &[u64], constant: &[Range<u64>], suspect: bool) {
+        self.shared.lock().functions.add(starts, constant, suspect);
     }
 
     unsafe fn leaf(&self, pc: u64, leaf: Leaf) {

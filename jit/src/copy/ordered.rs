@@ -16,20 +16,25 @@
 //!   a slow path.
 //! - Every load of a global variable: flags and states of one-time initialization.
 //!
+//! What is handed over by plain loads and stores next to locked instructions is found when it
+//! happens (`suspects`).
+//!
 //! Where no function is known, the first rule holds for locked instructions that follow shortly.
 //! A replay watches the loads that the recording watched, by their addresses, for the words that
 //! it found. A load that the recording did not report came before anything happened to its word
 //! that is ordered, and reads what was there then (`vm::replay`).
 //!
 //! # Limits
-//! - Words that are neither polled nor touched by a locked instruction: queues between two threads
-//!   that use plain loads and stores alone.
-//! - Loads through pointers in functions that have nothing to do with locked instructions.
+//! - Words that are neither polled nor touched next to a locked instruction: queues between two
+//!   threads that use plain loads and stores alone.
+//! - Loads through pointers in long functions, or inner loops, that have nothing to do with locked
+//!   instructions.
 //! - A load between whose filter and whose execution, a nanosecond, the word's very first locked
 //!   instruction is executed.
 
 use super::desc::{Doubt, Operand};
 use super::functions::Findings;
+use super::suspects::Suspicion;
 use super::translator::Translator;
 use iced_x86::{
     Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, MemorySize,
@@ -62,10 +67,12 @@ impl Translator {
         if is_locked(instruction) {
             return Some(Watch::Always(operand(instruction, OrderedKind::ReadModifyWrite)));
         }
-        let load = || operand(instruction, OrderedKind::Load);
+        let kind = if is_store(instruction) { OrderedKind::Store } else { OrderedKind::Load };
+        let load = || operand(instruction, kind);
         let filtered = || Watch::Filtered(Operand { doubt: Doubt::Alias, ..load() });
         if let Some(recorded) = &self.config.ordered_loads {
-            let is_recorded = recorded.sites.contains(&instruction.ip()) && is_load(instruction);
+            let is_recorded = recorded.sites.contains(&instruction.ip())
+                && (is_load(instruction) || is_store(instruction));
             // The filter knows nothing of the thread's base.
             let whole = instruction.segment_prefix() == Register::FS;
             return is_recorded.then(|| if whole { Watch::Always(load()) } else { filtered() });
@@ -82,8 +89,18 @@ impl Translator {
             }
             return (is_variable() && is_candidate(instruction)).then(filtered);
         };
-        if findings.polls.binary_search(&instruction.ip()).is_ok() {
+        let is_polled = findings.polls.binary_search(&instruction.ip()).is_ok();
+        let suspicion = self.suspects.suspicion(instruction.ip());
+        if is_polled || suspicion == Some(Suspicion::HandsOver) {
             return Some(Watch::Always(Operand { doubt: Doubt::Polled, ..load() }));
+        }
+        if suspicion == Some(Suspicion::Known) {
+            return Some(filtered());
+        }
+        // Words on the stack are seldom shared; those that locked instructions touch are.
+        let partner = |other: &Instruction| same_operand(instruction, other);
+        if is_load(instruction) && findings.locked.iter().any(partner) {
+            return Some(Watch::Always(load()));
         }
         let concerned = !findings.locked.is_empty() || findings.calls_locked || is_variable();
         (concerned && is_candidate(instruction)).then(|| {
@@ -182,6 +199,27 @@ pub(super) fn may_hold_locked(code: &[u8]) -> bool {
 pub(super) fn is_locked(instruction: &Instruction) -> bool {
     instruction.has_lock_prefix()
         || instruction.mnemonic() == Mnemonic::Xchg && instruction.op0_kind() == OpKind::Memory
+}
+
+/// Whether an instruction writes its one explicit operand of at most eight bytes from general
+/// registers, locked instructions apart.
+pub(super) fn is_store(instruction: &Instruction) -> bool {
+    if instruction.encoding() != EncodingKind::Legacy
+        || instruction.op_count() == 0
+        || instruction.op0_kind() != OpKind::Memory
+        || !is_integer(instruction.memory_size())
+        || is_locked(instruction)
+        || bit_register(instruction).is_some()
+    {
+        return false;
+    }
+    let mut registers = (1..instruction.op_count())
+        .filter(|&index| instruction.op_kind(index) == OpKind::Register)
+        .map(|index| instruction.op_register(index));
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(instruction).used_memory();
+    let writes = |access| matches!(access, OpAccess::Write | OpAccess::ReadWrite);
+    registers.all(Register::is_gpr) && used.len() == 1 && writes(used[0].access())
 }
 
 /// Whether all that an instruction does with memory is to read its one explicit operand of at

@@ -13,6 +13,7 @@ use super::emit::{self, Code};
 use super::faults::FaultMap;
 use super::functions::Functions;
 use super::state;
+use super::suspects::Suspects;
 use super::tables::{ReturnTable, Tables, Use, code_range};
 use crate::memory::CodeMemory;
 use iced_x86::Encoder;
@@ -124,6 +125,7 @@ pub(super) struct Translator {
     pub(super) links: Vec<(u64, u64)>,
     pub(super) faults: FaultMap,
     pub(super) functions: Functions,
+    pub(super) suspects: Suspects,
     pub(super) hooks: Set<u64>,
     /// Functions of the machine's that stand in at hooked addresses.
     pub(super) leaves: Map<u64, Leaf>,
@@ -171,6 +173,7 @@ impl Translator {
             links: Vec::new(),
             faults: FaultMap::default(),
             functions: Functions::default(),
+            suspects: Suspects::default(),
             hooks: Set::default(),
             leaves: Map::default(),
             pages: Set::default(),
@@ -432,6 +435,7 @@ impl Translator {
         self.return_entries.clear();
         self.call_sites.clear();
         self.functions.forget_code();
+        self.suspects.forget_code();
         self.pages.clear();
     }
 

@@ -13,10 +13,10 @@
 //!       the load
 //! ```
 
-use super::desc::{Kind, Operand};
+use super::desc::{Doubt, Kind, Operand};
 use super::emit::{self, Code, RCX};
 use super::functions::Findings;
-use super::ordered::{Watch, Window, constant_address};
+use super::ordered::{Watch, Window, constant_address, is_store, operand};
 use super::translate::{Flow, Place, encode, memory_operand};
 use super::translator::Translator;
 use iced_x86::{Code as Opcode, Encoder, Instruction, Register};
@@ -42,10 +42,19 @@ impl Translator {
     ) -> Flow {
         let watch = self.watch(window, place.index, place.instruction, findings);
         if let Some(Watch::Always(operand) | Watch::Filtered(operand)) = watch
-            && operand.kind == OrderedKind::Load
+            && operand.kind != OrderedKind::ReadModifyWrite
         {
             let offset = place.instruction.ip() - window.start();
             self.watched_loads.push(offset as u16);
+        }
+        // An exit in the middle of a block would count what follows it; recordings do not count.
+        if let Some(findings) = findings
+            && !self.counts()
+            && !matches!(watch, Some(Watch::Always(_)))
+            && findings.suspects.binary_search(&place.instruction.ip()).is_ok()
+        {
+            let tracked = !findings.locked.is_empty() || findings.calls_locked;
+            self.suspect_exit(place.instruction, tracked);
         }
         match watch {
             None => self.instruction(place),
@@ -67,6 +76,24 @@ impl Translator {
                 flow
             }
         }
+    }
+
+    /// Emits the exit before a load or store that `suspects` may want to see.
+    fn suspect_exit(&mut self, instruction: &Instruction, tracked: bool) {
+        self.hot.align_field(1);
+        self.hot.put(&[0xe9]);
+        let field = self.hot.here();
+        let exit = self.cold.here();
+        let resume = field + 4;
+        let wanted = self.suspects.add(instruction.ip(), field, exit);
+        self.hot.rel32(if wanted { exit } else { resume });
+        let kind = if is_store(instruction) { OrderedKind::Store } else { OrderedKind::Load };
+        let operand = Operand { doubt: Doubt::Polled, ..operand(instruction, kind) };
+        self.cold.spill(emit::RCX_SLOT, RCX);
+        operand_address(&mut self.encoder, &mut self.cold, instruction);
+        self.cold.spill(emit::OPERAND, RCX);
+        let kind = Kind::Suspect { operand, tracked, resume: resume as u32 };
+        self.leave_cold(kind, instruction.ip());
     }
 
     /// Emits the exit before a load if the filter knows its operand.

@@ -169,7 +169,7 @@ impl Machine {
             .into_iter()
             .map(|(start, end)| bias.wrapping_add(start)..bias.wrapping_add(end))
             .collect();
-        self.engine.functions(&starts, &constant);
+        self.engine.functions(&starts, &constant, !defines_synchronization(path));
         let (start, end) = elf.span();
         self.log.module(Module {
             path: path.to_string_lossy().into_owned(),

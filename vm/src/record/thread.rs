@@ -215,6 +215,12 @@ impl GuestThread {
         let fault = match kind {
             OrderedKind::ReadModifyWrite => self.read_modify_write(address, size),
             OrderedKind::Load => self.ordered_load(address, size),
+            OrderedKind::Store => {
+                let fault = self.read_modify_write(address, size);
+                // As with loads: whether a store is an event may differ in a replay.
+                self.after_event = false;
+                fault
+            }
         };
         fault.map_or(Flow::Continue, |fault| self.fault(fault))
     }

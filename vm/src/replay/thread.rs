@@ -447,7 +447,30 @@ impl GuestThread {
         match kind {
             OrderedKind::ReadModifyWrite => self.read_modify_write(address, size),
             OrderedKind::Load => self.sync_load(address, size),
+            OrderedKind::Store => self.sync_store(address, size),
         }
+    }
+
+    /// A store that the recording ordered has its turn; another one happens as it comes.
+    fn sync_store(&mut self, address: u64, size: u8) -> Result<(), Halt> {
+        let here = (EventKind::Atomic, self.context.rip, address);
+        let recorded = self.cursor.peek()?.is_some_and(|e| (e.kind(), e.pc, e.object) == here);
+        if !recorded {
+            let fault = self.cpu.step(&mut self.context);
+            self.report_accesses();
+            return fault.map_or(Ok(()), |fault| self.fault(fault));
+        }
+        let actual = Event { object: address, nr: u16::from(size), ..self.here(EventKind::Atomic) };
+        let event = self.next(EventKind::Atomic)?;
+        self.compare(&event, &actual)?;
+        self.perform(&event)?;
+        // What is overwritten may have been left there by a function's body, which did not run.
+        self.catch_up(&event, size)?;
+        self.machine.first_values.keep(address, size, &mut self.pages);
+        let fault = self.cpu.step(&mut self.context);
+        self.report_accesses();
+        self.finish_event(&event)?;
+        fault.map_or(Ok(()), |fault| self.fault(fault))
     }
 
     /// Performs a locked instruction in its turn. Plain stores to the same word have no tickets;

@@ -27,7 +27,7 @@ fn function(config: EngineConfig, write: impl FnOnce(&mut CodeAssembler)) -> (Gu
         a.syscall().unwrap();
     });
     let engine = engine(config);
-    engine.functions(&[guest.code], &[]);
+    engine.functions(&[guest.code], &[], false);
     (guest, engine)
 }
 
@@ -119,7 +119,7 @@ fn nothing_is_disturbed() {
                 (context_for_loads(&guest), context_for_loads(&guest));
             assert_eq!(run(&plain, &mut expected), Exit::Syscall);
             let engine = engine(EngineConfig { count, ..ordering() });
-            engine.functions(&[guest.code], &[]);
+            engine.functions(&[guest.code], &[], false);
             if marked {
                 touch(&guest, &engine, guest.data + 0x100);
             }
@@ -153,7 +153,7 @@ fn ip_relative_operands() {
         guest.put(start + 13, &[9, 0x0f, 0x05]);
         guest.put(word, &9_u64.to_le_bytes());
         let engine = engine(ordering());
-        engine.functions(&[guest.code], &[]);
+        engine.functions(&[guest.code], &[], false);
         let mut expected = Vec::new();
         for _ in 0..2 {
             let mut context = context_for_loads(&guest);
@@ -217,7 +217,7 @@ fn what_is_no_candidate() {
 fn functions_without_locked_instructions() {
     let write = |a: &mut CodeAssembler| a.mov(rax, qword_ptr(rdi)).unwrap();
     let (guest, engine) = function(ordering(), write);
-    engine.functions(&[guest.code + LOADS], &[]);
+    engine.functions(&[guest.code + LOADS], &[], false);
     touch(&guest, &engine, guest.data + 0x100);
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 
@@ -276,7 +276,7 @@ fn functions_end() {
         a.ret().unwrap();
         a.lock().inc(qword_ptr(rdi)).unwrap();
     });
-    engine.functions(&[guest.code + LOADS], &[]);
+    engine.functions(&[guest.code + LOADS], &[], false);
     touch(&guest, &engine, guest.data + 0x100);
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 }
@@ -310,15 +310,15 @@ fn faults_are_precise() {
 #[test]
 fn recorded_loads() {
     let code = Guest::new();
-    let recorded = [code.code + LOADS + 3, code.code + LOADS + 9];
+    let recorded = [3, 6, 9].map(|offset| code.code + LOADS + offset);
     let words = [(code.data + 0x100, 8)].into();
     let ordered = OrderedLoads { sites: recorded.into_iter().collect(), words };
     let set = Some(Arc::new(ordered));
     code.assemble_at(code.code + LOADS, |a| {
         a.mov(rax, qword_ptr(rdi)).unwrap();
         a.mov(rbx, qword_ptr(rdi)).unwrap();
+        // Neither load nor store: an address that does not belong to this program.
         a.lea(rsi, qword_ptr(rdi)).unwrap();
-        // Not a load: an address that does not belong to this program.
         a.mov(qword_ptr(rdi), rbx).unwrap();
         a.cmp(dword_ptr(rdi), 0).unwrap();
         a.syscall().unwrap();
@@ -326,16 +326,18 @@ fn recorded_loads() {
     });
     let engine =
         engine(EngineConfig { ordered_loads: set, count: Count::Instructions, ..ordering() });
-    engine.functions(&[code.code], &[]);
+    engine.functions(&[code.code], &[], false);
     let mut cpu = engine.attach().unwrap();
     for _ in 0..2 {
         let mut context = context_for_loads(&code);
         let exit = cpu.run(&mut context, Mode::Observed);
-        let kind = OrderedKind::Load;
-        assert_eq!(exit, Exit::Ordered { address: code.data + 0x100, size: 8, kind });
-        assert_eq!(context.rip, recorded[0]);
+        let ordered = |kind| Exit::Ordered { address: code.data + 0x100, size: 8, kind };
+        assert_eq!((exit, context.rip), (ordered(OrderedKind::Load), recorded[0]));
         assert_eq!(cpu.step_load(&mut context, 55), None);
         assert_eq!(context.gpr[reg::RBX], 55);
+        let exit = cpu.run(&mut context, Mode::Observed);
+        assert_eq!((exit, context.rip), (ordered(OrderedKind::Store), recorded[2]));
+        assert_eq!(cpu.step(&mut context), None);
         assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
         assert_eq!(context.retired, 6);
     }
@@ -398,7 +400,7 @@ fn polled_words() {
     }
     let engine = engine(ordering());
     let constants = guest.data + 0x10_000..guest.data + 0x10_200;
-    engine.functions(&[guest.code, check, constant], std::slice::from_ref(&constants));
+    engine.functions(&[guest.code, check, constant], std::slice::from_ref(&constants), false);
     let mut cpu = engine.attach().unwrap();
     let mut context = guest.context_at(check);
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall, "nothing is known of it yet");
@@ -420,4 +422,50 @@ fn polled_words() {
         engine.take_blocks().into_iter().map(|b| (b.pc - guest.code, b.loads)).collect();
     assert!(offsets.contains(&(0, vec![2])) && offsets.contains(&(0x80, vec![0])), "{offsets:?}");
     assert!(offsets.contains(&(0xc0, vec![])), "{offsets:?}");
+}
+
+/// A store in a function with a locked instruction, and a load there: once a second thread comes,
+/// both are reported.
+#[test]
+fn what_is_handed_over_is_ordered() {
+    const STORE: u64 = 0x40;
+    const LOAD: u64 = 0x80;
+    let guest = Guest::new();
+    guest.put(guest.code, &[0x90; LOAD as usize]);
+    guest.assemble(|a| a.lock().add(qword_ptr(r15), 0).unwrap());
+    guest.assemble_at(guest.code + STORE, |a| {
+        a.mov(qword_ptr(rdi), rax).unwrap();
+        a.syscall().unwrap();
+    });
+    guest.assemble_at(guest.code + LOAD, |a| {
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.syscall().unwrap();
+    });
+    let engine = engine(ordering());
+    engine.functions(&[guest.code], &[], true);
+    let mut threads = [engine.attach().unwrap(), engine.attach().unwrap()];
+    let mut run = |thread: usize, offset: u64, address: u64| {
+        let cpu = &mut threads[thread];
+        let mut context = guest.context_at(guest.code + offset);
+        context.gpr[reg::RDI] = address;
+        let exit = cpu.run(&mut context, Mode::Observed);
+        match exit {
+            Exit::Ordered { address: at, size: 8, kind } if at == address => {
+                assert_eq!(context.rip, guest.code + offset);
+                assert_eq!(cpu.step(&mut context), None);
+                assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+                Some(kind)
+            }
+            other => {
+                assert_eq!(other, Exit::Syscall);
+                None
+            }
+        }
+    };
+    let (first, second) = (guest.data + 0x100, guest.data + 0x200);
+    assert_eq!(run(0, STORE, first), None);
+    assert_eq!(run(0, LOAD, first), None, "its own word");
+    assert_eq!(run(1, LOAD, first), Some(OrderedKind::Load));
+    assert_eq!(run(0, STORE, first), Some(OrderedKind::Store));
+    assert_eq!(run(0, LOAD, second), Some(OrderedKind::Load), "another such word");
 }

@@ -1,0 +1,312 @@
+//! Words that threads hand over by plain loads and stores.
+//!
+//! The stamp of a slot in a lock-free queue, or the length of a queue that is looked at without
+//! its lock, is an atomic variable that no locked instruction touches: a release store and an
+//! acquire load are plain `mov`s, and nothing about them tells. What is around them does: they
+//! stand in functions with locked instructions, or that call such functions, and in no inner loop
+//! without. Such loads and stores are *suspects*, and so is what functions of a few instructions
+//! read for others. The engine looks at a suspect's first executions: where it touches a word that
+//! is known to synchronize threads, it is watched through the filter from then on; where one
+//! thread has written its word and another touched it, the suspects that touch it are *handing it
+//! over* and are always reported. To the others remains a jump to the next instruction.
+//!
+//! In the replay a load has its value, and a store its turn. What a load read before anybody was
+//! found out is what the word held before the first store that was (`vm::replay`).
+//!
+//! # Limits
+//! - What is handed over under a lock of the program's own is found as well, at some cost.
+//! - A suspect that was executed often before its word was touched by a second thread is found
+//!   when all are looked at again ([`Translator::suspect_again`]), and not before.
+//! - Of a module that is trusted, the C library, only global variables are looked at.
+
+use super::ordered::{constant_address, is_load, is_locked, is_store};
+use super::translator::{Map, Translator};
+use iced_x86::{FlowControl, Instruction, OpKind, Register};
+
+/// How often a suspect is looked at.
+const TIMES: u32 = 32;
+/// Instructions of a function that is looked at although nothing in it is locked: it may be there
+/// to read an atomic variable for others. Longer ones compute.
+const LONGEST: usize = 40;
+/// Words that are remembered.
+const WORDS: usize = 1 << 20;
+/// Suspects of a word that are remembered.
+const SITES: usize = 16;
+
+/// What is known of suspects. See the module's documentation.
+#[derive(Default)]
+pub(super) struct Suspects {
+    /// By address of the instruction.
+    sites: Map<u64, Site>,
+    /// By first byte.
+    words: Map<u64, Word>,
+    /// Translations are to be made anew.
+    outdated: bool,
+}
+
+/// What a suspect turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Suspicion {
+    /// It touches words that are known to synchronize threads.
+    Known,
+    /// It touches words that are handed over.
+    HandsOver,
+}
+
+/// A suspect that is about to be executed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspected {
+    pub(super) pc: u64,
+    /// First byte of its word.
+    pub(super) address: u64,
+    pub(super) thread: u32,
+    pub(super) store: bool,
+    /// The word is known to synchronize threads.
+    pub(super) known: bool,
+    /// It stands next to locked instructions.
+    pub(super) tracked: bool,
+}
+
+#[derive(Default)]
+struct Site {
+    suspicion: Option<Suspicion>,
+    /// How often it was looked at.
+    looked_at: u32,
+    /// Its translations: the displacement of the jump before it, and the exit.
+    jumps: Vec<(u64, u64)>,
+}
+
+struct Word {
+    thread: u32,
+    /// Others than `thread` have touched it.
+    several: bool,
+    written: bool,
+    /// The suspects that were seen to touch it.
+    sites: Vec<u64>,
+}
+
+/// Displacements to be patched, and what they are to lead to.
+type Patches = Vec<(u64, u64)>;
+
+impl Suspects {
+    /// Adds a translation of a suspect; says whether the jump is to lead to the exit.
+    pub(super) fn add(&mut self, pc: u64, field: u64, exit: u64) -> bool {
+        let site = self.sites.entry(pc).or_default();
+        site.jumps.push((field, exit));
+        site.is_wanted()
+    }
+
+    /// What a suspect turned out to be, if anything.
+    pub(super) fn suspicion(&self, pc: u64) -> Option<Suspicion> {
+        self.sites.get(&pc).and_then(|site| site.suspicion)
+    }
+
+    /// All translations are gone.
+    pub(super) fn forget_code(&mut self) {
+        self.outdated = false;
+        self.sites.values_mut().for_each(|site| site.jumps.clear());
+    }
+
+    /// A thread is about to execute a suspect; says whether it is to be ordered.
+    fn execute(&mut self, access: &Suspected) -> (bool, Patches) {
+        let mut patches = Patches::new();
+        for pc in self.found(access) {
+            let site = self.sites.entry(pc).or_default();
+            site.suspicion = Some(Suspicion::HandsOver);
+            patches.extend(&site.jumps);
+            self.outdated = true;
+        }
+        let site = self.sites.entry(access.pc).or_default();
+        if access.known && site.suspicion.is_none() {
+            site.suspicion = Some(Suspicion::Known);
+            self.outdated = true;
+        }
+        site.looked_at = site.looked_at.saturating_add(1);
+        if !site.is_wanted() {
+            patches.extend(site.jumps.iter().map(|&(field, _)| (field, field + 4)));
+        }
+        (access.known || site.suspicion == Some(Suspicion::HandsOver), patches)
+    }
+
+    /// The suspects that turn out to hand over their word.
+    fn found(&mut self, access: &Suspected) -> Vec<u64> {
+        if !access.tracked {
+            return Vec::new();
+        }
+        if self.words.len() >= WORDS {
+            self.words.clear();
+        }
+        let thread = access.thread;
+        let new = || Word { thread, several: false, written: false, sites: Vec::new() };
+        let word = self.words.entry(access.address).or_insert_with(new);
+        word.several |= word.thread != thread;
+        word.written |= access.store;
+        if word.sites.len() < SITES && !word.sites.contains(&access.pc) {
+            word.sites.push(access.pc);
+        }
+        if word.several && word.written { std::mem::take(&mut word.sites) } else { Vec::new() }
+    }
+
+    /// Lets all suspects be looked at again.
+    fn again(&mut self) -> Patches {
+        let unwanted = self.sites.values_mut().filter(|site| !site.is_wanted());
+        let mut patches = Patches::new();
+        for site in unwanted {
+            site.looked_at = 0;
+            patches.extend(&site.jumps);
+        }
+        patches
+    }
+}
+
+impl Site {
+    /// Whether the machine is to see its next execution.
+    fn is_wanted(&self) -> bool {
+        self.suspicion.is_some() || self.looked_at < TIMES
+    }
+}
+
+impl Translator {
+    /// A thread is about to execute a suspect; says whether it is to be ordered.
+    pub(super) fn suspect(&mut self, access: &Suspected) -> bool {
+        let (ordered, patches) = self.suspects.execute(access);
+        patches.into_iter().for_each(|(field, to)| self.link(field, to));
+        ordered
+    }
+
+    /// Lets all suspects be looked at again; says whether code is to be translated anew.
+    pub(super) fn suspect_again(&mut self) -> bool {
+        let patches = self.suspects.again();
+        patches.into_iter().for_each(|(field, to)| self.link(field, to));
+        self.suspects.outdated
+    }
+}
+
+/// Addresses of a function's suspects, in ascending order. `code` is its instructions in order.
+/// `locks` says that it has locked instructions or calls a function that does.
+pub(super) fn suspects(code: &[Instruction], locks: bool, trusted: bool) -> Box<[u64]> {
+    if !locks && (trusted || code.len() > LONGEST) {
+        return Box::default();
+    }
+    let calls = !code.iter().any(is_locked);
+    let mut eligible = vec![true; code.len()];
+    let mut loops: Vec<_> = loops(code).collect();
+    // Inner loops are shorter, and have the last word.
+    loops.sort_by_key(|&(start, end)| start.abs_diff(end));
+    for (start, end) in loops.into_iter().rev() {
+        let computes = !code[start..=end].iter().any(|i| is_locked(i) || calls && is_call(i));
+        eligible[start..=end].fill(!computes);
+    }
+    let is_suspect = |instruction: &Instruction| {
+        let own = matches!(instruction.segment_prefix(), Register::FS | Register::GS);
+        let far = !trusted || constant_address(instruction).is_some();
+        let near = !locks && instruction.memory_base().full_register() == Register::RSP;
+        far && !near && !own && (is_load(instruction) || is_store(instruction))
+    };
+    let found = code.iter().zip(eligible).filter(|&(i, eligible)| eligible && is_suspect(i));
+    found.map(|(instruction, _)| instruction.ip()).collect()
+}
+
+fn is_call(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
+
+/// First and last instruction of each loop: what a branch goes back over.
+fn loops(code: &[Instruction]) -> impl Iterator<Item = (usize, usize)> {
+    code.iter().enumerate().filter_map(|(end, branch)| {
+        let goes_back = branch.op0_kind() == OpKind::NearBranch64
+            && branch.flow_control() != FlowControl::Call
+            && branch.near_branch_target() <= branch.ip();
+        let target = branch.near_branch_target();
+        let start = goes_back.then(|| code.binary_search_by_key(&target, Instruction::ip).ok());
+        Some((start??, end))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Suspected, Suspects, Suspicion, TIMES, suspects};
+    use iced_x86::Mnemonic;
+    use iced_x86::code_asm::*;
+
+    const WORD: u64 = 0x5000;
+    const LOAD: u64 = 0x1000;
+    const STORE: u64 = 0x1010;
+
+    fn touch(pc: u64, thread: u32) -> Suspected {
+        let store = pc == STORE;
+        Suspected { pc, address: WORD, thread, store, known: false, tracked: true }
+    }
+
+    /// Suspects whose one translation has its jump at `pc + 1` and its exit at `pc + 0x100`.
+    fn both() -> Suspects {
+        let mut all = Suspects::default();
+        assert!(all.add(LOAD, LOAD + 1, LOAD + 0x100) && all.add(STORE, STORE + 1, STORE + 0x100));
+        all
+    }
+
+    #[test]
+    fn a_word_of_two_threads_is_handed_over() {
+        let mut all = both();
+        assert_eq!(all.execute(&touch(LOAD, 1)), (false, vec![]));
+        assert_eq!(all.execute(&touch(LOAD, 2)), (false, vec![]), "nobody has written it");
+        let (ordered, patches) = all.execute(&touch(STORE, 2));
+        assert!(ordered);
+        assert_eq!(patches, [(LOAD + 1, LOAD + 0x100), (STORE + 1, STORE + 0x100)]);
+        assert_eq!(all.suspicion(LOAD), Some(Suspicion::HandsOver));
+        let elsewhere = Suspected { address: WORD + 8, ..touch(LOAD, 1) };
+        assert!(all.execute(&elsewhere).0, "the load, not only the word");
+    }
+
+    #[test]
+    fn a_thread_of_its_own_is_left_alone() {
+        let mut all = both();
+        for _ in 1..TIMES {
+            assert_eq!(all.execute(&touch(STORE, 1)), (false, vec![]));
+        }
+        assert_eq!(all.execute(&touch(STORE, 1)), (false, vec![(STORE + 1, STORE + 5)]));
+        assert!(!all.add(STORE, 0x9000, 0x9100), "another translation");
+        assert_eq!(all.again(), [(STORE + 1, STORE + 0x100), (0x9000, 0x9100)]);
+    }
+
+    #[test]
+    fn a_known_word_concerns_its_own_load_alone() {
+        let mut all = both();
+        let known = Suspected { known: true, tracked: false, ..touch(LOAD, 1) };
+        assert!(all.execute(&known).0 && all.outdated);
+        assert_eq!(all.suspicion(LOAD), Some(Suspicion::Known));
+        assert!(!all.execute(&Suspected { known: false, ..known }).0);
+    }
+
+    /// Mnemonics of the suspects in what `write` assembles.
+    fn found(locks: bool, trusted: bool, write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
+        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+        write(&mut a);
+        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
+        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let found = suspects(&code, locks, trusted);
+        code.iter().filter(|i| found.contains(&i.ip())).map(|i| i.mnemonic()).collect()
+    }
+
+    fn publish(a: &mut CodeAssembler) {
+        a.lock().cmpxchg(qword_ptr(rdi), rcx).unwrap();
+        let mut again = a.create_label();
+        a.set_label(&mut again).unwrap();
+        a.add(rax, qword_ptr(rsi)).unwrap();
+        a.dec(rcx).unwrap();
+        a.jne(again).unwrap();
+        a.mov(qword_ptr(rdi + 8), rax).unwrap();
+        a.cmp(dword_ptr(0x7000), 0).unwrap();
+    }
+
+    #[test]
+    fn inner_loops_compute() {
+        assert_eq!(found(true, false, publish), [Mnemonic::Mov, Mnemonic::Cmp]);
+        assert_eq!(found(true, true, publish), [Mnemonic::Cmp], "a global variable");
+        let accessor = |a: &mut CodeAssembler| a.mov(rax, qword_ptr(rdi)).unwrap();
+        assert_eq!(found(false, false, accessor), [Mnemonic::Mov]);
+        assert_eq!(found(false, true, accessor), []);
+        let long = |a: &mut CodeAssembler| (0..50).for_each(|_| accessor(a));
+        assert_eq!(found(false, false, long), []);
+    }
+}
