@@ -258,12 +258,12 @@ impl Translator {
             self.hot.put(place.bytes);
             return Flow::Next;
         }
-        if place.instruction.memory_base() == Register::EIP {
-            return self.leave_unsupported(place.instruction);
-        }
         let target = place.instruction.ip_rel_memory_address();
         let end = self.hot.here() + place.bytes.len() as u64;
-        if let Ok(displacement) = i32::try_from(target.wrapping_sub(end) as i64) {
+        let displacement = target.wrapping_sub(end);
+        // EIP-relative addresses wrap at 4 GiB, and so everything is in reach.
+        let wraps = place.instruction.memory_base() == Register::EIP;
+        if wraps || i32::try_from(displacement as i64).is_ok() {
             let start = self.hot.here();
             self.hot.put(place.bytes);
             let field = start + place.offsets.displacement_offset() as u64;

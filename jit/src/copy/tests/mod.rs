@@ -136,6 +136,17 @@ fn observers_are_refused() {
     assert!(error.err().unwrap().to_string().contains(NAME));
 }
 
+/// An address relative to EIP is that of the guest's code, cut to 32 bits.
+#[test]
+fn eip_relative() {
+    let (guest, context) = run_code(|a| {
+        a.db(&[0x67, 0x48, 0x8d, 0x05, 0x10, 0, 0, 0]).unwrap(); // lea rax, [eip+0x10]
+        a.db(&[0x67, 0x48, 0x8d, 0x0d, 0, 0, 0, 0x80]).unwrap(); // lea rcx, [eip-0x80000000]
+    });
+    assert_eq!(context.gpr[reg::RAX], u64::from((guest.code + 8) as u32 + 0x10));
+    assert_eq!(context.gpr[reg::RCX], u64::from(((guest.code + 16) as u32).wrapping_add(1 << 31)));
+}
+
 #[test]
 fn runs_to_a_system_call() {
     use iced_x86::code_asm::*;
