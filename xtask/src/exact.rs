@@ -3,7 +3,7 @@
 
 use crate::process::{self, CommandLine, Run, same};
 use crate::root;
-use crate::workload::{self, Workload};
+use crate::workload::{self, Size, Workload};
 use anyhow::{Context, bail};
 use std::path::Path;
 
@@ -31,7 +31,8 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let refrain = root::release_refrain()?;
     let cache = root::cache()?;
-    let mut workloads = workload::corpus(&cache, !options.large, |_| true)?;
+    let mut workloads =
+        workload::corpus(&cache, |_| if options.large { Size::Full } else { Size::Small })?;
     let (tools, missing) = workload::tools(&cache, options.bytes)?;
     workloads.extend(tools);
     let wanted = |workload: &&Workload| {

@@ -2,6 +2,7 @@
 //! from run to run, so a long soak meets orders that the tests never do.
 
 use crate::text_data::Random;
+use crate::workload::Size;
 use crate::{exact, root, workload};
 use anyhow::bail;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,7 +22,7 @@ pub(crate) struct Options {
 /// Runs until the time is up. Fails if anything did, and says with which trace.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let refrain = root::release_refrain()?;
-    let mut workloads = workload::corpus(&root::cache()?, true, |_| true)?;
+    let mut workloads = workload::corpus(&root::cache()?, |_| Size::Small)?;
     workloads
         .retain(|w| options.names.is_empty() || options.names.iter().any(|n| w.name.contains(n)));
     workloads.retain(|workload| !workload.racy);

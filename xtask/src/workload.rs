@@ -16,18 +16,28 @@ pub(crate) struct Workload {
     pub(crate) racy: bool,
 }
 
-/// Every corpus program of the wanted groups in every variant, with the arguments for slow tools
-/// if `small`.
-pub(crate) fn corpus(
-    cache: &Path,
-    small: bool,
-    wanted: impl Fn(Group) -> bool,
-) -> anyhow::Result<Vec<Workload>> {
+/// How much work a corpus program gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Size {
+    /// None: it is left out.
+    None,
+    /// Its arguments for slow tools.
+    Small,
+    /// Its own arguments.
+    Full,
+}
+
+/// The corpus programs in every variant, with as much work as `size` says of their group.
+pub(crate) fn corpus(cache: &Path, size: impl Fn(Group) -> Size) -> anyhow::Result<Vec<Workload>> {
     let mut workloads = Vec::new();
-    for program in PROGRAMS.iter().filter(|program| wanted(program.group)) {
+    for program in PROGRAMS {
+        let arguments = match size(program.group) {
+            Size::None => continue,
+            Size::Small => program.small,
+            Size::Full => program.args,
+        };
         for &variant in program.variants {
             let executable = refrain_corpus::compile(program, variant, cache)?;
-            let arguments = if small { program.small } else { program.args };
             let line = CommandLine::new([executable.as_os_str()]);
             let name = match variant {
                 Variant::Plain => program.name.to_owned(),

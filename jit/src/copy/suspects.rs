@@ -22,6 +22,7 @@
 use super::ordered::{constant_address, is_load, is_locked, is_store};
 use super::translator::{Map, Translator};
 use iced_x86::{FlowControl, Instruction, OpKind, Register};
+use std::collections::BTreeMap;
 
 /// How often a suspect is looked at.
 const TIMES: u32 = 32;
@@ -190,7 +191,7 @@ pub(super) fn suspects(code: &[Instruction], locks: bool, trusted: bool) -> Box<
     }
     let calls = !code.iter().any(is_locked);
     let mut eligible = vec![true; code.len()];
-    let mut loops: Vec<_> = loops(code).collect();
+    let mut loops: Vec<_> = loops(code).into_iter().collect();
     // Inner loops are shorter, and have the last word.
     loops.sort_by_key(|&(start, end)| start.abs_diff(end));
     for (start, end) in loops.into_iter().rev() {
@@ -211,16 +212,19 @@ fn is_call(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
-/// First and last instruction of each loop: what a branch goes back over.
-fn loops(code: &[Instruction]) -> impl Iterator<Item = (usize, usize)> {
-    code.iter().enumerate().filter_map(|(end, branch)| {
+/// First and last instruction of each loop: what branches go back over. Branches to one place are
+/// of one loop, as in a loop that tries again in several ways.
+fn loops(code: &[Instruction]) -> BTreeMap<usize, usize> {
+    let back = code.iter().enumerate().filter_map(|(end, branch)| {
         let goes_back = branch.op0_kind() == OpKind::NearBranch64
             && branch.flow_control() != FlowControl::Call
             && branch.near_branch_target() <= branch.ip();
         let target = branch.near_branch_target();
         let start = goes_back.then(|| code.binary_search_by_key(&target, Instruction::ip).ok());
         Some((start??, end))
-    })
+    });
+    // The last one is the one farthest down.
+    back.collect()
 }
 
 #[cfg(test)]
@@ -297,6 +301,24 @@ mod tests {
         a.jne(again).unwrap();
         a.mov(qword_ptr(rdi + 8), rax).unwrap();
         a.cmp(dword_ptr(0x7000), 0).unwrap();
+    }
+
+    /// As in a queue: look at a slot's stamp, and again if it is not the one, and again if somebody
+    /// else was quicker.
+    #[test]
+    fn a_loop_may_try_again_in_two_ways() {
+        let tries = |a: &mut CodeAssembler| {
+            let (mut again, mut take) = (a.create_label(), a.create_label());
+            a.set_label(&mut again).unwrap();
+            a.mov(rcx, qword_ptr(rdx)).unwrap();
+            a.cmp(rcx, rsi).unwrap();
+            a.je(take).unwrap();
+            a.jmp(again).unwrap();
+            a.set_label(&mut take).unwrap();
+            a.lock().cmpxchg(qword_ptr(rdi), rcx).unwrap();
+            a.jne(again).unwrap();
+        };
+        assert_eq!(found(true, false, tries), [Mnemonic::Mov]);
     }
 
     #[test]

@@ -18,9 +18,6 @@ pub(crate) struct Options {
     /// Bytes of text for the compressors
     #[arg(long, default_value_t = 16 << 20)]
     bytes: u64,
-    /// Corpus programs with their smaller arguments
-    #[arg(long)]
-    small: bool,
     /// Print the table, and leave docs/fidelity.md as it is
     #[arg(long)]
     dry: bool,

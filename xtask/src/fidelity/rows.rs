@@ -3,7 +3,7 @@
 use super::Options;
 use crate::process::{self, CommandLine, median};
 use crate::root;
-use crate::workload::{self, Workload};
+use crate::workload::{self, Size, Workload};
 use anyhow::{Context, bail};
 use refrain_corpus::Group;
 use serde_json::Value;
@@ -55,13 +55,17 @@ pub(super) type Measured = Result<Row, (String, String)>;
 /// Measures every workload that ends by itself and does not race on purpose.
 pub(super) fn measure(options: &Options, refrain: &Path) -> anyhow::Result<Vec<Measured>> {
     let cache = root::cache()?;
-    let ends = |group: Group| group != Group::Ending;
-    let mut workloads = workload::corpus(&cache, options.small, ends)?;
+    let size = |group: Group| match group {
+        Group::Ending | Group::Racy => Size::None,
+        // They are there to use everything often, not to be like any program.
+        Group::Exerciser => Size::Small,
+        Group::Case | Group::Kernel => Size::Full,
+    };
+    let mut workloads = workload::corpus(&cache, size)?;
     workloads.extend(workload::tools(&cache, options.bytes)?.0);
     let wanted = |workload: &&Workload| {
         let names = &options.names;
-        !workload.racy
-            && (names.is_empty() || names.iter().any(|name| workload.name.contains(name)))
+        names.is_empty() || names.iter().any(|name| workload.name.contains(name))
     };
     let mut rows = Vec::new();
     for workload in workloads.iter().filter(wanted) {
