@@ -67,15 +67,7 @@ pub(crate) fn check(
     let scratch = tempfile::tempdir()?;
     let native = process::run(&workload.line, scratch.path())?;
     let trace = scratch.path().join("exact.refrain");
-    let record = workload.line.under([
-        refrain.as_os_str(),
-        "record".as_ref(),
-        "--quiet".as_ref(),
-        "--force".as_ref(),
-        "-o".as_ref(),
-        trace.as_os_str(),
-        "--".as_ref(),
-    ]);
+    let record = workload.line.recorded(refrain, &trace);
     let result = process::run(&record, scratch.path())
         .and_then(|recorded| same(&native, &recorded, "recording"))
         .and_then(|()| replay_all(refrain, &trace, scratch.path(), options));

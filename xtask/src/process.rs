@@ -31,6 +31,19 @@ impl CommandLine {
         line
     }
 
+    /// The same command, recorded into a trace.
+    pub(crate) fn recorded(&self, refrain: &Path, trace: &Path) -> CommandLine {
+        self.under::<&OsStr>([
+            refrain.as_os_str(),
+            "record".as_ref(),
+            "--quiet".as_ref(),
+            "--force".as_ref(),
+            "-o".as_ref(),
+            trace.as_os_str(),
+            "--".as_ref(),
+        ])
+    }
+
     /// As it would be typed.
     pub(crate) fn shown(&self) -> String {
         let words = self.words.iter().map(|word| word.to_string_lossy());

@@ -106,18 +106,6 @@ impl Bench<'_> {
         Ok(line)
     }
 
-    fn record_line(&self, line: &CommandLine, trace: &Path) -> CommandLine {
-        line.under::<&OsStr>([
-            self.refrain.as_os_str(),
-            "record".as_ref(),
-            "--quiet".as_ref(),
-            "--force".as_ref(),
-            "-o".as_ref(),
-            trace.as_os_str(),
-            "--".as_ref(),
-        ])
-    }
-
     /// Alternates native runs, recordings and valgrind; returns the last trace.
     fn record_row(
         &self,
@@ -128,7 +116,7 @@ impl Bench<'_> {
     ) -> anyhow::Result<PathBuf> {
         eprintln!("record {name}");
         let trace = self.scratch.path().join(format!("{name}.refrain"));
-        let record = self.record_line(line, &trace);
+        let record = line.recorded(self.refrain, &trace);
         let valgrind = self.valgrind.as_ref().map(|valgrind| {
             line.under::<&OsStr>([valgrind.as_os_str(), "--tool=none".as_ref(), "-q".as_ref()])
         });
@@ -231,7 +219,8 @@ impl Bench<'_> {
         let line = self.corpus("events", &[MANY_EVENTS])?;
         let trace = self.scratch.path().join("events.refrain");
         let native = process::run_watched(&line, self.scratch.path())?;
-        let recorded = process::run_watched(&self.record_line(&line, &trace), self.scratch.path())?;
+        let recorded =
+            process::run_watched(&line.recorded(self.refrain, &trace), self.scratch.path())?;
         same(&native, &recorded, "recording")?;
         let size = self.size("events, 10⁷", &trace)?;
         results.memory = Some(Memory {

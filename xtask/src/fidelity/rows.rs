@@ -7,7 +7,6 @@ use crate::workload::{self, Size, Workload};
 use anyhow::{Context, bail};
 use refrain_corpus::Group;
 use serde_json::Value;
-use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -82,15 +81,7 @@ fn row(workload: &Workload, refrain: &Path, options: &Options) -> anyhow::Result
     for number in 0..options.runs.max(1) {
         natives.push(process::run(&workload.line, scratch.path())?.wall);
         let trace = scratch.path().join(format!("{number}.refrain"));
-        let record: [&OsStr; 6] = [
-            refrain.as_os_str(),
-            "record".as_ref(),
-            "--quiet".as_ref(),
-            "-o".as_ref(),
-            trace.as_os_str(),
-            "--".as_ref(),
-        ];
-        process::run(&workload.line.under(record), scratch.path())?;
+        process::run(&workload.line.recorded(refrain, &trace), scratch.path())?;
         let own = json(refrain, &["replay", "--clock", "virtual", "--json"], &trace)?;
         traces.push((number_at(&own, "recorded_ns")?, number_at(&own, "duration_ns")?, trace));
     }
