@@ -357,7 +357,7 @@ impl Body<'_> {
                 self.exit(next, leave::EMULATE, self.l.live);
             }
             Term::Ordered(_) => self.report(at, i),
-            Term::Watched(next) => {
+            Term::Watched(_, next) => {
                 self.report_known(at, i);
                 if self.instructions(&[*i], &[self.l.live]) {
                     self.edge(at, next);

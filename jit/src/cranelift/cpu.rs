@@ -7,7 +7,7 @@ use super::image::Gs;
 use super::thunk::Batch;
 use crate::cost::weigh;
 use crate::fault::{SignalStack, ThreadArea};
-use iced_x86::{Instruction, InstructionInfoFactory, OpAccess};
+use iced_x86::InstructionInfoFactory;
 use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode, OrderedKind};
 use std::arch::asm;
 use std::collections::BTreeMap;
@@ -284,13 +284,12 @@ impl Shared {
     fn ordered(&self, pc: u64) -> (OrderedKind, u8) {
         let block = self.graph.at(pc).expect("ordered instructions are blocks of their own");
         let block = &self.graph.blocks[block];
-        let i = &self.graph.instructions(block)[0];
         let kind = match block.term {
             Term::Ordered(_) => OrderedKind::ReadModifyWrite,
-            Term::Watched(_) if writes_memory(i) => OrderedKind::Store,
-            Term::Watched(_) => OrderedKind::Load,
+            Term::Watched(kind, _) => kind,
             _ => panic!("an ordered exit comes from such a block"),
         };
+        let i = &self.graph.instructions(block)[0];
         (kind, i.memory_size().size() as u8)
     }
 
@@ -311,11 +310,4 @@ impl Shared {
         let weight = weigh(self.watch.count, slice::from_ref(i)) as u64;
         Some(Step { host, next: i.next_ip(), weight })
     }
-}
-
-/// Whether an instruction with one memory operand writes it.
-fn writes_memory(i: &Instruction) -> bool {
-    let mut factory = InstructionInfoFactory::new();
-    let used = factory.info(i).used_memory();
-    used.iter().any(|used| matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite))
 }

@@ -153,7 +153,7 @@ impl Flow {
 
 /// Flags that an ordered instruction reads when it is stepped.
 fn ordered_flags(block: &super::graph::Block) -> u8 {
-    if matches!(block.term, Term::Ordered(_) | Term::Watched(_)) { block.live_flags } else { 0 }
+    if matches!(block.term, Term::Ordered(_) | Term::Watched(..)) { block.live_flags } else { 0 }
 }
 
 /// Whether control may leave the region where the block ends.

@@ -9,10 +9,10 @@ use super::vars::{self, Effects, VarSet};
 use crate::refused::is_refused;
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
-    OpKind, Register,
+    OpAccess, OpKind, Register,
 };
 use refrain_trace::CodeBlock;
-use refrain_vm::Emulate;
+use refrain_vm::{Emulate, OrderedKind};
 use std::collections::BTreeSet;
 
 /// How a basic block ends.
@@ -38,9 +38,9 @@ pub(super) enum Term {
     Emulate(Emulate, u64),
     /// A locked instruction, which is reported before it is stepped; the block holds nothing else.
     Ordered(u64),
-    /// A plain load that is reported if it reads a word that synchronizes threads, and otherwise
+    /// A plain load or store that is reported if its word synchronizes threads, and otherwise
     /// executed; the block holds nothing else.
-    Watched(u64),
+    Watched(OrderedKind, u64),
     /// An instruction that no engine here executes; the block may hold others before it.
     Unsupported(&'static str),
     /// An instruction that raises a signal by itself (`ud2`, `int3`, `hlt`).
@@ -148,7 +148,7 @@ impl Graph {
             let Some(&i) = find(&self.table, at) else { break Term::Next(at) };
             at = i.next_ip();
             let term = ending(&i, cuts);
-            if let Some(Term::Ordered(_) | Term::Watched(_)) = term
+            if let Some(Term::Ordered(_) | Term::Watched(..)) = term
                 && i.ip() != pc
             {
                 break Term::Next(i.ip());
@@ -209,7 +209,7 @@ impl Graph {
             let mark =
                 |marks: &mut Vec<bool>, pc| self.at(pc).into_iter().for_each(|b| marks[b] = true);
             match block.term {
-                Term::Next(a) | Term::Jump(a) | Term::Watched(a) => mark(&mut direct, a),
+                Term::Next(a) | Term::Jump(a) | Term::Watched(_, a) => mark(&mut direct, a),
                 Term::Branch(a, b) => {
                     mark(&mut direct, a);
                     mark(&mut direct, b);
@@ -243,7 +243,7 @@ impl Graph {
         let live = |pc| self.live_flags_at(pc);
         match block.term {
             Term::Syscall(a) | Term::Emulate(_, a) if self.at(a).is_none() => at_end,
-            Term::Next(a) | Term::Jump(a) | Term::Watched(a) | Term::Call(a, _) => live(a),
+            Term::Next(a) | Term::Jump(a) | Term::Watched(_, a) | Term::Call(a, _) => live(a),
             Term::Branch(a, b) => live(a) | live(b),
             Term::Syscall(a) | Term::Emulate(_, a) | Term::Ordered(a) => live(a),
             Term::CallIndirect(_) | Term::JumpIndirect | Term::Return => self.indirect_flags,
@@ -271,7 +271,7 @@ fn effects_of(
         }
         Some(Term::Ordered(_)) => Effects { uses: effects.uses, ..Effects::default() },
         // If it is reported, it has not overwritten anything yet.
-        Some(Term::Watched(_)) => Effects { kills: VarSet::EMPTY, ..effects },
+        Some(Term::Watched(..)) => Effects { kills: VarSet::EMPTY, ..effects },
         _ => effects,
     }
 }
@@ -317,7 +317,7 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
             leaders.push(i.near_branch_target());
         }
         match ending(i, cuts) {
-            Some(Term::Ordered(next) | Term::Watched(next)) => leaders.extend([i.ip(), next]),
+            Some(Term::Ordered(next) | Term::Watched(_, next)) => leaders.extend([i.ip(), next]),
             Some(_) => leaders.push(i.next_ip()),
             None if cuts.pieces && is_repeated(i) => leaders.push(i.ip()),
             None => {}
@@ -327,6 +327,13 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
     leaders.sort_unstable();
     leaders.dedup();
     leaders
+}
+
+/// Whether an instruction with one memory operand writes it.
+fn writes_memory(i: &Instruction) -> bool {
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(i).used_memory();
+    used.iter().any(|used| matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite))
 }
 
 /// A string instruction with a repeat prefix that means something.
@@ -348,7 +355,8 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
             return Some(Term::Ordered(next));
         }
         if cuts.loads.is_some_and(|loads| loads.contains(&i.ip())) {
-            return Some(Term::Watched(next));
+            let kind = if writes_memory(i) { OrderedKind::Store } else { OrderedKind::Load };
+            return Some(Term::Watched(kind, next));
         }
     }
     match i.code() {

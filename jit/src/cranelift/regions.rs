@@ -109,7 +109,7 @@ fn finish(graph: &Graph, blocks: Vec<u32>, entries: Vec<bool>) -> Region {
 /// Blocks that can follow a block without leaving translated code by an indirect transfer.
 pub(super) fn successors(graph: &Graph, block: usize) -> impl Iterator<Item = usize> {
     let (a, b) = match graph.blocks[block].term {
-        Term::Next(a) | Term::Jump(a) | Term::Watched(a) => (Some(a), None),
+        Term::Next(a) | Term::Jump(a) | Term::Watched(_, a) => (Some(a), None),
         Term::Branch(a, b) => (Some(b), Some(a)),
         _ => (None, None),
     };
@@ -162,7 +162,7 @@ fn entries(graph: &Graph, owner: &[u32]) -> Vec<bool> {
             }
             Term::CallIndirect(next)
             | Term::Ordered(next)
-            | Term::Watched(next)
+            | Term::Watched(_, next)
             | Term::Syscall(next)
             | Term::Emulate(_, next) => {
                 graph.at(next).into_iter().for_each(|b| entries[b] = true);
