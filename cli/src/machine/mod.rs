@@ -222,23 +222,11 @@ pub(crate) enum Analysis {
 }
 
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
-/// sections costs. Observers are compiled into the code, which is what Cranelift is for.
+/// sections costs.
 pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Analysis> {
     let Ground { own, constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own));
-    let config = EngineConfig {
-        order_atomics: true,
-        accesses: true,
-        seen: collect.seen().is_some(),
-        ..EngineConfig::default()
-    };
-    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
-    let options = refrain_vm::ReplayOptions {
-        observer: Some(collect.clone()),
-        progress: watched(trace.events(), listener),
-        ..refrain_vm::ReplayOptions::default()
-    };
-    let outcome = refrain_vm::replay(trace, engine, options)?;
+    let outcome = observed(trace, Count::Nothing, collect.clone(), None, listener)?;
     if let Some(divergence) = outcome.divergence {
         return Ok(Analysis::Diverged(divergence.into()));
     }
@@ -253,17 +241,35 @@ pub(crate) fn races(
     until: Option<(ThreadId, EventId)>,
     listener: Arc<dyn Listener>,
 ) -> anyhow::Result<Vec<Race>> {
-    let config = EngineConfig { order_atomics: true, accesses: true, ..EngineConfig::default() };
-    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
     let races = Arc::new(Races::new(trace)?);
+    observed(trace, Count::Nothing, races.clone(), until, listener)?;
+    Ok(races.wait())
+}
+
+/// Replays a trace exactly, up to an event of a thread if one is given, with an observer: it is
+/// compiled into the code, which is what Cranelift is for.
+fn observed(
+    trace: &Trace,
+    count: Count,
+    observer: Arc<dyn Observer>,
+    until: Option<(ThreadId, EventId)>,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<refrain_vm::Outcome> {
+    let config = EngineConfig {
+        order_atomics: true,
+        count,
+        accesses: observer.interest().accesses,
+        seen: observer.seen().is_some(),
+        ..EngineConfig::default()
+    };
+    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
     let options = refrain_vm::ReplayOptions {
-        observer: Some(races.clone()),
+        observer: Some(observer),
         progress: watched(trace.events(), listener),
         until,
         ..refrain_vm::ReplayOptions::default()
     };
-    refrain_vm::replay(trace, engine, options)?;
-    Ok(races.wait())
+    Ok(refrain_vm::replay(trace, engine, options)?)
 }
 
 /// Between two reports of progress.

@@ -5,13 +5,12 @@
 
 use super::collect::Collect;
 use super::ground::Ground;
-use super::{Listener, replaying_engine, watched};
-use crate::args::EngineKind;
+use super::{Listener, observed};
 use crate::report::replay::Divergence;
 use anyhow::bail;
 use refrain_trace::{Access, Event, EventId, ThreadId, Trace};
 use refrain_transform::Shared;
-use refrain_vm::{Count, EngineConfig, Interest, Observer, ThreadObserver};
+use refrain_vm::{Count, Interest, Observer, ThreadObserver};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -61,11 +60,10 @@ pub(crate) fn segments(
         Amount::Cycles => (Count::Cycles, None),
         Amount::SharedAccesses => (Count::Nothing, Some(shared(trace, listener.clone())?)),
     };
-    let config = EngineConfig { count, accesses: shared.is_some(), ..EngineConfig::default() };
     let threads = trace.threads() as usize;
     let done = Arc::new(Mutex::new(vec![Vec::new(); threads]));
     let counting = Counting { amount, shared: shared.map(Arc::new), done: done.clone() };
-    observed(trace, config, Arc::new(counting), listener)?;
+    exact(observed(trace, count, Arc::new(counting), None, listener)?)?;
     let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(std::mem::take(&mut *done))
 }
@@ -74,26 +72,13 @@ pub(crate) fn segments(
 fn shared(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Shared> {
     let Ground { own, constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own));
-    let seen = collect.seen().is_some();
-    let config = EngineConfig { accesses: true, seen, ..EngineConfig::default() };
-    observed(trace, config, collect.clone(), listener)?;
+    exact(observed(trace, Count::Nothing, collect.clone(), None, listener)?)?;
     Ok(Shared::of(&collect.take(), &constant))
 }
 
-fn observed(
-    trace: &Trace,
-    config: EngineConfig,
-    observer: Arc<dyn Observer>,
-    listener: Arc<dyn Listener>,
-) -> anyhow::Result<()> {
-    let config = EngineConfig { order_atomics: true, ..config };
-    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
-    let options = refrain_vm::ReplayOptions {
-        observer: Some(observer),
-        progress: watched(trace.events(), listener),
-        ..refrain_vm::ReplayOptions::default()
-    };
-    if let Some(divergence) = refrain_vm::replay(trace, engine, options)?.divergence {
+/// Fails if a replay has left the recording.
+fn exact(outcome: refrain_vm::Outcome) -> anyhow::Result<()> {
+    if let Some(divergence) = outcome.divergence {
         let Divergence { kind, thread, event, .. } = divergence.into();
         bail!("the replay that counts leaves the recording: {kind} at {thread} {event}");
     }
