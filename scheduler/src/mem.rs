@@ -33,8 +33,8 @@
 
 use crate::travel::Travel;
 use crate::{
-    Choice, Config, Constraints, Costs, Elsc, Moment, Operation, Recorder, Request, Scheduler,
-    Scope, Skeleton, simulate,
+    Choice, Config, Constraints, Costs, Elsc, Moment, Recorder, Request, Scheduler, Scope,
+    Skeleton, simulate,
 };
 use refrain_trace::{EventId, ThreadId};
 
@@ -118,15 +118,20 @@ impl Scheduler for MemS {
 /// events, which MEM-S does not decide on, are made at the next one that it does.
 fn bursts(skeleton: &Skeleton, travel: Travel<'_>, costs: Costs) -> Vec<Vec<u64>> {
     let mut bursts = vec![Vec::new(); skeleton.threads()];
+    // By thread: where the search for the next operation has come to.
+    let mut reached = vec![0; skeleton.threads()];
     travel.finish(|thread, event, accesses, travels| {
         let operations = skeleton.operations(thread);
-        let event = event as usize;
-        let Some(more) = operations[event..].iter().position(Operation::acts) else { return };
+        let next = &mut reached[thread.index()];
+        *next = (event as usize).max(*next);
+        while operations.get(*next).is_some_and(|operation| !operation.acts()) {
+            *next += 1;
+        }
         let bursts: &mut Vec<u64> = &mut bursts[thread.index()];
-        bursts.resize(bursts.len().max(operations.len()), 0);
+        bursts.resize(operations.len(), 0);
+        let Some(at) = bursts.get_mut(*next) else { return };
         let burst = accesses.saturating_mul(costs.other);
         let burst = burst.saturating_add(travels.saturating_mul(costs.handoff));
-        let at = &mut bursts[event + more];
         *at = at.saturating_add(burst);
     });
     bursts

@@ -186,9 +186,7 @@ impl Walker<'_> {
             }
         }
     }
-}
 
-impl Walker<'_> {
     /// The next competing operation of an object: the one before it tells who is next.
     fn succeed(&mut self, object: u32, thread: u32, position: u32) {
         let walk = &mut self.walks[object as usize];

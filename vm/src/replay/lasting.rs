@@ -7,8 +7,7 @@
 //!   not issued again, but it *lasts*: a thread that waited (for a timer, a device, a peer) leaves
 //!   its core to others meanwhile, and one for which the kernel worked occupies it. A wait of the
 //!   library that was timed out lasts too. Under policies that decide the order anew this is the
-//!   same, since a timer and a device do not know of locks.
-//!
+//!   same, since a timer and a device do not know of locks;
 //! - the recorder's translating, as long as it took: it is in the recorded duration too, and differs
 //!   from an engine's, which knows already what there is in the code.
 //!
