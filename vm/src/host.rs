@@ -2,6 +2,9 @@
 //! counter, and guest memory as host memory.
 
 use std::arch::asm;
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -43,6 +46,17 @@ pub(crate) fn ticks() -> u64 {
 /// Gives the processor to another thread.
 pub(crate) fn yield_now() {
     std::thread::yield_now();
+}
+
+/// A new file in memory, which is gone when its descriptor is closed.
+pub(crate) fn memory_file() -> io::Result<File> {
+    // SAFETY: the name is a string, and the call makes a descriptor of its own.
+    let fd = unsafe { libc::memfd_create(c"refrain-contents".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was just made, and nobody else knows it.
+    Ok(unsafe { File::from_raw_fd(fd) })
 }
 
 /// The cores that this process may run on.

@@ -96,6 +96,10 @@ impl Unpacker {
     ) -> Result<()> {
         let header = &chunk.header;
         body.clear();
+        if let Some(held) = source.held(chunk) {
+            body.extend_from_slice(held);
+            return Ok(());
+        }
         if header.raw_len as usize > header.kind.max_raw() {
             return Err(chunk.corrupt("its length is over the limit"));
         }

@@ -74,7 +74,7 @@ pub fn check(path: &Path) -> Result<CheckReport> {
 
 /// Checks a trace in memory.
 pub fn check_bytes(bytes: Vec<u8>) -> Result<CheckReport> {
-    check_source(&Source::Bytes(bytes))
+    check_source(&bytes.into())
 }
 
 fn check_source(source: &Source) -> Result<CheckReport> {

@@ -10,6 +10,7 @@ use super::source::Source;
 use crate::error::{Error, Result};
 use crate::{BlobId, CodeBlock, Event, EventId, Footer, Header, Module, ThreadId, payload};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -135,7 +136,7 @@ impl Trace {
 
     /// Opens a trace in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Trace> {
-        Trace::from_source(Source::Bytes(bytes))
+        Trace::from_source(bytes.into())
     }
 
     fn from_source(source: Source) -> Result<Trace> {
@@ -276,6 +277,31 @@ impl Trace {
         self.shared.catalog.blocks.iter().map(|&n| {
             self.with_scratch(|scratch, source| scratch.blocks(source, &self.shared.chunks[n]))
         })
+    }
+
+    /// Unpacks events ahead, so that reading them takes less time later: the chunks from the start
+    /// of the trace on that together take at most `limit` bytes, up to the first that is damaged
+    /// (whoever reads it will be told). Clones of the trace profit too. Only the first call counts.
+    pub fn hold_events(&self, limit: u64) {
+        let streams = self.shared.catalog.threads.values();
+        let of_events = |c: &EventChunk| c.chunk - c.parts..c.chunk + 1;
+        let mut chunks: Vec<usize> = streams.flat_map(|s| &s.chunks).flat_map(of_events).collect();
+        chunks.sort_unstable();
+        let (mut bodies, mut size) = (BTreeMap::new(), 0);
+        for chunk in chunks.into_iter().map(|n| &self.shared.chunks[n]) {
+            size += u64::from(chunk.header.raw_len);
+            if size > limit {
+                break;
+            }
+            let mut body = Vec::new();
+            let unpacked =
+                self.with_scratch(|s, source| s.unpacker.unpack(source, chunk, &mut body));
+            if unpacked.is_err() {
+                break;
+            }
+            bodies.insert(chunk.offset, body);
+        }
+        self.shared.source.hold(bodies);
     }
 
     /// Reads a thread's events from the first on. A thread without events has an empty stream.

@@ -51,7 +51,7 @@ pub fn repair(path: &Path, out: Option<&Path>) -> Result<RepairReport> {
 
 /// Repairs a trace in memory.
 pub fn repair_bytes(bytes: Vec<u8>) -> Result<(RepairReport, Vec<u8>)> {
-    write_repaired(&Source::Bytes(bytes), Vec::new())
+    write_repaired(&bytes.into(), Vec::new())
 }
 
 /// A name in the same directory, so that the new file can be renamed over the old one.

@@ -270,10 +270,13 @@ impl GuestThread {
         let Some(window) = content else {
             return Ok(());
         };
-        let blob = self.machine.trace.blob(window.blob)?;
-        let end = window.offset.saturating_add(window.len).min(blob.len() as u64);
-        let bytes = blob.get(window.offset as usize..end as usize).unwrap_or(&[]);
-        store(address, len, bytes)?;
+        let window = Window { len: window.len.min(len), ..window };
+        if !self.machine.contents.map(address, prot, &window)? {
+            let blob = self.machine.trace.blob(window.blob)?;
+            let end = window.offset.saturating_add(window.len).min(blob.len() as u64);
+            let bytes = blob.get(window.offset as usize..end as usize).unwrap_or(&[]);
+            store(address, len, bytes)?;
+        }
         memory::AddressSpace::new().protect(address, len, prot);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! What all guest threads of a replay share.
 
 use super::ReplayOptions;
+use super::contents::Contents;
 use super::first::FirstValues;
 use super::gate::Gate;
 use super::lasting::Lasting;
@@ -19,6 +20,9 @@ use refrain_trace::{Ending, EventKind, ThreadId, Trace};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+
+/// So many bytes of events are unpacked before a replay that is measured.
+const HELD: u64 = 256 << 20;
 
 /// What a thread tells the coordinator.
 pub(crate) enum Report {
@@ -84,6 +88,7 @@ pub(crate) struct Machine {
     began: OnceLock<Instant>,
     pub(crate) hooks: HookMap,
     pub(crate) first_values: FirstValues,
+    pub(crate) contents: Contents,
     /// Changes of the address space come one at a time, in the recorded order.
     pub(crate) space: Mutex<AddressSpace>,
     threads: AtomicU32,
@@ -120,6 +125,10 @@ impl Machine {
             Policy::MemS => sequence(&trace)?,
             _ => Vec::new(),
         };
+        let contents = Contents::of(&trace)?;
+        if options.lasting {
+            trace.hold_events(HELD);
+        }
         let machine = Machine {
             cores: Cores::new(options.placement, trace.threads())?,
             lasting: options.lasting.then(|| Lasting::new(header.tsc_hz)),
@@ -131,6 +140,7 @@ impl Machine {
             gate,
             hooks: hook_map,
             first_values: FirstValues::default(),
+            contents,
             space: Mutex::new(AddressSpace::new()),
             threads: AtomicU32::new(0),
             reports,

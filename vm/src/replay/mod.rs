@@ -9,6 +9,7 @@
 
 mod arrivals;
 mod calls;
+mod contents;
 mod first;
 mod gate;
 mod lasting;
