@@ -88,7 +88,7 @@ fn run<S: Scheduler>(skeleton: &Skeleton, config: &Config, mut by: S) -> Result<
 
 /// The trace's skeleton and how long the recorded run took.
 fn read(trace: &Trace, mode: impl Fn(Builder) -> Builder) -> Result<(Skeleton, u64), Failure> {
-    let start = trace.header().tsc_start;
+    let start = trace.began()?;
     let builder = Builder::new(trace.threads() as usize, trace.header().tsc_hz, start);
     let mut builder = mode(builder);
     let end = builder.read::<Failure>(trace)?;

@@ -18,7 +18,7 @@ pub struct Header {
     pub machine: Machine,
     /// Ticks of the time-stamp counter per second.
     pub tsc_hz: u64,
-    /// Time-stamp counter at the guest's first instruction.
+    /// Time-stamp counter when the recorder began; for the guest see [`crate::Trace::began`].
     pub tsc_start: u64,
     /// Wall-clock start, nanoseconds since the Unix epoch.
     pub started_unix_ns: u64,

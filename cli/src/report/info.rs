@@ -100,7 +100,8 @@ impl Report {
             code_blocks += run.len() as u64;
             code_bytes += run.iter().map(|block| block.code.len() as u64).sum::<u64>();
         }
-        let ticks = footer.map(|footer| footer.tsc_end.saturating_sub(header.tsc_start));
+        let began = trace.began()?;
+        let ticks = footer.map(|footer| footer.tsc_end.saturating_sub(began));
         let nanoseconds = |ticks: u64| {
             let per_second = u128::from(header.tsc_hz.max(1));
             u64::try_from(u128::from(ticks) * 1_000_000_000 / per_second).unwrap_or(u64::MAX)

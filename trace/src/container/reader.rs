@@ -206,6 +206,14 @@ impl Trace {
         self.shared.catalog.threads.values().map(|stream| stream.events).sum()
     }
 
+    /// The time-stamp counter when the guest began to run: at its first event, which is its first
+    /// thread's start. That of the recorder's beginning in a trace without events.
+    pub fn began(&self) -> Result<u64> {
+        let mut first = self.cursor(ThreadId(0));
+        let first = first.peek()?.map(|event| event.begin);
+        Ok(first.unwrap_or(self.header().tsc_start))
+    }
+
     /// The blobs that are there as a whole, in ascending order.
     pub fn blobs(&self) -> impl Iterator<Item = BlobId> {
         let blobs = self.shared.catalog.blobs.iter();
