@@ -40,6 +40,12 @@ impl Arrivals {
         self.times.get(thread.index()).map_or(NOWHERE, |time| time.load(Ordering::Relaxed))
     }
 
+    /// A number that is another one when threads have arrived anywhere.
+    pub(crate) fn sum(&self) -> u64 {
+        let times = self.times.iter().map(|time| time.load(Ordering::Relaxed));
+        times.fold(0, u64::wrapping_add)
+    }
+
     /// The thread runs no more.
     pub(crate) fn end(&self, thread: ThreadId) {
         self.arrive(thread, NOWHERE);

@@ -7,17 +7,21 @@
 //! Under a policy that decides anew ([`Policy`]) threads wait here for locks that are `live` too,
 //! and a recorded order that nobody can go on with gives way.
 
+mod patience;
+mod sleepers;
+
 use super::arrivals::Arrivals;
 use super::live::{Live, News, Operation, Words};
 use super::policy::Policy;
 use crate::host::{self, Guest};
+use patience::{Looks, Patience};
 use refrain_trace::{ThreadId, order};
+use sleepers::Sleepers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
-use sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use sync::{Mutex, MutexGuard};
-use thread::Thread;
 
 // The tests explore interleavings, and no nap ends in them: what sleeps must be woken.
 #[cfg(test)]
@@ -25,11 +29,6 @@ use shuttle::{sync, thread};
 #[cfg(not(test))]
 use std::{sync, thread};
 
-/// Looks at a condition before a thread gives its core away. Hand-overs between running threads
-/// take less.
-const SPINS: u32 = if cfg!(test) { 1 } else { 100 };
-/// The same for those who wait for a policy's decision: that is, for a thread that needs a core.
-const SPINS_FOR_NEWS: u32 = if cfg!(test) { 1 } else { 20 };
 /// Looks with the core given away in between, before a thread sleeps: whoever it waits for may be
 /// the next on that core. Few, because on a busy machine the core goes to other programs, for
 /// milliseconds each time, and who sleeps is woken sooner than that.
@@ -40,11 +39,6 @@ const NAP: Duration = Duration::from_millis(20);
 const SHORT_NAP: Duration = Duration::from_micros(200);
 /// The slot of MEM-S's sequence, after those of the trace.
 pub(crate) const SEQUENCE_SLOT: usize = order::SLOTS;
-
-/// Counters of sleepers by slot. Slots share them, at the price of a look at sleepers in vain.
-const KNOTS: usize = 256;
-/// The counter of those who wait for memory.
-const MEMORY: usize = KNOTS;
 
 /// What a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,14 +62,13 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    /// Which counter a sleeper is in. Who waits for a thread is told by that thread.
-    fn knot(self) -> Option<usize> {
+    /// Of a condition about tickets: the slot, and how many of its tickets must be done.
+    fn place(self) -> Option<(usize, u64)> {
         match self {
-            Condition::Turn { slot, .. } | Condition::Reached { slot, .. } => Some(slot % KNOTS),
-            Condition::Value { .. } | Condition::Bits { .. } | Condition::Caught { .. } => {
-                Some(MEMORY)
+            Condition::Turn { slot, ticket: place } | Condition::Reached { slot, count: place } => {
+                Some((slot, place))
             }
-            Condition::News { .. } | Condition::Ended { .. } => None,
+            _ => None,
         }
     }
 }
@@ -83,14 +76,6 @@ impl Condition {
 /// The wait cannot end: no thread can go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stuck;
-
-/// Sleeping threads: what each waits for, and how to wake it.
-#[derive(Default)]
-struct Waiting {
-    sleepers: BTreeMap<ThreadId, (Condition, Thread)>,
-    /// Those that may go on although their condition does not hold.
-    excused: BTreeSet<ThreadId>,
-}
 
 /// Live words of the guest.
 struct GuestWords;
@@ -123,18 +108,15 @@ const RETRY: u8 = 2;
 /// The state of all waiting.
 pub(crate) struct Gate {
     done: Box<[AtomicU64]>,
-    /// Threads that are neither waiting nor finished.
-    running: AtomicUsize,
-    sleepers: AtomicUsize,
-    /// Of them, how many wait for a slot, by [`Condition::knot`], so that most events find out
-    /// by a load that they need not wake anybody.
-    knots: Box<[AtomicUsize]>,
-    waiting: Mutex<Waiting>,
+    sleepers: Sleepers,
+    patience: Patience,
+    cores: usize,
+    /// Held by the thread that judges whether any can go on.
+    judging: Mutex<()>,
     pub(crate) arrivals: Arrivals,
     stuck: AtomicBool,
-    progress: AtomicU64,
-    /// Without any ticket taken for so long, some thread is running in circles.
-    patience: Duration,
+    /// Without any arrival for so long, some thread is running in circles.
+    give_up: Duration,
     anew: Option<Anew>,
 }
 
@@ -144,14 +126,13 @@ impl Gate {
     pub(crate) fn new(recorded: Duration, threads: u32) -> Gate {
         Gate {
             arrivals: Arrivals::new(threads),
-            patience: Duration::from_secs(60) + 20 * recorded,
+            give_up: Duration::from_secs(60) + 20 * recorded,
             done: (0..=SEQUENCE_SLOT).map(|_| AtomicU64::new(0)).collect(),
-            running: AtomicUsize::new(0),
-            sleepers: AtomicUsize::new(0),
-            knots: (0..=MEMORY).map(|_| AtomicUsize::new(0)).collect(),
-            waiting: Mutex::default(),
+            sleepers: Sleepers::new(threads),
+            patience: Patience::new(threads),
+            cores: host::allowed_cores().len(),
+            judging: Mutex::default(),
             stuck: AtomicBool::new(false),
-            progress: AtomicU64::new(0),
             anew: None,
         }
     }
@@ -176,7 +157,7 @@ impl Gate {
     /// A thread, created by another, begins to run.
     pub(crate) fn enter(&self, thread: ThreadId, creator: Option<ThreadId>) {
         self.arrivals.begin(thread);
-        self.running.fetch_add(1, Ordering::SeqCst);
+        self.sleepers.enter();
         if let Some(anew) = self.anew_for(thread) {
             locked(&anew.live).begin(thread, creator);
         }
@@ -195,56 +176,53 @@ impl Gate {
             anew.ended[thread.index()].store(true, Ordering::SeqCst);
             self.with_live(anew, |live| live.end(thread));
         }
-        self.running.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.leave();
         // Those who wait must find out whether anybody is left to wait for.
-        for (_, sleeper) in locked(&self.waiting).sleepers.values() {
-            sleeper.unpark();
-        }
+        self.sleepers.call_if(|_, _| true);
     }
 
     /// The holder of `ticket` has performed its event.
     pub(crate) fn advance(&self, slot: usize, ticket: u64) {
-        match &self.anew {
-            None => self.done[slot].store(ticket + 1, Ordering::SeqCst),
-            Some(anew) => self.advance_anew(anew, slot, ticket),
-        }
-        self.progress.fetch_add(1, Ordering::Relaxed);
-        if self.may_let_go(slot) {
+        let somebody_waits = match &self.anew {
+            None => self.finish_turn(slot, ticket),
+            Some(anew) => {
+                self.advance_anew(anew, slot, ticket);
+                self.sleepers.may_go_on(slot, self.done[slot].load(Ordering::SeqCst))
+            }
+        };
+        if somebody_waits {
             self.wake();
         }
     }
 
-    /// Whether the holder of `ticket` may perform its event. For callers that look again and again.
+    /// Whether the holder of `ticket` may perform its event, now or in a moment. For callers that
+    /// cannot [`Self::wait`].
     pub(crate) fn is_turn(&self, slot: usize, ticket: u64) -> bool {
-        let turn = self.done[slot].load(Ordering::SeqCst) == ticket;
-        if !turn {
-            std::hint::spin_loop();
+        let turn = Condition::Turn { slot, ticket };
+        let mut looks = Looks::for_condition(turn);
+        loop {
+            let done = self.done[slot].load(Ordering::SeqCst);
+            if done == ticket {
+                return true;
+            }
+            if !looks.pause(ticket.saturating_sub(done)) {
+                return false;
+            }
         }
-        turn
     }
 
     /// The holder of `ticket` has performed its event. Whether the caller must [`Self::wake`].
-    /// (For callers that have not the means, and that tell of their progress otherwise.)
+    /// (For callers that have not the means.)
     pub(crate) fn finish_turn(&self, slot: usize, ticket: u64) -> bool {
         self.done[slot].store(ticket + 1, Ordering::SeqCst);
-        self.may_let_go(slot)
-    }
-
-    /// Whether somebody may sleep who waits for tickets of this slot, or for memory.
-    fn may_let_go(&self, slot: usize) -> bool {
-        let sleeps = |knot: usize| self.knots[knot].load(Ordering::SeqCst) > 0;
-        sleeps(slot % KNOTS) || sleeps(MEMORY)
+        self.sleepers.may_go_on(slot, ticket + 1)
     }
 
     /// Wakes the sleepers whose conditions hold.
     #[cold]
     #[inline(never)]
     pub(crate) fn wake(&self) {
-        for (&thread, (condition, sleeper)) in &locked(&self.waiting).sleepers {
-            if self.holds(thread, *condition) {
-                sleeper.unpark();
-            }
-        }
+        self.sleepers.call_if(|thread, condition| self.holds(thread, condition));
     }
 
     /// Tickets may be done in any order; what counts is how many are done without a gap.
@@ -266,23 +244,55 @@ impl Gate {
 
     /// Waits until `condition` holds.
     pub(crate) fn wait(&self, thread: ThreadId, condition: Condition) -> Result<(), Stuck> {
-        let (spins, yields) = match condition {
-            Condition::News { .. } => (SPINS_FOR_NEWS, 0),
-            _ => (SPINS, YIELDS),
-        };
-        for round in 0..spins + yields {
+        let mut looks = Looks::for_condition(condition);
+        loop {
             if self.holds(thread, condition) {
                 return Ok(());
             }
-            if round < spins {
-                std::hint::spin_loop();
-            } else if cfg!(test) {
+            if !looks.pause(self.distance(condition)) {
+                break;
+            }
+        }
+        let began = Instant::now();
+        let result = self.wait_long(thread, condition, began);
+        self.patience.learn(thread, began.elapsed());
+        result
+    }
+
+    /// The same, for one that did not come true at once.
+    fn wait_long(
+        &self,
+        thread: ThreadId,
+        condition: Condition,
+        began: Instant,
+    ) -> Result<(), Stuck> {
+        let patience = self.patience.of(thread);
+        while self.sleepers.awake() <= self.cores && began.elapsed() < patience {
+            if self.holds(thread, condition) {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let yields = if matches!(condition, Condition::News { .. }) { 0 } else { YIELDS };
+        for _ in 0..yields {
+            if self.holds(thread, condition) {
+                return Ok(());
+            }
+            if cfg!(test) {
                 thread::yield_now();
             } else {
                 host::yield_now();
             }
         }
         self.sleep(thread, condition)
+    }
+
+    /// How many tickets are still to be done before the condition holds.
+    fn distance(&self, condition: Condition) -> u64 {
+        let left = |(slot, place): (usize, u64)| {
+            place.saturating_sub(self.done[slot].load(Ordering::Relaxed))
+        };
+        condition.place().map_or(1, left)
     }
 
     /// Performs an operation on a live object, once it is possible and the policy lets it.
@@ -299,7 +309,6 @@ impl Gate {
                 break;
             }
         }
-        self.progress.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -349,12 +358,7 @@ impl Gate {
             anew.news[thread.index()].store(code, Ordering::SeqCst);
         }
         drop(live);
-        if !all.is_empty() && self.sleepers.load(Ordering::SeqCst) > 0 {
-            let waiting = locked(&self.waiting);
-            for (_, sleeper) in all.iter().filter_map(|(thread, _)| waiting.sleepers.get(thread)) {
-                sleeper.unpark();
-            }
-        }
+        all.iter().for_each(|&(thread, _)| self.sleepers.call(thread));
         result
     }
 
@@ -365,25 +369,17 @@ impl Gate {
             }
             _ => NAP,
         };
-        // Registered before the condition is looked at again: whoever makes it hold after that
-        // look sees a sleeper.
-        locked(&self.waiting).sleepers.insert(thread, (condition, thread::current()));
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let knot = condition.knot().map(|knot| &self.knots[knot]);
-        if let Some(count) = knot {
-            count.fetch_add(1, Ordering::SeqCst);
-        }
-        self.running.fetch_sub(1, Ordering::SeqCst);
-        let mut last = (self.progress.load(Ordering::Relaxed), Instant::now());
+        self.sleepers.lie_down(thread, condition);
+        let mut last = (self.arrivals.sum(), Instant::now());
         let result = loop {
-            if self.holds(thread, condition) || self.is_excused(thread) {
+            if self.holds(thread, condition) || self.sleepers.is_excused(thread) {
                 break Ok(());
             }
-            let progress = self.progress.load(Ordering::Relaxed);
-            if progress != last.0 {
-                last = (progress, Instant::now());
+            let arrived = self.arrivals.sum();
+            if arrived != last.0 {
+                last = (arrived, Instant::now());
             }
-            if self.nobody_can_run() || last.1.elapsed() > self.patience {
+            if self.nobody_can_run() || last.1.elapsed() > self.give_up {
                 self.stuck.store(true, Ordering::SeqCst);
             }
             if self.stuck.load(Ordering::SeqCst) {
@@ -392,63 +388,71 @@ impl Gate {
             if !self.holds(thread, condition) {
                 thread::park_timeout(nap);
             }
+            if !self.holds(thread, condition) && !self.sleepers.is_excused(thread) {
+                self.sleepers.doze(thread);
+            }
         };
-        self.running.fetch_add(1, Ordering::SeqCst);
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        if let Some(count) = knot {
-            count.fetch_sub(1, Ordering::SeqCst);
-        }
-        let mut waiting = locked(&self.waiting);
-        waiting.sleepers.remove(&thread);
-        waiting.excused.remove(&thread);
+        self.sleepers.rise(thread, condition);
         result
     }
 
-    fn is_excused(&self, thread: ThreadId) -> bool {
-        locked(&self.waiting).excused.contains(&thread)
-    }
-
-    /// Whether every thread sleeps, no condition holds, and nothing gives way. Under the lock
-    /// nobody begins to sleep or ceases to be registered; who has woken counts as running or has
-    /// a condition that holds.
+    /// Whether every thread sleeps, no condition holds, and nothing gives way.
+    ///
+    /// Only threads that are awake make conditions hold. A thread that ceases to sleep counts as
+    /// awake, then as risen, and only then does anything. So if none was awake, and none has
+    /// risen while all conditions were looked at, either nobody did anything meanwhile, or
+    /// somebody is about to rise whose condition was seen to hold.
     fn nobody_can_run(&self) -> bool {
-        let mut waiting = locked(&self.waiting);
-        let can_run = |waiting: &Waiting| {
-            let mut sleepers = waiting.sleepers.iter();
-            !waiting.excused.is_empty()
-                || sleepers.any(|(&thread, &(condition, _))| self.holds(thread, condition))
-        };
-        if self.running.load(Ordering::SeqCst) > 0
-            || can_run(&waiting)
-            || excuse_earliest(&mut waiting)
-        {
+        if self.sleepers.awake() > 0 {
             return false;
         }
-        match &self.anew {
-            None => true,
-            Some(anew) => !self.give_way(anew, &mut waiting),
+        let _judge = locked(&self.judging);
+        let risen = self.sleepers.risen();
+        if self.sleepers.awake() > 0 {
+            return false;
         }
+        let asleep: Vec<(ThreadId, Condition)> = self.sleepers.all().collect();
+        let can_go_on = |&(thread, condition): &(ThreadId, Condition)| {
+            self.sleepers.is_excused(thread) || self.holds(thread, condition)
+        };
+        let any_can = asleep.iter().any(can_go_on);
+        if any_can || self.sleepers.awake() > 0 || self.sleepers.risen() != risen {
+            return false;
+        }
+        !self.excuse_earliest(&asleep)
+            && !self.anew.as_ref().is_some_and(|anew| self.give_way(anew, &asleep))
+    }
+
+    /// Lets the earliest of the loads go on that only wait for a store that may be missing.
+    fn excuse_earliest(&self, asleep: &[(ThreadId, Condition)]) -> bool {
+        let loads = asleep.iter().filter_map(|&(thread, condition)| match condition {
+            Condition::Caught { time, .. } => Some((time, thread)),
+            _ => None,
+        });
+        let Some((_, thread)) = loads.min() else {
+            return false;
+        };
+        self.sleepers.excuse(thread);
+        true
     }
 
     /// Every thread waits. First a thread that waits for its turn at a live object gets one, and
     /// if there is none, a recorded order gives way to the thread that is nearest to its place.
     /// All threads wait whenever this happens, so it does not depend on their speed.
-    fn give_way(&self, anew: &Anew, waiting: &mut Waiting) -> bool {
+    fn give_way(&self, anew: &Anew, asleep: &[(ThreadId, Condition)]) -> bool {
         let mut live = locked(&anew.live);
         while live.force() {
             let all = live.take_news();
             for &(thread, news) in &all {
                 let code = if news == News::Granted { GRANTED } else { RETRY };
                 anew.news[thread.index()].store(code, Ordering::SeqCst);
-                if let Some((_, sleeper)) = waiting.sleepers.get(&thread) {
-                    sleeper.unpark();
-                }
+                self.sleepers.call(thread);
             }
             if !all.is_empty() {
                 return true;
             }
         }
-        let distance = |condition: &Condition| match *condition {
+        let distance = |condition: Condition| match condition {
             Condition::Turn { slot, ticket: place } | Condition::Reached { slot, count: place } => {
                 Some((place.abs_diff(self.done[slot].load(Ordering::SeqCst)), slot))
             }
@@ -459,16 +463,15 @@ impl Gate {
             | Condition::News { .. }
             | Condition::Ended { .. } => None,
         };
-        let candidates = waiting.sleepers.iter().filter_map(|(&thread, (condition, sleeper))| {
+        let candidates = asleep.iter().filter_map(|&(thread, condition)| {
             let (far, slot) = distance(condition)?;
-            Some((far, thread, slot, sleeper))
+            Some((far, thread, slot))
         });
-        let Some((_, thread, slot, sleeper)) = candidates.min_by_key(|c| (c.0, c.1)) else {
+        let Some((_, thread, slot)) = candidates.min() else {
             return false;
         };
-        sleeper.unpark();
         locked(&anew.gave_way).insert(slot);
-        waiting.excused.insert(thread);
+        self.sleepers.excuse(thread);
         true
     }
 
@@ -495,20 +498,6 @@ impl Gate {
                 .is_some_and(|anew| anew.ended[thread.index()].load(Ordering::SeqCst)),
         }
     }
-}
-
-/// Lets the earliest of the loads go on that only wait for a store that may be missing.
-fn excuse_earliest(waiting: &mut Waiting) -> bool {
-    let loads = waiting.sleepers.iter().filter_map(|(&thread, (condition, sleeper))| {
-        let Condition::Caught { time, .. } = *condition else { return None };
-        Some((time, thread, sleeper))
-    });
-    let Some((_, thread, sleeper)) = loads.min_by_key(|&(time, thread, _)| (time, thread)) else {
-        return false;
-    };
-    sleeper.unpark();
-    waiting.excused.insert(thread);
-    true
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -23,9 +23,9 @@ use refrain_scheduler::waits_off_core;
 use refrain_trace::{Event, EventKind};
 use std::time::{Duration, Instant};
 
-/// A sleeping thread wakes up late, by less than this in most cases: so much before its time it
-/// is awake.
-const LATE: Duration = Duration::from_micros(100);
+/// A sleeping thread wakes up late, by about so much. (In the recording it did too, so that the
+/// time until which it sleeps is that of its waking.)
+const LATE: Duration = Duration::from_micros(20);
 
 /// What a replay knows in which calls last.
 pub(crate) struct Lasting {
@@ -136,7 +136,9 @@ fn pass_until(time: Option<Instant>, core: Core) {
         }
         match core {
             Core::Free if left > LATE => std::thread::sleep(left - LATE),
-            _ => std::hint::spin_loop(),
+            // The rest is short, but others may need the core.
+            Core::Free => host::yield_now(),
+            Core::Busy => std::hint::spin_loop(),
         }
     }
 }

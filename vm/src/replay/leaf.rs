@@ -20,8 +20,6 @@ use refrain_trace::{Cursor, Event, EventKind, ThreadId, order};
 
 /// "Go the long way; nothing has happened."
 const LONG_WAY: i64 = -1;
-/// Looks at the gate before the long way is taken, where a thread can sleep.
-const LOOKS: u32 = 100;
 
 /// What leaf functions know of the thread that calls them.
 pub(crate) struct LeafThread {
@@ -121,7 +119,7 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
     let Event { ticket, end, result, .. } = *event;
     let slot = order::slot(object);
     gate.arrivals.arrive(thread.id, end);
-    if !(0..LOOKS).any(|_| gate.is_turn(slot, ticket)) {
+    if !gate.is_turn(slot, ticket) {
         return LONG_WAY;
     }
     // It was loaded, so this only counts.

@@ -2,6 +2,7 @@
 //! which no nap ever ends. A wake-up that is lost shows as a deadlock of the test.
 
 use super::*;
+use shuttle::sync::atomic::AtomicUsize;
 use shuttle::sync::{Arc, Barrier};
 
 /// Interleavings of each test. Failures print the schedule that repeats them.
