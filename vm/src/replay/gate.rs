@@ -7,14 +7,14 @@
 //! Under a policy that decides anew ([`Policy`]) threads wait here for locks that are `live` too,
 //! and a recorded order that nobody can go on with gives way.
 
-mod patience;
+mod looks;
 mod sleepers;
 
 use super::arrivals::Arrivals;
 use super::live::{Live, News, Operation, Words};
 use super::policy::Policy;
 use crate::host::{self, Guest};
-use patience::{Looks, Patience};
+use looks::Looks;
 use refrain_trace::{ThreadId, order};
 use sleepers::Sleepers;
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,8 +109,6 @@ const RETRY: u8 = 2;
 pub(crate) struct Gate {
     done: Box<[AtomicU64]>,
     sleepers: Sleepers,
-    patience: Patience,
-    cores: usize,
     /// Held by the thread that judges whether any can go on.
     judging: Mutex<()>,
     pub(crate) arrivals: Arrivals,
@@ -129,8 +127,6 @@ impl Gate {
             give_up: Duration::from_secs(60) + 20 * recorded,
             done: (0..=SEQUENCE_SLOT).map(|_| AtomicU64::new(0)).collect(),
             sleepers: Sleepers::new(threads),
-            patience: Patience::new(threads),
-            cores: host::allowed_cores().len(),
             judging: Mutex::default(),
             stuck: AtomicBool::new(false),
             anew: None,
@@ -199,7 +195,7 @@ impl Gate {
     /// cannot [`Self::wait`].
     pub(crate) fn is_turn(&self, slot: usize, ticket: u64) -> bool {
         let turn = Condition::Turn { slot, ticket };
-        let mut looks = Looks::for_condition(turn);
+        let mut looks = Looks::at(turn);
         loop {
             let done = self.done[slot].load(Ordering::SeqCst);
             if done == ticket {
@@ -244,7 +240,7 @@ impl Gate {
 
     /// Waits until `condition` holds.
     pub(crate) fn wait(&self, thread: ThreadId, condition: Condition) -> Result<(), Stuck> {
-        let mut looks = Looks::for_condition(condition);
+        let mut looks = Looks::at(condition);
         loop {
             if self.holds(thread, condition) {
                 return Ok(());
@@ -252,26 +248,6 @@ impl Gate {
             if !looks.pause(self.distance(condition)) {
                 break;
             }
-        }
-        let began = Instant::now();
-        let result = self.wait_long(thread, condition, began);
-        self.patience.learn(thread, began.elapsed());
-        result
-    }
-
-    /// The same, for one that did not come true at once.
-    fn wait_long(
-        &self,
-        thread: ThreadId,
-        condition: Condition,
-        began: Instant,
-    ) -> Result<(), Stuck> {
-        let patience = self.patience.of(thread);
-        while self.sleepers.awake() <= self.cores && began.elapsed() < patience {
-            if self.holds(thread, condition) {
-                return Ok(());
-            }
-            std::hint::spin_loop();
         }
         let yields = if matches!(condition, Condition::News { .. }) { 0 } else { YIELDS };
         for _ in 0..yields {
