@@ -7,7 +7,7 @@ use crate::workload::{self, Size, Workload};
 use anyhow::{Context, bail};
 use refrain_corpus::Group;
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Replays under one scheduler by one clock.
@@ -28,6 +28,8 @@ pub(super) struct Row {
     pub(super) native: Duration,
     /// The program's own time, by the model of the recorded machine.
     pub(super) own_ns: f64,
+    /// How far replays by the wall clock were off, in parts of the recorded time.
+    pub(super) wall_error: Result<f64, String>,
     /// By clock and scheduler: `virtual elsc`.
     times: Vec<(String, Result<Times, String>)>,
 }
@@ -40,6 +42,9 @@ impl Row {
 
     /// Why they did not.
     pub(super) fn failure(&self, which: &str) -> Option<&str> {
+        if which == "wall elsc" {
+            return self.wall_error.as_ref().err().map(String::as_str);
+        }
         self.outcome(which)?.as_ref().err().map(String::as_str)
     }
 
@@ -75,21 +80,34 @@ pub(super) fn measure(options: &Options, refrain: &Path) -> anyhow::Result<Vec<M
     Ok(rows)
 }
 
+/// One of a workload's recordings.
+struct Recording {
+    trace: PathBuf,
+    recorded_ns: f64,
+    own_ns: f64,
+    wall_error: Result<f64, String>,
+}
+
 fn row(workload: &Workload, refrain: &Path, options: &Options) -> anyhow::Result<Row> {
     let scratch = tempfile::tempdir()?;
-    let (mut natives, mut traces) = (Vec::new(), Vec::new());
+    let (mut natives, mut recordings) = (Vec::new(), Vec::new());
     for number in 0..options.runs.max(1) {
         natives.push(process::run(&workload.line, scratch.path())?.wall);
         let trace = scratch.path().join(format!("{number}.refrain"));
         process::run(&workload.line.recorded(refrain, &trace), scratch.path())?;
-        let own = json(refrain, &["replay", "--clock", "virtual", "--json"], &trace)?;
-        traces.push((number_at(&own, "recorded_ns")?, number_at(&own, "duration_ns")?, trace));
+        recordings.push(recording(trace, refrain, options)?);
     }
+    let wall_error = middle(recordings.iter().map(|recording| recording.wall_error.clone()));
     // The recording that took neither the least nor the most time.
-    traces.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (recorded_ns, own_ns, trace) = &traces[traces.len() / 2];
+    recordings.sort_by(|a, b| a.recorded_ns.total_cmp(&b.recorded_ns));
+    let Recording { trace, recorded_ns, own_ns, .. } = &recordings[recordings.len() / 2];
     let repeat = options.repeat.to_string();
-    let report = json(refrain, &["fidelity", "--json", "--repeat", &repeat], trace)?;
+    let by_virtual = ["fidelity", "--json", "--clock", "virtual", "--repeat", &repeat];
+    // Whether they come to their end is all that is asked of these.
+    let by_wall = ["fidelity", "--json", "--clock", "wall", "--repeat", "1"];
+    let others = ["--scheduler", "mem-s", "--scheduler", "kendo", "--scheduler", "orig-s"];
+    let mut all = rows(&json(refrain, &by_virtual, trace)?)?;
+    all.extend(rows(&json(refrain, &[&by_wall[..], &others[..]].concat(), trace)?)?);
     let info = json(refrain, &["info", "--json"], trace)?;
     Ok(Row {
         name: workload.name.clone(),
@@ -97,8 +115,34 @@ fn row(workload: &Workload, refrain: &Path, options: &Options) -> anyhow::Result
         recorded_ns: *recorded_ns,
         native: median(&natives),
         own_ns: *own_ns,
-        times: report["rows"].as_array().context("no rows")?.iter().map(times).collect(),
+        wall_error,
+        times: all,
     })
+}
+
+/// Replays a trace by the wall clock at once, so that the machine is as it was when it was
+/// recorded.
+fn recording(trace: PathBuf, refrain: &Path, options: &Options) -> anyhow::Result<Recording> {
+    let own = json(refrain, &["replay", "--clock", "virtual", "--json"], &trace)?;
+    let recorded_ns = number_at(&own, "recorded_ns")?;
+    let repeat = options.repeat.to_string();
+    let elsc = ["--clock", "wall", "--scheduler", "elsc", "--repeat", &repeat];
+    let report = json(refrain, &[&["fidelity", "--json"][..], &elsc[..]].concat(), &trace)?;
+    let (_, replayed) = rows(&report)?.pop().context("no row for ELSC")?;
+    // One slow replay of five says something of the machine, not of the replay.
+    let wall_error = replayed.map(|times| times.median_ns / recorded_ns - 1.0);
+    Ok(Recording { trace, recorded_ns, own_ns: number_at(&own, "duration_ns")?, wall_error })
+}
+
+/// The median, or the first failure.
+fn middle(values: impl Iterator<Item = Result<f64, String>>) -> Result<f64, String> {
+    let mut values = values.collect::<Result<Vec<f64>, String>>()?;
+    values.sort_by(f64::total_cmp);
+    Ok(values[values.len() / 2])
+}
+
+fn rows(report: &Value) -> anyhow::Result<Vec<(String, Result<Times, String>)>> {
+    Ok(report["rows"].as_array().context("no rows")?.iter().map(times).collect())
 }
 
 fn times(row: &Value) -> (String, Result<Times, String>) {
