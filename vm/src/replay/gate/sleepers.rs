@@ -8,8 +8,8 @@
 //! No wake-up is lost: a sleeper registers before it looks at its condition for the last time, and
 //! whoever makes the condition hold does so before it looks for sleepers.
 //!
-//! Who has been called counts as awake, long before it has a core to run on: those who wait
-//! without sleeping find out by that count whether anybody wants theirs.
+//! Who has been called counts as awake, although it may have to wait for a core: nobody is to find
+//! that all others sleep while one of them is about to go on.
 
 use super::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use super::sync::{Mutex, MutexGuard};
