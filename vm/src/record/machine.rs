@@ -54,6 +54,8 @@ pub(crate) struct Machine {
     ends: AtomicU32,
     output_bytes: AtomicU64,
     stop: Sender<Stop>,
+    /// Instructions are counted.
+    counts: AtomicBool,
     /// This is a child process, which is not recorded.
     child: AtomicBool,
     /// The parent of this process waits for word.
@@ -99,6 +101,7 @@ impl Machine {
             ends: AtomicU32::new(0),
             output_bytes: AtomicU64::new(0),
             stop,
+            counts: AtomicBool::new(false),
             child: AtomicBool::new(false),
             waiting: Mutex::default(),
         }
@@ -243,7 +246,18 @@ impl Machine {
     /// The kernel's id of a thread is known once its host thread runs.
     pub(crate) fn set_kernel_id(&self, id: ThreadId, kernel_id: i32) {
         self.threads().all[id.index()].kernel_id = kernel_id;
-        self.signals.set_kernel_id(id, kernel_id);
+    }
+
+    /// Has the instructions of all threads counted from now on, because signals may interrupt
+    /// them anywhere.
+    pub(crate) fn count(&self) {
+        self.engine.count_from_now_on();
+        self.counts.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether instructions that a thread executes from here on are counted.
+    pub(crate) fn counts(&self) -> bool {
+        self.counts.load(Ordering::SeqCst)
     }
 
     pub(crate) fn kernel_id(&self, id: ThreadId) -> i32 {
