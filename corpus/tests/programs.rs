@@ -141,7 +141,7 @@ fn thread_sanitizer_finds_a_race_in_the_racy_program_only() {
         return;
     }
     // The sanitizer puts signals off, for ever if a call waits to be interrupted by one.
-    let signals = ["ex_signal", "ex_process"];
+    let signals = ["ex_signal", "ex_alarm", "ex_process"];
     let watched = |p: &Program| p.language != Language::Rust && !signals.contains(&p.name);
     for (program, variant) in builds().filter(|(program, _)| watched(program)) {
         let (stderr, output) = sanitized(program, variant)

@@ -484,6 +484,49 @@ fn ordered_instructions_are_stepped() {
     assert_eq!(context.retired, 1 + 3 * 7 + 1);
 }
 
+/// At a place the thread leaves when it has retired exactly so many instructions, flags included
+/// that the loop carries from turn to turn, and otherwise never.
+#[test]
+fn threads_leave_at_their_count() {
+    let _one = memory();
+    let mut again = 0;
+    program(|a| {
+        let mut head = a.create_label();
+        a.mov(ecx, 10)?;
+        a.xor(eax, eax)?;
+        a.set_label(&mut head)?;
+        a.adc(rax, qword_ptr(rbx))?;
+        a.add(rax, rax)?;
+        a.dec(ecx)?;
+        a.jnz(head)?;
+        again = CODE + 5 + 2;
+        a.syscall()
+    });
+    data(DATA, &0x4000_0000_0000_0001_u64.to_le_bytes());
+    let (_, expected, blocks) = record(start());
+    let places = Arc::new(BTreeSet::from([again]));
+    let config = EngineConfig { count: Count::Instructions, places, ..EngineConfig::default() };
+    let mut cpu = cpu(&config, &blocks, &[]);
+    let mut context = start();
+    // Between two turns there is no such place.
+    for turns in [0, 1, 7] {
+        for beside in [1, 0] {
+            let mut context = context.clone();
+            context.leave_at = 2 + 4 * turns + beside;
+            let exit = cpu.run(&mut context, Mode::Observed);
+            assert_eq!(exit == Exit::Interrupted, beside == 0);
+        }
+        context.leave_at = 2 + 4 * turns;
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Interrupted);
+        assert_eq!((context.rip, context.retired), (again, context.leave_at));
+        assert_eq!(context.gpr[reg::RCX], 10 - turns);
+    }
+    context.leave_at = u64::MAX;
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_same(&expected, &context);
+    assert_eq!(context.retired, 2 + 10 * 4 + 1);
+}
+
 /// By the table in `cost.rs`: a repeated instruction costs its beginning and its bytes.
 #[test]
 fn cycles_are_estimated_by_class() {

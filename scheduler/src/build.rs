@@ -8,7 +8,7 @@ use crate::sharing::Sharing;
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
 use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, WIDE_WORK};
 use crate::wakes::Wakes;
-use crate::{Error, syscalls};
+use crate::{Error, syscalls, wakes};
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventKind, ThreadId, order};
 
@@ -270,6 +270,8 @@ fn code(event: &Event) -> Code {
         SemPost => acquired(Code::SemPost),
         Atomic => Code::Ordered,
         SyncLoad => Code::AwaitLoad,
+        // Whoever wakes others does not wait, and wakes them when it comes, not when it is done.
+        Syscall if wakes::wakes(event).is_some() => Code::Kernel,
         Syscall if syscalls::waits_off_core(event.nr) => Code::Sleep,
         Syscall => Code::Kernel,
     }

@@ -17,7 +17,7 @@ use refrain_trace::{Event, EventKind, ThreadId};
 
 /// Ways to be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Means {
+pub(crate) enum Means {
     Futex,
     Signal,
 }
@@ -97,7 +97,7 @@ impl Wakes {
 }
 
 /// By which means a call wakes other threads (x86-64), if it does.
-fn wakes(call: &Event) -> Option<Means> {
+pub(crate) fn wakes(call: &Event) -> Option<Means> {
     match (call.nr, call.value as i64) {
         // `futex` that waits returns nothing above zero.
         (202, 1..) => Some(Means::Futex),

@@ -396,6 +396,23 @@ fn a_sleep_that_the_program_ends_is_as_long_as_it_makes_it() {
 }
 
 #[test]
+fn a_sleeper_is_woken_when_the_wake_up_begins() {
+    // t0 wakes at 100, which takes it until 140; t1, who sleeps on the futex, is back at 105.
+    let mut r = Recording::new(2);
+    let wake = r.push_timed(0, 100, Syscall, 0, 40);
+    (wake.nr, wake.value, wake.aux) = (202, 1, 1);
+    let wait = r.push_timed(1, 10, Syscall, 0, 95);
+    (wait.nr, wait.aux, wait.ticket) = (202, 2, 1);
+    r.push(1, 500, ThreadDetach, 1);
+    let (outcome, times) =
+        replay(&r.repeated(&Vec::new()), &Constraints::none(), &Config::ideal(2), Elsc);
+    assert!(times.contains(&(0, 0, 100, 140)) && times.contains(&(1, 0, 10, 105)), "{times:?}");
+    let run = outcome.completed().expect("no deadlock");
+    assert_eq!(run.duration, 605);
+    assert_eq!(run.threads[0].io, 0, "who wakes others does not wait");
+}
+
+#[test]
 fn wide_durations_survive() {
     let mut r = Recording::new(2);
     let long = 20 * HZ;

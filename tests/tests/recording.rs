@@ -27,7 +27,7 @@ fn record(bench: &Bench, name: &str) -> (Run, Run) {
 
 #[test]
 fn output_and_status_are_those_of_the_program() {
-    let kinds = ["ex_mutex", "ex_cond", "ex_signal", "ex_process", "ex_stamps", "fib"];
+    let kinds = ["ex_mutex", "ex_cond", "ex_signal", "ex_alarm", "ex_process", "ex_stamps", "fib"];
     let names = ["exit7", "segv", "abrt"].into_iter().chain(kinds);
     for name in names {
         let bench = bench();

@@ -161,11 +161,13 @@ event_kinds! {
     Killed = 75, "killed", Local;
     /// A signal is delivered to a handler of the guest's: `value` is the signal, `object` the
     /// handler, `aux` the address of the frame that the payload holds, `pc` where the thread was
-    /// interrupted, and `nr` says what that place is ([`crate::delivery`]).
+    /// interrupted, and `nr` says what that place is ([`crate::delivery`]); `ticket` may belong to
+    /// that.
     Signal = 76, "signal", Local;
 }
 
-/// Where a signal is delivered: `nr` of an event of the kind [`EventKind::Signal`].
+/// Where a signal is delivered: `nr` of an event of the kind [`EventKind::Signal`] or
+/// [`EventKind::Killed`].
 pub mod delivery {
     /// Right after the event before.
     pub const AFTER_EVENT: u16 = 0;
@@ -173,8 +175,9 @@ pub mod delivery {
     pub const FAULT: u16 = 1;
     /// While the body of a library function waits, whose event follows.
     pub const IN_BODY: u16 = 2;
-    /// At a branch target, when the registers are those in the frame.
-    pub const AT_TARGET: u16 = 3;
+    /// Between two instructions, at `pc`, when the thread has executed as many of them as `ticket`
+    /// says: since it began, or since it came from its last system call or fault.
+    pub const AT_COUNT: u16 = 3;
 }
 
 /// Set in [`Event::flags`] when the event owns the next payload of its chunk.
@@ -235,6 +238,12 @@ impl Event {
     /// Whether the event's payload is the next one in its chunk.
     pub fn has_payload(&self) -> bool {
         self.flags & HAS_PAYLOAD != 0
+    }
+
+    /// Whether the event is a signal that interrupts a computation: `pc` and `ticket` say where.
+    pub fn interrupts(&self) -> bool {
+        matches!(self.kind(), EventKind::Signal | EventKind::Killed)
+            && self.nr == delivery::AT_COUNT
     }
 
     /// Whether the event has a place in the order of its object.

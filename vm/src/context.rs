@@ -27,6 +27,8 @@ pub struct Context {
     pub xmm: [[u64; 2]; 16],
     /// Instructions retired, or their cost, as [`crate::EngineConfig::count`] says.
     pub retired: u64,
+    /// At so many the thread exits, if it is at a place for it ([`crate::EngineConfig::places`]).
+    pub leave_at: u64,
     /// Time-stamp ticks that the engine has spent translating for this thread.
     pub translating: u64,
     /// Where the next [`refrain_trace::Access`] goes, if the engine logs accesses.
@@ -63,6 +65,7 @@ impl Default for Context {
             _pad: 0,
             xmm: [[0; 2]; 16],
             retired: 0,
+            leave_at: u64::MAX,
             translating: 0,
             access_cursor: 0,
             access_limit: 0,

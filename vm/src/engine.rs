@@ -29,6 +29,10 @@ pub struct EngineConfig {
     /// In a replay: what the recording watched. These loads of these words, and no others, are
     /// reported, each time.
     pub ordered_loads: Option<Arc<OrderedLoads>>,
+    /// In a replay: addresses of instructions that a thread leaves before, with
+    /// [`Exit::Interrupted`], when it has retired exactly [`Context::leave_at`] instructions. That
+    /// needs [`Count::Instructions`].
+    pub places: Arc<BTreeSet<u64>>,
 }
 
 /// What [`Context::retired`] counts, in instructions that are observed ([`Mode::Observed`]).
@@ -100,6 +104,10 @@ pub trait Engine: Send + Sync {
     /// The executing half for one guest thread. It stays on the host thread that asked for it.
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError>;
 
+    /// From now on instructions are counted ([`Count::Instructions`]): by a thread that runs later
+    /// at once, by one that is inside translated code from the next time on that it has left it.
+    fn count_from_now_on(&self) {}
+
     /// Calls `fork`, which splits the process and says whether this is the child, while no other
     /// thread is inside the engine's locks. In the child, this thread alone goes on.
     fn fork(&self, fork: &mut dyn FnMut() -> bool) {
@@ -127,6 +135,12 @@ pub trait Cpu {
         let _ = data;
     }
 
+    /// What gets this thread out of guest code, for other threads to use. Engines that only replay
+    /// have none.
+    fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
+        None
+    }
+
     /// Executes the one instruction at `rip` as the processor would, without reporting it. Used
     /// for the instruction of an [`Exit::Ordered`], while the machine holds its place in the
     /// order. Returns `None`, or the fault that the instruction raised.
@@ -135,6 +149,15 @@ pub trait Cpu {
     /// Executes the load at `rip`, reported as [`OrderedKind::Load`], as if its memory operand
     /// held `value`.
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault>;
+}
+
+/// Gets a guest thread out of guest code.
+pub trait Interrupt: Send + Sync {
+    /// Soon the thread exits with [`Exit::Interrupted`], between two instructions: even if it runs
+    /// in a loop without an exit, and at once when it runs next if it is outside. Not before it has
+    /// reported a hook that it is at, and not in [`Mode::Opaque`], which it may go through without
+    /// noticing; it may exit so without having been asked, too.
+    fn interrupt(&self);
 }
 
 /// How closely the guest is watched.
@@ -179,6 +202,9 @@ pub enum Exit {
     Fault(Fault),
     /// The engine cannot execute the instruction at `rip`.
     Unsupported(&'static str),
+    /// Nothing of the instruction at `rip` is executed: somebody wanted the thread to come out, or
+    /// it has come to one of [`EngineConfig::places`].
+    Interrupted,
     /// Control reached `rip`, which is not among the blocks that the engine was given.
     UnknownTarget,
 }

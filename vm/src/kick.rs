@@ -80,6 +80,14 @@ pub(crate) unsafe fn syscall(nr: u64, args: [u64; 6], attention: &Attention) -> 
     (result != NOT_DONE).then_some(result)
 }
 
+/// Waits until somebody wakes those who wait at `word`, unless it is not `value` any more or the
+/// thread's attention is wanted. May return for no reason.
+pub(crate) fn wait(word: &AtomicU32, value: u32, attention: &Attention) {
+    let args = [word.as_ptr() as u64, libc::FUTEX_WAIT as u64, value.into(), 0, 0, 0];
+    // SAFETY: the call reads the word, which the reference keeps alive, and no other memory.
+    unsafe { syscall(libc::SYS_futex as u64, args, attention) };
+}
+
 /// Takes over the kick's signal, once per process.
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
@@ -129,9 +137,8 @@ mod tests {
         assert!(read().is_some());
     }
 
-    /// Whether the kick comes before, in or after entering the call, the call ends.
-    #[test]
-    fn a_kick_ends_a_call_that_waits() {
+    /// Runs `wait` in a thread that is kicked, and returns its result.
+    fn kicked<T: Send + 'static>(wait: impl FnOnce(&Attention) -> T + Send + 'static) -> T {
         install();
         let attention = Attention::default();
         let (tell, told) = crossbeam::channel::bounded(1);
@@ -140,19 +147,38 @@ mod tests {
             move || {
                 crate::host::block_signals();
                 tell.send(crate::host::thread_id()).expect("the test listens");
-                let mut pipe = [0; 2];
-                // SAFETY: the array takes two descriptors; the buffer outlives the call.
-                unsafe {
-                    libc::pipe(pipe.as_mut_ptr());
-                    let mut byte = 0_u8;
-                    let args = [pipe[0] as u64, (&raw mut byte) as u64, 1, 0, 0, 0];
-                    syscall(libc::SYS_read as u64, args, &attention)
-                }
+                wait(&attention)
             }
         });
         let thread = told.recv().expect("the thread says its id");
         attention.raise();
         kick(thread);
-        assert_eq!(waiter.join().expect("ends"), None);
+        waiter.join().expect("ends")
+    }
+
+    /// Whether the kick comes before, in or after entering the call, the call ends.
+    #[test]
+    fn a_kick_ends_a_call_that_waits() {
+        let result = kicked(|attention| {
+            let mut pipe = [0; 2];
+            // SAFETY: the array takes two descriptors; the buffer outlives the call.
+            unsafe {
+                libc::pipe(pipe.as_mut_ptr());
+                let mut byte = 0_u8;
+                let args = [pipe[0] as u64, (&raw mut byte) as u64, 1, 0, 0, 0];
+                syscall(libc::SYS_read as u64, args, attention)
+            }
+        });
+        assert_eq!(result, None);
+    }
+
+    /// Nobody changes the word or wakes the waiter: without the kick, this would wait for ever.
+    #[test]
+    fn a_kick_ends_a_wait_at_a_word() {
+        kicked(|attention| {
+            while !attention.is_raised() {
+                wait(&AtomicU32::new(7), 7, attention);
+            }
+        });
     }
 }

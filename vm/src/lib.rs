@@ -35,8 +35,8 @@ mod syscall;
 pub use barrier::Barrier;
 pub use context::{Context, SeenWords, reg};
 pub use engine::{
-    Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Leaf, Mode, OrderedKind,
-    OrderedLoads,
+    Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, Leaf, Mode,
+    OrderedKind, OrderedLoads,
 };
 pub use error::{Error, Result};
 pub use loader::Command;

@@ -18,6 +18,7 @@ use crate::calibration;
 use crate::failure::Failure;
 use crate::program::Program;
 use crate::report::replay;
+use anyhow::bail;
 use collect::Collect;
 use ground::Ground;
 use races::Races;
@@ -27,6 +28,7 @@ use refrain_trace::{CodeBlock, Ending, EventId, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
 use refrain_vm::{Count, Engine, EngineConfig, Error, Observer, OrderedLoads, Placement};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +41,17 @@ fn replaying_engine(
     trace: &Trace,
 ) -> anyhow::Result<Arc<dyn Engine>> {
     let blocks = trace.blocks()?;
-    let ordered_loads = Some(Arc::new(ordered_loads(trace, &blocks)?));
-    let config = EngineConfig { ordered_loads, ..config };
+    let Watched { loads, places } = watched_places(trace, &blocks)?;
+    let count = match config.count {
+        count if places.is_empty() => count,
+        Count::Cycles => bail!(
+            "the recorded signals are found again by counting instructions, so that nothing else \
+             can be estimated"
+        ),
+        _ => Count::Instructions,
+    };
+    let (ordered_loads, places) = (Some(Arc::new(loads)), Arc::new(places));
+    let config = EngineConfig { ordered_loads, places, count, ..config };
     Ok(match kind {
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Cranelift => {
@@ -52,18 +63,29 @@ fn replaying_engine(
     })
 }
 
-/// Which plain loads the recording watched, and what it found to synchronize threads.
-fn ordered_loads(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<OrderedLoads> {
+/// What an engine has to look out for in a replay.
+struct Watched {
+    /// Which plain loads the recording watched, and what it found to synchronize threads.
+    loads: OrderedLoads,
+    /// Where signals interrupted computations.
+    places: BTreeSet<u64>,
+}
+
+fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched> {
     let sites = |block: &CodeBlock| {
         let pc = block.pc;
         block.loads.clone().into_iter().map(move |offset| pc.wrapping_add(u64::from(offset)))
     };
     let mut loads =
         OrderedLoads { sites: blocks.iter().flat_map(sites).collect(), ..OrderedLoads::default() };
+    let mut places = BTreeSet::new();
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         let mut last = None;
         while let Some(event) = cursor.next()? {
+            if event.interrupts() {
+                places.insert(event.pc);
+            }
             let word = (event.object, event.nr as u8);
             let is_of_word = matches!(event.kind(), EventKind::SyncLoad | EventKind::Atomic);
             if is_of_word {
@@ -74,7 +96,7 @@ fn ordered_loads(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<OrderedL
             }
         }
     }
-    Ok(loads)
+    Ok(Watched { loads, places })
 }
 
 /// What to record, and where to.

@@ -53,7 +53,8 @@ impl Translator {
         self.cold.spill(emit::RCX_SLOT, RCX);
         self.leave_cold(Kind::Link { field: field as u32, variant }, target);
         self.links.push((field, exit));
-        let to = self.bodies.get(&(target, variant)).copied().unwrap_or(exit);
+        let known = self.bodies.get(&(target, variant)).copied();
+        let to = known.filter(|_| self.may_link()).unwrap_or(exit);
         self.hot.rel32(to);
     }
 

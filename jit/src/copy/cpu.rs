@@ -7,11 +7,33 @@ use super::suspects::Suspected;
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
 use crate::fault::SignalStack;
-use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode, OrderedKind, reg};
+use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Interrupt, Mode, OrderedKind, reg};
 use std::arch::asm;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Gets a thread out of translated code.
+struct Interrupter {
+    shared: Arc<Shared>,
+    inside: Arc<Inside>,
+    number: u32,
+}
+
+impl Interrupt for Interrupter {
+    fn interrupt(&self) {
+        self.inside.wanted.store(true, Ordering::SeqCst);
+        self.shared.barrier.heavy();
+        // A thread that is outside sees that it is wanted when it comes in.
+        if self.inside.inside.load(Ordering::SeqCst) {
+            let mut translator = self.shared.lock();
+            // It says that it has left under the lock.
+            if self.inside.inside.load(Ordering::SeqCst) {
+                translator.want(self.number);
+            }
+        }
+    }
+}
 
 /// The executor of one thread.
 pub(super) struct CopyCpu {
@@ -132,17 +154,11 @@ impl CopyCpu {
     /// Enters translated code and returns why it was left; `None` if the block is of another
     /// generation.
     fn enter(&mut self, context: &mut Context, start: Start) -> Option<Desc> {
-        loop {
-            self.inside.0.store(true, Ordering::Relaxed);
-            self.shared.barrier.light();
-            if !self.shared.closing.load(Ordering::Acquire) {
-                break;
-            }
-            self.inside.0.store(false, Ordering::Release);
-            std::thread::yield_now();
+        if !self.come_in(start) {
+            return Some(Desc { kind: Kind::Interrupted, pc: start.pc });
         }
         if start.generation != self.shared.generation.load(Ordering::Acquire) {
-            self.inside.0.store(false, Ordering::Release);
+            self.go_out();
             return None;
         }
         self.state.entry = start.body;
@@ -158,8 +174,54 @@ impl CopyCpu {
         if desc.kind == Kind::Faulted {
             desc = self.faulted(context);
         }
-        self.inside.0.store(false, Ordering::Release);
+        self.go_out();
         Some(desc)
+    }
+
+    /// Says that this thread is inside translated code. `false` if somebody wants it not to be.
+    fn come_in(&self, start: Start) -> bool {
+        let Inside { inside, wanted } = &*self.inside;
+        let mut stays = false;
+        loop {
+            inside.store(true, Ordering::Relaxed);
+            self.shared.barrier.light();
+            let closing = self.shared.closing.load(Ordering::Acquire);
+            if !closing && (stays || !wanted.load(Ordering::Acquire)) {
+                return true;
+            }
+            inside.store(false, Ordering::Release);
+            if closing {
+                std::thread::yield_now();
+            } else if self.may_leave(start) {
+                return false;
+            } else {
+                stays = true;
+            }
+        }
+    }
+
+    /// Whether this thread, which is wanted outside, may leave before a block. It must not before
+    /// one that is hooked: it would go on behind the hook.
+    fn may_leave(&self, start: Start) -> bool {
+        let mut translator = self.shared.lock();
+        match start.variant {
+            Variant::Opaque => self.inside.wanted.store(false, Ordering::Relaxed),
+            variant if variant.steps() => {}
+            _ if translator.hooks.contains(&start.pc) => translator.want(self.number),
+            _ => {
+                self.inside.wanted.store(false, Ordering::Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Says that this thread is outside translated code.
+    fn go_out(&self) {
+        self.inside.inside.store(false, Ordering::Release);
+        if self.inside.wanted.load(Ordering::Relaxed) {
+            self.shared.lock().left(self.number);
+        }
     }
 
     /// Puts the state in order after a fault in translated code and says what it means.
@@ -245,6 +307,7 @@ impl CopyCpu {
             Kind::Trap(signal) => Exit::Fault(Fault { signal, address: desc.pc }),
             Kind::Unsupported(name) => Exit::Unsupported(self.shared.lock().named(name)),
             Kind::Faulted => Exit::Fault(self.fault()),
+            Kind::Interrupted => Exit::Interrupted,
             Kind::Stepped => unreachable!("only `step` enters code that steps"),
         })
     }
@@ -399,6 +462,7 @@ impl Cpu for CopyCpu {
             Mode::Observed => Variant::Observed,
         };
         self.state.retired = context.retired;
+        self.state.minus_leave_at = context.leave_at.wrapping_neg();
         let exit = self.drive(context, variant);
         context.retired = self.state.retired;
         exit
@@ -411,6 +475,11 @@ impl Cpu for CopyCpu {
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
         self.state.operand = value;
         self.step_as(context, Variant::StepLoad)
+    }
+
+    fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
+        let (shared, inside) = (Arc::clone(&self.shared), Arc::clone(&self.inside));
+        Some(Arc::new(Interrupter { shared, inside, number: self.number }))
     }
 
     fn set_leaf_data(&mut self, data: u64) {

@@ -48,6 +48,8 @@ pub(super) enum Kind {
     Unsupported(u32),
     /// `wrfsbase` of this register, with 32 bits only unless the flag is set.
     WriteFsBase(u8, bool),
+    /// `Exit::Interrupted`.
+    Interrupted,
     /// The end of a single step.
     Stepped,
     /// The fault handler was here.

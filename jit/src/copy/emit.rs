@@ -30,6 +30,8 @@ pub(super) const OPERAND: Slot = Slot(offset_of!(ThreadState, operand) as u32);
 pub(super) const ENTRY: Slot = Slot(offset_of!(ThreadState, entry) as u32);
 /// Instructions retired.
 pub(super) const RETIRED: Slot = Slot(offset_of!(ThreadState, retired) as u32);
+/// Minus the instructions at which the thread leaves.
+pub(super) const MINUS_LEAVE_AT: Slot = Slot(offset_of!(ThreadState, minus_leave_at) as u32);
 
 /// Encodings of the registers that instrumentation uses.
 pub(super) const RCX: u8 = 1;

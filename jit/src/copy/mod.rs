@@ -17,9 +17,9 @@
 //!
 //! # Signals
 //! The machine blocks asynchronous signals in guest threads, or has handlers for them that only
-//! look at the interrupted address (the exceptions' signals must stay unblocked). A kick from
-//! another thread would be: unlink every block as `flush` does, so that the thread leaves at the
-//! end of its block, and let [`Cpu::run`] look at a flag there.
+//! look at the interrupted address (the exceptions' signals must stay unblocked). A thread that is
+//! wanted outside ([`refrain_vm::Interrupt`]) has every block unlinked, so that it leaves at the end
+//! of the one that it is in, and nothing linked again until it has left.
 //!
 //! # Limits
 //! - A guest that changes code without a system call is not noticed.
@@ -89,10 +89,14 @@ struct Shared {
     hooked: [AtomicU64; 64],
 }
 
-/// Whether a thread may be executing translated code. In its own cache line, as others read it.
+/// Whether a thread may be executing translated code, and may go on. In its own cache line, as others read it.
 #[derive(Default)]
 #[repr(align(64))]
-struct Inside(AtomicBool);
+struct Inside {
+    inside: AtomicBool,
+    /// Somebody wants the thread to come out, once.
+    wanted: AtomicBool,
+}
 
 impl CopyEngine {
     fn new(config: EngineConfig, code_bytes: u64) -> Result<CopyEngine, EngineError> {
@@ -162,6 +166,14 @@ impl Engine for CopyEngine {
         }
     }
 
+    fn count_from_now_on(&self) {
+        let mut translator = self.shared.lock();
+        if translator.config.count == Count::Nothing {
+            translator.config.count = Count::Instructions;
+            self.shared.flush(&mut translator);
+        }
+    }
+
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
         Ok(Box::new(cpu::CopyCpu::new(Arc::clone(&self.shared))?))
     }
@@ -171,7 +183,7 @@ impl Engine for CopyEngine {
         let threads = self.shared.threads.lock().expect("the list is only pushed to and filtered");
         if fork() {
             // Nobody is inside translated code, nor about to make room: this thread is here.
-            threads.iter().for_each(|thread| thread.0.store(false, Ordering::SeqCst));
+            threads.iter().for_each(|thread| thread.inside.store(false, Ordering::SeqCst));
             self.shared.closing.store(false, Ordering::SeqCst);
             if let Err(error) = translator.begin_again() {
                 eprintln!("refrain: a child process has no memory for code: {error}");
@@ -221,7 +233,7 @@ impl Shared {
         // Unlinked, every thread leaves at the end of its block; none may come in again.
         self.flush(&mut self.lock());
         let threads = self.threads.lock().expect("the list is only pushed to and filtered");
-        while threads.iter().any(|thread| thread.0.load(Ordering::SeqCst)) {
+        while threads.iter().any(|thread| thread.inside.load(Ordering::SeqCst)) {
             // They may need the lock to understand a fault, so it is not held here.
             std::thread::yield_now();
         }

@@ -33,6 +33,8 @@ pub(super) struct ThreadState {
     pub(super) leaf_data: u64,
     /// Instructions retired.
     pub(super) retired: u64,
+    /// Minus how many there are to be when the thread leaves at a place.
+    pub(super) minus_leave_at: u64,
     /// The host's mxcsr: the default one.
     pub(super) host_mxcsr: u32,
     /// Stands for a fault, as the reason of an exit.
@@ -61,6 +63,7 @@ impl ThreadState {
             operand: 0,
             leaf_data: 0,
             retired: 0,
+            minus_leave_at: 1,
             host_mxcsr: 0x1f80,
             fault: Desc::faulted(),
         })

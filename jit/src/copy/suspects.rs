@@ -171,14 +171,14 @@ impl Translator {
     /// A thread is about to execute a suspect; says whether it is to be ordered.
     pub(super) fn suspect(&mut self, access: &Suspected) -> bool {
         let (ordered, patches) = self.suspects.execute(access);
-        patches.into_iter().for_each(|(field, to)| self.link(field, to));
+        patches.into_iter().for_each(|(field, to)| self.patch(field, to));
         ordered
     }
 
     /// Lets all suspects be looked at again; says whether code is to be translated anew.
     pub(super) fn suspect_again(&mut self) -> bool {
         let patches = self.suspects.again();
-        patches.into_iter().for_each(|(field, to)| self.link(field, to));
+        patches.into_iter().for_each(|(field, to)| self.patch(field, to));
         self.suspects.outdated
     }
 }

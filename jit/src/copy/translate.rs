@@ -88,14 +88,20 @@ impl Translator {
             self.finish(pc, pc, 0);
             return Ok(body);
         }
-        let counter = self.count_placeholder();
+        if self.is_place(pc, variant) {
+            self.leave_at_count(pc);
+        }
+        let counter = self.count_placeholder(variant);
         let (end, count) = self.instructions(pc, code, variant)?;
         if self.config.keep_blocks && variant.observed() && end > pc {
             self.keep(pc, &code[..(end - pc) as usize]);
         }
-        self.finish(pc, end, count);
+        self.finish(pc, end, if self.counts(variant) { count } else { 0 });
         if let Some(field) = counter {
             self.hot.set32(field, count as u32);
+        }
+        for (field, before, sign) in std::mem::take(&mut self.rests) {
+            self.cold.set32(field, (sign * (count - before) as i32) as u32);
         }
         Ok(body)
     }
@@ -172,25 +178,49 @@ impl Translator {
             || at >= readable_end
             || index > 8 && at + MAX_INSTRUCTION > readable_end
             || variant.observed() && self.hooks.contains(&at)
+            || self.is_place(at, variant)
+    }
+
+    /// Whether threads may have to leave before the instruction at `pc`.
+    fn is_place(&self, pc: u64, variant: Variant) -> bool {
+        variant.observed() && self.config.places.contains(&pc)
+    }
+
+    /// Emits the exit before the block at `pc` for a thread that has executed as many instructions
+    /// as it should.
+    fn leave_at_count(&mut self, pc: u64) {
+        const SHORT_JUMP: u8 = 2;
+        const JUMP: u8 = 5;
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        self.hot.spill(emit::SCRATCH, emit::RDX);
+        self.hot.reload(RCX, emit::RETIRED);
+        self.hot.reload(emit::RDX, emit::MINUS_LEAVE_AT);
+        self.hot.add_rdx_to_rcx();
+        self.hot.reload(emit::RDX, emit::SCRATCH);
+        self.hot.skip_if_rcx_zero(SHORT_JUMP);
+        self.hot.put(&[0xeb, JUMP]);
+        self.hot.jmp(self.cold.here());
+        self.hot.reload(RCX, emit::RCX_SLOT);
+        self.leave_cold(Kind::Interrupted, pc);
     }
 
     /// Completes the bookkeeping of a block that covers `pc..end`.
     fn finish(&mut self, pc: u64, end: u64, counted: usize) {
-        let counted = if self.counts() { counted } else { 0 };
         self.faults.end(self.hot.here(), counted);
         for page in pc >> PAGE_SHIFT..=(end.max(pc + 1) - 1) >> PAGE_SHIFT {
             self.pages.insert(page);
         }
     }
 
-    pub(super) fn counts(&self) -> bool {
-        self.config.count == Count::Instructions
+    /// Whether instructions are counted: not in functions that count as one event.
+    pub(super) fn counts(&self, variant: Variant) -> bool {
+        self.config.count == Count::Instructions && variant != Variant::Opaque
     }
 
     /// Emits the counting of the block's instructions, if it is asked for; returns where
     /// the number is to be filled in.
-    fn count_placeholder(&mut self) -> Option<u64> {
-        self.counts().then(|| {
+    fn count_placeholder(&mut self, variant: Variant) -> Option<u64> {
+        self.counts(variant).then(|| {
             self.hot.spill(emit::RCX_SLOT, RCX);
             self.hot.reload(RCX, emit::RETIRED);
             self.hot.add_to_rcx(0);

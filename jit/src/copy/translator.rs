@@ -20,7 +20,7 @@ use iced_x86::Encoder;
 use refrain_trace::CodeBlock;
 use refrain_vm::layout::PAGE;
 use refrain_vm::{EngineConfig, EngineError, Fault, Leaf};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
@@ -126,11 +126,17 @@ pub(super) struct Translator {
     pub(super) faults: FaultMap,
     pub(super) functions: Functions,
     pub(super) suspects: Suspects,
+    /// Threads that are to leave translated code, by their numbers: until they have, nothing is
+    /// linked.
+    wanted: BTreeSet<u32>,
     pub(super) hooks: Set<u64>,
     /// Functions of the machine's that stand in at hooked addresses.
     pub(super) leaves: Map<u64, Leaf>,
     /// Pages that hold guest code of some block.
     pub(super) pages: Set<u64>,
+    /// In the block under construction: fields among the rare exits that are to hold how many
+    /// instructions it has behind so many, times a sign.
+    pub(super) rests: Vec<(u64, usize, i32)>,
     /// Offsets of the loads that are watched in the block under construction.
     pub(super) watched_loads: Vec<u16>,
     kept: Vec<CodeBlock>,
@@ -174,9 +180,11 @@ impl Translator {
             faults: FaultMap::default(),
             functions: Functions::default(),
             suspects: Suspects::default(),
+            wanted: BTreeSet::new(),
             hooks: Set::default(),
             leaves: Map::default(),
             pages: Set::default(),
+            rests: Vec::new(),
             watched_loads: Vec::new(),
             kept: Vec::new(),
             kept_before: Set::default(),
@@ -225,9 +233,45 @@ impl Translator {
         self.jump_entries.remove(&(pc, variant));
     }
 
-    /// Lets the patchable field of an exit lead to the block at `pc`.
+    /// Lets the patchable field of an exit lead to a block, unless somebody is to come out there.
     pub(super) fn link(&self, field: u64, body: u64) {
-        self.memory.patch(field, emit::displacement(field, body));
+        if self.may_link() {
+            self.patch(field, body);
+        }
+    }
+
+    /// Lets a field lead somewhere else.
+    pub(super) fn patch(&self, field: u64, to: u64) {
+        self.memory.patch(field, emit::displacement(field, to));
+    }
+
+    /// Whether translated code may lead from block to block.
+    pub(super) fn may_link(&self) -> bool {
+        self.wanted.is_empty()
+    }
+
+    /// The thread is to leave translated code: every block leads out of it, until [`Self::left`]
+    /// says that it has.
+    pub(super) fn want(&mut self, thread: u32) {
+        if self.wanted.insert(thread) {
+            self.unlink(|variant| variant == Variant::Observed);
+        }
+    }
+
+    /// The thread is outside.
+    pub(super) fn left(&mut self, thread: u32) {
+        self.wanted.remove(&thread);
+    }
+
+    /// Makes every block lead out of translated code, through the tables of these variants too.
+    fn unlink(&mut self, which: impl Fn(Variant) -> bool) {
+        self.reset_tables(which);
+        if let Some(returns) = &mut self.returns {
+            returns.reset();
+        }
+        for &(field, exit) in &self.links {
+            self.patch(field, exit);
+        }
     }
 
     /// Makes the jump table of `variant` lead `pc` to its block.
@@ -243,7 +287,9 @@ impl Translator {
             }
         }
         let entry = self.jump_entries[&(pc, variant)];
-        self.tables.set(Use::Jump, variant, pc, entry);
+        if self.may_link() {
+            self.tables.set(Use::Jump, variant, pc, entry);
+        }
         Ok(())
     }
 
@@ -284,6 +330,9 @@ impl Translator {
     }
 
     fn set_return(&mut self, pc: u64, variant: Variant, entry: u64) {
+        if !self.may_link() {
+            return;
+        }
         match &mut self.returns {
             Some(returns) if variant == Variant::Observed => returns.set(pc, entry),
             _ => self.tables.set(Use::Return, variant, pc, entry),
@@ -423,13 +472,8 @@ impl Translator {
     /// memory stays as it is.
     pub(super) fn flush(&mut self) {
         self.generation += 1;
-        self.reset_tables();
-        if let Some(returns) = &mut self.returns {
-            returns.reset();
-        }
-        for (field, unlinked) in std::mem::take(&mut self.links) {
-            self.link(field, unlinked);
-        }
+        self.unlink(|_| true);
+        self.links.clear();
         self.bodies.clear();
         self.jump_entries.clear();
         self.return_entries.clear();
@@ -448,8 +492,8 @@ impl Translator {
         address
     }
 
-    fn reset_tables(&self) {
-        for (which, variant) in uses() {
+    fn reset_tables(&self, of: impl Fn(Variant) -> bool) {
+        for (which, variant) in uses().filter(|&(_, variant)| of(variant)) {
             self.tables.reset(which, variant, self.misses[&(which as u8, variant)]);
         }
     }
@@ -468,6 +512,7 @@ impl Translator {
     /// In a child process: [`Self::reclaim`], in memory that is not the parent's.
     pub(super) fn begin_again(&mut self) -> std::io::Result<()> {
         self.memory.renew()?;
+        self.wanted.clear();
         self.reclaim();
         Ok(())
     }
@@ -503,7 +548,7 @@ impl Translator {
             self.misses.insert((which as u8, variant), entry);
         }
         self.commit();
-        self.reset_tables();
+        self.reset_tables(|_| true);
     }
 }
 

@@ -47,14 +47,12 @@ impl Translator {
             let offset = place.instruction.ip() - window.start();
             self.watched_loads.push(offset as u16);
         }
-        // An exit in the middle of a block would count what follows it; recordings do not count.
         if let Some(findings) = findings
-            && !self.counts()
             && !matches!(watch, Some(Watch::Always(_)))
             && findings.suspects.binary_search(&place.instruction.ip()).is_ok()
         {
             let tracked = !findings.locked.is_empty() || findings.calls_locked;
-            self.suspect_exit(place.instruction, tracked);
+            self.suspect_exit(place, tracked);
         }
         match watch {
             None => self.instruction(place),
@@ -66,9 +64,9 @@ impl Translator {
                 Flow::EndBefore
             }
             Some(Watch::Filtered(operand)) => {
-                self.filter(place.instruction, operand);
+                self.filter(place, operand);
                 let flow = self.instruction(place);
-                if flow == Flow::Next && self.counts() {
+                if flow == Flow::Next && self.counts(place.variant) {
                     // The exit takes back the count of one instruction, so it must be the last.
                     self.chain(place.instruction.next_ip(), place.variant);
                     return Flow::End;
@@ -79,25 +77,48 @@ impl Translator {
     }
 
     /// Emits the exit before a load or store that `suspects` may want to see.
-    fn suspect_exit(&mut self, instruction: &Instruction, tracked: bool) {
+    fn suspect_exit(&mut self, place: Place, tracked: bool) {
+        let instruction = place.instruction;
         self.hot.align_field(1);
         self.hot.put(&[0xe9]);
         let field = self.hot.here();
-        let exit = self.cold.here();
         let resume = field + 4;
+        let counts = self.counts(place.variant);
+        let again = if counts { self.cold.here() } else { resume };
+        if counts {
+            self.cold.spill(emit::RCX_SLOT, RCX);
+            self.count_rest(place, 1);
+            self.cold.reload(RCX, emit::RCX_SLOT);
+            self.cold.jmp(resume);
+        }
+        let exit = self.cold.here();
         let wanted = self.suspects.add(instruction.ip(), field, exit);
         self.hot.rel32(if wanted { exit } else { resume });
         let kind = if is_store(instruction) { OrderedKind::Store } else { OrderedKind::Load };
         let operand = Operand { doubt: Doubt::Polled, ..operand(instruction, kind) };
         self.cold.spill(emit::RCX_SLOT, RCX);
+        if counts {
+            self.count_rest(place, -1);
+            self.cold.reload(RCX, emit::RCX_SLOT);
+        }
         operand_address(&mut self.encoder, &mut self.cold, instruction);
         self.cold.spill(emit::OPERAND, RCX);
-        let kind = Kind::Suspect { operand, tracked, resume: resume as u32 };
+        let kind = Kind::Suspect { operand, tracked, resume: again as u32 };
         self.leave_cold(kind, instruction.ip());
     }
 
+    /// Emits, among the rare exits, the counting of what the block has from here on, `sign` times;
+    /// rcx is in its slot. A block counts all of itself where it begins.
+    fn count_rest(&mut self, place: Place, sign: i32) {
+        self.cold.reload(RCX, emit::RETIRED);
+        self.cold.add_to_rcx(0);
+        self.rests.push((self.cold.here() - 4, place.index, sign));
+        self.cold.spill(emit::RETIRED, RCX);
+    }
+
     /// Emits the exit before a load if the filter knows its operand.
-    fn filter(&mut self, load: &Instruction, operand: Operand) {
+    fn filter(&mut self, place: Place, operand: Operand) {
+        let load = place.instruction;
         let filter = self.tables.filter();
         self.hot.spill(emit::RCX_SLOT, RCX);
         match constant_address(load) {
@@ -112,7 +133,7 @@ impl Translator {
         self.hot.jmp(self.cold.here());
         self.hot.reload(RCX, emit::RCX_SLOT);
 
-        if self.counts() {
+        if self.counts(place.variant) {
             self.cold.reload(RCX, emit::RETIRED);
             self.cold.add_to_rcx(-1);
             self.cold.spill(emit::RETIRED, RCX);

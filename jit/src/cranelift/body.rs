@@ -16,7 +16,7 @@ use super::lift::{Lifter, State, Watch, symbol};
 use super::regions::Region;
 use super::rep;
 use super::thunk::Batch;
-use super::vars::{self, FLAG, VarSet};
+use super::vars::{self, FLAG, RETIRED, VarSet};
 use super::words;
 use crate::cost::{BYTES_A_QUARTER, weigh};
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -207,6 +207,13 @@ impl Body<'_> {
             let live = source.live_flags;
             self.check_room(records, |body| body.exit(source.pc, leave::ACCESSES_FULL, live));
         }
+        if source.place {
+            let live = source.live_flags;
+            let (retired, limit) =
+                (self.l.var(RETIRED), self.l.frame_load(I64, frame::OFF_LEAVE_AT));
+            let reached = self.l.b.ins().icmp(IntCC::Equal, retired, limit);
+            self.leave_if(reached, |body| body.exit(source.pc, leave::INTERRUPTED, live));
+        }
         let instructions = self.graph.instructions(&source).to_vec();
         let (last, ends) = (instructions.last(), ends_block(source.term));
         let plain = instructions.len() - usize::from(ends);
@@ -304,8 +311,13 @@ impl Body<'_> {
             room,
             u64::from(records) * size_of::<Access>() as u64,
         );
+        self.leave_if(full, leave);
+    }
+
+    /// Leaves here if `condition` is not 0.
+    fn leave_if(&mut self, condition: Value, leave: impl FnOnce(&mut Self)) {
         let (out, on) = (self.l.b.create_block(), self.l.b.create_block());
-        self.l.b.ins().brif(full, out, &[], on, &[]);
+        self.l.b.ins().brif(condition, out, &[], on, &[]);
         self.l.b.set_cold_block(out);
         self.l.b.switch_to_block(out);
         let state = self.l.state.clone();

@@ -168,6 +168,7 @@ impl CraneliftCpu {
             leave::HOOK => Exit::Hook,
             leave::SYSCALL => Exit::Syscall,
             leave::ACCESSES_FULL => Exit::AccessesFull,
+            leave::INTERRUPTED => Exit::Interrupted,
             leave::ORDERED => {
                 let address = frame.detail;
                 let (kind, size) = shared.ordered(rip);

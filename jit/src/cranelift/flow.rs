@@ -108,7 +108,7 @@ impl Flow {
                 let mut needed = out.without(effects[at].kills).or(effects[at].uses);
                 let piecewise =
                     watch.accesses && regions::begins_repeated(graph, region.blocks[at]);
-                if self.room[at].is_some() || piecewise {
+                if self.room[at].is_some() || piecewise || block.place {
                     needed = needed
                         .or(self.dirty[at].without(VarSet::FLAGS))
                         .or(VarSet::HOT)

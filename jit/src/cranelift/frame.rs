@@ -66,6 +66,8 @@ pub(super) mod leave {
     pub(in super::super) const STEPPED: u64 = 8;
     /// The guest's instruction raises `detail` (a signal number) by itself.
     pub(in super::super) const RAISE: u64 = 9;
+    /// `rip` is where the thread was to leave.
+    pub(in super::super) const INTERRUPTED: u64 = 11;
 }
 
 /// Forms of lazily kept flags: `tag = form << 8 | operand bytes`.
@@ -90,6 +92,7 @@ pub(super) const OFF_RFLAGS: i32 = offset_of!(Frame, context.rflags) as i32;
 pub(super) const OFF_FS_BASE: i32 = offset_of!(Frame, context.fs_base) as i32;
 pub(super) const OFF_MXCSR: i32 = offset_of!(Frame, context.mxcsr) as i32;
 pub(super) const OFF_LIMIT: i32 = offset_of!(Frame, context.access_limit) as i32;
+pub(super) const OFF_LEAVE_AT: i32 = offset_of!(Frame, context.leave_at) as i32;
 pub(super) const OFF_SEEN_BYTE: i32 = offset_of!(Frame, context.seen.byte) as i32;
 pub(super) const OFF_SEEN_PAIR: i32 = offset_of!(Frame, context.seen.pair) as i32;
 pub(super) const OFF_SEEN_WORD: i32 = offset_of!(Frame, context.seen.word) as i32;

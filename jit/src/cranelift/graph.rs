@@ -58,6 +58,8 @@ pub(super) struct Block {
     pub(super) term: Term,
     /// A hooked address.
     pub(super) hooked: bool,
+    /// Threads may have to leave before it, when they have executed so many instructions.
+    pub(super) place: bool,
     pub(super) effects: Effects,
     /// Indirect transfers may lead here.
     indirect: bool,
@@ -84,6 +86,8 @@ pub(super) struct Graph {
 pub(super) struct Cuts<'a> {
     /// Hooked addresses, sorted.
     pub(super) hooks: &'a [u64],
+    /// Where threads may have to leave.
+    pub(super) places: &'a BTreeSet<u64>,
     /// Plain loads that are watched.
     pub(super) loads: Option<&'a BTreeSet<u64>>,
     pub(super) order_atomics: bool,
@@ -167,6 +171,7 @@ impl Graph {
             count,
             term,
             hooked,
+            place: cuts.places.contains(&pc),
             effects,
             indirect: false,
             live_flags: 0,
@@ -306,6 +311,7 @@ fn decode(blocks: &[CodeBlock]) -> Result<Vec<Instruction>, u64> {
 fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u64> {
     let mut leaders: Vec<u64> = blocks.iter().map(|b| b.pc).collect();
     leaders.extend(cuts.hooks);
+    leaders.extend(cuts.places);
     for i in table {
         let direct = i.is_jcc_short_or_near()
             || i.is_jmp_short_or_near()

@@ -126,6 +126,7 @@ impl CraneliftEngine {
         };
         let cuts = Cuts {
             hooks: &hooks,
+            places: &config.places,
             loads: config.ordered_loads.as_ref().map(|ordered| &ordered.sites),
             order_atomics: config.order_atomics,
             pieces: config.accesses,

@@ -2,8 +2,13 @@
 //! that end because of one.
 //!
 //! A thread takes its signals right after an event, where a replay finds the same place without
-//! counting instructions: at the latest when its next system call, lock or atomic instruction is
-//! done, and at once if it waits in one. What a replay needs is one event with the frame.
+//! counting instructions, or at once if it waits in one. What a replay needs is one event with the
+//! frame.
+//!
+//! A thread that computes would take them with its next event, which may never come. So it is
+//! fetched out of guest code, between two of its blocks, and the event says how many instructions
+//! it had executed. They are counted from when the program first sets a handler for what may come
+//! at any time; a thread that has been computing since before that does take its first signal late.
 
 use super::machine::{Stop, park_forever};
 use super::signals::{Handling, Signal, Taken, fault_info};
@@ -18,6 +23,19 @@ use refrain_trace::{Ending, Event, EventKind, NO_TICKET, delivery};
 
 const EINTR: i64 = 4;
 
+/// Where a thread takes a signal.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// One of [`delivery`].
+    nr: u16,
+    /// Instructions executed, where that is what tells the place.
+    count: u64,
+}
+
+impl Place {
+    const AFTER_EVENT: Place = Place { nr: delivery::AFTER_EVENT, count: 0 };
+}
+
 impl GuestThread {
     /// Runs the handlers of signals that have arrived, if this is a place for it. (It is not
     /// while the thread creates another: others wait for it to be done.)
@@ -25,17 +43,38 @@ impl GuestThread {
         if !self.attention.is_raised() || !self.after_event || self.creating.is_some() {
             return;
         }
-        // A further signal interrupts the handler of the one before at its first instruction.
+        self.take_all(Place::AFTER_EVENT);
+    }
+
+    /// The same in the middle of a computation, if the place can be told.
+    pub(crate) fn take_signals_here(&mut self) {
+        if !self.attention.is_raised() || self.creating.is_some() {
+            return;
+        }
+        if let Some(counted) = self.counted {
+            let count = self.context.retired - counted;
+            self.take_all(Place { nr: delivery::AT_COUNT, count });
+        }
+    }
+
+    /// From here on the thread's instructions are counted anew, if they are counted.
+    pub(crate) fn begin_counting(&mut self) {
+        self.counted = self.machine.counts().then_some(self.context.retired);
+    }
+
+    fn take_all(&mut self, mut place: Place) {
         while let Some(taken) = self.machine.signals.take(self.id) {
             match taken {
-                Taken::Terminate(signal) => self.end_by_signal(signal as i32),
-                Taken::Handle(handling) => self.handle(&handling, delivery::AFTER_EVENT),
+                Taken::Terminate(signal) => self.end_by_signal_at(signal as i32, place),
+                Taken::Handle(handling) => self.handle(&handling, place),
             }
+            // A further signal interrupts the handler of the one before at its first instruction.
+            place = Place::AFTER_EVENT;
         }
     }
 
     /// The thread goes on at the start of a handler.
-    fn handle(&mut self, handling: &Handling, place: u16) {
+    fn handle(&mut self, handling: &Handling, place: Place) {
         let event = self.event(EventKind::Signal, host::ticks());
         let Handling { signal, action, mask, stack } = handling;
         let Frame { address, bytes } = frame::build(
@@ -50,7 +89,8 @@ impl GuestThread {
             value: signal.number,
             object: action[0],
             aux: address,
-            nr: place,
+            nr: place.nr,
+            ticket: place.count,
             flags: NO_TICKET,
             ..event
         };
@@ -67,7 +107,7 @@ impl GuestThread {
             Some(Taken::Handle(handling)) => handling,
         };
         let body = self.context.clone();
-        self.handle(&handling, delivery::IN_BODY);
+        self.handle(&handling, Place { nr: delivery::IN_BODY, count: 0 });
         self.handlers_in_bodies.push(self.frame_address());
         if self.run_guest()? == Flow::Exit {
             // The handler has ended the thread, which must not return to the body.
@@ -138,6 +178,10 @@ impl GuestThread {
 
     /// Issues a call of a library function's body; handlers run inside of the body.
     pub(crate) fn issue_in_body(&mut self, nr: u64, args: [u64; 6]) -> Result<i64> {
+        if self.handlers_wait {
+            // SAFETY: as below.
+            return Ok(unsafe { host::syscall(nr, args) });
+        }
         loop {
             // SAFETY: the caller lets through only calls that read and write what their
             // arguments point to, which the kernel checks; the host keeps nothing at addresses
@@ -166,7 +210,7 @@ impl GuestThread {
         let signal =
             Signal { number: fault.signal as u64, info: fault_info(fault.signal, fault.address) };
         if let Taken::Handle(handling) = self.machine.signals.take_fault(self.id, signal) {
-            self.handle(&handling, delivery::FAULT);
+            self.handle(&handling, Place { nr: delivery::FAULT, count: 0 });
             return Flow::Continue;
         }
         let event = Event {
@@ -183,8 +227,14 @@ impl GuestThread {
 
     /// A signal without a handler ends the guest here.
     pub(crate) fn end_by_signal(&mut self, signal: i32) -> ! {
+        self.end_by_signal_at(signal, Place::AFTER_EVENT)
+    }
+
+    fn end_by_signal_at(&mut self, signal: i32, place: Place) -> ! {
         let event = Event {
             value: signal as u64,
+            nr: place.nr,
+            ticket: place.count,
             flags: NO_TICKET,
             ..self.event(EventKind::Killed, host::ticks())
         };

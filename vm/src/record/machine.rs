@@ -8,7 +8,7 @@ use crate::barrier::Barrier;
 use crate::elf::Elf;
 use crate::engine::Engine;
 use crate::hooks::{self, Hook, HookMap};
-use crate::kick::Attention;
+use crate::kick::{self, Attention};
 use crate::memory::AddressSpace;
 use crate::slots::Tickets;
 use crate::{Error, host};
@@ -17,9 +17,8 @@ use refrain_trace::{Ending, Header, Module, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Why the recording ends.
 #[derive(Debug)]
@@ -51,9 +50,12 @@ pub(crate) struct Machine {
     hooks: RwLock<Arc<HookMap>>,
     barrier: Arc<Barrier>,
     threads: Mutex<Threads>,
-    thread_ended: Condvar,
+    /// Counts threads that have ended.
+    ends: AtomicU32,
     output_bytes: AtomicU64,
     stop: Sender<Stop>,
+    /// Instructions are counted.
+    counts: AtomicBool,
     /// This is a child process, which is not recorded.
     child: AtomicBool,
     /// The parent of this process waits for word.
@@ -96,9 +98,10 @@ impl Machine {
             hooks: RwLock::default(),
             barrier: Arc::default(),
             threads: Mutex::default(),
-            thread_ended: Condvar::new(),
+            ends: AtomicU32::new(0),
             output_bytes: AtomicU64::new(0),
             stop,
+            counts: AtomicBool::new(false),
             child: AtomicBool::new(false),
             waiting: Mutex::default(),
         }
@@ -218,7 +221,9 @@ impl Machine {
         if threads.alive == 0 {
             self.stop(Stop::Ended(Ending::Exited(0)));
         }
-        self.thread_ended.notify_all();
+        drop(threads);
+        self.ends.fetch_add(1, Ordering::SeqCst);
+        host::futex_wake_all(self.ends.as_ptr() as u64);
     }
 
     pub(crate) fn has_ended(&self, id: ThreadId) -> bool {
@@ -228,20 +233,31 @@ impl Machine {
     /// Waits until the thread is gone, or something else wants the waiting thread's attention;
     /// whether it is gone.
     pub(crate) fn await_end(&self, id: ThreadId, attention: &Attention) -> bool {
-        /// Nobody tells of the attention.
-        const LOOK: Duration = Duration::from_millis(10);
-        let mut threads = self.threads();
-        while !threads.all[id.index()].ended && !attention.is_raised() {
-            let wait = self.thread_ended.wait_timeout(threads, LOOK);
-            threads = wait.unwrap_or_else(PoisonError::into_inner).0;
+        loop {
+            let ends = self.ends.load(Ordering::SeqCst);
+            let ended = self.has_ended(id);
+            if ended || attention.is_raised() {
+                return ended;
+            }
+            kick::wait(&self.ends, ends, attention);
         }
-        threads.all[id.index()].ended
     }
 
     /// The kernel's id of a thread is known once its host thread runs.
     pub(crate) fn set_kernel_id(&self, id: ThreadId, kernel_id: i32) {
         self.threads().all[id.index()].kernel_id = kernel_id;
-        self.signals.set_kernel_id(id, kernel_id);
+    }
+
+    /// Has the instructions of all threads counted from now on, because signals may interrupt
+    /// them anywhere.
+    pub(crate) fn count(&self) {
+        self.engine.count_from_now_on();
+        self.counts.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether instructions that a thread executes from here on are counted.
+    pub(crate) fn counts(&self) -> bool {
+        self.counts.load(Ordering::SeqCst)
     }
 
     pub(crate) fn kernel_id(&self, id: ThreadId) -> i32 {

@@ -3,13 +3,14 @@
 //! The kernel delivers none of the guest's signals: host threads block everything, what comes
 //! from outside is received by a thread of its own (`super::watch_signals`) and sent on to here.
 //! A guest thread takes its signals between two events ([`Signals::take`]); if it is in a system
-//! call at the moment, it is kicked out of it.
+//! call at the moment, it is kicked out of it, and out of guest code it is fetched.
 
+use crate::engine::Interrupt;
 use crate::frame::{Action, AltStack, Info};
 use crate::kick::{self, Attention};
 use refrain_trace::ThreadId;
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const SIG_DFL: u64 = 0;
@@ -78,6 +79,8 @@ struct State {
 struct Thread {
     kernel_id: i32,
     attention: Attention,
+    /// Gets the thread out of guest code.
+    interrupt: Option<Arc<dyn Interrupt>>,
     /// Blocked signals, bit `n - 1` for signal `n`.
     mask: u64,
     /// The mask to go back to, while a call has set another for its own time.
@@ -99,9 +102,12 @@ impl Signals {
         attention
     }
 
-    /// The kernel's id of a thread is known.
-    pub(crate) fn set_kernel_id(&self, thread: ThreadId, kernel_id: i32) {
-        self.lock().of(thread).kernel_id = kernel_id;
+    /// How to reach a thread that waits, and one that computes.
+    pub(crate) fn reach(&self, thread: ThreadId, kernel_id: i32, of: Option<Arc<dyn Interrupt>>) {
+        let mut state = self.lock();
+        let entry = state.of(thread);
+        (entry.kernel_id, entry.interrupt) = (kernel_id, of);
+        state.call_for_pending();
     }
 
     /// A thread ends; what it would have taken may be for others.
@@ -287,6 +293,13 @@ impl Signals {
         taken
     }
 
+    /// Whether an action is a handler of what comes at any time, not of the thread's own faults.
+    pub(crate) fn comes_at_any_time(signal: u64, action: &Action) -> bool {
+        const FAULTS: [i32; 5] =
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+        !FAULTS.contains(&(signal as i32)) && ![SIG_DFL, SIG_IGN].contains(&action[0])
+    }
+
     /// Signals that are ignored, for a program that is about to be executed.
     pub(crate) fn ignored(&self) -> Vec<i32> {
         let state = self.lock();
@@ -361,6 +374,9 @@ impl State {
                 thread.attention.raise();
                 if thread.kernel_id != 0 {
                     kick::kick(thread.kernel_id);
+                }
+                if let Some(interrupt) = &thread.interrupt {
+                    interrupt.interrupt();
                 }
             }
         }

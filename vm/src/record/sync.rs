@@ -91,11 +91,14 @@ impl GuestThread {
         Ok(())
     }
 
-    /// The event comes first: once the body has run, others may go on.
+    /// The event comes first: once the body has run, others may go on. Handlers have to wait, then,
+    /// for the body, which does not wait long: they have their place before an event or behind it.
     fn release(&mut self, call: &Call, errno: bool) -> Result<()> {
         let event = self.call_event(call, call.hook.kind, call.begin);
         self.append_ordered(event);
+        self.handlers_wait = true;
         let result = self.body(call.sp)?;
+        self.handlers_wait = false;
         let end = host::ticks();
         let failed = self.with_errno(Event { result, ..event }, errno && result != 0)?;
         self.log.amend(|event| {

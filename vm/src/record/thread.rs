@@ -48,8 +48,13 @@ pub(crate) struct GuestThread {
     pub(crate) attention: Attention,
     /// The thread has come from guest code with an event.
     pub(crate) after_event: bool,
+    /// Instructions that had been counted when the thread began or came from its last system call
+    /// or fault, if they are counted since.
+    pub(crate) counted: Option<u64>,
     /// Frames of handlers that interrupted bodies of library functions.
     pub(crate) handlers_in_bodies: Vec<u64>,
+    /// No handler may interrupt the body that runs now.
+    pub(crate) handlers_wait: bool,
     /// When the last of them returned: the event that it interrupted goes on from there.
     pub(crate) handlers_until: u64,
     /// What the leaf functions know of this thread. It refers to `context` and `log`.
@@ -97,6 +102,7 @@ pub(crate) fn spawn(
                 }
             };
             machine.set_kernel_id(id, host::thread_id());
+            machine.signals.reach(id, host::thread_id(), cpu.interrupt());
             started(host::thread_id());
             let mut thread = Box::new(GuestThread {
                 hooks: machine.hooks(),
@@ -112,7 +118,9 @@ pub(crate) fn spawn(
                 pages: KnownPages::new(),
                 attention,
                 after_event: false,
+                counted: None,
                 handlers_in_bodies: Vec::new(),
+                handlers_wait: false,
                 handlers_until: 0,
                 leaf: Box::default(),
             });
@@ -137,6 +145,7 @@ impl GuestThread {
         let start = self.event(EventKind::ThreadStart, host::ticks());
         let object = order::thread_object(self.id);
         self.append_ordered(Event { object, ..start });
+        self.begin_counting();
         self.run_guest().map(|_| ())
     }
 
@@ -152,11 +161,18 @@ impl GuestThread {
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
                 Exit::Emulate(what) => self.emulate(what),
                 Exit::Fault(fault) => self.fault(fault),
+                Exit::Interrupted => {
+                    self.take_signals_here();
+                    Flow::Continue
+                }
                 Exit::Unsupported(what) => return Err(self.unsupported(what)),
                 exit @ (Exit::Return | Exit::AccessesFull | Exit::UnknownTarget) => {
                     unreachable!("{exit:?} was not asked for in a recording")
                 }
             };
+            if matches!(exit, Exit::Syscall | Exit::Fault(_)) {
+                self.begin_counting();
+            }
             if flow != Flow::Continue {
                 return Ok(flow);
             }

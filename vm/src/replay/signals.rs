@@ -9,11 +9,18 @@ use crate::host::Guest;
 use refrain_trace::{EventKind, delivery};
 
 impl GuestThread {
-    /// What happened to the thread right after the event that it has just performed: a handler
-    /// begins, or the guest has ended.
+    /// What happened to the thread right after the event that it has just performed, or where it is
+    /// in its computation: a handler begins, or the guest has ended.
     pub(crate) fn take_signals(&mut self) -> Result<(), Halt> {
         while let Some(event) = self.cursor.peek()?.copied() {
-            let here = event.nr == delivery::AFTER_EVENT && event.pc == self.context.rip;
+            let here = match event.nr {
+                delivery::AFTER_EVENT => event.pc == self.context.rip,
+                delivery::AT_COUNT => {
+                    let count = self.context.retired.wrapping_sub(self.counted);
+                    (event.pc, event.ticket) == (self.context.rip, count)
+                }
+                _ => false,
+            };
             match event.kind() {
                 EventKind::Killed if here => {
                     self.tally.events += 1;
@@ -24,6 +31,14 @@ impl GuestThread {
             }
         }
         Ok(())
+    }
+
+    /// How many instructions the thread has executed when the signal interrupts it that it takes
+    /// next, if that is in the middle of a computation.
+    pub(crate) fn next_interruption(&mut self) -> Result<u64, Halt> {
+        let next = self.cursor.peek()?;
+        let count = next.filter(|event| event.interrupts()).map(|event| event.ticket);
+        Ok(count.map_or(u64::MAX, |count| self.counted.wrapping_add(count)))
     }
 
     /// Takes the next event, a signal, and goes on at the start of its handler.

@@ -69,6 +69,9 @@ pub(crate) struct GuestThread {
     place: Option<u64>,
     placed: usize,
     pub(crate) flow: Flow,
+    /// Instructions that had been executed when the thread began or came from its last system call
+    /// or fault.
+    pub(crate) counted: u64,
     /// Frames of handlers that interrupted bodies of library functions.
     pub(crate) handlers_in_bodies: Vec<u64>,
     /// An ordered load whose repetitions are not all done.
@@ -131,6 +134,7 @@ pub(crate) fn spawn(
                 place: None,
                 placed: 0,
                 flow: Flow::Continue,
+                counted: 0,
                 handlers_in_bodies: Vec::new(),
                 repeating: None,
                 accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
@@ -187,6 +191,7 @@ impl GuestThread {
                 Some(_) => self.leaf.keep_all(),
                 None => self.leaf.lend(&mut self.cursor, &mut self.tally),
             }
+            self.context.leave_at = self.next_interruption()?;
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.report_accesses();
             let result = match exit {
@@ -199,6 +204,7 @@ impl GuestThread {
                     Ok(())
                 }
                 Exit::Fault(fault) => self.fault(fault),
+                Exit::Interrupted => Ok(()),
                 Exit::Unsupported(what) => Err(Halt::Failed(Error::Unsupported(format!(
                     "{what} (at {:#x})",
                     self.context.rip
@@ -210,6 +216,9 @@ impl GuestThread {
                 Exit::Return => unreachable!("no function is run opaquely in a replay"),
             };
             result?;
+            if matches!(exit, Exit::Syscall | Exit::Fault(_)) {
+                self.counted = self.context.retired;
+            }
             if std::mem::replace(&mut self.flow, Flow::Continue) == Flow::Returned {
                 return Ok(());
             }

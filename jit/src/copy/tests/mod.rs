@@ -3,6 +3,7 @@
 mod branches;
 mod events;
 mod faults;
+mod interrupts;
 mod loads;
 mod oracle;
 mod threads;
