@@ -80,8 +80,10 @@ fn check_executable(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Bytes of the ELF header that are looked at: up to and with `e_machine`.
-const HEAD: usize = 20;
+/// Bytes of the file that are looked at: a script's first line, as far as the kernel reads it.
+const HEAD: usize = 256;
+/// Bytes of the ELF header up to and with `e_machine`.
+const ELF_HEAD: usize = 20;
 
 fn check_elf(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
@@ -95,21 +97,36 @@ fn check_elf(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// The command that a script's first line, from behind its mark, names. (`env` looks it up and
+/// executes it, which a recorded process may not do.)
+fn interpreter(line: &[u8]) -> String {
+    let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split_whitespace().peekable();
+    if words.peek().is_some_and(|word| word.ends_with("/env")) {
+        words.next();
+        while words.next_if(|word| word.starts_with('-')).is_some() {}
+    }
+    let command = words.collect::<Vec<_>>().join(" ");
+    if command.is_empty() { "sh".into() } else { command }
+}
+
 /// Why a file that starts like this cannot be recorded.
 fn refusal(head: &[u8]) -> Option<String> {
     const CLASS_64: u8 = 2;
     const LITTLE_ENDIAN: u8 = 1;
     const EXECUTABLE_TYPES: [u16; 2] = [2, 3];
     const X86_64: u16 = 62;
-    if head.starts_with(b"#!") {
-        return Some(
-            "is a script; record its interpreter, as in: refrain record -- sh FILE".into(),
-        );
+    if let Some(line) = head.strip_prefix(b"#!") {
+        let interpreter = interpreter(line);
+        return Some(format!(
+            "is a script; record its interpreter, as in: refrain record -- {interpreter} FILE"
+        ));
     }
     if !head.starts_with(b"\x7fELF") {
         return Some("is not an ELF program; refrain records x86-64 Linux programs".into());
     }
-    if head.len() < HEAD {
+    if head.len() < ELF_HEAD {
         return Some("is cut off: its ELF header is not whole".into());
     }
     let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
@@ -168,7 +185,10 @@ mod tests {
             (head(2, 1, 3, 183), "AArch64"),
             (head(2, 2, 3, 22u16.swap_bytes()), "S/390"),
             (head(2, 1, 3, 62)[..10].to_vec(), "cut off"),
-            (b"#!/bin/sh\n".to_vec(), "script"),
+            (b"#!/bin/sh\n".to_vec(), "record -- /bin/sh FILE"),
+            (b"#! /usr/bin/awk -f\nBEGIN".to_vec(), "record -- /usr/bin/awk -f FILE"),
+            (b"#!/usr/bin/env -S python3 -u\n".to_vec(), "record -- python3 -u FILE"),
+            (b"#!\n".to_vec(), "record -- sh FILE"),
             (b"MZ".to_vec(), "not an ELF"),
             (Vec::new(), "not an ELF"),
         ] {

@@ -93,6 +93,8 @@ const ALLOWED: &[(i64, &str)] = &[
     (202, "futex"),
     (203, "sched_setaffinity"),
     (204, "sched_getaffinity"),
+    // How the kernel goes on with a sleep after the process was stopped and continued.
+    (219, "restart_syscall"),
     (228, "clock_gettime"),
     (230, "clock_nanosleep"),
     (231, "exit_group"),

@@ -1,5 +1,5 @@
-/* ex_signal: handlers that interrupt what a thread waits in, handlers of faults,
- * masks, queued signals, an alternate stack. Whoever sends a signal waits until
+/* ex_signal: handlers that interrupt what a thread waits in, handlers of faults
+ * and traps, timers, masks, queued signals, an alternate stack. Whoever sends a signal waits until
  * it has been handled, so that the counts are exact. */
 #include "common.h"
 #include <errno.h>
@@ -7,9 +7,10 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t handled, on_stack, order[8], queued;
+static volatile sig_atomic_t handled, on_stack, order[8], queued, traps;
 static sigjmp_buf before_fault;
 static char stack[64 << 10];
 static sem_t done, gate;
@@ -99,6 +100,43 @@ static NOINLINE double fault(volatile int *wrong, int divisor) {
     return (double)precise * single + signal;
 }
 
+static void trapped(int signal, siginfo_t *info, void *context) {
+    (void)info, (void)context;
+    CHECK(signal == SIGTRAP);
+    traps++;
+}
+
+/* A trap's handler returns behind the instruction. */
+static NOINLINE void be_trapped(void) {
+    int before = traps;
+    __asm__ volatile("int3\n\tint3" ::: "memory");
+    CHECK(traps == before + 2);
+}
+
+static void tell(union sigval value) { CHECK(sem_post(value.sival_ptr) == 0); }
+
+/* Timers for the process, for a thread, and for a thread that the library makes. */
+static void be_timed(void) {
+    struct itimerspec soon = {.it_value = {.tv_nsec = 1000000}};
+    struct sigevent events[3];
+    memset(events, 0, sizeof events);
+    events[0].sigev_notify = SIGEV_SIGNAL;
+    events[1].sigev_notify = SIGEV_THREAD_ID;
+    events[1]._sigev_un._tid = gettid();
+    events[0].sigev_signo = events[1].sigev_signo = SIGUSR1;
+    events[2].sigev_notify = SIGEV_THREAD;
+    events[2].sigev_notify_function = tell;
+    events[2].sigev_value.sival_ptr = &done;
+    for (unsigned i = 0; i < 3; i++) {
+        timer_t timer;
+        CHECK(timer_create(CLOCK_MONOTONIC, &events[i], &timer) == 0);
+        CHECK(timer_settime(timer, 0, &soon, NULL) == 0);
+        while (sem_wait(&done) != 0)
+            CHECK(errno == EINTR);
+        CHECK(timer_delete(timer) == 0);
+    }
+}
+
 static void be_patient(void) {
     sigset_t set, none;
     sigemptyset(&none);
@@ -130,6 +168,9 @@ int main(int argc, char **argv) {
     int somewhere;
     for (unsigned i = 0; i < 3; i++)
         result += fault((int *)8, 7) + fault(&somewhere, 0);
+    handle(SIGTRAP, trapped, 0);
+    be_trapped();
+    be_timed();
     be_patient();
 
     stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};

@@ -1,11 +1,12 @@
-/* ex_threads: the life of a thread: created, joined for its value, ended by
- * pthread_exit deep in a call, with cleanup handlers, detached. */
+/* ex_threads: the life of a thread: created, joined for its value or in time,
+ * ended by pthread_exit deep in a call, with cleanup handlers, detached. */
 #include "common.h"
 
 #include <errno.h>
 #include <semaphore.h>
+#include <time.h>
 
-static sem_t detached_done;
+static sem_t detached_done, may_end;
 static unsigned long cleanups;
 
 static void cleanup(void *amount) {
@@ -35,6 +36,26 @@ static void *detaches_itself(void *argument) {
     return NULL;
 }
 
+static void *waits(void *argument) {
+    CHECK(sem_wait(&may_end) == 0);
+    return argument;
+}
+
+/* A join gives up when its time is over, and not before the thread has ended if
+ * there is time. */
+static void join_in_time(void) {
+    struct timespec past = {.tv_sec = 1};
+    struct timespec later = {.tv_sec = (time_t)1 << 40};
+    pthread_t thread;
+    void *value = NULL;
+    CHECK(pthread_create(&thread, NULL, waits, &value) == 0);
+    CHECK(pthread_timedjoin_np(thread, &value, &past) == ETIMEDOUT);
+    CHECK(pthread_clockjoin_np(thread, &value, CLOCK_MONOTONIC, &past) == ETIMEDOUT);
+    CHECK(pthread_tryjoin_np(thread, &value) == EBUSY && value == NULL);
+    CHECK(sem_post(&may_end) == 0);
+    CHECK(pthread_timedjoin_np(thread, &value, &later) == 0 && value == &value);
+}
+
 static void *detached(void *argument) {
     cleanup(argument);
     CHECK(sem_post(&detached_done) == 0);
@@ -45,7 +66,7 @@ int main(int argc, char **argv) {
     unsigned long rounds = arg(argc, argv, 1, 150);
     uint64_t digest = 0;
     pthread_attr_t attr;
-    CHECK(sem_init(&detached_done, 0, 0) == 0);
+    CHECK(sem_init(&detached_done, 0, 0) == 0 && sem_init(&may_end, 0, 0) == 0);
     CHECK(pthread_attr_init(&attr) == 0);
     CHECK(pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED) == 0);
     CHECK(pthread_attr_setstacksize(&attr, 256 * 1024) == 0);
@@ -63,6 +84,7 @@ int main(int argc, char **argv) {
         CHECK(sem_wait(&detached_done) == 0);
         CHECK(sem_wait(&detached_done) == 0);
     }
+    join_in_time();
     CHECK(pthread_attr_destroy(&attr) == 0);
     CHECK(pthread_join(pthread_self(), NULL) == EDEADLK);
     CHECK(cleanups == 3 * rounds);

@@ -656,6 +656,32 @@ fn some_instructions_are_left_to_the_machine() {
     assert_eq!(context.rip, CODE + 1);
 }
 
+/// A trap finds the program behind its instruction, on either engine, so that a handler's return
+/// goes on there.
+#[test]
+fn a_trap_is_behind_its_instruction() {
+    let _one = memory();
+    program(|a| {
+        a.mov(eax, 5)?;
+        a.int3()?;
+        a.inc(eax)?;
+        a.syscall()
+    });
+    let copied = refrain_jit::copy(EngineConfig { keep_blocks: true, ..EngineConfig::default() })
+        .expect("the copy engine works here");
+    let mut recorder = copied.attach().expect("attaches");
+    let runs = |cpu: &mut dyn Cpu| {
+        let mut context = start();
+        let trap = cpu.run(&mut context, Mode::Observed);
+        assert!(matches!(trap, Exit::Fault(Fault { signal: libc::SIGTRAP, .. })), "{trap:?}");
+        assert_eq!(context.rip, CODE + 6);
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+        assert_eq!(context.gpr[reg::RAX], 6);
+    };
+    runs(&mut *recorder);
+    runs(&mut *cpu(&EngineConfig::default(), &copied.take_blocks(), &[]));
+}
+
 #[test]
 fn code_that_changed_is_refused() {
     let blocks = [block(CODE, vec![0x90, 0xc3]), block(CODE, vec![0xf8, 0xc3])];

@@ -27,7 +27,16 @@ fn record(bench: &Bench, name: &str) -> (Run, Run) {
 
 #[test]
 fn output_and_status_are_those_of_the_program() {
-    let kinds = ["ex_mutex", "ex_cond", "ex_signal", "ex_alarm", "ex_process", "ex_stamps", "fib"];
+    let kinds = [
+        "ex_mutex",
+        "ex_cond",
+        "ex_signal",
+        "ex_alarm",
+        "ex_threads",
+        "ex_process",
+        "ex_stamps",
+        "fib",
+    ];
     let names = ["exit7", "segv", "abrt"].into_iter().chain(kinds);
     for name in names {
         let bench = bench();
@@ -92,4 +101,56 @@ fn a_closed_output_is_the_programs_own_matter() {
     // Killed by SIGPIPE or ended by the write's error, but not refrain's failure.
     assert!(recorded.status == 128 + 13 || recorded.status == 1, "{recorded:?}");
     bench.refrain(["replay", "echo.refrain"]).succeeds();
+}
+
+/// Compiles C with these further arguments, in the bench's directory.
+fn cc(bench: &Bench, source: &str, arguments: &[&str]) {
+    bench.file("source.c", source.as_bytes());
+    let mut command = Command::new("cc");
+    Run::of(command.arg("source.c").args(arguments).current_dir(bench.path())).succeeds();
+}
+
+/// The dynamic linker reserves room for a library whose segments are aligned to more than a page,
+/// and maps it there: low enough for its code to be compiled.
+#[test]
+fn a_library_may_be_aligned_to_more_than_a_page() {
+    let bench = bench();
+    let library = ["-shared", "-fPIC", "-Wl,-z,max-page-size=0x200000", "-o", "libseven.so"];
+    cc(&bench, "int seven(void) { return 7; }", &library);
+    let program = ["-o", "program", "-L.", "-lseven", "-Wl,-rpath,$ORIGIN"];
+    cc(&bench, "int seven(void); int main(void) { return seven(); }", &program);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.status, 7, "{recorded:?}");
+    for engine in ["cranelift", "copy"] {
+        bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+    }
+}
+
+/// What is not recorded is said at once, not only when a replay diverges.
+#[test]
+fn memory_in_common_with_another_process_is_noted() {
+    let bench = bench();
+    let source = "#include <sys/mman.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
+        int main(int argc, char **argv) {\n\
+        int flags = MAP_ANONYMOUS | (argc > 1 ? MAP_SHARED : MAP_PRIVATE);\n\
+        mmap(0, 4096, PROT_READ | PROT_WRITE, flags, -1, 0);\n\
+        if (fork() == 0) _exit(0);\n\
+        return wait(0) < 0; }\n";
+    cc(&bench, source, &["-o", "program"]);
+    let record = |arguments: &[&str]| {
+        let words = ["record", "-o", "a.refrain", "--", "./program"];
+        bench.refrain(words.iter().chain(arguments)).succeeds().stderr.clone()
+    };
+    assert!(record(&["shared"]).contains("shares memory with a process"));
+    assert!(!record(&[]).contains("shares memory"));
+}
+
+/// Instructions that the guest's processor lacks end the recording by their name.
+#[test]
+fn unknown_instructions_are_named() {
+    let bench = bench();
+    cc(&bench, "int main(void) { __asm__(\"vzeroall\"); return 0; }", &["-o", "program"]);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    recorded.fails(125, &["instruction vzeroall", "-march=x86-64-v2"]);
+    bench.refrain(["replay", "a.refrain"]).succeeds();
 }

@@ -81,6 +81,12 @@ impl Context {
         [RDI, RSI, RDX, R10, R8, R9].map(|r| self.gpr[r])
     }
 
+    /// The arguments of the function at whose first instruction the guest is.
+    pub(crate) fn call_args(&self) -> [u64; 6] {
+        use reg::*;
+        [RDI, RSI, RDX, RCX, R8, R9].map(|r| self.gpr[r])
+    }
+
     /// Returns from a system call: the result, and what the instruction itself clobbers.
     pub(crate) fn finish_syscall(&mut self, result: i64) {
         self.gpr[reg::RAX] = result as u64;

@@ -51,6 +51,8 @@ fn answer(leaf: u32, subleaf: u32) -> [u32; 4] {
         // LAHF; SYSCALL, NX, long mode.
         0x8000_0001 => [0, 0, 1, (1 << 11) | (1 << 20) | (1 << 29)],
         0x8000_0002..=0x8000_0004 => brand((leaf - 0x8000_0002) as usize * 16),
+        // L2 once more: 256 KiB, 8 ways, lines of 64 bytes.
+        0x8000_0006 => [0, 0, (256 << 16) | (6 << 12) | 64, 0],
         // Invariant TSC.
         0x8000_0007 => [0, 0, 0, 1 << 8],
         0x8000_0008 => [48 | (48 << 8), 0, 0, 0],

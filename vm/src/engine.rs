@@ -198,7 +198,8 @@ pub enum Exit {
     Emulate(Emulate),
     /// The access buffer is full; `rip` is where to go on once it has been emptied.
     AccessesFull,
-    /// The instruction at `rip` faulted; the state is the one before it.
+    /// The instruction at `rip` faulted; the state is the one before it. After a trap (SIGTRAP),
+    /// `rip` is past the instruction, as the processor has it.
     Fault(Fault),
     /// The engine cannot execute the instruction at `rip`.
     Unsupported(&'static str),
@@ -258,6 +259,14 @@ pub enum EngineError {
         /// The engine.
         engine: &'static str,
         /// What is missing, and what to do.
+        why: String,
+    },
+    /// The program has what this engine cannot run.
+    #[error("the {engine} engine cannot run this program: {why}")]
+    Program {
+        /// The engine.
+        engine: &'static str,
+        /// What it is, and what to do.
         why: String,
     },
     /// Memory for translated code cannot be had.

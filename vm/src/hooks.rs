@@ -34,6 +34,8 @@ pub(crate) enum Model {
     Join,
     /// Guarded; `pthread_tryjoin_np`.
     TryJoin,
+    /// Guarded; a join that waits until a time of this clock, or of the one that the call names.
+    TimedJoin(Option<libc::clockid_t>),
     /// Guarded; `pthread_create`: until its `clone`, no other thread begins or ends.
     Create,
     /// Not touched, only noted.
@@ -63,8 +65,8 @@ pub(crate) const HOOKS: &[Hook] = &[
     hook("pthread_detach", ThreadDetach, Model::Note),
     hook("pthread_join", ThreadJoin, Model::Join),
     hook("pthread_tryjoin_np", ThreadJoin, Model::TryJoin),
-    hook("pthread_timedjoin_np", ThreadJoin, Model::Refuse),
-    hook("pthread_clockjoin_np", ThreadJoin, Model::Refuse),
+    hook("pthread_timedjoin_np", ThreadJoin, Model::TimedJoin(Some(libc::CLOCK_REALTIME))),
+    hook("pthread_clockjoin_np", ThreadJoin, Model::TimedJoin(None)),
     hook("pthread_cancel", ThreadDetach, Model::Refuse),
 
     hook("pthread_mutex_lock", MutexLock, Model::Acquire),

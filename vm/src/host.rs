@@ -160,20 +160,20 @@ pub(crate) fn fp_reset() {
     unsafe { asm!("fninit", options(nomem, nostack)) };
 }
 
+/// Blocks every signal in the calling thread but kicks and these. The C library's functions would
+/// leave out the signals that it uses itself, which are the guest's too.
+pub(crate) fn block_signals_but(others: &[i32]) -> u64 {
+    let left_out = others.iter().chain([&crate::kick::SIGNAL]);
+    let mask = left_out.fold(!0, |mask: u64, signal| mask & !(1 << (signal - 1)));
+    set_mask(mask);
+    mask
+}
+
 /// Blocks every signal in the calling thread: guest threads leave signals to the machine. The
 /// synchronous ones (faults) are delivered all the same, and so are kicks.
 pub(crate) fn block_signals() {
-    // SAFETY: `set` is initialized by sigfillset before use, and blocking signals affects the
-    // calling thread alone.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigfillset(&mut set);
-        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
-            libc::sigdelset(&mut set, signal);
-        }
-        libc::sigdelset(&mut set, crate::kick::SIGNAL);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
-    }
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+    block_signals_but(&faults);
 }
 
 /// Replaces the calling thread's signal mask; the previous one.
@@ -184,6 +184,31 @@ pub(crate) fn set_mask(mask: u64) -> u64 {
     // SAFETY: both words outlive the call, and have the size that it is told.
     unsafe { syscall(libc::SYS_rt_sigprocmask as u64, [how, new, old, 8, 0, 0]) };
     previous
+}
+
+/// Waits for one of the signals in a set, which the calling thread blocks.
+pub(crate) fn wait_for_signal(set: u64) -> Option<(u64, [u8; 128])> {
+    let mut info = [0; 128];
+    let (set, place) = (&raw const set as u64, &raw mut info as u64);
+    // SAFETY: the set has the size that the call is told, and the buffer that of `siginfo_t`.
+    let signal = unsafe { syscall(libc::SYS_rt_sigtimedwait as u64, [set, place, 0, 8, 0, 0]) };
+    (signal > 0).then_some((signal as u64, info))
+}
+
+/// How long it is until the time of a clock that guest memory holds as a `timespec`. `None` if
+/// there is no such clock, or no such time.
+pub(crate) fn time_until(clock: libc::clockid_t, address: u64) -> Option<Duration> {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a live timespec.
+    if unsafe { libc::clock_gettime(clock, &mut now) } != 0 {
+        return None;
+    }
+    let (seconds, nanoseconds) = (Guest.word(address)? as i64, Guest.word(address + 8)?);
+    let nanoseconds = u32::try_from(nanoseconds).ok().filter(|&n| n < 1_000_000_000)?;
+    let at = |seconds: i64, nanoseconds| {
+        u64::try_from(seconds).map_or(Duration::ZERO, |s| Duration::new(s, nanoseconds))
+    };
+    Some(at(seconds, nanoseconds).saturating_sub(at(now.tv_sec, now.tv_nsec as u32)))
 }
 
 /// Has a signal ignored by this process, or not.

@@ -9,6 +9,7 @@
 use std::arch::global_asm;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once};
+use std::time::Duration;
 
 /// The kick's signal: one that neither Linux nor C libraries use.
 pub(crate) const SIGNAL: i32 = libc::SIGSTKFLT;
@@ -80,11 +81,17 @@ pub(crate) unsafe fn syscall(nr: u64, args: [u64; 6], attention: &Attention) -> 
     (result != NOT_DONE).then_some(result)
 }
 
-/// Waits until somebody wakes those who wait at `word`, unless it is not `value` any more or the
-/// thread's attention is wanted. May return for no reason.
-pub(crate) fn wait(word: &AtomicU32, value: u32, attention: &Attention) {
-    let args = [word.as_ptr() as u64, libc::FUTEX_WAIT as u64, value.into(), 0, 0, 0];
-    // SAFETY: the call reads the word, which the reference keeps alive, and no other memory.
+/// Waits until somebody wakes those who wait at `word`, but for so long at most, unless it is not
+/// `value` any more or the thread's attention is wanted. May return for no reason.
+pub(crate) fn wait(word: &AtomicU32, value: u32, most: Option<Duration>, attention: &Attention) {
+    let most = most.map(|most| libc::timespec {
+        tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: most.subsec_nanos().into(),
+    });
+    let timeout = most.as_ref().map_or(0, |most| std::ptr::from_ref(most) as u64);
+    let args = [word.as_ptr() as u64, libc::FUTEX_WAIT as u64, value.into(), timeout, 0, 0];
+    // SAFETY: the call reads the word, which the reference keeps alive, and the time, which lives
+    // until it is over, and no other memory.
     unsafe { syscall(libc::SYS_futex as u64, args, attention) };
 }
 
@@ -177,7 +184,7 @@ mod tests {
     fn a_kick_ends_a_wait_at_a_word() {
         kicked(|attention| {
             while !attention.is_raised() {
-                wait(&AtomicU32::new(7), 7, attention);
+                wait(&AtomicU32::new(7), 7, None, attention);
             }
         });
     }

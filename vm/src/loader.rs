@@ -7,6 +7,7 @@ use crate::memory::{AddressSpace, MapRequest, guest_may_map, map_fixed, page_dow
 use crate::{Error, Result, cpuid};
 use refrain_trace::Entry;
 use std::ffi::{OsStr, OsString};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -35,7 +36,17 @@ pub(crate) struct Image {
     pub(crate) entry: Entry,
     /// Everything that is mapped: range and protection. Beyond the bytes that the loader wrote,
     /// the content is zero.
-    pub(crate) mappings: Vec<(std::ops::Range<u64>, i32)>,
+    pub(crate) mappings: Vec<(Range<u64>, i32)>,
+}
+
+impl Image {
+    /// Where the program's interpreter lies; empty if it has none.
+    pub(crate) fn linker(&self) -> Range<u64> {
+        self.files.get(1).map_or(0..0, |linker| {
+            let (start, end) = linker.elf.span();
+            linker.bias.wrapping_add(start)..linker.bias.wrapping_add(end)
+        })
+    }
 }
 
 /// Loads `command` into the guest's address space.
@@ -66,7 +77,7 @@ fn map_segments(
     elf: &Elf,
     bias: u64,
     space: &mut AddressSpace,
-    mappings: &mut Vec<(std::ops::Range<u64>, i32)>,
+    mappings: &mut Vec<(Range<u64>, i32)>,
 ) -> Result<()> {
     let bad = |why: &str| Error::NotExecutable { path: path.into(), why: why.into() };
     for segment in &elf.segments {
@@ -95,7 +106,7 @@ fn map_segments(
 }
 
 /// Maps `range`, stores `content` at `start`, and gives it its protection.
-fn fill(range: &std::ops::Range<u64>, start: u64, content: &[u8], prot: i32) -> Result<()> {
+fn fill(range: &Range<u64>, start: u64, content: &[u8], prot: i32) -> Result<()> {
     anonymous(range, libc::PROT_READ | libc::PROT_WRITE, 0)?;
     if !content.is_empty() && !Guest.write(start, content) {
         return Err(Error::host("filling a segment")(std::io::Error::other(
@@ -110,7 +121,7 @@ fn fill(range: &std::ops::Range<u64>, start: u64, content: &[u8], prot: i32) -> 
 }
 
 /// Maps zeroed memory at a fixed place.
-pub(crate) fn anonymous(range: &std::ops::Range<u64>, prot: i32, flags: i32) -> Result<()> {
+pub(crate) fn anonymous(range: &Range<u64>, prot: i32, flags: i32) -> Result<()> {
     map_fixed(MapRequest {
         address: range.start,
         len: range.end - range.start,
@@ -156,7 +167,7 @@ fn build_stack(
     command: &Command,
     files: &[Loaded],
     space: &mut AddressSpace,
-    mappings: &mut Vec<(std::ops::Range<u64>, i32)>,
+    mappings: &mut Vec<(Range<u64>, i32)>,
 ) -> Result<u64> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     anonymous(&layout::STACK, prot, libc::MAP_NORESERVE)?;

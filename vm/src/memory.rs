@@ -28,23 +28,38 @@ pub(crate) struct MapRequest {
     pub(crate) offset: i64,
 }
 
+/// What a new mapping is for, which decides where it goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// It may hold code: it goes where engines expect code, as long as there is room.
+    Code,
+    Data,
+}
+
 /// The guest's mappings.
 pub(crate) struct AddressSpace {
     /// Mapped ranges by start (end), coalesced; only what the allocator must avoid.
     used: BTreeMap<u64, u64>,
     /// Ranges that the guest believes to be executable.
     executable: BTreeMap<u64, u64>,
+    /// The guest has mapped memory that others can see it write.
+    shared: bool,
     brk: u64,
 }
 
 impl AddressSpace {
     pub(crate) fn new() -> AddressSpace {
-        AddressSpace { used: BTreeMap::new(), executable: BTreeMap::new(), brk: layout::HEAP.start }
+        AddressSpace {
+            used: BTreeMap::new(),
+            executable: BTreeMap::new(),
+            shared: false,
+            brk: layout::HEAP.start,
+        }
     }
 
     /// Maps where the guest asked for (MAP_FIXED) or where there is room; returns the address or
     /// a negative errno.
-    pub(crate) fn map(&mut self, request: MapRequest) -> i64 {
+    pub(crate) fn map(&mut self, request: MapRequest, purpose: Purpose) -> i64 {
         let len = page_up(request.len);
         if request.len == 0 || len == 0 {
             return -i64::from(libc::EINVAL);
@@ -60,7 +75,7 @@ impl AddressSpace {
             }
             request.address
         } else {
-            match self.place(len, request.flags) {
+            match self.place(len, purpose) {
                 Some(address) => address,
                 None => return -i64::from(libc::ENOMEM),
             }
@@ -68,6 +83,9 @@ impl AddressSpace {
         match map_fixed(MapRequest { address, ..request }) {
             Ok(()) => {
                 self.note(address..address + len, request.prot);
+                // MAP_SHARED_VALIDATE has this bit, too.
+                let shared = request.flags & libc::MAP_SHARED != 0;
+                self.shared |= shared && request.prot & libc::PROT_WRITE != 0;
                 address as i64
             }
             Err(e) => -i64::from(e.raw_os_error().unwrap_or(libc::ENOMEM)),
@@ -122,7 +140,7 @@ impl AddressSpace {
         } else if in_place {
             old
         } else if flags & libc::MREMAP_MAYMOVE as u64 != 0 {
-            match self.place(new_len, 0) {
+            match self.place(new_len, Purpose::Data) {
                 Some(address) => address,
                 None => return -i64::from(libc::ENOMEM),
             }
@@ -152,14 +170,15 @@ impl AddressSpace {
         if (layout::HEAP.start..layout::HEAP.end).contains(&wanted) {
             let (old, new) = (page_up(self.brk), page_up(wanted));
             let done = if new > old {
-                self.map(MapRequest {
+                let grown = MapRequest {
                     address: old,
                     len: new - old,
                     prot: libc::PROT_READ | libc::PROT_WRITE,
                     flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
                     fd: -1,
                     offset: 0,
-                }) >= 0
+                };
+                self.map(grown, Purpose::Data) >= 0
             } else {
                 new == old || self.unmap(new, old - new) == 0
             };
@@ -184,6 +203,11 @@ impl AddressSpace {
         intersects(&self.executable, range)
     }
 
+    /// Whether a process that is forked now has memory in common with the guest.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
     /// Notes a mapping that was made elsewhere (the loader's).
     pub(crate) fn note(&mut self, range: Range<u64>, prot: i32) {
         cut(&mut self.executable, &range);
@@ -197,13 +221,13 @@ impl AddressSpace {
         intersects(&self.used, range)
     }
 
-    /// Finds room: private file mappings (libraries) low, everything else high.
-    fn place(&self, len: u64, flags: i32) -> Option<u64> {
-        let library = flags & libc::MAP_ANONYMOUS == 0 && flags & libc::MAP_DENYWRITE != 0;
-        if library && let Some(address) = self.first_fit(layout::LIBRARIES, len) {
-            return Some(address);
-        }
-        self.first_fit(layout::MAPPINGS, len)
+    /// Finds room: for code low, for everything else high.
+    fn place(&self, len: u64, purpose: Purpose) -> Option<u64> {
+        let low = match purpose {
+            Purpose::Code => self.first_fit(layout::LIBRARIES, len),
+            Purpose::Data => None,
+        };
+        low.or_else(|| self.first_fit(layout::MAPPINGS, len))
     }
 
     /// Lowest gap of `len` bytes, with a page of distance to its neighbours.
@@ -330,6 +354,22 @@ mod tests {
     }
 
     #[test]
+    fn code_goes_where_engines_expect_it() {
+        let mut space = AddressSpace::new();
+        let request = MapRequest {
+            address: 0,
+            len: PAGE,
+            prot: libc::PROT_NONE,
+            flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            fd: -1,
+            offset: 0,
+        };
+        let place = space.map(request, Purpose::Code);
+        assert!(layout::LIBRARIES.contains(&(place as u64)), "{place:#x}");
+        assert_eq!(space.unmap(place as u64, PAGE), 0);
+    }
+
+    #[test]
     fn mappings_get_distinct_addresses_in_the_arena() {
         let mut space = AddressSpace::new();
         let request = MapRequest {
@@ -340,19 +380,18 @@ mod tests {
             fd: -1,
             offset: 0,
         };
-        let (a, b) = (space.map(request), space.map(request));
+        let map = |space: &mut AddressSpace| space.map(request, Purpose::Data);
+        let (a, b) = (map(&mut space), map(&mut space));
         assert_eq!((a as u64, b as u64), (layout::MAPPINGS.start, a as u64 + 4 * PAGE));
         assert_eq!(space.unmap(a as u64, 3 * PAGE), 0);
-        assert_eq!(space.map(request), a, "the gap is used again");
+        assert_eq!(map(&mut space), a, "the gap is used again");
         assert_eq!(space.unmap(a as u64, 3 * PAGE), 0);
         assert_eq!(space.unmap(b as u64, 3 * PAGE), 0);
-        assert_eq!(
-            space.map(MapRequest {
-                address: 0x5555_0000_0000,
-                flags: request.flags | libc::MAP_FIXED,
-                ..request
-            }),
-            -12
-        );
+        let elsewhere = MapRequest {
+            address: 0x5555_0000_0000,
+            flags: request.flags | libc::MAP_FIXED,
+            ..request
+        };
+        assert_eq!(space.map(elsewhere, Purpose::Data), -12);
     }
 }

@@ -33,6 +33,7 @@ pub(crate) fn record(
     })?;
     if !recording.quiet {
         console.say(&describe(&summary, path));
+        summary.notices.iter().for_each(|notice| console.say(&format!("refrain: note: {notice}")));
     }
     match summary.refused {
         None => Ok(summary.ending),

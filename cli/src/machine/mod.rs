@@ -123,6 +123,8 @@ pub(crate) struct RecordSummary {
     pub(crate) wall: Duration,
     /// Why the recording was stopped, if the program did something that cannot be recorded.
     pub(crate) refused: Option<String>,
+    /// What the user should know.
+    pub(crate) notices: Vec<String>,
 }
 
 /// Records a program to its end. Its threads may still exist then, and it may have closed any
@@ -152,6 +154,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         bytes: summary.bytes,
         wall: summary.wall,
         refused: summary.refused,
+        notices: summary.notices.iter().map(ToString::to_string).collect(),
     })
 }
 

@@ -57,7 +57,7 @@ pub(super) fn classify(instruction: &Instruction) -> Action {
             register: register(),
             size: instruction.op0_register().size() as u8,
         }),
-        Mnemonic::Int3 | Mnemonic::Int1 => Action::LeaveBefore(Kind::Trap(libc::SIGTRAP)),
+        Mnemonic::Int3 | Mnemonic::Int1 => Action::LeaveAfter(Kind::Trap(libc::SIGTRAP)),
         Mnemonic::Ud0 | Mnemonic::Ud1 | Mnemonic::Ud2 => {
             Action::LeaveBefore(Kind::Trap(libc::SIGILL))
         }

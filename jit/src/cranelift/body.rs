@@ -217,8 +217,11 @@ impl Body<'_> {
         let instructions = self.graph.instructions(&source).to_vec();
         let (last, ends) = (instructions.last(), ends_block(source.term));
         let plain = instructions.len() - usize::from(ends);
-        let not_retired =
-            matches!(source.term, Term::Ordered(_) | Term::Unsupported(_) | Term::Raise(_));
+        let not_retired = match source.term {
+            Term::Ordered(_) | Term::Unsupported(_) => true,
+            Term::Raise(_, at) => last.is_some_and(|last| last.ip() == at),
+            _ => false,
+        };
         let retired = &instructions[..instructions.len() - usize::from(not_retired)];
         self.l.retire(weigh(self.l.watch.count, retired));
         let live = self.live_behind(&source, &instructions);
@@ -376,9 +379,9 @@ impl Body<'_> {
                 }
             }
             Term::Unsupported(_) => self.exit(i.ip(), leave::UNSUPPORTED, 0),
-            Term::Raise(signal) => {
+            Term::Raise(signal, at) => {
                 self.l.frame_store_imm(signal as u64, frame::OFF_DETAIL);
-                self.exit(i.ip(), leave::RAISE, 0);
+                self.exit(at, leave::RAISE, 0);
             }
         }
     }

@@ -43,8 +43,9 @@ pub(super) enum Term {
     Watched(OrderedKind, u64),
     /// An instruction that no engine here executes; the block may hold others before it.
     Unsupported(&'static str),
-    /// An instruction that raises a signal by itself (`ud2`, `int3`, `hlt`).
-    Raise(i32),
+    /// An instruction that raises a signal by itself (`ud2`, `int3`, `hlt`), and where the signal
+    /// finds the program: at the instruction, or, after a trap, behind it.
+    Raise(i32, u64),
 }
 
 /// A basic block.
@@ -252,7 +253,7 @@ impl Graph {
             Term::Branch(a, b) => live(a) | live(b),
             Term::Syscall(a) | Term::Emulate(_, a) | Term::Ordered(a) => live(a),
             Term::CallIndirect(_) | Term::JumpIndirect | Term::Return => self.indirect_flags,
-            Term::Unsupported(_) | Term::Raise(_) => 0,
+            Term::Unsupported(_) | Term::Raise(..) => 0,
         }
     }
 
@@ -271,7 +272,7 @@ fn effects_of(
 ) -> Effects {
     let effects = vars::effects(factory, i);
     match term {
-        Some(Term::Syscall(_) | Term::Emulate(..) | Term::Unsupported(_) | Term::Raise(_)) => {
+        Some(Term::Syscall(_) | Term::Emulate(..) | Term::Unsupported(_) | Term::Raise(..)) => {
             Effects::default()
         }
         Some(Term::Ordered(_)) => Effects { uses: effects.uses, ..Effects::default() },
@@ -366,9 +367,9 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
         }
     }
     match i.code() {
-        Code::INVALID | Code::Ud2 => return Some(Term::Raise(libc::SIGILL)),
-        Code::Int3 | Code::Int1 => return Some(Term::Raise(libc::SIGTRAP)),
-        Code::Hlt => return Some(Term::Raise(libc::SIGSEGV)),
+        Code::INVALID | Code::Ud2 => return Some(Term::Raise(libc::SIGILL, i.ip())),
+        Code::Int3 | Code::Int1 => return Some(Term::Raise(libc::SIGTRAP, next)),
+        Code::Hlt => return Some(Term::Raise(libc::SIGSEGV, i.ip())),
         Code::Syscall => return Some(Term::Syscall(next)),
         _ => {}
     }

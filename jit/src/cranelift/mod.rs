@@ -113,9 +113,11 @@ impl CraneliftEngine {
         hooks.dedup();
         let words = Words::new(config.ordered_loads.iter().flat_map(|ordered| &ordered.words));
         let pcs = addresses(program.blocks).map_err(|pc| {
-            unavailable(format!(
-                "code at {pc:#x} is not in the low 2 GiB, where this version records it"
-            ))
+            let why = format!(
+                "it has made the code at {pc:#x} itself, or a library found no room below 2 GiB; \
+                 `replay --engine copy` can"
+            );
+            EngineError::Program { engine: NAME, why }
         })?;
         let watch = Watch {
             accesses: config.accesses,

@@ -55,10 +55,16 @@ impl GuestThread {
     }
 
     /// Issues the call as it is.
-    pub(crate) fn pass(&mut self, mut pending: Pending) {
+    pub(crate) fn pass(&mut self, pending: Pending) {
+        let call = pending.call;
+        self.pass_as(pending, &call);
+    }
+
+    /// Issues another call that does for the guest what its own would do; the result.
+    pub(crate) fn pass_as(&mut self, mut pending: Pending, issued: &Call) -> i64 {
         self.enter(&mut pending);
         let before = pending.call.before(&Guest);
-        let result = self.issue(&pending.call, pending.event.nr);
+        let result = self.issue(issued, pending.event.nr);
         self.leave(&mut pending);
 
         let writes = pending
@@ -81,6 +87,7 @@ impl GuestThread {
         if result == -EPIPE {
             self.broken_pipe();
         }
+        result
     }
 
     /// Returns a result without issuing anything.
@@ -177,6 +184,7 @@ impl GuestThread {
             MachineCall::SigWait => self.signal_wait(pending),
             MachineCall::SigReturn => return Ok(self.signal_return(pending)),
             MachineCall::Kill => self.kill(pending),
+            MachineCall::CreateTimer => self.create_timer(pending),
             MachineCall::FreesDescriptor => self.frees_descriptor(pending),
             MachineCall::ReadLink => self.read_link(pending),
         }

@@ -2,6 +2,7 @@
 
 use super::leaf;
 use super::log::{Log, ThreadLog};
+use super::notice::Notice;
 use super::process::Waiting;
 use super::signals::Signals;
 use crate::barrier::Barrier;
@@ -17,8 +18,9 @@ use refrain_trace::{Ending, Header, Module, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 /// Why the recording ends.
 #[derive(Debug)]
@@ -38,9 +40,13 @@ pub(crate) struct Machine {
     pub(crate) initial_sp: u64,
     /// Absolute path of the guest's program.
     pub(crate) program: String,
+    /// Where the guest's dynamic linker lies; empty if the program does without.
+    pub(crate) linker: Range<u64>,
     /// Changing the address space and taking the ticket for it are one step.
     pub(crate) space: Mutex<AddressSpace>,
     pub(crate) signals: Signals,
+    /// The kernel's id of the thread that takes the signals from outside.
+    pub(crate) watcher: AtomicI32,
     /// `pthread_once` objects whose routine some thread is about to run.
     pub(crate) once: Mutex<BTreeSet<u64>>,
     /// Contents of mapped files that are in the trace already.
@@ -49,6 +55,7 @@ pub(crate) struct Machine {
     pub(crate) errno_location: AtomicU64,
     hooks: RwLock<Arc<HookMap>>,
     barrier: Arc<Barrier>,
+    notices: Mutex<BTreeSet<Notice>>,
     threads: Mutex<Threads>,
     /// Counts threads that have ended.
     ends: AtomicU32,
@@ -82,6 +89,7 @@ impl Machine {
         space: AddressSpace,
         log: Log,
         header: &Header,
+        linker: Range<u64>,
         stop: Sender<Stop>,
     ) -> Machine {
         Machine {
@@ -90,13 +98,16 @@ impl Machine {
             log,
             initial_sp: header.entry.rsp,
             program: header.program.clone(),
+            linker,
             space: Mutex::new(space),
             signals: Signals::default(),
+            watcher: AtomicI32::new(0),
             once: Mutex::default(),
             files: Mutex::default(),
             errno_location: AtomicU64::new(0),
             hooks: RwLock::default(),
             barrier: Arc::default(),
+            notices: Mutex::default(),
             threads: Mutex::default(),
             ends: AtomicU32::new(0),
             output_bytes: AtomicU64::new(0),
@@ -230,16 +241,22 @@ impl Machine {
         self.threads().all[id.index()].ended
     }
 
-    /// Waits until the thread is gone, or something else wants the waiting thread's attention;
-    /// whether it is gone.
-    pub(crate) fn await_end(&self, id: ThreadId, attention: &Attention) -> bool {
+    /// Waits until the thread is gone, that moment has come, or something else wants the waiting
+    /// thread's attention; whether it is gone.
+    pub(crate) fn await_end(
+        &self,
+        id: ThreadId,
+        attention: &Attention,
+        until: Option<Instant>,
+    ) -> bool {
         loop {
             let ends = self.ends.load(Ordering::SeqCst);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let ended = self.has_ended(id);
-            if ended || attention.is_raised() {
+            if ended || attention.is_raised() || left.is_some_and(|left| left.is_zero()) {
                 return ended;
             }
-            kick::wait(&self.ends, ends, attention);
+            kick::wait(&self.ends, ends, left, attention);
         }
     }
 
@@ -287,6 +304,16 @@ impl Machine {
     pub(crate) fn close_logs(&self) -> Vec<u64> {
         let logs: Vec<_> = self.threads().all.iter().map(|t| t.log.clone()).collect();
         logs.iter().map(|log| log.close()).collect()
+    }
+
+    /// The user should know of this.
+    pub(crate) fn notice(&self, notice: Notice) {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).insert(notice);
+    }
+
+    /// All that the user should know.
+    pub(crate) fn notices(&self) -> Vec<Notice> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 
     pub(crate) fn count_output(&self, bytes: u64) {

@@ -1,9 +1,10 @@
 //! Changes of the address space, in the order in which replay repeats them.
 
 use super::calls::Pending;
+use super::notice::Notice;
 use super::thread::GuestThread;
 use crate::elf::Elf;
-use crate::memory::{AddressSpace, MapRequest, page_up};
+use crate::memory::{AddressSpace, MapRequest, Purpose, page_up};
 use crate::syscall::MachineCall;
 use crate::{Result, host};
 use refrain_trace::payload::{Effect, SyscallRecord, Window};
@@ -30,8 +31,11 @@ impl GuestThread {
         self.pages.forget();
         let replaced = replaced_code(&space, what, args);
         let result = match would_hold_generated_code(what, args) {
-            true => -i64::from(libc::EACCES),
-            false => perform(&mut space, what, args),
+            true => {
+                machine.notice(Notice::GeneratedCode);
+                -i64::from(libc::EACCES)
+            }
+            false => perform(&mut space, what, args, self.purpose(args)),
         };
         if let Some(range) = replaced.filter(|_| result >= 0) {
             machine.engine.forget(range);
@@ -50,6 +54,19 @@ impl GuestThread {
         });
         drop(space);
         Ok(())
+    }
+
+    /// What an `mmap` is for. Libraries are mapped by the dynamic linker, whole at first; one with
+    /// segments that are aligned to more than a page, into space that it has reserved.
+    fn purpose(&self, [_, _, prot, flags, ..]: [u64; 6]) -> Purpose {
+        const ELSEWHERE: i32 = libc::MAP_STACK | libc::MAP_NORESERVE;
+        let (prot, flags) = (prot as i32, flags as i32);
+        let by_linker = self.machine.linker.contains(&self.context.rip);
+        let for_code = match flags & libc::MAP_ANONYMOUS != 0 {
+            true => by_linker && prot == libc::PROT_NONE && flags & ELSEWHERE == 0,
+            false => by_linker || flags & libc::MAP_DENYWRITE != 0,
+        };
+        if for_code { Purpose::Code } else { Purpose::Data }
     }
 
     /// What a file mapping shows, kept in the trace. Also notices libraries.
@@ -75,7 +92,7 @@ impl GuestThread {
             Some(&blob) => blob,
             None => {
                 let bytes = read_at(&file, 0, size)?;
-                if offset == 0 && flags as i32 & libc::MAP_DENYWRITE != 0 {
+                if offset == 0 && self.purpose(args) == Purpose::Code {
                     self.notice_library(fd as i32, address, &bytes);
                 }
                 let blob = self.machine.log.blob(bytes);
@@ -86,8 +103,8 @@ impl GuestThread {
         Some(Window { blob, offset, len: wanted })
     }
 
-    /// The dynamic linker maps a library whole before it maps its segments: the first mapping
-    /// tells where it will lie.
+    /// The dynamic linker maps a library's first segment first, mostly with room for the others:
+    /// that mapping tells where the library will lie.
     fn notice_library(&self, fd: i32, address: u64, bytes: &[u8]) {
         let Ok(elf) = Elf::parse(bytes.to_vec()) else {
             return;
@@ -127,17 +144,13 @@ fn replaced_code(
     (changes && space.holds_code(&range)).then_some(range)
 }
 
-fn perform(space: &mut AddressSpace, what: MachineCall, args: [u64; 6]) -> i64 {
+fn perform(space: &mut AddressSpace, what: MachineCall, args: [u64; 6], purpose: Purpose) -> i64 {
     let [address, len, third, flags, fd, offset] = args;
     match what {
-        MachineCall::Mmap => space.map(MapRequest {
-            address,
-            len,
-            prot: third as i32,
-            flags: flags as i32,
-            fd: fd as i32,
-            offset: offset as i64,
-        }),
+        MachineCall::Mmap => {
+            let (prot, flags, fd, offset) = (third as i32, flags as i32, fd as i32, offset as i64);
+            space.map(MapRequest { address, len, prot, flags, fd, offset }, purpose)
+        }
         MachineCall::Munmap => space.unmap(address, len),
         MachineCall::Mprotect => space.protect(address, len, third as i32),
         MachineCall::Mremap => space.remap(args),

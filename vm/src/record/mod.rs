@@ -11,6 +11,7 @@ mod leaf;
 mod log;
 mod machine;
 mod memory;
+mod notice;
 mod process;
 mod signal_calls;
 mod signals;
@@ -24,12 +25,14 @@ use crate::memory::{AddressSpace, page_down};
 use crate::{Error, Result, kick, layout};
 use log::Log;
 use machine::{Machine, Stop};
+pub use notice::Notice;
 use refrain_trace::{BlobId, Ending, Footer, Header, Latencies, Machine as MachineInfo, Mapping};
-use signals::{Delivery, Signal, Target};
+use signals::{Delivery, Signal};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What to record and where to.
@@ -60,12 +63,14 @@ pub struct RecordSummary {
     pub wall: Duration,
     /// Set when the guest was stopped because it did something that cannot be recorded.
     pub refused: Option<String>,
+    /// What the user should know.
+    pub notices: Vec<Notice>,
 }
 
 /// Records a program. Returns when the guest has ended; its other threads may still be running,
 /// unrecorded and unable to act, so the caller is expected to exit soon.
 pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordSummary> {
-    let signals = block_signals();
+    block_signals();
     kick::install();
     let mut space = AddressSpace::new();
     let image = loader::load(&options.command, &mut space)?;
@@ -82,11 +87,11 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     for content in contents {
         log.blob(content);
     }
-    let machine = Arc::new(Machine::new(engine, space, log, &header, stop));
+    let machine = Arc::new(Machine::new(engine, space, log, &header, image.linker(), stop));
     for file in &image.files {
         machine.register_module(&file.path, &file.elf, file.bias);
     }
-    watch_signals(signals, machine.clone());
+    watch_signals(machine.clone());
     let start = Instant::now();
     thread::start_main(&machine, &header.entry)?;
 
@@ -131,6 +136,7 @@ fn finish(
         bytes,
         wall,
         refused,
+        notices: machine.notices(),
     })
 }
 
@@ -237,40 +243,31 @@ const LEFT_ALONE: [i32; 8] = [
 ];
 
 /// Blocks signals in every thread from here on; one thread takes them.
-fn block_signals() -> libc::sigset_t {
-    // SAFETY: `set` is initialized by sigfillset before any other use; blocking signals affects
-    // the calling thread and those it starts.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigfillset(&mut set);
-        for signal in LEFT_ALONE.into_iter().chain([kick::SIGNAL]) {
-            libc::sigdelset(&mut set, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-        set
-    }
+fn block_signals() -> u64 {
+    host::block_signals_but(&LEFT_ALONE)
 }
 
 /// Takes the signals that come from outside: they do to the guest what they would do natively,
 /// but those that end programs end the recording.
-fn watch_signals(signals: libc::sigset_t, machine: Arc<Machine>) {
+fn watch_signals(machine: Arc<Machine>) {
+    let (tell, told) = crossbeam::channel::bounded(1);
+    let watcher = machine.clone();
     std::thread::spawn(move || {
+        // The C library has unblocked some signals of its own.
+        let signals = block_signals();
+        let _ = tell.send(host::thread_id());
         loop {
-            // SAFETY: both arguments are live; the set was initialized by its maker.
-            let (number, info) = unsafe {
-                let mut info: libc::siginfo_t = std::mem::zeroed();
-                let number = libc::sigwaitinfo(&signals, &mut info);
-                (number, std::mem::transmute::<libc::siginfo_t, [u8; 128]>(info))
-            };
-            if number <= 0 {
-                continue;
-            }
-            let signal = Signal { number: number as u64, info };
-            if machine.signals.send(Target::Process, signal) == Delivery::Terminate {
+            let Some((number, info)) = host::wait_for_signal(signals) else { continue };
+            let target = watcher.signals.target_of(&info);
+            let delivery = watcher.signals.send(target, Signal { number, info });
+            if delivery == Delivery::Terminate {
+                let number = number as i32;
                 let stops = TERMINATION.contains(&number);
                 let ending = if stops { Ending::Stopped } else { Ending::Signaled };
-                machine.stop(Stop::Ended(ending(number)));
+                watcher.stop(Stop::Ended(ending(number)));
             }
         }
     });
+    let id = told.recv().expect("the thread tells its id before all else");
+    machine.watcher.store(id, Ordering::Relaxed);
 }

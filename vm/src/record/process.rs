@@ -11,6 +11,7 @@
 
 use super::calls::{HOST_FDS, Pending, words};
 use super::machine::Machine;
+use super::notice::Notice;
 use super::signals::Signals;
 use super::thread::GuestThread;
 use crate::context::reg::*;
@@ -21,6 +22,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::PoisonError;
 
 /// Of the parent's stack, how much a child may write for it to read.
 const SHARED_STACK: usize = 16 << 10;
@@ -88,6 +90,11 @@ impl GuestThread {
             self.clear_at_exit = if has(libc::CLONE_CHILD_CLEARTID) { child_tid } else { 0 };
             return Ok(());
         }
+        let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+        if pipe.is_none() && space.is_shared() {
+            self.machine.notice(Notice::SharedMemory);
+        }
+        drop(space);
         let mut writes = Vec::new();
         if let Some((reader, writer)) = pipe {
             drop(writer);
@@ -118,7 +125,8 @@ impl GuestThread {
         self.context.finish_syscall(0);
         if watches {
             // Before it executes a program, a spawned child has no use for signals.
-            super::watch_signals(super::block_signals(), self.machine.clone());
+            super::block_signals();
+            super::watch_signals(self.machine.clone());
         }
     }
 

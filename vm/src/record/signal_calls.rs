@@ -7,6 +7,7 @@ use crate::context::reg::*;
 use crate::frame::{self, AltStack, Info};
 use crate::host::{self, Guest};
 use refrain_trace::payload::{Effect, Write};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const EAGAIN: i64 = 11;
@@ -150,6 +151,31 @@ impl GuestThread {
         self.answer(pending, 0);
         if delivery == Delivery::Terminate {
             self.end_by_signal(signal as i32);
+        }
+    }
+
+    /// `timer_create(clock, event, id)`. Guest threads block what the kernel sends them, so the
+    /// signals of a timer that is for one thread go to the machine's, which knows whose they are.
+    pub(crate) fn create_timer(&mut self, pending: Pending) {
+        const NOTIFY: usize = 12;
+        const THREAD: usize = 16;
+        let [_, event, id, ..] = *pending.call.arguments();
+        let mut issued = pending.call;
+        let mut bytes = Guest.read(event, size_of::<libc::sigevent>()).unwrap_or_default();
+        let word = |bytes: &[u8], at| bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
+        let mut thread = None;
+        if word(&bytes, NOTIFY).map(i32::from_le_bytes) == Some(libc::SIGEV_THREAD_ID) {
+            let wanted = word(&bytes, THREAD).map_or(0, i32::from_le_bytes);
+            thread = self.machine.thread_by_kernel_id(wanted);
+            if thread.is_none() {
+                return self.answer(pending, -EINVAL);
+            }
+            let watcher = self.machine.watcher.load(Ordering::Relaxed);
+            bytes[THREAD..THREAD + 4].copy_from_slice(&watcher.to_le_bytes());
+            issued = issued.with_argument(1, bytes.as_ptr() as u64);
+        }
+        if self.pass_as(pending, &issued) == 0 {
+            self.machine.signals.timer(Guest.word32(id).unwrap_or(0) as i32, thread);
         }
     }
 

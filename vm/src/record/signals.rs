@@ -17,6 +17,8 @@ const SIG_DFL: u64 = 0;
 const SIG_IGN: u64 = 1;
 /// From here on signals queue.
 const FIRST_REAL_TIME: u64 = 32;
+/// In `siginfo_t`: the signal is a timer's.
+const SI_TIMER: i32 = -2;
 
 /// What becomes of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +75,8 @@ struct State {
     threads: BTreeMap<ThreadId, Thread>,
     /// Pending for the process.
     pending: Vec<Signal>,
+    /// Timers whose signals are for one thread.
+    timers: BTreeMap<i32, ThreadId>,
 }
 
 #[derive(Default)]
@@ -122,10 +126,30 @@ impl Signals {
         let mut state = self.lock();
         state.threads.retain(|&id, _| id == thread);
         state.pending.clear();
+        state.timers.clear();
         let only = state.of(thread);
         only.kernel_id = kernel_id;
         only.pending.clear();
         only.attention.clear();
+    }
+
+    /// A timer was made, whose signals are for one thread or for the process.
+    pub(crate) fn timer(&self, id: i32, thread: Option<ThreadId>) {
+        let timers = &mut self.lock().timers;
+        match thread {
+            Some(thread) => timers.insert(id, thread),
+            None => timers.remove(&id),
+        };
+    }
+
+    /// Whom a signal is for that the kernel has sent to the process.
+    pub(crate) fn target_of(&self, info: &Info) -> Target {
+        let field = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
+        let (code, timer) = (field(8), field(16));
+        match self.lock().timers.get(&timer) {
+            Some(&thread) if code == SI_TIMER => Target::Thread(thread),
+            _ => Target::Process,
+        }
     }
 
     /// Keeps everybody else out while `forked` makes a child process.
@@ -446,7 +470,8 @@ pub(crate) fn fault_info(signal: i32, address: u64) -> Info {
     const SI_KERNEL: i32 = 0x80;
     const FIRST: i32 = 1;
     let mut info = [0; 128];
-    let code = if signal == libc::SIGTRAP { SI_KERNEL } else { FIRST };
+    // The kernel names no address with a trap.
+    let (code, address) = if signal == libc::SIGTRAP { (SI_KERNEL, 0) } else { (FIRST, address) };
     info[0..4].copy_from_slice(&signal.to_le_bytes());
     info[8..12].copy_from_slice(&code.to_le_bytes());
     info[16..24].copy_from_slice(&address.to_le_bytes());

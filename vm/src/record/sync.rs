@@ -8,15 +8,14 @@ use crate::engine::{Exit, Mode};
 use crate::hooks::{Hook, Model};
 use crate::host::{self, Guest};
 use crate::{Error, Result, cpuid, loader};
-use refrain_trace::{Event, EventKind, NO_TICKET, order};
+use refrain_trace::{Event, EventKind, NO_TICKET, ThreadId, order};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `pthread_once_t` of glibc and musl: the routine has run.
 const ONCE_DONE: u32 = 2;
 const ENOSYS: i64 = 38;
-const EBUSY: i32 = 16;
 
 /// A hooked call: the function's arguments and where it was called from.
 struct Call {
@@ -56,7 +55,7 @@ impl GuestThread {
             Model::CondWait => self.cond_wait(&call),
             Model::Barrier => self.barrier(&call),
             Model::Once => return self.once(&call),
-            Model::Join | Model::TryJoin => return self.join(&call),
+            Model::Join | Model::TryJoin | Model::TimedJoin(_) => return self.join(&call),
             Model::Create => {
                 self.begin_creation(&call);
                 Ok(())
@@ -70,7 +69,10 @@ impl GuestThread {
                 loader::hide_settings(self.machine.initial_sp);
                 Ok(())
             }
-            Model::Refuse => Err(Error::Unsupported(format!("a call of {}", hook.name))),
+            Model::Refuse => Err(Error::Unsupported(format!(
+                "{} cannot be recorded (called in {}); let threads end by returning",
+                hook.name, self.id
+            ))),
         }?;
         Ok(Flow::Continue)
     }
@@ -214,14 +216,41 @@ impl GuestThread {
         };
         let event = self.call_event(call, EventKind::ThreadJoin, call.begin);
         let event = Event { object: order::thread_object(child), ..event };
-        if call.hook.model == Model::TryJoin && !self.machine.has_ended(child) {
-            self.append_ordered(Event { result: EBUSY, ..event });
-            self.return_from_call(EBUSY as u64);
+        let failure = match self.last_moment(call.hook.model) {
+            Ok(until) => self.await_end(child, until)?,
+            Err(invalid) => (!self.machine.has_ended(child)).then_some(invalid),
+        };
+        let Some(failure) = failure else {
+            self.append_ordered(event);
             return Ok(Flow::Continue);
-        }
-        self.wait_in_body(|this| this.machine.await_end(child, &this.attention))?;
-        self.append_ordered(event);
+        };
+        self.append_ordered(Event { result: failure, ..event });
+        self.return_from_call(failure as u64);
         Ok(Flow::Continue)
+    }
+
+    /// Until when the join that is about to begin may wait, and what it answers then. `Err` is
+    /// what it answers if it would have to wait at all.
+    fn last_moment(&self, model: Model) -> Result<Option<Instant>, i32> {
+        let [_, _, third, fourth, ..] = self.context.call_args();
+        let (clock, time) = match model {
+            Model::TryJoin => return Err(libc::EBUSY),
+            Model::TimedJoin(Some(clock)) => (clock, third),
+            Model::TimedJoin(None) => (third as libc::clockid_t, fourth),
+            _ => return Ok(None),
+        };
+        if time == 0 {
+            return Ok(None);
+        }
+        let left = host::time_until(clock, time).ok_or(libc::EINVAL)?;
+        Ok(Some(Instant::now() + left))
+    }
+
+    /// Waits for another thread's end; `ETIMEDOUT` if that moment has come before.
+    fn await_end(&mut self, child: ThreadId, until: Option<Instant>) -> Result<Option<i32>> {
+        let late = || until.is_some_and(|until| Instant::now() >= until);
+        self.wait_in_body(|this| this.machine.await_end(child, &this.attention, until) || late())?;
+        Ok((!self.machine.has_ended(child)).then_some(libc::ETIMEDOUT))
     }
 
     /// Makes the hooked function return without having run.

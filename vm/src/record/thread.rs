@@ -324,7 +324,11 @@ impl GuestThread {
     }
 
     fn unsupported(&self, what: &str) -> Error {
-        Error::Unsupported(format!("{what} (at {:#x} in thread {})", self.context.rip, self.id))
+        Error::Unsupported(format!(
+            "the instruction {what} at {:#x} in {} is none that can be recorded: programs see an \
+             x86-64-v2 processor, without AVX; use a build for that (-march=x86-64-v2)",
+            self.context.rip, self.id
+        ))
     }
 }
 

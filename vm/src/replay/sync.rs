@@ -58,7 +58,7 @@ impl GuestThread {
             Model::CondWait => self.cond_wait(),
             Model::Barrier => self.barrier(),
             Model::Once => self.once(),
-            Model::Join | Model::TryJoin => self.join(),
+            Model::Join | Model::TryJoin | Model::TimedJoin(_) => self.join(),
             Model::Note => self.note(hook),
             Model::Entry => {
                 loader::hide_settings(self.machine.trace.header().entry.rsp);

@@ -475,7 +475,7 @@ impl GuestThread {
         self.perform(&event)?;
         // What is overwritten may have been left there by a function's body, which did not run.
         self.catch_up(&event, size)?;
-        self.machine.first_values.keep(address, size, &mut self.pages);
+        self.machine.first_values.keep(address, size, event.end, &mut self.pages);
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
         self.finish_event(&event)?;
@@ -493,7 +493,7 @@ impl GuestThread {
             let value = event.value;
             self.wait(Condition::Value { address, size, value })?;
         }
-        self.machine.first_values.keep(address, size, &mut self.pages);
+        self.machine.first_values.keep(address, size, event.end, &mut self.pages);
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
         self.finish_event(&event)?;
@@ -541,7 +541,8 @@ impl GuestThread {
     fn early_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
         let fault = match self.pages.operand(address, size) {
             Some(now) => {
-                let value = self.machine.first_values.of(address, size, now);
+                let at = self.machine.gate.arrivals.of(self.id);
+                let value = self.machine.first_values.of(address, size, at, now);
                 self.cpu.step_load(&mut self.context, value)
             }
             None => self.cpu.step(&mut self.context),

@@ -146,6 +146,12 @@ impl Call {
         &self.args
     }
 
+    /// The same call with another argument.
+    pub(crate) fn with_argument(mut self, at: usize, value: u64) -> Call {
+        self.args[at] = value;
+        self
+    }
+
     /// Guest memory that the kernel will read, apart from what [`Call::sent`] reports: paths,
     /// names, addresses of sockets, timeouts. To be asked before the call is issued.
     pub(crate) fn reads(&self, memory: &dyn GuestMemory) -> Vec<Range<u64>> {

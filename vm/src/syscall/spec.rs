@@ -104,6 +104,8 @@ pub(crate) enum MachineCall {
     SigWait,
     /// `kill`, `tkill`, `tgkill`, `rt_sigqueueinfo`, `rt_tgsigqueueinfo`, `pidfd_send_signal`.
     Kill,
+    /// `timer_create`: its signals come to the machine.
+    CreateTimer,
     /// `close`, `close_range`, `dup2`, `dup3`: passed on once it is sure that the descriptors
     /// which they take away are not the recorder's own.
     FreesDescriptor,

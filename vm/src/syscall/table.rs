@@ -283,7 +283,7 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(220, "semtimedop", "ipip", Kernel)
         .reads(&[array(1, 6, Given(2)), object::<timespec>(3)]),
     pass(221, "fadvise64", "dlli", Kernel),
-    pass(222, "timer_create", "ipp", Kernel)
+    machine(222, "timer_create", "ipp", Kernel, M::CreateTimer)
         .reads(&[object::<sigevent>(1)]).writes(&[object::<c_int>(2)]),
     pass(223, "timer_settime", "iipp", Kernel)
         .reads(&[object::<itimerspec>(2)]).writes(&[object::<itimerspec>(3)]),

@@ -1,0 +1,27 @@
+//! What the user should know of a recording that went well.
+
+use std::fmt;
+
+/// Something that the program did and that has consequences later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Notice {
+    /// It has memory in common with a process that it has started.
+    SharedMemory,
+    /// It wanted memory that can be written and executed at once.
+    GeneratedCode,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Notice::SharedMemory => {
+                "the program shares memory with a process that it started; \
+                 what that process writes there is not recorded, so replays may diverge"
+            }
+            Notice::GeneratedCode => {
+                "the program wanted to generate code, and was told that the system forbids it; \
+                 if it cannot do without, turn its just-in-time compiler off"
+            }
+        })
+    }
+}
