@@ -3,7 +3,7 @@
 use super::{MAX_VIOLATIONS, Violation, ViolationKind};
 use crate::container::Trace;
 use crate::payload::{Effect, SyscallRecord};
-use crate::{Event, EventId, EventKind, ThreadId, UNFINISHED};
+use crate::{Ending, Event, EventId, EventKind, ThreadId, UNFINISHED};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The owner died with the lock; it is acquired all the same (Linux's EOWNERDEAD).
@@ -36,7 +36,8 @@ enum LockStep {
 
 pub(super) struct Rules<'a> {
     trace: &'a Trace,
-    truncated: bool,
+    /// The trace ends before the program did.
+    cut_off: bool,
     /// Events are missing from here on: what other threads hold is no longer known.
     past_cut: bool,
     states: BTreeMap<ThreadId, State>,
@@ -66,9 +67,10 @@ impl Sink<'_> {
 
 impl<'a> Rules<'a> {
     pub(super) fn new(trace: &'a Trace) -> Rules<'a> {
+        let ending = trace.footer().map(|footer| footer.ending);
         Rules {
             trace,
-            truncated: trace.is_truncated(),
+            cut_off: matches!(ending, None | Some(Ending::Stopped(_))),
             past_cut: false,
             states: BTreeMap::new(),
             holds: BTreeMap::new(),
@@ -123,7 +125,7 @@ impl<'a> Rules<'a> {
     ) -> Option<ThreadId> {
         let Effect::Clone { child } = payload?.effect else { return None };
         if self.trace.events_of(child) == 0 {
-            if !self.truncated {
+            if !self.cut_off {
                 sink.report(ViolationKind::NoSuchThread(child));
             }
         } else if !self.created.insert(child) {
@@ -141,7 +143,7 @@ impl<'a> Rules<'a> {
         let named = event.object.checked_sub(1).and_then(|t| u32::try_from(t).ok());
         let Some(other) = named.map(ThreadId) else { return };
         if self.trace.events_of(other) == 0 {
-            if !self.truncated {
+            if !self.cut_off {
                 sink.report(ViolationKind::NoSuchThread(other));
             }
         } else if joins && event.has_ticket() && !self.past_cut && !self.exited.contains(&other) {
@@ -192,7 +194,7 @@ impl<'a> Rules<'a> {
 
     /// The trace has no more events.
     pub(super) fn finish(&mut self, out: &mut Vec<Violation>) {
-        if self.truncated || self.ended_from_within {
+        if self.cut_off || self.ended_from_within {
             return;
         }
         for (thread, event) in std::mem::take(&mut self.unended) {
