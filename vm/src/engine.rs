@@ -81,6 +81,11 @@ pub trait Engine: Send + Sync {
         let _ = (starts, constant, suspect);
     }
 
+    /// Tells of a word that synchronizes threads although no locked instruction may touch it.
+    fn synchronizes(&self, address: u64, size: u8) {
+        let _ = (address, size);
+    }
+
     /// Lets `leaf` stand in for the function at `pc`, which is hooked, where it can.
     ///
     /// Coming to `pc`, a thread in [`Mode::Observed`] calls `leaf` on the host's stack, but

@@ -151,6 +151,10 @@ impl Engine for CopyEngine {
         self.shared.lock().functions.add(starts, constant, suspect);
     }
 
+    fn synchronizes(&self, address: u64, size: u8) {
+        self.shared.tables.mark(address, size);
+    }
+
     unsafe fn leaf(&self, pc: u64, leaf: Leaf) {
         let mut translator = self.shared.lock();
         translator.leaves.insert(pc, leaf);

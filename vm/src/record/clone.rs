@@ -43,6 +43,10 @@ impl GuestThread {
             let _ = may_go.recv();
         };
         let clear_at_exit = if clear { child_tid } else { 0 };
+        if clear {
+            // The library looks there, by plain loads, whether a stack is still in use.
+            self.machine.engine.synchronizes(child_tid, size_of::<i32>() as u8);
+        }
         let birth = Birth { id: child, log, attention, context, clear_at_exit };
         spawn(&self.machine, birth, started)?;
         let tid: i32 = told.recv().map_err(|_| Error::Host {

@@ -2,7 +2,8 @@
 //! section 5.2).
 //!
 //! The sequence is a topological order of what the tickets say, the earliest recorded end first,
-//! so it extends the order that ELSC honours.
+//! so it extends the order that ELSC honours. A thread has its first place after the call that
+//! creates it, and what that call's return waits for.
 //!
 //! # Deviations
 //! 1. The paper orders all accesses to shared memory. A trace orders synchronization, atomic
@@ -10,6 +11,7 @@
 //! 2. Plain loads of ordered words have no place: they keep their recorded values.
 
 use crate::Result;
+use refrain_trace::payload::Effect;
 use refrain_trace::{Cursor, Event, EventKind, ThreadId, Trace, order};
 
 const CLONE: u16 = 56;
@@ -20,7 +22,8 @@ pub(crate) fn sequence(trace: &Trace) -> Result<Vec<Vec<u64>>> {
     let mut streams = Vec::new();
     for thread in (0..trace.threads()).map(ThreadId) {
         let cursor = trace.cursor(thread);
-        let mut stream = Stream { cursor, next: None, bounds: Vec::new() };
+        let exists = thread == ThreadId(0);
+        let mut stream = Stream { cursor, exists, next: None, bounds: Vec::new() };
         stream.step()?;
         streams.push(stream);
     }
@@ -33,7 +36,11 @@ pub(crate) fn sequence(trace: &Trace) -> Result<Vec<Vec<u64>>> {
             return Ok(places);
         };
         places[first].push(place);
-        let (event, slot) = streams[first].next.expect("who was chosen has an event");
+        let Next { event, slot, child } = streams[first].next.expect("who was chosen has an event");
+        if let Some(stream) = child.and_then(|child| streams.get_mut(child.index())) {
+            stream.exists = true;
+            stream.bounds.extend(returns(&event));
+        }
         if creator == Some(first) && ends_creation(&event) {
             done[order::THREADS_SLOT] += 1;
             creator = None;
@@ -49,9 +56,21 @@ pub(crate) fn sequence(trace: &Trace) -> Result<Vec<Vec<u64>>> {
 }
 
 /// A thread's next event that has a ticket.
+#[derive(Clone, Copy)]
+struct Next {
+    event: Event,
+    /// What its ticket is of.
+    slot: usize,
+    /// The thread that it creates.
+    child: Option<ThreadId>,
+}
+
+/// What is left of a thread's events.
 struct Stream {
     cursor: Cursor,
-    next: Option<(Event, usize)>,
+    /// The thread has been created.
+    exists: bool,
+    next: Option<Next>,
     /// How many tickets of which slots must be done before the thread comes to it: what the
     /// return of a call waits for, and what plain loads do that have no place themselves.
     bounds: Vec<(usize, u64)>,
@@ -60,13 +79,17 @@ struct Stream {
 impl Stream {
     fn step(&mut self) -> Result<()> {
         self.bounds.clear();
-        if let Some((event, _)) = self.next.take() {
+        if let Some(Next { event, .. }) = self.next.take() {
             self.bounds.extend(returns(&event));
         }
         while let Some(event) = self.cursor.next()? {
-            let payload = if changes_memory(&event) { self.cursor.payload()? } else { None };
+            let payload = if has_effect(&event) { self.cursor.payload()? } else { None };
             if let Some(slot) = order::slot_of(&event, payload.as_ref()) {
-                self.next = Some((event, slot));
+                let child = payload.and_then(|payload| match payload.effect {
+                    Effect::Clone { child } => Some(child),
+                    _ => None,
+                });
+                self.next = Some(Next { event, slot, child });
                 return Ok(());
             }
             self.bounds.extend(order::bound_of(&event).filter(|_| event.has_ticket()));
@@ -86,8 +109,9 @@ fn earliest(streams: &[Stream], done: &[u64], creator: Option<usize>) -> Option<
         let mut bounds = streams[id].bounds.iter().copied().chain(bound);
         !kept && turn == event.ticket && bounds.all(|(slot, count)| done[slot] >= count)
     };
-    let ready = streams.iter().enumerate().filter_map(|(id, stream)| {
-        let (event, slot) = stream.next.as_ref()?;
+    let there = streams.iter().enumerate().filter(|(_, stream)| stream.exists);
+    let ready = there.filter_map(|(id, stream)| {
+        let Next { event, slot, .. } = stream.next.as_ref()?;
         may(id, event, *slot).then_some((event.end, id))
     });
     ready.min().map(|(_, id)| id)
@@ -107,8 +131,8 @@ fn ends_creation(event: &Event) -> bool {
     }
 }
 
-/// Calls whose effect may be a change of the address space: mmap, mprotect, munmap, brk, mremap
-/// and madvise. The payloads of others may be large.
-fn changes_memory(event: &Event) -> bool {
-    event.kind() == EventKind::Syscall && matches!(event.nr, 9..=12 | 25 | 28)
+/// Calls whose effect is a thread, or may be a change of the address space: mmap, mprotect, munmap,
+/// brk, mremap and madvise. The payloads of others may be large.
+fn has_effect(event: &Event) -> bool {
+    event.kind() == EventKind::Syscall && matches!(event.nr, 9..=12 | 25 | 28 | CLONE | CLONE3)
 }
