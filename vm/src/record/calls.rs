@@ -46,6 +46,9 @@ impl GuestThread {
             ..self.event(EventKind::Syscall, begin)
         };
         let pending = Pending { call, args, event };
+        if call.may_send_signals() {
+            self.machine.expect_signals();
+        }
         match call.action() {
             Action::Pass => self.pass(pending),
             Action::Answer(result) => self.answer(pending, result),

@@ -61,6 +61,8 @@ pub(crate) struct Machine {
     ends: AtomicU32,
     output_bytes: AtomicU64,
     stop: Sender<Stop>,
+    /// The guest has set a timer or sent a signal.
+    expects_signals: AtomicBool,
     /// Instructions are counted.
     counts: AtomicBool,
     /// This is a child process, which is not recorded.
@@ -112,6 +114,7 @@ impl Machine {
             ends: AtomicU32::new(0),
             output_bytes: AtomicU64::new(0),
             stop,
+            expects_signals: AtomicBool::new(false),
             counts: AtomicBool::new(false),
             child: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -265,11 +268,22 @@ impl Machine {
         self.threads().all[id.index()].kernel_id = kernel_id;
     }
 
-    /// Has the instructions of all threads counted from now on, because signals may interrupt
-    /// them anywhere.
-    pub(crate) fn count(&self) {
-        self.engine.count_from_now_on();
-        self.counts.store(true, Ordering::SeqCst);
+    /// The guest is about to do something by which signals may come: to set a timer, or to send
+    /// one itself.
+    pub(crate) fn expect_signals(&self) {
+        self.expects_signals.store(true, Ordering::SeqCst);
+        self.count_if_needed();
+    }
+
+    /// Has the instructions of all threads counted from now on, if signals may interrupt them
+    /// anywhere: they have handlers, and something that sends them. Most programs that have
+    /// handlers only clean up in them when they are told to end.
+    pub(crate) fn count_if_needed(&self) {
+        let expected = self.expects_signals.load(Ordering::SeqCst);
+        if expected && !self.counts() && self.signals.some_come_at_any_time() {
+            self.engine.count_from_now_on();
+            self.counts.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Whether instructions that a thread executes from here on are counted.

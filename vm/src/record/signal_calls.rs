@@ -1,7 +1,7 @@
 //! System calls about signals, which the machine answers itself.
 
 use super::calls::{EINVAL, Pending, words};
-use super::signals::{Delivery, Signal, Signals, Target, own_info};
+use super::signals::{Delivery, Signal, Target, own_info};
 use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
 use crate::frame::{self, AltStack, Info};
@@ -23,10 +23,8 @@ impl GuestThread {
         }
         let action = || std::array::from_fn(|i| Guest.word(new + 8 * i as u64).unwrap_or_default());
         let new = (new != 0).then(action);
-        if new.is_some_and(|new| Signals::comes_at_any_time(signal, &new)) {
-            self.machine.count();
-        }
         let previous = self.machine.signals.action(signal, new);
+        self.machine.count_if_needed();
         if let Some([handler, flags, ..]) = new.filter(|_| signal == libc::SIGCHLD as u64) {
             host::set_child_action(handler == libc::SIG_IGN as u64, flags as i32);
         }

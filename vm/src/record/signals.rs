@@ -317,11 +317,21 @@ impl Signals {
         taken
     }
 
-    /// Whether an action is a handler of what comes at any time, not of the thread's own faults.
+    /// Whether an action is a handler of what comes at any time, not of the thread's own faults,
+    /// and not the library's own (glibc sets one when it creates the first thread).
     pub(crate) fn comes_at_any_time(signal: u64, action: &Action) -> bool {
         const FAULTS: [i32; 5] =
             [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-        !FAULTS.contains(&(signal as i32)) && ![SIG_DFL, SIG_IGN].contains(&action[0])
+        const LIBRARY: std::ops::RangeInclusive<u64> = 32..=33;
+        !FAULTS.contains(&(signal as i32))
+            && !LIBRARY.contains(&signal)
+            && ![SIG_DFL, SIG_IGN].contains(&action[0])
+    }
+
+    /// Whether there is such a handler.
+    pub(crate) fn some_come_at_any_time(&self) -> bool {
+        let state = self.lock();
+        state.actions.iter().any(|(&signal, action)| Self::comes_at_any_time(signal, action))
     }
 
     /// Signals that are ignored, for a program that is about to be executed.

@@ -115,6 +115,13 @@ impl Call {
         self.action
     }
 
+    /// Whether a signal may come of it, now or later: it sets a timer, or sends one.
+    pub(crate) fn may_send_signals(&self) -> bool {
+        const TIMERS: [i64; 3] = [libc::SYS_alarm, libc::SYS_setitimer, libc::SYS_timer_settime];
+        TIMERS.contains(&i64::from(self.spec.nr))
+            || self.action() == Action::Machine(MachineCall::Kill)
+    }
+
     /// Whether the call cannot be one that `pthread_create` makes before it makes the thread. (It
     /// maps and protects the stack, and waits for the library's own locks.)
     pub(crate) fn ends_creation(&self) -> bool {
