@@ -1,7 +1,6 @@
 //! From a trace to a builder.
 
 use crate::{Builder, Error};
-use refrain_trace::payload::Effect;
 use refrain_trace::{Cursor, Event, EventKind, ThreadId, Trace};
 
 /// The number of `clone`.
@@ -34,8 +33,5 @@ fn child(event: &Event, cursor: &mut Cursor) -> Result<Option<ThreadId>, refrain
     // Other payloads may be large.
     let clones = event.kind() == EventKind::Syscall && event.nr == CLONE;
     let record = if clones { cursor.payload()? } else { None };
-    Ok(record.and_then(|record| match record.effect {
-        Effect::Clone { child } => Some(child),
-        _ => None,
-    }))
+    Ok(record.and_then(|record| record.effect.child()))
 }

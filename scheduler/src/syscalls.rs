@@ -2,8 +2,9 @@
 //!
 //! The time of a system call is either the kernel's work, done on the thread's core, or waiting
 //! for something outside (a device, a peer, a timer), during which another thread may have the
-//! core. A trace holds the duration alone, so the number of the call decides (but for calls that wake others: `wakes`). With as many cores
-//! as threads the distinction changes accounts only, no time.
+//! core. A trace holds the duration alone, so the number of the call decides (but for calls that
+//! wake others: `wakes`). With as many cores as threads the distinction changes accounts only, no
+//! time.
 
 /// Whether calls with this number (x86-64) spend their time waiting.
 pub fn waits_off_core(nr: u16) -> bool {

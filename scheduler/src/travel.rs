@@ -62,7 +62,8 @@ impl<'a> Travel<'a> {
     }
 
     /// Calls `each` with the thread and event at the end of every segment with accesses, each
-    /// thread's in order, how many it has, and for how many of them the token comes from another thread.
+    /// thread's in order, how many it has, and for how many of them the token comes from another
+    /// thread.
     pub(crate) fn finish(mut self, mut each: impl FnMut(ThreadId, u32, u64, u64)) {
         let (mut last, mut all, mut inverse) = (0, 0u128, 0u128);
         sweep(

@@ -122,6 +122,16 @@ pub enum Effect {
     },
 }
 
+impl Effect {
+    /// The thread that was created.
+    pub fn child(&self) -> Option<crate::ThreadId> {
+        match *self {
+            Effect::Clone { child } => Some(child),
+            _ => None,
+        }
+    }
+}
+
 /// Byte vectors as one run, not as a sequence of integers.
 mod bytes {
     use serde::{Deserializer, Serializer, de};

@@ -89,7 +89,8 @@ struct Shared {
     hooked: [AtomicU64; 64],
 }
 
-/// Whether a thread may be executing translated code, and may go on. In its own cache line, as others read it.
+/// Whether a thread may be executing translated code, and may go on. In its own cache line, as
+/// others read it.
 #[derive(Default)]
 #[repr(align(64))]
 struct Inside {

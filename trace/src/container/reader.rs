@@ -8,7 +8,7 @@ use super::format::{Chunk, MAX_BLOB, MAX_CODE};
 use super::scan;
 use super::source::Source;
 use crate::error::{Error, Result};
-use crate::{BlobId, CodeBlock, Event, EventId, Footer, Header, Module, ThreadId, payload};
+use crate::{BlobId, CodeBlock, Ending, Event, EventId, Footer, Header, Module, ThreadId, payload};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -179,6 +179,12 @@ impl Trace {
     /// Whether the end of the recording is missing.
     pub fn is_truncated(&self) -> bool {
         self.shared.footer.is_none()
+    }
+
+    /// Whether the trace ends before the program did: its end is missing, or recording was stopped.
+    pub fn is_cut_off(&self) -> bool {
+        let ending = self.footer().map(|footer| footer.ending);
+        matches!(ending, None | Some(Ending::Stopped(_)))
     }
 
     /// Whether the file has a sound index (if not, opening it took a scan).

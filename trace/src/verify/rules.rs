@@ -2,8 +2,8 @@
 
 use super::{MAX_VIOLATIONS, Violation, ViolationKind};
 use crate::container::Trace;
-use crate::payload::{Effect, SyscallRecord};
-use crate::{Ending, Event, EventId, EventKind, ThreadId, UNFINISHED};
+use crate::payload::SyscallRecord;
+use crate::{Event, EventId, EventKind, ThreadId, UNFINISHED};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The owner died with the lock; it is acquired all the same (Linux's EOWNERDEAD).
@@ -67,10 +67,9 @@ impl Sink<'_> {
 
 impl<'a> Rules<'a> {
     pub(super) fn new(trace: &'a Trace) -> Rules<'a> {
-        let ending = trace.footer().map(|footer| footer.ending);
         Rules {
             trace,
-            cut_off: matches!(ending, None | Some(Ending::Stopped(_))),
+            cut_off: trace.is_cut_off(),
             past_cut: false,
             states: BTreeMap::new(),
             holds: BTreeMap::new(),
@@ -123,7 +122,7 @@ impl<'a> Rules<'a> {
         payload: Option<&SyscallRecord>,
         sink: &mut Sink<'_>,
     ) -> Option<ThreadId> {
-        let Effect::Clone { child } = payload?.effect else { return None };
+        let child = payload?.effect.child()?;
         if self.trace.events_of(child) == 0 {
             if !self.cut_off {
                 sink.report(ViolationKind::NoSuchThread(child));

@@ -105,6 +105,18 @@ struct Anew {
 const GRANTED: u8 = 1;
 const RETRY: u8 = 2;
 
+impl Anew {
+    /// Takes the news out of the live objects to where threads look; says whose they are.
+    fn post_news(&self, live: &mut Live<GuestWords>) -> Vec<ThreadId> {
+        let post = |(thread, news): (ThreadId, News)| {
+            let code = if news == News::Granted { GRANTED } else { RETRY };
+            self.news[thread.index()].store(code, Ordering::SeqCst);
+            thread
+        };
+        live.take_news().into_iter().map(post).collect()
+    }
+}
+
 /// The state of all waiting.
 pub(crate) struct Gate {
     done: Box<[AtomicU64]>,
@@ -328,13 +340,9 @@ impl Gate {
     fn with_live<T>(&self, anew: &Anew, act: impl FnOnce(&mut Live<GuestWords>) -> T) -> T {
         let mut live = locked(&anew.live);
         let result = act(&mut live);
-        let all = live.take_news();
-        for &(thread, news) in &all {
-            let code = if news == News::Granted { GRANTED } else { RETRY };
-            anew.news[thread.index()].store(code, Ordering::SeqCst);
-        }
+        let all = anew.post_news(&mut live);
         drop(live);
-        all.iter().for_each(|&(thread, _)| self.sleepers.call(thread));
+        all.into_iter().for_each(|thread| self.sleepers.call(thread));
         result
     }
 
@@ -418,26 +426,18 @@ impl Gate {
     fn give_way(&self, anew: &Anew, asleep: &[(ThreadId, Condition)]) -> bool {
         let mut live = locked(&anew.live);
         while live.force() {
-            let all = live.take_news();
-            for &(thread, news) in &all {
-                let code = if news == News::Granted { GRANTED } else { RETRY };
-                anew.news[thread.index()].store(code, Ordering::SeqCst);
-                self.sleepers.call(thread);
-            }
+            let all = anew.post_news(&mut live);
             if !all.is_empty() {
+                all.into_iter().for_each(|thread| self.sleepers.call(thread));
                 return true;
             }
         }
         let distance = |condition: Condition| match condition {
-            Condition::Turn { slot, ticket: place } | Condition::Reached { slot, count: place } => {
-                Some((place.abs_diff(self.done[slot].load(Ordering::SeqCst)), slot))
-            }
             // Only the instruction itself can tell what it makes of another value.
             Condition::Value { address, .. } => Some((0, order::slot(address))),
-            Condition::Bits { .. }
-            | Condition::Caught { .. }
-            | Condition::News { .. }
-            | Condition::Ended { .. } => None,
+            _ => condition.place().map(|(slot, place)| {
+                (place.abs_diff(self.done[slot].load(Ordering::SeqCst)), slot)
+            }),
         };
         let candidates = asleep.iter().filter_map(|&(thread, condition)| {
             let (far, slot) = distance(condition)?;

@@ -16,7 +16,7 @@ use crate::host::Guest;
 use crate::memory::AddressSpace;
 use crate::{Error, Result};
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use refrain_trace::{Ending, EventKind, ThreadId, Trace};
+use refrain_trace::{EventKind, ThreadId, Trace};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -155,8 +155,7 @@ impl Machine {
 
     /// Whether the trace ends before the program did.
     pub(crate) fn is_cut_off(&self) -> bool {
-        let ending = self.trace.footer().map(|footer| footer.ending);
-        matches!(ending, None | Some(Ending::Stopped(_)))
+        self.trace.is_cut_off()
     }
 
     /// A guest thread is about to execute its first instruction.

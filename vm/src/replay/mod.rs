@@ -30,7 +30,7 @@ use crate::engine::Engine;
 use crate::observer::Observer;
 use crate::{Error, Result, loader, memory};
 use machine::{Machine, Report, Tally};
-use refrain_trace::{Ending, EventId, Mapping, ThreadId, Trace};
+use refrain_trace::{EventId, Mapping, ThreadId, Trace};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -98,7 +98,7 @@ fn collect(
         instructions: counted.then_some(0),
         output_bytes: 0,
         ending,
-        cut_off: matches!(ending, None | Some(Ending::Stopped(_))),
+        cut_off: trace.is_cut_off(),
         divergence: None,
         elapsed: Duration::ZERO,
         reordered: Vec::new(),

@@ -11,7 +11,6 @@
 //! 2. Plain loads of ordered words have no place: they keep their recorded values.
 
 use crate::Result;
-use refrain_trace::payload::Effect;
 use refrain_trace::{Cursor, Event, EventKind, ThreadId, Trace, order};
 
 const CLONE: u16 = 56;
@@ -85,10 +84,7 @@ impl Stream {
         while let Some(event) = self.cursor.next()? {
             let payload = if has_effect(&event) { self.cursor.payload()? } else { None };
             if let Some(slot) = order::slot_of(&event, payload.as_ref()) {
-                let child = payload.and_then(|payload| match payload.effect {
-                    Effect::Clone { child } => Some(child),
-                    _ => None,
-                });
+                let child = payload.and_then(|payload| payload.effect.child());
                 self.next = Some(Next { event, slot, child });
                 return Ok(());
             }

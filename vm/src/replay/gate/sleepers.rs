@@ -54,11 +54,10 @@ impl Condition {
     /// Which counter a sleeper is in. Who waits for a thread is told by that thread.
     fn knot(self) -> Option<usize> {
         match self {
-            Condition::Turn { slot, .. } | Condition::Reached { slot, .. } => Some(slot % KNOTS),
             Condition::Value { .. } | Condition::Bits { .. } | Condition::Caught { .. } => {
                 Some(MEMORY)
             }
-            Condition::News { .. } | Condition::Ended { .. } => None,
+            _ => self.place().map(|(slot, _)| slot % KNOTS),
         }
     }
 }
