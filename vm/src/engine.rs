@@ -102,6 +102,16 @@ pub trait Engine: Send + Sync {
         let _ = (pc, leaf);
     }
 
+    /// Lets `leaf` be called around ordered instructions where it can, instead of exits with
+    /// [`Exit::Ordered`]. To be said before the first thread is attached. Engines may ignore this.
+    ///
+    /// # Safety
+    /// As for [`Self::leaf`], for both functions and every thread in [`Mode::Observed`]; but both
+    /// may need as much stack as [`Cpu::run`]'s callers have.
+    unsafe fn ordered_leaf(&self, leaf: OrderedLeaf) {
+        let _ = leaf;
+    }
+
     /// The code in this range was unmapped, replaced or made writable. The engine forgets what it
     /// made of it before any thread runs it again.
     fn forget(&self, range: Range<u64>);
@@ -126,6 +136,35 @@ pub trait Engine: Send + Sync {
 /// A function of the machine's that stands in for a function of the guest's: it is given the
 /// guest's first argument, the stack pointer at the function's entry, and the thread's word.
 pub type Leaf = unsafe extern "sysv64" fn(argument: u64, sp: u64, data: u64) -> i64;
+
+/// Functions of the machine's around ordered instructions: each is given the thread's word.
+#[derive(Clone, Copy, Debug)]
+pub struct OrderedLeaf {
+    /// Before the instruction. If the result is negative, nothing has happened, and the thread
+    /// exits with [`Exit::Ordered`]; if not, the instruction is executed: a load as if its operand
+    /// held [`OrderedAccess::value`].
+    pub before: unsafe extern "sysv64" fn(access: *mut OrderedAccess, data: u64) -> i64,
+    /// After an instruction that is not a load, if `before` has not declined. An instruction that
+    /// faults exits with [`Exit::Fault`] instead.
+    pub after: unsafe extern "sysv64" fn(data: u64),
+}
+
+/// What a thread is about to do with a word that others use too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OrderedAccess {
+    /// First byte of the memory operand.
+    pub address: u64,
+    /// Operand size in bytes (1, 2, 4, 8 or 16).
+    pub size: u8,
+    /// What kind of instruction it is.
+    pub kind: OrderedKind,
+    /// Where it is.
+    pub pc: u64,
+    /// The guest's stack pointer.
+    pub sp: u64,
+    /// Of a load: what it is to read.
+    pub value: u64,
+}
 
 /// One guest thread's executor.
 pub trait Cpu {

@@ -374,16 +374,23 @@ impl KnownPages {
 
     /// The low 8 bytes of a memory operand of `size` bytes.
     pub(crate) fn operand(&mut self, address: u64, size: u8) -> Option<u64> {
+        self.known_operand(address, size).or_else(|| {
+            let value = Guest.operand(address, size)?;
+            let page = address / crate::layout::PAGE;
+            self.pages[page as usize % KnownPages::SIZE] = page;
+            Some(value)
+        })
+    }
+
+    /// The same, if no system call is needed for it.
+    pub(crate) fn known_operand(&self, address: u64, size: u8) -> Option<u64> {
         let len = u64::from(size.min(8));
         let page = address / crate::layout::PAGE;
-        if page != (address + len - 1) / crate::layout::PAGE || !address.is_multiple_of(len) {
-            return Guest.operand(address, size);
-        }
-        let known = &mut self.pages[page as usize % KnownPages::SIZE];
-        if *known != page {
-            let value = Guest.operand(address, size)?;
-            *known = page;
-            return Some(value);
+        if page != address.wrapping_add(len - 1) / crate::layout::PAGE
+            || !address.is_multiple_of(len)
+            || self.pages[page as usize % KnownPages::SIZE] != page
+        {
+            return None;
         }
         // SAFETY: the page was readable when it was confirmed (see the type for what happens if
         // it no longer is); the operand is aligned and does not leave it; guest threads change it

@@ -36,7 +36,7 @@ pub use barrier::Barrier;
 pub use context::{Context, SeenWords, reg};
 pub use engine::{
     Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, Leaf, Mode,
-    OrderedKind, OrderedLoads,
+    OrderedAccess, OrderedKind, OrderedLeaf, OrderedLoads,
 };
 pub use error::{Error, Result};
 pub use loader::Command;

@@ -2,7 +2,7 @@
 
 use crate::host;
 use refrain_trace::order;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Set in a counter while its holder executes the instruction that the ticket is for.
 const HELD: u64 = 1 << 63;
@@ -51,6 +51,29 @@ impl Tickets {
         self.counters[slot].store(ticket + 1, Ordering::Release);
     }
 
+    /// What `read` reads of the slot's words, and how many tickets came before. That is exact
+    /// unless the tickets do not stand still for long enough: then it is how many there are after
+    /// reading, one that somebody holds included, and the last ones may have come after it.
+    pub(crate) fn among<T>(&self, slot: usize, mut read: impl FnMut() -> T) -> (T, u64) {
+        const ATTEMPTS: u32 = 16;
+        let counter = &self.counters[slot];
+        for _ in 0..ATTEMPTS {
+            let before = counter.load(Ordering::Acquire);
+            if before & HELD == 0 {
+                let value = read();
+                fence(Ordering::SeqCst);
+                if counter.load(Ordering::Acquire) == before {
+                    return (value, before);
+                }
+            }
+            std::hint::spin_loop();
+        }
+        let value = read();
+        // None whose effect was read may be missing.
+        fence(Ordering::SeqCst);
+        (value, self.begun(slot))
+    }
+
     /// Frees what threads held that are not in this process.
     pub(crate) fn release_all(&self) {
         for counter in &self.counters {
@@ -63,9 +86,9 @@ impl Tickets {
         self.counters[slot].load(Ordering::Acquire) & !HELD
     }
 
-    /// The same, but the one that somebody holds counts too: its instruction may have been
+    /// Tickets given out so far, one that somebody holds included: its instruction may have been
     /// executed already.
-    pub(crate) fn begun(&self, slot: usize) -> u64 {
+    fn begun(&self, slot: usize) -> u64 {
         let counter = self.counters[slot].load(Ordering::Acquire);
         (counter & !HELD) + (counter >> 63)
     }
@@ -85,5 +108,46 @@ impl Patience {
         } else {
             host::yield_now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tickets;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    const SLOT: usize = 11;
+
+    /// A word that is written under each ticket says how many there were.
+    #[test]
+    fn reading_among_tickets() {
+        const ROUNDS: u64 = 20_000;
+        let (tickets, word, over) = (Tickets::new(), AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    let ticket = tickets.hold(SLOT);
+                    assert_eq!(ticket, round);
+                    word.store(ticket + 1, Ordering::SeqCst);
+                    tickets.release(SLOT, ticket);
+                }
+                over.store(true, Ordering::SeqCst);
+            });
+            while !over.load(Ordering::SeqCst) {
+                let (value, count) = tickets.among(SLOT, || word.load(Ordering::SeqCst));
+                assert!(value <= count, "{value} was written under a ticket that is not counted");
+            }
+        });
+        assert_eq!(tickets.among(SLOT, || word.load(Ordering::SeqCst)), (ROUNDS, ROUNDS));
+    }
+
+    /// One that is held all the while counts: its effect may be in what was read.
+    #[test]
+    fn a_ticket_that_is_held_counts() {
+        let tickets = Tickets::new();
+        let ticket = tickets.hold(SLOT);
+        assert_eq!(tickets.among(SLOT, || ()), ((), 1));
+        tickets.release(SLOT, ticket);
+        assert_eq!(tickets.take(SLOT), 1);
     }
 }

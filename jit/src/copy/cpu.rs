@@ -2,6 +2,7 @@
 
 use super::desc::{Desc, Doubt, Kind, Operand, Variant};
 use super::faults::Fix;
+use super::inline::is_milestone;
 use super::state::{ThreadState, enter};
 use super::suspects::Suspected;
 use super::translator::{Failure, Translator};
@@ -44,8 +45,6 @@ pub(super) struct CopyCpu {
     recent: Box<[Start; RECENT]>,
     /// Tells threads apart.
     number: u32,
-    /// Locked instructions that it has come to.
-    locked: u64,
     _signal_stack: Rc<SignalStack>,
 }
 
@@ -85,7 +84,10 @@ impl CopyCpu {
             engine: NAME,
             why: format!("no memory for a signal stack: {error}"),
         })?;
-        let state = ThreadState::new(shared.lock().code());
+        let state = {
+            let translator = shared.lock();
+            ThreadState::new(translator.code(), &shared.tables, translator.ordered_leaf)
+        };
         let inside = Arc::new(Inside::default());
         shared
             .threads
@@ -94,15 +96,7 @@ impl CopyCpu {
             .push(Arc::clone(&inside));
         let recent = Box::new([Start::NONE; RECENT]);
         let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
-        Ok(CopyCpu {
-            shared,
-            state,
-            inside,
-            recent,
-            number,
-            locked: 0,
-            _signal_stack: signal_stack,
-        })
+        Ok(CopyCpu { shared, state, inside, recent, number, _signal_stack: signal_stack })
     }
 
     /// Runs until something concerns the machine.
@@ -296,7 +290,7 @@ impl CopyCpu {
                 context.rip = self.state.target;
                 Exit::Return
             }
-            Kind::Ordered(operand) => return self.ordered(context, operand, variant),
+            Kind::Ordered { operand, .. } => return self.ordered(context, operand, variant),
             Kind::Suspect { operand, tracked, resume } => {
                 let resume = Start { pc: desc.pc, variant, body: resume.into(), generation };
                 return self.suspect(context, operand, tracked, resume);
@@ -309,6 +303,7 @@ impl CopyCpu {
             Kind::Faulted => Exit::Fault(self.fault()),
             Kind::Interrupted => Exit::Interrupted,
             Kind::Stepped => unreachable!("only `step` enters code that steps"),
+            Kind::Performed { .. } => unreachable!("the gate to the machine goes on"),
         })
     }
 
@@ -420,15 +415,10 @@ impl CopyCpu {
         Next::Stop(Exit::Ordered { address, size, kind })
     }
 
-    /// Suspects are looked at again each time that the thread has executed four times as many
-    /// locked instructions.
+    /// Counts a locked instruction; suspects are looked at again now and then.
     fn count_locked(&mut self) {
-        const FIRST: u64 = 16;
-        self.locked += 1;
-        if self.locked >= FIRST
-            && self.locked.is_power_of_two()
-            && self.locked.trailing_zeros().is_multiple_of(2)
-        {
+        self.state.locked += 1;
+        if is_milestone(self.state.locked) {
             let mut translator = self.shared.lock();
             if translator.suspect_again() {
                 self.shared.flush(&mut translator);

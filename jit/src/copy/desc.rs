@@ -31,8 +31,14 @@ pub(super) enum Kind {
     Hook,
     /// `Exit::Return`, to `target`.
     Return,
-    /// `Exit::Ordered`.
-    Ordered(Operand),
+    /// `Exit::Ordered`, unless the machine lets it be executed in line.
+    Ordered {
+        operand: Operand,
+        /// Where, if the machine is to be asked.
+        go_on: Option<GoOn>,
+    },
+    /// An instruction has been executed in line: the machine is told, and code goes on.
+    Performed { resume: u32 },
     /// A load or store that `suspects` looks at, and where it is executed then.
     Suspect {
         operand: Operand,
@@ -78,6 +84,16 @@ pub(super) struct Operand {
     pub(super) fs: bool,
     /// A bit string: the register that holds the bit offset.
     pub(super) bit_register: Option<u8>,
+}
+
+/// Where code goes on at an ordered instruction; addresses in code memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct GoOn {
+    /// The instruction, which turns out to need no order. Unused where there is no doubt.
+    pub(super) plain: u32,
+    /// The instruction and what comes after it, or the load with the thread's `operand` in place
+    /// of its memory operand.
+    pub(super) ordered: u32,
 }
 
 /// The ways in which a guest address can be translated. Each has its own tables.

@@ -24,7 +24,7 @@ pub(super) const SCRATCH: Slot = Slot(offset_of!(ThreadState, scratch) as u32);
 pub(super) const TARGET: Slot = Slot(offset_of!(ThreadState, target) as u32);
 /// Minus the watched stack pointer.
 pub(super) const MINUS_WATCHED: Slot = Slot(offset_of!(ThreadState, minus_watched) as u32);
-/// Address of an ordered access, or the value that a stepped load is to find.
+/// Address of an ordered access, or the value that an ordered load is to find.
 pub(super) const OPERAND: Slot = Slot(offset_of!(ThreadState, operand) as u32);
 /// Where a leaf function that succeeds goes on.
 pub(super) const ENTRY: Slot = Slot(offset_of!(ThreadState, entry) as u32);
@@ -72,6 +72,12 @@ impl Code {
     pub(super) fn set32(&mut self, address: u64, value: u32) {
         let at = (address - self.base) as usize;
         self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Overwrites eight bytes at `address`.
+    pub(super) fn set64(&mut self, address: u64, value: u64) {
+        let at = (address - self.base) as usize;
+        self.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
     }
 
     /// Overwrites the byte at `address`.

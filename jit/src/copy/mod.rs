@@ -8,11 +8,12 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
-//! ordered against other threads: `ordered`, `functions`, `suspects`.
+//! ordered against other threads: `ordered`, `functions`, `suspects`; and how it is executed without
+//! leaving code, `inline`.
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
-//! - Host code never runs with the guest's FS.
+//! - Host code never runs with the guest's FS, but for the machine's leaf functions, which know.
 //! - Code memory is reused only when no thread is inside translated code ([`Shared::reclaim`]).
 //!
 //! # Signals
@@ -33,6 +34,7 @@ mod desc;
 mod emit;
 mod faults;
 mod functions;
+mod inline;
 mod ordered;
 mod polls;
 mod state;
@@ -46,7 +48,7 @@ mod watch;
 
 use crate::{fault, memory};
 use refrain_trace::CodeBlock;
-use refrain_vm::{Barrier, Count, Cpu, Engine, EngineConfig, EngineError, Leaf};
+use refrain_vm::{Barrier, Count, Cpu, Engine, EngineConfig, EngineError, Leaf, OrderedLeaf};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -162,6 +164,10 @@ impl Engine for CopyEngine {
         if translator.covers(pc..pc + 1) {
             self.shared.flush(&mut translator);
         }
+    }
+
+    unsafe fn ordered_leaf(&self, leaf: OrderedLeaf) {
+        self.shared.lock().ordered_leaf = Some(leaf);
     }
 
     fn forget(&self, range: Range<u64>) {

@@ -1,8 +1,9 @@
 //! What GS points to while a thread executes copied code, and the way in and out.
 
 use super::desc::Desc;
+use super::tables::Tables;
 use crate::fault::ThreadArea;
-use refrain_vm::Context;
+use refrain_vm::{Context, OrderedLeaf};
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
@@ -27,10 +28,16 @@ pub(super) struct ThreadState {
     pub(super) minus_watched: u64,
     /// Why translated code was left.
     pub(super) exit: *const Desc,
-    /// Address of an ordered access, FS base not included; or the value of a stepped load.
+    /// Address of an ordered access, FS base not included; or the value of an ordered load.
     pub(super) operand: u64,
     /// What leaf functions are given.
     pub(super) leaf_data: u64,
+    /// What is called around ordered instructions, if anything is.
+    pub(super) ordered_leaf: Option<OrderedLeaf>,
+    /// The engine's tables, which outlive the thread's executor.
+    pub(super) tables: *const Tables,
+    /// Locked instructions that the thread has come to.
+    pub(super) locked: u64,
     /// Instructions retired.
     pub(super) retired: u64,
     /// Minus how many there are to be when the thread leaves at a place.
@@ -42,8 +49,12 @@ pub(super) struct ThreadState {
 }
 
 impl ThreadState {
-    /// A state for a thread whose translated code lies in `code`.
-    pub(super) fn new(code: std::ops::Range<u64>) -> Box<ThreadState> {
+    /// A state for a thread whose translated code lies in `code`. The tables must outlive it.
+    pub(super) fn new(
+        code: std::ops::Range<u64>,
+        tables: &Tables,
+        ordered_leaf: Option<OrderedLeaf>,
+    ) -> Box<ThreadState> {
         let area = ThreadArea {
             code_start: code.start,
             code_end: code.end,
@@ -62,6 +73,9 @@ impl ThreadState {
             exit: std::ptr::null(),
             operand: 0,
             leaf_data: 0,
+            ordered_leaf,
+            tables,
+            locked: 0,
             retired: 0,
             minus_leave_at: 1,
             host_mxcsr: 0x1f80,

@@ -306,16 +306,9 @@ impl Translator {
         Flow::Next
     }
 
-    /// Emits an instruction with the thread's `operand` in place of its memory operand.
-    fn copy_with_slot(&mut self, instruction: &Instruction) -> Flow {
-        const WIDE: u32 = 8;
-        let mut load = *instruction;
-        load.set_segment_prefix(Register::GS);
-        load.set_memory_base(Register::None);
-        load.set_memory_index(Register::None);
-        load.set_memory_displacement64(emit::OPERAND.offset());
-        load.set_memory_displ_size(WIDE);
-        if is_load(instruction) && self.encode(&load) {
+    /// Emits a load with the thread's `operand` in place of its memory operand.
+    pub(super) fn copy_with_slot(&mut self, instruction: &Instruction) -> Flow {
+        if is_load(instruction) && self.encode(&slot_load(instruction)) {
             Flow::Next
         } else {
             self.leave_unsupported(instruction)
@@ -360,6 +353,23 @@ pub(super) fn encode(encoder: &mut Encoder, code: &mut Code, instruction: &Instr
     bytes.clear();
     encoder.set_buffer(bytes);
     done
+}
+
+/// A load with the thread's `operand` in place of its memory operand.
+pub(super) fn slot_load(instruction: &Instruction) -> Instruction {
+    const WIDE: u32 = 8;
+    let mut load = *instruction;
+    load.set_segment_prefix(Register::GS);
+    load.set_memory_base(Register::None);
+    load.set_memory_index(Register::None);
+    load.set_memory_displacement64(emit::OPERAND.offset());
+    load.set_memory_displ_size(WIDE);
+    load
+}
+
+/// Whether an instruction in iced's form can be encoded.
+pub(super) fn can_encode(encoder: &mut Encoder, instruction: &Instruction) -> bool {
+    encode(encoder, &mut Code::default(), instruction)
 }
 
 /// The memory operand of an instruction, for another one.

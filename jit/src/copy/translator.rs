@@ -12,6 +12,7 @@ use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
 use super::faults::FaultMap;
 use super::functions::Functions;
+use super::inline;
 use super::state;
 use super::suspects::Suspects;
 use super::tables::{ReturnTable, Tables, Use, code_range};
@@ -19,7 +20,7 @@ use crate::memory::CodeMemory;
 use iced_x86::Encoder;
 use refrain_trace::CodeBlock;
 use refrain_vm::layout::PAGE;
-use refrain_vm::{EngineConfig, EngineError, Fault, Leaf};
+use refrain_vm::{EngineConfig, EngineError, Fault, Leaf, OrderedLeaf};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
@@ -95,7 +96,7 @@ pub(super) struct Translator {
     /// Calls whose stubs are still to be emitted.
     pub(super) calls: Vec<PendingCall>,
     memory: CodeMemory,
-    arena: Arena,
+    pub(super) arena: Arena,
     /// The block or stub under construction.
     pub(super) hot: Code,
     /// Its rare exits.
@@ -108,6 +109,8 @@ pub(super) struct Translator {
     leave: u64,
     /// The way to leaf functions.
     leaf_gate: u64,
+    /// The way to what the machine does around ordered instructions.
+    pub(super) machine_gate: u64,
     /// Miss exits of the tables.
     misses: Map<(u8, Variant), u64>,
     /// Bodies of blocks.
@@ -132,6 +135,8 @@ pub(super) struct Translator {
     pub(super) hooks: Set<u64>,
     /// Functions of the machine's that stand in at hooked addresses.
     pub(super) leaves: Map<u64, Leaf>,
+    /// What is called around ordered instructions.
+    pub(super) ordered_leaf: Option<OrderedLeaf>,
     /// Pages that hold guest code of some block.
     pub(super) pages: Set<u64>,
     /// In the block under construction: fields among the rare exits that are to hold how many
@@ -170,6 +175,7 @@ impl Translator {
             cold_chunk: 0,
             leave: 0,
             leaf_gate: 0,
+            machine_gate: 0,
             misses: Map::default(),
             bodies: Map::default(),
             jump_entries: Map::default(),
@@ -183,6 +189,7 @@ impl Translator {
             wanted: BTreeSet::new(),
             hooks: Set::default(),
             leaves: Map::default(),
+            ordered_leaf: None,
             pages: Set::default(),
             rests: Vec::new(),
             watched_loads: Vec::new(),
@@ -391,6 +398,15 @@ impl Translator {
         assert_eq!(self.hot.here(), goes_on, "the code in between has a fixed length");
     }
 
+    /// Emits, at the current place of `code`, the way to the gate to the machine; rcx is in its
+    /// slot already. Returns where the address of the descriptor is to be filled in.
+    pub(super) fn call_machine(code: &mut Code, gate: u64) -> u64 {
+        code.load_wide(emit::RCX, 0);
+        let field = code.here() - 8;
+        code.jmp(gate);
+        field
+    }
+
     /// Emits an exit in line.
     pub(super) fn leave_here(&mut self, kind: Kind, pc: u64, spill: bool) {
         if spill {
@@ -534,6 +550,7 @@ impl Translator {
         self.cold.reset(code.end);
         self.leave = self.gate(state::leave as *const ());
         self.leaf_gate = self.gate(state::call_leaf as *const ());
+        self.machine_gate = self.gate(inline::call_machine as *const ());
         for (which, variant) in uses() {
             let entry = self.hot.here();
             let kind = match which {

@@ -13,11 +13,11 @@
 //!       the load
 //! ```
 
-use super::desc::{Doubt, Kind, Operand};
+use super::desc::{Desc, Doubt, GoOn, Kind, Operand};
 use super::emit::{self, Code, RCX};
 use super::functions::Findings;
-use super::ordered::{Watch, Window, constant_address, is_store, operand};
-use super::translate::{Flow, Place, encode, memory_operand};
+use super::ordered::{Watch, Window, constant_address, is_load, is_store, operand};
+use super::translate::{Flow, Place, can_encode, encode, memory_operand, slot_load};
 use super::translator::Translator;
 use iced_x86::{Code as Opcode, Encoder, Instruction, Register};
 use refrain_vm::OrderedKind;
@@ -60,11 +60,20 @@ impl Translator {
                 self.hot.spill(emit::RCX_SLOT, RCX);
                 operand_address(&mut self.encoder, &mut self.hot, place.instruction);
                 self.hot.spill(emit::OPERAND, RCX);
-                self.leave_here(Kind::Ordered(operand), place.instruction.ip(), false);
+                if self.stays_in_line(operand, place) {
+                    return self.in_line(place, operand);
+                }
+                let kind = Kind::Ordered { operand, go_on: None };
+                self.leave_here(kind, place.instruction.ip(), false);
                 Flow::EndBefore
             }
             Some(Watch::Filtered(operand)) => {
-                self.filter(place, operand);
+                self.filter(place);
+                if self.stays_in_line(operand, place) {
+                    return self.in_line_if_known(place, operand);
+                }
+                let kind = Kind::Ordered { operand, go_on: None };
+                self.leave_cold(kind, place.instruction.ip());
                 let flow = self.instruction(place);
                 if flow == Flow::Next && self.counts(place.variant) {
                     // The exit takes back the count of one instruction, so it must be the last.
@@ -74,6 +83,79 @@ impl Translator {
                 flow
             }
         }
+    }
+
+    /// Whether the machine is asked about an ordered instruction instead of being left for. (A
+    /// block counts all of itself where it begins, so one that counts is left.)
+    fn stays_in_line(&mut self, operand: Operand, place: Place) -> bool {
+        let load = place.instruction;
+        self.ordered_leaf.is_some()
+            && !self.counts(place.variant)
+            && !operand.fs
+            && operand.bit_register.is_none()
+            && (operand.kind != OrderedKind::Load
+                || is_load(load) && can_encode(&mut self.encoder, &slot_load(load)))
+    }
+
+    /// Emits an instruction that is always ordered; its address is in the thread's `operand`.
+    fn in_line(&mut self, place: Place, operand: Operand) -> Flow {
+        let field = Self::call_machine(&mut self.hot, self.machine_gate);
+        let ordered = self.hot.here() as u32;
+        let flow = match operand.kind {
+            OrderedKind::Load => self.copy_with_slot(place.instruction),
+            _ => self.performed(place),
+        };
+        let desc = self.ordered_in_line(place, operand, GoOn { plain: ordered, ordered });
+        self.hot.set64(field, desc);
+        flow
+    }
+
+    /// Emits an instruction that is ordered if the filter knows its operand; the rare code has it
+    /// in the thread's `operand`.
+    fn in_line_if_known(&mut self, place: Place, operand: Operand) -> Flow {
+        let field = Self::call_machine(&mut self.cold, self.machine_gate);
+        let plain = self.hot.here() as u32;
+        let (flow, ordered) = match operand.kind {
+            OrderedKind::Load => {
+                let ordered = self.cold.here() as u32;
+                std::mem::swap(&mut self.hot, &mut self.cold);
+                self.copy_with_slot(place.instruction);
+                std::mem::swap(&mut self.hot, &mut self.cold);
+                let flow = self.instruction(place);
+                self.cold.jmp(self.hot.here());
+                (flow, ordered)
+            }
+            _ => {
+                self.instruction(place);
+                self.hot.jmp(0);
+                let over = self.hot.here() - 4;
+                let ordered = self.hot.here() as u32;
+                let flow = self.performed(place);
+                self.hot.set32(over, emit::displacement(over, self.hot.here()));
+                (flow, ordered)
+            }
+        };
+        let desc = self.ordered_in_line(place, operand, GoOn { plain, ordered });
+        self.cold.set64(field, desc);
+        flow
+    }
+
+    /// Emits an instruction that is executed in its place in the order, and what tells of it.
+    fn performed(&mut self, place: Place) -> Flow {
+        let flow = self.instruction(place);
+        if flow == Flow::Next {
+            self.hot.spill(emit::RCX_SLOT, RCX);
+            let field = Self::call_machine(&mut self.hot, self.machine_gate);
+            let kind = Kind::Performed { resume: self.hot.here() as u32 };
+            let desc = self.arena.keep(Desc { kind, pc: place.instruction.next_ip() });
+            self.hot.set64(field, desc);
+        }
+        flow
+    }
+
+    fn ordered_in_line(&mut self, place: Place, operand: Operand, go_on: GoOn) -> u64 {
+        let kind = Kind::Ordered { operand, go_on: Some(go_on) };
+        self.arena.keep(Desc { kind, pc: place.instruction.ip() })
     }
 
     /// Emits the exit before a load or store that `suspects` may want to see.
@@ -116,8 +198,9 @@ impl Translator {
         self.cold.spill(emit::RETIRED, RCX);
     }
 
-    /// Emits the exit before a load if the filter knows its operand.
-    fn filter(&mut self, place: Place, operand: Operand) {
+    /// Emits the filter's question before a load or store; what is done if it knows the operand is
+    /// to follow among the rare exits, where the address is in the thread's `operand`.
+    fn filter(&mut self, place: Place) {
         let load = place.instruction;
         let filter = self.tables.filter();
         self.hot.spill(emit::RCX_SLOT, RCX);
@@ -141,7 +224,6 @@ impl Translator {
         self.cold.reload(RCX, emit::RCX_SLOT);
         operand_address(&mut self.encoder, &mut self.cold, load);
         self.cold.spill(emit::OPERAND, RCX);
-        self.leave_cold(Kind::Ordered(operand), load.ip());
     }
 }
 

@@ -12,14 +12,15 @@
 use super::log::{Busy, ThreadLog};
 use crate::context::Context;
 use crate::engine::{Engine, Leaf};
-use crate::host;
+use crate::host::{self, KnownPages};
+use crate::kick::Attention;
 use crate::slots::Tickets;
 use refrain_trace::{Event, EventKind, order};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// "Go the long way; nothing has happened."
-const LONG_WAY: i64 = -1;
+pub(super) const LONG_WAY: i64 = -1;
 /// Pauses before each look at a mutex that is held. A short critical section is over by then, and
 /// so may be the next ones: looking more often would take the mutex's cache line from a holder
 /// that locks and unlocks it in a loop.
@@ -52,12 +53,19 @@ impl Mutex {
 /// [`ThreadLog`] is.
 #[repr(align(128))]
 pub(crate) struct LeafThread {
-    tickets: *const Tickets,
-    log: *const ThreadLog,
-    context: *const Context,
+    pub(super) tickets: *const Tickets,
+    pub(super) log: *const ThreadLog,
+    pub(super) context: *const Context,
     tid: u32,
     /// Translation time that earlier events have accounted for.
     accounted: u64,
+    /// Signals want to be handled.
+    pub(super) attention: Attention,
+    pub(crate) pages: KnownPages,
+    /// A `pthread_once` whose routine this thread is about to run.
+    pub(crate) beginning_once: Option<u64>,
+    /// The slot and the ticket of the instruction that is executed in line.
+    pub(super) held: Option<(usize, u64)>,
 }
 
 impl Default for LeafThread {
@@ -68,6 +76,10 @@ impl Default for LeafThread {
             context: std::ptr::null(),
             tid: 0,
             accounted: 0,
+            attention: Attention::default(),
+            pages: KnownPages::new(),
+            beginning_once: None,
+            held: None,
         }
     }
 }
@@ -80,7 +92,10 @@ impl LeafThread {
         log: &ThreadLog,
         context: *const Context,
         tid: i32,
+        attention: &Attention,
     ) {
+        self.attention = attention.clone();
+        self.held = None;
         (self.tickets, self.log, self.context) = (tickets, log, context);
         self.tid = tid as u32;
     }

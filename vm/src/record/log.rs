@@ -226,6 +226,19 @@ impl Busy<'_> {
         !chunk.is_due(now) && chunk.events.capacity() > chunk.events.len()
     }
 
+    /// Counts one more occurrence of an ordered load, if it is the event appended last.
+    pub(crate) fn repeat(&mut self, event: &Event) -> bool {
+        let Some(last) = self.state().chunk.events.last_mut() else { return false };
+        let same = (last.code, last.pc, last.sp, last.object, last.ticket, last.value)
+            == (event.code, event.pc, event.sp, event.object, event.ticket, event.value);
+        if same {
+            last.aux += 1;
+            last.end = event.end;
+            last.overhead += event.overhead;
+        }
+        same
+    }
+
     /// Appends an event without a payload.
     #[inline]
     pub(crate) fn push(&mut self, event: Event) {
@@ -286,16 +299,7 @@ impl ThreadLog {
 
     /// Counts one more occurrence of an ordered load, if it is the event appended last.
     pub(crate) fn repeat(&self, event: &Event) -> bool {
-        let Ok(mut busy) = self.enter() else { return false };
-        let Some(last) = busy.state().chunk.events.last_mut() else { return false };
-        let same = (last.code, last.pc, last.sp, last.object, last.ticket, last.value)
-            == (event.code, event.pc, event.sp, event.object, event.ticket, event.value);
-        if same {
-            last.aux += 1;
-            last.end = event.end;
-            last.overhead += event.overhead;
-        }
-        same
+        self.enter().is_ok_and(|mut busy| busy.repeat(event))
     }
 
     /// Notes a system call that is about to be issued with a ticket of its own: should the

@@ -28,7 +28,7 @@ impl GuestThread {
         let args = *pending.call.arguments();
         let machine = self.machine.clone();
         let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
-        self.pages.forget();
+        self.leaf.pages.forget();
         let replaced = replaced_code(&space, what, args);
         let result = match would_hold_generated_code(what, args) {
             true => {

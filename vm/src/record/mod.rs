@@ -12,6 +12,7 @@ mod log;
 mod machine;
 mod memory;
 mod notice;
+mod ordered;
 mod process;
 mod signal_calls;
 mod signals;
@@ -87,6 +88,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     for content in contents {
         log.blob(content);
     }
+    ordered::install(&*engine);
     let machine = Arc::new(Machine::new(engine, space, log, &header, image.linker(), stop));
     for file in &image.files {
         machine.register_module(&file.path, &file.elf, file.bias);

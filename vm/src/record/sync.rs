@@ -171,15 +171,15 @@ impl GuestThread {
         let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
         let first = running.insert(object);
         if first {
-            self.beginning_once = Some(object);
+            self.leaf.beginning_once = Some(object);
         }
         first
     }
 
     /// The object says it now.
     pub(crate) fn once_begun(&mut self, object: u64) {
-        if self.beginning_once == Some(object) {
-            self.beginning_once = None;
+        if self.leaf.beginning_once == Some(object) {
+            self.leaf.beginning_once = None;
             let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
             running.remove(&object);
         }

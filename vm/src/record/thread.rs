@@ -5,15 +5,14 @@ use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
 use crate::context::Context;
 use crate::context::reg::*;
-use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
+use crate::engine::{Cpu, Emulate, Exit, Mode};
 use crate::hooks::HookMap;
-use crate::host::{self, KnownPages};
+use crate::host;
 use crate::kick::Attention;
 use crate::{Error, Result, cpuid};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Entry, Event, EventKind, NO_TICKET, ThreadId, order};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 /// Stack of the host thread under a guest thread. The guest has its own.
 const HOST_STACK: usize = 512 << 10;
@@ -41,9 +40,6 @@ pub(crate) struct GuestThread {
     pub(crate) creating: Option<u64>,
     /// Where the thread's `errno` is, once asked for.
     pub(crate) errno_at: Option<u64>,
-    /// A `pthread_once` whose routine this thread is about to run.
-    pub(crate) beginning_once: Option<u64>,
-    pub(crate) pages: KnownPages,
     /// Signals want to be handled.
     pub(crate) attention: Attention,
     /// The thread has come from guest code with an event.
@@ -58,7 +54,7 @@ pub(crate) struct GuestThread {
     /// When the last of them returned: the event that it interrupted goes on from there.
     pub(crate) handlers_until: u64,
     /// What the leaf functions know of this thread. It refers to `context` and `log`.
-    leaf: Box<LeafThread>,
+    pub(crate) leaf: Box<LeafThread>,
 }
 
 /// Starts the main thread at the program's entry.
@@ -114,8 +110,6 @@ pub(crate) fn spawn(
                 clear_at_exit,
                 creating: None,
                 errno_at: None,
-                beginning_once: None,
-                pages: KnownPages::new(),
                 attention,
                 after_event: false,
                 counted: None,
@@ -137,7 +131,8 @@ impl GuestThread {
     /// Tells the leaf functions about this thread, which must not be moved any more.
     pub(crate) fn arm_leaves(&mut self) {
         let tid = self.machine.kernel_id(self.id);
-        self.leaf.arm(&self.machine.tickets, &self.log, &raw const self.context, tid);
+        let (tickets, log) = (&self.machine.tickets, &self.log);
+        self.leaf.arm(tickets, log, &raw const self.context, tid, &self.attention);
         self.cpu.set_leaf_data(&raw mut *self.leaf as u64);
     }
 
@@ -155,6 +150,8 @@ impl GuestThread {
         loop {
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.after_event = false;
+            // An instruction in line that faults is over, too.
+            self.leaf.release();
             let flow = match exit {
                 Exit::Syscall => self.syscall()?,
                 Exit::Hook => self.hook()?,
@@ -224,76 +221,6 @@ impl GuestThread {
         if self.log.append(make, record).is_err() {
             park_forever();
         }
-    }
-
-    /// An instruction that other threads must see in the recorded order.
-    fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Flow {
-        let fault = match kind {
-            OrderedKind::ReadModifyWrite => self.read_modify_write(address, size),
-            OrderedKind::Load => self.ordered_load(address, size),
-            OrderedKind::Store => {
-                let fault = self.read_modify_write(address, size);
-                // As with loads: whether a store is an event may differ in a replay.
-                self.after_event = false;
-                fault
-            }
-        };
-        fault.map_or(Flow::Continue, |fault| self.fault(fault))
-    }
-
-    /// Executes a locked instruction while nobody else can take a ticket of its slot.
-    fn read_modify_write(&mut self, address: u64, size: u8) -> Option<Fault> {
-        let begin = host::ticks();
-        let slot = order::slot(address);
-        let event =
-            Event { object: address, nr: u16::from(size), ..self.event(EventKind::Atomic, begin) };
-        let (log, pages, tickets) = (&self.log, &mut self.pages, &self.machine.tickets);
-        let mut ticket = 0;
-        let make = || {
-            ticket = tickets.hold(slot);
-            Event {
-                ticket,
-                // A wild pointer faults when the instruction is executed, below.
-                value: pages.operand(address, size).unwrap_or(0),
-                end: host::ticks(),
-                ..event
-            }
-        };
-        if log.append(make, None).is_err() {
-            park_forever();
-        }
-        self.after_event = true;
-        let fault = self.cpu.step(&mut self.context);
-        self.machine.tickets.release(slot, ticket);
-        self.once_begun(address);
-        fault
-    }
-
-    /// Executes a plain load of a word that locked instructions touch, and keeps what it read. A
-    /// loop that reads the same again and again is one event with a count in `aux`.
-    fn ordered_load(&mut self, address: u64, size: u8) -> Option<Fault> {
-        let begin = host::ticks();
-        let Some(value) = self.pages.operand(address, size) else {
-            return self.cpu.step(&mut self.context);
-        };
-        // The tickets are counted after the value was read: none whose effect it shows may be
-        // missing. One too many does no harm, as all of them have begun before this thread goes on.
-        fence(Ordering::SeqCst);
-        let ticket = self.machine.tickets.begun(order::slot(address));
-        let event = Event {
-            object: address,
-            nr: u16::from(size),
-            ticket,
-            value,
-            end: host::ticks(),
-            ..self.event(EventKind::SyncLoad, begin)
-        };
-        if !self.log.repeat(&event) {
-            self.append(event, None);
-        }
-        // Whether a load is an event may differ in a replay.
-        self.after_event = false;
-        self.cpu.step_load(&mut self.context, value)
     }
 
     fn emulate(&mut self, what: Emulate) -> Flow {

@@ -199,7 +199,7 @@ impl GuestThread {
         content: Option<Window>,
     ) -> Result<(), Halt> {
         let slot = order::MEMORY_SLOT;
-        self.pages.forget();
+        self.leaf.pages.forget();
         self.await_turn(slot, event.ticket)?;
         let result = event.value as i64;
         let repeated = self.repeat(call, result, content)?;

@@ -12,6 +12,7 @@ mod sleepers;
 
 use super::arrivals::Arrivals;
 use super::live::{Live, News, Operation, Words};
+use super::overwritten::Overwritten;
 use super::policy::Policy;
 use crate::host::{self, Guest};
 use looks::Looks;
@@ -51,10 +52,10 @@ pub(crate) enum Condition {
     Value { address: u64, size: u8, value: u64 },
     /// The operand in guest memory has one of these bits.
     Bits { address: u64, mask: u64 },
-    /// The operand has the value that a load read in the recording, or everybody else has come
-    /// past that time, so that no store of before is missing. Need not hold: the load has its
-    /// value in any case.
-    Caught { address: u64, size: u8, value: u64, time: u64 },
+    /// The operand has the value that a load read in the recording after `count` tickets, or a
+    /// later one's holder has overwritten it, or everybody else has come past that time, so that
+    /// no store of before is missing. Need not hold: the load has its value in any case.
+    Caught { address: u64, size: u8, value: u64, count: u64, time: u64 },
     /// There is news for the thread about its live operation.
     News { thread: ThreadId },
     /// The thread has ended.
@@ -124,6 +125,7 @@ pub(crate) struct Gate {
     /// Held by the thread that judges whether any can go on.
     judging: Mutex<()>,
     pub(crate) arrivals: Arrivals,
+    pub(crate) overwritten: Overwritten,
     stuck: AtomicBool,
     /// Without any arrival for so long, some thread is running in circles.
     give_up: Duration,
@@ -136,6 +138,7 @@ impl Gate {
     pub(crate) fn new(recorded: Duration, threads: u32) -> Gate {
         Gate {
             arrivals: Arrivals::new(threads),
+            overwritten: Overwritten::default(),
             give_up: Duration::from_secs(60) + 20 * recorded,
             done: (0..=SEQUENCE_SLOT).map(|_| AtomicU64::new(0)).collect(),
             sleepers: Sleepers::new(threads),
@@ -203,17 +206,24 @@ impl Gate {
         }
     }
 
-    /// Whether the holder of `ticket` may perform its event, now or in a moment. For callers that
-    /// cannot [`Self::wait`].
-    pub(crate) fn is_turn(&self, slot: usize, ticket: u64) -> bool {
-        let turn = Condition::Turn { slot, ticket };
-        let mut looks = Looks::at(turn);
+    /// Whether `condition` holds now or in a moment. For callers that cannot
+    /// [`Self::wait`].
+    pub(crate) fn soon(&self, thread: ThreadId, condition: Condition) -> bool {
+        self.awake_until(condition, || self.holds(thread, condition))
+    }
+
+    /// Whether what is asked holds, as `condition` is to, now or in a moment.
+    pub(crate) fn awake_until(
+        &self,
+        condition: Condition,
+        mut holds: impl FnMut() -> bool,
+    ) -> bool {
+        let mut looks = Looks::at(condition);
         loop {
-            let done = self.done[slot].load(Ordering::SeqCst);
-            if done == ticket {
+            if holds() {
                 return true;
             }
-            if !looks.pause(ticket.saturating_sub(done)) {
+            if !looks.pause(self.distance(condition)) {
                 return false;
             }
         }
@@ -252,14 +262,8 @@ impl Gate {
 
     /// Waits until `condition` holds.
     pub(crate) fn wait(&self, thread: ThreadId, condition: Condition) -> Result<(), Stuck> {
-        let mut looks = Looks::at(condition);
-        loop {
-            if self.holds(thread, condition) {
-                return Ok(());
-            }
-            if !looks.pause(self.distance(condition)) {
-                break;
-            }
+        if self.soon(thread, condition) {
+            return Ok(());
         }
         let yields = if matches!(condition, Condition::News { .. }) { 0 } else { YIELDS };
         for _ in 0..yields {
@@ -453,8 +457,10 @@ impl Gate {
 
     fn holds(&self, thread: ThreadId, condition: Condition) -> bool {
         match condition {
-            Condition::Caught { address, size, value, time } => {
-                Guest.operand(address, size) == Some(value) || self.arrivals.all_past(thread, time)
+            Condition::Caught { address, size, value, count, time } => {
+                self.overwritten.since(address, count)
+                    || Guest.operand(address, size) == Some(value)
+                    || self.arrivals.all_past(thread, time)
             }
             Condition::Turn { slot, ticket } => self.done[slot].load(Ordering::SeqCst) == ticket,
             Condition::Reached { slot, count } => self.done[slot].load(Ordering::SeqCst) >= count,

@@ -11,37 +11,82 @@
 //! These functions run with the guest's thread pointer: nothing in them may use thread-local
 //! storage of the host, allocate, or panic.
 
-use super::gate::Gate;
+use super::first::FirstValues;
+use super::gate::{Condition, Gate};
 use super::machine::Tally;
 use super::thread::PROGRESS;
 use crate::engine::{Engine, Leaf};
-use crate::host;
+use crate::host::{self, KnownPages};
 use refrain_trace::{Cursor, Event, EventKind, ThreadId, order};
 
+/// Operands that a thread remembers.
+const KEPT: usize = 64;
 /// "Go the long way; nothing has happened."
-const LONG_WAY: i64 = -1;
+pub(super) const LONG_WAY: i64 = -1;
 
 /// What leaf functions know of the thread that calls them.
 pub(crate) struct LeafThread {
-    id: ThreadId,
-    gate: *const Gate,
+    pub(super) id: ThreadId,
+    pub(super) gate: *const Gate,
+    first_values: *const FirstValues,
     /// Null while every call has to go the long way.
     cursor: *mut Cursor,
     tally: *mut Tally,
     /// The host's thread pointer.
-    own: u64,
+    pub(super) own: u64,
+    pub(crate) pages: KnownPages,
+    /// An ordered load whose repetitions are not all done.
+    pub(super) repeating: Option<Event>,
+    /// The slot and the ticket of the instruction that is executed in line.
+    pub(super) performing: Option<(usize, u64)>,
+    /// Operands whose first values this thread has seen kept lately.
+    kept: [(u64, u8); KEPT],
+}
+
+/// What leaf functions are lent.
+pub(super) struct Lent<'a> {
+    pub(super) gate: &'a Gate,
+    pub(super) first_values: &'a FirstValues,
+    pub(super) cursor: &'a mut Cursor,
+    pub(super) tally: &'a mut Tally,
 }
 
 impl LeafThread {
-    /// For the calling thread. The gate must be there as long as the thread runs guest code.
-    pub(crate) fn new(id: ThreadId, gate: &Gate) -> LeafThread {
+    /// For the calling thread. What is referred to must be there as long as the thread runs guest
+    /// code.
+    pub(crate) fn new(id: ThreadId, gate: &Gate, first_values: &FirstValues) -> LeafThread {
         LeafThread {
             id,
             gate,
+            first_values,
             cursor: std::ptr::null_mut(),
             tally: std::ptr::null_mut(),
             own: host::thread_pointer(),
+            pages: KnownPages::new(),
+            repeating: None,
+            performing: None,
+            kept: [(0, 0); KEPT],
         }
+    }
+
+    /// What the thread has lent to the leaf function that runs now; one at a time. `None` if every
+    /// call has to go the long way.
+    pub(super) fn lent<'a>(&self) -> Option<Lent<'a>> {
+        if self.cursor.is_null() {
+            return None;
+        }
+        // SAFETY: lent until the thread is back from guest code (`lend`), and disjoint; the rest
+        // is there as long as it runs guest code (`new`).
+        let (gate, first_values, cursor, tally) =
+            unsafe { (&*self.gate, &*self.first_values, &mut *self.cursor, &mut *self.tally) };
+        Some(Lent { gate, first_values, cursor, tally })
+    }
+
+    /// Whether this thread has seen the first values of the operand's bytes kept; from now on it
+    /// has.
+    pub(super) fn has_kept(&mut self, address: u64, size: u8) -> bool {
+        let place = &mut self.kept[address as usize / 4 % KEPT];
+        std::mem::replace(place, (address, size)) == (address, size)
     }
 
     /// Before the thread runs guest code: these are the leaf functions' until it is back.
@@ -96,30 +141,21 @@ fn leaf_of(kind: EventKind) -> Option<Leaf> {
 unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's; the thread is in guest code, so that nobody else uses it.
     let thread = unsafe { &*(data as *const LeafThread) };
-    if thread.cursor.is_null() {
-        return LONG_WAY;
-    }
-    // SAFETY: lent until the thread is back from guest code (`lend`), and disjoint.
-    let (gate, cursor, tally) = unsafe { (&*thread.gate, &mut *thread.cursor, &mut *thread.tally) };
+    let Some(Lent { gate, cursor, tally, .. }) = thread.lent() else { return LONG_WAY };
     // SAFETY: at a function's entry the return address is at the stack pointer.
     let site = unsafe { host::Guest.stack_word(sp) };
     let [event, after, ..] = cursor.loaded() else { return LONG_WAY };
     let recorded = (event.code, event.flags, event.nr, event.pc, event.sp, event.object);
     if recorded != (KIND, 0, 0, site, sp, object)
         || event.result < 0
-        || event.overhead > 0
-        || is_signal(after)
+        || goes_the_long_way(event, after, tally)
     {
-        return LONG_WAY;
-    }
-    // The long way is where progress is told.
-    if (tally.events + 1).is_multiple_of(PROGRESS) {
         return LONG_WAY;
     }
     let Event { ticket, end, result, .. } = *event;
     let slot = order::slot(object);
     gate.arrivals.arrive(thread.id, end);
-    if !gate.is_turn(slot, ticket) {
+    if !gate.soon(thread.id, Condition::Turn { slot, ticket }) {
         return LONG_WAY;
     }
     // It was loaded, so this only counts.
@@ -132,7 +168,11 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
     i64::from(result)
 }
 
-/// Something that happens to the thread right after the event before.
-fn is_signal(event: &Event) -> bool {
-    event.code == EventKind::Signal as u8 || event.code == EventKind::Killed as u8
+/// Whether the long way has something to do at an event, which another one comes `after`: to let
+/// translating last, to tell of progress, to take a signal that comes right after the event.
+pub(super) fn goes_the_long_way(event: &Event, after: &Event, tally: &Tally) -> bool {
+    event.overhead > 0
+        || (tally.events + 1).is_multiple_of(PROGRESS)
+        || after.code == EventKind::Signal as u8
+        || after.code == EventKind::Killed as u8
 }

@@ -5,11 +5,11 @@ use super::contents::Contents;
 use super::first::FirstValues;
 use super::gate::Gate;
 use super::lasting::Lasting;
-use super::leaf;
 use super::outcome::Divergence;
 use super::policy::{Cores, Policy};
 use super::sequence::sequence;
 use super::sync::live_operation;
+use super::{leaf, ordered};
 use crate::engine::Engine;
 use crate::hooks::{self, HookMap};
 use crate::host::Guest;
@@ -101,6 +101,9 @@ impl Machine {
         engine: Arc<dyn Engine>,
         options: ReplayOptions,
     ) -> Result<(Machine, Receiver<Report>)> {
+        if options.has_leaves() {
+            ordered::install(&*engine);
+        }
         let mut hook_map = HookMap::default();
         for (pc, name) in trace.modules().iter().flat_map(|module| &module.hooks) {
             if let Some(hook) = hooks::by_name(name) {

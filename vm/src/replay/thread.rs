@@ -7,8 +7,8 @@ use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
 use crate::context::reg::*;
 use crate::context::{Context, SeenWords};
-use crate::engine::{Cpu, Emulate, Exit, Mode, OrderedKind};
-use crate::host::{self, KnownPages};
+use crate::engine::{Cpu, Emulate, Exit, Mode};
+use crate::host;
 use crate::observer::ThreadObserver;
 use crate::{Error, Result, cpuid};
 use refrain_trace::payload::SyscallRecord;
@@ -64,7 +64,6 @@ pub(crate) struct GuestThread {
     pub(crate) clear_at_exit: u64,
     /// The ticket held while this thread creates another.
     pub(crate) creating: Option<u64>,
-    pub(crate) pages: KnownPages,
     /// The place in MEM-S's sequence that the thread is at, and how many it has been at.
     place: Option<u64>,
     placed: usize,
@@ -74,14 +73,12 @@ pub(crate) struct GuestThread {
     pub(crate) counted: u64,
     /// Frames of handlers that interrupted bodies of library functions.
     pub(crate) handlers_in_bodies: Vec<u64>,
-    /// An ordered load whose repetitions are not all done.
-    repeating: Option<Event>,
     observer: Option<Box<dyn ThreadObserver>>,
     accesses: Vec<Access>,
     /// Its bit in the notes, once it has filled its buffer often enough.
     bit: Option<u8>,
     filled: u32,
-    leaf: Box<LeafThread>,
+    pub(crate) leaf: Box<LeafThread>,
     pub(crate) translation: Translation,
 }
 
@@ -120,7 +117,7 @@ pub(crate) fn spawn(
             };
             let cursor = machine.trace.cursor(id);
             let observer = machine.options.observer.as_ref().map(|o| o.thread(id));
-            let leaf = Box::new(LeafThread::new(id, &machine.gate));
+            let leaf = Box::new(LeafThread::new(id, &machine.gate, &machine.first_values));
             let mut thread = GuestThread {
                 machine,
                 id,
@@ -130,13 +127,11 @@ pub(crate) fn spawn(
                 tally: Tally::default(),
                 clear_at_exit,
                 creating: None,
-                pages: KnownPages::new(),
                 place: None,
                 placed: 0,
                 flow: Flow::Continue,
                 counted: 0,
                 handlers_in_bodies: Vec::new(),
-                repeating: None,
                 accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
                 observer,
                 bit: None,
@@ -194,6 +189,8 @@ impl GuestThread {
             self.context.leave_at = self.next_interruption()?;
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.report_accesses();
+            // An instruction in line that faults is over, too.
+            self.leaf.finish();
             let result = match exit {
                 Exit::Syscall => self.syscall(),
                 Exit::Hook => self.hook(),
@@ -452,119 +449,6 @@ impl GuestThread {
         }
     }
 
-    fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
-        match kind {
-            OrderedKind::ReadModifyWrite => self.read_modify_write(address, size),
-            OrderedKind::Load => self.sync_load(address, size),
-            OrderedKind::Store => self.sync_store(address, size),
-        }
-    }
-
-    /// A store that the recording ordered has its turn; another one happens as it comes.
-    fn sync_store(&mut self, address: u64, size: u8) -> Result<(), Halt> {
-        let here = (EventKind::Atomic, self.context.rip, address);
-        let recorded = self.cursor.peek()?.is_some_and(|e| (e.kind(), e.pc, e.object) == here);
-        if !recorded {
-            let fault = self.cpu.step(&mut self.context);
-            self.report_accesses();
-            return fault.map_or(Ok(()), |fault| self.fault(fault));
-        }
-        let actual = Event { object: address, nr: u16::from(size), ..self.here(EventKind::Atomic) };
-        let event = self.next(EventKind::Atomic)?;
-        self.compare(&event, &actual)?;
-        self.perform(&event)?;
-        // What is overwritten may have been left there by a function's body, which did not run.
-        self.catch_up(&event, size)?;
-        self.machine.first_values.keep(address, size, event.end, &mut self.pages);
-        let fault = self.cpu.step(&mut self.context);
-        self.report_accesses();
-        self.finish_event(&event)?;
-        fault.map_or(Ok(()), |fault| self.fault(fault))
-    }
-
-    /// Performs a locked instruction in its turn. Plain stores to the same word have no tickets;
-    /// the recorded value tells when they have happened.
-    fn read_modify_write(&mut self, address: u64, size: u8) -> Result<(), Halt> {
-        let actual = Event { object: address, nr: u16::from(size), ..self.here(EventKind::Atomic) };
-        let event = self.next(EventKind::Atomic)?;
-        self.compare(&event, &actual)?;
-        self.perform(&event)?;
-        if self.pages.operand(address, size) != Some(event.value) {
-            let value = event.value;
-            self.wait(Condition::Value { address, size, value })?;
-        }
-        self.machine.first_values.keep(address, size, event.end, &mut self.pages);
-        let fault = self.cpu.step(&mut self.context);
-        self.report_accesses();
-        self.finish_event(&event)?;
-        fault.map_or(Ok(()), |fault| self.fault(fault))
-    }
-
-    /// A recorded load reads what it read in the recording, however often. (That it is followed
-    /// by what it was followed by is for the next events to show.)
-    fn sync_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
-        if let Some(value) = self.repeated_load(address) {
-            let fault = self.cpu.step_load(&mut self.context, value);
-            return fault.map_or(Ok(()), |fault| self.fault(fault));
-        }
-        let here = (self.context.rip, address);
-        let recorded = self
-            .cursor
-            .peek()?
-            .is_some_and(|e| e.kind() == EventKind::SyncLoad && (e.pc, e.object) == here);
-        if !recorded {
-            return self.early_load(address, size);
-        }
-        let event = self.next(EventKind::SyncLoad)?;
-        let (slot, count) = (order::slot(address), event.ticket);
-        self.wait(Condition::Reached { slot, count })?;
-        self.catch_up(&event, size)?;
-        self.repeating = (event.aux > 0).then_some(event);
-        let fault = self.cpu.step_load(&mut self.context, event.value);
-        self.report_accesses();
-        self.note_event(&event)?;
-        fault.map_or(Ok(()), |fault| self.fault(fault))
-    }
-
-    /// What a load reads has been stored before it. Plain stores have no tickets: if its value is
-    /// not there, those who may still be going to store it are waited for.
-    fn catch_up(&mut self, event: &Event, size: u8) -> Result<(), Halt> {
-        let &Event { object: address, value, end: time, .. } = event;
-        if self.pages.operand(address, size) == Some(value) {
-            return Ok(());
-        }
-        self.wait(Condition::Caught { address, size, value, time })
-    }
-
-    /// A watched load that has no event came before the first ordered thing that happened to its
-    /// word, or reads a word to which nothing ever did.
-    fn early_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
-        let fault = match self.pages.operand(address, size) {
-            Some(now) => {
-                let at = self.machine.gate.arrivals.of(self.id);
-                let value = self.machine.first_values.of(address, size, at, now);
-                self.cpu.step_load(&mut self.context, value)
-            }
-            None => self.cpu.step(&mut self.context),
-        };
-        self.report_accesses();
-        fault.map_or(Ok(()), |fault| self.fault(fault))
-    }
-
-    /// The value of a load that is one of the repetitions of the last event.
-    fn repeated_load(&mut self, address: u64) -> Option<u64> {
-        let event = self.repeating.as_mut()?;
-        if (event.pc, event.object) != (self.context.rip, address) {
-            return None;
-        }
-        let value = event.value;
-        event.aux -= 1;
-        if event.aux == 0 {
-            self.repeating = None;
-        }
-        Some(value)
-    }
-
     fn emulate(&mut self, what: Emulate) -> Result<(), Halt> {
         match what {
             Emulate::Cpuid => cpuid::cpuid(&mut self.context),
@@ -588,7 +472,7 @@ impl GuestThread {
     }
 
     /// Shows the observer what the engine logged since the last time.
-    fn report_accesses(&mut self) {
+    pub(crate) fn report_accesses(&mut self) {
         let Some(observer) = &mut self.observer else {
             return;
         };

@@ -3,6 +3,7 @@
 mod branches;
 mod events;
 mod faults;
+mod inline;
 mod interrupts;
 mod loads;
 mod oracle;

@@ -70,9 +70,9 @@ fn turns_taken_without_waiting_wake_those_who_sleep() {
         run(&gate, 4, move |gate, thread| {
             let ticket = u64::from(3 - thread.0);
             let leaf = ticket % 2 == 1;
-            if !(leaf && gate.is_turn(9, ticket)) {
-                gate.wait(thread, Condition::Turn { slot: 9, ticket })
-                    .expect("every ticket before this one is taken by somebody");
+            let turn = Condition::Turn { slot: 9, ticket };
+            if !(leaf && gate.soon(thread, turn)) {
+                gate.wait(thread, turn).expect("every ticket before this one is taken by somebody");
             }
             locked(&order).push(ticket);
             if !leaf {
@@ -208,9 +208,9 @@ fn loads_that_nobody_can_help_go_on() {
             let address = &raw const *word as u64;
             gate.arrivals.arrive(thread, 50);
             let time = 100 + u64::from(thread.0);
-            let there = Condition::Caught { address, size: 8, value: 5, time };
+            let there = Condition::Caught { address, size: 8, value: 5, count: 0, time };
             assert_eq!(gate.wait(thread, there), Ok(()));
-            let missing = Condition::Caught { address, size: 8, value: 6, time };
+            let missing = Condition::Caught { address, size: 8, value: 6, count: 0, time };
             assert_eq!(gate.wait(thread, missing), Ok(()));
         });
     });

@@ -1,0 +1,260 @@
+//! Ordered instructions that are executed in line, between two calls of the machine.
+
+use super::{CopyEngine, Guest, engine};
+use iced_x86::code_asm::*;
+use refrain_vm::{
+    Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedAccess, OrderedKind,
+    OrderedLeaf, OrderedLoads, reg,
+};
+use std::arch::asm;
+use std::sync::Arc;
+
+const MOST: usize = 16;
+/// No memory.
+const NOWHERE: u64 = 0x10;
+
+/// What the machine has been asked, and what it answers.
+struct Machine {
+    asked: [Option<OrderedAccess>; MOST],
+    count: usize,
+    told: u64,
+    /// Instructions on this word go the long way.
+    declined: u64,
+    /// What loads read.
+    value: u64,
+}
+
+impl Machine {
+    fn new() -> Box<Machine> {
+        Box::new(Machine { asked: [None; MOST], count: 0, told: 0, declined: 0, value: 77 })
+    }
+
+    fn kinds(&self) -> Vec<OrderedKind> {
+        self.asked.iter().flatten().map(|access| access.kind).collect()
+    }
+}
+
+/// Changes whatever a function may change.
+fn disturb() {
+    // SAFETY: the registers are declared as changed.
+    unsafe {
+        asm!(
+            "pcmpeqd xmm0, xmm0", "pcmpeqd xmm1, xmm1", "pcmpeqd xmm2, xmm2", "pcmpeqd xmm3, xmm3",
+            "pcmpeqd xmm4, xmm4", "pcmpeqd xmm5, xmm5", "pcmpeqd xmm6, xmm6", "pcmpeqd xmm7, xmm7",
+            "pcmpeqd xmm8, xmm8", "pcmpeqd xmm9, xmm9", "pcmpeqd xmm10, xmm10",
+            "pcmpeqd xmm11, xmm11", "pcmpeqd xmm12, xmm12", "pcmpeqd xmm13, xmm13",
+            "pcmpeqd xmm14, xmm14", "pcmpeqd xmm15, xmm15",
+            "mov rax, -1", "mov rcx, rax", "mov rdx, rax", "mov rsi, rax", "mov rdi, rax",
+            "mov r8, rax", "mov r9, rax", "mov r10, rax", "mov r11, rax", "add al, 1",
+            out("rax") _, out("rcx") _, out("rdx") _, out("rsi") _, out("rdi") _,
+            out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
+            out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
+            out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _,
+            out("xmm15") _,
+        );
+    }
+}
+
+unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
+    // SAFETY: the word is the address of the test's own machine, which outlives the run.
+    let (access, machine) = unsafe { (&mut *access, &mut *(data as *mut Machine)) };
+    if access.address == machine.declined {
+        return -1;
+    }
+    if let Some(next) = machine.asked.get_mut(machine.count) {
+        *next = Some(*access);
+    }
+    machine.count += 1;
+    access.value = machine.value;
+    disturb();
+    0
+}
+
+unsafe extern "sysv64" fn after(data: u64) {
+    // SAFETY: as in `before`.
+    unsafe { &mut *(data as *mut Machine) }.told += 1;
+    disturb();
+}
+
+/// An engine that orders atomic instructions, and these plain accesses of a replay to `word`.
+fn ordering(sites: &[u64], word: u64) -> EngineConfig {
+    let loads = OrderedLoads { sites: sites.iter().copied().collect(), words: [(word, 8)].into() };
+    EngineConfig {
+        order_atomics: true,
+        ordered_loads: Some(Arc::new(loads)),
+        ..EngineConfig::default()
+    }
+}
+
+/// An executor of an engine that calls the machine.
+fn executor(engine: &CopyEngine, machine: &mut Machine) -> Box<dyn Cpu> {
+    // SAFETY: both functions do nothing but change the machine whose address each thread is given.
+    unsafe { engine.ordered_leaf(OrderedLeaf { before, after }) };
+    let mut cpu = engine.attach().unwrap();
+    cpu.set_leaf_data(std::ptr::from_mut(machine) as u64);
+    cpu
+}
+
+/// Registers and flags that would show any disturbance.
+fn context_of(guest: &Guest) -> Context {
+    let mut context = guest.context();
+    for index in (0..16).filter(|&index| index != reg::RSP) {
+        context.gpr[index] = 0x0101_0101_0101_0101 * index as u64;
+        context.xmm[index] = [index as u64, 1];
+    }
+    context.gpr[reg::RBP] = guest.data;
+    // Every status flag, and the direction.
+    context.rflags = 0xcd5;
+    context
+}
+
+/// Everything that is the guest's is as if the machine had not been called.
+#[test]
+fn the_guest_does_not_notice() {
+    type Program = (fn(&mut CodeAssembler), usize);
+    let programs: [Program; 6] = [
+        (|a| a.lock().xadd(dword_ptr(rbp + 4), ecx).unwrap(), 1),
+        (|a| a.xchg(qword_ptr(rbp), rcx).unwrap(), 1),
+        (|a| a.lock().cmpxchg16b(xmmword_ptr(rbp + 32)).unwrap(), 1),
+        (
+            |a| {
+                a.lock().inc(qword_ptr(rbp)).unwrap();
+                a.lock().dec(qword_ptr(rbp)).unwrap();
+                a.adc(rcx, rcx).unwrap();
+            },
+            2,
+        ),
+        (
+            |a| {
+                a.lea(rcx, qword_ptr(rbp - 64)).unwrap();
+                a.lock().or(byte_ptr(rcx + 65), 3).unwrap();
+            },
+            1,
+        ),
+        (|a| a.lock().not(qword_ptr(rsp - 8)).unwrap(), 1),
+    ];
+    for (program, ordered) in programs {
+        let guest = Guest::new();
+        guest.assemble(|a| {
+            program(a);
+            a.syscall().unwrap();
+        });
+        let words = || [0, 8, 32, 40].map(|offset| guest.read(guest.data + offset));
+        let mut expected = context_of(&guest);
+        let exit =
+            engine(EngineConfig::default()).attach().unwrap().run(&mut expected, Mode::Observed);
+        assert_eq!(exit, Exit::Syscall);
+        let stored = words();
+        guest.put(guest.data, &[0; 64]);
+        guest.put(guest.stack - 8, &[0; 8]);
+
+        let (engine, mut machine) = (engine(ordering(&[], guest.data)), Machine::new());
+        let mut cpu = executor(&engine, &mut machine);
+        let mut context = context_of(&guest);
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+        assert_eq!(context.gpr, expected.gpr);
+        assert_eq!(context.xmm, expected.xmm);
+        assert_eq!(context.rflags, expected.rflags);
+        assert_eq!(words(), stored);
+        assert_eq!((machine.count, machine.told), (ordered, ordered as u64));
+    }
+}
+
+/// The machine is told what the instruction is, and may decline.
+#[test]
+fn what_is_declined_is_left_for() {
+    let guest = Guest::new();
+    let word = guest.data + 8;
+    guest.assemble(|a| {
+        a.push(rax).unwrap();
+        a.lock().inc(word_ptr(rbp)).unwrap();
+        a.lock().inc(qword_ptr(word)).unwrap();
+        a.syscall().unwrap();
+    });
+    let (engine, mut machine) = (engine(ordering(&[], word)), Machine::new());
+    machine.declined = word;
+    let mut cpu = executor(&engine, &mut machine);
+    let mut context = context_of(&guest);
+    let kind = OrderedKind::ReadModifyWrite;
+    assert_eq!(
+        cpu.run(&mut context, Mode::Observed),
+        Exit::Ordered { address: word, size: 8, kind }
+    );
+    let asked = OrderedAccess {
+        address: guest.data,
+        size: 2,
+        kind,
+        pc: guest.code + 1,
+        sp: guest.stack - 8,
+        value: 0,
+    };
+    assert_eq!((machine.count, machine.asked[0]), (1, Some(asked)));
+    assert_eq!((guest.read(guest.data), guest.read(word), machine.told), (1, 0, 1));
+    assert_eq!(cpu.step(&mut context), None);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!((guest.read(word), machine.count), (1, 1));
+}
+
+/// Loads have the machine's value where their word is one that synchronizes threads, and memory's
+/// where it is not; stores are told of, and only those.
+#[test]
+fn plain_accesses_of_a_replay() {
+    let guest = Guest::new();
+    let word = guest.data + 0x100;
+    guest.put(word, &5_u64.to_le_bytes());
+    guest.put(guest.data, &6_u64.to_le_bytes());
+    let mut sites = vec![guest.code];
+    sites.push(guest.assemble(|a| a.add(rcx, qword_ptr(rdi)).unwrap()));
+    guest.assemble_at(sites[1], |a| {
+        a.mov(qword_ptr(rdi), rcx).unwrap();
+        a.syscall().unwrap();
+    });
+    let (engine, mut machine) = (engine(ordering(&sites, word)), Machine::new());
+    let mut cpu = executor(&engine, &mut machine);
+    for (address, sum) in [(word, 1077), (guest.data, 1006)] {
+        let mut context = context_of(&guest);
+        (context.gpr[reg::RDI], context.gpr[reg::RCX]) = (address, 1000);
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+        assert_eq!((context.gpr[reg::RCX], guest.read(address)), (sum, sum));
+    }
+    assert_eq!(machine.kinds(), [OrderedKind::Load, OrderedKind::Store]);
+    assert_eq!(machine.told, 1);
+}
+
+/// A fault is that of the instruction, whoever was asked before it.
+#[test]
+fn faults_in_line() {
+    let guest = Guest::new();
+    guest.assemble(|a| {
+        a.inc(ecx).unwrap();
+        a.lock().inc(qword_ptr(NOWHERE)).unwrap();
+    });
+    let (engine, mut machine) = (engine(ordering(&[], guest.data)), Machine::new());
+    let mut cpu = executor(&engine, &mut machine);
+    let mut context = context_of(&guest);
+    let fault = Exit::Fault(Fault { signal: libc::SIGSEGV, address: NOWHERE });
+    assert_eq!(cpu.run(&mut context, Mode::Observed), fault);
+    assert_eq!(context.rip, guest.code + 2);
+    let expected = context_of(&guest);
+    assert_eq!(context.gpr[reg::RCX], (expected.gpr[reg::RCX] as u32 + 1).into());
+    assert_eq!(context.xmm, expected.xmm);
+    assert_eq!((machine.count, machine.told), (1, 0));
+}
+
+/// Where instructions are counted, the machine is left for.
+#[test]
+fn counted_code_is_left() {
+    let guest = Guest::new();
+    guest.assemble(|a| {
+        a.lock().inc(qword_ptr(rbp)).unwrap();
+        a.syscall().unwrap();
+    });
+    let config = EngineConfig { count: Count::Instructions, ..ordering(&[], guest.data) };
+    let (engine, mut machine) = (engine(config), Machine::new());
+    let mut cpu = executor(&engine, &mut machine);
+    let mut context = context_of(&guest);
+    let exit = cpu.run(&mut context, Mode::Observed);
+    assert!(matches!(exit, Exit::Ordered { .. }), "{exit:?}");
+    assert_eq!(machine.count, 0);
+}
