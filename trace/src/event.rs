@@ -223,6 +223,9 @@ pub struct Event {
     /// Of the time since the previous event's `end`, how much was the recorder's own work
     /// (translation, bookkeeping); `begin - previous.end - overhead` is the program's.
     pub overhead: u64,
+    /// Of `overhead`, for how long the thread had a core and did not wait for another one's
+    /// translation, as far as the recorder can tell.
+    pub busy: u64,
 }
 
 impl Event {

@@ -29,8 +29,8 @@ pub struct Context {
     pub retired: u64,
     /// At so many the thread exits, if it is at a place for it ([`crate::EngineConfig::places`]).
     pub leave_at: u64,
-    /// Time-stamp ticks that the engine has spent translating for this thread.
-    pub translating: u64,
+    /// What the engine has spent on translating for this thread.
+    pub translating: Translating,
     /// Where the next [`refrain_trace::Access`] goes, if the engine logs accesses.
     pub access_cursor: u64,
     /// End of the buffer: at `access_cursor == access_limit` the engine exits with
@@ -54,6 +54,34 @@ pub struct SeenWords {
     pub add: u64,
 }
 
+/// Time spent on translating, in ticks of the time-stamp counter.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Translating {
+    /// All of it.
+    pub total: u64,
+    /// Without waiting for the translator, or for a core, as far as that can be told.
+    pub busy: u64,
+}
+
+impl Translating {
+    /// Adds a call of the translator, which the thread came to at `begin`, had for itself from
+    /// `locked`, and was back from at `end`.
+    pub fn add(&mut self, begin: u64, locked: u64, end: u64) {
+        // About a millisecond, more than a block takes: a call that takes longer was preempted.
+        const LONGEST: u64 = 1 << 21;
+        self.total += end.saturating_sub(begin);
+        self.busy += end.saturating_sub(locked).min(LONGEST);
+    }
+
+    /// What has come since it was `earlier`.
+    pub(crate) fn since(self, earlier: Translating) -> Translating {
+        Translating {
+            total: self.total.wrapping_sub(earlier.total),
+            busy: self.busy.wrapping_sub(earlier.busy),
+        }
+    }
+}
+
 impl Default for Context {
     fn default() -> Self {
         Context {
@@ -66,7 +94,7 @@ impl Default for Context {
             xmm: [[0; 2]; 16],
             retired: 0,
             leave_at: u64::MAX,
-            translating: 0,
+            translating: Translating::default(),
             access_cursor: 0,
             access_limit: 0,
             seen: SeenWords::default(),

@@ -33,7 +33,7 @@ mod slots;
 mod syscall;
 
 pub use barrier::Barrier;
-pub use context::{Context, SeenWords, reg};
+pub use context::{Context, SeenWords, Translating, reg};
 pub use engine::{
     Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, Leaf, Mode,
     OrderedAccess, OrderedKind, OrderedLeaf, OrderedLoads,

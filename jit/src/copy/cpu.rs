@@ -316,8 +316,10 @@ impl CopyCpu {
         install: impl Fn(&mut Translator) -> Result<(), Failure>,
     ) -> Next {
         let begin = ticks();
+        let mut locked;
         let result = loop {
             let mut translator = self.shared.lock();
+            locked = ticks();
             let body =
                 install(&mut translator).and_then(|()| translator.body(context.rip, variant));
             self.shared.publish(&translator);
@@ -333,7 +335,7 @@ impl CopyCpu {
                 }
             }
         };
-        context.translating += ticks() - begin;
+        context.translating.add(begin, locked, ticks());
         result
     }
 
@@ -375,7 +377,7 @@ impl CopyCpu {
         let Operand { size, kind, .. } = operand;
         let address = self.operand_address(context, operand);
         if kind == OrderedKind::ReadModifyWrite {
-            self.count_locked();
+            self.count_locked(context);
         }
         if kind == OrderedKind::ReadModifyWrite || operand.doubt == Doubt::Polled {
             self.shared.tables.mark(address, size);
@@ -393,7 +395,7 @@ impl CopyCpu {
     /// ordered.
     fn suspect(
         &mut self,
-        context: &Context,
+        context: &mut Context,
         operand: Operand,
         tracked: bool,
         resume: Start,
@@ -408,7 +410,7 @@ impl CopyCpu {
             known: self.shared.tables.known(address, size),
             tracked,
         };
-        if !self.shared.lock().suspect(&access) {
+        if !self.ask(context, |translator| translator.suspect(&access)) {
             return Next::Run(resume);
         }
         self.shared.tables.mark(address, size);
@@ -416,14 +418,25 @@ impl CopyCpu {
     }
 
     /// Counts a locked instruction; suspects are looked at again now and then.
-    fn count_locked(&mut self) {
+    fn count_locked(&mut self, context: &mut Context) {
         self.state.locked += 1;
         if is_milestone(self.state.locked) {
-            let mut translator = self.shared.lock();
-            if translator.suspect_again() {
-                self.shared.flush(&mut translator);
-            }
+            self.ask(context, |translator| {
+                if translator.suspect_again() {
+                    self.shared.flush(translator);
+                }
+            });
         }
+    }
+
+    /// Has the translator do something for this thread.
+    fn ask<T>(&self, context: &mut Context, act: impl FnOnce(&mut Translator) -> T) -> T {
+        let begin = ticks();
+        let mut translator = self.shared.lock();
+        let locked = ticks();
+        let result = act(&mut translator);
+        context.translating.add(begin, locked, ticks());
+        result
     }
 
     /// First byte that an ordered instruction accesses.

@@ -56,7 +56,7 @@ const CACHE: usize = 1 << 12;
 const BLOCK: usize = 64;
 
 /// The most that the columns of a full chunk can take; the payloads must fit beside them.
-const MAX_COLUMNS: usize = MAX_EVENTS * (2 + 4 + 10 * 10) + COLUMNS * 10;
+const MAX_COLUMNS: usize = MAX_EVENTS * (2 + 4 + 11 * 10) + COLUMNS * 10;
 const _: () = assert!(MAX_COLUMNS + MAX_PART <= MAX_RAW);
 
 /// What encoder and decoder know from the events so far. Reused from chunk to chunk.
@@ -97,6 +97,7 @@ static NOTHING: Event = Event {
     begin: 0,
     end: 0,
     overhead: 0,
+    busy: 0,
 };
 
 /// What is expected of an event before anything of it is known.
@@ -285,7 +286,11 @@ impl Encoder {
         field(SP, HAS_SP, template.sp, event.sp);
         field(VALUE, HAS_VALUE, template.value, event.value);
         field(AUX, HAS_AUX, Model::aux(event, template), event.aux);
-        field(OVERHEAD, HAS_OVERHEAD, 0, event.overhead);
+        if event.overhead | event.busy != 0 {
+            mask |= HAS_OVERHEAD;
+            varint::put(&mut columns[OVERHEAD], event.overhead);
+            varint::put(&mut columns[OVERHEAD], event.busy);
+        }
         mask | self.object(expected, event.object) << OBJECT_SHIFT
     }
 
@@ -324,6 +329,7 @@ fn differences(event: &Event, template: &Event) -> u64 {
         | (event.value ^ template.value)
         | (event.aux ^ Model::aux(event, template))
         | event.overhead
+        | event.busy
 }
 
 /// Decodes chunks; reused from chunk to chunk.
@@ -388,7 +394,10 @@ impl Decoder {
         event.pc = field(PC, HAS_PC, template.pc)?;
         event.sp = field(SP, HAS_SP, template.sp)?;
         event.value = field(VALUE, HAS_VALUE, template.value)?;
-        event.overhead = field(OVERHEAD, HAS_OVERHEAD, 0)?;
+        (event.overhead, event.busy) = match mask & HAS_OVERHEAD {
+            0 => (0, 0),
+            _ => (columns[OVERHEAD].next()?, columns[OVERHEAD].next()?),
+        };
         event.object = match mask >> OBJECT_SHIFT & 3 {
             AS_TEMPLATE => template.object,
             AS_STEP => expected.step(),

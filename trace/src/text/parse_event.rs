@@ -110,6 +110,7 @@ impl Line {
             "value" => event.value = number(value)?,
             "aux" => self.aux = Some(number(value)?),
             "overhead" => event.overhead = number(value)?,
+            "busy" => event.busy = number(value)?,
             "at" => (event.begin, event.end) = times(value, previous_end)?,
             "flags" => event.flags |= number::<u8>(value)?,
             _ => return Err(unknown(name)),

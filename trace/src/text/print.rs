@@ -178,7 +178,7 @@ impl std::fmt::Display for EventLine<'_> {
 
 impl EventLine<'_> {
     fn print_times(&self, f: &mut Formatter<'_>) -> Result {
-        let &Event { begin, end, overhead, .. } = self.event;
+        let &Event { begin, end, overhead, busy, .. } = self.event;
         if (begin, end) != (self.previous_end, self.previous_end) {
             match begin.checked_sub(self.previous_end) {
                 Some(wait) => write!(f, " at=+{wait}")?,
@@ -192,6 +192,9 @@ impl EventLine<'_> {
         }
         if overhead != 0 {
             write!(f, " overhead={overhead}")?;
+        }
+        if busy != 0 {
+            write!(f, " busy={busy}")?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@
 //! storage of the host, allocate, or panic.
 
 use super::log::{Busy, ThreadLog};
-use crate::context::Context;
+use crate::context::{Context, Translating};
 use crate::engine::{Engine, Leaf};
 use crate::host::{self, KnownPages};
 use crate::kick::Attention;
@@ -57,8 +57,8 @@ pub(crate) struct LeafThread {
     pub(super) log: *const ThreadLog,
     pub(super) context: *const Context,
     tid: u32,
-    /// Translation time that earlier events have accounted for.
-    accounted: u64,
+    /// Translation that earlier events have accounted for.
+    accounted: Translating,
     /// Signals want to be handled.
     pub(super) attention: Attention,
     pub(crate) pages: KnownPages,
@@ -75,7 +75,7 @@ impl Default for LeafThread {
             log: std::ptr::null(),
             context: std::ptr::null(),
             tid: 0,
-            accounted: 0,
+            accounted: Translating::default(),
             attention: Attention::default(),
             pages: KnownPages::new(),
             beginning_once: None,
@@ -100,12 +100,10 @@ impl LeafThread {
         self.tid = tid as u32;
     }
 
-    /// Translation time since the previous event, given the time so far.
+    /// Translation since the previous event, given that so far.
     #[inline]
-    pub(crate) fn overhead(&mut self, translating: u64) -> u64 {
-        let overhead = translating.wrapping_sub(self.accounted);
-        self.accounted = translating;
-        overhead
+    pub(crate) fn translated(&mut self, so_far: Translating) -> Translating {
+        so_far.since(std::mem::replace(&mut self.accounted, so_far))
     }
 }
 
@@ -162,10 +160,10 @@ impl Call<'_> {
         let ticket = tickets.take(order::slot(object));
         // SAFETY: at a function's entry the return address is at the stack pointer.
         let pc = unsafe { host::Guest.stack_word(self.sp) };
-        let overhead = self.thread.overhead(context.translating);
+        let Translating { total: overhead, busy } = self.thread.translated(context.translating);
         let (code, sp, begin) = (kind as u8, self.sp, self.begin);
         let event =
-            Event { code, pc, sp, object, ticket, begin, end, overhead, ..Event::default() };
+            Event { code, pc, sp, object, ticket, begin, end, overhead, busy, ..Event::default() };
         self.log.push(event);
     }
 }

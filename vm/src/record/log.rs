@@ -235,6 +235,7 @@ impl Busy<'_> {
             last.aux += 1;
             last.end = event.end;
             last.overhead += event.overhead;
+            last.busy += event.busy;
         }
         same
     }

@@ -71,6 +71,7 @@ impl LeafThread {
             value = self.pages.known_operand(address, size).unwrap_or(value);
             (EventKind::Atomic, ticket)
         };
+        let translated = self.translated(context.translating);
         let event = Event {
             code: code as u8,
             pc,
@@ -81,7 +82,8 @@ impl LeafThread {
             value,
             begin,
             end: host::ticks(),
-            overhead: self.overhead(context.translating),
+            overhead: translated.total,
+            busy: translated.busy,
             ..Event::default()
         };
         if access.kind != OrderedKind::Load || !log.repeat(&event) {

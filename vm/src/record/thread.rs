@@ -179,14 +179,15 @@ impl GuestThread {
 
     /// An event that happens here and now; the caller fills in the rest.
     pub(crate) fn event(&mut self, kind: EventKind, begin: u64) -> Event {
-        let overhead = self.leaf.overhead(self.context.translating);
+        let translated = self.leaf.translated(self.context.translating);
         Event {
             code: kind as u8,
             pc: self.context.rip,
             sp: self.context.gpr[RSP],
             begin,
             end: begin,
-            overhead,
+            overhead: translated.total,
+            busy: translated.busy,
             ..Event::default()
         }
     }

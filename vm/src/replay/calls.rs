@@ -5,6 +5,7 @@ use super::live::Operation;
 use super::machine::store;
 use super::outcome::DivergenceKind;
 use super::thread::{GuestThread, Halt, spawn};
+use crate::context::Translating;
 use crate::context::reg::*;
 use crate::host::{self, Guest};
 use crate::memory::MapRequest;
@@ -144,7 +145,7 @@ impl GuestThread {
         let [flags, stack, _, child_tid, tls, _] = record.args;
         let mut context = self.context.clone();
         context.finish_syscall(0);
-        (context.retired, context.translating) = (0, 0);
+        (context.retired, context.translating) = (0, Translating::default());
         if stack != 0 {
             context.gpr[RSP] = stack;
         }

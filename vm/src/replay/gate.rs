@@ -32,7 +32,9 @@ use std::{sync, thread};
 
 /// Looks with the core given away in between, before a thread sleeps: whoever it waits for may be
 /// the next on that core. Few, because on a busy machine the core goes to other programs, for
-/// milliseconds each time, and who sleeps is woken sooner than that.
+/// milliseconds each time, and who sleeps is woken sooner than that. None where there is a core
+/// for each thread that is awake: two that only ever yield to each other share one of them, where
+/// one that sleeps is woken on another.
 const YIELDS: u32 = if cfg!(test) { 1 } else { 5 };
 /// A sleeping thread looks again after this time, whatever it was told.
 const NAP: Duration = Duration::from_millis(20);
@@ -129,14 +131,17 @@ pub(crate) struct Gate {
     stuck: AtomicBool,
     /// Without any arrival for so long, some thread is running in circles.
     give_up: Duration,
+    /// On how many threads run.
+    cores: usize,
     anew: Option<Anew>,
 }
 
 impl Gate {
     /// A gate for a run of so many threads that took `recorded` altogether. A replay that follows
     /// the recording can be slow, but not by a factor that has no bound.
-    pub(crate) fn new(recorded: Duration, threads: u32) -> Gate {
+    pub(crate) fn new(recorded: Duration, threads: u32, cores: usize) -> Gate {
         Gate {
+            cores,
             arrivals: Arrivals::new(threads),
             overwritten: Overwritten::default(),
             give_up: Duration::from_secs(60) + 20 * recorded,
@@ -149,7 +154,13 @@ impl Gate {
     }
 
     /// The same, but locks are live: for a trace with so many threads and operations on locks.
-    pub(crate) fn live(recorded: Duration, policy: Policy, threads: u32, operations: u64) -> Gate {
+    pub(crate) fn live(
+        recorded: Duration,
+        policy: Policy,
+        threads: u32,
+        cores: usize,
+        operations: u64,
+    ) -> Gate {
         let anew = Anew {
             live: Mutex::new(Live::new(policy, GuestWords, threads as usize, operations)),
             news: (0..threads).map(|_| AtomicU8::new(0)).collect(),
@@ -157,7 +168,7 @@ impl Gate {
             early: Mutex::default(),
             gave_way: Mutex::default(),
         };
-        Gate { anew: Some(anew), ..Gate::new(recorded, threads) }
+        Gate { anew: Some(anew), ..Gate::new(recorded, threads, cores) }
     }
 
     /// Whether locks are live.
@@ -269,6 +280,9 @@ impl Gate {
         for _ in 0..yields {
             if self.holds(thread, condition) {
                 return Ok(());
+            }
+            if self.sleepers.awake() <= self.cores {
+                break;
             }
             if cfg!(test) {
                 thread::yield_now();

@@ -8,8 +8,9 @@
 //!   its core to others meanwhile, and one for which the kernel worked occupies it. A wait of the
 //!   library that was timed out lasts too. Under policies that decide the order anew this is the
 //!   same, since a timer and a device do not know of locks;
-//! - the recorder's translating, as long as it took: it is in the recorded duration too, and differs
-//!   from an engine's, which knows already what there is in the code.
+//! - the recorder's translating, by one thread at a time, as long as it took of a core: it is in
+//!   the recorded duration too, and differs from an engine's, which knows already what there is
+//!   in the code.
 //!
 //! What the replay itself does for a call (reading its payload, storing its result, comparing its
 //! output) happens within the call's time. Kept apart is all that comes before the first guest
@@ -18,9 +19,11 @@
 //! Only replays that are measured let calls last; others would wait for nothing.
 
 use super::thread::GuestThread;
+use crate::context::Translating;
 use crate::host;
 use refrain_scheduler::waits_off_core;
 use refrain_trace::{Event, EventKind};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A sleeping thread wakes up late, by about so much. (In the recording it did too, so that the
@@ -32,12 +35,15 @@ pub(crate) struct Lasting {
     /// Of the time-stamp counter that the trace has its times from.
     ticks_per_second: u64,
     ticks_per_second_here: u64,
+    /// Held by the thread whose translating lasts.
+    translator: Mutex<()>,
 }
 
 impl Lasting {
     /// For a replay of a trace with times of such a counter.
     pub(crate) fn new(ticks_per_second: u64) -> Lasting {
-        Lasting { ticks_per_second, ticks_per_second_here: host::ticks_per_second() }
+        let ticks_per_second_here = host::ticks_per_second();
+        Lasting { ticks_per_second, ticks_per_second_here, translator: Mutex::default() }
     }
 
     fn recorded(&self, ticks: u64) -> Duration {
@@ -48,8 +54,8 @@ impl Lasting {
 /// A thread's account of translating.
 #[derive(Default)]
 pub(crate) struct Translation {
-    /// Ticks of its engine's translating that are settled.
-    seen: u64,
+    /// Its engine's translating that is settled.
+    seen: Translating,
     /// By how much the engine's was longer than the recorder's so far.
     ahead: Duration,
 }
@@ -83,16 +89,19 @@ impl GuestThread {
     /// engine's falls short of it.
     pub(crate) fn last_translating(&mut self, event: &Event) {
         // A thread's first event tells of its creator's.
-        if event.overhead == 0 || event.kind() == EventKind::ThreadStart {
+        if event.busy == 0 || event.kind() == EventKind::ThreadStart {
             return;
         }
         let Some(lasting) = &self.machine.lasting else { return };
-        let own = self.context.translating.wrapping_sub(self.translation.seen);
-        self.translation.seen = self.context.translating;
+        let so_far = self.context.translating;
+        let own = so_far.since(std::mem::replace(&mut self.translation.seen, so_far)).busy;
         let here = self.translation.ahead + duration(own, lasting.ticks_per_second_here);
-        let recorded = lasting.recorded(event.overhead);
+        let recorded = lasting.recorded(event.busy);
         self.translation.ahead = here.saturating_sub(recorded);
-        pass_until(Instant::now().checked_add(recorded.saturating_sub(here)), Core::Busy);
+        if recorded > here {
+            let _translator = lasting.translator.lock().unwrap_or_else(PoisonError::into_inner);
+            pass_until(Instant::now().checked_add(recorded - here), Core::Busy);
+        }
     }
 
     /// Lets the wait of a library's function last that a signal, which comes now, has interrupted.

@@ -171,7 +171,7 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
 /// Whether the long way has something to do at an event, which another one comes `after`: to let
 /// translating last, to tell of progress, to take a signal that comes right after the event.
 pub(super) fn goes_the_long_way(event: &Event, after: &Event, tally: &Tally) -> bool {
-    event.overhead > 0
+    event.busy > 0
         || (tally.events + 1).is_multiple_of(PROGRESS)
         || after.code == EventKind::Signal as u8
         || after.code == EventKind::Killed as u8

@@ -120,9 +120,13 @@ impl Machine {
         let recorded = Duration::from_secs(ticks / header.tsc_hz.max(1));
         let (reports, receiver) = unbounded();
         let policy = options.policy;
+        let cores = Cores::new(options.placement, trace.threads())?;
         let gate = match policy {
-            Policy::Elsc | Policy::MemS => Gate::new(recorded, trace.threads()),
-            anew => Gate::live(recorded, anew, trace.threads(), operations(&trace)?),
+            Policy::Elsc | Policy::MemS => Gate::new(recorded, trace.threads(), cores.count()),
+            anew => {
+                let (threads, operations) = (trace.threads(), operations(&trace)?);
+                Gate::live(recorded, anew, threads, cores.count(), operations)
+            }
         };
         let sequence = match policy {
             Policy::MemS => sequence(&trace)?,
@@ -133,7 +137,7 @@ impl Machine {
             trace.hold_events(HELD);
         }
         let machine = Machine {
-            cores: Cores::new(options.placement, trace.threads())?,
+            cores,
             lasting: options.lasting.then(|| Lasting::new(header.tsc_hz)),
             sequence,
             began: OnceLock::new(),

@@ -52,6 +52,7 @@ pub struct Placement {
 pub(crate) struct Cores {
     /// Empty if the threads run wherever the host lets them.
     allowed: Vec<usize>,
+    count: usize,
     /// Thread `n` runs on core `n` alone.
     pinned: bool,
 }
@@ -68,11 +69,17 @@ impl Cores {
             }
             allowed.truncate(wanted as usize);
         }
+        let count = allowed.len().max(1);
         let pinned = placement.pinned && allowed.len() >= threads as usize;
         if placement.cores.is_none() && !pinned {
             allowed.clear();
         }
-        Ok(Cores { allowed, pinned })
+        Ok(Cores { allowed, count, pinned })
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 
     /// Puts the calling host thread, which runs this guest thread, where it belongs.

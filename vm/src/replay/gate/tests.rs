@@ -7,6 +7,8 @@ use shuttle::sync::{Arc, Barrier};
 
 /// Interleavings of each test. Failures print the schedule that repeats them.
 const TRIES: usize = 100;
+// So that threads yield while another is awake, and do not when alone.
+const CORES: usize = 1;
 
 const LOCK: u64 = 0x10_0000;
 const OTHER: u64 = 0x20_0000;
@@ -46,7 +48,7 @@ fn unlock(object: u64) -> Operation {
 #[test]
 fn turns_come_in_the_order_of_the_tickets() {
     explore(|| {
-        let gate = Arc::new(Gate::new(Duration::ZERO, 4));
+        let gate = Arc::new(Gate::new(Duration::ZERO, 4, CORES));
         let order = Arc::new(Mutex::new(Vec::new()));
         let seen = order.clone();
         run(&gate, 4, move |gate, thread| {
@@ -64,7 +66,7 @@ fn turns_come_in_the_order_of_the_tickets() {
 #[test]
 fn turns_taken_without_waiting_wake_those_who_sleep() {
     explore(|| {
-        let gate = Arc::new(Gate::new(Duration::ZERO, 4));
+        let gate = Arc::new(Gate::new(Duration::ZERO, 4, CORES));
         let order = Arc::new(Mutex::new(Vec::new()));
         let seen = order.clone();
         run(&gate, 4, move |gate, thread| {
@@ -88,7 +90,7 @@ fn turns_taken_without_waiting_wake_those_who_sleep() {
 #[test]
 fn waiting_for_nobody_is_noticed() {
     explore(|| {
-        let gate = Arc::new(Gate::new(Duration::ZERO, 4));
+        let gate = Arc::new(Gate::new(Duration::ZERO, 4, CORES));
         run(&gate, 2, |gate, thread| {
             let turn = Condition::Turn { slot: 9 + thread.index(), ticket: 1 };
             assert_eq!(gate.wait(thread, turn), Err(Stuck));
@@ -100,7 +102,7 @@ fn waiting_for_nobody_is_noticed() {
 #[test]
 fn a_deadlock_of_live_locks_is_noticed_and_named() {
     explore(|| {
-        let gate = Arc::new(Gate::live(Duration::ZERO, Policy::OrigS, 2, 4));
+        let gate = Arc::new(Gate::live(Duration::ZERO, Policy::OrigS, 2, CORES, 4));
         let both_hold = Barrier::new(2);
         let reasons = Arc::new(Mutex::new(Vec::new()));
         let given = reasons.clone();
@@ -121,7 +123,7 @@ fn a_deadlock_of_live_locks_is_noticed_and_named() {
 #[test]
 fn a_recorded_order_gives_way_to_live_locks() {
     explore(|| {
-        let gate = Arc::new(Gate::live(Duration::ZERO, Policy::OrigS, 2, 4));
+        let gate = Arc::new(Gate::live(Duration::ZERO, Policy::OrigS, 2, CORES, 4));
         let holds = Barrier::new(2);
         run(&gate, 2, move |gate, thread| {
             let ticket = if thread.0 == 0 {
@@ -150,7 +152,7 @@ fn live_locks_exclude_under_every_policy_and_wake_whom_they_must() {
     let seeded = [Policy::Pct { seed: 7, depth: 3 }, Policy::Random { seed: 7 }];
     for policy in [Policy::OrigS, Policy::Kendo].into_iter().chain(seeded) {
         explore(move || {
-            let gate = Arc::new(Gate::live(Duration::ZERO, policy, 3, 12));
+            let gate = Arc::new(Gate::live(Duration::ZERO, policy, 3, CORES, 12));
             let inside = AtomicUsize::new(0);
             let entered = Arc::new(AtomicUsize::new(0));
             let count = entered.clone();
@@ -177,7 +179,7 @@ fn with_turns_every_interleaving_has_one_order() {
     for policy in [Policy::Kendo, Policy::Pct { seed: 3, depth: 2 }, Policy::Random { seed: 3 }] {
         let first = std::sync::Arc::new(std::sync::Mutex::new(None));
         explore(move || {
-            let gate = Arc::new(Gate::live(Duration::ZERO, policy, 3, 12));
+            let gate = Arc::new(Gate::live(Duration::ZERO, policy, 3, CORES, 12));
             let order = Arc::new(Mutex::new(Vec::new()));
             let seen = order.clone();
             run(&gate, 3, move |gate, thread| {
@@ -202,7 +204,7 @@ fn with_turns_every_interleaving_has_one_order() {
 #[test]
 fn loads_that_nobody_can_help_go_on() {
     explore(|| {
-        let gate = Arc::new(Gate::new(Duration::ZERO, 4));
+        let gate = Arc::new(Gate::new(Duration::ZERO, 4, CORES));
         let word = Arc::new(5_u64);
         run(&gate, 2, move |gate, thread| {
             let address = &raw const *word as u64;
