@@ -58,14 +58,12 @@ impl Skeleton {
         let header = trace.header();
         let ticks_per_second = header.tsc_hz.max(1);
         let threads = trace.threads() as usize;
-        let start = trace.began()?;
-        let mut builder = mode(Builder::new(threads, ticks_per_second, start));
-        let end = builder.read::<anyhow::Error>(trace)?;
+        let mut builder = mode(Builder::new(threads, ticks_per_second, trace.began()?));
+        let recorded = builder.read::<anyhow::Error>(trace)?;
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
         let (costs, latencies) = calibration::costs(header.machine.latencies, ticks_per_second);
         let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
         let config = Config { costs, ..typical };
-        let recorded = end - start;
         let (cost, decisive) = (Cost::Recorded, Decisive::default());
         Ok(Skeleton { reduced, config, ticks_per_second, recorded, latencies, cost, decisive })
     }
