@@ -140,7 +140,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         },
         output: options.output,
         recorder: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
-        latencies: calibration::of_this_machine(),
+        machine: calibration::this_machine(),
     };
     let summary = refrain_vm::record(options, engine).map_err(|error| match error {
         Error::NotFound(_) => Failure::not_found(error),

@@ -26,7 +26,7 @@ use crate::{Error, Result, kick, layout};
 use log::Log;
 use machine::{Machine, Stop};
 pub use notice::Notice;
-use refrain_trace::{BlobId, Ending, Footer, Header, Latencies, Machine as MachineInfo, Mapping};
+use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
 use signals::{Delivery, Signal};
 use std::fs::File;
 use std::ops::Range;
@@ -44,8 +44,8 @@ pub struct RecordOptions {
     pub output: File,
     /// Version string of the recording tool.
     pub recorder: String,
-    /// This machine's latencies, if they have been measured.
-    pub latencies: Option<Latencies>,
+    /// [`this_machine`], with its latencies if they have been measured.
+    pub machine: MachineInfo,
 }
 
 /// How a recording went.
@@ -181,7 +181,7 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
         program: program.to_string_lossy().into_owned(),
         cwd: std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default(),
         recorder: options.recorder.clone(),
-        machine: MachineInfo { latencies: options.latencies, ..this_machine() },
+        machine: options.machine.clone(),
         tsc_hz: host::ticks_per_second(),
         tsc_start: host::ticks(),
         started_unix_ns: started.as_nanos() as u64,
@@ -190,7 +190,7 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
     }
 }
 
-/// The machine that a recording made here would name. Its latencies are the caller's to know.
+/// The machine that recordings made here name. Its latencies are the caller's to know.
 pub fn this_machine() -> MachineInfo {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpuinfo
