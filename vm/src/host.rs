@@ -186,12 +186,19 @@ pub(crate) fn set_mask(mask: u64) -> u64 {
     previous
 }
 
-/// Waits for one of the signals in a set, which the calling thread blocks.
-pub(crate) fn wait_for_signal(set: u64) -> Option<(u64, [u8; 128])> {
+/// Waits for one of the signals in a set, which the calling thread blocks; for so long, if there
+/// is a limit. `None` when the time is up or the wait was interrupted.
+pub(crate) fn wait_for_signal(set: u64, limit: Option<Duration>) -> Option<(u64, [u8; 128])> {
     let mut info = [0; 128];
+    let limit = limit.map(|limit| libc::timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    let until = limit.as_ref().map_or(0, |limit| &raw const *limit as u64);
     let (set, place) = (&raw const set as u64, &raw mut info as u64);
-    // SAFETY: the set has the size that the call is told, and the buffer that of `siginfo_t`.
-    let signal = unsafe { syscall(libc::SYS_rt_sigtimedwait as u64, [set, place, 0, 8, 0, 0]) };
+    // SAFETY: the set has the size that the call is told, the buffer that of `siginfo_t`, and the
+    // limit is a live timespec or none.
+    let signal = unsafe { syscall(libc::SYS_rt_sigtimedwait as u64, [set, place, until, 8, 0, 0]) };
     (signal > 0).then_some((signal as u64, info))
 }
 

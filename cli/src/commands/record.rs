@@ -10,6 +10,7 @@ use crate::trace_file;
 use anyhow::anyhow;
 use refrain_trace::Ending;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Records, and ends with the program's own status.
 pub(crate) fn run(args: &Record) -> Outcome {
@@ -27,13 +28,20 @@ pub(crate) fn record(
     console: &Console,
 ) -> Result<Ending, Failure> {
     let output = trace_file::create(path, recording.force).map_err(Failure::recording)?;
-    let summary = machine::record(RecordOptions { program, output }).inspect_err(|failure| {
+    let (live, quiet) = (console.share(), recording.quiet);
+    let warn = Arc::new(move |notice| {
+        if !quiet {
+            live.note(&notice)
+        }
+    });
+    let options = RecordOptions { program, output, warn };
+    let summary = machine::record(options).inspect_err(|failure| {
         // Standard error may be the program's by now.
         tracing::debug!("recording failed: {failure}");
     })?;
     if !recording.quiet {
         console.say(&describe(&summary, path));
-        summary.notices.iter().for_each(|notice| console.say(&format!("refrain: note: {notice}")));
+        summary.notices.iter().for_each(|notice| console.note(notice));
     }
     match summary.refused {
         None => Ok(summary.ending),

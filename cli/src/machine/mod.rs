@@ -26,7 +26,7 @@ use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
 use refrain_trace::{CodeBlock, Ending, EventId, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
-use refrain_vm::{Count, Engine, EngineConfig, Error, Observer, OrderedLoads, Placement};
+use refrain_vm::{Count, Engine, EngineConfig, Error, Observer, OrderedLoads, Placement, Warn};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -100,12 +100,13 @@ fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched
 }
 
 /// What to record, and where to.
-#[derive(Debug)]
 pub(crate) struct RecordOptions {
     /// The program.
     pub(crate) program: Program,
     /// The trace, open for writing and empty.
     pub(crate) output: File,
+    /// Told at once of what the user should not learn only when all is over.
+    pub(crate) warn: Warn,
 }
 
 /// What was recorded.
@@ -141,6 +142,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         output: options.output,
         recorder: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
         machine: calibration::this_machine(),
+        warn: options.warn,
     };
     let summary = refrain_vm::record(options, engine).map_err(|error| match error {
         Error::NotFound(_) => Failure::not_found(error),

@@ -7,8 +7,10 @@
 //!
 //! A thread that computes would take them with its next event, which may never come. So it is
 //! fetched out of guest code, between two of its blocks, and the event says how many instructions
-//! it had executed. They are counted from when the program first sets a handler for what may come
-//! at any time; a thread that has been computing since before that does take its first signal late.
+//! it had executed since its last system call. They are counted only from when the program has a
+//! handler for what may come at any time and something that sends it
+//! ([`Machine::count_if_needed`](super::machine::Machine::count_if_needed)), as counting is not
+//! free; a thread that has been computing since before that takes its first signal late.
 
 use super::machine::{Stop, park_forever};
 use super::signals::{Handling, Signal, Taken, fault_info};

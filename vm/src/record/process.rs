@@ -12,6 +12,7 @@
 use super::calls::{HOST_FDS, Pending, words};
 use super::machine::Machine;
 use super::notice::Notice;
+use super::outside;
 use super::signals::Signals;
 use super::thread::GuestThread;
 use crate::context::reg::*;
@@ -125,8 +126,8 @@ impl GuestThread {
         self.context.finish_syscall(0);
         if watches {
             // Before it executes a program, a spawned child has no use for signals.
-            super::block_signals();
-            super::watch_signals(self.machine.clone());
+            outside::block_signals();
+            outside::watch_signals(self.machine.clone());
         }
     }
 

@@ -1,7 +1,7 @@
 //! The guest's signals: who has one pending, who blocks which, and what is to be done about them.
 //!
 //! The kernel delivers none of the guest's signals: host threads block everything, what comes
-//! from outside is received by a thread of its own (`super::watch_signals`) and sent on to here.
+//! from outside is received by a thread of its own (`super::outside`) and sent on to here.
 //! A guest thread takes its signals between two events ([`Signals::take`]); if it is in a system
 //! call at the moment, it is kicked out of it, and out of guest code it is fetched.
 
@@ -77,6 +77,8 @@ struct State {
     pending: Vec<Signal>,
     /// Timers whose signals are for one thread.
     timers: BTreeMap<i32, ThreadId>,
+    /// Signals whose handlers have run.
+    handled: u64,
 }
 
 #[derive(Default)]
@@ -93,6 +95,24 @@ struct Thread {
     awaited: u64,
     pending: Vec<Signal>,
     stack: AltStack,
+}
+
+impl Thread {
+    /// Which signals the thread could handle now: its own, and of those for the process these.
+    fn could_take(&self, process: u64) -> u64 {
+        (process | bits(&self.pending)) & !self.mask & !self.awaited
+    }
+
+    /// Gets the thread's attention, wherever it is.
+    fn call(&self) {
+        self.attention.raise();
+        if self.kernel_id != 0 {
+            kick::kick(self.kernel_id);
+        }
+        if let Some(interrupt) = &self.interrupt {
+            interrupt.interrupt();
+        }
+    }
 }
 
 impl Signals {
@@ -241,6 +261,24 @@ impl Signals {
         drop(state);
         self.arrived.notify_all();
         if held { Delivery::None } else { delivery }
+    }
+
+    /// If a signal is pending that some thread could handle but has not come to: how many have
+    /// been handled so far.
+    pub(crate) fn due(&self) -> Option<u64> {
+        let state = self.lock();
+        let process = bits(&state.pending);
+        let due = state.threads.values().any(|thread| thread.could_take(process) != 0);
+        due.then_some(state.handled)
+    }
+
+    /// Calls every thread that could handle a pending signal, not only the first: whichever comes
+    /// to it before the others does.
+    pub(crate) fn call_everybody(&self) {
+        let state = self.lock();
+        let process = bits(&state.pending);
+        let could = state.threads.values().filter(|thread| thread.could_take(process) != 0);
+        could.for_each(Thread::call);
     }
 
     /// A fault: the signal is handled at once, unless that is impossible.
@@ -395,23 +433,15 @@ impl State {
         }
     }
 
-    /// Gets the attention of a thread for each signal that somebody could handle now: of the
-    /// first thread that does not block it, as the kernel prefers the main thread.
+    /// Calls a thread for each signal that somebody could handle now: the first thread that does
+    /// not block it, as the kernel prefers the main thread.
     fn call_for_pending(&mut self) {
-        let process = bits(&self.pending);
-        let mut left = process;
+        let mut left = bits(&self.pending);
         for thread in self.threads.values() {
-            let unblocked = !thread.mask & !thread.awaited;
-            let takes = (left | bits(&thread.pending)) & unblocked;
+            let takes = thread.could_take(left);
             left &= !takes;
             if takes != 0 {
-                thread.attention.raise();
-                if thread.kernel_id != 0 {
-                    kick::kick(thread.kernel_id);
-                }
-                if let Some(interrupt) = &thread.interrupt {
-                    interrupt.interrupt();
-                }
+                thread.call();
             }
         }
     }
@@ -459,6 +489,7 @@ impl State {
             entry.mask |= bit(signal.number);
         }
         let stack = entry.stack;
+        self.handled += 1;
         self.call_for_pending();
         Handling { signal, action, mask, stack }
     }
@@ -550,6 +581,20 @@ mod tests {
         assert_eq!(signals.restarts(OTHER), Some(true));
         let Some(Taken::Handle(handling)) = signals.take(OTHER) else { panic!("has a handler") };
         assert_eq!(handling.mask, 1 << 11, "the handler's return ends the loan");
+    }
+
+    #[test]
+    fn whoever_comes_first_takes_what_the_main_thread_does_not() {
+        let (signals, main, other) = two_threads();
+        signals.action(12, Some([0x1000, 0, 0, 0]));
+        assert_eq!(signals.due(), None);
+        assert_eq!(signals.send(Target::Process, signal(12)), Delivery::Handler);
+        assert_eq!(signals.due(), Some(0));
+        assert!(main.is_raised() && !other.is_raised(), "one is called");
+        signals.call_everybody();
+        assert!(other.is_raised());
+        assert!(matches!(signals.take(OTHER), Some(Taken::Handle(_))));
+        assert!(signals.due().is_none() && signals.take(MAIN).is_none());
     }
 
     #[test]
