@@ -160,7 +160,8 @@ impl GuestThread {
                 Some(_) => break syscall::BEGIN_AGAIN,
             }
         };
-        if lent && result != -EINTR {
+        // A handler that is to run takes the mask back when it returns.
+        if lent && (result != -EINTR || self.machine.signals.restarts(self.id).is_none()) {
             self.machine.signals.take_mask_back(self.id);
         }
         result

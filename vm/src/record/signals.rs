@@ -213,11 +213,7 @@ impl Signals {
 
     /// Ends what [`Self::lend_mask`] began, unless a handler has.
     pub(crate) fn take_mask_back(&self, thread: ThreadId) {
-        let mut state = self.lock();
-        if let Some(mask) = state.of(thread).lent.take() {
-            state.of(thread).mask = mask;
-            state.call_for_pending();
-        }
+        self.lock().take_mask_back(thread);
     }
 
     /// Replaces the stack for handlers, if there is a new one; the previous one.
@@ -297,6 +293,8 @@ impl Signals {
         let mut state = self.lock();
         let Some(number) = state.due(thread) else {
             state.of(thread).attention.clear();
+            // If a call has ended with a lent mask, another thread has taken what ended it.
+            state.take_mask_back(thread);
             return None;
         };
         let signal = state.take(thread, bit(number))?;
@@ -475,6 +473,13 @@ impl State {
         Some(pending.remove(at))
     }
 
+    fn take_mask_back(&mut self, thread: ThreadId) {
+        if let Some(mask) = self.of(thread).lent.take() {
+            self.of(thread).mask = mask;
+            self.call_for_pending();
+        }
+    }
+
     /// The handler of a signal is about to run.
     fn handle(&mut self, thread: ThreadId, signal: Signal) -> Handling {
         let action = self.actions.get(&signal.number).copied().unwrap_or_default();
@@ -581,6 +586,22 @@ mod tests {
         assert_eq!(signals.restarts(OTHER), Some(true));
         let Some(Taken::Handle(handling)) = signals.take(OTHER) else { panic!("has a handler") };
         assert_eq!(handling.mask, 1 << 11, "the handler's return ends the loan");
+    }
+
+    #[test]
+    fn a_lent_mask_comes_back_if_another_thread_takes_the_signal() {
+        let (signals, ..) = two_threads();
+        signals.action(12, Some([0x1000, 0, 0, 0]));
+        for thread in [MAIN, OTHER] {
+            signals.mask(thread, Some(1 << 11));
+        }
+        signals.lend_mask(OTHER, 0);
+        assert_eq!(signals.send(Target::Process, signal(12)), Delivery::Handler);
+        assert_eq!(signals.restarts(OTHER), Some(false), "the call of the other thread ends");
+        signals.mask(MAIN, Some(0));
+        assert!(matches!(signals.take(MAIN), Some(Taken::Handle(_))));
+        assert!(signals.take(OTHER).is_none());
+        assert_eq!(signals.mask(OTHER, None), 1 << 11);
     }
 
     #[test]
