@@ -1,10 +1,8 @@
 //! Recording: what the user sees of a recorded program is what a native run shows.
 
 use refrain_tests::{Bench, Run};
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 fn bench() -> Bench {
     Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"))
@@ -105,22 +103,15 @@ fn a_closed_output_is_the_programs_own_matter() {
     bench.refrain(["replay", "echo.refrain"]).succeeds();
 }
 
-/// Compiles C with these further arguments, in the bench's directory.
-fn cc(bench: &Bench, source: &str, arguments: &[&str]) {
-    bench.file("source.c", source.as_bytes());
-    let mut command = Command::new("cc");
-    Run::of(command.arg("source.c").args(arguments).current_dir(bench.path())).succeeds();
-}
-
 /// The dynamic linker reserves room for a library whose segments are aligned to more than a page,
 /// and maps it there: low enough for its code to be compiled.
 #[test]
 fn a_library_may_be_aligned_to_more_than_a_page() {
     let bench = bench();
     let library = ["-shared", "-fPIC", "-Wl,-z,max-page-size=0x200000", "-o", "libseven.so"];
-    cc(&bench, "int seven(void) { return 7; }", &library);
+    bench.cc("int seven(void) { return 7; }", &library);
     let program = ["-o", "program", "-L.", "-lseven", "-Wl,-rpath,$ORIGIN"];
-    cc(&bench, "int seven(void); int main(void) { return seven(); }", &program);
+    bench.cc("int seven(void); int main(void) { return seven(); }", &program);
     let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
     assert_eq!(recorded.status, 7, "{recorded:?}");
     for engine in ["cranelift", "copy"] {
@@ -138,7 +129,7 @@ fn memory_in_common_with_another_process_is_noted() {
         mmap(0, 4096, PROT_READ | PROT_WRITE, flags, -1, 0);\n\
         if (fork() == 0) _exit(0);\n\
         return wait(0) < 0; }\n";
-    cc(&bench, source, &["-o", "program"]);
+    bench.cc(source, &["-o", "program"]);
     let record = |arguments: &[&str]| {
         let words = ["record", "-o", "a.refrain", "--", "./program"];
         bench.refrain(words.iter().chain(arguments)).succeeds().stderr.clone()
@@ -151,69 +142,8 @@ fn memory_in_common_with_another_process_is_noted() {
 #[test]
 fn unknown_instructions_are_named() {
     let bench = bench();
-    cc(&bench, "int main(void) { __asm__(\"vzeroall\"); return 0; }", &["-o", "program"]);
+    bench.cc("int main(void) { __asm__(\"vzeroall\"); return 0; }", &["-o", "program"]);
     let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
     recorded.fails(125, &["instruction vzeroall", "-march=x86-64-v2"]);
-    bench.refrain(["replay", "a.refrain"]).succeeds();
-}
-
-/// A program that says when it is ready and then only computes, for some seconds at most; its
-/// handler of SIGTERM does this.
-fn computing(bench: &Bench, handler: &str, beside: &str) {
-    let source = format!(
-        "#include <pthread.h>\n#include <signal.h>\n#include <unistd.h>\n\
-         static volatile unsigned long work;\n\
-         static void on(int s) {{ {handler} }}\n\
-         static void *waits(void *_) {{ for (;;) pause(); }}\n\
-         int main(void) {{ pthread_t thread; {beside}\n\
-         signal(SIGTERM, on); write(1, \"ready\\n\", 6);\n\
-         while (work < 20000000000) work++;\n\
-         return 1; }}\n"
-    );
-    cc(bench, &source, &["-O1", "-pthread", "-o", "program"]);
-}
-
-/// Starts recording the program and waits until it is ready.
-fn recorded_until_ready(bench: &Bench) -> Child {
-    let mut command = bench.command(["record", "-o", "a.refrain", "--", "./program"]);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut recording = command.spawn().expect("the command can be started");
-    let output = recording.stdout.as_mut().expect("is piped");
-    output.read_exact(&mut [0; 6]).expect("the program is ready");
-    recording
-}
-
-fn terminate(process: &Child) {
-    Run::of(Command::new("kill").args(["-TERM", &process.id().to_string()])).succeeds();
-}
-
-/// A handler cannot run where a replay could not find the place again. That must not make a
-/// program that only computes unstoppable: the user is told, and one more signal ends it.
-#[test]
-fn a_signal_that_cannot_be_handled_ends_the_recording_when_it_is_sent_again() {
-    let bench = bench();
-    computing(&bench, "", "");
-    let mut recording = recorded_until_ready(&bench);
-    while recording.try_wait().expect("is our child").is_none() {
-        terminate(&recording);
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let recorded = recording.wait_with_output().expect("has ended");
-    let errors = String::from_utf8_lossy(&recorded.stderr);
-    assert_eq!(recorded.status.code(), Some(128 + 15), "{errors}");
-    assert!(errors.contains("note: a signal waits"), "{errors}");
-    assert!(errors.contains("stopped by signal 15"), "{errors}");
-    bench.refrain(["replay", "a.refrain"]).succeeds();
-}
-
-/// A signal for the process may be handled by any of its threads.
-#[test]
-fn a_signal_is_handled_by_a_thread_that_waits_while_the_main_thread_computes() {
-    let bench = bench();
-    computing(&bench, "_exit(3);", "pthread_create(&thread, 0, waits, 0);");
-    let recording = recorded_until_ready(&bench);
-    terminate(&recording);
-    let recorded = recording.wait_with_output().expect("ends");
-    assert_eq!(recorded.status.code(), Some(3), "{recorded:?}");
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
