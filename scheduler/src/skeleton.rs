@@ -285,6 +285,7 @@ impl Skeleton {
     /// A number of ticks in nanoseconds, rounded to the nearest.
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         let per_second = u128::from(self.ticks_per_second.max(1));
-        ((u128::from(ticks) * 1_000_000_000 + per_second / 2) / per_second) as u64
+        let nanoseconds = (u128::from(ticks) * 1_000_000_000 + per_second / 2) / per_second;
+        u64::try_from(nanoseconds).unwrap_or(u64::MAX)
     }
 }
