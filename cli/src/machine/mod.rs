@@ -45,8 +45,9 @@ fn replaying_engine(
     let count = match config.count {
         count if places.is_empty() => count,
         Count::Cycles => bail!(
-            "the recorded signals are found again by counting instructions, so that nothing else \
-             can be estimated"
+            "signals have interrupted computations of the recorded program; a replay finds these \
+             places by counting instructions, and cannot estimate cycles beside: leave out \
+             --cost instructions"
         ),
         _ => Count::Instructions,
     };
