@@ -69,3 +69,20 @@ fn a_signal_is_handled_by_a_thread_that_waits_while_the_main_thread_computes() {
     assert_eq!(recorded.status.code(), Some(3), "{recorded:?}");
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// Waiting for a signal takes any time that there is, and no other.
+#[test]
+fn a_wait_for_a_signal_may_be_as_long_as_it_likes() {
+    let bench = bench();
+    let source = "#define _GNU_SOURCE\n#include <errno.h>\n#include <limits.h>\n#include <signal.h>\n\
+        int main(void) { sigset_t set; sigemptyset(&set); sigaddset(&set, SIGUSR1);\n\
+        sigprocmask(SIG_BLOCK, &set, 0); raise(SIGUSR1);\n\
+        struct timespec ever = { LONG_MAX, 999999999 }, none = { 0, 1000000000 }, past = { -1, 0 };\n\
+        if (sigtimedwait(&set, 0, &ever) != SIGUSR1) return 1;\n\
+        if (sigtimedwait(&set, 0, &none) != -1 || errno != EINVAL) return 2;\n\
+        if (sigtimedwait(&set, 0, &past) != -1 || errno != EINVAL) return 3;\n\
+        return 0; }\n";
+    bench.cc(source, &["-o", "program"]);
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]).succeeds();
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}

@@ -210,8 +210,7 @@ pub(crate) fn time_until(clock: libc::clockid_t, address: u64) -> Option<Duratio
     if unsafe { libc::clock_gettime(clock, &mut now) } != 0 {
         return None;
     }
-    let (seconds, nanoseconds) = (Guest.word(address)? as i64, Guest.word(address + 8)?);
-    let nanoseconds = u32::try_from(nanoseconds).ok().filter(|&n| n < 1_000_000_000)?;
+    let (seconds, nanoseconds) = Guest.timespec(address)?;
     let at = |seconds: i64, nanoseconds| {
         u64::try_from(seconds).map_or(Duration::ZERO, |s| Duration::new(s, nanoseconds))
     };
@@ -342,6 +341,19 @@ impl Guest {
     pub(crate) fn word32(&self, address: u64) -> Option<u32> {
         let mut bytes = [0; 4];
         self.read_into(address, &mut bytes).then(|| u32::from_le_bytes(bytes))
+    }
+
+    /// Seconds and nanoseconds of a `timespec`, unless these are none.
+    fn timespec(&self, address: u64) -> Option<(i64, u32)> {
+        let (seconds, nanoseconds) = (self.word(address)? as i64, self.word(address + 8)?);
+        let nanoseconds = u32::try_from(nanoseconds).ok().filter(|&n| n < 1_000_000_000)?;
+        Some((seconds, nanoseconds))
+    }
+
+    /// A `timespec` that tells how long something lasts; `None` if that is no such time.
+    pub(crate) fn duration(&self, address: u64) -> Option<Duration> {
+        let (seconds, nanoseconds) = self.timespec(address)?;
+        Some(Duration::new(u64::try_from(seconds).ok()?, nanoseconds))
     }
 
     /// A NUL-terminated string, as long as a path can be.

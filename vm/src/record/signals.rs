@@ -329,7 +329,8 @@ impl Signals {
         set: u64,
         timeout: Option<Duration>,
     ) -> Result<Option<Signal>, Interrupted> {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        // A time that no clock reaches does not come.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock();
         state.of(thread).awaited = set;
         let taken = loop {
@@ -551,7 +552,7 @@ mod tests {
         assert_eq!(signals.send(Target::Thread(OTHER), signal(10)), Delivery::None);
         assert_eq!(signals.pending(OTHER), 1 << 9);
         assert_eq!(signals.wait(MAIN, !0, Some(Duration::ZERO)), Ok(None));
-        assert_eq!(signals.wait(OTHER, !0, None), Ok(Some(signal(10))));
+        assert_eq!(signals.wait(OTHER, !0, Some(Duration::MAX)), Ok(Some(signal(10))));
         assert_eq!(signals.pending(OTHER), 0);
     }
 
