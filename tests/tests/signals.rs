@@ -86,3 +86,18 @@ fn a_wait_for_a_signal_may_be_as_long_as_it_likes() {
     bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]).succeeds();
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// As programs do that let the user stop them when they have put the terminal in order.
+#[test]
+fn a_program_that_stops_itself_goes_on_when_it_is_continued() {
+    let bench = bench();
+    let source = "#include <signal.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
+        int main(void) { pid_t parent = getpid(), child = fork();\n\
+        if (child == 0) while (getppid() == parent) { usleep(10000); kill(parent, SIGCONT); }\n\
+        if (child == 0) _exit(0);\n\
+        raise(SIGTSTP); kill(child, SIGKILL); waitpid(child, 0, 0); return 5; }\n";
+    bench.cc(source, &["-o", "program"]);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.status, 5, "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}

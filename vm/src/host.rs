@@ -249,6 +249,18 @@ pub(crate) fn end_process_by(signal: i32) -> ! {
     exit_process(128 + signal)
 }
 
+/// Stops the process by a signal of the terminal's job control; returns when it is continued. The
+/// calling thread blocks the signal at other times: sent to it and unblocked, it acts before
+/// anything else happens here.
+pub(crate) fn stop_process(signal: i32) {
+    let before = mask();
+    let (process, thread) = (u64::from(std::process::id()), thread_id() as u64);
+    // SAFETY: a thread may send itself signals.
+    unsafe { syscall(libc::SYS_tgkill as u64, [process, thread, signal as u64, 0, 0, 0]) };
+    set_mask(before & !(1 << (signal - 1)));
+    set_mask(before);
+}
+
 /// Measures the frequency of the time-stamp counter against the monotonic clock, to about 10⁻⁵.
 pub(crate) fn ticks_per_second() -> u64 {
     // Of several readings of both clocks the one taken fastest: it was not interrupted.

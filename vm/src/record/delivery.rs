@@ -68,6 +68,10 @@ impl GuestThread {
         while let Some(taken) = self.machine.signals.take(self.id) {
             match taken {
                 Taken::Terminate(signal) => self.end_by_signal_at(signal as i32, place),
+                Taken::Stop(signal) => {
+                    host::stop_process(signal as i32);
+                    continue;
+                }
                 Taken::Handle(handling) => self.handle(&handling, place),
             }
             // A further signal interrupts the handler of the one before at its first instruction.
@@ -106,6 +110,10 @@ impl GuestThread {
         let handling = match self.machine.signals.take(self.id) {
             None => return Ok(()),
             Some(Taken::Terminate(signal)) => self.end_by_signal(signal as i32),
+            Some(Taken::Stop(signal)) => {
+                host::stop_process(signal as i32);
+                return Ok(());
+            }
             Some(Taken::Handle(handling)) => handling,
         };
         let body = self.context.clone();

@@ -144,8 +144,10 @@ impl GuestThread {
         };
         let delivery = self.machine.signals.send(target, Signal { number: signal, info });
         self.answer(pending, 0);
-        if delivery == Delivery::Terminate {
-            self.end_by_signal(signal as i32);
+        match delivery {
+            Delivery::Terminate => self.end_by_signal(signal as i32),
+            Delivery::Stop => host::stop_process(signal as i32),
+            Delivery::None | Delivery::Handler => {}
         }
     }
 

@@ -27,6 +27,8 @@ pub(crate) enum Delivery {
     None,
     /// The process ends.
     Terminate,
+    /// The process stops until it is continued.
+    Stop,
     /// A handler of the guest's will run.
     Handler,
 }
@@ -49,6 +51,7 @@ pub(crate) struct Signal {
 #[derive(Debug)]
 pub(crate) enum Taken {
     Terminate(u64),
+    Stop(u64),
     Handle(Handling),
 }
 
@@ -234,7 +237,8 @@ impl Signals {
         own | bits(&state.pending)
     }
 
-    /// A signal is sent. `Terminate` is for the caller to see to; handlers run by themselves.
+    /// A signal is sent. `Terminate` and `Stop` are for the caller to see to; handlers run by
+    /// themselves.
     pub(crate) fn send(&self, target: Target, signal: Signal) -> Delivery {
         let mut state = self.lock();
         let bit = bit(signal.number);
@@ -300,7 +304,8 @@ impl Signals {
         let signal = state.take(thread, bit(number))?;
         Some(match state.disposition(number) {
             Delivery::Handler => Taken::Handle(state.handle(thread, signal)),
-            _ => Taken::Terminate(number),
+            Delivery::Stop => Taken::Stop(number),
+            Delivery::Terminate | Delivery::None => Taken::Terminate(number),
         })
     }
 
@@ -405,8 +410,10 @@ impl State {
 
     fn disposition(&self, signal: u64) -> Delivery {
         const IGNORED: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
+        const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
         match self.actions.get(&signal).map_or(SIG_DFL, |action| action[0]) {
             SIG_DFL if IGNORED.contains(&(signal as i32)) => Delivery::None,
+            SIG_DFL if STOPS.contains(&(signal as i32)) => Delivery::Stop,
             SIG_DFL => Delivery::Terminate,
             SIG_IGN => Delivery::None,
             _ => Delivery::Handler,
@@ -562,6 +569,8 @@ mod tests {
         assert_eq!(signals.send(Target::Process, signal(10)), Delivery::Terminate);
         let child = signal(libc::SIGCHLD as u64);
         assert_eq!(signals.send(Target::Process, child), Delivery::None);
+        let stop = signal(libc::SIGTSTP as u64);
+        assert_eq!(signals.send(Target::Process, stop), Delivery::Stop);
         signals.action(10, Some([0x1000, 0, 0, 0xf]));
         assert_eq!(signals.send(Target::Process, signal(10)), Delivery::Handler);
         assert!(main.is_raised() && !other.is_raised(), "the main thread is preferred");
