@@ -101,3 +101,25 @@ fn a_program_that_stops_itself_goes_on_when_it_is_continued() {
     assert_eq!(recorded.status, 5, "{recorded:?}");
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// `nohup` and shells that start programs in the background have them ignore signals; what is
+/// ignored or blocked stays so in what they execute.
+#[test]
+fn a_program_inherits_what_is_ignored_and_blocked() {
+    let bench = bench();
+    let source = "#include <signal.h>\n#include <unistd.h>\n\
+        int main(int argc, char **argv) {\n\
+        struct sigaction hup; sigset_t set; sigemptyset(&set); sigaddset(&set, SIGUSR1);\n\
+        if (argc > 1) { signal(SIGHUP, SIG_IGN); sigprocmask(SIG_BLOCK, &set, 0); }\n\
+        if (argc > 1) execvp(argv[1], argv + 1);\n\
+        raise(SIGHUP); raise(SIGUSR1);\n\
+        sigaction(SIGHUP, 0, &hup); sigprocmask(SIG_BLOCK, 0, &set);\n\
+        return (hup.sa_handler == SIG_IGN) + 2 * sigismember(&set, SIGUSR1); }\n";
+    bench.cc(source, &["-o", "program"]);
+    let record = bench.command(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    let mut launched = Command::new(bench.path().join("program"));
+    launched.arg(record.get_program()).args(record.get_args()).current_dir(bench.path());
+    let recorded = Run::of(&mut launched);
+    assert_eq!(recorded.status, 3, "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}

@@ -217,6 +217,28 @@ pub(crate) fn time_until(clock: libc::clockid_t, address: u64) -> Option<Duratio
     Some(at(seconds, nanoseconds).saturating_sub(at(now.tv_sec, now.tv_nsec as u32)))
 }
 
+/// The calling thread's signal mask.
+pub(crate) fn mask() -> u64 {
+    let mut mask = 0;
+    let (none, old) = (0, &raw mut mask as u64);
+    // SAFETY: the word outlives the call, and has the size that it is told; nothing is set.
+    unsafe { syscall(libc::SYS_rt_sigprocmask as u64, [0, none, old, 8, 0, 0]) };
+    mask
+}
+
+/// The signals that this process ignores.
+pub(crate) fn ignored_signals() -> Vec<i32> {
+    let ignored = |&signal: &i32| {
+        // SAFETY: the structure is plain data, and the call only fills it in.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut action) == 0
+                && action.sa_sigaction == libc::SIG_IGN
+        }
+    };
+    (1..=64).filter(ignored).collect()
+}
+
 /// Has a signal ignored by this process, or not.
 pub(crate) fn set_ignored(signal: i32, ignored: bool) {
     // SAFETY: neither action runs any code.

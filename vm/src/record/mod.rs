@@ -74,6 +74,7 @@ pub struct RecordSummary {
 /// Records a program. Returns when the guest has ended; its other threads may still be running,
 /// unrecorded and unable to act, so the caller is expected to exit soon.
 pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordSummary> {
+    let (ignored, blocked) = outside::inherited();
     outside::block_signals();
     kick::install();
     let mut space = AddressSpace::new();
@@ -96,6 +97,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     for file in &image.files {
         machine.register_module(&file.path, &file.elf, file.bias);
     }
+    machine.signals.inherit(&ignored, blocked);
     outside::watch_signals(machine.clone());
     let start = Instant::now();
     thread::start_main(&machine, &header.entry)?;

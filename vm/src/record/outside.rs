@@ -84,6 +84,14 @@ impl Overdue {
     }
 }
 
+/// What the program inherits: the signals that are ignored and those that are blocked. SIGPIPE is
+/// left out, which this process ignores by itself.
+pub(super) fn inherited() -> (Vec<i32>, u64) {
+    let mut ignored = host::ignored_signals();
+    ignored.retain(|&signal| signal != libc::SIGPIPE);
+    (ignored, host::mask())
+}
+
 /// Blocks signals in every thread from here on; one thread takes them.
 pub(super) fn block_signals() -> u64 {
     host::block_signals_but(&LEFT_ALONE)

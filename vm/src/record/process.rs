@@ -155,8 +155,10 @@ impl GuestThread {
 
 /// Gives the process the guest's signal state and executes. Returns only if that fails.
 fn execute(nr: u64, args: [u64; 6], mask: u64, signals: &Signals) -> i64 {
-    // Nothing else that this process ignores is the guest's doing.
-    host::set_ignored(libc::SIGPIPE, false);
+    // What this process ignores need not be what the guest does.
+    for signal in host::ignored_signals() {
+        host::set_ignored(signal, false);
+    }
     for signal in signals.ignored() {
         host::set_ignored(signal, true);
     }

@@ -82,6 +82,8 @@ struct State {
     timers: BTreeMap<i32, ThreadId>,
     /// Signals whose handlers have run.
     handled: u64,
+    /// The mask that the first thread begins with.
+    inherited: u64,
 }
 
 #[derive(Default)]
@@ -119,10 +121,20 @@ impl Thread {
 }
 
 impl Signals {
+    /// The program finds some signals ignored and some blocked, as whoever executed it has left
+    /// them.
+    pub(crate) fn inherit(&self, ignored: &[i32], mask: u64) {
+        let mut state = self.lock();
+        let action = [SIG_IGN, 0, 0, 0];
+        state.actions.extend(ignored.iter().map(|&signal| (signal as u64, action)));
+        state.inherited = mask;
+    }
+
     /// A thread begins, with the mask of its parent.
     pub(crate) fn begin_thread(&self, thread: ThreadId, parent: Option<ThreadId>) -> Attention {
         let mut state = self.lock();
-        let mask = parent.and_then(|parent| Some(state.threads.get(&parent)?.mask)).unwrap_or(0);
+        let of_parent = parent.and_then(|parent| Some(state.threads.get(&parent)?.mask));
+        let mask = of_parent.unwrap_or(state.inherited);
         let entry = Thread { mask, ..Thread::default() };
         let attention = entry.attention.clone();
         state.threads.insert(thread, entry);
