@@ -138,6 +138,20 @@ fn memory_in_common_with_another_process_is_noted() {
     assert!(!record(&[]).contains("shares memory"));
 }
 
+/// That there is no room for another process is for the program to know.
+#[test]
+fn a_fork_may_fail() {
+    let bench = bench();
+    let source = "#include <errno.h>\n#include <sys/resource.h>\n#include <unistd.h>\n\
+        int main(void) { struct rlimit none = { 0, 0 };\n\
+        setrlimit(RLIMIT_NPROC, &none); setuid(65534); // The limit is not for root.\n\
+        return fork() == -1 && errno == EAGAIN ? 4 : 5; }\n";
+    bench.cc(source, &["-o", "program"]);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.status, 4, "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
 /// Instructions that the guest's processor lacks end the recording by their name.
 #[test]
 fn unknown_instructions_are_named() {
