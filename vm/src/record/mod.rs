@@ -104,7 +104,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
 
     let reason = stopped.recv().map_err(|_| Error::Host {
         what: "recording".into(),
-        source: std::io::Error::other("every guest thread vanished without a word"),
+        answer: std::io::Error::other("every guest thread vanished without a word"),
     })?;
     let wall = start.elapsed();
     finish(&machine, writer, reason, wall)
