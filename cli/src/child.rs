@@ -6,6 +6,7 @@
 //! The child's answers are as untrusted as the trace: lengths are bounded, and a child that dies
 //! or talks nonsense is an error of one line.
 
+use crate::failure;
 use crate::machine::{self, Amount, Analysis, Listener, ReplayOptions, Segments};
 use crate::report::replay;
 use anyhow::{Context, anyhow, bail};
@@ -259,9 +260,7 @@ pub(crate) fn run(request: &str) -> anyhow::Result<()> {
 /// waits for a thread which is gone.
 fn report_panics(pipe: Arc<Pipe>) {
     std::panic::set_hook(Box::new(move |panic| {
-        let what = panic.payload_as_str().unwrap_or("no message");
-        let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
-        let bug = format!("this is a bug in refrain, please report it: {what}{place}");
+        let bug = failure::bug(panic);
         let _ = pipe.send(&Message::Failed(bug));
         std::process::exit(1);
     }));

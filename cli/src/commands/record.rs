@@ -1,7 +1,7 @@
 //! `refrain record`: runs a program and writes its trace.
 
 use crate::args::{Record, Recording};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{self, Failure, Outcome};
 use crate::machine::{self, RecordOptions, RecordSummary};
 use crate::output::Console;
 use crate::program::{self, Program};
@@ -35,7 +35,10 @@ pub(crate) fn record(
         }
     });
     let options = RecordOptions { program, output, warn };
-    let summary = machine::record(options).inspect_err(|failure| {
+    report_panics(console.share());
+    let result = machine::record(options);
+    drop(std::panic::take_hook());
+    let summary = result.inspect_err(|failure| {
         // Standard error may be the program's by now.
         tracing::debug!("recording failed: {failure}");
     })?;
@@ -47,6 +50,15 @@ pub(crate) fn record(
         None => Ok(summary.ending),
         Some(why) => Err(Failure::recording(anyhow!("the program was stopped: {why}"))),
     }
+}
+
+/// Makes a panic, on whatever thread, the end of the recording: nobody would wait for the thread
+/// that is gone, and the program might wait for it for ever.
+fn report_panics(console: Console) {
+    std::panic::set_hook(Box::new(move |panic| {
+        console.say(&format!("refrain: error: {}", failure::bug(panic)));
+        std::process::exit(failure::CANNOT_RECORD.into());
+    }));
 }
 
 fn describe(summary: &RecordSummary, path: &Path) -> String {
