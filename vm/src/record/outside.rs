@@ -8,12 +8,12 @@
 //! place in such a computation: registers do not, since a loop may pass the same instruction with
 //! the same registers any number of times. So when a signal has waited for long, every thread that
 //! may take it is called, and counting begins, for the signals after the first event from then on;
-//! and when that has been in vain, the user is told, who may send the signal again: the recording
-//! ends then and keeps what it has.
+//! and when that has been in vain and the signal is one that users end programs by, the user is
+//! told, who may send it again: the recording ends then and keeps what it has.
 
 use super::machine::{Machine, Stop};
 use super::notice::Notice;
-use super::signals::{Delivery, Signal};
+use super::signals::{Delivery, Due, Signal, bit};
 use crate::host;
 use refrain_trace::Ending;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ enum Done {
 impl Overdue {
     /// What is overdue now, if this was before.
     fn now(before: Option<Overdue>, machine: &Machine) -> Option<Overdue> {
-        let handled = machine.signals.due()?;
+        let Due { signals, handled } = machine.signals.due()?;
         let new = Overdue { handled, since: Instant::now(), done: Done::Nothing };
         let known = before.filter(|known| known.handled == handled).unwrap_or(new);
         if known.limit() != Some(Duration::ZERO) {
@@ -69,6 +69,10 @@ impl Overdue {
             Done::Nothing => {
                 machine.signals.call_everybody();
                 machine.expect_signals();
+                Overdue { done: Done::Called, ..new }
+            }
+            // Others are nobody's wish to end the program: they may wait.
+            _ if !TERMINATION.iter().any(|&signal| signals & bit(signal as u64) != 0) => {
                 Overdue { done: Done::Called, ..new }
             }
             Done::Called | Done::Told => {

@@ -65,6 +65,15 @@ pub(crate) struct Handling {
     pub(crate) stack: AltStack,
 }
 
+/// What waits for a thread to come to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Due {
+    /// The signals, bit `n - 1` for signal `n`.
+    pub(crate) signals: u64,
+    /// How many signals have been handled before.
+    pub(crate) handled: u64,
+}
+
 /// The state of all signals of the guest.
 #[derive(Default)]
 pub(crate) struct Signals {
@@ -275,13 +284,15 @@ impl Signals {
         if held { Delivery::None } else { delivery }
     }
 
-    /// If a signal is pending that some thread could handle but has not come to: how many have
-    /// been handled so far.
-    pub(crate) fn due(&self) -> Option<u64> {
+    /// Signals that are pending and that some thread could handle, but has not come to. Those
+    /// that most programs ignore are left out: nobody waits for their handlers.
+    pub(crate) fn due(&self) -> Option<Due> {
         let state = self.lock();
         let process = bits(&state.pending);
-        let due = state.threads.values().any(|thread| thread.could_take(process) != 0);
-        due.then_some(state.handled)
+        let all = state.threads.values().map(|thread| thread.could_take(process));
+        let idle = MAY_BE_IGNORED.iter().fold(0, |set, &signal| set | bit(signal as u64));
+        let signals = all.fold(0, |set, takes| set | takes) & !idle;
+        (signals != 0).then_some(Due { signals, handled: state.handled })
     }
 
     /// Calls every thread that could handle a pending signal, not only the first: whichever comes
@@ -404,10 +415,13 @@ impl Signals {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Interrupted;
 
+/// Ignored unless the program asks for them.
+const MAY_BE_IGNORED: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
 /// SIGKILL and SIGSTOP.
 const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
 
-fn bit(signal: u64) -> u64 {
+/// A signal's bit in a set.
+pub(crate) fn bit(signal: u64) -> u64 {
     1 << (signal - 1)
 }
 
@@ -421,10 +435,9 @@ impl State {
     }
 
     fn disposition(&self, signal: u64) -> Delivery {
-        const IGNORED: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
         const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
         match self.actions.get(&signal).map_or(SIG_DFL, |action| action[0]) {
-            SIG_DFL if IGNORED.contains(&(signal as i32)) => Delivery::None,
+            SIG_DFL if MAY_BE_IGNORED.contains(&(signal as i32)) => Delivery::None,
             SIG_DFL if STOPS.contains(&(signal as i32)) => Delivery::Stop,
             SIG_DFL => Delivery::Terminate,
             SIG_IGN => Delivery::None,
@@ -632,12 +645,16 @@ mod tests {
         signals.action(12, Some([0x1000, 0, 0, 0]));
         assert_eq!(signals.due(), None);
         assert_eq!(signals.send(Target::Process, signal(12)), Delivery::Handler);
-        assert_eq!(signals.due(), Some(0));
+        assert_eq!(signals.due(), Some(Due { signals: 1 << 11, handled: 0 }));
         assert!(main.is_raised() && !other.is_raised(), "one is called");
+        let child = libc::SIGCHLD as u64;
+        signals.action(child, Some([0x1000, 0, 0, 0]));
+        signals.send(Target::Process, signal(child));
+        assert_eq!(signals.due(), Some(Due { signals: 1 << 11, handled: 0 }), "others may wait");
         signals.call_everybody();
         assert!(other.is_raised());
         assert!(matches!(signals.take(OTHER), Some(Taken::Handle(_))));
-        assert!(signals.due().is_none() && signals.take(MAIN).is_none());
+        assert_eq!(signals.due(), None);
     }
 
     #[test]
