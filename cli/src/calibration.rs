@@ -4,7 +4,7 @@
 use crate::cache;
 use anyhow::Context;
 use refrain_scheduler::Costs;
-use refrain_trace::Latencies;
+use refrain_trace::{Latencies, Machine};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -50,10 +50,16 @@ pub(crate) fn costs(measured: Option<Latencies>, ticks_per_second: u64) -> (Cost
     (Costs { handoff: ticks(handoff_ns), wake: ticks(wake_ns), ..typical }, Source::Calibrated)
 }
 
-/// The latencies of this machine, if they were measured and can be understood.
-pub(crate) fn of_this_machine() -> Option<Latencies> {
+/// This machine as recordings name it, with its latencies if they were measured and can be
+/// understood.
+pub(crate) fn this_machine() -> Machine {
+    let machine = refrain_vm::this_machine();
+    Machine { latencies: measured(&machine.cpu), ..machine }
+}
+
+fn measured(cpu: &str) -> Option<Latencies> {
     let calibration: Calibration = serde_json::from_slice(&std::fs::read(path()?).ok()?).ok()?;
-    (calibration.cpu == this_cpu()).then_some(calibration.latencies)
+    (calibration.cpu == cpu).then_some(calibration.latencies)
 }
 
 fn path() -> Option<PathBuf> {
@@ -71,11 +77,6 @@ pub(crate) fn store(calibration: &Calibration) -> anyhow::Result<PathBuf> {
     serde_json::to_writer_pretty(&file, calibration).with_context(cannot)?;
     file.persist(&path).with_context(cannot)?;
     Ok(path)
-}
-
-/// Model of this machine's processor, as the recorder writes it into a trace.
-pub(crate) fn this_cpu() -> String {
-    refrain_vm::this_machine().cpu
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! The child's answers are as untrusted as the trace: lengths are bounded, and a child that dies
 //! or talks nonsense is an error of one line.
 
+use crate::failure;
 use crate::machine::{self, Amount, Analysis, Listener, ReplayOptions, Segments};
 use crate::report::replay;
 use anyhow::{Context, anyhow, bail};
@@ -73,18 +74,18 @@ pub(crate) fn replay(
     options: ReplayOptions,
     listener: &mut dyn ParentListener,
 ) -> anyhow::Result<replay::Report> {
-    match converse(trace, &Request::Replay(options), listener)? {
-        Message::Replayed(report) => Ok(report),
-        _ => bail!("the replay process gave another answer than it was asked for"),
-    }
+    ask(trace, &Request::Replay(options), listener, |answer| match answer {
+        Message::Replayed(report) => Some(report),
+        _ => None,
+    })
 }
 
 /// Analyses the locks of a trace in a child process.
 pub(crate) fn analyse(trace: File, listener: &mut dyn ParentListener) -> anyhow::Result<Analysis> {
-    match converse(trace, &Request::Analyse, listener)? {
-        Message::Analysed(analysis) => Ok(analysis),
-        _ => bail!("the replay process gave another answer than it was asked for"),
-    }
+    ask(trace, &Request::Analyse, listener, |answer| match answer {
+        Message::Analysed(analysis) => Some(analysis),
+        _ => None,
+    })
 }
 
 /// Finds what races in a trace, up to an event of a thread, in a child process.
@@ -93,10 +94,10 @@ pub(crate) fn races(
     until: Option<(ThreadId, EventId)>,
     listener: &mut dyn ParentListener,
 ) -> anyhow::Result<Vec<Race>> {
-    match converse(trace, &Request::Races(until), listener)? {
-        Message::Raced(races) => Ok(races),
-        _ => bail!("the replay process gave another answer than it was asked for"),
-    }
+    ask(trace, &Request::Races(until), listener, |answer| match answer {
+        Message::Raced(races) => Some(races),
+        _ => None,
+    })
 }
 
 /// Counts between the events of a trace, in a child process.
@@ -106,10 +107,22 @@ pub(crate) fn segments(
     listener: &mut dyn ParentListener,
 ) -> anyhow::Result<Segments> {
     let mut gather = Gather { segments: Vec::new(), listener };
-    match converse(trace, &Request::Segments(amount), &mut gather)? {
-        Message::Counted => Ok(gather.segments),
-        _ => bail!("the replay process gave another answer than it was asked for"),
-    }
+    ask(trace, &Request::Segments(amount), &mut gather, |answer| {
+        matches!(answer, Message::Counted).then_some(())
+    })?;
+    Ok(gather.segments)
+}
+
+/// Has a child process answer a request; `expected` takes the answer out of its last message, if
+/// it is one to this request.
+fn ask<T>(
+    trace: File,
+    request: &Request,
+    listener: &mut dyn ParentListener,
+    expected: impl FnOnce(Message) -> Option<T>,
+) -> anyhow::Result<T> {
+    expected(converse(trace, request, listener)?)
+        .context("the replay process gave another answer than it was asked for")
 }
 
 /// Puts amounts together.
@@ -247,9 +260,7 @@ pub(crate) fn run(request: &str) -> anyhow::Result<()> {
 /// waits for a thread which is gone.
 fn report_panics(pipe: Arc<Pipe>) {
     std::panic::set_hook(Box::new(move |panic| {
-        let what = panic.payload_as_str().unwrap_or("no message");
-        let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
-        let bug = format!("this is a bug in refrain, please report it: {what}{place}");
+        let bug = failure::bug(panic);
         let _ = pipe.send(&Message::Failed(bug));
         std::process::exit(1);
     }));

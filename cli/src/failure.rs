@@ -1,6 +1,7 @@
 //! How a command fails: one line on standard error and an exit status.
 
 use std::fmt;
+use std::panic::PanicHookInfo;
 
 /// The command's result: the exit status, or what to print before exiting with another.
 pub(crate) type Outcome = Result<u8, Failure>;
@@ -9,7 +10,7 @@ pub(crate) type Outcome = Result<u8, Failure>;
 const ERROR: u8 = 1;
 
 /// `refrain` itself could not record. 125 to 127 are as in `env`, `timeout` and `nohup`.
-const CANNOT_RECORD: u8 = 125;
+pub(crate) const CANNOT_RECORD: u8 = 125;
 /// The program to record exists and cannot be run.
 const CANNOT_EXECUTE: u8 = 126;
 /// The program to record was not found.
@@ -52,6 +53,13 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Failure {
         Failure { status: ERROR, error: error.into() }
     }
+}
+
+/// What to say of a panic: it is a bug of refrain's, wherever it comes from.
+pub(crate) fn bug(panic: &PanicHookInfo<'_>) -> String {
+    let what = panic.payload_as_str().unwrap_or("no message");
+    let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+    format!("this is a bug in refrain, please report it: {what}{place}")
 }
 
 /// The chain of causes on one line. Names out of traces and argument lists may hold anything, so

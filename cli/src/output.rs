@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use serde::Serialize;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::os::fd::{AsFd, OwnedFd};
@@ -85,10 +86,22 @@ impl Console {
     }
 
     /// Prints a line to what was standard error. As with `eprintln!`, nobody may be listening.
+    /// The program may be running: it gets to see no descriptor that it has not opened.
     pub(crate) fn say(&self, line: &str) {
-        if let Some(copy) = self.stderr.as_ref().and_then(|fd| fd.try_clone().ok()) {
+        if let Some(copy) = self.stderr.as_ref().and_then(keep) {
             let _ = File::from(copy).write_all(format!("{line}\n").as_bytes());
         }
+    }
+
+    /// Prints what the user should know of a recording.
+    pub(crate) fn note(&self, note: &impl Display) {
+        self.say(&format!("refrain: note: {note}"));
+    }
+
+    /// The same console, for somebody who may outlive this one.
+    pub(crate) fn share(&self) -> Console {
+        let [stdout, stderr] = [&self.stdout, &self.stderr].map(|fd| fd.as_ref().and_then(keep));
+        Console { stdout, stderr }
     }
 
     /// Gives both to a command.

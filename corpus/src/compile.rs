@@ -20,14 +20,14 @@ pub enum Error {
         variant: Variant,
     },
     /// The machine lacks the compiler, or `$CC`, `$CXX` or `$RUSTC` is wrong.
-    #[error("cannot run the compiler `{compiler}` (set ${variable} to another one): {source}")]
+    #[error("cannot run the compiler `{compiler}` (set ${variable} to another one): {answer}")]
     NoCompiler {
         /// The command.
         compiler: String,
         /// The environment variable that chooses it.
         variable: &'static str,
         /// What the system said.
-        source: io::Error,
+        answer: io::Error,
     },
     /// The compiler rejects the source: our bug, or an unsupported compiler.
     #[error("`{command}` failed:\n{stderr}")]
@@ -38,12 +38,12 @@ pub enum Error {
         stderr: String,
     },
     /// The source cannot be read or the output directory not be written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {answer}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        answer: io::Error,
     },
 }
 
@@ -73,7 +73,7 @@ pub fn compile_with(
     }
     // The compiler runs in another directory.
     let out_dir = std::path::absolute(out_dir)
-        .map_err(|source| Error::Io { path: out_dir.into(), source })?;
+        .map_err(|answer| Error::Io { path: out_dir.into(), answer })?;
     let words = command_line(program, variant, flags);
     let target = out_dir.join(format!(
         "{}-{}-{:016x}",
@@ -84,10 +84,10 @@ pub fn compile_with(
     if target.is_file() {
         return Ok(target);
     }
-    fs::create_dir_all(&out_dir).map_err(|source| Error::Io { path: out_dir.clone(), source })?;
+    fs::create_dir_all(&out_dir).map_err(|answer| Error::Io { path: out_dir.clone(), answer })?;
     let temporary = temporary_name(&target);
     run(program.language, &words, &temporary)?;
-    fs::rename(&temporary, &target).map_err(|source| Error::Io { path: target.clone(), source })?;
+    fs::rename(&temporary, &target).map_err(|answer| Error::Io { path: target.clone(), answer })?;
     Ok(target)
 }
 
@@ -134,10 +134,10 @@ fn run(language: Language, words: &[String], output: &Path) -> Result<(), Error>
         .arg(output)
         .current_dir(CORPUS)
         .output()
-        .map_err(|source| Error::NoCompiler {
+        .map_err(|answer| Error::NoCompiler {
             compiler: program.clone(),
             variable: compiler(language).0,
-            source,
+            answer,
         })?;
     if result.status.success() {
         return Ok(());
@@ -159,7 +159,7 @@ fn fingerprint(program: &Program, words: &[String]) -> Result<u64, Error> {
     words.iter().for_each(|word| add(word.as_bytes()));
     let header = Path::new(CORPUS).join("c/common.h");
     for path in [program.path(), header] {
-        add(&fs::read(&path).map_err(|source| Error::Io { path, source })?);
+        add(&fs::read(&path).map_err(|answer| Error::Io { path, answer })?);
     }
     Ok(hash)
 }

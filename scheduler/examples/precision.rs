@@ -91,6 +91,6 @@ fn read(trace: &Trace, mode: impl Fn(Builder) -> Builder) -> Result<(Skeleton, u
     let start = trace.began()?;
     let builder = Builder::new(trace.threads() as usize, trace.header().tsc_hz, start);
     let mut builder = mode(builder);
-    let end = builder.read::<Failure>(trace)?;
-    Ok((builder.finish()?, end - start))
+    let took = builder.read::<Failure>(trace)?;
+    Ok((builder.finish()?, took))
 }

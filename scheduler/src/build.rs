@@ -25,6 +25,8 @@ const TIMED_OUT: i32 = 110;
 #[derive(Debug)]
 pub struct Builder {
     strands: Vec<Strand>,
+    /// When the guest's first instruction ran.
+    pub(crate) start: u64,
     /// Where each thread left its last event.
     previous: Vec<u64>,
     objects: Vec<Object>,
@@ -46,6 +48,7 @@ impl Builder {
     pub fn new(threads: usize, ticks_per_second: u64, start: u64) -> Builder {
         Builder {
             strands: vec![Strand::default(); threads],
+            start,
             previous: vec![start; threads],
             objects: Vec::new(),
             index: FixedMap::default(),

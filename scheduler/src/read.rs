@@ -7,13 +7,14 @@ use refrain_trace::{Cursor, Event, EventKind, ThreadId, Trace};
 const CLONE: u16 = 56;
 
 impl Builder {
-    /// Pushes all events of a trace, and returns when the last of them ended (or it began, if
-    /// there are none). Fails if the trace cannot be read, or as [`Builder::push`] does.
+    /// Pushes all events of a trace, and returns how long the recorded run took: from the start
+    /// that the builder was made with to the end of the last event. Fails if the trace cannot be
+    /// read, or as [`Builder::push`] does.
     pub fn read<E>(&mut self, trace: &Trace) -> Result<u64, E>
     where
         E: From<Error> + From<refrain_trace::Error>,
     {
-        let mut end = trace.began()?;
+        let mut end = self.start;
         for thread in (0..trace.threads()).map(ThreadId) {
             let mut cursor = trace.cursor(thread);
             while let Some(event) = cursor.next()? {
@@ -24,7 +25,7 @@ impl Builder {
                 end = end.max(event.end);
             }
         }
-        Ok(end)
+        Ok(end - self.start)
     }
 }
 

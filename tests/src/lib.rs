@@ -52,6 +52,16 @@ impl Bench {
         path
     }
 
+    /// Compiles C with these further arguments, in the working directory.
+    ///
+    /// # Panics
+    /// If the compiler is not there or does not like it.
+    pub fn cc(&self, source: &str, arguments: &[&str]) {
+        self.file("source.c", source.as_bytes());
+        let mut command = Command::new("cc");
+        Run::of(command.arg("source.c").args(arguments).current_dir(self.path())).succeeds();
+    }
+
     /// `refrain` with these arguments, in the working directory and in a plain environment.
     pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(&self.refrain);

@@ -62,6 +62,9 @@ fn outputs_that_cannot_be_written() {
     let missing = ["record", "-o", "no/such/dir/a.refrain", "--", "/bin/true"];
     bench.refrain(missing).fails(125, &["no/such/dir/a.refrain", "-o"]);
     bench.refrain(["record", "-o", "/", "--", "/bin/true"]).fails(125, &["/"]);
+    let full = bench.refrain(["record", "-o", "/dev/full", "--", "/bin/true"]);
+    full.fails(125, &["cannot write the trace"]);
+    assert_eq!(full.stderr.matches("No space left").count(), 1, "{full:?}");
     bench.file("precious.txt", b"precious");
     let precious = ["record", "-o", "precious.txt", "--", "/bin/true"];
     bench.refrain(precious).fails(125, &["precious.txt", "--force"]);

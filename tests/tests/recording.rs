@@ -103,22 +103,15 @@ fn a_closed_output_is_the_programs_own_matter() {
     bench.refrain(["replay", "echo.refrain"]).succeeds();
 }
 
-/// Compiles C with these further arguments, in the bench's directory.
-fn cc(bench: &Bench, source: &str, arguments: &[&str]) {
-    bench.file("source.c", source.as_bytes());
-    let mut command = Command::new("cc");
-    Run::of(command.arg("source.c").args(arguments).current_dir(bench.path())).succeeds();
-}
-
 /// The dynamic linker reserves room for a library whose segments are aligned to more than a page,
 /// and maps it there: low enough for its code to be compiled.
 #[test]
 fn a_library_may_be_aligned_to_more_than_a_page() {
     let bench = bench();
     let library = ["-shared", "-fPIC", "-Wl,-z,max-page-size=0x200000", "-o", "libseven.so"];
-    cc(&bench, "int seven(void) { return 7; }", &library);
+    bench.cc("int seven(void) { return 7; }", &library);
     let program = ["-o", "program", "-L.", "-lseven", "-Wl,-rpath,$ORIGIN"];
-    cc(&bench, "int seven(void); int main(void) { return seven(); }", &program);
+    bench.cc("int seven(void); int main(void) { return seven(); }", &program);
     let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
     assert_eq!(recorded.status, 7, "{recorded:?}");
     for engine in ["cranelift", "copy"] {
@@ -136,7 +129,7 @@ fn memory_in_common_with_another_process_is_noted() {
         mmap(0, 4096, PROT_READ | PROT_WRITE, flags, -1, 0);\n\
         if (fork() == 0) _exit(0);\n\
         return wait(0) < 0; }\n";
-    cc(&bench, source, &["-o", "program"]);
+    bench.cc(source, &["-o", "program"]);
     let record = |arguments: &[&str]| {
         let words = ["record", "-o", "a.refrain", "--", "./program"];
         bench.refrain(words.iter().chain(arguments)).succeeds().stderr.clone()
@@ -145,11 +138,25 @@ fn memory_in_common_with_another_process_is_noted() {
     assert!(!record(&[]).contains("shares memory"));
 }
 
+/// That there is no room for another process is for the program to know.
+#[test]
+fn a_fork_may_fail() {
+    let bench = bench();
+    let source = "#include <errno.h>\n#include <sys/resource.h>\n#include <unistd.h>\n\
+        int main(void) { struct rlimit none = { 0, 0 };\n\
+        setrlimit(RLIMIT_NPROC, &none); setuid(65534); // The limit is not for root.\n\
+        return fork() == -1 && errno == EAGAIN ? 4 : 5; }\n";
+    bench.cc(source, &["-o", "program"]);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.status, 4, "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
 /// Instructions that the guest's processor lacks end the recording by their name.
 #[test]
 fn unknown_instructions_are_named() {
     let bench = bench();
-    cc(&bench, "int main(void) { __asm__(\"vzeroall\"); return 0; }", &["-o", "program"]);
+    bench.cc("int main(void) { __asm__(\"vzeroall\"); return 0; }", &["-o", "program"]);
     let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
     recorded.fails(125, &["instruction vzeroall", "-march=x86-64-v2"]);
     bench.refrain(["replay", "a.refrain"]).succeeds();

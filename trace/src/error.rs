@@ -11,12 +11,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The machine's: the operating system refused to read or write.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {answer}")]
     Io {
         /// What was tried, in the words of a user.
         action: String,
         /// What the operating system answered.
-        source: std::io::Error,
+        answer: std::io::Error,
     },
     /// The user's, or the recorder's if it was killed at once: there is nothing in the file.
     #[error("empty file: nothing was recorded, or it was lost")]
@@ -70,7 +70,7 @@ impl Error {
     /// An [`Error::Io`] for `map_err`.
     pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
         let action = action.into();
-        move |source| Error::Io { action, source }
+        move |answer| Error::Io { action, answer }
     }
 }
 

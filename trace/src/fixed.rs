@@ -4,11 +4,14 @@
 //! runs. The hash is as good as its users need: addresses, ids and tickets as keys. Nothing may
 //! depend on the order of iteration all the same.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map without random state.
 pub type FixedMap<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
+
+/// A set without random state.
+pub type FixedSet<K> = HashSet<K, BuildHasherDefault<FixedHasher>>;
 
 /// Multiplicative hashing of whole words (Knuth, vol. 3, section 6.4).
 #[derive(Debug, Default)]
@@ -25,12 +28,20 @@ impl Hasher for FixedHasher {
         }
     }
 
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(u64::from(byte));
+    }
+
     fn write_u16(&mut self, word: u16) {
         self.write_u64(u64::from(word));
     }
 
     fn write_u32(&mut self, word: u32) {
         self.write_u64(u64::from(word));
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
     }
 
     fn write_u64(&mut self, word: u64) {

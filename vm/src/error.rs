@@ -30,18 +30,18 @@ pub enum Error {
     #[error(transparent)]
     Trace(#[from] refrain_trace::Error),
     /// The operating system refused something that the machine needs.
-    #[error("{what}: {source}")]
+    #[error("{what}: {answer}")]
     Host {
         /// What was tried.
         what: String,
         /// The system's answer.
-        source: io::Error,
+        answer: io::Error,
     },
 }
 
 impl Error {
     pub(crate) fn host(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
-        move |source| Error::Host { what: what.into(), source }
+        move |answer| Error::Host { what: what.into(), answer }
     }
 }
 

@@ -186,12 +186,19 @@ pub(crate) fn set_mask(mask: u64) -> u64 {
     previous
 }
 
-/// Waits for one of the signals in a set, which the calling thread blocks.
-pub(crate) fn wait_for_signal(set: u64) -> Option<(u64, [u8; 128])> {
+/// Waits for one of the signals in a set, which the calling thread blocks; for so long, if there
+/// is a limit. `None` when the time is up or the wait was interrupted.
+pub(crate) fn wait_for_signal(set: u64, limit: Option<Duration>) -> Option<(u64, [u8; 128])> {
     let mut info = [0; 128];
+    let limit = limit.map(|limit| libc::timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    let until = limit.as_ref().map_or(0, |limit| &raw const *limit as u64);
     let (set, place) = (&raw const set as u64, &raw mut info as u64);
-    // SAFETY: the set has the size that the call is told, and the buffer that of `siginfo_t`.
-    let signal = unsafe { syscall(libc::SYS_rt_sigtimedwait as u64, [set, place, 0, 8, 0, 0]) };
+    // SAFETY: the set has the size that the call is told, the buffer that of `siginfo_t`, and the
+    // limit is a live timespec or none.
+    let signal = unsafe { syscall(libc::SYS_rt_sigtimedwait as u64, [set, place, until, 8, 0, 0]) };
     (signal > 0).then_some((signal as u64, info))
 }
 
@@ -203,12 +210,33 @@ pub(crate) fn time_until(clock: libc::clockid_t, address: u64) -> Option<Duratio
     if unsafe { libc::clock_gettime(clock, &mut now) } != 0 {
         return None;
     }
-    let (seconds, nanoseconds) = (Guest.word(address)? as i64, Guest.word(address + 8)?);
-    let nanoseconds = u32::try_from(nanoseconds).ok().filter(|&n| n < 1_000_000_000)?;
+    let (seconds, nanoseconds) = Guest.timespec(address)?;
     let at = |seconds: i64, nanoseconds| {
         u64::try_from(seconds).map_or(Duration::ZERO, |s| Duration::new(s, nanoseconds))
     };
     Some(at(seconds, nanoseconds).saturating_sub(at(now.tv_sec, now.tv_nsec as u32)))
+}
+
+/// The calling thread's signal mask.
+pub(crate) fn mask() -> u64 {
+    let mut mask = 0;
+    let (none, old) = (0, &raw mut mask as u64);
+    // SAFETY: the word outlives the call, and has the size that it is told; nothing is set.
+    unsafe { syscall(libc::SYS_rt_sigprocmask as u64, [0, none, old, 8, 0, 0]) };
+    mask
+}
+
+/// The signals that this process ignores.
+pub(crate) fn ignored_signals() -> Vec<i32> {
+    let ignored = |&signal: &i32| {
+        // SAFETY: the structure is plain data, and the call only fills it in.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut action) == 0
+                && action.sa_sigaction == libc::SIG_IGN
+        }
+    };
+    (1..=64).filter(ignored).collect()
 }
 
 /// Has a signal ignored by this process, or not.
@@ -241,6 +269,18 @@ pub(crate) fn end_process_by(signal: i32) -> ! {
     unsafe { libc::kill(libc::getpid(), signal) };
     set_mask(0);
     exit_process(128 + signal)
+}
+
+/// Stops the process by a signal of the terminal's job control; returns when it is continued. The
+/// calling thread blocks the signal at other times: sent to it and unblocked, it acts before
+/// anything else happens here.
+pub(crate) fn stop_process(signal: i32) {
+    let before = mask();
+    let (process, thread) = (u64::from(std::process::id()), thread_id() as u64);
+    // SAFETY: a thread may send itself signals.
+    unsafe { syscall(libc::SYS_tgkill as u64, [process, thread, signal as u64, 0, 0, 0]) };
+    set_mask(before & !(1 << (signal - 1)));
+    set_mask(before);
 }
 
 /// Measures the frequency of the time-stamp counter against the monotonic clock, to about 10⁻⁵.
@@ -335,6 +375,19 @@ impl Guest {
     pub(crate) fn word32(&self, address: u64) -> Option<u32> {
         let mut bytes = [0; 4];
         self.read_into(address, &mut bytes).then(|| u32::from_le_bytes(bytes))
+    }
+
+    /// Seconds and nanoseconds of a `timespec`, unless these are none.
+    fn timespec(&self, address: u64) -> Option<(i64, u32)> {
+        let (seconds, nanoseconds) = (self.word(address)? as i64, self.word(address + 8)?);
+        let nanoseconds = u32::try_from(nanoseconds).ok().filter(|&n| n < 1_000_000_000)?;
+        Some((seconds, nanoseconds))
+    }
+
+    /// A `timespec` that tells how long something lasts; `None` if that is no such time.
+    pub(crate) fn duration(&self, address: u64) -> Option<Duration> {
+        let (seconds, nanoseconds) = self.timespec(address)?;
+        Some(Duration::new(u64::try_from(seconds).ok()?, nanoseconds))
     }
 
     /// A NUL-terminated string, as long as a path can be.

@@ -41,7 +41,7 @@ pub use engine::{
 pub use error::{Error, Result};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
-pub use record::{Notice, RecordOptions, RecordSummary, record, this_machine};
+pub use record::{Notice, RecordOptions, RecordSummary, Warn, record, this_machine};
 pub use replay::{
     Divergence, DivergenceKind, Outcome, Output, Placement, Policy, ReplayOptions, replay,
 };

@@ -1,6 +1,7 @@
 //! Running programs: time, peak memory, output and exit status.
 
 use anyhow::{Context, bail};
+use std::cmp::Ordering;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -143,7 +144,24 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
 
 /// The middle of the times.
 pub(crate) fn median(times: &[Duration]) -> Duration {
-    let mut sorted = times.to_vec();
-    sorted.sort();
-    sorted[sorted.len() / 2]
+    middle(times, Duration::cmp).expect("whoever measures measures something")
+}
+
+/// The middle of some values in this order; of an even number, the one above. `None` of none.
+pub(crate) fn middle<T: Copy>(values: &[T], order: fn(&T, &T) -> Ordering) -> Option<T> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(order);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_is_that_of_the_order() {
+        assert_eq!(middle(&[3.0, -7.0, 5.0], f64::total_cmp), Some(3.0));
+        assert_eq!(middle(&[4.0, 1.0, 2.0, 3.0], f64::total_cmp), Some(3.0));
+        assert_eq!(middle(&[], f64::total_cmp), None);
+    }
 }

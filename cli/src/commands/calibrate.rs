@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Calibrate) -> Outcome {
     let handoff = handoff(cores);
     let wake = wake(cores);
     let latencies = Latencies { handoff_ns: handoff, wake_ns: wake };
-    let calibration = Calibration { cpu: calibration::this_cpu(), latencies };
+    let calibration = Calibration { cpu: refrain_vm::this_machine().cpu, latencies };
     let kept = calibration::store(&calibration)?;
     if args.json {
         output::print_json("calibration", &calibration)?;

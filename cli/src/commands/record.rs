@@ -1,7 +1,7 @@
 //! `refrain record`: runs a program and writes its trace.
 
 use crate::args::{Record, Recording};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{self, Failure, Outcome};
 use crate::machine::{self, RecordOptions, RecordSummary};
 use crate::output::Console;
 use crate::program::{self, Program};
@@ -10,6 +10,7 @@ use crate::trace_file;
 use anyhow::anyhow;
 use refrain_trace::Ending;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Records, and ends with the program's own status.
 pub(crate) fn run(args: &Record) -> Outcome {
@@ -27,18 +28,37 @@ pub(crate) fn record(
     console: &Console,
 ) -> Result<Ending, Failure> {
     let output = trace_file::create(path, recording.force).map_err(Failure::recording)?;
-    let summary = machine::record(RecordOptions { program, output }).inspect_err(|failure| {
+    let (live, quiet) = (console.share(), recording.quiet);
+    let warn = Arc::new(move |notice| {
+        if !quiet {
+            live.note(&notice)
+        }
+    });
+    let options = RecordOptions { program, output, warn };
+    report_panics(console.share());
+    let result = machine::record(options);
+    drop(std::panic::take_hook());
+    let summary = result.inspect_err(|failure| {
         // Standard error may be the program's by now.
         tracing::debug!("recording failed: {failure}");
     })?;
     if !recording.quiet {
         console.say(&describe(&summary, path));
-        summary.notices.iter().for_each(|notice| console.say(&format!("refrain: note: {notice}")));
+        summary.notices.iter().for_each(|notice| console.note(notice));
     }
     match summary.refused {
         None => Ok(summary.ending),
         Some(why) => Err(Failure::recording(anyhow!("the program was stopped: {why}"))),
     }
+}
+
+/// Makes a panic, on whatever thread, the end of the recording: nobody would wait for the thread
+/// that is gone, and the program might wait for it for ever.
+fn report_panics(console: Console) {
+    std::panic::set_hook(Box::new(move |panic| {
+        console.say(&format!("refrain: error: {}", failure::bug(panic)));
+        std::process::exit(failure::CANNOT_RECORD.into());
+    }));
 }
 
 fn describe(summary: &RecordSummary, path: &Path) -> String {

@@ -26,7 +26,7 @@ use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
 use refrain_trace::{CodeBlock, Ending, EventId, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
-use refrain_vm::{Count, Engine, EngineConfig, Error, Observer, OrderedLoads, Placement};
+use refrain_vm::{Count, Engine, EngineConfig, Error, Observer, OrderedLoads, Placement, Warn};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -45,8 +45,9 @@ fn replaying_engine(
     let count = match config.count {
         count if places.is_empty() => count,
         Count::Cycles => bail!(
-            "the recorded signals are found again by counting instructions, so that nothing else \
-             can be estimated"
+            "signals have interrupted computations of the recorded program; a replay finds these \
+             places by counting instructions, and cannot estimate cycles beside: leave out \
+             --cost instructions"
         ),
         _ => Count::Instructions,
     };
@@ -100,12 +101,13 @@ fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched
 }
 
 /// What to record, and where to.
-#[derive(Debug)]
 pub(crate) struct RecordOptions {
     /// The program.
     pub(crate) program: Program,
     /// The trace, open for writing and empty.
     pub(crate) output: File,
+    /// Told at once of what the user should not learn only when all is over.
+    pub(crate) warn: Warn,
 }
 
 /// What was recorded.
@@ -140,7 +142,8 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         },
         output: options.output,
         recorder: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
-        latencies: calibration::of_this_machine(),
+        machine: calibration::this_machine(),
+        warn: options.warn,
     };
     let summary = refrain_vm::record(options, engine).map_err(|error| match error {
         Error::NotFound(_) => Failure::not_found(error),

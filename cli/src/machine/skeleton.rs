@@ -18,7 +18,6 @@ use refrain_transform::{Cores, Plan, Replayer};
 pub(crate) struct Skeleton {
     reduced: Reduced,
     config: Config,
-    ticks_per_second: u64,
     recorded: u64,
     latencies: Source,
     cost: Cost,
@@ -58,16 +57,14 @@ impl Skeleton {
         let header = trace.header();
         let ticks_per_second = header.tsc_hz.max(1);
         let threads = trace.threads() as usize;
-        let start = trace.began()?;
-        let mut builder = mode(Builder::new(threads, ticks_per_second, start));
-        let end = builder.read::<anyhow::Error>(trace)?;
+        let mut builder = mode(Builder::new(threads, ticks_per_second, trace.began()?));
+        let recorded = builder.read::<anyhow::Error>(trace)?;
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
         let (costs, latencies) = calibration::costs(header.machine.latencies, ticks_per_second);
         let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
         let config = Config { costs, ..typical };
-        let recorded = end - start;
         let (cost, decisive) = (Cost::Recorded, Decisive::default());
-        Ok(Skeleton { reduced, config, ticks_per_second, recorded, latencies, cost, decisive })
+        Ok(Skeleton { reduced, config, recorded, latencies, cost, decisive })
     }
 
     fn constraints(&self, plan: &Plan) -> Result<Constraints, String> {
@@ -198,7 +195,6 @@ impl Replayer for Skeleton {
     }
 
     fn nanoseconds(&self, ticks: u64) -> u64 {
-        let nanoseconds = u128::from(ticks) * 1_000_000_000 / u128::from(self.ticks_per_second);
-        u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+        self.reduced.nanoseconds(ticks)
     }
 }

@@ -19,10 +19,11 @@ use super::tables::{ReturnTable, Tables, Use, code_range};
 use crate::memory::CodeMemory;
 use iced_x86::Encoder;
 use refrain_trace::CodeBlock;
+use refrain_trace::fixed::{FixedHasher, FixedMap, FixedSet};
 use refrain_vm::layout::PAGE;
 use refrain_vm::{EngineConfig, EngineError, Fault, Leaf, OrderedLeaf};
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeSet;
+use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -55,35 +56,10 @@ pub(super) struct PendingCall {
     pub(super) variant: Variant,
 }
 
-/// A hash for guest addresses.
-#[derive(Default)]
-pub(super) struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 ^= self.0 >> 32;
-    }
-    fn write_u8(&mut self, value: u8) {
-        self.write_u64(value.into());
-    }
-    fn write_isize(&mut self, value: isize) {
-        self.write_u64(value as u64);
-    }
-}
-
 /// A map from guest addresses.
-pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<AddressHasher>>;
+pub(super) type Map<K, V> = FixedMap<K, V>;
 /// A set of guest addresses.
-pub(super) type Set<K> = HashSet<K, BuildHasherDefault<AddressHasher>>;
+pub(super) type Set<K> = FixedSet<K>;
 
 /// See the module's documentation.
 pub(super) struct Translator {
@@ -438,10 +414,8 @@ impl Translator {
 
     /// Remembers a block's code.
     pub(super) fn keep(&mut self, pc: u64, code: &[u8]) {
-        let hash = code.iter().fold(AddressHasher::default(), |mut hasher, &byte| {
-            hasher.write_u64(byte.into());
-            hasher
-        });
+        let mut hash = FixedHasher::default();
+        hash.write(code);
         if self.kept_before.insert((pc, hash.finish())) {
             let loads = self.watched_loads.clone();
             self.kept.push(CodeBlock { pc, code: code.to_vec(), loads });

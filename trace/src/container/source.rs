@@ -47,12 +47,12 @@ impl Source {
         // Pipes and devices have no length and no positioned reads; without this they would pass
         // for an empty trace.
         if !meta.is_file() {
-            let source = std::io::Error::from(if meta.is_dir() {
+            let answer = std::io::Error::from(if meta.is_dir() {
                 std::io::ErrorKind::IsADirectory
             } else {
                 std::io::ErrorKind::NotSeekable
             });
-            return Err(Error::Io { action, source });
+            return Err(Error::Io { action, answer });
         }
         Ok(Place::File { file, len: meta.len() }.into())
     }
@@ -84,8 +84,7 @@ impl Source {
                 let start = usize::try_from(offset).ok();
                 let range = start.and_then(|s| Some(s..s.checked_add(out.len())?));
                 let found = range.and_then(|r| bytes.get(r)).ok_or_else(|| {
-                    let source = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-                    Error::Io { action: "read the trace".into(), source }
+                    Error::io("read the trace")(std::io::ErrorKind::UnexpectedEof.into())
                 })?;
                 out.copy_from_slice(found);
                 Ok(())

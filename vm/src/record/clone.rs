@@ -51,7 +51,7 @@ impl GuestThread {
         spawn(&self.machine, birth, started)?;
         let tid: i32 = told.recv().map_err(|_| Error::Host {
             what: "starting a guest thread".into(),
-            source: std::io::Error::other("it ended at once"),
+            answer: std::io::Error::other("it ended at once"),
         })?;
 
         let mut writes = Vec::new();

@@ -7,8 +7,10 @@
 //!
 //! A thread that computes would take them with its next event, which may never come. So it is
 //! fetched out of guest code, between two of its blocks, and the event says how many instructions
-//! it had executed. They are counted from when the program first sets a handler for what may come
-//! at any time; a thread that has been computing since before that does take its first signal late.
+//! it had executed since its last system call. They are counted only from when the program has a
+//! handler for what may come at any time and something that sends it
+//! ([`Machine::count_if_needed`](super::machine::Machine::count_if_needed)), as counting is not
+//! free; a thread that has been computing since before that takes its first signal late.
 
 use super::machine::{Stop, park_forever};
 use super::signals::{Handling, Signal, Taken, fault_info};
@@ -66,6 +68,10 @@ impl GuestThread {
         while let Some(taken) = self.machine.signals.take(self.id) {
             match taken {
                 Taken::Terminate(signal) => self.end_by_signal_at(signal as i32, place),
+                Taken::Stop(signal) => {
+                    host::stop_process(signal as i32);
+                    continue;
+                }
                 Taken::Handle(handling) => self.handle(&handling, place),
             }
             // A further signal interrupts the handler of the one before at its first instruction.
@@ -104,6 +110,10 @@ impl GuestThread {
         let handling = match self.machine.signals.take(self.id) {
             None => return Ok(()),
             Some(Taken::Terminate(signal)) => self.end_by_signal(signal as i32),
+            Some(Taken::Stop(signal)) => {
+                host::stop_process(signal as i32);
+                return Ok(());
+            }
             Some(Taken::Handle(handling)) => handling,
         };
         let body = self.context.clone();
@@ -158,7 +168,8 @@ impl GuestThread {
                 Some(_) => break syscall::BEGIN_AGAIN,
             }
         };
-        if lent && result != -EINTR {
+        // A handler that is to run takes the mask back when it returns.
+        if lent && (result != -EINTR || self.machine.signals.restarts(self.id).is_none()) {
             self.machine.signals.take_mask_back(self.id);
         }
         result

@@ -1,5 +1,6 @@
 //! What all guest threads of a recording share.
 
+use super::Warn;
 use super::leaf;
 use super::log::{Log, ThreadLog};
 use super::notice::Notice;
@@ -61,7 +62,8 @@ pub(crate) struct Machine {
     ends: AtomicU32,
     output_bytes: AtomicU64,
     stop: Sender<Stop>,
-    /// The guest has set a timer or sent a signal.
+    warn: Warn,
+    /// The guest has set a timer or sent a signal, or one from outside has waited for long.
     expects_signals: AtomicBool,
     /// Instructions are counted.
     counts: AtomicBool,
@@ -92,7 +94,7 @@ impl Machine {
         log: Log,
         header: &Header,
         linker: Range<u64>,
-        stop: Sender<Stop>,
+        (stop, warn): (Sender<Stop>, Warn),
     ) -> Machine {
         Machine {
             engine,
@@ -114,6 +116,7 @@ impl Machine {
             ends: AtomicU32::new(0),
             output_bytes: AtomicU64::new(0),
             stop,
+            warn,
             expects_signals: AtomicBool::new(false),
             counts: AtomicBool::new(false),
             child: AtomicBool::new(false),
@@ -268,8 +271,8 @@ impl Machine {
         self.threads().all[id.index()].kernel_id = kernel_id;
     }
 
-    /// The guest is about to do something by which signals may come: to set a timer, or to send
-    /// one itself.
+    /// Signals may come that cannot wait for events: the guest is about to set a timer or to send
+    /// one itself, or one from outside has waited for long.
     pub(crate) fn expect_signals(&self) {
         self.expects_signals.store(true, Ordering::SeqCst);
         self.count_if_needed();
@@ -323,6 +326,11 @@ impl Machine {
     /// The user should know of this.
     pub(crate) fn notice(&self, notice: Notice) {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).insert(notice);
+    }
+
+    /// The user should know of this at once.
+    pub(crate) fn warn(&self, notice: Notice) {
+        (self.warn)(notice);
     }
 
     /// All that the user should know.

@@ -13,6 +13,7 @@ mod machine;
 mod memory;
 mod notice;
 mod ordered;
+mod outside;
 mod process;
 mod signal_calls;
 mod signals;
@@ -27,17 +28,18 @@ use crate::{Error, Result, kick, layout};
 use log::Log;
 use machine::{Machine, Stop};
 pub use notice::Notice;
-use refrain_trace::{BlobId, Ending, Footer, Header, Latencies, Machine as MachineInfo, Mapping};
-use signals::{Delivery, Signal};
+use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// Takes what the user should know while the guest runs. It must not open any descriptor among
+/// those that the guest may have.
+pub type Warn = Arc<dyn Fn(Notice) + Send + Sync>;
+
 /// What to record and where to.
-#[derive(Debug)]
 pub struct RecordOptions {
     /// The program.
     pub command: Command,
@@ -45,8 +47,10 @@ pub struct RecordOptions {
     pub output: File,
     /// Version string of the recording tool.
     pub recorder: String,
-    /// This machine's latencies, if they have been measured.
-    pub latencies: Option<Latencies>,
+    /// [`this_machine`], with its latencies if they have been measured.
+    pub machine: MachineInfo,
+    /// Told at once of what cannot wait for the summary.
+    pub warn: Warn,
 }
 
 /// How a recording went.
@@ -71,7 +75,8 @@ pub struct RecordSummary {
 /// Records a program. Returns when the guest has ended; its other threads may still be running,
 /// unrecorded and unable to act, so the caller is expected to exit soon.
 pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordSummary> {
-    block_signals();
+    let (ignored, blocked) = outside::inherited();
+    outside::block_signals();
     kick::install();
     let mut space = AddressSpace::new();
     let image = loader::load(&options.command, &mut space)?;
@@ -89,17 +94,19 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         log.blob(content);
     }
     ordered::install(&*engine);
-    let machine = Arc::new(Machine::new(engine, space, log, &header, image.linker(), stop));
+    let machine =
+        Arc::new(Machine::new(engine, space, log, &header, image.linker(), (stop, options.warn)));
     for file in &image.files {
         machine.register_module(&file.path, &file.elf, file.bias);
     }
-    watch_signals(machine.clone());
+    machine.signals.inherit(&ignored, blocked);
+    outside::watch_signals(machine.clone());
     let start = Instant::now();
     thread::start_main(&machine, &header.entry)?;
 
     let reason = stopped.recv().map_err(|_| Error::Host {
         what: "recording".into(),
-        source: std::io::Error::other("every guest thread vanished without a word"),
+        answer: std::io::Error::other("every guest thread vanished without a word"),
     })?;
     let wall = start.elapsed();
     finish(&machine, writer, reason, wall)
@@ -183,7 +190,7 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
         program: program.to_string_lossy().into_owned(),
         cwd: std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default(),
         recorder: options.recorder.clone(),
-        machine: MachineInfo { latencies: options.latencies, ..this_machine() },
+        machine: options.machine.clone(),
         tsc_hz: host::ticks_per_second(),
         tsc_start: host::ticks(),
         started_unix_ns: started.as_nanos() as u64,
@@ -192,7 +199,7 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
     }
 }
 
-/// The machine that a recording made here would name. Its latencies are the caller's to know.
+/// The machine that recordings made here name. Its latencies are the caller's to know.
 pub fn this_machine() -> MachineInfo {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpuinfo
@@ -228,48 +235,4 @@ fn out_of_reach(file: File) -> Result<File> {
     }
     // SAFETY: `fd` was just created and nobody else owns it.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
-}
-
-/// Signals that end a recording from outside.
-const TERMINATION: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
-/// Signals that go on acting as the system has it: faults, and the terminal's job control.
-const LEFT_ALONE: [i32; 8] = [
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGILL,
-    libc::SIGTRAP,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-];
-
-/// Blocks signals in every thread from here on; one thread takes them.
-fn block_signals() -> u64 {
-    host::block_signals_but(&LEFT_ALONE)
-}
-
-/// Takes the signals that come from outside: they do to the guest what they would do natively,
-/// but those that end programs end the recording.
-fn watch_signals(machine: Arc<Machine>) {
-    let (tell, told) = crossbeam::channel::bounded(1);
-    let watcher = machine.clone();
-    std::thread::spawn(move || {
-        // The C library has unblocked some signals of its own.
-        let signals = block_signals();
-        let _ = tell.send(host::thread_id());
-        loop {
-            let Some((number, info)) = host::wait_for_signal(signals) else { continue };
-            let target = watcher.signals.target_of(&info);
-            let delivery = watcher.signals.send(target, Signal { number, info });
-            if delivery == Delivery::Terminate {
-                let number = number as i32;
-                let stops = TERMINATION.contains(&number);
-                let ending = if stops { Ending::Stopped } else { Ending::Signaled };
-                watcher.stop(Stop::Ended(ending(number)));
-            }
-        }
-    });
-    let id = told.recv().expect("the thread tells its id before all else");
-    machine.watcher.store(id, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! What the user should know of a recording that went well.
+//! What the user should know of a recording that goes well.
 
 use std::fmt;
 
@@ -9,6 +9,8 @@ pub enum Notice {
     SharedMemory,
     /// It wanted memory that can be written and executed at once.
     GeneratedCode,
+    /// A signal has come from outside, and the thread that should handle it has no events.
+    SignalWaits,
 }
 
 impl fmt::Display for Notice {
@@ -21,6 +23,11 @@ impl fmt::Display for Notice {
             Notice::GeneratedCode => {
                 "the program wanted to generate code, and was told that the system forbids it; \
                  if it cannot do without, turn its just-in-time compiler off"
+            }
+            Notice::SignalWaits => {
+                "a signal waits, since the program computes without any call or lock after which \
+                 its handler could run; press Ctrl-C or send SIGTERM (again) to end the recording \
+                 here and keep it"
             }
         })
     }

@@ -12,11 +12,12 @@
 use super::calls::{HOST_FDS, Pending, words};
 use super::machine::Machine;
 use super::notice::Notice;
+use super::outside;
 use super::signals::Signals;
 use super::thread::GuestThread;
+use crate::Result;
 use crate::context::reg::*;
 use crate::host::{self, Guest};
-use crate::{Error, Result};
 use refrain_trace::payload::{Effect, Write};
 use std::ffi::CString;
 use std::fs::File;
@@ -57,62 +58,63 @@ impl Waiting {
     }
 }
 
+/// Where a thread finds itself after the process was split.
+enum Forked {
+    /// In the parent of this process; what a child that is waited for says comes through the pipe.
+    Parent(i32, Option<File>),
+    /// In the child, with the other end.
+    Child(Option<File>),
+}
+
 impl GuestThread {
     /// `fork`, `vfork`, and `clone` of a process.
     pub(crate) fn fork(&mut self, mut pending: Pending) -> Result<()> {
-        let [flags, stack, parent_tid, child_tid, tls, _] = match i64::from(pending.event.nr) {
+        let args @ [flags, ..] = match i64::from(pending.event.nr) {
             libc::SYS_clone => pending.args,
             libc::SYS_vfork => [(libc::CLONE_VM | libc::CLONE_VFORK) as u64, 0, 0, 0, 0, 0],
             _ => [0; 6],
         };
-        let has = |flag: i32| flags & flag as u64 != 0;
-        let known = flags & !0xff & !PROCESS == 0 && has(libc::CLONE_VM) == has(libc::CLONE_VFORK);
-        if !known {
+        let waits = has(flags, libc::CLONE_VFORK);
+        if flags & !0xff & !PROCESS != 0 || has(flags, libc::CLONE_VM) != waits {
             let why = format!("of a process with the flags {flags:#x} is not supported");
             return Err(self.refuse(&pending, &why));
         }
         self.enter(&mut pending);
-        let pipe = if has(libc::CLONE_VFORK) { Some(pipe()?) } else { None };
-        let child = self.machine.fork().map_err(Error::host("starting a child process"))?;
-        if child == 0 {
-            let pipe = pipe.map(|(_, writer)| writer);
-            self.begin_child(pipe);
-            if stack != 0 {
-                self.context.gpr[RSP] = stack;
+        let (result, writes) = match self.machine.fork(waits) {
+            Ok(Forked::Child(pipe)) => {
+                self.begin_child(pipe, args);
+                return Ok(());
             }
-            if has(libc::CLONE_SETTLS) {
-                self.context.fs_base = tls;
+            Ok(Forked::Parent(child, pipe)) => {
+                (i64::from(child), self.after_fork(args, child, pipe))
             }
-            let tid = host::thread_id().to_le_bytes();
-            if has(libc::CLONE_CHILD_SETTID) {
-                Guest.write(child_tid, &tid);
-            }
-            self.clear_at_exit = if has(libc::CLONE_CHILD_CLEARTID) { child_tid } else { 0 };
-            return Ok(());
-        }
+            Err(error) => (-i64::from(error.raw_os_error().unwrap_or(libc::EAGAIN)), Vec::new()),
+        };
+        self.leave(&mut pending);
+        self.conclude(pending, result, writes, Effect::None);
+        Ok(())
+    }
+
+    /// In the parent: waits for the child, if that is wanted; what has been written meanwhile.
+    fn after_fork(&self, args: [u64; 6], child: i32, pipe: Option<File>) -> Vec<Write> {
+        let [flags, _, parent_tid, ..] = args;
         let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         if pipe.is_none() && space.is_shared() {
             self.machine.notice(Notice::SharedMemory);
         }
         drop(space);
-        let mut writes = Vec::new();
-        if let Some((reader, writer)) = pipe {
-            drop(writer);
-            writes.extend(heard(reader));
-        }
-        if has(libc::CLONE_PARENT_SETTID) {
+        let mut writes = pipe.map(heard).unwrap_or_default();
+        if has(flags, libc::CLONE_PARENT_SETTID) {
             writes.push(Write { address: parent_tid, bytes: child.to_le_bytes().to_vec() });
         }
         for write in &writes {
             Guest.write(write.address, &write.bytes);
         }
-        self.leave(&mut pending);
-        self.conclude(pending, i64::from(child), writes, Effect::None);
-        Ok(())
+        writes
     }
 
     /// This is the child process, with this thread alone.
-    fn begin_child(&mut self, pipe: Option<File>) {
+    fn begin_child(&mut self, pipe: Option<File>, args: [u64; 6]) {
         let sp = self.context.gpr[RSP];
         let watches = pipe.is_none();
         let waiting = pipe.map(|parent| Waiting {
@@ -125,9 +127,20 @@ impl GuestThread {
         self.context.finish_syscall(0);
         if watches {
             // Before it executes a program, a spawned child has no use for signals.
-            super::block_signals();
-            super::watch_signals(self.machine.clone());
+            outside::block_signals();
+            outside::watch_signals(self.machine.clone());
         }
+        let [flags, stack, _, child_tid, tls, _] = args;
+        if stack != 0 {
+            self.context.gpr[RSP] = stack;
+        }
+        if has(flags, libc::CLONE_SETTLS) {
+            self.context.fs_base = tls;
+        }
+        if has(flags, libc::CLONE_CHILD_SETTID) {
+            Guest.write(child_tid, &host::thread_id().to_le_bytes());
+        }
+        self.clear_at_exit = if has(flags, libc::CLONE_CHILD_CLEARTID) { child_tid } else { 0 };
     }
 
     /// `execve`, `execveat`: in a child the program takes over.
@@ -154,8 +167,10 @@ impl GuestThread {
 
 /// Gives the process the guest's signal state and executes. Returns only if that fails.
 fn execute(nr: u64, args: [u64; 6], mask: u64, signals: &Signals) -> i64 {
-    // Nothing else that this process ignores is the guest's doing.
-    host::set_ignored(libc::SIGPIPE, false);
+    // What this process ignores need not be what the guest does.
+    for signal in host::ignored_signals() {
+        host::set_ignored(signal, false);
+    }
     for signal in signals.ignored() {
         host::set_ignored(signal, true);
     }
@@ -167,9 +182,14 @@ fn execute(nr: u64, args: [u64; 6], mask: u64, signals: &Signals) -> i64 {
     result
 }
 
+/// Whether `clone` is told this.
+fn has(flags: u64, flag: i32) -> bool {
+    flags & flag as u64 != 0
+}
+
 /// A pipe out of the guest's reach.
-fn pipe() -> Result<(File, File)> {
-    let (reader, writer) = io::pipe().map_err(Error::host("a pipe to a child process"))?;
+fn pipe() -> io::Result<(File, File)> {
+    let (reader, writer) = io::pipe()?;
     let [reader, writer] = [OwnedFd::from(reader), OwnedFd::from(writer)].map(|fd| {
         // SAFETY: the descriptor is open; F_DUPFD_CLOEXEC makes another one.
         let moved = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HOST_FDS) };
@@ -190,16 +210,27 @@ fn heard(mut reader: File) -> Vec<Write> {
 }
 
 impl Machine {
-    /// Splits the process while no other thread is inside the recorder's locks.
-    fn fork(&self) -> io::Result<i32> {
-        let mut child = 0;
+    /// Splits the process while no other thread is inside the recorder's locks. The pipe comes and
+    /// its end for the child goes meanwhile: no other child can inherit that, and keep the parent
+    /// waiting for as long as it lives.
+    fn fork(&self, waits: bool) -> io::Result<Forked> {
+        let mut forked = Err(io::ErrorKind::Other.into());
         self.during_no_changes(&mut || {
-            // SAFETY: the child goes on with this thread alone; the locks of the recorder are
-            // held by it, those of the C library are looked after by `fork`, and it uses none of
-            // the channels to threads that it does not have.
-            child = unsafe { libc::fork() };
-            child == 0
+            forked = split(waits);
+            matches!(forked, Ok(Forked::Child(_)))
         });
-        if child < 0 { Err(io::Error::last_os_error()) } else { Ok(child) }
+        forked
+    }
+}
+
+fn split(waits: bool) -> io::Result<Forked> {
+    let pipe = waits.then(pipe).transpose()?;
+    // SAFETY: the child goes on with this thread alone; the locks of the recorder are held by it,
+    // those of the C library are looked after by `fork`, and it uses none of the channels to
+    // threads that it does not have.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Forked::Child(pipe.map(|(_, writer)| writer))),
+        child => Ok(Forked::Parent(child, pipe.map(|(reader, _)| reader))),
     }
 }

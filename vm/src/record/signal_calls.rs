@@ -1,14 +1,13 @@
 //! System calls about signals, which the machine answers itself.
 
 use super::calls::{EINVAL, Pending, words};
-use super::signals::{Delivery, Signal, Target, own_info};
+use super::signals::{Delivery, Interrupted, Signal, Target, own_info};
 use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
 use crate::frame::{self, AltStack, Info};
 use crate::host::{self, Guest};
 use refrain_trace::payload::{Effect, Write};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 const EAGAIN: i64 = 11;
 const EINTR: i64 = 4;
@@ -102,26 +101,24 @@ impl GuestThread {
     /// Blocked signals are taken here.
     fn take_awaited(&mut self, mut pending: Pending, set: u64, info: u64, timeout: u64) {
         let set = Guest.word(set).unwrap_or(0);
-        let timeout = (timeout != 0).then(|| {
-            let field = |i| Guest.word(timeout + i).unwrap_or(0);
-            Duration::from_secs(field(0)) + Duration::from_nanos(field(8))
-        });
-        let signal = self.machine.signals.wait(self.id, set, timeout);
+        let limit = match timeout {
+            0 => Some(None),
+            address => Guest.duration(address).map(Some),
+        };
+        let signal = match limit.map(|limit| self.machine.signals.wait(self.id, set, limit)) {
+            None => Err(EINVAL),
+            Some(Ok(signal)) => signal.ok_or(EAGAIN),
+            Some(Err(Interrupted)) => Err(EINTR),
+        };
         self.leave(&mut pending);
         let mut writes = Vec::new();
-        let result = match signal {
-            Ok(Some(signal)) => {
-                if info != 0 {
-                    writes.push(Write { address: info, bytes: signal.info.to_vec() });
-                }
-                signal.number as i64
-            }
-            Ok(None) => -EAGAIN,
-            Err(_) => -EINTR,
-        };
-        for write in &writes {
-            Guest.write(write.address, &write.bytes);
+        if let Ok(Signal { info: bytes, .. }) = &signal
+            && info != 0
+        {
+            writes.push(Write { address: info, bytes: bytes.to_vec() });
+            Guest.write(info, bytes);
         }
+        let result = signal.map_or_else(|errno| -errno, |signal| signal.number as i64);
         self.conclude(pending, result, writes, Effect::None);
     }
 
@@ -147,8 +144,10 @@ impl GuestThread {
         };
         let delivery = self.machine.signals.send(target, Signal { number: signal, info });
         self.answer(pending, 0);
-        if delivery == Delivery::Terminate {
-            self.end_by_signal(signal as i32);
+        match delivery {
+            Delivery::Terminate => self.end_by_signal(signal as i32),
+            Delivery::Stop => host::stop_process(signal as i32),
+            Delivery::None | Delivery::Handler => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! The guest's signals: who has one pending, who blocks which, and what is to be done about them.
 //!
 //! The kernel delivers none of the guest's signals: host threads block everything, what comes
-//! from outside is received by a thread of its own (`super::watch_signals`) and sent on to here.
+//! from outside is received by a thread of its own (`super::outside`) and sent on to here.
 //! A guest thread takes its signals between two events ([`Signals::take`]); if it is in a system
 //! call at the moment, it is kicked out of it, and out of guest code it is fetched.
 
@@ -27,6 +27,8 @@ pub(crate) enum Delivery {
     None,
     /// The process ends.
     Terminate,
+    /// The process stops until it is continued.
+    Stop,
     /// A handler of the guest's will run.
     Handler,
 }
@@ -49,6 +51,7 @@ pub(crate) struct Signal {
 #[derive(Debug)]
 pub(crate) enum Taken {
     Terminate(u64),
+    Stop(u64),
     Handle(Handling),
 }
 
@@ -60,6 +63,15 @@ pub(crate) struct Handling {
     /// The mask that is in force again when the handler has returned.
     pub(crate) mask: u64,
     pub(crate) stack: AltStack,
+}
+
+/// What waits for a thread to come to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Due {
+    /// The signals, bit `n - 1` for signal `n`.
+    pub(crate) signals: u64,
+    /// How many signals have been handled before.
+    pub(crate) handled: u64,
 }
 
 /// The state of all signals of the guest.
@@ -77,6 +89,10 @@ struct State {
     pending: Vec<Signal>,
     /// Timers whose signals are for one thread.
     timers: BTreeMap<i32, ThreadId>,
+    /// Signals whose handlers have run.
+    handled: u64,
+    /// The mask that the first thread begins with.
+    inherited: u64,
 }
 
 #[derive(Default)]
@@ -95,11 +111,39 @@ struct Thread {
     stack: AltStack,
 }
 
+impl Thread {
+    /// Which signals the thread could handle now: its own, and of those for the process these.
+    fn could_take(&self, process: u64) -> u64 {
+        (process | bits(&self.pending)) & !self.mask & !self.awaited
+    }
+
+    /// Gets the thread's attention, wherever it is.
+    fn call(&self) {
+        self.attention.raise();
+        if self.kernel_id != 0 {
+            kick::kick(self.kernel_id);
+        }
+        if let Some(interrupt) = &self.interrupt {
+            interrupt.interrupt();
+        }
+    }
+}
+
 impl Signals {
+    /// The program finds some signals ignored and some blocked, as whoever executed it has left
+    /// them.
+    pub(crate) fn inherit(&self, ignored: &[i32], mask: u64) {
+        let mut state = self.lock();
+        let action = [SIG_IGN, 0, 0, 0];
+        state.actions.extend(ignored.iter().map(|&signal| (signal as u64, action)));
+        state.inherited = mask;
+    }
+
     /// A thread begins, with the mask of its parent.
     pub(crate) fn begin_thread(&self, thread: ThreadId, parent: Option<ThreadId>) -> Attention {
         let mut state = self.lock();
-        let mask = parent.and_then(|parent| Some(state.threads.get(&parent)?.mask)).unwrap_or(0);
+        let of_parent = parent.and_then(|parent| Some(state.threads.get(&parent)?.mask));
+        let mask = of_parent.unwrap_or(state.inherited);
         let entry = Thread { mask, ..Thread::default() };
         let attention = entry.attention.clone();
         state.threads.insert(thread, entry);
@@ -193,11 +237,7 @@ impl Signals {
 
     /// Ends what [`Self::lend_mask`] began, unless a handler has.
     pub(crate) fn take_mask_back(&self, thread: ThreadId) {
-        let mut state = self.lock();
-        if let Some(mask) = state.of(thread).lent.take() {
-            state.of(thread).mask = mask;
-            state.call_for_pending();
-        }
+        self.lock().take_mask_back(thread);
     }
 
     /// Replaces the stack for handlers, if there is a new one; the previous one.
@@ -218,7 +258,8 @@ impl Signals {
         own | bits(&state.pending)
     }
 
-    /// A signal is sent. `Terminate` is for the caller to see to; handlers run by themselves.
+    /// A signal is sent. `Terminate` and `Stop` are for the caller to see to; handlers run by
+    /// themselves.
     pub(crate) fn send(&self, target: Target, signal: Signal) -> Delivery {
         let mut state = self.lock();
         let bit = bit(signal.number);
@@ -243,6 +284,26 @@ impl Signals {
         if held { Delivery::None } else { delivery }
     }
 
+    /// Signals that are pending and that some thread could handle, but has not come to. Those
+    /// that most programs ignore are left out: nobody waits for their handlers.
+    pub(crate) fn due(&self) -> Option<Due> {
+        let state = self.lock();
+        let process = bits(&state.pending);
+        let all = state.threads.values().map(|thread| thread.could_take(process));
+        let idle = MAY_BE_IGNORED.iter().fold(0, |set, &signal| set | bit(signal as u64));
+        let signals = all.fold(0, |set, takes| set | takes) & !idle;
+        (signals != 0).then_some(Due { signals, handled: state.handled })
+    }
+
+    /// Calls every thread that could handle a pending signal, not only the first: whichever comes
+    /// to it before the others does.
+    pub(crate) fn call_everybody(&self) {
+        let state = self.lock();
+        let process = bits(&state.pending);
+        let could = state.threads.values().filter(|thread| thread.could_take(process) != 0);
+        could.for_each(Thread::call);
+    }
+
     /// A fault: the signal is handled at once, unless that is impossible.
     pub(crate) fn take_fault(&self, thread: ThreadId, signal: Signal) -> Taken {
         let mut state = self.lock();
@@ -259,12 +320,15 @@ impl Signals {
         let mut state = self.lock();
         let Some(number) = state.due(thread) else {
             state.of(thread).attention.clear();
+            // If a call has ended with a lent mask, another thread has taken what ended it.
+            state.take_mask_back(thread);
             return None;
         };
         let signal = state.take(thread, bit(number))?;
         Some(match state.disposition(number) {
             Delivery::Handler => Taken::Handle(state.handle(thread, signal)),
-            _ => Taken::Terminate(number),
+            Delivery::Stop => Taken::Stop(number),
+            Delivery::Terminate | Delivery::None => Taken::Terminate(number),
         })
     }
 
@@ -293,7 +357,8 @@ impl Signals {
         set: u64,
         timeout: Option<Duration>,
     ) -> Result<Option<Signal>, Interrupted> {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        // A time that no clock reaches does not come.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock();
         state.of(thread).awaited = set;
         let taken = loop {
@@ -350,10 +415,13 @@ impl Signals {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Interrupted;
 
+/// Ignored unless the program asks for them.
+const MAY_BE_IGNORED: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
 /// SIGKILL and SIGSTOP.
 const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
 
-fn bit(signal: u64) -> u64 {
+/// A signal's bit in a set.
+pub(crate) fn bit(signal: u64) -> u64 {
     1 << (signal - 1)
 }
 
@@ -367,9 +435,10 @@ impl State {
     }
 
     fn disposition(&self, signal: u64) -> Delivery {
-        const IGNORED: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
+        const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
         match self.actions.get(&signal).map_or(SIG_DFL, |action| action[0]) {
-            SIG_DFL if IGNORED.contains(&(signal as i32)) => Delivery::None,
+            SIG_DFL if MAY_BE_IGNORED.contains(&(signal as i32)) => Delivery::None,
+            SIG_DFL if STOPS.contains(&(signal as i32)) => Delivery::Stop,
             SIG_DFL => Delivery::Terminate,
             SIG_IGN => Delivery::None,
             _ => Delivery::Handler,
@@ -395,23 +464,15 @@ impl State {
         }
     }
 
-    /// Gets the attention of a thread for each signal that somebody could handle now: of the
-    /// first thread that does not block it, as the kernel prefers the main thread.
+    /// Calls a thread for each signal that somebody could handle now: the first thread that does
+    /// not block it, as the kernel prefers the main thread.
     fn call_for_pending(&mut self) {
-        let process = bits(&self.pending);
-        let mut left = process;
+        let mut left = bits(&self.pending);
         for thread in self.threads.values() {
-            let unblocked = !thread.mask & !thread.awaited;
-            let takes = (left | bits(&thread.pending)) & unblocked;
+            let takes = thread.could_take(left);
             left &= !takes;
             if takes != 0 {
-                thread.attention.raise();
-                if thread.kernel_id != 0 {
-                    kick::kick(thread.kernel_id);
-                }
-                if let Some(interrupt) = &thread.interrupt {
-                    interrupt.interrupt();
-                }
+                thread.call();
             }
         }
     }
@@ -445,6 +506,13 @@ impl State {
         Some(pending.remove(at))
     }
 
+    fn take_mask_back(&mut self, thread: ThreadId) {
+        if let Some(mask) = self.of(thread).lent.take() {
+            self.of(thread).mask = mask;
+            self.call_for_pending();
+        }
+    }
+
     /// The handler of a signal is about to run.
     fn handle(&mut self, thread: ThreadId, signal: Signal) -> Handling {
         let action = self.actions.get(&signal.number).copied().unwrap_or_default();
@@ -459,6 +527,7 @@ impl State {
             entry.mask |= bit(signal.number);
         }
         let stack = entry.stack;
+        self.handled += 1;
         self.call_for_pending();
         Handling { signal, action, mask, stack }
     }
@@ -489,89 +558,4 @@ pub(crate) fn fault_info(signal: i32, address: u64) -> Info {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MAIN: ThreadId = ThreadId(0);
-    const OTHER: ThreadId = ThreadId(1);
-
-    fn signal(number: u64) -> Signal {
-        Signal { number, info: own_info(number, 0) }
-    }
-
-    fn two_threads() -> (Signals, Attention, Attention) {
-        let signals = Signals::default();
-        let main = signals.begin_thread(MAIN, None);
-        let other = signals.begin_thread(OTHER, Some(MAIN));
-        (signals, main, other)
-    }
-
-    #[test]
-    fn a_blocked_signal_waits_for_its_waiter() {
-        let (signals, ..) = two_threads();
-        for thread in [MAIN, OTHER] {
-            signals.mask(thread, Some(!0));
-        }
-        assert_eq!(signals.send(Target::Thread(OTHER), signal(10)), Delivery::None);
-        assert_eq!(signals.pending(OTHER), 1 << 9);
-        assert_eq!(signals.wait(MAIN, !0, Some(Duration::ZERO)), Ok(None));
-        assert_eq!(signals.wait(OTHER, !0, None), Ok(Some(signal(10))));
-        assert_eq!(signals.pending(OTHER), 0);
-    }
-
-    #[test]
-    fn unblocked_signals_act() {
-        let (signals, main, other) = two_threads();
-        assert_eq!(signals.send(Target::Process, signal(10)), Delivery::Terminate);
-        let child = signal(libc::SIGCHLD as u64);
-        assert_eq!(signals.send(Target::Process, child), Delivery::None);
-        signals.action(10, Some([0x1000, 0, 0, 0xf]));
-        assert_eq!(signals.send(Target::Process, signal(10)), Delivery::Handler);
-        assert!(main.is_raised() && !other.is_raised(), "the main thread is preferred");
-        let Some(Taken::Handle(handling)) = signals.take(MAIN) else { panic!("has a handler") };
-        assert_eq!((handling.signal.number, handling.mask), (10, 0));
-        assert_eq!(signals.mask(MAIN, None), 0xf | 1 << 9, "the handler's mask is in force");
-        assert!(signals.take(MAIN).is_none() && !main.is_raised());
-        signals.action(10, Some([SIG_IGN, 0, 0, 0]));
-        assert_eq!(signals.send(Target::Process, signal(10)), Delivery::None);
-    }
-
-    #[test]
-    fn whoever_unblocks_a_signal_takes_it() {
-        let (signals, main, other) = two_threads();
-        signals.action(12, Some([0x1000, libc::SA_RESTART as u64, 0, 0]));
-        for thread in [MAIN, OTHER] {
-            signals.mask(thread, Some(1 << 11));
-        }
-        assert_eq!(signals.send(Target::Process, signal(12)), Delivery::None);
-        assert!(!main.is_raised() && !other.is_raised());
-        signals.lend_mask(OTHER, 0);
-        assert!(!main.is_raised() && other.is_raised());
-        assert_eq!(signals.restarts(OTHER), Some(true));
-        let Some(Taken::Handle(handling)) = signals.take(OTHER) else { panic!("has a handler") };
-        assert_eq!(handling.mask, 1 << 11, "the handler's return ends the loan");
-    }
-
-    #[test]
-    fn real_time_signals_queue_and_others_do_not() {
-        let (signals, ..) = two_threads();
-        signals.mask(MAIN, Some(!0));
-        for number in [10, 10, 40, 40] {
-            signals.send(Target::Thread(MAIN), signal(number));
-        }
-        let next = || {
-            let taken = signals.wait(MAIN, !0, Some(Duration::ZERO));
-            taken.expect("nothing interrupts").map(|signal| signal.number)
-        };
-        assert_eq!([next(), next(), next(), next()], [Some(10), Some(40), Some(40), None]);
-    }
-
-    #[test]
-    fn a_fault_whose_signal_is_blocked_ends_the_process() {
-        let (signals, ..) = two_threads();
-        signals.action(11, Some([0x1000, libc::SA_RESETHAND as u64, 0, 0]));
-        let fault = || signals.take_fault(MAIN, signal(11));
-        assert!(matches!(fault(), Taken::Handle(_)));
-        assert!(matches!(fault(), Taken::Terminate(11)));
-    }
-}
+mod tests;

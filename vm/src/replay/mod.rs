@@ -108,7 +108,7 @@ fn collect(
     loop {
         let report = reports.recv().map_err(|_| Error::Host {
             what: "replaying".into(),
-            source: std::io::Error::other("every guest thread vanished without a word"),
+            answer: std::io::Error::other("every guest thread vanished without a word"),
         })?;
         match report {
             Report::Done(tally, elapsed) => {

@@ -2,6 +2,7 @@
 
 use super::Options;
 use super::rows::{Measured, Row};
+use crate::process::middle;
 use crate::{root, table};
 use std::fmt::Write;
 
@@ -50,7 +51,7 @@ fn virtual_error(row: &Row) -> Option<f64> {
 }
 
 fn wall_error(row: &Row) -> Option<f64> {
-    row.wall_error.as_ref().ok().copied()
+    row.wall_error
 }
 
 fn against_elsc(row: &Row, which: &str) -> Option<f64> {
@@ -80,11 +81,10 @@ fn cells(row: &Row) -> Vec<String> {
 /// The limits, and the shape of Figure 13.
 fn summary(rows: &[&Row]) -> String {
     let all = |value: &dyn Fn(&Row) -> Option<f64>| -> Vec<f64> {
-        let mut values: Vec<f64> = rows.iter().filter_map(|row| value(row)).collect();
-        values.sort_by(f64::total_cmp);
-        values
+        rows.iter().filter_map(|row| value(row)).collect()
     };
-    let middle = |values: &[f64]| values.get(values.len() / 2).copied();
+    let middle = |values: &[f64]| middle(values, f64::total_cmp);
+    let largest = |values: &[f64]| values.iter().copied().max_by(f64::total_cmp);
     let by_virtual = all(&|row| virtual_error(row).map(f64::abs));
     let by_wall = all(&|row| wall_error(row).map(f64::abs));
     let moved = ["virtual elsc", "virtual kendo", "virtual mem-s"].map(|which| {
@@ -101,7 +101,7 @@ fn summary(rows: &[&Row]) -> String {
             writeln!(text, "- {what}: {} (limit {:.0} %, {met})", percent(found), limit * 100.0);
     };
     limit("virtual ELSC, median size of the error", middle(&by_virtual), VIRTUAL_MEDIAN);
-    limit("virtual ELSC, largest error", by_virtual.last().copied(), VIRTUAL_WORST);
+    limit("virtual ELSC, largest error", largest(&by_virtual), VIRTUAL_WORST);
     limit("wall ELSC, median size of the error", middle(&by_wall), WALL);
     let _ = writeln!(
         text,
@@ -131,15 +131,10 @@ fn failures(measured: &[Measured]) -> String {
                 let _ = writeln!(text, "- {name}: {why}");
             }
             Ok(row) => {
-                for clock in ["virtual", "wall"] {
-                    for scheduler in ["elsc", "mem-s", "kendo", "orig-s"] {
-                        let which = format!("{clock} {scheduler}");
-                        if let Some(why) = row.failure(&which) {
-                            // What follows tells how to repeat it, with a path that is gone.
-                            let why = why.split(" (`").next().unwrap_or(why);
-                            let _ = writeln!(text, "- {}, {which}: {why}", row.name);
-                        }
-                    }
+                for (which, why) in &row.failures {
+                    // What follows tells how to repeat it, with a path that is gone.
+                    let why = why.split(" (`").next().unwrap_or(why);
+                    let _ = writeln!(text, "- {}, {which}: {why}", row.name);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The measurements.
 
 use super::Options;
-use crate::process::{self, CommandLine, median};
+use crate::process::{self, CommandLine, median, middle};
 use crate::root;
 use crate::workload::{self, Size, Workload};
 use anyhow::{Context, bail};
@@ -29,27 +29,17 @@ pub(super) struct Row {
     /// The program's own time, by the model of the recorded machine.
     pub(super) own_ns: f64,
     /// How far replays by the wall clock were off, in parts of the recorded time.
-    pub(super) wall_error: Result<f64, String>,
+    pub(super) wall_error: Option<f64>,
     /// By clock and scheduler: `virtual elsc`.
-    times: Vec<(String, Result<Times, String>)>,
+    times: Vec<(String, Times)>,
+    /// Which replays did not come to their end, and why.
+    pub(super) failures: Vec<(String, String)>,
 }
 
 impl Row {
     /// The replays under a scheduler, if they came to their end.
     pub(super) fn times(&self, which: &str) -> Option<Times> {
-        self.outcome(which)?.as_ref().ok().copied()
-    }
-
-    /// Why they did not.
-    pub(super) fn failure(&self, which: &str) -> Option<&str> {
-        if which == "wall elsc" {
-            return self.wall_error.as_ref().err().map(String::as_str);
-        }
-        self.outcome(which)?.as_ref().err().map(String::as_str)
-    }
-
-    fn outcome(&self, which: &str) -> Option<&Result<Times, String>> {
-        self.times.iter().find(|(name, _)| name == which).map(|(_, outcome)| outcome)
+        self.times.iter().find(|(name, _)| name == which).map(|&(_, times)| times)
     }
 }
 
@@ -97,7 +87,8 @@ fn row(workload: &Workload, refrain: &Path, options: &Options) -> anyhow::Result
         process::run(&workload.line.recorded(refrain, &trace), scratch.path())?;
         recordings.push(recording(trace, refrain, options)?);
     }
-    let wall_error = middle(recordings.iter().map(|recording| recording.wall_error.clone()));
+    let errors = recordings.iter().map(|recording| recording.wall_error.clone());
+    let wall_error = errors.collect::<Result<Vec<f64>, String>>();
     // The recording that took neither the least nor the most time.
     recordings.sort_by(|a, b| a.recorded_ns.total_cmp(&b.recorded_ns));
     let Recording { trace, recorded_ns, own_ns, .. } = &recordings[recordings.len() / 2];
@@ -108,6 +99,14 @@ fn row(workload: &Workload, refrain: &Path, options: &Options) -> anyhow::Result
     let others = ["--scheduler", "mem-s", "--scheduler", "kendo", "--scheduler", "orig-s"];
     let mut all = rows(&json(refrain, &by_virtual, trace)?)?;
     all.extend(rows(&json(refrain, &[&by_wall[..], &others[..]].concat(), trace)?)?);
+    let (mut times, mut failures) = (Vec::new(), Vec::new());
+    for (which, outcome) in all {
+        match outcome {
+            Ok(found) => times.push((which, found)),
+            Err(why) => failures.push((which, why)),
+        }
+    }
+    failures.extend(wall_error.as_ref().err().map(|why| ("wall elsc".to_owned(), why.clone())));
     let info = json(refrain, &["info", "--json"], trace)?;
     Ok(Row {
         name: workload.name.clone(),
@@ -115,8 +114,9 @@ fn row(workload: &Workload, refrain: &Path, options: &Options) -> anyhow::Result
         recorded_ns: *recorded_ns,
         native: median(&natives),
         own_ns: *own_ns,
-        wall_error,
-        times: all,
+        wall_error: wall_error.ok().and_then(|errors| middle(&errors, f64::total_cmp)),
+        times,
+        failures,
     })
 }
 
@@ -132,13 +132,6 @@ fn recording(trace: PathBuf, refrain: &Path, options: &Options) -> anyhow::Resul
     // One slow replay of five says something of the machine, not of the replay.
     let wall_error = replayed.map(|times| times.median_ns / recorded_ns - 1.0);
     Ok(Recording { trace, recorded_ns, own_ns: number_at(&own, "duration_ns")?, wall_error })
-}
-
-/// The median, or the first failure.
-fn middle(values: impl Iterator<Item = Result<f64, String>>) -> Result<f64, String> {
-    let mut values = values.collect::<Result<Vec<f64>, String>>()?;
-    values.sort_by(f64::total_cmp);
-    Ok(values[values.len() / 2])
 }
 
 fn rows(report: &Value) -> anyhow::Result<Vec<(String, Result<Times, String>)>> {

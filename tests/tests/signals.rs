@@ -1,0 +1,125 @@
+//! Signals: what happens to a recorded program is what would happen to it natively.
+
+use refrain_tests::{Bench, Run};
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+fn bench() -> Bench {
+    Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"))
+}
+
+/// A program that says when it is ready and then only computes, for some seconds at most; its
+/// handler of SIGTERM does this.
+fn computing(bench: &Bench, handler: &str, beside: &str) {
+    let source = format!(
+        "#include <pthread.h>\n#include <signal.h>\n#include <unistd.h>\n\
+         static volatile unsigned long work;\n\
+         static void on(int s) {{ {handler} }}\n\
+         static void *waits(void *_) {{ for (;;) pause(); }}\n\
+         int main(void) {{ pthread_t thread; {beside}\n\
+         signal(SIGTERM, on); write(1, \"ready\\n\", 6);\n\
+         while (work < 20000000000) work++;\n\
+         return 1; }}\n"
+    );
+    bench.cc(&source, &["-O1", "-pthread", "-o", "program"]);
+}
+
+/// Starts recording the program and waits until it is ready.
+fn recorded_until_ready(bench: &Bench) -> Child {
+    let mut command = bench.command(["record", "-o", "a.refrain", "--", "./program"]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut recording = command.spawn().expect("the command can be started");
+    let output = recording.stdout.as_mut().expect("is piped");
+    output.read_exact(&mut [0; 6]).expect("the program is ready");
+    recording
+}
+
+fn terminate(process: &Child) {
+    Run::of(Command::new("kill").args(["-TERM", &process.id().to_string()])).succeeds();
+}
+
+/// A handler cannot run where a replay could not find the place again. That must not make a
+/// program that only computes unstoppable: the user is told, and one more signal ends it.
+#[test]
+fn a_signal_that_cannot_be_handled_ends_the_recording_when_it_is_sent_again() {
+    let bench = bench();
+    computing(&bench, "", "");
+    let mut recording = recorded_until_ready(&bench);
+    while recording.try_wait().expect("is our child").is_none() {
+        terminate(&recording);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let recorded = recording.wait_with_output().expect("has ended");
+    let errors = String::from_utf8_lossy(&recorded.stderr);
+    assert_eq!(recorded.status.code(), Some(128 + 15), "{errors}");
+    assert!(errors.contains("note: a signal waits"), "{errors}");
+    assert!(errors.contains("stopped by signal 15"), "{errors}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
+/// A signal for the process may be handled by any of its threads.
+#[test]
+fn a_signal_is_handled_by_a_thread_that_waits_while_the_main_thread_computes() {
+    let bench = bench();
+    computing(&bench, "_exit(3);", "pthread_create(&thread, 0, waits, 0);");
+    let recording = recorded_until_ready(&bench);
+    terminate(&recording);
+    let recorded = recording.wait_with_output().expect("ends");
+    assert_eq!(recorded.status.code(), Some(3), "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
+/// Waiting for a signal takes any time that there is, and no other.
+#[test]
+fn a_wait_for_a_signal_may_be_as_long_as_it_likes() {
+    let bench = bench();
+    let source = "#define _GNU_SOURCE\n#include <errno.h>\n#include <limits.h>\n#include <signal.h>\n\
+        int main(void) { sigset_t set; sigemptyset(&set); sigaddset(&set, SIGUSR1);\n\
+        sigprocmask(SIG_BLOCK, &set, 0); raise(SIGUSR1);\n\
+        struct timespec ever = { LONG_MAX, 999999999 }, none = { 0, 1000000000 }, past = { -1, 0 };\n\
+        if (sigtimedwait(&set, 0, &ever) != SIGUSR1) return 1;\n\
+        if (sigtimedwait(&set, 0, &none) != -1 || errno != EINVAL) return 2;\n\
+        if (sigtimedwait(&set, 0, &past) != -1 || errno != EINVAL) return 3;\n\
+        return 0; }\n";
+    bench.cc(source, &["-o", "program"]);
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]).succeeds();
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
+/// As programs do that let the user stop them when they have put the terminal in order.
+#[test]
+fn a_program_that_stops_itself_goes_on_when_it_is_continued() {
+    let bench = bench();
+    let source = "#include <signal.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
+        int main(void) { pid_t parent = getpid(), child = fork();\n\
+        if (child == 0) while (getppid() == parent) { usleep(10000); kill(parent, SIGCONT); }\n\
+        if (child == 0) _exit(0);\n\
+        raise(SIGTSTP); kill(child, SIGKILL); waitpid(child, 0, 0); return 5; }\n";
+    bench.cc(source, &["-o", "program"]);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.status, 5, "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
+/// `nohup` and shells that start programs in the background have them ignore signals; what is
+/// ignored or blocked stays so in what they execute.
+#[test]
+fn a_program_inherits_what_is_ignored_and_blocked() {
+    let bench = bench();
+    let source = "#include <signal.h>\n#include <unistd.h>\n\
+        int main(int argc, char **argv) {\n\
+        struct sigaction hup; sigset_t set; sigemptyset(&set); sigaddset(&set, SIGUSR1);\n\
+        if (argc > 1) { signal(SIGHUP, SIG_IGN); sigprocmask(SIG_BLOCK, &set, 0); }\n\
+        if (argc > 1) execvp(argv[1], argv + 1);\n\
+        raise(SIGHUP); raise(SIGUSR1);\n\
+        sigaction(SIGHUP, 0, &hup); sigprocmask(SIG_BLOCK, 0, &set);\n\
+        return (hup.sa_handler == SIG_IGN) + 2 * sigismember(&set, SIGUSR1); }\n";
+    bench.cc(source, &["-o", "program"]);
+    let record = bench.command(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    let mut launched = Command::new(bench.path().join("program"));
+    launched.arg(record.get_program()).args(record.get_args()).current_dir(bench.path());
+    let recorded = Run::of(&mut launched);
+    assert_eq!(recorded.status, 3, "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}

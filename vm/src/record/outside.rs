@@ -1,0 +1,141 @@
+//! Signals from outside: they do to the guest what they would do natively, but those that end
+//! programs end the recording.
+//!
+//! Every thread blocks them, and one thread of the recorder's own takes them and passes them on.
+//!
+//! A thread that computes takes a signal with its next event, unless its instructions are counted
+//! (`super::delivery`); if it has no events any more, that is never. Nothing but a count tells the
+//! place in such a computation: registers do not, since a loop may pass the same instruction with
+//! the same registers any number of times. So when a signal has waited for long, every thread that
+//! may take it is called, and counting begins, for the signals after the first event from then on;
+//! and when that has been in vain and the signal is one that users end programs by, the user is
+//! told, who may send it again: the recording ends then and keeps what it has.
+
+use super::machine::{Machine, Stop};
+use super::notice::Notice;
+use super::signals::{Delivery, Due, Signal, bit};
+use crate::host;
+use refrain_trace::Ending;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Signals that end a recording from outside.
+const TERMINATION: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+/// Signals that go on acting as the system has it: faults, and the terminal's job control.
+const LEFT_ALONE: [i32; 8] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+
+/// A thread that has events takes its signals sooner.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// A signal is pending that a thread could handle, and has not come to.
+#[derive(Clone, Copy, Debug)]
+struct Overdue {
+    /// Signals that have been handled; one more, and this is about another signal.
+    handled: u64,
+    since: Instant,
+    done: Done,
+}
+
+/// What has been done about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Done {
+    Nothing,
+    /// Whoever may take the signal has been called.
+    Called,
+    /// And the user has been told.
+    Told,
+}
+
+impl Overdue {
+    /// What is overdue now, if this was before.
+    fn now(before: Option<Overdue>, machine: &Machine) -> Option<Overdue> {
+        let Due { signals, handled } = machine.signals.due()?;
+        let new = Overdue { handled, since: Instant::now(), done: Done::Nothing };
+        let known = before.filter(|known| known.handled == handled).unwrap_or(new);
+        if known.limit() != Some(Duration::ZERO) {
+            return Some(known);
+        }
+        Some(match known.done {
+            Done::Nothing => {
+                machine.signals.call_everybody();
+                machine.expect_signals();
+                Overdue { done: Done::Called, ..new }
+            }
+            // Others are nobody's wish to end the program: they may wait.
+            _ if !TERMINATION.iter().any(|&signal| signals & bit(signal as u64) != 0) => {
+                Overdue { done: Done::Called, ..new }
+            }
+            Done::Called | Done::Told => {
+                machine.warn(Notice::SignalWaits);
+                Overdue { done: Done::Told, ..new }
+            }
+        })
+    }
+
+    /// How long nothing more is done about it; `None` if all has been done.
+    fn limit(&self) -> Option<Duration> {
+        (self.done != Done::Told).then(|| PATIENCE.saturating_sub(self.since.elapsed()))
+    }
+}
+
+/// What the program inherits: the signals that are ignored and those that are blocked. SIGPIPE is
+/// left out, which this process ignores by itself.
+pub(super) fn inherited() -> (Vec<i32>, u64) {
+    let mut ignored = host::ignored_signals();
+    ignored.retain(|&signal| signal != libc::SIGPIPE);
+    (ignored, host::mask())
+}
+
+/// Blocks signals in every thread from here on; one thread takes them.
+pub(super) fn block_signals() -> u64 {
+    host::block_signals_but(&LEFT_ALONE)
+}
+
+/// Takes the signals that come from outside.
+pub(super) fn watch_signals(machine: Arc<Machine>) {
+    let (tell, told) = crossbeam::channel::bounded(1);
+    let watcher = machine.clone();
+    std::thread::spawn(move || {
+        // The C library has unblocked some signals of its own.
+        let signals = block_signals();
+        let _ = tell.send(host::thread_id());
+        let mut overdue = None;
+        loop {
+            overdue = Overdue::now(overdue, &watcher);
+            let received = host::wait_for_signal(signals, overdue.and_then(|it| it.limit()));
+            let Some((number, info)) = received else { continue };
+            overdue = Overdue::now(overdue, &watcher);
+            if ends(number) && overdue.is_some_and(|it| it.done == Done::Told) {
+                watcher.stop(Stop::Ended(Ending::Stopped(number as i32)));
+            } else {
+                pass_on(&watcher, number, info);
+            }
+        }
+    });
+    let id = told.recv().expect("the thread tells its id before all else");
+    machine.watcher.store(id, Ordering::Relaxed);
+}
+
+fn ends(signal: u64) -> bool {
+    TERMINATION.contains(&(signal as i32))
+}
+
+/// Does to the guest what the signal would do natively.
+fn pass_on(machine: &Machine, number: u64, info: [u8; 128]) {
+    let target = machine.signals.target_of(&info);
+    let delivery = machine.signals.send(target, Signal { number, info });
+    if delivery == Delivery::Terminate {
+        let ending = if ends(number) { Ending::Stopped } else { Ending::Signaled };
+        machine.stop(Stop::Ended(ending(number as i32)));
+    }
+}
