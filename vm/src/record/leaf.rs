@@ -1,10 +1,10 @@
-//! Locking and unlocking glibc's normal mutexes without leaving translated code.
+//! Locking and unlocking glibc's mutexes and spin locks without leaving translated code.
 //!
 //! A short critical section costs some 10 ns natively. Leaving translated code, running the
 //! library's body and coming back costs several times that, most of it while the mutex is held.
 //! So the commonest case is done here, in functions that translated code calls directly: they
-//! follow glibc's protocol for the lock word (0 free, 1 held, 2 held and waited for), and
-//! whatever is not the commonest case goes the long way (`sync`), which runs the library's body.
+//! follow glibc's protocol for the lock word, and whatever is not the commonest case goes the long
+//! way (`sync`), which runs the library's body.
 //!
 //! These functions run with the guest's thread pointer: nothing in them may use thread-local
 //! storage of the host, allocate, or panic.
@@ -17,7 +17,7 @@ use crate::kick::Attention;
 use crate::slots::Tickets;
 use refrain_trace::{Event, EventKind, order};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// "Go the long way; nothing has happened."
 pub(super) const LONG_WAY: i64 = -1;
@@ -30,22 +30,84 @@ const PAUSES: [u32; 10] = [16, 32, 64, 128, 128, 128, 128, 128, 128, 128];
 /// part of the ABI.
 #[repr(C)]
 struct Mutex {
+    /// 0 free, 1 held, 2 held and waited for.
     lock: AtomicU32,
-    count: u32,
+    /// How often the owner of a recursive mutex holds it.
+    count: AtomicU32,
     owner: AtomicU32,
     users: AtomicU32,
     kind: AtomicU32,
 }
 
+/// Kinds of mutexes that are private to the process, neither robust nor with a priority protocol.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// PTHREAD_MUTEX_TIMED_NP and PTHREAD_MUTEX_ADAPTIVE_NP: no owner is checked.
+    Normal,
+    Recursive,
+    ErrorChecking,
+}
+
 impl Mutex {
-    /// PTHREAD_MUTEX_TIMED_NP and PTHREAD_MUTEX_ADAPTIVE_NP, private to the process, neither
-    /// robust nor with a priority protocol: no owner is checked and nothing is counted.
-    fn is_normal(&self) -> bool {
-        matches!(self.kind.load(Ordering::Relaxed), 0 | 3)
+    /// `None` if it is of another kind.
+    fn kind(&self) -> Option<Kind> {
+        match self.kind.load(Ordering::Relaxed) {
+            0 | 3 => Some(Kind::Normal),
+            1 => Some(Kind::Recursive),
+            2 => Some(Kind::ErrorChecking),
+            _ => None,
+        }
     }
 
     fn try_lock(&self) -> bool {
         self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn is_free(&self) -> bool {
+        self.lock.load(Ordering::Relaxed) == 0
+    }
+
+    fn is_held_by(&self, tid: u32) -> bool {
+        self.owner.load(Ordering::Relaxed) == tid
+    }
+
+    /// Says who holds it now. Only the holder writes what is not `lock`.
+    fn held_by(&self, tid: u32, kind: Kind) {
+        self.owner.store(tid, Ordering::Relaxed);
+        add(&self.users, 1);
+        if kind == Kind::Recursive {
+            self.count.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Says that nobody holds it any more; whether somebody is to be woken.
+    fn unlock(&self, kind: Kind) -> bool {
+        if kind == Kind::Recursive {
+            self.count.store(0, Ordering::Relaxed);
+        }
+        self.owner.store(0, Ordering::Relaxed);
+        add(&self.users, -1);
+        self.lock.swap(0, Ordering::Release) > 1
+    }
+}
+
+/// Adds to a word that nobody else writes.
+fn add(word: &AtomicU32, step: i32) {
+    word.store(word.load(Ordering::Relaxed).wrapping_add_signed(step), Ordering::Relaxed);
+}
+
+/// glibc's `pthread_spinlock_t` on x86-64: 1 free, 0 or less held. Part of the ABI since it is
+/// one word, and code of an older library may have initialized it.
+#[repr(transparent)]
+struct Spin(AtomicI32);
+
+impl Spin {
+    fn try_lock(&self) -> bool {
+        self.0.compare_exchange(1, 0, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn is_free(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 1
     }
 }
 
@@ -111,8 +173,12 @@ impl LeafThread {
 pub(crate) fn install(engine: &dyn Engine, pc: u64, kind: EventKind, library: &Path) {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
     let leaf: Leaf = match kind {
-        EventKind::MutexLock => lock,
-        EventKind::MutexUnlock => unlock,
+        EventKind::MutexLock => mutex_lock,
+        EventKind::MutexTryLock => mutex_try_lock,
+        EventKind::MutexUnlock => mutex_unlock,
+        EventKind::SpinLock => spin_lock,
+        EventKind::SpinTryLock => spin_try_lock,
+        EventKind::SpinUnlock => spin_unlock,
         _ => return,
     };
     if name.starts_with("libc.so.6") || name.starts_with("libc-2") {
@@ -122,9 +188,9 @@ pub(crate) fn install(engine: &dyn Engine, pc: u64, kind: EventKind, library: &P
     }
 }
 
-/// A call that a leaf function answers: of a normal mutex, with room for the event.
+/// A call that a leaf function answers, with room for the event.
 struct Call<'a> {
-    mutex: &'a Mutex,
+    object: u64,
     thread: &'a mut LeafThread,
     log: Busy<'a>,
     sp: u64,
@@ -135,84 +201,201 @@ impl Call<'_> {
     /// `None` if the call has to go the long way.
     ///
     /// # Safety
-    /// As for [`lock`]; one `Call` at a time.
+    /// `data` is the calling thread's armed [`LeafThread`], `sp` the stack pointer at the
+    /// function's entry; one `Call` at a time.
     #[inline(always)]
-    unsafe fn new<'a>(mutex: u64, sp: u64, data: u64) -> Option<Call<'a>> {
+    unsafe fn new<'a>(object: u64, sp: u64, data: u64) -> Option<Call<'a>> {
         // SAFETY: the caller's; the thread's own state is used by this thread alone, which is in
         // guest code and so not inside the recorder.
-        let (mutex, thread) =
-            unsafe { (&*(mutex as *const Mutex), &mut *(data as *mut LeafThread)) };
-        if !mutex.is_normal() {
+        let thread = unsafe { &mut *(data as *mut LeafThread) };
+        // Signals come after events on the long way.
+        if thread.attention.is_raised() {
             return None;
         }
         let begin = host::ticks();
         // SAFETY: armed with a reference that outlives the thread's run.
         let mut log = unsafe { &*thread.log }.enter().ok()?;
-        log.has_room(begin).then_some(Call { mutex, thread, log, sp, begin })
+        log.has_room(begin).then_some(Call { object, thread, log, sp, begin })
     }
 
     /// Takes the ticket and appends the event.
     #[inline(always)]
-    fn record(mut self, kind: EventKind, end: u64) {
+    fn record(mut self, kind: EventKind, end: u64, result: i32) {
         // SAFETY: armed with references that outlive the thread's run.
         let (tickets, context) = unsafe { (&*self.thread.tickets, &*self.thread.context) };
-        let object = &raw const *self.mutex as u64;
+        let object = self.object;
         let ticket = tickets.take(order::slot(object));
         // SAFETY: at a function's entry the return address is at the stack pointer.
         let pc = unsafe { host::Guest.stack_word(self.sp) };
         let Translating { total: overhead, busy } = self.thread.translated(context.translating);
         let (code, sp, begin) = (kind as u8, self.sp, self.begin);
-        let event =
-            Event { code, pc, sp, object, ticket, begin, end, overhead, busy, ..Event::default() };
-        self.log.push(event);
+        self.log.push(Event {
+            code,
+            result,
+            pc,
+            sp,
+            object,
+            ticket,
+            begin,
+            end,
+            overhead,
+            busy,
+            ..Event::default()
+        });
     }
+
+    /// Tries until the lock is had, for a while; when it was, if so.
+    #[inline(always)]
+    fn lock(&self, try_lock: impl Fn() -> bool, is_free: impl Fn() -> bool) -> Option<u64> {
+        if try_lock() {
+            return Some(self.begin);
+        }
+        try_again(|| is_free() && try_lock()).then(host::ticks)
+    }
+}
+
+#[cold]
+fn try_again(try_lock: impl Fn() -> bool) -> bool {
+    PAUSES.iter().any(|&pauses| {
+        (0..pauses).for_each(|_| std::hint::spin_loop());
+        try_lock()
+    })
+}
+
+/// A call about a mutex, if its kind is known here.
+///
+/// # Safety
+/// As for [`Call::new`]; what the guest says is a mutex is one, or faults here as it would in the
+/// library.
+#[inline(always)]
+unsafe fn of_mutex<'a>(object: u64, sp: u64, data: u64) -> Option<(&'a Mutex, Kind, Call<'a>)> {
+    // SAFETY: the caller's; the fields are atomic, since guest threads change them at will.
+    let mutex = unsafe { &*(object as *const Mutex) };
+    let kind = mutex.kind()?;
+    // SAFETY: the caller's.
+    Some((mutex, kind, unsafe { Call::new(object, sp, data) }?))
+}
+
+/// The owner of a recursive mutex locks it again, if that is what the call is.
+#[inline(always)]
+fn again(mutex: &Mutex, kind: Kind, call: &Call<'_>) -> bool {
+    let again = kind == Kind::Recursive
+        && mutex.is_held_by(call.thread.tid)
+        && mutex.count.load(Ordering::Relaxed) < u32::MAX;
+    if again {
+        add(&mutex.count, 1);
+    }
+    again
 }
 
 /// `pthread_mutex_lock(mutex)`.
 ///
 /// # Safety
-/// `data` is the calling thread's armed [`LeafThread`], `sp` the stack pointer at the function's
-/// entry. A `mutex` that is no memory faults here as it would in the library.
-unsafe extern "sysv64" fn lock(mutex: u64, sp: u64, data: u64) -> i64 {
+/// As for [`of_mutex`].
+unsafe extern "sysv64" fn mutex_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
-    let Some(call) = (unsafe { Call::new(mutex, sp, data) }) else { return LONG_WAY };
-    let mutex = call.mutex;
+    let Some((mutex, kind, call)) = (unsafe { of_mutex(object, sp, data) }) else {
+        return LONG_WAY;
+    };
     let mut end = call.begin;
-    if !mutex.try_lock() {
-        if !spin(mutex) {
+    if !again(mutex, kind, &call) {
+        // An owner's other attempts are errors, or end never.
+        if kind != Kind::Normal && mutex.is_held_by(call.thread.tid) {
             return LONG_WAY;
         }
-        end = host::ticks();
+        match call.lock(|| mutex.try_lock(), || mutex.is_free()) {
+            Some(had) => end = had,
+            None => return LONG_WAY,
+        }
+        mutex.held_by(call.thread.tid, kind);
     }
-    mutex.owner.store(call.thread.tid, Ordering::Relaxed);
-    // Only the holder writes `users`.
-    mutex.users.store(mutex.users.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    call.record(EventKind::MutexLock, end);
+    call.record(EventKind::MutexLock, end, 0);
     0
 }
 
-#[cold]
-fn spin(mutex: &Mutex) -> bool {
-    PAUSES.iter().any(|&pauses| {
-        (0..pauses).for_each(|_| std::hint::spin_loop());
-        mutex.lock.load(Ordering::Relaxed) == 0 && mutex.try_lock()
-    })
+/// `pthread_mutex_trylock(mutex)`.
+///
+/// # Safety
+/// As for [`of_mutex`].
+unsafe extern "sysv64" fn mutex_try_lock(object: u64, sp: u64, data: u64) -> i64 {
+    // SAFETY: the caller's.
+    let Some((mutex, kind, call)) = (unsafe { of_mutex(object, sp, data) }) else {
+        return LONG_WAY;
+    };
+    let (end, again) = (call.begin, again(mutex, kind, &call));
+    let had = again || mutex.try_lock();
+    if had && !again {
+        mutex.held_by(call.thread.tid, kind);
+    }
+    tried(call, EventKind::MutexTryLock, end, had)
 }
 
 /// `pthread_mutex_unlock(mutex)`.
 ///
 /// # Safety
-/// As for [`lock`].
-unsafe extern "sysv64" fn unlock(mutex: u64, sp: u64, data: u64) -> i64 {
+/// As for [`of_mutex`].
+unsafe extern "sysv64" fn mutex_unlock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
-    let Some(call) = (unsafe { Call::new(mutex, sp, data) }) else { return LONG_WAY };
-    let mutex = call.mutex;
+    let Some((mutex, kind, call)) = (unsafe { of_mutex(object, sp, data) }) else {
+        return LONG_WAY;
+    };
+    // Only a normal mutex lets everybody unlock it.
+    if kind != Kind::Normal && (!mutex.is_held_by(call.thread.tid) || mutex.is_free()) {
+        return LONG_WAY;
+    }
     let end = call.begin;
-    call.record(EventKind::MutexUnlock, end);
-    mutex.owner.store(0, Ordering::Relaxed);
-    mutex.users.store(mutex.users.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
-    if mutex.lock.swap(0, Ordering::Release) > 1 {
-        host::futex_wake_one(&raw const *mutex as u64);
+    call.record(EventKind::MutexUnlock, end, 0);
+    if kind == Kind::Recursive && mutex.count.load(Ordering::Relaxed) > 1 {
+        add(&mutex.count, -1);
+    } else if mutex.unlock(kind) {
+        host::futex_wake_one(object);
     }
     0
+}
+
+/// `pthread_spin_lock(lock)`.
+///
+/// # Safety
+/// As for [`Call::new`]; the lock is one, or faults here as it would in the library.
+unsafe extern "sysv64" fn spin_lock(object: u64, sp: u64, data: u64) -> i64 {
+    // SAFETY: the caller's.
+    let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
+    let Some(call) = call else { return LONG_WAY };
+    let Some(end) = call.lock(|| lock.try_lock(), || lock.is_free()) else { return LONG_WAY };
+    call.record(EventKind::SpinLock, end, 0);
+    0
+}
+
+/// `pthread_spin_trylock(lock)`.
+///
+/// # Safety
+/// As for [`spin_lock`].
+unsafe extern "sysv64" fn spin_try_lock(object: u64, sp: u64, data: u64) -> i64 {
+    // SAFETY: the caller's.
+    let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
+    let Some(call) = call else { return LONG_WAY };
+    let (end, had) = (call.begin, lock.try_lock());
+    tried(call, EventKind::SpinTryLock, end, had)
+}
+
+/// `pthread_spin_unlock(lock)`.
+///
+/// # Safety
+/// As for [`spin_lock`].
+unsafe extern "sysv64" fn spin_unlock(object: u64, sp: u64, data: u64) -> i64 {
+    // SAFETY: the caller's.
+    let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
+    let Some(call) = call else { return LONG_WAY };
+    let end = call.begin;
+    call.record(EventKind::SpinUnlock, end, 0);
+    lock.0.store(1, Ordering::Release);
+    0
+}
+
+/// Records that somebody tried for a lock, and had it or not; what the function returns.
+#[inline(always)]
+fn tried(call: Call<'_>, kind: EventKind, end: u64, had: bool) -> i64 {
+    let result = if had { 0 } else { libc::EBUSY };
+    call.record(kind, end, result);
+    result.into()
 }
