@@ -217,27 +217,25 @@ impl Gate {
         }
     }
 
-    /// Whether `condition` holds now or in a moment. For callers that cannot
-    /// [`Self::wait`].
+    /// Whether `condition` holds now or in a moment. For callers that cannot [`Self::wait`].
     pub(crate) fn soon(&self, thread: ThreadId, condition: Condition) -> bool {
-        self.awake_until(condition, || self.holds(thread, condition))
+        let mut looks = Looks::at(condition);
+        let Some((slot, place)) = condition.place() else {
+            return looks.until(|| if self.holds(thread, condition) { Ok(()) } else { Err(1) });
+        };
+        // One look at the counter tells both.
+        let exactly = matches!(condition, Condition::Turn { .. });
+        looks.until(|| {
+            let done = self.done[slot].load(Ordering::SeqCst);
+            let holds = done == place || done > place && !exactly;
+            if holds { Ok(()) } else { Err(place.saturating_sub(done)) }
+        })
     }
 
-    /// Whether what is asked holds, as `condition` is to, now or in a moment.
-    pub(crate) fn awake_until(
-        &self,
-        condition: Condition,
-        mut holds: impl FnMut() -> bool,
-    ) -> bool {
-        let mut looks = Looks::at(condition);
-        loop {
-            if holds() {
-                return true;
-            }
-            if !looks.pause(self.distance(condition)) {
-                return false;
-            }
-        }
+    /// Whether a word has the value that `condition` asks for, which the caller can see, now or in
+    /// a moment.
+    pub(crate) fn soon_there(&self, condition: Condition, is_there: impl Fn() -> bool) -> bool {
+        Looks::at(condition).until(|| if is_there() { Ok(()) } else { Err(1) })
     }
 
     /// The holder of `ticket` has performed its event. Whether the caller must [`Self::wake`].
@@ -291,14 +289,6 @@ impl Gate {
             }
         }
         self.sleep(thread, condition)
-    }
-
-    /// How many tickets are still to be done before the condition holds.
-    fn distance(&self, condition: Condition) -> u64 {
-        let left = |(slot, place): (usize, u64)| {
-            place.saturating_sub(self.done[slot].load(Ordering::Relaxed))
-        };
-        condition.place().map_or(1, left)
     }
 
     /// Performs an operation on a live object, once it is possible and the policy lets it.

@@ -66,7 +66,7 @@ impl LeafThread {
         }
         // Plain stores to the same word have no tickets.
         let there = || self.pages.known_operand(address, size) == Some(value);
-        if !gate.awake_until(Condition::Value { address, size, value }, there) {
+        if !gate.soon_there(Condition::Value { address, size, value }, there) {
             return None;
         }
         if !self.has_kept(address, size) {
@@ -118,7 +118,7 @@ impl LeafThread {
             self.pages.known_operand(address, size) == Some(value)
                 || gate.overwritten.since(address, count)
         };
-        if !gate.awake_until(Condition::Caught { address, size, value, count, time: end }, there) {
+        if !gate.soon_there(Condition::Caught { address, size, value, count, time: end }, there) {
             return None;
         }
         let _ = cursor.next();

@@ -21,10 +21,21 @@ impl Looks {
         Looks { pauses: if news { PAUSES_FOR_NEWS } else { PAUSES } }
     }
 
-    /// Pauses before the next look, given how many events must come before; false if there have
-    /// been looks enough. A look takes the word's cache line from whoever is busy with those
-    /// events.
-    pub(super) fn pause(&mut self, distance: u64) -> bool {
+    /// Looks until what is waited for is there; false if there have been looks enough. A look in
+    /// vain tells how many events must come before.
+    pub(super) fn until(&mut self, look: impl Fn() -> Result<(), u64>) -> bool {
+        loop {
+            match look() {
+                Ok(()) => return true,
+                Err(distance) if !self.pause(distance) => return false,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Pauses before the next look, which takes the word's cache line from whoever is busy with
+    /// the events that must come before.
+    fn pause(&mut self, distance: u64) -> bool {
         let wanted = (2 * distance.min(MOST)).clamp(1, MOST) as u32;
         let pauses = wanted.min(self.pauses);
         (0..pauses).for_each(|_| std::hint::spin_loop());
