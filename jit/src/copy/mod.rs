@@ -143,6 +143,7 @@ impl Engine for CopyEngine {
         let mut translator = self.shared.lock();
         let (word, bit) = hook_bit(pc);
         self.shared.hooked[word].fetch_or(bit, Ordering::SeqCst);
+        translator.functions.hook(pc);
         if translator.hooks.insert(pc) && translator.covers(pc..pc + 1) {
             self.shared.flush(&mut translator);
         }

@@ -10,6 +10,11 @@
 //! thread has written its word and another touched it, the suspects that touch it are *handing it
 //! over* and are always reported. To the others remains a jump to the next instruction.
 //!
+//! Functions that call the library's locks stand next to locked instructions too, but what they
+//! touch is mostly guarded by those locks. So they alone make nobody suspicious: their suspects
+//! hand over a word that somebody touches next to locked instructions. Such a word is the flag by
+//! which a thread that waits for an interpreter's lock asks the one that interprets for it.
+//!
 //! In the replay a load has its value, and a store its turn. What a load read before anybody was
 //! found out is what the word held before the first store that was (`vm::replay`).
 //!
@@ -32,7 +37,7 @@ const LONGEST: usize = 40;
 /// Words that are remembered.
 const WORDS: usize = 1 << 20;
 /// Suspects of a word that are remembered.
-const SITES: usize = 16;
+const SITES: usize = 64;
 
 /// What is known of suspects. See the module's documentation.
 #[derive(Default)]
@@ -82,6 +87,8 @@ struct Word {
     /// Others than `thread` have touched it.
     several: bool,
     written: bool,
+    /// Somebody has touched it next to locked instructions.
+    near: bool,
     /// The suspects that were seen to touch it.
     sites: Vec<u64>,
 }
@@ -108,10 +115,11 @@ impl Suspects {
         self.sites.values_mut().for_each(|site| site.jumps.clear());
     }
 
-    /// A thread is about to execute a suspect; says whether it is to be ordered.
-    fn execute(&mut self, access: &Suspected) -> (bool, Patches) {
+    /// A thread is about to execute a suspect, in a function that calls the library's locks if it
+    /// is `guarded`; says whether it is to be ordered.
+    fn execute(&mut self, access: &Suspected, guarded: bool) -> (bool, Patches) {
         let mut patches = Patches::new();
-        for pc in self.found(access) {
+        for pc in self.found(access, guarded) {
             let site = self.sites.entry(pc).or_default();
             site.suspicion = Some(Suspicion::HandsOver);
             patches.extend(&site.jumps);
@@ -130,22 +138,23 @@ impl Suspects {
     }
 
     /// The suspects that turn out to hand over their word.
-    fn found(&mut self, access: &Suspected) -> Vec<u64> {
-        if !access.tracked {
+    fn found(&mut self, access: &Suspected, guarded: bool) -> Vec<u64> {
+        if !access.tracked && !guarded {
             return Vec::new();
         }
         if self.words.len() >= WORDS {
             self.words.clear();
         }
         let thread = access.thread;
-        let new = || Word { thread, several: false, written: false, sites: Vec::new() };
-        let word = self.words.entry(access.address).or_insert_with(new);
+        let word = self.words.entry(access.address).or_insert_with(|| Word::new(thread));
         word.several |= word.thread != thread;
         word.written |= access.store;
+        word.near |= access.tracked;
         if word.sites.len() < SITES && !word.sites.contains(&access.pc) {
             word.sites.push(access.pc);
         }
-        if word.several && word.written { std::mem::take(&mut word.sites) } else { Vec::new() }
+        let hands_over = word.several && word.written && word.near;
+        if hands_over { std::mem::take(&mut word.sites) } else { Vec::new() }
     }
 
     /// Lets all suspects be looked at again.
@@ -160,6 +169,13 @@ impl Suspects {
     }
 }
 
+impl Word {
+    /// One that nobody but this thread has touched.
+    fn new(thread: u32) -> Word {
+        Word { thread, several: false, written: false, near: false, sites: Vec::new() }
+    }
+}
+
 impl Site {
     /// Whether the machine is to see its next execution.
     fn is_wanted(&self) -> bool {
@@ -170,7 +186,9 @@ impl Site {
 impl Translator {
     /// A thread is about to execute a suspect; says whether it is to be ordered.
     pub(super) fn suspect(&mut self, access: &Suspected) -> bool {
-        let (ordered, patches) = self.suspects.execute(access);
+        let findings = self.functions.findings(access.pc);
+        let guarded = !access.tracked && findings.is_some_and(|found| found.calls_hooked);
+        let (ordered, patches) = self.suspects.execute(access, guarded);
         patches.into_iter().for_each(|(field, to)| self.patch(field, to));
         ordered
     }
@@ -184,7 +202,8 @@ impl Translator {
 }
 
 /// Addresses of a function's suspects, in ascending order. `code` is its instructions in order.
-/// `locks` says that it has locked instructions or calls a function that does.
+/// `locks` says that it has locked instructions, or calls a function that does, or the library's
+/// locks.
 pub(super) fn suspects(code: &[Instruction], locks: bool, trusted: bool) -> Box<[u64]> {
     if !locks && (trusted || code.len() > LONGEST) {
         return Box::default();
@@ -252,23 +271,23 @@ mod tests {
     #[test]
     fn a_word_of_two_threads_is_handed_over() {
         let mut all = both();
-        assert_eq!(all.execute(&touch(LOAD, 1)), (false, vec![]));
-        assert_eq!(all.execute(&touch(LOAD, 2)), (false, vec![]), "nobody has written it");
-        let (ordered, patches) = all.execute(&touch(STORE, 2));
+        assert_eq!(all.execute(&touch(LOAD, 1), false), (false, vec![]));
+        assert_eq!(all.execute(&touch(LOAD, 2), false), (false, vec![]), "nobody has written it");
+        let (ordered, patches) = all.execute(&touch(STORE, 2), false);
         assert!(ordered);
         assert_eq!(patches, [(LOAD + 1, LOAD + 0x100), (STORE + 1, STORE + 0x100)]);
         assert_eq!(all.suspicion(LOAD), Some(Suspicion::HandsOver));
         let elsewhere = Suspected { address: WORD + 8, ..touch(LOAD, 1) };
-        assert!(all.execute(&elsewhere).0, "the load, not only the word");
+        assert!(all.execute(&elsewhere, false).0, "the load, not only the word");
     }
 
     #[test]
     fn a_thread_of_its_own_is_left_alone() {
         let mut all = both();
         for _ in 1..TIMES {
-            assert_eq!(all.execute(&touch(STORE, 1)), (false, vec![]));
+            assert_eq!(all.execute(&touch(STORE, 1), false), (false, vec![]));
         }
-        assert_eq!(all.execute(&touch(STORE, 1)), (false, vec![(STORE + 1, STORE + 5)]));
+        assert_eq!(all.execute(&touch(STORE, 1), false), (false, vec![(STORE + 1, STORE + 5)]));
         assert!(!all.add(STORE, 0x9000, 0x9100), "another translation");
         assert_eq!(all.again(), [(STORE + 1, STORE + 0x100), (0x9000, 0x9100)]);
     }
@@ -277,9 +296,24 @@ mod tests {
     fn a_known_word_concerns_its_own_load_alone() {
         let mut all = both();
         let known = Suspected { known: true, tracked: false, ..touch(LOAD, 1) };
-        assert!(all.execute(&known).0 && all.outdated);
+        assert!(all.execute(&known, false).0 && all.outdated);
         assert_eq!(all.suspicion(LOAD), Some(Suspicion::Known));
-        assert!(!all.execute(&Suspected { known: false, ..known }).0);
+        assert!(!all.execute(&Suspected { known: false, ..known }, false).0);
+    }
+
+    /// As a flag that a thread sets while it has a lock of the library's.
+    #[test]
+    fn what_a_lock_may_guard_is_handed_over_if_somebody_does_not_ask_for_it() {
+        let apart = |pc, thread| Suspected { tracked: false, ..touch(pc, thread) };
+        let mut all = both();
+        assert!(!all.execute(&apart(LOAD, 1), true).0);
+        assert!(!all.execute(&apart(STORE, 2), true).0, "the lock orders them");
+        assert!(all.execute(&touch(LOAD, 1), false).0);
+        assert!(all.execute(&apart(STORE, 2), true).0, "found with it");
+        let mut all = both();
+        assert!(!all.execute(&touch(LOAD, 1), false).0);
+        assert!(!all.execute(&apart(STORE, 2), false).0, "not next to any lock");
+        assert!(all.execute(&apart(STORE, 2), true).0);
     }
 
     /// Mnemonics of the suspects in what `write` assembles.
