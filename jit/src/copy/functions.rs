@@ -2,7 +2,7 @@
 
 use super::ordered::is_locked;
 use super::polls::polls;
-use super::suspects::suspects;
+use super::suspects::{publishes, suspects};
 use super::translator::Map;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
@@ -26,6 +26,8 @@ pub(super) struct Findings {
     pub(super) polls: Box<[u64]>,
     /// Addresses of its loads and stores next to locked instructions, in ascending order.
     pub(super) suspects: Box<[u64]>,
+    /// Which of them store global variables; none if the function locks.
+    pub(super) publishes: Box<[u64]>,
 }
 
 /// The functions and the constant data of all modules.
@@ -113,7 +115,9 @@ impl Functions {
         let trusted = self.trusted.iter().any(|range| range.contains(&start));
         let locks = !locked.is_empty() || calls_locked || calls_hooked;
         let suspects = suspects(&code, locks, trusted);
-        let found = Arc::new(Findings { locked, calls_locked, calls_hooked, polls, suspects });
+        let publishes = if locks || trusted { Box::default() } else { publishes(&code) };
+        let found = Findings { locked, calls_locked, calls_hooked, polls, suspects, publishes };
+        let found = Arc::new(found);
         self.found.insert(start, Arc::clone(&found));
         Some(found)
     }

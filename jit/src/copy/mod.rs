@@ -181,6 +181,7 @@ impl Engine for CopyEngine {
     }
 
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
+        self.shared.lock().begin_thread();
         Ok(Box::new(cpu::CopyCpu::new(Arc::clone(&self.shared))?))
     }
 

@@ -15,6 +15,10 @@
 //! hand over a word that somebody touches next to locked instructions. Such a word is the flag by
 //! which a thread that waits for an interpreter's lock asks the one that interprets for it.
 //!
+//! A global variable may have one thread that stores it where nothing locks, a clock that others
+//! look at. Such stores are suspects in any function, from the time on that there are threads, and
+//! hand over the variable if others than that thread touch it, and nobody else stores it.
+//!
 //! In the replay a load has its value, and a store its turn. What a load read before anybody was
 //! found out is what the word held before the first store that was (`vm::replay`).
 //!
@@ -42,6 +46,8 @@ const SITES: usize = 64;
 /// What is known of suspects. See the module's documentation.
 #[derive(Default)]
 pub(super) struct Suspects {
+    /// Threads that there were.
+    threads: u32,
     /// By address of the instruction.
     sites: Map<u64, Site>,
     /// By first byte.
@@ -57,6 +63,19 @@ pub(super) enum Suspicion {
     Known,
     /// It touches words that are handed over.
     HandsOver,
+}
+
+/// What a suspect stands next to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// Locked instructions.
+    Locked,
+    /// Calls of the library's locks.
+    Guarded,
+    /// Nothing that locks, and it stores a global variable.
+    Publishes,
+    /// Nothing that locks, in a short function.
+    Apart,
 }
 
 /// A suspect that is about to be executed.
@@ -75,6 +94,8 @@ pub(super) struct Suspected {
 
 #[derive(Default)]
 struct Site {
+    /// Known since it was looked at first.
+    standing: Option<Standing>,
     suspicion: Option<Suspicion>,
     /// How often it was looked at.
     looked_at: u32,
@@ -82,6 +103,7 @@ struct Site {
     jumps: Vec<(u64, u64)>,
 }
 
+#[derive(Default)]
 struct Word {
     thread: u32,
     /// Others than `thread` have touched it.
@@ -89,6 +111,12 @@ struct Word {
     written: bool,
     /// Somebody has touched it next to locked instructions.
     near: bool,
+    /// Who has stored it since there are several threads.
+    writer: Option<u32>,
+    /// Others than `writer` have, too.
+    several_writers: bool,
+    /// Somebody has published it since.
+    published: bool,
     /// The suspects that were seen to touch it.
     sites: Vec<u64>,
 }
@@ -115,11 +143,17 @@ impl Suspects {
         self.sites.values_mut().for_each(|site| site.jumps.clear());
     }
 
-    /// A thread is about to execute a suspect, in a function that calls the library's locks if it
-    /// is `guarded`; says whether it is to be ordered.
-    fn execute(&mut self, access: &Suspected, guarded: bool) -> (bool, Patches) {
+    /// A thread is about to execute a suspect; says whether it is to be ordered. `standing` finds
+    /// out what the suspect stands next to.
+    fn execute(
+        &mut self,
+        access: &Suspected,
+        standing: impl FnOnce() -> Standing,
+    ) -> (bool, Patches) {
+        let site = self.sites.entry(access.pc).or_default();
+        let standing = *site.standing.get_or_insert_with(standing);
         let mut patches = Patches::new();
-        for pc in self.found(access, guarded) {
+        for pc in self.found(access, standing) {
             let site = self.sites.entry(pc).or_default();
             site.suspicion = Some(Suspicion::HandsOver);
             patches.extend(&site.jumps);
@@ -138,23 +172,34 @@ impl Suspects {
     }
 
     /// The suspects that turn out to hand over their word.
-    fn found(&mut self, access: &Suspected, guarded: bool) -> Vec<u64> {
-        if !access.tracked && !guarded {
+    fn found(&mut self, access: &Suspected, standing: Standing) -> Vec<u64> {
+        if standing == Standing::Apart {
             return Vec::new();
         }
         if self.words.len() >= WORDS {
             self.words.clear();
         }
-        let thread = access.thread;
-        let word = self.words.entry(access.address).or_insert_with(|| Word::new(thread));
-        word.several |= word.thread != thread;
-        word.written |= access.store;
-        word.near |= access.tracked;
+        let new = || Word { thread: access.thread, ..Word::default() };
+        let word = self.words.entry(access.address).or_insert_with(new);
+        word.touch(access, standing, self.threads > 1);
         if word.sites.len() < SITES && !word.sites.contains(&access.pc) {
             word.sites.push(access.pc);
         }
-        let hands_over = word.several && word.written && word.near;
-        if hands_over { std::mem::take(&mut word.sites) } else { Vec::new() }
+        if word.is_handed_over() { std::mem::take(&mut word.sites) } else { Vec::new() }
+    }
+
+    /// There is another thread. What stored variables before is looked at again.
+    fn begin_thread(&mut self) -> Patches {
+        self.threads += 1;
+        let mut patches = Patches::new();
+        let publishes = |site: &&mut Site| site.standing == Some(Standing::Publishes);
+        if self.threads.is_power_of_two() {
+            for site in self.sites.values_mut().filter(publishes).filter(|site| !site.is_wanted()) {
+                site.looked_at = 0;
+                patches.extend(&site.jumps);
+            }
+        }
+        patches
     }
 
     /// Lets all suspects be looked at again.
@@ -170,9 +215,21 @@ impl Suspects {
 }
 
 impl Word {
-    /// One that nobody but this thread has touched.
-    fn new(thread: u32) -> Word {
-        Word { thread, several: false, written: false, near: false, sites: Vec::new() }
+    /// `several` says that there are several threads.
+    fn touch(&mut self, access: &Suspected, standing: Standing, several: bool) {
+        let thread = access.thread;
+        self.several |= self.thread != thread;
+        self.written |= access.store;
+        self.near |= standing == Standing::Locked;
+        if access.store && several {
+            self.several_writers |= *self.writer.get_or_insert(thread) != thread;
+            self.published |= standing == Standing::Publishes;
+        }
+    }
+
+    fn is_handed_over(&self) -> bool {
+        let publishes = self.published && !self.several_writers;
+        self.several && self.written && (self.near || publishes)
     }
 }
 
@@ -186,11 +243,21 @@ impl Site {
 impl Translator {
     /// A thread is about to execute a suspect; says whether it is to be ordered.
     pub(super) fn suspect(&mut self, access: &Suspected) -> bool {
-        let findings = self.functions.findings(access.pc);
-        let guarded = !access.tracked && findings.is_some_and(|found| found.calls_hooked);
-        let (ordered, patches) = self.suspects.execute(access, guarded);
+        let Translator { suspects, functions, .. } = self;
+        let (ordered, patches) = suspects.execute(access, || match functions.findings(access.pc) {
+            _ if access.tracked => Standing::Locked,
+            Some(found) if found.calls_hooked => Standing::Guarded,
+            Some(found) if found.publishes.binary_search(&access.pc).is_ok() => Standing::Publishes,
+            _ => Standing::Apart,
+        });
         patches.into_iter().for_each(|(field, to)| self.patch(field, to));
         ordered
+    }
+
+    /// There is another thread.
+    pub(super) fn begin_thread(&mut self) {
+        let patches = self.suspects.begin_thread();
+        patches.into_iter().for_each(|(field, to)| self.patch(field, to));
     }
 
     /// Lets all suspects be looked at again; says whether code is to be translated anew.
@@ -205,9 +272,30 @@ impl Translator {
 /// `locks` says that it has locked instructions, or calls a function that does, or the library's
 /// locks.
 pub(super) fn suspects(code: &[Instruction], locks: bool, trusted: bool) -> Box<[u64]> {
-    if !locks && (trusted || code.len() > LONGEST) {
+    if !locks && trusted {
         return Box::default();
     }
+    if !locks && code.len() > LONGEST {
+        return publishes(code);
+    }
+    let is_suspect = |instruction: &Instruction| {
+        let own = matches!(instruction.segment_prefix(), Register::FS | Register::GS);
+        let far = !trusted || constant_address(instruction).is_some();
+        let near = !locks && instruction.memory_base().full_register() == Register::RSP;
+        far && !near && !own && (is_load(instruction) || is_store(instruction))
+    };
+    outside_of_computations(code).filter(|i| is_suspect(i)).map(Instruction::ip).collect()
+}
+
+/// Addresses of the stores to global variables of a function that does not lock, in ascending
+/// order.
+pub(super) fn publishes(code: &[Instruction]) -> Box<[u64]> {
+    let publishes = |i: &&Instruction| constant_address(i).is_some() && is_store(i);
+    outside_of_computations(code).filter(publishes).map(Instruction::ip).collect()
+}
+
+/// Instructions that are in no inner loop without calls or locked instructions.
+fn outside_of_computations(code: &[Instruction]) -> impl Iterator<Item = &Instruction> {
     let calls = !code.iter().any(is_locked);
     let mut eligible = vec![true; code.len()];
     let mut loops: Vec<_> = loops(code).into_iter().collect();
@@ -217,14 +305,7 @@ pub(super) fn suspects(code: &[Instruction], locks: bool, trusted: bool) -> Box<
         let computes = !code[start..=end].iter().any(|i| is_locked(i) || calls && is_call(i));
         eligible[start..=end].fill(!computes);
     }
-    let is_suspect = |instruction: &Instruction| {
-        let own = matches!(instruction.segment_prefix(), Register::FS | Register::GS);
-        let far = !trusted || constant_address(instruction).is_some();
-        let near = !locks && instruction.memory_base().full_register() == Register::RSP;
-        far && !near && !own && (is_load(instruction) || is_store(instruction))
-    };
-    let found = code.iter().zip(eligible).filter(|&(i, eligible)| eligible && is_suspect(i));
-    found.map(|(instruction, _)| instruction.ip()).collect()
+    code.iter().zip(eligible).filter(|&(_, eligible)| eligible).map(|(instruction, _)| instruction)
 }
 
 fn is_call(instruction: &Instruction) -> bool {
@@ -248,7 +329,7 @@ fn loops(code: &[Instruction]) -> BTreeMap<usize, usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Suspected, Suspects, Suspicion, TIMES, suspects};
+    use super::{Standing, Suspected, Suspects, Suspicion, TIMES, suspects};
     use iced_x86::Mnemonic;
     use iced_x86::code_asm::*;
 
@@ -261,6 +342,18 @@ mod tests {
         Suspected { pc, address: WORD, thread, store, known: false, tracked: true }
     }
 
+    fn apart(pc: u64, thread: u32) -> Suspected {
+        Suspected { tracked: false, ..touch(pc, thread) }
+    }
+
+    fn locked() -> Standing {
+        Standing::Locked
+    }
+
+    fn guarded() -> Standing {
+        Standing::Guarded
+    }
+
     /// Suspects whose one translation has its jump at `pc + 1` and its exit at `pc + 0x100`.
     fn both() -> Suspects {
         let mut all = Suspects::default();
@@ -271,23 +364,23 @@ mod tests {
     #[test]
     fn a_word_of_two_threads_is_handed_over() {
         let mut all = both();
-        assert_eq!(all.execute(&touch(LOAD, 1), false), (false, vec![]));
-        assert_eq!(all.execute(&touch(LOAD, 2), false), (false, vec![]), "nobody has written it");
-        let (ordered, patches) = all.execute(&touch(STORE, 2), false);
+        assert_eq!(all.execute(&touch(LOAD, 1), locked), (false, vec![]));
+        assert_eq!(all.execute(&touch(LOAD, 2), locked), (false, vec![]), "nobody has written it");
+        let (ordered, patches) = all.execute(&touch(STORE, 2), locked);
         assert!(ordered);
         assert_eq!(patches, [(LOAD + 1, LOAD + 0x100), (STORE + 1, STORE + 0x100)]);
         assert_eq!(all.suspicion(LOAD), Some(Suspicion::HandsOver));
         let elsewhere = Suspected { address: WORD + 8, ..touch(LOAD, 1) };
-        assert!(all.execute(&elsewhere, false).0, "the load, not only the word");
+        assert!(all.execute(&elsewhere, locked).0, "the load, not only the word");
     }
 
     #[test]
     fn a_thread_of_its_own_is_left_alone() {
         let mut all = both();
         for _ in 1..TIMES {
-            assert_eq!(all.execute(&touch(STORE, 1), false), (false, vec![]));
+            assert_eq!(all.execute(&touch(STORE, 1), locked), (false, vec![]));
         }
-        assert_eq!(all.execute(&touch(STORE, 1), false), (false, vec![(STORE + 1, STORE + 5)]));
+        assert_eq!(all.execute(&touch(STORE, 1), locked), (false, vec![(STORE + 1, STORE + 5)]));
         assert!(!all.add(STORE, 0x9000, 0x9100), "another translation");
         assert_eq!(all.again(), [(STORE + 1, STORE + 0x100), (0x9000, 0x9100)]);
     }
@@ -296,24 +389,56 @@ mod tests {
     fn a_known_word_concerns_its_own_load_alone() {
         let mut all = both();
         let known = Suspected { known: true, tracked: false, ..touch(LOAD, 1) };
-        assert!(all.execute(&known, false).0 && all.outdated);
+        assert!(all.execute(&known, locked).0 && all.outdated);
         assert_eq!(all.suspicion(LOAD), Some(Suspicion::Known));
-        assert!(!all.execute(&Suspected { known: false, ..known }, false).0);
+        assert!(!all.execute(&Suspected { known: false, ..known }, locked).0);
     }
 
     /// As a flag that a thread sets while it has a lock of the library's.
     #[test]
     fn what_a_lock_may_guard_is_handed_over_if_somebody_does_not_ask_for_it() {
-        let apart = |pc, thread| Suspected { tracked: false, ..touch(pc, thread) };
         let mut all = both();
-        assert!(!all.execute(&apart(LOAD, 1), true).0);
-        assert!(!all.execute(&apart(STORE, 2), true).0, "the lock orders them");
-        assert!(all.execute(&touch(LOAD, 1), false).0);
-        assert!(all.execute(&apart(STORE, 2), true).0, "found with it");
+        assert!(!all.execute(&apart(LOAD, 1), guarded).0);
+        assert!(!all.execute(&apart(STORE, 2), guarded).0, "the lock orders them");
+        let elsewhere = Suspected { pc: LOAD + 8, ..touch(LOAD, 1) };
+        assert!(all.execute(&elsewhere, locked).0);
+        assert!(all.execute(&apart(STORE, 2), guarded).0, "found with it");
         let mut all = both();
-        assert!(!all.execute(&touch(LOAD, 1), false).0);
-        assert!(!all.execute(&apart(STORE, 2), false).0, "not next to any lock");
-        assert!(all.execute(&apart(STORE, 2), true).0);
+        assert!(!all.execute(&touch(LOAD, 1), locked).0);
+        assert!(!all.execute(&apart(STORE, 2), || Standing::Apart).0, "next to no lock");
+        let mut all = both();
+        assert!(!all.execute(&touch(LOAD, 1), locked).0);
+        assert!(all.execute(&apart(STORE, 2), guarded).0);
+    }
+
+    /// As a clock that one thread sets.
+    #[test]
+    fn a_variable_that_one_thread_stores_is_handed_over() {
+        let publishes = || Standing::Publishes;
+        let mut all = both();
+        all.begin_thread();
+        assert!(!all.execute(&apart(STORE, 1), publishes).0);
+        all.begin_thread();
+        assert!(!all.execute(&apart(LOAD, 2), guarded).0, "it was set before there were threads");
+        assert!(all.execute(&apart(STORE, 1), publishes).0);
+        assert!(all.execute(&apart(LOAD, 2), guarded).0);
+        let mut all = both();
+        (0..2).for_each(|_| drop(all.begin_thread()));
+        assert!(!all.execute(&apart(STORE, 1), publishes).0, "nobody looks at it");
+        assert!(!all.execute(&apart(STORE, 2), publishes).0, "both of them store it");
+        assert!(!all.execute(&apart(LOAD, 2), guarded).0, "somewhere else there must be a lock");
+    }
+
+    #[test]
+    fn a_second_thread_lets_stores_be_looked_at_again() {
+        let mut all = both();
+        all.begin_thread();
+        for pc in [LOAD, STORE] {
+            let standing = if pc == STORE { Standing::Publishes } else { Standing::Guarded };
+            (0..TIMES).for_each(|_| drop(all.execute(&apart(pc, 1), || standing)));
+        }
+        assert_eq!(all.begin_thread(), [(STORE + 1, STORE + 0x100)]);
+        assert_eq!(all.begin_thread(), [], "the third one");
     }
 
     /// Mnemonics of the suspects in what `write` assembles.
@@ -364,5 +489,12 @@ mod tests {
         assert_eq!(found(false, true, accessor), []);
         let long = |a: &mut CodeAssembler| (0..50).for_each(|_| accessor(a));
         assert_eq!(found(false, false, long), []);
+        let clock = |a: &mut CodeAssembler| {
+            long(a);
+            a.mov(dword_ptr(0x7000), eax).unwrap();
+            a.inc(dword_ptr(0x7008)).unwrap();
+            a.mov(ecx, dword_ptr(0x7000)).unwrap();
+        };
+        assert_eq!(found(false, false, clock), [Mnemonic::Mov, Mnemonic::Inc], "stores");
     }
 }
