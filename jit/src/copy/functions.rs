@@ -2,7 +2,7 @@
 
 use super::ordered::is_locked;
 use super::polls::polls;
-use super::suspects::{publishes, suspects};
+use super::surroundings::{publishes, suspects};
 use super::translator::Map;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
@@ -75,6 +75,7 @@ impl Functions {
     /// The machine wants to see calls of this function.
     pub(super) fn hook(&mut self, pc: u64) {
         self.hooked.insert(pc);
+        self.forget_code();
     }
 
     /// The code may have changed: what was found in it is forgotten, where it begins is not.

@@ -8,7 +8,7 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
-//! ordered against other threads: `ordered`, `functions`, `suspects`.
+//! ordered against other threads: `ordered`, `functions`, `surroundings`, `suspects`.
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
@@ -36,6 +36,7 @@ mod functions;
 mod ordered;
 mod polls;
 mod state;
+mod surroundings;
 mod suspects;
 mod tables;
 #[cfg(test)]
