@@ -17,7 +17,8 @@
 //!
 //! A global variable may be stored by one thread where nothing locks, and looked at by others: a
 //! server's clock. Stores of global variables are suspects in any function. They hand over the
-//! variable if another thread touches it, and no other has stored it since there are several.
+//! variable if another thread has touched it before, and none but the one that stores it now has
+//! stored it since there are several.
 //!
 //! In the replay a load has its value, and a store its turn. What a load read before anybody was
 //! found out is what the word held before the first store that was (`vm::replay`).
@@ -112,8 +113,6 @@ struct Word {
     writer: Option<u32>,
     /// Others than `writer` have, too.
     several_writers: bool,
-    /// Somebody has published it since.
-    published: bool,
     /// The suspects that were seen to touch it.
     sites: Vec<u64>,
 }
@@ -182,7 +181,7 @@ impl Suspects {
         if word.sites.len() < SITES && !word.sites.contains(&access.pc) {
             word.sites.push(access.pc);
         }
-        if word.is_handed_over() { std::mem::take(&mut word.sites) } else { Vec::new() }
+        if word.is_handed_over(standing) { std::mem::take(&mut word.sites) } else { Vec::new() }
     }
 
     /// There is another thread. What stored variables before is looked at again.
@@ -220,12 +219,14 @@ impl Word {
         self.near |= standing == Standing::Locked;
         if access.store && several {
             self.several_writers |= *self.writer.get_or_insert(thread) != thread;
-            self.published |= standing == Standing::Publishes;
         }
     }
 
-    fn is_handed_over(&self) -> bool {
-        let publishes = self.published && !self.several_writers;
+    /// Whether the suspects that touch it hand it over, now that one with this standing does. A
+    /// load does not publish: it may come after the last store, from who has joined the writer.
+    fn is_handed_over(&self, standing: Standing) -> bool {
+        let has_one_writer = self.writer.is_some() && !self.several_writers;
+        let publishes = standing == Standing::Publishes && has_one_writer;
         self.several && self.written && (self.near || publishes)
     }
 }
@@ -357,12 +358,17 @@ mod tests {
         all.begin_thread();
         assert!(!all.execute(&apart(LOAD, 2), guarded).0, "it was set before there were threads");
         assert!(all.execute(&apart(STORE, 1), publishes).0);
-        assert!(all.execute(&apart(LOAD, 2), guarded).0);
+        assert!(all.execute(&apart(LOAD, 2), guarded).0, "found with it");
         let mut all = both();
         (0..2).for_each(|_| drop(all.begin_thread()));
         assert!(!all.execute(&apart(STORE, 1), publishes).0, "nobody looks at it");
         assert!(!all.execute(&apart(STORE, 2), publishes).0, "both of them store it");
         assert!(!all.execute(&apart(LOAD, 2), guarded).0, "somewhere else there must be a lock");
+        let mut all = both();
+        (0..2).for_each(|_| drop(all.begin_thread()));
+        assert!(!all.execute(&apart(STORE, 2), publishes).0);
+        assert!(!all.execute(&apart(LOAD, 1), guarded).0, "who has joined it looks at the result");
+        assert!(all.execute(&apart(STORE, 2), publishes).0);
     }
 
     #[test]
