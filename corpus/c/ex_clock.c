@@ -1,25 +1,29 @@
-/* ex_clock: a plain variable that one thread stores, with no lock anywhere
- * near, and that others look at whenever they like: a clock that is set by a
- * timer, as servers have. Who sees a new time refreshes what it keeps, under a
- * lock. How often that happens never reaches the output. */
+/* ex_clock: a variable that one thread stores plainly, with no lock anywhere
+ * near, and that others load plainly whenever they like: a clock that is set
+ * by a timer, as servers have. Who sees a new time refreshes what it keeps,
+ * under a lock. How often that happens never reaches the output. */
 #include "common.h"
 
 #include <stdatomic.h>
 #include <time.h>
 
-static volatile unsigned now;
+static atomic_uint now;
 static atomic_uint working ALIGNED;
 static pthread_mutex_t mutex ALIGNED = PTHREAD_MUTEX_INITIALIZER;
 static unsigned refreshed_at;
 static uint64_t refreshed;
 static uint64_t digest;
 
+static unsigned time_now(void) {
+    return atomic_load_explicit(&now, memory_order_relaxed);
+}
+
 static NOINLINE void set_clock(void) {
     struct timespec time;
     CHECK(clock_gettime(CLOCK_MONOTONIC, &time) == 0);
     unsigned ticks = (unsigned)(time.tv_nsec / 100000) + 1;
-    if (ticks != now)
-        now = ticks;
+    if (ticks != time_now())
+        atomic_store_explicit(&now, ticks, memory_order_relaxed);
 }
 
 static uint64_t keep_time(void) {
@@ -40,9 +44,10 @@ static NOINLINE uint64_t serve(unsigned self, unsigned long rounds) {
     unsigned seen = 0;
     for (unsigned long i = 0; i < rounds; i++) {
         mine += work(i * MAX_THREADS + self, 100);
-        if (now == seen)
+        unsigned time = time_now();
+        if (time == seen)
             continue;
-        seen = now;
+        seen = time;
         pthread_mutex_lock(&mutex);
         if (refreshed_at != seen)
             refreshed++;
