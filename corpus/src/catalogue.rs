@@ -173,6 +173,8 @@ pub static PROGRAMS: &[Program] = &[
     Program { flags: &["-mcx16"], ..exerciser("ex_atomics", "c/ex_atomics.c", &["2000"]) },
     exerciser("ex_polls", "c/ex_polls.c", &["300"]),
     exerciser("ex_stamps", "c/ex_stamps.c", &["300"]),
+    exerciser("ex_request", "c/ex_request.c", &["2000"]),
+    exerciser("ex_clock", "c/ex_clock.c", &["20000"]),
     exerciser("ex_futex", "c/ex_futex.c", &["3000"]),
     exerciser("ex_malloc", "c/ex_malloc.c", &["800"]),
     exerciser("ex_tls", "c/ex_tls.c", &["50000"]),

@@ -35,6 +35,8 @@ fn output_and_status_are_those_of_the_program() {
         "ex_threads",
         "ex_process",
         "ex_stamps",
+        "ex_request",
+        "ex_clock",
         "fib",
     ];
     let names = ["exit7", "segv", "abrt"].into_iter().chain(kinds);

@@ -2,10 +2,11 @@
 
 use super::ordered::is_locked;
 use super::polls::polls;
-use super::suspects::suspects;
+use super::surroundings::{publishes, suspects};
 use super::translator::Map;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,10 +20,14 @@ pub(super) struct Findings {
     pub(super) locked: Box<[Instruction]>,
     /// It calls a function of the same module that has some, or ends by jumping to one.
     pub(super) calls_locked: bool,
+    /// It calls library functions that are hooked: it locks, or waits, the library's way.
+    pub(super) calls_hooked: bool,
     /// Addresses of the loads that its loops poll, in ascending order.
     pub(super) polls: Box<[u64]>,
     /// Addresses of its loads and stores next to locked instructions, in ascending order.
     pub(super) suspects: Box<[u64]>,
+    /// Which of them store global variables; none if the function locks.
+    pub(super) publishes: Box<[u64]>,
 }
 
 /// The functions and the constant data of all modules.
@@ -34,10 +39,14 @@ pub(super) struct Functions {
     constant: Vec<Range<u64>>,
     /// Where functions of modules lie that hand over nothing by plain loads and stores.
     trusted: Vec<Range<u64>>,
+    /// Functions that modules call through tables and whose calls the machine wants to see.
+    hooked: BTreeSet<u64>,
     /// By start, what was found in the functions that were looked through.
     found: Map<u64, Arc<Findings>>,
     /// By start, whether a function that is called has a locked instruction.
     callees: Map<u64, bool>,
+    /// By what calls lead to, whether that is a hooked function.
+    stubs: Map<u64, bool>,
 }
 
 /// Where a function lies.
@@ -63,10 +72,17 @@ impl Functions {
         self.forget_code();
     }
 
+    /// The machine wants to see calls of this function.
+    pub(super) fn hook(&mut self, pc: u64) {
+        self.hooked.insert(pc);
+        self.forget_code();
+    }
+
     /// The code may have changed: what was found in it is forgotten, where it begins is not.
     pub(super) fn forget_code(&mut self) {
         self.found.clear();
         self.callees.clear();
+        self.stubs.clear();
     }
 
     /// Whether an address that is part of an instruction may be a variable's.
@@ -94,13 +110,35 @@ impl Functions {
         let code = instructions(&extent);
         let locked = code.iter().filter(|&i| is_locked(i)).copied().collect::<Box<_>>();
         let calls_locked = locked.is_empty() && self.calls_locked(&code);
+        let calls_hooked = code.iter().any(|i| self.calls_hooked(i));
         let polls = polls(&code, is_foreign);
         let start = extent.range.start;
         let trusted = self.trusted.iter().any(|range| range.contains(&start));
-        let suspects = suspects(&code, !locked.is_empty() || calls_locked, trusted);
-        let found = Arc::new(Findings { locked, calls_locked, polls, suspects });
+        let locks = !locked.is_empty() || calls_locked || calls_hooked;
+        let suspects = suspects(&code, locks, trusted);
+        let publishes = if locks || trusted { Box::default() } else { publishes(&code) };
+        let found = Findings { locked, calls_locked, calls_hooked, polls, suspects, publishes };
+        let found = Arc::new(found);
         self.found.insert(start, Arc::clone(&found));
         Some(found)
+    }
+
+    /// Whether an instruction calls a hooked function, of another module or of its own.
+    fn calls_hooked(&mut self, instruction: &Instruction) -> bool {
+        let hooked = |slot| word(slot).is_some_and(|to| self.hooked.contains(&to));
+        if instruction.is_call_near_indirect() {
+            return foreign_slot(instruction).is_some_and(hooked);
+        }
+        if !instruction.is_call_near() {
+            return false;
+        }
+        let target = instruction.near_branch_target();
+        if let Some(&known) = self.stubs.get(&target) {
+            return known;
+        }
+        let found = self.hooked.contains(&target) || foreign_slot(instruction).is_some_and(hooked);
+        self.stubs.insert(target, found);
+        found
     }
 
     /// Whether code of a function calls another that has locked instructions, or ends in it.
@@ -132,17 +170,30 @@ fn bytes(extent: &Extent) -> Vec<u8> {
 
 /// Whether a call goes through a table that the dynamic linker fills: directly, or by a stub.
 fn is_foreign(call: &Instruction) -> bool {
+    foreign_slot(call).is_some()
+}
+
+/// The place in a table that the dynamic linker fills through which a call goes, if it does.
+fn foreign_slot(call: &Instruction) -> Option<u64> {
     const LONGEST_STUB: usize = 16;
+    let slot = |i: &Instruction| i.is_ip_rel_memory_operand().then(|| i.memory_displacement64());
     if call.is_call_near_indirect() {
-        return call.is_ip_rel_memory_operand();
+        return slot(call);
     }
     let mut code = [0; LONGEST_STUB];
-    let readable = read_guest(call.near_branch_target(), &mut code);
     let target = call.near_branch_target();
+    let readable = read_guest(target, &mut code);
     Decoder::with_ip(64, &code[..readable], target, DecoderOptions::NONE)
         .iter()
         .find(|i| i.mnemonic() != iced_x86::Mnemonic::Endbr64)
-        .is_some_and(|i| i.is_jmp_near_indirect() && i.is_ip_rel_memory_operand())
+        .filter(Instruction::is_jmp_near_indirect)
+        .and_then(|jump| slot(&jump))
+}
+
+/// The word at an address, if there is memory.
+fn word(address: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    (read_guest(address, &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))
 }
 
 fn instructions(extent: &Extent) -> Vec<Instruction> {

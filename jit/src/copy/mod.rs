@@ -8,8 +8,8 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
-//! ordered against other threads: `ordered`, `functions`, `suspects`; and how it is executed without
-//! leaving code, `inline`.
+//! ordered against other threads: `ordered`, `functions`, `surroundings`, `suspects`; and how it is
+//! executed without leaving code, `inline`.
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
@@ -38,6 +38,7 @@ mod inline;
 mod ordered;
 mod polls;
 mod state;
+mod surroundings;
 mod suspects;
 mod tables;
 #[cfg(test)]
@@ -145,6 +146,7 @@ impl Engine for CopyEngine {
         let mut translator = self.shared.lock();
         let (word, bit) = hook_bit(pc);
         self.shared.hooked[word].fetch_or(bit, Ordering::SeqCst);
+        translator.functions.hook(pc);
         if translator.hooks.insert(pc) && translator.covers(pc..pc + 1) {
             self.shared.flush(&mut translator);
         }
@@ -186,6 +188,7 @@ impl Engine for CopyEngine {
     }
 
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
+        self.shared.lock().begin_thread();
         Ok(Box::new(cpu::CopyCpu::new(Arc::clone(&self.shared))?))
     }
 

@@ -16,8 +16,8 @@
 //!   a slow path.
 //! - Every load of a global variable: flags and states of one-time initialization.
 //!
-//! What is handed over by plain loads and stores next to locked instructions is found when it
-//! happens (`suspects`).
+//! What is handed over by plain loads and stores next to locked instructions, or stored by one
+//! thread for others to look at, is found when it happens (`suspects`).
 //!
 //! Where no function is known, the first rule holds for locked instructions that follow shortly.
 //! A replay watches the loads that the recording watched, by their addresses, for the words that
@@ -25,8 +25,8 @@
 //! that is ordered, and reads what was there then (`vm::replay`).
 //!
 //! # Limits
-//! - Words that are neither polled nor touched next to a locked instruction: queues between two
-//!   threads that use plain loads and stores alone.
+//! - Words that are neither polled nor touched next to a locked instruction, nor variables with one
+//!   writer: queues between two threads that use plain loads and stores alone.
 //! - Loads through pointers in long functions, or inner loops, that have nothing to do with locked
 //!   instructions.
 //! - A load between whose filter and whose execution, a nanosecond, the word's very first locked

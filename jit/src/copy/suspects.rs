@@ -10,6 +10,16 @@
 //! thread has written its word and another touched it, the suspects that touch it are *handing it
 //! over* and are always reported. To the others remains a jump to the next instruction.
 //!
+//! Functions that call the library's locks have suspects too, but what those touch is mostly
+//! guarded by the locks, and ordered with them. So they hand over their word only if somebody
+//! touches it next to locked instructions. Such a word is the flag by which a thread that waits
+//! for an interpreter's lock asks the one that interprets for it.
+//!
+//! A global variable may be stored by one thread where nothing locks, and looked at by others: a
+//! server's clock. Stores of global variables are suspects in any function. They hand over the
+//! variable if another thread has touched it before, and none but the one that stores it now has
+//! stored it since there are several.
+//!
 //! In the replay a load has its value, and a store its turn. What a load read before anybody was
 //! found out is what the word held before the first store that was (`vm::replay`).
 //!
@@ -17,26 +27,25 @@
 //! - What is handed over under a lock of the program's own is found as well, at some cost.
 //! - A suspect that was executed often before its word was touched by a second thread is found
 //!   when all are looked at again ([`Translator::suspect_again`]), and not before.
+//! - What functions that call the library's locks touch there and nowhere else is taken to be
+//!   guarded, even if one of them looks at it without its lock.
+//! - A variable that several threads store plainly, or through pointers, where nothing locks.
 //! - Of a module that is trusted, the C library, only global variables are looked at.
 
-use super::ordered::{constant_address, is_load, is_locked, is_store};
 use super::translator::{Map, Translator};
-use iced_x86::{FlowControl, Instruction, OpKind, Register};
-use std::collections::BTreeMap;
 
 /// How often a suspect is looked at.
 const TIMES: u32 = 32;
-/// Instructions of a function that is looked at although nothing in it is locked: it may be there
-/// to read an atomic variable for others. Longer ones compute.
-const LONGEST: usize = 40;
 /// Words that are remembered.
 const WORDS: usize = 1 << 20;
 /// Suspects of a word that are remembered.
-const SITES: usize = 16;
+const SITES: usize = 64;
 
 /// What is known of suspects. See the module's documentation.
 #[derive(Default)]
 pub(super) struct Suspects {
+    /// Threads that there were.
+    threads: u32,
     /// By address of the instruction.
     sites: Map<u64, Site>,
     /// By first byte.
@@ -52,6 +61,19 @@ pub(super) enum Suspicion {
     Known,
     /// It touches words that are handed over.
     HandsOver,
+}
+
+/// What a suspect stands next to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// Locked instructions.
+    Locked,
+    /// Calls of the library's locks.
+    Guarded,
+    /// Nothing that locks, and it stores a global variable.
+    Publishes,
+    /// Nothing that locks, in a short function.
+    Apart,
 }
 
 /// A suspect that is about to be executed.
@@ -70,6 +92,8 @@ pub(super) struct Suspected {
 
 #[derive(Default)]
 struct Site {
+    /// Known since it was looked at first.
+    standing: Option<Standing>,
     suspicion: Option<Suspicion>,
     /// How often it was looked at.
     looked_at: u32,
@@ -77,11 +101,18 @@ struct Site {
     jumps: Vec<(u64, u64)>,
 }
 
+#[derive(Default)]
 struct Word {
     thread: u32,
     /// Others than `thread` have touched it.
     several: bool,
     written: bool,
+    /// Somebody has touched it next to locked instructions.
+    near: bool,
+    /// Who has stored it since there are several threads.
+    writer: Option<u32>,
+    /// Others than `writer` have, too.
+    several_writers: bool,
     /// The suspects that were seen to touch it.
     sites: Vec<u64>,
 }
@@ -108,10 +139,17 @@ impl Suspects {
         self.sites.values_mut().for_each(|site| site.jumps.clear());
     }
 
-    /// A thread is about to execute a suspect; says whether it is to be ordered.
-    fn execute(&mut self, access: &Suspected) -> (bool, Patches) {
+    /// A thread is about to execute a suspect; says whether it is to be ordered. `standing` finds
+    /// out what the suspect stands next to.
+    fn execute(
+        &mut self,
+        access: &Suspected,
+        standing: impl FnOnce() -> Standing,
+    ) -> (bool, Patches) {
+        let site = self.sites.entry(access.pc).or_default();
+        let standing = *site.standing.get_or_insert_with(standing);
         let mut patches = Patches::new();
-        for pc in self.found(access) {
+        for pc in self.found(access, standing) {
             let site = self.sites.entry(pc).or_default();
             site.suspicion = Some(Suspicion::HandsOver);
             patches.extend(&site.jumps);
@@ -130,22 +168,34 @@ impl Suspects {
     }
 
     /// The suspects that turn out to hand over their word.
-    fn found(&mut self, access: &Suspected) -> Vec<u64> {
-        if !access.tracked {
+    fn found(&mut self, access: &Suspected, standing: Standing) -> Vec<u64> {
+        if standing == Standing::Apart {
             return Vec::new();
         }
         if self.words.len() >= WORDS {
             self.words.clear();
         }
-        let thread = access.thread;
-        let new = || Word { thread, several: false, written: false, sites: Vec::new() };
+        let new = || Word { thread: access.thread, ..Word::default() };
         let word = self.words.entry(access.address).or_insert_with(new);
-        word.several |= word.thread != thread;
-        word.written |= access.store;
+        word.touch(access, standing, self.threads > 1);
         if word.sites.len() < SITES && !word.sites.contains(&access.pc) {
             word.sites.push(access.pc);
         }
-        if word.several && word.written { std::mem::take(&mut word.sites) } else { Vec::new() }
+        if word.is_handed_over(standing) { std::mem::take(&mut word.sites) } else { Vec::new() }
+    }
+
+    /// There is another thread. What stored variables before is looked at again.
+    fn begin_thread(&mut self) -> Patches {
+        self.threads += 1;
+        let mut patches = Patches::new();
+        let publishes = |site: &&mut Site| site.standing == Some(Standing::Publishes);
+        if self.threads.is_power_of_two() {
+            for site in self.sites.values_mut().filter(publishes).filter(|site| !site.is_wanted()) {
+                site.looked_at = 0;
+                patches.extend(&site.jumps);
+            }
+        }
+        patches
     }
 
     /// Lets all suspects be looked at again.
@@ -160,6 +210,27 @@ impl Suspects {
     }
 }
 
+impl Word {
+    /// `several` says that there are several threads.
+    fn touch(&mut self, access: &Suspected, standing: Standing, several: bool) {
+        let thread = access.thread;
+        self.several |= self.thread != thread;
+        self.written |= access.store;
+        self.near |= standing == Standing::Locked;
+        if access.store && several {
+            self.several_writers |= *self.writer.get_or_insert(thread) != thread;
+        }
+    }
+
+    /// Whether the suspects that touch it hand it over, now that one with this standing does. A
+    /// load does not publish: it may come after the last store, from who has joined the writer.
+    fn is_handed_over(&self, standing: Standing) -> bool {
+        let has_one_writer = self.writer.is_some() && !self.several_writers;
+        let publishes = standing == Standing::Publishes && has_one_writer;
+        self.several && self.written && (self.near || publishes)
+    }
+}
+
 impl Site {
     /// Whether the machine is to see its next execution.
     fn is_wanted(&self) -> bool {
@@ -170,9 +241,21 @@ impl Site {
 impl Translator {
     /// A thread is about to execute a suspect; says whether it is to be ordered.
     pub(super) fn suspect(&mut self, access: &Suspected) -> bool {
-        let (ordered, patches) = self.suspects.execute(access);
+        let Translator { suspects, functions, .. } = self;
+        let (ordered, patches) = suspects.execute(access, || match functions.findings(access.pc) {
+            _ if access.tracked => Standing::Locked,
+            Some(found) if found.calls_hooked => Standing::Guarded,
+            Some(found) if found.publishes.binary_search(&access.pc).is_ok() => Standing::Publishes,
+            _ => Standing::Apart,
+        });
         patches.into_iter().for_each(|(field, to)| self.patch(field, to));
         ordered
+    }
+
+    /// There is another thread.
+    pub(super) fn begin_thread(&mut self) {
+        let patches = self.suspects.begin_thread();
+        patches.into_iter().for_each(|(field, to)| self.patch(field, to));
     }
 
     /// Lets all suspects be looked at again; says whether code is to be translated anew.
@@ -183,55 +266,9 @@ impl Translator {
     }
 }
 
-/// Addresses of a function's suspects, in ascending order. `code` is its instructions in order.
-/// `locks` says that it has locked instructions or calls a function that does.
-pub(super) fn suspects(code: &[Instruction], locks: bool, trusted: bool) -> Box<[u64]> {
-    if !locks && (trusted || code.len() > LONGEST) {
-        return Box::default();
-    }
-    let calls = !code.iter().any(is_locked);
-    let mut eligible = vec![true; code.len()];
-    let mut loops: Vec<_> = loops(code).into_iter().collect();
-    // Inner loops are shorter, and have the last word.
-    loops.sort_by_key(|&(start, end)| start.abs_diff(end));
-    for (start, end) in loops.into_iter().rev() {
-        let computes = !code[start..=end].iter().any(|i| is_locked(i) || calls && is_call(i));
-        eligible[start..=end].fill(!computes);
-    }
-    let is_suspect = |instruction: &Instruction| {
-        let own = matches!(instruction.segment_prefix(), Register::FS | Register::GS);
-        let far = !trusted || constant_address(instruction).is_some();
-        let near = !locks && instruction.memory_base().full_register() == Register::RSP;
-        far && !near && !own && (is_load(instruction) || is_store(instruction))
-    };
-    let found = code.iter().zip(eligible).filter(|&(i, eligible)| eligible && is_suspect(i));
-    found.map(|(instruction, _)| instruction.ip()).collect()
-}
-
-fn is_call(instruction: &Instruction) -> bool {
-    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
-}
-
-/// First and last instruction of each loop: what branches go back over. Branches to one place are
-/// of one loop, as in a loop that tries again in several ways.
-fn loops(code: &[Instruction]) -> BTreeMap<usize, usize> {
-    let back = code.iter().enumerate().filter_map(|(end, branch)| {
-        let goes_back = branch.op0_kind() == OpKind::NearBranch64
-            && branch.flow_control() != FlowControl::Call
-            && branch.near_branch_target() <= branch.ip();
-        let target = branch.near_branch_target();
-        let start = goes_back.then(|| code.binary_search_by_key(&target, Instruction::ip).ok());
-        Some((start??, end))
-    });
-    // The last one is the one farthest down.
-    back.collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Suspected, Suspects, Suspicion, TIMES, suspects};
-    use iced_x86::Mnemonic;
-    use iced_x86::code_asm::*;
+    use super::{Standing, Suspected, Suspects, Suspicion, TIMES};
 
     const WORD: u64 = 0x5000;
     const LOAD: u64 = 0x1000;
@@ -240,6 +277,18 @@ mod tests {
     fn touch(pc: u64, thread: u32) -> Suspected {
         let store = pc == STORE;
         Suspected { pc, address: WORD, thread, store, known: false, tracked: true }
+    }
+
+    fn apart(pc: u64, thread: u32) -> Suspected {
+        Suspected { tracked: false, ..touch(pc, thread) }
+    }
+
+    fn locked() -> Standing {
+        Standing::Locked
+    }
+
+    fn guarded() -> Standing {
+        Standing::Guarded
     }
 
     /// Suspects whose one translation has its jump at `pc + 1` and its exit at `pc + 0x100`.
@@ -252,23 +301,23 @@ mod tests {
     #[test]
     fn a_word_of_two_threads_is_handed_over() {
         let mut all = both();
-        assert_eq!(all.execute(&touch(LOAD, 1)), (false, vec![]));
-        assert_eq!(all.execute(&touch(LOAD, 2)), (false, vec![]), "nobody has written it");
-        let (ordered, patches) = all.execute(&touch(STORE, 2));
+        assert_eq!(all.execute(&touch(LOAD, 1), locked), (false, vec![]));
+        assert_eq!(all.execute(&touch(LOAD, 2), locked), (false, vec![]), "nobody has written it");
+        let (ordered, patches) = all.execute(&touch(STORE, 2), locked);
         assert!(ordered);
         assert_eq!(patches, [(LOAD + 1, LOAD + 0x100), (STORE + 1, STORE + 0x100)]);
         assert_eq!(all.suspicion(LOAD), Some(Suspicion::HandsOver));
         let elsewhere = Suspected { address: WORD + 8, ..touch(LOAD, 1) };
-        assert!(all.execute(&elsewhere).0, "the load, not only the word");
+        assert!(all.execute(&elsewhere, locked).0, "the load, not only the word");
     }
 
     #[test]
     fn a_thread_of_its_own_is_left_alone() {
         let mut all = both();
         for _ in 1..TIMES {
-            assert_eq!(all.execute(&touch(STORE, 1)), (false, vec![]));
+            assert_eq!(all.execute(&touch(STORE, 1), locked), (false, vec![]));
         }
-        assert_eq!(all.execute(&touch(STORE, 1)), (false, vec![(STORE + 1, STORE + 5)]));
+        assert_eq!(all.execute(&touch(STORE, 1), locked), (false, vec![(STORE + 1, STORE + 5)]));
         assert!(!all.add(STORE, 0x9000, 0x9100), "another translation");
         assert_eq!(all.again(), [(STORE + 1, STORE + 0x100), (0x9000, 0x9100)]);
     }
@@ -277,58 +326,60 @@ mod tests {
     fn a_known_word_concerns_its_own_load_alone() {
         let mut all = both();
         let known = Suspected { known: true, tracked: false, ..touch(LOAD, 1) };
-        assert!(all.execute(&known).0 && all.outdated);
+        assert!(all.execute(&known, locked).0 && all.outdated);
         assert_eq!(all.suspicion(LOAD), Some(Suspicion::Known));
-        assert!(!all.execute(&Suspected { known: false, ..known }).0);
+        assert!(!all.execute(&Suspected { known: false, ..known }, locked).0);
     }
 
-    /// Mnemonics of the suspects in what `write` assembles.
-    fn found(locks: bool, trusted: bool, write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
-        let found = suspects(&code, locks, trusted);
-        code.iter().filter(|i| found.contains(&i.ip())).map(|i| i.mnemonic()).collect()
-    }
-
-    fn publish(a: &mut CodeAssembler) {
-        a.lock().cmpxchg(qword_ptr(rdi), rcx).unwrap();
-        let mut again = a.create_label();
-        a.set_label(&mut again).unwrap();
-        a.add(rax, qword_ptr(rsi)).unwrap();
-        a.dec(rcx).unwrap();
-        a.jne(again).unwrap();
-        a.mov(qword_ptr(rdi + 8), rax).unwrap();
-        a.cmp(dword_ptr(0x7000), 0).unwrap();
-    }
-
-    /// As in a queue: look at a slot's stamp, and again if it is not the one, and again if somebody
-    /// else was quicker.
+    /// As a flag that a thread sets while it has a lock of the library's.
     #[test]
-    fn a_loop_may_try_again_in_two_ways() {
-        let tries = |a: &mut CodeAssembler| {
-            let (mut again, mut take) = (a.create_label(), a.create_label());
-            a.set_label(&mut again).unwrap();
-            a.mov(rcx, qword_ptr(rdx)).unwrap();
-            a.cmp(rcx, rsi).unwrap();
-            a.je(take).unwrap();
-            a.jmp(again).unwrap();
-            a.set_label(&mut take).unwrap();
-            a.lock().cmpxchg(qword_ptr(rdi), rcx).unwrap();
-            a.jne(again).unwrap();
-        };
-        assert_eq!(found(true, false, tries), [Mnemonic::Mov]);
+    fn what_a_lock_may_guard_is_handed_over_if_somebody_does_not_ask_for_it() {
+        let mut all = both();
+        assert!(!all.execute(&apart(LOAD, 1), guarded).0);
+        assert!(!all.execute(&apart(STORE, 2), guarded).0, "the lock orders them");
+        let elsewhere = Suspected { pc: LOAD + 8, ..touch(LOAD, 1) };
+        assert!(all.execute(&elsewhere, locked).0);
+        assert!(all.execute(&apart(STORE, 2), guarded).0, "found with it");
+        let mut all = both();
+        assert!(!all.execute(&touch(LOAD, 1), locked).0);
+        assert!(!all.execute(&apart(STORE, 2), || Standing::Apart).0, "next to no lock");
+        let mut all = both();
+        assert!(!all.execute(&touch(LOAD, 1), locked).0);
+        assert!(all.execute(&apart(STORE, 2), guarded).0);
+    }
+
+    /// As a clock that one thread sets.
+    #[test]
+    fn a_variable_that_one_thread_stores_is_handed_over() {
+        let publishes = || Standing::Publishes;
+        let mut all = both();
+        all.begin_thread();
+        assert!(!all.execute(&apart(STORE, 1), publishes).0);
+        all.begin_thread();
+        assert!(!all.execute(&apart(LOAD, 2), guarded).0, "it was set before there were threads");
+        assert!(all.execute(&apart(STORE, 1), publishes).0);
+        assert!(all.execute(&apart(LOAD, 2), guarded).0, "found with it");
+        let mut all = both();
+        (0..2).for_each(|_| drop(all.begin_thread()));
+        assert!(!all.execute(&apart(STORE, 1), publishes).0, "nobody looks at it");
+        assert!(!all.execute(&apart(STORE, 2), publishes).0, "both of them store it");
+        assert!(!all.execute(&apart(LOAD, 2), guarded).0, "somewhere else there must be a lock");
+        let mut all = both();
+        (0..2).for_each(|_| drop(all.begin_thread()));
+        assert!(!all.execute(&apart(STORE, 2), publishes).0);
+        assert!(!all.execute(&apart(LOAD, 1), guarded).0, "who has joined it looks at the result");
+        assert!(all.execute(&apart(STORE, 2), publishes).0);
     }
 
     #[test]
-    fn inner_loops_compute() {
-        assert_eq!(found(true, false, publish), [Mnemonic::Mov, Mnemonic::Cmp]);
-        assert_eq!(found(true, true, publish), [Mnemonic::Cmp], "a global variable");
-        let accessor = |a: &mut CodeAssembler| a.mov(rax, qword_ptr(rdi)).unwrap();
-        assert_eq!(found(false, false, accessor), [Mnemonic::Mov]);
-        assert_eq!(found(false, true, accessor), []);
-        let long = |a: &mut CodeAssembler| (0..50).for_each(|_| accessor(a));
-        assert_eq!(found(false, false, long), []);
+    fn a_second_thread_lets_stores_be_looked_at_again() {
+        let mut all = both();
+        all.begin_thread();
+        for pc in [LOAD, STORE] {
+            let standing = if pc == STORE { Standing::Publishes } else { Standing::Guarded };
+            (0..TIMES).for_each(|_| drop(all.execute(&apart(pc, 1), || standing)));
+        }
+        assert_eq!(all.begin_thread(), [(STORE + 1, STORE + 0x100)]);
+        assert_eq!(all.begin_thread(), [], "the third one");
     }
 }
