@@ -13,7 +13,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 5)]
     repeat: u32,
     /// Recordings and native runs of each program; the median counts
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 5)]
     runs: usize,
     /// Bytes of text for the compressors
     #[arg(long, default_value_t = 16 << 20)]

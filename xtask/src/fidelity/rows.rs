@@ -24,6 +24,8 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) events: u64,
     pub(super) recorded_ns: f64,
+    /// How far the recordings are apart, in parts of that.
+    pub(super) apart: f64,
     /// A run of the program by itself.
     pub(super) native: Duration,
     /// The program's own time, by the model of the recorded machine.
@@ -92,6 +94,8 @@ fn row(workload: &Workload, refrain: &Path, options: &Options) -> anyhow::Result
     // The recording that took neither the least nor the most time.
     recordings.sort_by(|a, b| a.recorded_ns.total_cmp(&b.recorded_ns));
     let Recording { trace, recorded_ns, own_ns, .. } = &recordings[recordings.len() / 2];
+    let longest = recordings.last().map_or(*recorded_ns, |recording| recording.recorded_ns);
+    let apart = (longest - recordings[0].recorded_ns) / recorded_ns;
     let repeat = options.repeat.to_string();
     let by_virtual = ["fidelity", "--json", "--clock", "virtual", "--repeat", &repeat];
     // Whether they come to their end is all that is asked of these.
@@ -112,6 +116,7 @@ fn row(workload: &Workload, refrain: &Path, options: &Options) -> anyhow::Result
         name: workload.name.clone(),
         events: number_at(&info, "events")? as u64,
         recorded_ns: *recorded_ns,
+        apart,
         native: median(&natives),
         own_ns: *own_ns,
         wall_error: wall_error.ok().and_then(|errors| middle(&errors, f64::total_cmp)),
