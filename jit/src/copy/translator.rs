@@ -27,8 +27,9 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Room that one translation may need in each direction.
-const MARGIN: u64 = 16 << 10;
+/// Room that one translation may need in each direction: a run of blocks, each instruction of the
+/// last one watched in every way.
+const MARGIN: u64 = 24 << 10;
 /// Where blocks begin.
 const BLOCK_ALIGNMENT: u64 = 16;
 /// Rare exits are allocated in chunks of this size.
@@ -448,6 +449,8 @@ impl Translator {
     fn commit(&mut self) {
         // What lies between blocks is decoded speculatively behind indirect jumps.
         self.hot.put(&[0xcc; BLOCK_ALIGNMENT as usize]);
+        let fits = self.hot.here() <= self.cold_chunk && self.cold.here() <= self.cold_end;
+        assert!(fits, "a translation is longer than the margin that it was given");
         let end = self.hot.here() / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
         self.memory.write(self.hot.base(), self.hot.bytes());
         self.memory.write(self.cold.base(), self.cold.bytes());
