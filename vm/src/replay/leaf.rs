@@ -21,6 +21,8 @@ use refrain_trace::{Cursor, Event, EventKind, ThreadId, order};
 
 /// Operands that a thread remembers.
 const KEPT: usize = 64;
+/// Loads that it remembers.
+const READS: usize = 64;
 /// "Go the long way; nothing has happened."
 pub(super) const LONG_WAY: i64 = -1;
 
@@ -37,10 +39,26 @@ pub(crate) struct LeafThread {
     pub(crate) pages: KnownPages,
     /// An ordered load whose repetitions are not all done.
     pub(super) repeating: Option<Event>,
+    /// What loads read lately by the trace.
+    read: [Read; READS],
     /// The slot and the ticket of the instruction that is executed in line.
     pub(super) performing: Option<(usize, u64)>,
     /// Operands whose first values this thread has seen kept lately.
     kept: [(u64, u8); KEPT],
+}
+
+/// A load of a word, and what it read.
+#[derive(Clone, Copy, Default)]
+struct Read {
+    pc: u64,
+    address: u64,
+    value: u64,
+}
+
+impl Read {
+    fn place(pc: u64, address: u64) -> usize {
+        (pc ^ (address / 4)) as usize % READS
+    }
 }
 
 /// What leaf functions are lent.
@@ -64,6 +82,7 @@ impl LeafThread {
             own: host::thread_pointer(),
             pages: KnownPages::new(),
             repeating: None,
+            read: [Read::default(); READS],
             performing: None,
             kept: [(0, 0); KEPT],
         }
@@ -80,6 +99,17 @@ impl LeafThread {
         let (gate, first_values, cursor, tally) =
             unsafe { (&*self.gate, &*self.first_values, &mut *self.cursor, &mut *self.tally) };
         Some(Lent { gate, first_values, cursor, tally })
+    }
+
+    /// A load reads what the trace says.
+    pub(super) fn note_read(&mut self, pc: u64, address: u64, value: u64) {
+        self.read[Read::place(pc, address)] = Read { pc, address, value };
+    }
+
+    /// What a load of this word has read the last time that the trace said so, if it has lately.
+    pub(super) fn last_read(&self, pc: u64, address: u64) -> Option<u64> {
+        let read = self.read[Read::place(pc, address)];
+        ((read.pc, read.address) == (pc, address)).then_some(read.value)
     }
 
     /// Whether this thread has seen the first values of the operand's bytes kept; from now on it

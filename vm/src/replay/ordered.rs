@@ -124,6 +124,7 @@ impl LeafThread {
         let _ = cursor.next();
         tally.events += 1;
         self.repeating = (event.aux > 0).then_some(event);
+        self.note_read(pc, address, value);
         access.value = value;
         Some(())
     }
@@ -219,6 +220,7 @@ impl GuestThread {
         self.wait(Condition::Reached { slot, count })?;
         self.catch_up(&event, size)?;
         self.leaf.repeating = (event.aux > 0).then_some(event);
+        self.leaf.note_read(event.pc, address, event.value);
         let fault = self.cpu.step_load(&mut self.context, event.value);
         self.report_accesses();
         self.note_event(&event)?;
@@ -240,15 +242,23 @@ impl GuestThread {
     /// A watched load that has no event came before the first ordered thing that happened to its
     /// word, or reads a word to which nothing ever did.
     fn early_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
-        let fault = match self.leaf.pages.operand(address, size) {
-            Some(now) => {
-                let at = self.machine.gate.arrivals.of(self.id);
-                let value = self.machine.first_values.of(address, size, at, now);
-                self.cpu.step_load(&mut self.context, value)
-            }
+        let fault = match self.early_value(address, size) {
+            Some(value) => self.cpu.step_load(&mut self.context, value),
             None => self.cpu.step(&mut self.context),
         };
         self.report_accesses();
         fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    /// What such a load reads, if there is memory.
+    fn early_value(&mut self, address: u64, size: u8) -> Option<u64> {
+        let now = self.leaf.pages.operand(address, size)?;
+        // From its first event on, each execution of a load has one. If one comes that has none, an
+        // earlier one, of before the recorder knew, has taken an event of the same load.
+        if let Some(value) = self.leaf.last_read(self.context.rip, address) {
+            return Some(value);
+        }
+        let at = self.machine.gate.arrivals.of(self.id);
+        Some(self.machine.first_values.of(address, size, at, now))
     }
 }
