@@ -21,7 +21,7 @@ use refrain_trace::{Cursor, Event, EventKind, ThreadId, order};
 
 /// Operands that a thread remembers.
 const KEPT: usize = 64;
-/// Loads that it remembers.
+/// Loads and words that it remembers.
 const READS: usize = 64;
 /// "Go the long way; nothing has happened."
 pub(super) const LONG_WAY: i64 = -1;
@@ -39,7 +39,8 @@ pub(crate) struct LeafThread {
     pub(crate) pages: KnownPages,
     /// An ordered load whose repetitions are not all done.
     pub(super) repeating: Option<Event>,
-    /// What loads read lately by the trace.
+    /// Loads that the trace had events for lately, and what was read of which words.
+    loads: [u64; READS],
     read: [Read; READS],
     /// The slot and the ticket of the instruction that is executed in line.
     pub(super) performing: Option<(usize, u64)>,
@@ -47,17 +48,16 @@ pub(crate) struct LeafThread {
     kept: [(u64, u8); KEPT],
 }
 
-/// A load of a word, and what it read.
+/// A word, and what was read of it.
 #[derive(Clone, Copy, Default)]
 struct Read {
-    pc: u64,
     address: u64,
     value: u64,
 }
 
 impl Read {
-    fn place(pc: u64, address: u64) -> usize {
-        (pc ^ (address / 4)) as usize % READS
+    fn place(address: u64) -> usize {
+        address as usize / 4 % READS
     }
 }
 
@@ -82,6 +82,7 @@ impl LeafThread {
             own: host::thread_pointer(),
             pages: KnownPages::new(),
             repeating: None,
+            loads: [0; READS],
             read: [Read::default(); READS],
             performing: None,
             kept: [(0, 0); KEPT],
@@ -103,13 +104,23 @@ impl LeafThread {
 
     /// A load reads what the trace says.
     pub(super) fn note_read(&mut self, pc: u64, address: u64, value: u64) {
-        self.read[Read::place(pc, address)] = Read { pc, address, value };
+        self.loads[pc as usize % READS] = pc;
+        self.read[Read::place(address)] = Read { address, value };
     }
 
-    /// What a load of this word has read the last time that the trace said so, if it has lately.
+    /// The thread itself changes the word.
+    pub(super) fn note_change(&mut self, address: u64) {
+        let read = &mut self.read[Read::place(address)];
+        if read.address == address {
+            *read = Read::default();
+        }
+    }
+
+    /// What the thread has read of this word the last time that the trace said so, if the load is
+    /// one that it had an event for, both lately.
     pub(super) fn last_read(&self, pc: u64, address: u64) -> Option<u64> {
-        let read = self.read[Read::place(pc, address)];
-        ((read.pc, read.address) == (pc, address)).then_some(read.value)
+        let read = self.read[Read::place(address)];
+        (self.loads[pc as usize % READS] == pc && read.address == address).then_some(read.value)
     }
 
     /// Whether this thread has seen the first values of the operand's bytes kept; from now on it

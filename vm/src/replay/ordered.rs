@@ -75,6 +75,7 @@ impl LeafThread {
             unsafe { host::with_thread_pointer(self.own, keep) };
         }
         gate.overwritten.note(address, ticket);
+        self.note_change(address);
         // It was loaded, so this only counts.
         let _ = cursor.next();
         tally.count_equal(EventKind::Atomic as u8, 0);
@@ -174,6 +175,7 @@ impl GuestThread {
         // What is overwritten may have been left there by a function's body, which did not run.
         self.catch_up(&event, size)?;
         self.machine.gate.overwritten.note(address, event.ticket);
+        self.leaf.note_change(address);
         self.machine.first_values.keep(address, size, event.end, &mut self.leaf.pages);
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
@@ -193,6 +195,7 @@ impl GuestThread {
             self.wait(Condition::Value { address, size, value })?;
         }
         self.machine.gate.overwritten.note(address, event.ticket);
+        self.leaf.note_change(address);
         self.machine.first_values.keep(address, size, event.end, &mut self.leaf.pages);
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
