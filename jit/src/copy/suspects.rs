@@ -27,6 +27,9 @@
 //! - What is handed over under a lock of the program's own is found as well, at some cost.
 //! - A suspect that was executed often before its word was touched by a second thread is found
 //!   when all are looked at again ([`Translator::suspect_again`]), and not before.
+//! - Between being left alone and being found out a suspect may be executed without an event. The
+//!   replay cannot tell, and gives that execution the next event of the same instruction: all of its
+//!   thread's come one execution early.
 //! - What functions that call the library's locks touch there and nowhere else is taken to be
 //!   guarded, even if one of them looks at it without its lock.
 //! - A variable that several threads store plainly, or through pointers, where nothing locks.
