@@ -1,6 +1,6 @@
 //! One guest thread's executor: enters translated code and deals with what it is left for.
 
-use super::desc::{Desc, Doubt, Kind, Operand, Variant};
+use super::desc::{Desc, Kind, Operand, Variant};
 use super::faults::Fix;
 use super::inline::is_milestone;
 use super::state::{ThreadState, enter};
@@ -371,17 +371,14 @@ impl CopyCpu {
         Fault { signal: area.fault_signal, address: area.fault_address }
     }
 
-    /// Deals with the exit at an ordered instruction. The filter knows the word before the
-    /// instruction is executed for the first time.
+    /// Deals with the exit at an ordered instruction.
     fn ordered(&mut self, context: &mut Context, operand: Operand, variant: Variant) -> Next {
         let Operand { size, kind, .. } = operand;
         let address = self.operand_address(context, operand);
         if kind == OrderedKind::ReadModifyWrite {
             self.count_locked(context);
         }
-        if kind == OrderedKind::ReadModifyWrite || operand.doubt == Doubt::Polled {
-            self.shared.tables.mark(address, size);
-        } else if operand.doubt == Doubt::Alias && !self.shared.tables.known(address, size) {
+        if !self.shared.tables.orders(operand, address) {
             context.retired = self.state.retired;
             return match self.step_as(context, Variant::Step) {
                 None => self.at(context, variant),

@@ -20,9 +20,9 @@
 //! A load that the machine has a value for is executed with the thread's operand slot in place of
 //! its memory operand, and nothing is called after it.
 
-use super::desc::{Desc, Doubt, GoOn, Kind, Operand};
+use super::desc::{Desc, GoOn, Kind, Operand};
 use super::state::{ThreadState, leave};
-use refrain_vm::{OrderedAccess, OrderedKind};
+use refrain_vm::{OrderedAccess, OrderedKind, OrderedLeaf};
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
@@ -147,7 +147,7 @@ unsafe extern "sysv64" fn concerned(desc: *const Desc, state: *mut ThreadState) 
                 sp: state.target,
                 value: 0,
             };
-            begin(state, operand, go_on, access)
+            begin(leaf, state, operand, go_on, access)
         }
         Kind::Performed { resume } => {
             // SAFETY: who gave the leaf has seen to it that it may be called with this thread's
@@ -159,21 +159,23 @@ unsafe extern "sysv64" fn concerned(desc: *const Desc, state: *mut ThreadState) 
     }
 }
 
-/// Asks the machine about an ordered instruction. The filter knows the word before the
-/// instruction is executed for the first time.
-fn begin(state: &mut ThreadState, operand: Operand, go_on: GoOn, mut access: OrderedAccess) -> i64 {
+/// Asks the machine about an ordered instruction.
+fn begin(
+    leaf: OrderedLeaf,
+    state: &mut ThreadState,
+    operand: Operand,
+    go_on: GoOn,
+    mut access: OrderedAccess,
+) -> i64 {
     let locked = access.kind == OrderedKind::ReadModifyWrite;
     if locked && is_milestone(state.locked + 1) {
         return LEAVE;
     }
     // SAFETY: the tables live as long as the engine, which the thread's executor keeps alive.
     let tables = unsafe { &*state.tables };
-    if locked || operand.doubt == Doubt::Polled {
-        tables.mark(access.address, access.size);
-    } else if operand.doubt == Doubt::Alias && !tables.known(access.address, access.size) {
+    if !tables.orders(operand, access.address) {
         return go_on.plain.into();
     }
-    let Some(leaf) = state.ordered_leaf else { return LEAVE };
     // SAFETY: who gave the leaf has seen to it that it may be called with this thread's word.
     if unsafe { (leaf.before)(&raw mut access, state.leaf_data) } < 0 {
         return LEAVE;

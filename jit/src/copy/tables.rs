@@ -16,8 +16,9 @@
 //! stay. Addresses that differ above share a byte; [`Tables::known`] tells nearly all of them apart
 //! afterwards, by a table of bits for aligned eight bytes that has room for a larger hash.
 
-use super::desc::Variant;
+use super::desc::{Doubt, Operand, Variant};
 use crate::memory::{LowMemory, reserve_sparse};
+use refrain_vm::OrderedKind;
 use refrain_vm::layout::{CODE_CACHE, FIXED_PROGRAM};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,6 +86,17 @@ impl Tables {
     /// Address of the filter, as a displacement in code.
     pub(super) fn filter(&self) -> u32 {
         (self.memory.range().start + FILTER) as u32
+    }
+
+    /// Whether an instruction that may be ordered, at this address, is. If it synchronizes threads
+    /// by itself, the filter knows its word from here on, before it is executed for the first time.
+    pub(super) fn orders(&self, operand: Operand, address: u64) -> bool {
+        let Operand { size, kind, doubt, .. } = operand;
+        if kind == OrderedKind::ReadModifyWrite || doubt == Doubt::Polled {
+            self.mark(address, size);
+            return true;
+        }
+        doubt != Doubt::Alias || self.known(address, size)
     }
 
     /// Lets the filter know that a locked instruction touches the `size` bytes at `address`.

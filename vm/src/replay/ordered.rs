@@ -168,32 +168,35 @@ impl GuestThread {
             self.report_accesses();
             return fault.map_or(Ok(()), |fault| self.fault(fault));
         }
-        let actual = Event { object: address, nr: u16::from(size), ..self.here(EventKind::Atomic) };
-        let event = self.next(EventKind::Atomic)?;
-        self.compare(&event, &actual)?;
-        self.perform(&event)?;
         // What is overwritten may have been left there by a function's body, which did not run.
-        self.catch_up(&event, size)?;
-        self.machine.gate.overwritten.note(address, event.ticket);
-        self.leaf.note_change(address);
-        self.machine.first_values.keep(address, size, event.end, &mut self.leaf.pages);
-        let fault = self.cpu.step(&mut self.context);
-        self.report_accesses();
-        self.finish_event(&event)?;
-        fault.map_or(Ok(()), |fault| self.fault(fault))
+        self.in_turn(address, size, Self::catch_up)
     }
 
     /// Performs a locked instruction in its turn. Plain stores to the same word have no tickets;
     /// the recorded value tells when they have happened.
     fn read_modify_write(&mut self, address: u64, size: u8) -> Result<(), Halt> {
+        self.in_turn(address, size, |this, event, size| {
+            let &Event { object: address, value, .. } = event;
+            if this.leaf.pages.operand(address, size) == Some(value) {
+                return Ok(());
+            }
+            this.wait(Condition::Value { address, size, value })
+        })
+    }
+
+    /// Executes the instruction at the next event, in its turn and once the word is as it should
+    /// be, for which `wait_for_word` waits.
+    fn in_turn(
+        &mut self,
+        address: u64,
+        size: u8,
+        wait_for_word: impl FnOnce(&mut GuestThread, &Event, u8) -> Result<(), Halt>,
+    ) -> Result<(), Halt> {
         let actual = Event { object: address, nr: u16::from(size), ..self.here(EventKind::Atomic) };
         let event = self.next(EventKind::Atomic)?;
         self.compare(&event, &actual)?;
         self.perform(&event)?;
-        if self.leaf.pages.operand(address, size) != Some(event.value) {
-            let value = event.value;
-            self.wait(Condition::Value { address, size, value })?;
-        }
+        wait_for_word(self, &event, size)?;
         self.machine.gate.overwritten.note(address, event.ticket);
         self.leaf.note_change(address);
         self.machine.first_values.keep(address, size, event.end, &mut self.leaf.pages);
