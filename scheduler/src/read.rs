@@ -1,7 +1,7 @@
 //! From a trace to a builder.
 
 use crate::{Builder, Error};
-use refrain_trace::{Cursor, Event, EventKind, ThreadId, Trace};
+use refrain_trace::{Cursor, Event, EventId, EventKind, ThreadId, Trace};
 
 /// The number of `clone`.
 const CLONE: u16 = 56;
@@ -14,11 +14,26 @@ impl Builder {
     where
         E: From<Error> + From<refrain_trace::Error>,
     {
+        self.read_as(trace, |_, _, event| *event)
+    }
+
+    /// The same with each event as `view` has it. (Locks that the program makes itself can be seen
+    /// as the library's.)
+    pub fn read_as<E>(
+        &mut self,
+        trace: &Trace,
+        mut view: impl FnMut(ThreadId, EventId, &Event) -> Event,
+    ) -> Result<u64, E>
+    where
+        E: From<Error> + From<refrain_trace::Error>,
+    {
         let mut end = self.start;
         for thread in (0..trace.threads()).map(ThreadId) {
             let mut cursor = trace.cursor(thread);
+            let mut id = cursor.position();
             while let Some(event) = cursor.next()? {
-                self.push(thread, &event)?;
+                self.push(thread, &view(thread, id, &event))?;
+                id = cursor.position();
                 if let Some(child) = child(&event, &mut cursor)? {
                     self.created(thread, child);
                 }

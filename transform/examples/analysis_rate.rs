@@ -59,7 +59,7 @@ fn main() {
         println!("{what}: {ns:.0} ns a section");
     };
     let started = Instant::now();
-    let sections = Sections::merge(collectors, &[]).expect("sound");
+    let sections = Sections::merge(collectors, &[], &[]).expect("sound");
     rate("merge", started);
     let started = Instant::now();
     let found = pairs(&sections).count();

@@ -7,10 +7,17 @@
 //! # What a critical section is
 //! From a lock's acquisition to its release by the same thread, nested ones too: an access counts
 //! for every section that is open. Inner acquisitions of a recursive mutex (or of a read lock
-//! that is held) belong to the outer one. A wait on a condition variable ends one section and
-//! begins another ([`Raw::after_wait`]). Semaphores, barriers and atomic words are no locks: they
-//! belong to no thread, so nothing is inside of them. A section that is open when the stream ends
-//! ends with the stream.
+//! that is held) belong to the outer one. A lock that was tried and not had is no section. A wait
+//! on a condition variable ends one section and begins another ([`Raw::after_wait`]). Barriers are
+//! no locks; semaphores and atomic words are locks if all that happened to them says so ([`crate::Made`]). A
+//! section that is open when the stream ends ends with the stream, which is how a thread that is
+//! cancelled or killed leaves it.
+//!
+//! # What an access is
+//! Whatever touches the program's memory: accesses that the observer reports, ordered events
+//! (atomic instructions, watched loads and stores, which are reported as events and not as
+//! accesses), and what the kernel reads and writes for a system call. The library's functions that
+//! are one event touch nothing but their objects.
 //!
 //! # Cost
 //! An access costs a shadow touch, and inside a critical section a look into a small filter that
@@ -18,12 +25,15 @@
 //! section is compacted when it is long, so memory is bounded by the distinct bytes of the open
 //! sections.
 
+use crate::calls::{Calls, Taken};
 use crate::intervals::{Interval, normalise};
+use crate::made::Role;
 use crate::sets::{SetId, SetTable};
 use crate::shadow::Shadow;
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Access, Event, EventId, EventKind, ThreadId};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
 const OWNER_DEAD: i32 = 130;
@@ -64,11 +74,24 @@ struct Logged {
     kind: u16,
 }
 
+/// A lock is had.
+struct Taking {
+    lock: u64,
+    ticket: u64,
+    pc: u64,
+    begin: u64,
+    shared: bool,
+    after_wait: bool,
+}
+
 struct Open {
     raw: Raw,
     depth: u32,
     /// Where its accesses begin in the log.
     from: usize,
+    /// How few calls deep the thread has been since.
+    frames: usize,
+    taken: Taken,
 }
 
 /// Watches one thread of a replay.
@@ -84,6 +107,9 @@ pub struct Collector {
     pub(crate) acquisitions: u64,
     pub(crate) events: u64,
     own: Option<Range<u64>>,
+    calls: Calls,
+    /// What events are for locks of the program's own, those to come.
+    roles: std::iter::Peekable<std::vec::IntoIter<(u32, Role)>>,
     open: Vec<Open>,
     log: Vec<Logged>,
     /// Position of `log[0]` in the sequence of all accesses ever logged.
@@ -109,6 +135,8 @@ impl Collector {
             acquisitions: 0,
             events: 0,
             own,
+            calls: Calls::default(),
+            roles: Vec::new().into_iter().peekable(),
             open: Vec::new(),
             log: Vec::new(),
             base: 0,
@@ -119,16 +147,28 @@ impl Collector {
         }
     }
 
-    /// Takes the accesses since the last call.
+    /// Tells what the thread's events are for locks of the program's own, ascending, and where code
+    /// lies that is nobody's to change: libraries of the system, ascending.
+    pub fn knowing(mut self, roles: Vec<(u32, Role)>, foreign: Arc<[Range<u64>]>) -> Collector {
+        self.roles = roles.into_iter().peekable();
+        self.calls.foreign = foreign;
+        self
+    }
+
+    /// Takes the accesses since the last call, and the calls and returns among them.
     pub fn accesses(&mut self, batch: &[Access]) {
-        if self.open.is_empty() {
-            for access in batch {
-                self.shadow.touch(access.address, access.size);
-            }
-            return;
-        }
         for access in batch {
-            self.log(access);
+            match access.kind {
+                Access::CALL => self.calls.enter(access.pc),
+                Access::RETURN => {
+                    let depth = self.calls.leave(access.address);
+                    for open in &mut self.open {
+                        open.frames = open.frames.min(depth);
+                    }
+                }
+                _ if self.open.is_empty() => self.shadow.touch(access.address, access.size),
+                _ => self.log(access),
+            }
         }
         if self.log.len() > self.limit {
             self.compact();
@@ -157,6 +197,36 @@ impl Collector {
         !self.open.is_empty()
     }
 
+    /// Takes what the kernel read and wrote in the program's memory for the system call whose event
+    /// comes next.
+    pub fn kernel(&mut self, reads: &[Range<u64>], writes: &[Range<u64>]) {
+        let kinds = [(reads, Access::READ), (writes, Access::WRITE)];
+        for (ranges, kind) in kinds {
+            for range in ranges.iter().filter(|range| range.start < range.end) {
+                self.shadow.touch_range(range.clone());
+                if !self.open.is_empty() {
+                    let bytes = Interval { start: range.start, end: range.end };
+                    self.log.push(Logged { bytes, kind });
+                }
+            }
+        }
+    }
+
+    /// The access that is part of an event.
+    fn own_access(&mut self, kind: EventKind, event: &Event) {
+        let kind = match kind {
+            EventKind::Atomic => Access::ATOMIC,
+            EventKind::SyncLoad => Access::READ,
+            _ => return,
+        };
+        self.accesses(&[Access {
+            address: event.object,
+            size: event.nr,
+            kind,
+            ..Access::default()
+        }]);
+    }
+
     /// Takes the next event. All accesses before it have been taken.
     pub fn event(&mut self, id: EventId, event: &Event) {
         use EventKind::*;
@@ -166,6 +236,15 @@ impl Collector {
             self.own = Some(sp.saturating_sub(STACK_BELOW)..sp.saturating_add(STACK_ABOVE));
         }
         let kind = event.kind();
+        self.own_access(kind, event);
+        if is_call(kind) {
+            // The function that is one event does not return by itself.
+            self.calls.leave(event.pc);
+        }
+        let now = u32::try_from(id.0).unwrap_or(u32::MAX);
+        while let Some((_, role)) = self.roles.next_if(|(event, _)| *event <= now) {
+            self.play(now, event, role);
+        }
         self.note_object(kind, event);
         let granted = event.result == 0 || event.result == OWNER_DEAD;
         match kind {
@@ -173,15 +252,20 @@ impl Collector {
             | WriteTryLock | WriteTimedLock
                 if granted =>
             {
-                self.acquire(id, event, false, false);
+                self.acquire_by(id, event, false, false);
             }
             ReadLock | ReadTryLock | ReadTimedLock if granted => {
-                self.acquire(id, event, true, false);
+                self.acquire_by(id, event, true, false);
             }
-            CondWaitEnd => self.acquire(id, event, false, true),
-            MutexUnlock | SpinUnlock | RwUnlock if granted => self.release(id, event, false),
-            CondWaitBegin => self.release(id, event, true),
+            CondWaitEnd => self.acquire_by(id, event, false, true),
+            MutexUnlock | SpinUnlock | RwUnlock if granted => self.release_by(id, event, false),
+            CondWaitBegin => self.release_by(id, event, true),
             _ => {}
+        }
+        // Not those that it has ended: the call may have been the last thing that their function
+        // did, and in its place on the stack.
+        for open in &mut self.open {
+            open.frames = open.frames.min(self.calls.depth());
         }
     }
 
@@ -218,23 +302,51 @@ impl Collector {
         }
     }
 
-    fn acquire(&mut self, id: EventId, event: &Event, shared: bool, after_wait: bool) {
+    /// What an event is for a lock of the program's own.
+    fn play(&mut self, now: u32, event: &Event, role: Role) {
+        // Within the instruction, where other events have the address behind a call.
+        let pc = if is_call(event.kind()) { event.pc } else { event.pc + 1 };
+        match role {
+            Role::Acquire { lock, order, shared, begin, .. } => {
+                let taking = Taking { lock, ticket: order, pc, begin, shared, after_wait: false };
+                self.acquire(now, taking);
+            }
+            Role::Release { lock, order, .. } => {
+                self.release(now, (lock, order, pc, event.begin), true)
+            }
+            Role::Part(_) => {}
+        }
+    }
+
+    fn acquire_by(&mut self, id: EventId, event: &Event, shared: bool, after_wait: bool) {
+        let Event { object: lock, ticket, pc, begin, .. } = *event;
+        let taking = Taking { lock, ticket, pc, begin, shared, after_wait };
+        self.acquire(u32::try_from(id.0).unwrap_or(u32::MAX), taking);
+    }
+
+    fn release_by(&mut self, id: EventId, event: &Event, wholly: bool) {
+        let giving = (event.object, event.ticket, event.pc, event.begin);
+        self.release(u32::try_from(id.0).unwrap_or(u32::MAX), giving, wholly);
+    }
+
+    fn acquire(&mut self, now: u32, taking: Taking) {
         self.acquisitions += 1;
-        if let Some(open) = self.open.iter_mut().find(|open| open.raw.lock == event.object) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.raw.lock == taking.lock) {
             open.depth += 1;
             return;
         }
         let from = self.log.len();
         self.innermost = self.base + from as u64;
+        let Taking { lock, ticket, pc, begin, shared, after_wait } = taking;
         let raw = Raw {
-            lock: event.object,
-            ticket: event.ticket,
+            lock,
+            ticket,
             until: u64::MAX,
-            acquire: u32::try_from(id.0).unwrap_or(u32::MAX),
+            acquire: now,
             release: 0,
-            acquire_pc: event.pc,
+            acquire_pc: pc,
             release_pc: 0,
-            begin: event.begin,
+            begin,
             end: 0,
             reads: SetId::EMPTY,
             writes: SetId::EMPTY,
@@ -242,26 +354,27 @@ impl Collector {
             after_wait,
             unfinished: false,
         };
-        self.open.push(Open { raw, depth: 1, from });
+        let (frames, taken) = (self.calls.depth(), self.calls.remember());
+        self.open.push(Open { raw, depth: 1, from, frames, taken });
     }
 
     /// `wholly`: a wait on a condition variable releases whatever the depth.
-    fn release(&mut self, id: EventId, event: &Event, wholly: bool) {
-        let Some(index) = self.open.iter().position(|open| open.raw.lock == event.object) else {
-            self.strays.push((event.object, event.ticket));
+    fn release(&mut self, now: u32, (lock, ticket, pc, at): (u64, u64, u64, u64), wholly: bool) {
+        let Some(index) = self.open.iter().position(|open| open.raw.lock == lock) else {
+            self.strays.push((lock, ticket));
             return;
         };
         self.open[index].depth -= 1;
         if wholly || self.open[index].depth == 0 {
-            let release = u32::try_from(id.0).unwrap_or(u32::MAX);
-            self.open[index].raw.until = event.ticket;
-            self.close(index, release, event.pc, event.begin);
+            self.open[index].raw.until = ticket;
+            self.close(index, now, pc, at);
         }
     }
 
     fn close(&mut self, index: usize, release: u32, pc: u64, end: u64) {
-        let Open { mut raw, from, .. } = self.open.remove(index);
-        (raw.release, raw.release_pc, raw.end) = (release, pc, end);
+        let Open { mut raw, from, frames, taken, .. } = self.open.remove(index);
+        (raw.release, raw.end) = (release, end);
+        (raw.acquire_pc, raw.release_pc) = self.calls.sites(&taken, frames, (raw.acquire_pc, pc));
         raw.reads = self.set(from, Access::READ);
         raw.writes = self.set(from, Access::WRITE);
         self.sections.push(raw);
@@ -306,4 +419,11 @@ impl Collector {
         self.innermost = self.base + self.open.last().map_or(0, |open| open.from) as u64;
         self.limit = self.limit.max(2 * self.log.len());
     }
+}
+
+/// Whether the event is a call of a library's function, which the replay does not execute: its
+/// place is where that returns to.
+fn is_call(kind: EventKind) -> bool {
+    use EventKind::*;
+    !matches!(kind, Atomic | SyncLoad | Syscall | Rdtsc | Rdrand | Killed | Signal | ThreadStart)
 }

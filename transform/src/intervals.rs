@@ -48,6 +48,22 @@ pub(crate) fn disjoint(a: &[Interval], b: &[Interval]) -> bool {
     true
 }
 
+/// What is left of a normal list without the bytes of another one.
+pub(crate) fn without(list: &[Interval], mut gone: &[Interval]) -> Vec<Interval> {
+    let mut left = Vec::new();
+    for &interval in list {
+        gone = &gone[leap(gone, interval.start)..];
+        let mut at = interval.start;
+        for hole in gone.iter().take_while(|hole| hole.start < interval.end) {
+            left.push(Interval { start: at, end: hole.start.max(at) });
+            at = hole.end;
+        }
+        left.push(Interval { start: at.min(interval.end), end: interval.end });
+    }
+    left.retain(|interval| interval.start < interval.end);
+    left
+}
+
 /// How many intervals of a normal list end at or before `address`: galloping search.
 pub(crate) fn leap(list: &[Interval], address: u64) -> usize {
     let mut step = 1;
@@ -81,6 +97,17 @@ mod tests {
             normalise(&mut list);
             prop_assert_eq!(before, bytes(&list));
             prop_assert!(list.windows(2).all(|pair| pair[0].end < pair[1].start));
+        }
+
+        #[test]
+        fn without_leaves_the_other_bytes(mut a in list(), mut b in list()) {
+            normalise(&mut a);
+            normalise(&mut b);
+            let left = without(&a, &b);
+            prop_assert_eq!(bytes(&left), &bytes(&a) - &bytes(&b));
+            let mut normal = left.clone();
+            normalise(&mut normal);
+            prop_assert_eq!(normal, left);
         }
 
         #[test]

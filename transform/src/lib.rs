@@ -3,7 +3,7 @@
 //!
 //! # Reading order
 //! [`Collector`] sees one thread's accesses and events during an observed replay and makes its
-//! critical sections; [`Sections`] puts those of all threads together, by lock, with their shared
+//! critical sections, with [`Made`] of locks that the program makes itself; [`Sections`] puts those of all threads together, by lock, with their shared
 //! read and write sets. `ulcp` tells kinds of pairs (Algorithm 1), `topology` builds the causal
 //! edges that survive (Rules 1 to 3), `gain` is Eq. 1 and `fusion` Algorithm 2. [`measure`]
 //! replays and measures, [`rank`] fuses and ranks; they are apart because the one needs the trace
@@ -17,11 +17,13 @@
 
 #![forbid(unsafe_code)]
 
+mod calls;
 mod collector;
 mod error;
 mod fusion;
 mod gain;
 mod intervals;
+mod made;
 mod measure;
 mod plan;
 mod rank;
@@ -37,11 +39,12 @@ pub use collector::Collector;
 pub use error::Error;
 pub use gain::Timeline;
 pub use intervals::Interval;
+pub use made::{Change, Made, MadeLock, Make, Maker, Role, Unknown};
 pub use measure::{Measurement, Options, RegionPair, measure};
 pub use plan::{Cores, Plan, PlanEdge, Replayer};
 pub use rank::rank;
 pub use report::{Analysed, Group, PairCounts, Report, Side};
-pub use sections::{Lock, LockKind, Region, RegionId, Section, SectionId, Sections};
+pub use sections::{Irregularity, Lock, LockKind, Region, RegionId, Section, SectionId, Sections};
 pub use sets::{SetId, SetTable};
 pub use shadow::Shared;
 pub use site::{Frame, Place, Resolver};

@@ -137,6 +137,7 @@ fn tally(sections: &Sections, original: &Timeline, free: &Timeline) -> Tallies {
             Verdict::Ulcp(UlcpKind::ReadRead) => tally.kinds.read_read += 1,
             Verdict::Ulcp(UlcpKind::DisjointWrite) => tally.kinds.disjoint_write += 1,
             Verdict::AfterWait => tally.kinds.after_wait += 1,
+            Verdict::AtomicOnly => tally.kinds.atomic_only += 1,
             Verdict::Conflict => tally.conflicts += 1,
         }
         if let Verdict::Ulcp(_) = pair.verdict {
@@ -196,7 +197,7 @@ fn alone(
 }
 
 fn count(sections: &Sections, topology: &Topology) -> Analysed {
-    let irregular = sections.locks().iter().filter(|lock| lock.kind == LockKind::Irregular);
+    let irregular = sections.locks().iter().filter(|lock| lock.kind != LockKind::Regular);
     Analysed {
         threads: sections.threads as u64,
         events: sections.events,

@@ -15,6 +15,8 @@ pub struct PairCounts {
     pub disjoint_write: u64,
     /// Null-locks that waits on condition variables made; in no sum of ULCPs.
     pub after_wait: u64,
+    /// Conflicts in atomic variables alone; in no sum of ULCPs.
+    pub atomic_only: u64,
 }
 
 impl PairCounts {
@@ -23,6 +25,7 @@ impl PairCounts {
         self.read_read += other.read_read;
         self.disjoint_write += other.disjoint_write;
         self.after_wait += other.after_wait;
+        self.atomic_only += other.atomic_only;
     }
 
     /// All ULCPs.

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::collector::{Collector, Raw};
-use crate::intervals::Interval;
+use crate::intervals::{Interval, normalise};
 use crate::sets::{SetId, SetTable};
 use crate::shadow::Shared;
 use refrain_trace::ThreadId;
@@ -70,6 +70,11 @@ impl Section {
     pub fn is_null(&self) -> bool {
         self.reads.is_empty() && self.writes.is_empty()
     }
+
+    /// The same without its accesses of atomic variables.
+    pub(crate) fn plain(&self, sets: &SetTable) -> Section {
+        Section { reads: sets.plain(self.reads), writes: sets.plain(self.writes), ..*self }
+    }
 }
 
 /// What can be done with a lock.
@@ -77,10 +82,20 @@ impl Section {
 pub enum LockKind {
     /// Its critical sections exclude each other, but for readers.
     Regular,
-    /// It was released by a thread that did not hold it while another did, others had it after a
-    /// thread that never released it, or readers write what others of its sections use. It keeps
-    /// its order as it is.
-    Irregular,
+    /// They do not, or the trace does not tell: it keeps its order as it is.
+    Irregular(Irregularity),
+}
+
+/// Why nothing can be said of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Irregularity {
+    /// Readers write what others of its sections use: a data race of the program's.
+    ReadersWrite,
+    /// Others had it after a thread that never released it.
+    NeverReleased,
+    /// It was released by a thread that did not hold it while another did.
+    ReleasedByAnother,
 }
 
 /// A lock.
@@ -92,6 +107,8 @@ pub struct Lock {
     pub sections: Range<usize>,
     /// What can be done with it.
     pub kind: LockKind,
+    /// Of an irregular one, a section that shows it.
+    pub example: Option<SectionId>,
 }
 
 /// All critical sections of a run.
@@ -105,12 +122,20 @@ pub struct Sections {
     pub(crate) events: u64,
     pub(crate) acquisitions: u64,
     pub(crate) contended: u64,
+    /// Which sections waited for which, both by number: (later, earlier), the later ones
+    /// ascending, the earlier ones of each descending.
+    waits: Vec<(u32, u32)>,
 }
 
 impl Sections {
     /// Puts the threads together, whatever the order in which they are given. `constant` is
-    /// memory that holds no data of the program's: constants, tables of the dynamic linker.
-    pub fn merge(mut collectors: Vec<Collector>, constant: &[Interval]) -> Result<Sections, Error> {
+    /// memory that holds no data of the program's: constants, tables of the dynamic linker;
+    /// `atomic`, where atomic variables are.
+    pub fn merge(
+        mut collectors: Vec<Collector>,
+        constant: &[Interval],
+        atomic: &[Interval],
+    ) -> Result<Sections, Error> {
         collectors.sort_by_key(|collector| collector.thread);
         if let Some(pair) = collectors.windows(2).find(|pair| pair[0].thread == pair[1].thread) {
             return Err(Error::ObservedTwice(pair[0].thread));
@@ -129,6 +154,9 @@ impl Sections {
                 raws.push((collector.thread, raw));
             }
         }
+        let mut atomic = atomic.to_vec();
+        normalise(&mut atomic);
+        sets.set_atomic(&atomic);
         if raws.len() >= u32::MAX as usize {
             return Err(Error::TooMany("critical sections"));
         }
@@ -143,6 +171,7 @@ impl Sections {
             events: collectors.iter().map(|c| c.events).sum(),
             acquisitions: collectors.iter().map(|c| c.acquisitions).sum(),
             contended: 0,
+            waits: Vec::new(),
         };
         all.fill(&raws, &strays);
         Ok(all)
@@ -168,6 +197,12 @@ impl Sections {
         &self.sets
     }
 
+    /// The sections, by number, that a section waited for; the latest first.
+    pub(crate) fn waits(&self, section: usize) -> &[(u32, u32)] {
+        let of = |at: usize| self.waits.partition_point(|(later, _)| (*later as usize) < at);
+        &self.waits[of(section)..of(section + 1)]
+    }
+
     pub(crate) fn of(&self, lock: &Lock) -> &[Section] {
         &self.sections[lock.sections.clone()]
     }
@@ -176,9 +211,7 @@ impl Sections {
         let mut regions: FixedMap<Region, RegionId> = FixedMap::default();
         for of_lock in raws.chunk_by(|a, b| a.1.lock == b.1.lock) {
             let start = self.sections.len();
-            let last = of_lock.len() - 1;
-            let mut lost = false;
-            for (index, &(thread, raw)) in of_lock.iter().enumerate() {
+            for &(thread, raw) in of_lock {
                 let region = Region { acquire: raw.acquire_pc, release: raw.release_pc };
                 let region = *regions.entry(region).or_insert_with(|| {
                     self.regions.push(region);
@@ -195,26 +228,70 @@ impl Sections {
                     shared: raw.shared,
                     after_wait: raw.after_wait,
                 });
-                lost |= raw.unfinished && index < last;
-                self.contended += u64::from(index > 0 && waited(&of_lock[index - 1], thread, &raw));
             }
-            let written = of_lock.iter().any(|(_, raw)| raw.shared && !raw.writes.is_empty());
-            let address = of_lock[0].1.lock;
-            // Nobody's release while nobody has it changes nothing. (glibc's `pthread_spin_init` is
-            // `pthread_spin_unlock`.)
-            let broken = strays.range((address, 0)..=(address, u64::MAX)).any(|&(_, ticket)| {
-                of_lock.iter().any(|(_, raw)| raw.ticket < ticket && ticket < raw.until)
+            self.note_waits(start, of_lock);
+            let odd = irregular(of_lock, strays);
+            self.locks.push(Lock {
+                address: of_lock[0].1.lock,
+                sections: start..self.sections.len(),
+                kind: odd.map_or(LockKind::Regular, |(why, _)| LockKind::Irregular(why)),
+                example: odd.map(|(_, index)| SectionId((start + index) as u32)),
             });
-            let odd = written || lost || broken;
-            let kind = if odd { LockKind::Irregular } else { LockKind::Regular };
-            self.locks.push(Lock { address, sections: start..self.sections.len(), kind });
+        }
+    }
+
+    /// Notes whom the sections of a lock waited for: a section that excludes it, of a thread that
+    /// still had the lock when it came. A thread has a lock once at a time, so of each thread the
+    /// latest sections are looked at.
+    fn note_waits(&mut self, start: usize, of_lock: &[(ThreadId, Raw)]) {
+        let mut of_thread: Vec<(ThreadId, Vec<usize>)> = Vec::new();
+        // When the last of the sections so far ended.
+        let mut last_end = 0;
+        for (index, (thread, raw)) in of_lock.iter().enumerate() {
+            let from = self.waits.len();
+            if raw.begin < last_end && !raw.after_wait {
+                for (_, earlier) in of_thread.iter().filter(|(other, _)| other != thread) {
+                    let on = |at: &&usize| of_lock[**at].1.end > raw.begin;
+                    let waited = earlier
+                        .iter()
+                        .rev()
+                        .take_while(on)
+                        .filter(|at| !(raw.shared && of_lock[**at].1.shared));
+                    let later = (start + index) as u32;
+                    self.waits.extend(waited.map(|at| (later, (start + at) as u32)));
+                }
+                self.waits[from..].sort_unstable_by(|a, b| b.cmp(a));
+                self.contended += u64::from(self.waits.len() > from);
+            }
+            last_end = last_end.max(raw.end);
+            match of_thread.iter_mut().find(|(known, _)| known == thread) {
+                Some((_, earlier)) => earlier.push(index),
+                None => of_thread.push((*thread, vec![index])),
+            }
         }
     }
 }
 
-/// Whether an acquisition came while the section before it was still on.
-fn waited(before: &(ThreadId, Raw), thread: ThreadId, raw: &Raw) -> bool {
-    before.0 != thread && !(before.1.shared && raw.shared) && raw.begin < before.1.end
+/// Why nothing can be said of a lock, if that is so, and which of its sections shows it.
+fn irregular(
+    of_lock: &[(ThreadId, Raw)],
+    strays: &BTreeSet<(u64, u64)>,
+) -> Option<(Irregularity, usize)> {
+    let find = |why, is: &dyn Fn(usize, &Raw) -> bool| {
+        let shows = of_lock.iter().enumerate().position(|(index, (_, raw))| is(index, raw));
+        shows.map(|index| (why, index))
+    };
+    let last = of_lock.len() - 1;
+    let address = of_lock[0].1.lock;
+    // Nobody's release while nobody has it changes nothing. (glibc's `pthread_spin_init` is
+    // `pthread_spin_unlock`.)
+    let stray = |raw: &Raw| {
+        let mut here = strays.range((address, 0)..=(address, u64::MAX));
+        here.any(|&(_, ticket)| raw.ticket < ticket && ticket < raw.until)
+    };
+    find(Irregularity::ReadersWrite, &|_, raw| raw.shared && !raw.writes.is_empty())
+        .or_else(|| find(Irregularity::NeverReleased, &|at, raw| raw.unfinished && at < last))
+        .or_else(|| find(Irregularity::ReleasedByAnother, &|_, raw| stray(raw)))
 }
 
 /// The shared part of each set of a thread, in the common table.

@@ -31,6 +31,9 @@ pub struct SetTable {
     /// The latest set with a hash, and per set the one before it with the same hash.
     by_hash: FixedMap<u64, u32>,
     same_hash: Vec<u32>,
+    /// Per set what is left of it without atomic variables; empty as long as nobody has said which
+    /// bytes are.
+    plain: Vec<SetId>,
 }
 
 impl Default for SetTable {
@@ -40,6 +43,7 @@ impl Default for SetTable {
             ends: vec![0],
             by_hash: FixedMap::default(),
             same_hash: vec![0],
+            plain: Vec::new(),
         }
     }
 }
@@ -67,6 +71,23 @@ impl SetTable {
             return true;
         }
         a != b && intervals::disjoint(self.get(a), self.get(b))
+    }
+
+    /// The set without atomic variables; the set itself if nobody has said which bytes are.
+    pub fn plain(&self, id: SetId) -> SetId {
+        self.plain.get(id.index()).copied().unwrap_or(id)
+    }
+
+    /// Says which bytes are atomic variables', as a normal list.
+    pub(crate) fn set_atomic(&mut self, atomic: &[Interval]) {
+        let count = self.len() as u32;
+        let plain: Vec<SetId> = (0..count)
+            .map(|id| {
+                let left = intervals::without(self.get(SetId(id)), atomic);
+                self.intern(&left)
+            })
+            .collect();
+        self.plain = plain;
     }
 
     /// The id of a set, which must be normal.

@@ -87,8 +87,12 @@ impl Shadow {
 
     #[cold]
     fn touch_long(&mut self, address: u64, size: u16) {
-        let end = address.saturating_add(u64::from(size));
-        let mut at = address;
+        self.touch_range(address..address.saturating_add(u64::from(size)));
+    }
+
+    /// Marks any number of bytes.
+    pub(crate) fn touch_range(&mut self, bytes: Range<u64>) {
+        let (mut at, end) = (bytes.start, bytes.end);
         while at < end {
             // Up to the next word, so that no piece spills.
             let piece = (64 - at % 64).min(end - at);

@@ -118,7 +118,7 @@ pub(crate) fn exempting(
     let mut edges = Vec::new();
     let mut freed = Vec::new();
     for (index, lock) in sections.locks().iter().enumerate() {
-        if lock.kind == LockKind::Irregular || !concerned(index) {
+        if lock.kind != LockKind::Regular || !concerned(index) {
             continue;
         }
         freed.push(lock.address);

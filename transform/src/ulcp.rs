@@ -1,20 +1,25 @@
 //! ULCP identification: PerfPlay, Algorithm 1.
 //!
 //! # Pairs
-//! The paper encodes "three sequential critical sections as two pairs" (section 2.1), and so does
-//! this: a pair is two critical sections that follow each other in the order of their lock, of
-//! different threads, not both holding it as readers. It is the lock's being handed from one
-//! thread to another, the only place where it can make a thread wait. A lock with `n` sections
-//! has at most `n - 1` pairs.
+//! A pair is two critical sections of one lock and two threads that exclude each other, where the
+//! later one waited for the earlier one (it came while that one was on), or had the lock next.
+//! The later section's search goes back from the latest such section to the earliest, and ends at
+//! the first true contention (section 3.1: sequential searching, seen from the section that
+//! waits): behind that, nothing is unnecessary to wait for. Three sections that follow each other
+//! without waiting are two pairs (section 2.1). A lock has as many pairs as it has hand-overs and
+//! waits.
+//!
+//! # Atomic variables
+//! Sections that conflict in atomic variables alone ([`Verdict::AtomicOnly`]) are no ULCP: the lock
+//! may be what keeps two variables consistent. They are told apart, since a lock around a single
+//! atomic variable is one too many.
 //!
 //! # Deviations
-//! 1. The sequential search of section 3.1 goes on past ULCPs to the first true contention; as a
-//!    count of pairs it would be quadratic for a lock that is only read. Here it is used for
-//!    causal edges alone (`topology`), in a form that is near-linear.
-//! 2. `benign` needs reversed replays with values and is not told here: [`Verdict::Conflict`]
+//! 1. `benign` needs reversed replays with values and is not told here: [`Verdict::Conflict`]
 //!    holds both it and the true contentions, as where Algorithm 1 returns FALSE.
-//! 3. A null-lock whose empty section is the second half of a wait on a condition variable is
-//!    spurious (Appendix, Case 1): no programmer can remove it.
+//! 2. A null-lock whose empty section is the second half of a wait on a condition variable is
+//!    spurious (Appendix, Case 1): no programmer can remove it. When the thread was woken, and so
+//!    for whom it waited then, is not recorded: such a section is paired with the one before it.
 
 use crate::{LockKind, Section, SectionId, Sections, SetId, SetTable};
 use serde::{Deserialize, Serialize};
@@ -38,11 +43,20 @@ pub enum Verdict {
     Ulcp(UlcpKind),
     /// A null-lock that a wait on a condition variable made.
     AfterWait,
+    /// One writes what the other uses, but only atomic variables: no ULCP.
+    AtomicOnly,
     /// One writes what the other uses: true contention (or benign, which is not told here).
     Conflict,
 }
 
-/// Two critical sections that follow each other in the order of their lock.
+impl Verdict {
+    /// Whether the sections need their order.
+    pub fn conflicts(self) -> bool {
+        matches!(self, Verdict::AtomicOnly | Verdict::Conflict)
+    }
+}
+
+/// Two critical sections of which the later one waited for the earlier, or followed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pair {
     /// The one that had the lock first.
@@ -51,6 +65,8 @@ pub struct Pair {
     pub second: SectionId,
     /// What the pair is.
     pub verdict: Verdict,
+    /// The second came while the first was on.
+    pub waited: bool,
 }
 
 /// Algorithm 1 on two critical sections of one lock.
@@ -66,8 +82,10 @@ pub fn identify(sets: &SetTable, first: &Section, second: &Section) -> Verdict {
         Verdict::Ulcp(UlcpKind::ReadRead)
     } else if !conflict(sets, first, second) {
         Verdict::Ulcp(UlcpKind::DisjointWrite)
-    } else {
+    } else if conflict(sets, &first.plain(sets), &second.plain(sets)) {
         Verdict::Conflict
+    } else {
+        Verdict::AtomicOnly
     }
 }
 
@@ -78,19 +96,47 @@ pub(crate) fn conflict(sets: &SetTable, a: &Section, b: &Section) -> bool {
         && sets.disjoint(a.writes, b.writes))
 }
 
-/// Pairs of the regular locks, in the order of the sections.
+/// Pairs of the regular locks, in the order of the later sections; of one section, the nearest
+/// earlier one first.
 pub fn pairs(sections: &Sections) -> impl Iterator<Item = Pair> {
     let locks = sections.locks().iter().filter(|lock| lock.kind == LockKind::Regular);
     let mut memory = Memory::new();
-    locks.flat_map(|lock| lock.sections.clone().skip(1)).filter_map(move |index| {
-        let (first, second) = (&sections.all()[index - 1], &sections.all()[index]);
-        if first.thread == second.thread || (first.shared && second.shared) {
-            return None;
+    locks
+        .flat_map(|lock| lock.sections.clone().skip(1).map(|index| (lock.sections.start, index)))
+        .flat_map(move |(start, index)| search(sections, &mut memory, start, index))
+}
+
+/// The pairs of one section with those before it. The first section of its lock is `start`.
+fn search(sections: &Sections, memory: &mut Memory, start: usize, index: usize) -> Vec<Pair> {
+    let second = &sections.all()[index];
+    let waits = sections.waits(index);
+    let next_to = (index > start).then(|| index as u32 - 1);
+    let next_to = next_to.filter(|before| {
+        waits.iter().all(|(_, at)| at != before)
+            && excludes(&sections.all()[*before as usize], second)
+    });
+    // What it had the lock next after is nearer than all that it waited for.
+    let mut found = Vec::new();
+    for (first, waited) in
+        next_to.map(|at| (at, false)).into_iter().chain(waits.iter().map(|&(_, at)| (at, true)))
+    {
+        let verdict = memory.identify(sections.sets(), &sections.all()[first as usize], second);
+        found.push(Pair {
+            first: SectionId(first),
+            second: SectionId(index as u32),
+            verdict,
+            waited,
+        });
+        if verdict.conflicts() {
+            break;
         }
-        let verdict = memory.identify(sections.sets(), first, second);
-        let id = |index: usize| SectionId(index as u32);
-        Some(Pair { first: id(index - 1), second: id(index), verdict })
-    })
+    }
+    found
+}
+
+/// Whether two sections of a lock cannot be at the same time, if they are of two threads.
+pub(crate) fn excludes(a: &Section, b: &Section) -> bool {
+    a.thread != b.thread && !(a.shared && b.shared)
 }
 
 type Key = [SetId; 4];

@@ -228,9 +228,101 @@ fn readers_of_a_lock_make_no_pair_and_a_broken_lock_is_left_alone() {
     r.event(0, 1, MutexLock, M, 0x300);
     r.event(0, 1, MutexUnlock, M, 0x310);
     let sections = r.sections();
-    assert_eq!(sections.locks()[1].kind, LockKind::Irregular);
+    let kind = LockKind::Irregular(Irregularity::NeverReleased);
+    assert_eq!(sections.locks()[1].kind, kind);
     assert_eq!(verdicts(&r).len(), 1);
     assert_eq!(Topology::new(&sections).plan(&sections).freed, [L]);
+}
+
+#[test]
+fn every_reader_that_waited_behind_a_writer_is_a_pair() {
+    let mut r = Recording::new(5);
+    r.share(X, 16);
+    r.event(0, 10, WriteLock, L, 0x200);
+    r.write(0, X, 8);
+    r.event(0, 100, RwUnlock, L, 0x210);
+    for thread in 1..4 {
+        r.event(thread, 50, ReadLock, L, 0x100);
+        r.read(thread, Y, 8);
+        r.event(thread, 80, RwUnlock, L, 0x110);
+    }
+    // Comes when the first three have it: waits for them, not for the writer.
+    r.event(4, 120, WriteLock, L, 0x200);
+    r.write(4, X, 8);
+    r.event(4, 1, RwUnlock, L, 0x210);
+    // Comes when nobody has it.
+    r.event(1, 300, ReadLock, L, 0x100);
+    r.read(1, Y, 8);
+    r.event(1, 1, RwUnlock, L, 0x110);
+    let sections = r.sections();
+    let disjoint = Verdict::Ulcp(UlcpKind::DisjointWrite);
+    let found: Vec<_> = pairs(&sections).map(|p| (p.first.0, p.second.0, p.waited)).collect();
+    assert!(pairs(&sections).all(|pair| pair.verdict == disjoint));
+    let behind = [(0, 1, true), (0, 2, true), (0, 3, true)];
+    let writer = [(3, 4, true), (2, 4, true), (1, 4, true)];
+    assert_eq!(found, [&behind[..], &writer[..], &[(4, 5, false)]].concat());
+}
+
+#[test]
+fn the_search_ends_at_a_true_contention() {
+    let mut r = Recording::new(3);
+    r.share(X, 16);
+    // t2 comes first, and waits for both.
+    for (thread, work, at) in [(0, 1, X), (1, 2, Y), (2, 0, Y)] {
+        r.lock(thread, work, L, 0x100);
+        r.write(thread, at, 8);
+        r.unlock(thread, 50 * (thread as u64 + 1), L, 0x110);
+    }
+    let found: Vec<_> = pairs(&r.sections()).map(|p| (p.first.0, p.second.0, p.verdict)).collect();
+    let disjoint = Verdict::Ulcp(UlcpKind::DisjointWrite);
+    assert_eq!(found, [(0, 1, disjoint), (1, 2, Verdict::Conflict)]);
+}
+
+#[test]
+fn ordered_events_and_the_kernel_touch_memory_too() {
+    // The queue of a thread pool: `while (queue == 0) wait;` makes its loads events.
+    let mut r = Recording::new(2);
+    r.lock(0, 1, L, 0x100);
+    r.event(0, 1, SyncLoad, X, 0x104).nr = 4;
+    r.unlock(0, 1, L, 0x110);
+    r.lock(1, 1, L, 0x200);
+    r.event(1, 1, Atomic, X, 0x204).nr = 4;
+    r.unlock(1, 1, L, 0x210);
+    r.lock(0, 1, M, 0x100);
+    r.kernel(0, X..X + 4, 0..0);
+    r.unlock(0, 1, M, 0x110);
+    r.lock(1, 1, M, 0x200);
+    r.kernel(1, 0..0, X..X + 4);
+    r.unlock(1, 1, M, 0x210);
+    assert_eq!(verdicts(&r), [Verdict::Conflict, Verdict::Conflict]);
+}
+
+#[test]
+fn a_lock_around_atomic_variables_is_no_null_lock() {
+    // Each section changes two variables; the lock keeps them consistent.
+    let mut r = Recording::new(2);
+    for thread in 0..2 {
+        r.lock(thread, 1, L, 0x100);
+        r.event(thread, 1, Atomic, X, 0x104).nr = 8;
+        r.event(thread, 1, Atomic, Y, 0x108).nr = 8;
+        r.unlock(thread, 1, L, 0x110);
+    }
+    assert_eq!(verdicts(&r), [Verdict::Conflict]);
+    let atomic = [Interval { start: X, end: X + 16 }];
+    let found = |r: &Recording| {
+        let sections = Sections::merge(r.collectors(), &[], &atomic).expect("a sound recording");
+        let found: Vec<_> = pairs(&sections).map(|pair| pair.verdict).collect();
+        (found, Topology::new(&sections).edges().len())
+    };
+    assert_eq!(found(&r), (vec![Verdict::AtomicOnly], 1), "and it keeps its order");
+    // With plain data beside, it is a true contention.
+    for thread in 0..2 {
+        r.lock(thread, 1, L, 0x100);
+        r.event(thread, 1, Atomic, X, 0x104).nr = 8;
+        r.write(thread, X + 0x100, 8);
+        r.unlock(thread, 1, L, 0x110);
+    }
+    assert_eq!(found(&r).0.last(), Some(&Verdict::Conflict));
 }
 
 #[test]
@@ -285,7 +377,7 @@ fn constants_are_not_shared() {
     }
     assert_eq!(verdicts(&r), [Verdict::Ulcp(UlcpKind::ReadRead)]);
     let constant = [Interval { start: X - 4096, end: X + 8 }];
-    let sections = Sections::merge(r.collectors(), &constant).expect("a sound recording");
+    let sections = Sections::merge(r.collectors(), &constant, &[]).expect("a sound recording");
     let found: Vec<_> = pairs(&sections).map(|pair| pair.verdict).collect();
     assert_eq!(found, [Verdict::Ulcp(UlcpKind::NullLock)]);
 }

@@ -2,6 +2,7 @@
 
 use crate::Seen;
 use refrain_trace::{Access, Event, EventId, ThreadId};
+use std::ops::Range;
 
 /// What an observer wants compiled into the thread bodies. What nobody wants costs nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,12 +29,18 @@ pub trait Observer: Send + Sync {
 
 /// Watches one thread. Calls come in program order, on the thread's own host thread.
 pub trait ThreadObserver {
-    /// Accesses (and calls and returns, if asked for) since the previous report.
+    /// Accesses (and calls and returns, if asked for) since the previous report. The access of an
+    /// instruction that is an event is not among them: the event tells it.
     fn accesses(&mut self, batch: &[Access]);
     /// The thread comes to a system call, which [`Self::event`] will show when it returns; other
     /// threads that wait for it do not go on yet. (Changes of the address space come at once.)
     fn enter(&mut self, id: EventId, call: &Event) {
         let _ = (id, call);
+    }
+    /// What the kernel has read and written in the guest's memory for the system call that
+    /// [`Self::event`] shows next. Reads may be missing where only the kernel knows.
+    fn kernel(&mut self, reads: &[Range<u64>], writes: &[Range<u64>]) {
+        let _ = (reads, writes);
     }
     /// The thread performed an event; all accesses before it have been reported. It has waited for
     /// the events of other threads that it depends on, and those that depend on it still wait.

@@ -1,5 +1,6 @@
 //! The observer of the ranking: a collector of critical sections on every replayed thread.
 
+use super::made::OwnLocks;
 use refrain_trace::{Access, Event, EventId, ThreadId};
 use refrain_transform::Collector;
 use refrain_vm::{Interest, Observer, Seen, ThreadObserver};
@@ -13,6 +14,8 @@ type Done = Arc<Mutex<Vec<Collector>>>;
 pub(super) struct Collect {
     /// Per thread: its stack, where it is known.
     own: Vec<Option<Range<u64>>>,
+    /// Locks that the program makes itself, where critical sections are wanted.
+    locks: Option<OwnLocks>,
     /// Keeps repeated accesses away, where the kernel has the address space for it.
     seen: Option<Seen>,
     done: Done,
@@ -25,7 +28,17 @@ impl Collect {
         if let Err(error) = &seen {
             tracing::warn!("every access is logged, which takes longer: {error}");
         }
-        Collect { own, seen: seen.ok(), done: Done::default() }
+        Collect { own, locks: None, seen: seen.ok(), done: Done::default() }
+    }
+
+    /// Critical sections are wanted with their sites, those of such locks too.
+    pub(super) fn of_locks(self, locks: OwnLocks) -> Collect {
+        Collect { locks: Some(locks), ..self }
+    }
+
+    /// The locks that the program makes itself.
+    pub(super) fn locks(&self) -> Option<&OwnLocks> {
+        self.locks.as_ref()
     }
 
     /// What the threads collected. Threads that are not done have collected nothing.
@@ -36,13 +49,16 @@ impl Collect {
 
 impl Observer for Collect {
     fn interest(&self) -> Interest {
-        Interest { accesses: true, calls: false }
+        Interest { accesses: true, calls: self.locks.is_some() }
     }
 
     fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver> {
         let own = self.own.get(thread.index()).cloned().flatten();
-        let collector = Some(Collector::new(thread, own));
-        Box::new(OnThread { collector, done: self.done.clone() })
+        let mut collector = Collector::new(thread, own);
+        if let Some(locks) = &self.locks {
+            collector = collector.knowing(locks.made.roles(thread), locks.foreign.clone());
+        }
+        Box::new(OnThread { collector: Some(collector), done: self.done.clone() })
     }
 
     fn seen(&self) -> Option<&Seen> {
@@ -60,6 +76,12 @@ impl ThreadObserver for OnThread {
     fn accesses(&mut self, batch: &[Access]) {
         if let Some(collector) = &mut self.collector {
             collector.accesses(batch);
+        }
+    }
+
+    fn kernel(&mut self, reads: &[Range<u64>], writes: &[Range<u64>]) {
+        if let Some(collector) = &mut self.collector {
+            collector.kernel(reads, writes);
         }
     }
 

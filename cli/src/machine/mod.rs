@@ -4,6 +4,7 @@
 
 mod collect;
 mod ground;
+mod made;
 mod policy;
 mod races;
 mod segments;
@@ -21,6 +22,7 @@ use crate::report::replay;
 use anyhow::bail;
 use collect::Collect;
 use ground::Ground;
+use made::OwnLocks;
 use races::Races;
 use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
@@ -252,13 +254,15 @@ pub(crate) enum Analysis {
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
 /// sections costs.
 pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Analysis> {
-    let Ground { own, constant } = Ground::of(trace)?;
-    let collect = Arc::new(Collect::new(own));
+    let Ground { own, mut constant } = Ground::of(trace)?;
+    let collect = Arc::new(Collect::new(own).of_locks(OwnLocks::of(trace)?));
     let outcome = observed(trace, Count::Nothing, collect.clone(), None, listener)?;
     if let Some(divergence) = outcome.divergence {
         return Ok(Analysis::Diverged(divergence.into()));
     }
-    let sections = Sections::merge(collect.take(), &constant)?;
+    let locks = collect.locks().expect("it was made with them");
+    constant.extend(locks.words());
+    let sections = Sections::merge(collect.take(), &constant, &locks.atomic)?;
     let mut skeleton = Skeleton::of(trace)?;
     Ok(Analysis::Measured(measure(&sections, &mut skeleton, &Options::default())?))
 }
@@ -287,6 +291,7 @@ fn observed(
         order_atomics: true,
         count,
         accesses: observer.interest().accesses,
+        calls: observer.interest().calls,
         seen: observer.seen().is_some(),
         ..EngineConfig::default()
     };

@@ -1,6 +1,7 @@
 //! The trace's skeleton in virtual time: what `replay --clock virtual` and its kin measure, and
 //! the replayer that the transformation is handed (ELSC, on as many cores as recorded).
 
+use super::made::OwnLocks;
 use super::policy::Policy;
 use super::segments::{Amount, Segments};
 use crate::args::Cost;
@@ -11,8 +12,8 @@ use refrain_scheduler::{
     Account, Builder, Config, Constraints, Costs, Durations, Edge, Elsc, Fixed, Outcome, Run,
     Schedule, Skeleton as Reduced, simulate,
 };
-use refrain_trace::{EventId, ThreadId, Trace};
-use refrain_transform::{Cores, Plan, Replayer};
+use refrain_trace::{Event, EventId, ThreadId, Trace};
+use refrain_transform::{Cores, Made, Plan, Replayer};
 
 /// A trace without its work.
 pub(crate) struct Skeleton {
@@ -38,13 +39,14 @@ impl Skeleton {
     /// The program's own time, to be replayed on the recorded machine.
     pub(crate) fn of(trace: &Trace) -> anyhow::Result<Skeleton> {
         let cores = trace.header().machine.cores;
-        Skeleton::read(trace, |builder| builder.recorded_on(cores))
+        let own = OwnLocks::of(trace)?;
+        Skeleton::read(trace, &own.made, |builder| builder.recorded_on(cores))
     }
 
     /// The recorded run with the recorder's work and all costs in it, on a core for each thread:
     /// what can be held against the recorded duration.
     pub(crate) fn as_recorded(trace: &Trace) -> anyhow::Result<Skeleton> {
-        let skeleton = Skeleton::read(trace, Builder::as_recorded)?;
+        let skeleton = Skeleton::read(trace, &Made::default(), Builder::as_recorded)?;
         let Costs { handoff, other, .. } = skeleton.config.costs;
         let ideal = Config::ideal(trace.threads().max(1));
         // MEM-S's token is the one thing that the recording did not have.
@@ -52,13 +54,18 @@ impl Skeleton {
         Ok(Skeleton { config: Config { costs, ..ideal }, ..skeleton })
     }
 
-    /// Reads the events of a trace.
-    fn read(trace: &Trace, mode: impl FnOnce(Builder) -> Builder) -> anyhow::Result<Skeleton> {
+    /// Reads the events of a trace, as seen with the locks that the program makes itself.
+    fn read(
+        trace: &Trace,
+        made: &Made,
+        mode: impl FnOnce(Builder) -> Builder,
+    ) -> anyhow::Result<Skeleton> {
         let header = trace.header();
         let ticks_per_second = header.tsc_hz.max(1);
         let threads = trace.threads() as usize;
         let mut builder = mode(Builder::new(threads, ticks_per_second, trace.began()?));
-        let recorded = builder.read::<anyhow::Error>(trace)?;
+        let view = |thread, id, event: &Event| made.view(thread, id, event);
+        let recorded = builder.read_as::<anyhow::Error>(trace, view)?;
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
         let (costs, latencies) = calibration::costs(header.machine.latencies, ticks_per_second);
         let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);

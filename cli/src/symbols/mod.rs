@@ -60,7 +60,7 @@ impl Symbols {
         let symbolizer = Symbolizer::builder()
             .enable_code_info(true)
             .enable_inlined_fns(true)
-            .enable_demangling(true)
+            .enable_demangling(false)
             .enable_auto_reload(false)
             .build();
         Symbols { files: vec![None; modules.len()], modules, symbolizer, known: HashMap::new() }
@@ -138,7 +138,10 @@ impl refrain_transform::Resolver for Symbols {
     fn resolve(&mut self, pc: u64) -> refrain_transform::Place {
         let code = Code::After(pc);
         let place = self.place(code);
-        let mut frames = place.frames.into_iter().map(|frame| refrain_transform::Frame {
+        // What a library has inlined into the program is not what the programmer wrote.
+        let own = place.frames.iter().position(|frame| !frame.is_of_a_library()).unwrap_or(0);
+        let frames = place.frames.into_iter().skip(own);
+        let mut frames = frames.map(|frame| refrain_transform::Frame {
             function: frame.function,
             file: frame.file,
             line: frame.line,
@@ -157,13 +160,24 @@ impl refrain_transform::Resolver for Symbols {
 /// The frames of a symbol, innermost first; blazesym reports the outermost first.
 fn frames(symbol: &Sym<'_>) -> Vec<Frame> {
     let frame = |name: &str, info: Option<&blazesym::symbolize::CodeInfo<'_>>| Frame {
-        function: name.to_owned(),
+        function: demangled(name),
         file: info.map(|info| info.to_path().display().to_string()),
         line: info.and_then(|info| info.line).filter(|&line| line != 0),
     };
     let inlined =
         symbol.inlined.iter().rev().map(|inner| frame(&inner.name, inner.code_info.as_ref()));
     inlined.chain([frame(&symbol.name, symbol.code_info.as_deref())]).collect()
+}
+
+/// The name as its language writes it. A name without a mangled one's prefix is C's, whatever else
+/// it could be read as: to a demangler of C++, `w` is `wchar_t`.
+fn demangled(name: &str) -> String {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}");
+    }
+    let mangled = name.starts_with("_Z") || name.starts_with("__Z");
+    let symbol = mangled.then(|| cpp_demangle::Symbol::new(name).ok()).flatten();
+    symbol.and_then(|symbol| symbol.demangle().ok()).unwrap_or_else(|| name.to_owned())
 }
 
 #[cfg(test)]

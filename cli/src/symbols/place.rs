@@ -98,7 +98,26 @@ impl From<refrain_transform::Place> for Place {
     }
 }
 
+/// Where the sources of languages' own libraries lie, and of crates that are nothing but locks.
+const LIBRARY_FILES: [&str; 6] =
+    ["/rustc/", "/lib/rustlib/src/", "/include/c++/", "/lib/gcc/", "/parking_lot", "/lock_api-"];
+/// How names in them begin, for where files are not known.
+const LIBRARY_NAMES: [&str; 6] =
+    ["core::", "std::", "alloc::", "__gnu_cxx::", "parking_lot", "lock_api::"];
+
 impl Frame {
+    /// Whether the function is a language's own, and no line of the program's.
+    pub(crate) fn is_of_a_library(&self) -> bool {
+        let name = self.function.trim_start_matches('<');
+        match &self.file {
+            Some(file) => {
+                LIBRARY_FILES.iter().any(|part| file.contains(part))
+                    || file.contains("gthr-default.h")
+            }
+            None => LIBRARY_NAMES.iter().any(|start| name.starts_with(start)),
+        }
+    }
+
     /// `file.c:12`, the directory left out.
     fn source(&self) -> Option<String> {
         let file = base(self.file.as_deref()?);

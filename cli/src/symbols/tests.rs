@@ -98,3 +98,13 @@ fn inlined_calls_are_listed_from_the_inside_out() {
     assert_eq!(place.short(), "next queue.h:12");
     assert_eq!(place.inlined_into().collect::<Vec<_>>(), ["inlined into main a.c:3"]);
 }
+
+#[test]
+fn names_are_demangled_only_if_they_are_mangled() {
+    for c in ["w", "rd", "i", "f", "main", "_start", "Z3foov", "v"] {
+        assert_eq!(demangled(c), c);
+    }
+    assert_eq!(demangled("_ZN5Queue4pushEi"), "Queue::push(int)");
+    assert_eq!(demangled("_ZN4core3ptr4read17h0123456789abcdefE"), "core::ptr::read");
+    assert_eq!(demangled("_RNvC6_123foo3bar"), "123foo::bar");
+}

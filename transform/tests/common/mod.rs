@@ -4,13 +4,16 @@
 
 use refrain_scheduler::{Builder, Config, Constraints, Edge, Elsc, Outcome, Skeleton, simulate};
 use refrain_trace::{Access, Event, EventId, EventKind, ThreadId, order};
-use refrain_transform::{Collector, Cores, Plan, Replayer, Sections};
+use refrain_transform::{Collector, Cores, Plan, Replayer, Role, Sections};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::slice::from_ref;
 
 /// What a thread does next.
 #[derive(Clone, Debug)]
 pub enum Item {
     Access(Access),
+    Kernel(Range<u64>, Range<u64>),
     Event(Event),
 }
 
@@ -83,6 +86,11 @@ impl Recording {
         self.threads[thread].push(Item::Access(Access { address, pc: 0, size, kind }));
     }
 
+    /// The kernel reads and writes for the thread.
+    pub fn kernel(&mut self, thread: usize, reads: Range<u64>, writes: Range<u64>) {
+        self.threads[thread].push(Item::Kernel(reads, writes));
+    }
+
     /// Makes bytes shared: every thread reads them, outside of everything.
     pub fn share(&mut self, address: u64, size: u16) {
         for thread in 0..self.threads.len() {
@@ -91,7 +99,7 @@ impl Recording {
     }
 
     pub fn sections(&self) -> Sections {
-        Sections::merge(self.collectors(), &[]).expect("a sound recording")
+        Sections::merge(self.collectors(), &[], &[]).expect("a sound recording")
     }
 
     /// The same from a log without the accesses that collectors do not want.
@@ -106,6 +114,7 @@ impl Recording {
                     let fresh = bytes.filter(|byte| seen.insert(*byte)).count();
                     collector.wants_repeats() || fresh > 0
                 }
+                Item::Kernel(..) => true,
                 Item::Event(event) => {
                     collector.event(EventId(0), event);
                     true
@@ -116,14 +125,22 @@ impl Recording {
     }
 
     pub fn collectors(&self) -> Vec<Collector> {
+        self.collectors_with(|_| Vec::new())
+    }
+
+    pub fn collectors_with(&self, roles: impl Fn(ThreadId) -> Vec<(u32, Role)>) -> Vec<Collector> {
         let mut collectors = Vec::new();
         // In reverse, because the order of observation must not matter.
         for (thread, items) in self.threads.iter().enumerate().rev() {
-            let mut collector = Collector::new(ThreadId(thread as u32), None);
+            let id = ThreadId(thread as u32);
+            let mut collector = Collector::new(id, None).knowing(roles(id), [].into());
             let mut events = 0;
             for item in items {
                 match item {
                     Item::Access(access) => collector.accesses(&[*access]),
+                    Item::Kernel(reads, writes) => {
+                        collector.kernel(from_ref(reads), from_ref(writes));
+                    }
                     Item::Event(event) => {
                         collector.event(EventId(events), event);
                         events += 1;

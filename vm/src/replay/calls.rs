@@ -62,6 +62,7 @@ impl GuestThread {
         if let Effect::Output { fd, len, crc } = record.effect {
             self.check_output(&call, result, (fd, len, crc))?;
         }
+        self.note_kernel(&call, result, &record);
         self.context.finish_syscall(result);
         if result == syscall::BEGIN_AGAIN {
             self.context.begin_syscall_again(event.nr);

@@ -14,7 +14,7 @@ use super::leaf::{LONG_WAY, LeafThread, Lent, goes_the_long_way};
 use super::thread::{GuestThread, Halt};
 use crate::engine::{Engine, OrderedAccess, OrderedKind, OrderedLeaf};
 use crate::host;
-use refrain_trace::{Event, EventKind, order};
+use refrain_trace::{Access, Event, EventKind, order};
 
 /// Lets ordered instructions be executed in line.
 pub(super) fn install(engine: &dyn Engine) {
@@ -164,6 +164,7 @@ impl GuestThread {
         let here = (EventKind::Atomic, self.context.rip, address);
         let recorded = self.cursor.peek()?.is_some_and(|e| (e.kind(), e.pc, e.object) == here);
         if !recorded {
+            self.note_access(address, size, Access::WRITE);
             let fault = self.cpu.step(&mut self.context);
             self.report_accesses();
             return fault.map_or(Ok(()), |fault| self.fault(fault));
@@ -248,6 +249,7 @@ impl GuestThread {
     /// A watched load that has no event came before the first ordered thing that happened to its
     /// word, or reads a word to which nothing ever did.
     fn early_load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
+        self.note_access(address, size, Access::READ);
         let fault = match self.early_value(address, size) {
             Some(value) => self.cpu.step_load(&mut self.context, value),
             None => self.cpu.step(&mut self.context),

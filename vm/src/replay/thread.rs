@@ -8,10 +8,11 @@ use super::outcome::{Divergence, DivergenceKind};
 use crate::context::reg::*;
 use crate::context::{Context, SeenWords};
 use crate::engine::{Cpu, Emulate, Exit, Mode};
-use crate::host;
+use crate::host::{self, Guest};
 use crate::observer::ThreadObserver;
+use crate::syscall::Call;
 use crate::{Error, Result, cpuid};
-use refrain_trace::payload::SyscallRecord;
+use refrain_trace::payload::{SyscallRecord, Write};
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, order};
 use std::sync::Arc;
 
@@ -403,6 +404,25 @@ impl GuestThread {
         let id = self.event_id();
         if let Some(observer) = &mut self.observer {
             observer.enter(id, call);
+        }
+    }
+
+    /// Shows the observer what the kernel has read and written for a call that returns.
+    pub(crate) fn note_kernel(&mut self, call: &Call, result: i64, record: &SyscallRecord) {
+        let Some(observer) = &mut self.observer else { return };
+        let mut reads = call.reads(&Guest);
+        reads.extend(call.sent(result, &Guest).into_iter().flat_map(|sent| sent.ranges));
+        let end = |write: &Write| write.address.saturating_add(write.bytes.len() as u64);
+        let writes: Vec<_> = record.writes.iter().map(|w| w.address..end(w)).collect();
+        observer.kernel(&reads, &writes);
+    }
+
+    /// Shows the observer the access of an ordered instruction that was executed by itself and has
+    /// no event.
+    pub(crate) fn note_access(&mut self, address: u64, size: u8, kind: u16) {
+        if let Some(observer) = &mut self.observer {
+            let (pc, size) = (self.context.rip as u32, u16::from(size));
+            observer.accesses(&[Access { address, pc, size, kind }]);
         }
     }
 

@@ -1,0 +1,454 @@
+//! Locks that the program makes itself, out of atomic instructions: spin locks and flags, the
+//! mutexes of Rust's standard library, parking_lot and libgomp, ticket locks, words that threads
+//! sleep on with futexes; and semaphores that are used as mutexes.
+//!
+//! # The rule
+//! A word is a lock if all that the trace shows of it fits one of the ways to make one: who changes
+//! it from free to taken has it, nobody but that thread changes it back, and at least two threads
+//! have it. Nothing is known of libraries. Each way is a file: [`word`] (free is zero, or a bit that
+//! is not set), [`counted`] (readers are counted), [`ticket`] (take a number, wait for it),
+//! [`semaphore`].
+//!
+//! What does not fit is not guessed at: words that threads waited for all the same are listed with
+//! the time ([`Made::unknown`]).
+//!
+//! # How
+//! A [`Maker`] is shown all events of the trace before it is replayed; it keeps those about words
+//! and semaphores. An atomic instruction's event says what the word held before; what it held
+//! afterwards, the next event of the word says. [`Made`] then says of each event what it is for its
+//! lock ([`Role`]), which is what a [`crate::Collector`] makes critical sections of.
+
+mod counted;
+mod semaphore;
+mod ticket;
+mod word;
+
+use crate::intervals::Interval;
+use refrain_trace::fixed::FixedMap;
+use refrain_trace::{Event, EventId, EventKind, ThreadId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What an instruction that is an [`EventKind::Atomic`] does to its word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Stores if the word is as expected.
+    CompareExchange,
+    /// Stores and returns what was there: `xchg`, `lock bts`, `lock or`.
+    Exchange,
+    /// Adds or subtracts.
+    Add,
+    /// Another locked instruction.
+    Other,
+    /// A plain store.
+    Store,
+}
+
+/// What an event is for a lock of the program's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// The thread has the lock from here on.
+    Acquire {
+        /// The lock.
+        lock: u64,
+        /// Its place in the order of the lock.
+        order: u64,
+        /// With others.
+        shared: bool,
+        /// When the thread came to the lock.
+        begin: u64,
+        /// Nothing else has happened since.
+        whole: bool,
+    },
+    /// The thread lets go of the lock.
+    Release {
+        /// The lock.
+        lock: u64,
+        /// Its place in the order of the lock.
+        order: u64,
+        /// Others may have had it, too.
+        shared: bool,
+    },
+    /// It is the lock's own affair. If it is part of an acquisition, all of that began then.
+    Part(Option<u64>),
+}
+
+/// How a lock is made.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Make {
+    /// A word, or a bit of it, is set while the lock is taken.
+    Word,
+    /// A word counts the readers.
+    Counted,
+    /// One word gives out numbers, another says whose turn it is.
+    Ticket,
+    /// A semaphore of one.
+    Semaphore,
+}
+
+/// A lock of the program's own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MadeLock {
+    /// The address that stands for it.
+    pub address: u64,
+    /// How it is made.
+    pub make: Make,
+    /// What it is made of.
+    pub words: Vec<Interval>,
+}
+
+/// A word that threads waited for, and that is no lock as far as can be told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Unknown {
+    /// The word.
+    pub address: u64,
+    /// Where the longest wait was.
+    pub pc: u64,
+    /// How many times threads waited: rounds of a loop that polls count as one.
+    pub waits: u64,
+    /// For how long, all threads together, in ticks.
+    pub ticks: u64,
+}
+
+/// All that was recognised.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Made {
+    /// The locks, by address.
+    pub locks: Vec<MadeLock>,
+    /// What was waited for and is no lock; the longest wait first.
+    pub unknown: Vec<Unknown>,
+    /// By thread, then ascending by event.
+    roles: Vec<Vec<(u32, Role)>>,
+}
+
+impl Made {
+    /// What the events of a thread are for locks, ascending.
+    pub fn roles(&self, thread: ThreadId) -> Vec<(u32, Role)> {
+        self.roles.get(thread.index()).cloned().unwrap_or_default()
+    }
+
+    /// An event as it would be if all locks were the library's: acquisitions begin when the thread
+    /// came to the lock, and what the lock does inside takes no time of its own.
+    pub fn view(&self, thread: ThreadId, id: EventId, event: &Event) -> Event {
+        let roles = self.roles.get(thread.index()).map_or(&[][..], Vec::as_slice);
+        let Ok(at) = roles.binary_search_by_key(&id.0, |(event, _)| u64::from(*event)) else {
+            return *event;
+        };
+        let as_kind = |kind: EventKind, object: u64, ticket: u64| Event {
+            code: kind as u8,
+            flags: 0,
+            result: 0,
+            object,
+            ticket,
+            ..*event
+        };
+        match roles[at].1 {
+            Role::Acquire { lock, order, shared, begin, whole } => {
+                let counted = self.locks.binary_search_by_key(&lock, |lock| lock.address);
+                let counted = counted.is_ok_and(|at| self.locks[at].make == Make::Counted);
+                let kind = match (counted, shared) {
+                    (true, true) => EventKind::ReadLock,
+                    (true, false) => EventKind::WriteLock,
+                    _ => EventKind::MutexLock,
+                };
+                let begin = if whole { begin } else { event.begin };
+                Event { begin, ..as_kind(kind, lock, order) }
+            }
+            Role::Release { lock, order, shared: true } => {
+                as_kind(EventKind::RwUnlock, lock, order)
+            }
+            Role::Release { lock, order, .. } => as_kind(EventKind::MutexUnlock, lock, order),
+            Role::Part(within) => {
+                let (begin, end) = within.map_or((event.begin, event.end), |at| (at, at));
+                Event { begin, end, ..as_kind(EventKind::Rdtsc, 0, 0) }
+            }
+        }
+    }
+
+    fn give(&mut self, thread: ThreadId, event: u32, role: Role) {
+        if self.roles.len() <= thread.index() {
+            self.roles.resize(thread.index() + 1, Vec::new());
+        }
+        self.roles[thread.index()].push((event, role));
+    }
+
+    /// Adds a lock, if it is one: its sections have at least two threads. `own` are its events.
+    fn add(&mut self, lock: MadeLock, held: &[Held], own: &BTreeSet<(ThreadId, u32)>) -> bool {
+        let first = held.first().map(|held| held.thread);
+        if held.iter().all(|held| Some(held.thread) == first) {
+            return false;
+        }
+        let mut parts: BTreeMap<(ThreadId, u32), Option<u64>> =
+            own.iter().map(|&event| (event, None)).collect();
+        let (address, counted) = (lock.address, lock.make == Make::Counted);
+        for (order, held) in (0..).map(|nth| 2 * nth).zip(held) {
+            let &Held { thread, acquire, release, shared, begin, since } = held;
+            let waiting = parts.range_mut((thread, since)..(thread, acquire));
+            let mut waiting: Vec<_> = waiting.map(|(_, within)| within).collect();
+            let whole = waiting.len() == (acquire - since) as usize;
+            if whole {
+                waiting.iter_mut().for_each(|within| **within = Some(begin));
+            }
+            parts.remove(&(thread, acquire));
+            let lock = address;
+            self.give(thread, acquire, Role::Acquire { lock, order, shared, begin, whole });
+            if let Some(release) = release {
+                parts.remove(&(thread, release));
+                let role = Role::Release { lock, order: order + 1, shared: counted };
+                self.give(thread, release, role);
+            }
+        }
+        for ((thread, event), within) in parts {
+            self.give(thread, event, Role::Part(within));
+        }
+        self.locks.push(lock);
+        true
+    }
+}
+
+/// A time in which a thread had a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Held {
+    thread: ThreadId,
+    acquire: u32,
+    /// Unless the recording ended before.
+    release: Option<u32>,
+    shared: bool,
+    /// When the thread came to the lock, and with which event.
+    begin: u64,
+    since: u32,
+}
+
+/// An event about a word or a semaphore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Step {
+    word: u64,
+    /// Among those of the word.
+    ticket: u64,
+    thread: ThreadId,
+    event: u32,
+    kind: StepKind,
+    size: u16,
+    /// What was there before.
+    old: u64,
+    pc: u64,
+    begin: u64,
+    /// Changes where the thread does something else than wait for words.
+    chain: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum StepKind {
+    Change(Change),
+    Load,
+    /// A semaphore was lowered or raised.
+    Wait,
+    Post,
+}
+
+/// Waits for a word.
+#[derive(Clone, Copy, Default)]
+struct Waits {
+    ticks: u64,
+    waits: u64,
+    longest: u64,
+    pc: u64,
+}
+
+/// Recognises locks in the events of a trace.
+pub struct Maker {
+    steps: Vec<Step>,
+    /// Who slept on which word, and when.
+    sleeps: FixedMap<u64, Vec<(ThreadId, u32)>>,
+    threads: Vec<Previous>,
+    waits: FixedMap<u64, Waits>,
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy, Default)]
+struct Previous {
+    chain: u32,
+    /// Word, instruction and time of its last step, if nothing else has happened since.
+    last: Option<(u64, u64, u64)>,
+    /// The instruction repeated itself before it went on.
+    polled: bool,
+    /// The wait that it is in: since when.
+    since: Option<u64>,
+}
+
+const FUTEX: u16 = 202;
+const NANOSLEEP: [u16; 2] = [35, 230];
+
+impl Maker {
+    /// Nothing was shown yet.
+    pub fn new() -> Maker {
+        Maker {
+            steps: Vec::new(),
+            sleeps: FixedMap::default(),
+            threads: Vec::new(),
+            waits: FixedMap::default(),
+        }
+    }
+
+    /// Takes the next event of a thread. `change` says what the instruction at an address does,
+    /// `slept_on` the word that the thread slept on in this system call, if it did.
+    pub fn push(
+        &mut self,
+        thread: ThreadId,
+        id: EventId,
+        event: &Event,
+        change: impl FnOnce(u64) -> Change,
+        slept_on: Option<u64>,
+    ) {
+        use EventKind::*;
+        if self.threads.len() <= thread.index() {
+            self.threads.resize(thread.index() + 1, Previous::default());
+        }
+        let granted = event.result == 0;
+        let kind = match event.kind() {
+            Atomic => Some(StepKind::Change(change(event.pc))),
+            SyncLoad => Some(StepKind::Load),
+            SemWait | SemTryWait | SemTimedWait if granted => Some(StepKind::Wait),
+            SemPost if granted => Some(StepKind::Post),
+            _ => None,
+        };
+        let waits = event.kind() == Syscall && (event.nr == FUTEX || NANOSLEEP.contains(&event.nr));
+        let word = slept_on.or_else(|| kind.map(|_| event.object));
+        self.note_wait(thread, event, word, slept_on.is_some());
+        let position = u32::try_from(id.0).unwrap_or(u32::MAX);
+        if let Some(word) = slept_on {
+            self.sleeps.entry(word).or_default().push((thread, position));
+        }
+        let previous = &mut self.threads[thread.index()];
+        let Some(kind) = kind else {
+            previous.chain += u32::from(!waits);
+            return;
+        };
+        self.steps.push(Step {
+            word: event.object,
+            ticket: event.ticket,
+            thread,
+            event: position,
+            kind,
+            size: event.nr,
+            old: event.value,
+            pc: event.pc,
+            begin: event.begin,
+            chain: previous.chain,
+        });
+    }
+
+    /// A thread waits for a word as long as one instruction comes to it again and again, or a
+    /// load repeats itself; and while it sleeps on it.
+    fn note_wait(&mut self, thread: ThreadId, event: &Event, word: Option<u64>, slept: bool) {
+        let previous = &mut self.threads[thread.index()];
+        let mut tell = |word: u64, pc: u64, ticks: u64, fresh: bool| {
+            let waits = self.waits.entry(word).or_default();
+            waits.ticks += ticks;
+            waits.waits += u64::from(fresh);
+            if ticks >= waits.longest {
+                (waits.longest, waits.pc) = (ticks, pc);
+            }
+        };
+        if let Some((last, pc, begin)) = previous.last.take() {
+            let again = word == Some(last) && event.pc == pc;
+            if previous.polled || again {
+                let fresh = previous.since.is_none();
+                tell(last, pc, event.begin.saturating_sub(begin), fresh);
+                previous.since = again.then_some(begin);
+            } else {
+                previous.since = None;
+            }
+        }
+        match word {
+            Some(word) if slept => {
+                tell(word, event.pc, event.end.saturating_sub(event.begin), true)
+            }
+            Some(word) if matches!(event.kind(), EventKind::Atomic | EventKind::SyncLoad) => {
+                previous.last = Some((word, event.pc, event.begin));
+                previous.polled = event.kind() == EventKind::SyncLoad && event.aux > 0;
+            }
+            _ => {}
+        }
+    }
+
+    /// All events have been shown.
+    pub fn finish(mut self) -> Made {
+        self.steps.sort_unstable_by_key(|step| {
+            // A load has the number of changes before it for a ticket.
+            (step.word, step.ticket, step.kind != StepKind::Load, step.thread, step.event)
+        });
+        let mut made = Made::default();
+        let mut left: Vec<&[Step]> = Vec::new();
+        for of_word in self.steps.chunk_by(|a, b| a.word == b.word) {
+            let lock = semaphore::recognise(of_word)
+                .or_else(|| word::recognise(of_word))
+                .or_else(|| counted::recognise(of_word))
+                .or_else(|| word::recognise_bit(of_word));
+            let own = self.own(&[of_word]);
+            if !lock.is_some_and(|(lock, held)| made.add(lock, &held, &own)) {
+                left.push(of_word);
+            }
+        }
+        for ticket::Found { lock, held, words } in ticket::recognise(&left) {
+            let own = self.own(&words);
+            made.add(lock, &held, &own);
+        }
+        let known: Vec<Interval> = made.locks.iter().flat_map(|l| l.words.clone()).collect();
+        let is_lock = |at: u64| known.iter().any(|word| (word.start..word.end).contains(&at));
+        made.unknown = self
+            .waits
+            .iter()
+            .filter(|(at, waits)| waits.ticks > 0 && !is_lock(**at))
+            .map(|(&address, &Waits { pc, waits, ticks, .. })| Unknown {
+                address,
+                pc,
+                waits,
+                ticks,
+            })
+            .collect();
+        made.unknown.sort_unstable_by_key(|it| (std::cmp::Reverse(it.ticks), it.address));
+        made.locks.sort_unstable_by_key(|lock| lock.address);
+        for roles in &mut made.roles {
+            roles.sort_unstable_by_key(|(event, _)| *event);
+        }
+        made
+    }
+}
+
+impl Maker {
+    /// All events about some words.
+    fn own(&self, words: &[&[Step]]) -> BTreeSet<(ThreadId, u32)> {
+        let steps = words.iter().copied().flatten().map(|step| (step.thread, step.event));
+        let of_word = |steps: &&[Step]| self.sleeps.get(&steps[0].word);
+        steps.chain(words.iter().filter_map(of_word).flatten().copied()).collect()
+    }
+}
+
+impl Default for Maker {
+    fn default() -> Maker {
+        Maker::new()
+    }
+}
+
+/// When, and with which event, a thread came to a lock that it has from `steps[at]` on: at the
+/// first of its steps on the word that only waited, the last of which is that one.
+fn came(steps: &[Step], at: usize, mut is_over: impl FnMut(usize) -> bool) -> (u64, u32) {
+    let Step { thread, chain, mut begin, event, .. } = steps[at];
+    let mut since = event;
+    // Steps of a word are in its order, and so each thread's are in theirs.
+    for before in (0..at).rev().take(LOOK_BACK) {
+        let step = &steps[before];
+        if step.thread == thread && step.event < event {
+            if is_over(before) || step.chain != chain {
+                break;
+            }
+            (begin, since) = (step.begin, step.event);
+        }
+    }
+    (begin, since)
+}
+
+/// Steps of other threads between two of a thread that waits, at most.
+const LOOK_BACK: usize = 4096;

@@ -1,0 +1,85 @@
+//! Locks that are a word, or a bit of a word: taken while it is set.
+//!
+//! Spin locks, `atomic_flag`, glibc's internal locks, the mutexes of Rust's standard library and
+//! of libgomp (0 is free, 1 taken, 2 or -1 taken with waiters), parking_lot's (bit 0), words that
+//! threads sleep on.
+//!
+//! # The rule
+//! Let `taken` be whether the bits of a mask are not all zero. A step that makes a word taken is an
+//! acquisition, and must be an instruction that can find out that it failed (compare-and-exchange,
+//! exchange, set a bit); the step that makes it free again is the release, and must be the same
+//! thread's. A word that is ever set free by somebody else is no lock by that mask. Where the mask
+//! is a single bit, a release sets no other one: a word that counts is no lock.
+
+use super::{Change, Held, MadeLock, Make, Step, StepKind, came};
+use crate::intervals::Interval;
+
+/// Bits of words that hold more than a lock.
+const BITS: [u64; 2] = [1, 1 << 31];
+
+/// A lock that is all of the word.
+pub(super) fn recognise(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
+    by_mask(of_word, u64::MAX)
+}
+
+/// A lock that is a bit of the word.
+pub(super) fn recognise_bit(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
+    BITS.iter().find_map(|mask| by_mask(of_word, *mask))
+}
+
+fn by_mask(of_word: &[Step], mask: u64) -> Option<(MadeLock, Vec<Held>)> {
+    let is_change = |at: &usize| matches!(of_word[*at].kind, StepKind::Change(_));
+    let changes: Vec<usize> = (0..of_word.len()).filter(is_change).collect();
+    let taken = |at: usize| of_word[at].old & mask != 0;
+    let mut held: Vec<Held> = Vec::new();
+    let mut decisive = vec![false; of_word.len()];
+    for pair in changes.windows(2) {
+        let (at, next) = (pair[0], pair[1]);
+        let step = &of_word[at];
+        match (taken(at), taken(next)) {
+            (false, true) => {
+                let tells = [Change::CompareExchange, Change::Exchange];
+                if !tells.map(StepKind::Change).contains(&step.kind) {
+                    return None;
+                }
+                decisive[at] = true;
+                let (begin, since) = came(of_word, at, |before| decisive[before]);
+                held.push(Held {
+                    thread: step.thread,
+                    acquire: step.event,
+                    release: None,
+                    shared: false,
+                    begin,
+                    since,
+                });
+            }
+            (true, false) => {
+                if mask != u64::MAX && of_word[next].old & !step.old != 0 {
+                    return None;
+                }
+                decisive[at] = true;
+                let holder = held.last_mut().filter(|it| it.release.is_none())?;
+                if holder.thread != step.thread {
+                    return None;
+                }
+                holder.release = Some(step.event);
+            }
+            _ => {}
+        }
+    }
+    // What the last change made of the word, no event says. If it was the holder's, at a place
+    // where the lock is set free, it was that.
+    if let (Some(&at), Some(holder)) = (changes.last(), held.last_mut()) {
+        let (step, last) = (&of_word[at], holder.release.is_none());
+        let frees =
+            |other: &usize| decisive[*other] && taken(*other) && of_word[*other].pc == step.pc;
+        if last && taken(at) && step.thread == holder.thread && changes.iter().any(frees) {
+            holder.release = Some(step.event);
+        }
+    }
+    let first = &of_word[0];
+    let size = of_word.iter().map(|step| u64::from(step.size)).max().unwrap_or(0).clamp(1, 8);
+    let words = vec![Interval::new(first.word, size)];
+    let lock = MadeLock { address: first.word, make: Make::Word, words };
+    (held.iter().filter(|held| held.release.is_some()).count() > 1).then_some((lock, held))
+}

@@ -1,0 +1,217 @@
+//! Locks that a program makes itself: what is recognised, and what is not.
+
+mod common;
+
+use common::{Item, Recording};
+use refrain_trace::{Event, EventId, EventKind, ThreadId};
+use refrain_transform::*;
+
+const W: u64 = 0x5000;
+const V: u64 = 0x5008;
+
+/// Instructions of the programs below.
+const CAS: u64 = 1;
+const SWAP: u64 = 2;
+const ADD: u64 = 3;
+const MOV: u64 = 4;
+
+fn change(pc: u64) -> Change {
+    match pc {
+        CAS => Change::CompareExchange,
+        SWAP => Change::Exchange,
+        ADD => Change::Add,
+        _ => Change::Store,
+    }
+}
+
+/// An atomic instruction at `pc` finds `old` in a word.
+fn atomic(r: &mut Recording, thread: usize, word: u64, pc: u64, old: u64) {
+    let event = r.event(thread, 10, EventKind::Atomic, word, pc);
+    (event.value, event.nr) = (old, 4);
+}
+
+fn load(r: &mut Recording, thread: usize, word: u64, value: u64) {
+    let event = r.event(thread, 10, EventKind::SyncLoad, word, 0x77);
+    (event.value, event.nr) = (value, 4);
+}
+
+fn made(r: &Recording) -> Made {
+    let mut maker = Maker::new();
+    for (thread, event, id) in events(r) {
+        maker.push(thread, EventId(id), &event, change, None);
+    }
+    maker.finish()
+}
+
+fn events(r: &Recording) -> Vec<(ThreadId, Event, u64)> {
+    let mut all = Vec::new();
+    for (thread, items) in (0..).map(ThreadId).zip(&r.threads) {
+        let events = items.iter().filter_map(|item| match item {
+            Item::Event(event) => Some(*event),
+            _ => None,
+        });
+        all.extend((0..).zip(events).map(|(id, event)| (thread, event, id)));
+    }
+    all
+}
+
+/// Who has which lock from when to when, by events: acquisitions and releases.
+fn held(made: &Made, thread: u32) -> Vec<(u32, bool)> {
+    let roles = made.roles(ThreadId(thread)).into_iter();
+    let ends = roles.filter_map(|(event, role)| match role {
+        Role::Acquire { .. } => Some((event, true)),
+        Role::Release { .. } => Some((event, false)),
+        Role::Part(_) => None,
+    });
+    ends.collect()
+}
+
+#[test]
+fn a_word_that_is_taken_and_set_free_by_its_holder_is_a_lock() {
+    // Rust's mutex: 0 free, 1 taken, 2 taken and waited for.
+    let mut r = Recording::new(2);
+    atomic(&mut r, 0, W, CAS, 0);
+    atomic(&mut r, 1, W, CAS, 1); // fails
+    atomic(&mut r, 1, W, SWAP, 1);
+    atomic(&mut r, 0, W, SWAP, 2);
+    atomic(&mut r, 1, W, SWAP, 0);
+    atomic(&mut r, 1, W, SWAP, 2);
+    atomic(&mut r, 0, W, CAS, 0);
+    atomic(&mut r, 0, W, SWAP, 1);
+    let made = made(&r);
+    assert_eq!(made.locks.len(), 1);
+    assert_eq!((made.locks[0].make, made.locks[0].address), (Make::Word, W));
+    assert_eq!(held(&made, 0), [(0, true), (1, false), (2, true), (3, false)]);
+    assert_eq!(held(&made, 1), [(2, true), (3, false)], "the failed attempts are not");
+    let began = made.roles(ThreadId(1)).into_iter().find_map(|(_, role)| match role {
+        Role::Acquire { begin, whole, .. } => Some((begin, whole)),
+        _ => None,
+    });
+    assert_eq!(began, Some((10, true)), "the thread came to the lock with its first attempt");
+    // To the virtual clock it is a mutex, and the attempts take no time.
+    let view = |id, event: &Event| made.view(ThreadId(1), EventId(id), event);
+    let of_1: Vec<_> =
+        events(&r).iter().filter(|e| e.0.0 == 1).map(|(_, e, id)| view(*id, e)).collect();
+    let kinds: Vec<_> = of_1.iter().map(|e| (e.kind(), e.begin)).collect();
+    use EventKind::{MutexLock, MutexUnlock, Rdtsc};
+    assert_eq!(kinds, [(Rdtsc, 10), (Rdtsc, 10), (MutexLock, 10), (MutexUnlock, 40)]);
+}
+
+#[test]
+fn what_another_thread_sets_free_is_no_lock() {
+    // A flag that one thread sets and the other takes down; a count that both raise and lower.
+    for (set, reset) in [(SWAP, SWAP), (ADD, ADD)] {
+        let mut r = Recording::new(2);
+        for _ in 0..4 {
+            atomic(&mut r, 0, W, set, 0);
+            atomic(&mut r, 1, W, reset, 1);
+        }
+        assert_eq!(made(&r).locks, []);
+    }
+    // Each thread counts itself in and out, and they happen not to meet.
+    let mut r = Recording::new(2);
+    for thread in [0, 1, 0, 1] {
+        atomic(&mut r, thread, W, ADD, 0);
+        atomic(&mut r, thread, W, ADD, 1);
+    }
+    assert_eq!(made(&r).locks, []);
+    // A counter that is raised by compare-and-exchange; each thread raises it twice.
+    let mut r = Recording::new(2);
+    for count in 0..8 {
+        atomic(&mut r, count / 2 % 2, W, CAS, count as u64);
+    }
+    assert_eq!(made(&r).locks, []);
+}
+
+#[test]
+fn readers_that_are_counted_share_the_lock() {
+    const WRITER: u64 = 0x3fff_ffff;
+    const WAITED_FOR: u64 = 1 << 31;
+    let mut r = Recording::new(3);
+    atomic(&mut r, 0, W, CAS, 0); // reads
+    atomic(&mut r, 1, W, CAS, 1); // reads
+    atomic(&mut r, 2, W, CAS, 2); // says that it waits
+    atomic(&mut r, 0, W, ADD, 2 | WAITED_FOR);
+    atomic(&mut r, 1, W, ADD, 1 | WAITED_FOR);
+    atomic(&mut r, 2, W, CAS, WAITED_FOR); // writes
+    atomic(&mut r, 2, W, ADD, WRITER | WAITED_FOR);
+    atomic(&mut r, 0, W, CAS, WAITED_FOR);
+    let made = made(&r);
+    assert_eq!(made.locks.len(), 1, "{made:?}");
+    assert_eq!(made.locks[0].make, Make::Counted);
+    let shared = |thread| {
+        let roles = made.roles(ThreadId(thread)).into_iter();
+        let shared = roles.filter_map(|(event, role)| match role {
+            Role::Acquire { shared, .. } => Some((event, shared)),
+            _ => None,
+        });
+        shared.collect::<Vec<_>>()
+    };
+    assert_eq!(shared(0), [(0, true)]);
+    assert_eq!(shared(1), [(0, true)]);
+    assert_eq!(shared(2), [(1, false)]);
+}
+
+#[test]
+fn a_ticket_lock_is_two_words() {
+    let mut r = Recording::new(2);
+    atomic(&mut r, 0, W, ADD, 0);
+    load(&mut r, 0, V, 0);
+    atomic(&mut r, 1, W, ADD, 1);
+    load(&mut r, 1, V, 0);
+    atomic(&mut r, 0, V, MOV, 0);
+    load(&mut r, 1, V, 1);
+    atomic(&mut r, 1, V, MOV, 1);
+    atomic(&mut r, 0, W, ADD, 2);
+    load(&mut r, 0, V, 2);
+    atomic(&mut r, 0, V, MOV, 2);
+    let made = made(&r);
+    assert_eq!(made.locks.len(), 1, "{made:?}");
+    assert_eq!(made.locks[0].make, Make::Ticket);
+    assert_eq!(held(&made, 0), [(1, true), (2, false), (4, true), (5, false)]);
+    assert_eq!(held(&made, 1), [(2, true), (3, false)], "when its number came up");
+}
+
+#[test]
+fn a_semaphore_of_one_is_a_lock_and_one_that_signals_is_none() {
+    let mut r = Recording::new(2);
+    for thread in [0, 1, 0] {
+        r.event(thread, 1, EventKind::SemWait, W, 0x100);
+        r.event(thread, 1, EventKind::SemPost, W, 0x110);
+        r.event(thread, 1, EventKind::SemPost, V, 0x120);
+    }
+    r.event(1, 1, EventKind::SemWait, V, 0x130);
+    let made = made(&r);
+    assert_eq!(made.locks.len(), 1);
+    assert_eq!((made.locks[0].make, made.locks[0].address), (Make::Semaphore, W));
+}
+
+#[test]
+fn what_is_waited_for_and_not_understood_is_listed_with_its_time() {
+    let mut r = Recording::new(2);
+    for _ in 0..3 {
+        load(&mut r, 1, W, 0);
+    }
+    r.event(1, 50, EventKind::ThreadExit, 2, 0);
+    let unknown = made(&r).unknown;
+    assert_eq!(unknown.len(), 1);
+    assert_eq!((unknown[0].address, unknown[0].ticks, unknown[0].waits), (W, 20, 1));
+}
+
+/// A section of such a lock is analysed as any other.
+#[test]
+fn sections_of_a_word_are_ranked() {
+    let mut r = Recording::new(2);
+    r.share(0x10_0000, 8);
+    for thread in [0, 1, 0, 1] {
+        atomic(&mut r, thread, W, CAS, 0);
+        r.read(thread, 0x10_0000, 8);
+        atomic(&mut r, thread, W, SWAP, 1);
+    }
+    let made = made(&r);
+    let collectors = r.collectors_with(|thread| made.roles(thread));
+    let words: Vec<Interval> = made.locks.iter().flat_map(|lock| lock.words.clone()).collect();
+    let sections = Sections::merge(collectors, &words, &[]).expect("a sound recording");
+    let verdicts: Vec<_> = pairs(&sections).map(|pair| pair.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Ulcp(UlcpKind::ReadRead); 3]);
+}
