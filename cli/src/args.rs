@@ -83,6 +83,12 @@ pub(crate) struct Recording {
     /// Order of shared memory to record; `sync` records synchronization and atomics
     #[arg(long, value_name = "ORDER", default_value = "sync", value_parser = parse_order)]
     pub(crate) order: Order,
+    /// Processor that the program sees [default: this machine's, up to v3]
+    ///
+    /// `v2` has no AVX; `v3` is an x86-64-v3 (AVX2, FMA, BMI) with what this machine has of AES,
+    /// SHA and the like. A replay needs what the recorded code uses.
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub(crate) cpu: Option<CpuLevel>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -91,6 +97,15 @@ pub(crate) struct Recording {
         value_name = "COMMAND"
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Levels of processors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum CpuLevel {
+    /// x86-64-v2, without AVX
+    V2,
+    /// x86-64-v3, with AVX2
+    V3,
 }
 
 /// Which order of shared memory a recording keeps.

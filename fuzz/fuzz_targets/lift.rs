@@ -8,7 +8,7 @@
 mod support;
 
 use libfuzzer_sys::fuzz_target;
-use refrain_vm::EngineConfig;
+use refrain_vm::{Count, EngineConfig, Processor};
 use std::sync::OnceLock;
 use support::generate::{self, Random};
 use support::native::Native;
@@ -30,7 +30,8 @@ fuzz_target!(|input: &[u8]| {
     let config = EngineConfig {
         accesses: watched,
         calls: watched,
-        count: watched,
+        count: if watched { Count::Instructions } else { Count::Nothing },
+        processor: Processor::host(),
         ..EngineConfig::default()
     };
     let differences = support::compare(native, &cases, &config);

@@ -8,15 +8,17 @@
 //! - Nothing here knows what is recorded, replayed or scheduled: the machine is met only through
 //!   [`refrain_vm::Engine`], [`refrain_vm::Cpu`] and [`refrain_vm::Context`].
 //!
-//! Reading order: `memory`, `fault`, `refused` and `cost` (shared by both), then the engines' own
+//! Reading order: `memory`, `fault`, `refused`, `features` and `cost` (shared by both), then the engines' own
 //! `mod.rs`.
 
 mod copy;
 mod cost;
 mod cranelift;
 mod fault;
+mod features;
 mod memory;
 mod refused;
 
 pub use copy::copy;
 pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};
+pub use features::needs;

@@ -5,7 +5,7 @@
 
 mod support;
 
-use refrain_vm::{Count, EngineConfig};
+use refrain_vm::{Count, EngineConfig, Processor};
 use support::generate::{self, Addressing, Random};
 use support::native::{Native, ONE};
 use support::{Case, address};
@@ -20,6 +20,7 @@ fn check(cases: &[Case], native: &Native, watched: bool) -> Vec<String> {
         seen: watched,
         calls: watched,
         count: if watched { Count::Instructions } else { Count::Nothing },
+        processor: Processor::host(),
         ..EngineConfig::default()
     };
     support::compare(native, cases, &config)
@@ -88,6 +89,7 @@ fn suits_lines(code: iced_x86::Code) -> bool {
             code.mnemonic(),
             Push | Pop | Div | Idiv | Bt | Bts | Btr | Btc | Fxrstor | Fxrstor64 | Xlatb
         )
+        && !generate::goes_by_lanes(code.mnemonic())
 }
 
 /// Several instructions in a row; flags that one of them leaves undefined count as undefined to

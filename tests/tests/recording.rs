@@ -32,6 +32,7 @@ fn output_and_status_are_those_of_the_program() {
         "ex_cond",
         "ex_signal",
         "ex_alarm",
+        "ex_avx",
         "ex_threads",
         "ex_process",
         "ex_stamps",
@@ -50,6 +51,26 @@ fn output_and_status_are_those_of_the_program() {
         for engine in ["cranelift", "copy"] {
             bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
         }
+    }
+}
+
+/// A program that asks the processor finds no AVX on one without, and the trace says so.
+#[test]
+fn the_processor_is_what_was_asked_for() {
+    let bench = bench();
+    let (path, arguments) = corpus("ex_avx");
+    for (level, has_avx) in [("v2", false), ("v3", true)] {
+        if has_avx && !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")) {
+            continue;
+        }
+        let record = ["record", "-q", "--force", "--cpu", level, "-o", "a.refrain", "--"];
+        let mut command = bench.command(record);
+        Run::of(command.arg(&path).args(arguments)).succeeds();
+        let info = bench.refrain(["info", "--json", "a.refrain"]);
+        let says = String::from_utf8_lossy(&info.succeeds().stdout).contains("\"avx2\"");
+        assert_eq!(says, has_avx, "{info:?}");
+        bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+        bench.refrain(["replay", "a.refrain"]).succeeds();
     }
 }
 

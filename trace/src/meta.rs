@@ -16,6 +16,9 @@ pub struct Header {
     pub recorder: String,
     /// The machine: CPU model name, kernel release.
     pub machine: Machine,
+    /// The features beyond x86-64-v2 that the guest's processor had, by their names in
+    /// `/proc/cpuinfo`.
+    pub processor: Vec<String>,
     /// Ticks of the time-stamp counter per second.
     pub tsc_hz: u64,
     /// Time-stamp counter when the recorder began; for the guest see [`crate::Trace::began`].

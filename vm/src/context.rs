@@ -7,8 +7,7 @@
 /// addresses the fields; engines take the offsets from `std::mem::offset_of!`.
 ///
 /// The x87/MMX state is not here: it stays in the host's own x87 registers while the thread
-/// lives (host code of `refrain` never touches them). AVX state does not exist: the guest's CPU
-/// is an x86-64-v2.
+/// lives (host code of `refrain` never touches them).
 #[repr(C, align(64))]
 #[derive(Clone, Debug)]
 pub struct Context {
@@ -25,6 +24,10 @@ pub struct Context {
     _pad: u32,
     /// SSE registers.
     pub xmm: [[u64; 2]; 16],
+    /// Upper halves of the AVX registers; all zero on a processor without AVX.
+    pub high: [[u64; 2]; 16],
+    /// 0 only if all of `high` is zero. Who writes there sets it.
+    pub high_in_use: u64,
     /// Instructions retired, or their cost, as [`crate::EngineConfig::count`] says.
     pub retired: u64,
     /// At so many the thread exits, if it is at a place for it ([`crate::EngineConfig::places`]).
@@ -92,6 +95,8 @@ impl Default for Context {
             mxcsr: 0x1f80,
             _pad: 0,
             xmm: [[0; 2]; 16],
+            high: [[0; 2]; 16],
+            high_in_use: 0,
             retired: 0,
             leave_at: u64::MAX,
             translating: Translating::default(),
@@ -103,6 +108,12 @@ impl Default for Context {
 }
 
 impl Context {
+    /// Sets the upper halves of the AVX registers.
+    pub fn set_high(&mut self, high: [[u64; 2]; 16]) {
+        self.high = high;
+        self.high_in_use = u64::from(high != [[0; 2]; 16]);
+    }
+
     /// The arguments of the system call that the guest has just made.
     pub(crate) fn syscall_args(&self) -> [u64; 6] {
         use reg::*;

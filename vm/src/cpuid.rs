@@ -1,11 +1,13 @@
-//! The guest's processor: one fixed x86-64-v2, whatever the host is.
+//! What the guest's processor says of itself: a function of its features alone, whatever the host.
 //!
-//! A recording must replay on another machine, so the guest may not see the host's features,
-//! caches or topology. The identity is that of an early Core i7: glibc then reads cache sizes
-//! from leaf 4, which is answered below, and leaves TSX, AVX and the rest alone.
+//! A recording must replay on another machine, so the guest may not see the host's caches or
+//! topology, nor features that [`Processor`] does not name. Without AVX the identity is that of an
+//! early Core i7, with AVX that of a Haswell: glibc then reads cache sizes from leaf 4, which is
+//! answered below, and leaves TSX alone; libraries that go by the model find one that they know.
 
 use crate::Context;
 use crate::context::reg::{RAX, RBX, RCX, RDX};
+use crate::processor::{Feature, Processor};
 
 /// Leaf 1 EDX; also the guest's AT_HWCAP.
 pub(crate) const FEATURES_EDX: u32 = FPU
@@ -23,34 +25,63 @@ const FPU: u32 = 1;
 /// Leaf 1 ECX: SSE3, SSSE3, CX16, SSE4.1, SSE4.2, POPCNT.
 const FEATURES_ECX: u32 = 1 | (1 << 9) | (1 << 13) | (1 << 19) | (1 << 20) | (1 << 23);
 
-const MAX_LEAF: u32 = 7;
+/// The same with AVX: XSAVE and OSXSAVE too.
+const FEATURES_ECX_AVX: u32 = FEATURES_ECX | (1 << 26) | (1 << 27);
+
 const MAX_EXTENDED: u32 = 0x8000_0008;
-const BRAND: &[u8; 48] = b"refrain virtual x86-64-v2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+const BRAND_V2: &[u8; 48] =
+    b"refrain virtual x86-64-v2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+const BRAND_V3: &[u8; 48] =
+    b"refrain virtual x86-64-v3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
+/// State components of `xsave`: x87 and SSE; and AVX.
+const X87_SSE: u32 = 3;
+const AVX: u32 = 4;
+/// An `xsave` area without and with the component AVX, which begins where the first one ends.
+const AREA: u32 = 576;
+const AREA_AVX: u32 = 832;
 
 /// Executes `cpuid`: eax and ecx in, eax, ebx, ecx, edx out.
-pub(crate) fn cpuid(context: &mut Context) {
+pub(crate) fn cpuid(processor: Processor, context: &mut Context) {
     let leaf = context.gpr[RAX] as u32;
     let subleaf = context.gpr[RCX] as u32;
-    let [a, b, c, d] = answer(leaf, subleaf);
+    let [a, b, c, d] = answer(processor, leaf, subleaf);
     context.gpr[RAX] = u64::from(a);
     context.gpr[RBX] = u64::from(b);
     context.gpr[RCX] = u64::from(c);
     context.gpr[RDX] = u64::from(d);
 }
 
-fn answer(leaf: u32, subleaf: u32) -> [u32; 4] {
+fn answer(processor: Processor, leaf: u32, subleaf: u32) -> [u32; 4] {
+    let mut answer = fixed_answer(processor.has(Feature::Avx), leaf, subleaf);
+    let told_here = |feature: &Feature| feature.place().leaf == leaf && (leaf != 7 || subleaf == 0);
+    for feature in processor.features().filter(told_here) {
+        answer[feature.place().register] |= 1 << feature.place().bit;
+    }
+    answer
+}
+
+/// The answer but for the features of [`Processor`].
+fn fixed_answer(avx: bool, leaf: u32, subleaf: u32) -> [u32; 4] {
+    // "GenuineIntel"
+    const VENDOR: [u32; 3] = [0x756e_6547, 0x6c65_746e, 0x4965_6e69];
     match leaf {
-        // "GenuineIntel"
-        0 => [MAX_LEAF, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
-        // Family 6, model 26, stepping 5; CLFLUSH line of 64 bytes.
+        0 => [if avx { 0xd } else { 7 }, VENDOR[0], VENDOR[1], VENDOR[2]],
+        // Family 6, model 60, stepping 3; CLFLUSH line of 64 bytes.
+        1 if avx => [0x0003_06c3, 8 << 8, FEATURES_ECX_AVX, FEATURES_EDX],
+        // Family 6, model 26, stepping 5.
         1 => [0x0001_06a5, 8 << 8, FEATURES_ECX, FEATURES_EDX],
         // One descriptor: "ask leaf 4".
         2 => [0x00fe_ff01, 0xf0, 0, 0],
         4 => cache(subleaf),
+        // Components, the size of an area that has those in force, and of one that has all.
+        0xd if avx && subleaf == 0 => [X87_SSE | AVX, AREA_AVX, AREA_AVX, 0],
+        // Size and offset of the component AVX.
+        0xd if avx && subleaf == 2 => [AREA_AVX - AREA, AREA, 0, 0],
         0x8000_0000 => [MAX_EXTENDED, 0, 0, 0],
         // LAHF; SYSCALL, NX, long mode.
         0x8000_0001 => [0, 0, 1, (1 << 11) | (1 << 20) | (1 << 29)],
-        0x8000_0002..=0x8000_0004 => brand((leaf - 0x8000_0002) as usize * 16),
+        0x8000_0002..=0x8000_0004 => brand(avx, (leaf - 0x8000_0002) as usize * 16),
         // L2 once more: 256 KiB, 8 ways, lines of 64 bytes.
         0x8000_0006 => [0, 0, (256 << 16) | (6 << 12) | 64, 0],
         // Invariant TSC.
@@ -72,16 +103,22 @@ fn cache(subleaf: u32) -> [u32; 4] {
     [kind | (level << 5) | (1 << 8), 63 | ((ways - 1) << 22), sets - 1, 0]
 }
 
-fn brand(at: usize) -> [u32; 4] {
+fn brand(avx: bool, at: usize) -> [u32; 4] {
+    let brand = if avx { BRAND_V3 } else { BRAND_V2 };
     std::array::from_fn(|i| {
-        let word = &BRAND[at + 4 * i..at + 4 * i + 4];
+        let word = &brand[at + 4 * i..at + 4 * i + 4];
         u32::from_le_bytes(word.try_into().expect("a slice of four bytes"))
     })
 }
 
-/// Executes `xgetbv`: no extended state beyond x87 and SSE.
-pub(crate) fn xgetbv(context: &mut Context) {
-    context.gpr[RAX] = 3;
+/// The extended state that the guest's system has switched on: `xcr0`.
+pub(crate) fn xcr0(processor: Processor) -> u64 {
+    u64::from(if processor.has(Feature::Avx) { X87_SSE | AVX } else { X87_SSE })
+}
+
+/// Executes `xgetbv`.
+pub(crate) fn xgetbv(processor: Processor, context: &mut Context) {
+    context.gpr[RAX] = xcr0(processor);
     context.gpr[RDX] = 0;
 }
 
@@ -91,12 +128,30 @@ mod tests {
 
     #[test]
     fn v2_and_nothing_beyond() {
-        let [_, _, ecx, edx] = answer(1, 0);
+        let [_, _, ecx, edx] = answer(Processor::V2, 1, 0);
         for bit in [0, 9, 13, 19, 20, 23] {
             assert!(ecx >> bit & 1 == 1, "x86-64-v2 has ECX bit {bit}");
         }
         assert_eq!(ecx >> 26 & 7, 0, "no XSAVE, OSXSAVE, AVX");
         assert_eq!(edx >> 26 & 1, 1, "SSE2");
-        assert_eq!(answer(7, 0), [0; 4]);
+        assert_eq!(answer(Processor::V2, 7, 0), [0; 4]);
+        assert_eq!(xcr0(Processor::V2), 3);
+    }
+
+    #[test]
+    fn every_feature_is_told_and_no_other() {
+        let all: Processor = Feature::ALL.into_iter().collect();
+        assert_eq!(answer(all, 1, 0)[2] >> 26 & 7, 7, "XSAVE, OSXSAVE, AVX");
+        assert_eq!(answer(all, 7, 1), [0; 4]);
+        for feature in Feature::ALL {
+            let place = feature.place();
+            let bit = |processor| answer(processor, place.leaf, 0)[place.register] >> place.bit & 1;
+            let without = all.without([feature].into_iter().collect());
+            assert_eq!((bit(all), bit(without)), (1, 0), "{}", feature.name());
+        }
+        let [low, size, max, high] = answer(all, 0xd, 0);
+        assert_eq!((u64::from(low), high), (xcr0(all), 0));
+        let [len, offset, ..] = answer(all, 0xd, 2);
+        assert_eq!((offset + len, max), (size, size));
     }
 }

@@ -5,7 +5,7 @@
 //! knows nothing of what is recorded or replayed, and the machine nothing of how code is
 //! translated. Several threads run in the same engine in parallel.
 
-use crate::Context;
+use crate::{Context, Processor};
 use refrain_trace::CodeBlock;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,6 +26,9 @@ pub struct EngineConfig {
     pub seen: bool,
     /// Log calls and returns there too.
     pub calls: bool,
+    /// The guest's processor: other instructions than its own are not executed. Those of its
+    /// features that this machine lacks cannot be.
+    pub processor: Processor,
     /// In a replay: what the recording watched. These loads of these words, and no others, are
     /// reported, each time.
     pub ordered_loads: Option<Arc<OrderedLoads>>,

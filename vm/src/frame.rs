@@ -2,11 +2,12 @@
 //! handler returns.
 //!
 //! A frame is built when a recording delivers a signal, and kept in the trace; a replay stores it
-//! again. The layout is the kernel's `struct rt_sigframe` of x86-64 with an `fxsave` area, which
-//! is what a processor without AVX gets.
+//! again. The layout is the kernel's `struct rt_sigframe` of x86-64: with an `fxsave` area on a
+//! processor without AVX, and with an `xsave` area (not compacted) on one with it.
 
 use crate::context::{Context, reg::*};
 use crate::host::{self, Guest};
+use crate::processor::{Feature, Processor};
 
 /// `siginfo_t`.
 pub(crate) type Info = [u8; 128];
@@ -57,6 +58,7 @@ pub(crate) struct Delivery<'a> {
     /// The mask that the handler's return brings back.
     pub(crate) mask: u64,
     pub(crate) stack: AltStack,
+    pub(crate) processor: Processor,
 }
 
 /// A frame and where it goes.
@@ -81,6 +83,13 @@ mod at {
     pub(super) const POINTERS: usize = 6;
     pub(super) const MXCSR: usize = 24;
     pub(super) const XMM: usize = 160;
+    /// `struct _fpx_sw_bytes`: magic, size with the second magic, components, size without.
+    pub(super) const SOFTWARE: usize = 464;
+    /// In the `xsave` area: which components are not in their initial state.
+    pub(super) const COMPONENTS: usize = 512;
+    pub(super) const HIGH: usize = 576;
+    /// End of the `xsave` area, where the second magic is.
+    pub(super) const END_OF_AREA: usize = 832;
 }
 
 /// The order of general registers in `struct sigcontext`.
@@ -93,8 +102,15 @@ const FLAGS: u64 = 0xcd5;
 const ALWAYS: u64 = 0x202;
 /// Code and stack segments of 64-bit programs.
 const SEGMENTS: u64 = 0x33 | 0x2b << 48;
-/// `UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`.
+/// `UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`, and `UC_FP_XSTATE` with an `xsave` area.
 const CONTEXT_FLAGS: u64 = 6;
+const XSTATE: u64 = 1;
+/// `FP_XSTATE_MAGIC1` and `FP_XSTATE_MAGIC2`.
+const MAGIC: [u32; 2] = [0x4650_5853, 0x4650_5845];
+/// The components of an `xsave` area.
+const X87: u64 = 1;
+const SSE: u64 = 2;
+const AVX: u64 = 4;
 
 /// Builds the frame for a handler that is about to run.
 pub(crate) fn build(context: &Context, delivery: &Delivery<'_>) -> Frame {
@@ -106,15 +122,17 @@ pub(crate) fn build(context: &Context, delivery: &Delivery<'_>) -> Frame {
     } else {
         sp.wrapping_sub(RED_ZONE)
     };
-    let fp_state = top.wrapping_sub(FX_SAVE) & !63;
+    let avx = delivery.processor.has(Feature::Avx);
+    let fp_size = if avx { (at::END_OF_AREA + MAGIC_SIZE) as u64 } else { FX_SAVE };
+    let fp_state = top.wrapping_sub(fp_size) & !63;
     let address = (fp_state.wrapping_sub(at::END) & !15).wrapping_sub(8);
 
-    let mut bytes = vec![0; (fp_state + FX_SAVE).wrapping_sub(address) as usize];
+    let mut bytes = vec![0; (fp_state.wrapping_add(fp_size)).wrapping_sub(address) as usize];
     let mut put = |offset: u64, value: u64| {
         bytes[offset as usize..offset as usize + 8].copy_from_slice(&value.to_le_bytes());
     };
     put(0, delivery.action[2]);
-    put(at::CONTEXT, CONTEXT_FLAGS);
+    put(at::CONTEXT, CONTEXT_FLAGS | if avx { XSTATE } else { 0 });
     for (word, value) in stack.words(sp).into_iter().enumerate() {
         put(at::STACK + 8 * word as u64, value);
     }
@@ -129,8 +147,30 @@ pub(crate) fn build(context: &Context, delivery: &Delivery<'_>) -> Frame {
     let info = at::INFO as usize;
     bytes[info..info + 128].copy_from_slice(delivery.info);
     let area = (fp_state - address) as usize;
-    bytes[area..].copy_from_slice(&fp_image(context));
+    bytes[area..area + FX_SAVE as usize].copy_from_slice(&fp_image(context));
+    if avx {
+        extend(&mut bytes[area..], context);
+    }
     Frame { address, bytes }
+}
+
+const MAGIC_SIZE: usize = 4;
+
+/// Makes the `xsave` area of what begins as an `fxsave` area, and marks it as the kernel does.
+fn extend(area: &mut [u8], context: &Context) {
+    let mut put = |offset: usize, bytes: &[u8]| {
+        area[offset..offset + bytes.len()].copy_from_slice(bytes);
+    };
+    let size = at::END_OF_AREA as u32;
+    put(at::SOFTWARE, &MAGIC[0].to_le_bytes());
+    put(at::SOFTWARE + 4, &(size + MAGIC_SIZE as u32).to_le_bytes());
+    put(at::SOFTWARE + 8, &(X87 | SSE | AVX).to_le_bytes());
+    put(at::SOFTWARE + 16, &size.to_le_bytes());
+    put(at::COMPONENTS, &(X87 | SSE | AVX).to_le_bytes());
+    for (word, value) in context.high.iter().flatten().enumerate() {
+        put(at::HIGH + 8 * word, &value.to_le_bytes());
+    }
+    put(at::END_OF_AREA, &MAGIC[1].to_le_bytes());
 }
 
 /// Floating-point state as `fxsave` stores it. Where the last instruction and operand lay is
@@ -162,6 +202,7 @@ pub(crate) fn enter(context: &mut Context, address: u64, handler: u64, signal: u
     context.rflags &= !direction;
     let fresh = Context::default();
     (context.xmm, context.mxcsr) = (fresh.xmm, fresh.mxcsr);
+    context.set_high(fresh.high);
     host::fp_reset();
 }
 
@@ -184,22 +225,36 @@ pub(crate) fn leave(context: &mut Context) -> Option<Left> {
     };
     let fp_state = match word(at::FP_STATE) {
         0 => None,
-        area => Some(Guest.read(area, FX_SAVE as usize)?),
+        area => Some((Guest.read(area, FX_SAVE as usize)?, extended(area))),
     };
     for (slot, register) in ORDER.into_iter().enumerate() {
         context.gpr[register] = word(at::REGISTERS + 8 * slot as u64);
     }
     context.rip = word(at::RIP);
     context.rflags = word(at::FLAGS) & FLAGS | ALWAYS;
-    if let Some(image) = fp_state.as_deref().and_then(|image| image.try_into().ok()) {
-        restore_fp(context, image);
+    if let Some((legacy, extended)) = fp_state {
+        let legacy = legacy.as_slice().try_into().expect("as many bytes as were asked for");
+        restore_fp(context, legacy, extended.as_deref());
     }
     let stack = [0, 8, 16].map(|offset| word(at::STACK + offset));
     let stack = AltStack::from_words(stack);
     Some(Left { address, mask: word(at::MASK), stack })
 }
 
-fn restore_fp(context: &mut Context, image: &[u8; FX_SAVE as usize]) {
+/// The floating-point state at `address` with its extension, if it is marked as having one.
+fn extended(address: u64) -> Option<Vec<u8>> {
+    let area = Guest.read(address, at::END_OF_AREA + MAGIC_SIZE)?;
+    let word =
+        |start: usize| u32::from_le_bytes(area[start..start + 4].try_into().expect("four bytes"));
+    let marked = word(at::SOFTWARE) == MAGIC[0]
+        && word(at::SOFTWARE + 16) == at::END_OF_AREA as u32
+        && word(at::END_OF_AREA) == MAGIC[1];
+    marked.then_some(area)
+}
+
+/// Brings back the state from a legacy image, and from the extended one that it begins, if there
+/// is one. Components that it says to be in their initial state are so afterwards.
+fn restore_fp(context: &mut Context, image: &[u8; FX_SAVE as usize], extended: Option<&[u8]>) {
     /// Bits of mxcsr that every processor has; loading others would fault.
     const MXCSR: u32 = 0xffff;
     let word =
@@ -208,7 +263,26 @@ fn restore_fp(context: &mut Context, image: &[u8; FX_SAVE as usize]) {
     for (i, register) in context.xmm.iter_mut().enumerate() {
         *register = [word(at::XMM + 16 * i), word(at::XMM + 16 * i + 8)];
     }
-    host::fp_restore(image);
+    let in_extension = |start: usize| {
+        extended.map_or(0, |area| {
+            u64::from_le_bytes(area[start..start + 8].try_into().expect("eight bytes"))
+        })
+    };
+    let components = extended.map_or(X87 | SSE, |_| in_extension(at::COMPONENTS));
+    let mut high = [[0; 2]; 16];
+    if components & AVX != 0 {
+        for (i, half) in high.iter_mut().flatten().enumerate() {
+            *half = in_extension(at::HIGH + 8 * i);
+        }
+    }
+    context.set_high(high);
+    if components & SSE == 0 {
+        context.xmm = Context::default().xmm;
+    }
+    match components & X87 {
+        0 => host::fp_reset(),
+        _ => host::fp_restore(image),
+    }
 }
 
 #[cfg(test)]
@@ -227,11 +301,15 @@ mod tests {
         context.rflags = 0x202 | 0x441;
         context.mxcsr = 0x1fa0;
         context.xmm[7] = [3, 4];
+        let mut high = context.high;
+        high[9] = [5, 6];
+        context.set_high(high);
         let delivery = Delivery {
             info: &[7; 128],
             action: [0x4000, 0, 0x5000, 0],
             mask: 0xff00,
             stack: AltStack::default(),
+            processor: [Feature::Avx].into_iter().collect(),
         };
         let frame = build(&context, &delivery);
         assert_eq!((frame.address + 8) % 16, 0, "the stack is aligned as after a call");
@@ -241,6 +319,7 @@ mod tests {
         let before = context.clone();
         enter(&mut context, frame.address, 0x4000, 10);
         assert_eq!((context.rip, context.gpr[RDI], context.mxcsr), (0x4000, 10, 0x1f80));
+        assert_eq!((context.high, context.high_in_use), ([[0; 2]; 16], 0));
         let info = Guest.read(context.gpr[RSI], 128).expect("is in the frame");
         assert_eq!(info, [7; 128]);
         assert_eq!(Guest.word(context.gpr[RSP]), Some(0x5000), "the restorer is returned to");
@@ -251,6 +330,14 @@ mod tests {
         assert_eq!(context.gpr, before.gpr);
         assert_eq!((context.rip, context.rflags), (before.rip, before.rflags));
         assert_eq!((context.xmm, context.mxcsr), (before.xmm, before.mxcsr));
+        assert_eq!((context.high, context.high_in_use), (before.high, 1));
+
+        // A handler may have cleared the mark, or the component.
+        let area = Guest.word(frame.address + at::FP_STATE).expect("the frame is still there");
+        assert!(Guest.write(area + at::COMPONENTS as u64, &(X87 | SSE).to_le_bytes()));
+        context.gpr[RSP] = frame.address + 8;
+        leave(&mut context).expect("the frame is still there");
+        assert_eq!((context.xmm, context.high), (before.xmm, [[0; 2]; 16]));
         drop(stack);
     }
 
@@ -261,7 +348,11 @@ mod tests {
         let mut address = |sp: u64, flags: i32| {
             context.gpr[RSP] = sp;
             let action = [1, flags as u64, 0, 0];
-            build(&context, &Delivery { info: &[0; 128], action, mask: 0, stack }).address
+            build(
+                &context,
+                &Delivery { info: &[0; 128], action, mask: 0, stack, processor: Processor::V2 },
+            )
+            .address
         };
         assert!(stack.holds(address(0x90000, libc::SA_ONSTACK)));
         assert!(!stack.holds(address(0x90000, 0)));

@@ -1,7 +1,7 @@
 //! The guest machine, the recorder and the replayer.
 //!
 //! # Reading order
-//! `context` and `engine` (the contract with the engines), `layout` and `memory` (where the guest
+//! `processor`, `context` and `engine` (the contract with the engines), `layout` and `memory` (where the guest
 //! lives), `loader`; `hooks` and `syscall` (what is recorded, and how); then `record` and
 //! `replay`, which mirror each other file by file.
 //!
@@ -26,6 +26,7 @@ pub mod layout;
 mod loader;
 mod memory;
 mod observer;
+mod processor;
 mod record;
 mod replay;
 mod seen;
@@ -41,8 +42,10 @@ pub use engine::{
 pub use error::{Error, Result};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
+pub use processor::{Feature, Level, Processor};
 pub use record::{Notice, RecordOptions, RecordSummary, Warn, record, this_machine};
 pub use replay::{
-    Divergence, DivergenceKind, Outcome, Output, Placement, Policy, ReplayOptions, replay,
+    Divergence, DivergenceKind, Outcome, Output, Placement, Policy, ReplayOptions,
+    recorded_processor, replay,
 };
 pub use seen::Seen;

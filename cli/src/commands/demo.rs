@@ -18,8 +18,13 @@ pub(crate) fn run(args: &Demo) -> Outcome {
     let mut program = program::find(&[file.into_os_string()])?;
     program.argv = vec!["demo".into()];
     let place = Place::new(args.output.as_deref(), Path::new("demo.refrain"))?;
-    let recording =
-        Recording { force: false, quiet: false, order: Order::Sync, command: Vec::new() };
+    let recording = Recording {
+        force: false,
+        quiet: false,
+        order: Order::Sync,
+        cpu: None,
+        command: Vec::new(),
+    };
     let console = Console::keep();
     run::divert_output(&args.ranking)?;
     let recorded = record::record(program, &place.trace, &recording, &console);

@@ -1,6 +1,6 @@
 //! `refrain record`: runs a program and writes its trace.
 
-use crate::args::{Record, Recording};
+use crate::args::{CpuLevel, Record, Recording};
 use crate::failure::{self, Failure, Outcome};
 use crate::machine::{self, RecordOptions, RecordSummary};
 use crate::output::Console;
@@ -9,6 +9,7 @@ use crate::report::numbers::{bytes, counted, duration};
 use crate::trace_file;
 use anyhow::anyhow;
 use refrain_trace::Ending;
+use refrain_vm::Level;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,7 +35,11 @@ pub(crate) fn record(
             live.note(&notice)
         }
     });
-    let options = RecordOptions { program, output, warn };
+    let level = recording.cpu.map(|level| match level {
+        CpuLevel::V2 => Level::V2,
+        CpuLevel::V3 => Level::V3,
+    });
+    let options = RecordOptions { program, output, level, warn };
     report_panics(console.share());
     let result = machine::record(options);
     drop(std::panic::take_hook());

@@ -28,7 +28,9 @@ use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
 use refrain_trace::{CodeBlock, Ending, EventId, EventKind, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
-use refrain_vm::{Count, Engine, EngineConfig, Error, Observer, OrderedLoads, Placement, Warn};
+use refrain_vm::{
+    Count, Engine, EngineConfig, Error, Level, Observer, OrderedLoads, Placement, Processor, Warn,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -54,7 +56,8 @@ fn replaying_engine(
         _ => Count::Instructions,
     };
     let (ordered_loads, places) = (Some(Arc::new(loads)), Arc::new(places));
-    let config = EngineConfig { ordered_loads, places, count, ..config };
+    let processor = recorded_processor(trace, &blocks, Processor::host())?;
+    let config = EngineConfig { ordered_loads, places, count, processor, ..config };
     Ok(match kind {
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Cranelift => {
@@ -64,6 +67,26 @@ fn replaying_engine(
             Arc::new(CraneliftEngine::new(&config, program)?)
         }
     })
+}
+
+/// The processor that the recorded program saw, if this machine, a `host`, can execute its code.
+fn recorded_processor(
+    trace: &Trace,
+    blocks: &[CodeBlock],
+    host: Processor,
+) -> anyhow::Result<Processor> {
+    let processor = refrain_vm::recorded_processor(trace.header())?;
+    // Code need not use all that its processor has.
+    if processor.without(host) != Processor::V2 {
+        let missing = refrain_jit::needs(blocks).and(processor).without(host);
+        if missing != Processor::V2 {
+            bail!(
+                "the recorded program uses {missing}, which this machine's processor does not \
+                 have: replay it on one that has, or record it with --cpu v2"
+            );
+        }
+    }
+    Ok(processor)
 }
 
 /// What an engine has to look out for in a replay.
@@ -108,6 +131,8 @@ pub(crate) struct RecordOptions {
     pub(crate) program: Program,
     /// The trace, open for writing and empty.
     pub(crate) output: File,
+    /// Level of the processor that it sees; by default as high as it can be.
+    pub(crate) level: Option<Level>,
     /// Told at once of what the user should not learn only when all is over.
     pub(crate) warn: Warn,
 }
@@ -134,7 +159,18 @@ pub(crate) struct RecordSummary {
 /// Records a program to its end. Its threads may still exist then, and it may have closed any
 /// descriptor: the caller prints what it has to say and ends the process.
 pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
-    let config = EngineConfig { order_atomics: true, keep_blocks: true, ..EngineConfig::default() };
+    let processor = Processor::guest(options.level, Processor::host()).map_err(|missing| {
+        Failure::recording(anyhow::anyhow!(
+            "this machine's processor is no x86-64-v3: it lacks {missing}; leave --cpu out, or use \
+             --cpu v2"
+        ))
+    })?;
+    let config = EngineConfig {
+        order_atomics: true,
+        keep_blocks: true,
+        processor,
+        ..EngineConfig::default()
+    };
     let engine = refrain_jit::copy(config).map_err(Failure::recording)?;
     let options = refrain_vm::RecordOptions {
         command: refrain_vm::Command {
@@ -145,6 +181,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         output: options.output,
         recorder: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
         machine: calibration::this_machine(),
+        processor,
         warn: options.warn,
     };
     let summary = refrain_vm::record(options, engine).map_err(|error| match error {

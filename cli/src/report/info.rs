@@ -22,6 +22,8 @@ pub(crate) struct Report {
     pub(crate) started_unix_ns: u64,
     /// CPU model.
     pub(crate) cpu: String,
+    /// What the program's processor had beyond x86-64-v2.
+    pub(crate) processor: Vec<String>,
     /// Logical cores.
     pub(crate) cores: u32,
     /// Kernel release.
@@ -114,6 +116,7 @@ impl Report {
             recorder: header.recorder.clone(),
             started_unix_ns: header.started_unix_ns,
             cpu: header.machine.cpu.clone(),
+            processor: header.processor.clone(),
             cores: header.machine.cores,
             kernel: header.machine.kernel.clone(),
             latencies: header.machine.latencies,
@@ -218,8 +221,11 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         ("directory", report.cwd.clone()),
         ("recorded", format!("{} by {}", date(report.started_unix_ns), report.recorder)),
         ("machine", machine(report)),
-        ("ending", report.ending.clone()),
     ];
+    let features = report.processor.join(", ");
+    let beyond = if features.is_empty() { features } else { format!(" with {features}") };
+    facts.push(("processor", format!("x86-64-v2{beyond}")));
+    facts.push(("ending", report.ending.clone()));
     if let (Some(wall), Some(cpu)) = (report.wall_ns, report.cpu_ns) {
         facts.push(("time", format!("{} wall, {} CPU", nanoseconds(wall), nanoseconds(cpu))));
     }
@@ -271,6 +277,7 @@ mod tests {
         cwd "/srv"
         recorder "refrain 0.1.0"
         machine cpu="Example CPU" cores=2 kernel="6.1.0" handoff_ns=120 wake_ns=45000
+        processor "avx" "avx2"
         clock hz=2000000000 start=1000 unix_ns=1795246701000000000
         module "/opt/server" bias=0x10000000 start=0x10000000 end=0x10004000 build_id="00ff"
         module "/lib/libc.so.6" bias=0x20000000 start=0x20000000 end=0x20200000 hook=0x20001000:"sem_post"

@@ -1,9 +1,10 @@
 //! What is to be done with an instruction.
 
 use super::desc::Kind;
+use crate::features::may_execute;
 use crate::refused::is_refused;
-use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpKind, Register};
-use refrain_vm::Emulate;
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use refrain_vm::{Emulate, Processor};
 
 /// How an instruction is translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,12 +35,9 @@ pub(super) enum Action {
     Unsupported,
 }
 
-/// Classifies a valid instruction.
-pub(super) fn classify(instruction: &Instruction) -> Action {
-    if instruction.encoding() != EncodingKind::Legacy {
-        return Action::Unsupported;
-    }
-    if touches_segments(instruction) {
+/// Classifies a valid instruction of a guest with this processor.
+pub(super) fn classify(instruction: &Instruction, processor: Processor) -> Action {
+    if !may_execute(processor, instruction) || touches_segments(instruction) {
         return Action::Unsupported;
     }
     if let Some(action) = branch(instruction) {

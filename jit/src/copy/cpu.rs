@@ -86,7 +86,12 @@ impl CopyCpu {
         })?;
         let state = {
             let translator = shared.lock();
-            ThreadState::new(translator.code(), &shared.tables, translator.ordered_leaf)
+            ThreadState::new(
+                translator.code(),
+                &shared.tables,
+                translator.ordered_leaf,
+                translator.config.processor,
+            )
         };
         let inside = Arc::new(Inside::default());
         shared

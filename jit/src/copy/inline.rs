@@ -21,7 +21,7 @@
 //! its memory operand, and nothing is called after it.
 
 use super::desc::{Desc, GoOn, Kind, Operand};
-use super::state::{ThreadState, leave};
+use super::state::{ThreadState, halves, leave, load_halves, store_halves};
 use refrain_vm::{OrderedAccess, OrderedKind, OrderedLeaf};
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -50,7 +50,8 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         "push r9",
         "push r10",
         "push r11",
-        "sub rsp, 0x100",
+        // The lower halves of the vector registers, the upper ones, and whether those are in use.
+        "sub rsp, 0x210",
         "movaps [rsp + 0x00], xmm0",
         "movaps [rsp + 0x10], xmm1",
         "movaps [rsp + 0x20], xmm2",
@@ -68,11 +69,28 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         "movaps [rsp + 0xe0], xmm14",
         "movaps [rsp + 0xf0], xmm15",
         "mov gs:[{scratch}], rcx",
-        "mov rdi, rcx",
+        "mov dword ptr [rsp + 0x200], 0",
+        "cmp dword ptr gs:[{halves}], {always}",
+        "jb 5f",
+        "je 4f",
+        "mov ecx, 1",
+        "xgetbv",
+        "test eax, {avx_in_use}",
+        "jz 5f",
+        "4:",
+        store_halves!("rsp", "0x100"),
+        "mov dword ptr [rsp + 0x200], 1",
+        "5:",
+        "mov rdi, gs:[{scratch}]",
         "rdgsbase rsi",
         "call {concerned}",
         "mov gs:[{entry}], rax",
         "mov rcx, rax",
+        "cmp dword ptr gs:[{halves}], {none}",
+        "je 6f",
+        // Whatever host code has left there.
+        "vzeroupper",
+        "6:",
         "movaps xmm0, [rsp + 0x00]",
         "movaps xmm1, [rsp + 0x10]",
         "movaps xmm2, [rsp + 0x20]",
@@ -89,7 +107,11 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         "movaps xmm13, [rsp + 0xd0]",
         "movaps xmm14, [rsp + 0xe0]",
         "movaps xmm15, [rsp + 0xf0]",
-        "lea rsp, [rsp + 0x100]",
+        "cmp dword ptr [rsp + 0x200], 0",
+        "je 7f",
+        load_halves!("rsp", "0x100"),
+        "7:",
+        "lea rsp, [rsp + 0x210]",
         "pop r11",
         "pop r10",
         "pop r9",
@@ -123,6 +145,10 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         scratch = const offset_of!(ThreadState, scratch),
         entry = const offset_of!(ThreadState, entry),
         rcx = const offset_of!(ThreadState, rcx),
+        halves = const offset_of!(ThreadState, halves),
+        none = const halves::NONE,
+        always = const halves::ALWAYS,
+        avx_in_use = const halves::AVX_IN_USE,
         concerned = sym concerned,
         leave = sym leave,
     )

@@ -3,9 +3,102 @@
 use super::desc::Desc;
 use super::tables::Tables;
 use crate::fault::ThreadArea;
-use refrain_vm::{Context, OrderedLeaf};
+use refrain_vm::{Context, OrderedLeaf, Processor};
 use std::arch::naked_asm;
 use std::mem::offset_of;
+
+/// What is to be done about the upper halves of the AVX registers where guest and host code meet.
+///
+/// Host code uses them: libraries that it calls do. So they are the guest's only while translated
+/// code runs, and are saved before host code is called, and loaded after it. Mostly there is
+/// nothing in them: compilers and the C library leave them in their initial state (`vzeroupper`)
+/// where functions return, and the processor tells. Host code is entered with them in that state,
+/// since they would slow it down.
+pub(super) mod halves {
+    use refrain_vm::{Feature, Processor};
+    use std::arch::x86_64::__cpuid_count;
+
+    /// The guest has no AVX; its registers are left alone.
+    pub(in super::super) const NONE: u32 = 0;
+    /// They are saved and loaded each time.
+    pub(in super::super) const ALWAYS: u32 = 1;
+    /// They are, if the processor says that they are in use (`xgetbv` with ecx = 1).
+    pub(in super::super) const IN_USE: u32 = 2;
+    /// The bit by which it says so.
+    pub(in super::super) const AVX_IN_USE: u32 = 4;
+
+    /// What a guest with this processor needs, on this machine.
+    pub(super) fn of(guest: Processor) -> u32 {
+        const XSTATE: u32 = 0xd;
+        const XGETBV_TELLS: u32 = 4;
+        if !guest.and(Processor::host()).has(Feature::Avx) {
+            return NONE;
+        }
+        // A processor with AVX has the leaf.
+        match __cpuid_count(XSTATE, 1).eax & XGETBV_TELLS {
+            0 => ALWAYS,
+            _ => IN_USE,
+        }
+    }
+}
+
+/// Assembly: stores the upper halves to `[$base + $at]` and puts them into their initial state.
+macro_rules! store_halves {
+    ($base:literal, $at:literal) => {
+        concat!(
+            store_halves!(@one $base, $at, "0", "0x00"),
+            store_halves!(@one $base, $at, "1", "0x10"),
+            store_halves!(@one $base, $at, "2", "0x20"),
+            store_halves!(@one $base, $at, "3", "0x30"),
+            store_halves!(@one $base, $at, "4", "0x40"),
+            store_halves!(@one $base, $at, "5", "0x50"),
+            store_halves!(@one $base, $at, "6", "0x60"),
+            store_halves!(@one $base, $at, "7", "0x70"),
+            store_halves!(@one $base, $at, "8", "0x80"),
+            store_halves!(@one $base, $at, "9", "0x90"),
+            store_halves!(@one $base, $at, "10", "0xa0"),
+            store_halves!(@one $base, $at, "11", "0xb0"),
+            store_halves!(@one $base, $at, "12", "0xc0"),
+            store_halves!(@one $base, $at, "13", "0xd0"),
+            store_halves!(@one $base, $at, "14", "0xe0"),
+            store_halves!(@one $base, $at, "15", "0xf0"),
+            "vzeroupper",
+        )
+    };
+    (@one $base:literal, $at:literal, $n:literal, $offset:literal) => {
+        concat!("vextractf128 [", $base, " + ", $at, " + ", $offset, "], ymm", $n, ", 1\n")
+    };
+}
+
+/// Assembly: loads the upper halves from `[$base + $at]`; the lower ones stay.
+macro_rules! load_halves {
+    ($base:literal, $at:literal) => {
+        concat!(
+            load_halves!(@one $base, $at, "0", "0x00"),
+            load_halves!(@one $base, $at, "1", "0x10"),
+            load_halves!(@one $base, $at, "2", "0x20"),
+            load_halves!(@one $base, $at, "3", "0x30"),
+            load_halves!(@one $base, $at, "4", "0x40"),
+            load_halves!(@one $base, $at, "5", "0x50"),
+            load_halves!(@one $base, $at, "6", "0x60"),
+            load_halves!(@one $base, $at, "7", "0x70"),
+            load_halves!(@one $base, $at, "8", "0x80"),
+            load_halves!(@one $base, $at, "9", "0x90"),
+            load_halves!(@one $base, $at, "10", "0xa0"),
+            load_halves!(@one $base, $at, "11", "0xb0"),
+            load_halves!(@one $base, $at, "12", "0xc0"),
+            load_halves!(@one $base, $at, "13", "0xd0"),
+            load_halves!(@one $base, $at, "14", "0xe0"),
+            load_halves!(@one $base, $at, "15", "0xf0"),
+        )
+    };
+    (@one $base:literal, $at:literal, $n:literal, $offset:literal) => {
+        concat!(
+            "vinsertf128 ymm", $n, ", ymm", $n, ", [", $base, " + ", $at, " + ", $offset, "], 1\n"
+        )
+    };
+}
+pub(super) use {load_halves, store_halves};
 
 /// Per-thread state that copied code reaches through GS.
 #[repr(C, align(64))]
@@ -44,6 +137,8 @@ pub(super) struct ThreadState {
     pub(super) minus_leave_at: u64,
     /// The host's mxcsr: the default one.
     pub(super) host_mxcsr: u32,
+    /// One of [`halves`].
+    pub(super) halves: u32,
     /// Stands for a fault, as the reason of an exit.
     pub(super) fault: Desc,
 }
@@ -54,6 +149,7 @@ impl ThreadState {
         code: std::ops::Range<u64>,
         tables: &Tables,
         ordered_leaf: Option<OrderedLeaf>,
+        processor: Processor,
     ) -> Box<ThreadState> {
         let area = ThreadArea {
             code_start: code.start,
@@ -79,6 +175,7 @@ impl ThreadState {
             retired: 0,
             minus_leave_at: 1,
             host_mxcsr: 0x1f80,
+            halves: halves::of(processor),
             fault: Desc::faulted(),
         })
     }
@@ -105,6 +202,11 @@ pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
         "mov rax, [rcx + {fs_base}]",
         "wrfsbase rax",
         "ldmxcsr [rcx + {guest_mxcsr}]",
+        "cmp dword ptr [rdi + {halves}], {none}",
+        "je 4f",
+        // Whatever host code has left there.
+        "vzeroupper",
+        "4:",
         "movaps xmm0, [rcx + {xmm} + 0x00]",
         "movaps xmm1, [rcx + {xmm} + 0x10]",
         "movaps xmm2, [rcx + {xmm} + 0x20]",
@@ -121,6 +223,12 @@ pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
         "movaps xmm13, [rcx + {xmm} + 0xd0]",
         "movaps xmm14, [rcx + {xmm} + 0xe0]",
         "movaps xmm15, [rcx + {xmm} + 0xf0]",
+        "cmp dword ptr [rdi + {halves}], {none}",
+        "je 5f",
+        "cmp qword ptr [rcx + {high_in_use}], 0",
+        "je 5f",
+        load_halves!("rcx", "{high}"),
+        "5:",
         // Flags: DF, then OF by an addition, the others by sahf. popf would be slow.
         "mov rax, [rcx + {rflags}]",
         "bt eax, 10",
@@ -153,6 +261,10 @@ pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
         in_guest = const offset_of!(ThreadState, area.in_guest),
         context = const offset_of!(ThreadState, context),
         entry = const offset_of!(ThreadState, entry),
+        halves = const offset_of!(ThreadState, halves),
+        none = const halves::NONE,
+        high = const offset_of!(Context, high),
+        high_in_use = const offset_of!(Context, high_in_use),
         fs_base = const offset_of!(Context, fs_base),
         guest_mxcsr = const offset_of!(Context, mxcsr),
         xmm = const offset_of!(Context, xmm),
@@ -299,6 +411,24 @@ unsafe extern "sysv64" fn save() {
         "movaps [rcx + {xmm} + 0xf0], xmm15",
         "stmxcsr [rcx + {mxcsr}]",
         "ldmxcsr gs:[{host_mxcsr}]",
+        "cmp dword ptr gs:[{halves}], {always}",
+        "jb 5f",
+        "mov rdi, rcx",
+        "je 3f",
+        "mov ecx, 1",
+        "xgetbv",
+        "test eax, {avx_in_use}",
+        "jnz 3f",
+        // They are zero. So is what the context has, unless it says otherwise.
+        "cmp qword ptr [rdi + {high_in_use}], 0",
+        "je 5f",
+        "mov qword ptr [rdi + {high_in_use}], 0",
+        "jmp 4f",
+        "3:",
+        "mov qword ptr [rdi + {high_in_use}], 1",
+        "4:",
+        store_halves!("rdi", "{high}"),
+        "5:",
         "mov rax, gs:[{host_fs}]",
         "wrfsbase rax",
         "pop r15",
@@ -312,6 +442,11 @@ unsafe extern "sysv64" fn save() {
         host_fs = const offset_of!(ThreadState, area.host_fs),
         in_guest = const offset_of!(ThreadState, area.in_guest),
         host_mxcsr = const offset_of!(ThreadState, host_mxcsr),
+        halves = const offset_of!(ThreadState, halves),
+        always = const halves::ALWAYS,
+        avx_in_use = const halves::AVX_IN_USE,
+        high = const offset_of!(Context, high),
+        high_in_use = const offset_of!(Context, high_in_use),
         mxcsr = const offset_of!(Context, mxcsr),
         xmm = const offset_of!(Context, xmm),
         rflags = const offset_of!(Context, rflags),

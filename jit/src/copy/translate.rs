@@ -235,7 +235,7 @@ impl Translator {
     pub(super) fn instruction(&mut self, place: Place) -> Flow {
         let instruction = place.instruction;
         let next = instruction.next_ip();
-        let action = classify(instruction);
+        let action = classify(instruction, self.config.processor);
         if place.variant.steps() && action != Action::Copy {
             // Only ordered instructions are stepped over, and those are copied.
             self.leave_here(Kind::Trap(libc::SIGILL), instruction.ip(), true);

@@ -130,6 +130,8 @@ impl CraneliftCpu {
     fn load(&mut self, context: &Context) {
         let frame = self.frame();
         frame.context = context.clone();
+        // Translated code does not say so where it writes there.
+        frame.context.high_in_use = 1;
         frame.lazy_tag = 0;
         frame.direction = u64::from(context.rflags & DF != 0);
     }

@@ -2,9 +2,11 @@
 //! leave that the frame does not have yet.
 
 use super::graph::{Graph, Term};
+use super::lanes;
 use super::lift::Watch;
 use super::regions::{self, Region};
 use super::vars::{self, Effects, VarSet};
+use iced_x86::Instruction;
 use refrain_vm::Count;
 
 /// Results for each block of a region.
@@ -125,7 +127,10 @@ impl Flow {
     fn solve_room(&mut self, graph: &Graph, region: &Region) {
         let count = region.blocks.len();
         let checked = |at: usize| region.loops[at];
-        let own = |at: usize| 2 * graph.blocks[region.blocks[at] as usize].count + 2;
+        let own = |at: usize| {
+            let instructions = graph.instructions(&graph.blocks[region.blocks[at] as usize]);
+            instructions.iter().map(accesses).sum::<u32>() + 2
+        };
         let mut longest: Vec<u32> = (0..count).map(own).collect();
         // Paths between checks have no cycles, so this ends after as many rounds as blocks.
         for _ in 0..count {
@@ -149,6 +154,11 @@ impl Flow {
             }
         }
     }
+}
+
+/// Records of an instruction's accesses, at most.
+fn accesses(i: &Instruction) -> u32 {
+    lanes::of(i).map_or(2, |lanes| lanes.count as u32)
 }
 
 /// Flags that an ordered instruction reads when it is stepped.

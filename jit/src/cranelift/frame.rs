@@ -118,6 +118,11 @@ pub(super) const fn off_xmm(index: usize) -> i32 {
     (offset_of!(Frame, context.xmm) + 16 * index) as i32
 }
 
+/// Offset of the upper half of AVX register `index`.
+pub(super) const fn off_high(index: usize) -> i32 {
+    (offset_of!(Frame, context.high) + 16 * index) as i32
+}
+
 impl Frame {
     /// Brings `context.rflags` up to date: the status flags out of their lazy form, and DF.
     pub(super) fn settle_flags(&mut self) {

@@ -6,13 +6,14 @@
 //! of step (a jump past a `lock` prefix) are separate blocks.
 
 use super::vars::{self, Effects, VarSet};
+use crate::features::may_execute;
 use crate::refused::is_refused;
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
     OpAccess, OpKind, Register,
 };
 use refrain_trace::CodeBlock;
-use refrain_vm::{Emulate, OrderedKind};
+use refrain_vm::{Emulate, OrderedKind, Processor};
 use std::collections::BTreeSet;
 
 /// How a basic block ends.
@@ -92,6 +93,8 @@ pub(super) struct Cuts<'a> {
     /// Plain loads that are watched.
     pub(super) loads: Option<&'a BTreeSet<u64>>,
     pub(super) order_atomics: bool,
+    /// The guest's.
+    pub(super) processor: Processor,
     /// Repeated string instructions may stop in between, and so begin blocks.
     pub(super) pieces: bool,
 }
@@ -377,7 +380,7 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
         return Some(Term::Emulate(emulate, next));
     }
     match i.flow_control() {
-        FlowControl::Next => unsupported(i).map(Term::Unsupported),
+        FlowControl::Next => unsupported(i, cuts.processor).map(Term::Unsupported),
         FlowControl::UnconditionalBranch if i.is_jmp_short_or_near() => {
             Some(Term::Jump(i.near_branch_target()))
         }
@@ -392,10 +395,8 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
     }
 }
 
-/// The name to refuse an instruction by, if it is not for an x86-64-v2 user program.
-fn unsupported(i: &Instruction) -> Option<&'static str> {
-    use iced_x86::EncodingKind;
-    let odd_encoding = i.encoding() != EncodingKind::Legacy;
+/// The name to refuse an instruction by, if it is not for user programs on this processor.
+fn unsupported(i: &Instruction, processor: Processor) -> Option<&'static str> {
     let segment = |n| {
         matches!(i.op_kind(n), OpKind::Register)
             && (i.op_register(n).is_segment_register()
@@ -409,7 +410,7 @@ fn unsupported(i: &Instruction) -> Option<&'static str> {
         Code::Enterq_imm16_imm8 | Code::Pushw_FS | Code::Pushq_FS | Code::Popw_FS | Code::Popq_FS
     );
     let refused = is_refused(i.mnemonic())
-        || odd_encoding
+        || !may_execute(processor, i)
         || odd_segment
         || odd_stack
         || i.is_privileged()

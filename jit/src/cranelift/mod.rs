@@ -19,7 +19,7 @@
 //! nobody reads.
 //!
 //! # Reading order
-//! `frame`, `vars`, `graph`, `regions`, `flow`, `lift`, `thunk`, `rep`, `body`, `compile`,
+//! `frame`, `vars`, `graph`, `lanes`, `regions`, `flow`, `lift`, `thunk`, `rep`, `body`, `compile`,
 //! `table`, `routines`, `image`, `cpu`, this file.
 
 mod body;
@@ -29,6 +29,7 @@ mod flow;
 mod frame;
 mod graph;
 mod image;
+mod lanes;
 mod lift;
 mod regions;
 mod rep;
@@ -131,6 +132,7 @@ impl CraneliftEngine {
             places: &config.places,
             loads: config.ordered_loads.as_ref().map(|ordered| &ordered.sites),
             order_atomics: config.order_atomics,
+            processor: config.processor,
             pieces: config.accesses,
         };
         let graph = Graph::new(program.blocks, cuts).map_err(|pc| {

@@ -5,10 +5,12 @@
 //! for rsp, in whose place a free one is used; an FS-relative operand goes through another free
 //! register that holds the guest's thread pointer.
 
-use super::frame::{self, off_gpr, off_xmm};
-use super::vars::{self, Effects, VarSet, XMM};
+use super::frame::{self, off_gpr, off_high, off_xmm};
+use super::lanes;
+use super::vars::{self, Effects, HIGH, VarSet, XMM};
 use iced_x86::{
-    Code, Encoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register,
+    Code, Encoder, EncodingKind, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic,
+    OpKind, Register,
 };
 use refrain_vm::layout::CODE_CACHE;
 use refrain_vm::reg::RSP;
@@ -54,7 +56,9 @@ impl Batch {
         let effects = self.effects.then(other.effects);
         let general = VarSet(0xffff);
         let registers = effects.uses.or(effects.writes).and(general).0.count_ones();
-        let moved = other.effects.uses.and(self.effects.writes).and(general);
+        let by_lanes = other.instructions.iter().any(|i| lanes::of(i).is_some());
+        let in_addresses = if by_lanes { VarSet(!0) } else { general };
+        let moved = other.effects.uses.and(self.effects.writes).and(in_addresses);
         if self.instructions.len() >= MOST
             || registers > MOST_REGISTERS
             || addresses && !moved.is_empty()
@@ -110,6 +114,11 @@ impl Batch {
         for var in self.effects.uses.without(VarSet::FLAGS).iter() {
             if var < XMM {
                 out.load(place(var), 8 + off_gpr(var))?;
+            } else if var >= HIGH {
+                // The lower half is used too, and loaded already.
+                let (high, whole) = (slot(8 + off_high(var - HIGH)), ymm(var));
+                let load = Code::VEX_Vinsertf128_ymm_ymm_xmmm128_imm8;
+                out.push(Instruction::with4(load, whole, whole, high, 1).ok()?)?;
             } else {
                 out.push(
                     Instruction::with2(
@@ -148,7 +157,11 @@ impl Batch {
             out.push(Instruction::with(Code::Cld))?;
         }
         for var in self.effects.writes.without(VarSet::FLAGS).iter() {
-            if var < XMM {
+            if var >= HIGH {
+                let high = slot(8 + off_high(var - HIGH));
+                let store = Code::VEX_Vextractf128_xmmm128_ymm_imm8;
+                out.push(Instruction::with3(store, high, ymm(var), 1).ok()?)?;
+            } else if var < XMM {
                 out.push(
                     Instruction::with2(Code::Mov_rm64_r64, slot(8 + off_gpr(var)), place(var))
                         .ok()?,
@@ -163,6 +176,10 @@ impl Batch {
                     .ok()?,
                 )?;
             }
+        }
+        if self.instructions.iter().any(|i| i.encoding() == EncodingKind::VEX) {
+            // Code without AVX is slow where these are in use.
+            out.push(Instruction::with(Code::VEX_Vzeroupper))?;
         }
         out.push(Instruction::with(Code::Retnq))?;
         Some(ThunkCode { bytes: out.encoder.take_buffer(), map: out.map })
@@ -241,6 +258,11 @@ fn gpr64(index: usize) -> Register {
 
 fn xmm(var: usize) -> Register {
     Register::XMM0 + (var - XMM) as u32
+}
+
+/// The AVX register whose upper half is this variable.
+fn ymm(var: usize) -> Register {
+    Register::YMM0 + (var - HIGH) as u32
 }
 
 fn has_memory(i: &Instruction) -> bool {

@@ -1,17 +1,19 @@
 //! Variables of translated code: what lives in SSA values between two synchronizations with the
 //! frame, and which of them an instruction reads and writes.
 
-use super::frame::{Frame, off_gpr, off_xmm};
+use super::frame::{Frame, off_gpr, off_high, off_xmm};
 use iced_x86::{
-    Instruction, InstructionInfo, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
-    RflagsBits,
+    EncodingKind, Instruction, InstructionInfo, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register, RflagsBits,
 };
 use std::mem::offset_of;
 
 /// Number of variables.
-pub(super) const VARS: usize = 40;
+pub(super) const VARS: usize = 56;
 /// First SSE register.
 pub(super) const XMM: usize = 16;
+/// Upper half of the first AVX register.
+pub(super) const HIGH: usize = 40;
 /// First status flag (CF, PF, AF, ZF, SF, OF).
 pub(super) const FLAG: usize = 32;
 /// Index of the flags from [`FLAG`] on.
@@ -39,6 +41,10 @@ impl VarSet {
     pub(super) const EMPTY: VarSet = VarSet(0);
     pub(super) const HOT: VarSet = VarSet(0xd7);
     pub(super) const FLAGS: VarSet = VarSet(0x3f << FLAG);
+    /// The lower halves of all AVX registers.
+    const XMM: VarSet = VarSet(0xffff << XMM);
+    /// The upper ones.
+    pub(super) const HIGH: VarSet = VarSet(0xffff << HIGH);
 
     pub(super) fn one(var: usize) -> Self {
         VarSet(1 << var)
@@ -88,17 +94,19 @@ pub(super) fn offset(var: usize) -> i32 {
     match var {
         0..XMM => off_gpr(var),
         XMM..FLAG => off_xmm(var - XMM),
+        HIGH..VARS => off_high(var - HIGH),
         CURSOR => offset_of!(Frame, context.access_cursor) as i32,
         RETIRED => offset_of!(Frame, context.retired) as i32,
         _ => unreachable!("flags are stored packed"),
     }
 }
 
-/// The variable of a register; `None` for segment, x87, MMX, AVX and other registers.
+/// The variable of a register, of an AVX register that of its lower half; `None` for segment, x87,
+/// MMX and other registers.
 pub(super) fn var_of(register: Register) -> Option<usize> {
     if register.is_gpr() {
         Some(register.full_register().number())
-    } else if register.is_xmm() && register.number() < 16 {
+    } else if register.is_vector_register() && register.number() < 16 {
         Some(XMM + register.number())
     } else {
         None
@@ -117,6 +125,11 @@ pub(super) struct Effects {
 }
 
 impl Effects {
+    /// Overwrites these variables, and nothing else.
+    fn overwriting(set: VarSet) -> Effects {
+        Effects { uses: VarSet::EMPTY, kills: set, writes: set }
+    }
+
     /// The effects of `self`, then `next`.
     pub(super) fn then(self, next: Effects) -> Effects {
         Effects {
@@ -161,9 +174,18 @@ pub(super) fn effects(factory: &mut InstructionInfoFactory, i: &Instruction) -> 
     let info: &InstructionInfo = factory.info(i);
     for used in info.used_registers() {
         let Some(var) = var_of(used.register()) else { continue };
-        let one = VarSet::one(var);
         let (reads, writes) = access(used.access());
-        let partial = if var < XMM { used.register().size() < 4 } else { !defines_xmm(i) };
+        let one = match register_of_avx(i, var) {
+            // Whatever is written, all of the register is.
+            true if writes || used.register().size() > XMM_SIZE => {
+                VarSet::one(var).or(VarSet::one(var - XMM + HIGH))
+            }
+            _ => VarSet::one(var),
+        };
+        let partial = match var {
+            0..XMM => used.register().size() < 4,
+            _ => !register_of_avx(i, var) && !defines_xmm(i),
+        };
         let sometimes = matches!(used.access(), OpAccess::CondWrite | OpAccess::ReadCondWrite);
         if reads || writes && (partial || sometimes) {
             effects.uses = effects.uses.or(one);
@@ -175,6 +197,11 @@ pub(super) fn effects(factory: &mut InstructionInfoFactory, i: &Instruction) -> 
             }
         }
     }
+    match i.mnemonic() {
+        Mnemonic::Vzeroupper => effects = Effects::overwriting(VarSet::HIGH),
+        Mnemonic::Vzeroall => effects = Effects::overwriting(VarSet::HIGH.or(VarSet::XMM)),
+        _ => {}
+    }
     let read = VarSet::of_flags(flag_mask(i.rflags_read()));
     let written = VarSet::of_flags(flag_mask(i.rflags_modified()));
     effects.uses = effects.uses.or(read);
@@ -185,6 +212,15 @@ pub(super) fn effects(factory: &mut InstructionInfoFactory, i: &Instruction) -> 
         effects.kills = effects.kills.or(written);
     }
     effects
+}
+
+/// Bytes of an SSE register.
+const XMM_SIZE: usize = 16;
+
+/// Whether an instruction that uses a variable uses it as a register of AVX: other than those of
+/// SSE, they do not keep the upper half of a register whose lower half they write.
+fn register_of_avx(i: &Instruction, var: usize) -> bool {
+    var >= XMM && i.encoding() == EncodingKind::VEX
 }
 
 /// Whether an access reads, and whether it writes.

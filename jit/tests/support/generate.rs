@@ -6,7 +6,7 @@ use iced_x86::{
     Code, CodeSize, Decoder, DecoderOptions, Encoder, EncodingKind, Instruction, Mnemonic,
     OpCodeOperandKind, OpKind, Register, RflagsBits,
 };
-use refrain_vm::Context;
+use refrain_vm::{Context, Feature, Processor};
 
 /// A small generator of random numbers (splitmix64).
 pub struct Random(pub u64);
@@ -153,6 +153,8 @@ fn is_candidate(code: Code) -> bool {
             | Maskmovq
             | Leave
             | Ldmxcsr
+            | Vldmxcsr
+            | Vmaskmovdqu
             | Umonitor
             | Umwait
             | Tpause
@@ -179,7 +181,7 @@ fn is_candidate(code: Code) -> bool {
     );
     info.is_instruction()
         && info.mode64()
-        && info.encoding() == EncodingKind::Legacy
+        && matches!(info.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
         && !excluded
         && !code.op_code().is_privileged()
         && i.flow_control() == iced_x86::FlowControl::Next
@@ -208,12 +210,32 @@ fn has_features(code: Code) -> bool {
         CX8,
         CMPXCHG16B,
         CLFSH,
-        MOVBE,
-        BMI1,
         MULTIBYTENOP,
         PREFETCHW,
     ];
-    code.cpuid_features().iter().all(|f| known.contains(f))
+    let here = Processor::host();
+    let is_here = |feature: &iced_x86::CpuidFeature| {
+        let wanted = match feature {
+            AVX => Feature::Avx,
+            AVX2 => Feature::Avx2,
+            FMA => Feature::Fma,
+            F16C => Feature::F16c,
+            BMI1 => Feature::Bmi1,
+            BMI2 => Feature::Bmi2,
+            LZCNT => Feature::Lzcnt,
+            MOVBE => Feature::Movbe,
+            ADX => Feature::Adx,
+            AES => Feature::Aes,
+            PCLMULQDQ => Feature::Pclmulqdq,
+            SHA => Feature::Sha,
+            GFNI => Feature::Gfni,
+            VAES => Feature::Vaes,
+            VPCLMULQDQ => Feature::Vpclmulqdq,
+            _ => return known.contains(feature),
+        };
+        here.has(wanted)
+    };
+    code.cpuid_features().iter().all(is_here)
 }
 
 fn operand_is_supported(kind: OpCodeOperandKind) -> bool {
@@ -225,6 +247,19 @@ fn operand_is_supported(kind: OpCodeOperandKind) -> bool {
             | r32_or_mem
             | r64_or_mem
             | xmm_or_mem
+            | ymm_or_mem
+            | ymm_reg
+            | ymm_rm
+            | ymm_vvvv
+            | ymm_is4
+            | xmm_vvvv
+            | xmm_is4
+            | r32_vvvv
+            | r64_vvvv
+            | mem_vsib32x
+            | mem_vsib32y
+            | mem_vsib64x
+            | mem_vsib64y
             | r8_reg
             | r8_opcode
             | r16_reg
@@ -276,8 +311,8 @@ pub fn instruction(code: Code, random: &mut Random, addressing: Addressing) -> O
         };
         match kind {
             mem | mem_mpx => memory(&mut i, n, random, addressing),
-            r8_or_mem | r16_or_mem | r32_or_mem | r64_or_mem | xmm_or_mem | r32_or_mem_mpx
-            | r64_or_mem_mpx
+            r8_or_mem | r16_or_mem | r32_or_mem | r64_or_mem | xmm_or_mem | ymm_or_mem
+            | r32_or_mem_mpx | r64_or_mem_mpx
                 if in_memory =>
             {
                 memory(&mut i, n, random, addressing)
@@ -290,7 +325,16 @@ pub fn instruction(code: Code, random: &mut Random, addressing: Addressing) -> O
             r64_or_mem | r64_reg | r64_rm | r64_opcode | r64_or_mem_mpx => {
                 register(&mut i, Register::RAX, 16)
             }
-            xmm_or_mem | xmm_reg | xmm_rm => register(&mut i, Register::XMM0, 16),
+            xmm_or_mem | xmm_reg | xmm_rm | xmm_vvvv | xmm_is4 => {
+                register(&mut i, Register::XMM0, 16)
+            }
+            ymm_or_mem | ymm_reg | ymm_rm | ymm_vvvv | ymm_is4 => {
+                register(&mut i, Register::YMM0, 16)
+            }
+            r32_vvvv => register(&mut i, Register::EAX, 16),
+            r64_vvvv => register(&mut i, Register::RAX, 16),
+            mem_vsib32x | mem_vsib64x => gather(&mut i, n, Register::XMM0, random),
+            mem_vsib32y | mem_vsib64y => gather(&mut i, n, Register::YMM0, random),
             al => i.set_op_register_and_kind(n, Register::AL),
             cl => i.set_op_register_and_kind(n, Register::CL),
             ax => i.set_op_register_and_kind(n, Register::AX),
@@ -355,7 +399,7 @@ fn immediate(i: &mut Instruction, n: u32, kind: OpKind, value: u64) {
 
 fn memory(i: &mut Instruction, n: u32, random: &mut Random, addressing: Addressing) {
     i.set_op_kind(n, OpKind::Memory);
-    let target = SCRATCH + 1024 + 16 * random.below(64);
+    let target = SCRATCH + 1024 + 32 * random.below(32);
     i.set_memory_displ_size(8);
     i.set_memory_displacement64(target);
     if addressing == Addressing::Absolute {
@@ -365,7 +409,7 @@ fn memory(i: &mut Instruction, n: u32, random: &mut Random, addressing: Addressi
         0 => {}
         1 => i.set_memory_base(Register::RIP),
         2 => {
-            i.set_memory_displacement64(0x400 + 16 * random.below(64));
+            i.set_memory_displacement64(0x400 + 32 * random.below(32));
             i.set_segment_prefix(Register::FS);
         }
         kind => {
@@ -379,6 +423,15 @@ fn memory(i: &mut Instruction, n: u32, random: &mut Random, addressing: Addressi
             }
         }
     }
+}
+
+/// A memory operand with a vector of indices, which are masked when the state is made.
+fn gather(i: &mut Instruction, n: u32, first: Register, random: &mut Random) {
+    i.set_op_kind(n, OpKind::Memory);
+    i.set_memory_displ_size(8);
+    i.set_memory_displacement64(SCRATCH + 1024);
+    i.set_memory_index(first + random.below(16) as u32);
+    i.set_memory_index_scale(1 << random.below(4));
 }
 
 /// Encodes at `pc` and decodes again, as an engine would.
@@ -448,8 +501,12 @@ pub fn state(instructions: &[Instruction], random: &mut Random) -> (Context, Vec
     for register in &mut context.gpr {
         *register = random.nasty();
     }
-    for half in context.xmm.iter_mut().flatten() {
+    for half in context.xmm.iter_mut().chain(&mut context.high).flatten() {
         *half = if floats { random.float() } else { random.nasty() };
+    }
+    context.high_in_use = 1;
+    if !Processor::host().has(Feature::Avx) {
+        context.set_high([[0; 2]; 16]);
     }
     context.rflags = 0x202 | random.next() & 0x8d5;
     context.fs_base = SCRATCH + 0x400;
@@ -486,9 +543,39 @@ fn can_be_placed(i: &Instruction) -> bool {
     }
 }
 
+/// Whether an instruction's accesses depend on vectors: indices, or a mask.
+pub fn goes_by_lanes(mnemonic: Mnemonic) -> bool {
+    let name = format!("{mnemonic:?}");
+    ["Vgather", "Vpgather", "Vmaskmov", "Vpmaskmov"].iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Sets registers so that an instruction's memory operands lie in the scratch page.
 fn place(i: &Instruction, context: &mut Context, random: &mut Random) {
-    let target = SCRATCH + 1024 + 16 * random.below(64);
+    if goes_by_lanes(i.mnemonic()) && i.memory_base() != Register::RSP {
+        // What a mask leaves out is looked up on the stack.
+        context.gpr[4] = SCRATCH + 512;
+    }
+    if i.memory_index().is_vector_register() {
+        // Small indices, some negative.
+        let index = i.memory_index().number();
+        let [low, high] = [&mut context.xmm[index], &mut context.high[index]];
+        let narrow = matches!(
+            i.mnemonic(),
+            Mnemonic::Vpgatherdd
+                | Mnemonic::Vpgatherdq
+                | Mnemonic::Vgatherdps
+                | Mnemonic::Vgatherdpd
+        );
+        for word in low.iter_mut().chain(high) {
+            let mut small = || random.below(128) as i64 - 64;
+            *word = match narrow {
+                true => u64::from(small() as u32) << 32 | u64::from(small() as u32),
+                false => small() as u64,
+            };
+        }
+        return;
+    }
+    let target = SCRATCH + 1024 + 32 * random.below(32);
     if i.is_string_instruction() {
         context.gpr[6] = target + random.below(16);
         context.gpr[7] = SCRATCH + 1024 + random.below(1024);

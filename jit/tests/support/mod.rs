@@ -127,6 +127,12 @@ fn difference(
                 lifted.gpr[n], expected.gpr[n], start.gpr[n]
             ));
         }
+        if expected.high[n] != lifted.high[n] {
+            wrong.push(format!(
+                "high{n}: {:x?} instead of {:x?} (was {:x?})",
+                lifted.high[n], expected.high[n], start.high[n]
+            ));
+        }
         if expected.xmm[n] != lifted.xmm[n] {
             wrong.push(format!(
                 "xmm{n}: {:x?} instead of {:x?} (was {:x?})",

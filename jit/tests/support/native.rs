@@ -86,6 +86,15 @@ fn harness(code: &[iced_x86::Instruction]) -> Result<Vec<u8>, iced_x86::IcedErro
     for (n, register) in xmm.into_iter().enumerate() {
         a.movups(register, xmmword_ptr(at(offset_of!(Context, xmm) + 16 * n)))?;
     }
+    let ymm = [
+        ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm8, ymm9, ymm10, ymm11, ymm12, ymm13,
+        ymm14, ymm15,
+    ];
+    let avx = is_x86_feature_detected!("avx");
+    for (n, register) in ymm.into_iter().enumerate().filter(|_| avx) {
+        let high = xmmword_ptr(at(offset_of!(Context, high) + 16 * n));
+        a.vinsertf128(register, register, high, 1)?;
+    }
     a.mov(rax, qword_ptr(at(offset_of!(Context, fs_base))))?;
     a.wrfsbase(rax)?;
     a.push(qword_ptr(at(offset_of!(Context, rflags))))?;
@@ -107,6 +116,12 @@ fn harness(code: &[iced_x86::Instruction]) -> Result<Vec<u8>, iced_x86::IcedErro
     a.wrfsbase(rax)?;
     for (n, register) in xmm.into_iter().enumerate() {
         a.movups(xmmword_ptr(at(offset_of!(Context, xmm) + 16 * n)), register)?;
+    }
+    for (n, register) in ymm.into_iter().enumerate().filter(|_| avx) {
+        a.vextractf128(xmmword_ptr(at(offset_of!(Context, high) + 16 * n)), register, 1)?;
+    }
+    if avx {
+        a.vzeroupper()?;
     }
     a.stmxcsr(dword_ptr(at(offset_of!(Context, mxcsr))))?;
     a.ldmxcsr(dword_ptr(host_mxcsr))?;

@@ -34,6 +34,9 @@ impl Parser {
             "program" => header.program = string(single(rest)?)?,
             "cwd" => header.cwd = string(single(rest)?)?,
             "recorder" => header.recorder = string(single(rest)?)?,
+            "processor" => {
+                header.processor = rest.iter().map(|w| string(w)).collect::<Result<_>>()?
+            }
             "machine" | "clock" | "entry" => self.header_fields(rest)?,
             "map" => self.mapping(rest)?,
             "module" => self.module(rest)?,

@@ -53,6 +53,7 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
         cwd,
         recorder,
         machine: Machine { cpu, cores, kernel, latencies },
+        processor,
         tsc_hz,
         tsc_start,
         started_unix_ns,
@@ -69,6 +70,13 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
         write!(f, " handoff_ns={handoff_ns} wake_ns={wake_ns}")?;
     }
     writeln!(f)?;
+    if !processor.is_empty() {
+        f.write_str("processor")?;
+        for feature in processor {
+            write!(f, " {feature:?}")?;
+        }
+        writeln!(f)?;
+    }
     writeln!(f, "clock hz={tsc_hz} start={tsc_start} unix_ns={started_unix_ns}")?;
     writeln!(f, "entry rip={rip:#x} rsp={rsp:#x} brk={brk:#x}")?;
     for Mapping { address, len, prot, content } in mappings {

@@ -77,7 +77,7 @@ fn header() -> impl Strategy<Value = Header> {
     let mapping = (number(), number(), any::<u32>(), prop::option::of(any::<u32>())).prop_map(
         |(address, len, prot, blob)| Mapping { address, len, prot, content: blob.map(BlobId) },
     );
-    let strings = (vec(text(), 0..3), text(), text(), text(), text(), text());
+    let strings = (vec(text(), 0..3), text(), text(), text(), text(), text(), vec(text(), 0..3));
     let numbers = (any::<u32>(), prop::array::uniform6(number()));
     let latencies = prop::option::of((number(), number()));
     let latencies =
@@ -89,6 +89,7 @@ fn header() -> impl Strategy<Value = Header> {
         cwd: strings.2,
         recorder: strings.3,
         machine: Machine { cpu: strings.4, cores, kernel: strings.5, latencies },
+        processor: strings.6,
         tsc_hz: n[0],
         tsc_start: n[1],
         started_unix_ns: n[2],
@@ -162,6 +163,7 @@ pub(crate) const SMALL: &str = r#"
 argv "prog" "-v"
 program "/bin/prog"
 machine cpu="some cpu" cores=2 kernel="6.1"
+processor "avx" "avx2"
 clock hz=2000000000 start=1000
 entry rip=0x400000 rsp=0x7fff0000 brk=0x600000
 map 0x400000 len=0x1000 prot=5 content=blob0

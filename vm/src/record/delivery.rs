@@ -85,7 +85,13 @@ impl GuestThread {
         let Handling { signal, action, mask, stack } = handling;
         let Frame { address, bytes } = frame::build(
             &self.context,
-            &frame::Delivery { info: &signal.info, action: *action, mask: *mask, stack: *stack },
+            &frame::Delivery {
+                info: &signal.info,
+                action: *action,
+                mask: *mask,
+                stack: *stack,
+                processor: self.machine.processor,
+            },
         );
         if !Guest.write(address, &bytes) {
             self.end_by_signal(libc::SIGSEGV);

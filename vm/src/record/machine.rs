@@ -13,7 +13,7 @@ use crate::hooks::{self, Hook, HookMap};
 use crate::kick::{self, Attention};
 use crate::memory::AddressSpace;
 use crate::slots::Tickets;
-use crate::{Error, host};
+use crate::{Error, Processor, host};
 use crossbeam::channel::Sender;
 use refrain_trace::{Ending, Header, Module, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +37,8 @@ pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) tickets: Tickets,
     pub(crate) log: Log,
+    /// What the guest's processor is.
+    pub(crate) processor: Processor,
     /// The stack pointer with which the guest starts.
     pub(crate) initial_sp: u64,
     /// Absolute path of the guest's program.
@@ -92,7 +94,7 @@ impl Machine {
         engine: Arc<dyn Engine>,
         space: AddressSpace,
         log: Log,
-        header: &Header,
+        (header, processor): (&Header, Processor),
         linker: Range<u64>,
         (stop, warn): (Sender<Stop>, Warn),
     ) -> Machine {
@@ -100,6 +102,7 @@ impl Machine {
             engine,
             tickets: Tickets::new(),
             log,
+            processor,
             initial_sp: header.entry.rsp,
             program: header.program.clone(),
             linker,

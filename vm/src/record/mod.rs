@@ -24,7 +24,7 @@ use crate::engine::Engine;
 use crate::host::{self, Guest};
 use crate::loader::{self, Command};
 use crate::memory::{AddressSpace, page_down};
-use crate::{Error, Result, kick, layout};
+use crate::{Error, Processor, Result, kick, layout};
 use log::Log;
 use machine::{Machine, Stop};
 pub use notice::Notice;
@@ -49,6 +49,8 @@ pub struct RecordOptions {
     pub recorder: String,
     /// [`this_machine`], with its latencies if they have been measured.
     pub machine: MachineInfo,
+    /// What the guest sees, no more than this machine has.
+    pub processor: Processor,
     /// Told at once of what cannot wait for the summary.
     pub warn: Warn,
 }
@@ -94,8 +96,14 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         log.blob(content);
     }
     ordered::install(&*engine);
-    let machine =
-        Arc::new(Machine::new(engine, space, log, &header, image.linker(), (stop, options.warn)));
+    let machine = Arc::new(Machine::new(
+        engine,
+        space,
+        log,
+        (&header, options.processor),
+        image.linker(),
+        (stop, options.warn),
+    ));
     for file in &image.files {
         machine.register_module(&file.path, &file.elf, file.bias);
     }
@@ -191,6 +199,7 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
         cwd: std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default(),
         recorder: options.recorder.clone(),
         machine: options.machine.clone(),
+        processor: options.processor.names(),
         tsc_hz: host::ticks_per_second(),
         tsc_start: host::ticks(),
         started_unix_ns: started.as_nanos() as u64,

@@ -271,7 +271,9 @@ impl GuestThread {
                     return Ok(result as i32);
                 }
                 Exit::Syscall => self.opaque_syscall()?,
-                Exit::Emulate(Emulate::Cpuid) => cpuid::cpuid(&mut self.context),
+                Exit::Emulate(Emulate::Cpuid) => {
+                    cpuid::cpuid(self.machine.processor, &mut self.context);
+                }
                 Exit::Emulate(Emulate::Rdtsc) => self.context.set_ticks(host::ticks(), false),
                 exit => {
                     return Err(Error::Unsupported(format!(

@@ -9,7 +9,7 @@ use crate::engine::{Cpu, Emulate, Exit, Mode};
 use crate::hooks::HookMap;
 use crate::host;
 use crate::kick::Attention;
-use crate::{Error, Result, cpuid};
+use crate::{Error, Processor, Result, cpuid};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Entry, Event, EventKind, NO_TICKET, ThreadId, order};
 use std::sync::Arc;
@@ -227,8 +227,8 @@ impl GuestThread {
     fn emulate(&mut self, what: Emulate) -> Flow {
         let begin = host::ticks();
         match what {
-            Emulate::Cpuid => cpuid::cpuid(&mut self.context),
-            Emulate::Xgetbv => cpuid::xgetbv(&mut self.context),
+            Emulate::Cpuid => cpuid::cpuid(self.machine.processor, &mut self.context),
+            Emulate::Xgetbv => cpuid::xgetbv(self.machine.processor, &mut self.context),
             Emulate::Rdtsc | Emulate::Rdtscp => {
                 let event =
                     Event { value: begin, flags: NO_TICKET, ..self.event(EventKind::Rdtsc, begin) };
@@ -253,9 +253,14 @@ impl GuestThread {
 
     fn unsupported(&self, what: &str) -> Error {
         Error::Unsupported(format!(
-            "the instruction {what} at {:#x} in {} is none that can be recorded: programs see an \
-             x86-64-v2 processor, without AVX; use a build for that (-march=x86-64-v2)",
-            self.context.rip, self.id
+            "the instruction {what} at {:#x} in {} is none that can be recorded: the program sees \
+             an x86-64-v2 processor{}; use a build for that",
+            self.context.rip,
+            self.id,
+            match self.machine.processor {
+                Processor::V2 => ", without AVX".to_owned(),
+                processor => format!(" with {processor}"),
+            },
         ))
     }
 }

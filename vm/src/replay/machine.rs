@@ -14,9 +14,9 @@ use crate::engine::Engine;
 use crate::hooks::{self, HookMap};
 use crate::host::Guest;
 use crate::memory::AddressSpace;
-use crate::{Error, Result};
+use crate::{Error, Processor, Result};
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use refrain_trace::{EventKind, ThreadId, Trace};
+use refrain_trace::{EventKind, Header, ThreadId, Trace};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -78,6 +78,8 @@ pub(crate) struct Machine {
     pub(crate) trace: Trace,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) options: ReplayOptions,
+    /// What the guest's processor was.
+    pub(crate) processor: Processor,
     pub(crate) gate: Gate,
     /// The places of each thread's ordered events in one sequence, under MEM-S.
     pub(crate) sequence: Vec<Vec<u64>>,
@@ -138,6 +140,7 @@ impl Machine {
         }
         let machine = Machine {
             cores,
+            processor: recorded_processor(header)?,
             lasting: options.lasting.then(|| Lasting::new(header.tsc_hz)),
             sequence,
             began: OnceLock::new(),
@@ -203,4 +206,18 @@ pub(crate) fn store(address: u64, len: u64, bytes: &[u8]) -> Result<()> {
         return Ok(());
     }
     Err(Error::Unsupported(format!("a trace whose content at {address:#x} has no memory")))
+}
+
+/// The processor that a recorded guest saw.
+///
+/// # Errors
+/// If it had a feature that this version does not know.
+pub fn recorded_processor(header: &Header) -> Result<Processor> {
+    Processor::from_names(&header.processor).map_err(|name| {
+        let name = name.escape_debug();
+        Error::Unsupported(format!(
+            "a trace of a program that saw a processor with {name}, which this version does not \
+             know; replay it by the version that recorded it"
+        ))
+    })
 }

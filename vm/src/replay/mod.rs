@@ -25,6 +25,7 @@ mod signals;
 mod sync;
 mod thread;
 
+pub use machine::recorded_processor;
 pub use outcome::{Divergence, DivergenceKind, Outcome};
 pub use policy::{Placement, Policy};
 

@@ -471,8 +471,8 @@ impl GuestThread {
 
     fn emulate(&mut self, what: Emulate) -> Result<(), Halt> {
         match what {
-            Emulate::Cpuid => cpuid::cpuid(&mut self.context),
-            Emulate::Xgetbv => cpuid::xgetbv(&mut self.context),
+            Emulate::Cpuid => cpuid::cpuid(self.machine.processor, &mut self.context),
+            Emulate::Xgetbv => cpuid::xgetbv(self.machine.processor, &mut self.context),
             Emulate::Rdtsc | Emulate::Rdtscp => {
                 let actual = self.here(EventKind::Rdtsc);
                 let event = self.next(EventKind::Rdtsc)?;

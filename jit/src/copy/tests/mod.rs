@@ -1,5 +1,6 @@
 //! Tests of the copy engine: guest code is assembled at low addresses and run to a `syscall`.
 
+mod avx;
 mod branches;
 mod events;
 mod faults;

@@ -6,10 +6,12 @@
 use super::{Guest, engine};
 use crate::copy::cpu::CopyCpu;
 use iced_x86::{
-    CpuidFeature, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register,
+    CpuidFeature, Decoder, DecoderOptions, Encoder, Instruction, InstructionInfoFactory, OpAccess,
+    Register,
 };
 use proptest::prelude::*;
-use refrain_vm::{Context, Count, Cpu, Engine, EngineConfig, Exit, Mode, reg};
+use refrain_trace::CodeBlock;
+use refrain_vm::{Context, Count, Cpu, Engine, EngineConfig, Exit, Feature, Mode, Processor, reg};
 use std::sync::Arc;
 
 /// Bytes of memory that programs read and write.
@@ -18,7 +20,7 @@ const MEMORY: u64 = 256;
 /// Runs the same bytes natively: `syscall` at their end is replaced by a jump to an exit that
 /// the engine made for a guest `syscall`.
 fn native(guest: &Guest, end: u64, context: &mut Context) {
-    let engine = engine(EngineConfig::default());
+    let engine = engine(EngineConfig { processor: Processor::host(), ..EngineConfig::default() });
     guest.assemble_at(end, |a| a.syscall().unwrap());
     let mut cpu = CopyCpu::new(Arc::clone(&engine.shared)).unwrap();
     // Makes the engine translate the `syscall` alone.
@@ -34,6 +36,22 @@ fn native(guest: &Guest, end: u64, context: &mut Context) {
     cpu.enter_untranslated(context, guest.code);
     context.rip = end + 2;
     guest.assemble_at(end, |a| a.syscall().unwrap());
+}
+
+/// Whether this machine has what the instruction needs.
+fn is_here(instruction: &Instruction) -> bool {
+    let block = CodeBlock { code: code_of(instruction), ..CodeBlock::default() };
+    let needed = crate::needs(&[block]);
+    let covers =
+        |&feature: &CpuidFeature| BASELINE.contains(&feature) || crate::features::covers(feature);
+    needed.without(Processor::host()) == Processor::V2
+        && instruction.cpuid_features().iter().all(covers)
+}
+
+/// The instruction's encoding.
+fn code_of(instruction: &Instruction) -> Vec<u8> {
+    let mut encoder = Encoder::new(64);
+    encoder.encode(instruction, instruction.ip()).map_or(Vec::new(), |_| encoder.take_buffer())
 }
 
 /// What every x86-64-v2 processor has.
@@ -62,10 +80,11 @@ fn usable(instruction: &Instruction) -> bool {
     if instruction.is_invalid()
         || instruction.flow_control() != FlowControl::Next
         || instruction.is_privileged()
-        || crate::copy::classify::classify(instruction) != crate::copy::classify::Action::Copy
+        || crate::copy::classify::classify(instruction, Processor::host())
+            != crate::copy::classify::Action::Copy
         || instruction.is_stack_instruction()
         || instruction.segment_prefix() != Register::None
-        || !instruction.cpuid_features().iter().all(|feature| BASELINE.contains(feature))
+        || !is_here(instruction)
     {
         return false;
     }
@@ -76,6 +95,7 @@ fn usable(instruction: &Instruction) -> bool {
             | Mnemonic::Idiv
             | Mnemonic::Std
             | Mnemonic::Ldmxcsr
+            | Mnemonic::Vldmxcsr
             | Mnemonic::Wait
     ) || instruction.rflags_undefined() != 0
     {
@@ -95,7 +115,7 @@ fn usable(instruction: &Instruction) -> bool {
         matches!(memory.base(), Register::RBX | Register::RBP)
             && memory.index() == Register::None
             && memory.displacement() < MEMORY - 64
-            && memory.displacement() % 16 == 0
+            && memory.displacement() % 32 == 0
     });
     keeps && near
 }
@@ -125,6 +145,8 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 2000),
         registers in any::<[u64; 16]>(),
         xmm in any::<[[u64; 2]; 16]>(),
+        high in any::<[[u64; 2]; 16]>(),
+        has_high in any::<bool>(),
         flags in any::<u16>(),
         memory in prop::collection::vec(any::<u8>(), MEMORY as usize),
         count in prop_oneof![Just(Count::Nothing), Just(Count::Instructions)],
@@ -142,6 +164,8 @@ proptest! {
             };
         }
         before.xmm = xmm;
+        let avx = Processor::host().has(Feature::Avx);
+        before.set_high(if avx && has_high { high } else { [[0; 2]; 16] });
         before.rflags = u64::from(flags) & 0x8d5 | 0x202;
         let mut results = Vec::new();
         for translated in [false, true] {
@@ -149,7 +173,8 @@ proptest! {
             let mut context = before.clone();
             if translated {
                 guest.assemble_at(end, |a| a.syscall().unwrap());
-                let config = EngineConfig { count, ..EngineConfig::default() };
+                let config =
+                    EngineConfig { count, processor: Processor::host(), ..EngineConfig::default() };
                 let engine = engine(config);
                 let mut cpu = engine.attach().unwrap();
                 prop_assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
@@ -157,7 +182,7 @@ proptest! {
                 native(&guest, end, &mut context);
             }
             let words: Vec<_> = (0..MEMORY).step_by(8).map(|at| guest.read(guest.data + at)).collect();
-            results.push((context.rip, context.gpr, context.rflags, context.xmm, context.mxcsr, words));
+            results.push((context.rip, context.gpr, context.rflags, context.xmm, context.high, context.mxcsr, words));
         }
         prop_assert_eq!(&results[0], &results[1]);
     }

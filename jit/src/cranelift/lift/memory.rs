@@ -78,7 +78,7 @@ impl Lifter<'_> {
     /// sure that there is room. The access comes first: if it faults, nothing was accessed, and
     /// there may be no note.
     pub(super) fn log(&mut self, address: Value, size: usize, kind: u16) {
-        if self.watch.seen && matches!(size, 1 | 2 | 4 | 8 | 16) {
+        if self.watch.seen && matches!(size, 1 | 2 | 4 | 8 | 16 | 32) {
             self.append_unseen(address, size, kind);
         } else if self.watch.accesses {
             self.append(address, size as u64, kind);
@@ -89,10 +89,12 @@ impl Lifter<'_> {
     fn append_unseen(&mut self, address: Value, size: usize, kind: u16) {
         let notes = self.add_imm(address, NOTES as i64);
         let wanted = match size {
-            16 => {
-                let low = self.unlike_note(notes, 0);
-                let high = self.unlike_note(notes, 8);
-                self.b.ins().bor(low, high)
+            16 | 32 => {
+                let first = self.unlike_note(notes, 0);
+                (8..size as i32).step_by(8).fold(first, |wanted, offset| {
+                    let more = self.unlike_note(notes, offset);
+                    self.b.ins().bor(wanted, more)
+                })
             }
             8 => self.unlike_note(notes, 0),
             _ => self.unlike_short_note(notes, size),

@@ -250,7 +250,7 @@ impl<'a> Lifter<'a> {
 
     pub(super) fn type_of(var: usize) -> Type {
         match var {
-            XMM..vars::FLAG => I8X16,
+            XMM..vars::FLAG | vars::HIGH..VARS => I8X16,
             vars::FLAG..vars::CURSOR => I8,
             _ => I64,
         }

@@ -1,14 +1,18 @@
 //! Calls of native thunks.
 
+use super::sse_move::int_lanes;
 use super::{Lifter, symbol};
 use crate::cranelift::frame;
 use crate::cranelift::graph::is_repeated;
+use crate::cranelift::lanes::{self, Lanes};
 use crate::cranelift::thunk::Batch;
-use crate::cranelift::vars::{self, VarSet};
+use crate::cranelift::vars::{self, HIGH, VarSet, XMM};
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{InstBuilder, Value};
 use iced_x86::{Instruction, InstructionInfoFactory, OpKind, Register};
 use refrain_trace::Access;
+use refrain_vm::reg::RSP;
 
 /// An access of an instruction that runs natively, to be logged behind it.
 struct NativeAccess {
@@ -74,6 +78,9 @@ impl Lifter<'_> {
         if is_repeated(i) {
             return;
         }
+        if let Some(lanes) = lanes::of(i) {
+            return self.lane_accesses(i, lanes, accesses);
+        }
         let info = factory.info(i).clone();
         let mut merged: Option<(usize, u16)> = None;
         for used in info.used_memory() {
@@ -99,6 +106,48 @@ impl Lifter<'_> {
             let address = self.bit_address(i, address, size);
             accesses.push(NativeAccess { pc: i.ip(), address, size, kind });
         }
+    }
+
+    /// What an instruction is about to access that accesses lanes. For those that its mask leaves
+    /// out the top of the thread's own stack stands, which no other thread uses.
+    fn lane_accesses(&mut self, i: &Instruction, lanes: Lanes, accesses: &mut Vec<NativeAccess>) {
+        let kind = if lanes.stores { Access::WRITE } else { Access::READ };
+        let base = self.lanes_base(i, lanes);
+        let nowhere = self.var(RSP);
+        for lane in 0..lanes.count {
+            let offset = match lanes.index {
+                None => self.iconst(I64, (lane * lanes.size) as u64),
+                Some(size) => {
+                    let index = self.lane(i.memory_index(), lane, size);
+                    let index = self.sign_extend(index, I64);
+                    self.shl_imm(index, i.memory_index_scale().trailing_zeros())
+                }
+            };
+            let address = self.b.ins().iadd(base, offset);
+            let mask = self.lane(lanes.mask, lane, lanes.size);
+            let accessed = self.icmp_imm(IntCC::SignedLessThan, mask, 0);
+            let address = self.b.ins().select(accessed, address, nowhere);
+            accesses.push(NativeAccess { pc: i.ip(), address, size: lanes.size, kind });
+        }
+    }
+
+    /// The address from which the lanes' offsets count.
+    fn lanes_base(&mut self, i: &Instruction, lanes: Lanes) -> Value {
+        if lanes.index.is_none() {
+            return self.address(i);
+        }
+        let mut without = *i;
+        without.set_memory_index(Register::None);
+        self.address(&without)
+    }
+
+    /// One of the integers of `size` bytes in an AVX register.
+    fn lane(&mut self, register: Register, lane: usize, size: usize) -> Value {
+        let in_half = 16 / size;
+        let first = if lane < in_half { XMM } else { HIGH };
+        let half = self.var(first + register.number());
+        let half = self.cast(half, int_lanes(size));
+        self.b.ins().extractlane(half, (lane % in_half) as u8)
     }
 
     fn used_address(&mut self, used: &iced_x86::UsedMemory) -> Value {

@@ -1,0 +1,124 @@
+//! The upper halves of the AVX registers, where guest and host code meet.
+
+use super::{CopyEngine, Guest, engine, run};
+use iced_x86::code_asm::*;
+use refrain_vm::{
+    Engine, EngineConfig, Exit, Feature, Mode, OrderedAccess, OrderedLeaf, Processor,
+};
+
+/// An engine for guests with all that this machine has; `None` without AVX.
+fn engine_with_avx(config: EngineConfig) -> Option<CopyEngine> {
+    let processor = Processor::host();
+    processor.has(Feature::Avx).then(|| engine(EngineConfig { processor, ..config }))
+}
+
+/// A value for each register's upper half.
+fn high() -> [[u64; 2]; 16] {
+    std::array::from_fn(|n| [1000 + n as u64, 2000 + n as u64])
+}
+
+/// Does what the C library's functions do, which host code calls: uses the registers, and leaves
+/// their upper halves zero.
+fn disturb() {
+    // SAFETY: only called on processors with AVX; all vector registers are declared as changed.
+    unsafe {
+        std::arch::asm!(
+            "vcmpps ymm0, ymm0, ymm0, 15", "vmovaps ymm1, ymm0", "vmovaps ymm7, ymm0",
+            "vmovaps ymm8, ymm0", "vmovaps ymm15, ymm0", "vzeroupper",
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
+            out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
+            out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _,
+            out("xmm15") _,
+        );
+    }
+}
+
+#[test]
+fn they_are_the_threads_own_from_exit_to_exit() {
+    let Some(engine) = engine_with_avx(EngineConfig::default()) else { return };
+    let guest = Guest::new();
+    guest.assemble(|a| {
+        a.vmovaps(ymm3, ymm9).unwrap();
+        a.syscall().unwrap();
+        a.vmovaps(xmm4, xmm4).unwrap();
+        a.syscall().unwrap();
+        a.vzeroupper().unwrap();
+        a.syscall().unwrap();
+        a.movaps(xmm5, xmm3).unwrap();
+        a.syscall().unwrap();
+    });
+    let mut cpu = engine.attach().unwrap();
+    let mut context = guest.context();
+    context.set_high(high());
+    let mut expected = high();
+
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    expected[3] = expected[9];
+    assert_eq!((context.high, context.high_in_use), (expected, 1));
+    disturb();
+
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    expected[4] = [0; 2];
+    assert_eq!((context.high, context.high_in_use), (expected, 1));
+
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!(context.high, [[0; 2]; 16]);
+
+    // What host code leaves there is nothing to the guest.
+    // SAFETY: as in `disturb`; only the register that is declared is changed.
+    unsafe { std::arch::asm!("vcmpps ymm5, ymm5, ymm5, 15", out("xmm5") _) };
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!(context.high, [[0; 2]; 16]);
+}
+
+#[test]
+fn a_fault_keeps_them() {
+    let Some(engine) = engine_with_avx(EngineConfig::default()) else { return };
+    let guest = Guest::new();
+    guest.assemble(|a| a.vmovups(ymm3, ymmword_ptr(0x10_u64)).unwrap());
+    let mut context = guest.context();
+    context.set_high(high());
+    assert!(matches!(run(&engine, &mut context), Exit::Fault(fault) if fault.address == 0x10));
+    assert_eq!((context.high, context.rip), (high(), guest.code));
+}
+
+#[test]
+fn the_machine_may_use_them_around_ordered_instructions() {
+    let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
+    let Some(engine) = engine_with_avx(config) else { return };
+    unsafe extern "sysv64" fn before(_: *mut OrderedAccess, _: u64) -> i64 {
+        disturb();
+        0
+    }
+    unsafe extern "sysv64" fn after(_: u64) {
+        disturb();
+    }
+    // SAFETY: both functions only change registers that functions may change.
+    unsafe { engine.ordered_leaf(OrderedLeaf { before, after }) };
+    for values in [high(), [[0; 2]; 16]] {
+        let guest = Guest::new();
+        guest.assemble(|a| {
+            a.mov(rax, guest.data).unwrap();
+            a.lock().inc(qword_ptr(rax)).unwrap();
+            a.vmovaps(ymm2, ymm6).unwrap();
+            a.syscall().unwrap();
+        });
+        let mut context = guest.context();
+        context.set_high(values);
+        context.xmm[11] = [5, 6];
+        assert_eq!(run(&engine, &mut context), Exit::Syscall);
+        let mut expected = values;
+        expected[2] = expected[6];
+        assert_eq!((context.high, context.xmm[11]), (expected, [5, 6]));
+        assert_eq!(guest.read(guest.data), 1);
+    }
+}
+
+#[test]
+fn a_guest_without_avx_executes_none_of_it() {
+    let guest = Guest::new();
+    guest.assemble(|a| a.vmovaps(ymm3, ymm9).unwrap());
+    let mut context = guest.context();
+    let exit = run(&engine(EngineConfig::default()), &mut context);
+    assert_eq!((exit, context.rip), (Exit::Unsupported("vmovaps"), guest.code));
+}
