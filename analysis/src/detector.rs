@@ -31,7 +31,7 @@ pub struct Detector {
 
 impl Detector {
     /// A detector for a program that synchronizes through `words`: the objects of all
-    /// [`EventKind::Atomic`], [`EventKind::SyncLoad`] and [`EventKind::OnceRun`] events. A plain
+    /// [`EventKind::Atomic`], [`EventKind::SyncLoad`], [`EventKind::SyncStore`] and [`EventKind::OnceRun`] events. A plain
     /// store to one of these is a release, since to the processor a store that releases is none
     /// but a plain one.
     pub fn new(words: impl IntoIterator<Item = u64>) -> Arc<Detector> {
@@ -177,6 +177,7 @@ impl Watcher {
         }
         let kind = match event.kind() {
             EventKind::Atomic => READ | WRITE | ATOMIC,
+            EventKind::SyncStore => WRITE | ATOMIC,
             EventKind::SyncLoad => READ | ATOMIC,
             EventKind::Syscall => {
                 let created = record.is_some_and(|it| matches!(it.effect, Effect::Clone { .. }));

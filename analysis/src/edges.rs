@@ -60,7 +60,9 @@ pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool) -> Edges {
             acquires([at, condition])
         }
         OnceRun => Edges { acquires: [word(event), None], releases: [word(event), None] },
-        Atomic => Edges { acquires: [word(event), None], releases: [word(event), None] },
+        Atomic | SyncStore => {
+            Edges { acquires: [word(event), None], releases: [word(event), None] }
+        }
         OnceDone | SyncLoad => acquires([word(event), None]),
         Syscall if slot == Some(order::MEMORY_SLOT) => {
             let memory = Some(Object::Memory);

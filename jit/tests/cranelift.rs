@@ -4,8 +4,8 @@ use iced_x86::code_asm::*;
 use refrain_jit::{CraneliftEngine, MIN_ACCESSES, Program};
 use refrain_trace::{Access, CodeBlock};
 use refrain_vm::{
-    Context, Count, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind,
-    OrderedLoads, Seen, SeenWords, reg,
+    Context, Count, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, LastMet, Mode, OrderedKind,
+    Seen, SeenWords, reg,
 };
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -81,7 +81,9 @@ fn engine(config: &EngineConfig, blocks: &[CodeBlock], hooks: &[u64]) -> Craneli
 }
 
 fn cpu(config: &EngineConfig, blocks: &[CodeBlock], hooks: &[u64]) -> Box<dyn Cpu> {
-    engine(config, blocks, hooks).attach().expect("attaches")
+    let engine = engine(config, blocks, hooks);
+    engine.several_threads();
+    engine.attach().expect("attaches")
 }
 
 /// Flags are not compared: the exits here are the programs' ends, behind which nobody reads them.
@@ -568,29 +570,24 @@ fn plain_loads_are_ordered_where_the_trace_says() {
         a.syscall()
     });
     let (_, expected, blocks) = record(start());
-    let watching = |words: &[(u64, u8)]| {
-        let words = words.iter().copied().collect();
-        let ordered = OrderedLoads { sites: [CODE].into(), words };
-        let config = EngineConfig {
-            order_atomics: true,
-            count: Count::Instructions,
-            ordered_loads: Some(Arc::new(ordered)),
-            ..EngineConfig::default()
-        };
-        engine(&config, &blocks, &[]).attach().expect("attaches")
+    let config = EngineConfig {
+        order_atomics: true,
+        count: Count::Instructions,
+        watched: Some(Arc::new([CODE].into())),
+        ..EngineConfig::default()
     };
+    let engine = engine(&config, &blocks, &[]);
+    let mut cpu = engine.attach().expect("attaches");
     let mut context = start();
-    assert_eq!(watching(&[(DATA + 64, 8)]).run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall, "one thread");
     assert_eq!(context.retired, 3);
     context.retired = expected.retired;
     assert_same(&expected, &context);
 
-    let mut cpu = watching(&[(DATA + 4, 4)]);
+    engine.several_threads();
+    let ordered = Exit::Ordered { address: DATA + 4, size: 4, kind: OrderedKind::Load };
     let mut context = start();
-    assert_eq!(
-        cpu.run(&mut context, Mode::Observed),
-        Exit::Ordered { address: DATA + 4, size: 4, kind: OrderedKind::Load }
-    );
+    assert_eq!(cpu.run(&mut context, Mode::Observed), ordered);
     assert_eq!((context.rip, context.retired), (CODE, 0));
     assert_eq!(cpu.step(&mut context), None);
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
@@ -599,10 +596,27 @@ fn plain_loads_are_ordered_where_the_trace_says() {
     assert_same(&expected, &context);
 
     let mut context = start();
-    assert!(matches!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { .. }));
+    assert_eq!(cpu.run(&mut context, Mode::Observed), ordered);
     assert_eq!(cpu.step_load(&mut context, 41), None);
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
     assert_eq!(context.gpr[reg::RAX], 42);
+
+    // What the thread met there, for as many loads as come before the next event.
+    let mut met = LastMet::new();
+    met.meet((DATA + 4, 4), 99, 0, 0);
+    // SAFETY: it outlives the executor's next runs, and nobody else uses it.
+    unsafe { cpu.set_last_met(&raw mut *met) };
+    met.unrecorded.store(2, std::sync::atomic::Ordering::Relaxed);
+    for _ in 0..2 {
+        let mut context = start();
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+        assert_eq!((context.gpr[reg::RAX], context.retired), (100, 3));
+    }
+    assert_eq!(cpu.run(&mut start(), Mode::Observed), ordered);
+    met.unrecorded.store(1, std::sync::atomic::Ordering::Relaxed);
+    met.meet((DATA + 4, 8), 99, 0, 0);
+    assert_eq!(cpu.run(&mut start(), Mode::Observed), ordered, "another operand was met");
+    drop(cpu);
 }
 
 #[test]

@@ -271,7 +271,7 @@ fn code(event: &Event) -> Code {
         SemWait | SemTryWait => acquired(Code::SemWait),
         SemTimedWait => timed(Code::SemWait),
         SemPost => acquired(Code::SemPost),
-        Atomic => Code::Ordered,
+        Atomic | SyncStore => Code::Ordered,
         SyncLoad => Code::AwaitLoad,
         // Whoever wakes others does not wait, and wakes them when it comes, not when it is done.
         Syscall if wakes::wakes(event).is_some() => Code::Kernel,

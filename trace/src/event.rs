@@ -144,10 +144,13 @@ event_kinds! {
     /// A locked instruction: `object` is the address, `nr` the operand's size in bytes, `value`
     /// what the operand held before (the low 8 bytes).
     Atomic = 64, "atomic", Both;
-    /// A plain load of a word that locked instructions touch: `object` is the address, `nr` the
-    /// operand's size, `value` what it read, `ticket` a lower bound as in `aux` of
-    /// [`EventKind::CondWaitEnd`], and `aux` how many times more the same load read the same.
+    /// A watched load: `object` is the address, `nr` the operand's size, `value` what it read,
+    /// `ticket` the number of tickets of its slot that were given out by then (a lower bound as
+    /// in `aux` of [`EventKind::CondWaitEnd`]), and `aux` how many times more the same load read
+    /// the same.
     SyncLoad = 65, "load", Acquire;
+    /// A watched store: fields as for [`EventKind::Atomic`].
+    SyncStore = 66, "store", Both;
 
     /// A system call: `nr` its number, `value` its result, `object` the digest of its arguments,
     /// `ticket` its place among the entries of system calls (0 and `aux` 0 for thread-local
@@ -226,6 +229,9 @@ pub struct Event {
     /// Of `overhead`, for how long the thread had a core and did not wait for another one's
     /// translation, as far as the recorder can tell.
     pub busy: u64,
+    /// Watched loads of the thread since its previous event that had no event of their own: each
+    /// read what the thread had read or written at the same word before.
+    pub unrecorded: u64,
 }
 
 impl Event {

@@ -40,7 +40,7 @@
 //!
 //! - `obj=`: 0; of `start` and `exit`, the thread itself; of `create`, all threads. `tN` means
 //!   that thread's object.
-//! - `pc= sp= nr= result= value= overhead= busy=`: 0.
+//! - `pc= sp= nr= result= value= overhead= busy= unrecorded=`: 0.
 //! - `ticket=`: the next one of the object's slot, lines taken from top to bottom. So lines of
 //!   several threads, written in the order in which things happen, need no tickets. For `load`,
 //!   the number given out so far.

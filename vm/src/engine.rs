@@ -5,6 +5,7 @@
 //! knows nothing of what is recorded or replayed, and the machine nothing of how code is
 //! translated. Several threads run in the same engine in parallel.
 
+use crate::order::LastMet;
 use crate::{Context, Processor};
 use refrain_trace::CodeBlock;
 use std::collections::BTreeSet;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 /// What an engine is asked to report beyond system calls, hooks and faults.
 #[derive(Clone, Debug, Default)]
 pub struct EngineConfig {
-    /// Report atomic instructions ([`Exit::Ordered`]).
+    /// Report atomic instructions and watched accesses ([`Exit::Ordered`]), once there are
+    /// [several threads](Engine::several_threads).
     pub order_atomics: bool,
     /// Remember translated blocks for [`Engine::take_blocks`].
     pub keep_blocks: bool,
@@ -29,9 +31,9 @@ pub struct EngineConfig {
     /// The guest's processor: other instructions than its own are not executed. Those of its
     /// features that this machine lacks cannot be.
     pub processor: Processor,
-    /// In a replay: what the recording watched. These loads of these words, and no others, are
-    /// reported, each time.
-    pub ordered_loads: Option<Arc<OrderedLoads>>,
+    /// In a replay: addresses of the plain loads and stores that the recording watched. Exactly
+    /// these are watched.
+    pub watched: Option<Arc<BTreeSet<u64>>>,
     /// In a replay: addresses of instructions that a thread leaves before, with
     /// [`Exit::Interrupted`], when it has retired exactly [`Context::leave_at`] instructions. That
     /// needs [`Count::Instructions`].
@@ -51,16 +53,6 @@ pub enum Count {
     Cycles,
 }
 
-/// What a recording ordered besides locked instructions.
-#[derive(Clone, Debug, Default)]
-pub struct OrderedLoads {
-    /// Addresses of the plain loads and stores that it watched.
-    pub sites: BTreeSet<u64>,
-    /// What was found to synchronize threads: first byte and size of every word that some event
-    /// is about.
-    pub words: BTreeSet<(u64, u8)>,
-}
-
 /// A translator and executor of guest code, shared by all guest threads.
 pub trait Engine: Send + Sync {
     /// The name that users pick it by.
@@ -73,21 +65,22 @@ pub trait Engine: Send + Sync {
     /// Tells where functions of a module begin (any order, not necessarily all), and which of its
     /// addresses are no variables'.
     ///
-    /// With [`EngineConfig::order_atomics`], plain loads of at most 8 bytes that may be part of a
-    /// synchronization idiom are told by what is around them. The engine reports them as
-    /// [`OrderedKind::Load`] when they read a word that synchronizes threads, as far as it can
-    /// tell. Stack and FS-relative operands are left alone.
-    ///
-    /// In a module whose code is `suspect`, threads may hand over words by plain loads and stores
-    /// next to locked instructions; the engine looks out for that.
-    fn functions(&self, starts: &[u64], constant: &[Range<u64>], suspect: bool) {
-        let _ = (starts, constant, suspect);
+    /// With [`EngineConfig::order_atomics`], plain loads and stores of at most 8 bytes that are
+    /// part of a synchronization idiom are watched, as told by the code around them. In a
+    /// `trusted` module, the C library, fewer idioms count.
+    fn functions(&self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
+        let _ = (starts, constant, trusted);
     }
 
-    /// Tells of a word that synchronizes threads although no locked instruction may touch it.
-    fn synchronizes(&self, address: u64, size: u8) {
-        let _ = (address, size);
+    /// Watches these instructions too, where they are plain loads and stores of at most 8 bytes.
+    /// The caller guarantees that no code there has been executed yet.
+    fn watch(&self, sites: &[u64]) {
+        let _ = sites;
     }
+
+    /// From now on there may be several threads: watched accesses and locked instructions are
+    /// reported, which they were not before. The caller is the only thread.
+    fn several_threads(&self) {}
 
     /// Lets `leaf` stand in for the function at `pc`, which is hooked, where it can.
     ///
@@ -182,6 +175,17 @@ pub trait Cpu {
         let _ = data;
     }
 
+    /// What this thread met last. Translated code need not report a watched load that reads what
+    /// the thread met there, at the same version, and counts it instead; in a replay, one that
+    /// comes before the next event. Engines may ignore this.
+    ///
+    /// # Safety
+    /// `met` must be there until it is replaced, or the executor dropped; nobody else may use it
+    /// while the executor runs.
+    unsafe fn set_last_met(&mut self, met: *mut LastMet) {
+        let _ = met;
+    }
+
     /// What gets this thread out of guest code, for other threads to use. Engines that only replay
     /// have none.
     fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
@@ -264,8 +268,17 @@ pub enum OrderedKind {
     ReadModifyWrite,
     /// A plain load.
     Load,
+    /// A plain load that a loop polls: the time in which it reads the same is spent waiting.
+    Poll,
     /// A plain store.
     Store,
+}
+
+impl OrderedKind {
+    /// Whether it is a load.
+    pub fn is_load(self) -> bool {
+        matches!(self, OrderedKind::Load | OrderedKind::Poll)
+    }
 }
 
 /// Instructions whose results the machine supplies.

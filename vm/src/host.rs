@@ -355,6 +355,26 @@ impl Guest {
             .then(|| u64::from_le_bytes(bytes))
     }
 
+    /// What an operand of 1, 2, 4 or 8 bytes holds that a guest thread has just accessed; `None` of
+    /// other sizes.
+    ///
+    /// # Safety
+    /// The calling thread's guest has accessed it. (Should another guest thread have unmapped it
+    /// since, the process ends with SIGSEGV, as it might natively.)
+    #[inline]
+    pub(crate) unsafe fn accessed(&self, address: u64, size: u8) -> Option<u64> {
+        // SAFETY: the caller's.
+        unsafe {
+            Some(match size {
+                1 => (address as *const u8).read_volatile().into(),
+                2 => (address as *const u16).read_unaligned().into(),
+                4 => (address as *const u32).read_unaligned().into(),
+                8 => (address as *const u64).read_unaligned(),
+                _ => return None,
+            })
+        }
+    }
+
     /// Reads a word of the guest's stack, which the guest has just written itself.
     ///
     /// # Safety

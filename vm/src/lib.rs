@@ -26,6 +26,7 @@ pub mod layout;
 mod loader;
 mod memory;
 mod observer;
+mod order;
 mod processor;
 mod record;
 mod replay;
@@ -37,13 +38,14 @@ pub use barrier::Barrier;
 pub use context::{Context, SeenWords, Translating, reg};
 pub use engine::{
     Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, Leaf, Mode,
-    OrderedAccess, OrderedKind, OrderedLeaf, OrderedLoads,
+    OrderedAccess, OrderedKind, OrderedLeaf,
 };
 pub use error::{Error, Result};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
+pub use order::{LastMet, Met};
 pub use processor::{Feature, Level, Processor};
-pub use record::{Notice, RecordOptions, RecordSummary, Warn, record, this_machine};
+pub use record::{LearnedSites, Notice, RecordOptions, RecordSummary, Warn, record, this_machine};
 pub use replay::{
     Divergence, DivergenceKind, Outcome, Output, Placement, Policy, ReplayOptions,
     recorded_processor, replay,

@@ -74,6 +74,11 @@ impl Tickets {
         (value, self.begun(slot))
     }
 
+    /// Address of a slot's counter, for translated code.
+    pub(crate) fn counter(&self, slot: usize) -> u64 {
+        &raw const self.counters[slot] as u64
+    }
+
     /// Frees what threads held that are not in this process.
     pub(crate) fn release_all(&self) {
         for counter in &self.counters {

@@ -69,7 +69,9 @@ fn dump(
             }
             if let Some(symbols) = symbols.as_deref_mut() {
                 let code = match event.kind() {
-                    EventKind::Atomic | EventKind::SyncLoad => Code::At(event.pc),
+                    EventKind::Atomic | EventKind::SyncLoad | EventKind::SyncStore => {
+                        Code::At(event.pc)
+                    }
                     _ => Code::After(event.pc),
                 };
                 comments.push(symbols.place(code).short());

@@ -39,7 +39,7 @@ pub(crate) fn record(
         CpuLevel::V2 => Level::V2,
         CpuLevel::V3 => Level::V3,
     });
-    let options = RecordOptions { program, output, level, warn };
+    let options = RecordOptions { program, output, level, warn, learned: Default::default() };
     report_panics(console.share());
     let result = machine::record(options);
     drop(std::panic::take_hook());

@@ -26,10 +26,10 @@ use made::OwnLocks;
 use races::Races;
 use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
-use refrain_trace::{CodeBlock, Ending, EventId, EventKind, ThreadId, Trace};
+use refrain_trace::{CodeBlock, Ending, EventId, ThreadId, Trace};
 use refrain_transform::{Measurement, Options, Sections, measure};
 use refrain_vm::{
-    Count, Engine, EngineConfig, Error, Level, Observer, OrderedLoads, Placement, Processor, Warn,
+    Count, Engine, EngineConfig, Error, LearnedSites, Level, Observer, Placement, Processor, Warn,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ fn replaying_engine(
     trace: &Trace,
 ) -> anyhow::Result<Arc<dyn Engine>> {
     let blocks = trace.blocks()?;
-    let Watched { loads, places } = watched_places(trace, &blocks)?;
+    let Watched { sites, places } = watched_places(trace, &blocks)?;
     let count = match config.count {
         count if places.is_empty() => count,
         Count::Cycles => bail!(
@@ -55,9 +55,9 @@ fn replaying_engine(
         ),
         _ => Count::Instructions,
     };
-    let (ordered_loads, places) = (Some(Arc::new(loads)), Arc::new(places));
+    let (watched, places) = (Some(Arc::new(sites)), Arc::new(places));
     let processor = recorded_processor(trace, &blocks, Processor::host())?;
-    let config = EngineConfig { ordered_loads, places, count, processor, ..config };
+    let config = EngineConfig { watched, places, count, processor, ..config };
     Ok(match kind {
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Cranelift => {
@@ -91,8 +91,8 @@ fn recorded_processor(
 
 /// What an engine has to look out for in a replay.
 struct Watched {
-    /// Which plain loads the recording watched, and what it found to synchronize threads.
-    loads: OrderedLoads,
+    /// The plain loads and stores that the recording watched.
+    sites: BTreeSet<u64>,
     /// Where signals interrupted computations.
     places: BTreeSet<u64>,
 }
@@ -102,27 +102,17 @@ fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched
         let pc = block.pc;
         block.loads.clone().into_iter().map(move |offset| pc.wrapping_add(u64::from(offset)))
     };
-    let mut loads =
-        OrderedLoads { sites: blocks.iter().flat_map(sites).collect(), ..OrderedLoads::default() };
+    let sites = blocks.iter().flat_map(sites).collect();
     let mut places = BTreeSet::new();
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
-        let mut last = None;
         while let Some(event) = cursor.next()? {
             if event.interrupts() {
                 places.insert(event.pc);
             }
-            let word = (event.object, event.nr as u8);
-            let is_of_word = matches!(event.kind(), EventKind::SyncLoad | EventKind::Atomic);
-            if is_of_word {
-                loads.sites.insert(event.pc);
-                if last.replace(word) != Some(word) {
-                    loads.words.insert(word);
-                }
-            }
         }
     }
-    Ok(Watched { loads, places })
+    Ok(Watched { sites, places })
 }
 
 /// What to record, and where to.
@@ -135,6 +125,8 @@ pub(crate) struct RecordOptions {
     pub(crate) level: Option<Level>,
     /// Told at once of what the user should not learn only when all is over.
     pub(crate) warn: Warn,
+    /// Sites that are watched beside the idioms.
+    pub(crate) learned: LearnedSites,
 }
 
 /// What was recorded.
@@ -183,6 +175,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         machine: calibration::this_machine(),
         processor,
         warn: options.warn,
+        learned: options.learned,
     };
     let summary = refrain_vm::record(options, engine).map_err(|error| match error {
         Error::NotFound(_) => Failure::not_found(error),

@@ -34,12 +34,12 @@ impl Races {
 
 /// The words that the program synchronizes through.
 fn words(trace: &Trace) -> anyhow::Result<Vec<u64>> {
-    use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad};
+    use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore};
     let mut words = Vec::new();
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         while let Some(event) = cursor.next()? {
-            if matches!(event.kind(), Atomic | SyncLoad | OnceRun | OnceDone)
+            if matches!(event.kind(), Atomic | SyncLoad | SyncStore | OnceRun | OnceDone)
                 && words.last() != Some(&event.object)
             {
                 words.push(event.object);

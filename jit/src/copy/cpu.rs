@@ -2,13 +2,11 @@
 
 use super::desc::{Desc, Kind, Operand, Variant};
 use super::faults::Fix;
-use super::inline::is_milestone;
 use super::state::{ThreadState, enter};
-use super::suspects::Suspected;
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
 use crate::fault::SignalStack;
-use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Interrupt, Mode, OrderedKind, reg};
+use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Interrupt, LastMet, Mode, reg};
 use std::arch::asm;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -88,7 +86,6 @@ impl CopyCpu {
             let translator = shared.lock();
             ThreadState::new(
                 translator.code(),
-                &shared.tables,
                 translator.ordered_leaf,
                 translator.config.processor,
             )
@@ -154,7 +151,7 @@ impl CopyCpu {
     /// generation.
     fn enter(&mut self, context: &mut Context, start: Start) -> Option<Desc> {
         if !self.come_in(start) {
-            return Some(Desc { kind: Kind::Interrupted, pc: start.pc });
+            return Some(Desc::new(Kind::Interrupted, start.pc));
         }
         if start.generation != self.shared.generation.load(Ordering::Acquire) {
             self.go_out();
@@ -225,7 +222,7 @@ impl CopyCpu {
 
     /// Puts the state in order after a fault in translated code and says what it means.
     fn faulted(&mut self, context: &mut Context) -> Desc {
-        let missed = Desc { kind: Kind::ReturnMiss(Variant::Observed), pc: 0 };
+        let missed = Desc::new(Kind::ReturnMiss(Variant::Observed), 0);
         let host = self.state.area.fault_rip;
         if host == 0 {
             // A return by an unused entry of the return table: its own address is put back.
@@ -295,10 +292,9 @@ impl CopyCpu {
                 context.rip = self.state.target;
                 Exit::Return
             }
-            Kind::Ordered { operand, .. } => return self.ordered(context, operand, variant),
-            Kind::Suspect { operand, tracked, resume } => {
-                let resume = Start { pc: desc.pc, variant, body: resume.into(), generation };
-                return self.suspect(context, operand, tracked, resume);
+            Kind::Ordered(operand) => {
+                let address = self.operand_address(context, operand);
+                Exit::Ordered { address, size: operand.size, kind: operand.kind }
             }
             Kind::Syscall => Exit::Syscall,
             Kind::Hook => Exit::Hook,
@@ -358,7 +354,7 @@ impl CopyCpu {
                 }
             };
             next = match self.enter(context, start) {
-                Some(Desc { kind: Kind::Stepped, pc }) => {
+                Some(Desc { kind: Kind::Stepped, pc, .. }) => {
                     context.rip = pc;
                     break None;
                 }
@@ -374,71 +370,6 @@ impl CopyCpu {
     fn fault(&self) -> Fault {
         let area = &self.state.area;
         Fault { signal: area.fault_signal, address: area.fault_address }
-    }
-
-    /// Deals with the exit at an ordered instruction.
-    fn ordered(&mut self, context: &mut Context, operand: Operand, variant: Variant) -> Next {
-        let Operand { size, kind, .. } = operand;
-        let address = self.operand_address(context, operand);
-        if kind == OrderedKind::ReadModifyWrite {
-            self.count_locked(context);
-        }
-        if !self.shared.tables.orders(operand, address) {
-            context.retired = self.state.retired;
-            return match self.step_as(context, Variant::Step) {
-                None => self.at(context, variant),
-                Some(fault) => Next::Stop(Exit::Fault(fault)),
-            };
-        }
-        Next::Stop(Exit::Ordered { address, size, kind })
-    }
-
-    /// Deals with the exit before a suspect. `resume` is where it is executed if it is not to be
-    /// ordered.
-    fn suspect(
-        &mut self,
-        context: &mut Context,
-        operand: Operand,
-        tracked: bool,
-        resume: Start,
-    ) -> Next {
-        let Operand { size, kind, .. } = operand;
-        let address = self.operand_address(context, operand);
-        let access = Suspected {
-            pc: resume.pc,
-            address,
-            thread: self.number,
-            store: kind == OrderedKind::Store,
-            known: self.shared.tables.known(address, size),
-            tracked,
-        };
-        if !self.ask(context, |translator| translator.suspect(&access)) {
-            return Next::Run(resume);
-        }
-        self.shared.tables.mark(address, size);
-        Next::Stop(Exit::Ordered { address, size, kind })
-    }
-
-    /// Counts a locked instruction; suspects are looked at again now and then.
-    fn count_locked(&mut self, context: &mut Context) {
-        self.state.locked += 1;
-        if is_milestone(self.state.locked) {
-            self.ask(context, |translator| {
-                if translator.suspect_again() {
-                    self.shared.flush(translator);
-                }
-            });
-        }
-    }
-
-    /// Has the translator do something for this thread.
-    fn ask<T>(&self, context: &mut Context, act: impl FnOnce(&mut Translator) -> T) -> T {
-        let begin = ticks();
-        let mut translator = self.shared.lock();
-        let locked = ticks();
-        let result = act(&mut translator);
-        context.translating.add(begin, locked, ticks());
-        result
     }
 
     /// First byte that an ordered instruction accesses.
@@ -489,6 +420,10 @@ impl Cpu for CopyCpu {
 
     fn set_leaf_data(&mut self, data: u64) {
         self.state.leaf_data = data;
+    }
+
+    unsafe fn set_last_met(&mut self, met: *mut LastMet) {
+        self.state.met = met;
     }
 }
 

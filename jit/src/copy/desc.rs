@@ -3,8 +3,11 @@
 use refrain_vm::{Emulate, OrderedKind};
 
 /// One way out of translated code. Immutable once its code can be executed.
+#[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Desc {
+    /// Of an ordered instruction that may be executed in line: where, in code memory. Else 0.
+    pub(super) go_on: u64,
     /// What it means.
     pub(super) kind: Kind,
     /// The guest address to report or to go to; unused where the thread's `target` says it.
@@ -32,20 +35,9 @@ pub(super) enum Kind {
     /// `Exit::Return`, to `target`.
     Return,
     /// `Exit::Ordered`, unless the machine lets it be executed in line.
-    Ordered {
-        operand: Operand,
-        /// Where, if the machine is to be asked.
-        go_on: Option<GoOn>,
-    },
+    Ordered(Operand),
     /// An instruction has been executed in line: the machine is told, and code goes on.
     Performed { resume: u32 },
-    /// A load or store that `suspects` looks at, and where it is executed then.
-    Suspect {
-        operand: Operand,
-        /// Threads are compared that touch its word.
-        tracked: bool,
-        resume: u32,
-    },
     /// `Exit::Emulate`.
     Emulate(Emulate),
     /// `Exit::Fault` that was known when the code was translated.
@@ -62,38 +54,15 @@ pub(super) enum Kind {
     Faulted,
 }
 
-/// What is not known of an ordered instruction's word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Doubt {
-    /// Nothing.
-    None,
-    /// Whether it synchronizes threads: only the filter says so, which mistakes one address for
-    /// another.
-    Alias,
-    /// Nothing, and it does from now on: a loop polls it.
-    Polled,
-}
-
 /// The memory operand of an ordered instruction; its offset is in the thread's `operand`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Operand {
     pub(super) size: u8,
     pub(super) kind: OrderedKind,
-    pub(super) doubt: Doubt,
     /// Add the FS base.
     pub(super) fs: bool,
     /// A bit string: the register that holds the bit offset.
     pub(super) bit_register: Option<u8>,
-}
-
-/// Where code goes on at an ordered instruction; addresses in code memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct GoOn {
-    /// The instruction, which turns out to need no order. Unused where there is no doubt.
-    pub(super) plain: u32,
-    /// The instruction and what comes after it, or the load with the thread's `operand` in place
-    /// of its memory operand.
-    pub(super) ordered: u32,
 }
 
 /// The ways in which a guest address can be translated. Each has its own tables.
@@ -136,9 +105,14 @@ impl Variant {
 }
 
 impl Desc {
+    /// One that goes on nowhere.
+    pub(super) fn new(kind: Kind, pc: u64) -> Desc {
+        Desc { go_on: 0, kind, pc }
+    }
+
     /// The one that the fault handler uses.
     pub(super) fn faulted() -> Desc {
-        Desc { kind: Kind::Faulted, pc: 0 }
+        Desc::new(Kind::Faulted, 0)
     }
 }
 

@@ -227,18 +227,6 @@ impl Code {
         self.put(&table.to_le_bytes());
     }
 
-    /// `movzx ecx, byte ptr [rcx + table]`
-    pub(super) fn load_byte_from_table(&mut self, table: u32) {
-        self.put(&[0x0f, 0xb6, 0x89]);
-        self.put(&table.to_le_bytes());
-    }
-
-    /// `movzx ecx, byte ptr [address]`
-    pub(super) fn load_byte(&mut self, address: u32) {
-        self.put(&[0x0f, 0xb6, 0x0c, 0x25]);
-        self.put(&address.to_le_bytes());
-    }
-
     /// `jrcxz` over the next `bytes` bytes
     pub(super) fn skip_if_rcx_zero(&mut self, bytes: u8) {
         self.put(&[0xe3, bytes]);

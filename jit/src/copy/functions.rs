@@ -1,8 +1,7 @@
-//! Where functions begin, and what in them tells of synchronization.
+//! Where functions begin, and what is watched in them.
 
+use super::idioms::{Idioms, Surroundings, idioms};
 use super::ordered::is_locked;
-use super::polls::polls;
-use super::surroundings::{publishes, suspects};
 use super::translator::Map;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
@@ -13,23 +12,6 @@ use std::sync::Arc;
 /// Bytes of a function that are looked at.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// What was found in a function.
-#[derive(Debug, Default)]
-pub(super) struct Findings {
-    /// Its locked instructions.
-    pub(super) locked: Box<[Instruction]>,
-    /// It calls a function of the same module that has some, or ends by jumping to one.
-    pub(super) calls_locked: bool,
-    /// It calls library functions that are hooked: it locks, or waits, the library's way.
-    pub(super) calls_hooked: bool,
-    /// Addresses of the loads that its loops poll, in ascending order.
-    pub(super) polls: Box<[u64]>,
-    /// Addresses of its loads and stores next to locked instructions, in ascending order.
-    pub(super) suspects: Box<[u64]>,
-    /// Which of them store global variables; none if the function locks.
-    pub(super) publishes: Box<[u64]>,
-}
-
 /// The functions and the constant data of all modules.
 #[derive(Default)]
 pub(super) struct Functions {
@@ -37,12 +19,12 @@ pub(super) struct Functions {
     starts: Vec<u64>,
     /// In ascending order.
     constant: Vec<Range<u64>>,
-    /// Where functions of modules lie that hand over nothing by plain loads and stores.
+    /// Where functions of trusted modules lie.
     trusted: Vec<Range<u64>>,
-    /// Functions that modules call through tables and whose calls the machine wants to see.
+    /// Functions whose calls the machine wants to see: the library's locks.
     hooked: BTreeSet<u64>,
     /// By start, what was found in the functions that were looked through.
-    found: Map<u64, Arc<Findings>>,
+    found: Map<u64, Arc<Idioms>>,
     /// By start, whether a function that is called has a locked instruction.
     callees: Map<u64, bool>,
     /// By what calls lead to, whether that is a hooked function.
@@ -59,9 +41,8 @@ struct Extent {
 
 impl Functions {
     /// Adds starts of functions and ranges without variables.
-    pub(super) fn add(&mut self, starts: &[u64], constant: &[Range<u64>], suspect: bool) {
-        if !suspect && let (Some(&first), Some(&last)) = (starts.iter().min(), starts.iter().max())
-        {
+    pub(super) fn add(&mut self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
+        if trusted && let (Some(&first), Some(&last)) = (starts.iter().min(), starts.iter().max()) {
             self.trusted.push(first..last + 1);
         }
         self.starts.extend_from_slice(starts);
@@ -86,7 +67,7 @@ impl Functions {
     }
 
     /// Whether an address that is part of an instruction may be a variable's.
-    pub(super) fn is_variable(&self, address: u64) -> bool {
+    fn is_variable(&self, address: u64) -> bool {
         let behind = self.constant.partition_point(|range| range.start <= address);
         behind.checked_sub(1).is_none_or(|last| !self.constant[last].contains(&address))
     }
@@ -101,24 +82,21 @@ impl Functions {
         range.contains(&pc).then_some(Extent { range, ends: end.is_some() })
     }
 
-    /// What was found in the function around `pc`; `None` if no function is known there.
-    pub(super) fn findings(&mut self, pc: u64) -> Option<Arc<Findings>> {
+    /// The idioms of the function around `pc`; `None` if no function is known there.
+    pub(super) fn idioms(&mut self, pc: u64) -> Option<Arc<Idioms>> {
         let extent = self.around(pc)?;
-        if let Some(found) = self.found.get(&extent.range.start) {
+        let start = extent.range.start;
+        if let Some(found) = self.found.get(&start) {
             return Some(Arc::clone(found));
         }
         let code = instructions(&extent);
-        let locked = code.iter().filter(|&i| is_locked(i)).copied().collect::<Box<_>>();
-        let calls_locked = locked.is_empty() && self.calls_locked(&code);
-        let calls_hooked = code.iter().any(|i| self.calls_hooked(i));
-        let polls = polls(&code, is_foreign);
-        let start = extent.range.start;
-        let trusted = self.trusted.iter().any(|range| range.contains(&start));
-        let locks = !locked.is_empty() || calls_locked || calls_hooked;
-        let suspects = suspects(&code, locks, trusted);
-        let publishes = if locks || trusted { Box::default() } else { publishes(&code) };
-        let found = Findings { locked, calls_locked, calls_hooked, polls, suspects, publishes };
-        let found = Arc::new(found);
+        let around = Surroundings {
+            calls_locks: self.calls_locked(&code) || code.iter().any(|i| self.calls_hooked(i)),
+            trusted: self.trusted.iter().any(|range| range.contains(&start)),
+            is_variable: &|address| self.is_variable(address),
+            is_foreign: &is_foreign,
+        };
+        let found = Arc::new(idioms(&code, &around));
         self.found.insert(start, Arc::clone(&found));
         Some(found)
     }
@@ -231,15 +209,15 @@ mod tests {
         let extent = |range, ends| Some(Extent { range, ends });
         let mut functions = Functions::default();
         assert_eq!(functions.around(0x1000), None);
-        functions.add(&[0x3000, 0x1000], &[], true);
-        functions.add(&[0x2000, 0x1000], &[], true);
+        functions.add(&[0x3000, 0x1000], &[], false);
+        functions.add(&[0x2000, 0x1000], &[], false);
         assert_eq!(functions.around(0xfff), None);
         assert_eq!(functions.around(0x1000), extent(0x1000..0x2000, true));
         assert_eq!(functions.around(0x1fff), extent(0x1000..0x2000, true));
         assert_eq!(functions.around(0x2000), extent(0x2000..0x3000, true));
         assert_eq!(functions.around(0x4000), extent(0x3000..0x3000 + MAX_BYTES, false));
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
-        functions.add(&[u64::MAX], &[], true);
+        functions.add(&[u64::MAX], &[], false);
         assert_eq!(functions.around(u64::MAX), None);
     }
 
@@ -247,7 +225,7 @@ mod tests {
     fn variables() {
         let mut functions = Functions::default();
         assert!(functions.is_variable(0x1000));
-        functions.add(&[], &[0x2000..0x3000, 0x1000..0x1008], true);
+        functions.add(&[], &[0x2000..0x3000, 0x1000..0x1008], false);
         assert!(functions.is_variable(0xfff));
         assert!(!functions.is_variable(0x1007));
         assert!(functions.is_variable(0x1008));

@@ -18,11 +18,14 @@
 //! ```
 //!
 //! A load that the machine has a value for is executed with the thread's operand slot in place of
-//! its memory operand, and nothing is called after it.
+//! its memory operand, and nothing is called after it. Most loads need not even the machine: they
+//! go through a gate that looks into what the thread met last ([`LastMet`]). In a recording a load
+//! passes that finds its value there, at the version that its word's slot has after reading; in
+//! a replay, one that comes before the next event.
 
-use super::desc::{Desc, GoOn, Kind, Operand};
+use super::desc::{Desc, Kind};
 use super::state::{ThreadState, halves, leave, load_halves, store_halves};
-use refrain_vm::{OrderedAccess, OrderedKind, OrderedLeaf};
+use refrain_vm::{LastMet, Met, OrderedAccess};
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
@@ -154,6 +157,129 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
     )
 }
 
+/// A gate for loads of `$size` bytes, read by `$read` from the address in rcx into rcx: rcx is a
+/// [`Desc`], the guest's rcx is in its slot, the operand's address in the thread's `operand`. Goes
+/// on with the value there, where the descriptor says; where `$check` jumps to `2f`, the machine is
+/// called instead. The flags are saved as in `enter`.
+macro_rules! load_gate {
+    ($name:ident, $size:literal, $($check:literal),*) => {
+        #[unsafe(naked)]
+        unsafe extern "sysv64" fn $name() {
+            naked_asm!(
+                "mov gs:[{scratch}], rcx",
+                "mov gs:[{rax}], rax",
+                "lahf",
+                "seto al",
+                "mov gs:[{flags}], rax",
+                "mov gs:[{rdx}], rdx",
+                "mov rcx, gs:[{operand}]",
+                "imul rax, rcx, {factor}",
+                "shr rax, {shift}",
+                "and eax, {last}",
+                "imul eax, eax, {entry_size}",
+                "add rax, gs:[{met}]",
+                "movabs rdx, {tag_size}",
+                "xor rdx, rcx",
+                "cmp rdx, [rax + {tag}]",
+                "jne 2f",
+                $($check,)*
+                "mov gs:[{operand}], rcx",
+                "mov rcx, gs:[{scratch}]",
+                // The descriptor begins with where to go on.
+                "mov rcx, [rcx]",
+                "mov gs:[{entry}], rcx",
+                "mov rdx, gs:[{rdx}]",
+                "mov rax, gs:[{flags}]",
+                "add al, 0x7f",
+                "sahf",
+                "mov rax, gs:[{rax}]",
+                "mov rcx, gs:[{rcx}]",
+                "jmp gs:[{entry}]",
+                "2:",
+                "mov rdx, gs:[{rdx}]",
+                "mov rax, gs:[{flags}]",
+                "add al, 0x7f",
+                "sahf",
+                "mov rax, gs:[{rax}]",
+                "mov rcx, gs:[{scratch}]",
+                "jmp {machine}",
+                scratch = const offset_of!(ThreadState, scratch),
+                rax = const offset_of!(ThreadState, rax),
+                rdx = const offset_of!(ThreadState, rdx),
+                flags = const offset_of!(ThreadState, flags),
+                operand = const offset_of!(ThreadState, operand),
+                met = const offset_of!(ThreadState, met),
+                entry = const offset_of!(ThreadState, entry),
+                rcx = const offset_of!(ThreadState, rcx),
+                factor = const LastMet::FACTOR,
+                shift = const LastMet::SHIFT,
+                last = const LastMet::ENTRIES - 1,
+                entry_size = const size_of::<Met>(),
+                tag_size = const Met::tag(0, $size),
+                tag = const LastMet::FIRST + offset_of!(Met, tag),
+                value = const LastMet::FIRST + offset_of!(Met, value),
+                version = const LastMet::FIRST + offset_of!(Met, version),
+                counter = const LastMet::FIRST + offset_of!(Met, counter),
+                machine = sym call_machine,
+            )
+        }
+    };
+}
+
+macro_rules! recorded_load {
+    ($name:ident, $size:literal, $read:literal) => {
+        load_gate!(
+            $name,
+            $size,
+            // The value first: no version that comes later can be in it.
+            $read,
+            "cmp rcx, [rax + {value}]",
+            "jne 2f",
+            "mov rdx, [rax + {counter}]",
+            "mov rdx, [rdx]",
+            "cmp rdx, [rax + {version}]",
+            "jne 2f",
+            "mov rax, gs:[{met}]",
+            "inc qword ptr [rax]"
+        );
+    };
+}
+
+macro_rules! replayed_load {
+    ($name:ident, $size:literal) => {
+        load_gate!(
+            $name,
+            $size,
+            "mov rdx, gs:[{met}]",
+            "cmp qword ptr [rdx], 0",
+            "je 2f",
+            "dec qword ptr [rdx]",
+            "mov rcx, [rax + {value}]",
+            // Unused here.
+            "/* {version} {counter} */"
+        );
+    };
+}
+
+recorded_load!(recorded_1, 1, "movzx ecx, byte ptr [rcx]");
+recorded_load!(recorded_2, 2, "movzx ecx, word ptr [rcx]");
+recorded_load!(recorded_4, 4, "mov ecx, [rcx]");
+recorded_load!(recorded_8, 8, "mov rcx, [rcx]");
+replayed_load!(replayed_1, 1);
+replayed_load!(replayed_2, 2);
+replayed_load!(replayed_4, 4);
+replayed_load!(replayed_8, 8);
+
+/// The gates of a recording, by the logarithm of the load's size.
+pub(super) fn recorded_loads() -> [*const (); 4] {
+    [recorded_1, recorded_2, recorded_4, recorded_8].map(|gate| gate as *const ())
+}
+
+/// The gates of a replay.
+pub(super) fn replayed_loads() -> [*const (); 4] {
+    [replayed_1, replayed_2, replayed_4, replayed_8].map(|gate| gate as *const ())
+}
+
 /// What translated code calls the machine for; returns where it goes on, or [`LEAVE`].
 ///
 /// # Safety
@@ -164,8 +290,8 @@ unsafe extern "sysv64" fn concerned(desc: *const Desc, state: *mut ThreadState) 
     let (desc, state) = unsafe { (&*desc, &mut *state) };
     let Some(leaf) = state.ordered_leaf else { return LEAVE };
     match desc.kind {
-        Kind::Ordered { operand, go_on: Some(go_on) } => {
-            let access = OrderedAccess {
+        Kind::Ordered(operand) => {
+            let mut access = OrderedAccess {
                 address: state.operand,
                 size: operand.size,
                 kind: operand.kind,
@@ -173,47 +299,19 @@ unsafe extern "sysv64" fn concerned(desc: *const Desc, state: *mut ThreadState) 
                 sp: state.target,
                 value: 0,
             };
-            begin(leaf, state, operand, go_on, access)
+            // SAFETY: who gave the leaf has seen to it that it may be called with this thread's
+            // word.
+            if unsafe { (leaf.before)(&raw mut access, state.leaf_data) } < 0 {
+                return LEAVE;
+            }
+            state.operand = access.value;
+            desc.go_on as i64
         }
         Kind::Performed { resume } => {
-            // SAFETY: who gave the leaf has seen to it that it may be called with this thread's
-            // word; the instruction that it was asked about has been executed.
+            // SAFETY: as above; the instruction that the leaf was asked about has been executed.
             unsafe { (leaf.after)(state.leaf_data) };
             resume.into()
         }
         _ => LEAVE,
     }
-}
-
-/// Asks the machine about an ordered instruction.
-fn begin(
-    leaf: OrderedLeaf,
-    state: &mut ThreadState,
-    operand: Operand,
-    go_on: GoOn,
-    mut access: OrderedAccess,
-) -> i64 {
-    let locked = access.kind == OrderedKind::ReadModifyWrite;
-    if locked && is_milestone(state.locked + 1) {
-        return LEAVE;
-    }
-    // SAFETY: the tables live as long as the engine, which the thread's executor keeps alive.
-    let tables = unsafe { &*state.tables };
-    if !tables.orders(operand, access.address) {
-        return go_on.plain.into();
-    }
-    // SAFETY: who gave the leaf has seen to it that it may be called with this thread's word.
-    if unsafe { (leaf.before)(&raw mut access, state.leaf_data) } < 0 {
-        return LEAVE;
-    }
-    state.locked += u64::from(locked);
-    state.operand = access.value;
-    go_on.ordered.into()
-}
-
-/// Whether suspects are to be looked at again when a thread has executed so many locked
-/// instructions: each time that they are four times as many.
-pub(super) fn is_milestone(locked: u64) -> bool {
-    const FIRST: u64 = 16;
-    locked >= FIRST && locked.is_power_of_two() && locked.trailing_zeros().is_multiple_of(2)
 }

@@ -8,8 +8,8 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
-//! ordered against other threads: `ordered`, `functions`, `surroundings`, `suspects`; and how it is
-//! executed without leaving code, `inline`.
+//! ordered against other threads: `ordered`, `idioms`, `functions`; and how it is executed without
+//! leaving code, `inline`.
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
@@ -34,12 +34,11 @@ mod desc;
 mod emit;
 mod faults;
 mod functions;
+mod idioms;
 mod inline;
 mod ordered;
 mod polls;
 mod state;
-mod surroundings;
-mod suspects;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -77,7 +76,6 @@ struct CopyEngine {
 
 /// What all threads of an engine share.
 struct Shared {
-    tables: Arc<Tables>,
     translator: Mutex<Translator>,
     /// The translator's generation, to be read without the lock.
     generation: AtomicU64,
@@ -118,13 +116,8 @@ impl CopyEngine {
         }
         fault::install();
         let reserved = memory::reserve_low(tables::BYTES + code_bytes)?;
-        let tables = Arc::new(Tables::new(reserved));
-        for &(address, size) in config.ordered_loads.iter().flat_map(|ordered| &ordered.words) {
-            tables.mark(address, size);
-        }
-        let translator = Translator::new(config, Arc::clone(&tables))?;
+        let translator = Translator::new(config, Arc::new(Tables::new(reserved)))?;
         let shared = Shared {
-            tables,
             generation: AtomicU64::new(translator.generation),
             translator: Mutex::new(translator),
             closing: AtomicBool::new(false),
@@ -152,12 +145,19 @@ impl Engine for CopyEngine {
         }
     }
 
-    fn functions(&self, starts: &[u64], constant: &[Range<u64>], suspect: bool) {
-        self.shared.lock().functions.add(starts, constant, suspect);
+    fn functions(&self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
+        self.shared.lock().functions.add(starts, constant, trusted);
     }
 
-    fn synchronizes(&self, address: u64, size: u8) {
-        self.shared.tables.mark(address, size);
+    fn watch(&self, sites: &[u64]) {
+        self.shared.lock().learned.extend(sites);
+    }
+
+    fn several_threads(&self) {
+        let mut translator = self.shared.lock();
+        if !std::mem::replace(&mut translator.several, true) && translator.config.order_atomics {
+            self.shared.flush(&mut translator);
+        }
     }
 
     unsafe fn leaf(&self, pc: u64, leaf: Leaf) {
@@ -188,7 +188,6 @@ impl Engine for CopyEngine {
     }
 
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
-        self.shared.lock().begin_thread();
         Ok(Box::new(cpu::CopyCpu::new(Arc::clone(&self.shared))?))
     }
 

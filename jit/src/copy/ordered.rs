@@ -1,40 +1,12 @@
-//! Which instructions must be ordered against other threads.
+//! Which instructions are ordered against other threads, and what their operands are.
 //!
-//! Locked instructions and `xchg` with memory always. An acquire load is a plain `mov`, so plain
-//! loads are told by their surroundings (`functions`). Always, because no filter knows the word
-//! yet when it matters:
-//!
-//! - A load whose operand looks like that of a locked instruction of its function. Two threads
-//!   find a lock free, one takes it, the other's attempt must fail again in the replay.
-//! - A load that a loop polls (`polls`). Its word synchronizes threads from then on, whatever
-//!   writes it.
-//!
-//! And when the word is one that synchronizes threads, because a locked instruction has touched
-//! it or a loop has polled it (`tables`):
-//!
-//! - Every load of a function that has locked instructions, or calls one that does: checks before
-//!   a slow path.
-//! - Every load of a global variable: flags and states of one-time initialization.
-//!
-//! What is handed over by plain loads and stores next to locked instructions, or stored by one
-//! thread for others to look at, is found when it happens (`suspects`).
-//!
-//! Where no function is known, the first rule holds for locked instructions that follow shortly.
-//! A replay watches the loads that the recording watched, by their addresses, for the words that
-//! it found. A load that the recording did not report came before anything happened to its word
-//! that is ordered, and reads what was there then (`vm::replay`).
-//!
-//! # Limits
-//! - Words that are neither polled nor touched next to a locked instruction, nor variables with one
-//!   writer: queues between two threads that use plain loads and stores alone.
-//! - Loads through pointers in long functions, or inner loops, that have nothing to do with locked
-//!   instructions.
-//! - A load between whose filter and whose execution, a nanosecond, the word's very first locked
-//!   instruction is executed.
+//! Locked instructions and `xchg` with memory always are; plain loads and stores where `idioms`
+//! finds them, where the machine asked for it ([`refrain_vm::Engine::watch`]), and, in a replay,
+//! exactly where the recording watched. Where no function is known, a load is watched whose
+//! operand is that of a locked instruction that follows shortly.
 
-use super::desc::{Doubt, Operand};
-use super::functions::Findings;
-use super::suspects::Suspicion;
+use super::desc::Operand;
+use super::idioms::Idioms;
 use super::translator::Translator;
 use iced_x86::{
     Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, MemorySize,
@@ -45,74 +17,47 @@ use refrain_vm::OrderedKind;
 /// How many instructions behind a load may be its locked partner.
 const LOOKAHEAD: usize = 24;
 
-/// How an instruction is watched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Watch {
-    /// It is reported each time.
-    Always(Operand),
-    /// It is a load that is reported if the filter knows its operand.
-    Filtered(Operand),
-}
-
 impl Translator {
-    /// How `instruction`, the `index`th of the window, is to be watched, if at all. `findings` are
-    /// those in the function, if one is known.
+    /// The operand of `instruction`, the `index`th of the window, if it is to be ordered. `idioms`
+    /// are those of the function, if one is known.
     pub(super) fn watch(
         &self,
         window: &mut Window,
         index: usize,
         instruction: &Instruction,
-        findings: Option<&Findings>,
-    ) -> Option<Watch> {
+        idioms: Option<&Idioms>,
+    ) -> Option<Operand> {
         if is_locked(instruction) {
-            return Some(Watch::Always(operand(instruction, OrderedKind::ReadModifyWrite)));
+            return Some(operand(instruction, OrderedKind::ReadModifyWrite));
         }
-        let kind = if is_store(instruction) { OrderedKind::Store } else { OrderedKind::Load };
-        let load = || operand(instruction, kind);
-        let filtered = || Watch::Filtered(Operand { doubt: Doubt::Alias, ..load() });
-        if let Some(recorded) = &self.config.ordered_loads {
-            let is_recorded = recorded.sites.contains(&instruction.ip())
-                && (is_load(instruction) || is_store(instruction));
-            // The filter knows nothing of the thread's base.
-            let whole = instruction.segment_prefix() == Register::FS;
-            return is_recorded.then(|| if whole { Watch::Always(load()) } else { filtered() });
-        }
-        let is_variable = || {
-            let address = constant_address(instruction);
-            address.is_some_and(|address| self.functions.is_variable(address))
-        };
-        let Some(findings) = findings else {
-            let has_partner =
-                may_have_partner(instruction) && window.has_partner(index, instruction);
-            if has_partner && is_load(instruction) {
-                return Some(Watch::Always(load()));
+        let pc = instruction.ip();
+        let listed = match (&self.config.watched, idioms) {
+            (Some(watched), _) => watched.contains(&pc),
+            (None, None) => {
+                let has_partner =
+                    may_have_partner(instruction) && window.has_partner(index, instruction);
+                has_partner || self.learned.contains(&pc)
             }
-            return (is_variable() && is_candidate(instruction)).then(filtered);
+            (None, Some(idioms)) => {
+                if idioms.polls.binary_search(&pc).is_ok() {
+                    return Some(operand(instruction, OrderedKind::Poll));
+                }
+                idioms.sites.binary_search(&pc).is_ok() || self.learned.contains(&pc)
+            }
         };
-        let is_polled = findings.polls.binary_search(&instruction.ip()).is_ok();
-        let suspicion = self.suspects.suspicion(instruction.ip());
-        if is_polled || suspicion == Some(Suspicion::HandsOver) {
-            return Some(Watch::Always(Operand { doubt: Doubt::Polled, ..load() }));
+        if !listed {
+            return None;
         }
-        if suspicion == Some(Suspicion::Known) {
-            return Some(filtered());
+        if is_store(instruction) {
+            return Some(operand(instruction, OrderedKind::Store));
         }
-        // Words on the stack are seldom shared; those that locked instructions touch are.
-        let partner = |other: &Instruction| same_operand(instruction, other);
-        if is_load(instruction) && findings.locked.iter().any(partner) {
-            return Some(Watch::Always(load()));
-        }
-        let concerned = !findings.locked.is_empty() || findings.calls_locked || is_variable();
-        (concerned && is_candidate(instruction)).then(|| {
-            let always = findings.locked.iter().any(|other| looks_alike(instruction, other));
-            if always { Watch::Always(load()) } else { filtered() }
-        })
+        is_load(instruction).then(|| operand(instruction, OrderedKind::Load))
     }
 }
 
 /// Whether a load may well read what a locked instruction of its function writes: the operands
 /// are the same, or the same field of something that another register points to.
-fn looks_alike(load: &Instruction, locked: &Instruction) -> bool {
+pub(super) fn looks_alike(load: &Instruction, locked: &Instruction) -> bool {
     let field = |instruction: &Instruction| {
         let base = instruction.memory_base();
         let points = base != Register::None
@@ -288,7 +233,6 @@ pub(super) fn operand(instruction: &Instruction, kind: OrderedKind) -> Operand {
     Operand {
         size: memory_size(instruction),
         kind,
-        doubt: Doubt::None,
         fs: instruction.segment_prefix() == Register::FS,
         bit_register: bit_register(instruction),
     }

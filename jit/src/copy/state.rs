@@ -1,9 +1,8 @@
 //! What GS points to while a thread executes copied code, and the way in and out.
 
 use super::desc::Desc;
-use super::tables::Tables;
 use crate::fault::ThreadArea;
-use refrain_vm::{Context, OrderedLeaf, Processor};
+use refrain_vm::{Context, LastMet, OrderedLeaf, Processor};
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
@@ -127,10 +126,13 @@ pub(super) struct ThreadState {
     pub(super) leaf_data: u64,
     /// What is called around ordered instructions, if anything is.
     pub(super) ordered_leaf: Option<OrderedLeaf>,
-    /// The engine's tables, which outlive the thread's executor.
-    pub(super) tables: *const Tables,
-    /// Locked instructions that the thread has come to.
-    pub(super) locked: u64,
+    /// What the thread met last: the machine's, or `own_met`.
+    pub(super) met: *mut LastMet,
+    own_met: Box<LastMet>,
+    /// The guest's rax and rdx, and its flags, while a gate uses them.
+    pub(super) rax: u64,
+    pub(super) rdx: u64,
+    pub(super) flags: u64,
     /// Instructions retired.
     pub(super) retired: u64,
     /// Minus how many there are to be when the thread leaves at a place.
@@ -144,10 +146,9 @@ pub(super) struct ThreadState {
 }
 
 impl ThreadState {
-    /// A state for a thread whose translated code lies in `code`. The tables must outlive it.
+    /// A state for a thread whose translated code lies in `code`.
     pub(super) fn new(
         code: std::ops::Range<u64>,
-        tables: &Tables,
         ordered_leaf: Option<OrderedLeaf>,
         processor: Processor,
     ) -> Box<ThreadState> {
@@ -157,6 +158,7 @@ impl ThreadState {
             resume: leave_faulted as *const () as u64,
             ..ThreadArea::default()
         };
+        let mut own_met = LastMet::new();
         Box::new(ThreadState {
             area,
             context: std::ptr::null_mut(),
@@ -170,8 +172,11 @@ impl ThreadState {
             operand: 0,
             leaf_data: 0,
             ordered_leaf,
-            tables,
-            locked: 0,
+            met: &raw mut *own_met,
+            own_met,
+            rax: 0,
+            rdx: 0,
+            flags: 0,
             retired: 0,
             minus_leave_at: 1,
             host_mxcsr: 0x1f80,

@@ -10,33 +10,18 @@
 //! addresses share an entry, so nothing is compared. An unused entry is 0; the return to address
 //! 0 faults and is dealt with as a miss. Only one engine of a process has it, since no other
 //! place can be addressed in one instruction, and only as long as no guest code lies elsewhere.
-//!
-//! The filter of ordered loads is a byte per value of an address's low 16 bits, not 0 where a
-//! load of at most eight bytes may overlap a word that a locked instruction has touched. Marks
-//! stay. Addresses that differ above share a byte; [`Tables::known`] tells nearly all of them apart
-//! afterwards, by a table of bits for aligned eight bytes that has room for a larger hash.
 
-use super::desc::{Doubt, Operand, Variant};
+use super::desc::Variant;
 use crate::memory::{LowMemory, reserve_sparse};
-use refrain_vm::OrderedKind;
 use refrain_vm::layout::{CODE_CACHE, FIXED_PROGRAM};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Entries of one table.
 const ENTRIES: u64 = 1 << 16;
 
-/// Where the filter begins, behind the other tables.
-const FILTER: u64 = 2 * Variant::COUNT * ENTRIES * 8;
-
-/// Bits of the exacter table behind the filter.
-const BITS: u64 = 1 << 22;
-
-/// Bytes of the longest load that goes through the filter.
-const LONGEST_LOAD: u64 = 8;
-
 /// Bytes of all tables.
-pub(super) const BYTES: u64 = FILTER + ENTRIES;
+pub(super) const BYTES: u64 = 2 * Variant::COUNT * ENTRIES * 8;
 
 /// The two kinds of tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,13 +35,12 @@ pub(super) enum Use {
 /// All tables of an engine, at the start of its memory.
 pub(super) struct Tables {
     memory: LowMemory,
-    words: Box<[AtomicU64]>,
 }
 
 impl Tables {
     /// Tables in the first [`BYTES`] bytes of `memory`.
     pub(super) fn new(memory: LowMemory) -> Tables {
-        Tables { memory, words: (0..BITS / 64).map(|_| AtomicU64::new(0)).collect() }
+        Tables { memory }
     }
 
     /// The memory, for code that lies behind the tables.
@@ -83,51 +67,6 @@ impl Tables {
         }
     }
 
-    /// Address of the filter, as a displacement in code.
-    pub(super) fn filter(&self) -> u32 {
-        (self.memory.range().start + FILTER) as u32
-    }
-
-    /// Whether an instruction that may be ordered, at this address, is. If it synchronizes threads
-    /// by itself, the filter knows its word from here on, before it is executed for the first time.
-    pub(super) fn orders(&self, operand: Operand, address: u64) -> bool {
-        let Operand { size, kind, doubt, .. } = operand;
-        if kind == OrderedKind::ReadModifyWrite || doubt == Doubt::Polled {
-            self.mark(address, size);
-            return true;
-        }
-        doubt != Doubt::Alias || self.known(address, size)
-    }
-
-    /// Lets the filter know that a locked instruction touches the `size` bytes at `address`.
-    pub(super) fn mark(&self, address: u64, size: u8) {
-        let mut at = address.wrapping_sub(LONGEST_LOAD - 1);
-        let mut left = LONGEST_LOAD - 1 + u64::from(size);
-        while left > 0 {
-            let first = at % 8;
-            let count = left.min(8 - first);
-            let ones = u64::MAX >> (64 - 8 * count) << (8 * first);
-            let marks = ones & 0x0101_0101_0101_0101;
-            let word = self.memory.word(u64::from(self.filter()) + ((at % ENTRIES) & !7));
-            // Most of the time they are set already, and the line stays shared.
-            if word.load(Ordering::Relaxed) & marks != marks {
-                word.fetch_or(marks, Ordering::SeqCst);
-            }
-            at = at.wrapping_add(count);
-            left -= count;
-        }
-        for (word, bit) in words(address, size) {
-            if self.words[word].load(Ordering::Relaxed) & bit == 0 {
-                self.words[word].fetch_or(bit, Ordering::SeqCst);
-            }
-        }
-    }
-
-    /// Whether the bytes probably overlap what a locked instruction touches; `false` is certain.
-    pub(super) fn known(&self, address: u64, size: u8) -> bool {
-        words(address, size).any(|(word, bit)| self.words[word].load(Ordering::Acquire) & bit != 0)
-    }
-
     fn slot(&self, which: Use, variant: Variant, pc: u64) -> u64 {
         let index = match which {
             Use::Jump => jump_index(pc),
@@ -135,17 +74,6 @@ impl Tables {
         };
         u64::from(self.address(which, variant)) + index * 8
     }
-}
-
-/// Places of the eight bytes that hold `size` bytes at `address` in the table of bits.
-fn words(address: u64, size: u8) -> impl Iterator<Item = (usize, u64)> {
-    let last = address.wrapping_add(u64::from(size) - 1) / 8;
-    let count = last.wrapping_sub(address / 8).min(2) + 1;
-    (0..count).map(move |index| {
-        let word = (address / 8).wrapping_add(index);
-        let hash = word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (BITS - 1);
-        ((hash / 64) as usize, 1 << (hash % 64))
-    })
 }
 
 /// See the module's documentation.

@@ -117,7 +117,8 @@ impl Translator {
         let readable_end = pc + code.len() as u64;
         let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         let mut window = Window::new(code, pc);
-        let findings = if variant.observed() { self.findings_around(pc) } else { None };
+        let ordered = self.config.order_atomics && self.several && variant.observed();
+        let idioms = if ordered { self.idioms_around(pc) } else { None };
         self.watched_loads.clear();
         let mut instruction = Instruction::default();
         let mut index = 0;
@@ -140,8 +141,8 @@ impl Translator {
                 index,
                 variant,
             };
-            let flow = match self.config.order_atomics && variant.observed() {
-                true => self.watched(place, &mut window, findings.as_deref()),
+            let flow = match ordered {
+                true => self.watched(place, &mut window, idioms.as_deref()),
                 false => self.instruction(place),
             };
             index += usize::from(flow != Flow::EndBefore);

@@ -14,7 +14,6 @@ use super::faults::FaultMap;
 use super::functions::Functions;
 use super::inline;
 use super::state;
-use super::suspects::Suspects;
 use super::tables::{ReturnTable, Tables, Use, code_range};
 use crate::memory::CodeMemory;
 use iced_x86::Encoder;
@@ -88,6 +87,8 @@ pub(super) struct Translator {
     leaf_gate: u64,
     /// The way to what the machine does around ordered instructions.
     pub(super) machine_gate: u64,
+    /// The ways to loads that need no event, by the logarithm of their size.
+    pub(super) load_gates: [u64; 4],
     /// Miss exits of the tables.
     misses: Map<(u8, Variant), u64>,
     /// Bodies of blocks.
@@ -105,7 +106,10 @@ pub(super) struct Translator {
     pub(super) links: Vec<(u64, u64)>,
     pub(super) faults: FaultMap,
     pub(super) functions: Functions,
-    pub(super) suspects: Suspects,
+    /// Sites that the machine asked for.
+    pub(super) learned: Set<u64>,
+    /// There may be several threads: ordered instructions are watched.
+    pub(super) several: bool,
     /// Threads that are to leave translated code, by their numbers: until they have, nothing is
     /// linked.
     wanted: BTreeSet<u32>,
@@ -119,7 +123,7 @@ pub(super) struct Translator {
     /// In the block under construction: fields among the rare exits that are to hold how many
     /// instructions it has behind so many, times a sign.
     pub(super) rests: Vec<(u64, usize, i32)>,
-    /// Offsets of the loads that are watched in the block under construction.
+    /// Offsets of the plain loads and stores that are watched in the block under construction.
     pub(super) watched_loads: Vec<u16>,
     kept: Vec<CodeBlock>,
     kept_before: Set<(u64, u64)>,
@@ -153,6 +157,7 @@ impl Translator {
             leave: 0,
             leaf_gate: 0,
             machine_gate: 0,
+            load_gates: [0; 4],
             misses: Map::default(),
             bodies: Map::default(),
             jump_entries: Map::default(),
@@ -162,7 +167,8 @@ impl Translator {
             links: Vec::new(),
             faults: FaultMap::default(),
             functions: Functions::default(),
-            suspects: Suspects::default(),
+            learned: Set::default(),
+            several: false,
             wanted: BTreeSet::new(),
             hooks: Set::default(),
             leaves: Map::default(),
@@ -364,7 +370,7 @@ impl Translator {
         const LOAD: u64 = 10;
         const SPILL: u64 = 9;
         self.hot.spill(emit::RCX_SLOT, emit::RCX);
-        let declined = self.arena.keep(Desc { kind: Kind::Hook, pc });
+        let declined = self.arena.keep(Desc::new(Kind::Hook, pc));
         self.hot.load_wide(emit::RCX, declined);
         self.hot.spill(emit::SCRATCH, emit::RCX);
         let goes_on = self.hot.here() + LOAD + SPILL + LOAD + JUMP;
@@ -389,12 +395,12 @@ impl Translator {
         if spill {
             self.hot.spill(emit::RCX_SLOT, emit::RCX);
         }
-        Self::leave(&mut self.hot, &mut self.arena, self.leave, Desc { kind, pc });
+        Self::leave(&mut self.hot, &mut self.arena, self.leave, Desc::new(kind, pc));
     }
 
     /// Emits the end of an exit among the rare ones, where rcx is in its slot already.
     pub(super) fn leave_cold(&mut self, kind: Kind, pc: u64) {
-        Self::leave(&mut self.cold, &mut self.arena, self.leave, Desc { kind, pc });
+        Self::leave(&mut self.cold, &mut self.arena, self.leave, Desc::new(kind, pc));
     }
 
     /// The number of an instruction's name.
@@ -417,6 +423,9 @@ impl Translator {
     pub(super) fn keep(&mut self, pc: u64, code: &[u8]) {
         let mut hash = FixedHasher::default();
         hash.write(code);
+        // Code that was executed by one thread alone is kept again when there are several, with
+        // what is watched in it.
+        hash.write_u8(u8::from(self.several));
         if self.kept_before.insert((pc, hash.finish())) {
             let loads = self.watched_loads.clone();
             self.kept.push(CodeBlock { pc, code: code.to_vec(), loads });
@@ -472,7 +481,6 @@ impl Translator {
         self.return_entries.clear();
         self.call_sites.clear();
         self.functions.forget_code();
-        self.suspects.forget_code();
         self.pages.clear();
     }
 
@@ -528,6 +536,11 @@ impl Translator {
         self.leave = self.gate(state::leave as *const ());
         self.leaf_gate = self.gate(state::call_leaf as *const ());
         self.machine_gate = self.gate(inline::call_machine as *const ());
+        let known = match self.config.watched {
+            Some(_) => inline::replayed_loads(),
+            None => inline::recorded_loads(),
+        };
+        self.load_gates = known.map(|gate| self.gate(gate));
         for (which, variant) in uses() {
             let entry = self.hot.here();
             let kind = match which {

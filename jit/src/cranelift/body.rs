@@ -17,7 +17,6 @@ use super::regions::Region;
 use super::rep;
 use super::thunk::Batch;
 use super::vars::{self, FLAG, RETIRED, VarSet};
-use super::words;
 use crate::cost::{BYTES_A_QUARTER, weigh};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
@@ -28,8 +27,9 @@ use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic};
 use refrain_trace::Access;
-use refrain_vm::Count;
 use refrain_vm::reg::RCX;
+use refrain_vm::{Count, LastMet, Met, OrderedKind};
+use std::mem::offset_of;
 use std::slice;
 
 /// Translates a region into `func` and returns the thunks that it calls.
@@ -218,7 +218,7 @@ impl Body<'_> {
         let (last, ends) = (instructions.last(), ends_block(source.term));
         let plain = instructions.len() - usize::from(ends);
         let not_retired = match source.term {
-            Term::Ordered(_) | Term::Unsupported(_) => true,
+            Term::Unsupported(_) => true,
             Term::Raise(_, at) => last.is_some_and(|last| last.ip() == at),
             _ => false,
         };
@@ -371,9 +371,8 @@ impl Body<'_> {
                 self.l.frame_store_imm(i.ip(), frame::OFF_DETAIL);
                 self.exit(next, leave::EMULATE, self.l.live);
             }
-            Term::Ordered(_) => self.report(at, i),
-            Term::Watched(_, next) => {
-                self.report_known(at, i);
+            Term::Watched(kind, next) => {
+                self.watched(at, i, kind);
                 if self.instructions(&[*i], &[self.l.live]) {
                     self.edge(at, next);
                 }
@@ -393,23 +392,67 @@ impl Body<'_> {
         self.exit(i.ip(), leave::ORDERED, self.source(at).live_flags);
     }
 
-    /// Leaves for a load if its word is one of those that synchronize threads.
-    fn report_known(&mut self, at: usize, i: &Instruction) {
+    /// Leaves for a watched instruction, if there are several threads. A load may find what it is to
+    /// read in what the thread met last; then it reads there.
+    fn watched(&mut self, at: usize, i: &Instruction, kind: OrderedKind) {
         let address = self.l.operand_address(i);
-        let index = self.l.b.ins().ushr_imm_u(address, words::SHIFT);
-        let index = self.l.b.ins().band_imm_u(index, words::MASK);
-        let table = self.l.iconst(I64, self.l.watch.words);
-        let entry = self.l.b.ins().iadd(table, index);
-        let known = self.l.b.ins().uload8(I64, MemFlagsData::trusted(), entry, 0);
-        let (out, on) = (self.l.b.create_block(), self.l.b.create_block());
-        self.l.b.ins().brif(known, out, &[], on, &[]);
-        self.l.b.set_cold_block(out);
-        self.l.b.switch_to_block(out);
+        let flag = self.l.iconst(I64, self.l.watch.several);
+        let several = self.l.b.ins().uload8(I64, MemFlagsData::trusted(), flag, 0);
+        let (ask, on) = (self.l.b.create_block(), self.l.b.create_block());
+        let reads = kind.is_load() && !self.l.watch.accesses && reads_where_told(i);
+        let from = reads.then(|| self.l.b.append_block_param(on, I64));
+        let own = from.map(|_| BlockArg::Value(address));
+        self.l.b.ins().brif(several, ask, &[], on, own.as_slice());
+        self.l.b.switch_to_block(ask);
+        if reads {
+            let (found, value) = self.met(address, i.memory_size().size());
+            let (take, out) = (self.l.b.create_block(), self.l.b.create_block());
+            self.l.b.ins().brif(found, take, &[], out, &[]);
+            self.l.b.switch_to_block(take);
+            self.count_met();
+            self.l.b.ins().jump(on, &[BlockArg::Value(value)]);
+            self.l.b.set_cold_block(out);
+            self.l.b.switch_to_block(out);
+        } else {
+            self.l.b.set_cold_block(ask);
+        }
         let state = self.l.state.clone();
         self.l.retire(-weigh(self.l.watch.count, slice::from_ref(i)));
         self.report(at, i);
         self.l.state = state;
         self.l.b.switch_to_block(on);
+        self.l.reads_from = from;
+    }
+
+    /// Whether a watched load of so many bytes needs no event, and where its value is then.
+    fn met(&mut self, address: Value, size: usize) -> (Value, Value) {
+        let flags = MemFlagsData::trusted();
+        let met = self.l.frame_load(I64, frame::OFF_MET);
+        let left = self.l.b.ins().load(I64, flags, met, 0);
+        let factor = self.l.iconst(I64, LastMet::FACTOR.into());
+        let place = self.l.b.ins().imul(address, factor);
+        let place = self.l.b.ins().ushr_imm_u(place, i64::from(LastMet::SHIFT));
+        let place = self.l.b.ins().band_imm_u(place, LastMet::ENTRIES as i64 - 1);
+        let place = self.l.shl_imm(place, size_of::<Met>().trailing_zeros());
+        let entry = self.l.b.ins().iadd(met, place);
+        let at = |field: usize| (LastMet::FIRST + field) as i32;
+        let tag = self.l.b.ins().load(I64, flags, entry, at(offset_of!(Met, tag)));
+        let size = self.l.iconst(I64, Met::tag(0, size as u8));
+        let wanted = self.l.b.ins().bxor(address, size);
+        let same = self.l.b.ins().icmp(IntCC::Equal, tag, wanted);
+        let none = self.l.iconst(I64, 0);
+        let some = self.l.b.ins().icmp(IntCC::NotEqual, left, none);
+        let found = self.l.b.ins().band(same, some);
+        (found, self.l.add_imm(entry, at(offset_of!(Met, value)).into()))
+    }
+
+    /// Counts a load that needed no event.
+    fn count_met(&mut self) {
+        let flags = MemFlagsData::trusted();
+        let met = self.l.frame_load(I64, frame::OFF_MET);
+        let left = self.l.b.ins().load(I64, flags, met, 0);
+        let left = self.l.add_imm(left, -1);
+        self.l.b.ins().store(flags, left, met, 0);
     }
 
     fn log_transfer(&mut self, target: Value, kind: u16) {
@@ -577,6 +620,13 @@ enum TargetKind {
 }
 
 /// Whether the last instruction is translated by [`Body::end`].
+/// Whether the lifter reads a load's operand at the address that it is told.
+fn reads_where_told(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    matches!(i.mnemonic(), Mov | Movzx | Movsx | Movsxd | Cmp | Test)
+        && matches!(i.memory_size().size(), 1 | 2 | 4 | 8)
+}
+
 fn ends_block(term: Term) -> bool {
     !matches!(term, Term::Next(_))
 }

@@ -8,7 +8,7 @@ use super::thunk::Batch;
 use crate::cost::weigh;
 use crate::fault::{SignalStack, ThreadArea};
 use iced_x86::InstructionInfoFactory;
-use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Mode, OrderedKind};
+use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, LastMet, Mode, OrderedKind};
 use std::arch::asm;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -25,6 +25,8 @@ pub(super) struct CraneliftCpu {
     steps: BTreeMap<(u64, bool), Step>,
     /// Blocks behind hooks, likewise.
     bodies: BTreeMap<u64, u64>,
+    /// What the thread met last, until the machine says where that is.
+    _own_met: Box<LastMet>,
     _signal_stack: Rc<SignalStack>,
 }
 
@@ -90,10 +92,14 @@ impl CraneliftCpu {
             ..ThreadArea::default()
         };
         let gs = Box::new(Gs { area, frame: stack.frame() });
+        let mut own_met = LastMet::new();
+        // SAFETY: the frame is initialized, and nobody else knows it yet.
+        unsafe { (*stack.frame()).met = &raw mut *own_met as u64 };
         Ok(CraneliftCpu {
             shared,
             stack,
             gs,
+            _own_met: own_met,
             steps: BTreeMap::new(),
             bodies: BTreeMap::new(),
             _signal_stack: signal_stack,
@@ -252,6 +258,10 @@ impl Cpu for CraneliftCpu {
         exit
     }
 
+    unsafe fn set_last_met(&mut self, met: *mut LastMet) {
+        self.frame().met = met as u64;
+    }
+
     fn step(&mut self, context: &mut Context) -> Option<Fault> {
         self.step_as(context, None)
     }
@@ -288,7 +298,6 @@ impl Shared {
         let block = self.graph.at(pc).expect("ordered instructions are blocks of their own");
         let block = &self.graph.blocks[block];
         let kind = match block.term {
-            Term::Ordered(_) => OrderedKind::ReadModifyWrite,
             Term::Watched(kind, _) => kind,
             _ => panic!("an ordered exit comes from such a block"),
         };

@@ -163,7 +163,7 @@ fn accesses(i: &Instruction) -> u32 {
 
 /// Flags that an ordered instruction reads when it is stepped.
 fn ordered_flags(block: &super::graph::Block) -> u8 {
-    if matches!(block.term, Term::Ordered(_) | Term::Watched(..)) { block.live_flags } else { 0 }
+    if matches!(block.term, Term::Watched(..)) { block.live_flags } else { 0 }
 }
 
 /// Whether control may leave the region where the block ends.

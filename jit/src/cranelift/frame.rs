@@ -39,6 +39,8 @@ pub(super) struct Frame {
     pub(super) host_rsp: u64,
     /// The host's MXCSR.
     pub(super) host_mxcsr: u64,
+    /// Address of what the thread met last ([`refrain_vm::LastMet`]).
+    pub(super) met: u64,
 }
 
 /// Values of [`Frame::leave`]. Exits with operands keep an index into the engine's exit table in
@@ -107,6 +109,7 @@ pub(super) const OFF_LEAVE: i32 = offset_of!(Frame, leave) as i32;
 pub(super) const OFF_DETAIL: i32 = offset_of!(Frame, detail) as i32;
 pub(super) const OFF_HOST_RSP: i32 = offset_of!(Frame, host_rsp) as i32;
 pub(super) const OFF_HOST_MXCSR: i32 = offset_of!(Frame, host_mxcsr) as i32;
+pub(super) const OFF_MET: i32 = offset_of!(Frame, met) as i32;
 
 /// Offset of general register `index`.
 pub(super) const fn off_gpr(index: usize) -> i32 {

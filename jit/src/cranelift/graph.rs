@@ -37,10 +37,8 @@ pub(super) enum Term {
     Syscall(u64),
     /// An instruction whose result the machine supplies; goes on behind it.
     Emulate(Emulate, u64),
-    /// A locked instruction, which is reported before it is stepped; the block holds nothing else.
-    Ordered(u64),
-    /// A plain load or store that is reported if its word synchronizes threads, and otherwise
-    /// executed; the block holds nothing else.
+    /// A locked instruction, or a watched load or store: if there are several threads, it is
+    /// reported before it is stepped. The block holds nothing else.
     Watched(OrderedKind, u64),
     /// An instruction that no engine here executes; the block may hold others before it.
     Unsupported(&'static str),
@@ -90,8 +88,8 @@ pub(super) struct Cuts<'a> {
     pub(super) hooks: &'a [u64],
     /// Where threads may have to leave.
     pub(super) places: &'a BTreeSet<u64>,
-    /// Plain loads that are watched.
-    pub(super) loads: Option<&'a BTreeSet<u64>>,
+    /// Plain loads and stores that are watched.
+    pub(super) watched: Option<&'a BTreeSet<u64>>,
     pub(super) order_atomics: bool,
     /// The guest's.
     pub(super) processor: Processor,
@@ -156,7 +154,7 @@ impl Graph {
             let Some(&i) = find(&self.table, at) else { break Term::Next(at) };
             at = i.next_ip();
             let term = ending(&i, cuts);
-            if let Some(Term::Ordered(_) | Term::Watched(..)) = term
+            if let Some(Term::Watched(..)) = term
                 && i.ip() != pc
             {
                 break Term::Next(i.ip());
@@ -254,7 +252,7 @@ impl Graph {
             Term::Syscall(a) | Term::Emulate(_, a) if self.at(a).is_none() => at_end,
             Term::Next(a) | Term::Jump(a) | Term::Watched(_, a) | Term::Call(a, _) => live(a),
             Term::Branch(a, b) => live(a) | live(b),
-            Term::Syscall(a) | Term::Emulate(_, a) | Term::Ordered(a) => live(a),
+            Term::Syscall(a) | Term::Emulate(_, a) => live(a),
             Term::CallIndirect(_) | Term::JumpIndirect | Term::Return => self.indirect_flags,
             Term::Unsupported(_) | Term::Raise(..) => 0,
         }
@@ -278,7 +276,6 @@ fn effects_of(
         Some(Term::Syscall(_) | Term::Emulate(..) | Term::Unsupported(_) | Term::Raise(..)) => {
             Effects::default()
         }
-        Some(Term::Ordered(_)) => Effects { uses: effects.uses, ..Effects::default() },
         // If it is reported, it has not overwritten anything yet.
         Some(Term::Watched(..)) => Effects { kills: VarSet::EMPTY, ..effects },
         _ => effects,
@@ -327,7 +324,7 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
             leaders.push(i.near_branch_target());
         }
         match ending(i, cuts) {
-            Some(Term::Ordered(next) | Term::Watched(_, next)) => leaders.extend([i.ip(), next]),
+            Some(Term::Watched(_, next)) => leaders.extend([i.ip(), next]),
             Some(_) => leaders.push(i.next_ip()),
             None if cuts.pieces && is_repeated(i) => leaders.push(i.ip()),
             None => {}
@@ -362,9 +359,9 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
     let next = i.next_ip();
     if cuts.order_atomics {
         if is_atomic(i) {
-            return Some(Term::Ordered(next));
+            return Some(Term::Watched(OrderedKind::ReadModifyWrite, next));
         }
-        if cuts.loads.is_some_and(|loads| loads.contains(&i.ip())) {
+        if cuts.watched.is_some_and(|watched| watched.contains(&i.ip())) {
             let kind = if writes_memory(i) { OrderedKind::Store } else { OrderedKind::Load };
             return Some(Term::Watched(kind, next));
         }

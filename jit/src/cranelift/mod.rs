@@ -37,7 +37,6 @@ mod routines;
 mod table;
 mod thunk;
 mod vars;
-mod words;
 
 use compile::{Compiler, Object};
 use cpu::CraneliftCpu;
@@ -51,9 +50,9 @@ use refrain_vm::{Cpu, Engine, EngineConfig, EngineError};
 use regions::{Limits, Region};
 use routines::Routines;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use table::Table;
-use words::Words;
 
 const NAME: &str = "cranelift";
 
@@ -90,8 +89,8 @@ struct Shared {
     table: Table,
     routines: Routines,
     isa: OwnedTargetIsa,
-    /// Compiled code refers to it.
-    _words: Words,
+    /// Not 0 once there are several threads. Compiled code refers to it.
+    several: Box<AtomicU8>,
     image: Mutex<Image>,
 }
 
@@ -112,7 +111,7 @@ impl CraneliftEngine {
         let mut hooks = program.hooks.to_vec();
         hooks.sort_unstable();
         hooks.dedup();
-        let words = Words::new(config.ordered_loads.iter().flat_map(|ordered| &ordered.words));
+        let several = Box::new(AtomicU8::new(0));
         let pcs = addresses(program.blocks).map_err(|pc| {
             let why = format!(
                 "it has made the code at {pc:#x} itself, or a library found no room below 2 GiB; \
@@ -125,12 +124,12 @@ impl CraneliftEngine {
             seen: config.accesses && config.seen,
             calls: config.calls,
             count: config.count,
-            words: words.address(),
+            several: several.as_ptr() as u64,
         };
         let cuts = Cuts {
             hooks: &hooks,
             places: &config.places,
-            loads: config.ordered_loads.as_ref().map(|ordered| &ordered.sites),
+            watched: config.watched.as_deref(),
             order_atomics: config.order_atomics,
             processor: config.processor,
             pieces: config.accesses,
@@ -158,7 +157,7 @@ impl CraneliftEngine {
         );
         let routines = image.routines;
         let image = Mutex::new(image);
-        let shared = Shared { graph, hooks, watch, table, routines, isa, _words: words, image };
+        let shared = Shared { graph, hooks, watch, table, routines, isa, several, image };
         Ok(CraneliftEngine { shared: Arc::new(shared) })
     }
 }
@@ -242,6 +241,10 @@ impl Engine for CraneliftEngine {
                 || self.shared.graph.instruction(pc).is_none(),
             "hooks in recorded code are given to `CraneliftEngine::new`: {pc:#x}"
         );
+    }
+
+    fn several_threads(&self) {
+        self.shared.several.store(1, Ordering::SeqCst);
     }
 
     fn forget(&self, _range: Range<u64>) {

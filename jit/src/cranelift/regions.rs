@@ -126,7 +126,7 @@ fn grow(graph: &Graph, seed: usize, limits: Limits, free: impl Fn(usize) -> bool
         let block = group[next] as usize;
         next += 1;
         let resumed = match graph.blocks[block].term {
-            Term::Call(_, pc) | Term::CallIndirect(pc) | Term::Ordered(pc) | Term::Syscall(pc) => {
+            Term::Call(_, pc) | Term::CallIndirect(pc) | Term::Syscall(pc) => {
                 graph.at(pc).filter(|&b| !graph.blocks[b].hooked)
             }
             _ => None,
@@ -161,7 +161,6 @@ fn entries(graph: &Graph, owner: &[u32]) -> Vec<bool> {
                 }
             }
             Term::CallIndirect(next)
-            | Term::Ordered(next)
             | Term::Watched(_, next)
             | Term::Syscall(next)
             | Term::Emulate(_, next) => {

@@ -10,7 +10,7 @@
 //! body is, never what it says. Encoder and decoder share [`Model`], so they cannot disagree.
 //!
 //! ```text
-//! columns = length:varint * 12  bytes of each column
+//! columns = length:varint * 13  bytes of each column
 //! ```
 
 use super::format::{MAX_EVENTS, MAX_PART, MAX_RAW};
@@ -18,7 +18,7 @@ use super::varint::{self, Column};
 use crate::order::{self, SLOTS, SYSCALL_SLOT};
 use crate::{Event, EventKind, NO_TICKET};
 
-const COLUMNS: usize = 12;
+const COLUMNS: usize = 13;
 const MASK: usize = 0;
 const SHAPE: usize = 1;
 const RESULT: usize = 2;
@@ -31,6 +31,7 @@ const AUX: usize = 8;
 const BEGIN: usize = 9;
 const SPAN: usize = 10;
 const OVERHEAD: usize = 11;
+const UNRECORDED: usize = 12;
 
 // Bits of a mask, the ones that are set most often in the low seven.
 const HAS_TICKET: u64 = 1 << 0;
@@ -42,7 +43,8 @@ const HAS_RESULT: u64 = 1 << 6;
 const HAS_SHAPE: u64 = 1 << 7;
 const HAS_PC: u64 = 1 << 8;
 const HAS_SP: u64 = 1 << 9;
-const MASK_END: u64 = 1 << 10;
+const HAS_UNRECORDED: u64 = 1 << 10;
+const MASK_END: u64 = 1 << 11;
 
 // How an object is written.
 const AS_TEMPLATE: u64 = 0;
@@ -56,7 +58,7 @@ const CACHE: usize = 1 << 12;
 const BLOCK: usize = 64;
 
 /// The most that the columns of a full chunk can take; the payloads must fit beside them.
-const MAX_COLUMNS: usize = MAX_EVENTS * (2 + 4 + 11 * 10) + COLUMNS * 10;
+const MAX_COLUMNS: usize = MAX_EVENTS * (2 + 4 + 12 * 10) + COLUMNS * 10;
 const _: () = assert!(MAX_COLUMNS + MAX_PART <= MAX_RAW);
 
 /// What encoder and decoder know from the events so far. Reused from chunk to chunk.
@@ -98,6 +100,7 @@ static NOTHING: Event = Event {
     end: 0,
     overhead: 0,
     busy: 0,
+    unrecorded: 0,
 };
 
 /// What is expected of an event before anything of it is known.
@@ -286,6 +289,7 @@ impl Encoder {
         field(SP, HAS_SP, template.sp, event.sp);
         field(VALUE, HAS_VALUE, template.value, event.value);
         field(AUX, HAS_AUX, Model::aux(event, template), event.aux);
+        field(UNRECORDED, HAS_UNRECORDED, template.unrecorded, event.unrecorded);
         if event.overhead | event.busy != 0 {
             mask |= HAS_OVERHEAD;
             varint::put(&mut columns[OVERHEAD], event.overhead);
@@ -330,6 +334,7 @@ fn differences(event: &Event, template: &Event) -> u64 {
         | (event.aux ^ Model::aux(event, template))
         | event.overhead
         | event.busy
+        | (event.unrecorded ^ template.unrecorded)
 }
 
 /// Decodes chunks; reused from chunk to chunk.
@@ -394,6 +399,7 @@ impl Decoder {
         event.pc = field(PC, HAS_PC, template.pc)?;
         event.sp = field(SP, HAS_SP, template.sp)?;
         event.value = field(VALUE, HAS_VALUE, template.value)?;
+        event.unrecorded = field(UNRECORDED, HAS_UNRECORDED, template.unrecorded)?;
         (event.overhead, event.busy) = match mask & HAS_OVERHEAD {
             0 => (0, 0),
             _ => (columns[OVERHEAD].next()?, columns[OVERHEAD].next()?),

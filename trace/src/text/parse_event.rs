@@ -111,6 +111,7 @@ impl Line {
             "aux" => self.aux = Some(number(value)?),
             "overhead" => event.overhead = number(value)?,
             "busy" => event.busy = number(value)?,
+            "unrecorded" => event.unrecorded = number(value)?,
             "at" => (event.begin, event.end) = times(value, previous_end)?,
             "flags" => event.flags |= number::<u8>(value)?,
             _ => return Err(unknown(name)),

@@ -186,7 +186,7 @@ impl std::fmt::Display for EventLine<'_> {
 
 impl EventLine<'_> {
     fn print_times(&self, f: &mut Formatter<'_>) -> Result {
-        let &Event { begin, end, overhead, busy, .. } = self.event;
+        let &Event { begin, end, overhead, busy, unrecorded, .. } = self.event;
         if (begin, end) != (self.previous_end, self.previous_end) {
             match begin.checked_sub(self.previous_end) {
                 Some(wait) => write!(f, " at=+{wait}")?,
@@ -203,6 +203,9 @@ impl EventLine<'_> {
         }
         if busy != 0 {
             write!(f, " busy={busy}")?;
+        }
+        if unrecorded != 0 {
+            write!(f, " unrecorded={unrecorded}")?;
         }
         Ok(())
     }

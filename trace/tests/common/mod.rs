@@ -24,7 +24,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
     let kind = prop::sample::select(EventKind::ALL);
     let small = (kind, any::<u8>(), prop_oneof![Just(0u16), any::<u16>()], any::<i32>());
     let large = (number(), number(), number(), number(), number());
-    let times = (number(), number(), number(), number(), number());
+    let times = (number(), number(), number(), number(), number(), number());
     (small, large, times).prop_map(|(small, large, times)| Event {
         code: small.0 as u8,
         flags: small.1,
@@ -40,6 +40,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         end: times.2,
         overhead: times.3,
         busy: times.4,
+        unrecorded: times.5,
     })
 }
 

@@ -22,6 +22,7 @@ impl GuestThread {
         if flags & THREAD != THREAD {
             return self.fork(pending);
         }
+        self.machine.engine.several_threads();
         self.enter(&mut pending);
         let mut context = self.context.clone();
         context.finish_syscall(0);
@@ -43,10 +44,6 @@ impl GuestThread {
             let _ = may_go.recv();
         };
         let clear_at_exit = if clear { child_tid } else { 0 };
-        if clear {
-            // The library looks there, by plain loads, whether a stack is still in use.
-            self.machine.engine.synchronizes(child_tid, size_of::<i32>() as u8);
-        }
         let birth = Birth { id: child, log, attention, context, clear_at_exit };
         spawn(&self.machine, birth, started)?;
         let tid: i32 = told.recv().map_err(|_| Error::Host {
@@ -75,10 +72,22 @@ impl GuestThread {
     pub(crate) fn exit_thread(&mut self, pending: Pending) {
         self.answer(pending, 0);
         let event = self.event(EventKind::ThreadExit, host::ticks());
-        self.append_ordered(Event { object: order::thread_object(self.id), ..event });
+        let object = order::thread_object(self.id);
+        let slot = order::slot(object);
+        let machine = self.machine.clone();
+        let mut ticket = 0;
+        self.append_made(None, || {
+            ticket = machine.tickets.hold(slot);
+            Event { object, ticket, end: host::ticks(), ..event }
+        });
+        if self.clear_at_exit != 0 {
+            // Whoever creates a thread looks there whether this one's stack is still in use, and
+            // creates nothing meanwhile.
+            Guest.write(self.clear_at_exit, &0u32.to_le_bytes());
+        }
+        self.machine.tickets.release(slot, ticket);
         self.log.retire();
         if self.clear_at_exit != 0 {
-            Guest.write(self.clear_at_exit, &0u32.to_le_bytes());
             host::futex_wake_all(self.clear_at_exit);
         }
         self.machine.thread_ended(self.id);

@@ -14,13 +14,14 @@ use crate::context::{Context, Translating};
 use crate::engine::{Engine, Leaf};
 use crate::host::{self, KnownPages};
 use crate::kick::Attention;
+use crate::order::record::Held;
 use crate::slots::Tickets;
 use refrain_trace::{Event, EventKind, order};
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// "Go the long way; nothing has happened."
-pub(super) const LONG_WAY: i64 = -1;
+pub(crate) const LONG_WAY: i64 = -1;
 /// Pauses before each look at a mutex that is held. A short critical section is over by then, and
 /// so may be the next ones: looking more often would take the mutex's cache line from a holder
 /// that locks and unlocks it in a loop.
@@ -115,19 +116,19 @@ impl Spin {
 /// [`ThreadLog`] is.
 #[repr(align(128))]
 pub(crate) struct LeafThread {
-    pub(super) tickets: *const Tickets,
-    pub(super) log: *const ThreadLog,
-    pub(super) context: *const Context,
+    pub(crate) tickets: *const Tickets,
+    pub(crate) log: *const ThreadLog,
+    pub(crate) context: *const Context,
     tid: u32,
     /// Translation that earlier events have accounted for.
     accounted: Translating,
     /// Signals want to be handled.
-    pub(super) attention: Attention,
+    pub(crate) attention: Attention,
     pub(crate) pages: KnownPages,
     /// A `pthread_once` whose routine this thread is about to run.
     pub(crate) beginning_once: Option<u64>,
-    /// The slot and the ticket of the instruction that is executed in line.
-    pub(super) held: Option<(usize, u64)>,
+    /// The instruction that is executed in line.
+    pub(crate) held: Option<Held>,
 }
 
 impl Default for LeafThread {

@@ -5,7 +5,8 @@
 //! the recorder's memory is bounded by the chunks in flight.
 
 use crate::barrier::Barrier;
-use crate::engine::Engine;
+use crate::engine::{Engine, OrderedKind};
+use crate::order::LastMet;
 use crate::{Error, Result};
 use crossbeam::channel::{Receiver, Sender, bounded};
 use refrain_trace::payload::{self, SyscallRecord};
@@ -190,9 +191,11 @@ pub(crate) struct ThreadLog {
 // barrier: from then on every attempt of the guest thread sees `closed`.
 unsafe impl Sync for ThreadLog {}
 
-#[derive(Default)]
 struct State {
     chunk: Chunk,
+    met: Box<LastMet>,
+    /// Instruction and word of a load that a loop polls since that time, with nothing new.
+    polling: Option<(u64, u64, u64)>,
     /// A system call that has its ticket, but has not returned.
     pending: Option<(Event, SyscallRecord)>,
 }
@@ -226,24 +229,35 @@ impl Busy<'_> {
         !chunk.is_due(now) && chunk.events.capacity() > chunk.events.len()
     }
 
-    /// Counts one more occurrence of an ordered load, if it is the event appended last.
-    pub(crate) fn repeat(&mut self, event: &Event) -> bool {
-        let Some(last) = self.state().chunk.events.last_mut() else { return false };
-        let same = (last.code, last.pc, last.sp, last.object, last.ticket, last.value)
-            == (event.code, event.pc, event.sp, event.object, event.ticket, event.value);
-        if same {
-            last.aux += 1;
-            last.end = event.end;
-            last.overhead += event.overhead;
-            last.busy += event.busy;
+    /// What the thread met last.
+    pub(crate) fn met(&mut self) -> &mut LastMet {
+        &mut self.state().met
+    }
+
+    /// A watched load needs no event. If a loop polls it, the thread waits since the first time.
+    pub(crate) fn known_load(&mut self, load: &Event, kind: OrderedKind) {
+        let state = self.state();
+        *state.met.unrecorded.get_mut() += 1;
+        if kind == OrderedKind::Poll {
+            state.polling.get_or_insert((load.pc, load.object, load.begin));
         }
-        same
+    }
+
+    /// Since when the thread waits for what this load reads.
+    pub(crate) fn waits_since(&mut self, load: &Event) -> u64 {
+        match self.state().polling {
+            Some((pc, object, since)) if (pc, object) == (load.pc, load.object) => since,
+            _ => load.begin,
+        }
     }
 
     /// Appends an event without a payload.
     #[inline]
-    pub(crate) fn push(&mut self, event: Event) {
-        self.state().chunk.events.push(event);
+    pub(crate) fn push(&mut self, mut event: Event) {
+        let state = self.state();
+        event.unrecorded = state.met.take_unrecorded();
+        state.polling = None;
+        state.chunk.events.push(event);
     }
 }
 
@@ -255,8 +269,19 @@ impl ThreadLog {
             busy: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             barrier,
-            state: UnsafeCell::default(),
+            state: UnsafeCell::new(State {
+                chunk: Chunk::default(),
+                met: LastMet::new(),
+                polling: None,
+                pending: None,
+            }),
         }
+    }
+
+    /// What the thread met last, for translated code.
+    pub(crate) fn last_met(&self) -> *mut LastMet {
+        // SAFETY: as in `Busy::state`: this is the guest thread, which is not appending.
+        unsafe { &raw mut *(*self.state.get()).met }
     }
 
     /// Begins to append; only the guest thread itself may.
@@ -281,6 +306,8 @@ impl ThreadLog {
             self.send(state);
         }
         let mut event = make();
+        event.unrecorded = state.met.take_unrecorded();
+        state.polling = None;
         state.pending = None;
         if let Some(record) = record {
             event.flags |= HAS_PAYLOAD;
@@ -298,11 +325,6 @@ impl ThreadLog {
         }
     }
 
-    /// Counts one more occurrence of an ordered load, if it is the event appended last.
-    pub(crate) fn repeat(&self, event: &Event) -> bool {
-        self.enter().is_ok_and(|mut busy| busy.repeat(event))
-    }
-
     /// Notes a system call that is about to be issued with a ticket of its own: should the
     /// recording end before it returns, the ticket must not be missing from the trace.
     pub(crate) fn pending(
@@ -312,7 +334,9 @@ impl ThreadLog {
     ) -> Result<Event, Closed> {
         let mut busy = self.enter()?;
         let event = make();
-        busy.state().pending = Some((event, record));
+        let state = busy.state();
+        let unrecorded = state.met.unrecorded.load(Ordering::Relaxed);
+        state.pending = Some((Event { unrecorded, ..event }, record));
         Ok(event)
     }
 

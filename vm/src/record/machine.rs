@@ -1,11 +1,11 @@
 //! What all guest threads of a recording share.
 
-use super::Warn;
 use super::leaf;
 use super::log::{Log, ThreadLog};
 use super::notice::Notice;
 use super::process::Waiting;
 use super::signals::Signals;
+use super::{LearnedSites, Warn};
 use crate::barrier::Barrier;
 use crate::elf::Elf;
 use crate::engine::Engine;
@@ -73,6 +73,8 @@ pub(crate) struct Machine {
     child: AtomicBool,
     /// The parent of this process waits for word.
     waiting: Mutex<Option<Waiting>>,
+    /// Sites that are watched beside the idioms.
+    learned: LearnedSites,
 }
 
 #[derive(Default)]
@@ -97,6 +99,7 @@ impl Machine {
         (header, processor): (&Header, Processor),
         linker: Range<u64>,
         (stop, warn): (Sender<Stop>, Warn),
+        learned: LearnedSites,
     ) -> Machine {
         Machine {
             engine,
@@ -124,6 +127,7 @@ impl Machine {
             counts: AtomicBool::new(false),
             child: AtomicBool::new(false),
             waiting: Mutex::default(),
+            learned,
         }
     }
 
@@ -192,7 +196,11 @@ impl Machine {
             .into_iter()
             .map(|(start, end)| bias.wrapping_add(start)..bias.wrapping_add(end))
             .collect();
-        self.engine.functions(&starts, &constant, !defines_synchronization(path));
+        self.engine.functions(&starts, &constant, defines_synchronization(path));
+        if let Some(sites) = elf.build_id.as_ref().and_then(|id| self.learned.get(id)) {
+            let sites: Vec<u64> = sites.iter().map(|&site| bias.wrapping_add(site)).collect();
+            self.engine.watch(&sites);
+        }
         let (start, end) = elf.span();
         self.log.module(Module {
             path: path.to_string_lossy().into_owned(),

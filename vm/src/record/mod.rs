@@ -7,28 +7,29 @@
 mod calls;
 mod clone;
 mod delivery;
-mod leaf;
-mod log;
-mod machine;
+pub(crate) mod leaf;
+pub(crate) mod log;
+pub(crate) mod machine;
 mod memory;
 mod notice;
-mod ordered;
 mod outside;
 mod process;
 mod signal_calls;
 mod signals;
 mod sync;
-mod thread;
+pub(crate) mod thread;
 
 use crate::engine::Engine;
 use crate::host::{self, Guest};
 use crate::loader::{self, Command};
 use crate::memory::{AddressSpace, page_down};
+use crate::order;
 use crate::{Error, Processor, Result, kick, layout};
 use log::Log;
 use machine::{Machine, Stop};
 pub use notice::Notice;
 use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -53,7 +54,13 @@ pub struct RecordOptions {
     pub processor: Processor,
     /// Told at once of what cannot wait for the summary.
     pub warn: Warn,
+    /// Sites that are watched beside the idioms.
+    pub learned: LearnedSites,
 }
+
+/// Instructions that accesses were found to race at: by build id of the module, their addresses in
+/// the module.
+pub type LearnedSites = BTreeMap<String, BTreeSet<u64>>;
 
 /// How a recording went.
 #[derive(Clone, Debug)]
@@ -95,7 +102,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     for content in contents {
         log.blob(content);
     }
-    ordered::install(&*engine);
+    order::record::install(&*engine);
     let machine = Arc::new(Machine::new(
         engine,
         space,
@@ -103,6 +110,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         (&header, options.processor),
         image.linker(),
         (stop, options.warn),
+        options.learned,
     ));
     for file in &image.files {
         machine.register_module(&file.path, &file.elf, file.bias);

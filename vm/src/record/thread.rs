@@ -134,6 +134,8 @@ impl GuestThread {
         let (tickets, log) = (&self.machine.tickets, &self.log);
         self.leaf.arm(tickets, log, &raw const self.context, tid, &self.attention);
         self.cpu.set_leaf_data(&raw mut *self.leaf as u64);
+        // SAFETY: the table is the log's, which the thread owns too, and the guest thread's own.
+        unsafe { self.cpu.set_last_met(self.log.last_met()) };
     }
 
     fn run(&mut self) -> Result<()> {

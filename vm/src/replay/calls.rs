@@ -68,6 +68,7 @@ impl GuestThread {
             self.context.begin_syscall_again(event.nr);
         }
         if let Effect::Clone { child } = record.effect {
+            self.machine.engine.several_threads();
             self.end_creation();
             self.clone_thread(child, &record)?;
         }

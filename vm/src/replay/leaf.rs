@@ -11,123 +11,70 @@
 //! These functions run with the guest's thread pointer: nothing in them may use thread-local
 //! storage of the host, allocate, or panic.
 
-use super::first::FirstValues;
 use super::gate::{Condition, Gate};
 use super::machine::Tally;
 use super::thread::PROGRESS;
 use crate::engine::{Engine, Leaf};
 use crate::host::{self, KnownPages};
+use crate::order::LastMet;
+use crate::order::replay::Performing;
 use refrain_trace::{Cursor, Event, EventKind, ThreadId, order};
 
-/// Operands that a thread remembers.
-const KEPT: usize = 64;
-/// Loads and words that it remembers.
-const READS: usize = 64;
 /// "Go the long way; nothing has happened."
-pub(super) const LONG_WAY: i64 = -1;
+pub(crate) const LONG_WAY: i64 = -1;
 
 /// What leaf functions know of the thread that calls them.
 pub(crate) struct LeafThread {
-    pub(super) id: ThreadId,
-    pub(super) gate: *const Gate,
-    first_values: *const FirstValues,
+    pub(crate) id: ThreadId,
+    pub(crate) gate: *const Gate,
     /// Null while every call has to go the long way.
     cursor: *mut Cursor,
     tally: *mut Tally,
     /// The host's thread pointer.
-    pub(super) own: u64,
+    pub(crate) own: u64,
     pub(crate) pages: KnownPages,
-    /// An ordered load whose repetitions are not all done.
-    pub(super) repeating: Option<Event>,
-    /// Loads that the trace had events for lately, and what was read of which words.
-    loads: [u64; READS],
-    read: [Read; READS],
-    /// The slot and the ticket of the instruction that is executed in line.
-    pub(super) performing: Option<(usize, u64)>,
-    /// Operands whose first values this thread has seen kept lately.
-    kept: [(u64, u8); KEPT],
-}
-
-/// A word, and what was read of it.
-#[derive(Clone, Copy, Default)]
-struct Read {
-    address: u64,
-    value: u64,
-}
-
-impl Read {
-    fn place(address: u64) -> usize {
-        address as usize / 4 % READS
-    }
+    /// What the thread met last.
+    pub(crate) met: Box<LastMet>,
+    /// `met` counts the loads before the next event.
+    pub(crate) expecting: bool,
+    /// The instruction that is executed in line.
+    pub(crate) performing: Option<Performing>,
 }
 
 /// What leaf functions are lent.
-pub(super) struct Lent<'a> {
-    pub(super) gate: &'a Gate,
-    pub(super) first_values: &'a FirstValues,
-    pub(super) cursor: &'a mut Cursor,
-    pub(super) tally: &'a mut Tally,
+pub(crate) struct Lent<'a> {
+    pub(crate) gate: &'a Gate,
+    pub(crate) cursor: &'a mut Cursor,
+    pub(crate) tally: &'a mut Tally,
 }
 
 impl LeafThread {
     /// For the calling thread. What is referred to must be there as long as the thread runs guest
     /// code.
-    pub(crate) fn new(id: ThreadId, gate: &Gate, first_values: &FirstValues) -> LeafThread {
+    pub(crate) fn new(id: ThreadId, gate: &Gate) -> LeafThread {
         LeafThread {
             id,
             gate,
-            first_values,
             cursor: std::ptr::null_mut(),
             tally: std::ptr::null_mut(),
             own: host::thread_pointer(),
             pages: KnownPages::new(),
-            repeating: None,
-            loads: [0; READS],
-            read: [Read::default(); READS],
+            met: LastMet::new(),
+            expecting: false,
             performing: None,
-            kept: [(0, 0); KEPT],
         }
     }
 
     /// What the thread has lent to the leaf function that runs now; one at a time. `None` if every
     /// call has to go the long way.
-    pub(super) fn lent<'a>(&self) -> Option<Lent<'a>> {
+    pub(crate) fn lent<'a>(&self) -> Option<Lent<'a>> {
         if self.cursor.is_null() {
             return None;
         }
         // SAFETY: lent until the thread is back from guest code (`lend`), and disjoint; the rest
         // is there as long as it runs guest code (`new`).
-        let (gate, first_values, cursor, tally) =
-            unsafe { (&*self.gate, &*self.first_values, &mut *self.cursor, &mut *self.tally) };
-        Some(Lent { gate, first_values, cursor, tally })
-    }
-
-    /// A load reads what the trace says.
-    pub(super) fn note_read(&mut self, pc: u64, address: u64, value: u64) {
-        self.loads[pc as usize % READS] = pc;
-        self.read[Read::place(address)] = Read { address, value };
-    }
-
-    /// The thread itself changes the word.
-    pub(super) fn note_change(&mut self, address: u64) {
-        let read = &mut self.read[Read::place(address)];
-        if read.address == address {
-            *read = Read::default();
-        }
-    }
-
-    /// What the thread has read of this word the last time that the trace said so, if the load is
-    /// one that it had an event for, both lately.
-    pub(super) fn last_read(&self, pc: u64, address: u64) -> Option<u64> {
-        let read = self.read[Read::place(address)];
-        (self.loads[pc as usize % READS] == pc && read.address == address).then_some(read.value)
-    }
-
-    /// Whether this thread has seen the first values of the operand's bytes kept; from now on it
-    /// has.
-    pub(super) fn has_kept(&mut self, address: u64, size: u8) -> bool {
-        let place = &mut self.kept[address as usize / 4 % KEPT];
-        std::mem::replace(place, (address, size)) == (address, size)
+        let (gate, cursor, tally) = unsafe { (&*self.gate, &mut *self.cursor, &mut *self.tally) };
+        Some(Lent { gate, cursor, tally })
     }
 
     /// Before the thread runs guest code: these are the leaf functions' until it is back.
@@ -181,8 +128,11 @@ fn leaf_of(kind: EventKind) -> Option<Leaf> {
 /// function's entry.
 unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's; the thread is in guest code, so that nobody else uses it.
-    let thread = unsafe { &*(data as *const LeafThread) };
-    let Some(Lent { gate, cursor, tally, .. }) = thread.lent() else { return LONG_WAY };
+    let thread = unsafe { &mut *(data as *mut LeafThread) };
+    if thread.awaits_loads() {
+        return LONG_WAY;
+    }
+    let Some(Lent { gate, cursor, tally }) = thread.lent() else { return LONG_WAY };
     // SAFETY: at a function's entry the return address is at the stack pointer.
     let site = unsafe { host::Guest.stack_word(sp) };
     let [event, after, ..] = cursor.loaded() else { return LONG_WAY };
@@ -194,6 +144,7 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
         return LONG_WAY;
     }
     let Event { ticket, end, result, .. } = *event;
+    let next = after.unrecorded;
     let slot = order::slot(object);
     gate.arrivals.arrive(thread.id, end);
     if !gate.soon(thread.id, Condition::Turn { slot, ticket }) {
@@ -202,6 +153,7 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
     // It was loaded, so this only counts.
     let _ = cursor.next();
     tally.count_equal(KIND, result);
+    thread.expect_loads(next);
     if gate.finish_turn(slot, ticket) {
         // SAFETY: the thread's own, taken when it was made.
         unsafe { host::with_thread_pointer(thread.own, || gate.wake()) };
@@ -211,7 +163,7 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
 
 /// Whether the long way has something to do at an event, which another one comes `after`: to let
 /// translating last, to tell of progress, to take a signal that comes right after the event.
-pub(super) fn goes_the_long_way(event: &Event, after: &Event, tally: &Tally) -> bool {
+pub(crate) fn goes_the_long_way(event: &Event, after: &Event, tally: &Tally) -> bool {
     event.busy > 0
         || (tally.events + 1).is_multiple_of(PROGRESS)
         || after.code == EventKind::Signal as u8

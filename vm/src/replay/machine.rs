@@ -2,18 +2,18 @@
 
 use super::ReplayOptions;
 use super::contents::Contents;
-use super::first::FirstValues;
 use super::gate::Gate;
 use super::lasting::Lasting;
+use super::leaf;
 use super::outcome::Divergence;
 use super::policy::{Cores, Policy};
 use super::sequence::sequence;
 use super::sync::live_operation;
-use super::{leaf, ordered};
 use crate::engine::Engine;
 use crate::hooks::{self, HookMap};
 use crate::host::Guest;
 use crate::memory::AddressSpace;
+use crate::order;
 use crate::{Error, Processor, Result};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use refrain_trace::{EventKind, Header, ThreadId, Trace};
@@ -89,7 +89,6 @@ pub(crate) struct Machine {
     /// When the first guest thread began to run.
     began: OnceLock<Instant>,
     pub(crate) hooks: HookMap,
-    pub(crate) first_values: FirstValues,
     pub(crate) contents: Contents,
     /// Changes of the address space come one at a time, in the recorded order.
     pub(crate) space: Mutex<AddressSpace>,
@@ -104,7 +103,7 @@ impl Machine {
         options: ReplayOptions,
     ) -> Result<(Machine, Receiver<Report>)> {
         if options.has_leaves() {
-            ordered::install(&*engine);
+            order::replay::install(&*engine);
         }
         let mut hook_map = HookMap::default();
         for (pc, name) in trace.modules().iter().flat_map(|module| &module.hooks) {
@@ -149,7 +148,6 @@ impl Machine {
             options,
             gate,
             hooks: hook_map,
-            first_values: FirstValues::default(),
             contents,
             space: Mutex::new(AddressSpace::new()),
             threads: AtomicU32::new(0),

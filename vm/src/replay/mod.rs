@@ -10,20 +10,18 @@
 mod arrivals;
 mod calls;
 mod contents;
-mod first;
-mod gate;
+pub(crate) mod gate;
 mod lasting;
-mod leaf;
+pub(crate) mod leaf;
 mod live;
 mod machine;
-mod ordered;
-mod outcome;
+pub(crate) mod outcome;
 mod overwritten;
 mod policy;
 mod sequence;
 mod signals;
 mod sync;
-mod thread;
+pub(crate) mod thread;
 
 pub use machine::recorded_processor;
 pub use outcome::{Divergence, DivergenceKind, Outcome};

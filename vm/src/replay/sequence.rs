@@ -122,7 +122,7 @@ fn returns(event: &Event) -> Option<(usize, u64)> {
 fn ends_creation(event: &Event) -> bool {
     match event.kind() {
         EventKind::Syscall => matches!(event.nr, CLONE | CLONE3),
-        EventKind::Atomic => false,
+        EventKind::Atomic | EventKind::SyncStore => false,
         _ => true,
     }
 }

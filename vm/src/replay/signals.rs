@@ -44,6 +44,7 @@ impl GuestThread {
     /// Takes the next event, a signal, and goes on at the start of its handler.
     fn begin_handler(&mut self) -> Result<(), Halt> {
         let Some(event) = self.cursor.next()? else { return Ok(()) };
+        self.loads_are_done(&event)?;
         for write in self.record()?.writes {
             if !Guest.write(write.address, &write.bytes) {
                 let expected = format!("a signal frame at {:#x}", write.address);
@@ -86,7 +87,6 @@ impl GuestThread {
 
     /// The guest has caused an exception, as it did in the recording.
     pub(crate) fn fault(&mut self, fault: Fault) -> Result<(), Halt> {
-        self.skip_loads(&[])?;
         let actual = format!(
             "signal {} for address {:#x} at {:#x}",
             fault.signal, fault.address, self.context.rip

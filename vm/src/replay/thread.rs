@@ -118,7 +118,7 @@ pub(crate) fn spawn(
             };
             let cursor = machine.trace.cursor(id);
             let observer = machine.options.observer.as_ref().map(|o| o.thread(id));
-            let leaf = Box::new(LeafThread::new(id, &machine.gate, &machine.first_values));
+            let leaf = Box::new(LeafThread::new(id, &machine.gate));
             let mut thread = GuestThread {
                 machine,
                 id,
@@ -141,6 +141,9 @@ pub(crate) fn spawn(
                 translation: Translation::default(),
             };
             thread.cpu.set_leaf_data(&raw mut *thread.leaf as u64);
+            // SAFETY: the table is dropped with the thread, whose executor it outlives or goes
+            // with; it is the thread's own.
+            unsafe { thread.cpu.set_last_met(&raw mut *thread.leaf.met) };
             thread.run_to_the_end();
         })
         .map_err(Error::host("starting a guest thread"))?;
@@ -188,6 +191,7 @@ impl GuestThread {
                 None => self.leaf.lend(&mut self.cursor, &mut self.tally),
             }
             self.context.leave_at = self.next_interruption()?;
+            self.expect_loads()?;
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.report_accesses();
             // An instruction in line that faults is over, too.
@@ -237,7 +241,6 @@ impl GuestThread {
 
     /// The thread's next event, which must be of one of these kinds.
     pub(crate) fn next_of(&mut self, kinds: &[EventKind]) -> Result<Event, Halt> {
-        self.skip_loads(kinds)?;
         self.handlers_in_body()?;
         if self.machine.options.until == Some((self.id, self.cursor.position())) {
             return Err(Halt::Done);
@@ -249,28 +252,13 @@ impl GuestThread {
                 self.diverge(DivergenceKind::Event, "the end of the recording".into(), actual())
             }
             Some(event) if kinds.contains(&event.kind()) => {
+                self.loads_are_done(&event)?;
                 self.machine.gate.arrivals.arrive(self.id, event.end);
                 self.last_translating(&event);
                 Ok(event)
             }
             Some(event) => self.diverge(DivergenceKind::Event, format!("{event:?}"), actual()),
         }
-    }
-
-    /// Recorded loads are hints: whether one is recognised may differ between engines.
-    pub(crate) fn skip_loads(&mut self, kinds: &[EventKind]) -> Result<(), Halt> {
-        if kinds.contains(&EventKind::SyncLoad) {
-            return Ok(());
-        }
-        while self.peek_kind()? == Some(EventKind::SyncLoad) {
-            self.cursor.next()?;
-            self.tally.events += 1;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn peek_kind(&mut self) -> Result<Option<EventKind>, Halt> {
-        Ok(self.cursor.peek()?.map(|event| event.kind()))
     }
 
     /// The payload of the event just taken.

@@ -116,6 +116,7 @@ fn opaque_functions_return() {
         a.ret().unwrap();
     });
     let engine = engine(ordering());
+    engine.several_threads();
     engine.hook(function);
     engine.hook(inner);
     let mut cpu = engine.attach().unwrap();
@@ -136,6 +137,7 @@ fn opaque_functions_return() {
 /// Runs to the end, stepping over ordered instructions, and returns what was ordered.
 fn ordered(guest: &Guest, context: &mut Context) -> Vec<(u64, u64, u8, OrderedKind)> {
     let engine = engine(ordering());
+    engine.several_threads();
     let mut cpu = engine.attach().unwrap();
     let mut seen = Vec::new();
     loop {
@@ -337,6 +339,7 @@ fn blocks_are_kept_once() {
         a.syscall().unwrap();
     });
     let engine = engine(ordering());
+    engine.several_threads();
     let mut cpu = engine.attach().unwrap();
     let mut context = guest.context();
     while cpu.run(&mut context, Mode::Observed) != Exit::Syscall {

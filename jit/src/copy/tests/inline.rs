@@ -3,8 +3,8 @@
 use super::{CopyEngine, Guest, engine};
 use iced_x86::code_asm::*;
 use refrain_vm::{
-    Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedAccess, OrderedKind,
-    OrderedLeaf, OrderedLoads, reg,
+    Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, LastMet, Mode, OrderedAccess,
+    OrderedKind, OrderedLeaf, reg,
 };
 use std::arch::asm;
 use std::sync::Arc;
@@ -77,20 +77,17 @@ unsafe extern "sysv64" fn after(data: u64) {
     disturb();
 }
 
-/// An engine that orders atomic instructions, and these plain accesses of a replay to `word`.
-fn ordering(sites: &[u64], word: u64) -> EngineConfig {
-    let loads = OrderedLoads { sites: sites.iter().copied().collect(), words: [(word, 8)].into() };
-    EngineConfig {
-        order_atomics: true,
-        ordered_loads: Some(Arc::new(loads)),
-        ..EngineConfig::default()
-    }
+/// An engine that orders atomic instructions, and these plain accesses of a replay.
+fn ordering(sites: &[u64]) -> EngineConfig {
+    let watched = Some(Arc::new(sites.iter().copied().collect()));
+    EngineConfig { order_atomics: true, watched, ..EngineConfig::default() }
 }
 
 /// An executor of an engine that calls the machine.
 fn executor(engine: &CopyEngine, machine: &mut Machine) -> Box<dyn Cpu> {
     // SAFETY: both functions do nothing but change the machine whose address each thread is given.
     unsafe { engine.ordered_leaf(OrderedLeaf { before, after }) };
+    engine.several_threads();
     let mut cpu = engine.attach().unwrap();
     cpu.set_leaf_data(std::ptr::from_mut(machine) as u64);
     cpu
@@ -149,7 +146,7 @@ fn the_guest_does_not_notice() {
         guest.put(guest.data, &[0; 64]);
         guest.put(guest.stack - 8, &[0; 8]);
 
-        let (engine, mut machine) = (engine(ordering(&[], guest.data)), Machine::new());
+        let (engine, mut machine) = (engine(ordering(&[])), Machine::new());
         let mut cpu = executor(&engine, &mut machine);
         let mut context = context_of(&guest);
         assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
@@ -172,7 +169,7 @@ fn what_is_declined_is_left_for() {
         a.lock().inc(qword_ptr(word)).unwrap();
         a.syscall().unwrap();
     });
-    let (engine, mut machine) = (engine(ordering(&[], word)), Machine::new());
+    let (engine, mut machine) = (engine(ordering(&[])), Machine::new());
     machine.declined = word;
     let mut cpu = executor(&engine, &mut machine);
     let mut context = context_of(&guest);
@@ -196,28 +193,24 @@ fn what_is_declined_is_left_for() {
     assert_eq!((guest.read(word), machine.count), (1, 1));
 }
 
-/// Loads have the machine's value where their word is one that synchronizes threads, and memory's
-/// where it is not; stores are told of, and only those.
+/// Loads have the machine's value; stores are told of, and only those.
 #[test]
 fn plain_accesses_of_a_replay() {
     let guest = Guest::new();
     let word = guest.data + 0x100;
     guest.put(word, &5_u64.to_le_bytes());
-    guest.put(guest.data, &6_u64.to_le_bytes());
     let mut sites = vec![guest.code];
     sites.push(guest.assemble(|a| a.add(rcx, qword_ptr(rdi)).unwrap()));
     guest.assemble_at(sites[1], |a| {
         a.mov(qword_ptr(rdi), rcx).unwrap();
         a.syscall().unwrap();
     });
-    let (engine, mut machine) = (engine(ordering(&sites, word)), Machine::new());
+    let (engine, mut machine) = (engine(ordering(&sites)), Machine::new());
     let mut cpu = executor(&engine, &mut machine);
-    for (address, sum) in [(word, 1077), (guest.data, 1006)] {
-        let mut context = context_of(&guest);
-        (context.gpr[reg::RDI], context.gpr[reg::RCX]) = (address, 1000);
-        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
-        assert_eq!((context.gpr[reg::RCX], guest.read(address)), (sum, sum));
-    }
+    let mut context = context_of(&guest);
+    (context.gpr[reg::RDI], context.gpr[reg::RCX]) = (word, 1000);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!((context.gpr[reg::RCX], guest.read(word)), (1077, 1077));
     assert_eq!(machine.kinds(), [OrderedKind::Load, OrderedKind::Store]);
     assert_eq!(machine.told, 1);
 }
@@ -230,7 +223,7 @@ fn faults_in_line() {
         a.inc(ecx).unwrap();
         a.lock().inc(qword_ptr(NOWHERE)).unwrap();
     });
-    let (engine, mut machine) = (engine(ordering(&[], guest.data)), Machine::new());
+    let (engine, mut machine) = (engine(ordering(&[])), Machine::new());
     let mut cpu = executor(&engine, &mut machine);
     let mut context = context_of(&guest);
     let fault = Exit::Fault(Fault { signal: libc::SIGSEGV, address: NOWHERE });
@@ -250,11 +243,111 @@ fn counted_code_is_left() {
         a.lock().inc(qword_ptr(rbp)).unwrap();
         a.syscall().unwrap();
     });
-    let config = EngineConfig { count: Count::Instructions, ..ordering(&[], guest.data) };
+    let config = EngineConfig { count: Count::Instructions, ..ordering(&[]) };
     let (engine, mut machine) = (engine(config), Machine::new());
     let mut cpu = executor(&engine, &mut machine);
     let mut context = context_of(&guest);
     let exit = cpu.run(&mut context, Mode::Observed);
     assert!(matches!(exit, Exit::Ordered { .. }), "{exit:?}");
     assert_eq!(machine.count, 0);
+}
+
+/// A load of every size, and what a thread met at its word.
+struct Load {
+    guest: Guest,
+    size: u8,
+    met: Box<LastMet>,
+    counter: Box<u64>,
+    machine: Box<Machine>,
+}
+
+const HELD: u64 = 0x1122_3344_5566_7788;
+
+impl Load {
+    /// The thread has met what memory holds, at the version 5.
+    fn new(size: u8) -> Load {
+        let guest = Guest::new();
+        guest.put(guest.data, &HELD.to_le_bytes());
+        guest.assemble(|a| {
+            match size {
+                1 => a.movzx(ecx, byte_ptr(rbp)).unwrap(),
+                2 => a.movzx(ecx, word_ptr(rbp)).unwrap(),
+                4 => a.mov(ecx, dword_ptr(rbp)).unwrap(),
+                _ => a.mov(rcx, qword_ptr(rbp)).unwrap(),
+            }
+            a.syscall().unwrap();
+        });
+        let (counter, mut met) = (Box::new(5), LastMet::new());
+        met.meet((guest.data, size), cut(HELD, size), &raw const *counter as u64, 5);
+        Load { guest, size, met, counter, machine: Machine::new() }
+    }
+
+    /// What the load reads, and whether the machine was asked.
+    fn run(&mut self, engine: &CopyEngine) -> (u64, bool) {
+        let mut cpu = executor(engine, &mut self.machine);
+        // SAFETY: it outlives the executor, and nobody else uses it meanwhile.
+        unsafe { cpu.set_last_met(&raw mut *self.met) };
+        let mut context = context_of(&self.guest);
+        let mut expected = context.clone();
+        self.machine.count = 0;
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+        expected.gpr[reg::RCX] = context.gpr[reg::RCX];
+        assert_eq!((context.gpr, context.xmm), (expected.gpr, expected.xmm), "size {}", self.size);
+        assert_eq!(context.rflags, expected.rflags, "size {}", self.size);
+        (context.gpr[reg::RCX], self.machine.count > 0)
+    }
+
+    fn unrecorded(&self) -> u64 {
+        self.met.unrecorded.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// The low bytes.
+fn cut(value: u64, size: u8) -> u64 {
+    value & u64::MAX >> (64 - 8 * size)
+}
+
+/// In a recording, a load passes that finds the value that its thread met, at the same version.
+#[test]
+fn what_a_thread_met_is_not_recorded() {
+    for size in [1, 2, 4, 8] {
+        let mut load = Load::new(size);
+        let recording = || {
+            let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
+            let engine = engine(config);
+            engine.watch(&[load.guest.code]);
+            engine
+        };
+        let engine = recording();
+        assert_eq!(load.run(&engine), (cut(HELD, size), false));
+        assert_eq!(load.run(&engine), (cut(HELD, size), false));
+        assert_eq!(load.unrecorded(), 2);
+        *load.counter = 6;
+        assert_eq!(load.run(&engine), (77, true), "another version");
+        *load.counter = 5;
+        load.guest.put(load.guest.data, &[0x99]);
+        assert_eq!(load.run(&engine), (77, true), "another value");
+        load.guest.put(load.guest.data, &HELD.to_le_bytes());
+        let other = if size == 8 { 4 } else { 8 };
+        let counter = &raw const *load.counter as u64;
+        load.met.meet((load.guest.data, other), cut(HELD, other), counter, 5);
+        assert_eq!(load.run(&engine), (77, true), "another size");
+        assert_eq!(load.unrecorded(), 2);
+    }
+}
+
+/// In a replay, a load passes that comes before the next event; it reads what its thread met.
+#[test]
+fn what_a_thread_met_is_replayed() {
+    for size in [1, 2, 4, 8] {
+        let mut load = Load::new(size);
+        let engine = engine(ordering(&[load.guest.code]));
+        load.guest.put(load.guest.data, &[0; 8]);
+        load.met.unrecorded.store(2, std::sync::atomic::Ordering::Relaxed);
+        for left in [1, 0] {
+            assert_eq!(load.run(&engine), (cut(HELD, size), false), "memory is ahead");
+            assert_eq!(load.unrecorded(), left);
+        }
+        assert_eq!(load.run(&engine), (77, true), "its event is next");
+    }
 }

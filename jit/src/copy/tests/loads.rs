@@ -1,10 +1,8 @@
-//! Plain loads that may be part of a synchronization idiom.
+//! Plain loads that are watched.
 
 use super::{CopyEngine, Guest, ROOM, engine, run};
 use iced_x86::code_asm::*;
-use refrain_vm::{
-    Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, OrderedLoads, reg,
-};
+use refrain_vm::{Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, reg};
 use std::sync::Arc;
 
 fn ordering() -> EngineConfig {
@@ -28,18 +26,8 @@ fn function(config: EngineConfig, write: impl FnOnce(&mut CodeAssembler)) -> (Gu
     });
     let engine = engine(config);
     engine.functions(&[guest.code], &[], false);
+    engine.several_threads();
     (guest, engine)
-}
-
-/// Runs the locked instruction on the word at `address`.
-fn touch(guest: &Guest, engine: &CopyEngine, address: u64) {
-    let mut context = guest.context();
-    context.gpr[15] = address;
-    let mut cpu = engine.attach().unwrap();
-    let kind = OrderedKind::ReadModifyWrite;
-    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { address, size: 8, kind });
-    assert_eq!(cpu.step(&mut context), None);
-    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
 }
 
 /// Runs to the system call; returns the loads that were reported: offset of the instruction,
@@ -73,8 +61,7 @@ fn context_for_loads(guest: &Guest) -> Context {
     context
 }
 
-/// Every form of load, through the filter with both outcomes, against an engine that does not
-/// order anything.
+/// Every form of load, watched and not, against an engine that does not order anything.
 #[test]
 fn nothing_is_disturbed() {
     type Form = (fn(&mut CodeAssembler, u64), u8);
@@ -111,23 +98,23 @@ fn nothing_is_disturbed() {
         });
         guest.put(guest.data + 0x100, &0x8899_aabb_ccdd_eeff_u64.to_le_bytes());
         let cases =
-            [false, true].map(|marked| [Count::Nothing, Count::Instructions].map(|c| (marked, c)));
-        for (marked, count) in cases.into_iter().flatten() {
+            [false, true].map(|known| [Count::Nothing, Count::Instructions].map(|c| (known, c)));
+        for (known, count) in cases.into_iter().flatten() {
             guest.put(guest.stack - 128, &[0x5a; 128]);
             let plain = engine(EngineConfig { count, ..EngineConfig::default() });
             let (mut expected, mut context) =
                 (context_for_loads(&guest), context_for_loads(&guest));
             assert_eq!(run(&plain, &mut expected), Exit::Syscall);
             let engine = engine(EngineConfig { count, ..ordering() });
-            engine.functions(&[guest.code], &[], false);
-            if marked {
-                touch(&guest, &engine, guest.data + 0x100);
+            if known {
+                engine.functions(&[guest.code], &[], false);
             }
+            engine.several_threads();
             let seen = loads(&guest, &engine, &mut context);
             let reported = [(0, guest.data + 0x100, size)];
-            assert_eq!(seen, reported[..usize::from(marked)], "form {index}");
+            assert_eq!(seen, reported[..usize::from(known)], "form {index}");
             let state = |c: &Context| (c.gpr, c.rflags, c.xmm, c.retired, c.rip);
-            assert_eq!(state(&context), state(&expected), "form {index}, {marked}");
+            assert_eq!(state(&context), state(&expected), "form {index}, {known}");
             assert_eq!(context.rip, end);
             let zone = (1..=16).map(|word| guest.read(guest.stack - 8 * word));
             assert!(zone.into_iter().all(|word| word == 0x5a5a_5a5a_5a5a_5a5a), "form {index}");
@@ -154,36 +141,14 @@ fn ip_relative_operands() {
         guest.put(word, &9_u64.to_le_bytes());
         let engine = engine(ordering());
         engine.functions(&[guest.code], &[], false);
-        let mut expected = Vec::new();
+        engine.several_threads();
         for _ in 0..2 {
             let mut context = context_for_loads(&guest);
-            assert_eq!(loads(&guest, &engine, &mut context), expected);
+            assert_eq!(loads(&guest, &engine, &mut context), [(0, word, 8), (7, word, 4)]);
             assert_eq!((context.gpr[reg::RAX], context.rflags & 0x40), (9, 0x40));
             assert_eq!(context.gpr[reg::RCX], guest.data + 0x100);
             assert_eq!(context.gpr[reg::RSI], 0x6666_6666_6666_6666);
-            touch(&guest, &engine, word);
-            expected = vec![(0, word, 8), (7, word, 4)];
         }
-    }
-}
-
-/// A load is reported if it overlaps the word, across the filter's end too.
-#[test]
-fn overlapping_loads() {
-    for word in [0x100, 0x1_0000] {
-        let (guest, engine) = function(ordering(), |a| {
-            a.mov(rax, qword_ptr(rdi - 8)).unwrap();
-            a.mov(rax, qword_ptr(rdi - 7)).unwrap();
-            a.mov(eax, dword_ptr(rdi + 4)).unwrap();
-            a.mov(al, byte_ptr(rdi + 7)).unwrap();
-            a.mov(al, byte_ptr(rdi + 8)).unwrap();
-        });
-        touch(&guest, &engine, guest.data + word);
-        let mut context = context_for_loads(&guest);
-        context.gpr[reg::RDI] = guest.data + word;
-        let seen = loads(&guest, &engine, &mut context);
-        let places: Vec<_> = seen.iter().map(|&(_, at, size)| (at - guest.data, size)).collect();
-        assert_eq!(places, [(word - 7, 8), (word + 4, 4), (word + 7, 1)]);
     }
 }
 
@@ -203,8 +168,6 @@ fn what_is_no_candidate() {
         a.lodsq().unwrap();
         a.lea(rax, qword_ptr(rdi)).unwrap();
     });
-    touch(&guest, &engine, guest.data + 0x100);
-    touch(&guest, &engine, guest.stack);
     let mut context = context_for_loads(&guest);
     context.fs_base = guest.data;
     context.gpr[reg::RSI] = 0x100;
@@ -212,54 +175,18 @@ fn what_is_no_candidate() {
     assert_eq!(loads(&guest, &engine, &mut context), []);
 }
 
-/// Loads go through the filter only in functions that have a locked instruction, or are known.
+/// Loads are watched only in functions that have a locked instruction, and are known.
 #[test]
 fn functions_without_locked_instructions() {
     let write = |a: &mut CodeAssembler| a.mov(rax, qword_ptr(rdi)).unwrap();
     let (guest, engine) = function(ordering(), write);
     engine.functions(&[guest.code + LOADS], &[], false);
-    touch(&guest, &engine, guest.data + 0x100);
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 
     let (guest, _) = function(ordering(), write);
     let engine = super::engine(ordering());
-    touch(&guest, &engine, guest.data + 0x100);
+    engine.several_threads();
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
-}
-
-/// A load that looks like a locked instruction of its function is reported at once, as it may
-/// come before that instruction's first execution.
-#[test]
-fn loads_that_look_alike() {
-    let (guest, engine) = function(ordering(), |_| {});
-    guest.assemble_at(guest.code + LOADS, |a| {
-        a.mov(rax, qword_ptr(guest.data)).unwrap();
-        a.mov(rax, qword_ptr(rdi + 8)).unwrap();
-        a.mov(rax, qword_ptr(rdi)).unwrap();
-        a.mov(rax, qword_ptr(rcx)).unwrap();
-        a.mov(rax, qword_ptr(rdi + 16)).unwrap();
-        a.syscall().unwrap();
-        a.lock().inc(dword_ptr(guest.data)).unwrap();
-        a.lock().inc(dword_ptr(rsi + 8)).unwrap();
-        a.xchg(qword_ptr(rcx), rdx).unwrap();
-    });
-    let seen = loads(&guest, &engine, &mut context_for_loads(&guest));
-    let places: Vec<_> = seen.iter().map(|&(_, address, _)| address - guest.data).collect();
-    assert_eq!(places, [0, 0x108, 0x100]);
-}
-
-/// Words that the filter takes for each other.
-#[test]
-fn mistaken_words_are_not_reported() {
-    let (guest, engine) = function(ordering(), |a| {
-        a.mov(rax, qword_ptr(rdi)).unwrap();
-        a.inc(r8).unwrap();
-    });
-    guest.put(guest.data + 0x100, &77_u64.to_le_bytes());
-    touch(&guest, &engine, guest.data + 0x1_0100);
-    let mut context = context_for_loads(&guest);
-    assert_eq!(loads(&guest, &engine, &mut context), []);
-    assert_eq!((context.gpr[reg::RAX], context.gpr[8]), (77, 0x8888_8888_8888_8889));
 }
 
 /// The last function's end is not known: what follows its last return is not it.
@@ -277,11 +204,10 @@ fn functions_end() {
         a.lock().inc(qword_ptr(rdi)).unwrap();
     });
     engine.functions(&[guest.code + LOADS], &[], false);
-    touch(&guest, &engine, guest.data + 0x100);
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 }
 
-/// A load through the filter that faults: the state is the one before it.
+/// A watched load that faults: the state is the one before it.
 #[test]
 fn faults_are_precise() {
     for form in [0, 1] {
@@ -297,8 +223,12 @@ fn faults_are_precise() {
         context.gpr[reg::RCX] = guest.code + 2 * ROOM;
         let before = context.clone();
         let address = guest.code + 2 * ROOM + 32;
-        let fault = Exit::Fault(Fault { signal: libc::SIGSEGV, address });
-        assert_eq!(run(&engine, &mut context), fault);
+        let mut cpu = engine.attach().unwrap();
+        let size = if form == 0 { 8 } else { 4 };
+        let ordered = Exit::Ordered { address, size, kind: OrderedKind::Load };
+        assert_eq!(cpu.run(&mut context, Mode::Observed), ordered);
+        let fault = Fault { signal: libc::SIGSEGV, address };
+        assert_eq!(cpu.step(&mut context), Some(fault));
         assert_eq!((context.rip, context.retired), (guest.code + LOADS + 3, 1));
         let mut expected = before.gpr;
         expected[8] += 1;
@@ -311,9 +241,7 @@ fn faults_are_precise() {
 fn recorded_loads() {
     let code = Guest::new();
     let recorded = [3, 6, 9].map(|offset| code.code + LOADS + offset);
-    let words = [(code.data + 0x100, 8)].into();
-    let ordered = OrderedLoads { sites: recorded.into_iter().collect(), words };
-    let set = Some(Arc::new(ordered));
+    let watched = Some(Arc::new(recorded.into_iter().collect()));
     code.assemble_at(code.code + LOADS, |a| {
         a.mov(rax, qword_ptr(rdi)).unwrap();
         a.mov(rbx, qword_ptr(rdi)).unwrap();
@@ -324,9 +252,9 @@ fn recorded_loads() {
         a.syscall().unwrap();
         a.lock().inc(qword_ptr(rdi)).unwrap();
     });
-    let engine =
-        engine(EngineConfig { ordered_loads: set, count: Count::Instructions, ..ordering() });
+    let engine = engine(EngineConfig { watched, count: Count::Instructions, ..ordering() });
     engine.functions(&[code.code], &[], false);
+    engine.several_threads();
     let mut cpu = engine.attach().unwrap();
     for _ in 0..2 {
         let mut context = context_for_loads(&code);
@@ -377,13 +305,12 @@ fn only_code_is_kept() {
     }
 }
 
-/// The word that a loop polls is known from then on, and loads of it as a global variable too;
-/// neither function has a locked instruction.
+/// A load that a loop polls, one of a global variable, and one of a constant.
 #[test]
-fn polled_words() {
+fn polled_words_and_variables() {
     let guest = Guest::new();
     let flag = guest.data + 0x100;
-    let (check, constant) = (guest.code + 0x80, guest.code + 0xc0);
+    let (variable, constant) = (guest.code + 0x80, guest.code + 0xc0);
     guest.assemble(|a| {
         let mut again = a.create_label();
         a.set_label(&mut again).unwrap();
@@ -392,7 +319,7 @@ fn polled_words() {
         a.je(again).unwrap();
         a.syscall().unwrap();
     });
-    for (pc, address) in [(check, flag), (constant, guest.data + 0x10_100)] {
+    for (pc, address) in [(variable, flag), (constant, guest.data + 0x10_100)] {
         guest.assemble_at(pc, |a| {
             a.mov(eax, dword_ptr(address)).unwrap();
             a.syscall().unwrap();
@@ -400,72 +327,69 @@ fn polled_words() {
     }
     let engine = engine(ordering());
     let constants = guest.data + 0x10_000..guest.data + 0x10_200;
-    engine.functions(&[guest.code, check, constant], std::slice::from_ref(&constants), false);
+    engine.functions(&[guest.code, variable, constant], std::slice::from_ref(&constants), false);
+    engine.several_threads();
     let mut cpu = engine.attach().unwrap();
-    let mut context = guest.context_at(check);
-    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall, "nothing is known of it yet");
-
     let mut context = guest.context();
     context.gpr[reg::RDI] = flag;
-    let load = Exit::Ordered { address: flag, size: 4, kind: OrderedKind::Load };
     for value in [0, 0, 1] {
-        assert_eq!(cpu.run(&mut context, Mode::Observed), load);
+        let poll = Exit::Ordered { address: flag, size: 4, kind: OrderedKind::Poll };
+        assert_eq!(cpu.run(&mut context, Mode::Observed), poll);
         assert_eq!(cpu.step_load(&mut context, value), None);
     }
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
 
-    let mut context = guest.context_at(check);
+    let mut context = guest.context_at(variable);
+    let load = Exit::Ordered { address: flag, size: 4, kind: OrderedKind::Load };
     assert_eq!(cpu.run(&mut context, Mode::Observed), load);
     let mut context = guest.context_at(constant);
-    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall, "shares the filter's byte");
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
     let offsets: Vec<_> =
         engine.take_blocks().into_iter().map(|b| (b.pc - guest.code, b.loads)).collect();
     assert!(offsets.contains(&(0, vec![2])) && offsets.contains(&(0x80, vec![0])), "{offsets:?}");
     assert!(offsets.contains(&(0xc0, vec![])), "{offsets:?}");
 }
 
-/// A store in a function with a locked instruction, and a load there: once a second thread comes,
-/// both are reported.
+/// Nothing is ordered as long as there is one thread, and the trace gets the sites of code that
+/// was executed before.
 #[test]
-fn what_is_handed_over_is_ordered() {
-    const STORE: u64 = 0x40;
-    const LOAD: u64 = 0x80;
+fn one_thread_is_not_watched() {
+    let (guest, _) = function(ordering(), |a| a.mov(rax, qword_ptr(rdi)).unwrap());
+    let engine = engine(ordering());
+    engine.functions(&[guest.code], &[], false);
+    let mut cpu = engine.attach().unwrap();
+    for offset in [0, LOADS] {
+        let mut context = context_for_loads(&guest);
+        (context.rip, context.gpr[15]) = (guest.code + offset, guest.data);
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    }
+    assert!(engine.take_blocks().iter().all(|block| block.loads.is_empty()));
+    engine.several_threads();
+    assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)).len(), 1);
+    let blocks = engine.take_blocks();
+    assert!(blocks.iter().any(|block| block.pc == guest.code + LOADS && block.loads == [0]));
+}
+
+/// The machine may ask for any load or store; of other instructions nothing is made.
+#[test]
+fn learned_sites() {
     let guest = Guest::new();
-    guest.put(guest.code, &[0x90; LOAD as usize]);
-    guest.assemble(|a| a.lock().add(qword_ptr(r15), 0).unwrap());
-    guest.assemble_at(guest.code + STORE, |a| {
-        a.mov(qword_ptr(rdi), rax).unwrap();
-        a.syscall().unwrap();
-    });
-    guest.assemble_at(guest.code + LOAD, |a| {
-        a.mov(rax, qword_ptr(rdi)).unwrap();
+    let store = guest.assemble(|a| a.mov(rax, qword_ptr(rdi)).unwrap());
+    let fill = guest.assemble_at(store, |a| a.mov(qword_ptr(rdi), rax).unwrap());
+    guest.assemble_at(fill, |a| {
+        a.lea(rax, qword_ptr(rdi)).unwrap();
         a.syscall().unwrap();
     });
     let engine = engine(ordering());
-    engine.functions(&[guest.code], &[], true);
-    let mut threads = [engine.attach().unwrap(), engine.attach().unwrap()];
-    let mut run = |thread: usize, offset: u64, address: u64| {
-        let cpu = &mut threads[thread];
-        let mut context = guest.context_at(guest.code + offset);
-        context.gpr[reg::RDI] = address;
-        let exit = cpu.run(&mut context, Mode::Observed);
-        match exit {
-            Exit::Ordered { address: at, size: 8, kind } if at == address => {
-                assert_eq!(context.rip, guest.code + offset);
-                assert_eq!(cpu.step(&mut context), None);
-                assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
-                Some(kind)
-            }
-            other => {
-                assert_eq!(other, Exit::Syscall);
-                None
-            }
-        }
-    };
-    let (first, second) = (guest.data + 0x100, guest.data + 0x200);
-    assert_eq!(run(0, STORE, first), None);
-    assert_eq!(run(0, LOAD, first), None, "its own word");
-    assert_eq!(run(1, LOAD, first), Some(OrderedKind::Load));
-    assert_eq!(run(0, STORE, first), Some(OrderedKind::Store));
-    assert_eq!(run(0, LOAD, second), Some(OrderedKind::Load), "another such word");
+    engine.functions(&[guest.code], &[], false);
+    engine.watch(&[guest.code, store, fill]);
+    engine.several_threads();
+    let mut cpu = engine.attach().unwrap();
+    let mut context = context_for_loads(&guest);
+    for kind in [OrderedKind::Load, OrderedKind::Store] {
+        let address = guest.data + 0x100;
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { address, size: 8, kind });
+        assert_eq!(cpu.step(&mut context), None);
+    }
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
 }

@@ -15,6 +15,9 @@ pub(crate) const RECORD: i32 = size_of::<Access>() as i32;
 impl Lifter<'_> {
     /// The linear address of the memory operand.
     pub(super) fn address(&mut self, i: &Instruction) -> Value {
+        if let Some(elsewhere) = self.reads_from.take() {
+            return elsewhere;
+        }
         let offset = self.offset(i);
         if i.memory_segment() == Register::FS {
             let base = self.frame_load(I64, frame::OFF_FS_BASE);

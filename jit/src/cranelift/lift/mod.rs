@@ -65,8 +65,8 @@ pub(super) struct Watch {
     pub(super) seen: bool,
     pub(super) calls: bool,
     pub(super) count: Count,
-    /// Address of the table of words that watched loads ask.
-    pub(super) words: u64,
+    /// Address of a byte that is not 0 once there are several threads.
+    pub(super) several: u64,
 }
 
 /// The knowledge at one point of the translation.
@@ -96,6 +96,8 @@ pub(super) struct Lifter<'a> {
     logged: i32,
     /// Address of the current instruction.
     pc: u64,
+    /// Where the current instruction, a load, reads in place of its operand's address.
+    pub(super) reads_from: Option<Value>,
     /// Batches of instructions that run natively.
     pub(super) thunks: Vec<super::thunk::Batch>,
     jump: SigRef,
@@ -124,6 +126,7 @@ impl<'a> Lifter<'a> {
             state: State::clean(),
             live: 0x3f,
             logged: 0,
+            reads_from: None,
             pc: 0,
             thunks: Vec::new(),
             jump,

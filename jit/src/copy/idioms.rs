@@ -1,0 +1,205 @@
+//! Which plain loads and stores of a function are watched: a pure function of its code.
+//!
+//! An acquire load and a release store are plain `mov`s, so what is around them tells:
+//!
+//! - a load that a loop polls (`polls`);
+//! - loads beside locks, in a function that has locked instructions, calls such a function of its
+//!   module, or calls the library's locks: the check before the slow path, the stamp of a slot in a
+//!   queue, the flag by which those who wait ask the holder for the lock;
+//! - loads of global variables: flags and states of one-time initialization, a server's clock;
+//! - loads and stores whose operand looks like that of a locked instruction of their function.
+//!
+//! Code in inner loops without calls or locked instructions computes: there, only what it polls and
+//! what looks like a locked operand is watched. Words on the thread's own stack count if a locked instruction names them the same way,
+//! thread-local ones never. Of a trusted module, the C library, whose locks are events of their
+//! own, only the first and the last idiom count, and global variables beside locks.
+//!
+//! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
+//! watched too (`refrain sites`).
+
+use super::ordered::{constant_address, is_candidate, is_load, is_locked, is_store, looks_alike};
+use super::polls::polls;
+use iced_x86::{FlowControl, Instruction, OpKind};
+use std::collections::BTreeMap;
+
+/// What is around a function's code.
+pub(super) struct Surroundings<'a> {
+    /// It calls a function of its module that has locked instructions, or a lock of the library's.
+    pub(super) calls_locks: bool,
+    /// It is part of the C library.
+    pub(super) trusted: bool,
+    /// Whether an address that is part of an instruction may be a variable's.
+    pub(super) is_variable: &'a dyn Fn(u64) -> bool,
+    /// Whether a call goes to another module.
+    pub(super) is_foreign: &'a dyn Fn(&Instruction) -> bool,
+}
+
+/// What is watched in a function: addresses of instructions, in ascending order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Idioms {
+    /// Loads that loops poll.
+    pub(super) polls: Box<[u64]>,
+    /// Other loads, and stores.
+    pub(super) sites: Box<[u64]>,
+}
+
+/// The idioms in a function. `code` is its instructions in order.
+pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms {
+    let locked: Vec<&Instruction> = code.iter().filter(|i| is_locked(i)).collect();
+    let beside = !locked.is_empty() || around.calls_locks;
+    let alike = |i: &Instruction| locked.iter().any(|other| looks_alike(i, other));
+    let is_variable = |i: &Instruction| constant_address(i).is_some_and(around.is_variable);
+    let is_site = |&(i, computes): &(&Instruction, bool)| {
+        if alike(i) {
+            return is_load(i) || is_store(i);
+        }
+        let wanted =
+            if around.trusted { beside && is_variable(i) } else { beside || is_variable(i) };
+        wanted && !computes && is_candidate(i)
+    };
+    let sites = code.iter().zip(computations(code)).filter(is_site).map(|(i, _)| i.ip()).collect();
+    Idioms { polls: polls(code, around.is_foreign), sites }
+}
+
+/// Of each instruction, whether it is in an inner loop without calls or locked instructions.
+fn computations(code: &[Instruction]) -> Vec<bool> {
+    let mut computes = vec![false; code.len()];
+    let mut loops: Vec<_> = loops(code).into_iter().collect();
+    // Inner loops are shorter, and have the last word.
+    loops.sort_by_key(|&(start, end)| start.abs_diff(end));
+    for (start, end) in loops.into_iter().rev() {
+        computes[start..=end].fill(!code[start..=end].iter().any(|i| is_locked(i) || is_call(i)));
+    }
+    computes
+}
+
+fn is_call(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
+
+/// First and last instruction of each loop: what branches go back over. Branches to one place are
+/// of one loop, as in a loop that tries again in several ways.
+fn loops(code: &[Instruction]) -> BTreeMap<usize, usize> {
+    let back = code.iter().enumerate().filter_map(|(end, branch)| {
+        let goes_back = branch.op0_kind() == OpKind::NearBranch64
+            && branch.flow_control() != FlowControl::Call
+            && branch.near_branch_target() <= branch.ip();
+        let target = branch.near_branch_target();
+        let start = goes_back.then(|| code.binary_search_by_key(&target, Instruction::ip).ok());
+        Some((start??, end))
+    });
+    // The last one is the one farthest down.
+    back.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Surroundings, idioms};
+    use iced_x86::Mnemonic;
+    use iced_x86::code_asm::*;
+
+    /// Mnemonics of the sites in what `write` assembles; variables lie at 0x7000 and above.
+    fn found(
+        calls_locks: bool,
+        trusted: bool,
+        write: impl FnOnce(&mut CodeAssembler),
+    ) -> Vec<Mnemonic> {
+        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+        write(&mut a);
+        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
+        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let is_variable = |address| address >= 0x7000;
+        let around = Surroundings {
+            calls_locks,
+            trusted,
+            is_variable: &is_variable,
+            is_foreign: &|_| false,
+        };
+        let found = idioms(&code, &around);
+        code.iter().filter(|i| found.sites.contains(&i.ip())).map(|i| i.mnemonic()).collect()
+    }
+
+    fn publish(a: &mut CodeAssembler) {
+        a.lock().cmpxchg(qword_ptr(rdi), rcx).unwrap();
+        let mut again = a.create_label();
+        a.set_label(&mut again).unwrap();
+        a.add(rax, qword_ptr(rsi)).unwrap();
+        a.dec(rcx).unwrap();
+        a.jne(again).unwrap();
+        a.mov(rbx, qword_ptr(rdi + 8)).unwrap();
+        a.mov(qword_ptr(rdi + 8), rax).unwrap();
+        a.cmp(dword_ptr(0x7000), 0).unwrap();
+        a.test(rax, qword_ptr(rdi)).unwrap();
+        a.mov(qword_ptr(rdi), rax).unwrap();
+    }
+
+    #[test]
+    fn beside_locked_instructions() {
+        use Mnemonic::*;
+        assert_eq!(found(false, false, publish), [Mov, Cmp, Test, Mov]);
+        assert_eq!(found(false, true, publish), [Cmp, Test, Mov], "the C library");
+        let accessor = |a: &mut CodeAssembler| a.mov(rax, qword_ptr(rdi)).unwrap();
+        assert_eq!(found(true, false, accessor), [Mov], "its callee locks");
+        assert_eq!(found(false, false, accessor), []);
+        assert_eq!(found(true, true, accessor), []);
+    }
+
+    /// As in a queue: look at a slot's stamp, and again if it is not the one, and again if somebody
+    /// else was quicker.
+    #[test]
+    fn a_loop_may_try_again_in_two_ways() {
+        let tries = |a: &mut CodeAssembler| {
+            let (mut again, mut take) = (a.create_label(), a.create_label());
+            a.set_label(&mut again).unwrap();
+            a.mov(rcx, qword_ptr(rdx)).unwrap();
+            a.cmp(rcx, rsi).unwrap();
+            a.je(take).unwrap();
+            a.jmp(again).unwrap();
+            a.set_label(&mut take).unwrap();
+            a.lock().cmpxchg(qword_ptr(rdi), rcx).unwrap();
+            a.jne(again).unwrap();
+        };
+        assert_eq!(found(false, false, tries), [Mnemonic::Mov]);
+    }
+
+    #[test]
+    fn variables_and_constants() {
+        let looks = |a: &mut CodeAssembler| {
+            a.mov(eax, dword_ptr(0x7000)).unwrap();
+            a.mov(ecx, dword_ptr(0x6000)).unwrap();
+            a.mov(dword_ptr(0x7008), eax).unwrap();
+        };
+        assert_eq!(found(false, false, looks), [Mnemonic::Mov], "the variable's load");
+        assert_eq!(found(false, true, looks), []);
+    }
+
+    /// The stack and thread-local storage are the thread's own.
+    #[test]
+    fn own_memory() {
+        let own = |a: &mut CodeAssembler| {
+            a.mov(rax, qword_ptr(rsp + 8)).unwrap();
+            a.mov(rax, qword_ptr(0x10).fs()).unwrap();
+            a.lock().inc(qword_ptr(rdi)).unwrap();
+        };
+        assert_eq!(found(false, false, own), []);
+        let named = |a: &mut CodeAssembler| {
+            a.mov(rax, qword_ptr(rsp + 8)).unwrap();
+            a.lock().inc(qword_ptr(rsp + 8)).unwrap();
+        };
+        assert_eq!(found(false, false, named), [Mnemonic::Mov]);
+    }
+
+    /// Looks like a locked operand: the same one, or the same field of something else.
+    #[test]
+    fn operands_that_look_alike() {
+        let forms = |a: &mut CodeAssembler| {
+            a.mov(rax, qword_ptr(rdi + 8)).unwrap();
+            a.mov(rax, qword_ptr(rcx)).unwrap();
+            a.mov(rax, qword_ptr(rdi)).unwrap();
+            a.mov(rax, qword_ptr(rdi + 16)).unwrap();
+            a.lock().inc(dword_ptr(rsi + 8)).unwrap();
+            a.xchg(qword_ptr(rcx), rdx).unwrap();
+        };
+        assert_eq!(found(false, true, forms), [Mnemonic::Mov; 2]);
+    }
+}

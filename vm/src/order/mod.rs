@@ -1,0 +1,146 @@
+//! The order of shared memory.
+//!
+//! # The rule
+//! An access is *watched* if and only if its instruction is in the set of watched sites, which is
+//! fixed before the instruction is first executed. A watched store, or a locked instruction,
+//! takes the next version of its word: the ticket of the word's slot. A watched load records its
+//! *linkage*: how many versions it may have read at most, and the value. Where the load reads at
+//! the version that its thread met there last, and the value that the thread met there, the trace
+//! has only a count: the replay knows both.
+//!
+//! A replay performs the stores of a slot in the order of their tickets; a load waits until the
+//! versions that it may have read are there, and takes its value from the trace or from what the
+//! thread met last. It follows that a replay is exact if every data race of the run is between
+//! watched sites: every watched load has its recorded value, and everything that happened before
+//! the store that it read has happened before it. A race of other accesses may show another
+//! value; the next recorded event then differs, and the replay names the pair.
+//!
+//! Who is watched is decided once for both sides: the engine that records finds the idioms in the
+//! code (`jit::copy`'s `idioms`) and adds the sites that were learned from earlier replays
+//! ([`crate::RecordOptions::learned`]); the trace holds the set; the replaying engine takes it from
+//! there. As long as a program has one thread, nothing is watched: nobody else can be meant.
+//!
+//! # Source
+//! Zhou, Xiao, Zhang: "Stride: search-based deterministic replay in polynomial time via bounded
+//! linkage" (ICSE 2012), III and V. Deviations:
+//! 1. The paper records the value of each write and the bound of each read. Here a write computes
+//!    its value again, and a read records value and bound together.
+//! 2. The paper omits what a read shares with the read before of the same thread by run lengths;
+//!    here a table per thread keeps what the thread met last, for more than one word.
+//! 3. Words are grouped by slots ([`refrain_trace::order::slot`]), without the second version: a
+//!    store to another word of the slot costs an event, never truth.
+
+pub(crate) mod record;
+pub(crate) mod replay;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a thread met last at words of its watched accesses. Translated code reads and counts here,
+/// so the layout is fixed. Only the thread itself uses it while it runs guest code.
+#[repr(C, align(64))]
+pub struct LastMet {
+    /// In a recording: watched loads since the last event that needed none. In a replay: how
+    /// many of them come before the next event.
+    pub unrecorded: AtomicU64,
+    _pad: [u64; 7],
+    entries: [Met; LastMet::ENTRIES],
+}
+
+/// What a thread met at a word.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Met {
+    /// Address and size ([`Met::tag`]); 0 if there is nothing.
+    pub tag: u64,
+    /// Address of the counter of the word's slot. (Recording.)
+    pub counter: u64,
+    /// What the counter stood at. (Recording.)
+    pub version: u64,
+    /// The value, in the low bytes.
+    pub value: u64,
+}
+
+impl Met {
+    /// The tag of an operand of 1, 2, 4 or 8 bytes.
+    pub const fn tag(address: u64, size: u8) -> u64 {
+        address ^ (size as u64) << 56
+    }
+}
+
+impl LastMet {
+    /// Number of words that a thread remembers.
+    pub const ENTRIES: usize = 1 << 10;
+    /// The place of a word is `address * FACTOR >> SHIFT`, modulo the number of entries.
+    pub const FACTOR: u32 = 0x1e37_79b1;
+    /// See [`Self::FACTOR`].
+    pub const SHIFT: u32 = 20;
+    /// Offset of the first word.
+    pub const FIRST: usize = std::mem::offset_of!(LastMet, entries);
+
+    /// Nothing met so far.
+    #[expect(clippy::new_ret_no_self, reason = "it has one address for translated code")]
+    pub fn new() -> Box<LastMet> {
+        let nothing = Met { tag: 0, counter: 0, version: 0, value: 0 };
+        Box::new(LastMet {
+            unrecorded: AtomicU64::new(0),
+            _pad: [0; 7],
+            entries: [nothing; LastMet::ENTRIES],
+        })
+    }
+
+    fn place(address: u64) -> usize {
+        let product = address.wrapping_mul(u64::from(Self::FACTOR));
+        (product >> Self::SHIFT) as usize % Self::ENTRIES
+    }
+
+    /// What the thread met at an operand.
+    pub(crate) fn at(&self, address: u64, size: u8) -> Option<&Met> {
+        let met = &self.entries[Self::place(address)];
+        (met.tag == Met::tag(address, size)).then_some(met)
+    }
+
+    /// The thread meets a value. The counter of the word's slot, at that address, stood at `version`
+    /// after that.
+    pub fn meet(&mut self, (address, size): (u64, u8), value: u64, counter: u64, version: u64) {
+        if matches!(size, 1 | 2 | 4 | 8) {
+            let tag = Met::tag(address, size);
+            self.entries[Self::place(address)] = Met { tag, counter, version, value };
+        }
+    }
+
+    /// Counts so many loads that needed no event since the last one, and begins anew.
+    pub(crate) fn take_unrecorded(&self) -> u64 {
+        self.unrecorded.swap(0, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LastMet, Met};
+
+    #[test]
+    fn a_word_is_met_by_address_and_size() {
+        let mut met = LastMet::new();
+        assert!(met.at(0, 0).is_some(), "nothing has the tag 0, which no operand has");
+        assert!(met.at(0x1000, 4).is_none());
+        met.meet((0x1000, 4), 7, 0, 3);
+        assert_eq!(met.at(0x1000, 4).map(|met| (met.version, met.value)), Some((3, 7)));
+        assert!(met.at(0x1000, 8).is_none() && met.at(0x1004, 4).is_none());
+        met.meet((0x1000, 8), 9, 0, 4);
+        assert!(met.at(0x1000, 4).is_none(), "one place, one operand");
+    }
+
+    #[test]
+    fn operands_of_sixteen_bytes_are_not_remembered() {
+        let mut met = LastMet::new();
+        met.meet((0x1000, 16), 7, 0, 3);
+        assert_ne!(met.entries[LastMet::place(0x1000)].tag, Met::tag(0x1000, 16));
+    }
+
+    #[test]
+    fn what_needed_no_event_is_counted_once() {
+        let met = LastMet::new();
+        met.unrecorded.store(5, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!((met.take_unrecorded(), met.take_unrecorded()), (5, 0));
+    }
+}

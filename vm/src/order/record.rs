@@ -1,0 +1,232 @@
+//! Recording locked instructions and watched accesses.
+//!
+//! Most are executed where they are, in translated code, which calls [`before`] and [`after`];
+//! those that this cannot do go the long way: translated code is left, and the instruction is
+//! executed as a single step. A load that needs no event does not even come here: translated code
+//! looks into the thread's [`LastMet`] by itself.
+//!
+//! The functions that translated code calls run with the guest's thread pointer: nothing in them
+//! may use thread-local storage of the host, allocate, or panic.
+
+use super::LastMet;
+use crate::engine::{Engine, Fault, OrderedAccess, OrderedKind, OrderedLeaf};
+use crate::host::{self, Guest};
+use crate::record::leaf::{LONG_WAY, LeafThread};
+use crate::record::log::Busy;
+use crate::record::machine::park_forever;
+use crate::record::thread::{Flow, GuestThread};
+use crate::slots::Tickets;
+use refrain_trace::{Event, EventKind, order};
+
+/// Lets ordered instructions be executed in line.
+pub(crate) fn install(engine: &dyn Engine) {
+    // SAFETY: every thread's word is its `LeafThread`, armed before it runs guest code
+    // (`GuestThread::arm_leaves`); for the rest see the module's documentation.
+    unsafe { engine.ordered_leaf(OrderedLeaf { before, after }) };
+}
+
+/// Records an instruction that is about to be executed.
+///
+/// # Safety
+/// `access` is live, `data` the calling thread's armed [`LeafThread`].
+unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
+    // SAFETY: the caller's; the thread's own state is used by this thread alone, which is in
+    // guest code and so not inside the recorder.
+    let (access, thread) = unsafe { (&mut *access, &mut *(data as *mut LeafThread)) };
+    thread.record(access).map_or(LONG_WAY, |()| 0)
+}
+
+/// The instruction has been executed.
+///
+/// # Safety
+/// `data` is the calling thread's armed [`LeafThread`].
+unsafe extern "sysv64" fn after(data: u64) {
+    // SAFETY: as in `before`.
+    unsafe { &mut *(data as *mut LeafThread) }.release();
+}
+
+/// An ordered instruction that holds its slot.
+#[derive(Clone, Copy)]
+pub(crate) struct Held {
+    slot: usize,
+    ticket: u64,
+    operand: (u64, u8),
+}
+
+/// The kind of the event of an ordered instruction.
+fn event_kind(kind: OrderedKind) -> EventKind {
+    match kind {
+        OrderedKind::ReadModifyWrite => EventKind::Atomic,
+        OrderedKind::Load | OrderedKind::Poll => EventKind::SyncLoad,
+        OrderedKind::Store => EventKind::SyncStore,
+    }
+}
+
+/// What a load read, and at which version.
+struct Linkage {
+    value: u64,
+    version: u64,
+    /// The thread has met both there before: there is nothing to record.
+    known: bool,
+}
+
+impl LastMet {
+    /// Reads an operand among the versions of its slot.
+    fn link(
+        &mut self,
+        tickets: &Tickets,
+        (address, size): (u64, u8),
+        mut read: impl FnMut() -> u64,
+    ) -> Linkage {
+        let slot = order::slot(address);
+        let (value, version) = tickets.among(slot, &mut read);
+        let met = self.at(address, size);
+        let known = met.is_some_and(|met| (met.version, met.value) == (version, value));
+        if !known {
+            self.meet((address, size), value, tickets.counter(slot), version);
+        }
+        Linkage { value, version, known }
+    }
+}
+
+impl LeafThread {
+    /// Appends the event of an ordered instruction, and holds its ticket until [`Self::release`];
+    /// says what a load is to read. `None` if it has to go the long way.
+    fn record(&mut self, access: &mut OrderedAccess) -> Option<()> {
+        let OrderedAccess { address, size, pc, sp, kind, .. } = *access;
+        // Signals come after events on the long way, which also knows of `pthread_once`.
+        if self.attention.is_raised() || self.beginning_once == Some(address) {
+            return None;
+        }
+        // SAFETY: armed with references that outlive the thread's run.
+        let (tickets, log, context) = unsafe { (&*self.tickets, &*self.log, &*self.context) };
+        let begin = host::ticks();
+        let mut log = log.enter().ok()?;
+        if !log.has_room(begin) {
+            return None;
+        }
+        let mut value = self.pages.known_operand(address, size)?;
+        let mut event = Event {
+            code: event_kind(kind) as u8,
+            pc,
+            sp,
+            object: address,
+            nr: u16::from(size),
+            begin,
+            ..Event::default()
+        };
+        if kind.is_load() {
+            let read = || self.pages.known_operand(address, size).unwrap_or(value);
+            let linkage = log.met().link(tickets, (address, size), read);
+            access.value = linkage.value;
+            (event.value, event.ticket) = (linkage.value, linkage.version);
+            if linkage.known {
+                log.known_load(&event, kind);
+                return Some(());
+            }
+            event.begin = log.waits_since(&event);
+        } else {
+            let slot = order::slot(address);
+            event.ticket = tickets.hold(slot);
+            self.held = Some(Held { slot, ticket: event.ticket, operand: (address, size) });
+            value = self.pages.known_operand(address, size).unwrap_or(value);
+            event.value = value;
+        }
+        let translated = self.translated(context.translating);
+        event.end = host::ticks();
+        (event.overhead, event.busy) = (translated.total, translated.busy);
+        log.push(event);
+        Some(())
+    }
+
+    /// Lets others go on with the word of the instruction that was executed last.
+    pub(crate) fn release(&mut self) {
+        let Some(Held { slot, ticket, operand: (address, size) }) = self.held.take() else {
+            return;
+        };
+        // SAFETY: armed with references that outlive the thread's run.
+        let (tickets, log) = unsafe { (&*self.tickets, &*self.log) };
+        // Nobody else's watched store comes between.
+        // SAFETY: the thread has just accessed it.
+        let value = unsafe { Guest.accessed(address, size) };
+        if let (Some(value), Ok(mut log)) = (value, log.enter()) {
+            log.met().meet((address, size), value, tickets.counter(slot), ticket + 1);
+        }
+        tickets.release(slot, ticket);
+    }
+}
+
+impl GuestThread {
+    /// An instruction that other threads must see in the recorded order.
+    pub(crate) fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Flow {
+        let fault = match kind {
+            OrderedKind::Load | OrderedKind::Poll => self.ordered_load(address, size, kind),
+            OrderedKind::ReadModifyWrite | OrderedKind::Store => self.operate(address, size, kind),
+        };
+        fault.map_or(Flow::Continue, |fault| self.fault(fault))
+    }
+
+    /// Executes an instruction that writes while nobody else can take a ticket of its slot.
+    fn operate(&mut self, address: u64, size: u8, kind: OrderedKind) -> Option<Fault> {
+        let begin = host::ticks();
+        let slot = order::slot(address);
+        let event =
+            Event { object: address, nr: u16::from(size), ..self.event(event_kind(kind), begin) };
+        let (log, pages, tickets) = (&self.log, &mut self.leaf.pages, &self.machine.tickets);
+        let mut ticket = 0;
+        let make = || {
+            ticket = tickets.hold(slot);
+            Event {
+                ticket,
+                // A wild pointer faults when the instruction is executed, below.
+                value: pages.operand(address, size).unwrap_or(0),
+                end: host::ticks(),
+                ..event
+            }
+        };
+        if log.append(make, None).is_err() {
+            park_forever();
+        }
+        self.after_event = true;
+        let fault = self.cpu.step(&mut self.context);
+        if fault.is_none() {
+            self.leaf.held = Some(Held { slot, ticket, operand: (address, size) });
+            self.leaf.release();
+        } else {
+            self.machine.tickets.release(slot, ticket);
+        }
+        if kind == OrderedKind::ReadModifyWrite {
+            self.once_begun(address);
+        }
+        fault
+    }
+
+    /// Executes a watched load, and keeps what it read.
+    fn ordered_load(&mut self, address: u64, size: u8, kind: OrderedKind) -> Option<Fault> {
+        let begin = host::ticks();
+        if self.leaf.pages.operand(address, size).is_none() {
+            return self.cpu.step(&mut self.context);
+        }
+        let event = Event {
+            object: address,
+            nr: u16::from(size),
+            ..self.event(EventKind::SyncLoad, begin)
+        };
+        let (pages, tickets) = (&mut self.leaf.pages, &self.machine.tickets);
+        let read = || pages.operand(address, size).unwrap_or(0);
+        let linked = self.log.enter().map(|mut log: Busy<'_>| {
+            let linkage = log.met().link(tickets, (address, size), read);
+            let event = Event { ticket: linkage.version, value: linkage.value, ..event };
+            if linkage.known {
+                log.known_load(&event, kind);
+            }
+            let event = Event { begin: log.waits_since(&event), end: host::ticks(), ..event };
+            (event, linkage.known)
+        });
+        let Ok((event, known)) = linked else { park_forever() };
+        if !known {
+            self.append_made(None, || event);
+        }
+        self.cpu.step_load(&mut self.context, event.value)
+    }
+}

@@ -1,0 +1,279 @@
+//! Replaying locked instructions and watched accesses.
+//!
+//! In replays that have leaf functions (`replay/leaf`), most are executed where they are, in
+//! translated code, which calls [`before`] and [`after`], as it does in a recording. What is not as
+//! recorded, or has to be waited for long, goes the long way: translated code is left, and the
+//! instruction is executed as a single step.
+//!
+//! The functions that translated code calls run with the guest's thread pointer: nothing in them
+//! may use thread-local storage of the host, allocate, or panic.
+
+use crate::engine::{Engine, OrderedAccess, OrderedKind, OrderedLeaf};
+use crate::host::{self, Guest};
+use crate::replay::gate::Condition;
+use crate::replay::leaf::{LONG_WAY, LeafThread, Lent, goes_the_long_way};
+use crate::replay::outcome::DivergenceKind;
+use crate::replay::thread::{GuestThread, Halt};
+use refrain_trace::{Access, Event, EventKind, order};
+use std::sync::atomic::Ordering;
+
+/// Lets ordered instructions be executed in line.
+pub(crate) fn install(engine: &dyn Engine) {
+    // SAFETY: every thread's word is its `LeafThread`, which it has before it runs guest code;
+    // for the rest see the module's documentation.
+    unsafe { engine.ordered_leaf(OrderedLeaf { before, after }) };
+}
+
+/// Holds an instruction that is about to be executed against the trace.
+///
+/// # Safety
+/// `access` is live, `data` the address of the calling thread's [`LeafThread`].
+unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
+    // SAFETY: the caller's; the thread is in guest code, so that nobody else uses its state.
+    let (access, thread) = unsafe { (&mut *access, &mut *(data as *mut LeafThread)) };
+    let done = if access.kind.is_load() { thread.load(access) } else { thread.operate(access) };
+    done.map_or(LONG_WAY, |()| 0)
+}
+
+/// The instruction has been executed.
+///
+/// # Safety
+/// `data` is the address of the calling thread's [`LeafThread`].
+unsafe extern "sysv64" fn after(data: u64) {
+    // SAFETY: as in `before`.
+    unsafe { &mut *(data as *mut LeafThread) }.finish();
+}
+
+/// An instruction that has its turn.
+#[derive(Clone, Copy)]
+pub(crate) struct Performing {
+    slot: usize,
+    ticket: u64,
+    operand: (u64, u8),
+}
+
+/// The kind of the event of an instruction that writes.
+fn event_kind(kind: OrderedKind) -> EventKind {
+    if kind == OrderedKind::Store { EventKind::SyncStore } else { EventKind::Atomic }
+}
+
+impl LeafThread {
+    /// Waits for the turn of an instruction that writes, which it keeps until [`Self::finish`].
+    /// `None` if it has to go the long way.
+    fn operate(&mut self, access: &OrderedAccess) -> Option<()> {
+        let OrderedAccess { address, size, kind, pc, sp, .. } = *access;
+        if self.awaits_loads() {
+            return None;
+        }
+        let Lent { gate, cursor, tally } = self.lent()?;
+        let [event, after, ..] = cursor.loaded() else { return None };
+        let code = event_kind(kind) as u8;
+        let recorded = (event.code, event.flags, event.nr, event.pc, event.sp, event.object);
+        let actual = (code, 0, u16::from(size), pc, sp, address);
+        if recorded != actual || goes_the_long_way(event, after, tally) {
+            return None;
+        }
+        let &Event { ticket, end, value, .. } = event;
+        let next = after.unrecorded;
+        let slot = order::slot(address);
+        gate.arrivals.arrive(self.id, end);
+        if !gate.soon(self.id, Condition::Turn { slot, ticket }) {
+            return None;
+        }
+        // Stores that are not watched have no tickets.
+        let there = || self.pages.known_operand(address, size) == Some(value);
+        if !gate.soon_there(Condition::Value { address, size, value }, there) {
+            return None;
+        }
+        gate.overwritten.note(address, ticket);
+        // It was loaded, so this only counts.
+        let _ = cursor.next();
+        tally.count_equal(code, 0);
+        self.expect_loads(next);
+        self.performing = Some(Performing { slot, ticket, operand: (address, size) });
+        Some(())
+    }
+
+    /// Lets others go on with the word of the instruction that was executed last.
+    pub(crate) fn finish(&mut self) {
+        let Some(Performing { slot, ticket, operand }) = self.performing.take() else { return };
+        self.meet_now(operand);
+        // SAFETY: it is there as long as the thread runs guest code.
+        let gate = unsafe { &*self.gate };
+        if gate.finish_turn(slot, ticket) {
+            // SAFETY: the thread's own, taken when it was made.
+            unsafe { host::with_thread_pointer(self.own, || gate.wake()) };
+        }
+    }
+
+    /// The thread has executed an instruction that writes this operand, and still has its turn.
+    fn meet_now(&mut self, (address, size): (u64, u8)) {
+        // SAFETY: the thread has just accessed it.
+        if let Some(value) = unsafe { Guest.accessed(address, size) } {
+            self.met.meet((address, size), value, 0, 0);
+        }
+    }
+
+    /// Says what a load is to read; `None` if it has to go the long way.
+    fn load(&mut self, access: &mut OrderedAccess) -> Option<()> {
+        let OrderedAccess { address, size, pc, .. } = *access;
+        if let Some(value) = self.met_load(address, size) {
+            access.value = value;
+            return Some(());
+        }
+        if self.awaits_loads() {
+            return None;
+        }
+        let Lent { gate, cursor, tally } = self.lent()?;
+        let [event, after, ..] = cursor.loaded() else { return None };
+        let recorded = (event.code, event.pc, event.object);
+        if recorded != (EventKind::SyncLoad as u8, pc, address)
+            || goes_the_long_way(event, after, tally)
+        {
+            return None;
+        }
+        let Event { ticket: count, value, end, .. } = *event;
+        let next = after.unrecorded;
+        gate.arrivals.arrive(self.id, end);
+        if !gate.soon(self.id, Condition::Reached { slot: order::slot(address), count }) {
+            return None;
+        }
+        let there = || {
+            self.pages.known_operand(address, size) == Some(value)
+                || gate.overwritten.since(address, count)
+        };
+        if !gate.soon_there(Condition::Caught { address, size, value, count, time: end }, there) {
+            return None;
+        }
+        let _ = cursor.next();
+        tally.events += 1;
+        self.expect_loads(next);
+        self.met.meet((address, size), value, 0, 0);
+        access.value = value;
+        Some(())
+    }
+
+    /// What a load reads that needed no event, if this one is such a load.
+    fn met_load(&mut self, address: u64, size: u8) -> Option<u64> {
+        let left = self.met.unrecorded.load(Ordering::Relaxed).checked_sub(1)?;
+        let value = self.met.at(address, size)?.value;
+        self.met.unrecorded.store(left, Ordering::Relaxed);
+        Some(value)
+    }
+
+    /// Whether watched loads without events come before the next event.
+    pub(crate) fn awaits_loads(&self) -> bool {
+        self.met.unrecorded.load(Ordering::Relaxed) != 0
+    }
+
+    /// So many watched loads without events come before the next event.
+    pub(crate) fn expect_loads(&mut self, count: u64) {
+        self.met.unrecorded.store(count, Ordering::Relaxed);
+        self.expecting = true;
+    }
+}
+
+impl GuestThread {
+    pub(crate) fn ordered(
+        &mut self,
+        address: u64,
+        size: u8,
+        kind: OrderedKind,
+    ) -> Result<(), Halt> {
+        match kind {
+            OrderedKind::Load | OrderedKind::Poll => self.load(address, size),
+            OrderedKind::ReadModifyWrite | OrderedKind::Store => self.write(address, size, kind),
+        }
+    }
+
+    /// Executes an instruction that writes in its turn, once the word is as it was. (Stores that
+    /// are not watched have no tickets.)
+    fn write(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
+        let kind = event_kind(kind);
+        let actual = Event { object: address, nr: u16::from(size), ..self.here(kind) };
+        let event = self.next(kind)?;
+        self.compare(&event, &actual)?;
+        self.perform(&event)?;
+        if self.leaf.pages.operand(address, size) != Some(event.value) {
+            if kind == EventKind::SyncStore {
+                // What is overwritten may have been left there by a function's body, which did
+                // not run.
+                self.catch_up(&event, size)?;
+            } else {
+                self.wait(Condition::Value { address, size, value: event.value })?;
+            }
+        }
+        self.machine.gate.overwritten.note(address, event.ticket);
+        let fault = self.cpu.step(&mut self.context);
+        if fault.is_none() {
+            self.leaf.meet_now((address, size));
+        }
+        self.report_accesses();
+        self.finish_event(&event)?;
+        fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    /// A watched load reads what it read in the recording.
+    fn load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
+        if self.leaf.pages.operand(address, size).is_none() {
+            let fault = self.cpu.step(&mut self.context);
+            return fault.map_or(Ok(()), |fault| self.fault(fault));
+        }
+        if let Some(value) = self.leaf.met_load(address, size) {
+            self.note_access(address, size, Access::READ);
+            let fault = self.cpu.step_load(&mut self.context, value);
+            return fault.map_or(Ok(()), |fault| self.fault(fault));
+        }
+        let actual = Event { object: address, ..self.here(EventKind::SyncLoad) };
+        let event = self.next(EventKind::SyncLoad)?;
+        if (event.pc, event.object) != (actual.pc, actual.object) {
+            return self.diverge(
+                DivergenceKind::Event,
+                format!("{event:?}"),
+                format!("{actual:?}"),
+            );
+        }
+        self.wait(Condition::Reached { slot: order::slot(address), count: event.ticket })?;
+        self.catch_up(&event, size)?;
+        self.leaf.met.meet((address, size), event.value, 0, 0);
+        let fault = self.cpu.step_load(&mut self.context, event.value);
+        self.report_accesses();
+        self.note_event(&event)?;
+        fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    /// What a load reads has been stored before it. Stores that are not watched have no tickets:
+    /// if the value is not there, those who may still be going to store it are waited for.
+    fn catch_up(&mut self, event: &Event, size: u8) -> Result<(), Halt> {
+        let &Event { object: address, value, ticket: count, end: time, .. } = event;
+        if self.leaf.pages.operand(address, size) == Some(value)
+            || self.machine.gate.overwritten.since(address, count)
+        {
+            return Ok(());
+        }
+        self.wait(Condition::Caught { address, size, value, count, time })
+    }
+
+    /// Before the thread runs guest code: how many watched loads come before the next event.
+    pub(crate) fn expect_loads(&mut self) -> Result<(), Halt> {
+        if !self.leaf.expecting
+            && let Some(&Event { unrecorded, .. }) = self.cursor.peek()?
+        {
+            self.leaf.expect_loads(unrecorded);
+        }
+        Ok(())
+    }
+
+    /// The thread has come to its next event: no watched load may be missing before it.
+    pub(crate) fn loads_are_done(&mut self, event: &Event) -> Result<(), Halt> {
+        self.leaf.expecting = false;
+        match self.leaf.met.unrecorded.swap(0, Ordering::Relaxed) {
+            0 => Ok(()),
+            missing => self.diverge(
+                DivergenceKind::Event,
+                format!("{missing} more watched loads before {event:?}"),
+                format!("{event:?}"),
+            ),
+        }
+    }
+}
