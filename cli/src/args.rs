@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Calibrate(Calibrate),
     /// Verify a trace, and mend one that was cut off
     Check(Check),
+    /// Show or change which racing instructions recordings watch, as replays have learned them
+    Sites(Sites),
     /// Record, replay and rank the built-in workload
     Demo(Demo),
     /// Print a completion script for a shell
@@ -80,6 +82,9 @@ pub(crate) struct Recording {
     /// Do not say on standard error what was recorded
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Do not watch the sites of races that replays have learned
+    #[arg(long)]
+    pub(crate) no_learn: bool,
     /// Order of shared memory to record; `sync` records synchronization and atomics
     #[arg(long, value_name = "ORDER", default_value = "sync", value_parser = parse_order)]
     pub(crate) order: Order,
@@ -165,12 +170,37 @@ pub(crate) struct Replay {
     /// Replay once more and show what races, even if nothing diverges
     #[arg(long)]
     pub(crate) races: bool,
+    /// Do not keep the sites of races for later recordings
+    #[arg(long)]
+    pub(crate) no_learn: bool,
     /// Collect the read and write sets of critical sections, and drop them: for benchmarks
     #[arg(long, hide = true)]
     pub(crate) observe: bool,
     /// Print the result as JSON; `--echo` then goes to standard error
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Sites {
+    #[command(subcommand)]
+    pub(crate) action: SitesAction,
+}
+
+/// What to do with learned sites.
+#[derive(Subcommand, Debug)]
+pub(crate) enum SitesAction {
+    /// List them by build id of the program or library
+    List,
+    /// Forget all
+    Clear,
+    /// Print them as JSON, for another machine
+    Export,
+    /// Add those of a file that `export` has printed
+    Import {
+        /// The file
+        file: PathBuf,
+    },
 }
 
 #[derive(Args, Debug)]

@@ -26,6 +26,7 @@ mod program;
 mod progress;
 mod report;
 mod sandbox;
+mod sites;
 mod stats;
 mod symbols;
 mod trace_file;

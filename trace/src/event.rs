@@ -144,10 +144,10 @@ event_kinds! {
     /// A locked instruction: `object` is the address, `nr` the operand's size in bytes, `value`
     /// what the operand held before (the low 8 bytes).
     Atomic = 64, "atomic", Both;
-    /// A watched load: `object` is the address, `nr` the operand's size, `value` what it read,
+    /// A watched load: `object` is the address, `nr` the operand's size, `value` what it read, and
     /// `ticket` the number of tickets of its slot that were given out by then (a lower bound as
-    /// in `aux` of [`EventKind::CondWaitEnd`]), and `aux` how many times more the same load read
-    /// the same.
+    /// in `aux` of [`EventKind::CondWaitEnd`]). If `aux` is 1, a loop has polled the word since
+    /// `begin`.
     SyncLoad = 65, "load", Acquire;
     /// A watched store: fields as for [`EventKind::Atomic`].
     SyncStore = 66, "store", Both;

@@ -133,7 +133,8 @@ pub struct CodeBlock {
     pub pc: u64,
     /// The instructions.
     pub code: Vec<u8>,
-    /// Offsets of the plain loads in it that the recorder watched: one whose word was known to
-    /// synchronize threads is an event ([`crate::EventKind::SyncLoad`]), every other was not.
+    /// Offsets of the plain loads and stores in it that the recorder watched. Each execution of
+    /// them is an event ([`crate::EventKind::SyncLoad`], [`crate::EventKind::SyncStore`]), or a
+    /// load that an event counts ([`crate::Event::unrecorded`]).
     pub loads: Vec<u16>,
 }

@@ -217,6 +217,7 @@ impl Collector {
         let kind = match kind {
             EventKind::Atomic => Access::ATOMIC,
             EventKind::SyncLoad => Access::READ,
+            EventKind::SyncStore => Access::WRITE,
             _ => return,
         };
         self.accesses(&[Access {
@@ -425,5 +426,8 @@ impl Collector {
 /// place is where that returns to.
 fn is_call(kind: EventKind) -> bool {
     use EventKind::*;
-    !matches!(kind, Atomic | SyncLoad | Syscall | Rdtsc | Rdrand | Killed | Signal | ThreadStart)
+    !matches!(
+        kind,
+        Atomic | SyncLoad | SyncStore | Syscall | Rdtsc | Rdrand | Killed | Signal | ThreadStart
+    )
 }

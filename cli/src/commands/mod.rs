@@ -19,6 +19,7 @@ mod repeat;
 mod replay;
 mod run;
 mod simulate;
+mod sites;
 
 use crate::args::{Cli, Command};
 use crate::failure::{Failure, Outcome};
@@ -56,6 +57,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Ab(args) => ab::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Sites(args) => sites::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -6,6 +6,7 @@ use crate::machine::{self, RecordOptions, RecordSummary};
 use crate::output::Console;
 use crate::program::{self, Program};
 use crate::report::numbers::{bytes, counted, duration};
+use crate::sites;
 use crate::trace_file;
 use anyhow::anyhow;
 use refrain_trace::Ending;
@@ -39,7 +40,8 @@ pub(crate) fn record(
         CpuLevel::V2 => Level::V2,
         CpuLevel::V3 => Level::V3,
     });
-    let options = RecordOptions { program, output, level, warn, learned: Default::default() };
+    let learned = if recording.no_learn { Default::default() } else { sites::known().sites };
+    let options = RecordOptions { program, output, level, warn, learned };
     report_panics(console.share());
     let result = machine::record(options);
     drop(std::panic::take_hook());

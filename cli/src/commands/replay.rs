@@ -7,7 +7,9 @@ use crate::failure::Outcome;
 use crate::machine::{Policy, ReplayOptions};
 use crate::output;
 use crate::progress::Progress;
+use crate::report::races::Races;
 use crate::report::replay::{Places, Report, render};
+use crate::sites::{self, Profile};
 use crate::stats::Distribution;
 use crate::symbols::{Code, Symbols};
 use crate::trace_file;
@@ -61,7 +63,11 @@ fn execute(args: &Replay) -> Outcome {
     // Under another scheduler the order is to blame, which the report says.
     let exact = schedule.scheduler == SchedulerKind::Elsc;
     if args.races || diverged && exact {
-        report.races = Some(racing::find(&args.trace, report.divergence.as_ref()));
+        let mut races = racing::find(&args.trace, report.divergence.as_ref());
+        if diverged && exact && !args.no_learn {
+            races.learned = Some(learn(&args.trace, &races)?);
+        }
+        report.races = Some(races);
     }
     if args.json {
         output::print_json("replay", &report)?;
@@ -82,6 +88,12 @@ pub(crate) fn replay(path: &Path, options: &ReplayOptions, json: bool) -> anyhow
     let mut news = News::new("replaying", json);
     child::replay(trace, options.clone(), &mut news)
         .with_context(|| format!("cannot replay {}", path.display()))
+}
+
+/// Keeps the sites of races for later recordings; returns how many are new.
+fn learn(path: &Path, races: &Races) -> anyhow::Result<u64> {
+    let found = Profile::of(races, trace_file::read(path)?.modules());
+    Ok(sites::change(|known| known.add(found))? as u64)
 }
 
 /// Where a divergence happened.

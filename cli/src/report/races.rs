@@ -16,6 +16,9 @@ pub(crate) struct Races {
     pub(crate) pairs: Vec<Pair>,
     /// Why nothing is known, if the search failed.
     pub(crate) error: Option<String>,
+    /// How many of their instructions were not watched so far and will be in the next recording,
+    /// if that was asked for.
+    pub(crate) learned: Option<u64>,
 }
 
 /// Two accesses of which one writes, and that nothing orders.
@@ -50,6 +53,8 @@ pub(crate) struct Side {
     /// The instruction.
     #[serde(with = "super::hex")]
     pub(crate) pc: u64,
+    /// The kernel accesses memory for the program.
+    pub(crate) kernel: bool,
     /// Where that is.
     pub(crate) place: Place,
 }
@@ -63,7 +68,7 @@ impl Races {
 
 impl Side {
     fn render(&self) -> String {
-        let Side { thread, event, access, address, size, pc, place } = self;
+        let Side { thread, event, access, address, size, pc, place, kernel: _ } = self;
         let bytes = counted(*size, "byte");
         let mut text = format!(
             "{thread} after {event} {access} {bytes} at {address:#x}, pc {pc:#x}, {}\n",
@@ -111,6 +116,18 @@ pub(crate) fn render(races: &Races, diverged: bool) -> String {
     if let Some(more) = races.pairs.len().checked_sub(SHOWN).filter(|&more| more > 0) {
         let _ = writeln!(text, "  and {}; --json has all", counted(more as u64, "more pair"));
     }
+    match races.learned {
+        Some(0) => text += "their instructions were watched already, or cannot be watched\n",
+        Some(new) => {
+            let new = counted(new, "instruction");
+            let _ = writeln!(
+                text,
+                "{new} more will be watched: record again for a replay that these races do not \
+                 disturb"
+            );
+        }
+        None => {}
+    }
     text
 }
 
@@ -127,6 +144,7 @@ mod tests {
             address: 0x1000_4080,
             size: 8,
             pc: 0x1000_1200 + u64::from(line),
+            kernel: false,
             place: Place::example("update", "/src/race.c", line),
         }
     }
@@ -139,7 +157,7 @@ mod tests {
 
     #[test]
     fn two_sided() {
-        let mut races = Races { pairs: vec![pair([14, 11])], error: None };
+        let mut races = Races { pairs: vec![pair([14, 11])], error: None, learned: Some(2) };
         races.pairs[0].second.place.frames.extend(Place::example("role", "/src/race.c", 20).frames);
         races.pairs.extend([pair([14, 14]), pair([14, 15]), pair([1, 2]), pair([3, 4])]);
         assert_snapshot!(render(&races, true));
@@ -150,7 +168,7 @@ mod tests {
         let error = Some("the replay process was killed by signal 9".to_owned());
         let failed = render(&Races { error, ..Races::default() }, true);
         let library = Pair { in_c_library: true, ..pair([7, 8]) };
-        let library = render(&Races { pairs: vec![library], error: None }, true);
+        let library = render(&Races { pairs: vec![library], error: None, learned: None }, true);
         let none = [true, false].map(|diverged| render(&Races::default(), diverged)).concat();
         assert_snapshot!(none + &failed + &library);
     }

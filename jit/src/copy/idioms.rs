@@ -129,7 +129,7 @@ mod tests {
         a.mov(rbx, qword_ptr(rdi + 8)).unwrap();
         a.mov(qword_ptr(rdi + 8), rax).unwrap();
         a.cmp(dword_ptr(0x7000), 0).unwrap();
-        a.test(rax, qword_ptr(rdi)).unwrap();
+        a.test(qword_ptr(rdi), rax).unwrap();
         a.mov(qword_ptr(rdi), rax).unwrap();
     }
 

@@ -271,8 +271,6 @@ struct Previous {
     chain: u32,
     /// Word, instruction and time of its last step, if nothing else has happened since.
     last: Option<(u64, u64, u64)>,
-    /// The instruction repeated itself before it went on.
-    polled: bool,
     /// The wait that it is in: since when.
     since: Option<u64>,
 }
@@ -308,6 +306,7 @@ impl Maker {
         let granted = event.result == 0;
         let kind = match event.kind() {
             Atomic => Some(StepKind::Change(change(event.pc))),
+            SyncStore => Some(StepKind::Change(Change::Store)),
             SyncLoad => Some(StepKind::Load),
             SemWait | SemTryWait | SemTimedWait if granted => Some(StepKind::Wait),
             SemPost if granted => Some(StepKind::Post),
@@ -353,7 +352,7 @@ impl Maker {
         };
         if let Some((last, pc, begin)) = previous.last.take() {
             let again = word == Some(last) && event.pc == pc;
-            if previous.polled || again {
+            if again {
                 let fresh = previous.since.is_none();
                 tell(last, pc, event.begin.saturating_sub(begin), fresh);
                 previous.since = again.then_some(begin);
@@ -365,9 +364,11 @@ impl Maker {
             Some(word) if slept => {
                 tell(word, event.pc, event.end.saturating_sub(event.begin), true)
             }
+            Some(word) if event.kind() == EventKind::SyncLoad && event.aux > 0 => {
+                tell(word, event.pc, event.end.saturating_sub(event.begin), true)
+            }
             Some(word) if matches!(event.kind(), EventKind::Atomic | EventKind::SyncLoad) => {
                 previous.last = Some((word, event.pc, event.begin));
-                previous.polled = event.kind() == EventKind::SyncLoad && event.aux > 0;
             }
             _ => {}
         }

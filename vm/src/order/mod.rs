@@ -78,7 +78,6 @@ impl LastMet {
     pub const FIRST: usize = std::mem::offset_of!(LastMet, entries);
 
     /// Nothing met so far.
-    #[expect(clippy::new_ret_no_self, reason = "it has one address for translated code")]
     pub fn new() -> Box<LastMet> {
         let nothing = Met { tag: 0, counter: 0, version: 0, value: 0 };
         Box::new(LastMet {

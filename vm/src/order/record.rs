@@ -124,7 +124,7 @@ impl LeafThread {
                 log.known_load(&event, kind);
                 return Some(());
             }
-            event.begin = log.waits_since(&event);
+            (event.begin, event.aux) = log.waits_since(&event);
         } else {
             let slot = order::slot(address);
             event.ticket = tickets.hold(slot);
@@ -220,7 +220,8 @@ impl GuestThread {
             if linkage.known {
                 log.known_load(&event, kind);
             }
-            let event = Event { begin: log.waits_since(&event), end: host::ticks(), ..event };
+            let (begin, aux) = log.waits_since(&event);
+            let event = Event { begin, aux, end: host::ticks(), ..event };
             (event, linkage.known)
         });
         let Ok((event, known)) = linked else { park_forever() };

@@ -243,11 +243,12 @@ impl Busy<'_> {
         }
     }
 
-    /// Since when the thread waits for what this load reads.
-    pub(crate) fn waits_since(&mut self, load: &Event) -> u64 {
+    /// Since when the thread waits for what this load reads, and whether a loop polls it (1) or
+    /// not.
+    pub(crate) fn waits_since(&mut self, load: &Event) -> (u64, u64) {
         match self.state().polling {
-            Some((pc, object, since)) if (pc, object) == (load.pc, load.object) => since,
-            _ => load.begin,
+            Some((pc, object, since)) if (pc, object) == (load.pc, load.object) => (since, 1),
+            _ => (load.begin, 0),
         }
     }
 

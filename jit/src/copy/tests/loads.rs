@@ -126,6 +126,7 @@ fn nothing_is_disturbed() {
 #[test]
 fn ip_relative_operands() {
     for guest in [Guest::new(), Guest::at(0x1200_0000_0000)] {
+        guest.put(guest.code, &[0x90; LOADS as usize]);
         guest.assemble(|a| {
             a.lock().add(qword_ptr(r15), 0).unwrap();
             a.syscall().unwrap();
@@ -386,6 +387,7 @@ fn learned_sites() {
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();
     let mut context = context_for_loads(&guest);
+    context.rip = guest.code;
     for kind in [OrderedKind::Load, OrderedKind::Store] {
         let address = guest.data + 0x100;
         assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Ordered { address, size: 8, kind });

@@ -1,0 +1,58 @@
+//! `refrain sites`: what was learned from replays that diverged.
+
+use crate::args::{Sites, SitesAction};
+use crate::failure::Outcome;
+use crate::output;
+use crate::report::numbers::counted;
+use crate::sites::{self, Profile};
+use anyhow::Context;
+use std::fmt::Write;
+
+/// Lists, clears, exports or imports.
+pub(crate) fn run(args: &Sites) -> Outcome {
+    match &args.action {
+        SitesAction::List => output::print(&list(&sites::known()))?,
+        SitesAction::Clear => {
+            let cleared = sites::change(|known| std::mem::take(known).len())?;
+            output::print(&format!("forgot {}\n", counted(cleared as u64, "site")))?;
+        }
+        SitesAction::Export => {
+            let text = serde_json::to_string_pretty(&sites::known()).context("a map is JSON")?;
+            output::print(&format!("{text}\n"))?;
+        }
+        SitesAction::Import { file } => {
+            let cannot = || format!("cannot import sites from {}", file.display());
+            let bytes = std::fs::read(file).with_context(cannot)?;
+            let imported: Profile = serde_json::from_slice(&bytes).with_context(cannot)?;
+            let new = sites::change(|known| known.add(imported))?;
+            output::print(&format!("{} new\n", counted(new as u64, "site")))?;
+        }
+    }
+    Ok(0)
+}
+
+fn list(known: &Profile) -> String {
+    if known.len() == 0 {
+        return "no sites were learned\n".to_owned();
+    }
+    let mut text = String::new();
+    for (id, sites) in &known.sites {
+        let _ = writeln!(text, "build id {id}: {}", counted(sites.len() as u64, "site"));
+        for site in sites {
+            let _ = writeln!(text, "  {site:#x}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Profile, list};
+
+    #[test]
+    fn sites_are_listed_by_build() {
+        assert_eq!(list(&Profile::default()), "no sites were learned\n");
+        let known = Profile { sites: [("ab12".to_owned(), [0x1139, 0x11c0].into())].into() };
+        assert_eq!(list(&known), "build id ab12: 2 sites\n  0x1139\n  0x11c0\n");
+    }
+}

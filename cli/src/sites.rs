@@ -1,0 +1,99 @@
+//! Sites that accesses were found to race at: what later recordings watch beside the idioms.
+//!
+//! Kept per build id in the user's cache folder, so that another build of a program, in which the
+//! instructions lie elsewhere, begins anew.
+
+use crate::cache;
+use crate::report::races::{Races, Side};
+use anyhow::Context;
+use refrain_trace::Module;
+use refrain_vm::LearnedSites;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// What the file holds, and what `refrain sites export` prints.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Profile {
+    /// By build id: addresses of instructions in the module.
+    pub(crate) sites: LearnedSites,
+}
+
+impl Profile {
+    /// How many sites there are.
+    pub(crate) fn len(&self) -> usize {
+        self.sites.values().map(BTreeSet::len).sum()
+    }
+
+    /// Adds sites; returns how many are new.
+    pub(crate) fn add(&mut self, other: Profile) -> usize {
+        let before = self.len();
+        for (id, sites) in other.sites {
+            self.sites.entry(id).or_default().extend(sites);
+        }
+        self.len() - before
+    }
+
+    /// The sites of the program's own races, or, if there are none, of the C library's.
+    pub(crate) fn of(races: &Races, modules: &[Module]) -> Profile {
+        let only_library = races.pairs.iter().all(|pair| pair.in_c_library);
+        let pairs = races.pairs.iter().filter(|pair| only_library || !pair.in_c_library);
+        let mut profile = Profile::default();
+        for Side { pc, kernel, .. } in pairs.flat_map(|pair| [&pair.first, &pair.second]) {
+            let module = modules.iter().find(|module| (module.start..module.end).contains(pc));
+            if let Some(Module { build_id: Some(id), bias, .. }) = module
+                && !kernel
+            {
+                profile.sites.entry(id.clone()).or_default().insert(pc.wrapping_sub(*bias));
+            }
+        }
+        profile
+    }
+}
+
+/// What is known; nothing if it cannot be read.
+pub(crate) fn known() -> Profile {
+    path().and_then(|path| read(&path)).unwrap_or_default()
+}
+
+fn read(path: &Path) -> Option<Profile> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+fn path() -> Option<PathBuf> {
+    Some(cache::directory()?.join("sites.json"))
+}
+
+/// Changes what is known, while no other command does.
+pub(crate) fn change<T>(change: impl FnOnce(&mut Profile) -> T) -> anyhow::Result<T> {
+    let path = path().context("there is no home directory to keep learned sites in")?;
+    let directory = path.parent().expect("the path has a file name");
+    let cannot = || format!("cannot keep learned sites in {}", path.display());
+    std::fs::create_dir_all(directory).with_context(cannot)?;
+    let lock = File::create(directory.join("sites.lock")).with_context(cannot)?;
+    lock.lock().with_context(cannot)?;
+    let mut profile = read(&path).unwrap_or_default();
+    let result = change(&mut profile);
+    let file = tempfile::NamedTempFile::new_in(directory).with_context(cannot)?;
+    serde_json::to_writer(&file, &profile).with_context(cannot)?;
+    file.persist(&path).with_context(cannot)?;
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Profile;
+
+    fn profile(id: &str, sites: &[u64]) -> Profile {
+        Profile { sites: [(id.to_owned(), sites.iter().copied().collect())].into() }
+    }
+
+    #[test]
+    fn new_sites_are_counted() {
+        let mut known = profile("a", &[1, 2]);
+        assert_eq!(known.add(profile("a", &[2, 3])), 1);
+        assert_eq!(known.add(profile("b", &[2])), 1);
+        assert_eq!((known.add(profile("b", &[2])), known.len()), (0, 4));
+    }
+}
