@@ -244,6 +244,9 @@ pub(crate) struct Ranking {
     /// Show the N most expensive groups
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) top: usize,
+    /// Show each group with the source at its sites, counts, and what usually helps
+    #[arg(long)]
+    pub(crate) details: bool,
 }
 
 #[derive(Args, Debug)]

@@ -7,6 +7,10 @@ use std::path::PathBuf;
 pub enum Group {
     /// Plants contention with annotated answers.
     Case,
+    /// Takes locks that the library does not know, or that are easily taken for unnecessary. Its
+    /// answers are annotated like a case's; the census, which knows the library's alone, cannot
+    /// confirm them.
+    Locks,
     /// Exercises one primitive or part of the system, and checks the results.
     Exerciser,
     /// A workload for measuring.
@@ -127,6 +131,19 @@ const fn case(name: &'static str, source: &'static str, small: &'static [&'stati
     }
 }
 
+const fn locks(
+    name: &'static str,
+    source: &'static str,
+    small: &'static [&'static str],
+) -> Program {
+    Program {
+        variants: &[Variant::Ulcp],
+        flags: CASE_FLAGS,
+        small,
+        ..program(name, source, Group::Locks)
+    }
+}
+
 const fn exerciser(
     name: &'static str,
     source: &'static str,
@@ -161,6 +178,15 @@ pub static PROGRAMS: &[Program] = &[
     case("case09", "c/case09.c", &["50"]),
     case("case10", "c/case10.c", &["200"]),
     case("benign", "c/benign.c", &["200"]),
+    locks("queue", "c/queue.c", &["150"]),
+    locks("two_atomics", "c/two_atomics.c", &["300"]),
+    locks("own_locks", "c/own_locks.c", &["100"]),
+    Program { flags: &["-fopenmp"], ..locks("openmp", "c/openmp.c", &["100"]) },
+    Program {
+        language: Language::Rust,
+        flags: &[],
+        ..locks("own_locks_rs", "rs/own_locks.rs", &["100"])
+    },
     exerciser("ex_mutex", "c/ex_mutex.c", &["500"]),
     exerciser("ex_rwlock", "c/ex_rwlock.c", &["1000"]),
     exerciser("ex_spin", "c/ex_spin.c", &["5000"]),

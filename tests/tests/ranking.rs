@@ -84,9 +84,9 @@ const ATTEMPTS: usize = 5;
 /// machine may not hold a planted hand-over at all: either is recorded anew. What is reported
 /// wrongly counts at once.
 #[track_caller]
-fn all_cases(variant: Variant, wrong_with: fn(&Program, &Found) -> Vec<String>) {
+fn all_cases(group: Group, variant: Variant, wrong_with: fn(&Program, &Found) -> Vec<String>) {
     let mut wrong = Vec::new();
-    for program in PROGRAMS.iter().filter(|program| program.group == Group::Case) {
+    for program in PROGRAMS.iter().filter(|program| program.group == group) {
         let mut complaints = Vec::new();
         for _ in 0..ATTEMPTS {
             complaints = match ranked(program, variant) {
@@ -112,18 +112,25 @@ fn say(program: &Program, what: &str, pairs: &[&((u64, u64), String)]) -> Option
 
 #[test]
 fn planted_contention_is_found_and_true_contention_is_not_reported() {
-    all_cases(Variant::Ulcp, |program, found| {
-        let (must, must_not) = expected(program, Variant::Ulcp);
-        let missing: Vec<_> = must.difference(found).collect();
-        let wrong: Vec<_> = must_not.intersection(found).collect();
-        let missing = say(program, "misses", &missing);
-        missing.into_iter().chain(say(program, "wrongly reports", &wrong)).collect()
-    });
+    all_cases(Group::Case, Variant::Ulcp, against_answers);
+}
+
+#[test]
+fn locks_of_all_makes_are_ranked_and_needed_ones_are_not() {
+    all_cases(Group::Locks, Variant::Ulcp, against_answers);
+}
+
+fn against_answers(program: &Program, found: &Found) -> Vec<String> {
+    let (must, must_not) = expected(program, Variant::Ulcp);
+    let missing: Vec<_> = must.difference(found).collect();
+    let wrong: Vec<_> = must_not.intersection(found).collect();
+    let missing = say(program, "misses", &missing);
+    missing.into_iter().chain(say(program, "wrongly reports", &wrong)).collect()
 }
 
 #[test]
 fn fixed_programs_have_none_of_it() {
-    all_cases(Variant::Fixed, |program, found| {
+    all_cases(Group::Case, Variant::Fixed, |program, found| {
         let (planted, _) = expected(program, Variant::Ulcp);
         let left: Vec<_> = planted.intersection(found).collect();
         say(program, "still reports", &left).into_iter().collect()

@@ -19,9 +19,12 @@ use std::process::Command;
 pub(crate) fn become_it(args: &AfterRecording, console: Console) -> Failure {
     let mut command = Command::new("/proc/self/exe");
     command.arg(AFTER_RECORDING).arg(&args.trace).arg("--top").arg(args.ranking.top.to_string());
-    for (flag, wanted) in
-        [("--json", args.ranking.json), ("--replay", args.replay), ("--remove", args.remove)]
-    {
+    for (flag, wanted) in [
+        ("--json", args.ranking.json),
+        ("--details", args.ranking.details),
+        ("--replay", args.replay),
+        ("--remove", args.remove),
+    ] {
         if wanted {
             command.arg(flag);
         }
@@ -56,7 +59,7 @@ fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
             return Ok(1);
         }
     }
-    let report = locks::rank(trace, ranking.top)?;
+    let report = locks::rank(trace, ranking)?;
     locks::print(&report, ranking)?;
     Ok(0)
 }

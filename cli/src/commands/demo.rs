@@ -28,7 +28,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
     };
     let console = Console::keep();
     run::divert_output(&args.ranking)?;
-    let recorded = record::record(program, &place.trace, &recording, &console);
+    let recorded = record::record(program, (&place.trace, !place.temporary), &recording, &console);
     recorded.inspect_err(|_| place.discard())?;
     let rest = AfterRecording {
         trace: place.trace,

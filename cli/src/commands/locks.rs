@@ -6,39 +6,113 @@ use crate::args::{Locks, Ranking};
 use crate::calibration;
 use crate::child;
 use crate::failure::Outcome;
-use crate::machine::Analysis;
+use crate::machine::{self, Analysis};
 use crate::output::{self, Style};
-use crate::report::locks::{self, Report, render};
+use crate::report::locks::{self, Beside, Excerpt, IrregularLock, NotUnderstood, Report, render};
 use crate::report::replay::Divergence;
-use crate::symbols::Symbols;
+use crate::symbols::{Place, Symbols};
 use crate::trace_file;
 use anyhow::{Context, anyhow};
 use refrain_trace::Trace;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Analyses a trace and prints the ranking.
 pub(crate) fn run(args: &Locks) -> Outcome {
-    print(&rank(&args.trace, args.ranking.top)?, &args.ranking)?;
+    print(&rank(&args.trace, &args.ranking)?, &args.ranking)?;
     Ok(0)
 }
 
 /// Analyses the trace at `path` in a child process, and resolves the addresses here.
-pub(crate) fn rank(path: &Path, top: usize) -> anyhow::Result<Report> {
+pub(crate) fn rank(path: &Path, ranking: &Ranking) -> anyhow::Result<Report> {
     let trace = trace_file::read(path)?;
     let mut news = News::new("analysing", true);
     let analysis = child::analyse(trace_file::open(path)?, &mut news)
         .with_context(|| format!("cannot analyse {}", path.display()))?;
     drop(news);
-    let measured = match analysis {
-        Analysis::Measured(measured) => measured,
+    let (measured, beside) = match analysis {
+        Analysis::Measured(measured, beside) => (measured, beside),
         Analysis::Diverged(divergence) => return Err(diverged(path, &divergence)),
     };
-    let ranked = refrain_transform::rank(&measured, &mut Symbols::new(trace.modules()));
+    let mut symbols = Symbols::new(trace.modules());
+    let ranked = refrain_transform::rank(&measured, &mut symbols);
+    let beside = with_places(beside, ranked.original_ns, &mut symbols);
     let header = trace.header();
     let cores = u64::from(header.machine.cores.max(1));
     let (_, latencies) = calibration::costs(header.machine.latencies, header.tsc_hz);
     let machine = locks::Machine { cores, latencies };
-    Ok(locks::report(ranked, header.argv.join(" "), machine, top, notes(&trace)))
+    let beside = (beside, notes(&trace));
+    let mut report = locks::report(ranked, header.argv.join(" "), machine, ranking.top, beside);
+    if ranking.details {
+        for group in &mut report.groups {
+            group.excerpts = excerpts(&[&group.first, &group.second]);
+        }
+    }
+    Ok(report)
+}
+
+/// Places that threads waited at for words that are no locks: at most so many, and each for at
+/// least this part of the run.
+const NOT_UNDERSTOOD: usize = 5;
+const WORTH_A_LINE: u64 = 200;
+
+/// What was found beside the ranking, with its places.
+fn with_places(found: machine::Beside, original_ns: u64, symbols: &mut Symbols) -> Beside {
+    let mut made = BTreeMap::new();
+    for make in found.made {
+        *made.entry(make).or_default() += 1;
+    }
+    let irregular = found.irregular.into_iter().map(|(address, why, site, critical_sections)| {
+        let site = refrain_transform::Resolver::resolve(symbols, site).into();
+        IrregularLock { address, why, site, critical_sections }
+    });
+    let irregular = irregular.collect();
+    let mut not_understood: Vec<NotUnderstood> = Vec::new();
+    for unknown in found.unknown {
+        let site: Place = refrain_transform::Resolver::resolve(symbols, unknown.pc + 1).into();
+        match not_understood.iter_mut().find(|it| it.site.short() == site.short()) {
+            Some(there) => {
+                there.words += 1;
+                there.waits += unknown.waits;
+                there.waited_ns += unknown.ticks;
+            }
+            None => not_understood.push(NotUnderstood {
+                site,
+                words: 1,
+                waits: unknown.waits,
+                waited_ns: unknown.ticks,
+            }),
+        }
+    }
+    not_understood.retain(|it| it.waited_ns > original_ns / WORTH_A_LINE);
+    not_understood.sort_by_key(|it| std::cmp::Reverse(it.waited_ns));
+    not_understood.truncate(NOT_UNDERSTOOD);
+    Beside { made, irregular, not_understood }
+}
+
+/// Lines around one that are shown.
+const AROUND: u32 = 2;
+/// Files that are longer are no source.
+const LONGEST_SOURCE: u64 = 4 << 20;
+
+/// The source of places, as far as it is there; each line once.
+fn excerpts(places: &[&Place]) -> Vec<Excerpt> {
+    let mut found: Vec<Excerpt> = Vec::new();
+    for frame in places.iter().filter_map(|place| place.frames.first()) {
+        let (Some(file), Some(line)) = (&frame.file, frame.line) else { continue };
+        if found.iter().any(|it| (&it.file, it.line) == (file, line)) {
+            continue;
+        }
+        let regular =
+            std::fs::metadata(file).is_ok_and(|it| it.is_file() && it.len() < LONGEST_SOURCE);
+        let Some(text) = regular.then(|| std::fs::read_to_string(file).ok()).flatten() else {
+            continue;
+        };
+        let near = |(number, _): &(u32, String)| number.abs_diff(line) <= AROUND;
+        let numbered = (1..).zip(text.lines().map(|line| line.replace('\t', "    ")));
+        found.push(Excerpt { file: file.clone(), line, lines: numbered.filter(near).collect() });
+    }
+    found
 }
 
 /// What left the recording has no ranking. If the program raced, that is why.

@@ -18,14 +18,14 @@ use std::sync::Arc;
 pub(crate) fn run(args: &Record) -> Outcome {
     let program = program::find(&args.recording.command)?;
     let path = args.output.clone().unwrap_or_else(|| program.default_trace());
-    let ending = record(program, &path, &args.recording, &Console::keep())?;
+    let ending = record(program, (&path, true), &args.recording, &Console::keep())?;
     Ok(status(ending))
 }
 
-/// Records a program to `path` and says so.
+/// Records a program to `path` and says so. If the trace does not stay, nobody is told where it is.
 pub(crate) fn record(
     program: Program,
-    path: &Path,
+    (path, stays): (&Path, bool),
     recording: &Recording,
     console: &Console,
 ) -> Result<Ending, Failure> {
@@ -50,7 +50,7 @@ pub(crate) fn record(
         tracing::debug!("recording failed: {failure}");
     })?;
     if !recording.quiet {
-        console.say(&describe(&summary, path));
+        console.say(&describe(&summary, stays.then_some(path)));
         summary.notices.iter().for_each(|notice| console.note(notice));
     }
     match summary.refused {
@@ -68,18 +68,18 @@ fn report_panics(console: Console) {
     }));
 }
 
-fn describe(summary: &RecordSummary, path: &Path) -> String {
+fn describe(summary: &RecordSummary, path: Option<&Path>) -> String {
     let how = match summary.ending {
         Ending::Exited(_) => String::new(),
         Ending::Signaled(signal) => format!(", killed by signal {signal}"),
         Ending::Stopped(signal) => format!(", stopped by signal {signal}"),
     };
     format!(
-        "refrain: recorded {}, {} in {}{how}: {} ({})",
+        "refrain: recorded {}, {} in {}{how}{} ({})",
         counted(summary.threads, "thread"),
         counted(summary.events, "event"),
         duration(i64::try_from(summary.wall.as_nanos()).unwrap_or(i64::MAX)),
-        path.display(),
+        path.map_or_else(String::new, |path| format!(": {}", path.display())),
         bytes(summary.bytes),
     )
 }

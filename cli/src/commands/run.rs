@@ -15,7 +15,8 @@ pub(crate) fn run(args: &Run) -> Outcome {
     let place = place.map_err(Failure::recording)?;
     let console = Console::keep();
     divert_output(&args.ranking).map_err(Failure::recording)?;
-    let recorded = record::record(program, &place.trace, &args.recording, &console);
+    let recorded =
+        record::record(program, (&place.trace, !place.temporary), &args.recording, &console);
     let ending = recorded.inspect_err(|_| place.discard())?;
     let rest = AfterRecording {
         trace: place.trace,

@@ -27,7 +27,9 @@ use races::Races;
 use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
 use refrain_trace::{CodeBlock, Ending, EventId, ThreadId, Trace};
-use refrain_transform::{Measurement, Options, Sections, measure};
+use refrain_transform::{
+    Irregularity, LockKind, Made, Make, Measurement, Options, Replayer, Sections, Unknown, measure,
+};
 use refrain_vm::{
     Count, Engine, EngineConfig, Error, LearnedSites, Level, Observer, Placement, Processor, Warn,
 };
@@ -275,10 +277,43 @@ pub(crate) fn replay(
 /// What comes of an analysis.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Analysis {
-    /// What each pair of critical sections costs.
-    Measured(Measurement),
+    /// What each pair of critical sections costs, and what has no such pairs.
+    Measured(Measurement, Beside),
     /// Nothing: the replay left the recording.
     Diverged(replay::Divergence),
+}
+
+/// What an analysis finds beside pairs of critical sections.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Beside {
+    /// How the locks are made that the program makes itself.
+    pub(crate) made: Vec<Make>,
+    /// Locks of which nothing can be said, with the address of a section that shows why, and how
+    /// many sections there are.
+    pub(crate) irregular: Vec<(u64, Irregularity, u64, u64)>,
+    /// What was waited for and is no lock, as far as can be told; `ticks` are nanoseconds.
+    pub(crate) unknown: Vec<Unknown>,
+}
+
+impl Beside {
+    fn new(sections: &Sections, made: &Made, nanoseconds: impl Fn(u64) -> u64) -> Beside {
+        let irregular = sections.locks().iter().filter_map(|lock| match lock.kind {
+            LockKind::Irregular(why) => {
+                let example = sections.all()[lock.example?.index()];
+                let site = sections.regions()[example.region.index()].acquire;
+                Some((lock.address, why, site, lock.sections.len() as u64))
+            }
+            LockKind::Regular => None,
+        });
+        // Those that the program has itself made and never used by two threads are none here.
+        let used = |address: u64| sections.locks().iter().any(|lock| lock.address == address);
+        let unknown = made.unknown.iter().map(|it| Unknown { ticks: nanoseconds(it.ticks), ..*it });
+        Beside {
+            made: made.locks.iter().filter(|it| used(it.address)).map(|it| it.make).collect(),
+            irregular: irregular.collect(),
+            unknown: unknown.collect(),
+        }
+    }
 }
 
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
@@ -294,7 +329,8 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
     constant.extend(locks.words());
     let sections = Sections::merge(collect.take(), &constant, &locks.atomic)?;
     let mut skeleton = Skeleton::of(trace)?;
-    Ok(Analysis::Measured(measure(&sections, &mut skeleton, &Options::default())?))
+    let beside = Beside::new(&sections, &locks.made, |ticks| skeleton.nanoseconds(ticks));
+    Ok(Analysis::Measured(measure(&sections, &mut skeleton, &Options::default())?, beside))
 }
 
 /// Replays a trace up to an event of a thread, or to where it diverges, and returns what raced.

@@ -1,13 +1,15 @@
-//! The ranking of unnecessary lock contention.
+//! The ranking of unnecessary lock contention: its data, and the JSON that comes of it. [`text`] is
+//! the report for people.
 
-use super::numbers::{count, counted, duration, percent};
-use super::table::{self, Column};
+mod text;
+
+pub(crate) use text::render;
+
 use crate::calibration::Source;
-use crate::output::Style;
 use crate::symbols::Place;
-use refrain_transform::{self as transform, Analysed, PairCounts, UlcpKind};
+use refrain_transform::{self as transform, Analysed, Irregularity, Make, PairCounts, UlcpKind};
 use serde::Serialize;
-use std::fmt::Write;
+use std::collections::BTreeMap;
 
 /// The machine that virtual time models.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,8 +41,63 @@ pub(crate) struct Report {
     pub(crate) groups: Vec<Group>,
     /// Groups that only waits on condition variables made, and no program can avoid.
     pub(crate) spurious: Vec<Group>,
+    /// Locks that the program makes itself, by how they are made.
+    pub(crate) made: BTreeMap<Make, u64>,
+    /// Locks of which nothing can be said.
+    pub(crate) irregular: Vec<IrregularLock>,
+    /// What threads waited for without its being a lock, as far as can be told; the longest first.
+    pub(crate) not_understood: Vec<NotUnderstood>,
     /// What the reader must know to judge the numbers.
     pub(crate) notes: Vec<String>,
+}
+
+/// A lock of which nothing can be said.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct IrregularLock {
+    /// Its address.
+    #[serde(with = "crate::report::hex")]
+    pub(crate) address: u64,
+    /// Why not.
+    pub(crate) why: Irregularity,
+    /// A critical section that shows it.
+    pub(crate) site: Place,
+    /// How many critical sections it has.
+    pub(crate) critical_sections: u64,
+}
+
+/// Words that threads waited for at one place.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct NotUnderstood {
+    /// Where the longest wait was.
+    pub(crate) site: Place,
+    /// How many words.
+    pub(crate) words: u64,
+    /// How many times threads waited.
+    pub(crate) waits: u64,
+    /// For how long, all threads together.
+    pub(crate) waited_ns: u64,
+}
+
+/// What an analysis finds beside the ranking.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Beside {
+    /// [`Report::made`].
+    pub(crate) made: BTreeMap<Make, u64>,
+    /// [`Report::irregular`].
+    pub(crate) irregular: Vec<IrregularLock>,
+    /// [`Report::not_understood`].
+    pub(crate) not_understood: Vec<NotUnderstood>,
+}
+
+/// A line of source, and those around it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Excerpt {
+    /// The file's path.
+    pub(crate) file: String,
+    /// The number of the line that is meant.
+    pub(crate) line: u32,
+    /// The lines by their numbers.
+    pub(crate) lines: Vec<(u32, String)>,
 }
 
 /// A group of pairs at one pair of sites.
@@ -50,6 +107,8 @@ pub(crate) struct Group {
     pub(crate) rank: u32,
     /// Kind of most of the pairs.
     pub(crate) kind: UlcpKind,
+    /// What usually helps.
+    pub(crate) advice: &'static str,
     /// Where the earlier critical section begins.
     pub(crate) first: Place,
     /// Where the later one begins.
@@ -70,6 +129,9 @@ pub(crate) struct Group {
     /// Why that is not known, if its replay did not end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) alone_error: Option<String>,
+    /// The source of both sites, where details are wanted and it is there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) excerpts: Vec<Excerpt>,
 }
 
 impl Group {
@@ -77,6 +139,7 @@ impl Group {
         Group {
             rank: group.rank,
             kind: group.kind,
+            advice: advice(group.kind),
             first: group.first.acquire.into(),
             second: group.second.acquire.into(),
             pairs: group.pairs,
@@ -86,6 +149,26 @@ impl Group {
             share: group.share,
             alone_ns: group.alone_ns,
             alone_error: group.alone_error,
+            excerpts: Vec::new(),
+        }
+    }
+}
+
+/// What usually helps.
+fn advice(kind: UlcpKind) -> &'static str {
+    match kind {
+        UlcpKind::NullLock => {
+            "One of the two sections touches no data that threads share. Take the lock only in the \
+             branch that needs it, or leave it out."
+        }
+        UlcpKind::ReadRead => {
+            "Both sections only read. Use a reader-writer lock, or no lock for data that hardly \
+             ever changes (replace it as a whole, as RCU does). If they poll, have them wait for a \
+             signal instead."
+        }
+        UlcpKind::DisjointWrite => {
+            "One section writes, but only data that the other never uses. Give each field, row or \
+             partition a lock of its own, or make the field atomic."
         }
     }
 }
@@ -96,7 +179,7 @@ pub(crate) fn report(
     command: String,
     machine: Machine,
     top: usize,
-    mut notes: Vec<String>,
+    (beside, mut notes): (Beside, Vec<String>),
 ) -> Report {
     let groups_found = ranked.groups.len();
     notes.extend(ranked.ulcp_free_error.map(|why| format!("{why}; no gain is known")));
@@ -114,165 +197,17 @@ pub(crate) fn report(
         groups_found,
         groups: ranked.groups.into_iter().take(top).map(Group::new).collect(),
         spurious: ranked.spurious.into_iter().map(Group::new).collect(),
+        made: beside.made,
+        irregular: beside.irregular,
+        not_understood: beside.not_understood,
         notes,
     }
-}
-
-/// The report for people.
-pub(crate) fn render(report: &Report, style: Style) -> String {
-    let mut text = summary(report);
-    if report.groups.is_empty() {
-        text += "\nno unnecessary lock contention was found\n";
-    } else {
-        text.push('\n');
-        text += &ranking(&report.groups, style);
-        text += &legend(style);
-    }
-    if report.groups.len() < report.groups_found {
-        let _ = writeln!(
-            text,
-            "\n{}; --top {} shows all",
-            counted((report.groups_found - report.groups.len()) as u64, "more group"),
-            report.groups_found
-        );
-    }
-    if !report.spurious.is_empty() {
-        text += "\nnull-locks that only waits on condition variables made; no fix can leave them out\n\n";
-        text += &ranking(&report.spurious, style);
-    }
-    for note in &report.notes {
-        let _ = writeln!(text, "\nnote: {note}");
-    }
-    text
-}
-
-fn summary(report: &Report) -> String {
-    let analysed = &report.analysed;
-    let handed = analysed.pairs.ulcps() + analysed.pairs.after_wait + analysed.tlcps;
-    let free = report.ulcp_free_ns.map_or_else(
-        || "unknown".to_owned(),
-        |free| {
-            let gain = report.original_ns as i64 - free as i64;
-            let share = gain as f64 / report.original_ns.max(1) as f64;
-            let (less, share) = (if gain < 0 { "more" } else { "less" }, percent(share.abs()));
-            format!("{} ({} {less}, {share})", duration(free as i64), duration(gain.abs()))
-        },
-    );
-    let machine = format!("{}, {}", counted(report.cores, "core"), report.latencies.name());
-    table::pairs(&[
-        ("analysed", report.command.clone()),
-        (
-            "",
-            format!(
-                "{}, {}, {}, {}",
-                counted(analysed.threads, "thread"),
-                counted(analysed.events, "event"),
-                counted(analysed.locks, "lock"),
-                counted(analysed.critical_sections, "critical section"),
-            ),
-        ),
-        (
-            "",
-            format!(
-                "{} from one thread to another: {} unnecessary, {} of true contention",
-                counted(handed, "hand-over"),
-                count(analysed.pairs.ulcps()),
-                count(analysed.tlcps)
-            ),
-        ),
-        (
-            "",
-            format!(
-                "{} found the lock taken in the recording",
-                counted(analysed.contended, "acquisition")
-            ),
-        ),
-        (
-            "T original",
-            format!("{} (virtual time, {machine})", duration(report.original_ns as i64)),
-        ),
-        ("T ULCP-free", free),
-    ])
-}
-
-/// Columns that it takes to show where the lock is needed, and the gain of each group alone.
-const WIDE: u16 = 100;
-
-/// What the columns say.
-fn legend(style: Style) -> String {
-    let mut text =
-        "\nΔT  what the pairs wait for nothing, each for itself: it ranks, but gains overlap\n\
-                    P   the group's share in the ΔT of all groups\n"
-            .to_owned();
-    if style.width >= WIDE {
-        text += "conflicts  pairs of the same sites that need their lock\n\
-                 alone      by how much the run is shorter if this group alone is fixed\n";
-    }
-    text
-}
-
-fn ranking(groups: &[Group], style: Style) -> String {
-    let wide = style.width >= WIDE;
-    let mut header = vec![
-        ("rank", Column::Right),
-        ("kind", Column::Left),
-        ("pairs", Column::Right),
-        ("ΔT", Column::Right),
-        ("P", Column::Right),
-    ];
-    if wide {
-        header.insert(3, ("conflicts", Column::Right));
-        header.push(("alone", Column::Right));
-    }
-    header.push(("first site / second site", Column::Left));
-    let rows = groups.iter().map(|group| {
-        let mut row = vec![
-            group.rank.to_string(),
-            name(group.kind).to_owned(),
-            count(group.pairs),
-            duration(group.delta_ns),
-            percent(group.share),
-        ];
-        if wide {
-            row.insert(3, count(group.conflicts));
-            row.push(group.alone_ns.map_or_else(String::new, duration));
-        }
-        row.push(sites(group));
-        row
-    });
-    table::render(&header, rows.collect(), style)
-}
-
-/// The kind as JSON has it too.
-fn name(kind: UlcpKind) -> &'static str {
-    match kind {
-        UlcpKind::NullLock => "null-lock",
-        UlcpKind::ReadRead => "read-read",
-        UlcpKind::DisjointWrite => "disjoint-write",
-    }
-}
-
-/// Both sites, one per line; once if they are the same.
-fn sites(group: &Group) -> String {
-    let mut lines = lines_of(&group.first);
-    let second = lines_of(&group.second);
-    if lines == second {
-        lines[0] += " (both)";
-    } else {
-        lines.extend(second);
-    }
-    lines.join("\n")
-}
-
-fn lines_of(place: &Place) -> Vec<String> {
-    let mut lines = vec![place.short()];
-    lines.extend(place.inlined_into().map(|line| format!("  {line}")));
-    lines
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Style;
     use insta::assert_snapshot;
 
     fn group(rank: u32, kind: UlcpKind, sites: [Place; 2], numbers: (u64, i64, f64)) -> Group {
@@ -283,6 +218,7 @@ mod tests {
         Group {
             rank,
             kind,
+            advice: advice(kind),
             first,
             second,
             pairs,
@@ -292,6 +228,7 @@ mod tests {
             share,
             alone_ns,
             alone_error: None,
+            excerpts: Vec::new(),
         }
     }
 
@@ -327,6 +264,9 @@ mod tests {
                 group(3, UlcpKind::NullLock, [bare.clone(), bare], (1, -1_500, -0.00001)),
             ],
             spurious: vec![group(1, UlcpKind::NullLock, woken, (7, 0, 0.0))],
+            made: BTreeMap::new(),
+            irregular: Vec::new(),
+            not_understood: Vec::new(),
             notes: vec!["the trace was cut off: only its whole part was analysed".into()],
         }
     }
@@ -339,6 +279,78 @@ mod tests {
     #[test]
     fn at_120_columns() {
         assert_snapshot!(render(&example(), Style { width: 120, colour: false }));
+    }
+
+    #[test]
+    fn at_60_columns() {
+        let text = render(&example(), Style { width: 60, colour: false });
+        assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
+        assert_snapshot!(text);
+    }
+
+    #[test]
+    fn in_detail_with_the_source() {
+        let mut report = example();
+        report.groups.truncate(1);
+        let lines = [(91, "static int lookup(int key) {"), (92, "    lock(&m);"), (93, "}")];
+        report.groups[0].excerpts = vec![Excerpt {
+            file: "/src/corpus/c/demo.c".into(),
+            line: 92,
+            lines: lines.map(|(line, text)| (line, text.to_owned())).to_vec(),
+        }];
+        assert_snapshot!(render(&report, Style { width: 80, colour: false }));
+    }
+
+    #[test]
+    fn what_is_not_ranked_is_said() {
+        let report = Report {
+            groups: Vec::new(),
+            groups_found: 0,
+            spurious: Vec::new(),
+            notes: Vec::new(),
+            analysed: Analysed { critical_sections: 40, locks: 2, ..Analysed::default() },
+            made: [(Make::Word, 2), (Make::Ticket, 1)].into(),
+            irregular: vec![IrregularLock {
+                address: 0x1000_4080,
+                why: Irregularity::ReadersWrite,
+                site: Place::example("find_", "irregular.c", 5),
+                critical_sections: 40,
+            }],
+            not_understood: vec![NotUnderstood {
+                site: Place::example("wait_for_turn", "queue.c", 77),
+                words: 3,
+                waits: 1_204,
+                waited_ns: 12_300_000,
+            }],
+            ..example()
+        };
+        assert_snapshot!(render(&report, Style { width: 80, colour: false }));
+    }
+
+    #[test]
+    fn fixing_what_does_not_help_is_no_gain() {
+        let report = Report { ulcp_free_ns: Some(350_000_000), notes: Vec::new(), ..example() };
+        let text = render(&report, Style { width: 80, colour: false });
+        assert!(text.contains("no gain"), "{text}");
+        assert!(!text.contains("-1.50"), "{text}");
+    }
+
+    #[test]
+    fn no_rows_are_not_no_groups_and_no_sections_are_no_clean_result() {
+        let style = Style { width: 80, colour: false };
+        let none = Report { groups: Vec::new(), groups_found: 4, ..example() };
+        let text = render(&none, style);
+        assert!(text.contains("4 groups; --top 4 shows them"), "{text}");
+        assert!(!text.contains("no unnecessary lock contention"), "{text}");
+        let empty = Report {
+            groups: Vec::new(),
+            groups_found: 0,
+            analysed: Analysed::default(),
+            ..example()
+        };
+        let text = render(&empty, style);
+        assert!(!text.contains("no unnecessary lock contention"), "{text}");
+        assert!(text.contains("holds no critical section"), "{text}");
     }
 
     #[test]

@@ -139,7 +139,8 @@ impl refrain_transform::Resolver for Symbols {
         let code = Code::After(pc);
         let place = self.place(code);
         // What a library has inlined into the program is not what the programmer wrote.
-        let own = place.frames.iter().position(|frame| !frame.is_of_a_library()).unwrap_or(0);
+        let own = place.frames.iter().position(|frame| !frame.is_of_a_library());
+        let own = own.unwrap_or(place.frames.len().saturating_sub(1));
         let frames = place.frames.into_iter().skip(own);
         let mut frames = frames.map(|frame| refrain_transform::Frame {
             function: frame.function,

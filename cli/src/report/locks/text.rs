@@ -1,0 +1,383 @@
+//! The ranking for people: in a terminal of 60 columns and more, without knowing the paper.
+
+use super::{Excerpt, Group, IrregularLock, Report};
+use crate::output::Style;
+use crate::report::numbers::{count, counted, duration, percent, signed};
+use crate::report::table::{self, Column};
+use crate::symbols::Place;
+use refrain_transform::{Irregularity, Make, UlcpKind};
+use std::fmt::Write;
+
+/// Below this, rows are blocks of lines.
+const TABLE: u16 = 76;
+
+/// Columns of a table before those for the sites.
+const NUMBERS: usize = 48;
+
+/// Renders the report.
+pub(crate) fn render(report: &Report, style: Style) -> String {
+    let mut text = summary(report, style);
+    if !report.groups.is_empty() {
+        text += "\nUnnecessary contention, most costly first:\n\n";
+        text += &ranking(&report.groups, style);
+        text += &legend(report, style);
+    }
+    text += &others(report, style);
+    if !report.spurious.is_empty() {
+        let pairs = report.spurious.iter().map(|group| group.kinds.after_wait).sum();
+        let what = format!(
+            "{} of waits on condition variables that take the lock again and touch nothing; no \
+             program can leave them out: {}.",
+            counted(pairs, "hand-over"),
+            list(report.spurious.iter().map(|group| group.second.short())),
+        );
+        text += &paragraph(&what, style);
+    }
+    for lock in &report.irregular {
+        text += &paragraph(&irregular(lock), style);
+    }
+    text += &not_understood(report, style);
+    for note in &report.notes {
+        text += &paragraph(&format!("note: {note}"), style);
+    }
+    text
+}
+
+fn summary(report: &Report, style: Style) -> String {
+    let analysed = &report.analysed;
+    let conflicts = analysed.tlcps + analysed.pairs.atomic_only;
+    let handed = analysed.pairs.ulcps() + analysed.pairs.after_wait + conflicts;
+    let machine = format!("{}, {}", counted(report.cores, "core"), report.latencies.name());
+    let mut rows = vec![
+        ("analysed", report.command.clone()),
+        (
+            "",
+            format!(
+                "{}, {}, {}, {}",
+                counted(analysed.threads, "thread"),
+                counted(analysed.events, "event"),
+                counted(analysed.locks, "lock"),
+                counted(analysed.critical_sections, "critical section"),
+            ),
+        ),
+    ];
+    if !report.made.is_empty() {
+        let made =
+            report.made.iter().map(|(make, number)| format!("{} {}", count(*number), made(*make)));
+        rows.push(("", format!("made by the program itself: {}", list(made))));
+    }
+    rows.extend([
+        (
+            "",
+            format!(
+                "{} between threads: {} unnecessary, {} of true contention",
+                counted(handed, "hand-over"),
+                count(analysed.pairs.ulcps()),
+                count(conflicts)
+            ),
+        ),
+        (
+            "",
+            format!(
+                "{} found the lock taken in the recording",
+                counted(analysed.contended, "acquisition")
+            ),
+        ),
+        (
+            "T original",
+            format!("{} (virtual time, {machine})", duration(signed(report.original_ns))),
+        ),
+        ("T ULCP-free", free(report)),
+    ]);
+    let mut text = String::new();
+    let indent = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
+    for (name, value) in rows {
+        let lines = wrap(&value, usize::from(style.width) - indent);
+        for (nth, line) in lines.iter().enumerate() {
+            let name = if nth == 0 { name } else { "" };
+            let _ = writeln!(text, "{name:indent$}{line}");
+        }
+    }
+    text
+}
+
+/// The time without unnecessary contention, held against the original's.
+fn free(report: &Report) -> String {
+    let Some(free) = report.ulcp_free_ns else { return "unknown".to_owned() };
+    let gain = signed(report.original_ns) - signed(free);
+    let share = percent(gain.unsigned_abs() as f64 / report.original_ns.max(1) as f64);
+    let time = duration(signed(free));
+    match gain {
+        1.. => format!("{time} ({} less, {share})", duration(gain)),
+        0 => format!("{time} (no gain)"),
+        _ => format!(
+            "{time} (no gain: {} more, {share}; without the waiting here, threads wait elsewhere)",
+            duration(-gain)
+        ),
+    }
+}
+
+fn made(make: Make) -> &'static str {
+    match make {
+        Make::Word => "of an atomic word",
+        Make::Counted => "that count readers",
+        Make::Ticket => "with tickets",
+        Make::Semaphore => "of semaphores",
+    }
+}
+
+fn ranking(groups: &[Group], style: Style) -> String {
+    if style.width < TABLE || groups.iter().any(|group| !group.excerpts.is_empty()) {
+        return blocks(groups, style);
+    }
+    let header = [
+        ("rank", Column::Right),
+        ("kind", Column::Left),
+        ("gain", Column::Right),
+        ("waiting", Column::Right),
+        ("share", Column::Right),
+        ("where", Column::Left),
+    ];
+    let room = usize::from(style.width) - NUMBERS;
+    let rows = groups.iter().map(|group| {
+        vec![
+            group.rank.to_string(),
+            name(group.kind).to_owned(),
+            gain(group),
+            waiting(group),
+            percent(group.share),
+            sites(group).iter().flat_map(|site| wrap(site, room)).collect::<Vec<_>>().join("\n"),
+        ]
+    });
+    table::render(&header, rows.collect(), style)
+}
+
+/// Each group as some lines, for narrow terminals and for details.
+fn blocks(groups: &[Group], style: Style) -> String {
+    let width = usize::from(style.width);
+    let mut text = String::new();
+    for group in groups {
+        let Group { rank, kind, share, .. } = group;
+        let head = format!(
+            "{rank}  {}: gain {}, waiting {} ({})",
+            name(*kind),
+            gain(group),
+            waiting(group),
+            percent(*share)
+        );
+        for line in wrap(&head, width) {
+            text += &(line + "\n");
+        }
+        for line in sites(group).iter().flat_map(|site| wrap(site, width - 3)) {
+            let _ = writeln!(text, "   {line}");
+        }
+        if !group.excerpts.is_empty() {
+            text += &detail(group, width);
+        }
+    }
+    text
+}
+
+fn detail(group: &Group, width: usize) -> String {
+    let mut text = String::new();
+    for Excerpt { file, line, lines } in &group.excerpts {
+        let _ = writeln!(text, "\n   {file}:{line}");
+        for (number, source) in lines {
+            let mark = if number == line { '>' } else { ' ' };
+            let shown = format!("   {mark}{number:6}  {source}");
+            text += &(cut(&shown, width) + "\n");
+        }
+    }
+    let kinds = &group.kinds;
+    let by_kind = [
+        (kinds.null_lock, "null-lock"),
+        (kinds.read_read, "read-read"),
+        (kinds.disjoint_write, "disjoint-write"),
+    ];
+    let found = by_kind.iter().filter(|(pairs, _)| *pairs > 0);
+    let pairs = format!(
+        "{} at these lines were unnecessary ({}); {} did conflict, {} of them in atomic variables \
+         alone.",
+        counted(group.pairs, "hand-over"),
+        list(found.map(|(pairs, kind)| format!("{} {kind}", count(*pairs)))),
+        count(group.conflicts + kinds.atomic_only),
+        count(kinds.atomic_only),
+    );
+    text.push('\n');
+    for line in wrap(&pairs, width - 3).into_iter().chain(wrap(group.advice, width - 3)) {
+        let _ = writeln!(text, "   {line}");
+    }
+    text.push('\n');
+    text
+}
+
+/// What the columns say, and what to do about each kind that there is.
+fn legend(report: &Report, style: Style) -> String {
+    let mut text = String::new();
+    let mut say = |what: &str| text += &paragraph(what, style);
+    say("gain: by how much the run is shorter if this row alone is fixed (-: not computed). Rows \
+         overlap: what one gains another may gain too, so they do not add up to the difference above, \
+         which fixes all rows at once.");
+    say(
+        "waiting: time spent waiting although the sections did not conflict, summed over hand-overs, \
+         and its share in that of all rows. Use it to rank; do not add it up.",
+    );
+    if report.groups.iter().any(|group| group.alone_ns.is_some_and(|gain| gain <= 0)) {
+        say("none: with this row alone fixed the run is no shorter; threads then wait elsewhere.");
+    }
+    let detailed = report.groups.iter().any(|group| !group.excerpts.is_empty());
+    for kind in [UlcpKind::NullLock, UlcpKind::ReadRead, UlcpKind::DisjointWrite] {
+        let group = report.groups.iter().find(|group| group.kind == kind);
+        if let Some(group) = group.filter(|_| !detailed) {
+            say(&format!("{}: {}", name(kind), group.advice));
+        }
+    }
+    text
+}
+
+/// What there is beside the rows, or instead of them.
+fn others(report: &Report, style: Style) -> String {
+    let left = report.groups_found - report.groups.len();
+    let text = match (report.groups.len(), left) {
+        (0, 0) if report.analysed.critical_sections == 0 => {
+            "There is nothing to rank: what was analysed holds no critical section of a lock."
+                .to_owned()
+        }
+        (0, 0) if report.irregular.is_empty() => {
+            "no unnecessary lock contention was found".to_owned()
+        }
+        (0, 0) => {
+            "no unnecessary lock contention was found, apart from locks that cannot be analysed:"
+                .to_owned()
+        }
+        (_, 0) => return String::new(),
+        (0, _) => format!("{}; --top {left} shows them", counted(left as u64, "group")),
+        _ => format!(
+            "{}; --top {} shows all",
+            counted(left as u64, "more group"),
+            report.groups_found
+        ),
+    };
+    paragraph(&text, style)
+}
+
+fn irregular(lock: &IrregularLock) -> String {
+    let why = match lock.why {
+        Irregularity::ReadersWrite => {
+            "a section that holds it for reading writes data that others use, which is a data race"
+        }
+        Irregularity::NeverReleased => "a thread never released it, and others had it later",
+        Irregularity::ReleasedByAnother => "a thread released it that did not hold it",
+    };
+    format!(
+        "not analysed: a lock with {}: {why}, at {}.",
+        counted(lock.critical_sections, "critical section"),
+        lock.site.short()
+    )
+}
+
+fn not_understood(report: &Report, style: Style) -> String {
+    if report.not_understood.is_empty() {
+        return String::new();
+    }
+    let mut text = paragraph(
+        "Threads also waited for words that are no locks as far as can be told (flags, queues, \
+         counters, locks of an unknown make); what could be gained there is not known:",
+        style,
+    );
+    for wait in &report.not_understood {
+        let line = format!(
+            "{} in {}: {}",
+            duration(signed(wait.waited_ns)),
+            counted(wait.waits, "wait"),
+            wait.site.short()
+        );
+        for line in wrap(&line, usize::from(style.width) - 2) {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+    text
+}
+
+/// The kind as JSON has it too.
+fn name(kind: UlcpKind) -> &'static str {
+    match kind {
+        UlcpKind::NullLock => "null-lock",
+        UlcpKind::ReadRead => "read-read",
+        UlcpKind::DisjointWrite => "disjoint-write",
+    }
+}
+
+fn gain(group: &Group) -> String {
+    match group.alone_ns {
+        None => "-".to_owned(),
+        Some(gain @ 1..) => duration(gain),
+        Some(_) => "none".to_owned(),
+    }
+}
+
+fn waiting(group: &Group) -> String {
+    if group.delta_ns > 0 { duration(group.delta_ns) } else { "none".to_owned() }
+}
+
+/// Both sites, one per line; once if they are the same.
+fn sites(group: &Group) -> Vec<String> {
+    let mut lines = lines_of(&group.first);
+    let second = lines_of(&group.second);
+    if lines == second {
+        lines[0] += " (both)";
+    } else {
+        lines.extend(second);
+    }
+    lines
+}
+
+/// A place and the functions that it is inlined into, of which the first two matter.
+fn lines_of(place: &Place) -> Vec<String> {
+    let mut lines = vec![place.short()];
+    lines.extend(place.inlined_into().take(2).map(|line| format!("  {line}")));
+    lines
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    let mut items: Vec<String> = items.collect();
+    items.dedup();
+    items.join(", ")
+}
+
+/// Text after an empty line.
+fn paragraph(text: &str, style: Style) -> String {
+    let lines = wrap(text, usize::from(style.width));
+    format!("\n{}\n", lines.join("\n"))
+}
+
+/// Breaks text between words; longer words than a line are cut.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let indent = text.len() - text.trim_start().len();
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = " ".repeat(indent);
+    let mut empty = true;
+    for word in text.split_whitespace() {
+        let word = cut(word, width);
+        let long = line.chars().count() + usize::from(!empty) + word.chars().count() > width;
+        if long && !empty {
+            lines.push(std::mem::take(&mut line));
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line += &word;
+        empty = false;
+    }
+    lines.push(line);
+    lines
+}
+
+/// At most so many characters.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
