@@ -94,6 +94,9 @@ pub(crate) struct Recording {
     /// SHA and the like. A replay needs what the recorded code uses.
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) cpu: Option<CpuLevel>,
+    /// Tell the program that the system forbids it to generate code; many then interpret
+    #[arg(long)]
+    pub(crate) no_jit: bool,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -156,9 +159,9 @@ pub(crate) struct Replay {
     /// Trace to replay
     #[arg(value_name = "FILE")]
     pub(crate) trace: PathBuf,
-    /// What executes the recorded code
-    #[arg(long, value_enum, default_value_t = EngineKind::Cranelift)]
-    pub(crate) engine: EngineKind,
+    /// What executes the recorded code [default: cranelift, or copy if the program generated code]
+    #[arg(long, value_enum)]
+    pub(crate) engine: Option<EngineKind>,
     #[command(flatten)]
     pub(crate) schedule: Schedule,
     /// Print what the program printed (it is compared in any case)

@@ -209,6 +209,7 @@ pub static PROGRAMS: &[Program] = &[
     Program { exit: Exit::Signal(12), ..exerciser("ex_signal", "c/ex_signal.c", &["20"]) },
     exerciser("ex_alarm", "c/ex_alarm.c", &["10"]),
     exerciser("ex_avx", "c/ex_avx.c", &["100"]),
+    exerciser("ex_jit", "c/ex_jit.c", &["40"]),
     exerciser("ex_process", "c/ex_process.c", &["2"]),
     exerciser("ex_cpu", "c/ex_cpu.c", &["20000"]),
     Program { language: Language::Cxx, ..exerciser("mixed_cpp", "cpp/mixed.cpp", &["1000"]) },

@@ -54,6 +54,25 @@ fn output_and_status_are_those_of_the_program() {
     }
 }
 
+/// A program that generates code is replayed by the engine that reads code where it is; one that
+/// may not is replayed by both.
+#[test]
+fn generated_code() {
+    let bench = bench();
+    let (path, arguments) = corpus("ex_jit");
+    let mut command = bench.command(["record", "-o", "a.refrain", "--"]);
+    let recorded = Run::of(command.arg(&path).args(arguments));
+    assert!(recorded.succeeds().stderr.contains("generates code"), "{recorded:?}");
+    let replayed = bench.refrain(["replay", "a.refrain"]);
+    assert!(replayed.succeeds().text().contains("on the copy engine"), "{replayed:?}");
+    bench.refrain(["replay", "--engine", "cranelift", "a.refrain"]).fails(1, &["--engine copy"]);
+
+    let mut command = bench.command(["record", "--no-jit", "-o", "b.refrain", "--"]);
+    let recorded = Run::of(command.arg(&path).args(arguments));
+    assert!(recorded.stderr.contains("Permission denied"), "{recorded:?}");
+    bench.refrain(["replay", "b.refrain"]).succeeds();
+}
+
 /// A program that asks the processor finds no AVX on one without, and the trace says so.
 #[test]
 fn the_processor_is_what_was_asked_for() {

@@ -112,6 +112,13 @@ pub trait Engine: Send + Sync {
     /// made of it before any thread runs it again.
     fn forget(&self, range: Range<u64>);
 
+    /// Code in this range may change from now on without the engine being told: the guest
+    /// generates it. Whatever the engine makes of it must be what is there when a thread comes
+    /// to it. What it has made of the range before, [`Self::forget`] is about to name.
+    fn generated(&self, range: Range<u64>) {
+        let _ = range;
+    }
+
     /// The executing half for one guest thread. It stays on the host thread that asked for it.
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError>;
 

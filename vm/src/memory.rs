@@ -5,6 +5,7 @@
 //! code is never mapped executable: it runs only translated.
 
 use crate::layout::{self, PAGE};
+use crate::syscall::MachineCall;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -42,6 +43,8 @@ pub(crate) struct AddressSpace {
     used: BTreeMap<u64, u64>,
     /// Ranges that the guest believes to be executable.
     executable: BTreeMap<u64, u64>,
+    /// Ranges whose content is no private file's: what is executable there, the guest has made.
+    own: BTreeMap<u64, u64>,
     /// The guest has mapped memory that others can see it write.
     shared: bool,
     brk: u64,
@@ -52,6 +55,7 @@ impl AddressSpace {
         AddressSpace {
             used: BTreeMap::new(),
             executable: BTreeMap::new(),
+            own: BTreeMap::new(),
             shared: false,
             brk: layout::HEAP.start,
         }
@@ -83,6 +87,7 @@ impl AddressSpace {
         match map_fixed(MapRequest { address, ..request }) {
             Ok(()) => {
                 self.note(address..address + len, request.prot);
+                self.note_content(address..address + len, request.flags);
                 // MAP_SHARED_VALIDATE has this bit, too.
                 let shared = request.flags & libc::MAP_SHARED != 0;
                 self.shared |= shared && request.prot & libc::PROT_WRITE != 0;
@@ -100,6 +105,7 @@ impl AddressSpace {
         }
         cut(&mut self.used, &range);
         cut(&mut self.executable, &range);
+        cut(&mut self.own, &range);
         // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
         unsafe { kernel(libc::SYS_munmap, [address, page_up(len), 0, 0, 0, 0]) }
     }
@@ -201,6 +207,48 @@ impl AddressSpace {
     /// Whether any of the range holds code in the guest's eyes.
     pub(crate) fn holds_code(&self, range: &Range<u64>) -> bool {
         intersects(&self.executable, range)
+    }
+
+    /// Notes what a mapping with these flags shows.
+    pub(crate) fn note_content(&mut self, range: Range<u64>, flags: i32) {
+        // MAP_SHARED_VALIDATE has this bit, too.
+        match flags & (libc::MAP_ANONYMOUS | libc::MAP_SHARED) {
+            0 => cut(&mut self.own, &range),
+            _ => join(&mut self.own, range),
+        }
+    }
+
+    /// The range where the guest generates code, if this call, which has succeeded with this
+    /// result, lets it: by code that may be written, or by code that is no file's.
+    pub(crate) fn generated_by(
+        &self,
+        what: MachineCall,
+        args: [u64; 6],
+        result: i64,
+    ) -> Option<Range<u64>> {
+        let [address, len, prot, ..] = args;
+        let start = match what {
+            MachineCall::Mmap => result as u64,
+            MachineCall::Mprotect => address,
+            _ => return None,
+        };
+        let range = start..start.saturating_add(page_up(len));
+        let prot = prot as i32;
+        let generates = prot & libc::PROT_EXEC != 0
+            && (prot & libc::PROT_WRITE != 0 || intersects(&self.own, &range));
+        generates.then_some(range)
+    }
+
+    /// The range of code that a call is about to take away or to replace.
+    pub(crate) fn replaced_by(&self, what: MachineCall, args: [u64; 6]) -> Option<Range<u64>> {
+        let fixed = libc::MAP_FIXED as u64;
+        let changes = match what {
+            MachineCall::Mmap => args[3] & fixed != 0,
+            MachineCall::Munmap | MachineCall::Mprotect | MachineCall::Mremap => true,
+            _ => false,
+        };
+        let range = args[0]..args[0].saturating_add(page_up(args[1]));
+        (changes && self.holds_code(&range)).then_some(range)
     }
 
     /// Whether a process that is forked now has memory in common with the guest.
@@ -351,6 +399,23 @@ mod tests {
         assert!(intersects(&map, &(4..6)) && !intersects(&map, &(5..7)));
         cut(&mut map, &(0..100));
         assert!(map.is_empty());
+    }
+
+    #[test]
+    fn code_that_is_no_files_is_generated() {
+        let mut space = AddressSpace::new();
+        let (read, write, exec) = (libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC);
+        let args = |prot: i32| [0x10000, PAGE, prot as u64, 0, 0, 0];
+        let protects = |space: &AddressSpace, prot| {
+            space.generated_by(MachineCall::Mprotect, args(prot), 0).is_some()
+        };
+        let page = 0x10000..0x10000 + PAGE;
+        space.note_content(page.clone(), libc::MAP_PRIVATE);
+        assert!(!protects(&space, read | exec) && protects(&space, read | write | exec));
+        space.note_content(page.clone(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        assert!(protects(&space, read | exec) && !protects(&space, read | write));
+        space.note_content(page, libc::MAP_PRIVATE);
+        assert!(!protects(&space, read | exec));
     }
 
     #[test]

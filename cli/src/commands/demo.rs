@@ -24,6 +24,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
         no_learn: true,
         order: Order::Sync,
         cpu: None,
+        no_jit: false,
         command: Vec::new(),
     };
     let console = Console::keep();

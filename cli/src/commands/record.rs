@@ -41,7 +41,8 @@ pub(crate) fn record(
         CpuLevel::V3 => Level::V3,
     });
     let learned = if recording.no_learn { Default::default() } else { sites::known().sites };
-    let options = RecordOptions { program, output, level, warn, learned };
+    let no_jit = recording.no_jit;
+    let options = RecordOptions { program, output, level, no_jit, warn, learned };
     report_panics(console.share());
     let result = machine::record(options);
     drop(std::panic::take_hook());

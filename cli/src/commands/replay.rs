@@ -1,7 +1,7 @@
 //! `refrain replay`: replays a trace and says what was checked.
 
 use super::{racing, repeat, simulate};
-use crate::args::{Clock, Cost, Replay, SchedulerKind};
+use crate::args::{Clock, Cost, EngineKind, Replay, SchedulerKind};
 use crate::child::{self, ParentListener};
 use crate::failure::Outcome;
 use crate::machine::{Policy, ReplayOptions};
@@ -45,7 +45,8 @@ fn execute(args: &Replay) -> Outcome {
             policy,
             cores: schedule.cores,
             pin: schedule.repeat > 1,
-            ..ReplayOptions::exact(args.engine)
+            or_copy: args.engine.is_none(),
+            ..ReplayOptions::exact(args.engine.unwrap_or(EngineKind::Cranelift))
         };
         let report = replay(&args.trace, &options, args.json)?;
         times.push(report.run_ns);

@@ -31,7 +31,8 @@ use refrain_transform::{
     Irregularity, LockKind, Made, Make, Measurement, Options, Replayer, Sections, Unknown, measure,
 };
 use refrain_vm::{
-    Count, Engine, EngineConfig, Error, LearnedSites, Level, Observer, Placement, Processor, Warn,
+    Count, Engine, EngineConfig, EngineError, Error, LearnedSites, Level, Observer, Placement,
+    Processor, Warn,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -125,6 +126,8 @@ pub(crate) struct RecordOptions {
     pub(crate) output: File,
     /// Level of the processor that it sees; by default as high as it can be.
     pub(crate) level: Option<Level>,
+    /// It may not generate code.
+    pub(crate) no_jit: bool,
     /// Told at once of what the user should not learn only when all is over.
     pub(crate) warn: Warn,
     /// Sites that are watched beside the idioms.
@@ -176,6 +179,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         recorder: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
         machine: calibration::this_machine(),
         processor,
+        forbid_generated_code: options.no_jit,
         warn: options.warn,
         learned: options.learned,
     };
@@ -200,6 +204,8 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
 pub(crate) struct ReplayOptions {
     /// What executes the code.
     pub(crate) engine: EngineKind,
+    /// If that one cannot replay the program, the copy engine does.
+    pub(crate) or_copy: bool,
     /// Pass the program's output on.
     pub(crate) echo: bool,
     /// Count instructions.
@@ -219,6 +225,7 @@ impl ReplayOptions {
     pub(crate) fn exact(engine: EngineKind) -> ReplayOptions {
         ReplayOptions {
             engine,
+            or_copy: false,
             echo: false,
             count: false,
             observe: false,
@@ -254,7 +261,12 @@ pub(crate) fn replay(
         seen: collect.as_ref().is_some_and(|collect| collect.seen().is_some()),
         ..EngineConfig::default()
     };
-    let engine = replaying_engine(options.engine, config, trace)?;
+    let (engine, name) = match replaying_engine(options.engine, config.clone(), trace) {
+        Err(error) if options.or_copy && !config.accesses && is_programs(&error) => {
+            (replaying_engine(EngineKind::Copy, config, trace)?, EngineKind::Copy.name())
+        }
+        engine => (engine?, options.engine.name()),
+    };
     let echo = options.echo.then(|| {
         let listener = listener.clone();
         Arc::new(move |fd: i32, bytes: &[u8]| listener.output(fd, bytes)) as refrain_vm::Output
@@ -271,7 +283,12 @@ pub(crate) fn replay(
     };
     let outcome = refrain_vm::replay(trace, engine, vm_options)?;
     let prepared = started.elapsed().saturating_sub(outcome.elapsed);
-    Ok(replay::Report::new(outcome, options.engine.name(), options.policy.scheduler, prepared))
+    Ok(replay::Report::new(outcome, name, options.policy.scheduler, prepared))
+}
+
+/// Whether it is what the program has that an engine cannot run.
+fn is_programs(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(EngineError::Program { .. }))
 }
 
 /// What comes of an analysis.

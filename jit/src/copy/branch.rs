@@ -126,7 +126,9 @@ impl Translator {
     pub(super) fn call(&mut self, place: Place, target: Option<u64>) -> Option<(u64, Variant)> {
         let variant = place.variant.next();
         let site = (place.instruction.ip(), variant);
-        if let Some(&code) = self.call_sites.get(&site) {
+        // A call that the guest has generated may have become another one.
+        let before = self.call_sites.get(&site).filter(|_| !self.generated.holds(site.0));
+        if let Some(&code) = before {
             self.hot.jmp(code);
             return None;
         }

@@ -269,6 +269,12 @@ impl CopyCpu {
                     Ok(())
                 });
             }
+            Kind::Changed { body, field, variant } => {
+                return self.translated(context, variant, |translator| {
+                    let same = translator.generation == generation;
+                    translator.changed(desc.pc, variant, body.into(), same.then_some(field.into()))
+                });
+            }
             Kind::JumpMiss(variant) => {
                 let pc = self.state.target;
                 context.rip = pc;

@@ -24,6 +24,16 @@ pub(super) enum Kind {
         /// How the target is translated.
         variant: Variant,
     },
+    /// The code of a block has changed; `field` is the displacement to patch, which leads to its
+    /// translation.
+    Changed {
+        /// The block as it was.
+        body: u32,
+        /// Address of the displacement of a `jmp`.
+        field: u32,
+        /// How the block is translated.
+        variant: Variant,
+    },
     /// An indirect branch to `target`, which its table does not know; also a first entry.
     JumpMiss(Variant),
     /// A return to `target`, which its table does not know.

@@ -227,6 +227,27 @@ impl Code {
         self.put(&table.to_le_bytes());
     }
 
+    /// `cmp dword ptr [rcx + offset], value`
+    pub(super) fn compare_at_rcx(&mut self, offset: u32, value: u32) {
+        self.put(&[0x81, 0xb9]);
+        self.put(&offset.to_le_bytes());
+        self.put(&value.to_le_bytes());
+    }
+
+    /// `jne target`
+    pub(super) fn jne(&mut self, target: u64) {
+        self.put(&[0x0f, 0x85]);
+        self.rel32(target);
+    }
+
+    /// `mov ecx, [rdx + offset]` and `lea ecx, [rcx - value]`: rcx is 0 if that is what is there.
+    pub(super) fn difference_at_rdx(&mut self, offset: u32, value: u32) {
+        self.put(&[0x8b, 0x8a]);
+        self.put(&offset.to_le_bytes());
+        self.put(&[0x8d, 0x89]);
+        self.put(&value.wrapping_neg().to_le_bytes());
+    }
+
     /// `jrcxz` over the next `bytes` bytes
     pub(super) fn skip_if_rcx_zero(&mut self, bytes: u8) {
         self.put(&[0xe3, bytes]);

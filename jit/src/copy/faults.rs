@@ -10,6 +10,8 @@ pub(super) enum Fix {
     None,
     /// rcx is in its slot.
     Rcx,
+    /// rcx is in its slot, and rdx in the scratch slot.
+    RcxAndRdx,
     /// This register is in the scratch slot.
     Scratch(u8),
     /// rcx is in its slot; the instruction is a return, complete but for the lookup of its
@@ -94,6 +96,10 @@ impl FaultMap {
         match mark.fix {
             Fix::None => {}
             Fix::Rcx => context.gpr[reg::RCX] = state.rcx,
+            Fix::RcxAndRdx => {
+                context.gpr[reg::RCX] = state.rcx;
+                context.gpr[reg::RDX] = state.scratch;
+            }
             Fix::Return => {
                 context.gpr[reg::RCX] = state.rcx;
                 context.gpr[reg::RSP] += 8;

@@ -22,10 +22,16 @@
 //! wanted outside ([`refrain_vm::Interrupt`]) has every block unlinked, so that it leaves at the end
 //! of the one that it is in, and nothing linked again until it has left.
 //!
+//! # Generated code
+//! A block of code that the guest has made itself begins with a look whether the code is still what
+//! was translated (`generated`); if it is not, it is translated anew. So code is what it is when a
+//! thread comes to a block of it, whoever has written it and how.
+//!
 //! # Limits
-//! - A guest that changes code without a system call is not noticed.
+//! - Code that changes while a thread is inside a block of it runs to the end of the block as it was.
 //! - Code is executed if it is readable; the page's execute permission is not checked.
-//! - The trap and alignment-check flags are not kept apart from the host's.
+//! - The trap flag is not kept apart from the host's, and the alignment-check flag is cleared
+//!   whenever code is left.
 
 mod branch;
 mod classify;
@@ -34,6 +40,7 @@ mod desc;
 mod emit;
 mod faults;
 mod functions;
+mod generated;
 mod idioms;
 mod inline;
 mod ordered;
@@ -177,6 +184,10 @@ impl Engine for CopyEngine {
         if translator.covers(range) {
             self.shared.flush(&mut translator);
         }
+    }
+
+    fn generated(&self, range: Range<u64>) {
+        self.shared.lock().generated.add(range);
     }
 
     fn count_from_now_on(&self) {

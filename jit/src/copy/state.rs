@@ -374,6 +374,9 @@ unsafe extern "sysv64" fn leave_faulted() {
     )
 }
 
+/// The flag that makes accesses fault that are not aligned.
+const ALIGNMENT_CHECK: u32 = 1 << 18;
+
 /// The common end of leaving: rcx is the context, rax and rcx are saved, flags are the guest's.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn save() {
@@ -398,6 +401,13 @@ unsafe extern "sysv64" fn save() {
         "pop rax",
         "mov [rcx + {rflags}], rax",
         "cld",
+        // Host code may not run with alignment checks, which programs switch on to see whether
+        // they can.
+        "test eax, {alignment_check}",
+        "jz 6f",
+        "push 2",
+        "popfq",
+        "6:",
         "movaps [rcx + {xmm} + 0x00], xmm0",
         "movaps [rcx + {xmm} + 0x10], xmm1",
         "movaps [rcx + {xmm} + 0x20], xmm2",
@@ -448,6 +458,7 @@ unsafe extern "sysv64" fn save() {
         in_guest = const offset_of!(ThreadState, area.in_guest),
         host_mxcsr = const offset_of!(ThreadState, host_mxcsr),
         halves = const offset_of!(ThreadState, halves),
+        alignment_check = const ALIGNMENT_CHECK,
         always = const halves::ALWAYS,
         avx_in_use = const halves::AVX_IN_USE,
         high = const offset_of!(Context, high),

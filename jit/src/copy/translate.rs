@@ -14,7 +14,7 @@ use iced_x86::{
 use refrain_vm::{Count, Fault};
 
 /// Instructions in a block at most.
-const MAX_BLOCK: usize = 64;
+pub(super) const MAX_BLOCK: usize = 64;
 /// Guest code that is looked at for one block: the block and what the ordering looks ahead at.
 const WINDOW: usize = 1024;
 /// Translated code behind which no further block is put in line.
@@ -78,8 +78,11 @@ impl Translator {
             self.jump_entry(pc, variant);
         }
         let body = self.hot.here();
-        self.faults.begin(body, pc);
         self.bodies.insert((pc, variant), body);
+        if self.generated.holds(pc) {
+            self.look_at_code(pc, code, variant);
+        }
+        self.faults.begin(self.hot.here(), pc);
         if hooked {
             match self.leaves.get(&pc) {
                 Some(&leaf) => self.call_leaf(pc, leaf, variant),
@@ -208,6 +211,10 @@ impl Translator {
     /// Completes the bookkeeping of a block that covers `pc..end`.
     fn finish(&mut self, pc: u64, end: u64, counted: usize) {
         self.faults.end(self.hot.here(), counted);
+        // What changes is noticed by itself.
+        if self.generated.holds(pc) {
+            return;
+        }
         for page in pc >> PAGE_SHIFT..=(end.max(pc + 1) - 1) >> PAGE_SHIFT {
             self.pages.insert(page);
         }

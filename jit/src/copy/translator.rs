@@ -12,6 +12,7 @@ use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
 use super::faults::FaultMap;
 use super::functions::Functions;
+use super::generated::Generated;
 use super::inline;
 use super::state;
 use super::tables::{ReturnTable, Tables, Use, code_range};
@@ -27,8 +28,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Room that one translation may need in each direction: a run of blocks, each instruction of the
-/// last one watched in every way.
-const MARGIN: u64 = 24 << 10;
+/// last one watched in every way, and its code looked at if the guest has generated it.
+const MARGIN: u64 = 32 << 10;
 /// Where blocks begin.
 const BLOCK_ALIGNMENT: u64 = 16;
 /// Rare exits are allocated in chunks of this size.
@@ -94,7 +95,7 @@ pub(super) struct Translator {
     /// Bodies of blocks.
     pub(super) bodies: Map<(u64, Variant), u64>,
     /// Entries for indirect jumps.
-    jump_entries: Map<(u64, Variant), u64>,
+    pub(super) jump_entries: Map<(u64, Variant), u64>,
     /// Entries for returns.
     pub(super) return_entries: Map<(u64, Variant), u64>,
     /// Where the translation of a call instruction begins: each has one, because the return
@@ -118,7 +119,9 @@ pub(super) struct Translator {
     pub(super) leaves: Map<u64, Leaf>,
     /// What is called around ordered instructions.
     pub(super) ordered_leaf: Option<OrderedLeaf>,
-    /// Pages that hold guest code of some block.
+    /// Where the guest generates code.
+    pub(super) generated: Generated,
+    /// Pages that hold guest code of some block, but for code that the guest generates.
     pub(super) pages: Set<u64>,
     /// In the block under construction: fields among the rare exits that are to hold how many
     /// instructions it has behind so many, times a sign.
@@ -173,6 +176,7 @@ impl Translator {
             hooks: Set::default(),
             leaves: Map::default(),
             ordered_leaf: None,
+            generated: Generated::default(),
             pages: Set::default(),
             rests: Vec::new(),
             watched_loads: Vec::new(),
@@ -486,6 +490,11 @@ impl Translator {
 
     /// Emits a jump out of code memory, which may be far away.
     fn gate(&mut self, to: *const ()) -> u64 {
+        const BEFORE_ADDRESS: u64 = 6;
+        // The guest may have accesses fault that are not aligned.
+        while !(self.hot.here() + BEFORE_ADDRESS).is_multiple_of(8) {
+            self.hot.put(&[0xcc]);
+        }
         let address = self.hot.here();
         // jmp [rip + 0], and the address behind it.
         self.hot.put(&[0xff, 0x25, 0, 0, 0, 0]);

@@ -135,10 +135,10 @@ impl CraneliftEngine {
             pieces: config.accesses,
         };
         let graph = Graph::new(program.blocks, cuts).map_err(|pc| {
-            unavailable(format!(
-                "the code at {pc:#x} changed while it was recorded, which only the copy engine \
-                     replays"
-            ))
+            let why = format!(
+                "the code at {pc:#x} changed while it was recorded; `replay --engine copy` can"
+            );
+            EngineError::Program { engine: NAME, why }
         })?;
         let table = Table::new(pcs)
             .map_err(|e| unavailable(format!("no memory for the table of code: {e}")))?;

@@ -39,6 +39,8 @@ pub(crate) struct Machine {
     pub(crate) log: Log,
     /// What the guest's processor is.
     pub(crate) processor: Processor,
+    /// The guest is told that the system forbids it to generate code.
+    pub(crate) forbids_generated_code: bool,
     /// The stack pointer with which the guest starts.
     pub(crate) initial_sp: u64,
     /// Absolute path of the guest's program.
@@ -96,7 +98,7 @@ impl Machine {
         engine: Arc<dyn Engine>,
         space: AddressSpace,
         log: Log,
-        (header, processor): (&Header, Processor),
+        (header, processor, forbids_generated_code): (&Header, Processor, bool),
         linker: Range<u64>,
         (stop, warn): (Sender<Stop>, Warn),
         learned: LearnedSites,
@@ -106,6 +108,7 @@ impl Machine {
             tickets: Tickets::new(),
             log,
             processor,
+            forbids_generated_code,
             initial_sp: header.entry.rsp,
             program: header.program.clone(),
             linker,

@@ -29,14 +29,20 @@ impl GuestThread {
         let machine = self.machine.clone();
         let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         self.leaf.pages.forget();
-        let replaced = replaced_code(&space, what, args);
-        let result = match would_hold_generated_code(what, args) {
+        let replaced = space.replaced_by(what, args);
+        let result = match machine.forbids_generated_code && would_hold_generated_code(what, args) {
             true => {
-                machine.notice(Notice::GeneratedCode);
+                machine.notice(Notice::ForbiddenCode);
                 -i64::from(libc::EACCES)
             }
             false => perform(&mut space, what, args, self.purpose(args)),
         };
+        if result >= 0
+            && let Some(range) = space.generated_by(what, args, result)
+        {
+            machine.notice(Notice::GeneratedCode);
+            machine.engine.generated(range);
+        }
         if let Some(range) = replaced.filter(|_| result >= 0) {
             machine.engine.forget(range);
         }
@@ -56,14 +62,17 @@ impl GuestThread {
         Ok(())
     }
 
-    /// What an `mmap` is for. Libraries are mapped by the dynamic linker, whole at first; one with
+    /// What an `mmap` is for. Memory for generated code goes where code goes. Libraries are mapped by the dynamic linker, whole at first; one with
     /// segments that are aligned to more than a page, into space that it has reserved.
     fn purpose(&self, [_, _, prot, flags, ..]: [u64; 6]) -> Purpose {
         const ELSEWHERE: i32 = libc::MAP_STACK | libc::MAP_NORESERVE;
         let (prot, flags) = (prot as i32, flags as i32);
         let by_linker = self.machine.linker.contains(&self.context.rip);
         let for_code = match flags & libc::MAP_ANONYMOUS != 0 {
-            true => by_linker && prot == libc::PROT_NONE && flags & ELSEWHERE == 0,
+            true => {
+                by_linker && prot == libc::PROT_NONE && flags & ELSEWHERE == 0
+                    || prot & libc::PROT_EXEC != 0
+            }
             false => by_linker || flags & libc::MAP_DENYWRITE != 0,
         };
         if for_code { Purpose::Code } else { Purpose::Data }
@@ -115,8 +124,8 @@ impl GuestThread {
     }
 }
 
-/// Whether the memory would be writable and executable. Generated code is beyond this version;
-/// programs get what systems answer that forbid it, and most then interpret.
+/// Whether the memory would be writable and executable. Programs that are told that the system
+/// forbids it mostly interpret.
 fn would_hold_generated_code(what: MachineCall, args: [u64; 6]) -> bool {
     let both = libc::PROT_WRITE | libc::PROT_EXEC;
     matches!(what, MachineCall::Mmap | MachineCall::Mprotect) && args[2] as i32 & both == both
@@ -126,22 +135,6 @@ fn read_at(file: &File, offset: u64, len: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(len).ok()?];
     file.read_exact_at(&mut bytes, offset).ok()?;
     Some(bytes)
-}
-
-/// The range of code that the call is about to take away.
-fn replaced_code(
-    space: &AddressSpace,
-    what: MachineCall,
-    args: [u64; 6],
-) -> Option<std::ops::Range<u64>> {
-    let fixed = libc::MAP_FIXED as u64;
-    let changes = match what {
-        MachineCall::Mmap => args[3] & fixed != 0,
-        MachineCall::Munmap | MachineCall::Mprotect | MachineCall::Mremap => true,
-        _ => false,
-    };
-    let range = args[0]..args[0].saturating_add(page_up(args[1]));
-    (changes && space.holds_code(&range)).then_some(range)
 }
 
 fn perform(space: &mut AddressSpace, what: MachineCall, args: [u64; 6], purpose: Purpose) -> i64 {

@@ -52,6 +52,8 @@ pub struct RecordOptions {
     pub machine: MachineInfo,
     /// What the guest sees, no more than this machine has.
     pub processor: Processor,
+    /// The guest is told that the system forbids it to generate code.
+    pub forbid_generated_code: bool,
     /// Told at once of what cannot wait for the summary.
     pub warn: Warn,
     /// Sites that are watched beside the idioms.
@@ -107,7 +109,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         engine,
         space,
         log,
-        (&header, options.processor),
+        (&header, options.processor, options.forbid_generated_code),
         image.linker(),
         (stop, options.warn),
         options.learned,

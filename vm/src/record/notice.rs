@@ -7,8 +7,10 @@ use std::fmt;
 pub enum Notice {
     /// It has memory in common with a process that it has started.
     SharedMemory,
-    /// It wanted memory that can be written and executed at once.
+    /// It generates code.
     GeneratedCode,
+    /// It wanted to generate code, and was told that it may not.
+    ForbiddenCode,
     /// A signal has come from outside, and the thread that should handle it has no events.
     SignalWaits,
 }
@@ -21,6 +23,11 @@ impl fmt::Display for Notice {
                  what that process writes there is not recorded, so replays may diverge"
             }
             Notice::GeneratedCode => {
+                "the program generates code, which the copy engine replays, but neither `locks` nor \
+                 `--races` can look into; with `record --no-jit` the program is told that the system \
+                 forbids it, and many then interpret"
+            }
+            Notice::ForbiddenCode => {
                 "the program wanted to generate code, and was told that the system forbids it; \
                  if it cannot do without, turn its just-in-time compiler off"
             }

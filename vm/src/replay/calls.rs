@@ -13,6 +13,7 @@ use crate::syscall::{self, Action, Call, MachineCall};
 use crate::{Error, digest, memory};
 use refrain_trace::payload::{Effect, SyscallRecord, Window};
 use refrain_trace::{Event, EventKind, ThreadId, UNFINISHED, order};
+use std::ops::Range;
 use std::sync::PoisonError;
 use std::time::Instant;
 
@@ -205,7 +206,9 @@ impl GuestThread {
         self.leaf.pages.forget();
         self.await_turn(slot, event.ticket)?;
         let result = event.value as i64;
+        let replaced = self.replaced_by(call);
         let repeated = self.repeat(call, result, content)?;
+        self.note_code(call, result, replaced);
         if repeated != result {
             let name = call.name();
             let expected = format!("{name} = {result:#x}");
@@ -215,6 +218,30 @@ impl GuestThread {
         self.context.finish_syscall(result);
         self.last(event, came);
         self.finish_event_of(event, slot)
+    }
+
+    /// The range of code that a call is about to take away or to replace.
+    fn replaced_by(&self, call: &Call) -> Option<Range<u64>> {
+        let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+        match call.action() {
+            Action::Machine(what) => space.replaced_by(what, *call.arguments()),
+            _ => None,
+        }
+    }
+
+    /// Tells the engine what has become of code by a call that has been repeated.
+    fn note_code(&self, call: &Call, result: i64, replaced: Option<Range<u64>>) {
+        let Action::Machine(what) = call.action() else { return };
+        if result < 0 {
+            return;
+        }
+        let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(range) = space.generated_by(what, *call.arguments(), result) {
+            self.machine.engine.generated(range);
+        }
+        if let Some(range) = replaced {
+            self.machine.engine.forget(range);
+        }
     }
 
     fn repeat(&self, call: &Call, result: i64, content: Option<Window>) -> Result<i64, Halt> {
@@ -229,6 +256,9 @@ impl GuestThread {
         Ok(match what {
             MachineCall::Mmap => {
                 self.map_again(result as u64, len, third as i32, content)?;
+                let range = result as u64..(result as u64).saturating_add(memory::page_up(len));
+                space.note(range.clone(), third as i32);
+                space.note_content(range, call.arguments()[3] as i32);
                 result
             }
             MachineCall::Munmap => space.unmap(address, len),

@@ -1,6 +1,6 @@
 //! What the machine is told about: hooks, atomics, returns, emulated instructions.
 
-use super::{Guest, engine, run};
+use super::{Guest, engine, run, run_code};
 use iced_x86::code_asm::*;
 use refrain_vm::{Context, Count, Emulate, Engine, EngineConfig, Exit, Mode, OrderedKind, reg};
 
@@ -282,6 +282,21 @@ fn what_is_not_supported_is_named() {
     assert_eq!(unsupported(|a| a.sysenter().unwrap()), "sysenter");
     assert_eq!(unsupported(|a| a.mov(rax, qword_ptr(rax).gs()).unwrap()), "mov");
     assert_eq!(unsupported(|a| a.wrgsbase(rax).unwrap()), "wrgsbase");
+}
+
+/// How programs look whether the processor is newer than a 386.
+#[test]
+fn alignment_checks_end_with_translated_code() {
+    run_code(|a| {
+        let mut on = a.create_label();
+        a.pushfq().unwrap();
+        a.or(dword_ptr(rsp), 1 << 18).unwrap();
+        a.popfq().unwrap();
+        // Goes on in a block that is not translated yet.
+        a.jmp(on).unwrap();
+        a.set_label(&mut on).unwrap();
+        a.nop().unwrap();
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod avx;
 mod branches;
 mod events;
 mod faults;
+mod generated;
 mod inline;
 mod interrupts;
 mod loads;

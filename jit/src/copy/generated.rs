@@ -1,0 +1,238 @@
+//! Code that the guest generates.
+//!
+//! A block of it begins with a comparison of the code in memory with what was translated:
+//!
+//! ```text
+//!       mov [rcx slot], rcx
+//!       mov rcx, code
+//!       cmp dword [rcx], bytes    again for each four bytes
+//!       jne changed               among the rare exits: has the block translated again
+//!       mov rcx, [rcx slot]
+//!       translation of the block
+//! ```
+//!
+//! Where code at the start of the block may read the flags, differences are looked at with `lea` and
+//! `jrcxz` instead. The comparison holds for whatever has written the code: this thread or another,
+//! the kernel, or a second mapping of the same memory. Nothing needs to be invalidated.
+//!
+//! A block whose code has changed leads to its new translation from then on. If the code is what it
+//! was again, so is the translation.
+
+use super::desc::{Kind, Variant};
+use super::emit::{self, RCX, RDX};
+use super::faults::Fix;
+use super::translate::MAX_BLOCK;
+use super::translator::{Failure, Translator};
+use crate::memory::read_guest;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, RflagsBits};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Bytes that are compared at once.
+const STEP: usize = 4;
+/// Bytes of the jump to where a block's code has changed.
+const JUMP: u8 = 5;
+
+/// Ranges where the guest generates code.
+#[derive(Default)]
+pub(super) struct Generated {
+    /// Ends by starts; none overlap.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Generated {
+    /// Adds a range, which may overlap others.
+    pub(super) fn add(&mut self, range: Range<u64>) {
+        let mut all = range;
+        while let Some((&start, &end)) = self.ranges.range(..=all.end).next_back()
+            && end >= all.start
+        {
+            self.ranges.remove(&start);
+            all = start.min(all.start)..end.max(all.end);
+        }
+        self.ranges.insert(all.start, all.end);
+    }
+
+    /// Whether the code at an address is generated.
+    pub(super) fn holds(&self, pc: u64) -> bool {
+        self.ranges.range(..=pc).next_back().is_some_and(|(_, &end)| pc < end)
+    }
+}
+
+/// What a block's look at its code depends on.
+struct Extent {
+    /// Bytes of code, no fewer than the block has.
+    len: usize,
+    /// Nobody reads the status flags that the block is entered with.
+    flags_dead: bool,
+}
+
+/// How far the block of at most so many instructions at the start of `code` may reach.
+fn extent(pc: u64, code: &[u8], most: usize) -> Extent {
+    let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    let (mut undecided, mut flags_dead, mut len) = (true, false, 0);
+    for _ in 0..most {
+        if !decoder.can_decode() {
+            break;
+        }
+        decoder.decode_out(&mut instruction);
+        len = decoder.position();
+        if undecided {
+            let passes = instruction.rflags_read() & STATUS == 0 && !touches_memory(&instruction);
+            flags_dead = passes && overwrites_flags(&instruction);
+            undecided = passes && !flags_dead;
+        }
+        if instruction.is_invalid() || instruction.flow_control() != FlowControl::Next {
+            break;
+        }
+    }
+    Extent { len: len.clamp(STEP.min(code.len()), code.len()), flags_dead }
+}
+
+const STATUS: u32 = RflagsBits::CF
+    | RflagsBits::PF
+    | RflagsBits::AF
+    | RflagsBits::ZF
+    | RflagsBits::SF
+    | RflagsBits::OF;
+
+/// Whether an instruction may fault, and so show the flags to a handler of the guest's.
+fn touches_memory(instruction: &Instruction) -> bool {
+    instruction.is_stack_instruction()
+        || (0..instruction.op_count()).any(|n| instruction.op_kind(n) == OpKind::Memory)
+}
+
+/// Whether an instruction leaves nothing of the status flags that there were.
+fn overwrites_flags(instruction: &Instruction) -> bool {
+    use Mnemonic::*;
+    matches!(instruction.mnemonic(), Add | Sub | Cmp | And | Or | Xor | Test | Neg)
+}
+
+impl Translator {
+    /// Emits the look whether the code of the block at `pc` is still `code`, as far as it is the
+    /// block's.
+    pub(super) fn look_at_code(&mut self, pc: u64, code: &[u8], variant: Variant) {
+        let body = self.hot.here();
+        let most = if variant.steps() { 1 } else { MAX_BLOCK };
+        let Extent { len, flags_dead } = extent(pc, code, most);
+        // Where less can be read from here on, the bytes before are looked at too.
+        let (mut start, mut last) = (pc, [0; STEP]);
+        let code = if len < STEP {
+            start -= (STEP - len) as u64;
+            let readable = read_guest(start, &mut last);
+            &last[..readable]
+        } else {
+            &code[..len]
+        };
+        if code.len() < STEP {
+            // Nothing is there any more: the translation is of what faults.
+            return;
+        }
+        self.faults.begin(body, pc);
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        if flags_dead {
+            self.faults.mark(self.hot.here(), pc, 0, Fix::Rcx);
+        } else {
+            self.hot.spill(emit::SCRATCH, RDX);
+            self.faults.mark(self.hot.here(), pc, 0, Fix::RcxAndRdx);
+        }
+        self.hot.load_constant(if flags_dead { RCX } else { RDX }, start);
+        let changed = self.cold.here();
+        // The last comparison overlaps the one before, if it must.
+        let end = code.len() - STEP;
+        for offset in (0..end).step_by(STEP).chain([end]) {
+            let bytes = code[offset..offset + STEP].try_into().expect("as many as a step has");
+            let (offset, value) = (offset as u32, u32::from_le_bytes(bytes));
+            if flags_dead {
+                self.hot.compare_at_rcx(offset, value);
+                self.hot.jne(changed);
+            } else {
+                self.hot.difference_at_rdx(offset, value);
+                self.hot.skip_if_rcx_zero(JUMP);
+                self.hot.jmp(changed);
+            }
+        }
+        if !flags_dead {
+            self.hot.reload(RDX, emit::SCRATCH);
+        }
+        self.hot.reload(RCX, emit::RCX_SLOT);
+        self.faults.end(self.hot.here(), 0);
+        self.changed_exit(pc, body, variant, flags_dead);
+    }
+
+    /// Emits the way out of a block whose code has changed: a jump to its translation, once there
+    /// is one.
+    fn changed_exit(&mut self, pc: u64, body: u64, variant: Variant, flags_dead: bool) {
+        if !flags_dead {
+            self.cold.reload(RDX, emit::SCRATCH);
+        }
+        self.cold.reload(RCX, emit::RCX_SLOT);
+        self.cold.align_field(1);
+        self.cold.put(&[0xe9]);
+        let field = self.cold.here();
+        let exit = field + 4;
+        self.cold.rel32(exit);
+        self.cold.spill(emit::RCX_SLOT, RCX);
+        let kind = Kind::Changed { body: body as u32, field: field as u32, variant };
+        self.leave_cold(kind, pc);
+        self.links.push((field, exit));
+    }
+
+    /// The code of the block at `pc` is not what was translated to `body`. Lets the jump with this
+    /// field lead to what it is now, and the tables too.
+    pub(super) fn changed(
+        &mut self,
+        pc: u64,
+        variant: Variant,
+        body: u64,
+        field: Option<u64>,
+    ) -> Result<(), Failure> {
+        let key = (pc, variant);
+        // Another thread may have come here before.
+        if self.bodies.get(&key) == Some(&body) {
+            self.bodies.remove(&key);
+            let jumped = self.jump_entries.remove(&key).is_some();
+            let returned = self.return_entries.remove(&key).is_some();
+            self.body(pc, variant)?;
+            if jumped {
+                self.enter_jump(pc, variant)?;
+            }
+            if returned {
+                self.enter_return(pc, variant)?;
+            }
+        }
+        let now = self.body(pc, variant)?;
+        if let Some(field) = field {
+            self.link(field, now);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_joined() {
+        let mut generated = Generated::default();
+        generated.add(10..20);
+        generated.add(30..40);
+        assert!(!generated.holds(9) && generated.holds(10) && !generated.holds(25));
+        generated.add(15..35);
+        assert!(generated.holds(25) && generated.holds(39) && !generated.holds(40));
+        assert_eq!(generated.ranges, BTreeMap::from([(10, 40)]));
+    }
+
+    #[test]
+    fn flags_are_dead_only_if_they_are_overwritten_for_certain() {
+        let flags_dead = |code: &[u8]| extent(0x1000, code, MAX_BLOCK).flags_dead;
+        assert!(flags_dead(&[0x90, 0x31, 0xc0, 0xc3]), "xor eax, eax");
+        assert!(!flags_dead(&[0x0f, 0x92, 0xc0, 0x31, 0xc0, 0xc3]), "setb first");
+        assert!(!flags_dead(&[0x48, 0x83, 0x39, 0x00, 0xc3]), "cmp with memory may fault");
+        assert!(!flags_dead(&[0x8b, 0x01, 0x31, 0xc0, 0xc3]), "a load may fault");
+        assert!(!flags_dead(&[0x48, 0xff, 0xc0, 0xc3, 0x90]), "inc keeps the carry");
+        assert!(!flags_dead(&[0xd1, 0xe0, 0x75, 0x00, 0x90]), "a branch ends the block");
+    }
+}
