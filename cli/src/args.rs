@@ -18,7 +18,7 @@ pub(crate) struct Cli {
 
 const AFTER_HELP: &str = "\
 Start with `refrain demo`. Exit status: 0 for success, 1 for an error or a divergence, 2 for wrong
-usage; `record` and `run` end with the status of the recorded program, or 125 if refrain itself
+usage, 3 for a replay of a trace that was cut off; `record` and `run` end with the status of the recorded program, or 125 if refrain itself
 failed, 126 if the program cannot be run, 127 if it was not found.
 
 Environment: NO_COLOR turns colours off; REFRAIN_LOG=debug (or =refrain_vm=trace) logs to standard
@@ -66,7 +66,8 @@ pub(crate) enum Command {
 pub(crate) struct Record {
     /// Trace to write [default: <PROGRAM>.refrain in the working directory]
     ///
-    /// A trace that is there already is kept as FILE.old.
+    /// A trace that is there already is kept as FILE.old, FILE.old.2 and so on. While another
+    /// recording is being written to FILE, this one gets the next name (NAME.2.refrain).
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
@@ -79,6 +80,10 @@ pub(crate) struct Recording {
     /// Overwrite FILE even if it is not a trace, and keep no FILE.old
     #[arg(long)]
     pub(crate) force: bool,
+    /// Stop the program if the trace cannot be written to its end, as on a full disk; otherwise
+    /// the program goes on unrecorded
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Do not say on standard error what was recorded
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -277,8 +282,8 @@ pub(crate) struct Check {
     /// Trace to verify
     #[arg(value_name = "FILE")]
     pub(crate) trace: PathBuf,
-    /// Write what is whole of a damaged trace back, with a new index; the original is kept as
-    /// FILE.old
+    /// Mend the trace: in its place if it was cut off; otherwise what is sound becomes FILE, and the
+    /// damaged one is kept as FILE.old
     #[arg(long)]
     pub(crate) repair: bool,
     /// Print JSON

@@ -58,8 +58,8 @@ enum Message {
         descriptor: i32,
         bytes: Vec<u8>,
     },
-    Replayed(replay::Report),
-    Analysed(Analysis),
+    Replayed(Box<replay::Report>),
+    Analysed(Box<Analysis>),
     Raced(Vec<Race>),
     /// The next amounts of a thread.
     Amounts(ThreadId, Vec<u64>),
@@ -75,7 +75,7 @@ pub(crate) fn replay(
     listener: &mut dyn ParentListener,
 ) -> anyhow::Result<replay::Report> {
     ask(trace, &Request::Replay(options), listener, |answer| match answer {
-        Message::Replayed(report) => Some(report),
+        Message::Replayed(report) => Some(*report),
         _ => None,
     })
 }
@@ -83,7 +83,7 @@ pub(crate) fn replay(
 /// Analyses the locks of a trace in a child process.
 pub(crate) fn analyse(trace: File, listener: &mut dyn ParentListener) -> anyhow::Result<Analysis> {
     ask(trace, &Request::Analyse, listener, |answer| match answer {
-        Message::Analysed(analysis) => Some(analysis),
+        Message::Analysed(analysis) => Some(*analysis),
         _ => None,
     })
 }
@@ -239,9 +239,11 @@ pub(crate) fn run(request: &str) -> anyhow::Result<()> {
     let trace = Trace::from_file(trace).map_err(anyhow::Error::from);
     let answer = trace.and_then(|trace| match request {
         Request::Replay(options) => {
-            machine::replay(&trace, &options, pipe.clone()).map(Message::Replayed)
+            machine::replay(&trace, &options, pipe.clone()).map(Box::new).map(Message::Replayed)
         }
-        Request::Analyse => machine::analyse(&trace, pipe.clone()).map(Message::Analysed),
+        Request::Analyse => {
+            machine::analyse(&trace, pipe.clone()).map(Box::new).map(Message::Analysed)
+        }
         Request::Races(until) => machine::races(&trace, until, pipe.clone()).map(Message::Raced),
         Request::Segments(amount) => {
             let segments = machine::segments(&trace, amount, pipe.clone())?;

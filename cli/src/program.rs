@@ -38,6 +38,7 @@ pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
         search(name)?
     };
     check_elf(&path)?;
+    check_other(&path)?;
     let path = std::path::absolute(&path).map_err(Failure::recording)?;
     Ok(Program { path, argv: command.to_vec() })
 }
@@ -59,6 +60,20 @@ fn search(name: &OsStr) -> Result<PathBuf, Failure> {
         let name = name.display();
         Failure::not_found(anyhow!("{name}: not found in PATH; give its path, as in ./{name}"))
     }))
+}
+
+/// A recorder runs in the process that it records, and there cannot be two.
+fn check_other(path: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |path: &Path| std::fs::metadata(path).map(|it| (it.dev(), it.ino()));
+    match (identity(path), identity(Path::new("/proc/self/exe"))) {
+        (Ok(program), Ok(own)) if program == own => Err(Failure::cannot_execute(anyhow!(
+            "{}: is refrain, which cannot record itself; record the program alone, or replay its \
+             trace",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn check_executable(path: &Path) -> Result<(), Failure> {

@@ -2,8 +2,8 @@
 //!
 //! Translated code is mapped twice: executable and read-only at its place in the code cache, and
 //! writable somewhere else. Code can then be patched while other threads execute it, and no page
-//! is ever writable and executable at once. Both mappings share a memory file, and so would a
-//! `fork`ed child with its parent: it takes a new one first ([`CodeMemory::renew`]).
+//! is ever writable and executable at once. Both mappings share memory, and so would a `fork`ed
+//! child with its parent: it takes new memory first ([`CodeMemory::renew`]).
 
 use refrain_vm::EngineError;
 use refrain_vm::layout::CODE_CACHE;
@@ -139,7 +139,7 @@ impl CodeMemory {
                 return Err(Error::last_os_error());
             }
             let memory = CodeMemory { range, alias: alias as u64 };
-            memory.map_file()?;
+            memory.map_twice()?;
             Ok(memory)
         }
     }
@@ -148,34 +148,28 @@ impl CodeMemory {
     /// thread may be executing code there, and nobody goes on with what was there.
     pub(crate) fn renew(&mut self) -> Result<(), Error> {
         // SAFETY: both ranges are this value's.
-        unsafe { self.map_file() }
+        unsafe { self.map_twice() }
     }
 
-    /// Maps a new memory file at both places.
+    /// Maps new shared memory at both places. It is no file: a limit on the size of files, which
+    /// is the guest's affair, says nothing about it.
     ///
     /// # Safety
     /// Both ranges belong to the caller, and nobody uses what is mapped there.
-    unsafe fn map_file(&self) -> Result<(), Error> {
+    unsafe fn map_twice(&self) -> Result<(), Error> {
         let len = (self.range.end - self.range.start) as usize;
-        // SAFETY: plain system calls on a descriptor that was just made; for the mappings, the
-        // caller's.
-        unsafe {
-            let file = libc::memfd_create(c"refrain-code".as_ptr(), libc::MFD_CLOEXEC);
-            if file < 0 {
-                return Err(Error::last_os_error());
-            }
-            let map = |at: u64, protection| {
-                let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-                let at = at as *mut libc::c_void;
-                libc::mmap(at, len, protection, flags, file, 0) != libc::MAP_FAILED
-            };
-            let done = libc::ftruncate(file, len as i64) == 0
-                && map(self.alias, libc::PROT_READ | libc::PROT_WRITE)
-                && map(self.range.start, libc::PROT_READ | libc::PROT_EXEC);
-            let error = Error::last_os_error();
-            libc::close(file);
-            if done { Ok(()) } else { Err(error) }
-        }
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let [alias, code] = [self.alias, self.range.start].map(|at| at as *mut libc::c_void);
+        // SAFETY: plain system calls; for the two ranges, the caller's. Moving none of a shared
+        // mapping makes a second one of the same memory.
+        let done = unsafe {
+            let writable = libc::PROT_READ | libc::PROT_WRITE;
+            let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            libc::mmap(alias, len, writable, flags, -1, 0) == alias
+                && libc::mremap(alias, 0, len, how, code) == code
+                && libc::mprotect(code, len, libc::PROT_READ | libc::PROT_EXEC) == 0
+        };
+        if done { Ok(()) } else { Err(Error::last_os_error()) }
     }
 
     /// Where the code is executed.

@@ -127,10 +127,107 @@ fn a_trace_without_its_end_is_repaired() {
     bench.file("a.refrain", cut);
     assert_eq!(bench.refrain(["check", "a.refrain"]).status, 1);
     let repair = bench.refrain(["check", "--repair", "a.refrain"]);
-    assert!(repair.succeeds().text().contains("a.refrain.old"));
-    let kept = std::fs::read(bench.path().join("a.refrain.old")).expect("the original is kept");
-    assert_eq!(kept, cut);
-    let check = bench.refrain(["check", "a.refrain"]).text();
-    assert!(!check.contains("index"), "the index is there again: {check}");
+    assert!(repair.succeeds().text().contains("repaired: 4 events kept"), "{repair:?}");
+    assert!(!bench.path().join("a.refrain.old").exists(), "nothing was lost, in half an index");
+    let check = bench.refrain(["check", "a.refrain"]);
+    assert!(!check.succeeds().text().contains("index"), "the index is there again: {check:?}");
     bench.refrain(["info", "a.refrain"]).succeeds();
+}
+
+/// What is lost in the middle is kept elsewhere, and what another repair has left behind or kept
+/// stays where it is.
+#[test]
+fn a_damaged_trace_is_kept_beside_its_repair() {
+    let bench = bench();
+    let mut bytes = trace();
+    let events = bytes.windows(5).position(|w| w == b"\xc7rfc\x04").expect("it has events");
+    bytes[events + 41] ^= 4;
+    bench.file("a.refrain.repairing", b"stale");
+    bench.file("a.refrain.old", b"older");
+    bench.file("a.refrain", &bytes);
+    let repair = bench.refrain(["check", "--repair", "a.refrain"]);
+    assert!(repair.text().contains("the original is a.refrain.old.2"), "{repair:?}");
+    let read = |name: &str| std::fs::read(bench.path().join(name)).expect("is there");
+    assert_eq!(read("a.refrain.old.2"), bytes);
+    assert_eq!(
+        (read("a.refrain.old"), read("a.refrain.repairing")),
+        ("older".into(), "stale".into())
+    );
+    // The main thread's events were in the part that is lost.
+    let check = bench.refrain(["check", "a.refrain"]);
+    assert_eq!(check.status, 1, "{check:?}");
+    assert!(check.text().contains("cannot be replayed"), "{check:?}");
+    bench.refrain(["replay", "a.refrain"]).fails(1, &["no event of the main thread"]);
+}
+
+/// The text of a small trace with these further lines: threads and how the run ended.
+fn with(bench: &Bench, name: &str, lines: &str) {
+    let text = std::str::from_utf8(SMALL).expect("is text").replace("LINES", lines);
+    let owned: OwnedTrace = text.parse().expect("the text is a trace");
+    bench.file(name, &owned.to_bytes().expect("a vector takes it"));
+}
+
+/// A program that does nothing but `exit_group(0)`, and what else the trace says.
+const SMALL: &[u8] = br#"
+    argv "./a.out"
+    program "/tmp/a.out"
+    machine cpu="Example" cores=2 kernel="6.1"
+    clock hz=1000000000 start=0 unix_ns=0
+    entry rip=0x10001000 rsp=0xfffeffff0000 brk=0x1000000000
+    map 0x10001000 len=0x1000 prot=5 content=blob0
+    blob0 b8ba00000031ff0f050f0b
+    blk0 0x10001000 b8ba00000031ff0f05
+    blk1 0x10001009 0f0b
+    LINES
+"#;
+
+/// Every recorded event has to happen, or the replay is none.
+#[test]
+fn what_never_happens_is_missed() {
+    let bench = bench();
+    let replay = |engine: &str| bench.refrain(["replay", "--engine", engine, "a.refrain"]);
+    for engine in ["copy", "cranelift"] {
+        with(&bench, "a.refrain", "t0 start\nend exited=0");
+        let whole = replay(engine);
+        assert!(whole.succeeds().text().contains("replayed 1 thread"), "{whole:?}");
+        for (lines, words) in [
+            ("t0 start\nt1 start\nt1 exit\nt2 start\nend exited=0", "2 threads did not happen"),
+            ("t0 start\nt1 start\nend exited=0", "the thread was never created"),
+        ] {
+            with(&bench, "a.refrain", lines);
+            let replay = replay(engine);
+            assert_eq!(replay.status, 1, "{lines}: {replay:?}");
+            let text = replay.text();
+            assert!(text.contains("recorded events did not happen"), "{lines}: {text}");
+            assert!(text.contains(words), "{lines}: {text}");
+            assert!(!text.starts_with("exited with status 0"), "{lines}: {text}");
+        }
+        with(&bench, "a.refrain", "t0 start");
+        assert_eq!(replay(engine).status, 3);
+    }
+}
+
+/// A function that this version knows nothing of.
+#[test]
+fn an_unknown_hook_is_refused_in_one_line() {
+    let bench = bench();
+    let module = "module \"/lib/libc.so\" bias=0 start=0x10001000 end=0x10002000 \
+        hook=0x10001000:\"pthread_fly\"";
+    with(&bench, "a.refrain", &format!("{module}\nt0 start\nend exited=0"));
+    for reader in ["replay", "locks"] {
+        bench.refrain([reader, "a.refrain"]).fails(1, &["0x10001000", "does not know"]);
+    }
+    let check = bench.refrain(["check", "a.refrain"]);
+    assert_eq!(check.status, 1, "{check:?}");
+    assert!(check.text().contains("does not know"), "{check:?}");
+}
+
+/// Nothing that can be analysed is not the same as nothing that was found.
+#[test]
+fn an_empty_trace_has_no_ranking() {
+    let bench = bench();
+    with(&bench, "a.refrain", "");
+    for reader in ["replay", "locks"] {
+        bench.refrain([reader, "a.refrain"]).fails(1, &["no event of the main thread"]);
+    }
 }

@@ -19,6 +19,7 @@ mod format;
 mod reader;
 mod recipe;
 mod repair;
+mod salvage;
 mod scan;
 mod source;
 mod varint;
@@ -33,5 +34,6 @@ pub use format::{
 pub use reader::Trace;
 #[doc(hidden)]
 pub use recipe::chunks_from;
-pub use repair::{RepairReport, repair, repair_bytes};
+pub use repair::{RepairReport, repair_bytes, repair_in_place, repair_to};
+pub use salvage::{Salvaged, Truncate};
 pub use writer::Writer;

@@ -39,7 +39,7 @@ fn read(bytes: Vec<u8>) {
     let trace = Trace::from_bytes(bytes);
     if let Ok((report, bytes)) = repaired {
         let again = container::check_bytes(bytes.clone()).expect("a repaired trace");
-        assert!(again.problems.is_empty(), "{:?}", again.problems);
+        assert!(again.is_sound(), "{again:?}");
         assert_eq!(again.events, report.events, "repaired");
         let trace = Trace::from_bytes(bytes).expect("a repaired trace opens");
         walk(&trace).expect("a repaired trace can be read");

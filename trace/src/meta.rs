@@ -108,9 +108,13 @@ pub enum Ending {
     Signaled(i32),
     /// The recorder was told to stop by this signal, while the guest was still running.
     Stopped(i32),
+    /// Nobody knows: the recorder could not go on, or it was killed and the trace was repaired. The
+    /// trace ends somewhere before the program did.
+    Lost,
 }
 
-/// Written last. A trace without one was cut off.
+/// Written last. A trace without one was cut off, and so was one whose ending is
+/// [`Ending::Lost`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Footer {
     /// How the run ended.

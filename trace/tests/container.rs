@@ -8,7 +8,7 @@ use refrain_trace::container::{self, IndexState, MAX_EVENTS, MAX_PART};
 use refrain_trace::payload::{self, SyscallRecord, Write};
 use refrain_trace::{
     BlobId, Ending, Error, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, OwnedTrace,
-    ThreadId, Trace, Writer, order,
+    ThreadId, Trace, UNFINISHED, Writer, order,
 };
 
 proptest! {
@@ -65,7 +65,8 @@ fn a_trace_cut_at_any_byte_opens_up_to_its_last_whole_chunk() {
         };
         opened += 1;
         let read = OwnedTrace::read(&trace).unwrap();
-        assert_eq!(trace.is_truncated(), read.footer.is_none());
+        let lost = |footer: &refrain_trace::Footer| footer.ending == Ending::Lost;
+        assert_eq!(trace.is_truncated(), read.footer.as_ref().is_none_or(lost));
         for (whole, part) in owned.threads.iter().zip(&read.threads) {
             assert_eq!(part[..], whole[..part.len()]);
         }
@@ -158,15 +159,142 @@ fn repair_keeps_what_is_sound() {
     let report = container::check(&path).unwrap();
     assert!(!report.is_sound());
     assert_eq!(report.problems.len(), 3, "{:?}", report.problems);
-    let repaired = container::repair(&path, Some(&fixed)).unwrap();
+    assert_eq!(container::repair_in_place(&path).unwrap(), None);
+    let repaired = container::repair_to(&path, std::fs::File::create(&fixed).unwrap()).unwrap();
     assert_eq!(repaired.events, 2 * MAX_EVENTS as u64 + owned.threads[1].len() as u64);
     assert!(repaired.truncated && repaired.lost_bytes > 0);
     let trace = Trace::open(&fixed).unwrap();
     assert!(trace.is_indexed());
     assert_eq!(trace.events_of(ThreadId(0)), 2 * MAX_EVENTS as u64);
-    container::repair(&path, None).unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&fixed).unwrap());
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "no file is left behind");
+    let report = container::check(&fixed).unwrap();
+    assert!(report.is_sound() && report.truncated, "{report:?}");
+}
+
+/// What stands behind a damaged part of the code may need it.
+#[test]
+fn repair_keeps_nothing_behind_lost_code() {
+    let mut bytes = small().to_bytes().unwrap();
+    let code = bytes.windows(5).position(|w| w == b"\xc7rfc\x06").unwrap();
+    bytes[code + 41] ^= 4;
+    let (report, repaired) = container::repair_bytes(bytes).unwrap();
+    assert_eq!(report.events, 0);
+    assert!(container::check_bytes(repaired).unwrap().is_sound());
+}
+
+#[test]
+fn a_trace_that_was_cut_off_is_repaired_in_its_place() {
+    let whole = small().to_bytes().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.refrain");
+    for len in (12..whole.len()).step_by(7) {
+        std::fs::write(&path, &whole[..len]).unwrap();
+        let Ok(Some(report)) = container::repair_in_place(&path) else {
+            assert!(Trace::open(&path).is_err(), "{len}");
+            continue;
+        };
+        let before = Trace::from_bytes(whole[..len].to_vec()).unwrap();
+        assert_eq!(report.events, before.events(), "{len}");
+        let check = container::check(&path).unwrap();
+        assert!(check.is_sound(), "{len}: {check:?}");
+        assert_eq!(check.truncated, before.is_truncated(), "{len}");
+    }
+}
+
+/// Takes so many bytes, and then no more; a write over the limit is a short one, or fails.
+struct Disk {
+    bytes: Vec<u8>,
+    room: usize,
+    short: bool,
+}
+
+impl std::io::Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let room = self.room - self.bytes.len();
+        let n = if self.short || bytes.len() <= room { bytes.len().min(room) } else { 0 };
+        self.bytes.extend_from_slice(&bytes[..n]);
+        if n == 0 { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(n) }
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl container::Truncate for Disk {
+    fn truncate_to(&mut self, len: u64) -> std::io::Result<()> {
+        self.bytes.truncate(len as usize);
+        Ok(())
+    }
+}
+
+/// A disk that is full after any number of bytes: what was written before is a whole trace.
+#[test]
+fn a_full_disk_leaves_a_whole_trace() {
+    let event = |value| Event { code: 64, value, begin: value, end: value, ..Event::default() };
+    let write = |writer: &mut Writer<Disk>| -> refrain_trace::Result<()> {
+        writer.blob(BlobId(0), &[7; 100])?;
+        for n in 0..60 {
+            let (thread, first) = (ThreadId(n as u32 % 2), EventId(n / 2));
+            writer.events(thread, first, &[event(n)], &[])?;
+        }
+        Ok(())
+    };
+    let mut whole = 0;
+    for short in [false, true] {
+        for room in (400..4000).step_by(11) {
+            let disk = Disk { bytes: Vec::new(), room, short };
+            let Ok(mut writer) = Writer::new(disk, &Header::default()) else { continue };
+            if write(&mut writer).is_ok() {
+                break;
+            }
+            let written = writer.bytes_written();
+            let (salvaged, disk) = writer.salvage(60).unwrap();
+            let check = container::check_bytes(disk.bytes.clone()).unwrap();
+            assert_eq!(check.problems, [], "{room}");
+            assert_eq!((check.is_sound(), check.events), (salvaged.whole, salvaged.events));
+            let trace = Trace::from_bytes(disk.bytes).unwrap();
+            assert!(trace.is_truncated());
+            whole += usize::from(salvaged.whole);
+            // What makes room for the end is no more than that takes, twice over.
+            assert!(!salvaged.whole || salvaged.bytes + 3 * 700 > written, "{room}");
+        }
+    }
+    assert!(whole > 100, "{whole} of the traces are whole");
+}
+
+/// A call that a thread waits in is its last event, until there are others.
+#[test]
+fn an_entered_call_holds_until_the_next_events() {
+    let start = Event { code: EventKind::ThreadStart as u8, ..Event::default() };
+    let call = |value, flags| Event {
+        code: EventKind::Syscall as u8,
+        flags: HAS_PAYLOAD | flags,
+        value,
+        ..Event::default()
+    };
+    let record = SyscallRecord { args: [1, 2, 3, 4, 5, 6], ..SyscallRecord::default() };
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    let entered = call(0, UNFINISHED);
+    assert!(matches!(
+        writer.entered(ThreadId(0), EventId(0), &entered, &record),
+        Err(Error::Misuse(_))
+    ));
+    writer.events(ThreadId(0), EventId(0), &[start], &[]).unwrap();
+    writer.entered(ThreadId(0), EventId(1), &entered, &record).unwrap();
+    let mut payloads = Vec::new();
+    payload::push(&mut payloads, &record);
+    let cut = writer.bytes_written() as usize;
+    writer.events(ThreadId(0), EventId(1), &[call(9, 0)], &payloads).unwrap();
+    let bytes = writer.abandon();
+    for (len, value, flags) in [(cut, 0, UNFINISHED), (bytes.len(), 9, 0)] {
+        assert_eq!(container::check_bytes(bytes[..len].to_vec()).unwrap().problems, []);
+        let trace = Trace::from_bytes(bytes[..len].to_vec()).unwrap();
+        assert_eq!(trace.events(), 2);
+        let mut cursor = trace.cursor_at(ThreadId(0), EventId(1));
+        let last = cursor.next().unwrap().unwrap();
+        assert_eq!((last.value, last.flags & UNFINISHED), (value, flags));
+        assert_eq!(cursor.payload().unwrap(), Some(record.clone()));
+        assert_eq!(cursor.next().unwrap(), None);
+    }
 }
 
 #[test]

@@ -41,6 +41,16 @@ const AVX: u32 = 4;
 const AREA: u32 = 576;
 const AREA_AVX: u32 = 832;
 
+/// Whether this process is the guest of a recording: its processor says so.
+pub fn is_recorded() -> bool {
+    let words = (0x8000_0002..=0x8000_0004).flat_map(|leaf| {
+        let answer = std::arch::x86_64::__cpuid(leaf);
+        [answer.eax, answer.ebx, answer.ecx, answer.edx]
+    });
+    let brand: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+    brand == BRAND_V2 || brand == BRAND_V3
+}
+
 /// Executes `cpuid`: eax and ecx in, eax, ebx, ecx, edx out.
 pub(crate) fn cpuid(processor: Processor, context: &mut Context) {
     let leaf = context.gpr[RAX] as u32;

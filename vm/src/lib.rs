@@ -36,6 +36,7 @@ mod syscall;
 
 pub use barrier::Barrier;
 pub use context::{Context, SeenWords, Translating, reg};
+pub use cpuid::is_recorded;
 pub use engine::{
     Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, Leaf, Mode,
     OrderedAccess, OrderedKind, OrderedLeaf,
@@ -45,9 +46,11 @@ pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{LastMet, Met};
 pub use processor::{Feature, Level, Processor};
-pub use record::{LearnedSites, Notice, RecordOptions, RecordSummary, Warn, record, this_machine};
+pub use record::{
+    LearnedSites, LostEnd, Notice, RecordOptions, RecordSummary, Warn, record, this_machine,
+};
 pub use replay::{
     Divergence, DivergenceKind, Outcome, Output, Placement, Policy, ReplayOptions,
-    recorded_processor, replay,
+    recorded_processor, replay, replayable,
 };
 pub use seen::Seen;

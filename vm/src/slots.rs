@@ -86,6 +86,17 @@ impl Tickets {
         }
     }
 
+    /// Ends what threads hold that will not go on.
+    pub(crate) fn end_all(&self) {
+        for counter in &self.counters {
+            let now = counter.load(Ordering::Relaxed);
+            if now & HELD != 0 {
+                let next = (now & !HELD) + 1;
+                let _ = counter.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Tickets given out so far.
     pub(crate) fn given(&self, slot: usize) -> u64 {
         self.counters[slot].load(Ordering::Acquire) & !HELD

@@ -13,6 +13,7 @@ mod ci;
 mod exact;
 mod fidelity;
 mod fuzz;
+mod kills;
 mod process;
 mod root;
 mod soak;
@@ -50,7 +51,7 @@ enum Habit {
         /// Seconds for each target
         seconds: u64,
     },
-    /// Record and replay random corpus programs for so many seconds
+    /// Record and replay random corpus programs for so many seconds, or kill so many recorders
     Soak(soak::Options),
 }
 

@@ -3,7 +3,7 @@
 
 use crate::text_data::Random;
 use crate::workload::Size;
-use crate::{exact, root, workload};
+use crate::{exact, kills, root, workload};
 use anyhow::bail;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,16 +11,27 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// Seconds
+    #[arg(default_value_t = 0)]
     seconds: u64,
+    /// Kill so many recorders at random moments instead, and look at what they leave
+    #[arg(long, value_name = "N", conflicts_with = "seconds")]
+    kill: Option<u64>,
     /// Seed of the choice of programs; the time by default
     #[arg(long)]
     seed: Option<u64>,
     /// Only workloads whose names contain one of these
+    #[arg(long = "only", value_name = "NAME")]
     names: Vec<String>,
 }
 
 /// Runs until the time is up. Fails if anything did, and says with which trace.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seed = options.seed.unwrap_or(now.as_nanos() as u64);
+    println!("seed {seed}");
+    if let Some(kills) = options.kill {
+        return kills::run(kills, seed, &options.names);
+    }
     let refrain = root::release_refrain()?;
     let mut workloads = workload::corpus(&root::cache()?, |_| Size::Small)?;
     workloads
@@ -29,9 +40,6 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if workloads.is_empty() {
         bail!("no workload has such a name");
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seed = options.seed.unwrap_or(now.as_nanos() as u64);
-    println!("seed {seed}");
     let mut random = Random(seed);
     let checks = exact::Options {
         replays: 2,

@@ -10,7 +10,7 @@ use crate::args::{AfterRecording, EngineKind, Ranking};
 use crate::failure::{Failure, Outcome};
 use crate::machine::ReplayOptions;
 use crate::output::{self, Console};
-use crate::report::replay::render;
+use crate::report::replay::{CUT_OFF, render};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -55,8 +55,8 @@ fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
         if !ranking.json {
             output::print(&(render(&report, None) + "\n"))?;
         }
-        if report.divergence.is_some() {
-            return Ok(1);
+        if !matches!(report.status(), 0 | CUT_OFF) {
+            return Ok(report.status());
         }
     }
     let report = locks::rank(trace, ranking)?;

@@ -5,23 +5,24 @@ use crate::failure::Outcome;
 use crate::output;
 use crate::progress::Progress;
 use crate::report::check::{Report, render};
-use crate::trace_file::{self, advise, old_name};
-use anyhow::Context;
+use crate::trace_file::{self, NewTrace, advise, is_being_recorded};
+use anyhow::{Context, bail};
+use refrain_trace::container::RepairReport;
 use refrain_trace::verify::verify;
 use refrain_trace::{Error, Trace, container};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Prints everything that is wrong. The status is 1 unless the trace is sound or was repaired.
+/// Prints everything that is wrong. The status is 0 if the trace is sound, or is after its repair.
 pub(crate) fn run(args: &Check) -> Outcome {
     let progress = Progress::spin("checking");
     drop(trace_file::open(&args.trace)?);
-    let check = container::check(&args.trace).map_err(|error| advise(&args.trace, error))?;
-    let mut report = Report::new(&check, violations(&args.trace)?);
-    let mut status = u8::from(!report.sound);
-    if args.repair && !check.is_sound() {
-        report = repair(&args.trace, report)?;
-        // A repair mends the file; what is wrong with its content stays wrong.
-        status = u8::from(!report.violations.is_empty());
+    let mut report = inspect(&args.trace)?;
+    let mut sound = report.sound;
+    if args.repair && !report.whole {
+        let (repair, original) = repair(&args.trace)?;
+        let after = inspect(&args.trace)?;
+        sound = after.sound;
+        report = report.repaired(&repair, original, after);
     }
     drop(progress);
     if args.json {
@@ -29,29 +30,44 @@ pub(crate) fn run(args: &Check) -> Outcome {
     } else {
         output::print(&render(&report, &args.trace.display().to_string()))?;
     }
-    Ok(status)
+    Ok(u8::from(!sound))
 }
 
-/// What is wrong with the content, if the file is whole enough to be read.
-fn violations(path: &Path) -> anyhow::Result<Vec<String>> {
-    match Trace::open(path).and_then(|trace| verify(&trace)) {
-        Ok(violations) => Ok(violations.iter().map(ToString::to_string).collect()),
+/// What is wrong with the file and with what it says.
+fn inspect(path: &Path) -> anyhow::Result<Report> {
+    let check = container::check(path).map_err(|error| advise(path, error))?;
+    let (violations, unusable) = match content(path) {
+        Ok(found) => found,
         // The check of the file has found this already.
-        Err(Error::Corrupt(..) | Error::Missing(_)) => Ok(Vec::new()),
-        Err(error) => Err(advise(path, error)),
-    }
+        Err(Error::Corrupt(..) | Error::Missing(_)) => (Vec::new(), None),
+        Err(error) => return Err(advise(path, error)),
+    };
+    Ok(Report::new(&check, violations, unusable))
 }
 
-/// Keeps the damaged trace as FILE.old and writes what is whole of it to FILE.
-fn repair(path: &Path, report: Report) -> anyhow::Result<Report> {
-    let old = old_name(path);
-    let kept = || format!("cannot keep {} as {}", path.display(), old.display());
-    std::fs::rename(path, &old).with_context(kept)?;
-    match container::repair(&old, Some(path)) {
-        Ok(repaired) => Ok(report.repaired(&repaired, old.display().to_string())),
-        Err(error) => {
-            std::fs::rename(&old, path).with_context(kept)?;
-            Err(advise(path, error))
-        }
+/// What is wrong with the content, and why it cannot be replayed.
+fn content(path: &Path) -> refrain_trace::Result<(Vec<String>, Option<String>)> {
+    let trace = Trace::open(path)?;
+    let unusable = refrain_vm::replayable(&trace).err();
+    let violations = verify(&trace)?;
+    let words = violations.iter().map(ToString::to_string).collect();
+    Ok((words, unusable.map(|why| why.to_string())))
+}
+
+/// Mends a trace in its place where nothing is lost by that. Otherwise the damaged one is kept
+/// under another name, which is returned.
+fn repair(path: &Path) -> anyhow::Result<(RepairReport, Option<PathBuf>)> {
+    let shown = path.display();
+    if is_being_recorded(path) {
+        bail!("{shown} is being recorded; it can be repaired when the recording has ended");
     }
+    if let Some(report) = container::repair_in_place(path).map_err(|e| advise(path, e))? {
+        return Ok((report, None));
+    }
+    let new = NewTrace::create(path, false)?;
+    let file = new.file().with_context(|| format!("cannot write beside {shown}"))?;
+    let report = container::repair_to(path, &file).map_err(|error| advise(path, error))?;
+    file.sync_all().with_context(|| format!("cannot write beside {shown}"))?;
+    let named = new.publish()?;
+    Ok((report, named.old.clone()))
 }

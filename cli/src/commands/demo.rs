@@ -20,6 +20,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
     let place = Place::new(args.output.as_deref(), Path::new("demo.refrain"))?;
     let recording = Recording {
         force: false,
+        strict: false,
         quiet: false,
         no_learn: true,
         order: Order::Sync,
@@ -30,9 +31,9 @@ pub(crate) fn run(args: &Demo) -> Outcome {
     let console = Console::keep();
     run::divert_output(&args.ranking)?;
     let recorded = record::record(program, (&place.trace, !place.temporary), &recording, &console);
-    recorded.inspect_err(|_| place.discard())?;
+    let (_, trace) = recorded.inspect_err(|_| place.discard())?;
     let rest = AfterRecording {
-        trace: place.trace,
+        trace,
         ranking: args.ranking.clone(),
         replay: true,
         remove: place.temporary,

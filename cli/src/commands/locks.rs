@@ -6,9 +6,10 @@ use crate::args::{Locks, Ranking};
 use crate::calibration;
 use crate::child;
 use crate::failure::Outcome;
-use crate::machine::{self, Analysis};
+use crate::machine::{self, Analysis, Extent};
 use crate::output::{self, Style};
 use crate::report::locks::{self, Beside, Excerpt, IrregularLock, NotUnderstood, Report, render};
+use crate::report::numbers::{count, counted};
 use crate::report::replay::Divergence;
 use crate::symbols::{Place, Symbols};
 use crate::trace_file;
@@ -30,8 +31,8 @@ pub(crate) fn rank(path: &Path, ranking: &Ranking) -> anyhow::Result<Report> {
     let analysis = child::analyse(trace_file::open(path)?, &mut news)
         .with_context(|| format!("cannot analyse {}", path.display()))?;
     drop(news);
-    let (measured, beside) = match analysis {
-        Analysis::Measured(measured, beside) => (measured, beside),
+    let (measured, beside, extent) = match analysis {
+        Analysis::Measured(measured, beside, extent) => (measured, beside, extent),
         Analysis::Diverged(divergence) => return Err(diverged(path, &divergence)),
     };
     let mut symbols = Symbols::new(trace.modules());
@@ -41,7 +42,7 @@ pub(crate) fn rank(path: &Path, ranking: &Ranking) -> anyhow::Result<Report> {
     let cores = u64::from(header.machine.cores.max(1));
     let (_, latencies) = calibration::costs(header.machine.latencies, header.tsc_hz);
     let machine = locks::Machine { cores, latencies };
-    let beside = (beside, notes(&trace));
+    let beside = (beside, notes(&trace, extent));
     let mut report = locks::report(ranked, header.argv.join(" "), machine, ranking.top, beside);
     if ranking.details {
         for group in &mut report.groups {
@@ -130,9 +131,12 @@ fn diverged(path: &Path, divergence: &Divergence) -> anyhow::Error {
 }
 
 /// What the reader must know to judge the numbers.
-fn notes(trace: &Trace) -> Vec<String> {
-    let cut = "the recording was cut off; only what is there was analysed";
-    trace.is_truncated().then(|| cut.to_owned()).into_iter().collect()
+fn notes(trace: &Trace, Extent { events, recorded }: Extent) -> Vec<String> {
+    let cut = || {
+        let (events, recorded) = (count(events), counted(recorded, "event"));
+        format!("the recording was cut off: {events} of {recorded} could be replayed and analysed")
+    };
+    trace.is_truncated().then(cut).into_iter().collect()
 }
 
 /// Prints a ranking as text or as JSON.

@@ -7,29 +7,40 @@ use crate::output::Console;
 use crate::program::{self, Program};
 use crate::report::numbers::{bytes, counted, duration};
 use crate::sites;
-use crate::trace_file;
+use crate::trace_file::{Named, NewTrace};
 use anyhow::anyhow;
 use refrain_trace::Ending;
-use refrain_vm::Level;
-use std::path::Path;
+use refrain_vm::{Level, LostEnd};
+use std::cell::OnceCell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Records, and ends with the program's own status.
 pub(crate) fn run(args: &Record) -> Outcome {
     let program = program::find(&args.recording.command)?;
     let path = args.output.clone().unwrap_or_else(|| program.default_trace());
-    let ending = record(program, (&path, true), &args.recording, &Console::keep())?;
+    let (ending, _) = record(program, (&path, true), &args.recording, &Console::keep())?;
     Ok(status(ending))
 }
 
-/// Records a program to `path` and says so. If the trace does not stay, nobody is told where it is.
+/// Records a program to `path`, or another place if somebody is recording there, and says so. If
+/// the trace does not stay, nobody is told where it is.
 pub(crate) fn record(
     program: Program,
     (path, stays): (&Path, bool),
     recording: &Recording,
     console: &Console,
-) -> Result<Ending, Failure> {
-    let output = trace_file::create(path, recording.force).map_err(Failure::recording)?;
+) -> Result<(Ending, PathBuf), Failure> {
+    let new = NewTrace::create(path, recording.force).map_err(Failure::recording)?;
+    let output = new.file().map_err(Failure::recording)?;
+    let named: Rc<OnceCell<Named>> = Rc::default();
+    let name = named.clone();
+    let begun = move || {
+        let _ = name.set(new.publish().map_err(io::Error::other)?);
+        Ok(())
+    };
     let (live, quiet) = (console.share(), recording.quiet);
     let warn = Arc::new(move |notice| {
         if !quiet {
@@ -41,8 +52,8 @@ pub(crate) fn record(
         CpuLevel::V3 => Level::V3,
     });
     let learned = if recording.no_learn { Default::default() } else { sites::known().sites };
-    let no_jit = recording.no_jit;
-    let options = RecordOptions { program, output, level, no_jit, warn, learned };
+    let (no_jit, strict, begun) = (recording.no_jit, recording.strict, Box::new(begun));
+    let options = RecordOptions { program, output, level, no_jit, begun, strict, warn, learned };
     report_panics(console.share());
     let result = machine::record(options);
     drop(std::panic::take_hook());
@@ -50,12 +61,20 @@ pub(crate) fn record(
         // Standard error may be the program's by now.
         tracing::debug!("recording failed: {failure}");
     })?;
+    let named = named.get().map_or(path, |named| &named.path);
+    if named != path {
+        let (wanted, shown) = (path.display(), named.display());
+        console.note(&format!("another recording is being written to {wanted}; this is {shown}"));
+    }
+    if let Some(lost) = &summary.lost {
+        console.say(&describe_loss(lost));
+    }
     if !recording.quiet {
-        console.say(&describe(&summary, stays.then_some(path)));
+        console.say(&describe(&summary, stays.then_some(named)));
         summary.notices.iter().for_each(|notice| console.note(notice));
     }
     match summary.refused {
-        None => Ok(summary.ending),
+        None => Ok((summary.ending, named.to_owned())),
         Some(why) => Err(Failure::recording(anyhow!("the program was stopped: {why}"))),
     }
 }
@@ -74,6 +93,7 @@ fn describe(summary: &RecordSummary, path: Option<&Path>) -> String {
         Ending::Exited(_) => String::new(),
         Ending::Signaled(signal) => format!(", killed by signal {signal}"),
         Ending::Stopped(signal) => format!(", stopped by signal {signal}"),
+        Ending::Lost => ", its end lost".to_owned(),
     };
     format!(
         "refrain: recorded {}, {} in {}{how}{} ({})",
@@ -85,11 +105,21 @@ fn describe(summary: &RecordSummary, path: Option<&Path>) -> String {
     )
 }
 
+fn describe_loss(lost: &LostEnd) -> String {
+    let after = duration(i64::try_from(lost.after.as_nanos()).unwrap_or(i64::MAX));
+    format!(
+        "refrain: warning: the recording ends after {after}, the program went on unrecorded: {} \
+         (--strict stops the program instead)",
+        lost.why
+    )
+}
+
 /// The exit status that a shell gives a program that ended so.
 pub(crate) fn status(ending: Ending) -> u8 {
     match ending {
         Ending::Exited(status) => (status & 0xff) as u8,
         Ending::Signaled(signal) | Ending::Stopped(signal) => 128u8.wrapping_add(signal as u8),
+        Ending::Lost => failure::CANNOT_RECORD,
     }
 }
 

@@ -17,7 +17,8 @@ use anyhow::{Context, anyhow};
 use std::io::Write;
 use std::path::Path;
 
-/// Replays by the clock that is asked for; a divergence makes the status 1.
+/// Replays by the clock that is asked for. The status is 0 if all that was recorded has happened, 3
+/// if it was cut off and what there is was equal, and 1 otherwise.
 pub(crate) fn run(args: &Replay) -> Outcome {
     match args.schedule.clock {
         Clock::Virtual => simulate::run(args),
@@ -78,7 +79,7 @@ fn execute(args: &Replay) -> Outcome {
     if diverged && options.policy != Policy::default() {
         eprintln!("refrain: `{}` repeats this", repeat::wall_command(&args.trace, &options));
     }
-    Ok(u8::from(diverged))
+    Ok(report.status())
 }
 
 /// Replays the trace at `path`. With `json`, what the program printed goes to standard error.

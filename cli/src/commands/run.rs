@@ -17,9 +17,9 @@ pub(crate) fn run(args: &Run) -> Outcome {
     divert_output(&args.ranking).map_err(Failure::recording)?;
     let recorded =
         record::record(program, (&place.trace, !place.temporary), &args.recording, &console);
-    let ending = recorded.inspect_err(|_| place.discard())?;
+    let (ending, trace) = recorded.inspect_err(|_| place.discard())?;
     let rest = AfterRecording {
-        trace: place.trace,
+        trace,
         ranking: args.ranking.clone(),
         replay: false,
         remove: place.temporary,

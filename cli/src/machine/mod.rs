@@ -31,8 +31,8 @@ use refrain_transform::{
     Irregularity, LockKind, Made, Make, Measurement, Options, Replayer, Sections, Unknown, measure,
 };
 use refrain_vm::{
-    Count, Engine, EngineConfig, EngineError, Error, LearnedSites, Level, Observer, Placement,
-    Processor, Warn,
+    Count, Engine, EngineConfig, EngineError, Error, LearnedSites, Level, LostEnd, Observer,
+    Placement, Processor, Warn,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -128,6 +128,10 @@ pub(crate) struct RecordOptions {
     pub(crate) level: Option<Level>,
     /// It may not generate code.
     pub(crate) no_jit: bool,
+    /// Called when there is something in it that is worth a name.
+    pub(crate) begun: Box<dyn FnOnce() -> std::io::Result<()>>,
+    /// Stop the program if it cannot be recorded to its end.
+    pub(crate) strict: bool,
     /// Told at once of what the user should not learn only when all is over.
     pub(crate) warn: Warn,
     /// Sites that are watched beside the idioms.
@@ -147,6 +151,8 @@ pub(crate) struct RecordSummary {
     pub(crate) bytes: u64,
     /// From the guest's first instruction to its end.
     pub(crate) wall: Duration,
+    /// Why the recording ended before the program did, if so.
+    pub(crate) lost: Option<LostEnd>,
     /// Why the recording was stopped, if the program did something that cannot be recorded.
     pub(crate) refused: Option<String>,
     /// What the user should know.
@@ -182,6 +188,8 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         forbid_generated_code: options.no_jit,
         warn: options.warn,
         learned: options.learned,
+        begun: options.begun,
+        strict: options.strict,
     };
     let summary = refrain_vm::record(options, engine).map_err(|error| match error {
         Error::NotFound(_) => Failure::not_found(error),
@@ -194,6 +202,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         events: summary.events,
         bytes: summary.bytes,
         wall: summary.wall,
+        lost: summary.lost,
         refused: summary.refused,
         notices: summary.notices.iter().map(ToString::to_string).collect(),
     })
@@ -291,11 +300,21 @@ fn is_programs(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(EngineError::Program { .. }))
 }
 
+/// How much of a trace was replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Extent {
+    /// Events that happened.
+    pub(crate) events: u64,
+    /// Events that are there.
+    pub(crate) recorded: u64,
+}
+
 /// What comes of an analysis.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Analysis {
-    /// What each pair of critical sections costs, and what has no such pairs.
-    Measured(Measurement, Beside),
+    /// What each pair of critical sections costs, in so many of the recorded events; and what has no
+    /// such pairs.
+    Measured(Measurement, Beside, Extent),
     /// Nothing: the replay left the recording.
     Diverged(replay::Divergence),
 }
@@ -342,12 +361,17 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
     if let Some(divergence) = outcome.divergence {
         return Ok(Analysis::Diverged(divergence.into()));
     }
+    let extent = Extent { events: outcome.events, recorded: outcome.recorded };
+    if extent.events == 0 {
+        bail!("nothing of the trace can be replayed: it was cut off too soon");
+    }
     let locks = collect.locks().expect("it was made with them");
     constant.extend(locks.words());
     let sections = Sections::merge(collect.take(), &constant, &locks.atomic)?;
     let mut skeleton = Skeleton::of(trace)?;
     let beside = Beside::new(&sections, &locks.made, |ticks| skeleton.nanoseconds(ticks));
-    Ok(Analysis::Measured(measure(&sections, &mut skeleton, &Options::default())?, beside))
+    let measured = measure(&sections, &mut skeleton, &Options::default())?;
+    Ok(Analysis::Measured(measured, beside, extent))
 }
 
 /// Replays a trace up to an event of a thread, or to where it diverges, and returns what raced.

@@ -3,12 +3,17 @@
 use super::numbers::{bytes, counted};
 use refrain_trace::container::{CheckReport, IndexState, RepairReport};
 use serde::Serialize;
+use std::path::PathBuf;
 
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Report {
-    /// Nothing is wrong or missing.
+    /// Nothing is wrong, and the trace can be replayed as it is.
     pub(crate) sound: bool,
+    /// Nothing is wrong or missing in the file; what it says may be.
+    pub(crate) whole: bool,
+    /// Why it cannot be replayed.
+    pub(crate) unusable: Option<String>,
     /// Length of the file.
     pub(crate) bytes: u64,
     /// Chunks that are sound.
@@ -32,8 +37,8 @@ pub(crate) struct Report {
 /// The result of a repair.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Repair {
-    /// Where the trace as it was is kept.
-    pub(crate) original: String,
+    /// Where the trace as it was is kept, if anything of it was lost but half a chunk.
+    pub(crate) original: Option<String>,
     /// Events kept.
     pub(crate) events: u64,
     /// Bytes dropped.
@@ -44,9 +49,15 @@ pub(crate) struct Repair {
 
 impl Report {
     /// From a check of the file and a verification of the content.
-    pub(crate) fn new(check: &CheckReport, violations: Vec<String>) -> Report {
+    pub(crate) fn new(
+        check: &CheckReport,
+        violations: Vec<String>,
+        unusable: Option<String>,
+    ) -> Report {
         Report {
-            sound: check.is_sound() && violations.is_empty(),
+            sound: check.is_sound() && violations.is_empty() && unusable.is_none(),
+            whole: check.is_sound(),
+            unusable,
             bytes: check.bytes,
             chunks: check.chunks,
             threads: check.threads,
@@ -63,15 +74,20 @@ impl Report {
         }
     }
 
-    /// The report once the trace has been repaired.
-    pub(crate) fn repaired(self, repair: &RepairReport, original: String) -> Report {
+    /// The report once the trace has been repaired, and is what `after` says.
+    pub(crate) fn repaired(
+        self,
+        repair: &RepairReport,
+        original: Option<PathBuf>,
+        after: Report,
+    ) -> Report {
         let repair = Repair {
-            original,
+            original: original.map(|path| path.display().to_string()),
             events: repair.events,
             lost_bytes: repair.lost_bytes,
             truncated: repair.truncated,
         };
-        Report { repair: Some(repair), ..self }
+        Report { repair: Some(repair), problems: self.problems, ..after }
     }
 }
 
@@ -87,7 +103,10 @@ pub(crate) fn render(report: &Report, name: &str) -> String {
     if report.index != "sound" {
         text += &format!("{name}: the index is {}; the file is scanned instead\n", report.index);
     }
-    let verdict = if report.sound { "sound" } else { "usable as far as it is whole" };
+    if let Some(why) = &report.unusable {
+        text += &format!("{name}: {why}\n");
+    }
+    let verdict = verdict(report);
     text += &format!(
         "{name}: {verdict}: {}, {} of {}, {}\n",
         counted(report.chunks, "chunk"),
@@ -97,13 +116,28 @@ pub(crate) fn render(report: &Report, name: &str) -> String {
     );
     if let Some(repair) = &report.repair {
         text += &format!(
-            "{name}: repaired: {} kept, {} dropped; the original is {}\n",
+            "{name}: repaired: {} kept, {} dropped",
             counted(repair.events, "event"),
             bytes(repair.lost_bytes),
-            repair.original
         );
+        text += &match &repair.original {
+            Some(original) => format!("; the original is {original}\n"),
+            None => "\n".to_owned(),
+        };
     }
     text
+}
+
+/// What can be done with the trace.
+fn verdict(report: &Report) -> &'static str {
+    let damaged = !report.problems.is_empty() && report.repair.is_none();
+    match () {
+        () if damaged => "damaged; --repair keeps what is sound of it",
+        () if report.unusable.is_some() => "of no use: it cannot be replayed; record again",
+        () if !report.violations.is_empty() => "whole, but no recording is like that",
+        () if report.truncated => "usable as far as it goes",
+        () => "sound",
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +149,8 @@ mod tests {
     fn a_damaged_trace_and_its_repair() {
         let report = Report {
             sound: false,
+            whole: false,
+            unusable: None,
             bytes: 70_000,
             chunks: 12,
             threads: 3,
@@ -133,7 +169,14 @@ mod tests {
             truncated: true,
             problems: Vec::new(),
         };
-        let report = report.repaired(&repair, "a.refrain.old".into());
+        let after = Report {
+            sound: true,
+            whole: true,
+            problems: Vec::new(),
+            index: "sound",
+            ..report.clone()
+        };
+        let report = report.repaired(&repair, Some("a.refrain.old".into()), after);
         assert_snapshot!("repaired", render(&report, "a.refrain"));
     }
 }

@@ -20,6 +20,14 @@ pub(crate) struct Report {
     pub(crate) threads: u64,
     /// Events replayed.
     pub(crate) events: u64,
+    /// Events of the trace.
+    pub(crate) events_recorded: u64,
+    /// The end of the recording is missing.
+    pub(crate) truncated: bool,
+    /// So far the replay has come, in nanoseconds since the recorder began.
+    pub(crate) reached_ns: Option<u64>,
+    /// So far the trace goes.
+    pub(crate) recorded_ns: Option<u64>,
     /// Lock acquisitions among them.
     pub(crate) acquisitions: u64,
     /// Instructions retired, if they were counted.
@@ -81,6 +89,10 @@ impl Report {
             engine: engine.to_owned(),
             threads: u64::from(outcome.threads),
             events: outcome.events,
+            events_recorded: outcome.recorded,
+            truncated: outcome.truncated,
+            reached_ns: outcome.reached.map(|(reached, _)| reached),
+            recorded_ns: outcome.reached.map(|(_, end)| end),
             acquisitions: outcome.acquisitions,
             instructions: outcome.instructions,
             digests_checked: outcome.digests,
@@ -94,6 +106,20 @@ impl Report {
             reordered: outcome.reordered,
             divergence: outcome.divergence.map(Divergence::from),
             races: None,
+        }
+    }
+}
+
+/// All that is there of a trace without its end was equal.
+pub(crate) const CUT_OFF: u8 = 3;
+
+impl Report {
+    /// The command's exit status: 0 only if all that was recorded has happened.
+    pub(crate) fn status(&self) -> u8 {
+        match () {
+            () if self.divergence.is_some() || self.events == 0 => 1,
+            () if self.truncated => CUT_OFF,
+            () => 0,
         }
     }
 }
@@ -117,7 +143,7 @@ pub(crate) fn describe(ending: Option<Ending>) -> String {
         Some(Ending::Exited(status)) => format!("exited with status {status}"),
         Some(Ending::Signaled(signal)) => format!("killed by signal {signal}"),
         Some(Ending::Stopped(signal)) => format!("recording stopped by signal {signal}"),
-        None => "recording cut off".to_owned(),
+        Some(Ending::Lost) | None => "recording cut off".to_owned(),
     }
 }
 
@@ -139,14 +165,17 @@ pub(crate) fn render(report: &Report, places: Option<&Places>) -> String {
     if let Some(found) = &report.races {
         text += &races::render(found, report.divergence.is_some());
     }
-    let _ = writeln!(
-        text,
-        "{} on the {} engine: {} to prepare, {} to run",
-        report.ending,
+    let times = format!(
+        "on the {} engine: {} to prepare, {} to run",
         report.engine,
         duration(report.prepare_ns as i64),
         duration(report.run_ns as i64),
     );
+    let _ = match report.divergence {
+        // What the recorded program did then, the replayed one did not.
+        Some(_) => writeln!(text, "stopped {times} (in the recording: {})", report.ending),
+        None => writeln!(text, "{} {times}", report.ending),
+    };
     if let Some(times) = &report.times {
         let _ = writeln!(text, "{}", spread(times));
     }
@@ -181,11 +210,28 @@ fn render_divergence(divergence: &Divergence, places: Option<&Places>) -> String
     )
 }
 
+/// How much of the trace was replayed, if that is not all of it.
+fn extent(report: &Report) -> String {
+    if report.divergence.is_some() || !report.truncated {
+        return String::new();
+    }
+    let events =
+        format!("{} of {}", count(report.events), counted(report.events_recorded, "event"));
+    match (report.reached_ns, report.recorded_ns) {
+        (Some(reached), Some(end)) => {
+            let [reached, end] = [reached, end].map(|ns| duration(ns as i64));
+            format!("up to {reached} of {end}, {events}: ")
+        }
+        _ => format!("{events}: "),
+    }
+}
+
 /// The line that says what was checked.
 fn last_line(report: &Report) -> String {
     let verb = if report.divergence.is_some() { "diverged after" } else { "replayed" };
     let mut text = format!(
-        "{verb} {}, {}",
+        "{verb} {}{}, {}",
+        extent(report),
         counted(report.threads, "thread"),
         counted(report.acquisitions, "lock acquisition"),
     );
@@ -194,6 +240,9 @@ fn last_line(report: &Report) -> String {
     }
     if let Some(instructions) = report.instructions {
         let _ = write!(text, ", {} instructions", roughly(instructions));
+    }
+    if report.events == 0 {
+        return text + "; nothing was compared: this is no replay\n";
     }
     let equality = if report.divergence.is_some() { "compared" } else { "equal" };
     let _ = writeln!(
@@ -216,6 +265,10 @@ mod tests {
             engine: "cranelift".into(),
             threads: 4,
             events: 1204,
+            events_recorded: 1204,
+            truncated: false,
+            reached_ns: None,
+            recorded_ns: None,
             acquisitions: 161,
             instructions: Some(5_100_000_000),
             digests_checked: 1204,
@@ -235,6 +288,27 @@ mod tests {
     #[test]
     fn an_exact_replay() {
         assert_snapshot!(render(&report(), None));
+    }
+
+    #[test]
+    fn a_trace_that_was_cut_off() {
+        let (reached_ns, recorded_ns) = (Some(1_204_000_000), Some(1_290_000_000));
+        let ending = describe(None);
+        let cut = Report {
+            events: 1100,
+            truncated: true,
+            reached_ns,
+            recorded_ns,
+            ending,
+            digests_checked: 1100,
+            digests_equal: 1100,
+            ..report()
+        };
+        assert_snapshot!(render(&cut, None));
+        assert_eq!((report().status(), cut.status()), (0, CUT_OFF));
+        let none = Report { events: 0, digests_checked: 0, digests_equal: 0, ..cut };
+        assert_snapshot!("nothing_was_replayed", render(&none, None));
+        assert_eq!(none.status(), 1);
     }
 
     #[test]

@@ -117,9 +117,11 @@ impl CopyEngine {
             return Err(unavailable("estimating cycles needs the cranelift engine"));
         }
         if !fault::has_fsgsbase() {
-            return Err(unavailable(
-                "the kernel does not enable FSGSBASE (Linux 5.9 or later does)",
-            ));
+            return Err(unavailable(if refrain_vm::is_recorded() {
+                "this is running under refrain already, and a recorded program cannot record"
+            } else {
+                "the kernel does not enable FSGSBASE (Linux 5.9 or later does)"
+            }));
         }
         fault::install();
         let reserved = memory::reserve_low(tables::BYTES + code_bytes)?;

@@ -21,6 +21,8 @@ pub(crate) struct Catalog {
     pub(crate) footer: Option<usize>,
     pub(crate) blobs: BTreeMap<u32, Vec<usize>>,
     pub(crate) threads: BTreeMap<u32, Stream>,
+    /// By thread: its last chunk of an entered call, and the event that it is.
+    entered: BTreeMap<u32, (usize, u64)>,
     /// Where the next run of blocks begins.
     next_block: u64,
 }
@@ -64,7 +66,19 @@ impl Catalog {
             }
             parts = 0;
         }
+        catalog.conclude();
         Ok(catalog)
+    }
+
+    /// Calls that were entered, and of which nothing more is known, are events.
+    fn conclude(&mut self) {
+        for (&thread, &(chunk, event)) in &self.entered {
+            let stream = self.threads.entry(thread).or_default();
+            if stream.events == event {
+                stream.chunks.push(EventChunk { chunk, parts: 0 });
+                stream.events += 1;
+            }
+        }
     }
 
     fn add(&mut self, chunks: &[Chunk], n: usize, parts: usize) -> Result<()> {
@@ -91,6 +105,7 @@ impl Catalog {
             }
             ChunkKind::Blob => self.blob(chunks, n)?,
             ChunkKind::Events => self.events(chunk, n, parts)?,
+            ChunkKind::Entered => self.enter(chunk, n)?,
             ChunkKind::Footer => self.footer = Some(n),
             ChunkKind::Payload | ChunkKind::Index => {
                 return Err(chunk.corrupt("it does not belong there"));
@@ -136,6 +151,17 @@ impl Catalog {
         }
         stream.chunks.push(EventChunk { chunk: n, parts });
         stream.events += u64::from(header.count);
+        Ok(())
+    }
+
+    /// A thread begins before it enters a call.
+    fn enter(&mut self, chunk: &Chunk, n: usize) -> Result<()> {
+        let header = &chunk.header;
+        let so_far = self.threads.get(&header.id).map_or(0, |stream| stream.events);
+        if header.count != 1 || header.first != so_far || so_far == 0 {
+            return Err(chunk.corrupt("it is not the next event of its thread"));
+        }
+        self.entered.insert(header.id, (n, header.first));
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use super::reader::Scratch;
 use super::scan::{self, Stop};
 use super::source::Source;
 use crate::error::{ChunkAt, Error, Result};
-use crate::{Footer, Header, Module, payload};
+use crate::{Ending, Footer, Header, Module, payload};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
@@ -52,6 +52,8 @@ pub struct CheckReport {
     pub blobs: u64,
     /// Whether the end of the recording is missing.
     pub truncated: bool,
+    /// Whether the trace was ended by a footer, even if that says that the end is missing.
+    pub closed: bool,
     /// The index.
     pub index: IndexState,
     /// Everything that is wrong, in the order of the file. A file that was merely cut off has no
@@ -62,7 +64,7 @@ pub struct CheckReport {
 impl CheckReport {
     /// Whether nothing is wrong or missing.
     pub fn is_sound(&self) -> bool {
-        self.problems.is_empty() && !self.truncated && self.index == IndexState::Sound
+        self.problems.is_empty() && self.closed && self.index == IndexState::Sound
     }
 }
 
@@ -88,7 +90,8 @@ fn check_source(source: &Source) -> Result<CheckReport> {
         threads: catalog.threads.len() as u64,
         events: catalog.threads.values().map(|stream| stream.events).sum(),
         blobs: catalog.blobs.values().filter(whole).count() as u64,
-        truncated: catalog.footer.is_none(),
+        truncated: catalog.footer.is_none() || survey.ending == Some(Ending::Lost),
+        closed: catalog.footer.is_some(),
         index: survey.index,
         problems: survey.problems,
     })
@@ -103,6 +106,10 @@ pub(crate) struct Survey {
     pub(crate) problems: Vec<Problem>,
     /// Bytes of the index and what follows it.
     pub(crate) tail: u64,
+    /// When the last event ended.
+    pub(crate) last: u64,
+    /// What the footer says.
+    ending: Option<Ending>,
 }
 
 impl Survey {
@@ -112,12 +119,13 @@ impl Survey {
         let index = index_state(source);
         let mut chunks = decode_all(source, &found, &mut problems)?;
         let mut catalog = sort(&mut chunks, &mut problems)?;
-        let broken = broken_events(source, &chunks, &catalog, &mut problems)?;
+        let mut last = 0;
+        let broken = broken_events(source, &chunks, &catalog, &mut problems, &mut last)?;
         if !broken.is_empty() {
             chunks.retain(|chunk| !broken.contains(&chunk.number));
             catalog = sort(&mut chunks, &mut problems)?;
         }
-        let mut survey = Survey { chunks, catalog, index, problems, tail };
+        let mut survey = Survey { chunks, catalog, index, problems, tail, last, ending: None };
         survey.check_footer(source)?;
         survey.problems.sort_by_key(|p| p.at.offset);
         survey.problems.dedup();
@@ -128,6 +136,7 @@ impl Survey {
     fn check_footer(&mut self, source: &Source) -> Result<()> {
         let Some(n) = self.catalog.footer else { return Ok(()) };
         let footer: Footer = Scratch::new()?.record(source, &self.chunks[n])?;
+        self.ending = Some(footer.ending);
         for (thread, &events) in footer.events.iter().enumerate() {
             let found = self.catalog.threads.get(&(thread as u32)).map_or(0, |s| s.events);
             if found != events {
@@ -185,6 +194,7 @@ fn decode_all(
     problems: &mut Vec<Problem>,
 ) -> Result<Vec<Chunk>> {
     let mut scratch = Scratch::new()?;
+    let (mut events, mut payloads) = (Vec::new(), Vec::new());
     let mut sound = Vec::new();
     for chunk in chunks {
         let result = match chunk.header.kind {
@@ -196,6 +206,10 @@ fn decode_all(
                 scratch.unpacker.unpack(source, chunk, &mut scratch.body)
             }
             ChunkKind::Events => Ok(()),
+            // Those that were overtaken are in no stream, so nobody looks at them again.
+            ChunkKind::Entered => scratch
+                .events(source, &[], chunk, &mut events, &mut payloads)
+                .and_then(|()| read_payloads(chunk, &payloads)),
         };
         if sift(chunk, result, problems)? {
             sound.push(*chunk);
@@ -240,6 +254,7 @@ fn broken_events(
     chunks: &[Chunk],
     catalog: &Catalog,
     problems: &mut Vec<Problem>,
+    last: &mut u64,
 ) -> Result<BTreeSet<u64>> {
     let mut scratch = Scratch::new()?;
     let (mut events, mut payloads) = (Vec::new(), Vec::new());
@@ -250,7 +265,9 @@ fn broken_events(
         let result = scratch
             .events(source, parts, chunk, &mut events, &mut payloads)
             .and_then(|()| read_payloads(chunk, &payloads));
-        if !sift(chunk, result, problems)? {
+        if sift(chunk, result, problems)? {
+            *last = events.iter().map(|event| event.end).fold(*last, u64::max);
+        } else {
             broken.insert(chunk.number);
         }
     }

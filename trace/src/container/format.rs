@@ -20,6 +20,7 @@
 //! | blob | blob | parts of the blob after this one | offset in the blob |
 //! | payload | thread | number of the part | first event of the chunk that it belongs to |
 //! | events | thread | events | id of the first event |
+//! | entered | thread | 1 | id of the event |
 //! | blocks | 0 | blocks | number of the first block |
 //! | index | 0 | chunks before it | 0 |
 
@@ -100,6 +101,10 @@ chunk_kinds! {
     Footer = 7, "footer";
     /// The headers of all chunks; the last chunk.
     Index = 8, "index";
+    /// A system call that a thread has entered, as the one event of a chunk: what is known of a
+    /// thread that waits in a call. It is the thread's last event until a chunk of its events
+    /// follows, which has the call with its result.
+    Entered = 9, "entered";
 }
 
 impl ChunkKind {

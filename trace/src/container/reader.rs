@@ -176,15 +176,16 @@ impl Trace {
         self.shared.footer.as_ref()
     }
 
-    /// Whether the end of the recording is missing.
+    /// Whether the end of the recording is missing, and with it, perhaps, events that those that
+    /// are there wait for.
     pub fn is_truncated(&self) -> bool {
-        self.shared.footer.is_none()
+        self.footer().is_none_or(|footer| footer.ending == Ending::Lost)
     }
 
     /// Whether the trace ends before the program did: its end is missing, or recording was stopped.
     pub fn is_cut_off(&self) -> bool {
         let ending = self.footer().map(|footer| footer.ending);
-        matches!(ending, None | Some(Ending::Stopped(_)))
+        matches!(ending, None | Some(Ending::Stopped(_) | Ending::Lost))
     }
 
     /// Whether the file has a sound index (if not, opening it took a scan).

@@ -3,11 +3,12 @@
 use super::body::{Label, Packer};
 use super::columns::Encoder;
 use super::format::{
-    self, ChunkHeader, ChunkKind, END_MAGIC, MAX_EVENTS, MAX_INDEX, MAX_MODULES, MAX_PART,
+    self, Chunk, ChunkHeader, ChunkKind, END_MAGIC, MAX_EVENTS, MAX_INDEX, MAX_MODULES, MAX_PART,
     MAX_PAYLOAD, MAX_THREADS,
 };
 use crate::error::{Error, Result};
-use crate::{BlobId, CodeBlock, Event, EventId, Footer, Header, Module, ThreadId, payload};
+use crate::payload::{self, SyscallRecord};
+use crate::{BlobId, CodeBlock, Event, EventId, Footer, Header, Module, ThreadId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,16 +17,16 @@ use std::io::Write;
 ///
 /// Each chunk goes to `W` in one `write_all`, so `W` needs no buffer of its own, and a recorder
 /// that is killed leaves a file that is whole up to its last chunk. After an error the file ends
-/// in half a chunk, and every later call fails too.
+/// in half a chunk, and every later call fails too; [`Writer::salvage`] makes a whole trace of it.
 pub struct Writer<W: Write> {
-    out: W,
-    written: u64,
-    packer: Packer,
+    pub(super) out: W,
+    pub(super) written: u64,
+    pub(super) packer: Packer,
     encoder: Encoder,
     body: Vec<u8>,
     chunk: Vec<u8>,
     /// The headers of all chunks: the body of the index.
-    index: Vec<u8>,
+    pub(super) index: Vec<u8>,
     chunks: u32,
     modules: usize,
     blocks: u64,
@@ -98,6 +99,26 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Writes that a thread has entered a system call, which is its next event. Holds until the
+    /// thread's next events are written.
+    pub fn entered(
+        &mut self,
+        thread: ThreadId,
+        id: EventId,
+        event: &Event,
+        record: &SyscallRecord,
+    ) -> Result<()> {
+        let next = *self.next_event.get(&thread).unwrap_or(&0);
+        if id.0 != next || next == 0 || !event.has_payload() {
+            let message = format!("{thread}: a call that is {id}, expected {}", EventId(next));
+            return Err(Error::Misuse(message));
+        }
+        let mut body = Vec::new();
+        self.encoder.encode(std::slice::from_ref(event), &mut body);
+        payload::push(&mut body, record);
+        self.put(Label { kind: ChunkKind::Entered, id: thread.0, count: 1, first: id.0 }, &body)
+    }
+
     fn event_chunk(
         &mut self,
         thread: ThreadId,
@@ -161,11 +182,16 @@ impl<W: Write> Writer<W> {
 
     /// Ends the trace with its footer and index.
     pub fn finish(mut self, footer: &Footer) -> Result<W> {
+        self.conclude(footer)?;
+        Ok(self.out)
+    }
+
+    /// The same, for a writer that is kept: nothing can be written any more.
+    pub fn conclude(&mut self, footer: &Footer) -> Result<()> {
         self.record(ChunkKind::Footer, footer)?;
         let tail = index_and_trailer(&mut self.packer, &self.index, self.written)?;
         self.write(&tail)?;
-        self.flush()?;
-        Ok(self.out)
+        self.flush()
     }
 
     /// Gives up without a footer: the trace is one that was cut off.
@@ -227,6 +253,23 @@ pub(crate) fn index_and_trailer(
         tail.extend_from_slice(&END_MAGIC);
     }
     Ok(tail)
+}
+
+/// What ends a trace behind its last chunk at `offset`: a footer, and the index.
+pub(super) fn footer_and_tail(
+    packer: &mut Packer,
+    footer: &Footer,
+    chunks: &[Chunk],
+    offset: u64,
+) -> Result<Vec<u8>> {
+    let body = postcard::to_stdvec(footer).map_err(unserializable)?;
+    let mut bytes = Vec::new();
+    let header = packer.pack(Label::single(ChunkKind::Footer), &body, &mut bytes)?;
+    let headers = chunks.iter().map(|chunk| &chunk.header).chain([&header]);
+    let headers: Vec<u8> = headers.flat_map(ChunkHeader::encode).collect();
+    let offset = offset + bytes.len() as u64;
+    bytes.extend(index_and_trailer(packer, &headers, offset)?);
+    Ok(bytes)
 }
 
 /// How many of the events, and how many bytes of payload, go into the next chunk.

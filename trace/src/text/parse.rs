@@ -173,6 +173,7 @@ impl Parser {
                 "exited" => ending = Some(Ending::Exited(signed(value)?)),
                 "signaled" => ending = Some(Ending::Signaled(signed(value)?)),
                 "stopped" => ending = Some(Ending::Stopped(signed(value)?)),
+                "lost" => ending = Some(Ending::Lost),
                 "tsc" => footer.tsc_end = number(value)?,
                 "cpu_ns" => footer.cpu_ns = number(value)?,
                 "output" => footer.output_bytes = number(value)?,
@@ -183,7 +184,7 @@ impl Parser {
                 _ => return Err(unknown(name)),
             }
         }
-        footer.ending = ending.ok_or("how did it end? exited=, signaled= or stopped=")?;
+        footer.ending = ending.ok_or("how did it end? exited=, signaled=, stopped= or lost=")?;
         self.trace.footer = Some(footer);
         Ok(())
     }

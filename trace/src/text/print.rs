@@ -110,6 +110,7 @@ fn print_footer(footer: &Footer, counts: &[u64], f: &mut Formatter<'_>) -> Resul
         Ending::Exited(status) => write!(f, "end exited={status}")?,
         Ending::Signaled(signal) => write!(f, "end signaled={signal}")?,
         Ending::Stopped(signal) => write!(f, "end stopped={signal}")?,
+        Ending::Lost => f.write_str("end lost=0")?,
     }
     write!(f, " tsc={tsc_end} cpu_ns={cpu_ns} output={output_bytes}")?;
     if events != counts {

@@ -85,6 +85,11 @@ impl<'a> Rules<'a> {
         self.past_cut = true;
     }
 
+    /// Whether order is no longer judged.
+    pub(super) fn is_past_cut(&self) -> bool {
+        self.past_cut
+    }
+
     /// Judges an event; returns the thread that it creates.
     pub(super) fn event(
         &mut self,

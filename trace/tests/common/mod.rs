@@ -121,6 +121,7 @@ fn footer() -> impl Strategy<Value = Footer> {
         any::<i32>().prop_map(Ending::Exited),
         any::<i32>().prop_map(Ending::Signaled),
         any::<i32>().prop_map(Ending::Stopped),
+        Just(Ending::Lost),
     ];
     (ending, vec(number(), 0..3), number(), number(), number()).prop_map(
         |(ending, events, tsc_end, cpu_ns, output_bytes)| Footer {

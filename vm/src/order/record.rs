@@ -101,8 +101,8 @@ impl LeafThread {
         // SAFETY: armed with references that outlive the thread's run.
         let (tickets, log, context) = unsafe { (&*self.tickets, &*self.log, &*self.context) };
         let begin = host::ticks();
-        let mut log = log.enter().ok()?;
-        if !log.has_room(begin) {
+        let mut log = log.try_enter()?;
+        if !log.has_room() {
             return None;
         }
         let mut value = self.pages.known_operand(address, size)?;
@@ -149,8 +149,10 @@ impl LeafThread {
         // Nobody else's watched store comes between.
         // SAFETY: the thread has just accessed it.
         let value = unsafe { Guest.accessed(address, size) };
-        if let (Some(value), Ok(mut log)) = (value, log.enter()) {
-            log.met().meet((address, size), value, tickets.counter(slot), ticket + 1);
+        if let Some(value) = value {
+            // SAFETY: the thread's own, which is not appending; visitors leave it alone.
+            let met = unsafe { &mut *log.last_met() };
+            met.meet((address, size), value, tickets.counter(slot), ticket + 1);
         }
         tickets.release(slot, ticket);
     }

@@ -215,8 +215,8 @@ impl Call<'_> {
         }
         let begin = host::ticks();
         // SAFETY: armed with a reference that outlives the thread's run.
-        let mut log = unsafe { &*thread.log }.enter().ok()?;
-        log.has_room(begin).then_some(Call { object, thread, log, sp, begin })
+        let mut log = unsafe { &*thread.log }.try_enter()?;
+        log.has_room().then_some(Call { object, thread, log, sp, begin })
     }
 
     /// Takes the ticket and appends the event.

@@ -1,34 +1,37 @@
-//! From the guest's threads to the file: chunks of events, and the thread that writes them.
+//! From the guest's threads to the file: streams of events, and the thread that writes them.
 //!
 //! Each guest thread fills a chunk of its own; a full one goes through a bounded channel to the
 //! writer, and an empty one comes back. When the writer falls behind, guest threads wait for it:
 //! the recorder's memory is bounded by the chunks in flight.
+//!
+//! Several times a second the writer visits every stream and takes what is in it, whatever the
+//! thread does meanwhile: a thread that waits for hours has all its events in the file, and the
+//! system call that it waits in. So a recorder that is killed leaves all that happened before the
+//! writer's last round.
+
+mod writer;
+
+pub(crate) use writer::{Start, WriterThread, Written, start};
 
 use crate::barrier::Barrier;
-use crate::engine::{Engine, OrderedKind};
+use crate::engine::OrderedKind;
 use crate::order::LastMet;
-use crate::{Error, Result};
-use crossbeam::channel::{Receiver, Sender, bounded};
+use crossbeam::channel::{Receiver, Sender};
 use refrain_trace::payload::{self, SyscallRecord};
-use refrain_trace::{
-    BlobId, Event, EventId, Footer, HAS_PAYLOAD, Header, Module, ThreadId, UNFINISHED, Writer,
-};
+use refrain_trace::{BlobId, Event, Footer, HAS_PAYLOAD, Module, ThreadId, UNFINISHED};
 use std::cell::UnsafeCell;
-use std::fs::File;
 use std::mem;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Events of a full chunk (a few hundred KiB).
 const CHUNK_EVENTS: usize = 4096;
 /// Payload bytes of a full chunk.
 const CHUNK_PAYLOAD: usize = 1 << 20;
-/// A chunk is sent after so many ticks (some 100 ms) even if it is not full: what a killed
-/// recorder leaves should be most of what happened.
-const CHUNK_TICKS: u64 = 250_000_000;
-/// Chunks on their way to the writer.
-const IN_FLIGHT: usize = 32;
+
+/// How long a thread may be in the middle of an event before it is seen to that it can go on.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What the writer is sent.
 enum Message {
@@ -46,13 +49,10 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// Whether the chunk is to be sent before an event of the time `now` is added.
+    /// Whether the chunk is to be sent before another event is added.
     #[inline]
-    fn is_due(&self, now: u64) -> bool {
-        let old = |first: &Event| now.saturating_sub(first.end) > CHUNK_TICKS;
-        self.events.len() >= CHUNK_EVENTS
-            || self.payloads.len() >= CHUNK_PAYLOAD
-            || self.events.first().is_some_and(old)
+    fn is_full(&self) -> bool {
+        self.events.len() >= CHUNK_EVENTS || self.payloads.len() >= CHUNK_PAYLOAD
     }
 }
 
@@ -61,40 +61,24 @@ impl Chunk {
 pub(crate) struct Log {
     to_writer: Sender<Message>,
     empties: Receiver<Chunk>,
-    blobs: Arc<AtomicU32>,
-    /// Nothing is kept: this is a child process, without the writer.
-    silent: Arc<AtomicBool>,
+    shared: Arc<Shared>,
 }
 
-/// The writer's thread. Ends after [`Log::finish`] or at the first error.
-pub(crate) type WriterThread = JoinHandle<Result<u64>>;
+#[derive(Default)]
+struct Shared {
+    /// Blobs so far.
+    blobs: AtomicU32,
+    /// Nothing is kept: this is a child process, without the writer, or the writer has given up.
+    silent: AtomicBool,
+    barrier: Barrier,
+    /// The streams, in the order of the threads' ids. Who holds this is the only one that visits or closes them, and nobody forks.
+    streams: Mutex<Vec<Arc<ThreadLog>>>,
+}
 
 impl Log {
-    /// Starts the writer on `file`. `failed` is called when it has to give up; its thread then
-    /// returns why. The engine's blocks are written before the events that came after them.
-    pub(crate) fn start(
-        file: File,
-        header: &Header,
-        engine: Arc<dyn Engine>,
-        failed: impl FnOnce() + Send + 'static,
-    ) -> Result<(Log, WriterThread)> {
-        let writer = Writer::new(file, header)?;
-        let (to_writer, messages) = bounded(IN_FLIGHT);
-        let (give_back, empties) = bounded(IN_FLIGHT);
-        let thread = std::thread::Builder::new()
-            .name("refrain-writer".into())
-            .spawn(move || {
-                crate::host::block_signals();
-                write_all(writer, &*engine, &messages, &give_back).inspect_err(|_| failed())
-            })
-            .map_err(Error::host("starting the writer"))?;
-        let log = Log { to_writer, empties, blobs: Arc::default(), silent: Arc::default() };
-        Ok((log, thread))
-    }
-
     /// Keeps bytes once; the id may be used at once.
     pub(crate) fn blob(&self, bytes: Vec<u8>) -> BlobId {
-        let id = BlobId(self.blobs.fetch_add(1, Ordering::Relaxed));
+        let id = BlobId(self.shared.blobs.fetch_add(1, Ordering::Relaxed));
         self.send(Message::Blob(id, bytes));
         id
     }
@@ -107,72 +91,95 @@ impl Log {
         self.send(Message::Finish(footer));
     }
 
+    /// The stream of a new thread.
+    pub(crate) fn stream(&self, thread: ThreadId) -> Arc<ThreadLog> {
+        let stream = Arc::new(ThreadLog {
+            thread,
+            log: self.clone(),
+            phase: AtomicU8::new(EMPTY),
+            gate: AtomicU8::new(OPEN),
+            state: UnsafeCell::new(State {
+                chunk: Chunk::default(),
+                met: LastMet::new(),
+                polling: None,
+                open: false,
+                pending: None,
+                told: false,
+            }),
+        });
+        self.streams().push(stream.clone());
+        stream
+    }
+
+    /// Closes all streams; returns how many events each had. `free` is called for threads that stay
+    /// in the middle of an event: they wait for a ticket that somebody keeps who is over.
+    pub(crate) fn close(&self, free: impl Fn()) -> Vec<u64> {
+        let streams = self.streams();
+        for stream in streams.iter() {
+            stream.gate.store(CLOSED, Ordering::SeqCst);
+        }
+        self.shared.barrier.heavy();
+        streams.iter().map(|stream| stream.finish(&free)).collect()
+    }
+
+    /// Does something while nobody is in the middle of a stream but its own thread.
+    pub(crate) fn unvisited<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _streams = self.streams();
+        act()
+    }
+
+    /// This is a child process, without the writer: nothing is kept, and nothing is over.
+    pub(crate) fn begin_child(&self) {
+        self.silence();
+        for stream in self.streams().iter() {
+            stream.gate.store(OPEN, Ordering::Relaxed);
+        }
+    }
+
     /// From here on nothing is kept.
-    pub(crate) fn silence(&self) {
-        self.silent.store(true, Ordering::Relaxed);
+    fn silence(&self) {
+        self.shared.silent.store(true, Ordering::Relaxed);
     }
 
     fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed)
+        self.shared.silent.load(Ordering::Relaxed)
     }
 
-    /// A writer that has given up has said so through its own channel; what it cannot write any
-    /// more is dropped here.
+    /// A writer that has given up drops what it is sent.
     fn send(&self, message: Message) {
-        if self.is_silent() {
-            return;
+        if !self.is_silent() {
+            let _ = self.to_writer.send(message);
         }
-        let _ = self.to_writer.send(message);
     }
 
     fn empty_chunk(&self) -> Chunk {
         self.empties.try_recv().unwrap_or_default()
     }
-}
 
-/// The writer's loop; returns the bytes written.
-fn write_all(
-    mut writer: Writer<File>,
-    engine: &dyn Engine,
-    messages: &Receiver<Message>,
-    give_back: &Sender<Chunk>,
-) -> Result<u64> {
-    loop {
-        // Between bursts, what is written becomes visible in the file.
-        let message = match messages.try_recv() {
-            Ok(message) => message,
-            Err(_) => {
-                writer.flush()?;
-                match messages.recv() {
-                    Ok(message) => message,
-                    Err(_) => return Ok(writer.bytes_written()),
-                }
-            }
-        };
-        match message {
-            Message::Events(thread, mut chunk) => {
-                writer.blocks(&engine.take_blocks())?;
-                writer.events(thread, EventId(chunk.first), &chunk.events, &chunk.payloads)?;
-                chunk.events.clear();
-                chunk.payloads.clear();
-                let _ = give_back.try_send(chunk);
-            }
-            Message::Blob(id, bytes) => writer.blob(id, &bytes)?,
-            Message::Module(module) => writer.module(&module)?,
-            Message::Finish(footer) => {
-                writer.blocks(&engine.take_blocks())?;
-                let written = writer.bytes_written();
-                writer.finish(&footer)?;
-                return Ok(written);
-            }
-        }
+    fn streams(&self) -> MutexGuard<'_, Vec<Arc<ThreadLog>>> {
+        self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One guest thread's stream. The guest thread appends; the coordinator closes it at the end.
+/// Phases of a stream: nothing in it that is not written.
+const EMPTY: u8 = 0;
+/// Its thread is appending.
+const BUSY: u8 = 1;
+/// There may be something in it.
+const HOLDS: u8 = 2;
+
+/// Who may use a stream: its thread.
+const OPEN: u8 = 0;
+/// The writer; the thread waits for a moment.
+const VISITED: u8 = 1;
+/// Nobody any more: the recording is over.
+const CLOSED: u8 = 2;
+
+/// One guest thread's stream. The guest thread appends; the writer visits it, and the coordinator
+/// closes it at the end.
 ///
-/// Appending takes no lock: the thread says that it is busy, and the coordinator, which comes
-/// once, waits until it is not.
+/// Appending takes no lock: the thread says that it is busy, and a visitor, who comes rarely,
+/// shuts the gate and looks whether it is.
 ///
 /// Every event writes to it, so no other thread's data may lie in its cache lines, which
 /// processors fetch in pairs.
@@ -180,15 +187,15 @@ fn write_all(
 pub(crate) struct ThreadLog {
     thread: ThreadId,
     log: Log,
-    busy: AtomicBool,
-    closed: AtomicBool,
-    barrier: Arc<Barrier>,
+    phase: AtomicU8,
+    gate: AtomicU8,
     state: UnsafeCell<State>,
 }
 
-// SAFETY: `state` is accessed through `Busy` only (by the guest thread, between its store to
-// `busy` and the next), and by `close` after it has seen `busy` unset behind the heavy side of the
-// barrier: from then on every attempt of the guest thread sees `closed`.
+// SAFETY: `state` is accessed through `Busy` only (by the guest thread, between its store of `BUSY`
+// and its next store to `phase`), and by who holds `Log::streams` and, having shut the gate and
+// passed the heavy side of the barrier, has seen another phase than `BUSY`: until the gate is open
+// again, every attempt of the guest thread sees that it is shut.
 unsafe impl Sync for ThreadLog {}
 
 struct State {
@@ -196,21 +203,31 @@ struct State {
     met: Box<LastMet>,
     /// Instruction and word of a load that a loop polls since that time, with nothing new.
     polling: Option<(u64, u64, u64)>,
-    /// A system call that has its ticket, but has not returned.
+    /// The last event is still to be amended.
+    open: bool,
+    /// A system call that has its ticket, but has not returned; and whether that is written.
     pending: Option<(Event, SyscallRecord)>,
+    told: bool,
+}
+
+/// What a visitor takes from a stream.
+struct Part {
+    thread: ThreadId,
+    chunk: Chunk,
+    entered: Option<(Event, SyscallRecord)>,
 }
 
 /// The recording is over: the caller must not let its guest thread go on.
 #[derive(Debug)]
 pub(crate) struct Closed;
 
-/// The right of the guest thread to its own stream, which the coordinator leaves alone meanwhile.
+/// The right of the guest thread to its own stream, which others leave alone meanwhile.
 pub(crate) struct Busy<'a>(&'a ThreadLog);
 
 impl Drop for Busy<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Release);
+        self.0.phase.store(HOLDS, Ordering::Release);
     }
 }
 
@@ -222,11 +239,11 @@ impl Busy<'_> {
         unsafe { &mut *self.0.state.get() }
     }
 
-    /// Whether an event of the time `now` can be pushed without sending or growing a chunk.
+    /// Whether an event can be pushed without sending or growing a chunk.
     #[inline]
-    pub(crate) fn has_room(&mut self, now: u64) -> bool {
+    pub(crate) fn has_room(&mut self) -> bool {
         let chunk = &self.state().chunk;
-        !chunk.is_due(now) && chunk.events.capacity() > chunk.events.len()
+        !chunk.is_full() && chunk.events.capacity() > chunk.events.len()
     }
 
     /// What the thread met last.
@@ -263,35 +280,33 @@ impl Busy<'_> {
 }
 
 impl ThreadLog {
-    pub(crate) fn new(thread: ThreadId, log: Log, barrier: Arc<Barrier>) -> ThreadLog {
-        ThreadLog {
-            thread,
-            log,
-            busy: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            barrier,
-            state: UnsafeCell::new(State {
-                chunk: Chunk::default(),
-                met: LastMet::new(),
-                polling: None,
-                pending: None,
-            }),
-        }
-    }
-
-    /// What the thread met last, for translated code.
+    /// What the thread met last, for its own use while it is not appending. Visitors leave it alone.
     pub(crate) fn last_met(&self) -> *mut LastMet {
-        // SAFETY: as in `Busy::state`: this is the guest thread, which is not appending.
+        // SAFETY: as in `Busy::state`: this is the guest thread, which is not appending; only the
+        // pointer to it is read here, which never changes.
         unsafe { &raw mut *(*self.state.get()).met }
     }
 
-    /// Begins to append; only the guest thread itself may.
+    /// Begins to append, unless somebody else is at the stream; only the guest thread itself may.
     #[inline]
-    pub(crate) fn enter(&self) -> Result<Busy<'_>, Closed> {
-        self.busy.store(true, Ordering::Relaxed);
-        self.barrier.light();
+    pub(crate) fn try_enter(&self) -> Option<Busy<'_>> {
+        self.phase.store(BUSY, Ordering::Relaxed);
+        self.log.shared.barrier.light();
         let busy = Busy(self);
-        if self.closed.load(Ordering::Acquire) { Err(Closed) } else { Ok(busy) }
+        (self.gate.load(Ordering::Acquire) == OPEN).then_some(busy)
+    }
+
+    /// Begins to append, once the writer is gone.
+    pub(crate) fn enter(&self) -> Result<Busy<'_>, Closed> {
+        loop {
+            if let Some(busy) = self.try_enter() {
+                return Ok(busy);
+            }
+            if self.gate.load(Ordering::Acquire) == CLOSED {
+                return Err(Closed);
+            }
+            crate::host::yield_now();
+        }
     }
 
     /// Appends the event that `make` makes. A ticket is taken in `make`, and so never by a thread
@@ -303,13 +318,14 @@ impl ThreadLog {
     ) -> Result<(), Closed> {
         let mut busy = self.enter()?;
         let state = busy.state();
-        if state.chunk.is_due(crate::host::ticks()) {
+        if state.chunk.is_full() {
             self.send(state);
         }
         let mut event = make();
         event.unrecorded = state.met.take_unrecorded();
         state.polling = None;
         state.pending = None;
+        state.open = false;
         if let Some(record) = record {
             event.flags |= HAS_PAYLOAD;
             payload::push(&mut state.chunk.payloads, record);
@@ -318,10 +334,28 @@ impl ThreadLog {
         Ok(())
     }
 
+    /// The same, for an event without a payload that [`Self::amend`] is to complete: until then it
+    /// stays in the stream.
+    pub(crate) fn append_open(&self, make: impl FnOnce() -> Event) -> Result<(), Closed> {
+        let mut busy = self.enter()?;
+        let state = busy.state();
+        if state.chunk.is_full() {
+            self.send(state);
+        }
+        let mut event = make();
+        event.unrecorded = state.met.take_unrecorded();
+        state.polling = None;
+        state.chunk.events.push(event);
+        state.open = true;
+        Ok(())
+    }
+
     /// Corrects the result of the event appended last.
     pub(crate) fn amend(&self, amend: impl FnOnce(&mut Event)) {
         let Ok(mut busy) = self.enter() else { return };
-        if let Some(last) = busy.state().chunk.events.last_mut() {
+        let state = busy.state();
+        state.open = false;
+        if let Some(last) = state.chunk.events.last_mut() {
             amend(last);
         }
     }
@@ -338,6 +372,7 @@ impl ThreadLog {
         let state = busy.state();
         let unrecorded = state.met.unrecorded.load(Ordering::Relaxed);
         state.pending = Some((Event { unrecorded, ..event }, record));
+        state.told = false;
         Ok(event)
     }
 
@@ -350,12 +385,15 @@ impl ThreadLog {
         state.chunk.payloads = Vec::new();
     }
 
-    /// Sends what there is and refuses further events; returns how many there were.
-    pub(crate) fn close(&self) -> u64 {
-        self.closed.store(true, Ordering::SeqCst);
-        self.barrier.heavy();
-        while self.busy.load(Ordering::Acquire) {
+    /// Sends what there is, after the gate was closed; returns how many events there were. The
+    /// caller holds the streams.
+    fn finish(&self, free: impl Fn()) -> u64 {
+        let since = Instant::now();
+        while self.phase.load(Ordering::Acquire) == BUSY {
             crate::host::yield_now();
+            if since.elapsed() > PATIENCE {
+                free();
+            }
         }
         // SAFETY: see `ThreadLog`.
         let state = unsafe { &mut *self.state.get() };
@@ -366,6 +404,37 @@ impl ThreadLog {
         }
         self.send(state);
         state.chunk.first
+    }
+
+    /// Whether there is nothing in it that is not written.
+    fn is_empty(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) == EMPTY
+    }
+
+    /// Changes the gate, if it is in the state `from`.
+    fn shut(&self, from: u8, to: u8) -> bool {
+        self.gate.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes what is in the stream, if its gate was shut and its thread leaves it within so many
+    /// looks. The caller holds the streams.
+    fn visit(&self, looks: u32) -> Option<Part> {
+        let mut looks = 0..looks;
+        while self.phase.load(Ordering::Acquire) == BUSY {
+            looks.next()?;
+            std::hint::spin_loop();
+        }
+        // SAFETY: see `ThreadLog`.
+        let state = unsafe { &mut *self.state.get() };
+        let (first, thread) = (state.chunk.first, self.thread);
+        let count = state.chunk.events.len() - usize::from(state.open);
+        // The thread keeps its memory, in which it has room.
+        let events: Vec<Event> = state.chunk.events.drain(..count).collect();
+        let payloads = mem::take(&mut state.chunk.payloads);
+        state.chunk.first += count as u64;
+        let entered = state.pending.clone().filter(|_| !mem::replace(&mut state.told, true));
+        self.phase.store(if state.open { HOLDS } else { EMPTY }, Ordering::Relaxed);
+        Some(Part { thread, chunk: Chunk { first, events, payloads }, entered })
     }
 
     fn send(&self, state: &mut State) {
@@ -384,3 +453,6 @@ impl ThreadLog {
         self.log.send(Message::Events(self.thread, full));
     }
 }
+
+#[cfg(test)]
+mod tests;

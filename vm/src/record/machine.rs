@@ -6,7 +6,6 @@ use super::notice::Notice;
 use super::process::Waiting;
 use super::signals::Signals;
 use super::{LearnedSites, Warn};
-use crate::barrier::Barrier;
 use crate::elf::Elf;
 use crate::engine::Engine;
 use crate::hooks::{self, Hook, HookMap};
@@ -59,7 +58,6 @@ pub(crate) struct Machine {
     /// Address of the guest's `__errno_location`, once a C library is mapped.
     pub(crate) errno_location: AtomicU64,
     hooks: RwLock<Arc<HookMap>>,
-    barrier: Arc<Barrier>,
     notices: Mutex<BTreeSet<Notice>>,
     threads: Mutex<Threads>,
     /// Counts threads that have ended.
@@ -86,7 +84,6 @@ struct Threads {
 }
 
 struct Thread {
-    log: Arc<ThreadLog>,
     /// The thread pointer, which is also its `pthread_t`.
     pointer: u64,
     kernel_id: i32,
@@ -119,7 +116,6 @@ impl Machine {
             files: Mutex::default(),
             errno_location: AtomicU64::new(0),
             hooks: RwLock::default(),
-            barrier: Arc::default(),
             notices: Mutex::default(),
             threads: Mutex::default(),
             ends: AtomicU32::new(0),
@@ -146,14 +142,14 @@ impl Machine {
         let _once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
         let _hooks = self.hooks.write().unwrap_or_else(PoisonError::into_inner);
         let _threads = self.threads();
-        self.signals.during(|| self.engine.fork(fork));
+        self.log.unvisited(|| self.signals.during(|| self.engine.fork(fork)));
     }
 
     /// From here on this is a child process, with one thread, whose events nobody keeps.
     pub(crate) fn begin_child(&self, only: ThreadId, waiting: Option<Waiting>) {
         self.child.store(true, Ordering::Relaxed);
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
-        self.log.silence();
+        self.log.begin_child();
         self.tickets.release_all();
         let kernel_id = host::thread_id();
         self.signals.keep_only(only, kernel_id);
@@ -225,9 +221,9 @@ impl Machine {
     pub(crate) fn add_thread(&self, pointer: u64) -> (ThreadId, Arc<ThreadLog>) {
         let mut threads = self.threads();
         let id = ThreadId(threads.all.len() as u32);
-        let log = Arc::new(ThreadLog::new(id, self.log.clone(), self.barrier.clone()));
+        let log = self.log.stream(id);
         threads.alive += 1;
-        threads.all.push(Thread { log: log.clone(), pointer, kernel_id: 0, ended: false });
+        threads.all.push(Thread { pointer, kernel_id: 0, ended: false });
         (id, log)
     }
 
@@ -333,8 +329,7 @@ impl Machine {
 
     /// Closes every thread's stream; events of each.
     pub(crate) fn close_logs(&self) -> Vec<u64> {
-        let logs: Vec<_> = self.threads().all.iter().map(|t| t.log.clone()).collect();
-        logs.iter().map(|log| log.close()).collect()
+        self.log.close(|| self.tickets.end_all())
     }
 
     /// The user should know of this.
@@ -377,7 +372,7 @@ fn end_process(reason: &Stop) -> ! {
             eprintln!("refrain: a child process of the program was stopped: {error}");
             host::exit_process(FAILED)
         }
-        Stop::CannotWrite => host::exit_process(FAILED),
+        Stop::Ended(Ending::Lost) | Stop::CannotWrite => host::exit_process(FAILED),
     }
 }
 

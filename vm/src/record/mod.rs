@@ -25,12 +25,13 @@ use crate::loader::{self, Command};
 use crate::memory::{AddressSpace, page_down};
 use crate::order;
 use crate::{Error, Processor, Result, kick, layout};
-use log::Log;
+use log::Written;
 use machine::{Machine, Stop};
 pub use notice::Notice;
 use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -58,6 +59,12 @@ pub struct RecordOptions {
     pub warn: Warn,
     /// Sites that are watched beside the idioms.
     pub learned: LearnedSites,
+    /// Called once the file is a trace: the header and the initial memory are in it. The guest
+    /// has not run.
+    pub begun: Box<dyn FnOnce() -> io::Result<()>>,
+    /// Whether the guest is stopped when the trace cannot be written any more. If not, it goes on
+    /// unrecorded.
+    pub strict: bool,
 }
 
 /// Instructions that accesses were found to race at: by build id of the module, their addresses in
@@ -77,10 +84,21 @@ pub struct RecordSummary {
     pub bytes: u64,
     /// From the guest's first instruction to its end.
     pub wall: Duration,
+    /// Set when the recording ended before the guest did, which went on.
+    pub lost: Option<LostEnd>,
     /// Set when the guest was stopped because it did something that cannot be recorded.
     pub refused: Option<String>,
     /// What the user should know.
     pub notices: Vec<Notice>,
+}
+
+/// The trace could not be written any more.
+#[derive(Clone, Debug)]
+pub struct LostEnd {
+    /// Why.
+    pub why: String,
+    /// When, from the guest's first instruction.
+    pub after: Duration,
 }
 
 /// Records a program. Returns when the guest has ended; its other threads may still be running,
@@ -96,14 +114,15 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     let (mappings, contents) = initial_mappings(&image);
     let header = header(&options, &image, mappings);
     let file = out_of_reach(options.output)?;
-    let failed = {
+    let strict = options.strict.then(|| {
         let stop = stop.clone();
-        move || drop(stop.send(Stop::CannotWrite))
-    };
-    let (log, writer) = Log::start(file, &header, engine.clone(), failed)?;
-    for content in contents {
-        log.blob(content);
-    }
+        let failed: Box<dyn FnOnce() + Send> = Box::new(move || drop(stop.send(Stop::CannotWrite)));
+        failed
+    });
+    let translated = engine.clone();
+    let blocks = move || translated.take_blocks();
+    let (log, writer) = log::start(&header, log::Start { file, contents, blocks, strict })?;
+    (options.begun)().map_err(Error::host("naming the trace"))?;
     order::record::install(&*engine);
     let machine = Arc::new(Machine::new(
         engine,
@@ -119,15 +138,14 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     }
     machine.signals.inherit(&ignored, blocked);
     outside::watch_signals(machine.clone());
-    let start = Instant::now();
+    let start = (Instant::now(), host::ticks());
     thread::start_main(&machine, &header.entry)?;
 
     let reason = stopped.recv().map_err(|_| Error::Host {
         what: "recording".into(),
-        answer: std::io::Error::other("every guest thread vanished without a word"),
+        answer: io::Error::other("every guest thread vanished without a word"),
     })?;
-    let wall = start.elapsed();
-    finish(&machine, writer, reason, wall)
+    finish(&machine, writer, reason, (start, header.tsc_hz))
 }
 
 /// Closes the streams and the file.
@@ -135,8 +153,9 @@ fn finish(
     machine: &Machine,
     writer: log::WriterThread,
     reason: Stop,
-    wall: Duration,
+    ((start, first_tick), tick_rate): ((Instant, u64), u64),
 ) -> Result<RecordSummary> {
+    let wall = start.elapsed();
     let (ending, refused) = match reason {
         Stop::Ended(ending) => (ending, None),
         Stop::Failed(Error::Unsupported(what)) => (Ending::Stopped(libc::SIGABRT), Some(what)),
@@ -155,13 +174,20 @@ fn finish(
         cpu_ns: process_cpu_ns(),
         output_bytes: machine.output_bytes(),
     });
-    let bytes = writer.join().expect("the writer's thread returns its errors")?;
+    let Written { bytes, lost } = writer.join().expect("the writer's thread returns its errors")?;
+    let kept = lost.as_ref().map_or_else(|| events.iter().sum(), |lost| lost.events);
+    let lost = lost.map(|lost| {
+        let ticks = u128::from(lost.ticks.saturating_sub(first_tick)) * 1_000_000_000;
+        let after = Duration::from_nanos((ticks / u128::from(tick_rate.max(1))) as u64);
+        LostEnd { why: lost.why.to_string(), after }
+    });
     Ok(RecordSummary {
         ending,
         threads: events.len() as u32,
-        events: events.iter().sum(),
+        events: kept,
         bytes,
         wall,
+        lost,
         refused,
         notices: machine.notices(),
     })

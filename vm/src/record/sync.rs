@@ -97,7 +97,7 @@ impl GuestThread {
     /// for the body, which does not wait long: they have their place before an event or behind it.
     fn release(&mut self, call: &Call, errno: bool) -> Result<()> {
         let event = self.call_event(call, call.hook.kind, call.begin);
-        self.append_ordered(event);
+        self.append_open(event);
         self.handlers_wait = true;
         let result = self.body(call.sp)?;
         self.handlers_wait = false;

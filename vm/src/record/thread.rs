@@ -1,7 +1,7 @@
 //! A guest thread of a recording: runs the engine and handles what it reports.
 
 use super::leaf::LeafThread;
-use super::log::ThreadLog;
+use super::log::{Closed, ThreadLog};
 use super::machine::{Machine, Stop, park_forever};
 use crate::context::Context;
 use crate::context::reg::*;
@@ -196,16 +196,29 @@ impl GuestThread {
 
     /// Takes the ticket of the event's object now, and appends it.
     pub(crate) fn append_ordered(&mut self, event: Event) {
+        self.append_with(event, |log, make| log.append(make, None));
+    }
+
+    /// The same, for an event that the log is to amend.
+    pub(crate) fn append_open(&mut self, event: Event) {
+        self.append_with(event, |log, make| log.append_open(make));
+    }
+
+    fn append_with(
+        &mut self,
+        event: Event,
+        append: impl FnOnce(&ThreadLog, &mut dyn FnMut() -> Event) -> Result<(), Closed>,
+    ) {
         self.after_event = true;
         let (log, tickets) = (&self.log, &self.machine.tickets);
         let not_before = self.handlers_until;
-        let make = || Event {
+        let mut make = || Event {
             ticket: tickets.take(order::slot(event.object)),
             begin: event.begin.max(not_before),
             end: host::ticks(),
             ..event
         };
-        if log.append(make, None).is_err() {
+        if append(log, &mut make).is_err() {
             park_forever();
         }
     }

@@ -49,6 +49,7 @@ impl GuestThread {
         self.note_entry(&event);
         self.enter(&event)?;
         if event.flags & UNFINISHED != 0 {
+            self.tally.events += 1;
             return Err(Halt::Done);
         }
         self.leave(&event)?;

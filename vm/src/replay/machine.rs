@@ -26,8 +26,8 @@ const HELD: u64 = 256 << 20;
 
 /// What a thread tells the coordinator.
 pub(crate) enum Report {
-    /// It has performed all its events, when the replay had taken so long.
-    Done(Tally, Duration),
+    /// The thread has performed all that it could, when the replay had taken so long.
+    Done(ThreadId, Tally, Duration),
     Diverged(Divergence, Tally),
     Failed(Error),
 }
@@ -161,9 +161,9 @@ impl Machine {
         let _ = self.reports.send(report);
     }
 
-    /// Whether the trace ends before the program did.
-    pub(crate) fn is_cut_off(&self) -> bool {
-        self.trace.is_cut_off()
+    /// Whether the end of the trace is missing: threads may wait for events that nobody has.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.trace.is_truncated()
     }
 
     /// A guest thread is about to execute its first instruction.

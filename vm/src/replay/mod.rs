@@ -7,6 +7,7 @@
 //! The order is the recorded one unless a [`Policy`] says otherwise; then the library's locks are
 //! `live`, and what depends on their order shows as a difference.
 
+mod account;
 mod arrivals;
 mod calls;
 mod contents;
@@ -29,9 +30,11 @@ pub use policy::{Placement, Policy};
 
 use crate::engine::Engine;
 use crate::observer::Observer;
-use crate::{Error, Result, loader, memory};
+use crate::{Error, Result, hooks, loader, memory};
+use account::Account;
 use machine::{Machine, Report, Tally};
 use refrain_trace::{EventId, Mapping, ThreadId, Trace};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -68,18 +71,63 @@ impl ReplayOptions {
     }
 }
 
+/// Whether a trace that can be read can be replayed; if not, why.
+pub fn replayable(trace: &Trace) -> Result<()> {
+    for mapping in &trace.header().mappings {
+        range(mapping)?;
+        if let Some(blob) = mapping.content {
+            trace.blob_len(blob)?;
+        }
+    }
+    for (pc, name) in trace.modules().iter().flat_map(|module| &module.hooks) {
+        if hooks::by_name(name).is_none() {
+            return Err(unknown_hook(*pc));
+        }
+    }
+    if trace.events_of(ThreadId(0)) == 0 {
+        return Err(refrain_trace::Error::Missing("event of the main thread".into()).into());
+    }
+    Ok(())
+}
+
 /// Replays a trace in this process, whose address space must hold no other guest. Threads that
 /// cannot be stopped may still be running when this returns, so the caller should soon exit.
 pub fn replay(trace: &Trace, engine: Arc<dyn Engine>, options: ReplayOptions) -> Result<Outcome> {
+    replayable(trace)?;
     for mapping in &trace.header().mappings {
         restore(trace, mapping)?;
     }
-    let counted = options.counted;
+    let (counted, partial) = (options.counted, options.until.is_some());
     let (machine, reports) = Machine::new(trace.clone(), engine, options)?;
     let machine = Arc::new(machine);
     thread::start_main(&machine)?;
-    let outcome = collect(trace, &machine, &reports, counted)?;
+    let mut account = Account::new(trace);
+    let mut outcome = collect(trace, &machine, &reports, counted, &mut account)?;
+    if outcome.divergence.is_none() && !partial {
+        settle(trace, &account, &mut outcome)?;
+    }
     Ok(Outcome { reordered: machine.gate.reordered(), ..outcome })
+}
+
+/// Every thread is done: whether all that was recorded has happened.
+fn settle(trace: &Trace, account: &Account<'_>, outcome: &mut Outcome) -> Result<()> {
+    let missing = account.missing()?;
+    outcome.events = account.events();
+    if let Some(missing) = &missing
+        && !trace.is_truncated()
+    {
+        outcome.divergence = Some(missing.divergence());
+        return Ok(());
+    }
+    let header = trace.header();
+    let nanoseconds = |ticks: u64| {
+        let since = u128::from(ticks.saturating_sub(header.tsc_start)) * 1_000_000_000;
+        u64::try_from(since / u128::from(header.tsc_hz.max(1))).unwrap_or(u64::MAX)
+    };
+    let end = account.end()?;
+    let reached = missing.map_or(end, |missing| missing.begin());
+    outcome.reached = Some((nanoseconds(reached), nanoseconds(end)));
+    Ok(())
 }
 
 /// Gathers the threads' reports until every one is done or one has diverged.
@@ -88,11 +136,15 @@ fn collect(
     machine: &Machine,
     reports: &crossbeam::channel::Receiver<Report>,
     counted: bool,
+    account: &mut Account<'_>,
 ) -> Result<Outcome> {
     let ending = trace.footer().map(|footer| footer.ending);
     let mut outcome = Outcome {
         threads: 0,
         events: 0,
+        recorded: trace.events(),
+        truncated: trace.is_truncated(),
+        reached: None,
         digests: 0,
         equal: 0,
         acquisitions: 0,
@@ -110,7 +162,8 @@ fn collect(
             answer: std::io::Error::other("every guest thread vanished without a word"),
         })?;
         match report {
-            Report::Done(tally, elapsed) => {
+            Report::Done(thread, tally, elapsed) => {
+                account.add(thread, tally.events);
                 outcome.elapsed = outcome.elapsed.max(elapsed);
                 outcome.threads += 1;
                 add(&mut outcome, &tally);
@@ -142,14 +195,26 @@ fn add(outcome: &mut Outcome, tally: &Tally) {
     }
 }
 
+/// A call of a function that the recorder hooked, and this version does not know.
+fn unknown_hook(pc: u64) -> Error {
+    Error::Unsupported(format!(
+        "a trace in which the library function at {pc:#x} is an event that this version does not know"
+    ))
+}
+
+fn range(mapping: &Mapping) -> Result<Range<u64>> {
+    let range = mapping.address..mapping.address.saturating_add(mapping.len);
+    if memory::guest_may_map(&range) {
+        return Ok(range);
+    }
+    Err(Error::Unsupported(format!(
+        "a trace that maps {range:#x?}, outside the guest's address space"
+    )))
+}
+
 /// Maps what was mapped before the guest ran.
 fn restore(trace: &Trace, mapping: &Mapping) -> Result<()> {
-    let range = mapping.address..mapping.address.saturating_add(mapping.len);
-    if !memory::guest_may_map(&range) {
-        return Err(Error::Unsupported(format!(
-            "a trace that maps {range:#x?}, outside the guest's address space"
-        )));
-    }
+    let range = range(mapping)?;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     loader::anonymous(&range, writable, libc::MAP_NORESERVE)?;
     if let Some(blob) = mapping.content {

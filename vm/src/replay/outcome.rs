@@ -12,6 +12,13 @@ pub struct Outcome {
     pub threads: u32,
     /// Events performed.
     pub events: u64,
+    /// Events of the trace.
+    pub recorded: u64,
+    /// The end of the recording is missing: not all that is there can happen.
+    pub truncated: bool,
+    /// How far a replay without a divergence has come in the time of the recording, and how far
+    /// that goes: nanoseconds since the recorder began.
+    pub reached: Option<(u64, u64)>,
     /// Digests compared: one per event, and one more per piece of output.
     pub digests: u64,
     /// Of these, how many were equal.
@@ -71,6 +78,8 @@ pub enum DivergenceKind {
     Fault,
     /// Control left the recorded code.
     Control,
+    /// All threads are done, and recorded events have not happened.
+    Missing,
 }
 
 impl fmt::Display for DivergenceKind {
@@ -84,6 +93,7 @@ impl fmt::Display for DivergenceKind {
             DivergenceKind::Stuck => "no thread can go on",
             DivergenceKind::Fault => "a fault that was not recorded",
             DivergenceKind::Control => "control left the recorded code",
+            DivergenceKind::Missing => "recorded events did not happen",
         })
     }
 }

@@ -3,6 +3,7 @@
 use super::gate::Condition;
 use super::live::Operation;
 use super::thread::{GuestThread, Halt};
+use super::unknown_hook;
 use crate::context::reg::*;
 use crate::hooks::{Hook, Model};
 use crate::host::Guest;
@@ -44,11 +45,10 @@ fn operation(event: &Event) -> Option<Operation> {
 impl GuestThread {
     /// The guest is at the first instruction of a hooked function.
     pub(crate) fn hook(&mut self) -> Result<(), Halt> {
-        let hook = self
-            .machine
-            .hooks
-            .at(self.context.rip)
-            .expect("the engine reports hooks at the addresses it was given");
+        let pc = self.context.rip;
+        let Some(hook) = self.machine.hooks.at(pc) else {
+            return Err(Halt::Failed(unknown_hook(pc)));
+        };
         self.end_creation();
         match hook.model {
             Model::Create => self.begin_creation(),

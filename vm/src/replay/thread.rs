@@ -155,7 +155,7 @@ impl GuestThread {
         let report = match self.run() {
             Halt::Done => {
                 self.tally.instructions = self.context.retired;
-                Report::Done(self.tally, self.machine.elapsed())
+                Report::Done(self.id, self.tally, self.machine.elapsed())
             }
             Halt::Diverged(divergence) => Report::Diverged(*divergence, self.tally),
             Halt::Failed(error) => Report::Failed(error),
@@ -229,6 +229,10 @@ impl GuestThread {
     }
 
     fn start(&mut self) -> Result<(), Halt> {
+        // A thread that did not come to its start before the end of the recording.
+        if self.cursor.peek()?.is_none() {
+            return Err(Halt::Done);
+        }
         let event = self.next(EventKind::ThreadStart)?;
         self.perform(&event)?;
         self.finish_event(&event)
@@ -247,7 +251,7 @@ impl GuestThread {
         }
         let actual = || kinds.iter().map(|k| k.name()).collect::<Vec<_>>().join(" or ");
         match self.cursor.next()? {
-            None if self.machine.is_cut_off() => Err(Halt::Done),
+            None if self.machine.is_truncated() => Err(Halt::Done),
             None => {
                 self.diverge(DivergenceKind::Event, "the end of the recording".into(), actual())
             }
@@ -330,7 +334,7 @@ impl GuestThread {
 
     /// No thread can go on, and this one waits for `condition`.
     pub(crate) fn stuck(&mut self, condition: Condition) -> Result<(), Halt> {
-        if self.machine.is_cut_off() {
+        if self.machine.is_truncated() {
             return Err(Halt::Done);
         }
         let (kind, expected) = match condition {

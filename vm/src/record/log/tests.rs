@@ -1,0 +1,221 @@
+//! The streams under the writer's rounds, which come every millisecond here.
+
+use super::writer::Start;
+use super::*;
+use refrain_trace::container::{Truncate, check_bytes};
+use refrain_trace::{CodeBlock, Ending, EventId, EventKind, Header, NO_TICKET, Trace};
+use std::io::{self, Write};
+
+/// A file that takes so many bytes, and that others can look at.
+#[derive(Clone, Default)]
+struct Shelf {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    room: Option<usize>,
+}
+
+impl Shelf {
+    fn bytes(&self) -> Vec<u8> {
+        self.bytes.lock().expect("nobody panics with it").clone()
+    }
+
+    fn trace(&self) -> Trace {
+        Trace::from_bytes(self.bytes()).expect("a trace at any moment")
+    }
+
+    /// Waits until the trace is like that; it would be a hang if it never were.
+    fn until(&self, like: impl Fn(&Trace) -> bool) -> Trace {
+        loop {
+            let trace = self.trace();
+            if like(&trace) {
+                return trace;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Write for Shelf {
+    fn write(&mut self, new: &[u8]) -> io::Result<usize> {
+        let mut bytes = self.bytes.lock().expect("nobody panics with it");
+        if self.room.is_some_and(|room| bytes.len() + new.len() > room) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        bytes.extend_from_slice(new);
+        Ok(new.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Truncate for Shelf {
+    fn truncate_to(&mut self, len: u64) -> io::Result<()> {
+        self.bytes.lock().expect("nobody panics with it").truncate(len as usize);
+        Ok(())
+    }
+}
+
+fn begin(shelf: &Shelf, strict: Option<Box<dyn FnOnce() + Send>>) -> (Log, WriterThread) {
+    let contents = vec![vec![7; 32]];
+    let blocks = || Vec::<CodeBlock>::new();
+    let start_with = Start { file: shelf.clone(), contents, blocks, strict };
+    start(&Header::default(), start_with).expect("there is room for the header")
+}
+
+fn footer(events: Vec<u64>) -> Footer {
+    Footer { ending: Ending::Exited(0), tsc_end: 0, events, cpu_ns: 0, output_bytes: 0 }
+}
+
+fn event(value: u64) -> Event {
+    Event { code: EventKind::Rdtsc as u8, flags: NO_TICKET, value, ..Event::default() }
+}
+
+fn values(trace: &Trace, thread: ThreadId) -> Vec<u64> {
+    let mut cursor = trace.cursor(thread);
+    let next = || cursor.next().expect("can be read").map(|event| event.value);
+    std::iter::from_fn(next).collect()
+}
+
+/// A thread that does nothing more has its events in the file, the call that it waits in too.
+#[test]
+fn a_thread_that_waits_is_written() {
+    let shelf = Shelf::default();
+    let (log, writer) = begin(&shelf, None);
+    let stream = log.stream(ThreadId(0));
+    stream.append(|| event(1), None).expect("is open");
+    let trace = shelf.until(|trace| trace.events() == 1);
+    assert_eq!(values(&trace, ThreadId(0)), [1]);
+    let call = Event { code: EventKind::Syscall as u8, value: 2, ..Event::default() };
+    stream.pending(|| call, SyscallRecord::default()).expect("is open");
+    let trace = shelf.until(|trace| trace.events() == 2);
+    let mut cursor = trace.cursor_at(ThreadId(0), EventId(1));
+    let last = cursor.next().expect("can be read").expect("is there");
+    assert!(last.flags & UNFINISHED != 0, "{last:?}");
+    stream.append(|| Event { value: 3, ..call }, Some(&SyscallRecord::default())).expect("is open");
+    let trace = shelf.until(|trace| values(trace, ThreadId(0)) == [1, 3]);
+    assert_eq!(trace.events(), 2);
+    log.finish(footer(log.close(|| ())));
+    writer.join().expect("does not panic").expect("the file takes everything");
+    assert!(check_bytes(shelf.bytes()).expect("a trace").is_sound());
+}
+
+/// Nothing is lost, doubled or out of order, however often the writer comes.
+#[test]
+fn threads_append_while_the_writer_visits_them() {
+    const THREADS: u32 = 3;
+    const EVENTS: u64 = 60_000;
+    let shelf = Shelf::default();
+    let (log, writer) = begin(&shelf, None);
+    std::thread::scope(|scope| {
+        for stream in (0..THREADS).map(|thread| log.stream(ThreadId(thread))) {
+            scope.spawn(move || {
+                for value in 0..EVENTS {
+                    match value % 7 {
+                        0 => {
+                            stream.append_open(|| event(0)).expect("is open");
+                            stream.amend(|event| event.value = value);
+                        }
+                        1 => {
+                            let record = SyscallRecord::default();
+                            let code = EventKind::Syscall as u8;
+                            let call = Event { code, ..event(value) };
+                            stream.append(|| call, Some(&record)).expect("is open");
+                        }
+                        _ => match stream.try_enter().filter_map_room() {
+                            Some(mut busy) => busy.push(event(value)),
+                            None => stream.append(|| event(value), None).expect("is open"),
+                        },
+                    }
+                }
+            });
+        }
+    });
+    let counts = log.close(|| ());
+    assert_eq!(counts, [EVENTS; THREADS as usize]);
+    log.finish(footer(counts));
+    writer.join().expect("does not panic").expect("the file takes everything");
+    assert!(check_bytes(shelf.bytes()).expect("a trace").is_sound());
+    let trace = shelf.trace();
+    for thread in (0..THREADS).map(ThreadId) {
+        assert!(values(&trace, thread).into_iter().eq(0..EVENTS), "{thread}");
+    }
+}
+
+/// As the functions that translated code calls do it.
+trait WithRoom {
+    fn filter_map_room(self) -> Self;
+}
+
+impl WithRoom for Option<Busy<'_>> {
+    fn filter_map_room(self) -> Self {
+        self.and_then(|mut busy| busy.has_room().then_some(busy))
+    }
+}
+
+/// After a failed write the threads go on, and what was written is a whole trace.
+#[test]
+fn a_full_disk_ends_the_trace_and_nothing_else() {
+    for room in (300..3000).step_by(90) {
+        let shelf = Shelf { room: Some(room), ..Shelf::default() };
+        let (log, writer) = begin(&shelf, None);
+        let stream = log.stream(ThreadId(0));
+        let mut value = 0;
+        while !writer.is_finished() {
+            stream.append(|| event(value), None).expect("is open");
+            value += 1;
+        }
+        let written = writer.join().expect("does not panic").expect("is salvaged");
+        let lost = written.lost.expect("the end is lost");
+        stream.append(|| event(value), None).expect("is open still");
+        let report = check_bytes(shelf.bytes()).expect("a trace");
+        assert!(report.problems.is_empty() && report.truncated, "{room}: {report:?}");
+        assert_eq!((report.events, report.bytes), (lost.events, written.bytes), "{room}");
+        assert!(values(&shelf.trace(), ThreadId(0)).into_iter().eq(0..lost.events), "{room}");
+        log.finish(footer(log.close(|| ())));
+    }
+}
+
+#[test]
+fn a_strict_recording_is_told_to_stop() {
+    let shelf = Shelf { room: Some(900), ..Shelf::default() };
+    let (stop, stopped) = crossbeam::channel::bounded(1);
+    let strict = Box::new(move || stop.send(()).expect("somebody listens"));
+    let (log, writer) = begin(&shelf, Some(strict));
+    let stream = log.stream(ThreadId(0));
+    let mut value = 0;
+    while stopped.try_recv().is_err() {
+        stream.append(|| event(value), None).expect("is open");
+        value += 1;
+    }
+    let error = writer.join().expect("does not panic").expect_err("the file is full");
+    assert!(error.to_string().contains("cannot write the trace"), "{error}");
+}
+
+/// A thread that waits for a ticket whose holder is over does not keep the recording from ending.
+#[test]
+fn a_thread_in_the_middle_of_an_event_is_freed() {
+    let shelf = Shelf::default();
+    let (log, writer) = begin(&shelf, None);
+    let stream = log.stream(ThreadId(0));
+    let free = AtomicBool::new(false);
+    let (begun, begins) = crossbeam::channel::bounded(1);
+    let counts = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let make = || {
+                begun.send(()).expect("somebody listens");
+                while !free.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                event(1)
+            };
+            stream.append(make, None).expect("was open");
+        });
+        begins.recv().expect("the thread comes to its event");
+        log.close(|| free.store(true, Ordering::SeqCst))
+    });
+    assert_eq!(counts, [1]);
+    log.finish(footer(counts));
+    writer.join().expect("does not panic").expect("the file takes everything");
+    assert_eq!(values(&shelf.trace(), ThreadId(0)), [1]);
+}

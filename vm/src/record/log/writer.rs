@@ -1,0 +1,231 @@
+//! The thread that writes the trace.
+//!
+//! It writes what it is sent, and in rounds what it finds in the streams. When it cannot go on, it
+//! ends the trace where it is and lets the guest run on, unrecorded, unless it is told that the
+//! guest must not.
+
+use super::{Chunk, Log, Message, OPEN, Part, Shared, VISITED};
+use crate::{Error, Result, host};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use refrain_trace::container::Truncate;
+use refrain_trace::{
+    BlobId, CodeBlock, EventId, Footer, HAS_PAYLOAD, Header, ThreadId, UNFINISHED, Writer,
+};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Chunks on their way to the writer.
+const IN_FLIGHT: usize = 32;
+/// From one round to the next. With what a round and its writing take, it stays below 100 ms.
+const ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
+/// The same, if a thread was busy in the first.
+const SOON: Duration = Duration::from_millis(5);
+/// Looks at a stream whose thread is busy. It may be waiting for a mutex, which takes longer than
+/// an event; one that waits for the writer itself leaves the stream only when that goes on.
+const LOOKS: u32 = 10_000;
+
+/// What there is of the trace when the writer is done.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// Why it ends before the program did, if the writer could not go on.
+    pub(crate) lost: Option<Lost>,
+}
+
+/// The end of a trace is missing.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    pub(crate) why: Error,
+    /// Where the recording ends, in ticks.
+    pub(crate) ticks: u64,
+    /// Events that the trace has.
+    pub(crate) events: u64,
+}
+
+/// The writer's thread. Ends after [`Log::finish`] or at the first error.
+pub(crate) type WriterThread = JoinHandle<Result<Written>>;
+
+/// What a recording begins with, and how it goes on.
+pub(crate) struct Start<F, B> {
+    /// The file, empty.
+    pub(crate) file: F,
+    /// The initial memory: the first blobs.
+    pub(crate) contents: Vec<Vec<u8>>,
+    /// The blocks that were executed since it was called the last time: they are written before
+    /// the events that came after them.
+    pub(crate) blocks: B,
+    /// Called when the writer has given up, if the guest must not go on then.
+    pub(crate) strict: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// Writes the header and the initial memory, and starts the writer.
+pub(crate) fn start<F, B>(header: &Header, start: Start<F, B>) -> Result<(Log, WriterThread)>
+where
+    F: Write + Truncate + Send + 'static,
+    B: Fn() -> Vec<CodeBlock> + Send + 'static,
+{
+    let Start { file, contents, blocks, strict } = start;
+    let mut writer = Writer::new(file, header)?;
+    let (to_writer, messages) = bounded(IN_FLIGHT);
+    let (give_back, empties) = bounded(IN_FLIGHT);
+    let log = Log { to_writer, empties, shared: Default::default() };
+    for (id, bytes) in (0..).map(BlobId).zip(&contents) {
+        writer.blob(id, bytes)?;
+    }
+    log.shared.blobs.store(contents.len() as u32, Ordering::Relaxed);
+    let desk = Desk { writer, blocks, messages, give_back, shared: log.shared.clone() };
+    let thread = std::thread::Builder::new()
+        .name("refrain-writer".into())
+        .spawn(move || {
+            host::block_signals();
+            desk.run(strict)
+        })
+        .map_err(Error::host("starting the writer"))?;
+    Ok((log, thread))
+}
+
+/// The writer at work.
+struct Desk<F: Write, B> {
+    writer: Writer<F>,
+    blocks: B,
+    messages: Receiver<Message>,
+    give_back: Sender<Chunk>,
+    shared: Arc<Shared>,
+}
+
+impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
+    fn run(mut self, strict: Option<Box<dyn FnOnce() + Send>>) -> Result<Written> {
+        match (self.write_all(), strict) {
+            (Ok(()), _) => {
+                let bytes = self.writer.bytes_written();
+                Ok(Written { bytes, lost: None })
+            }
+            (Err(why), Some(stop)) => {
+                stop();
+                Err(why)
+            }
+            (Err(why), None) => {
+                self.shared.silent.store(true, Ordering::Relaxed);
+                let ticks = host::ticks();
+                let (salvaged, _) = self.writer.salvage(ticks)?;
+                let lost = Lost { why, ticks, events: salvaged.events };
+                Ok(Written { bytes: salvaged.bytes, lost: Some(lost) })
+            }
+        }
+    }
+
+    /// Writes until all is said.
+    fn write_all(&mut self) -> Result<()> {
+        let mut next = Instant::now() + ROUND;
+        loop {
+            match self.messages.recv_deadline(next) {
+                Ok(Message::Finish(footer)) => return self.finish(&footer),
+                Ok(message) => self.write(message)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            if Instant::now() >= next {
+                let (parts, all) = self.collect();
+                if let Some(footer) = self.write_round(parts)? {
+                    return self.finish(&footer);
+                }
+                next = Instant::now() + if all { ROUND } else { SOON };
+            }
+        }
+    }
+
+    fn write(&mut self, message: Message) -> Result<()> {
+        match message {
+            Message::Events(thread, mut chunk) => {
+                self.events(thread, &chunk)?;
+                chunk.events.clear();
+                chunk.payloads.clear();
+                let _ = self.give_back.try_send(chunk);
+            }
+            Message::Blob(id, bytes) => self.writer.blob(id, &bytes)?,
+            Message::Module(module) => self.writer.module(&module)?,
+            Message::Finish(_) => unreachable!("nothing is written after the end"),
+        }
+        Ok(())
+    }
+
+    fn events(&mut self, thread: ThreadId, chunk: &Chunk) -> Result<()> {
+        self.writer.blocks(&(self.blocks)())?;
+        let first = EventId(chunk.first);
+        Ok(self.writer.events(thread, first, &chunk.events, &chunk.payloads)?)
+    }
+
+    fn part(&mut self, part: &Part) -> Result<()> {
+        let Part { thread, chunk, entered } = part;
+        if !chunk.events.is_empty() {
+            self.events(*thread, chunk)?;
+        }
+        if let Some((mut event, record)) = entered.clone() {
+            event.flags |= UNFINISHED | HAS_PAYLOAD;
+            let id = EventId(chunk.first + chunk.events.len() as u64);
+            self.writer.entered(*thread, id, &event, &record)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what is in the streams, and says whether this is all of it.
+    fn collect(&self) -> (BTreeMap<ThreadId, Part>, bool) {
+        let mut parts = BTreeMap::new();
+        // Somebody forks or closes the streams: another time.
+        let Ok(streams) = self.shared.streams.try_lock() else { return (parts, false) };
+        let filled = streams.iter().filter(|it| !it.is_empty() && it.shut(OPEN, VISITED));
+        let filled: Vec<_> = filled.collect();
+        if filled.is_empty() {
+            return (parts, true);
+        }
+        self.shared.barrier.heavy();
+        // Those who wait for the writer itself leave their streams only when it goes on.
+        let looks = if self.messages.is_full() { 0 } else { LOOKS };
+        for stream in &filled {
+            if let Some(part) = stream.visit(looks) {
+                parts.insert(part.thread, part);
+            }
+            stream.gate.store(OPEN, Ordering::Release);
+        }
+        let all = parts.len() == filled.len();
+        (parts, all)
+    }
+
+    /// Writes what was taken from the streams, after what had been sent before.
+    fn write_round(&mut self, mut parts: BTreeMap<ThreadId, Part>) -> Result<Option<Footer>> {
+        for _ in 0..self.messages.len() {
+            let Ok(message) = self.messages.try_recv() else { break };
+            if let Message::Finish(footer) = message {
+                self.write_parts(parts)?;
+                return Ok(Some(footer));
+            }
+            // Sent by a thread after it was visited.
+            if let Message::Events(thread, chunk) = &message
+                && let Some(part) = parts.get(thread)
+                && chunk.first >= part.chunk.first
+            {
+                self.part(part)?;
+                parts.remove(thread);
+            }
+            self.write(message)?;
+        }
+        self.write_parts(parts)?;
+        // What is written becomes visible in the file.
+        self.writer.flush()?;
+        Ok(None)
+    }
+
+    fn write_parts(&mut self, parts: BTreeMap<ThreadId, Part>) -> Result<()> {
+        parts.values().try_for_each(|part| self.part(part))
+    }
+
+    fn finish(&mut self, footer: &Footer) -> Result<()> {
+        self.writer.blocks(&(self.blocks)())?;
+        Ok(self.writer.conclude(footer)?)
+    }
+}
