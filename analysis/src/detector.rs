@@ -31,9 +31,9 @@ pub struct Detector {
 
 impl Detector {
     /// A detector for a program that synchronizes through `words`: the objects of all
-    /// [`EventKind::Atomic`], [`EventKind::SyncLoad`], [`EventKind::SyncStore`] and [`EventKind::OnceRun`] events. A plain
-    /// store to one of these is a release, since to the processor a store that releases is none
-    /// but a plain one.
+    /// [`EventKind::Atomic`], [`EventKind::SyncStore`] and [`EventKind::OnceRun`] events, and those
+    /// that loads poll. A plain store to one of these is a release, since to the processor a store
+    /// that releases is none but a plain one.
     pub fn new(words: impl IntoIterator<Item = u64>) -> Arc<Detector> {
         Arc::new(Detector {
             shadow: Shadow::new(words),

@@ -56,6 +56,96 @@ fn the_racing_lines_are_named_whether_the_replay_diverged_or_not() {
     }
 }
 
+/// A race whose sites no idiom watches: what one thread stores through a pointer, another reads
+/// through one, and decides by it how often it locks.
+const HIDDEN: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+struct cell { long pad[8]; volatile long value; };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static __attribute__((noinline)) long look(struct cell *cell) { return cell->value; }
+static __attribute__((noinline)) void change(struct cell *cell, long to) { cell->value = to; }
+static __attribute__((noinline)) void enter(void) {
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
+}
+static void *writer(void *cell) {
+    for (long i = 0; i < 40000; i++) change(cell, i);
+    return 0;
+}
+static void *reader(void *cell) {
+    for (long i = 0; i < 20000; i++)
+        if (look(cell) & 64) enter();
+    return 0;
+}
+int main(void) {
+    struct cell *cell = calloc(1, sizeof *cell);
+    pthread_t a, b;
+    pthread_create(&a, 0, writer, cell);
+    pthread_create(&b, 0, reader, cell);
+    pthread_join(a, 0);
+    pthread_join(b, 0);
+    puts("done");
+    return 0;
+}
+"#;
+
+/// What a diverged replay finds is watched from then on, and the next recording is exact.
+#[test]
+fn a_diverged_replay_learns() {
+    let bench = bench();
+    bench.cc(HIDDEN, &["-O1", "-g", "-pthread", "-Wl,--build-id", "-o", "hidden"]);
+    let record = || bench.refrain(["record", "--force", "-o", "a.refrain", "--", "./hidden"]);
+    let replay = |more: &[&str]| {
+        let arguments = ["replay", "--engine", "copy", "a.refrain"];
+        bench.refrain(arguments.iter().chain(more))
+    };
+    record().succeeds();
+    assert!(bench.refrain(["sites", "list"]).text().contains("no sites were learned"));
+    // On one core the threads may have run one after the other.
+    if replay(&["--no-learn"]).status == 0 {
+        return;
+    }
+    assert!(bench.refrain(["sites", "list"]).text().contains("no sites were learned"));
+    let diverged = replay(&[]);
+    assert_eq!(diverged.status, 1, "{diverged:?}");
+    assert!(diverged.text().contains("more will be watched: record again"), "{diverged:?}");
+    assert!(bench.refrain(["sites", "list"]).text().contains("2 sites"), "the load and the store");
+    for engine in ["copy", "cranelift"] {
+        record().succeeds();
+        bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+    }
+    let exported = bench.refrain(["sites", "export"]);
+    bench.file("sites.json", &exported.succeeds().stdout);
+    assert!(bench.refrain(["sites", "clear"]).succeeds().text().contains("forgot 2 sites"));
+    let imported = bench.refrain(["sites", "import", "sites.json"]);
+    assert!(imported.succeeds().text().contains("2 sites new"), "{imported:?}");
+}
+
+/// A program with one thread has nobody to be ordered against: no load and no locked instruction of
+/// it is an event.
+#[test]
+fn one_thread_orders_nothing() {
+    let bench = bench();
+    let source = r#"
+        #include <stdio.h>
+        static volatile long counter;
+        int main(void) {
+            for (int i = 0; i < 1000; i++) __atomic_fetch_add(&counter, i, __ATOMIC_SEQ_CST);
+            printf("%ld\n", counter);
+            return 0;
+        }
+    "#;
+    bench.cc(source, &["-O1", "-o", "alone"]);
+    bench.refrain(["record", "-o", "a.refrain", "--", "./alone"]).succeeds();
+    let events = bench.refrain(["dump", "a.refrain"]).succeeds().text();
+    for kind in [" atomic ", " load ", " store "] {
+        assert!(!events.contains(kind), "{events}");
+    }
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
 #[test]
 fn programs_that_synchronize_do_not_race() {
     for name in ["ex_mutex", "ex_rwlock", "ex_cond", "ex_barrier", "ex_sem", "ex_spin", "ex_tls"] {

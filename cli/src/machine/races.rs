@@ -32,16 +32,20 @@ impl Races {
     }
 }
 
-/// The words that the program synchronizes through.
+/// The words that the program synchronizes through: those of locked instructions and watched
+/// stores, and those that it polls. That a load is watched does not say that its word is one.
 fn words(trace: &Trace) -> anyhow::Result<Vec<u64>> {
     use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore};
     let mut words = Vec::new();
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         while let Some(event) = cursor.next()? {
-            if matches!(event.kind(), Atomic | SyncLoad | SyncStore | OnceRun | OnceDone)
-                && words.last() != Some(&event.object)
-            {
+            let synchronizes = match event.kind() {
+                Atomic | SyncStore | OnceRun | OnceDone => true,
+                SyncLoad => event.aux > 0,
+                _ => false,
+            };
+            if synchronizes && words.last() != Some(&event.object) {
                 words.push(event.object);
             }
         }

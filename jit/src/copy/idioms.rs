@@ -9,8 +9,9 @@
 //! - loads of global variables: flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function.
 //!
-//! Code in inner loops without calls or locked instructions computes: there, only what it polls and
-//! what looks like a locked operand is watched. Words on the thread's own stack count if a locked instruction names them the same way,
+//! Code in inner loops without calls or locked instructions computes: there, only what it polls,
+//! what looks like a locked operand, and the copies of what is watched elsewhere in the function
+//! (compilers duplicate the tails of loops) is watched. Words on the thread's own stack count if a locked instruction names them the same way,
 //! thread-local ones never. Of a trusted module, the C library, whose locks are events of their
 //! own, only the first and the last idiom count, and global variables beside locks.
 //!
@@ -20,6 +21,7 @@
 use super::ordered::{constant_address, is_candidate, is_load, is_locked, is_store, looks_alike};
 use super::polls::polls;
 use iced_x86::{FlowControl, Instruction, OpKind};
+use refrain_trace::fixed::FixedSet;
 use std::collections::BTreeMap;
 
 /// What is around a function's code.
@@ -57,7 +59,10 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             if around.trusted { beside && is_variable(i) } else { beside || is_variable(i) };
         wanted && !computes && is_candidate(i)
     };
-    let sites = code.iter().zip(computations(code)).filter(is_site).map(|(i, _)| i.ip()).collect();
+    let watched: FixedSet<&Instruction> =
+        code.iter().zip(computations(code)).filter(is_site).map(|(i, _)| i).collect();
+    // Instructions are equal if they are alike but for their addresses.
+    let sites = code.iter().filter(|i| watched.contains(i)).map(Instruction::ip).collect();
     Idioms { polls: polls(code, around.is_foreign), sites }
 }
 
@@ -171,6 +176,31 @@ mod tests {
         };
         assert_eq!(found(false, false, looks), [Mnemonic::Mov], "the variable's load");
         assert_eq!(found(false, true, looks), []);
+    }
+
+    /// As compilers make of a loop with a `switch` that ends by looking at a flag: one of its cases
+    /// gets a tail of its own, which looks like an inner loop.
+    #[test]
+    fn duplicated_tails() {
+        let interpret = |a: &mut CodeAssembler| {
+            let (mut again, mut case) = (a.create_label(), a.create_label());
+            a.set_label(&mut case).unwrap();
+            a.lock().inc(qword_ptr(r15)).unwrap();
+            a.mov(eax, dword_ptr(rbp)).unwrap();
+            a.set_label(&mut again).unwrap();
+            a.inc(r13).unwrap();
+            a.test(r13, r13).unwrap();
+            a.jne(case).unwrap();
+            a.mov(ecx, dword_ptr(rbx)).unwrap();
+            a.mov(eax, dword_ptr(rbp)).unwrap();
+            a.test(eax, eax).unwrap();
+            a.je(again).unwrap();
+        };
+        assert_eq!(
+            found(false, false, interpret),
+            [Mnemonic::Mov; 2],
+            "both, and not what differs"
+        );
     }
 
     /// The stack and thread-local storage are the thread's own.
