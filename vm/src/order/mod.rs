@@ -20,6 +20,8 @@
 //! ([`crate::RecordOptions::learned`]); the trace holds the set; the replaying engine takes it from
 //! there. As long as a program has one thread, nothing is watched: nobody else can be meant.
 //!
+//! The page `docs/memory-order.md` has the proof.
+//!
 //! # Source
 //! Zhou, Xiao, Zhang: "Stride: search-based deterministic replay in polynomial time via bounded
 //! linkage" (ICSE 2012), III and V. Deviations:
