@@ -59,6 +59,21 @@ pub(crate) fn memory_file() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
+/// Has every descriptor but the first three closed in the processes that this one will execute:
+/// those that it has inherited itself need not be.
+pub fn close_on_exec() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        let Some(fd) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        // The descriptor of the directory itself is gone when this is over.
+        if fd > 2 {
+            // SAFETY: the flag changes nothing for this process, whoever owns the descriptor.
+            unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+    Ok(())
+}
+
 /// The cores that this process may run on.
 pub(crate) fn allowed_cores() -> Vec<usize> {
     // SAFETY: a set of cores is plain bits, for which zero is a value.
@@ -87,6 +102,14 @@ pub(crate) fn run_on(cores: &[usize]) {
 pub(crate) fn wake_in_time() {
     // SAFETY: the call concerns the calling thread's timers alone.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
+/// The processor time that this process has taken.
+pub(crate) fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a live timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The calling thread's kernel id.
@@ -329,6 +352,13 @@ impl Guest {
         // SAFETY: as in `read_into`; the kernel only reads `local`.
         let n = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
         n == bytes.len() as isize
+    }
+
+    /// Stores what a trace says into guest memory; `false` if it cannot be written there, or if
+    /// that is no place where a guest has memory: the host's lies in the same address space.
+    pub(crate) fn store(&self, address: u64, bytes: &[u8]) -> bool {
+        let range = address..address.saturating_add(bytes.len() as u64);
+        bytes.is_empty() || crate::memory::guest_may_map(&range) && self.write(address, bytes)
     }
 
     /// Copies as much of a range as can be read.

@@ -11,6 +11,7 @@
 //! - A system call without a row in the table is refused by name; nothing passes unrecorded.
 //! - Host code never runs guest code, and maps nothing in the guest's arenas.
 
+mod attempts;
 mod barrier;
 mod context;
 mod cpuid;
@@ -34,6 +35,7 @@ mod seen;
 mod slots;
 mod syscall;
 
+pub use attempts::{attempt, forbidden_calls};
 pub use barrier::Barrier;
 pub use context::{Context, SeenWords, Translating, reg};
 pub use cpuid::is_recorded;
@@ -42,6 +44,7 @@ pub use engine::{
     OrderedAccess, OrderedKind, OrderedLeaf,
 };
 pub use error::{Error, Result};
+pub use host::close_on_exec;
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{LastMet, Met};

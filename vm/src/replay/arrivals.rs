@@ -40,6 +40,11 @@ impl Arrivals {
         self.times.get(thread.index()).map_or(NOWHERE, |time| time.load(Ordering::Relaxed))
     }
 
+    /// Whether the thread has begun and not ended.
+    pub(crate) fn runs(&self, thread: ThreadId) -> bool {
+        self.of(thread) != NOWHERE
+    }
+
     /// A number that is another one when threads have arrived anywhere.
     pub(crate) fn sum(&self) -> u64 {
         let times = self.times.iter().map(|time| time.load(Ordering::Relaxed));

@@ -54,11 +54,7 @@ impl GuestThread {
         }
         self.leave(&event)?;
         for write in &record.writes {
-            if !Guest.write(write.address, &write.bytes) {
-                let expected =
-                    format!("{} bytes of memory at {:#x}", write.bytes.len(), write.address);
-                return self.diverge(DivergenceKind::Arguments, expected, "none".into());
-            }
+            self.put(write.address, &write.bytes)?;
         }
         let result = event.value as i64;
         if let Effect::Output { fd, len, crc } = record.effect {
@@ -77,6 +73,21 @@ impl GuestThread {
         self.machine_effects(&call, &event)?;
         self.last(&event, came);
         self.note_event(&event)
+    }
+
+    /// Stores what an event of the trace left in guest memory, and nowhere else.
+    pub(crate) fn put(&mut self, address: u64, bytes: &[u8]) -> Result<(), Halt> {
+        if Guest.store(address, bytes) {
+            return Ok(());
+        }
+        let end = address.saturating_add(bytes.len() as u64);
+        let expected = format!("{} bytes of memory at {address:#x}", bytes.len());
+        let actual = if memory::guest_may_map(&(address..end)) {
+            "none that can be written"
+        } else {
+            "none of the guest's"
+        };
+        self.diverge(DivergenceKind::Arguments, expected, actual.into())
     }
 
     fn compare_call(
@@ -190,7 +201,8 @@ impl GuestThread {
             self.perform_live(Operation::Exit, &event)?;
         }
         if self.clear_at_exit != 0 {
-            Guest.write(self.clear_at_exit, &0u32.to_le_bytes());
+            // As in the kernel, an address without memory is nobody's trouble.
+            Guest.store(self.clear_at_exit, &0u32.to_le_bytes());
         }
         self.finish_event(&event)?;
         Err(Halt::Done)

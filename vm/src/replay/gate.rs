@@ -89,7 +89,7 @@ impl Words for GuestWords {
     }
 
     fn store(&mut self, address: u64, word: u32) {
-        Guest.write(address, &word.to_le_bytes());
+        Guest.store(address, &word.to_le_bytes());
     }
 }
 
@@ -201,6 +201,17 @@ impl Gate {
         self.sleepers.leave();
         // Those who wait must find out whether anybody is left to wait for.
         self.sleepers.call_if(|_, _| true);
+    }
+
+    /// How many threads do not wait.
+    pub(crate) fn awake(&self) -> usize {
+        self.sleepers.awake()
+    }
+
+    /// Whether a thread runs guest code, as far as is known here: it has begun, has not ended, and
+    /// does not wait.
+    pub(crate) fn is_running(&self, thread: ThreadId) -> bool {
+        self.arrivals.runs(thread) && !self.sleepers.sleeps(thread)
     }
 
     /// The holder of `ticket` has performed its event.

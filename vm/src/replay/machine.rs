@@ -200,7 +200,7 @@ fn operations(trace: &Trace) -> Result<u64> {
 /// Stores recorded content into a mapping of `len` bytes.
 pub(crate) fn store(address: u64, len: u64, bytes: &[u8]) -> Result<()> {
     let bytes = &bytes[..bytes.len().min(len as usize)];
-    if bytes.is_empty() || Guest.write(address, bytes) {
+    if bytes.is_empty() || Guest.store(address, bytes) {
         return Ok(());
     }
     Err(Error::Unsupported(format!("a trace whose content at {address:#x} has no memory")))

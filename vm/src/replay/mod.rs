@@ -10,6 +10,7 @@
 mod account;
 mod arrivals;
 mod calls;
+mod circles;
 mod contents;
 pub(crate) mod gate;
 mod lasting;
@@ -32,6 +33,8 @@ use crate::engine::Engine;
 use crate::observer::Observer;
 use crate::{Error, Result, hooks, loader, memory};
 use account::Account;
+use circles::{Circles, Found};
+use crossbeam::channel::RecvTimeoutError;
 use machine::{Machine, Report, Tally};
 use refrain_trace::{EventId, Mapping, ThreadId, Trace};
 use std::ops::Range;
@@ -62,6 +65,9 @@ pub struct ReplayOptions {
     /// Whether system calls take as long as they took in the recording: for replays whose time is
     /// measured.
     pub lasting: bool,
+    /// So much processor time may pass without any event while guest code runs. A thread that
+    /// takes more runs in circles, which is a divergence. `None` for no limit.
+    pub patience: Option<Duration>,
 }
 
 impl ReplayOptions {
@@ -156,11 +162,26 @@ fn collect(
         elapsed: Duration::ZERO,
         reordered: Vec::new(),
     };
+    let mut circles = Circles::new(machine.options.patience);
     loop {
-        let report = reports.recv().map_err(|_| Error::Host {
-            what: "replaying".into(),
-            answer: std::io::Error::other("every guest thread vanished without a word"),
-        })?;
+        let report = match reports.recv_timeout(circles::LOOK) {
+            Ok(report) => report,
+            Err(RecvTimeoutError::Timeout) => match circles.look(machine)? {
+                Some(Found::Endless(divergence)) => Report::Diverged(divergence, Tally::default()),
+                Some(Found::Over) => {
+                    outcome.elapsed = machine.elapsed();
+                    outcome.threads = machine.threads_started();
+                    return Ok(outcome);
+                }
+                None => continue,
+            },
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Error::Host {
+                    what: "replaying".into(),
+                    answer: std::io::Error::other("every guest thread vanished without a word"),
+                });
+            }
+        };
         match report {
             Report::Done(thread, tally, elapsed) => {
                 account.add(thread, tally.events);

@@ -74,6 +74,8 @@ pub enum DivergenceKind {
     Output,
     /// No thread can go on: every one waits for an event that never comes.
     Stuck,
+    /// A thread computes without end where the recording had an event.
+    Endless,
     /// The guest faulted where the recording did not.
     Fault,
     /// Control left the recorded code.
@@ -91,6 +93,7 @@ impl fmt::Display for DivergenceKind {
             DivergenceKind::Value => "a different value of a synchronization variable",
             DivergenceKind::Output => "different output",
             DivergenceKind::Stuck => "no thread can go on",
+            DivergenceKind::Endless => "a computation without end",
             DivergenceKind::Fault => "a fault that was not recorded",
             DivergenceKind::Control => "control left the recorded code",
             DivergenceKind::Missing => "recorded events did not happen",

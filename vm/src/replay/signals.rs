@@ -5,7 +5,6 @@ use super::outcome::DivergenceKind;
 use super::thread::{Flow, GuestThread, Halt};
 use crate::engine::Fault;
 use crate::frame;
-use crate::host::Guest;
 use refrain_trace::{EventKind, delivery};
 
 impl GuestThread {
@@ -46,10 +45,7 @@ impl GuestThread {
         let Some(event) = self.cursor.next()? else { return Ok(()) };
         self.loads_are_done(&event)?;
         for write in self.record()?.writes {
-            if !Guest.write(write.address, &write.bytes) {
-                let expected = format!("a signal frame at {:#x}", write.address);
-                return self.diverge(DivergenceKind::Arguments, expected, "no memory".into());
-            }
+            self.put(write.address, &write.bytes)?;
         }
         frame::enter(&mut self.context, event.aux, event.object, event.value);
         self.note_event(&event)

@@ -6,7 +6,6 @@ use super::thread::{GuestThread, Halt};
 use super::unknown_hook;
 use crate::context::reg::*;
 use crate::hooks::{Hook, Model};
-use crate::host::Guest;
 use crate::loader;
 use refrain_trace::{Event, EventKind, ThreadId, order};
 
@@ -70,11 +69,11 @@ impl GuestThread {
     }
 
     /// The call as the guest makes it: site, stack pointer, object.
-    fn call(&self, kind: EventKind, object: u64) -> Event {
+    /// From a trace that is not what a recorder wrote, it may come without a stack; no call-site
+    /// is at 0.
+    fn call(&mut self, kind: EventKind, object: u64) -> Event {
         let sp = self.context.gpr[RSP];
-        // SAFETY: at a function's entry the stack pointer is where the caller has just pushed
-        // the return address.
-        let site = unsafe { Guest.stack_word(sp) };
+        let site = self.leaf.pages.operand(sp, 8).unwrap_or(0);
         Event { pc: site, sp, object, ..self.here(kind) }
     }
 
@@ -120,7 +119,7 @@ impl GuestThread {
     fn modelled(&mut self, hook: &Hook, errno: bool) -> Result<(), Halt> {
         let event = self.operate(hook.kind, self.context.gpr[RDI])?;
         if errno && event.result == -1 {
-            Guest.write(event.aux, &(event.value as u32).to_le_bytes());
+            self.put(event.aux, &(event.value as u32).to_le_bytes())?;
         }
         self.tally.count_acquisition(event.code, event.result);
         self.finish_call(&event)
@@ -128,7 +127,7 @@ impl GuestThread {
 
     fn get_value(&mut self, hook: &Hook) -> Result<(), Halt> {
         let event = self.operate(hook.kind, self.context.gpr[RDI])?;
-        Guest.write(event.aux, &(event.value as u32).to_le_bytes());
+        self.put(event.aux, &(event.value as u32).to_le_bytes())?;
         self.finish_call(&event)
     }
 

@@ -160,6 +160,8 @@ impl GuestThread {
             Halt::Diverged(divergence) => Report::Diverged(*divergence, self.tally),
             Halt::Failed(error) => Report::Failed(error),
         };
+        // What the observer has left to do is no computation of the guest's.
+        self.machine.gate.arrivals.end(self.id);
         if let Some(observer) = &mut self.observer {
             observer.finish();
         }
@@ -454,9 +456,7 @@ impl GuestThread {
     /// called from.
     fn site(&self) -> u64 {
         match self.machine.hooks.at(self.context.rip) {
-            // SAFETY: at a function's entry the stack pointer is where the caller has just pushed
-            // the return address.
-            Some(_) => unsafe { host::Guest.stack_word(self.context.gpr[RSP]) },
+            Some(_) => host::Guest.word(self.context.gpr[RSP]).unwrap_or(0),
             None => self.context.rip,
         }
     }

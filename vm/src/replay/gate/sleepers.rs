@@ -90,6 +90,12 @@ impl Sleepers {
         self.awake.load(Ordering::SeqCst)
     }
 
+    /// Whether a thread sleeps and has not been called.
+    pub(super) fn sleeps(&self, thread: ThreadId) -> bool {
+        let (word, bit) = self.bit(thread);
+        word.load(Ordering::SeqCst) & bit != 0
+    }
+
     /// How often a thread has ceased to sleep. Whoever does counts as awake before it counts here.
     pub(super) fn risen(&self) -> u64 {
         self.risen.load(Ordering::SeqCst)
