@@ -14,6 +14,15 @@ use std::path::PathBuf;
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// Read and replay traces even where the kernel lacks Landlock or seccomp, with what is there
+    ///
+    /// Only for traces that you trust as you trust a program that you run.
+    #[arg(long, global = true)]
+    pub(crate) unsandboxed: bool,
+    /// A replay may take so many MiB of memory, if its trace accounts for them
+    /// [default: three quarters of the machine's]
+    #[arg(long, global = true, value_name = "MIB")]
+    pub(crate) max_memory: Option<u64>,
 }
 
 const AFTER_HELP: &str = "\

@@ -3,21 +3,26 @@
 //!
 //! The parent opens the trace and passes it as the child's standard input; the child answers on
 //! its standard output with frames, each a 32-bit little-endian length and a postcard message.
-//! The child's answers are as untrusted as the trace: lengths are bounded, and a child that dies
-//! or talks nonsense is an error of one line.
+//! The child's answers are as untrusted as the trace: lengths are bounded, the child is watched,
+//! and one that dies or talks nonsense is an error of one line.
 
 use crate::failure;
 use crate::machine::{self, Amount, Analysis, Listener, ReplayOptions, Segments};
+use crate::output;
 use crate::report::replay;
+use crate::sandbox::{self, Need, Purpose, Stated, UNSANDBOXED_FLAG};
+use crate::watchdog::Watchdog;
 use anyhow::{Context, anyhow, bail};
 use refrain_analysis::Race;
 use refrain_trace::{EventId, ThreadId, Trace};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The hidden subcommand that is the child.
 pub(crate) const SUBCOMMAND: &str = "__replay-child";
@@ -34,6 +39,9 @@ const AMOUNTS_PIECE: usize = 1 << 16;
 /// No recording has more threads (or the child talks nonsense).
 const MAX_THREADS: usize = 1 << 20;
 
+/// Bytes of amounts that are kept: half a billion events. A message of another kind is the last.
+const MAX_KEPT: u64 = 4 << 30;
+
 /// What the child is asked to do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
@@ -45,11 +53,26 @@ pub(crate) enum Request {
     Races(Option<(ThreadId, EventId)>),
     /// Replay and count between events.
     Segments(Amount),
+    /// Try a system call that the sandbox must refuse, aimed at this process: for tests.
+    Attempt(String, u32),
+}
+
+impl Request {
+    /// Whether observers are compiled into the code.
+    fn is_observed(&self) -> bool {
+        match self {
+            Request::Replay(options) => options.observe,
+            Request::Attempt(..) => false,
+            Request::Analyse | Request::Races(_) | Request::Segments(_) => true,
+        }
+    }
 }
 
 /// What the child says.
 #[derive(Debug, Serialize, Deserialize)]
 enum Message {
+    /// What the trace needs, before it is replayed.
+    Needs(Need),
     Progress {
         done: u64,
         total: u64,
@@ -141,7 +164,7 @@ impl ParentListener for Gather<'_> {
     }
 
     fn amounts(&mut self, thread: ThreadId, amounts: &[u64]) {
-        let index = thread.index().min(MAX_THREADS);
+        let index = thread.index();
         if self.segments.len() <= index {
             self.segments.resize(index + 1, Vec::new());
         }
@@ -165,36 +188,131 @@ fn converse(
     request: &Request,
     listener: &mut dyn ParentListener,
 ) -> anyhow::Result<Message> {
-    let mut child = Command::new("/proc/self/exe")
-        .arg(SUBCOMMAND)
-        .arg(serde_json::to_string(request)?)
+    // Whoever started this process may have left descriptors open that are no business of a trace.
+    refrain_vm::close_on_exec().context("cannot keep descriptors from the replay process")?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(SUBCOMMAND).arg(serde_json::to_string(request)?);
+    if sandbox::is_weakness_tolerated() {
+        command.arg(UNSANDBOXED_FLAG);
+    }
+    let mut child = command
         .stdin(trace)
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .context("cannot start the replay process")?;
-    let answer = listen(&mut child, listener);
+    let complaints = child.stderr.take().map(Complaints::gather);
+    let watchdog = Watchdog::watch(child.id());
+    let mut pipe = child.stdout.take().expect("the child's output is piped");
+    let answer = listen(&mut pipe, &watchdog, listener);
+    // A child that goes on talking has nobody who listens.
+    drop(pipe);
     if answer.is_err() {
         // It may still be replaying; an error here means that nobody waits for the result.
         let _ = child.kill();
     }
+    let verdict = watchdog.call_off();
     let status = child.wait().context("cannot wait for the replay process")?;
+    let last_words = complaints.and_then(Complaints::last);
+    if let Some(verdict) = verdict {
+        bail!("{verdict}; it was ended");
+    }
     match answer? {
         Some(Message::Failed(why)) => Err(anyhow!(why)),
         Some(message) => Ok(message),
-        None => match status.signal() {
-            Some(signal) => bail!("the replay process was killed by signal {signal}"),
-            None => bail!("the replay process ended without a result ({status})"),
-        },
+        None => Err(died(status, last_words)),
     }
 }
 
-fn listen(child: &mut Child, listener: &mut dyn ParentListener) -> anyhow::Result<Option<Message>> {
-    let mut pipe = child.stdout.take().expect("the child's output is piped");
+/// What to say of a child that ended without an answer.
+fn died(status: ExitStatus, last_words: Option<String>) -> anyhow::Error {
+    let words = last_words.map_or_else(String::new, |words| format!(": {words}"));
+    match status.signal() {
+        Some(SIGSYS) => anyhow!(
+            "the replay process tried what no replay does and was ended by the kernel; do not \
+             trust this trace"
+        ),
+        Some(SIGXCPU) => anyhow!("the replay took more time than the recording justifies"),
+        Some(signal) => anyhow!("the replay process was killed by signal {signal}{words}"),
+        None => anyhow!("the replay process ended without a result ({status}){words}"),
+    }
+}
+
+const SIGSYS: i32 = 31;
+const SIGXCPU: i32 = 24;
+
+/// What a child writes to its standard error: diagnostics of refrain's own if the user has asked
+/// for them, and else only what the runtime says when it gives up.
+struct Complaints(JoinHandle<Option<String>>);
+
+impl Complaints {
+    /// So much is passed on of a child that does not stop complaining.
+    const MOST: u64 = 16 << 20;
+
+    fn gather(from: ChildStderr) -> Complaints {
+        let shown = crate::logging::is_on();
+        Complaints(std::thread::spawn(move || {
+            let mut last = None;
+            let mut lines = BufReader::new(from.take(Complaints::MOST));
+            let mut line = Vec::new();
+            while let Ok(1..) = lines.by_ref().take(1 << 16).read_until(b'\n', &mut line) {
+                let text = output::escape(String::from_utf8_lossy(&line).trim_end());
+                if shown {
+                    eprintln!("{text}");
+                }
+                last = Some(text).filter(|text| !text.is_empty()).or(last);
+                line.clear();
+            }
+            // Closing the pipe would end an honest child that has much to say.
+            let _ = std::io::copy(&mut lines.into_inner().into_inner(), &mut std::io::sink());
+            last
+        }))
+    }
+
+    /// The last line, once the child has ended.
+    fn last(self) -> Option<String> {
+        self.0.join().ok().flatten()
+    }
+}
+
+/// What is known of the child while it is listened to.
+trait Supervisor {
+    fn needs(&self, need: Need);
+    fn done(&self, done: u64);
+}
+
+impl Supervisor for Watchdog {
+    fn needs(&self, need: Need) {
+        Watchdog::needs(self, need);
+    }
+
+    fn done(&self, done: u64) {
+        Watchdog::done(self, done);
+    }
+}
+
+/// Passes news on until the child has no more; its last message.
+fn listen(
+    pipe: &mut impl Read,
+    supervisor: &impl Supervisor,
+    listener: &mut dyn ParentListener,
+) -> anyhow::Result<Option<Message>> {
+    let mut left = MAX_KEPT;
     loop {
-        match read_message(&mut pipe).context("the replay process cannot be understood")? {
-            Some(Message::Progress { done, total }) => listener.progress(done, total),
+        match read_message(pipe).context("the replay process cannot be understood")? {
+            Some(Message::Needs(need)) => supervisor.needs(need),
+            Some(Message::Progress { done, total }) => {
+                supervisor.done(done);
+                listener.progress(done, total);
+            }
             Some(Message::Output { descriptor, bytes }) => listener.output(descriptor, &bytes)?,
-            Some(Message::Amounts(thread, amounts)) => listener.amounts(thread, &amounts),
+            Some(Message::Amounts(thread, amounts)) => {
+                // These are kept, and so they are counted.
+                let size = size_of_val(amounts.as_slice()) as u64;
+                let rest = left.checked_sub(size).filter(|_| thread.index() < MAX_THREADS);
+                left = rest.context("the replay process answers without end")?;
+                listener.amounts(thread, &amounts);
+            }
             last => return Ok(last),
         }
     }
@@ -233,11 +351,23 @@ pub(crate) fn run(request: &str) -> anyhow::Result<()> {
     })?;
     let trace = File::from(rustix::io::dup(std::io::stdin())?);
     let pipe = File::from(rustix::io::dup(std::io::stdout())?);
-    let pipe = Arc::new(Pipe { file: Mutex::new(pipe) });
+    let pipe = Arc::new(Pipe { file: Mutex::new(pipe), patience: OnceLock::new() });
     report_panics(pipe.clone());
-    crate::sandbox::enter()?;
-    let trace = Trace::from_file(trace).map_err(anyhow::Error::from);
-    let answer = trace.and_then(|trace| match request {
+    let answer = answer(trace, request, &pipe);
+    pipe.send(&answer.unwrap_or_else(|error| Message::Failed(format!("{error:#}"))))
+}
+
+/// Gives up all rights, and does what is asked.
+fn answer(trace: File, request: Request, pipe: &Arc<Pipe>) -> anyhow::Result<Message> {
+    let around = sandbox::enter(&Purpose::Replay)?;
+    let trace = Trace::from_file(trace)?;
+    let stated = Stated::of(&trace)?;
+    let observed = request.is_observed();
+    let need = stated.need(observed);
+    pipe.send(&Message::Needs(need))?;
+    let _ = pipe.patience.set(need.patience);
+    stated.limit(&around, observed)?;
+    match request {
         Request::Replay(options) => {
             machine::replay(&trace, &options, pipe.clone()).map(Box::new).map(Message::Replayed)
         }
@@ -254,8 +384,13 @@ pub(crate) fn run(request: &str) -> anyhow::Result<()> {
             }
             Ok(Message::Counted)
         }
-    });
-    pipe.send(&answer.unwrap_or_else(|error| Message::Failed(format!("{error:#}"))))
+        Request::Attempt(name, victim) => {
+            // As the code of a trace would, not on the thread that set the sandbox up.
+            let attempt = std::thread::spawn(move || refrain_vm::attempt(&name, victim));
+            let result = attempt.join().ok().flatten().context("there is no such attempt")?;
+            bail!("the kernel answered {result}")
+        }
+    }
 }
 
 /// Makes a panic, on whatever thread, the answer: one line that can be reported, and no child that
@@ -271,6 +406,8 @@ fn report_panics(pipe: Arc<Pipe>) {
 /// The child's end of the pipe, shared by its threads.
 struct Pipe {
     file: Mutex<File>,
+    /// How long a thread may compute without an event, once it is known.
+    patience: OnceLock<Duration>,
 }
 
 impl Pipe {
@@ -297,11 +434,74 @@ impl Listener for Pipe {
             self.tell(&Message::Output { descriptor, bytes: piece.to_vec() });
         }
     }
+
+    fn patience(&self) -> Option<Duration> {
+        self.patience.get().copied()
+    }
+}
+
+/// Listens to bytes as to a child that may say anything. For fuzzing, and for tests.
+#[doc(hidden)]
+pub(crate) fn listen_to(bytes: &[u8]) {
+    struct Nobody;
+
+    impl Supervisor for Nobody {
+        fn needs(&self, _: Need) {}
+        fn done(&self, _: u64) {}
+    }
+
+    impl ParentListener for Nobody {
+        fn progress(&mut self, _: u64, _: u64) {}
+        fn output(&mut self, _: i32, _: &[u8]) -> anyhow::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut gather = Gather { segments: Vec::new(), listener: &mut Nobody };
+    // As they come, and as the content of one frame, whose length is right.
+    let _ = listen(&mut { bytes }, &Nobody, &mut gather);
+    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
+    let framed = [&length, bytes].concat();
+    let _ = listen(&mut framed.as_slice(), &Nobody, &mut gather);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_bytes_of_a_child_make_the_parent_panic() {
+        let mut pipe = Vec::new();
+        let messages = [
+            Message::Progress { done: u64::MAX, total: 1 },
+            Message::Output { descriptor: -1, bytes: vec![0x1b; 9] },
+            Message::Amounts(ThreadId(3), vec![1, 2, 3]),
+            Message::Failed("why".into()),
+        ];
+        for message in &messages {
+            write_message(&mut pipe, message).expect("a vector takes it");
+        }
+        listen_to(&pipe);
+        // SplitMix64's increment: bits change everywhere.
+        let mut random = 0_u64;
+        for round in 0..5_000 {
+            let mut bytes = pipe.clone();
+            for _ in 0..=round % 4 {
+                random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x9e37_79b9);
+                let at = (random >> 33) as usize % bytes.len();
+                bytes[at] = (random >> 24) as u8;
+            }
+            listen_to(&bytes[round % 7..]);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_no_recording_has_is_nonsense() {
+        let mut pipe = Vec::new();
+        let far = Message::Amounts(ThreadId(u32::MAX), vec![1]);
+        write_message(&mut pipe, &far).expect("a vector takes it");
+        listen_to(&pipe);
+    }
 
     #[test]
     fn messages_survive_the_pipe() {

@@ -66,14 +66,9 @@ pub(crate) fn bug(panic: &PanicHookInfo<'_>) -> String {
 /// control characters are escaped.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in format!("{:#}", self.error).chars() {
-            match character {
-                '\n' => f.write_str("; ")?,
-                c if c.is_control() => write!(f, "{}", c.escape_default())?,
-                c => write!(f, "{c}")?,
-            }
-        }
-        Ok(())
+        let lines = format!("{:#}", self.error);
+        let lines: Vec<String> = lines.split('\n').map(crate::output::escape).collect();
+        f.write_str(&lines.join("; "))
     }
 }
 

@@ -30,5 +30,15 @@ mod sites;
 mod stats;
 mod symbols;
 mod trace_file;
+mod watchdog;
 
 pub use commands::main;
+
+/// What the fuzz targets run.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Bytes as what a replay child says.
+    pub fn child_protocol(bytes: &[u8]) {
+        crate::child::listen_to(bytes);
+    }
+}

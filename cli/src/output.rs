@@ -1,8 +1,12 @@
 //! Standard output: results, as text or as JSON, in as many columns as there are.
+//!
+//! What a trace holds, and what is found by names in it, may be made to deceive those who read it
+//! on a terminal. [`escape`] makes such text harmless where a report takes it up; and nothing is
+//! printed here that could still do anything but stand there.
 
 use anyhow::Context;
 use serde::Serialize;
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::fs::File;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,15 +49,72 @@ impl Style {
     }
 }
 
+/// Whether a character only stands where it is put: it moves no cursor, begins no escape sequence,
+/// hides or reorders no other character and ends no line.
+fn is_plain(c: char) -> bool {
+    let reorders = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')
+        || ('\u{202a}'..='\u{202e}').contains(&c)
+        || ('\u{2066}'..='\u{2069}').contains(&c);
+    let hides = matches!(c, '\u{ad}' | '\u{180e}' | '\u{feff}')
+        || ('\u{200b}'..='\u{200d}').contains(&c)
+        || ('\u{2060}'..='\u{2064}').contains(&c)
+        || ('\u{fff9}'..='\u{fffb}').contains(&c)
+        || ('\u{e0000}'..='\u{e007f}').contains(&c);
+    let ends_lines = matches!(c, '\u{2028}' | '\u{2029}');
+    !(c.is_control() || reorders || hides || ends_lines)
+}
+
+/// Text of a trace as it may be shown: what is not plain is written as in Rust's literals.
+pub(crate) fn escape(text: &str) -> String {
+    escape_but(text, |_| false)
+}
+
+fn escape_but(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_plain(c) || keep(c) {
+            shown.push(c);
+        } else {
+            shown.extend(c.escape_default());
+        }
+    }
+    shown
+}
+
+/// The escape sequences of our own tables: bold, and its end.
+const OWN_SEQUENCES: [&str; 2] = ["\x1b[1m", "\x1b[0m"];
+
+/// The whole of a report as it is printed: lines, and on terminals our own escape sequences.
+fn harmless(text: &str, coloured: bool) -> String {
+    let keep = |c| matches!(c, '\n' | '\t');
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\x1b').filter(|_| coloured) {
+        shown += &escape_but(&rest[..at], keep);
+        let own = OWN_SEQUENCES.iter().find(|own| rest[at..].starts_with(*own));
+        let len = own.map_or(1, |own| own.len());
+        match own {
+            Some(own) => shown += own,
+            None => shown += "\\u{1b}",
+        }
+        rest = &rest[at + len..];
+    }
+    shown + &escape_but(rest, keep)
+}
+
 /// Prints a text result.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    write(&harmless(text, stdout().is_terminal() && colour_wanted()))
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot print")
 }
 
 /// Prints a JSON document, which carries the schema's version and its own kind first.
 pub(crate) fn print_json<T: Serialize>(kind: &'static str, report: &T) -> anyhow::Result<()> {
-    print(&json(kind, report)?)
+    write(&json(kind, report)?)
 }
 
 /// The document that [`print_json`] prints.
@@ -66,7 +127,20 @@ pub(crate) fn json<T: Serialize>(kind: &'static str, report: &T) -> anyhow::Resu
         body: &'a T,
     }
     let document = Document { schema_version: SCHEMA_VERSION, report: kind, body: report };
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
+    let text = serde_json::to_string_pretty(&document)?;
+    let mut shown = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        // Such characters stand in strings only, where each may be written as its code.
+        if is_plain(c) || c == '\n' {
+            shown.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(shown, "\\u{unit:04x}")?;
+            }
+        }
+    }
+    shown.push('\n');
+    Ok(shown)
 }
 
 /// Standard output and error as they were before a recording: the program shares this process's
@@ -115,4 +189,43 @@ fn keep(stream: impl AsFd) -> Option<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(&stream, HOST_DESCRIPTORS)
         .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&stream, 3))
         .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVIL: &str = "a\x1b]0;title\x07b\nc\u{9b}31m\u{202e}d\u{2028}\u{200b}\x7fé→";
+
+    #[test]
+    fn what_is_not_plain_is_escaped() {
+        let shown = escape(EVIL);
+        assert!(shown.chars().all(is_plain), "{shown:?}");
+        assert!(
+            shown.contains("\\u{1b}]0;title") && shown.contains("\\n") && shown.ends_with("é→")
+        );
+        assert_eq!(escape("plain — ─ 語 µs"), "plain — ─ 語 µs");
+    }
+
+    #[test]
+    fn a_report_keeps_its_lines_and_its_own_sequences() {
+        assert_eq!(harmless("a\n\x1b[1mb\x1b[0m", true), "a\n\x1b[1mb\x1b[0m");
+        assert_eq!(harmless("a\n\x1b[1mb", false), "a\n\\u{1b}[1mb");
+        assert_eq!(harmless("\x1b[8mhidden\x1b", true), "\\u{1b}[8mhidden\\u{1b}");
+        assert!(harmless(EVIL, true).chars().all(|c| is_plain(c) || c == '\n'));
+    }
+
+    #[test]
+    fn json_means_the_same_and_shows_nothing() {
+        #[derive(Serialize)]
+        struct Report {
+            text: &'static str,
+        }
+        let text = format!("{EVIL}\u{e0041}");
+        let report = Report { text: Box::leak(text.clone().into_boxed_str()) };
+        let document = json("test", &report).expect("can be written");
+        assert!(document.chars().all(|c| is_plain(c) || c == '\n'), "{document:?}");
+        let back: serde_json::Value = serde_json::from_str(&document).expect("is JSON");
+        assert_eq!(back["text"], text);
+    }
 }

@@ -11,6 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::machine::ReplayOptions;
 use crate::output::{self, Console};
 use crate::report::replay::{CUT_OFF, render};
+use crate::sandbox::{self, UNSANDBOXED_FLAG, is_weakness_tolerated};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -24,10 +25,14 @@ pub(crate) fn become_it(args: &AfterRecording, console: Console) -> Failure {
         ("--details", args.ranking.details),
         ("--replay", args.replay),
         ("--remove", args.remove),
+        (UNSANDBOXED_FLAG, is_weakness_tolerated()),
     ] {
         if wanted {
             command.arg(flag);
         }
+    }
+    if let Some(most) = sandbox::most_memory() {
+        command.arg("--max-memory").arg((most >> 20).to_string());
     }
     if let Some(status) = args.status {
         command.arg("--status").arg(status.to_string());
@@ -50,7 +55,7 @@ fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
     if replayed {
         let options = ReplayOptions::exact(EngineKind::Cranelift);
         let mut report = replay::replay(trace, &options, true)?;
-        let divergence = report.divergence.as_ref();
+        let divergence = report.divergence.as_ref().filter(|at| !at.is_endless());
         report.races = divergence.map(|divergence| racing::find(trace, Some(divergence)));
         if !ranking.json {
             output::print(&(render(&report, None) + "\n"))?;

@@ -5,6 +5,7 @@ use crate::failure::Outcome;
 use crate::output;
 use crate::progress::Progress;
 use crate::report::check::{Report, render};
+use crate::sandbox::{self, Purpose};
 use crate::trace_file::{self, NewTrace, advise, is_being_recorded};
 use anyhow::{Context, bail};
 use refrain_trace::container::RepairReport;
@@ -14,6 +15,11 @@ use std::path::{Path, PathBuf};
 
 /// Prints everything that is wrong. The status is 0 if the trace is sound, or is after its repair.
 pub(crate) fn run(args: &Check) -> Outcome {
+    let trace = args.trace.as_path();
+    sandbox::enter(&match args.repair {
+        true => Purpose::Mend { trace },
+        false => Purpose::Read { trace, symbols: false },
+    })?;
     let progress = Progress::spin("checking");
     drop(trace_file::open(&args.trace)?);
     let mut report = inspect(&args.trace)?;

@@ -2,6 +2,7 @@
 
 use crate::args::Dump;
 use crate::failure::Outcome;
+use crate::sandbox::{self, Purpose};
 use crate::symbols::{Code, Symbols};
 use crate::trace_file::{self, advise};
 use anyhow::{Context, bail};
@@ -16,6 +17,8 @@ const SHOWN: usize = 16;
 
 /// Prints the events in the trace's text form, one per line, or the code.
 pub(crate) fn run(args: &Dump) -> Outcome {
+    let symbols = args.sites || args.instructions;
+    sandbox::enter(&Purpose::Read { trace: &args.trace, symbols })?;
     let trace = trace_file::read(&args.trace)?;
     let mut out = BufWriter::new(stdout().lock());
     if args.instructions {

@@ -5,11 +5,13 @@ use crate::failure::Outcome;
 use crate::output::{self, Style};
 use crate::progress::Progress;
 use crate::report::info::{Report, render};
+use crate::sandbox::{self, Purpose};
 use crate::trace_file::{self, advise};
 use anyhow::Context;
 
 /// Prints the description.
 pub(crate) fn run(args: &Info) -> Outcome {
+    sandbox::enter(&Purpose::Read { trace: &args.trace, symbols: false })?;
     let progress = Progress::spin("reading");
     let trace = trace_file::read(&args.trace)?;
     let size = std::fs::metadata(&args.trace).context("cannot measure the trace")?.len();

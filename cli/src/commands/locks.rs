@@ -119,8 +119,10 @@ fn excerpts(places: &[&Place]) -> Vec<Excerpt> {
 /// What left the recording has no ranking. If the program raced, that is why.
 fn diverged(path: &Path, divergence: &Divergence) -> anyhow::Error {
     let Divergence { thread, event, kind, .. } = divergence;
-    let races = racing::find(path, Some(divergence));
-    let why = races.of_the_program().map_or_else(String::new, |pair| {
+    // What computes without end would do so again in a search for races.
+    let races = (!divergence.is_endless()).then(|| racing::find(path, Some(divergence)));
+    let pair = races.as_ref().and_then(|races| races.of_the_program());
+    let why = pair.map_or_else(String::new, |pair| {
         format!(", and the program races: {} are not ordered", pair.short())
     });
     anyhow!(

@@ -33,6 +33,8 @@ pub(crate) const AFTER_RECORDING: &str = "__after-recording";
 /// an exit status.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    crate::sandbox::tolerate_weakness(cli.unsandboxed);
+    crate::sandbox::limit_memory(cli.max_memory);
     let outcome =
         crate::logging::start().map_err(Failure::from).and_then(|()| dispatch(cli.command));
     match outcome {

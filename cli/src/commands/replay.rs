@@ -8,7 +8,7 @@ use crate::machine::{Policy, ReplayOptions};
 use crate::output;
 use crate::progress::Progress;
 use crate::report::races::Races;
-use crate::report::replay::{Places, Report, render};
+use crate::report::replay::{Divergence, Places, Report, render};
 use crate::sites::{self, Profile};
 use crate::stats::Distribution;
 use crate::symbols::{Code, Symbols};
@@ -62,9 +62,11 @@ fn execute(args: &Replay) -> Outcome {
     if !diverged && schedule.repeat > 1 {
         report.times = Distribution::of(&times);
     }
-    // Under another scheduler the order is to blame, which the report says.
+    // Under another scheduler the order is to blame, which the report says. What computes without
+    // end would do so again in a search for races.
     let exact = schedule.scheduler == SchedulerKind::Elsc;
-    if args.races || diverged && exact {
+    let endless = report.divergence.as_ref().is_some_and(Divergence::is_endless);
+    if args.races || diverged && exact && !endless {
         let mut races = racing::find(&args.trace, report.divergence.as_ref());
         if diverged && exact && !args.no_learn {
             races.learned = Some(learn(&args.trace, &races)?);

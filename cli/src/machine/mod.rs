@@ -251,6 +251,8 @@ pub(crate) trait Listener: Send + Sync {
     fn progress(&self, done: u64, total: u64);
     /// The program printed something (only with [`ReplayOptions::echo`]).
     fn output(&self, descriptor: i32, bytes: &[u8]);
+    /// How long a thread may compute without an event, if there is a limit.
+    fn patience(&self) -> Option<Duration>;
 }
 
 /// Replays a trace to its end or to the first divergence.
@@ -284,6 +286,7 @@ pub(crate) fn replay(
         counted: options.count,
         output: echo,
         observer: collect.map(|collect| Arc::new(collect) as Arc<dyn Observer>),
+        patience: listener.patience(),
         progress: watched(trace.events(), listener),
         until: None,
         policy: options.policy.live(),
@@ -405,6 +408,7 @@ fn observed(
     let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
     let options = refrain_vm::ReplayOptions {
         observer: Some(observer),
+        patience: listener.patience(),
         progress: watched(trace.events(), listener),
         until,
         ..refrain_vm::ReplayOptions::default()

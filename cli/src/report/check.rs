@@ -1,6 +1,7 @@
 //! What is wrong with a trace, and what a repair kept of it.
 
 use super::numbers::{bytes, counted};
+use crate::output::escape;
 use refrain_trace::container::{CheckReport, IndexState, RepairReport};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -95,7 +96,7 @@ impl Report {
 pub(crate) fn render(report: &Report, name: &str) -> String {
     let mut text = String::new();
     for problem in report.problems.iter().chain(&report.violations) {
-        text += &format!("{name}: {problem}\n");
+        text += &format!("{name}: {}\n", escape(problem));
     }
     if report.truncated {
         text += &format!("{name}: the end of the recording is missing\n");

@@ -3,7 +3,7 @@
 use super::numbers::{bytes, count, counted, date, duration, percent, signed};
 use super::replay::describe;
 use super::table::{self, Column};
-use crate::output::Style;
+use crate::output::{Style, escape};
 use refrain_trace::{EventKind, Latencies, ThreadId, Trace};
 use serde::Serialize;
 
@@ -199,7 +199,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         style,
     );
     let modules = report.modules.iter().map(|module| {
-        vec![format!("{:#x}", module.start), count(module.hooks), module.path.clone()]
+        vec![format!("{:#x}", module.start), count(module.hooks), escape(&module.path)]
     });
     text.push('\n');
     text += &table::render(

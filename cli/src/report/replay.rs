@@ -4,6 +4,7 @@ use super::numbers::{count, counted, duration, roughly};
 use super::races::{self, Races};
 use super::simulation::spread;
 use crate::args::SchedulerKind;
+use crate::output::escape;
 use crate::stats::Distribution;
 use crate::symbols::Place;
 use refrain_trace::{Ending, EventId, ThreadId};
@@ -124,6 +125,13 @@ impl Report {
     }
 }
 
+impl Divergence {
+    /// Whether a thread computes without end.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.kind == refrain_vm::DivergenceKind::Endless.to_string()
+    }
+}
+
 impl From<refrain_vm::Divergence> for Divergence {
     fn from(from: refrain_vm::Divergence) -> Divergence {
         Divergence {
@@ -191,7 +199,7 @@ fn render_order(report: &Report) -> String {
     format!(
         "under {} the program runs differently from here (its outcome depends on the order of {})\n",
         report.scheduler.name(),
-        report.reordered.join(", ")
+        escape(&report.reordered.join(", "))
     )
 }
 
@@ -204,6 +212,7 @@ fn render_divergence(divergence: &Divergence, places: Option<&Places>) -> String
     let elsewhere = recorded
         .filter(|recorded| here.as_ref() != Some(recorded))
         .map_or_else(String::new, |recorded| format!("\n            at {recorded}"));
+    let (expected, actual) = (escape(expected), escape(actual));
     format!(
         "diverged at {thread} {event} ({kind}), pc {pc:#x}{place}\n  \
          recorded  {expected}{elsewhere}\n  replayed  {actual}\n"

@@ -1,6 +1,6 @@
 //! The look of all tables: no frames, a rule below the header, some space between.
 
-use crate::output::Style;
+use crate::output::{self, Style};
 use comfy_table::{
     Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table,
     TableStyle,
@@ -21,6 +21,7 @@ pub(crate) enum Column {
 
 /// Renders rows below a header; the last column gets what the others leave.
 pub(crate) fn render(header: &[(&str, Column)], rows: Vec<Vec<String>>, style: Style) -> String {
+    let rows = rows.into_iter().map(|row| row.into_iter().map(cell));
     let mut table = Table::new();
     table
         .load_style(LOOK)
@@ -47,6 +48,11 @@ pub(crate) fn render(header: &[(&str, Column)], rows: Vec<Vec<String>>, style: S
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
+/// A cell may have lines, and nothing else that is not plain.
+fn cell(text: String) -> String {
+    text.split('\n').map(output::escape).collect::<Vec<_>>().join("\n")
+}
+
 fn heading(title: &str, style: Style) -> Cell {
     let cell = Cell::new(title);
     if style.colour { cell.add_attribute(Attribute::Bold) } else { cell }
@@ -55,5 +61,8 @@ fn heading(title: &str, style: Style) -> Cell {
 /// Renders names and values, one pair per line, the values aligned.
 pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    pairs.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
+    pairs
+        .iter()
+        .map(|(name, value)| format!("{name:width$}  {}\n", output::escape(value)))
+        .collect()
 }

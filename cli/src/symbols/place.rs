@@ -1,5 +1,6 @@
 //! A place in a program, as reports name it.
 
+use crate::output::escape;
 use serde::{Deserialize, Serialize};
 
 /// Where an address lies.
@@ -39,6 +40,10 @@ impl Place {
 
     /// One line: the innermost function with its file and line, or as near as can be told.
     pub(crate) fn short(&self) -> String {
+        escape(&self.name())
+    }
+
+    fn name(&self) -> String {
         let module = self.module.as_deref().map(base);
         match (self.frames.first(), module) {
             (Some(frame), module) => match (frame.source(), module) {
@@ -54,8 +59,8 @@ impl Place {
     /// The functions into which the innermost one is inlined, from the inside out.
     pub(crate) fn inlined_into(&self) -> impl Iterator<Item = String> {
         self.frames.iter().skip(1).map(|frame| match frame.source() {
-            Some(source) => format!("inlined into {} {source}", frame.function),
-            None => format!("inlined into {}", frame.function),
+            Some(source) => escape(&format!("inlined into {} {source}", frame.function)),
+            None => escape(&format!("inlined into {}", frame.function)),
         })
     }
 

@@ -4,6 +4,7 @@ use super::format::Chunk;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -38,12 +39,7 @@ impl Source {
     pub(crate) fn open(path: &Path) -> Result<Source> {
         let action = || format!("open {}", path.display());
         let file = File::open(path).map_err(Error::io(action()))?;
-        Source::from_file(file, action())
-    }
-
-    /// `action` is what was tried with the file, for messages.
-    pub(crate) fn from_file(file: File, action: String) -> Result<Source> {
-        let meta = file.metadata().map_err(Error::io(action.clone()))?;
+        let meta = file.metadata().map_err(Error::io(action()))?;
         // Pipes and devices have no length and no positioned reads; without this they would pass
         // for an empty trace.
         if !meta.is_file() {
@@ -52,9 +48,16 @@ impl Source {
             } else {
                 std::io::ErrorKind::NotSeekable
             });
-            return Err(Error::Io { action, answer });
+            return Err(Error::Io { action: action(), answer });
         }
-        Ok(Place::File { file, len: meta.len() }.into())
+        Source::from_file(file, action())
+    }
+
+    /// `action` is what was tried with the file, for messages. Asks for its length in a way that a
+    /// sandbox may allow: where metadata are asked for, names may be, too.
+    pub(crate) fn from_file(mut file: File, action: String) -> Result<Source> {
+        let len = file.seek(SeekFrom::End(0)).map_err(Error::io(action))?;
+        Ok(Place::File { file, len }.into())
     }
 
     pub(crate) fn len(&self) -> u64 {
