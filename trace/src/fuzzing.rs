@@ -33,6 +33,30 @@ pub fn text_parser(data: &[u8]) {
     }
 }
 
+/// Repairs `data`, as it is and as a recipe for chunks; what is repaired is sound, and needs no
+/// second repair.
+pub fn repair(data: &[u8]) {
+    for bytes in [data.to_vec(), container::chunks_from(data)] {
+        let Ok((report, repaired)) = container::repair_bytes(bytes) else { continue };
+        let check = container::check_bytes(repaired.clone()).expect("a repaired trace");
+        assert!(check.problems.is_empty(), "{:?}", check.problems);
+        let (again, _) = container::repair_bytes(repaired).expect("a repaired trace");
+        assert_eq!((again.lost_bytes, again.events), (0, report.events), "a second repair");
+    }
+}
+
+/// A mutant of the trace whose text form `seed_trace` is, chosen by `data`: it can be written,
+/// read, checked and repaired. Returns its file, for those who replay it.
+pub fn mutant(seed_trace: &OwnedTrace, data: &[u8]) -> Option<Vec<u8>> {
+    let seed = data.iter().fold(0_u64, |seed, &byte| {
+        (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3).wrapping_add(1)
+    });
+    let bytes = crate::mutants::mutant(seed_trace, seed).trace.to_bytes().ok()?;
+    read(bytes.clone());
+    repair(&bytes);
+    Some(bytes)
+}
+
 fn read(bytes: Vec<u8>) {
     let checked = container::check_bytes(bytes.clone());
     let repaired = container::repair_bytes(bytes.clone());

@@ -24,6 +24,8 @@ pub mod fixed;
 pub mod fuzzing;
 mod ids;
 mod meta;
+#[doc(hidden)]
+pub mod mutants;
 pub mod order;
 mod owned;
 pub mod payload;

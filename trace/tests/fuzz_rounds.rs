@@ -13,6 +13,18 @@ fn seeds() {
     fuzzing::text_parser(common::SMALL.as_bytes());
 }
 
+#[test]
+fn repairs_and_mutants() {
+    let trace = common::small();
+    let bytes = trace.to_bytes().unwrap();
+    for length in 0..bytes.len() {
+        fuzzing::repair(&bytes[..length]);
+    }
+    for seed in 0..500_u32 {
+        fuzzing::mutant(&trace, &seed.to_le_bytes());
+    }
+}
+
 /// What the fuzzers found.
 #[test]
 fn findings() {

@@ -1,6 +1,6 @@
 //! Runs the fuzz targets of `fuzz/` with cargo-fuzz.
 
-use crate::root::{directory, must};
+use crate::root::{cache, directory, must, release_refrain};
 use anyhow::{Context, bail};
 use std::process::Command;
 
@@ -31,13 +31,27 @@ pub(crate) fn run(seconds: u64) -> anyhow::Result<()> {
         bail!("{} holds no targets", fuzz.display());
     }
     for target in targets.split_whitespace() {
+        let mut command = fuzz_command();
+        // What is mutated into computing for ever is stopped after 20 s of it.
+        let timeout = if target == REPLAYS { "-timeout=240" } else { "-timeout=10" };
+        if target == REPLAYS {
+            let refrain = release_refrain()?;
+            let seed = cache()?.join("fuzz-seed.refrain");
+            let record = ["record", "--quiet", "--force", "-o"];
+            let program = ["--", "/bin/echo", "seed"];
+            must(Command::new(&refrain).args(record).arg(&seed).args(program))?;
+            command.env("REFRAIN", refrain).env("SEED", seed);
+        }
         must(
-            fuzz_command()
+            command
                 .args(["run", "--fuzz-dir"])
                 .arg(&fuzz)
-                .args([target, "--", "-timeout=10", "-rss_limit_mb=2048"])
+                .args([target, "--", timeout, "-rss_limit_mb=2048"])
                 .arg(format!("-max_total_time={seconds}")),
         )?;
     }
     Ok(())
 }
+
+/// The target that replays whole traces, by the command.
+const REPLAYS: &str = "replay";

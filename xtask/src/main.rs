@@ -14,6 +14,7 @@ mod exact;
 mod fidelity;
 mod fuzz;
 mod kills;
+mod mutants;
 mod process;
 mod root;
 mod soak;

@@ -3,7 +3,7 @@
 
 use crate::text_data::Random;
 use crate::workload::Size;
-use crate::{exact, kills, root, workload};
+use crate::{exact, kills, mutants, root, workload};
 use anyhow::bail;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +16,9 @@ pub(crate) struct Options {
     /// Kill so many recorders at random moments instead, and look at what they leave
     #[arg(long, value_name = "N", conflicts_with = "seconds")]
     kill: Option<u64>,
+    /// Replay, rank and check so many mutants of recorded traces instead
+    #[arg(long, value_name = "N", conflicts_with = "seconds")]
+    mutants: Option<u64>,
     /// Seed of the choice of programs; the time by default
     #[arg(long)]
     seed: Option<u64>,
@@ -26,6 +29,9 @@ pub(crate) struct Options {
 
 /// Runs until the time is up. Fails if anything did, and says with which trace.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    if let Some(count) = options.mutants {
+        return mutants::run(count, options.seed.unwrap_or_default());
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = options.seed.unwrap_or(now.as_nanos() as u64);
     println!("seed {seed}");
