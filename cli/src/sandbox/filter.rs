@@ -132,6 +132,7 @@ const OPENS: &[Call] = &[
     (2, "open", &[&[Is::Without(1, OPENS_TO_WRITE)]]),
     (4, "stat", &[]),
     (6, "lstat", &[]),
+    (73, "flock", &[]),
     (21, "access", &[]),
     (79, "getcwd", &[]),
     (89, "readlink", &[]),
