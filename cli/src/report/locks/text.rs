@@ -1,7 +1,7 @@
 //! The ranking for people: in a terminal of 60 columns and more, without knowing the paper.
 
 use super::{Excerpt, Group, IrregularLock, Report};
-use crate::output::Style;
+use crate::output::{Style, escape};
 use crate::report::numbers::{count, counted, duration, percent, signed};
 use crate::report::table::{self, Column};
 use crate::symbols::Place;
@@ -49,7 +49,7 @@ fn summary(report: &Report, style: Style) -> String {
     let handed = analysed.pairs.ulcps() + analysed.pairs.after_wait + conflicts;
     let machine = format!("{}, {}", counted(report.cores, "core"), report.latencies.name());
     let mut rows = vec![
-        ("analysed", report.command.clone()),
+        ("analysed", escape(&report.command)),
         (
             "",
             format!(
