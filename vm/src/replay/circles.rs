@@ -75,7 +75,7 @@ fn blame(machine: &Machine, patience: Duration) -> Result<Option<Found>> {
         }
         let expected = match next {
             Some(event) => format!("{event:?}"),
-            None if machine.is_cut_off() => {
+            None if machine.trace.is_truncated() => {
                 found = Some(Found::Over);
                 continue;
             }
