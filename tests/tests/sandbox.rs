@@ -259,6 +259,22 @@ fn text_out_of_a_trace_only_stands_there() {
     }
 }
 
+/// A trace is mended in the sandbox of `check --repair`, wherever its name leads.
+#[test]
+fn a_trace_behind_a_link_is_mended() {
+    let bench = bench();
+    let bytes = recorded(&bench).to_bytes().expect("can be written");
+    let (here, there) = (bench.path().join("here"), bench.path().join("there"));
+    for folder in [&here, &there] {
+        std::fs::create_dir(folder).expect("can be made");
+    }
+    std::fs::write(there.join("cut.refrain"), &bytes[..bytes.len() - 100]).expect("can be written");
+    std::os::unix::fs::symlink("../there/cut.refrain", here.join("a.refrain")).expect("can be");
+    assert_eq!(bench.refrain(["check", "here/a.refrain"]).status, 1);
+    bench.refrain(["check", "--repair", "here/a.refrain"]).succeeds();
+    bench.refrain(["check", "here/a.refrain"]).succeeds();
+}
+
 /// A descriptor that somebody left open is not the child's.
 #[test]
 fn inherited_descriptors_are_closed_in_the_child() {

@@ -126,9 +126,10 @@ fn restrict_files(purpose: &Purpose<'_>) -> anyhow::Result<()> {
             let folder = PathFd::new(folder.unwrap_or(Path::new(".")))?;
             let write = AccessFs::from_all(KNOWN) & !AccessFs::Execute;
             let rules = rules.add_rule(PathBeneath::new(folder, write))?;
-            // The name may be a link to a place elsewhere.
+            // The name may be a link to a place elsewhere, where the trace is mended in its place.
+            let mend = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
             match PathFd::new(trace) {
-                Ok(file) => rules.add_rule(PathBeneath::new(file, AccessFs::ReadFile))?,
+                Ok(file) => rules.add_rule(PathBeneath::new(file, mend))?,
                 Err(_) => rules,
             }
         }
