@@ -33,7 +33,7 @@ static uint64_t produce(unsigned long rounds) {
         CHECK(give_back() == 0);
         work(i, 20000);
     }
-    CHECK(take() == 0); /* @site stop: conflict with enter */
+    CHECK(take() == 0); /* @site stop */
     pool.stopped = 1;
     pthread_cond_broadcast(&pool.filled);
     CHECK(give_back() == 0);

@@ -219,9 +219,14 @@ impl GuestThread {
             let fault = self.cpu.step(&mut self.context);
             return fault.map_or(Ok(()), |fault| self.fault(fault));
         }
+        // Where the order of locks is decided anew, data have live values.
+        let live = self.machine.gate.is_live() && !self.machine.synchronizing.contains(&address);
         if let Some(value) = self.leaf.met_load(address, size) {
             self.note_access(address, size, Access::READ);
-            let fault = self.cpu.step_load(&mut self.context, value);
+            let fault = match live {
+                true => self.cpu.step(&mut self.context),
+                false => self.cpu.step_load(&mut self.context, value),
+            };
             return fault.map_or(Ok(()), |fault| self.fault(fault));
         }
         let actual = Event { object: address, ..self.here(EventKind::SyncLoad) };
@@ -233,10 +238,14 @@ impl GuestThread {
                 format!("{actual:?}"),
             );
         }
-        self.wait(Condition::Reached { slot: order::slot(address), count: event.ticket })?;
-        self.catch_up(&event, size)?;
         self.leaf.met.meet((address, size), event.value, 0, 0);
-        let fault = self.cpu.step_load(&mut self.context, event.value);
+        let fault = if live {
+            self.cpu.step(&mut self.context)
+        } else {
+            self.wait(Condition::Reached { slot: order::slot(address), count: event.ticket })?;
+            self.catch_up(&event, size)?;
+            self.cpu.step_load(&mut self.context, event.value)
+        };
         self.report_accesses();
         self.note_event(&event)?;
         fault.map_or(Ok(()), |fault| self.fault(fault))

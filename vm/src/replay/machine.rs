@@ -16,6 +16,7 @@ use crate::memory::AddressSpace;
 use crate::order;
 use crate::{Error, Processor, Result};
 use crossbeam::channel::{Receiver, Sender, unbounded};
+use refrain_trace::fixed::FixedSet;
 use refrain_trace::{EventKind, Header, ThreadId, Trace};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -90,6 +91,9 @@ pub(crate) struct Machine {
     began: OnceLock<Instant>,
     pub(crate) hooks: HookMap,
     pub(crate) contents: Contents,
+    /// Words that threads synchronize through, if locks are live: loads of others have live
+    /// values.
+    pub(crate) synchronizing: FixedSet<u64>,
     /// Changes of the address space come one at a time, in the recorded order.
     pub(crate) space: Mutex<AddressSpace>,
     threads: AtomicU32,
@@ -133,6 +137,8 @@ impl Machine {
             Policy::MemS => sequence(&trace)?,
             _ => Vec::new(),
         };
+        let synchronizing =
+            if gate.is_live() { synchronizing(&trace)? } else { FixedSet::default() };
         let contents = Contents::of(&trace)?;
         if options.lasting {
             trace.hold_events(HELD);
@@ -149,6 +155,7 @@ impl Machine {
             gate,
             hooks: hook_map,
             contents,
+            synchronizing,
             space: Mutex::new(AddressSpace::new()),
             threads: AtomicU32::new(0),
             reports,
@@ -183,6 +190,23 @@ impl Machine {
     pub(crate) fn threads_started(&self) -> u32 {
         self.threads.load(Ordering::SeqCst)
     }
+}
+
+/// The words of locked instructions and watched stores, and those that loops poll.
+fn synchronizing(trace: &Trace) -> Result<FixedSet<u64>> {
+    let mut words = FixedSet::default();
+    for thread in (0..trace.threads()).map(ThreadId) {
+        let mut cursor = trace.cursor(thread);
+        while let Some(event) = cursor.next()? {
+            let kind = event.kind();
+            if matches!(kind, EventKind::Atomic | EventKind::SyncStore)
+                || kind == EventKind::SyncLoad && event.aux > 0
+            {
+                words.insert(event.object);
+            }
+        }
+    }
+    Ok(words)
 }
 
 /// Operations of the library in a trace.

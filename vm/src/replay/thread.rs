@@ -141,9 +141,11 @@ pub(crate) fn spawn(
                 translation: Translation::default(),
             };
             thread.cpu.set_leaf_data(&raw mut *thread.leaf as u64);
-            // SAFETY: the table is dropped with the thread, whose executor it outlives or goes
-            // with; it is the thread's own.
-            unsafe { thread.cpu.set_last_met(&raw mut *thread.leaf.met) };
+            if !thread.machine.gate.is_live() {
+                // SAFETY: the table is dropped with the thread, whose executor it outlives or
+                // goes with; it is the thread's own.
+                unsafe { thread.cpu.set_last_met(&raw mut *thread.leaf.met) };
+            }
             thread.run_to_the_end();
         })
         .map_err(Error::host("starting a guest thread"))?;
