@@ -60,6 +60,10 @@ impl<W: Write + Truncate> Writer<W> {
     fn end_where_it_is(&mut self, tsc_end: u64) -> Result<Salvaged> {
         let complete = self.index.len() <= MAX_INDEX;
         let mut headers = decode(&self.index);
+        // A footer that was written is not the end if what belongs behind it could not be.
+        while let Some(footer) = headers.pop_if(|chunk| chunk.header.kind == ChunkKind::Footer) {
+            self.written -= footer.header.size();
+        }
         // The header and the initial memory, without which nothing can be replayed, stay.
         let initial = headers.iter().take_while(|chunk| is_initial(chunk.header.kind)).count();
         let mut rooms = ROOMS.iter();
