@@ -86,7 +86,7 @@ fn errors_name_the_line() {
         ("blk1 0", "line 1: blk1 out of order, blk0 comes next"),
         ("t0 syscall args=1,2,3,4,5,6,7", "line 1: more than six arguments"),
         ("t0 syscall output=1,2", "line 1: \"1,2\" is not of the form a,b,c"),
-        ("end", "line 1: how did it end? exited=, signaled= or stopped="),
+        ("end", "line 1: how did it end? exited=, signaled=, stopped= or lost="),
         ("end exited=0\n\nend exited=0", "line 3: the trace has ended already"),
     ] {
         assert_eq!(text.parse::<OwnedTrace>().unwrap_err().to_string(), expected, "{text:?}");
