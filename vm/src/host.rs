@@ -3,7 +3,8 @@
 
 use std::arch::asm;
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek, Write};
+use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -46,6 +47,79 @@ pub(crate) fn ticks() -> u64 {
 /// Gives the processor to another thread.
 pub(crate) fn yield_now() {
     std::thread::yield_now();
+}
+
+/// A file in memory for the guest, with this content, as one that it has opened; the descriptor
+/// or a negative errno.
+pub(crate) fn file_of_the_guests(content: &[u8], cloexec: bool) -> i64 {
+    let flags = if cloexec { libc::MFD_CLOEXEC } else { 0 };
+    // SAFETY: the name is a string, and the call makes a descriptor of its own.
+    let fd = unsafe { libc::memfd_create(c"proc".as_ptr(), flags) };
+    if fd < 0 {
+        return -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE));
+    }
+    // SAFETY: it was just made; ManuallyDrop leaves it to the guest.
+    let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+    let written = file.write_all(content).and_then(|()| file.rewind());
+    match written {
+        Ok(()) => fd.into(),
+        Err(_) => -i64::from(libc::EIO),
+    }
+}
+
+/// Has the kernel show other strings as the process's arguments, environment and auxiliary vector
+/// (`PR_SET_MM_MAP`). It may refuse.
+pub(crate) fn show_arguments(strings: &crate::loader::InitialStrings, sp: u64) {
+    const PR_SET_MM_MAP: u64 = 14;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<u64> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .map(|field| field.parse().unwrap_or(0))
+        .collect();
+    // The manual page counts from 1, with two fields before the name's end.
+    let Some(field) = (fields.len() > 44).then_some(|number: usize| fields[number - 4]) else {
+        return;
+    };
+    // SAFETY: asked to move the break to 0, the kernel only says where it is.
+    let brk = unsafe { syscall(libc::SYS_brk as u64, [0; 6]) } as u64;
+    // `struct prctl_mm_map`; the last word is the size of the vector and no descriptor.
+    let auxv = &strings.auxv;
+    let map: [u64; 13] = [
+        field(26),
+        field(27),
+        field(45),
+        field(46),
+        field(47),
+        brk,
+        sp,
+        strings.args.start,
+        strings.args.end,
+        strings.env.start,
+        strings.env.end,
+        auxv.as_ptr() as u64,
+        u64::from(u32::MAX) << 32 | size_of_val(auxv.as_slice()) as u64,
+    ];
+    let args = [
+        libc::PR_SET_MM as u64,
+        PR_SET_MM_MAP,
+        map.as_ptr() as u64,
+        size_of_val(&map) as u64,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel reads the structure and the vector, which outlive the call; what it keeps
+    // is for others to look at. The host's own break stays where it is.
+    unsafe { syscall(libc::SYS_prctl as u64, args) };
+}
+
+/// Names the calling thread.
+pub(crate) fn set_name(name: &std::ffi::CStr) {
+    // SAFETY: the kernel reads a string that outlives the call.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// A new file in memory, which is gone when its descriptor is closed.
@@ -421,6 +495,13 @@ impl Guest {
         self.operand(address, 8)
     }
 
+    /// The words from `address` on.
+    pub(crate) fn words<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
+        let bytes = self.read(address, 8 * N)?;
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[8 * at + i]));
+        Some(std::array::from_fn(word))
+    }
+
     /// The 32-bit word at `address`, if it is mapped and aligned.
     pub(crate) fn word32(&self, address: u64) -> Option<u32> {
         let mut bytes = [0; 4];
@@ -506,6 +587,27 @@ impl KnownPages {
                 _ => AtomicU64::from_ptr(address as *mut u64).load(Ordering::Acquire),
             }
         })
+    }
+}
+
+/// Marks a robust lock whose owner, the calling thread, ends, and wakes one who waits for it.
+pub(crate) fn abandon_lock(address: u64) {
+    const OWNER: u32 = 0x3fff_ffff;
+    const OWNER_DIED: u32 = 0x4000_0000;
+    const WAITERS: u32 = 0x8000_0000;
+    if !address.is_multiple_of(4) || Guest.word32(address).is_none() {
+        return;
+    }
+    // SAFETY: the word is aligned and was readable just now. It is in a mutex that this thread
+    // holds, which a correct program does not unmap; guest threads change it at will, which
+    // atomic operations allow for.
+    let word = unsafe { AtomicU32::from_ptr(address as *mut u32) };
+    let own = thread_id() as u32;
+    let mark = |word: u32| (word & OWNER == own).then_some(word & WAITERS | OWNER_DIED);
+    let before = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, mark);
+    if before.is_ok_and(|before| before & WAITERS != 0) {
+        // SAFETY: waking a waiter changes no memory, and the kernel checks the address.
+        unsafe { syscall(libc::SYS_futex as u64, [address, libc::FUTEX_WAKE as u64, 1, 0, 0, 0]) };
     }
 }
 

@@ -19,7 +19,9 @@ mod digest;
 mod elf;
 mod engine;
 mod error;
+mod first_thread;
 mod frame;
+mod hidden;
 mod hooks;
 mod host;
 mod kick;
@@ -44,6 +46,8 @@ pub use engine::{
     OrderedAccess, OrderedKind, OrderedLeaf,
 };
 pub use error::{Error, Result};
+pub use first_thread::lend_first_thread;
+pub use hidden::Hidden;
 pub use host::close_on_exec;
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};

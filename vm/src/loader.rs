@@ -34,9 +34,26 @@ pub(crate) struct Image {
     /// The program first, then its interpreter, if it has one.
     pub(crate) files: Vec<Loaded>,
     pub(crate) entry: Entry,
-    /// Everything that is mapped: range and protection. Beyond the bytes that the loader wrote,
-    /// the content is zero.
-    pub(crate) mappings: Vec<(Range<u64>, i32)>,
+    /// Everything that is mapped.
+    pub(crate) mappings: Vec<Area>,
+    pub(crate) strings: InitialStrings,
+}
+
+/// Where on the stack arguments and environment are, and the auxiliary vector.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct InitialStrings {
+    pub(crate) args: Range<u64>,
+    pub(crate) env: Range<u64>,
+    pub(crate) auxv: Vec<u64>,
+}
+
+/// Memory that the loader has mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct Area {
+    pub(crate) range: Range<u64>,
+    pub(crate) prot: i32,
+    /// What the loader has filled; the rest is zero.
+    pub(crate) filled: Range<u64>,
 }
 
 impl Image {
@@ -52,22 +69,52 @@ impl Image {
 /// Loads `command` into the guest's address space.
 pub(crate) fn load(command: &Command, space: &mut AddressSpace) -> Result<Image> {
     let program = Elf::read(&command.program)?;
-    let bias = if program.position_independent { layout::PROGRAM } else { 0 };
+    let bias = place(&command.program, &program, space)?;
     let mut mappings = Vec::new();
     map_segments(&command.program, &program, bias, space, &mut mappings)?;
     let mut files = vec![Loaded { path: command.program.clone(), elf: program, bias }];
     if let Some(interpreter) = files[0].elf.interpreter.clone() {
         let path = PathBuf::from(interpreter);
         let elf = Elf::read(&path)?;
-        let bias = layout::LIBRARIES.start;
+        let bias = library_place(&path, &elf, space, PAGE)?;
         map_segments(&path, &elf, bias, space, &mut mappings)?;
         files.push(Loaded { path, elf, bias });
     }
     let first = files.last().expect("the program itself was pushed");
     let rip = first.bias + first.elf.entry;
-    let rsp = build_stack(command, &files, space, &mut mappings)?;
+    let (rsp, strings) = build_stack(command, &files, space, &mut mappings)?;
     let entry = Entry { rip, rsp, brk: layout::HEAP.start };
-    Ok(Image { files, entry, mappings })
+    Ok(Image { files, entry, mappings, strings })
+}
+
+/// Where a program goes: what to add to the addresses in its file.
+fn place(path: &Path, elf: &Elf, space: &AddressSpace) -> Result<u64> {
+    const HUGE_PAGE: u64 = 2 << 20;
+    if !elf.position_independent {
+        return Ok(0);
+    }
+    let (start, end) = elf.span();
+    let room = layout::PROGRAM..layout::LIBRARIES.start;
+    let range = room.start.saturating_add(start)..room.start.saturating_add(end);
+    if range.end <= room.end && space.is_free(&range) {
+        return Ok(room.start);
+    }
+    library_place(path, elf, space, HUGE_PAGE)
+}
+
+/// Room among the libraries.
+fn library_place(path: &Path, elf: &Elf, space: &AddressSpace, align: u64) -> Result<u64> {
+    let (start, end) = elf.span();
+    let len = end.saturating_sub(start);
+    let room = space.first_fit(layout::LIBRARIES, len, align).ok_or_else(|| {
+        let most = (layout::LIBRARIES.end - layout::LIBRARIES.start) >> 20;
+        let why = format!(
+            "its segments take {} MiB; refrain has room for {most} MiB of programs and libraries",
+            len >> 20
+        );
+        Error::NotExecutable { path: path.into(), why }
+    })?;
+    Ok(room - start)
 }
 
 /// Maps the segments of one file as private anonymous memory filled from it. (The file may
@@ -77,7 +124,7 @@ fn map_segments(
     elf: &Elf,
     bias: u64,
     space: &mut AddressSpace,
-    mappings: &mut Vec<(Range<u64>, i32)>,
+    mappings: &mut Vec<Area>,
 ) -> Result<()> {
     let bad = |why: &str| Error::NotExecutable { path: path.into(), why: why.into() };
     for segment in &elf.segments {
@@ -87,7 +134,7 @@ fn map_segments(
         if range.is_empty() {
             continue;
         }
-        if !guest_may_map(&range) {
+        if !guest_may_map(&range) || !space.is_free(&range) {
             return Err(bad(&format!(
                 "linked to addresses {range:#x?}, which refrain keeps for itself; \
                  link it as a position-independent executable"
@@ -100,7 +147,8 @@ fn map_segments(
             .ok_or(bad("truncated: a segment lies beyond its end"))?;
         fill(&range, start, content, segment.prot)?;
         space.note(range.clone(), segment.prot);
-        mappings.push((range, segment.prot));
+        let filled = range.start..page_up(start + content.len() as u64).min(range.end);
+        mappings.push(Area { range, prot: segment.prot, filled });
     }
     Ok(())
 }
@@ -167,42 +215,43 @@ fn build_stack(
     command: &Command,
     files: &[Loaded],
     space: &mut AddressSpace,
-    mappings: &mut Vec<(Range<u64>, i32)>,
-) -> Result<u64> {
+    mappings: &mut Vec<Area>,
+) -> Result<(u64, InitialStrings)> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     anonymous(&layout::STACK, prot, libc::MAP_NORESERVE)?;
     space.note(layout::STACK, prot);
-    mappings.push((layout::STACK, prot));
 
     let mut strings = Strings::new(layout::STACK.end - PAGE);
     let exec_name = strings.push(command.program.as_os_str());
     let random = strings.bytes(b"refrain: random!");
     let platform = strings.push(OsStr::new("x86_64"));
-    let mut env: Vec<u64> = command
-        .env
-        .iter()
-        .map(|(name, value)| {
-            let mut entry = name.clone();
-            entry.push("=");
-            entry.push(value);
-            strings.push(&entry)
-        })
-        .collect();
+    // Upwards in memory come the arguments, the environment and the settings, each in its order:
+    // programs that show a title write over what the kernel shows of them.
     let overridden = |setting: &str| {
         command.env.iter().any(|(name, _)| setting.split('=').next() == name.to_str())
     };
-    if files.len() > 1 {
-        let ours = SETTINGS.iter().filter(|setting| !overridden(setting));
-        env.extend(ours.map(|setting| strings.push(OsStr::new(setting))));
-    }
-    let argv: Vec<u64> = command.argv.iter().map(|arg| strings.push(arg)).collect();
+    let ours = SETTINGS.iter().filter(|setting| files.len() > 1 && !overridden(setting));
+    let ours = strings.push_all(ours.map(|setting| OsString::from(*setting)).collect());
+    let above_env = strings.at;
+    let joined = |(name, value): &(OsString, OsString)| {
+        let mut entry = name.clone();
+        entry.push("=");
+        entry.push(value);
+        entry
+    };
+    let mut env = strings.push_all(command.env.iter().map(joined).collect());
+    let above_args = strings.at;
+    let argv = strings.push_all(command.argv.clone());
+    let (args, env_range) = (strings.at..above_args, above_args..above_env);
+    env.extend(ours);
 
     let mut words = vec![argv.len() as u64];
     words.extend(argv);
     words.push(0);
     words.extend(env);
     words.push(0);
-    words.extend(auxiliary_vector(files, [exec_name, random, platform]));
+    let auxv = auxiliary_vector(files, [exec_name, random, platform]);
+    words.extend(&auxv);
     let rsp = (strings.at - 8 * words.len() as u64) & !15;
     if rsp < layout::STACK.start + PAGE {
         return Err(Error::Unsupported("arguments and environment exceed 200 MiB".into()));
@@ -213,7 +262,9 @@ fn build_stack(
             "memory that was just mapped cannot be written",
         )));
     }
-    Ok(rsp)
+    let filled = page_down(rsp)..layout::STACK.end;
+    mappings.push(Area { range: layout::STACK, prot, filled });
+    Ok((rsp, InitialStrings { args, env: env_range, auxv }))
 }
 
 /// Strings at the top of the stack, laid down from high to low.
@@ -231,6 +282,19 @@ impl Strings {
         let mut bytes = string.as_bytes().to_vec();
         bytes.push(0);
         self.bytes(&bytes)
+    }
+
+    /// Lays down some, so that the first is lowest; where each is.
+    fn push_all(&mut self, strings: Vec<OsString>) -> Vec<u64> {
+        let mut all = Vec::new();
+        let mut offsets = Vec::new();
+        for string in &strings {
+            offsets.push(all.len() as u64);
+            all.extend(string.as_bytes());
+            all.push(0);
+        }
+        let at = self.bytes(&all);
+        offsets.into_iter().map(|offset| at + offset).collect()
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> u64 {

@@ -1,5 +1,6 @@
 //! What all guest threads of a recording share.
 
+use super::itself::Loaded;
 use super::leaf;
 use super::log::{Log, ThreadLog};
 use super::notice::Notice;
@@ -43,7 +44,9 @@ pub(crate) struct Machine {
     /// The stack pointer with which the guest starts.
     pub(crate) initial_sp: u64,
     /// Absolute path of the guest's program.
-    pub(crate) program: String,
+    program: Mutex<String>,
+    /// What the loader has mapped from files.
+    pub(crate) loaded: Mutex<Loaded>,
     /// Where the guest's dynamic linker lies; empty if the program does without.
     pub(crate) linker: Range<u64>,
     /// Changing the address space and taking the ticket for it are one step.
@@ -107,7 +110,8 @@ impl Machine {
             processor,
             forbids_generated_code,
             initial_sp: header.entry.rsp,
-            program: header.program.clone(),
+            program: Mutex::new(header.program.clone()),
+            loaded: Mutex::default(),
             linker,
             space: Mutex::new(space),
             signals: Signals::default(),
@@ -128,6 +132,16 @@ impl Machine {
             waiting: Mutex::default(),
             learned,
         }
+    }
+
+    /// Absolute path of the guest's program.
+    pub(crate) fn program(&self) -> String {
+        self.program.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many threads the guest has now.
+    pub(crate) fn threads_alive(&self) -> usize {
+        self.threads().alive
     }
 
     /// Whether this is a child process of the recorded one.

@@ -7,6 +7,8 @@
 mod calls;
 mod clone;
 mod delivery;
+mod descriptors;
+mod itself;
 pub(crate) mod leaf;
 pub(crate) mod log;
 pub(crate) mod machine;
@@ -22,9 +24,9 @@ pub(crate) mod thread;
 use crate::engine::Engine;
 use crate::host::{self, Guest};
 use crate::loader::{self, Command};
-use crate::memory::{AddressSpace, page_down};
+use crate::memory::AddressSpace;
 use crate::order;
-use crate::{Error, Processor, Result, kick, layout};
+use crate::{Error, Hidden, Processor, Result, kick};
 use log::Written;
 use machine::{Machine, Stop};
 pub use notice::Notice;
@@ -33,8 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Takes what the user should know while the guest runs. It must not open any descriptor among
@@ -133,6 +134,8 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         (stop, options.warn),
         options.learned,
     ));
+    *machine.loaded.lock().unwrap_or_else(PoisonError::into_inner) = itself::loaded(&image);
+    host::show_arguments(&image.strings, image.entry.rsp);
     for file in &image.files {
         machine.register_module(&file.path, &file.elf, file.bias);
     }
@@ -195,31 +198,23 @@ fn finish(
 
 /// What is mapped before the guest runs, and the contents, which become the first blobs.
 fn initial_mappings(image: &loader::Image) -> (Vec<Mapping>, Vec<Vec<u8>>) {
-    let mut mappings = Vec::new();
-    let mut contents = Vec::new();
-    let mut add = |range: Range<u64>, prot: i32, has_content: bool| {
-        let bytes = has_content
-            .then(|| Guest.read(range.start, (range.end - range.start) as usize))
-            .flatten();
+    let (mut mappings, mut contents) = (Vec::new(), Vec::new());
+    let mut add = |range: Range<u64>, prot: i32, filled: bool| {
+        let bytes =
+            filled.then(|| Guest.read(range.start, (range.end - range.start) as usize)).flatten();
         let content = bytes.map(|bytes| {
             contents.push(bytes);
             BlobId(contents.len() as u32 - 1)
         });
-        mappings.push(Mapping {
-            address: range.start,
-            len: range.end - range.start,
-            prot: prot as u32,
-            content,
-        });
-    };
-    for (range, prot) in &image.mappings {
-        if *range == layout::STACK {
-            let top = page_down(image.entry.rsp);
-            add(range.start..top, *prot, false);
-            add(top..range.end, *prot, true);
-        } else {
-            add(range.clone(), *prot, true);
+        if !range.is_empty() {
+            let (address, len) = (range.start, range.end - range.start);
+            mappings.push(Mapping { address, len, prot: prot as u32, content });
         }
+    };
+    for loader::Area { range, prot, filled } in &image.mappings {
+        add(range.start..filled.start, *prot, false);
+        add(filled.start..filled.end, *prot, !filled.is_empty());
+        add(filled.end..range.end, *prot, false);
     }
     (mappings, contents)
 }
@@ -272,12 +267,6 @@ fn process_cpu_ns() -> u64 {
 /// Moves the trace's descriptor out of the way of the guest, which expects the lowest free
 /// numbers and may close everything it finds.
 fn out_of_reach(file: File) -> Result<File> {
-    // SAFETY: the descriptor is open and owned by `file`; F_DUPFD_CLOEXEC makes another one.
-    let fd = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, calls::HOST_FDS) };
-    if fd < 0 {
-        // A low limit of descriptors: the guest shares the range, and closing is still refused.
-        return Ok(file);
-    }
-    // SAFETY: `fd` was just created and nobody else owns it.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    let hidden = Hidden::copy(&file).map_err(Error::host("keeping the trace out of reach"))?;
+    Ok(hidden.into_file())
 }

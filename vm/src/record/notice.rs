@@ -11,6 +11,10 @@ pub enum Notice {
     GeneratedCode,
     /// It wanted to generate code, and was told that it may not.
     ForbiddenCode,
+    /// It made a call that the host has, and the guest has not.
+    Withheld(&'static str),
+    /// It made a call of which is recorded what its number says, and no more.
+    Undescribed(&'static str),
     /// A signal has come from outside, and the thread that should handle it has no events.
     SignalWaits,
 }
@@ -30,6 +34,20 @@ impl fmt::Display for Notice {
             Notice::ForbiddenCode => {
                 "the program wanted to generate code, and was told that the system forbids it; \
                  if it cannot do without, turn its just-in-time compiler off"
+            }
+            Notice::Withheld(name) => {
+                return write!(
+                    f,
+                    "the program asked for {name}, which refrain cannot record; it was told that \
+                     the system does not have it"
+                );
+            }
+            Notice::Undescribed(name) => {
+                return write!(
+                    f,
+                    "the program made a call of {name} that refrain does not know; of what it \
+                     wrote, only what its number says is recorded, so replays may diverge"
+                );
             }
             Notice::SignalWaits => {
                 "a signal waits, since the program computes without any call or lock after which \

@@ -9,20 +9,18 @@
 //! its parent waits until it has executed a program or ended. If it ends without, what it has
 //! changed on its parent's stack is carried over, as this is how it says why.
 
-use super::calls::{HOST_FDS, Pending, words};
+use super::calls::{Pending, words};
 use super::machine::Machine;
 use super::notice::Notice;
 use super::outside;
 use super::signals::Signals;
 use super::thread::GuestThread;
-use crate::Result;
 use crate::context::reg::*;
 use crate::host::{self, Guest};
+use crate::{Hidden, Result};
 use refrain_trace::payload::{Effect, Write};
 use std::ffi::CString;
-use std::fs::File;
 use std::io::{self, Read, Write as _};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::PoisonError;
 
 /// Of the parent's stack, how much a child may write for it to read.
@@ -38,14 +36,14 @@ const PROCESS: u64 = (libc::CLONE_VM
 
 /// What a child process keeps for its parent that waits for it.
 pub(crate) struct Waiting {
-    parent: File,
+    parent: Hidden,
     address: u64,
     before: Vec<u8>,
 }
 
 impl Waiting {
     /// Tells the parent what has changed, word by word.
-    pub(crate) fn tell(mut self) {
+    pub(crate) fn tell(self) {
         let after = Guest.read_prefix(self.address, self.before.len());
         let changed = after.chunks_exact(8).zip(self.before.chunks_exact(8)).enumerate();
         let mut message = Vec::new();
@@ -54,16 +52,16 @@ impl Waiting {
             message.extend(new);
         }
         // A parent that is gone needs nothing.
-        let _ = self.parent.write_all(&message);
+        let _ = self.parent.file().write_all(&message);
     }
 }
 
 /// Where a thread finds itself after the process was split.
 enum Forked {
     /// In the parent of this process; what a child that is waited for says comes through the pipe.
-    Parent(i32, Option<File>),
+    Parent(i32, Option<Hidden>),
     /// In the child, with the other end.
-    Child(Option<File>),
+    Child(Option<Hidden>),
 }
 
 impl GuestThread {
@@ -96,7 +94,7 @@ impl GuestThread {
     }
 
     /// In the parent: waits for the child, if that is wanted; what has been written meanwhile.
-    fn after_fork(&self, args: [u64; 6], child: i32, pipe: Option<File>) -> Vec<Write> {
+    fn after_fork(&self, args: [u64; 6], child: i32, pipe: Option<Hidden>) -> Vec<Write> {
         let [flags, _, parent_tid, ..] = args;
         let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         if pipe.is_none() && space.is_shared() {
@@ -114,7 +112,7 @@ impl GuestThread {
     }
 
     /// This is the child process, with this thread alone.
-    fn begin_child(&mut self, pipe: Option<File>, args: [u64; 6]) {
+    fn begin_child(&mut self, pipe: Option<Hidden>, args: [u64; 6]) {
         let sp = self.context.gpr[RSP];
         let watches = pipe.is_none();
         let waiting = pipe.map(|parent| Waiting {
@@ -154,7 +152,7 @@ impl GuestThread {
             return Err(self.refuse(&pending, &why));
         }
         let mut args = *pending.call.arguments();
-        let program = CString::new(self.machine.program.as_str()).unwrap_or_default();
+        let program = CString::new(self.machine.program()).unwrap_or_default();
         if path == b"/proc/self/exe" {
             args[at] = program.as_ptr() as u64;
         }
@@ -188,22 +186,16 @@ fn has(flags: u64, flag: i32) -> bool {
 }
 
 /// A pipe out of the guest's reach.
-fn pipe() -> io::Result<(File, File)> {
+fn pipe() -> io::Result<(Hidden, Hidden)> {
     let (reader, writer) = io::pipe()?;
-    let [reader, writer] = [OwnedFd::from(reader), OwnedFd::from(writer)].map(|fd| {
-        // SAFETY: the descriptor is open; F_DUPFD_CLOEXEC makes another one.
-        let moved = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HOST_FDS) };
-        // SAFETY: it was just created and nobody else owns it.
-        if moved < 0 { fd } else { unsafe { OwnedFd::from_raw_fd(moved) } }
-    });
-    Ok((File::from(reader), File::from(writer)))
+    Ok((Hidden::copy(&reader)?, Hidden::copy(&writer)?))
 }
 
 /// Waits for the child; what it says it has changed.
-fn heard(mut reader: File) -> Vec<Write> {
+fn heard(reader: Hidden) -> Vec<Write> {
     let mut message = Vec::new();
     // A child that was killed has said nothing, or a part.
-    let _ = reader.read_to_end(&mut message);
+    let _ = reader.file().read_to_end(&mut message);
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     let pairs = message.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
     pairs.flat_map(|(address, value)| words(address, &[value])).collect()

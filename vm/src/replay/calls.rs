@@ -258,17 +258,20 @@ impl GuestThread {
     }
 
     fn repeat(&self, call: &Call, result: i64, content: Option<Window>) -> Result<i64, Halt> {
-        let [address, len, third, _, _, _] = *call.arguments();
+        let [address, len, third, fourth, _, _] = *call.arguments();
         let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         let Action::Machine(what) = call.action() else {
             return Ok(result);
         };
-        if result < 0 {
+        // A call that fails at a hole has had its effect before the hole.
+        let reached_a_hole = result == memory::OUT_OF_MEMORY
+            && matches!(what, MachineCall::Mprotect | MachineCall::Madvise);
+        if result < 0 && !reached_a_hole {
             return Ok(result);
         }
         Ok(match what {
             MachineCall::Mmap => {
-                self.map_again(result as u64, len, third as i32, content)?;
+                self.map_again(result as u64, len, (third as i32, fourth as i32), content)?;
                 let range = result as u64..(result as u64).saturating_add(memory::page_up(len));
                 space.note(range.clone(), third as i32);
                 space.note_content(range, call.arguments()[3] as i32);
@@ -277,7 +280,8 @@ impl GuestThread {
             MachineCall::Munmap => space.unmap(address, len),
             MachineCall::Mprotect => space.protect(address, len, third as i32),
             MachineCall::Mremap => {
-                space.remap_to(address, memory::page_up(len), memory::page_up(third), result as u64)
+                let (len, new_len) = (memory::page_up(len), memory::page_up(third));
+                space.remap_to([address, len, new_len, fourth], result as u64)
             }
             MachineCall::Brk => space.brk(address),
             MachineCall::Madvise => {
@@ -293,7 +297,7 @@ impl GuestThread {
         &self,
         address: u64,
         len: u64,
-        prot: i32,
+        (prot, flags): (i32, i32),
         content: Option<Window>,
     ) -> Result<(), Halt> {
         let len = memory::page_up(len);
@@ -308,7 +312,10 @@ impl GuestThread {
             address,
             len,
             prot: if content.is_some() { writable } else { prot },
-            flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            flags: libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_NORESERVE
+                | flags & libc::MAP_GROWSDOWN,
             fd: -1,
             offset: 0,
         })
