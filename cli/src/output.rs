@@ -8,7 +8,6 @@ use anyhow::Context;
 use refrain_vm::Hidden;
 use serde::Serialize;
 use std::fmt::{Display, Write as _};
-use std::fs::File;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};

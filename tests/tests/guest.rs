@@ -46,6 +46,56 @@ fn a_call_through_a_null_pointer() {
 }
 
 #[test]
+fn programs_that_execute_others() {
+    is_as_natively(include_str!("../guest/execute.c"));
+}
+
+#[test]
+fn memory_that_files_show() {
+    is_as_natively(include_str!("../guest/shared.c"));
+}
+
+#[test]
+fn signals_to_the_group() {
+    is_as_natively(include_str!("../guest/kill_group.c"));
+}
+
+/// A script starts its interpreter, whose children run natively, unless they are followed.
+#[test]
+fn children_are_followed() {
+    let bench = bench();
+    bench.program("script", b"#!/bin/sh\n/bin/echo child\nexec /bin/echo parent\n");
+    let alone = bench.refrain(["record", "-o", "a.refrain", "--", "./script"]);
+    assert_eq!(alone.succeeds().text(), "child\nparent\n");
+    assert!(alone.stderr.contains("--follow"), "{}", alone.stderr);
+    let followed = bench.refrain(["record", "--follow", "-o", "b.refrain", "--", "./script"]);
+    assert_eq!(followed.succeeds().text(), "child\nparent\n");
+    let traces = std::fs::read_dir(bench.path()).expect("the directory is there");
+    let names = traces.flatten().map(|entry| entry.file_name().into_string().expect("is text"));
+    let names: Vec<String> = names.filter(|name| name.ends_with(".refrain")).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    for name in names {
+        let output = if name.matches('.').count() == 2 { "child\n" } else { "parent\n" };
+        assert_eq!(
+            bench.refrain(["replay", "--echo", &name]).succeeds().text().lines().next(),
+            output.lines().next()
+        );
+    }
+}
+
+/// Shells and debuggers ask by which signal a program ended.
+#[test]
+fn the_recorder_ends_by_the_programs_signal() {
+    use std::os::unix::process::ExitStatusExt;
+    let bench = bench();
+    bench.cc("#include <stdlib.h>\nint main(void) { abort(); }\n", &["-o", "program"]);
+    let mut record = bench.command(["record", "-o", "a.refrain", "--", "./program"]);
+    let status = record.status().expect("the command can be started");
+    assert_eq!(status.signal(), Some(6));
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
+#[test]
 fn single_system_calls() {
     is_as_natively(include_str!("../guest/calls.c"));
 }

@@ -80,6 +80,22 @@ pub(crate) fn own() -> impl Iterator<Item = i32> {
     (first()..first() + ROOM).filter(|&fd| is_own(fd))
 }
 
+/// Closes the guest's descriptors that do not outlive the execution of a program.
+pub(crate) fn close_on_execution() {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let all: Vec<i32> = numbers.filter(|&fd| !is_own(fd)).collect();
+    for fd in all {
+        // SAFETY: the descriptor is the guest's, or it is closed already.
+        unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFD);
+            if flags >= 0 && flags & libc::FD_CLOEXEC != 0 {
+                libc::close(fd);
+            }
+        }
+    }
+}
+
 fn bit(number: i32) -> u64 {
     1 << number
 }

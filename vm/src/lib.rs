@@ -34,6 +34,7 @@ mod processor;
 mod record;
 mod replay;
 mod seen;
+mod shared;
 mod slots;
 mod syscall;
 
@@ -48,13 +49,13 @@ pub use engine::{
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;
 pub use hidden::Hidden;
-pub use host::close_on_exec;
+pub use host::{close_on_exec, end_like_the_program};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{LastMet, Met};
 pub use processor::{Feature, Level, Processor};
 pub use record::{
-    LearnedSites, LostEnd, Notice, RecordOptions, RecordSummary, Warn, record, this_machine,
+    Follow, LearnedSites, LostEnd, Notice, RecordOptions, RecordSummary, Warn, record, this_machine,
 };
 pub use replay::{
     Divergence, DivergenceKind, Outcome, Output, Placement, Policy, ReplayOptions,

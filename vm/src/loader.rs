@@ -7,6 +7,7 @@ use crate::memory::{AddressSpace, MapRequest, guest_may_map, map_fixed, page_dow
 use crate::{Error, Result, cpuid};
 use refrain_trace::Entry;
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,83 @@ use std::path::{Path, PathBuf};
 /// A program and how it is started.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The executable.
+    /// The executable, or a script.
     pub program: PathBuf,
     /// Arguments, `argv[0]` first.
     pub argv: Vec<OsString>,
-    /// The environment.
-    pub env: Vec<(OsString, OsString)>,
+    /// The environment: mostly of the form `NAME=value`.
+    pub env: Vec<OsString>,
 }
+
+impl Command {
+    /// The command that the kernel executes: of a script, its interpreter, which has the script
+    /// among its arguments. Fails as `execve` does.
+    fn interpreted(&self) -> Result<(PathBuf, Vec<OsString>), i32> {
+        /// So many scripts that interpret each other are executed.
+        const DEEPEST: usize = 5;
+        let (mut program, mut argv) = (self.program.clone(), self.argv.clone());
+        for _ in 0..=DEEPEST {
+            let Some(mut line) = first_line(&program)? else { return Ok((program, argv)) };
+            line.push(program.into_os_string());
+            program = PathBuf::from(&line[0]);
+            line.extend(argv.into_iter().skip(1));
+            argv = line;
+        }
+        Err(libc::ELOOP)
+    }
+}
+
+/// The interpreter that a script names, and the rest of the line as its argument. `None` if the
+/// file is no script.
+fn first_line(path: &Path) -> Result<Option<Vec<OsString>>, i32> {
+    let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EACCES);
+    let mut head = Vec::new();
+    let file = std::fs::File::open(path).map_err(errno)?;
+    file.take(HEAD).read_to_end(&mut head).map_err(errno)?;
+    let Some(line) = head.strip_prefix(b"#!") else {
+        return if head.starts_with(b"\x7fELF") { Ok(None) } else { Err(libc::ENOEXEC) };
+    };
+    let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii();
+    let mut words = line.splitn(2, |byte| b" \t".contains(byte));
+    let interpreter = words.next().filter(|word| !word.is_empty()).ok_or(libc::ENOEXEC)?;
+    let word = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+    let argument = words.next().map(|rest| word(rest.trim_ascii()));
+    Ok(Some([Some(word(interpreter)), argument].into_iter().flatten().collect()))
+}
+
+/// What the kernel says of a command's format: whether there is anything that can execute it.
+pub(crate) fn kind(command: &Command) -> Result<(), i32> {
+    command.interpreted().map(|_| ())
+}
+
+/// Whether the program can be loaded.
+pub(crate) fn check(command: &Command) -> Result<()> {
+    let (program, _) = interpreted(command)?;
+    if let Some(interpreter) = Elf::read(&program)?.interpreter {
+        Elf::read(Path::new(&interpreter))?;
+    }
+    Ok(())
+}
+
+fn interpreted(command: &Command) -> Result<(PathBuf, Vec<OsString>)> {
+    command.interpreted().map_err(|errno| match errno {
+        libc::ENOENT if !command.program.exists() => Error::NotFound(command.program.clone()),
+        libc::ENOEXEC => Error::NotExecutable {
+            path: command.program.clone(),
+            why: "neither an ELF program nor a script that names its interpreter".into(),
+        },
+        _ => {
+            let why = std::io::Error::from_raw_os_error(errno);
+            Error::NotExecutable {
+                path: command.program.clone(),
+                why: format!("a script whose interpreter cannot be executed: {why}"),
+            }
+        }
+    })
+}
+
+/// As much of a file as the kernel looks at to find out what it is.
+const HEAD: u64 = 256;
 
 /// A loaded file.
 pub(crate) struct Loaded {
@@ -68,11 +139,12 @@ impl Image {
 
 /// Loads `command` into the guest's address space.
 pub(crate) fn load(command: &Command, space: &mut AddressSpace) -> Result<Image> {
-    let program = Elf::read(&command.program)?;
-    let bias = place(&command.program, &program, space)?;
+    let (path, argv) = interpreted(command)?;
+    let program = Elf::read(&path)?;
+    let bias = place(&path, &program, space)?;
     let mut mappings = Vec::new();
-    map_segments(&command.program, &program, bias, space, &mut mappings)?;
-    let mut files = vec![Loaded { path: command.program.clone(), elf: program, bias }];
+    map_segments(&path, &program, bias, space, &mut mappings)?;
+    let mut files = vec![Loaded { path, elf: program, bias }];
     if let Some(interpreter) = files[0].elf.interpreter.clone() {
         let path = PathBuf::from(interpreter);
         let elf = Elf::read(&path)?;
@@ -82,7 +154,7 @@ pub(crate) fn load(command: &Command, space: &mut AddressSpace) -> Result<Image>
     }
     let first = files.last().expect("the program itself was pushed");
     let rip = first.bias + first.elf.entry;
-    let (rsp, strings) = build_stack(command, &files, space, &mut mappings)?;
+    let (rsp, strings) = build_stack(command, argv, &files, space, &mut mappings)?;
     let entry = Entry { rip, rsp, brk: layout::HEAP.start };
     Ok(Image { files, entry, mappings, strings })
 }
@@ -95,9 +167,8 @@ fn place(path: &Path, elf: &Elf, space: &AddressSpace) -> Result<u64> {
     }
     let (start, end) = elf.span();
     let room = layout::PROGRAM..layout::LIBRARIES.start;
-    let range = room.start.saturating_add(start)..room.start.saturating_add(end);
-    if range.end <= room.end && space.is_free(&range) {
-        return Ok(room.start);
+    if let Some(free) = space.first_fit(room, end.saturating_sub(start), HUGE_PAGE) {
+        return Ok(free - start);
     }
     library_place(path, elf, space, HUGE_PAGE)
 }
@@ -213,6 +284,7 @@ pub(crate) fn hide_settings(rsp: u64) {
 /// Lays out argv, envp and the auxiliary vector as the ABI says; returns the stack pointer.
 fn build_stack(
     command: &Command,
+    argv: Vec<OsString>,
     files: &[Loaded],
     space: &mut AddressSpace,
     mappings: &mut Vec<Area>,
@@ -228,20 +300,15 @@ fn build_stack(
     // Upwards in memory come the arguments, the environment and the settings, each in its order:
     // programs that show a title write over what the kernel shows of them.
     let overridden = |setting: &str| {
-        command.env.iter().any(|(name, _)| setting.split('=').next() == name.to_str())
+        let name = |entry: &[u8]| entry.split(|&byte| byte == b'=').next().map(<[u8]>::to_vec);
+        command.env.iter().any(|entry| name(entry.as_bytes()) == name(setting.as_bytes()))
     };
     let ours = SETTINGS.iter().filter(|setting| files.len() > 1 && !overridden(setting));
     let ours = strings.push_all(ours.map(|setting| OsString::from(*setting)).collect());
     let above_env = strings.at;
-    let joined = |(name, value): &(OsString, OsString)| {
-        let mut entry = name.clone();
-        entry.push("=");
-        entry.push(value);
-        entry
-    };
-    let mut env = strings.push_all(command.env.iter().map(joined).collect());
+    let mut env = strings.push_all(command.env.clone());
     let above_args = strings.at;
-    let argv = strings.push_all(command.argv.clone());
+    let argv = strings.push_all(argv);
     let (args, env_range) = (strings.at..above_args, above_args..above_env);
     env.extend(ours);
 

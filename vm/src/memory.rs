@@ -358,6 +358,16 @@ impl AddressSpace {
         self.shared
     }
 
+    /// Takes all mappings away, for another program. Where code may have been, nothing is put any
+    /// more unless the guest insists.
+    pub(crate) fn begin_program(&mut self) {
+        unmap_all();
+        self.used.retain(|&start, _| ARENAS[0].contains(&start));
+        self.executable.clear();
+        self.own.clear();
+        (self.shared, self.brk) = (false, layout::HEAP.start);
+    }
+
     /// Notes a mapping that was made elsewhere (the loader's).
     pub(crate) fn note(&mut self, range: Range<u64>, prot: i32) {
         cut(&mut self.executable, &range);
@@ -386,6 +396,12 @@ impl AddressSpace {
             parts.push((at..range.end, false));
         }
         parts
+    }
+
+    /// Something was unmapped elsewhere.
+    pub(crate) fn forget(&mut self, range: Range<u64>) {
+        cut(&mut self.used, &range);
+        cut(&mut self.executable, &range);
     }
 
     /// Whether nothing is mapped there.
@@ -419,6 +435,14 @@ impl AddressSpace {
             at = at.max((end + PAGE).next_multiple_of(align));
         }
         (at.checked_add(len)? <= arena.end).then_some(at)
+    }
+}
+
+/// Takes away all that the guest has mapped.
+pub(crate) fn unmap_all() {
+    for arena in ARENAS {
+        // SAFETY: the host keeps nothing in the guest's arenas.
+        unsafe { kernel(libc::SYS_munmap, [arena.start, arena.end - arena.start, 0, 0, 0, 0]) };
     }
 }
 

@@ -10,8 +10,9 @@ use crate::sites;
 use crate::trace_file::{Named, NewTrace};
 use anyhow::anyhow;
 use refrain_trace::Ending;
-use refrain_vm::{Level, LostEnd};
+use refrain_vm::{Follow, Level, LostEnd};
 use std::cell::OnceCell;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,9 +20,16 @@ use std::sync::Arc;
 
 /// Records, and ends with the program's own status.
 pub(crate) fn run(args: &Record) -> Outcome {
-    let program = program::find(&args.recording.command)?;
+    let program = match &args.program {
+        Some(path) => Program { path: path.clone(), argv: args.recording.command.clone() },
+        None => program::find(&args.recording.command)?,
+    };
     let path = args.output.clone().unwrap_or_else(|| program.default_trace());
     let (ending, _) = record(program, (&path, true), &args.recording, &Console::keep())?;
+    if let Ending::Signaled(signal) | Ending::Stopped(signal) = ending {
+        // Shells tell an end by a signal from one with a status.
+        refrain_vm::end_like_the_program(signal);
+    }
     Ok(status(ending))
 }
 
@@ -53,7 +61,9 @@ pub(crate) fn record(
     });
     let learned = if recording.no_learn { Default::default() } else { sites::known().sites };
     let (no_jit, strict, begun) = (recording.no_jit, recording.strict, Box::new(begun));
-    let options = RecordOptions { program, output, level, no_jit, begun, strict, warn, learned };
+    let follow = recording.follow.then(|| follow(path)).transpose()?;
+    let options =
+        RecordOptions { program, output, level, no_jit, begun, strict, warn, learned, follow };
     report_panics(console.share());
     let result = machine::record(options);
     drop(std::panic::take_hook());
@@ -77,6 +87,28 @@ pub(crate) fn record(
         None => Ok((summary.ending, named.to_owned())),
         Some(why) => Err(Failure::recording(anyhow!("the program was stopped: {why}"))),
     }
+}
+
+/// How child processes are recorded: each program that one executes into a trace next to the
+/// parent's, with the process's id in its name.
+fn follow(path: &Path) -> Result<Follow, Failure> {
+    let own = std::env::current_exe().map_err(Failure::recording)?;
+    let path = std::path::absolute(path).map_err(Failure::recording)?;
+    Ok(Box::new(move |command| {
+        let trace = path.with_extension(format!("{}.refrain", std::process::id()));
+        let mut argv: Vec<OsString> =
+            ["refrain", "record", "--quiet", "--force", "--follow", "--output"]
+                .map(Into::into)
+                .to_vec();
+        argv.extend([
+            trace.into(),
+            "--program".into(),
+            command.program.clone().into(),
+            "--".into(),
+        ]);
+        argv.extend(command.argv.iter().cloned());
+        refrain_vm::Command { program: own.clone(), argv, env: command.env.clone() }
+    }))
 }
 
 /// Makes a panic, on whatever thread, the end of the recording: nobody would wait for the thread

@@ -146,6 +146,7 @@ impl Line {
                 let window = Window { blob, offset: number(offset)?, len: number(len)? };
                 record.effect = Effect::Memory { content: Some(window) };
             }
+            "exec" => record.effect = Effect::Exec { image: BlobId(id(value, "blob")?) },
             _ => record.effect = Effect::Clone { child: ThreadId(id(value, "t")?) },
         }
         Ok(())

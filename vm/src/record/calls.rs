@@ -75,13 +75,14 @@ impl GuestThread {
     pub(crate) fn pass_as(&mut self, mut pending: Pending, issued: &Call) -> i64 {
         self.enter(&mut pending);
         let before = pending.call.before(&Guest);
+        let shortened = self.may_shorten(&pending.call);
         let result = self.issue(issued, pending.event.nr);
         self.leave(&mut pending);
         if pending.call.is_noted() && result >= 0 {
             self.machine.notice(Notice::Undescribed(pending.call.name()));
         }
 
-        let writes = pending
+        let mut writes: Vec<Write> = pending
             .call
             .writes(&before, result, &Guest)
             .into_iter()
@@ -90,6 +91,7 @@ impl GuestThread {
                 bytes: Guest.read_prefix(range.start, (range.end - range.start) as usize),
             })
             .collect();
+        writes.extend(self.shown_changes(&pending.call, result, shortened));
         let effect = match pending.call.sent(result, &Guest) {
             Some(sent) => {
                 self.machine.count_output(sent.len);
@@ -168,6 +170,8 @@ impl GuestThread {
             | MachineCall::Mprotect
             | MachineCall::Mremap
             | MachineCall::Brk
+            | MachineCall::Shmat
+            | MachineCall::Shmdt
             | MachineCall::Madvise => self.memory_call(pending, what)?,
             MachineCall::Clone => self.clone_thread(pending)?,
             MachineCall::Fork => self.fork(pending)?,

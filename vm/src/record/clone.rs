@@ -96,7 +96,7 @@ impl GuestThread {
 
     /// Marks the robust mutexes that the thread still holds, as the kernel does before it says
     /// that the thread has ended (`exit_robust_list`).
-    fn abandon_robust_locks(&mut self) {
+    pub(crate) fn abandon_robust_locks(&mut self) {
         const MOST: usize = 2048;
         let head = std::mem::take(&mut self.robust_list);
         let Some([first, offset, pending]) = Guest.words(head).filter(|_| head != 0) else {

@@ -124,7 +124,7 @@ impl GuestThread {
 }
 
 /// What a path names within the calling process's own directory of `/proc`.
-fn own_entry(path: &[u8]) -> Option<&str> {
+pub(crate) fn own_entry(path: &[u8]) -> Option<&str> {
     let path = std::str::from_utf8(path).ok()?.strip_prefix("/proc/")?;
     let (process, inside) = path.split_once('/')?;
     let own =

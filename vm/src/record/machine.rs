@@ -1,12 +1,13 @@
 //! What all guest threads of a recording share.
 
+use super::coherence::Shared;
 use super::itself::Loaded;
 use super::leaf;
 use super::log::{Log, ThreadLog};
 use super::notice::Notice;
 use super::process::Waiting;
 use super::signals::Signals;
-use super::{LearnedSites, Warn};
+use super::{Follow, LearnedSites, Warn};
 use crate::elf::Elf;
 use crate::engine::Engine;
 use crate::hooks::{self, Hook, HookMap};
@@ -42,13 +43,18 @@ pub(crate) struct Machine {
     /// The guest is told that the system forbids it to generate code.
     pub(crate) forbids_generated_code: bool,
     /// The stack pointer with which the guest starts.
-    pub(crate) initial_sp: u64,
+    pub(crate) initial_sp: AtomicU64,
     /// Absolute path of the guest's program.
-    program: Mutex<String>,
+    pub(super) program: Mutex<String>,
+    /// Files that the guest has mapped shared.
+    pub(crate) shared: Mutex<Shared>,
+    has_shared: AtomicBool,
     /// What the loader has mapped from files.
     pub(crate) loaded: Mutex<Loaded>,
     /// Where the guest's dynamic linker lies; empty if the program does without.
-    pub(crate) linker: Range<u64>,
+    pub(crate) linker: Mutex<Range<u64>>,
+    /// What child processes execute instead, so that they are recorded too.
+    pub(crate) follow: Option<Follow>,
     /// Changing the address space and taking the ticket for it are one step.
     pub(crate) space: Mutex<AddressSpace>,
     pub(crate) signals: Signals,
@@ -100,7 +106,7 @@ impl Machine {
         log: Log,
         (header, processor, forbids_generated_code): (&Header, Processor, bool),
         linker: Range<u64>,
-        (stop, warn): (Sender<Stop>, Warn),
+        (stop, warn, follow): (Sender<Stop>, Warn, Option<Follow>),
         learned: LearnedSites,
     ) -> Machine {
         Machine {
@@ -109,10 +115,13 @@ impl Machine {
             log,
             processor,
             forbids_generated_code,
-            initial_sp: header.entry.rsp,
+            initial_sp: AtomicU64::new(header.entry.rsp),
             program: Mutex::new(header.program.clone()),
+            shared: Mutex::default(),
+            has_shared: AtomicBool::new(false),
             loaded: Mutex::default(),
-            linker,
+            linker: Mutex::new(linker),
+            follow,
             space: Mutex::new(space),
             signals: Signals::default(),
             watcher: AtomicI32::new(0),
@@ -137,6 +146,15 @@ impl Machine {
     /// Absolute path of the guest's program.
     pub(crate) fn program(&self) -> String {
         self.program.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the guest has ever mapped a file shared.
+    pub(crate) fn has_shared(&self) -> bool {
+        self.has_shared.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_shared(&self) {
+        self.has_shared.store(true, Ordering::SeqCst);
     }
 
     /// How many threads the guest has now.

@@ -7,7 +7,7 @@ use crate::elf::Elf;
 use crate::memory::{AddressSpace, MapRequest, Purpose, page_up};
 use crate::syscall::MachineCall;
 use crate::{Result, host};
-use refrain_trace::payload::{Effect, SyscallRecord, Window};
+use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
 use refrain_trace::{Event, order};
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -35,7 +35,11 @@ impl GuestThread {
                 machine.notice(Notice::ForbiddenCode);
                 -i64::from(libc::EACCES)
             }
-            false => perform(&mut space, what, args, self.purpose(args)),
+            false => match what {
+                MachineCall::Shmat => self.attach(args, &mut space),
+                MachineCall::Shmdt => self.detach(args[0], &mut space),
+                _ => perform(&mut space, what, args, self.purpose(args)),
+            },
         };
         if result >= 0
             && let Some(range) = space.generated_by(what, args, result)
@@ -46,15 +50,32 @@ impl GuestThread {
         if let Some(range) = replaced.filter(|_| result >= 0) {
             machine.engine.forget(range);
         }
-        let content = match what {
-            MachineCall::Mmap if result >= 0 => self.file_content(result as u64, args),
-            _ => None,
-        };
-        let record = SyscallRecord { args, writes: Vec::new(), effect: Effect::Memory { content } };
+        let (mut file, mut shown) = (0, Content::default());
+        match what {
+            _ if result < 0 => {}
+            MachineCall::Mmap => {
+                shown = self.file_content(result as u64, args).unwrap_or_default();
+                file = self.keep_shared(what, args, result as u64);
+            }
+            MachineCall::Shmat => {
+                if let Some((number, bytes)) = self.attached(result as u64) {
+                    let len = bytes.len() as u64;
+                    let window = Window { blob: machine.log.blob(bytes), offset: 0, len };
+                    (file, shown.window) = (number, Some(window));
+                }
+            }
+            _ => file = self.keep_shared(what, args, result as u64),
+        }
+        if file != 0 && (what == MachineCall::Shmat || args[2] as i32 & libc::PROT_WRITE != 0) {
+            machine.notice(Notice::SharedFile);
+        }
+        let Content { window: content, writes } = shown;
+        let record = SyscallRecord { args, writes, effect: Effect::Memory { content } };
         self.context.finish_syscall(result);
         self.append_made(Some(&record), || Event {
             ticket: machine.tickets.take(order::MEMORY_SLOT),
             value: result as u64,
+            result: file as i32,
             end: host::ticks(),
             ..pending.event
         });
@@ -67,7 +88,8 @@ impl GuestThread {
     fn purpose(&self, [_, _, prot, flags, ..]: [u64; 6]) -> Purpose {
         const ELSEWHERE: i32 = libc::MAP_STACK | libc::MAP_NORESERVE;
         let (prot, flags) = (prot as i32, flags as i32);
-        let by_linker = self.machine.linker.contains(&self.context.rip);
+        let linker = self.machine.linker.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_linker = linker.contains(&self.context.rip);
         let for_code = match flags & libc::MAP_ANONYMOUS != 0 {
             true => {
                 by_linker && prot == libc::PROT_NONE && flags & ELSEWHERE == 0
@@ -79,7 +101,7 @@ impl GuestThread {
     }
 
     /// What a file mapping shows, kept in the trace. Also notices libraries.
-    fn file_content(&self, address: u64, args: [u64; 6]) -> Option<Window> {
+    fn file_content(&self, address: u64, args: [u64; 6]) -> Option<Content> {
         let [_, len, _, flags, fd, offset] = args;
         if flags as i32 & libc::MAP_ANONYMOUS != 0 {
             return None;
@@ -89,11 +111,19 @@ impl GuestThread {
         let metadata = file.metadata().ok()?;
         let size = metadata.len();
         let wanted = page_up(len).min(size.saturating_sub(offset));
-        if size > WHOLE_FILE {
+        let is_shared = flags as i32 & libc::MAP_SHARED != 0;
+        // What was kept of such a file may be of another time.
+        let changes = is_shared || self.machine.shows((metadata.dev(), metadata.ino()));
+        if size > WHOLE_FILE || changes {
+            let range = offset..offset + wanted;
+            let extents = host::extents(fd, range.clone()).unwrap_or_else(|| vec![range.clone()]);
+            if extents != [range.clone()] {
+                return Content::sparse(&file, address, offset, extents);
+            }
             let bytes = read_at(&file, offset, wanted)?;
             let len = bytes.len() as u64;
             let blob = self.machine.log.blob(bytes);
-            return Some(Window { blob, offset: 0, len });
+            return Some(Window { blob, offset: 0, len }.into());
         }
         let key = (metadata.dev(), metadata.ino(), size, metadata.mtime(), metadata.mtime_nsec());
         let mut files = self.machine.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +139,7 @@ impl GuestThread {
                 blob
             }
         };
-        Some(Window { blob, offset, len: wanted })
+        Some(Window { blob, offset, len: wanted }.into())
     }
 
     /// The dynamic linker maps a library's first segment first, mostly with room for the others:
@@ -121,6 +151,36 @@ impl GuestThread {
         let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
         let bias = address.wrapping_sub(elf.span().0);
         self.machine.register_module(&path, &elf, bias);
+    }
+}
+
+/// What a new mapping shows: from its beginning on, or in places.
+#[derive(Default)]
+struct Content {
+    window: Option<Window>,
+    writes: Vec<Write>,
+}
+
+impl From<Window> for Content {
+    fn from(window: Window) -> Content {
+        Content { window: Some(window), writes: Vec::new() }
+    }
+}
+
+impl Content {
+    /// Of a file with holes, mapped from `offset` on.
+    fn sparse(
+        file: &File,
+        address: u64,
+        offset: u64,
+        extents: Vec<std::ops::Range<u64>>,
+    ) -> Option<Content> {
+        let mut writes = Vec::new();
+        for extent in extents {
+            let bytes = read_at(file, extent.start, extent.end - extent.start)?;
+            writes.push(Write { address: address + extent.start - offset, bytes });
+        }
+        Some(Content { window: None, writes })
     }
 }
 

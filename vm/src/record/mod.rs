@@ -6,8 +6,10 @@
 
 mod calls;
 mod clone;
+mod coherence;
 mod delivery;
 mod descriptors;
+mod execute;
 mod itself;
 pub(crate) mod leaf;
 pub(crate) mod log;
@@ -42,6 +44,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// those that the guest may have.
 pub type Warn = Arc<dyn Fn(Notice) + Send + Sync>;
 
+/// Makes the command that a child process executes instead of this one, so that the program is
+/// recorded into a trace of its own.
+pub type Follow = Box<dyn Fn(&Command) -> Command + Send + Sync>;
+
 /// What to record and where to.
 pub struct RecordOptions {
     /// The program.
@@ -66,6 +72,8 @@ pub struct RecordOptions {
     /// Whether the guest is stopped when the trace cannot be written any more. If not, it goes on
     /// unrecorded.
     pub strict: bool,
+    /// How child processes are recorded, if they are.
+    pub follow: Option<Follow>,
 }
 
 /// Instructions that accesses were found to race at: by build id of the module, their addresses in
@@ -112,7 +120,11 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     let image = loader::load(&options.command, &mut space)?;
     let (stop, stopped) = crossbeam::channel::unbounded();
 
-    let (mappings, contents) = initial_mappings(&image);
+    let mut contents = Vec::new();
+    let mappings = initial_mappings(&image, |bytes| {
+        contents.push(bytes);
+        BlobId(contents.len() as u32 - 1)
+    });
     let header = header(&options, &image, mappings);
     let file = out_of_reach(options.output)?;
     let strict = options.strict.then(|| {
@@ -131,7 +143,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         log,
         (&header, options.processor, options.forbid_generated_code),
         image.linker(),
-        (stop, options.warn),
+        (stop, options.warn, options.follow),
         options.learned,
     ));
     *machine.loaded.lock().unwrap_or_else(PoisonError::into_inner) = itself::loaded(&image);
@@ -142,7 +154,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     machine.signals.inherit(&ignored, blocked);
     outside::watch_signals(machine.clone());
     let start = (Instant::now(), host::ticks());
-    thread::start_main(&machine, &header.entry)?;
+    thread::start_main(&machine, &header.entry, &options.command.program)?;
 
     let reason = stopped.recv().map_err(|_| Error::Host {
         what: "recording".into(),
@@ -196,16 +208,16 @@ fn finish(
     })
 }
 
-/// What is mapped before the guest runs, and the contents, which become the first blobs.
-fn initial_mappings(image: &loader::Image) -> (Vec<Mapping>, Vec<Vec<u8>>) {
-    let (mut mappings, mut contents) = (Vec::new(), Vec::new());
+/// What is mapped before a program runs. `keep` makes blobs of the contents.
+fn initial_mappings(
+    image: &loader::Image,
+    mut keep: impl FnMut(Vec<u8>) -> BlobId,
+) -> Vec<Mapping> {
+    let mut mappings = Vec::new();
     let mut add = |range: Range<u64>, prot: i32, filled: bool| {
         let bytes =
             filled.then(|| Guest.read(range.start, (range.end - range.start) as usize)).flatten();
-        let content = bytes.map(|bytes| {
-            contents.push(bytes);
-            BlobId(contents.len() as u32 - 1)
-        });
+        let content = bytes.map(&mut keep);
         if !range.is_empty() {
             let (address, len) = (range.start, range.end - range.start);
             mappings.push(Mapping { address, len, prot: prot as u32, content });
@@ -216,13 +228,13 @@ fn initial_mappings(image: &loader::Image) -> (Vec<Mapping>, Vec<Vec<u8>>) {
         add(filled.start..filled.end, *prot, !filled.is_empty());
         add(filled.end..range.end, *prot, false);
     }
-    (mappings, contents)
+    mappings
 }
 
 fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>) -> Header {
     let text = |s: &std::ffi::OsString| s.to_string_lossy().into_owned();
-    let program = std::fs::canonicalize(&options.command.program)
-        .unwrap_or_else(|_| options.command.program.clone());
+    let path = &image.files[0].path;
+    let program = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Header {
         argv: options.command.argv.iter().map(text).collect(),

@@ -7,6 +7,10 @@ use std::fmt;
 pub enum Notice {
     /// It has memory in common with a process that it has started.
     SharedMemory,
+    /// It has mapped a file that others can change.
+    SharedFile,
+    /// It has started other processes.
+    Children,
     /// It generates code.
     GeneratedCode,
     /// It wanted to generate code, and was told that it may not.
@@ -25,6 +29,14 @@ impl fmt::Display for Notice {
             Notice::SharedMemory => {
                 "the program shares memory with a process that it started; \
                  what that process writes there is not recorded, so replays may diverge"
+            }
+            Notice::SharedFile => {
+                "the program shares memory through a file or a segment; its own changes are \
+                 recorded, but not what other processes write there meanwhile"
+            }
+            Notice::Children => {
+                "the program started other processes; they ran natively and are not recorded \
+                 (record with --follow to have a trace of each program that they execute)"
             }
             Notice::GeneratedCode => {
                 "the program generates code, which the copy engine replays, but neither `locks` nor \

@@ -2,7 +2,7 @@
 //!
 //! Only the process that was started is recorded. A child runs on the same engine, through the
 //! same code, but into a trace that nobody keeps, until it executes a program, which then runs
-//! natively. What the parent learns of it (its id, its status, what comes through pipes) it
+//! natively, or under a recorder of its own (`super::execute`). What the parent learns of it (its id, its status, what comes through pipes) it
 //! learns from system calls, and those are recorded.
 //!
 //! A child that would share its parent's memory (`vfork`, `posix_spawn`) gets a copy instead, and
@@ -13,13 +13,11 @@ use super::calls::{Pending, words};
 use super::machine::Machine;
 use super::notice::Notice;
 use super::outside;
-use super::signals::Signals;
 use super::thread::GuestThread;
 use crate::context::reg::*;
 use crate::host::{self, Guest};
 use crate::{Hidden, Result};
 use refrain_trace::payload::{Effect, Write};
-use std::ffi::CString;
 use std::io::{self, Read, Write as _};
 use std::sync::PoisonError;
 
@@ -100,6 +98,9 @@ impl GuestThread {
         if pipe.is_none() && space.is_shared() {
             self.machine.notice(Notice::SharedMemory);
         }
+        if self.machine.follow.is_none() {
+            self.machine.notice(Notice::Children);
+        }
         drop(space);
         let mut writes = pipe.map(heard).unwrap_or_default();
         if has(flags, libc::CLONE_PARENT_SETTID) {
@@ -140,44 +141,6 @@ impl GuestThread {
         }
         self.clear_at_exit = if has(flags, libc::CLONE_CHILD_CLEARTID) { child_tid } else { 0 };
     }
-
-    /// `execve`, `execveat`: in a child the program takes over.
-    pub(crate) fn execve(&mut self, pending: Pending) -> Result<()> {
-        let at = usize::from(i64::from(pending.event.nr) == libc::SYS_execveat);
-        let path = Guest.string(pending.args[at]).unwrap_or_default();
-        if !self.machine.is_child() {
-            let path = String::from_utf8_lossy(&path);
-            let why =
-                format!("of {path} in the recorded process is not supported; record {path} itself");
-            return Err(self.refuse(&pending, &why));
-        }
-        let mut args = *pending.call.arguments();
-        let program = CString::new(self.machine.program()).unwrap_or_default();
-        if path == b"/proc/self/exe" {
-            args[at] = program.as_ptr() as u64;
-        }
-        let mask = self.machine.signals.mask(self.id, None);
-        let result = execute(u64::from(pending.event.nr), args, mask, &self.machine.signals);
-        self.answer(pending, result);
-        Ok(())
-    }
-}
-
-/// Gives the process the guest's signal state and executes. Returns only if that fails.
-fn execute(nr: u64, args: [u64; 6], mask: u64, signals: &Signals) -> i64 {
-    // What this process ignores need not be what the guest does.
-    for signal in host::ignored_signals() {
-        host::set_ignored(signal, false);
-    }
-    for signal in signals.ignored() {
-        host::set_ignored(signal, true);
-    }
-    let before = host::set_mask(mask);
-    // SAFETY: a successful call does not return; a failing one has no effect.
-    let result = unsafe { host::syscall(nr, args) };
-    host::set_mask(before);
-    host::set_ignored(libc::SIGPIPE, true);
-    result
 }
 
 /// Whether `clone` is told this.

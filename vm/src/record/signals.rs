@@ -187,6 +187,15 @@ impl Signals {
         only.attention.clear();
     }
 
+    /// Another program begins: it has no handlers, timers and stacks, and keeps what is ignored,
+    /// blocked and pending.
+    pub(crate) fn begin_program(&self, thread: ThreadId) {
+        let mut state = self.lock();
+        state.actions.retain(|_, action| action[0] == SIG_IGN);
+        state.timers.clear();
+        state.of(thread).stack = AltStack::default();
+    }
+
     /// A timer was made, whose signals are for one thread or for the process.
     pub(crate) fn timer(&self, id: i32, thread: Option<ThreadId>) {
         let timers = &mut self.lock().timers;

@@ -66,7 +66,7 @@ impl GuestThread {
                 Ok(())
             }
             Model::Entry => {
-                loader::hide_settings(self.machine.initial_sp);
+                loader::hide_settings(self.machine.initial_sp.load(Ordering::Relaxed));
                 Ok(())
             }
             Model::Refuse => Err(Error::Unsupported(format!(

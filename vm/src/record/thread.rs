@@ -62,16 +62,16 @@ pub(crate) struct GuestThread {
 }
 
 /// Starts the main thread at the program's entry.
-pub(crate) fn start_main(machine: &Arc<Machine>, entry: &Entry) -> Result<()> {
+pub(crate) fn start_main(machine: &Arc<Machine>, entry: &Entry, name: &Path) -> Result<()> {
     let mut context = Context::default();
     context.rip = entry.rip;
     context.gpr[RSP] = entry.rsp;
     let (id, log) = machine.add_thread(0);
     let attention = machine.signals.begin_thread(id, None);
     let birth = Birth { id, log, attention, context, clear_at_exit: 0 };
-    let machine = machine.clone();
+    let (machine, name) = (machine.clone(), name.to_owned());
     let run: Box<dyn FnOnce() + Send> = Box::new(move || {
-        itself::take_name(Path::new(&machine.program()));
+        itself::take_name(&name);
         run_thread(machine, birth, |_| {});
     });
     match first_thread::run_there(run) {

@@ -165,6 +165,7 @@ impl GuestThread {
         if let Some(observer) = &mut self.observer {
             observer.finish();
         }
+        self.machine.thread_done();
         self.machine.report(report);
         self.machine.gate.leave(self.id);
     }

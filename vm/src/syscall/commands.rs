@@ -10,7 +10,7 @@ use super::shape::{
 };
 use super::spec::Order::{Kernel, Local};
 use super::spec::{Commands, MachineCall, Spec, answer, machine, pass, refuse};
-use libc::{c_int, flock, ifreq, msqid_ds, semid_ds, socklen_t, timespec, winsize};
+use libc::{c_int, flock, ifreq, msqid_ds, semid_ds, shmid_ds, socklen_t, timespec, winsize};
 
 const fn refused(nr: u16, code: i64, name: &'static str, why: &'static str) -> (u64, Spec) {
     (code as u64, refuse(nr, name, why))
@@ -463,6 +463,21 @@ pub(crate) static SEMCTL: Commands = Commands {
     ],
 };
 const SEMAPHORES: &[Shape] = &[object::<semid_ds>(3)];
+
+/// `shmctl(id, command, argument)`.
+pub(crate) static SHMCTL: Commands = Commands {
+    code: |args| u64::from(args[1] as u32),
+    otherwise: Some(pass(31, "shmctl", "ii", Kernel)),
+    rows: &[
+        put(31, 1, "shmctl IPC_SET", "iip", SEGMENT),
+        get(31, 2, "shmctl IPC_STAT", "iip", SEGMENT),
+        get(31, 3, "shmctl IPC_INFO", "iip", &[sized(2, 72)]),
+        get(31, 13, "shmctl SHM_STAT", "iip", SEGMENT),
+        get(31, 14, "shmctl SHM_INFO", "iip", &[sized(2, 48)]),
+        get(31, 15, "shmctl SHM_STAT_ANY", "iip", SEGMENT),
+    ],
+};
+const SEGMENT: &[Shape] = &[object::<shmid_ds>(2)];
 
 /// `msgctl(id, command, argument)`.
 pub(crate) static MSGCTL: Commands = Commands {

@@ -76,6 +76,10 @@ pub(crate) enum MachineCall {
     Brk,
     /// `madvise`: some advice discards content.
     Madvise,
+    /// `shmat`.
+    Shmat,
+    /// `shmdt`.
+    Shmdt,
     /// `clone`: a thread, or a process.
     Clone,
     /// `fork` and `vfork`.

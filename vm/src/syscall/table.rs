@@ -16,7 +16,7 @@
 
 use super::commands::{
     CLOCK_NANOSLEEP, FCNTL, FUTEX, GETSOCKOPT, IOCTL, MSGCTL, PERSONALITY, PRCTL,
-    PROCESS_VM_WRITEV, PTRACE, QUOTACTL, QUOTACTL_FD, SEMCTL,
+    PROCESS_VM_WRITEV, PTRACE, QUOTACTL, QUOTACTL_FD, SEMCTL, SHMCTL,
 };
 use super::shape::Count::{Given, Just, Taken};
 use super::shape::{
@@ -33,7 +33,6 @@ use libc::{
     utimbuf, utsname,
 };
 
-const SHARES_MEMORY: &str = "memory that other processes write cannot be recorded";
 const LATER: &str = "the kernel would write guest memory after the call has returned";
 const SIGNALS: &str = "the machine itself receives the guest's signals";
 
@@ -80,9 +79,9 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(26, "msync", "pli", Kernel),
     pass(27, "mincore", "plp", Kernel).writes(&[page_map(2, 1)]),
     machine(28, "madvise", "pli", Memory, M::Madvise),
-    refuse(29, "shmget", SHARES_MEMORY),
-    refuse(30, "shmat", SHARES_MEMORY),
-    refuse(31, "shmctl", SHARES_MEMORY),
+    pass(29, "shmget", "ili", Kernel),
+    machine(30, "shmat", "ipi", Memory, M::Shmat),
+    select(31, "shmctl", &SHMCTL),
     pass(32, "dup", "d", Kernel),
     pass(33, "dup2", "dd", Kernel),
     machine(34, "pause", "", Kernel, M::SigWait),
@@ -123,7 +122,7 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(64, "semget", "iii", Kernel),
     pass(65, "semop", "ipi", Kernel).reads(&[array(1, 6, Given(2))]),
     select(66, "semctl", &SEMCTL),
-    refuse(67, "shmdt", SHARES_MEMORY),
+    machine(67, "shmdt", "p", Memory, M::Shmdt),
     pass(68, "msgget", "ii", Kernel),
     pass(69, "msgsnd", "ipli", Kernel).reads(&[tagged(1, Given(2))]),
     pass(70, "msgrcv", "iplli", Kernel).writes(&[tagged(1, Taken(2))]),

@@ -137,8 +137,9 @@ const ABSENT: Action = Action::Answer(-(libc::ENOSYS as i64));
 #[test]
 fn a_refusal_names_number_and_reason() {
     assert_eq!(
-        refusal(29, [0; 6]).to_string(),
-        "system call 29 (shmget) is refused: memory that other processes write cannot be recorded"
+        refusal(209, [0; 6]).to_string(),
+        "system call 209 (io_submit) is refused: \
+         the kernel would write guest memory after the call has returned"
     );
     assert_eq!(
         refusal(101, [0; 6]).to_string(),
