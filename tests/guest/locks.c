@@ -39,7 +39,8 @@ int main(void) {
     }
     pthread_create(&threads[0], 0, abandon, 0);
     pthread_join(threads[0], 0);
-    printf("lock %d, unlock %d, ", pthread_mutex_lock(&robust), pthread_mutex_unlock(&robust));
+    printf("lock %d, ", pthread_mutex_lock(&robust));
+    printf("unlock %d, ", pthread_mutex_unlock(&robust));
     printf("lost %d\n", pthread_mutex_lock(&robust));
 
     pthread_mutexattr_init(&attributes);

@@ -487,8 +487,10 @@ pub(crate) fn exit_process(status: i32) -> ! {
 /// Ends the process by a signal.
 pub(crate) fn end_process_by(signal: i32) -> ! {
     set_ignored(signal, false);
-    // SAFETY: a process may send itself signals.
-    unsafe { libc::kill(libc::getpid(), signal) };
+    // Sent to this thread and unblocked, it acts before anything else happens here.
+    let (process, thread) = (u64::from(std::process::id()), thread_id() as u64);
+    // SAFETY: a thread may send itself signals.
+    unsafe { syscall(libc::SYS_tgkill as u64, [process, thread, signal as u64, 0, 0, 0]) };
     set_mask(0);
     exit_process(128 + signal)
 }

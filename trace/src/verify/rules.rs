@@ -169,6 +169,10 @@ impl<'a> Rules<'a> {
             },
             LockStep::Acquire { exclusive } => {
                 let exclusive = exclusive && event.has_ticket();
+                if event.result == OWNER_DEAD {
+                    let dead = |&(at, holder): &(u64, ThreadId)| at == object && holder != thread;
+                    self.holds.retain(|key, _| !dead(key));
+                }
                 if exclusive && !self.past_cut {
                     let mut holders =
                         self.holds.range((object, ThreadId(0))..=(object, ThreadId(!0)));
