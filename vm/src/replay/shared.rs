@@ -107,9 +107,10 @@ impl SharedFiles {
 
 impl State {
     fn grow(&mut self, file: u64, len: u64) -> io::Result<()> {
-        let Some(file) = self.files.get(&file) else { return Ok(()) };
+        let Some(mut file) = self.files.get(&file) else { return Ok(()) };
         let len = page_up(len);
-        if file.metadata()?.len() < len { file.set_len(len) } else { Ok(()) }
+        // A replay may not ask for a file's metadata.
+        if file.seek(SeekFrom::End(0))? < len { file.set_len(len) } else { Ok(()) }
     }
 
     /// Stores bytes where they differ: other threads may be writing where they do not.
