@@ -41,6 +41,7 @@ pub use engine::{
     OrderedAccess, OrderedKind, OrderedLeaf,
 };
 pub use error::{Error, Result};
+pub use host::read_clocks;
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{LastMet, Met};

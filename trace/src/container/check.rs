@@ -2,11 +2,12 @@
 
 use super::catalog::Catalog;
 use super::format::{Chunk, ChunkKind, PREAMBLE};
+use super::pages;
 use super::reader::Scratch;
 use super::scan::{self, Stop};
 use super::source::Source;
 use crate::error::{ChunkAt, Error, Result};
-use crate::{Footer, Header, Module, payload};
+use crate::{Footer, Header, MappedFile, Module, payload};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
@@ -196,6 +197,11 @@ fn decode_all(
                 scratch.unpacker.unpack(source, chunk, &mut scratch.body)
             }
             ChunkKind::Events => Ok(()),
+            ChunkKind::File => scratch.record::<MappedFile>(source, chunk).map(drop),
+            ChunkKind::Pages => scratch
+                .unpacker
+                .unpack(source, chunk, &mut scratch.body)
+                .and_then(|()| pages::check(chunk, &scratch.body)),
         };
         if sift(chunk, result, problems)? {
             sound.push(*chunk);

@@ -4,6 +4,7 @@
 //! writer, and an empty one comes back. When the writer falls behind, guest threads wait for it:
 //! the recorder's memory is bounded by the chunks in flight.
 
+use super::files::Files;
 use crate::barrier::Barrier;
 use crate::engine::{Engine, OrderedKind};
 use crate::order::LastMet;
@@ -35,6 +36,8 @@ enum Message {
     Events(ThreadId, Chunk),
     Blob(BlobId, Vec<u8>),
     Module(Module),
+    /// Pages of files wait to be written.
+    Pages,
     Finish(Footer),
 }
 
@@ -76,6 +79,7 @@ impl Log {
         file: File,
         header: &Header,
         engine: Arc<dyn Engine>,
+        files: Arc<Files>,
         failed: impl FnOnce() + Send + 'static,
     ) -> Result<(Log, WriterThread)> {
         let writer = Writer::new(file, header)?;
@@ -85,16 +89,27 @@ impl Log {
             .name("refrain-writer".into())
             .spawn(move || {
                 crate::host::block_signals();
-                write_all(writer, &*engine, &messages, &give_back).inspect_err(|_| failed())
+                let sources = Sources { engine: &*engine, files: &files };
+                write_all(writer, sources, &messages, &give_back).inspect_err(|_| failed())
             })
             .map_err(Error::host("starting the writer"))?;
         let log = Log { to_writer, empties, blobs: Arc::default(), silent: Arc::default() };
         Ok((log, thread))
     }
 
+    /// The number of the next blob.
+    pub(crate) fn blob_id(&self) -> BlobId {
+        BlobId(self.blobs.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Has the writer write the pages of files that wait for it.
+    pub(crate) fn pages(&self) {
+        self.send(Message::Pages);
+    }
+
     /// Keeps bytes once; the id may be used at once.
     pub(crate) fn blob(&self, bytes: Vec<u8>) -> BlobId {
-        let id = BlobId(self.blobs.fetch_add(1, Ordering::Relaxed));
+        let id = self.blob_id();
         self.send(Message::Blob(id, bytes));
         id
     }
@@ -130,10 +145,24 @@ impl Log {
     }
 }
 
+/// What is written before the events that need it.
+#[derive(Clone, Copy)]
+struct Sources<'a> {
+    engine: &'a dyn Engine,
+    files: &'a Files,
+}
+
+impl Sources<'_> {
+    fn write(self, writer: &mut Writer<File>, last: bool) -> Result<()> {
+        self.files.write(writer, last)?;
+        Ok(writer.blocks(&self.engine.take_blocks())?)
+    }
+}
+
 /// The writer's loop; returns the bytes written.
 fn write_all(
     mut writer: Writer<File>,
-    engine: &dyn Engine,
+    sources: Sources<'_>,
     messages: &Receiver<Message>,
     give_back: &Sender<Chunk>,
 ) -> Result<u64> {
@@ -151,7 +180,7 @@ fn write_all(
         };
         match message {
             Message::Events(thread, mut chunk) => {
-                writer.blocks(&engine.take_blocks())?;
+                sources.write(&mut writer, false)?;
                 writer.events(thread, EventId(chunk.first), &chunk.events, &chunk.payloads)?;
                 chunk.events.clear();
                 chunk.payloads.clear();
@@ -159,8 +188,9 @@ fn write_all(
             }
             Message::Blob(id, bytes) => writer.blob(id, &bytes)?,
             Message::Module(module) => writer.module(&module)?,
+            Message::Pages => sources.files.write(&mut writer, false)?,
             Message::Finish(footer) => {
-                writer.blocks(&engine.take_blocks())?;
+                sources.write(&mut writer, true)?;
                 let written = writer.bytes_written();
                 writer.finish(&footer)?;
                 return Ok(written);

@@ -7,6 +7,7 @@
 mod calls;
 mod clone;
 mod delivery;
+mod files;
 pub(crate) mod leaf;
 pub(crate) mod log;
 pub(crate) mod machine;
@@ -25,6 +26,7 @@ use crate::loader::{self, Command};
 use crate::memory::{AddressSpace, page_down};
 use crate::order;
 use crate::{Error, Processor, Result, kick, layout};
+use files::Files;
 use log::Log;
 use machine::{Machine, Stop};
 pub use notice::Notice;
@@ -100,7 +102,8 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         let stop = stop.clone();
         move || drop(stop.send(Stop::CannotWrite))
     };
-    let (log, writer) = Log::start(file, &header, engine.clone(), failed)?;
+    let mapped = Arc::new(Files::new(|file| out_of_reach(file).ok()));
+    let (log, writer) = Log::start(file, &header, engine.clone(), mapped.clone(), failed)?;
     for content in contents {
         log.blob(content);
     }
@@ -108,7 +111,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     let machine = Arc::new(Machine::new(
         engine,
         space,
-        log,
+        (log, mapped),
         (&header, options.processor, options.forbid_generated_code),
         image.linker(),
         (stop, options.warn),
@@ -156,6 +159,9 @@ fn finish(
         output_bytes: machine.output_bytes(),
     });
     let bytes = writer.join().expect("the writer's thread returns its errors")?;
+    if machine.mapped.have_changed() {
+        machine.notice(Notice::FileChanged);
+    }
     Ok(RecordSummary {
         ending,
         threads: events.len() as u32,

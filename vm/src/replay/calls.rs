@@ -253,6 +253,8 @@ impl GuestThread {
         if result < 0 {
             return Ok(result);
         }
+        let contents = &self.machine.contents;
+        let range = address..address.saturating_add(memory::page_up(len));
         Ok(match what {
             MachineCall::Mmap => {
                 self.map_again(result as u64, len, third as i32, content)?;
@@ -261,10 +263,19 @@ impl GuestThread {
                 space.note_content(range, call.arguments()[3] as i32);
                 result
             }
-            MachineCall::Munmap => space.unmap(address, len),
-            MachineCall::Mprotect => space.protect(address, len, third as i32),
+            MachineCall::Munmap => {
+                contents.replaced(&range);
+                space.unmap(address, len)
+            }
+            MachineCall::Mprotect => {
+                let result = space.protect(address, len, third as i32);
+                contents.hide(&range, third as i32);
+                result
+            }
             MachineCall::Mremap => {
-                space.remap_to(address, memory::page_up(len), memory::page_up(third), result as u64)
+                let (old, new) = (memory::page_up(len), memory::page_up(third));
+                let to = result as u64..(result as u64).saturating_add(new);
+                contents.moved(range, to, || space.remap_to(address, old, new, result as u64))
             }
             MachineCall::Brk => space.brk(address),
             MachineCall::Madvise => {
@@ -300,6 +311,8 @@ impl GuestThread {
             offset: 0,
         })
         .map_err(Error::host("mapping guest memory"))?;
+        let range = address..address + len;
+        self.machine.contents.replaced(&range);
         let Some(window) = content else {
             return Ok(());
         };
@@ -311,6 +324,7 @@ impl GuestThread {
             store(address, len, bytes)?;
         }
         memory::AddressSpace::new().protect(address, len, prot);
+        self.machine.contents.hide(&range, prot);
         Ok(())
     }
 }

@@ -91,6 +91,10 @@ impl GuestThread {
             "signal {} for address {:#x} at {:#x}",
             fault.signal, fault.address, self.context.rip
         );
+        let actual = match self.machine.contents.is_absent(fault.address) {
+            true => format!("{actual}, in a page of a file that the trace does not have"),
+            false => actual,
+        };
         let Some(event) = self.cursor.peek()?.copied() else {
             let expected = "the end of the recording".into();
             return self.diverge(DivergenceKind::Fault, expected, actual);
