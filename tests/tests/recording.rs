@@ -48,7 +48,7 @@ fn output_and_status_are_those_of_the_program() {
         assert_eq!(recorded.stdout, native.stdout, "{name}");
         assert_eq!(recorded.stderr, native.stderr, "{name}");
         bench.refrain(["check", "a.refrain"]).succeeds();
-        for engine in ["cranelift", "copy"] {
+        for engine in ["tiered", "cranelift", "copy"] {
             bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
         }
     }
@@ -111,7 +111,7 @@ fn a_replay_needs_neither_the_program_nor_its_input() {
     let mut command = bench.command(["record", "-o", "a.refrain", "--"]);
     Run::of(command.arg(&program).args(arguments)).succeeds();
     std::fs::remove_file(program).expect("is ours");
-    for engine in ["cranelift", "copy"] {
+    for engine in ["tiered", "cranelift", "copy"] {
         let replay = bench.refrain(["replay", "--engine", engine, "a.refrain"]);
         let last = replay.succeeds().text();
         let last = last.lines().last().expect("says what it checked").to_owned();
@@ -156,7 +156,7 @@ fn a_library_may_be_aligned_to_more_than_a_page() {
     bench.cc("int seven(void); int main(void) { return seven(); }", &program);
     let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
     assert_eq!(recorded.status, 7, "{recorded:?}");
-    for engine in ["cranelift", "copy"] {
+    for engine in ["tiered", "cranelift", "copy"] {
         bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
     }
 }
