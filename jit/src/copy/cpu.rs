@@ -132,18 +132,16 @@ impl CopyCpu {
         next
     }
 
-    /// Makes GS point to this thread's state.
+    /// Makes GS point to this thread's state, and the state know the host's FS. That GS has the
+    /// state's address says nothing: a thread begins with the GS of the one that made it, and
+    /// memory is used again.
     fn bind(&mut self) {
         let state = &raw mut *self.state;
         // SAFETY: FSGSBASE was found usable when the engine was made. Nothing else in the process
         // uses GS but executors of this crate, each of which sets it before it enters code.
         unsafe {
-            let current: *mut ThreadState;
-            asm!("rdgsbase {}", out(reg) current, options(nomem, nostack, preserves_flags));
-            if current != state {
-                asm!("rdfsbase {}", out(reg) self.state.area.host_fs, options(nomem, nostack, preserves_flags));
-                asm!("wrgsbase {}", in(reg) state, options(nostack, preserves_flags));
-            }
+            asm!("rdfsbase {}", out(reg) self.state.area.host_fs, options(nomem, nostack, preserves_flags));
+            asm!("wrgsbase {}", in(reg) state, options(nostack, preserves_flags));
         }
     }
 

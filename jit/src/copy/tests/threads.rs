@@ -39,6 +39,36 @@ fn two_threads_at_once() {
     assert_eq!(guest.read(guest.data), 600_000);
 }
 
+/// A thread begins with the GS of the one that made it, whose state's memory may by then have
+/// become its own state's.
+#[test]
+fn inherited_gs() {
+    let guest = Guest::new();
+    guest.assemble(|a| a.syscall().unwrap());
+    let engine = engine(EngineConfig::default());
+    let current = || {
+        let base: u64;
+        // SAFETY: the processor has the instruction, or there were no engine.
+        unsafe { std::arch::asm!("rdgsbase {}", out(reg) base, options(nomem, nostack)) };
+        base
+    };
+    let mut met_again = false;
+    for _ in 0..100 {
+        let mut cpu = engine.attach().unwrap();
+        assert_eq!(cpu.run(&mut guest.context(), Mode::Observed), Exit::Syscall);
+        let before = current();
+        drop(cpu);
+        let mut cpu = engine.attach().unwrap();
+        // SAFETY: as above; nobody uses GS before the executor sets it.
+        unsafe { std::arch::asm!("wrgsbase {}", in(reg) before, options(nomem, nostack)) };
+        assert_eq!(cpu.run(&mut guest.context(), Mode::Observed), Exit::Syscall);
+        // The thread has its own storage, or this is the end.
+        assert_eq!(std::thread::current().name().map(str::is_empty), Some(false));
+        met_again |= current() == before;
+    }
+    assert!(met_again, "no state was where another had been");
+}
+
 #[test]
 fn forgotten_code_is_translated_again() {
     let guest = Guest::new();
