@@ -11,18 +11,19 @@
 //!
 //! Code in inner loops without calls or locked instructions computes: there, only what it polls,
 //! what looks like a locked operand, and the copies of what is watched elsewhere in the function
-//! (compilers duplicate the tails of loops) is watched. Words on the thread's own stack count if a locked instruction names them the same way,
-//! thread-local ones never. Of a trusted module, the C library, whose locks are events of their
-//! own, only the first and the last idiom count, and global variables beside locks.
+//! (compilers duplicate the tails of loops) is watched. Words on the thread's own stack count if a
+//! locked instruction names them the same way, thread-local ones never. Of a trusted module, the C
+//! library, whose locks are events of their own, only the first and the last idiom count, and
+//! global variables beside locks.
 //!
 //! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
 //! watched too (`refrain sites`).
 
+use super::loops::loops;
 use super::ordered::{constant_address, is_candidate, is_load, is_locked, is_store, looks_alike};
 use super::polls::polls;
-use iced_x86::{FlowControl, Instruction, OpKind};
+use iced_x86::{FlowControl, Instruction};
 use refrain_trace::fixed::FixedSet;
-use std::collections::BTreeMap;
 
 /// What is around a function's code.
 pub(super) struct Surroundings<'a> {
@@ -51,16 +52,18 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     let beside = !locked.is_empty() || around.calls_locks;
     let alike = |i: &Instruction| locked.iter().any(|other| looks_alike(i, other));
     let is_variable = |i: &Instruction| constant_address(i).is_some_and(around.is_variable);
-    let is_site = |&(i, computes): &(&Instruction, bool)| {
-        if alike(i) {
-            return is_load(i) || is_store(i);
-        }
-        let wanted =
+    let is_site = |i: &Instruction| {
+        let beside =
             if around.trusted { beside && is_variable(i) } else { beside || is_variable(i) };
-        wanted && !computes && is_candidate(i)
+        beside && is_candidate(i)
     };
-    let watched: FixedSet<&Instruction> =
-        code.iter().zip(computations(code)).filter(is_site).map(|(i, _)| i).collect();
+    let mut watched: FixedSet<&Instruction> =
+        code.iter().filter(|i| alike(i) && (is_load(i) || is_store(i))).collect();
+    if code.iter().any(is_site) {
+        let computes = computations(code);
+        let elsewhere = code.iter().zip(computes).filter(|(_, computes)| !computes);
+        watched.extend(elsewhere.map(|(i, _)| i).filter(|i| is_site(i) && !alike(i)));
+    }
     // Instructions are equal if they are alike but for their addresses.
     let sites = code.iter().filter(|i| watched.contains(i)).map(Instruction::ip).collect();
     Idioms { polls: polls(code, around.is_foreign), sites }
@@ -69,32 +72,19 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
 /// Of each instruction, whether it is in an inner loop without calls or locked instructions.
 fn computations(code: &[Instruction]) -> Vec<bool> {
     let mut computes = vec![false; code.len()];
-    let mut loops: Vec<_> = loops(code).into_iter().collect();
-    // Inner loops are shorter, and have the last word.
-    loops.sort_by_key(|&(start, end)| start.abs_diff(end));
-    for (start, end) in loops.into_iter().rev() {
-        computes[start..=end].fill(!code[start..=end].iter().any(|i| is_locked(i) || is_call(i)));
+    for body in loops(code).into_iter().rev() {
+        // Inner loops come last, and have the last word.
+        let plain = |i: &Instruction| !is_locked(i) && !is_call(i);
+        let computing = body.iter().all(|block| code[block.clone()].iter().all(plain));
+        for block in body {
+            computes[block].fill(computing);
+        }
     }
     computes
 }
 
 fn is_call(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
-}
-
-/// First and last instruction of each loop: what branches go back over. Branches to one place are
-/// of one loop, as in a loop that tries again in several ways.
-fn loops(code: &[Instruction]) -> BTreeMap<usize, usize> {
-    let back = code.iter().enumerate().filter_map(|(end, branch)| {
-        let goes_back = branch.op0_kind() == OpKind::NearBranch64
-            && branch.flow_control() != FlowControl::Call
-            && branch.near_branch_target() <= branch.ip();
-        let target = branch.near_branch_target();
-        let start = goes_back.then(|| code.binary_search_by_key(&target, Instruction::ip).ok());
-        Some((start??, end))
-    });
-    // The last one is the one farthest down.
-    back.collect()
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ mod functions;
 mod generated;
 mod idioms;
 mod inline;
+mod loops;
 mod ordered;
 mod polls;
 mod state;
