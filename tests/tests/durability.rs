@@ -192,8 +192,12 @@ fn threads_that_wait_are_written() {
 #[test]
 fn the_size_of_files_may_be_limited() {
     let bench = with_program();
+    let record = ["record", "-q", "-o", "traces/a.refrain", "--", "./program", "300"];
+    assert_eq!(bench.refrain(record).status, 5);
+    let trace = std::fs::metadata(bench.path().join("traces/a.refrain")).expect("is there");
+    let whole = trace.len() / 512;
     let mut lost = 0;
-    for blocks in [1, 40, 200, 2000, 3000, 4000, 6000, 1 << 20] {
+    for blocks in (0..8).map(|n| 1 + n * whole / 8).chain([1 << 20]) {
         let _ = std::fs::remove_file(bench.path().join("traces/a.refrain"));
         let line = format!(
             "ulimit -f {blocks}; exec \"$0\" record -q -o traces/a.refrain \"$@\" -- ./program 300"

@@ -16,6 +16,7 @@ mod check;
 mod columns;
 mod cursor;
 mod format;
+mod pages;
 mod reader;
 mod recipe;
 mod repair;
@@ -29,8 +30,9 @@ pub use check::{CheckReport, IndexState, Problem, check, check_bytes};
 pub use cursor::Cursor;
 pub use format::{
     ChunkKind, FORMAT_VERSION, MAX_BLOB, MAX_CODE, MAX_EVENTS, MAX_MODULES, MAX_PART, MAX_PAYLOAD,
-    MAX_RAW, MAX_THREADS,
+    MAX_RAW, MAX_THREADS, PAGE,
 };
+pub use pages::PageRun;
 pub use reader::Trace;
 #[doc(hidden)]
 pub use recipe::chunks_from;

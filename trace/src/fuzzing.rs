@@ -94,6 +94,9 @@ fn walk(trace: &Trace) -> crate::Result<()> {
         size += trace.blob_len(id)? as usize;
         trace.blob_parts(id)?.try_for_each(|part| part.map(drop))?;
     }
+    for id in trace.files() {
+        trace.pages(id, |_, bytes| size += bytes.len())?;
+    }
     let blocks = trace.blocks()?;
     if size + blocks.len() + events < SMALL {
         compare(&OwnedTrace::read(trace)?);

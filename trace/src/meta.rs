@@ -78,6 +78,17 @@ pub struct Mapping {
     pub content: Option<BlobId>,
 }
 
+/// A file that the guest has mapped. The trace holds those of its pages that were touched.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MappedFile {
+    /// Absolute path at the time of the recording.
+    pub path: String,
+    /// Bytes of the part that can be mapped.
+    pub len: u64,
+    /// When its content was changed last, in nanoseconds since 1970.
+    pub modified_ns: u64,
+}
+
 /// A module of the guest: a file whose code was mapped.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Module {

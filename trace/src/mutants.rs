@@ -187,8 +187,13 @@ fn code(trace: &mut OwnedTrace, random: &mut Random) -> (String, bool) {
 }
 
 fn content(trace: &mut OwnedTrace, random: &mut Random) -> (String, bool) {
-    let index = random.below(trace.blobs.len());
-    let Some((id, bytes)) = trace.blobs.iter_mut().nth(index) else {
+    let pages = trace
+        .files
+        .iter_mut()
+        .flat_map(|(id, (_, pages))| pages.values_mut().map(move |bytes| (id, bytes)));
+    let mut all: Vec<_> = trace.blobs.iter_mut().chain(pages).collect();
+    let index = random.below(all.len());
+    let Some((id, bytes)) = all.get_mut(index) else {
         return ("nothing".into(), false);
     };
     let byte = random.below(bytes.len());

@@ -1,10 +1,11 @@
 //! A whole trace in memory: what the text form is parsed into, and tests are written with.
 
-use crate::container::{Trace, Writer};
+use crate::container::{PAGE, PageRun, Trace, Writer};
 use crate::error::{Error, Result};
 use crate::payload::{self, SyscallRecord};
 use crate::{
-    BlobId, CodeBlock, Event, EventId, Footer, HAS_PAYLOAD, Header, Module, ThreadId, text,
+    BlobId, CodeBlock, Event, EventId, Footer, HAS_PAYLOAD, Header, MappedFile, Module, ThreadId,
+    text,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +22,8 @@ pub struct OwnedTrace {
     pub modules: Vec<Module>,
     /// Blobs.
     pub blobs: BTreeMap<BlobId, Vec<u8>>,
+    /// Blobs of which only pages are there, by their offsets; zeros at a page's end may be left out.
+    pub files: BTreeMap<BlobId, (MappedFile, BTreeMap<u64, Vec<u8>>)>,
     /// The block table.
     pub blocks: Vec<CodeBlock>,
     /// The events of each thread.
@@ -62,6 +65,16 @@ impl OwnedTrace {
         for id in trace.blobs() {
             blobs.insert(id, trace.blob(id)?);
         }
+        let mut files = BTreeMap::new();
+        for id in trace.files() {
+            let file = trace.file(id)?.ok_or_else(|| Error::Missing(id.to_string()))?;
+            let mut pages = BTreeMap::new();
+            trace.pages(id, |offset, bytes| {
+                let each = bytes.chunks(PAGE).enumerate();
+                pages.extend(each.map(|(n, page)| (offset + (n * PAGE) as u64, page.to_vec())));
+            })?;
+            files.insert(id, (file, pages));
+        }
         let mut threads = Vec::new();
         for t in 0..trace.threads() {
             let mut cursor = trace.cursor(ThreadId(t));
@@ -75,6 +88,7 @@ impl OwnedTrace {
             header: trace.header().clone(),
             modules: trace.modules().to_vec(),
             blobs,
+            files,
             blocks: trace.blocks()?,
             threads,
             footer: trace.footer().cloned(),
@@ -89,6 +103,15 @@ impl OwnedTrace {
         }
         for (&id, bytes) in &self.blobs {
             writer.blob(id, bytes)?;
+        }
+        for (&id, (file, pages)) in &self.files {
+            writer.file(id, file)?;
+            for (&offset, page) in pages {
+                let run = PageRun { first: (offset / PAGE as u64) as u32, count: 1 };
+                let mut page = page.clone();
+                page.resize(page.len().max(PAGE), 0);
+                writer.pages(id, &[run], &page)?;
+            }
         }
         writer.blocks(&self.blocks)?;
         for (t, thread) in self.threads.iter().enumerate() {

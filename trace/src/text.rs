@@ -32,6 +32,8 @@
 //! | `map ADDRESS` | `len= prot= content=blobN` |
 //! | `module "path"` | `build_id="" bias= start= end=`, any number of `hook=ADDRESS:"name"`, `constant=START:END` |
 //! | `blobN HEX` | lines of one blob are joined |
+//! | `file blobN "path"` | `len= modified_ns=` |
+//! | `page blobN OFFSET HEX` | lines of one page are joined; zeros at its end may be left out |
 //! | `blkN ADDRESS HEX` | |
 //! | `tN [eN] KIND` | see below |
 //! | `end` | `exited=` or `signaled=` or `stopped=`, `tsc= cpu_ns= output= events=N,N…` |

@@ -4,11 +4,11 @@ mod common;
 
 use common::{record, small, trace};
 use proptest::prelude::*;
-use refrain_trace::container::{self, IndexState, MAX_EVENTS, MAX_PART};
+use refrain_trace::container::{self, IndexState, MAX_EVENTS, MAX_PART, PAGE, PageRun};
 use refrain_trace::payload::{self, SyscallRecord, Write};
 use refrain_trace::{
-    BlobId, Ending, Error, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, OwnedTrace,
-    ThreadId, Trace, UNFINISHED, Writer, order,
+    BlobId, Ending, Error, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, MappedFile,
+    OwnedTrace, ThreadId, Trace, UNFINISHED, Writer, order,
 };
 
 proptest! {
@@ -446,4 +446,58 @@ fn an_average_event_takes_less_than_eight_bytes() {
     let bytes = writer.finish(&footer).unwrap().len();
     let per_event = bytes as f64 / 40_000.0;
     assert!(per_event < 8.0, "{per_event} bytes per event");
+}
+
+#[test]
+fn files_have_the_pages_that_were_written() {
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    let pages = 2 * MAX_PART / PAGE;
+    let file =
+        MappedFile { path: "/lib/x.so".into(), len: (pages * PAGE + 10) as u64, modified_ns: 7 };
+    writer.file(BlobId(4), &file).unwrap();
+    // More than a chunk holds, in runs that do not end where chunks do.
+    let runs: Vec<PageRun> =
+        (0..pages as u32 / 16).map(|n| PageRun { first: 16 * n + 3, count: 9 }).collect();
+    let bytes: Vec<u8> = runs
+        .iter()
+        .flat_map(|run| (run.first..run.first + run.count).flat_map(|n| vec![n as u8; PAGE]))
+        .collect();
+    writer.pages(BlobId(4), &runs, &bytes).unwrap();
+    let last = PageRun { first: pages as u32, count: 1 };
+    writer.pages(BlobId(4), &[last], &[9; PAGE]).unwrap();
+    assert!(matches!(writer.pages(BlobId(4), &[last], &[9]), Err(Error::Misuse(_))));
+    let trace = Trace::from_bytes(writer.abandon()).unwrap();
+    assert_eq!(trace.files().collect::<Vec<_>>(), [BlobId(4)]);
+    assert_eq!(trace.file(BlobId(4)).unwrap(), Some(file));
+    assert_eq!(trace.file(BlobId(5)).unwrap(), None);
+    let mut seen = Vec::new();
+    trace
+        .pages(BlobId(4), |offset, bytes| {
+            for (n, page) in bytes.chunks(PAGE).enumerate() {
+                let number = offset / PAGE as u64 + n as u64;
+                let expected = if number == pages as u64 { 9 } else { number as u8 };
+                assert!(page.iter().all(|&byte| byte == expected), "page {number}");
+                seen.push(number as u32);
+            }
+        })
+        .unwrap();
+    let written = runs.iter().chain([&last]).flat_map(|run| run.first..run.first + run.count);
+    assert_eq!(seen, written.collect::<Vec<_>>());
+}
+
+#[test]
+fn pages_of_nothing_and_beyond_the_end_are_refused() {
+    let page = PageRun { first: 1, count: 1 };
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    writer.pages(BlobId(4), &[page], &[0; PAGE]).unwrap();
+    let error = Trace::from_bytes(writer.abandon()).unwrap_err();
+    assert!(error.to_string().contains("blob4 is no file"), "{error}");
+
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    let file = MappedFile { len: PAGE as u64, ..MappedFile::default() };
+    writer.file(BlobId(4), &file).unwrap();
+    writer.pages(BlobId(4), &[page], &[0; PAGE]).unwrap();
+    let trace = Trace::from_bytes(writer.abandon()).unwrap();
+    let error = trace.pages(BlobId(4), |_, _| {}).unwrap_err();
+    assert!(error.to_string().contains("beyond the end"), "{error}");
 }

@@ -3,8 +3,12 @@
 use crate::{Error, Result};
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::read::{ReadCache, ReadRef};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// A loadable segment.
@@ -18,9 +22,66 @@ pub(crate) struct Segment {
     pub(crate) prot: i32,
 }
 
-/// An ELF program or library, read whole.
+/// Where a file's bytes are.
+enum Data {
+    Whole(Vec<u8>),
+    /// Read as far as somebody asks for them.
+    File(ReadCache<At>),
+}
+
+/// A file that is read without moving its offset, which belongs to the guest.
+struct At {
+    file: File,
+    position: u64,
+}
+
+impl Read for At {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.position)?;
+        self.position += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for At {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let moved = |from: u64, by: i64| from.checked_add_signed(by);
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::End(by) => moved(self.file.metadata()?.len(), by),
+            SeekFrom::Current(by) => moved(self.position, by),
+        };
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}
+
+impl<'a> ReadRef<'a> for &'a Data {
+    fn len(self) -> Result<u64, ()> {
+        match self {
+            Data::Whole(bytes) => Ok(bytes.len() as u64),
+            Data::File(cache) => cache.len(),
+        }
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        match self {
+            Data::Whole(bytes) => bytes.as_slice().read_bytes_at(offset, size),
+            Data::File(cache) => cache.read_bytes_at(offset, size),
+        }
+    }
+
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        match self {
+            Data::Whole(bytes) => bytes.as_slice().read_bytes_at_until(range, delimiter),
+            Data::File(cache) => cache.read_bytes_at_until(range, delimiter),
+        }
+    }
+}
+
+/// An ELF program or library.
 pub(crate) struct Elf {
-    data: Vec<u8>,
+    data: Data,
     pub(crate) position_independent: bool,
     pub(crate) entry: u64,
     /// Virtual address of the program header table and the number of its entries.
@@ -44,11 +105,22 @@ impl Elf {
 
     /// Parses an ELF image.
     pub(crate) fn parse(data: Vec<u8>) -> Result<Elf, String> {
-        check_identity(&data)?;
-        let header = elf::FileHeader64::<Endianness>::parse(&*data).map_err(|e| e.to_string())?;
+        Elf::of(Data::Whole(data))
+    }
+
+    /// A library, of which only those parts are read that are asked for.
+    pub(crate) fn of_library(file: File) -> Result<Elf, String> {
+        Elf::of(Data::File(ReadCache::new(At { file, position: 0 })))
+    }
+
+    fn of(owned: Data) -> Result<Elf, String> {
+        let data = &owned;
+        let begin = data.len().unwrap_or(0).min(64);
+        check_identity(data.read_bytes_at(0, begin).unwrap_or_default())?;
+        let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|e| e.to_string())?;
         let endian = header.endian().map_err(|e| e.to_string())?;
         let raw = header
-            .program_headers(endian, &*data)
+            .program_headers(endian, data)
             .map_err(|e| format!("damaged program headers: {e}"))?;
         let segments: Vec<Segment> = raw
             .iter()
@@ -63,7 +135,7 @@ impl Elf {
             .collect();
         let interpreter = raw
             .iter()
-            .find_map(|p| p.interpreter(endian, &*data).ok().flatten())
+            .find_map(|p| p.interpreter(endian, data).ok().flatten())
             .map(|name| String::from_utf8_lossy(name).into_owned());
         let relro = raw.iter().find(|p| p.p_type(endian) == elf::PT_GNU_RELRO).map(|p| {
             let start = p.p_vaddr(endian);
@@ -84,7 +156,7 @@ impl Elf {
         let program_headers = (table, raw.len() as u64);
         let entry = header.e_entry(endian);
         let position_independent = header.e_type(endian) == elf::ET_DYN;
-        let file = ElfFile64::<Endianness>::parse(&*data).map_err(|e| e.to_string())?;
+        let file = ElfFile64::<Endianness, _>::parse(data).map_err(|e| e.to_string())?;
         let build_id = file
             .build_id()
             .ok()
@@ -98,13 +170,13 @@ impl Elf {
             interpreter,
             build_id,
             relro,
-            data,
+            data: owned,
         })
     }
 
-    /// The file's bytes.
-    pub(crate) fn data(&self) -> &[u8] {
-        &self.data
+    /// Bytes of the file, if it has as many there.
+    pub(crate) fn bytes(&self, offset: u64, len: u64) -> Option<&[u8]> {
+        (&self.data).read_bytes_at(offset, len).ok()
     }
 
     /// First and last (exclusive) virtual address, page-aligned.
@@ -125,7 +197,7 @@ impl Elf {
             .map(|s| (s.vaddr, s.vaddr.saturating_add(s.mem_size)))
             .chain(self.relro)
             .collect();
-        if let Ok(file) = ElfFile64::<Endianness>::parse(&*self.data) {
+        if let Ok(file) = ElfFile64::<Endianness, _>::parse(&self.data) {
             let tables = [".got", ".got.plt"];
             ranges.extend(tables.iter().filter_map(|name| {
                 let section = file.section_by_name(name)?;
@@ -147,7 +219,7 @@ impl Elf {
     fn parse_unwind_table(&self) -> Option<Vec<u64>> {
         const UDATA4: u8 = 0x03;
         const DATAREL_SDATA4: u8 = 0x3b;
-        let file = ElfFile64::<Endianness>::parse(&*self.data).ok()?;
+        let file = ElfFile64::<Endianness, _>::parse(&self.data).ok()?;
         let section = file.section_by_name(".eh_frame_hdr")?;
         let data = section.data().ok()?;
         let header = data.get(..12)?;
@@ -166,7 +238,7 @@ impl Elf {
     /// Defined functions (name, virtual address) of the dynamic symbol table, and of the static
     /// one where there is one.
     pub(crate) fn functions(&self, mut visit: impl FnMut(&str, u64)) {
-        let Ok(file) = ElfFile64::<Endianness>::parse(&*self.data) else {
+        let Ok(file) = ElfFile64::<Endianness, _>::parse(&self.data) else {
             return;
         };
         for symbol in file.dynamic_symbols().chain(file.symbols()) {

@@ -5,8 +5,9 @@ use std::arch::asm;
 use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Issues a system call exactly as the guest asked for it: the result is the kernel's, negative
 /// for errors, and `errno` is untouched.
@@ -308,19 +309,52 @@ pub(crate) fn stop_process(signal: i32) {
 
 /// Measures the frequency of the time-stamp counter against the monotonic clock, to about 10⁻⁵.
 pub(crate) fn ticks_per_second() -> u64 {
-    // Of several readings of both clocks the one taken fastest: it was not interrupted.
-    let both = || {
-        let reading = |_| {
-            let (before, clock, after) = (ticks(), std::time::Instant::now(), ticks());
-            (after - before, before, clock)
-        };
-        (0..8).map(reading).min_by_key(|&(span, ..)| span).expect("there are eight readings")
-    };
-    let (_, start, clock) = both();
-    std::thread::sleep(Duration::from_millis(3));
-    let (_, end, later) = both();
+    const SPAN: Duration = Duration::from_millis(3);
+    let &(start, clock) = FIRST_READING.get_or_init(both_clocks);
+    std::thread::sleep(SPAN.saturating_sub(clock.elapsed()));
+    let (end, later) = both_clocks();
     let nanoseconds = later.duration_since(clock).as_nanos().max(1);
     (u128::from(end - start) * 1_000_000_000 / nanoseconds) as u64
+}
+
+/// Page faults of this process so far.
+pub(crate) fn page_faults() -> u64 {
+    // SAFETY: the structure is plain data, for which zero is a value, and the call fills it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    (usage.ru_minflt + usage.ru_majflt) as u64
+}
+
+/// Processor time of the calling thread so far.
+pub(crate) fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a live timespec; the clock id is valid for every thread.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// What both clocks showed when [`read_clocks`] was called.
+static FIRST_READING: OnceLock<(u64, Instant)> = OnceLock::new();
+
+/// Reads the clocks once, early: how fast one goes by the other is measured over a few
+/// milliseconds, in which a recorder that is about to start has other things to do.
+pub fn read_clocks() {
+    FIRST_READING.get_or_init(both_clocks);
+}
+
+/// The time-stamp counter and the time. Of several readings the one taken fastest: it was not
+/// interrupted.
+fn both_clocks() -> (u64, Instant) {
+    let reading = |_| {
+        let (before, clock, after) = (ticks(), Instant::now(), ticks());
+        (after - before, before, clock)
+    };
+    let fastest = (0..8).map(reading).min_by_key(|&(span, ..)| span);
+    let (_, ticks, clock) = fastest.expect("there are eight readings");
+    (ticks, clock)
 }
 
 /// Guest memory. Guest addresses are host addresses, so a wrong one must not become a fault of

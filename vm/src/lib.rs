@@ -44,7 +44,7 @@ pub use engine::{
     OrderedAccess, OrderedKind, OrderedLeaf,
 };
 pub use error::{Error, Result};
-pub use host::close_on_exec;
+pub use host::{close_on_exec, read_clocks};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{LastMet, Met};

@@ -93,10 +93,8 @@ fn map_segments(
                  link it as a position-independent executable"
             )));
         }
-        let content = usize::try_from(segment.file_offset)
-            .ok()
-            .zip(usize::try_from(segment.file_size).ok())
-            .and_then(|(at, len)| elf.data().get(at..at.checked_add(len)?))
+        let content = elf
+            .bytes(segment.file_offset, segment.file_size)
             .ok_or(bad("truncated: a segment lies beyond its end"))?;
         fill(&range, start, content, segment.prot)?;
         space.note(range.clone(), segment.prot);

@@ -349,7 +349,7 @@ fn intersects(map: &BTreeMap<u64, u64>, range: &Range<u64>) -> bool {
 }
 
 /// Removes `range` from a set of disjoint ranges.
-fn cut(map: &mut BTreeMap<u64, u64>, range: &Range<u64>) {
+pub(crate) fn cut(map: &mut BTreeMap<u64, u64>, range: &Range<u64>) {
     let hit: Vec<(u64, u64)> = map
         .range(..range.end)
         .rev()
@@ -368,7 +368,7 @@ fn cut(map: &mut BTreeMap<u64, u64>, range: &Range<u64>) {
 }
 
 /// Adds `range`, merging it with what touches it.
-fn join(map: &mut BTreeMap<u64, u64>, range: Range<u64>) {
+pub(crate) fn join(map: &mut BTreeMap<u64, u64>, range: Range<u64>) {
     cut(map, &range);
     let mut merged = range;
     if let Some((&start, &end)) = map.range(..merged.start).next_back()

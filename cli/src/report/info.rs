@@ -48,12 +48,25 @@ pub(crate) struct Report {
     pub(crate) code_blocks: u64,
     /// Bytes of it.
     pub(crate) code_bytes: u64,
+    /// Files that were mapped, of which the trace has the pages that were touched.
+    pub(crate) mapped_files: Vec<MappedFile>,
     /// Threads.
     pub(crate) threads: Vec<Thread>,
     /// Kinds of events that occur, the most frequent first.
     pub(crate) kinds: Vec<Kind>,
     /// Modules, in the order in which they were mapped.
     pub(crate) modules: Vec<Mapped>,
+}
+
+/// A mapped file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct MappedFile {
+    /// Path.
+    pub(crate) path: String,
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// Bytes of its pages that the trace has.
+    pub(crate) kept: u64,
 }
 
 /// A thread.
@@ -129,6 +142,7 @@ impl Report {
             bytes_per_event: size as f64 / events.max(1) as f64,
             code_blocks,
             code_bytes,
+            mapped_files: mapped_files(trace)?,
             threads,
             kinds,
             modules: modules(trace),
@@ -154,6 +168,17 @@ fn census(trace: &Trace) -> refrain_trace::Result<(Vec<Thread>, Vec<Kind>)> {
         .collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.events));
     Ok((threads, kinds))
+}
+
+fn mapped_files(trace: &Trace) -> refrain_trace::Result<Vec<MappedFile>> {
+    let mut files = Vec::new();
+    for id in trace.files() {
+        let Some(file) = trace.file(id)? else { continue };
+        let mut kept = 0;
+        trace.pages(id, |_, pages| kept += pages.len() as u64)?;
+        files.push(MappedFile { path: file.path, bytes: file.len, kept });
+    }
+    Ok(files)
 }
 
 fn modules(trace: &Trace) -> Vec<Mapped> {
@@ -236,6 +261,14 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         "code",
         format!("{}, {}", counted(report.code_blocks, "block"), bytes(report.code_bytes)),
     ));
+    if !report.mapped_files.is_empty() {
+        let files = report.mapped_files.iter();
+        let (kept, all) = files.fold((0, 0), |(kept, all), file| {
+            (u64::saturating_add(kept, file.kept), u64::saturating_add(all, file.bytes))
+        });
+        let files = counted(report.mapped_files.len() as u64, "file");
+        facts.push(("mapped", format!("{} of the {} of {files}", bytes(kept), bytes(all))));
+    }
     facts.push((
         "size",
         format!(
@@ -281,6 +314,8 @@ mod tests {
         clock hz=2000000000 start=1000 unix_ns=1795246701000000000
         module "/opt/server" bias=0x10000000 start=0x10000000 end=0x10004000 build_id="00ff"
         module "/lib/libc.so.6" bias=0x20000000 start=0x20000000 end=0x20200000 hook=0x20001000:"sem_post"
+        file blob0 "/lib/libc.so.6" len=2000000 modified_ns=7
+        page blob0 0x1000 00
         blk0 0x10001000 90c3
         t0 start
         t1 start

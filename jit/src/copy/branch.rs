@@ -78,7 +78,7 @@ impl Translator {
 
     /// Emits the lookup of the target, which rcx holds.
     fn jump_to_target(&mut self, variant: Variant) {
-        let table = self.tables.address(Use::Jump, variant.next());
+        let table = self.table(Use::Jump, variant.next());
         self.hot.hash_rcx();
         self.hot.jump_through_table(table);
     }
@@ -192,7 +192,8 @@ impl Translator {
             self.hot.load_from_table(ReturnTable::BASE);
         } else {
             self.hot.low_half_of_ecx();
-            self.hot.load_from_table(self.tables.address(Use::Return, variant));
+            let table = self.table(Use::Return, variant);
+            self.hot.load_from_table(table);
         }
         self.hot.store_rcx_on_stack(0);
         self.hot.ret();

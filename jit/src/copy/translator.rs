@@ -90,6 +90,8 @@ pub(super) struct Translator {
     pub(super) machine_gate: u64,
     /// The ways to loads that need no event, by the logarithm of their size.
     pub(super) load_gates: [u64; 4],
+    /// Tables whose unused entries lead to their miss exits: those that code refers to.
+    armed: Set<(u8, Variant)>,
     /// Miss exits of the tables.
     misses: Map<(u8, Variant), u64>,
     /// Bodies of blocks.
@@ -161,6 +163,7 @@ impl Translator {
             leaf_gate: 0,
             machine_gate: 0,
             load_gates: [0; 4],
+            armed: Set::default(),
             misses: Map::default(),
             bodies: Map::default(),
             jump_entries: Map::default(),
@@ -282,6 +285,7 @@ impl Translator {
         }
         let entry = self.jump_entries[&(pc, variant)];
         if self.may_link() {
+            self.table(Use::Jump, variant);
             self.tables.set(Use::Jump, variant, pc, entry);
         }
         Ok(())
@@ -329,7 +333,10 @@ impl Translator {
         }
         match &mut self.returns {
             Some(returns) if variant == Variant::Observed => returns.set(pc, entry),
-            _ => self.tables.set(Use::Return, variant, pc, entry),
+            _ => {
+                self.table(Use::Return, variant);
+                self.tables.set(Use::Return, variant, pc, entry);
+            }
         }
     }
 
@@ -502,8 +509,20 @@ impl Translator {
         address
     }
 
+    /// Address of a table for code to refer to. Most programs need two of the tables, and filling
+    /// one takes longer than many a program runs.
+    pub(super) fn table(&mut self, which: Use, variant: Variant) -> u32 {
+        if self.armed.insert((which as u8, variant)) {
+            self.tables.reset(which, variant, self.misses[&(which as u8, variant)]);
+        }
+        self.tables.address(which, variant)
+    }
+
     fn reset_tables(&self, of: impl Fn(Variant) -> bool) {
-        for (which, variant) in uses().filter(|&(_, variant)| of(variant)) {
+        let is_armed = |which: Use, variant| self.armed.contains(&(which as u8, variant));
+        for (which, variant) in
+            uses().filter(|&(which, variant)| of(variant) && is_armed(which, variant))
+        {
             self.tables.reset(which, variant, self.misses[&(which as u8, variant)]);
         }
     }

@@ -20,6 +20,8 @@ pub(crate) struct Catalog {
     pub(crate) blocks: Vec<usize>,
     pub(crate) footer: Option<usize>,
     pub(crate) blobs: BTreeMap<u32, Vec<usize>>,
+    /// Blobs of which only pages are there: the file's chunk, and those of its pages.
+    pub(crate) files: BTreeMap<u32, (usize, Vec<usize>)>,
     pub(crate) threads: BTreeMap<u32, Stream>,
     /// By thread: its last chunk of an entered call, and the event that it is.
     entered: BTreeMap<u32, (usize, u64)>,
@@ -104,6 +106,17 @@ impl Catalog {
                 self.next_block += u64::from(header.count);
             }
             ChunkKind::Blob => self.blob(chunks, n)?,
+            ChunkKind::File => {
+                let known = self.files.contains_key(&header.id);
+                if known || self.blobs.contains_key(&header.id) {
+                    return Err(chunk.corrupt(format!("blob{} is there already", header.id)));
+                }
+                self.files.insert(header.id, (n, Vec::new()));
+            }
+            ChunkKind::Pages => match self.files.get_mut(&header.id) {
+                Some((_, pages)) => pages.push(n),
+                None => return Err(chunk.corrupt(format!("blob{} is no file", header.id))),
+            },
             ChunkKind::Events => self.events(chunk, n, parts)?,
             ChunkKind::Entered => self.enter(chunk, n)?,
             ChunkKind::Footer => self.footer = Some(n),
@@ -118,6 +131,9 @@ impl Catalog {
     fn blob(&mut self, chunks: &[Chunk], n: usize) -> Result<()> {
         let chunk = &chunks[n];
         let header = &chunk.header;
+        if self.files.contains_key(&header.id) {
+            return Err(chunk.corrupt(format!("blob{} is there already", header.id)));
+        }
         let parts = self.blobs.entry(header.id).or_default();
         let fits = match parts.last().map(|&last| &chunks[last].header) {
             None => header.first == 0,

@@ -2,12 +2,13 @@
 
 use super::catalog::Catalog;
 use super::format::{Chunk, ChunkKind, PREAMBLE};
+use super::pages;
 use super::reader::Scratch;
 use super::scan::{self, Stop};
 use super::source::Source;
 use crate::error::{ChunkAt, Error, Result};
 use crate::{Ending, Footer, Header, Module, payload};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
@@ -89,7 +90,7 @@ fn check_source(source: &Source) -> Result<CheckReport> {
         chunks: chunks.len() as u64,
         threads: catalog.threads.len() as u64,
         events: catalog.threads.values().map(|stream| stream.events).sum(),
-        blobs: catalog.blobs.values().filter(whole).count() as u64,
+        blobs: (catalog.blobs.values().filter(whole).count() + catalog.files.len()) as u64,
         truncated: catalog.footer.is_none() || survey.ending == Some(Ending::Lost),
         closed: catalog.footer.is_some(),
         index: survey.index,
@@ -196,7 +197,9 @@ fn decode_all(
     let mut scratch = Scratch::new()?;
     let (mut events, mut payloads) = (Vec::new(), Vec::new());
     let mut sound = Vec::new();
+    let mut lens = BTreeMap::new();
     for chunk in chunks {
+        let header = &chunk.header;
         let result = match chunk.header.kind {
             ChunkKind::Header => scratch.record::<Header>(source, chunk).map(drop),
             ChunkKind::Module => scratch.record::<Module>(source, chunk).map(drop),
@@ -210,6 +213,13 @@ fn decode_all(
             ChunkKind::Entered => scratch
                 .events(source, &[], chunk, &mut events, &mut payloads)
                 .and_then(|()| read_payloads(chunk, &payloads)),
+            ChunkKind::File => scratch.file(source, chunk).map(|file| {
+                lens.insert(header.id, file.len);
+            }),
+            ChunkKind::Pages => scratch
+                .unpacker
+                .unpack(source, chunk, &mut scratch.body)
+                .and_then(|()| pages::check(chunk, &scratch.body, lens.get(&header.id).copied())),
         };
         if sift(chunk, result, problems)? {
             sound.push(*chunk);

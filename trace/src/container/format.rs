@@ -18,6 +18,8 @@
 //! |---|---|---|---|
 //! | header, module, footer | 0 | 1 | 0 |
 //! | blob | blob | parts of the blob after this one | offset in the blob |
+//! | file | blob | 1 | bytes of the file |
+//! | pages | blob | runs of pages | 0 |
 //! | payload | thread | number of the part | first event of the chunk that it belongs to |
 //! | events | thread | events | id of the first event |
 //! | entered | thread | 1 | id of the event |
@@ -54,6 +56,10 @@ pub(crate) const MAX_INDEX: usize = 64 << 20;
 pub(crate) const MAX_MODULE: usize = 64 << 10;
 /// Modules of a trace.
 pub const MAX_MODULES: usize = 1 << 12;
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Pages of one chunk, with room for as many runs.
+pub(super) const MAX_PAGES: usize = MAX_PART / (PAGE + 8);
 /// Threads of a trace, over its whole run.
 pub const MAX_THREADS: u32 = 1 << 20;
 /// Payload bytes of one chunk. One system call moves at most 2 GiB.
@@ -105,13 +111,17 @@ chunk_kinds! {
     /// thread that waits in a call. It is the thread's last event until a chunk of its events
     /// follows, which has the call with its result.
     Entered = 9, "entered";
+    /// A [`crate::MappedFile`]: a blob of which the trace has only the pages that were touched.
+    File = 10, "file";
+    /// Pages of such a blob.
+    Pages = 11, "pages";
 }
 
 impl ChunkKind {
     /// Uncompressed bytes that a chunk of this kind may have.
     pub(crate) fn max_raw(self) -> usize {
         match self {
-            ChunkKind::Blob | ChunkKind::Payload => MAX_PART,
+            ChunkKind::Blob | ChunkKind::Payload | ChunkKind::Pages => MAX_PART,
             ChunkKind::Module => MAX_MODULE,
             ChunkKind::Index => MAX_INDEX,
             _ => MAX_RAW,

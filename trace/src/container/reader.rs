@@ -5,10 +5,14 @@ use super::catalog::{Catalog, EventChunk};
 use super::columns::Decoder;
 use super::cursor::Cursor;
 use super::format::{Chunk, MAX_BLOB, MAX_CODE};
+use super::pages;
 use super::scan;
 use super::source::Source;
 use crate::error::{Error, Result};
-use crate::{BlobId, CodeBlock, Ending, Event, EventId, Footer, Header, Module, ThreadId, payload};
+use crate::{
+    BlobId, CodeBlock, Ending, Event, EventId, Footer, Header, MappedFile, Module, ThreadId,
+    payload,
+};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -70,6 +74,15 @@ impl Scratch {
         match postcard::take_from_bytes(&self.body) {
             Ok((record, [])) => Ok(record),
             _ => Err(chunk.corrupt(format!("it holds no {}", chunk.header.kind.name()))),
+        }
+    }
+
+    /// Reads a chunk of a mapped file.
+    pub(crate) fn file(&mut self, source: &Source, chunk: &Chunk) -> Result<MappedFile> {
+        let file: MappedFile = self.record(source, chunk)?;
+        match file.len == chunk.header.first {
+            true => Ok(file),
+            false => Err(chunk.corrupt("it contradicts itself about the file's length")),
         }
     }
 
@@ -219,6 +232,33 @@ impl Trace {
         let mut first = self.cursor(ThreadId(0));
         let first = first.peek()?.map(|event| event.begin);
         Ok(first.unwrap_or(self.header().tsc_start))
+    }
+
+    /// The blobs of which the trace has pages alone, in ascending order.
+    pub fn files(&self) -> impl Iterator<Item = BlobId> {
+        self.shared.catalog.files.keys().map(|&id| BlobId(id))
+    }
+
+    /// The file that a blob is of, if the trace has pages of it alone.
+    pub fn file(&self, id: BlobId) -> Result<Option<MappedFile>> {
+        let Some((n, _)) = self.shared.catalog.files.get(&id.0) else { return Ok(None) };
+        let chunk = &self.shared.chunks[*n];
+        self.with_scratch(|scratch, source| scratch.file(source, chunk)).map(Some)
+    }
+
+    /// Shows the pages of such a blob that are there, as offsets and bytes, in the order in which
+    /// they were touched.
+    pub fn pages(&self, id: BlobId, mut visit: impl FnMut(u64, &[u8])) -> Result<()> {
+        let Some(file) = self.file(id)? else { return Err(Error::Missing(id.to_string())) };
+        for &n in &self.shared.catalog.files[&id.0].1 {
+            let chunk = &self.shared.chunks[n];
+            let mut body = Vec::new();
+            self.with_scratch(|s, source| s.unpacker.unpack(source, chunk, &mut body))?;
+            for (run, bytes) in pages::decode(chunk, &body, file.len)? {
+                visit(run.offset(), bytes);
+            }
+        }
+        Ok(())
     }
 
     /// The blobs that are there as a whole, in ascending order.

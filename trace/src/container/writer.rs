@@ -6,9 +6,10 @@ use super::format::{
     self, Chunk, ChunkHeader, ChunkKind, END_MAGIC, MAX_EVENTS, MAX_INDEX, MAX_MODULES, MAX_PART,
     MAX_PAYLOAD, MAX_THREADS,
 };
+use super::pages::{self, PageRun};
 use crate::error::{Error, Result};
 use crate::payload::{self, SyscallRecord};
-use crate::{BlobId, CodeBlock, Event, EventId, Footer, Header, Module, ThreadId};
+use crate::{BlobId, CodeBlock, Event, EventId, Footer, Header, MappedFile, Module, ThreadId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -68,6 +69,22 @@ impl<W: Write> Writer<W> {
             self.put(Label { kind: ChunkKind::Blob, id: id.0, count, first: first as u64 }, part)?;
         }
         Ok(())
+    }
+
+    /// Begins a blob of which only pages will be there. It takes a number like any other blob.
+    pub fn file(&mut self, id: BlobId, file: &MappedFile) -> Result<()> {
+        let body = postcard::to_stdvec(file).map_err(unserializable)?;
+        self.put(Label { kind: ChunkKind::File, id: id.0, count: 1, first: file.len }, &body)
+    }
+
+    /// Writes pages of a blob begun with [`Writer::file`], each once: `bytes` are those of all
+    /// runs. A page must be written before an event that depends on it.
+    pub fn pages(&mut self, id: BlobId, runs: &[PageRun], bytes: &[u8]) -> Result<()> {
+        pages::batches(runs, bytes, |runs, bytes| {
+            let body = pages::encode(runs, bytes);
+            let count = runs.len() as u32;
+            self.put(Label { kind: ChunkKind::Pages, id: id.0, count, first: 0 }, &body)
+        })
     }
 
     /// Writes the next events of a thread, the first of which has the id `first`; `payloads` are

@@ -2,9 +2,10 @@
 
 use super::lex::{self, Result, hex, id, list, number, shortened, signed, string};
 use super::parse_event::EventParser;
-use crate::container::{MAX_MODULES, MAX_THREADS};
+use crate::container::{MAX_MODULES, MAX_THREADS, PAGE};
 use crate::{
-    BlobId, CodeBlock, Ending, Error, Footer, Header, Latencies, Mapping, Module, OwnedTrace,
+    BlobId, CodeBlock, Ending, Error, Footer, Header, Latencies, MappedFile, Mapping, Module,
+    OwnedTrace,
 };
 
 /// Parses a trace. Errors name the line.
@@ -41,6 +42,8 @@ impl Parser {
             "map" => self.mapping(rest)?,
             "module" => self.module(rest)?,
             "end" => self.footer(rest)?,
+            "file" => self.file(rest)?,
+            "page" => self.page(rest)?,
             _ if first.starts_with("blob") => self.blob(first, rest)?,
             _ if first.starts_with("blk") => self.block(first, rest)?,
             _ if first.starts_with('t') => self.event(first, rest)?,
@@ -120,6 +123,36 @@ impl Parser {
         for word in words {
             bytes.append(&mut hex(word)?);
         }
+        Ok(())
+    }
+
+    fn file(&mut self, words: &[&str]) -> Result<()> {
+        let [name, path, rest @ ..] = words else {
+            return Err("a file needs a blob and a path".into());
+        };
+        let mut file = MappedFile { path: string(path)?, ..MappedFile::default() };
+        for word in rest {
+            let (name, value) = field(word)?;
+            match name {
+                "len" => file.len = number(value)?,
+                "modified_ns" => file.modified_ns = number(value)?,
+                _ => return Err(unknown(name)),
+            }
+        }
+        self.trace.files.entry(BlobId(id(name, "blob")?)).or_default().0 = file;
+        Ok(())
+    }
+
+    fn page(&mut self, words: &[&str]) -> Result<()> {
+        let [name, offset, bytes] = words else {
+            return Err("a page needs a blob, an offset and bytes".into());
+        };
+        let offset: u64 = number(offset)?;
+        if !offset.is_multiple_of(PAGE as u64) {
+            return Err(format!("a page cannot begin at {offset:#x}"));
+        }
+        let file = self.trace.files.entry(BlobId(id(name, "blob")?)).or_default();
+        file.1.entry(offset).or_default().append(&mut hex(bytes)?);
         Ok(())
     }
 

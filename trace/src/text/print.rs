@@ -7,13 +7,13 @@ use crate::container::MAX_THREADS;
 use crate::payload::{Effect, SyscallRecord, Window};
 use crate::{
     CodeBlock, Ending, Entry, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, Latencies,
-    Machine, Mapping, Module, NO_TICKET, OwnedTrace, ThreadId, UNFINISHED, order,
+    Machine, MappedFile, Mapping, Module, NO_TICKET, OwnedTrace, ThreadId, UNFINISHED, order,
 };
 use std::fmt::{Formatter, Result, Write};
 
 /// Prints a whole trace.
 pub fn print(trace: &OwnedTrace, f: &mut Formatter<'_>) -> Result {
-    let OwnedTrace { header, modules, blobs, blocks, threads, footer } = trace;
+    let OwnedTrace { header, modules, blobs, files, blocks, threads, footer } = trace;
     print_header(header, f)?;
     for module in modules {
         print_module(module, f)?;
@@ -24,6 +24,14 @@ pub fn print(trace: &OwnedTrace, f: &mut Formatter<'_>) -> Result {
         }
         for line in bytes.chunks(32) {
             writeln!(f, "{id} {}", Hex(line))?;
+        }
+    }
+    for (id, (MappedFile { path, len, modified_ns }, pages)) in files {
+        writeln!(f, "file {id} {path:?} len={len} modified_ns={modified_ns}")?;
+        for (offset, bytes) in pages {
+            for line in bytes.chunks(32) {
+                writeln!(f, "page {id} {offset:#x} {}", Hex(line))?;
+            }
         }
     }
     for (n, CodeBlock { pc, code, loads }) in blocks.iter().enumerate() {

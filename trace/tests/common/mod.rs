@@ -3,10 +3,11 @@
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
+use refrain_trace::container::PAGE;
 use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
 use refrain_trace::{
     BlobId, CodeBlock, Ending, Entry, Event, EventKind, Footer, Header, Latencies, Machine,
-    Mapping, Module, OwnedEvent, OwnedTrace, ThreadId,
+    MappedFile, Mapping, Module, OwnedEvent, OwnedTrace, ThreadId,
 };
 
 /// Numbers as programs have them: small ones, addresses, extremes.
@@ -147,12 +148,22 @@ pub(crate) fn trace() -> impl Strategy<Value = OwnedTrace> {
         threads
     });
     let blobs = btree_map((0..9u32).prop_map(BlobId), vec(any::<u8>(), 0..80), 0..3);
-    let parts = (vec(module(), 0..3), blobs, vec(block, 0..4));
+    let pages = btree_map((0..9u64).prop_map(|n| n * PAGE as u64), any::<u8>(), 0..3)
+        .prop_map(|pages| pages.into_iter().map(|(at, byte)| (at, vec![byte; PAGE])).collect());
+    let len = prop_oneof![8 * PAGE as u64 + 1..9 * PAGE as u64, Just(u64::MAX)];
+    let file = (".*", len, number()).prop_map(|(path, len, modified_ns)| MappedFile {
+        path,
+        len,
+        modified_ns,
+    });
+    let files = btree_map((9..12u32).prop_map(BlobId), (file, pages), 0..2);
+    let parts = (vec(module(), 0..3), blobs, files, vec(block, 0..4));
     (header(), parts, threads, prop::option::of(footer())).prop_map(
-        |(header, (modules, blobs, blocks), threads, footer)| OwnedTrace {
+        |(header, (modules, blobs, files, blocks), threads, footer)| OwnedTrace {
             header,
             modules,
             blobs,
+            files,
             blocks,
             threads,
             footer,

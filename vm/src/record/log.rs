@@ -38,6 +38,8 @@ enum Message {
     Events(ThreadId, Chunk),
     Blob(BlobId, Vec<u8>),
     Module(Module),
+    /// Pages of files wait to be written.
+    Pages,
     Finish(Footer),
 }
 
@@ -76,9 +78,19 @@ struct Shared {
 }
 
 impl Log {
+    /// The number of the next blob.
+    pub(crate) fn blob_id(&self) -> BlobId {
+        BlobId(self.shared.blobs.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Has the writer write the pages of files that wait for it.
+    pub(crate) fn pages(&self) {
+        self.send(Message::Pages);
+    }
+
     /// Keeps bytes once; the id may be used at once.
     pub(crate) fn blob(&self, bytes: Vec<u8>) -> BlobId {
-        let id = BlobId(self.shared.blobs.fetch_add(1, Ordering::Relaxed));
+        let id = self.blob_id();
         self.send(Message::Blob(id, bytes));
         id
     }
@@ -141,7 +153,8 @@ impl Log {
         self.shared.silent.store(true, Ordering::Relaxed);
     }
 
-    fn is_silent(&self) -> bool {
+    /// Whether nothing is kept.
+    pub(crate) fn is_silent(&self) -> bool {
         self.shared.silent.load(Ordering::Relaxed)
     }
 

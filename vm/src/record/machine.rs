@@ -1,5 +1,6 @@
 //! What all guest threads of a recording share.
 
+use super::files::Files;
 use super::leaf;
 use super::log::{Log, ThreadLog};
 use super::notice::Notice;
@@ -53,7 +54,9 @@ pub(crate) struct Machine {
     pub(crate) watcher: AtomicI32,
     /// `pthread_once` objects whose routine some thread is about to run.
     pub(crate) once: Mutex<BTreeSet<u64>>,
-    /// Contents of mapped files that are in the trace already.
+    /// Mapped files of which the trace has pages.
+    pub(crate) mapped: Arc<Files>,
+    /// Contents of mapped files that are in the trace already, whole.
     pub(crate) files: Mutex<BTreeMap<super::memory::FileKey, refrain_trace::BlobId>>,
     /// Address of the guest's `__errno_location`, once a C library is mapped.
     pub(crate) errno_location: AtomicU64,
@@ -94,7 +97,7 @@ impl Machine {
     pub(crate) fn new(
         engine: Arc<dyn Engine>,
         space: AddressSpace,
-        log: Log,
+        (log, mapped): (Log, Arc<Files>),
         (header, processor, forbids_generated_code): (&Header, Processor, bool),
         linker: Range<u64>,
         (stop, warn): (Sender<Stop>, Warn),
@@ -114,6 +117,7 @@ impl Machine {
             watcher: AtomicI32::new(0),
             once: Mutex::default(),
             files: Mutex::default(),
+            mapped,
             errno_location: AtomicU64::new(0),
             hooks: RwLock::default(),
             notices: Mutex::default(),
@@ -138,6 +142,7 @@ impl Machine {
     /// Lets `fork` split the process at a moment when nobody else changes the machine.
     pub(crate) fn during_no_changes(&self, fork: &mut dyn FnMut() -> bool) {
         let _space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let _mapped = self.mapped.lock();
         let _files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let _once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
         let _hooks = self.hooks.write().unwrap_or_else(PoisonError::into_inner);

@@ -29,6 +29,11 @@ impl GuestThread {
         let machine = self.machine.clone();
         let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         self.leaf.pages.forget();
+        let range = changed_range(what, args);
+        let changes = range.as_ref().filter(|_| !machine.log.is_silent());
+        if changes.is_some_and(|range| machine.mapped.before(range)) {
+            machine.log.pages();
+        }
         let replaced = space.replaced_by(what, args);
         let result = match machine.forbids_generated_code && would_hold_generated_code(what, args) {
             true => {
@@ -47,7 +52,21 @@ impl GuestThread {
             machine.engine.forget(range);
         }
         let content = match what {
-            MachineCall::Mmap if result >= 0 => self.file_content(result as u64, args),
+            MachineCall::Mmap if result >= 0 => {
+                let start = result as u64;
+                machine.mapped.unmap(&(start..start + page_up(args[1])));
+                self.file_content(start, args)
+            }
+            MachineCall::Munmap if result >= 0 => {
+                range.iter().for_each(|range| machine.mapped.unmap(range));
+                None
+            }
+            MachineCall::Mremap if result >= 0 => {
+                let from = args[0]..args[0] + page_up(args[1]);
+                let to = result as u64..result as u64 + page_up(args[2]);
+                machine.mapped.moved(from, to);
+                None
+            }
             _ => None,
         };
         let record = SyscallRecord { args, writes: Vec::new(), effect: Effect::Memory { content } };
@@ -89,6 +108,21 @@ impl GuestThread {
         let metadata = file.metadata().ok()?;
         let size = metadata.len();
         let wanted = page_up(len).min(size.saturating_sub(offset));
+        if flags as i32 & libc::MAP_TYPE == libc::MAP_PRIVATE {
+            let pages = self.machine.mapped.map(
+                address..address + page_up(len),
+                offset,
+                &metadata,
+                || Some((super::out_of_reach_copy(&file)?, path_of(fd as i32))),
+                || self.machine.log.blob_id(),
+            );
+            if let Some((blob, new)) = pages {
+                if new && offset == 0 && self.purpose(args) == Purpose::Code {
+                    self.notice_library(fd as i32, address, &file);
+                }
+                return Some(Window { blob, offset, len: wanted });
+            }
+        }
         if size > WHOLE_FILE {
             let bytes = read_at(&file, offset, wanted)?;
             let len = bytes.len() as u64;
@@ -102,7 +136,7 @@ impl GuestThread {
             None => {
                 let bytes = read_at(&file, 0, size)?;
                 if offset == 0 && self.purpose(args) == Purpose::Code {
-                    self.notice_library(fd as i32, address, &bytes);
+                    self.notice_library(fd as i32, address, &file);
                 }
                 let blob = self.machine.log.blob(bytes);
                 files.insert(key, blob);
@@ -114,14 +148,29 @@ impl GuestThread {
 
     /// The dynamic linker maps a library's first segment first, mostly with room for the others:
     /// that mapping tells where the library will lie.
-    fn notice_library(&self, fd: i32, address: u64, bytes: &[u8]) {
-        let Ok(elf) = Elf::parse(bytes.to_vec()) else {
-            return;
-        };
-        let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
-        let bias = address.wrapping_sub(elf.span().0);
-        self.machine.register_module(&path, &elf, bias);
+    fn notice_library(&self, fd: i32, address: u64, file: &File) {
+        let copy = super::out_of_reach_copy(file).or_else(|| file.try_clone().ok());
+        if let Some(Ok(elf)) = copy.map(Elf::of_library) {
+            let bias = address.wrapping_sub(elf.span().0);
+            self.machine.register_module(path_of(fd).as_ref(), &elf, bias);
+        }
     }
+}
+
+/// The path of an open file.
+fn path_of(fd: i32) -> String {
+    let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    path.to_string_lossy().into_owned()
+}
+
+/// Where the call may take memory away, or its content.
+fn changed_range(what: MachineCall, args: [u64; 6]) -> Option<std::ops::Range<u64>> {
+    let changes = match what {
+        MachineCall::Mmap => args[3] & (libc::MAP_FIXED as u64) != 0,
+        MachineCall::Munmap | MachineCall::Mremap | MachineCall::Madvise => true,
+        _ => false,
+    };
+    changes.then(|| args[0]..args[0].saturating_add(page_up(args[1])))
 }
 
 /// Whether the memory would be writable and executable. Programs that are told that the system

@@ -7,6 +7,7 @@
 mod calls;
 mod clone;
 mod delivery;
+mod files;
 pub(crate) mod leaf;
 pub(crate) mod log;
 pub(crate) mod machine;
@@ -25,6 +26,7 @@ use crate::loader::{self, Command};
 use crate::memory::{AddressSpace, page_down};
 use crate::order;
 use crate::{Error, Processor, Result, kick, layout};
+use files::Files;
 use log::Written;
 use machine::{Machine, Stop};
 pub use notice::Notice;
@@ -121,13 +123,15 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     });
     let translated = engine.clone();
     let blocks = move || translated.take_blocks();
-    let (log, writer) = log::start(&header, log::Start { file, contents, blocks, strict })?;
+    let mapped = Arc::new(Files::new(out_of_reach_copy));
+    let begin = log::Start { file, contents, blocks, mapped: mapped.clone(), strict };
+    let (log, writer) = log::start(&header, begin)?;
     (options.begun)().map_err(Error::host("naming the trace"))?;
     order::record::install(&*engine);
     let machine = Arc::new(Machine::new(
         engine,
         space,
-        log,
+        (log, mapped),
         (&header, options.processor, options.forbid_generated_code),
         image.linker(),
         (stop, options.warn),
@@ -181,6 +185,9 @@ fn finish(
         let after = Duration::from_nanos((ticks / u128::from(tick_rate.max(1))) as u64);
         LostEnd { why: lost.why.to_string(), after }
     });
+    if machine.mapped.have_changed() {
+        machine.notice(Notice::FileChanged);
+    }
     Ok(RecordSummary {
         ending,
         threads: events.len() as u32,
@@ -272,12 +279,14 @@ fn process_cpu_ns() -> u64 {
 /// Moves the trace's descriptor out of the way of the guest, which expects the lowest free
 /// numbers and may close everything it finds.
 fn out_of_reach(file: File) -> Result<File> {
+    // With a low limit of descriptors, the guest shares the range, and closing is still refused.
+    Ok(out_of_reach_copy(&file).unwrap_or(file))
+}
+
+/// Another descriptor of the file, where the guest has none; none if there are no more.
+fn out_of_reach_copy(file: &File) -> Option<File> {
     // SAFETY: the descriptor is open and owned by `file`; F_DUPFD_CLOEXEC makes another one.
     let fd = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, calls::HOST_FDS) };
-    if fd < 0 {
-        // A low limit of descriptors: the guest shares the range, and closing is still refused.
-        return Ok(file);
-    }
-    // SAFETY: `fd` was just created and nobody else owns it.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    // SAFETY: if it is one, it was just created and nobody else owns it.
+    (fd >= 0).then(|| File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }

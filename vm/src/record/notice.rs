@@ -13,6 +13,8 @@ pub enum Notice {
     ForbiddenCode,
     /// A signal has come from outside, and the thread that should handle it has no events.
     SignalWaits,
+    /// A file was changed while it was mapped.
+    FileChanged,
 }
 
 impl fmt::Display for Notice {
@@ -35,6 +37,10 @@ impl fmt::Display for Notice {
                 "a signal waits, since the program computes without any call or lock after which \
                  its handler could run; press Ctrl-C or send SIGTERM (again) to end the recording \
                  here and keep it"
+            }
+            Notice::FileChanged => {
+                "a file was changed while the program had it mapped, and the trace may hold the \
+                 new content where the program has seen the old, so replays may diverge"
             }
         })
     }

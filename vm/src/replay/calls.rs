@@ -266,6 +266,8 @@ impl GuestThread {
         if result < 0 {
             return Ok(result);
         }
+        let contents = &self.machine.contents;
+        let range = address..address.saturating_add(memory::page_up(len));
         Ok(match what {
             MachineCall::Mmap => {
                 self.map_again(result as u64, len, third as i32, content)?;
@@ -274,10 +276,19 @@ impl GuestThread {
                 space.note_content(range, call.arguments()[3] as i32);
                 result
             }
-            MachineCall::Munmap => space.unmap(address, len),
-            MachineCall::Mprotect => space.protect(address, len, third as i32),
+            MachineCall::Munmap => {
+                contents.replaced(&range);
+                space.unmap(address, len)
+            }
+            MachineCall::Mprotect => {
+                let result = space.protect(address, len, third as i32);
+                contents.hide(&range, third as i32);
+                result
+            }
             MachineCall::Mremap => {
-                space.remap_to(address, memory::page_up(len), memory::page_up(third), result as u64)
+                let (old, new) = (memory::page_up(len), memory::page_up(third));
+                let to = result as u64..(result as u64).saturating_add(new);
+                contents.moved(range, to, || space.remap_to(address, old, new, result as u64))
             }
             MachineCall::Brk => space.brk(address),
             MachineCall::Madvise => {
@@ -313,17 +324,23 @@ impl GuestThread {
             offset: 0,
         })
         .map_err(Error::host("mapping guest memory"))?;
+        let range = address..address + len;
+        self.machine.contents.replaced(&range);
         let Some(window) = content else {
             return Ok(());
         };
         let window = Window { len: window.len.min(len), ..window };
-        if !self.machine.contents.map(address, prot, &window)? {
+        let (contents, trace) = (&self.machine.contents, &self.machine.trace);
+        if !contents.map(address, prot, &window)?
+            && !contents.store(trace, address, prot, &window)?
+        {
             let blob = self.machine.trace.blob(window.blob)?;
             let end = window.offset.saturating_add(window.len).min(blob.len() as u64);
             let bytes = blob.get(window.offset as usize..end as usize).unwrap_or(&[]);
             store(address, len, bytes)?;
         }
         memory::AddressSpace::new().protect(address, len, prot);
+        self.machine.contents.hide(&range, prot);
         Ok(())
     }
 }

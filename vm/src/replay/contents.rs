@@ -3,6 +3,10 @@
 //! A recorded program maps its libraries from files that the kernel has in memory, so that a
 //! mapping costs next to nothing, and a page of it something only when it is touched. A replay
 //! has their contents in one file in memory, from which it maps them likewise.
+//!
+//! Of most files the trace has only the pages that were touched. Nobody may touch the others: they
+//! stay out of reach whatever the guest makes of their protection, so that a replay which goes
+//! another way faults instead of reading zeros.
 
 use crate::layout::PAGE;
 use crate::memory::{self, MapRequest};
@@ -12,38 +16,75 @@ use refrain_trace::{BlobId, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Contents beyond so many bytes are unpacked when they are mapped.
 const MOST: u64 = 256 << 20;
+/// The same of files of which there are pages, whose other pages take room in the file as well.
+const MOST_BY_PAGES: u64 = 512 << 20;
 
 pub(crate) struct Contents {
     file: File,
     /// Where in the file each content begins (at a page), and its length.
     places: BTreeMap<BlobId, (u64, u64)>,
+    /// By contents of which not all is there: offsets and ends of what is.
+    partial: BTreeMap<BlobId, BTreeMap<u64, u64>>,
+    /// By start, what the guest has mapped and nobody may touch.
+    absent: Mutex<Absent>,
 }
+
+/// Disjoint ranges by their starts: the end of each, and the protection that the guest gave it.
+type Absent = BTreeMap<u64, (u64, i32)>;
 
 impl Contents {
     /// Those of the files that the guest maps itself.
     pub(crate) fn of(trace: &Trace) -> Result<Contents> {
-        let mut file = host::memory_file().map_err(failed())?;
+        let file = host::memory_file().map_err(failed())?;
+        let (places, partial, absent) = (BTreeMap::new(), BTreeMap::new(), Mutex::default());
+        let mut contents = Contents { file, places, partial, absent };
+        let mut end = contents.unpack_pages(trace)?;
         let loaded: BTreeSet<_> =
             trace.header().mappings.iter().filter_map(|m| m.content).collect();
-        let (mut places, mut end) = (BTreeMap::new(), 0);
+        let mut unpacked = 0;
         for blob in trace.blobs().filter(|blob| !loaded.contains(blob)) {
             let len = trace.blob_len(blob)?;
-            if end + len > MOST {
+            if unpacked + len > MOST {
                 continue;
             }
             // Of one that is damaged, whoever maps it will be told.
             let Ok(bytes) = trace.blob(blob) else { continue };
-            file.seek(SeekFrom::Start(end)).map_err(failed())?;
-            file.write_all(&bytes).map_err(failed())?;
-            places.insert(blob, (end, len));
+            write_at(&contents.file, &bytes, end).map_err(failed())?;
+            contents.places.insert(blob, (end, len));
+            unpacked += len;
             end = memory::page_up(end + len);
         }
-        file.set_len(end).map_err(failed())?;
-        Ok(Contents { file, places })
+        contents.file.set_len(end).map_err(failed())?;
+        Ok(contents)
+    }
+
+    /// Unpacks the contents of which there are pages; returns where they end in the file.
+    fn unpack_pages(&mut self, trace: &Trace) -> Result<u64> {
+        let mut end: u64 = 0;
+        for blob in trace.files() {
+            let len = trace.file(blob)?.map_or(0, |file| file.len);
+            let start = end;
+            let Some(next) = start.checked_add(len).filter(|&end| end <= MOST_BY_PAGES) else {
+                continue;
+            };
+            end = memory::page_up(next);
+            let there = self.partial.entry(blob).or_default();
+            let mut written = Ok(());
+            trace.pages(blob, |offset, bytes| {
+                let result = write_at(&self.file, bytes, start + offset);
+                written = std::mem::replace(&mut written, Ok(())).and(result);
+                join(there, offset..offset + bytes.len() as u64);
+            })?;
+            written.map_err(failed())?;
+            self.places.insert(blob, (start, len));
+        }
+        Ok(end)
     }
 
     /// Maps what the window shows at `address`, over memory that is there; false if that content
@@ -58,10 +99,164 @@ impl Contents {
         let offset = (start + window.offset) as i64;
         memory::map_fixed(MapRequest { address, len, prot, flags, fd, offset })
             .map_err(Error::host("mapping the content of a file"))?;
+        if let Some(there) = self.partial.get(&window.blob) {
+            self.note_absent(address..address + memory::page_up(len), there, window.offset, prot);
+        }
         Ok(true)
+    }
+
+    /// Stores the pages that the window shows in memory that is there; false if the trace has not
+    /// the pages of that content, but all of it.
+    pub(crate) fn store(
+        &self,
+        trace: &Trace,
+        address: u64,
+        prot: i32,
+        window: &Window,
+    ) -> Result<bool> {
+        let Some(file) = trace.file(window.blob)? else { return Ok(false) };
+        let shown = window.offset..window.offset.saturating_add(window.len).min(file.len);
+        let (mut there, mut stored) = (BTreeMap::new(), Ok(()));
+        trace.pages(window.blob, |offset, bytes| {
+            let (from, to) =
+                (offset.max(shown.start), (offset + bytes.len() as u64).min(shown.end));
+            if from < to && stored.is_ok() {
+                let bytes = &bytes[(from - offset) as usize..(to - offset) as usize];
+                stored = super::machine::store(address + (from - shown.start), to - from, bytes);
+                join(&mut there, offset..offset + bytes.len() as u64);
+            }
+        })?;
+        stored?;
+        let end = address + memory::page_up(shown.end.saturating_sub(shown.start));
+        self.note_absent(address..end, &there, window.offset, prot);
+        Ok(true)
+    }
+
+    /// Notes what of a mapping nobody may touch: all but what is there of the content, which is
+    /// shown from an offset on.
+    fn note_absent(&self, range: Range<u64>, there: &BTreeMap<u64, u64>, offset: u64, prot: i32) {
+        let mut absent = self.absent();
+        let mut at = range.start;
+        for (&from, &to) in there {
+            let shown = |place: u64| (range.start + place).saturating_sub(offset);
+            let (from, to) = (shown(from).max(at), shown(to).max(at));
+            if from >= range.end {
+                break;
+            }
+            add(&mut absent, at..from, prot);
+            at = to;
+        }
+        add(&mut absent, at..range.end, prot);
+    }
+
+    /// The guest has other memory there now.
+    pub(crate) fn replaced(&self, range: &Range<u64>) {
+        take(&mut self.absent(), range);
+    }
+
+    /// Moves what the guest has mapped, as `remap` does it. Mappings are moved only in one piece,
+    /// so what nobody may touch has the guest's protection meanwhile.
+    pub(crate) fn moved(
+        &self,
+        from: Range<u64>,
+        to: Range<u64>,
+        remap: impl FnOnce() -> i64,
+    ) -> i64 {
+        let mut absent = self.absent();
+        let parts = take(&mut absent, &from);
+        parts.iter().for_each(|(part, prot)| protect(part, *prot));
+        take(&mut absent, &to);
+        let result = remap();
+        for (part, prot) in parts {
+            let moved = |at: u64| (to.start + (at - from.start)).min(to.end);
+            let part = moved(part.start)..moved(part.end);
+            protect(&part, libc::PROT_NONE);
+            add(&mut absent, part, prot);
+        }
+        result
+    }
+
+    /// The guest has given a range this protection: what nobody may touch stays out of reach.
+    pub(crate) fn hide(&self, range: &Range<u64>, prot: i32) {
+        let mut absent = self.absent();
+        for (part, _) in take(&mut absent, range) {
+            protect(&part, libc::PROT_NONE);
+            add(&mut absent, part, prot);
+        }
+    }
+
+    /// Whether an address is in a page of a file that the trace does not have.
+    pub(crate) fn is_absent(&self, address: u64) -> bool {
+        let absent = self.absent();
+        absent.range(..=address).next_back().is_some_and(|(_, &(end, _))| end > address)
+    }
+
+    fn absent(&self) -> MutexGuard<'_, Absent> {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes at an offset. A sandboxed process may do this in two steps only.
+fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    file.seek(SeekFrom::Start(offset))?;
+    file.write_all(bytes)
+}
+
+/// Adds a range to a set of ranges, if there is anything in it.
+fn join(set: &mut BTreeMap<u64, u64>, range: Range<u64>) {
+    if range.start < range.end {
+        memory::join(set, range);
+    }
+}
+
+/// Adds a range that is not there, if there is anything in it.
+fn add(absent: &mut Absent, range: Range<u64>, prot: i32) {
+    if range.start < range.end {
+        absent.insert(range.start, (range.end, prot));
+    }
+}
+
+/// Takes a range out; what was there.
+fn take(absent: &mut Absent, range: &Range<u64>) -> Vec<(Range<u64>, i32)> {
+    let before = absent.range(..range.end).rev();
+    let hit = before.take_while(|(_, (end, _))| *end > range.start);
+    let hit: Vec<_> = hit.map(|(&start, &(end, prot))| (start..end, prot)).collect();
+    let mut taken = Vec::new();
+    for (part, prot) in hit {
+        absent.remove(&part.start);
+        add(absent, part.start..range.start.min(part.end), prot);
+        add(absent, range.end.max(part.start)..part.end, prot);
+        taken.push((part.start.max(range.start)..part.end.min(range.end), prot));
+    }
+    taken
+}
+
+fn protect(range: &Range<u64>, prot: i32) {
+    if range.start < range.end {
+        memory::AddressSpace::new().protect(range.start, range.end - range.start, prot);
     }
 }
 
 fn failed() -> impl FnOnce(io::Error) -> Error {
     Error::host("keeping the contents of mapped files")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Absent, add, take};
+
+    #[test]
+    fn ranges_keep_their_protection() {
+        let mut absent = Absent::new();
+        add(&mut absent, 10..20, 1);
+        add(&mut absent, 30..40, 2);
+        add(&mut absent, 50..50, 3);
+        assert_eq!(take(&mut absent, &(20..30)), []);
+        assert_eq!(take(&mut absent, &(15..35)), [(30..35, 2), (15..20, 1)]);
+        assert_eq!(absent, Absent::from([(10, (15, 1)), (35, (40, 2))]));
+        assert_eq!(take(&mut absent, &(12..13)), [(12..13, 1)]);
+        assert_eq!(absent, Absent::from([(10, (12, 1)), (13, (15, 1)), (35, (40, 2))]));
+        assert_eq!(take(&mut absent, &(0..100)).len(), 3);
+        assert!(absent.is_empty());
+    }
 }

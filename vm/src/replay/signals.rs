@@ -87,6 +87,15 @@ impl GuestThread {
             "signal {} for address {:#x} at {:#x}",
             fault.signal, fault.address, self.context.rip
         );
+        let absent = self.machine.contents.is_absent(fault.address);
+        if absent && self.machine.is_truncated() {
+            // What was touched here was to be written next when the recording was cut off.
+            return Err(Halt::Done);
+        }
+        let actual = match absent {
+            true => format!("{actual}, in a page of a file that the trace does not have"),
+            false => actual,
+        };
         let Some(event) = self.cursor.peek()?.copied() else {
             let expected = "the end of the recording".into();
             return self.diverge(DivergenceKind::Fault, expected, actual);

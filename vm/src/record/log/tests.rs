@@ -59,7 +59,8 @@ impl Truncate for Shelf {
 fn begin(shelf: &Shelf, strict: Option<Box<dyn FnOnce() + Send>>) -> (Log, WriterThread) {
     let contents = vec![vec![7; 32]];
     let blocks = || Vec::<CodeBlock>::new();
-    let start_with = Start { file: shelf.clone(), contents, blocks, strict };
+    let (file, mapped) = (shelf.clone(), Arc::default());
+    let start_with = Start { file, contents, blocks, mapped, strict };
     start(&Header::default(), start_with).expect("there is room for the header")
 }
 

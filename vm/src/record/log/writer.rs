@@ -4,6 +4,7 @@
 //! ends the trace where it is and lets the guest run on, unrecorded, unless it is told that the
 //! guest must not.
 
+use super::super::files::Files;
 use super::{Chunk, Log, Message, OPEN, Part, Shared, VISITED};
 use crate::{Error, Result, host};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -59,6 +60,8 @@ pub(crate) struct Start<F, B> {
     /// The blocks that were executed since it was called the last time: they are written before
     /// the events that came after them.
     pub(crate) blocks: B,
+    /// Files whose pages are written likewise.
+    pub(crate) mapped: Arc<Files>,
     /// Called when the writer has given up, if the guest must not go on then.
     pub(crate) strict: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -69,7 +72,7 @@ where
     F: Write + Truncate + Send + 'static,
     B: Fn() -> Vec<CodeBlock> + Send + 'static,
 {
-    let Start { file, contents, blocks, strict } = start;
+    let Start { file, contents, blocks, mapped, strict } = start;
     let mut writer = Writer::new(file, header)?;
     let (to_writer, messages) = bounded(IN_FLIGHT);
     let (give_back, empties) = bounded(IN_FLIGHT);
@@ -78,7 +81,8 @@ where
         writer.blob(id, bytes)?;
     }
     log.shared.blobs.store(contents.len() as u32, Ordering::Relaxed);
-    let desk = Desk { writer, blocks, messages, give_back, shared: log.shared.clone() };
+    let shared = log.shared.clone();
+    let desk = Desk { writer, blocks, mapped, messages, give_back, shared };
     let thread = std::thread::Builder::new()
         .name("refrain-writer".into())
         .spawn(move || {
@@ -93,6 +97,7 @@ where
 struct Desk<F: Write, B> {
     writer: Writer<F>,
     blocks: B,
+    mapped: Arc<Files>,
     messages: Receiver<Message>,
     give_back: Sender<Chunk>,
     shared: Arc<Shared>,
@@ -149,13 +154,14 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
             }
             Message::Blob(id, bytes) => self.writer.blob(id, &bytes)?,
             Message::Module(module) => self.writer.module(&module)?,
+            Message::Pages => self.mapped.write(&mut self.writer, false)?,
             Message::Finish(_) => unreachable!("nothing is written after the end"),
         }
         Ok(())
     }
 
     fn events(&mut self, thread: ThreadId, chunk: &Chunk) -> Result<()> {
-        self.writer.blocks(&(self.blocks)())?;
+        self.needed(false)?;
         let first = EventId(chunk.first);
         Ok(self.writer.events(thread, first, &chunk.events, &chunk.payloads)?)
     }
@@ -166,6 +172,7 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
             self.events(*thread, chunk)?;
         }
         if let Some((mut event, record)) = entered.clone() {
+            self.needed(false)?;
             event.flags |= UNFINISHED | HAS_PAYLOAD;
             let id = EventId(chunk.first + chunk.events.len() as u64);
             self.writer.entered(*thread, id, &event, &record)?;
@@ -224,8 +231,14 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
         parts.values().try_for_each(|part| self.part(part))
     }
 
+    /// Writes what the events that come next need.
+    fn needed(&mut self, last: bool) -> Result<()> {
+        self.mapped.write(&mut self.writer, last)?;
+        Ok(self.writer.blocks(&(self.blocks)())?)
+    }
+
     fn finish(&mut self, footer: &Footer) -> Result<()> {
-        self.writer.blocks(&(self.blocks)())?;
+        self.needed(true)?;
         Ok(self.writer.conclude(footer)?)
     }
 }

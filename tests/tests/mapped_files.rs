@@ -1,0 +1,243 @@
+//! Files that a program maps: a trace holds the pages that the program touched, and no more.
+
+use refrain_tests::{Bench, Run};
+use refrain_trace::{OwnedTrace, Trace};
+use std::fs::{File, FileTimes};
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+const MIB: usize = 1 << 20;
+
+fn bench() -> Bench {
+    Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"))
+}
+
+/// A file of random bytes, which compress to nothing less, that nobody has written lately.
+fn old_file(bench: &Bench, name: &str, len: usize) {
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut word = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let path = bench.file(name, &(0..len / 8).flat_map(|_| word()).collect::<Vec<_>>());
+    let age = SystemTime::now() - Duration::from_secs(3600);
+    let times = FileTimes::new().set_modified(age);
+    File::options().write(true).open(path).expect("it is there").set_times(times).expect("ours");
+}
+
+fn size_of_trace(bench: &Bench) -> usize {
+    std::fs::metadata(bench.path().join("a.refrain")).expect("there is a trace").len() as usize
+}
+
+fn replays(bench: &Bench) {
+    bench.refrain(["check", "a.refrain"]).succeeds();
+    for engine in ["cranelift", "copy"] {
+        bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+    }
+}
+
+/// Looks at a page here and there: directly, by the kernel, after it has written it, by a mapping
+/// that is gone or has moved at the end, and through one that was taken back and made again.
+const TOUCHES: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static unsigned long sum;
+static void add(const unsigned char *at) {
+    for (int i = 0; i < 4096; i++) sum = sum * 31 + at[i];
+}
+int main(int argc, char **argv) {
+    int fd = open("data", O_RDONLY), null = open("/dev/null", O_WRONLY);
+    size_t len = 64 << 20;
+    unsigned char *all = mmap(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    add(all + (1 << 20));
+    all[(5 << 20) + 7] ^= 1;
+    add(all + (5 << 20));
+    if (write(1, all + (9 << 20), 100) != 100 || write(null, all + (17 << 20), 5000) != 5000)
+        return 1;
+    mprotect(all + (12 << 20), 1 << 20, PROT_NONE);
+    mprotect(all + (12 << 20), 1 << 20, PROT_READ);
+    add(all + (12 << 20) + 4096);
+    unsigned char *part = mmap(0, 1 << 20, PROT_READ, MAP_PRIVATE, fd, 30 << 20);
+    add(part + 8192);
+    munmap(part, 1 << 20);
+    unsigned char *moved = mmap(0, 1 << 20, PROT_READ, MAP_PRIVATE, fd, 40 << 20);
+    add(moved + 4096);
+    moved = mremap(moved, 1 << 20, 2 << 20, MREMAP_MAYMOVE);
+    add(moved + (1 << 20) + 4096);
+    madvise(all, len, MADV_DONTNEED);
+    add(all + (5 << 20));
+    add(all + len - 4096);
+    printf("%lx\n", sum);
+    if (argc > 1) {
+        fflush(stdout);
+        for (;;) {
+            // Enough events for the recorder to write some.
+            for (int i = 0; i < 10000; i++) getppid();
+            add(all + (20 << 20) + 4096 * (rand() % 64));
+        }
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn a_trace_has_the_pages_that_were_touched() {
+    let bench = bench();
+    bench.cc(TOUCHES, &["-O1", "-o", "touches"]);
+    old_file(&bench, "data", 64 * MIB);
+    let native = Run::of(std::process::Command::new("./touches").current_dir(bench.path()));
+    let record = ["record", "-q", "-o", "a.refrain", "--", "./touches"];
+    let recorded = bench.refrain(record);
+    assert_eq!(recorded.succeeds().stdout, native.stdout);
+    assert!(size_of_trace(&bench) < 4 * MIB, "{} bytes", size_of_trace(&bench));
+    // The trace is all that a replay needs.
+    std::fs::remove_file(bench.path().join("data")).expect("it is ours");
+    replays(&bench);
+}
+
+/// Never zeros instead.
+#[test]
+fn a_page_that_is_not_in_the_trace_is_missed() {
+    let bench = bench();
+    bench.cc(TOUCHES, &["-O1", "-o", "touches"]);
+    old_file(&bench, "data", 64 * MIB);
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./touches"]).succeeds();
+    let path = bench.path().join("a.refrain");
+    let mut trace = OwnedTrace::read(&Trace::open(&path).expect("a trace")).expect("can be read");
+    let mut files = trace.files.values_mut();
+    let (_, pages) = files.find(|(file, _)| file.path.ends_with("/data")).expect("was mapped");
+    pages.remove(&(30 * MIB as u64 + 8192)).expect("was touched");
+    for engine in ["cranelift", "copy"] {
+        std::fs::write(&path, trace.to_bytes().expect("can be written")).expect("ours");
+        let replay = bench.refrain(["replay", "--engine", engine, "a.refrain"]);
+        assert_eq!(replay.status, 1, "{replay:?}");
+        let words = "in a page of a file that the trace does not have";
+        assert!(replay.text().contains(words), "{replay:?}");
+        let cut_off = OwnedTrace { footer: None, ..trace.clone() };
+        std::fs::write(&path, cut_off.to_bytes().expect("can be written")).expect("ours");
+        let replay = bench.refrain(["replay", "--engine", engine, "a.refrain"]);
+        assert_eq!(replay.status, 3, "{replay:?}");
+    }
+}
+
+/// More than a replay unpacks beforehand.
+#[test]
+fn a_file_may_be_large() {
+    let bench = bench();
+    let path = bench.file("sparse", b"first");
+    let file = File::options().write(true).open(path).expect("it is there");
+    file.write_all_at(b"last", (700 << 20) - 4).expect("it can be sparse");
+    let age = SystemTime::now() - Duration::from_secs(3600);
+    file.set_times(FileTimes::new().set_modified(age)).expect("ours");
+    bench.cc(
+        r#"
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+int main(void) {
+    size_t len = 700 << 20;
+    char *at = mmap(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, open("sparse", O_RDONLY), 0);
+    char *end = mmap(0, 8192, PROT_READ, MAP_PRIVATE, open("sparse", O_RDONLY), len - 8192);
+    at[1 << 20] = 1;
+    return memcmp(at, "first", 5) || memcmp(at + len - 4, "last", 4) || memcmp(end + 8188, "last", 4);
+}
+"#,
+        &["-O1", "-o", "large"],
+    );
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./large"]).succeeds();
+    assert!(size_of_trace(&bench) < 4 * MIB, "{} bytes", size_of_trace(&bench));
+    replays(&bench);
+}
+
+/// Nobody can say which pages of such a file had which content when.
+#[test]
+fn a_file_that_was_just_written_is_kept_at_once() {
+    let bench = bench();
+    bench.cc(
+        r#"
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void) {
+    int fd = open("fresh", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    char block[4096];
+    for (int i = 0; i < 300; i++) {
+        memset(block, i, sizeof block);
+        if (write(fd, block, sizeof block) != sizeof block) return 1;
+    }
+    volatile char *at = mmap(0, 300 * 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    int before = at[0];
+    unlink("fresh");
+    close(fd);
+    return before + at[299 * 4096] - 43;
+}
+"#,
+        &["-o", "fresh-file"],
+    );
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./fresh-file"]).succeeds();
+    replays(&bench);
+}
+
+#[test]
+fn a_file_that_changes_is_mentioned() {
+    let bench = bench();
+    old_file(&bench, "data", MIB);
+    bench.cc(
+        r#"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void) {
+    int fd = open("data", O_RDWR);
+    volatile char *at = mmap(0, 1 << 20, PROT_READ, MAP_PRIVATE, fd, 0);
+    char first = at[0];
+    return pwrite(fd, "x", 1, 0) != 1 || first == 'x';
+}
+"#,
+        &["-o", "changes"],
+    );
+    let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./changes"]);
+    assert!(recorded.succeeds().stderr.contains("a file was changed"), "{recorded:?}");
+}
+
+/// What events that were written need was written before them.
+#[test]
+fn a_killed_recorder_leaves_the_pages_of_its_events() {
+    let bench = bench();
+    bench.cc(TOUCHES, &["-O1", "-o", "touches"]);
+    old_file(&bench, "data", 64 * MIB);
+    let mut command =
+        bench.command(["record", "-q", "-o", "a.refrain", "--", "./touches", "forever"]);
+    let mut child = command.stdout(Stdio::null()).spawn().expect("starts");
+    // Some chunks of events are there when the file has grown for a while.
+    while std::fs::metadata(bench.path().join("a.refrain")).map_or(0, |m| m.len()) < 2 * MIB as u64
+    {
+        assert_eq!(child.try_wait().expect("it is ours"), None, "it runs until it is killed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it was killed");
+    let replayed = |engine| {
+        let replay = bench.refrain(["replay", "--json", "--engine", engine, "a.refrain"]);
+        assert_eq!(replay.status, 3, "{replay:?}");
+        let report: serde_json::Value = serde_json::from_slice(&replay.stdout).expect("is JSON");
+        // One thread: all that is in the trace can happen.
+        assert_eq!(report["events"], report["events_recorded"], "{report}");
+        report["events"].clone()
+    };
+    let events = replayed("copy");
+    assert!(events.as_u64() > Some(10_000), "{events}");
+    let repair = bench.refrain(["check", "--repair", "a.refrain"]);
+    assert!(repair.succeeds().text().contains("repaired"), "{repair:?}");
+    bench.refrain(["check", "a.refrain"]).succeeds();
+    assert_eq!(replayed("cranelift"), events);
+}

@@ -1,0 +1,349 @@
+//! Contents of files that the guest has mapped: the trace gets the pages that were touched.
+//!
+//! A private mapping costs a program nothing until it touches a page, and then the kernel enters
+//! the page (and some neighbours that it has at hand) into the process's page table. The rule
+//! here: *before an event is written, every page of a mapped file that the page table has is
+//! written*. Whoever touched it is included: translated code, the translator, the kernel in a
+//! system call. Pages are looked for when events are written, when the guest takes a mapping away,
+//! and at the end; a recorder that is killed leaves what its written events need.
+//!
+//! The bytes come from the file, since the guest may have changed its own copy. So files have
+//! their whole content kept at once, as before there were pages, if it may change: those that are
+//! mapped shared, and those that somebody has just written. Should another one change nevertheless
+//! while it is mapped, the recording says so ([`Notice::FileChanged`](super::Notice::FileChanged)).
+//!
+//! # Limits
+//! - A clean page that memory pressure takes away between two looks is missing. A replay that
+//!   comes to it faults there, and says so.
+//! - Where looking takes long, because many gigabytes are mapped, it is done less often, and what a
+//!   killed recorder leaves may end in events whose pages are missing. A replay ends before them.
+
+use crate::Result;
+use crate::host;
+use crate::layout::PAGE;
+use crate::memory::page_up;
+use refrain_trace::container::PageRun;
+use refrain_trace::{BlobId, MappedFile, Writer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, Metadata};
+use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A file that was written so recently may be written again.
+const UNSETTLED: Duration = Duration::from_secs(2);
+/// Bytes of pages that wait for the writer; beyond, it is to be woken.
+const PENDING: usize = 16 << 20;
+/// Files that are held open at once.
+const MOST_FILES: usize = 512;
+/// Processor time of a look after which there is a rest of ten times as long, if that is not longer
+/// than [`REST`] and the look itself.
+const LONG: Duration = Duration::from_millis(2);
+const REST: Duration = Duration::from_millis(30);
+/// Entries of the page table that are looked at in one go.
+const ENTRIES: usize = 1 << 14;
+
+/// Device and inode, size, and time of change: what tells contents apart.
+type Identity = (u64, u64, u64, i64, i64);
+
+/// Bytes of one file that are on their way to the trace.
+struct Pages {
+    blob: BlobId,
+    runs: Vec<PageRun>,
+    bytes: Vec<u8>,
+}
+
+/// A file.
+struct Content {
+    blob: BlobId,
+    identity: Identity,
+    len: u64,
+    /// Open as long as it is mapped.
+    file: Option<File>,
+    /// Pages that the trace has or will have: 64 in a word.
+    kept: BTreeMap<u32, u64>,
+}
+
+/// A mapping: from its address (the key) to `end`, what the file has from `offset` on.
+#[derive(Clone, Copy)]
+struct View {
+    end: u64,
+    offset: u64,
+    content: usize,
+}
+
+/// What is known of the files.
+#[derive(Default)]
+pub(super) struct State {
+    contents: Vec<Content>,
+    known: BTreeMap<Identity, usize>,
+    views: BTreeMap<u64, View>,
+    /// What the writer has not written yet.
+    files: Vec<(BlobId, MappedFile)>,
+    pages: Vec<Pages>,
+    /// A file has changed while it was mapped.
+    changed: bool,
+    /// Page faults of the process when it was looked last.
+    faults: u64,
+    /// Until when looking is put off.
+    rest: Option<Instant>,
+}
+
+/// All files that are kept by pages.
+#[derive(Default)]
+pub(crate) struct Files {
+    /// The process's page table.
+    table: Option<File>,
+    state: Mutex<State>,
+}
+
+impl Files {
+    /// `out_of_reach` copies a descriptor to where the guest has none.
+    pub(crate) fn new(out_of_reach: impl Fn(&File) -> Option<File>) -> Files {
+        let table = File::open("/proc/self/pagemap").ok();
+        let table = table.and_then(|table| out_of_reach(&table));
+        Files { table, state: Mutex::default() }
+    }
+
+    /// Notes that the guest sees `file` at `range`, from `offset` on. `None` if its content must
+    /// be kept at once. `open` gives a descriptor of the recorder's own and the path, `id` numbers
+    /// blobs. The first time that this content is seen, the second result is true.
+    pub(crate) fn map(
+        &self,
+        range: Range<u64>,
+        offset: u64,
+        metadata: &Metadata,
+        open: impl FnOnce() -> Option<(File, String)>,
+        id: impl FnOnce() -> BlobId,
+    ) -> Option<(BlobId, bool)> {
+        if self.table.is_none() || !metadata.is_file() || !is_settled(metadata) {
+            return None;
+        }
+        let identity = identity(metadata);
+        let mut state = self.lock();
+        let state = &mut *state;
+        let known = state.known.get(&identity).copied();
+        if known.is_none_or(|known| state.contents[known].file.is_none()) {
+            if state.contents.iter().filter(|content| content.file.is_some()).count() >= MOST_FILES
+            {
+                return None;
+            }
+            let (file, path) = open()?;
+            match known {
+                Some(known) => state.contents[known].file = Some(file),
+                None => state.begin(identity, id(), file, path, metadata),
+            }
+        }
+        let content = state.known[&identity];
+        state.cut(&range);
+        let Range { start, end } = range;
+        state.views.insert(start, View { end, offset, content });
+        state.close_unused();
+        Some((state.contents[content].blob, known.is_none()))
+    }
+
+    /// The guest is about to change or take away what it has mapped there. True if the writer
+    /// should be woken.
+    pub(crate) fn before(&self, range: &Range<u64>) -> bool {
+        let mut state = self.lock();
+        self.look(&mut state, Some(range));
+        state.pages.iter().map(|pages| pages.bytes.len()).sum::<usize>() > PENDING
+    }
+
+    /// The guest has no file mapped there any more.
+    pub(crate) fn unmap(&self, range: &Range<u64>) {
+        let mut state = self.lock();
+        state.cut(range);
+        state.close_unused();
+    }
+
+    /// The guest has moved, grown or shrunk what it had mapped.
+    pub(crate) fn moved(&self, from: Range<u64>, to: Range<u64>) {
+        let mut state = self.lock();
+        let views = state.overlapping(&from);
+        state.cut(&from);
+        state.cut(&to);
+        for (start, view) in views {
+            let skipped = from.start.saturating_sub(start);
+            let at = to.start + start.saturating_sub(from.start);
+            // What grows is the last one.
+            let end =
+                if view.end >= from.end { to.end } else { to.start + (view.end - from.start) };
+            let view = View { end: end.min(to.end), offset: view.offset + skipped, ..view };
+            if at < view.end {
+                state.views.insert(at, view);
+            }
+        }
+        state.close_unused();
+    }
+
+    /// Writes what was touched since the last time, or what is there already if that would take
+    /// long and is not the `last` chance.
+    pub(crate) fn write<W: Write>(&self, writer: &mut Writer<W>, last: bool) -> Result<()> {
+        let (files, pages) = {
+            let mut state = self.lock();
+            let rests = state.rest.is_some_and(|rest| Instant::now() < rest);
+            let faults = host::page_faults();
+            // Without a page fault nobody has touched anything new.
+            if last || !rests && faults != state.faults {
+                state.faults = faults;
+                let begin = host::thread_time();
+                self.look(&mut state, None);
+                let took = host::thread_time().saturating_sub(begin);
+                state.rest =
+                    (took > LONG).then(|| Instant::now() + (10 * took).min(REST.max(took)));
+            }
+            (std::mem::take(&mut state.files), std::mem::take(&mut state.pages))
+        };
+        for (blob, file) in &files {
+            writer.file(*blob, file)?;
+        }
+        for Pages { blob, runs, bytes } in &pages {
+            writer.pages(*blob, runs, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a file has changed while it was mapped.
+    pub(crate) fn have_changed(&self) -> bool {
+        self.lock().changed
+    }
+
+    /// Nobody else is in here as long as this is held: for who forks.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the pages that were touched, in a range or anywhere.
+    fn look(&self, state: &mut State, range: Option<&Range<u64>>) {
+        let Some(table) = &self.table else { return };
+        let views = match range {
+            Some(range) => state.overlapping(range),
+            None => state.views.iter().map(|(&start, &view)| (start, view)).collect(),
+        };
+        let mut entries = vec![0; 8 * ENTRIES];
+        let mut found: BTreeMap<usize, Vec<PageRun>> = BTreeMap::new();
+        for (start, view) in views {
+            let (mut at, end) = match range {
+                Some(range) => (start.max(range.start), view.end.min(range.end)),
+                None => (start, view.end),
+            };
+            let content = &mut state.contents[view.content];
+            let runs = found.entry(view.content).or_default();
+            // What lies behind the file's last page has no content.
+            let end = end.min(start + page_up(content.len).saturating_sub(view.offset));
+            while at < end {
+                let count = ((end - at).div_ceil(PAGE) as usize).min(ENTRIES);
+                let entries = &mut entries[..8 * count];
+                if table.read_exact_at(entries, at / PAGE * 8).is_err() {
+                    break;
+                }
+                let first = (view.offset + (at - start)) / PAGE;
+                let touched = entries.chunks_exact(8).enumerate().filter(|(_, e)| e[7] & 0xc0 != 0);
+                for (n, _) in touched {
+                    content.keep((first + n as u64) as u32, runs);
+                }
+                at += count as u64 * PAGE;
+            }
+        }
+        for (content, runs) in found.into_iter().filter(|(_, runs)| !runs.is_empty()) {
+            state.take(content, runs);
+        }
+    }
+}
+
+impl Content {
+    /// Notes that a page is wanted, unless it was before.
+    fn keep(&mut self, page: u32, runs: &mut Vec<PageRun>) {
+        let word = self.kept.entry(page / 64).or_default();
+        let bit = 1 << (page % 64);
+        if *word & bit != 0 {
+            return;
+        }
+        *word |= bit;
+        match runs.last_mut() {
+            Some(last) if last.first + last.count == page => last.count += 1,
+            _ => runs.push(PageRun { first: page, count: 1 }),
+        }
+    }
+}
+
+impl State {
+    fn begin(
+        &mut self,
+        identity: Identity,
+        blob: BlobId,
+        file: File,
+        path: String,
+        metadata: &Metadata,
+    ) {
+        let len = metadata.len();
+        let modified = metadata.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let modified_ns = modified.unwrap_or_default().as_nanos() as u64;
+        self.files.push((blob, MappedFile { path, len, modified_ns }));
+        self.known.insert(identity, self.contents.len());
+        let kept = BTreeMap::new();
+        let content = Content { blob, identity, len, file: Some(file), kept };
+        self.contents.push(content);
+    }
+
+    /// Reads pages of a file.
+    fn take(&mut self, index: usize, runs: Vec<PageRun>) {
+        let content = &mut self.contents[index];
+        let Some(file) = &content.file else { return };
+        let len: u64 = runs.iter().map(|run| run.len()).sum();
+        let mut bytes = vec![0; len as usize];
+        let mut rest = &mut bytes[..];
+        for run in &runs {
+            let (part, later) = rest.split_at_mut(run.len() as usize);
+            rest = later;
+            let there = content.len.saturating_sub(run.offset()).min(run.len()) as usize;
+            self.changed |= file.read_exact_at(&mut part[..there], run.offset()).is_err();
+        }
+        self.changed |= file.metadata().map_or(true, |now| identity(&now) != content.identity);
+        self.pages.push(Pages { blob: content.blob, runs, bytes });
+    }
+
+    /// The views that a range overlaps, whole.
+    fn overlapping(&self, range: &Range<u64>) -> Vec<(u64, View)> {
+        let before = self.views.range(..range.end).rev();
+        let hit = before.take_while(|(_, view)| view.end > range.start);
+        hit.map(|(&start, &view)| (start, view)).collect()
+    }
+
+    /// Forgets what was mapped in a range.
+    fn cut(&mut self, range: &Range<u64>) {
+        for (start, view) in self.overlapping(range) {
+            self.views.remove(&start);
+            if start < range.start {
+                self.views.insert(start, View { end: range.start, ..view });
+            }
+            if view.end > range.end {
+                let offset = view.offset + (range.end - start);
+                self.views.insert(range.end, View { offset, ..view });
+            }
+        }
+    }
+
+    /// Closes files that are not mapped any more.
+    fn close_unused(&mut self) {
+        let used: BTreeSet<usize> = self.views.values().map(|view| view.content).collect();
+        for (index, content) in self.contents.iter_mut().enumerate() {
+            if !used.contains(&index) {
+                content.file = None;
+            }
+        }
+    }
+}
+
+fn identity(metadata: &Metadata) -> Identity {
+    (metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+}
+
+/// Whether nobody has written the file lately.
+fn is_settled(metadata: &Metadata) -> bool {
+    let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+    age.is_some_and(|age| age > UNSETTLED)
+}
