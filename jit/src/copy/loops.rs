@@ -142,7 +142,8 @@ mod tests {
             a.jne(outer).unwrap();
             a.ret().unwrap();
         });
-        assert_eq!(nested, [vec![1..3], vec![0..1, 1..3, 3..5]]);
+        let inner: Vec<_> = std::iter::once(1..3).collect();
+        assert_eq!(nested, [inner, vec![0..1, 1..3, 3..5]]);
         assert_eq!(found(|_| ()), Vec::<Vec<std::ops::Range<usize>>>::new());
     }
 
