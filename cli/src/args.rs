@@ -79,6 +79,9 @@ pub(crate) struct Record {
     /// recording is being written to FILE, this one gets the next name (NAME.2.refrain).
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// The file to execute, if the command does not name it
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub(crate) program: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) recording: Recording,
 }
@@ -93,6 +96,12 @@ pub(crate) struct Recording {
     /// the program goes on unrecorded
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Record the programs that child processes execute, too
+    ///
+    /// Each into a trace of its own next to FILE: of a.refrain, the child with the process id 7
+    /// has a.7.refrain.
+    #[arg(long)]
+    pub(crate) follow: bool,
     /// Do not say on standard error what was recorded
     #[arg(short, long)]
     pub(crate) quiet: bool,

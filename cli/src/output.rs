@@ -5,11 +5,11 @@
 //! printed here that could still do anything but stand there.
 
 use anyhow::Context;
+use refrain_vm::Hidden;
 use serde::Serialize;
 use std::fmt::{Display, Write as _};
-use std::fs::File;
 use std::io::{IsTerminal, Write, stderr, stdout};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
 /// Of every JSON document that refrain prints. Fields may be added within a version; it is
@@ -146,12 +146,9 @@ pub(crate) fn json<T: Serialize>(kind: &'static str, report: &T) -> anyhow::Resu
 /// Standard output and error as they were before a recording: the program shares this process's
 /// descriptors and may close or replace them, as many do just before they exit.
 pub(crate) struct Console {
-    stdout: Option<OwnedFd>,
-    stderr: Option<OwnedFd>,
+    stdout: Option<Hidden>,
+    stderr: Option<Hidden>,
 }
-
-/// Descriptors from here on are refrain's; the recorder keeps the program away from them.
-const HOST_DESCRIPTORS: i32 = 900;
 
 impl Console {
     /// Keeps both. A descriptor that is not open stays closed.
@@ -162,8 +159,8 @@ impl Console {
     /// Prints a line to what was standard error. As with `eprintln!`, nobody may be listening.
     /// The program may be running: it gets to see no descriptor that it has not opened.
     pub(crate) fn say(&self, line: &str) {
-        if let Some(copy) = self.stderr.as_ref().and_then(keep) {
-            let _ = File::from(copy).write_all(format!("{line}\n").as_bytes());
+        if let Some(stderr) = &self.stderr {
+            let _ = stderr.file().write_all(format!("{line}\n").as_bytes());
         }
     }
 
@@ -180,15 +177,13 @@ impl Console {
 
     /// Gives both to a command.
     pub(crate) fn give_to(self, command: &mut Command) {
-        let stdio = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
+        let stdio = |fd: Option<Hidden>| fd.map_or_else(Stdio::null, |fd| fd.into_file().into());
         command.stdout(stdio(self.stdout)).stderr(stdio(self.stderr));
     }
 }
 
-fn keep(stream: impl AsFd) -> Option<OwnedFd> {
-    rustix::io::fcntl_dupfd_cloexec(&stream, HOST_DESCRIPTORS)
-        .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&stream, 3))
-        .ok()
+fn keep(stream: impl AsFd) -> Option<Hidden> {
+    Hidden::copy(stream).ok()
 }
 
 #[cfg(test)]

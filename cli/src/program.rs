@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// A program that can be recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Program {
-    /// Absolute path of the file.
+    /// Path of the file, as the kernel is given it.
     pub(crate) path: PathBuf,
     /// The command line as it was given.
     pub(crate) argv: Vec<OsString>,
@@ -28,7 +28,8 @@ impl Program {
     }
 }
 
-/// Finds the program as `execvp` does and checks that it is an x86-64 ELF file.
+/// Finds the program as `execvp` does and checks that it is an x86-64 ELF file, or a script for
+/// one.
 pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
     let name = command.first().ok_or_else(|| anyhow!("no command was given"))?;
     let path = if name.as_bytes().contains(&b'/') {
@@ -39,7 +40,6 @@ pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
     };
     check_elf(&path)?;
     check_other(&path)?;
-    let path = std::path::absolute(&path).map_err(Failure::recording)?;
     Ok(Program { path, argv: command.to_vec() })
 }
 
@@ -106,24 +106,24 @@ fn check_elf(path: &Path) -> Result<(), Failure> {
     File::open(path)
         .and_then(|file| file.take(HEAD as u64).read_to_end(&mut head))
         .map_err(|error| Failure::cannot_execute(anyhow!("{shown}: cannot be read: {error}")))?;
+    if let Some(line) = head.strip_prefix(b"#!") {
+        let interpreter = interpreter(line);
+        return check_executable(&interpreter).map_err(|failure| {
+            let why = format!("{shown}: a script whose interpreter cannot be executed: {failure}");
+            Failure::cannot_execute(anyhow!(why))
+        });
+    }
     match refusal(&head) {
         None => Ok(()),
         Some(why) => Err(Failure::cannot_execute(anyhow!("{shown}: {why}"))),
     }
 }
 
-/// The command that a script's first line, from behind its mark, names. (`env` looks it up and
-/// executes it, which a recorded process may not do.)
-fn interpreter(line: &[u8]) -> String {
-    let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split_whitespace().peekable();
-    if words.peek().is_some_and(|word| word.ends_with("/env")) {
-        words.next();
-        while words.next_if(|word| word.starts_with('-')).is_some() {}
-    }
-    let command = words.collect::<Vec<_>>().join(" ");
-    if command.is_empty() { "sh".into() } else { command }
+/// The interpreter that a script's first line, from behind its mark, names.
+fn interpreter(line: &[u8]) -> PathBuf {
+    let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii();
+    let word = line.split(|byte| b" \t".contains(byte)).next().unwrap_or_default();
+    PathBuf::from(OsStr::from_bytes(word))
 }
 
 /// Why a file that starts like this cannot be recorded.
@@ -132,12 +132,6 @@ fn refusal(head: &[u8]) -> Option<String> {
     const LITTLE_ENDIAN: u8 = 1;
     const EXECUTABLE_TYPES: [u16; 2] = [2, 3];
     const X86_64: u16 = 62;
-    if let Some(line) = head.strip_prefix(b"#!") {
-        let interpreter = interpreter(line);
-        return Some(format!(
-            "is a script; record its interpreter, as in: refrain record -- {interpreter} FILE"
-        ));
-    }
     if !head.starts_with(b"\x7fELF") {
         return Some("is not an ELF program; refrain records x86-64 Linux programs".into());
     }
@@ -200,16 +194,19 @@ mod tests {
             (head(2, 1, 3, 183), "AArch64"),
             (head(2, 2, 3, 22u16.swap_bytes()), "S/390"),
             (head(2, 1, 3, 62)[..10].to_vec(), "cut off"),
-            (b"#!/bin/sh\n".to_vec(), "record -- /bin/sh FILE"),
-            (b"#! /usr/bin/awk -f\nBEGIN".to_vec(), "record -- /usr/bin/awk -f FILE"),
-            (b"#!/usr/bin/env -S python3 -u\n".to_vec(), "record -- python3 -u FILE"),
-            (b"#!\n".to_vec(), "record -- sh FILE"),
             (b"MZ".to_vec(), "not an ELF"),
             (Vec::new(), "not an ELF"),
         ] {
             let why = refusal(&bytes).expect("is refused");
             assert!(why.contains(word), "{why:?} does not say {word:?}");
         }
+    }
+
+    #[test]
+    fn a_script_names_its_interpreter() {
+        assert_eq!(interpreter(b"/bin/sh\n"), Path::new("/bin/sh"));
+        assert_eq!(interpreter(b" /usr/bin/awk -f\nBEGIN"), Path::new("/usr/bin/awk"));
+        assert_eq!(interpreter(b"\n"), Path::new(""));
     }
 
     #[test]

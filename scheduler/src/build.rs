@@ -254,7 +254,8 @@ fn code(event: &Event) -> Code {
     let timed = |code| if granted { code } else { Code::TimedOut };
     match event.kind() {
         ThreadStart | ThreadExit | ThreadCreate | ThreadDetach => Code::Plain,
-        MutexDestroy | RwDestroy | Rdtsc | Rdrand | Killed | Signal | SemGetValue => Code::Plain,
+        MutexDestroy | MutexConsistent | RwDestroy | Rdtsc | Rdrand | Killed | Signal
+        | SemGetValue => Code::Plain,
         ThreadJoin => timed(Code::Join),
         MutexLock | MutexTryLock | WriteLock | WriteTryLock => acquired(Code::Lock),
         MutexTimedLock | WriteTimedLock => timed(Code::Lock),

@@ -77,6 +77,8 @@ event_kinds! {
     MutexTimedLock = 10, "mutex.timedlock", Acquire;
     /// `pthread_mutex_unlock`.
     MutexUnlock = 11, "mutex.unlock", Release;
+    /// `pthread_mutex_consistent`: of a robust mutex whose owner ended.
+    MutexConsistent = 13, "mutex.consistent", Release;
     /// `pthread_mutex_destroy`.
     MutexDestroy = 12, "mutex.destroy", Release;
 

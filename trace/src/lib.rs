@@ -38,6 +38,7 @@ pub use error::{ChunkAt, Error, Result};
 pub use event::{Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET, UNFINISHED, delivery};
 pub use ids::{AuxLock, BlobId, BlockId, EventId, ThreadId};
 pub use meta::{
-    CodeBlock, Ending, Entry, Footer, Header, Latencies, Machine, MappedFile, Mapping, Module,
+    CodeBlock, Ending, Entry, Executed, Footer, Header, Latencies, Machine, MappedFile, Mapping,
+    Module,
 };
 pub use owned::{OwnedEvent, OwnedTrace};

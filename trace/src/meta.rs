@@ -89,6 +89,31 @@ pub struct MappedFile {
     pub modified_ns: u64,
 }
 
+/// A program that the recorded process executed in place of the one that it was.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Executed {
+    /// Absolute path of the program.
+    pub program: String,
+    /// Its command line.
+    pub argv: Vec<String>,
+    /// State of the thread that goes on, the only one.
+    pub entry: Entry,
+    /// All mappings of the process.
+    pub mappings: Vec<Mapping>,
+}
+
+impl Executed {
+    /// As the content of a blob.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("serialization fails only for types of unknown length")
+    }
+
+    /// From the content of a blob; `None` if it is none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Executed> {
+        postcard::from_bytes(bytes).ok()
+    }
+}
+
 /// A module of the guest: a file whose code was mapped.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Module {

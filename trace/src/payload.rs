@@ -120,6 +120,11 @@ pub enum Effect {
         /// Its id in this trace.
         child: crate::ThreadId,
     },
+    /// Another program was executed; a blob holds an [`crate::Executed`].
+    Exec {
+        /// The blob.
+        image: BlobId,
+    },
 }
 
 impl Effect {

@@ -114,6 +114,21 @@ impl Context {
         self.high_in_use = u64::from(high != [[0; 2]; 16]);
     }
 
+    /// As a program finds it that begins there. What is counted goes on.
+    pub(crate) fn at_entry(&self, entry: &refrain_trace::Entry) -> Context {
+        let mut context = Context {
+            retired: self.retired,
+            translating: self.translating,
+            access_cursor: self.access_cursor,
+            access_limit: self.access_limit,
+            seen: self.seen,
+            ..Context::default()
+        };
+        context.rip = entry.rip;
+        context.gpr[reg::RSP] = entry.rsp;
+        context
+    }
+
     /// The arguments of the system call that the guest has just made.
     pub(crate) fn syscall_args(&self) -> [u64; 6] {
         use reg::*;

@@ -1,11 +1,11 @@
 //! What the machine needs to know of an ELF file: segments, interpreter, build id, symbols.
 
-use crate::{Error, Result};
+use crate::{Error, Hidden, Result};
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -31,13 +31,13 @@ enum Data {
 
 /// A file that is read without moving its offset, which belongs to the guest.
 struct At {
-    file: File,
+    file: Hidden,
     position: u64,
 }
 
 impl Read for At {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.position)?;
+        let read = self.file.file().read_at(buffer, self.position)?;
         self.position += read as u64;
         Ok(read)
     }
@@ -48,7 +48,7 @@ impl Seek for At {
         let moved = |from: u64, by: i64| from.checked_add_signed(by);
         let position = match to {
             SeekFrom::Start(position) => Some(position),
-            SeekFrom::End(by) => moved(self.file.metadata()?.len(), by),
+            SeekFrom::End(by) => moved(self.file.file().metadata()?.len(), by),
             SeekFrom::Current(by) => moved(self.position, by),
         };
         self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
@@ -109,7 +109,7 @@ impl Elf {
     }
 
     /// A library, of which only those parts are read that are asked for.
-    pub(crate) fn of_library(file: File) -> Result<Elf, String> {
+    pub(crate) fn of_library(file: Hidden) -> Result<Elf, String> {
         Elf::of(Data::File(ReadCache::new(At { file, position: 0 })))
     }
 

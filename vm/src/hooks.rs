@@ -74,6 +74,7 @@ pub(crate) const HOOKS: &[Hook] = &[
     hook("pthread_mutex_timedlock", MutexTimedLock, Model::Acquire),
     hook("pthread_mutex_clocklock", MutexTimedLock, Model::Acquire),
     hook("pthread_mutex_unlock", MutexUnlock, Model::Release),
+    hook("pthread_mutex_consistent", MutexConsistent, Model::Release),
     hook("pthread_mutex_destroy", MutexDestroy, Model::Release),
 
     hook("pthread_rwlock_rdlock", ReadLock, Model::Acquire),

@@ -1,6 +1,11 @@
 //! The few places where the machine touches the host directly: raw system calls, the time-stamp
 //! counter, and guest memory as host memory.
 
+mod process;
+
+pub use process::end_like_the_program;
+pub(crate) use process::*;
+
 use std::arch::asm;
 use std::fs::File;
 use std::io;
@@ -289,8 +294,10 @@ pub(crate) fn exit_process(status: i32) -> ! {
 /// Ends the process by a signal.
 pub(crate) fn end_process_by(signal: i32) -> ! {
     set_ignored(signal, false);
-    // SAFETY: a process may send itself signals.
-    unsafe { libc::kill(libc::getpid(), signal) };
+    // Sent to this thread and unblocked, it acts before anything else happens here.
+    let (process, thread) = (u64::from(std::process::id()), thread_id() as u64);
+    // SAFETY: a thread may send itself signals.
+    unsafe { syscall(libc::SYS_tgkill as u64, [process, thread, signal as u64, 0, 0, 0]) };
     set_mask(0);
     exit_process(128 + signal)
 }
@@ -455,6 +462,13 @@ impl Guest {
         self.operand(address, 8)
     }
 
+    /// The words from `address` on.
+    pub(crate) fn words<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
+        let bytes = self.read(address, 8 * N)?;
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[8 * at + i]));
+        Some(std::array::from_fn(word))
+    }
+
     /// The 32-bit word at `address`, if it is mapped and aligned.
     pub(crate) fn word32(&self, address: u64) -> Option<u32> {
         let mut bytes = [0; 4];
@@ -540,6 +554,27 @@ impl KnownPages {
                 _ => AtomicU64::from_ptr(address as *mut u64).load(Ordering::Acquire),
             }
         })
+    }
+}
+
+/// Marks a robust lock whose owner, the calling thread, ends, and wakes one who waits for it.
+pub(crate) fn abandon_lock(address: u64) {
+    const OWNER: u32 = 0x3fff_ffff;
+    const OWNER_DIED: u32 = 0x4000_0000;
+    const WAITERS: u32 = 0x8000_0000;
+    if !address.is_multiple_of(4) || Guest.word32(address).is_none() {
+        return;
+    }
+    // SAFETY: the word is aligned and was readable just now. It is in a mutex that this thread
+    // holds, which a correct program does not unmap; guest threads change it at will, which
+    // atomic operations allow for.
+    let word = unsafe { AtomicU32::from_ptr(address as *mut u32) };
+    let own = thread_id() as u32;
+    let mark = |word: u32| (word & OWNER == own).then_some(word & WAITERS | OWNER_DIED);
+    let before = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, mark);
+    if before.is_ok_and(|before| before & WAITERS != 0) {
+        // SAFETY: waking a waiter changes no memory, and the kernel checks the address.
+        unsafe { syscall(libc::SYS_futex as u64, [address, libc::FUTEX_WAKE as u64, 1, 0, 0, 0]) };
     }
 }
 

@@ -19,7 +19,9 @@ mod digest;
 mod elf;
 mod engine;
 mod error;
+mod first_thread;
 mod frame;
+mod hidden;
 mod hooks;
 mod host;
 mod kick;
@@ -32,6 +34,7 @@ mod processor;
 mod record;
 mod replay;
 mod seen;
+mod shared;
 mod slots;
 mod syscall;
 
@@ -44,13 +47,15 @@ pub use engine::{
     OrderedAccess, OrderedKind, OrderedLeaf,
 };
 pub use error::{Error, Result};
-pub use host::{close_on_exec, read_clocks};
+pub use first_thread::lend_first_thread;
+pub use hidden::Hidden;
+pub use host::{close_on_exec, end_like_the_program, read_clocks};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{LastMet, Met};
 pub use processor::{Feature, Level, Processor};
 pub use record::{
-    LearnedSites, LostEnd, Notice, RecordOptions, RecordSummary, Warn, record, this_machine,
+    Follow, LearnedSites, LostEnd, Notice, RecordOptions, RecordSummary, Warn, record, this_machine,
 };
 pub use replay::{
     Divergence, DivergenceKind, Outcome, Output, Placement, Policy, ReplayOptions,

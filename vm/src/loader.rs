@@ -7,6 +7,7 @@ use crate::memory::{AddressSpace, MapRequest, guest_may_map, map_fixed, page_dow
 use crate::{Error, Result, cpuid};
 use refrain_trace::Entry;
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,83 @@ use std::path::{Path, PathBuf};
 /// A program and how it is started.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The executable.
+    /// The executable, or a script.
     pub program: PathBuf,
     /// Arguments, `argv[0]` first.
     pub argv: Vec<OsString>,
-    /// The environment.
-    pub env: Vec<(OsString, OsString)>,
+    /// The environment: mostly of the form `NAME=value`.
+    pub env: Vec<OsString>,
 }
+
+impl Command {
+    /// The command that the kernel executes: of a script, its interpreter, which has the script
+    /// among its arguments. Fails as `execve` does.
+    fn interpreted(&self) -> Result<(PathBuf, Vec<OsString>), i32> {
+        /// So many scripts that interpret each other are executed.
+        const DEEPEST: usize = 5;
+        let (mut program, mut argv) = (self.program.clone(), self.argv.clone());
+        for _ in 0..=DEEPEST {
+            let Some(mut line) = first_line(&program)? else { return Ok((program, argv)) };
+            line.push(program.into_os_string());
+            program = PathBuf::from(&line[0]);
+            line.extend(argv.into_iter().skip(1));
+            argv = line;
+        }
+        Err(libc::ELOOP)
+    }
+}
+
+/// The interpreter that a script names, and the rest of the line as its argument. `None` if the
+/// file is no script.
+fn first_line(path: &Path) -> Result<Option<Vec<OsString>>, i32> {
+    let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EACCES);
+    let mut head = Vec::new();
+    let file = std::fs::File::open(path).map_err(errno)?;
+    file.take(HEAD).read_to_end(&mut head).map_err(errno)?;
+    let Some(line) = head.strip_prefix(b"#!") else {
+        return if head.starts_with(b"\x7fELF") { Ok(None) } else { Err(libc::ENOEXEC) };
+    };
+    let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii();
+    let mut words = line.splitn(2, |byte| b" \t".contains(byte));
+    let interpreter = words.next().filter(|word| !word.is_empty()).ok_or(libc::ENOEXEC)?;
+    let word = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+    let argument = words.next().map(|rest| word(rest.trim_ascii()));
+    Ok(Some([Some(word(interpreter)), argument].into_iter().flatten().collect()))
+}
+
+/// What the kernel says of a command's format: whether there is anything that can execute it.
+pub(crate) fn kind(command: &Command) -> Result<(), i32> {
+    command.interpreted().map(|_| ())
+}
+
+/// Whether the program can be loaded.
+pub(crate) fn check(command: &Command) -> Result<()> {
+    let (program, _) = interpreted(command)?;
+    if let Some(interpreter) = Elf::read(&program)?.interpreter {
+        Elf::read(Path::new(&interpreter))?;
+    }
+    Ok(())
+}
+
+fn interpreted(command: &Command) -> Result<(PathBuf, Vec<OsString>)> {
+    command.interpreted().map_err(|errno| match errno {
+        libc::ENOENT if !command.program.exists() => Error::NotFound(command.program.clone()),
+        libc::ENOEXEC => Error::NotExecutable {
+            path: command.program.clone(),
+            why: "neither an ELF program nor a script that names its interpreter".into(),
+        },
+        _ => {
+            let why = std::io::Error::from_raw_os_error(errno);
+            Error::NotExecutable {
+                path: command.program.clone(),
+                why: format!("a script whose interpreter cannot be executed: {why}"),
+            }
+        }
+    })
+}
+
+/// As much of a file as the kernel looks at to find out what it is.
+const HEAD: u64 = 256;
 
 /// A loaded file.
 pub(crate) struct Loaded {
@@ -34,9 +105,26 @@ pub(crate) struct Image {
     /// The program first, then its interpreter, if it has one.
     pub(crate) files: Vec<Loaded>,
     pub(crate) entry: Entry,
-    /// Everything that is mapped: range and protection. Beyond the bytes that the loader wrote,
-    /// the content is zero.
-    pub(crate) mappings: Vec<(Range<u64>, i32)>,
+    /// Everything that is mapped.
+    pub(crate) mappings: Vec<Area>,
+    pub(crate) strings: InitialStrings,
+}
+
+/// Where on the stack arguments and environment are, and the auxiliary vector.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct InitialStrings {
+    pub(crate) args: Range<u64>,
+    pub(crate) env: Range<u64>,
+    pub(crate) auxv: Vec<u64>,
+}
+
+/// Memory that the loader has mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct Area {
+    pub(crate) range: Range<u64>,
+    pub(crate) prot: i32,
+    /// What the loader has filled; the rest is zero.
+    pub(crate) filled: Range<u64>,
 }
 
 impl Image {
@@ -51,23 +139,53 @@ impl Image {
 
 /// Loads `command` into the guest's address space.
 pub(crate) fn load(command: &Command, space: &mut AddressSpace) -> Result<Image> {
-    let program = Elf::read(&command.program)?;
-    let bias = if program.position_independent { layout::PROGRAM } else { 0 };
+    let (path, argv) = interpreted(command)?;
+    let program = Elf::read(&path)?;
+    let bias = place(&path, &program, space)?;
     let mut mappings = Vec::new();
-    map_segments(&command.program, &program, bias, space, &mut mappings)?;
-    let mut files = vec![Loaded { path: command.program.clone(), elf: program, bias }];
+    map_segments(&path, &program, bias, space, &mut mappings)?;
+    let mut files = vec![Loaded { path, elf: program, bias }];
     if let Some(interpreter) = files[0].elf.interpreter.clone() {
         let path = PathBuf::from(interpreter);
         let elf = Elf::read(&path)?;
-        let bias = layout::LIBRARIES.start;
+        let bias = library_place(&path, &elf, space, PAGE)?;
         map_segments(&path, &elf, bias, space, &mut mappings)?;
         files.push(Loaded { path, elf, bias });
     }
     let first = files.last().expect("the program itself was pushed");
     let rip = first.bias + first.elf.entry;
-    let rsp = build_stack(command, &files, space, &mut mappings)?;
+    let (rsp, strings) = build_stack(command, argv, &files, space, &mut mappings)?;
     let entry = Entry { rip, rsp, brk: layout::HEAP.start };
-    Ok(Image { files, entry, mappings })
+    Ok(Image { files, entry, mappings, strings })
+}
+
+/// Where a program goes: what to add to the addresses in its file.
+fn place(path: &Path, elf: &Elf, space: &AddressSpace) -> Result<u64> {
+    const HUGE_PAGE: u64 = 2 << 20;
+    if !elf.position_independent {
+        return Ok(0);
+    }
+    let (start, end) = elf.span();
+    let room = layout::PROGRAM..layout::LIBRARIES.start;
+    if let Some(free) = space.first_fit(room, end.saturating_sub(start), HUGE_PAGE) {
+        return Ok(free - start);
+    }
+    library_place(path, elf, space, HUGE_PAGE)
+}
+
+/// Room among the libraries.
+fn library_place(path: &Path, elf: &Elf, space: &AddressSpace, align: u64) -> Result<u64> {
+    let (start, end) = elf.span();
+    let len = end.saturating_sub(start);
+    let room = space.first_fit(layout::LIBRARIES, len, align).ok_or_else(|| {
+        let most = (layout::LIBRARIES.end - layout::LIBRARIES.start) >> 20;
+        let why = format!(
+            "its segments take {} MiB; refrain has room for {most} MiB of programs and libraries",
+            len >> 20
+        );
+        Error::NotExecutable { path: path.into(), why }
+    })?;
+    Ok(room - start)
 }
 
 /// Maps the segments of one file as private anonymous memory filled from it. (The file may
@@ -77,7 +195,7 @@ fn map_segments(
     elf: &Elf,
     bias: u64,
     space: &mut AddressSpace,
-    mappings: &mut Vec<(Range<u64>, i32)>,
+    mappings: &mut Vec<Area>,
 ) -> Result<()> {
     let bad = |why: &str| Error::NotExecutable { path: path.into(), why: why.into() };
     for segment in &elf.segments {
@@ -87,7 +205,7 @@ fn map_segments(
         if range.is_empty() {
             continue;
         }
-        if !guest_may_map(&range) {
+        if !guest_may_map(&range) || !space.is_free(&range) {
             return Err(bad(&format!(
                 "linked to addresses {range:#x?}, which refrain keeps for itself; \
                  link it as a position-independent executable"
@@ -98,7 +216,8 @@ fn map_segments(
             .ok_or(bad("truncated: a segment lies beyond its end"))?;
         fill(&range, start, content, segment.prot)?;
         space.note(range.clone(), segment.prot);
-        mappings.push((range, segment.prot));
+        let filled = range.start..page_up(start + content.len() as u64).min(range.end);
+        mappings.push(Area { range, prot: segment.prot, filled });
     }
     Ok(())
 }
@@ -163,44 +282,41 @@ pub(crate) fn hide_settings(rsp: u64) {
 /// Lays out argv, envp and the auxiliary vector as the ABI says; returns the stack pointer.
 fn build_stack(
     command: &Command,
+    argv: Vec<OsString>,
     files: &[Loaded],
     space: &mut AddressSpace,
-    mappings: &mut Vec<(Range<u64>, i32)>,
-) -> Result<u64> {
+    mappings: &mut Vec<Area>,
+) -> Result<(u64, InitialStrings)> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     anonymous(&layout::STACK, prot, libc::MAP_NORESERVE)?;
     space.note(layout::STACK, prot);
-    mappings.push((layout::STACK, prot));
 
     let mut strings = Strings::new(layout::STACK.end - PAGE);
     let exec_name = strings.push(command.program.as_os_str());
     let random = strings.bytes(b"refrain: random!");
     let platform = strings.push(OsStr::new("x86_64"));
-    let mut env: Vec<u64> = command
-        .env
-        .iter()
-        .map(|(name, value)| {
-            let mut entry = name.clone();
-            entry.push("=");
-            entry.push(value);
-            strings.push(&entry)
-        })
-        .collect();
+    // Upwards in memory come the arguments, the environment and the settings, each in its order:
+    // programs that show a title write over what the kernel shows of them.
     let overridden = |setting: &str| {
-        command.env.iter().any(|(name, _)| setting.split('=').next() == name.to_str())
+        let name = |entry: &[u8]| entry.split(|&byte| byte == b'=').next().map(<[u8]>::to_vec);
+        command.env.iter().any(|entry| name(entry.as_bytes()) == name(setting.as_bytes()))
     };
-    if files.len() > 1 {
-        let ours = SETTINGS.iter().filter(|setting| !overridden(setting));
-        env.extend(ours.map(|setting| strings.push(OsStr::new(setting))));
-    }
-    let argv: Vec<u64> = command.argv.iter().map(|arg| strings.push(arg)).collect();
+    let ours = SETTINGS.iter().filter(|setting| files.len() > 1 && !overridden(setting));
+    let ours = strings.push_all(ours.map(|setting| OsString::from(*setting)).collect());
+    let above_env = strings.at;
+    let mut env = strings.push_all(command.env.clone());
+    let above_args = strings.at;
+    let argv = strings.push_all(argv);
+    let (args, env_range) = (strings.at..above_args, above_args..above_env);
+    env.extend(ours);
 
     let mut words = vec![argv.len() as u64];
     words.extend(argv);
     words.push(0);
     words.extend(env);
     words.push(0);
-    words.extend(auxiliary_vector(files, [exec_name, random, platform]));
+    let auxv = auxiliary_vector(files, [exec_name, random, platform]);
+    words.extend(&auxv);
     let rsp = (strings.at - 8 * words.len() as u64) & !15;
     if rsp < layout::STACK.start + PAGE {
         return Err(Error::Unsupported("arguments and environment exceed 200 MiB".into()));
@@ -211,7 +327,9 @@ fn build_stack(
             "memory that was just mapped cannot be written",
         )));
     }
-    Ok(rsp)
+    let filled = page_down(rsp)..layout::STACK.end;
+    mappings.push(Area { range: layout::STACK, prot, filled });
+    Ok((rsp, InitialStrings { args, env: env_range, auxv }))
 }
 
 /// Strings at the top of the stack, laid down from high to low.
@@ -229,6 +347,19 @@ impl Strings {
         let mut bytes = string.as_bytes().to_vec();
         bytes.push(0);
         self.bytes(&bytes)
+    }
+
+    /// Lays down some, so that the first is lowest; where each is.
+    fn push_all(&mut self, strings: Vec<OsString>) -> Vec<u64> {
+        let mut all = Vec::new();
+        let mut offsets = Vec::new();
+        for string in &strings {
+            offsets.push(all.len() as u64);
+            all.extend(string.as_bytes());
+            all.push(0);
+        }
+        let at = self.bytes(&all);
+        offsets.into_iter().map(|offset| at + offset).collect()
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> u64 {

@@ -10,6 +10,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
+/// Where the guest may map: below translated code, and above it up to where notes begin.
+const ARENAS: [Range<u64>; 2] = [
+    layout::FIXED_PROGRAM.start..layout::CODE_CACHE.start,
+    layout::ABOVE_CODE.start..layout::MAPPINGS.end,
+];
+
+/// The end of a program's address space.
+const USER_END: u64 = 0x7fff_ffff_f000;
+
+/// What the kernel answers where there is a hole, or no room.
+pub(crate) const OUT_OF_MEMORY: i64 = -(libc::ENOMEM as i64);
+
 pub(crate) const fn page_down(address: u64) -> u64 {
     address & !(PAGE - 1)
 }
@@ -61,12 +73,15 @@ impl AddressSpace {
         }
     }
 
-    /// Maps where the guest asked for (MAP_FIXED) or where there is room; returns the address or
-    /// a negative errno.
+    /// Maps where the guest asked for (MAP_FIXED, or a hint that is free) or where there is room;
+    /// returns the address or a negative errno.
     pub(crate) fn map(&mut self, request: MapRequest, purpose: Purpose) -> i64 {
-        let len = page_up(request.len);
-        if request.len == 0 || len == 0 {
+        if request.len == 0 {
             return -i64::from(libc::EINVAL);
+        }
+        let len = page_up(request.len);
+        if len < request.len {
+            return -i64::from(libc::ENOMEM);
         }
         let fixed = request.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
         let address = if fixed {
@@ -79,7 +94,8 @@ impl AddressSpace {
             }
             request.address
         } else {
-            match self.place(len, purpose) {
+            match self.hinted(&request, len, purpose).or_else(|| self.room(&request, len, purpose))
+            {
                 Some(address) => address,
                 None => return -i64::from(libc::ENOMEM),
             }
@@ -97,37 +113,100 @@ impl AddressSpace {
         }
     }
 
-    /// Unmaps; the kernel's result.
-    pub(crate) fn unmap(&mut self, address: u64, len: u64) -> i64 {
-        let range = address..address.saturating_add(page_up(len));
-        if !address.is_multiple_of(PAGE) || len == 0 || !guest_may_map(&range) {
-            return -i64::from(libc::EINVAL);
-        }
-        cut(&mut self.used, &range);
-        cut(&mut self.executable, &range);
-        cut(&mut self.own, &range);
-        // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
-        unsafe { kernel(libc::SYS_munmap, [address, page_up(len), 0, 0, 0, 0]) }
+    /// Where a request wants to be without insisting, if that is free: what the kernel does.
+    fn hinted(&self, request: &MapRequest, len: u64, purpose: Purpose) -> Option<u64> {
+        let start = page_down(request.address);
+        let range = start..start.checked_add(len)?;
+        let low = range.end <= layout::LIBRARIES.end;
+        let must_be_low = purpose == Purpose::Code
+            || request.prot & libc::PROT_EXEC != 0
+            || request.flags & libc::MAP_32BIT != 0;
+        let fits = guest_may_map(&range) && (low || !must_be_low) && !self.overlaps(&range);
+        fits.then_some(start)
     }
 
-    /// Changes protection; the kernel's result.
+    /// Room for a request that does not care.
+    fn room(&self, request: &MapRequest, len: u64, purpose: Purpose) -> Option<u64> {
+        if request.flags & libc::MAP_32BIT != 0 {
+            return self.first_fit(layout::LIBRARIES, len, PAGE);
+        }
+        if request.flags & libc::MAP_HUGETLB == 0 {
+            return self.place(len, purpose);
+        }
+        // The size's logarithm is among the flags; without one it is the usual 2 MiB.
+        let size = match request.flags >> libc::MAP_HUGE_SHIFT & libc::MAP_HUGE_MASK {
+            0 => 1 << 21,
+            logarithm => 1_u64.checked_shl(logarithm as u32)?,
+        };
+        self.first_fit(layout::MAPPINGS, len.checked_next_multiple_of(size)?, size)
+    }
+
+    /// Unmaps what the guest has there; the kernel's result.
+    pub(crate) fn unmap(&mut self, address: u64, len: u64) -> i64 {
+        let Some(end) = address.checked_add(page_up(len)) else {
+            return -i64::from(libc::EINVAL);
+        };
+        if !address.is_multiple_of(PAGE) || len == 0 || end > USER_END {
+            return -i64::from(libc::EINVAL);
+        }
+        for arena in ARENAS {
+            let range = address.max(arena.start)..end.min(arena.end);
+            if range.is_empty() {
+                continue;
+            }
+            cut(&mut self.used, &range);
+            cut(&mut self.executable, &range);
+            cut(&mut self.own, &range);
+            let args = [range.start, range.end - range.start, 0, 0, 0, 0];
+            // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
+            let result = unsafe { kernel(libc::SYS_munmap, args) };
+            if result != 0 {
+                return result;
+            }
+        }
+        0
+    }
+
+    /// Changes protection; the kernel's result. Like the kernel, it has changed what lies before
+    /// the first hole when it says `ENOMEM`.
     pub(crate) fn protect(&mut self, address: u64, len: u64, prot: i32) -> i64 {
-        let range = address..address.saturating_add(page_up(len));
-        if !guest_may_map(&range) {
+        let whole = address..address.saturating_add(page_up(len));
+        // The kernel lets this flag mean "from the start of the stack on".
+        let grows_down = prot & libc::PROT_GROWSDOWN != 0 && layout::STACK.contains(&address);
+        let (start, prot) = match grows_down {
+            true => (layout::STACK.start, prot & !libc::PROT_GROWSDOWN),
+            false => (address, prot),
+        };
+        let arena = ARENAS.iter().find(|arena| arena.contains(&start));
+        let range = start..whole.end.min(arena.map_or(start, |arena| arena.end));
+        if range.is_empty() && len != 0 {
             return -i64::from(libc::ENOMEM);
         }
         // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
         let result = unsafe {
             let prot = without_exec(prot) as u64;
-            kernel(libc::SYS_mprotect, [address, len, prot, 0, 0, 0])
+            kernel(libc::SYS_mprotect, [start, range.end - range.start, prot, 0, 0, 0])
         };
-        if result == 0 {
-            cut(&mut self.executable, &range);
-            if prot & libc::PROT_EXEC != 0 {
-                join(&mut self.executable, range);
-            }
+        let changed = match result {
+            0 => range.clone(),
+            OUT_OF_MEMORY => start..self.first_hole(&range),
+            _ => return result,
+        };
+        cut(&mut self.executable, &changed);
+        if prot & libc::PROT_EXEC != 0 && !changed.is_empty() {
+            join(&mut self.executable, changed);
         }
-        result
+        if range.end < whole.end { OUT_OF_MEMORY } else { result }
+    }
+
+    /// The first address of a range where nothing is mapped; its end if there is none.
+    fn first_hole(&self, range: &Range<u64>) -> u64 {
+        let mut at = range.start;
+        while let Some((_, &end)) = self.used.range(..=at).next_back().filter(|(_, end)| **end > at)
+        {
+            at = end;
+        }
+        at.min(range.end)
     }
 
     /// Grows or shrinks a mapping, moving it if it may; the new address or a negative errno.
@@ -135,40 +214,57 @@ impl AddressSpace {
         let [old, old_len, new_len, flags, new, _] = args;
         let (old_len, new_len) = (page_up(old_len), page_up(new_len));
         let old_range = old..old.saturating_add(old_len);
-        if !guest_may_map(&old_range) || new_len == 0 {
+        if !guest_may_map(&(old..old_range.end.max(old.saturating_add(1)))) || new_len == 0 {
             return -i64::from(libc::EINVAL);
         }
-        let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
+        let has = |flag: i32| flags & flag as u64 != 0;
         let grown = old_range.end..old.saturating_add(new_len);
-        let in_place = new_len <= old_len || (!self.overlaps(&grown) && guest_may_map(&grown));
-        let target = if fixed {
+        let stays = !has(libc::MREMAP_DONTUNMAP) && old_len != 0;
+        let in_place =
+            stays && (new_len <= old_len || (!self.overlaps(&grown) && guest_may_map(&grown)));
+        let target = if has(libc::MREMAP_FIXED) {
             new
         } else if in_place {
             old
-        } else if flags & libc::MREMAP_MAYMOVE as u64 != 0 {
+        } else if has(libc::MREMAP_MAYMOVE) {
             match self.place(new_len, Purpose::Data) {
                 Some(address) => address,
                 None => return -i64::from(libc::ENOMEM),
             }
+        } else if !stays {
+            return -i64::from(libc::EINVAL);
         } else {
             return -i64::from(libc::ENOMEM);
         };
-        let result = self.remap_to(old, old_len, new_len, target);
+        let result = self.remap_to([old, old_len, new_len, flags], target);
         if result >= 0 {
-            cut(&mut self.used, &old_range);
-            join(&mut self.used, target..target + new_len);
+            let target = target..target + new_len;
+            let executable = self.holds_code(&old_range);
+            if stays {
+                cut(&mut self.used, &old_range);
+                cut(&mut self.executable, &old_range);
+            }
+            cut(&mut self.executable, &target);
+            if executable {
+                join(&mut self.executable, target.clone());
+            }
+            join(&mut self.used, target);
         }
         result
     }
 
     /// `mremap` to a known address.
-    pub(crate) fn remap_to(&self, old: u64, old_len: u64, new_len: u64, target: u64) -> i64 {
+    pub(crate) fn remap_to(&self, [old, old_len, new_len, flags]: [u64; 4], target: u64) -> i64 {
         if !guest_may_map(&(target..target.saturating_add(new_len))) {
             return -i64::from(libc::EINVAL);
         }
-        let flags = if target == old { 0 } else { libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED };
+        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let flags = match target == old {
+            true => flags & !known as u64,
+            false => flags | (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64,
+        };
         // SAFETY: both ranges lie in the guest's arenas, where the host keeps nothing.
-        unsafe { kernel(libc::SYS_mremap, [old, old_len, new_len, flags as u64, target, 0]) }
+        unsafe { kernel(libc::SYS_mremap, [old, old_len, new_len, flags, target, 0]) }
     }
 
     /// Moves the program break; the break as it is then.
@@ -197,11 +293,17 @@ impl AddressSpace {
 
     /// `madvise`: passed on within the guest's arenas.
     pub(crate) fn advise(&self, address: u64, len: u64, advice: u64) -> i64 {
-        if !guest_may_map(&(address..address.saturating_add(page_up(len)))) {
-            return -i64::from(libc::ENOMEM);
+        if len != 0 && !guest_may_map(&(address..address.saturating_add(page_up(len)))) {
+            return OUT_OF_MEMORY;
         }
         // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
-        unsafe { kernel(libc::SYS_madvise, [address, len, advice, 0, 0, 0]) }
+        let advise = |advice| unsafe { kernel(libc::SYS_madvise, [address, len, advice, 0, 0, 0]) };
+        let result = advise(advice);
+        if advice == libc::MADV_FREE as u64 && result == 0 {
+            // The kernel would free the pages when it likes, and a replay could not tell when.
+            return advise(libc::MADV_DONTNEED as u64);
+        }
+        result
     }
 
     /// Whether any of the range holds code in the guest's eyes.
@@ -256,6 +358,16 @@ impl AddressSpace {
         self.shared
     }
 
+    /// Takes all mappings away, for another program. Where code may have been, nothing is put any
+    /// more unless the guest insists.
+    pub(crate) fn begin_program(&mut self) {
+        unmap_all();
+        self.used.retain(|&start, _| ARENAS[0].contains(&start));
+        self.executable.clear();
+        self.own.clear();
+        (self.shared, self.brk) = (false, layout::HEAP.start);
+    }
+
     /// Notes a mapping that was made elsewhere (the loader's).
     pub(crate) fn note(&mut self, range: Range<u64>, prot: i32) {
         cut(&mut self.executable, &range);
@@ -265,40 +377,80 @@ impl AddressSpace {
         join(&mut self.used, range);
     }
 
+    /// A range in parts that the guest may execute or not.
+    pub(crate) fn by_right_to_execute(&self, range: Range<u64>) -> Vec<(Range<u64>, bool)> {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        for (&start, &end) in self.executable.range(..range.end) {
+            let code = start.max(at)..end.min(range.end);
+            if code.is_empty() {
+                continue;
+            }
+            if at < code.start {
+                parts.push((at..code.start, false));
+            }
+            at = code.end;
+            parts.push((code, true));
+        }
+        if at < range.end {
+            parts.push((at..range.end, false));
+        }
+        parts
+    }
+
+    /// Something was unmapped elsewhere.
+    pub(crate) fn forget(&mut self, range: Range<u64>) {
+        cut(&mut self.used, &range);
+        cut(&mut self.executable, &range);
+    }
+
+    /// Whether nothing is mapped there.
+    pub(crate) fn is_free(&self, range: &Range<u64>) -> bool {
+        !self.overlaps(range)
+    }
+
     fn overlaps(&self, range: &Range<u64>) -> bool {
         intersects(&self.used, range)
     }
 
     /// Finds room: for code low, for everything else high.
-    fn place(&self, len: u64, purpose: Purpose) -> Option<u64> {
+    pub(crate) fn place(&self, len: u64, purpose: Purpose) -> Option<u64> {
         let low = match purpose {
-            Purpose::Code => self.first_fit(layout::LIBRARIES, len),
+            Purpose::Code => self.first_fit(layout::LIBRARIES, len, PAGE),
             Purpose::Data => None,
         };
-        low.or_else(|| self.first_fit(layout::MAPPINGS, len))
+        low.or_else(|| self.first_fit(layout::MAPPINGS, len, PAGE))
     }
 
-    /// Lowest gap of `len` bytes, with a page of distance to its neighbours.
-    fn first_fit(&self, arena: Range<u64>, len: u64) -> Option<u64> {
-        let mut at = arena.start;
+    /// Lowest gap of `len` bytes at a multiple of `align`, with a page of distance to its
+    /// neighbours.
+    pub(crate) fn first_fit(&self, arena: Range<u64>, len: u64, align: u64) -> Option<u64> {
+        let before = self.used.range(..arena.start).next_back();
+        let reaches_in = before.map(|(_, &end)| end).filter(|&end| end > arena.start);
+        let mut at = reaches_in.map_or(arena.start, |end| end + PAGE).next_multiple_of(align);
         for (&start, &end) in self.used.range(arena.start..arena.end) {
             if start >= at.checked_add(len)?.checked_add(PAGE)? {
                 break;
             }
-            at = at.max(end + PAGE);
+            at = at.max((end + PAGE).next_multiple_of(align));
         }
         (at.checked_add(len)? <= arena.end).then_some(at)
     }
 }
 
+/// Takes away all that the guest has mapped.
+pub(crate) fn unmap_all() {
+    for arena in ARENAS {
+        // SAFETY: the host keeps nothing in the guest's arenas.
+        unsafe { kernel(libc::SYS_munmap, [arena.start, arena.end - arena.start, 0, 0, 0, 0]) };
+    }
+}
+
 /// Maps at exactly `request.address`, replacing what was there.
 pub(crate) fn map_fixed(request: MapRequest) -> io::Result<()> {
-    let keep = libc::MAP_SHARED
-        | libc::MAP_PRIVATE
-        | libc::MAP_ANONYMOUS
-        | libc::MAP_NORESERVE
-        | libc::MAP_POPULATE
-        | libc::MAP_STACK;
+    // Those that would have the kernel choose another place are left out. (What it does not know
+    // it ignores, unless it is told to validate.)
+    let left_out = libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
     assert!(
         guest_may_map(&(request.address..request.address.saturating_add(request.len))),
         "callers check that a guest mapping lies in the guest's arenas"
@@ -312,7 +464,7 @@ pub(crate) fn map_fixed(request: MapRequest) -> io::Result<()> {
                 request.address,
                 page_up(request.len),
                 without_exec(request.prot) as u64,
-                (request.flags & keep | libc::MAP_FIXED) as u64,
+                (request.flags & !left_out | libc::MAP_FIXED) as u64,
                 request.fd as u64,
                 request.offset as u64,
             ],
@@ -331,8 +483,7 @@ fn without_exec(prot: i32) -> i32 {
 
 /// Whether the whole range lies in one arena of the guest.
 pub(crate) fn guest_may_map(range: &Range<u64>) -> bool {
-    let low = layout::FIXED_PROGRAM.start..layout::LIBRARIES.end;
-    [low, layout::HEAP, layout::STACK, layout::MAPPINGS].iter().any(|arena| {
+    ARENAS.iter().any(|arena| {
         range.start >= arena.start && range.end <= arena.end && range.start < range.end
     })
 }

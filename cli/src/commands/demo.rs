@@ -21,6 +21,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
     let recording = Recording {
         force: false,
         strict: false,
+        follow: false,
         quiet: false,
         no_learn: true,
         order: Order::Sync,

@@ -35,14 +35,22 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     crate::sandbox::tolerate_weakness(cli.unsandboxed);
     crate::sandbox::limit_memory(cli.max_memory);
-    let outcome =
-        crate::logging::start().map_err(Failure::from).and_then(|()| dispatch(cli.command));
+    let command = cli.command;
+    if matches!(command, Command::Record(_) | Command::Run(_) | Command::Demo(_)) {
+        // The recorded program's main thread is to be the process's first.
+        refrain_vm::lend_first_thread(|| run_command(command));
+    }
+    ExitCode::from(run_command(command))
+}
+
+fn run_command(command: Command) -> u8 {
+    let outcome = crate::logging::start().map_err(Failure::from).and_then(|()| dispatch(command));
     match outcome {
-        Ok(status) => ExitCode::from(status),
-        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Ok(status) => status,
+        Err(failure) if failure.is_broken_pipe() => 0,
         Err(failure) => {
             eprintln!("refrain: error: {failure}");
-            ExitCode::from(failure.status)
+            failure.status
         }
     }
 }

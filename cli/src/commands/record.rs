@@ -1,6 +1,6 @@
 //! `refrain record`: runs a program and writes its trace.
 
-use crate::args::{CpuLevel, Record, Recording};
+use crate::args::{CpuLevel, Order, Record, Recording};
 use crate::failure::{self, Failure, Outcome};
 use crate::machine::{self, RecordOptions, RecordSummary};
 use crate::output::Console;
@@ -9,9 +9,11 @@ use crate::report::numbers::{bytes, counted, duration};
 use crate::sites;
 use crate::trace_file::{Named, NewTrace};
 use anyhow::anyhow;
+use clap::ValueEnum;
 use refrain_trace::Ending;
-use refrain_vm::{Level, LostEnd};
+use refrain_vm::{Follow, Level, LostEnd};
 use std::cell::OnceCell;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,9 +21,16 @@ use std::sync::Arc;
 
 /// Records, and ends with the program's own status.
 pub(crate) fn run(args: &Record) -> Outcome {
-    let program = program::find(&args.recording.command)?;
+    let program = match &args.program {
+        Some(path) => Program { path: path.clone(), argv: args.recording.command.clone() },
+        None => program::find(&args.recording.command)?,
+    };
     let path = args.output.clone().unwrap_or_else(|| program.default_trace());
     let (ending, _) = record(program, (&path, true), &args.recording, &Console::keep())?;
+    if let Ending::Signaled(signal) | Ending::Stopped(signal) = ending {
+        // Shells tell an end by a signal from one with a status.
+        refrain_vm::end_like_the_program(signal);
+    }
     Ok(status(ending))
 }
 
@@ -54,7 +63,9 @@ pub(crate) fn record(
     });
     let learned = if recording.no_learn { Default::default() } else { sites::known().sites };
     let (no_jit, strict, begun) = (recording.no_jit, recording.strict, Box::new(begun));
-    let options = RecordOptions { program, output, level, no_jit, begun, strict, warn, learned };
+    let follow = recording.follow.then(|| follow(path, recording)).transpose()?;
+    let options =
+        RecordOptions { program, output, level, no_jit, begun, strict, warn, learned, follow };
     report_panics(console.share());
     let result = machine::record(options);
     drop(std::panic::take_hook());
@@ -78,6 +89,30 @@ pub(crate) fn record(
         None => Ok((summary.ending, named.to_owned())),
         Some(why) => Err(Failure::recording(anyhow!("the program was stopped: {why}"))),
     }
+}
+
+/// How child processes are recorded: each program that one executes into a trace next to the
+/// parent's, with the process's id in its name, and otherwise as the parent is.
+fn follow(path: &Path, recording: &Recording) -> Result<Follow, Failure> {
+    let own = std::env::current_exe().map_err(Failure::recording)?;
+    let path = std::path::absolute(path).map_err(Failure::recording)?;
+    let mut options: Vec<OsString> =
+        ["refrain", "record", "--quiet", "--follow"].map(Into::into).into();
+    let Recording { force, strict, no_learn, no_jit, cpu, order: Order::Sync, .. } = *recording;
+    let flags =
+        [(force, "--force"), (strict, "--strict"), (no_learn, "--no-learn"), (no_jit, "--no-jit")];
+    options.extend(flags.into_iter().filter(|flag| flag.0).map(|flag| flag.1.into()));
+    if let Some(level) = cpu.and_then(|level| level.to_possible_value()) {
+        options.extend(["--cpu".into(), level.get_name().into()]);
+    }
+    Ok(Box::new(move |command| {
+        let trace = path.with_extension(format!("{}.refrain", std::process::id()));
+        let mut argv = options.clone();
+        argv.extend(["--output".into(), trace.into()]);
+        argv.extend(["--program".into(), command.program.clone().into(), "--".into()]);
+        argv.extend(command.argv.iter().cloned());
+        refrain_vm::Command { program: own.clone(), argv, env: command.env.clone() }
+    }))
 }
 
 /// Makes a panic, on whatever thread, the end of the recording: nobody would wait for the thread

@@ -31,11 +31,12 @@ use refrain_transform::{
     Irregularity, LockKind, Made, Make, Measurement, Options, Replayer, Sections, Unknown, measure,
 };
 use refrain_vm::{
-    Count, Engine, EngineConfig, EngineError, Error, LearnedSites, Level, LostEnd, Observer,
-    Placement, Processor, Warn,
+    Count, Engine, EngineConfig, EngineError, Error, Follow, LearnedSites, Level, LostEnd,
+    Observer, Placement, Processor, Warn,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,6 +137,8 @@ pub(crate) struct RecordOptions {
     pub(crate) warn: Warn,
     /// Sites that are watched beside the idioms.
     pub(crate) learned: LearnedSites,
+    /// How child processes are recorded, if they are.
+    pub(crate) follow: Option<Follow>,
 }
 
 /// What was recorded.
@@ -179,7 +182,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         command: refrain_vm::Command {
             program: options.program.path,
             argv: options.program.argv,
-            env: std::env::vars_os().collect(),
+            env: std::env::vars_os().map(joined).collect(),
         },
         output: options.output,
         recorder: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -190,6 +193,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         learned: options.learned,
         begun: options.begun,
         strict: options.strict,
+        follow: options.follow,
     };
     let summary = refrain_vm::record(options, engine).map_err(|error| match error {
         Error::NotFound(_) => Failure::not_found(error),
@@ -206,6 +210,13 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         refused: summary.refused,
         notices: summary.notices.iter().map(ToString::to_string).collect(),
     })
+}
+
+/// A variable of the environment as programs have it.
+fn joined((mut name, value): (OsString, OsString)) -> OsString {
+    name.push("=");
+    name.push(value);
+    name
 }
 
 /// How to replay.

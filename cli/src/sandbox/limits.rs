@@ -18,7 +18,7 @@ const GIB: u64 = 1 << 30;
 /// Descriptors: those that it was given, and memory files.
 const DESCRIPTORS: u64 = 64;
 /// The largest memory file: translated code.
-const LARGEST_FILE: u64 = GIB;
+const LARGEST_FILE: u64 = 16 << 40;
 /// Address space besides the guest's: the allocator reserves much that it never uses.
 const OWN_SPACE: u64 = 64 * GIB;
 /// With notes on guest memory, all of the address space is reserved.

@@ -8,6 +8,7 @@
 
 use super::is_trace;
 use anyhow::{Context, bail};
+use refrain_vm::Hidden;
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, linkat, open, renameat_with,
 };
@@ -20,8 +21,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempPath;
 
-/// Descriptors from here on are refrain's; the recorder keeps the program away from them.
-const HOST_DESCRIPTORS: i32 = 900;
 /// Names that are tried for a trace, and for what is kept of an older one.
 const NAMES: u32 = 100_000;
 /// How long others may take to name their traces: so many looks, so far apart.
@@ -175,7 +174,7 @@ fn unnamed(wanted: &Path) -> io::Result<(File, Place)> {
 
 /// The program expects the lowest free numbers, and may close everything that it finds.
 fn out_of_reach(file: File) -> File {
-    rustix::io::fcntl_dupfd_cloexec(&file, HOST_DESCRIPTORS).map_or(file, File::from)
+    Hidden::copy(&file).map_or(file, Hidden::into_file)
 }
 
 fn directory_of(path: &Path) -> &Path {

@@ -90,7 +90,9 @@ impl Line {
             _ => {
                 let (name, value) = field(word)?;
                 match name {
-                    "args" | "write" | "output" | "memory" | "clone" => self.effect(name, value)?,
+                    "args" | "write" | "output" | "memory" | "clone" | "exec" => {
+                        self.effect(name, value)?
+                    }
                     _ => self.number(name, value, previous_end)?,
                 }
             }
@@ -146,6 +148,7 @@ impl Line {
                 let window = Window { blob, offset: number(offset)?, len: number(len)? };
                 record.effect = Effect::Memory { content: Some(window) };
             }
+            "exec" => record.effect = Effect::Exec { image: BlobId(id(value, "blob")?) },
             _ => record.effect = Effect::Clone { child: ThreadId(id(value, "t")?) },
         }
         Ok(())

@@ -261,6 +261,7 @@ fn print_payload(record: &SyscallRecord, f: &mut Formatter<'_>) -> Result {
             write!(f, " memory={blob},{offset:#x},{len:#x}")
         }
         Effect::Clone { child } => write!(f, " clone={child}"),
+        Effect::Exec { image } => write!(f, " exec={image}"),
     }
 }
 

@@ -128,11 +128,8 @@ impl<'a> Rules<'a> {
         sink: &mut Sink<'_>,
     ) -> Option<ThreadId> {
         let child = payload?.effect.child()?;
-        if self.trace.events_of(child) == 0 {
-            if !self.cut_off {
-                sink.report(ViolationKind::NoSuchThread(child));
-            }
-        } else if !self.created.insert(child) {
+        // One without events had been created and had not run when the program ended.
+        if self.trace.events_of(child) > 0 && !self.created.insert(child) {
             sink.report(ViolationKind::CreatedTwice(child));
         }
         Some(child)
@@ -169,6 +166,10 @@ impl<'a> Rules<'a> {
             },
             LockStep::Acquire { exclusive } => {
                 let exclusive = exclusive && event.has_ticket();
+                if event.result == OWNER_DEAD {
+                    let dead = |&(at, holder): &(u64, ThreadId)| at == object && holder != thread;
+                    self.holds.retain(|key, _| !dead(key));
+                }
                 if exclusive && !self.past_cut {
                     let mut holders =
                         self.holds.range((object, ThreadId(0))..=(object, ThreadId(!0)));

@@ -60,6 +60,7 @@ fn effect() -> impl Strategy<Value = Effect> {
         }),
         prop::option::of(window).prop_map(|content| Effect::Memory { content }),
         any::<u32>().prop_map(|t| Effect::Clone { child: ThreadId(t) }),
+        any::<u32>().prop_map(|blob| Effect::Exec { image: BlobId(blob) }),
     ]
 }
 

@@ -1,18 +1,16 @@
 //! System calls of a recorded guest.
 
 use super::machine::{Stop, park_forever};
+use super::notice::Notice;
 use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
 use crate::host::{self, Guest};
 use crate::syscall::{self, Action, Call, MachineCall, Order};
-use crate::{Error, Result, digest};
+use crate::{Error, Result, digest, hidden};
 use refrain_trace::payload::{Effect, SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, order};
 
-/// Descriptors from here on are the recorder's; the guest cannot close or replace them.
-pub(crate) const HOST_FDS: i32 = 900;
-
-const EBADF: i64 = 9;
+pub(crate) const EBADF: i64 = 9;
 pub(crate) const EINVAL: i64 = 22;
 const EPIPE: i64 = 32;
 
@@ -49,6 +47,13 @@ impl GuestThread {
         if call.may_send_signals() {
             self.machine.expect_signals();
         }
+        if call.is_noted() && matches!(call.action(), Action::Answer(_)) {
+            self.machine.notice(Notice::Withheld(call.name()));
+        }
+        if call.descriptors().any(hidden::is_own) {
+            self.answer(pending, -EBADF);
+            return Ok(Flow::Continue);
+        }
         match call.action() {
             Action::Pass => self.pass(pending),
             Action::Answer(result) => self.answer(pending, result),
@@ -60,17 +65,24 @@ impl GuestThread {
     /// Issues the call as it is.
     pub(crate) fn pass(&mut self, pending: Pending) {
         let call = pending.call;
-        self.pass_as(pending, &call);
+        match self.with_own_path(&call) {
+            Some((issued, _path)) => self.pass_as(pending, &issued),
+            None => self.pass_as(pending, &call),
+        };
     }
 
     /// Issues another call that does for the guest what its own would do; the result.
     pub(crate) fn pass_as(&mut self, mut pending: Pending, issued: &Call) -> i64 {
         self.enter(&mut pending);
         let before = pending.call.before(&Guest);
+        let shortened = self.may_shorten(&pending.call);
         let result = self.issue(issued, pending.event.nr);
         self.leave(&mut pending);
+        if pending.call.is_noted() && result >= 0 {
+            self.machine.notice(Notice::Undescribed(pending.call.name()));
+        }
 
-        let writes = pending
+        let mut writes: Vec<Write> = pending
             .call
             .writes(&before, result, &Guest)
             .into_iter()
@@ -79,6 +91,7 @@ impl GuestThread {
                 bytes: Guest.read_prefix(range.start, (range.end - range.start) as usize),
             })
             .collect();
+        writes.extend(self.shown_changes(&pending.call, result, shortened));
         let effect = match pending.call.sent(result, &Guest) {
             Some(sent) => {
                 self.machine.count_output(sent.len);
@@ -157,6 +170,8 @@ impl GuestThread {
             | MachineCall::Mprotect
             | MachineCall::Mremap
             | MachineCall::Brk
+            | MachineCall::Shmat
+            | MachineCall::Shmdt
             | MachineCall::Madvise => self.memory_call(pending, what)?,
             MachineCall::Clone => self.clone_thread(pending)?,
             MachineCall::Fork => self.fork(pending)?,
@@ -175,8 +190,10 @@ impl GuestThread {
                 self.clear_at_exit = a;
                 self.answer(pending, i64::from(host::thread_id()));
             }
-            // Robust mutexes are modelled; the kernel need not know of the list.
-            MachineCall::RobustList => self.answer(pending, 0),
+            MachineCall::RobustList if i64::from(pending.event.nr) == libc::SYS_set_robust_list => {
+                self.set_robust_list(pending);
+            }
+            MachineCall::RobustList => self.robust_list(pending),
             MachineCall::SigAction => self.signal_action(pending),
             MachineCall::SigProcMask => self.signal_mask(pending),
             MachineCall::SigPending => {
@@ -188,8 +205,11 @@ impl GuestThread {
             MachineCall::SigReturn => return Ok(self.signal_return(pending)),
             MachineCall::Kill => self.kill(pending),
             MachineCall::CreateTimer => self.create_timer(pending),
-            MachineCall::FreesDescriptor => self.frees_descriptor(pending),
+            MachineCall::CloseRange => self.close_range(pending),
             MachineCall::ReadLink => self.read_link(pending),
+            MachineCall::Open => self.open(pending),
+            MachineCall::ListDirectory => self.list_directory(pending),
+            MachineCall::AllSemaphores => self.all_semaphores(pending),
         }
         Ok(Flow::Continue)
     }
@@ -221,41 +241,6 @@ impl GuestThread {
             _ => self.answer(pending, -EINVAL),
         }
         Ok(())
-    }
-
-    /// `close` and its kin must not reach the recorder's descriptors.
-    fn frees_descriptor(&mut self, pending: Pending) {
-        let [a, b, _, _, _, _] = *pending.call.arguments();
-        let ours = |fd: u64| fd as i32 >= HOST_FDS;
-        let refused = match i64::from(pending.event.nr) {
-            libc::SYS_close => ours(a),
-            libc::SYS_dup2 | libc::SYS_dup3 => ours(b),
-            // A range up to the recorder's descriptors would have to be cut short.
-            _ => b as u32 >= HOST_FDS as u32,
-        };
-        match refused {
-            true if i64::from(pending.event.nr) == libc::SYS_close_range => {
-                const ENOSYS: i64 = 38;
-                self.answer(pending, -ENOSYS);
-            }
-            true => self.answer(pending, -EBADF),
-            false => self.pass(pending),
-        }
-    }
-
-    /// `/proc/self/exe` names the guest's program, not the recorder.
-    fn read_link(&mut self, pending: Pending) {
-        let args = *pending.call.arguments();
-        let at = usize::from(i64::from(pending.event.nr) == libc::SYS_readlinkat);
-        let path = Guest.string(args[at]).unwrap_or_default();
-        let own = format!("/proc/{}/exe", std::process::id());
-        if path != b"/proc/self/exe" && path != own.as_bytes() {
-            return self.pass(pending);
-        }
-        let program = self.machine.program.as_bytes();
-        let len = program.len().min(args[at + 2] as usize);
-        let writes = vec![Write { address: args[at + 1], bytes: program[..len].to_vec() }];
-        self.answer_with(pending, len as i64, writes);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Threads of the guest: how they begin and end.
 
-use super::calls::Pending;
+use super::calls::{Pending, words};
 use super::thread::{Birth, GuestThread, spawn};
 use crate::context::reg::*;
 use crate::host::{self, Guest};
@@ -14,6 +14,9 @@ const THREAD: u64 = (libc::CLONE_VM
     | libc::CLONE_FILES
     | libc::CLONE_SIGHAND
     | libc::CLONE_THREAD) as u64;
+
+/// Bytes of the kernel's `robust_list_head`.
+const ROBUST_HEAD: u64 = 24;
 
 impl GuestThread {
     /// `clone(flags, stack, parent_tid, child_tid, tls)`: a new thread.
@@ -68,9 +71,61 @@ impl GuestThread {
         Ok(())
     }
 
+    /// `set_robust_list(head, length)`. The kernel is told too: it does the same for a process that
+    /// is killed.
+    pub(crate) fn set_robust_list(&mut self, pending: Pending) {
+        let [head, len, ..] = *pending.call.arguments();
+        // SAFETY: the kernel reads and writes the guest's list only, and checks its addresses.
+        let result = unsafe { host::syscall(libc::SYS_set_robust_list as u64, pending.args) };
+        if len == ROBUST_HEAD {
+            self.robust_list = head;
+        }
+        self.answer(pending, result);
+    }
+
+    /// `get_robust_list(thread, head, length)`.
+    pub(crate) fn robust_list(&mut self, pending: Pending) {
+        let [thread, head, len, ..] = *pending.call.arguments();
+        if thread != 0 && thread as i32 != host::thread_id() {
+            return self.pass(pending);
+        }
+        let mut writes = words(head, &[self.robust_list]);
+        writes.extend(words(len, &[ROBUST_HEAD]));
+        self.answer_with(pending, 0, writes);
+    }
+
+    /// Marks the robust mutexes that the thread still holds, as the kernel does before it says
+    /// that the thread has ended (`exit_robust_list`).
+    pub(crate) fn abandon_robust_locks(&mut self) {
+        const MOST: usize = 2048;
+        let head = std::mem::take(&mut self.robust_list);
+        let Some([first, offset, pending]) = Guest.words(head).filter(|_| head != 0) else {
+            return;
+        };
+        // The list may be gone when the host's thread ends.
+        // SAFETY: an empty list is read by nobody.
+        unsafe { host::syscall(libc::SYS_set_robust_list as u64, [0, ROBUST_HEAD, 0, 0, 0, 0]) };
+        let entry = |pointer: u64| pointer & !1;
+        let mut at = first;
+        for _ in 0..MOST {
+            if entry(at) == head || entry(at) == 0 {
+                break;
+            }
+            let next = Guest.word(entry(at)).unwrap_or(head);
+            if entry(at) != entry(pending) {
+                host::abandon_lock(entry(at).wrapping_add(offset));
+            }
+            at = next;
+        }
+        if entry(pending) != 0 {
+            host::abandon_lock(entry(pending).wrapping_add(offset));
+        }
+    }
+
     /// `exit`: this thread ends. Whoever joins it waits for the word that the kernel would clear.
     pub(crate) fn exit_thread(&mut self, pending: Pending) {
         self.answer(pending, 0);
+        self.abandon_robust_locks();
         let event = self.event(EventKind::ThreadExit, host::ticks());
         let object = order::thread_object(self.id);
         let slot = order::slot(object);

@@ -18,10 +18,10 @@
 //! - Where looking takes long, because many gigabytes are mapped, it is done less often, and what a
 //!   killed recorder leaves may end in events whose pages are missing. A replay ends before them.
 
-use crate::Result;
 use crate::host;
 use crate::layout::PAGE;
 use crate::memory::page_up;
+use crate::{Hidden, Result};
 use refrain_trace::container::PageRun;
 use refrain_trace::{BlobId, MappedFile, Writer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,7 +61,7 @@ struct Content {
     identity: Identity,
     len: u64,
     /// Open as long as it is mapped.
-    file: Option<File>,
+    file: Option<Hidden>,
     /// Pages that the trace has or will have: 64 in a word.
     kept: BTreeMap<u32, u64>,
 }
@@ -95,29 +95,27 @@ pub(super) struct State {
 #[derive(Default)]
 pub(crate) struct Files {
     /// The process's page table.
-    table: Option<File>,
+    table: Option<Hidden>,
     state: Mutex<State>,
 }
 
 impl Files {
-    /// `out_of_reach` copies a descriptor to where the guest has none.
-    pub(crate) fn new(out_of_reach: impl Fn(&File) -> Option<File>) -> Files {
-        let table = File::open("/proc/self/pagemap").ok();
-        let table = table.and_then(|table| out_of_reach(&table));
+    pub(crate) fn new() -> Files {
+        let table = File::open("/proc/self/pagemap").and_then(Hidden::copy).ok();
         Files { table, state: Mutex::default() }
     }
 
     /// Notes that the guest sees `file` at `range`, from `offset` on. `None` if its content must
     /// be kept at once. `open` gives a descriptor of the recorder's own and the path, `id` numbers
-    /// blobs. The first time that this content is seen, the second result is true.
+    /// blobs.
     pub(crate) fn map(
         &self,
         range: Range<u64>,
         offset: u64,
         metadata: &Metadata,
-        open: impl FnOnce() -> Option<(File, String)>,
+        open: impl FnOnce() -> Option<(Hidden, String)>,
         id: impl FnOnce() -> BlobId,
-    ) -> Option<(BlobId, bool)> {
+    ) -> Option<BlobId> {
         if self.table.is_none() || !metadata.is_file() || !is_settled(metadata) {
             return None;
         }
@@ -141,7 +139,7 @@ impl Files {
         let Range { start, end } = range;
         state.views.insert(start, View { end, offset, content });
         state.close_unused();
-        Some((state.contents[content].blob, known.is_none()))
+        Some(state.contents[content].blob)
     }
 
     /// The guest is about to change or take away what it has mapped there. True if the writer
@@ -237,7 +235,7 @@ impl Files {
             while at < end {
                 let count = ((end - at).div_ceil(PAGE) as usize).min(ENTRIES);
                 let entries = &mut entries[..8 * count];
-                if table.read_exact_at(entries, at / PAGE * 8).is_err() {
+                if table.file().read_exact_at(entries, at / PAGE * 8).is_err() {
                     break;
                 }
                 let first = (view.offset + (at - start)) / PAGE;
@@ -275,7 +273,7 @@ impl State {
         &mut self,
         identity: Identity,
         blob: BlobId,
-        file: File,
+        file: Hidden,
         path: String,
         metadata: &Metadata,
     ) {
@@ -292,7 +290,7 @@ impl State {
     /// Reads pages of a file.
     fn take(&mut self, index: usize, runs: Vec<PageRun>) {
         let content = &mut self.contents[index];
-        let Some(file) = &content.file else { return };
+        let Some(file) = content.file.as_ref().map(Hidden::file) else { return };
         let len: u64 = runs.iter().map(|run| run.len()).sum();
         let mut bytes = vec![0; len as usize];
         let mut rest = &mut bytes[..];

@@ -1,12 +1,14 @@
 //! What all guest threads of a recording share.
 
+use super::coherence::Shared;
 use super::files::Files;
+use super::itself::Loaded;
 use super::leaf;
 use super::log::{Log, ThreadLog};
 use super::notice::Notice;
 use super::process::Waiting;
 use super::signals::Signals;
-use super::{LearnedSites, Warn};
+use super::{Follow, LearnedSites, Warn};
 use crate::elf::Elf;
 use crate::engine::Engine;
 use crate::hooks::{self, Hook, HookMap};
@@ -42,11 +44,18 @@ pub(crate) struct Machine {
     /// The guest is told that the system forbids it to generate code.
     pub(crate) forbids_generated_code: bool,
     /// The stack pointer with which the guest starts.
-    pub(crate) initial_sp: u64,
+    pub(crate) initial_sp: AtomicU64,
     /// Absolute path of the guest's program.
-    pub(crate) program: String,
+    pub(super) program: Mutex<String>,
+    /// Files that the guest has mapped shared.
+    pub(crate) shared: Mutex<Shared>,
+    has_shared: AtomicBool,
+    /// What the loader has mapped from files.
+    pub(crate) loaded: Mutex<Loaded>,
     /// Where the guest's dynamic linker lies; empty if the program does without.
-    pub(crate) linker: Range<u64>,
+    pub(crate) linker: Mutex<Range<u64>>,
+    /// What child processes execute instead, so that they are recorded too.
+    pub(crate) follow: Option<Follow>,
     /// Changing the address space and taking the ticket for it are one step.
     pub(crate) space: Mutex<AddressSpace>,
     pub(crate) signals: Signals,
@@ -100,7 +109,7 @@ impl Machine {
         (log, mapped): (Log, Arc<Files>),
         (header, processor, forbids_generated_code): (&Header, Processor, bool),
         linker: Range<u64>,
-        (stop, warn): (Sender<Stop>, Warn),
+        (stop, warn, follow): (Sender<Stop>, Warn, Option<Follow>),
         learned: LearnedSites,
     ) -> Machine {
         Machine {
@@ -109,9 +118,13 @@ impl Machine {
             log,
             processor,
             forbids_generated_code,
-            initial_sp: header.entry.rsp,
-            program: header.program.clone(),
-            linker,
+            initial_sp: AtomicU64::new(header.entry.rsp),
+            program: Mutex::new(header.program.clone()),
+            shared: Mutex::default(),
+            has_shared: AtomicBool::new(false),
+            loaded: Mutex::default(),
+            linker: Mutex::new(linker),
+            follow,
             space: Mutex::new(space),
             signals: Signals::default(),
             watcher: AtomicI32::new(0),
@@ -132,6 +145,25 @@ impl Machine {
             waiting: Mutex::default(),
             learned,
         }
+    }
+
+    /// Absolute path of the guest's program.
+    pub(crate) fn program(&self) -> String {
+        self.program.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the guest has ever mapped a file shared.
+    pub(crate) fn has_shared(&self) -> bool {
+        self.has_shared.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_shared(&self) {
+        self.has_shared.store(true, Ordering::SeqCst);
+    }
+
+    /// How many threads the guest has now.
+    pub(crate) fn threads_alive(&self) -> usize {
+        self.threads().alive
     }
 
     /// Whether this is a child process of the recorded one.

@@ -6,8 +6,8 @@ use super::thread::GuestThread;
 use crate::elf::Elf;
 use crate::memory::{AddressSpace, MapRequest, Purpose, page_up};
 use crate::syscall::MachineCall;
-use crate::{Result, host};
-use refrain_trace::payload::{Effect, SyscallRecord, Window};
+use crate::{Hidden, Result, host};
+use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
 use refrain_trace::{Event, order};
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -40,7 +40,11 @@ impl GuestThread {
                 machine.notice(Notice::ForbiddenCode);
                 -i64::from(libc::EACCES)
             }
-            false => perform(&mut space, what, args, self.purpose(args)),
+            false => match what {
+                MachineCall::Shmat => self.attach(args, &mut space),
+                MachineCall::Shmdt => self.detach(args[0], &mut space),
+                _ => perform(&mut space, what, args, self.purpose(args)),
+            },
         };
         if result >= 0
             && let Some(range) = space.generated_by(what, args, result)
@@ -51,29 +55,45 @@ impl GuestThread {
         if let Some(range) = replaced.filter(|_| result >= 0) {
             machine.engine.forget(range);
         }
-        let content = match what {
-            MachineCall::Mmap if result >= 0 => {
+        let (mut file, mut shown) = (0, Content::default());
+        match what {
+            _ if result < 0 => {}
+            MachineCall::Mmap => {
                 let start = result as u64;
                 machine.mapped.unmap(&(start..start + page_up(args[1])));
-                self.file_content(start, args)
+                shown = self.file_content(start, args).unwrap_or_default();
+                file = self.keep_shared(what, args, start);
             }
-            MachineCall::Munmap if result >= 0 => {
+            MachineCall::Shmat => {
+                if let Some((number, bytes)) = self.attached(result as u64) {
+                    let len = bytes.len() as u64;
+                    machine.mapped.unmap(&(result as u64..result as u64 + len));
+                    let window = Window { blob: machine.log.blob(bytes), offset: 0, len };
+                    (file, shown.window) = (number, Some(window));
+                }
+            }
+            MachineCall::Munmap => {
                 range.iter().for_each(|range| machine.mapped.unmap(range));
-                None
+                self.keep_shared(what, args, 0);
             }
-            MachineCall::Mremap if result >= 0 => {
+            MachineCall::Mremap => {
                 let from = args[0]..args[0] + page_up(args[1]);
                 let to = result as u64..result as u64 + page_up(args[2]);
                 machine.mapped.moved(from, to);
-                None
+                self.keep_shared(what, args, result as u64);
             }
-            _ => None,
-        };
-        let record = SyscallRecord { args, writes: Vec::new(), effect: Effect::Memory { content } };
+            _ => {}
+        }
+        if file != 0 && (what == MachineCall::Shmat || args[2] as i32 & libc::PROT_WRITE != 0) {
+            machine.notice(Notice::SharedFile);
+        }
+        let Content { window: content, writes } = shown;
+        let record = SyscallRecord { args, writes, effect: Effect::Memory { content } };
         self.context.finish_syscall(result);
         self.append_made(Some(&record), || Event {
             ticket: machine.tickets.take(order::MEMORY_SLOT),
             value: result as u64,
+            result: file as i32,
             end: host::ticks(),
             ..pending.event
         });
@@ -86,7 +106,8 @@ impl GuestThread {
     fn purpose(&self, [_, _, prot, flags, ..]: [u64; 6]) -> Purpose {
         const ELSEWHERE: i32 = libc::MAP_STACK | libc::MAP_NORESERVE;
         let (prot, flags) = (prot as i32, flags as i32);
-        let by_linker = self.machine.linker.contains(&self.context.rip);
+        let linker = self.machine.linker.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_linker = linker.contains(&self.context.rip);
         let for_code = match flags & libc::MAP_ANONYMOUS != 0 {
             true => {
                 by_linker && prot == libc::PROT_NONE && flags & ELSEWHERE == 0
@@ -98,7 +119,7 @@ impl GuestThread {
     }
 
     /// What a file mapping shows, kept in the trace. Also notices libraries.
-    fn file_content(&self, address: u64, args: [u64; 6]) -> Option<Window> {
+    fn file_content(&self, address: u64, args: [u64; 6]) -> Option<Content> {
         let [_, len, _, flags, fd, offset] = args;
         if flags as i32 & libc::MAP_ANONYMOUS != 0 {
             return None;
@@ -108,49 +129,60 @@ impl GuestThread {
         let metadata = file.metadata().ok()?;
         let size = metadata.len();
         let wanted = page_up(len).min(size.saturating_sub(offset));
-        if flags as i32 & libc::MAP_TYPE == libc::MAP_PRIVATE {
-            let pages = self.machine.mapped.map(
+        let is_library = offset == 0 && self.purpose(args) == Purpose::Code;
+        let is_private = flags as i32 & libc::MAP_TYPE == libc::MAP_PRIVATE;
+        // What was kept of such a file may be of another time.
+        let changes = !is_private || self.machine.shows((metadata.dev(), metadata.ino()));
+        if is_library {
+            self.notice_library(fd as i32, address, &file);
+        }
+        if !changes {
+            let blob = self.machine.mapped.map(
                 address..address + page_up(len),
                 offset,
                 &metadata,
-                || Some((super::out_of_reach_copy(&file)?, path_of(fd as i32))),
+                || Some((Hidden::copy(&*file).ok()?, path_of(fd as i32))),
                 || self.machine.log.blob_id(),
             );
-            if let Some((blob, new)) = pages {
-                if new && offset == 0 && self.purpose(args) == Purpose::Code {
-                    self.notice_library(fd as i32, address, &file);
-                }
-                return Some(Window { blob, offset, len: wanted });
+            if let Some(blob) = blob {
+                return Some(Window { blob, offset, len: wanted }.into());
             }
         }
-        if size > WHOLE_FILE {
+        if size > WHOLE_FILE || changes {
+            let range = offset..offset + wanted;
+            let extents = host::extents(fd, range.clone()).unwrap_or_else(|| vec![range.clone()]);
+            if extents != [range.clone()] {
+                return Content::sparse(&file, address, offset, extents);
+            }
             let bytes = read_at(&file, offset, wanted)?;
             let len = bytes.len() as u64;
             let blob = self.machine.log.blob(bytes);
-            return Some(Window { blob, offset: 0, len });
+            return Some(Window { blob, offset: 0, len }.into());
         }
         let key = (metadata.dev(), metadata.ino(), size, metadata.mtime(), metadata.mtime_nsec());
         let mut files = self.machine.files.lock().unwrap_or_else(PoisonError::into_inner);
         let blob = match files.get(&key) {
             Some(&blob) => blob,
             None => {
-                let bytes = read_at(&file, 0, size)?;
-                if offset == 0 && self.purpose(args) == Purpose::Code {
-                    self.notice_library(fd as i32, address, &file);
-                }
-                let blob = self.machine.log.blob(bytes);
+                let blob = self.machine.log.blob(read_at(&file, 0, size)?);
                 files.insert(key, blob);
                 blob
             }
         };
-        Some(Window { blob, offset, len: wanted })
+        Some(Window { blob, offset, len: wanted }.into())
     }
 
     /// The dynamic linker maps a library's first segment first, mostly with room for the others:
     /// that mapping tells where the library will lie.
     fn notice_library(&self, fd: i32, address: u64, file: &File) {
-        let copy = super::out_of_reach_copy(file).or_else(|| file.try_clone().ok());
-        if let Some(Ok(elf)) = copy.map(Elf::of_library) {
+        let elf = match Hidden::copy(file) {
+            Ok(copy) => Elf::of_library(copy).ok(),
+            Err(_) => {
+                let len = file.metadata().map_or(0, |metadata| metadata.len());
+                read_at(file, 0, len).and_then(|bytes| Elf::parse(bytes).ok())
+            }
+        };
+        if let Some(elf) = elf {
             let bias = address.wrapping_sub(elf.span().0);
             self.machine.register_module(path_of(fd).as_ref(), &elf, bias);
         }
@@ -171,6 +203,36 @@ fn changed_range(what: MachineCall, args: [u64; 6]) -> Option<std::ops::Range<u6
         _ => false,
     };
     changes.then(|| args[0]..args[0].saturating_add(page_up(args[1])))
+}
+
+/// What a new mapping shows: from its beginning on, or in places.
+#[derive(Default)]
+struct Content {
+    window: Option<Window>,
+    writes: Vec<Write>,
+}
+
+impl From<Window> for Content {
+    fn from(window: Window) -> Content {
+        Content { window: Some(window), writes: Vec::new() }
+    }
+}
+
+impl Content {
+    /// Of a file with holes, mapped from `offset` on.
+    fn sparse(
+        file: &File,
+        address: u64,
+        offset: u64,
+        extents: Vec<std::ops::Range<u64>>,
+    ) -> Option<Content> {
+        let mut writes = Vec::new();
+        for extent in extents {
+            let bytes = read_at(file, extent.start, extent.end - extent.start)?;
+            writes.push(Write { address: address + extent.start - offset, bytes });
+        }
+        Some(Content { window: None, writes })
+    }
 }
 
 /// Whether the memory would be writable and executable. Programs that are told that the system

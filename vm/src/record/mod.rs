@@ -6,8 +6,12 @@
 
 mod calls;
 mod clone;
+mod coherence;
 mod delivery;
+mod descriptors;
+mod execute;
 mod files;
+mod itself;
 pub(crate) mod leaf;
 pub(crate) mod log;
 pub(crate) mod machine;
@@ -23,9 +27,9 @@ pub(crate) mod thread;
 use crate::engine::Engine;
 use crate::host::{self, Guest};
 use crate::loader::{self, Command};
-use crate::memory::{AddressSpace, page_down};
+use crate::memory::AddressSpace;
 use crate::order;
-use crate::{Error, Processor, Result, kick, layout};
+use crate::{Error, Hidden, Processor, Result, kick};
 use files::Files;
 use log::Written;
 use machine::{Machine, Stop};
@@ -35,13 +39,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Takes what the user should know while the guest runs. It must not open any descriptor among
 /// those that the guest may have.
 pub type Warn = Arc<dyn Fn(Notice) + Send + Sync>;
+
+/// Makes the command that a child process executes instead of this one, so that the program is
+/// recorded into a trace of its own.
+pub type Follow = Box<dyn Fn(&Command) -> Command + Send + Sync>;
 
 /// What to record and where to.
 pub struct RecordOptions {
@@ -67,6 +74,8 @@ pub struct RecordOptions {
     /// Whether the guest is stopped when the trace cannot be written any more. If not, it goes on
     /// unrecorded.
     pub strict: bool,
+    /// How child processes are recorded, if they are.
+    pub follow: Option<Follow>,
 }
 
 /// Instructions that accesses were found to race at: by build id of the module, their addresses in
@@ -113,7 +122,11 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     let image = loader::load(&options.command, &mut space)?;
     let (stop, stopped) = crossbeam::channel::unbounded();
 
-    let (mappings, contents) = initial_mappings(&image);
+    let mut contents = Vec::new();
+    let mappings = initial_mappings(&image, |bytes| {
+        contents.push(bytes);
+        BlobId(contents.len() as u32 - 1)
+    });
     let header = header(&options, &image, mappings);
     let file = out_of_reach(options.output)?;
     let strict = options.strict.then(|| {
@@ -123,7 +136,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     });
     let translated = engine.clone();
     let blocks = move || translated.take_blocks();
-    let mapped = Arc::new(Files::new(out_of_reach_copy));
+    let mapped = Arc::new(Files::new());
     let begin = log::Start { file, contents, blocks, mapped: mapped.clone(), strict };
     let (log, writer) = log::start(&header, begin)?;
     (options.begun)().map_err(Error::host("naming the trace"))?;
@@ -134,16 +147,18 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         (log, mapped),
         (&header, options.processor, options.forbid_generated_code),
         image.linker(),
-        (stop, options.warn),
+        (stop, options.warn, options.follow),
         options.learned,
     ));
+    *machine.loaded.lock().unwrap_or_else(PoisonError::into_inner) = itself::loaded(&image);
+    host::show_arguments(&image.strings, image.entry.rsp);
     for file in &image.files {
         machine.register_module(&file.path, &file.elf, file.bias);
     }
     machine.signals.inherit(&ignored, blocked);
     outside::watch_signals(machine.clone());
     let start = (Instant::now(), host::ticks());
-    thread::start_main(&machine, &header.entry)?;
+    thread::start_main(&machine, &header.entry, &options.command.program)?;
 
     let reason = stopped.recv().map_err(|_| Error::Host {
         what: "recording".into(),
@@ -200,41 +215,33 @@ fn finish(
     })
 }
 
-/// What is mapped before the guest runs, and the contents, which become the first blobs.
-fn initial_mappings(image: &loader::Image) -> (Vec<Mapping>, Vec<Vec<u8>>) {
+/// What is mapped before a program runs. `keep` makes blobs of the contents.
+fn initial_mappings(
+    image: &loader::Image,
+    mut keep: impl FnMut(Vec<u8>) -> BlobId,
+) -> Vec<Mapping> {
     let mut mappings = Vec::new();
-    let mut contents = Vec::new();
-    let mut add = |range: Range<u64>, prot: i32, has_content: bool| {
-        let bytes = has_content
-            .then(|| Guest.read(range.start, (range.end - range.start) as usize))
-            .flatten();
-        let content = bytes.map(|bytes| {
-            contents.push(bytes);
-            BlobId(contents.len() as u32 - 1)
-        });
-        mappings.push(Mapping {
-            address: range.start,
-            len: range.end - range.start,
-            prot: prot as u32,
-            content,
-        });
-    };
-    for (range, prot) in &image.mappings {
-        if *range == layout::STACK {
-            let top = page_down(image.entry.rsp);
-            add(range.start..top, *prot, false);
-            add(top..range.end, *prot, true);
-        } else {
-            add(range.clone(), *prot, true);
+    let mut add = |range: Range<u64>, prot: i32, filled: bool| {
+        let bytes =
+            filled.then(|| Guest.read(range.start, (range.end - range.start) as usize)).flatten();
+        let content = bytes.map(&mut keep);
+        if !range.is_empty() {
+            let (address, len) = (range.start, range.end - range.start);
+            mappings.push(Mapping { address, len, prot: prot as u32, content });
         }
+    };
+    for loader::Area { range, prot, filled } in &image.mappings {
+        add(range.start..filled.start, *prot, false);
+        add(filled.start..filled.end, *prot, !filled.is_empty());
+        add(filled.end..range.end, *prot, false);
     }
-    (mappings, contents)
+    mappings
 }
 
 fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>) -> Header {
     let text = |s: &std::ffi::OsString| s.to_string_lossy().into_owned();
-    let program = std::fs::canonicalize(&options.command.program)
-        .unwrap_or_else(|_| options.command.program.clone());
+    let path = &image.files[0].path;
+    let program = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Header {
         argv: options.command.argv.iter().map(text).collect(),
@@ -279,14 +286,6 @@ fn process_cpu_ns() -> u64 {
 /// Moves the trace's descriptor out of the way of the guest, which expects the lowest free
 /// numbers and may close everything it finds.
 fn out_of_reach(file: File) -> Result<File> {
-    // With a low limit of descriptors, the guest shares the range, and closing is still refused.
-    Ok(out_of_reach_copy(&file).unwrap_or(file))
-}
-
-/// Another descriptor of the file, where the guest has none; none if there are no more.
-fn out_of_reach_copy(file: &File) -> Option<File> {
-    // SAFETY: the descriptor is open and owned by `file`; F_DUPFD_CLOEXEC makes another one.
-    let fd = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, calls::HOST_FDS) };
-    // SAFETY: if it is one, it was just created and nobody else owns it.
-    (fd >= 0).then(|| File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    let hidden = Hidden::copy(&file).map_err(Error::host("keeping the trace out of reach"))?;
+    Ok(hidden.into_file())
 }

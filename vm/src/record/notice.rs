@@ -7,10 +7,18 @@ use std::fmt;
 pub enum Notice {
     /// It has memory in common with a process that it has started.
     SharedMemory,
+    /// It has mapped a file that others can change.
+    SharedFile,
+    /// It has started other processes.
+    Children,
     /// It generates code.
     GeneratedCode,
     /// It wanted to generate code, and was told that it may not.
     ForbiddenCode,
+    /// It made a call that the host has, and the guest has not.
+    Withheld(&'static str),
+    /// It made a call of which is recorded what its number says, and no more.
+    Undescribed(&'static str),
     /// A signal has come from outside, and the thread that should handle it has no events.
     SignalWaits,
     /// A file was changed while it was mapped.
@@ -24,6 +32,14 @@ impl fmt::Display for Notice {
                 "the program shares memory with a process that it started; \
                  what that process writes there is not recorded, so replays may diverge"
             }
+            Notice::SharedFile => {
+                "the program shares memory through a file or a segment; its own changes are \
+                 recorded, but not what other processes write there meanwhile"
+            }
+            Notice::Children => {
+                "the program started other processes; they ran natively and are not recorded \
+                 (record with --follow to have a trace of each program that they execute)"
+            }
             Notice::GeneratedCode => {
                 "the program generates code, which the copy engine replays, but neither `locks` nor \
                  `--races` can look into; with `record --no-jit` the program is told that the system \
@@ -32,6 +48,20 @@ impl fmt::Display for Notice {
             Notice::ForbiddenCode => {
                 "the program wanted to generate code, and was told that the system forbids it; \
                  if it cannot do without, turn its just-in-time compiler off"
+            }
+            Notice::Withheld(name) => {
+                return write!(
+                    f,
+                    "the program asked for {name}, which refrain cannot record; it was told that \
+                     the system does not have it"
+                );
+            }
+            Notice::Undescribed(name) => {
+                return write!(
+                    f,
+                    "the program made a call of {name} that refrain does not know; of what it \
+                     wrote, only what its number says is recorded, so replays may diverge"
+                );
             }
             Notice::SignalWaits => {
                 "a signal waits, since the program computes without any call or lock after which \

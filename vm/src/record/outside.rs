@@ -22,17 +22,9 @@ use std::time::{Duration, Instant};
 
 /// Signals that end a recording from outside.
 const TERMINATION: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
-/// Signals that go on acting as the system has it: faults, and the terminal's job control.
-const LEFT_ALONE: [i32; 8] = [
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGILL,
-    libc::SIGTRAP,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-];
+/// Signals that go on acting as the system has it: faults.
+pub(super) const LEFT_ALONE: [i32; 5] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
 
 /// A thread that has events takes its signals sooner.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -130,10 +122,23 @@ fn ends(signal: u64) -> bool {
     TERMINATION.contains(&(signal as i32))
 }
 
+/// Whether the guest has sent the signal itself: to its process group, when it had its own share
+/// at once.
+fn is_own(info: &[u8; 128]) -> bool {
+    let field = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
+    field(8) == libc::SI_USER && field(16) as u32 == std::process::id()
+}
+
 /// Does to the guest what the signal would do natively.
 fn pass_on(machine: &Machine, number: u64, info: [u8; 128]) {
+    if is_own(&info) {
+        return;
+    }
     let target = machine.signals.target_of(&info);
     let delivery = machine.signals.send(target, Signal { number, info });
+    if delivery == Delivery::Stop {
+        host::stop_process(number as i32);
+    }
     if delivery == Delivery::Terminate {
         let ending = if ends(number) { Ending::Stopped } else { Ending::Signaled };
         machine.stop(Stop::Ended(ending(number as i32)));

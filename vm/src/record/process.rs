@@ -2,27 +2,23 @@
 //!
 //! Only the process that was started is recorded. A child runs on the same engine, through the
 //! same code, but into a trace that nobody keeps, until it executes a program, which then runs
-//! natively. What the parent learns of it (its id, its status, what comes through pipes) it
+//! natively, or under a recorder of its own (`super::execute`). What the parent learns of it (its id, its status, what comes through pipes) it
 //! learns from system calls, and those are recorded.
 //!
 //! A child that would share its parent's memory (`vfork`, `posix_spawn`) gets a copy instead, and
 //! its parent waits until it has executed a program or ended. If it ends without, what it has
 //! changed on its parent's stack is carried over, as this is how it says why.
 
-use super::calls::{HOST_FDS, Pending, words};
+use super::calls::{Pending, words};
 use super::machine::Machine;
 use super::notice::Notice;
 use super::outside;
-use super::signals::Signals;
 use super::thread::GuestThread;
-use crate::Result;
 use crate::context::reg::*;
 use crate::host::{self, Guest};
+use crate::{Hidden, Result};
 use refrain_trace::payload::{Effect, Write};
-use std::ffi::CString;
-use std::fs::File;
 use std::io::{self, Read, Write as _};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::PoisonError;
 
 /// Of the parent's stack, how much a child may write for it to read.
@@ -38,14 +34,14 @@ const PROCESS: u64 = (libc::CLONE_VM
 
 /// What a child process keeps for its parent that waits for it.
 pub(crate) struct Waiting {
-    parent: File,
+    parent: Hidden,
     address: u64,
     before: Vec<u8>,
 }
 
 impl Waiting {
     /// Tells the parent what has changed, word by word.
-    pub(crate) fn tell(mut self) {
+    pub(crate) fn tell(self) {
         let after = Guest.read_prefix(self.address, self.before.len());
         let changed = after.chunks_exact(8).zip(self.before.chunks_exact(8)).enumerate();
         let mut message = Vec::new();
@@ -54,16 +50,16 @@ impl Waiting {
             message.extend(new);
         }
         // A parent that is gone needs nothing.
-        let _ = self.parent.write_all(&message);
+        let _ = self.parent.file().write_all(&message);
     }
 }
 
 /// Where a thread finds itself after the process was split.
 enum Forked {
     /// In the parent of this process; what a child that is waited for says comes through the pipe.
-    Parent(i32, Option<File>),
+    Parent(i32, Option<Hidden>),
     /// In the child, with the other end.
-    Child(Option<File>),
+    Child(Option<Hidden>),
 }
 
 impl GuestThread {
@@ -96,11 +92,14 @@ impl GuestThread {
     }
 
     /// In the parent: waits for the child, if that is wanted; what has been written meanwhile.
-    fn after_fork(&self, args: [u64; 6], child: i32, pipe: Option<File>) -> Vec<Write> {
+    fn after_fork(&self, args: [u64; 6], child: i32, pipe: Option<Hidden>) -> Vec<Write> {
         let [flags, _, parent_tid, ..] = args;
         let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         if pipe.is_none() && space.is_shared() {
             self.machine.notice(Notice::SharedMemory);
+        }
+        if self.machine.follow.is_none() {
+            self.machine.notice(Notice::Children);
         }
         drop(space);
         let mut writes = pipe.map(heard).unwrap_or_default();
@@ -114,7 +113,7 @@ impl GuestThread {
     }
 
     /// This is the child process, with this thread alone.
-    fn begin_child(&mut self, pipe: Option<File>, args: [u64; 6]) {
+    fn begin_child(&mut self, pipe: Option<Hidden>, args: [u64; 6]) {
         let sp = self.context.gpr[RSP];
         let watches = pipe.is_none();
         let waiting = pipe.map(|parent| Waiting {
@@ -142,44 +141,6 @@ impl GuestThread {
         }
         self.clear_at_exit = if has(flags, libc::CLONE_CHILD_CLEARTID) { child_tid } else { 0 };
     }
-
-    /// `execve`, `execveat`: in a child the program takes over.
-    pub(crate) fn execve(&mut self, pending: Pending) -> Result<()> {
-        let at = usize::from(i64::from(pending.event.nr) == libc::SYS_execveat);
-        let path = Guest.string(pending.args[at]).unwrap_or_default();
-        if !self.machine.is_child() {
-            let path = String::from_utf8_lossy(&path);
-            let why =
-                format!("of {path} in the recorded process is not supported; record {path} itself");
-            return Err(self.refuse(&pending, &why));
-        }
-        let mut args = *pending.call.arguments();
-        let program = CString::new(self.machine.program.as_str()).unwrap_or_default();
-        if path == b"/proc/self/exe" {
-            args[at] = program.as_ptr() as u64;
-        }
-        let mask = self.machine.signals.mask(self.id, None);
-        let result = execute(u64::from(pending.event.nr), args, mask, &self.machine.signals);
-        self.answer(pending, result);
-        Ok(())
-    }
-}
-
-/// Gives the process the guest's signal state and executes. Returns only if that fails.
-fn execute(nr: u64, args: [u64; 6], mask: u64, signals: &Signals) -> i64 {
-    // What this process ignores need not be what the guest does.
-    for signal in host::ignored_signals() {
-        host::set_ignored(signal, false);
-    }
-    for signal in signals.ignored() {
-        host::set_ignored(signal, true);
-    }
-    let before = host::set_mask(mask);
-    // SAFETY: a successful call does not return; a failing one has no effect.
-    let result = unsafe { host::syscall(nr, args) };
-    host::set_mask(before);
-    host::set_ignored(libc::SIGPIPE, true);
-    result
 }
 
 /// Whether `clone` is told this.
@@ -188,22 +149,16 @@ fn has(flags: u64, flag: i32) -> bool {
 }
 
 /// A pipe out of the guest's reach.
-fn pipe() -> io::Result<(File, File)> {
+fn pipe() -> io::Result<(Hidden, Hidden)> {
     let (reader, writer) = io::pipe()?;
-    let [reader, writer] = [OwnedFd::from(reader), OwnedFd::from(writer)].map(|fd| {
-        // SAFETY: the descriptor is open; F_DUPFD_CLOEXEC makes another one.
-        let moved = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HOST_FDS) };
-        // SAFETY: it was just created and nobody else owns it.
-        if moved < 0 { fd } else { unsafe { OwnedFd::from_raw_fd(moved) } }
-    });
-    Ok((File::from(reader), File::from(writer)))
+    Ok((Hidden::copy(&reader)?, Hidden::copy(&writer)?))
 }
 
 /// Waits for the child; what it says it has changed.
-fn heard(mut reader: File) -> Vec<Write> {
+fn heard(reader: Hidden) -> Vec<Write> {
     let mut message = Vec::new();
     // A child that was killed has said nothing, or a part.
-    let _ = reader.read_to_end(&mut message);
+    let _ = reader.file().read_to_end(&mut message);
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     let pairs = message.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
     pairs.flat_map(|(address, value)| words(address, &[value])).collect()

@@ -1,6 +1,7 @@
 //! System calls about signals, which the machine answers itself.
 
 use super::calls::{EINVAL, Pending, words};
+use super::outside;
 use super::signals::{Delivery, Interrupted, Signal, Target, own_info};
 use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
@@ -126,22 +127,27 @@ impl GuestThread {
     /// kernel's.
     pub(crate) fn kill(&mut self, pending: Pending) {
         let [a, b, c, d, _, _] = *pending.call.arguments();
-        let own_process = a as u32 == std::process::id();
+        let nr = i64::from(pending.event.nr);
+        let group = nr == libc::SYS_kill && host::is_own_group(a as i32);
+        let own_process = a as u32 == std::process::id() || group;
         let (kernel, user, thread) = (0, -1, -6);
         let thread_of = |id: u64| self.machine.thread_by_kernel_id(id as i32).map(Target::Thread);
         let process = own_process.then_some(Target::Process);
-        let (target, signal, info) = match i64::from(pending.event.nr) {
+        let (target, signal, info) = match nr {
             libc::SYS_tgkill => (thread_of(b), c, own_info(c, thread)),
             libc::SYS_tkill => (thread_of(a), b, own_info(b, thread)),
             libc::SYS_rt_tgsigqueueinfo => (thread_of(b), c, queued_info(d, c, user)),
             libc::SYS_rt_sigqueueinfo => (process, b, queued_info(c, b, user)),
             libc::SYS_kill => (process, b, own_info(b, kernel)),
-            _ => (None, b, own_info(b, kernel)),
+            _ => (host::names_this_process(a).then_some(Target::Process), b, own_info(b, kernel)),
         };
         let passed = signal == libc::SIGSTOP as u64 || !(1..=64).contains(&signal);
         let Some(target) = target.filter(|_| !passed) else {
             return self.pass(pending);
         };
+        if group {
+            host::signal_rest_of_group(signal as i32, &outside::LEFT_ALONE);
+        }
         let delivery = self.machine.signals.send(target, Signal { number: signal, info });
         self.answer(pending, 0);
         match delivery {

@@ -74,6 +74,16 @@ pub(crate) struct Due {
     pub(crate) handled: u64,
 }
 
+/// How signals stand for a thread, as `/proc` tells it: sets of signals.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    pub(crate) pending: u64,
+    pub(crate) shared: u64,
+    pub(crate) blocked: u64,
+    pub(crate) ignored: u64,
+    pub(crate) caught: u64,
+}
+
 /// The state of all signals of the guest.
 #[derive(Default)]
 pub(crate) struct Signals {
@@ -177,6 +187,15 @@ impl Signals {
         only.attention.clear();
     }
 
+    /// Another program begins: it has no handlers, timers and stacks, and keeps what is ignored,
+    /// blocked and pending.
+    pub(crate) fn begin_program(&self, thread: ThreadId) {
+        let mut state = self.lock();
+        state.actions.retain(|_, action| action[0] == SIG_IGN);
+        state.timers.clear();
+        state.of(thread).stack = AltStack::default();
+    }
+
     /// A timer was made, whose signals are for one thread or for the process.
     pub(crate) fn timer(&self, id: i32, thread: Option<ThreadId>) {
         let timers = &mut self.lock().timers;
@@ -256,6 +275,21 @@ impl Signals {
         let mut state = self.lock();
         let own = bits(&state.of(thread).pending);
         own | bits(&state.pending)
+    }
+
+    /// How signals stand for a thread.
+    pub(crate) fn standing(&self, thread: ThreadId) -> Standing {
+        let mut state = self.lock();
+        let with = |wanted: &dyn Fn(u64) -> bool| {
+            let actions = state.actions.iter().filter(|(_, action)| wanted(action[0]));
+            actions.fold(0, |set, (&signal, _)| set | bit(signal))
+        };
+        let ignored = with(&|handler| handler == SIG_IGN);
+        let caught = with(&|handler| handler > SIG_IGN);
+        let shared = bits(&state.pending);
+        let own = state.of(thread);
+        let (pending, blocked) = (bits(&own.pending), own.mask);
+        Standing { pending, shared, blocked, ignored, caught }
     }
 
     /// A signal is sent. `Terminate` and `Stop` are for the caller to see to; handlers run by

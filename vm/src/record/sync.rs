@@ -66,7 +66,7 @@ impl GuestThread {
                 Ok(())
             }
             Model::Entry => {
-                loader::hide_settings(self.machine.initial_sp);
+                loader::hide_settings(self.machine.initial_sp.load(Ordering::Relaxed));
                 Ok(())
             }
             Model::Refuse => Err(Error::Unsupported(format!(
@@ -296,6 +296,12 @@ impl GuestThread {
             | libc::SYS_sched_yield
             | libc::SYS_gettid
             | libc::SYS_getpid
+            | libc::SYS_sched_setscheduler
+            | libc::SYS_sched_getscheduler
+            | libc::SYS_sched_setparam
+            | libc::SYS_sched_getparam
+            | libc::SYS_sched_get_priority_max
+            | libc::SYS_sched_get_priority_min
             | libc::SYS_nanosleep
             | libc::SYS_clock_nanosleep => self.issue_in_body(nr, args)?,
             libc::SYS_rt_sigprocmask => 0,

@@ -1,5 +1,6 @@
 //! A guest thread of a recording: runs the engine and handles what it reports.
 
+use super::itself;
 use super::leaf::LeafThread;
 use super::log::{Closed, ThreadLog};
 use super::machine::{Machine, Stop, park_forever};
@@ -9,9 +10,10 @@ use crate::engine::{Cpu, Emulate, Exit, Mode};
 use crate::hooks::HookMap;
 use crate::host;
 use crate::kick::Attention;
-use crate::{Error, Processor, Result, cpuid};
+use crate::{Error, Processor, Result, cpuid, first_thread};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Entry, Event, EventKind, NO_TICKET, ThreadId, order};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Stack of the host thread under a guest thread. The guest has its own.
@@ -36,6 +38,8 @@ pub(crate) struct GuestThread {
     pub(crate) hooks: Arc<HookMap>,
     /// Word that is cleared, and whose waiters are woken, when the thread ends.
     pub(crate) clear_at_exit: u64,
+    /// Where the list of robust mutexes is that the thread holds, if it has one.
+    pub(crate) robust_list: u64,
     /// The ticket held while this thread creates another.
     pub(crate) creating: Option<u64>,
     /// Where the thread's `errno` is, once asked for.
@@ -58,13 +62,22 @@ pub(crate) struct GuestThread {
 }
 
 /// Starts the main thread at the program's entry.
-pub(crate) fn start_main(machine: &Arc<Machine>, entry: &Entry) -> Result<()> {
+pub(crate) fn start_main(machine: &Arc<Machine>, entry: &Entry, name: &Path) -> Result<()> {
     let mut context = Context::default();
     context.rip = entry.rip;
     context.gpr[RSP] = entry.rsp;
     let (id, log) = machine.add_thread(0);
     let attention = machine.signals.begin_thread(id, None);
-    spawn(machine, Birth { id, log, attention, context, clear_at_exit: 0 }, |_| {})
+    let birth = Birth { id, log, attention, context, clear_at_exit: 0 };
+    let (machine, name) = (machine.clone(), name.to_owned());
+    let run: Box<dyn FnOnce() + Send> = Box::new(move || {
+        itself::take_name(&name);
+        run_thread(machine, birth, |_| {});
+    });
+    match first_thread::run_there(run) {
+        Ok(()) => Ok(()),
+        Err(run) => on_thread(run),
+    }
 }
 
 /// What a guest thread begins with.
@@ -84,47 +97,53 @@ pub(crate) fn spawn(
     started: impl FnOnce(i32) + Send + 'static,
 ) -> Result<()> {
     let machine = machine.clone();
-    let Birth { id, log, attention, context, clear_at_exit } = birth;
-    std::thread::Builder::new()
-        .name(format!("guest {id}"))
-        .stack_size(HOST_STACK)
-        .spawn(move || {
-            host::block_signals();
-            let cpu = match machine.engine.attach() {
-                Ok(cpu) => cpu,
-                Err(e) => {
-                    machine.stop(Stop::Failed(e.into()));
-                    return;
-                }
-            };
-            machine.set_kernel_id(id, host::thread_id());
-            machine.signals.reach(id, host::thread_id(), cpu.interrupt());
-            started(host::thread_id());
-            let mut thread = Box::new(GuestThread {
-                hooks: machine.hooks(),
-                machine,
-                id,
-                context,
-                cpu,
-                log,
-                clear_at_exit,
-                creating: None,
-                errno_at: None,
-                attention,
-                after_event: false,
-                counted: None,
-                handlers_in_bodies: Vec::new(),
-                handlers_wait: false,
-                handlers_until: 0,
-                leaf: Box::default(),
-            });
-            thread.arm_leaves();
-            if let Err(e) = thread.run() {
-                thread.machine.stop(Stop::Failed(e));
-            }
-        })
-        .map_err(Error::host("starting a guest thread"))?;
+    on_thread(Box::new(move || run_thread(machine, birth, started)))
+}
+
+/// Starts a host thread. It inherits its name from the guest thread that creates it, as natively.
+fn on_thread(run: Box<dyn FnOnce() + Send>) -> Result<()> {
+    let builder = std::thread::Builder::new().stack_size(HOST_STACK);
+    builder.spawn(run).map_err(Error::host("starting a guest thread"))?;
     Ok(())
+}
+
+/// Runs a guest thread on the calling host thread, to its end.
+fn run_thread(machine: Arc<Machine>, birth: Birth, started: impl FnOnce(i32)) {
+    let Birth { id, log, attention, context, clear_at_exit } = birth;
+    host::block_signals();
+    let cpu = match machine.engine.attach() {
+        Ok(cpu) => cpu,
+        Err(e) => {
+            machine.stop(Stop::Failed(e.into()));
+            return;
+        }
+    };
+    machine.set_kernel_id(id, host::thread_id());
+    machine.signals.reach(id, host::thread_id(), cpu.interrupt());
+    started(host::thread_id());
+    let mut thread = Box::new(GuestThread {
+        hooks: machine.hooks(),
+        machine,
+        id,
+        context,
+        cpu,
+        log,
+        clear_at_exit,
+        robust_list: 0,
+        creating: None,
+        errno_at: None,
+        attention,
+        after_event: false,
+        counted: None,
+        handlers_in_bodies: Vec::new(),
+        handlers_wait: false,
+        handlers_until: 0,
+        leaf: Box::default(),
+    });
+    thread.arm_leaves();
+    if let Err(e) = thread.run() {
+        thread.machine.stop(Stop::Failed(e));
+    }
 }
 
 impl GuestThread {

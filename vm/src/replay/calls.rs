@@ -9,12 +9,14 @@ use crate::context::Translating;
 use crate::context::reg::*;
 use crate::host::{self, Guest};
 use crate::memory::MapRequest;
+use crate::shared::Part;
 use crate::syscall::{self, Action, Call, MachineCall};
 use crate::{Error, digest, memory};
-use refrain_trace::payload::{Effect, SyscallRecord, Window};
-use refrain_trace::{Event, EventKind, ThreadId, UNFINISHED, order};
+use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
+use refrain_trace::{BlobId, Event, EventKind, Executed, ThreadId, UNFINISHED, order};
 use std::ops::Range;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl GuestThread {
@@ -44,7 +46,7 @@ impl GuestThread {
         let record = self.record()?;
         self.compare_call(&event, &actual, &record, &call)?;
         if let Effect::Memory { content } = record.effect {
-            return self.memory_call((&event, came), &call, content);
+            return self.memory_call((&event, came), &call, (content, &record.writes));
         }
         self.note_entry(&event);
         self.enter(&event)?;
@@ -55,6 +57,11 @@ impl GuestThread {
         self.leave(&event)?;
         for write in &record.writes {
             self.put(write.address, &write.bytes)?;
+        }
+        if let Effect::Exec { image } = record.effect {
+            self.execute(image)?;
+            self.last(&event, came);
+            return self.note_event(&event);
         }
         let result = event.value as i64;
         if let Effect::Output { fd, len, crc } = record.effect {
@@ -77,7 +84,7 @@ impl GuestThread {
 
     /// Stores what an event of the trace left in guest memory, and nowhere else.
     pub(crate) fn put(&mut self, address: u64, bytes: &[u8]) -> Result<(), Halt> {
-        if Guest.store(address, bytes) {
+        if self.machine.shared.write(address, bytes) {
             return Ok(());
         }
         let end = address.saturating_add(bytes.len() as u64);
@@ -156,6 +163,30 @@ impl GuestThread {
         Ok(())
     }
 
+    /// Another program takes the place of this one, which has no other threads by now.
+    fn execute(&mut self, image: BlobId) -> Result<(), Halt> {
+        let executed = Executed::from_bytes(&self.machine.trace.blob(image)?).ok_or_else(|| {
+            Error::Unsupported("a trace whose executed program is damaged".into())
+        })?;
+        self.machine.await_others();
+        memory::unmap_all();
+        self.machine.contents.replaced(&(0..u64::MAX));
+        for mapping in &executed.mappings {
+            super::restore(&self.machine.trace, mapping)?;
+        }
+        let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+        *space = memory::AddressSpace::new();
+        drop(space);
+        self.machine.initial_sp.store(executed.entry.rsp, Ordering::SeqCst);
+        self.context = self.context.at_entry(&executed.entry);
+        host::fp_reset();
+        self.leaf.pages.forget();
+        self.clear_at_exit = 0;
+        self.creating = None;
+        self.handlers_in_bodies.clear();
+        Ok(())
+    }
+
     fn clone_thread(&mut self, child: ThreadId, record: &SyscallRecord) -> Result<(), Halt> {
         let [flags, stack, _, child_tid, tls, _] = record.args;
         let mut context = self.context.clone();
@@ -213,14 +244,17 @@ impl GuestThread {
         &mut self,
         (event, came): (&Event, Instant),
         call: &Call,
-        content: Option<Window>,
+        (content, writes): (Option<Window>, &[Write]),
     ) -> Result<(), Halt> {
         let slot = order::MEMORY_SLOT;
         self.leaf.pages.forget();
         self.await_turn(slot, event.ticket)?;
         let result = event.value as i64;
         let replaced = self.replaced_by(call);
-        let repeated = self.repeat(call, result, content)?;
+        let repeated = self.repeat(call, (result, event.result as u64), content)?;
+        for write in writes {
+            self.store_content(write)?;
+        }
         self.note_code(call, result, replaced);
         if repeated != result {
             let name = call.name();
@@ -257,20 +291,61 @@ impl GuestThread {
         }
     }
 
-    fn repeat(&self, call: &Call, result: i64, content: Option<Window>) -> Result<i64, Halt> {
-        let [address, len, third, _, _, _] = *call.arguments();
+    /// `file` is the number of the file that a mapping shows to all, if it does.
+    fn repeat(
+        &self,
+        call: &Call,
+        (result, file): (i64, u64),
+        content: Option<Window>,
+    ) -> Result<i64, Halt> {
+        let shared = &self.machine.shared;
+        let [address, len, third, fourth, _, sixth] = *call.arguments();
         let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         let Action::Machine(what) = call.action() else {
             return Ok(result);
         };
-        if result < 0 {
+        // A call that fails at a hole has had its effect before the hole.
+        let reached_a_hole = result == memory::OUT_OF_MEMORY
+            && matches!(what, MachineCall::Mprotect | MachineCall::Madvise);
+        if result < 0 && !reached_a_hole {
             return Ok(result);
         }
         let contents = &self.machine.contents;
         let range = address..address.saturating_add(memory::page_up(len));
         Ok(match what {
+            MachineCall::Mmap | MachineCall::Shmat if file != 0 => {
+                let bytes = content.map(|window| self.window(&window)).transpose()?;
+                let (len, prot, offset) = match what {
+                    MachineCall::Mmap => (memory::page_up(len), third as i32, sixth),
+                    _ if third as i32 & libc::SHM_RDONLY != 0 => {
+                        (content.map_or(0, |window| window.len), libc::PROT_READ, 0)
+                    }
+                    _ => {
+                        let both = libc::PROT_READ | libc::PROT_WRITE;
+                        (content.map_or(0, |window| window.len), both, 0)
+                    }
+                };
+                let start = result as u64;
+                let range = start..start.saturating_add(len);
+                if !memory::guest_may_map(&range) {
+                    return Err(outside(start).into());
+                }
+                contents.replaced(&range);
+                let part = Part { start, end: range.end, file, offset };
+                let shown = bytes.unwrap_or_default();
+                shared.map(part, prot, &shown[..shown.len().min(len as usize)])?;
+                result
+            }
+            MachineCall::Shmdt => match shared.at(address) {
+                Some(part) => {
+                    shared.cut(&(part.start..part.end));
+                    space.unmap(part.start, part.end - part.start)
+                }
+                None => result,
+            },
             MachineCall::Mmap => {
-                self.map_again(result as u64, len, third as i32, content)?;
+                shared.cut(&(result as u64..(result as u64).saturating_add(memory::page_up(len))));
+                self.map_again(result as u64, len, (third as i32, fourth as i32), content)?;
                 let range = result as u64..(result as u64).saturating_add(memory::page_up(len));
                 space.note(range.clone(), third as i32);
                 space.note_content(range, call.arguments()[3] as i32);
@@ -278,6 +353,7 @@ impl GuestThread {
             }
             MachineCall::Munmap => {
                 contents.replaced(&range);
+                shared.cut(&range);
                 space.unmap(address, len)
             }
             MachineCall::Mprotect => {
@@ -286,9 +362,15 @@ impl GuestThread {
                 result
             }
             MachineCall::Mremap => {
-                let (old, new) = (memory::page_up(len), memory::page_up(third));
-                let to = result as u64..(result as u64).saturating_add(new);
-                contents.moved(range, to, || space.remap_to(address, old, new, result as u64))
+                let (len, new_len) = (memory::page_up(len), memory::page_up(third));
+                shared.make_room(address, new_len);
+                let to = result as u64..(result as u64).saturating_add(new_len);
+                let repeated = contents.moved(range.clone(), to.clone(), || {
+                    space.remap_to([address, len, new_len, fourth], result as u64)
+                });
+                let kept = fourth as i32 & libc::MREMAP_DONTUNMAP != 0 || len == 0;
+                shared.remap(range, to, kept);
+                repeated
             }
             MachineCall::Brk => space.brk(address),
             MachineCall::Madvise => {
@@ -299,27 +381,53 @@ impl GuestThread {
         })
     }
 
+    /// What a window shows.
+    fn window(&self, window: &Window) -> Result<Vec<u8>, Halt> {
+        let blob = self.machine.trace.blob(window.blob)?;
+        let end = window.offset.saturating_add(window.len).min(blob.len() as u64);
+        Ok(blob.get(window.offset as usize..end as usize).unwrap_or(&[]).to_vec())
+    }
+
+    /// Stores what a mapping shows in a place, whether the guest may write there or not.
+    fn store_content(&self, write: &Write) -> Result<(), Halt> {
+        let Write { address, bytes } = write;
+        if self.machine.shared.write(*address, bytes) {
+            return Ok(());
+        }
+        let (start, end) = (memory::page_down(*address), *address + bytes.len() as u64);
+        let range = start..memory::page_up(end);
+        if !memory::guest_may_map(&range) {
+            return Err(outside(start).into());
+        }
+        let len = range.end - range.start;
+        let mut space = memory::AddressSpace::new();
+        space.protect(start, len, libc::PROT_READ | libc::PROT_WRITE);
+        store(*address, bytes.len() as u64, bytes)?;
+        space.protect(start, len, libc::PROT_READ);
+        Ok(())
+    }
+
     /// Maps private memory with the recorded content; files are not needed any more.
     fn map_again(
         &self,
         address: u64,
         len: u64,
-        prot: i32,
+        (prot, flags): (i32, i32),
         content: Option<Window>,
     ) -> Result<(), Halt> {
         let len = memory::page_up(len);
         if !memory::guest_may_map(&(address..address.saturating_add(len))) {
-            return Err(Error::Unsupported(format!(
-                "a trace that maps {address:#x}, outside the guest's address space"
-            ))
-            .into());
+            return Err(outside(address).into());
         }
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         memory::map_fixed(MapRequest {
             address,
             len,
             prot: if content.is_some() { writable } else { prot },
-            flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            flags: libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_NORESERVE
+                | flags & libc::MAP_GROWSDOWN,
             fd: -1,
             offset: 0,
         })
@@ -334,13 +442,14 @@ impl GuestThread {
         if !contents.map(address, prot, &window)?
             && !contents.store(trace, address, prot, &window)?
         {
-            let blob = self.machine.trace.blob(window.blob)?;
-            let end = window.offset.saturating_add(window.len).min(blob.len() as u64);
-            let bytes = blob.get(window.offset as usize..end as usize).unwrap_or(&[]);
-            store(address, len, bytes)?;
+            store(address, len, &self.window(&window)?)?;
         }
         memory::AddressSpace::new().protect(address, len, prot);
         self.machine.contents.hide(&range, prot);
         Ok(())
     }
+}
+
+fn outside(address: u64) -> Error {
+    Error::Unsupported(format!("a trace that maps {address:#x}, outside the guest's address space"))
 }

@@ -8,6 +8,7 @@ use super::leaf;
 use super::outcome::Divergence;
 use super::policy::{Cores, Policy};
 use super::sequence::sequence;
+use super::shared::SharedFiles;
 use super::sync::live_operation;
 use crate::engine::Engine;
 use crate::hooks::{self, HookMap};
@@ -18,7 +19,7 @@ use crate::{Error, Processor, Result};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use refrain_trace::fixed::FixedSet;
 use refrain_trace::{EventKind, Header, ThreadId, Trace};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -94,9 +95,15 @@ pub(crate) struct Machine {
     /// Words that threads synchronize through, if locks are live: loads of others have live
     /// values.
     pub(crate) synchronizing: FixedSet<u64>,
+    /// Files that memory shows.
+    pub(crate) shared: SharedFiles,
     /// Changes of the address space come one at a time, in the recorded order.
     pub(crate) space: Mutex<AddressSpace>,
+    /// The stack pointer with which the program began.
+    pub(crate) initial_sp: AtomicU64,
     threads: AtomicU32,
+    /// Threads that have not reported yet.
+    running: AtomicU32,
     reports: Sender<Report>,
 }
 
@@ -140,6 +147,7 @@ impl Machine {
         let synchronizing =
             if gate.is_live() { synchronizing(&trace)? } else { FixedSet::default() };
         let contents = Contents::of(&trace)?;
+        let initial_sp = AtomicU64::new(header.entry.rsp);
         if options.lasting {
             trace.hold_events(HELD);
         }
@@ -156,8 +164,11 @@ impl Machine {
             hooks: hook_map,
             contents,
             synchronizing,
+            shared: SharedFiles::default(),
             space: Mutex::new(AddressSpace::new()),
+            initial_sp,
             threads: AtomicU32::new(0),
+            running: AtomicU32::new(0),
             reports,
         };
         Ok((machine, receiver))
@@ -185,6 +196,19 @@ impl Machine {
 
     pub(crate) fn count_thread(&self) {
         self.threads.fetch_add(1, Ordering::SeqCst);
+        self.running.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A thread has done all that it had to do in guest memory.
+    pub(crate) fn thread_done(&self) {
+        self.running.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Waits for all other threads to be done, as they were in the recording at this point.
+    pub(crate) fn await_others(&self) {
+        while self.running.load(Ordering::SeqCst) > 1 {
+            crate::host::yield_now();
+        }
     }
 
     pub(crate) fn threads_started(&self) -> u32 {

@@ -21,6 +21,7 @@ pub(crate) mod outcome;
 mod overwritten;
 mod policy;
 mod sequence;
+mod shared;
 mod signals;
 mod sync;
 pub(crate) mod thread;

@@ -8,6 +8,7 @@ use crate::context::reg::*;
 use crate::hooks::{Hook, Model};
 use crate::loader;
 use refrain_trace::{Event, EventKind, ThreadId, order};
+use std::sync::atomic::Ordering;
 
 const ONCE_DONE: u64 = 2;
 /// The last owner of a robust mutex has died; it is held all the same.
@@ -60,7 +61,7 @@ impl GuestThread {
             Model::Join | Model::TryJoin | Model::TimedJoin(_) => self.join(),
             Model::Note => self.note(hook),
             Model::Entry => {
-                loader::hide_settings(self.machine.trace.header().entry.rsp);
+                loader::hide_settings(self.machine.initial_sp.load(Ordering::Relaxed));
                 Ok(())
             }
             // The recording has stopped here.

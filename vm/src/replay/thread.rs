@@ -7,13 +7,13 @@ use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
 use crate::context::reg::*;
 use crate::context::{Context, SeenWords};
-use crate::engine::{Cpu, Emulate, Exit, Mode};
+use crate::engine::{Cpu, Emulate, Exit, Fault, Mode};
 use crate::host::{self, Guest};
 use crate::observer::ThreadObserver;
 use crate::syscall::Call;
 use crate::{Error, Result, cpuid};
 use refrain_trace::payload::{SyscallRecord, Write};
-use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, order};
+use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, delivery, order};
 use std::sync::Arc;
 
 const HOST_STACK: usize = 512 << 10;
@@ -167,6 +167,7 @@ impl GuestThread {
         if let Some(observer) = &mut self.observer {
             observer.finish();
         }
+        self.machine.thread_done();
         self.machine.report(report);
         self.machine.gate.leave(self.id);
     }
@@ -215,10 +216,7 @@ impl GuestThread {
                     "{what} (at {:#x})",
                     self.context.rip
                 )))),
-                Exit::UnknownTarget => {
-                    let actual = format!("a jump to {:#x}", self.context.rip);
-                    self.diverge(DivergenceKind::Control, "recorded code".into(), actual)
-                }
+                Exit::UnknownTarget => self.nowhere(),
                 Exit::Return => unreachable!("no function is run opaquely in a replay"),
             };
             result?;
@@ -230,6 +228,21 @@ impl GuestThread {
             }
             self.take_signals()?;
         }
+    }
+
+    /// The thread has gone to where no code was executed in the recording. If there was none, it
+    /// came to a fault there.
+    fn nowhere(&mut self) -> Result<(), Halt> {
+        let pc = self.context.rip;
+        let faulted = self.cursor.peek()?.filter(|event| {
+            let ended = matches!(event.kind(), EventKind::Signal | EventKind::Killed);
+            ended && event.nr == delivery::FAULT && event.pc == pc
+        });
+        if let Some(signal) = faulted.map(|event| event.value as i32) {
+            return self.fault(Fault { signal, address: pc });
+        }
+        let actual = format!("a jump to {pc:#x}");
+        self.diverge(DivergenceKind::Control, "recorded code".into(), actual)
     }
 
     fn start(&mut self) -> Result<(), Halt> {

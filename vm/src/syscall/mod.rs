@@ -15,7 +15,8 @@
 //! ```
 //!
 //! # Invariants
-//! - A call or command without a row is refused, with its name and number.
+//! - A call that Linux does not have answers `ENOSYS`. One that it has and that has no row is
+//!   refused, with its name and number.
 //! - `writes` reports at least what the kernel wrote. It may report more (a `select` whose sets
 //!   are longer than the descriptor table, a field between two written ones), but only memory
 //!   that the guest handed to the call as output. Not all of it need be mapped: whoever copies
@@ -58,7 +59,10 @@ pub(crate) fn name(nr: u64) -> Option<&'static str> {
 /// Finds out what is to be done about a system call.
 pub(crate) fn resolve(nr: u64, args: [u64; 6]) -> Result<Call, Refusal> {
     let refusal = |name, command, why| Refusal { nr: nr as u32, name, command, why };
-    let spec = spec(nr).ok_or_else(|| refusal("?", None, "Linux has no call of this number"))?;
+    let Some(spec) = spec(nr) else {
+        let action = Action::Answer(-i64::from(libc::ENOSYS));
+        return Ok(Call { spec: &table::UNKNOWN, action, args: [0; 6] });
+    };
     let (spec, command) = match &spec.rule {
         Rule::Select(commands) => {
             let (code, row) = commands.find(&args);
@@ -105,6 +109,11 @@ impl Call {
         self.spec.name
     }
 
+    /// The number.
+    pub(crate) fn number(&self) -> i64 {
+        self.spec.nr.into()
+    }
+
     /// Whether and how the call orders threads.
     pub(crate) fn order(&self) -> Order {
         self.spec.order
@@ -120,6 +129,23 @@ impl Call {
         const TIMERS: [i64; 3] = [libc::SYS_alarm, libc::SYS_setitimer, libc::SYS_timer_settime];
         TIMERS.contains(&i64::from(self.spec.nr))
             || self.action() == Action::Machine(MachineCall::Kill)
+    }
+
+    /// What is passed on by what its number says alone, or not at all: the user should know.
+    pub(crate) fn is_noted(&self) -> bool {
+        self.spec.noted
+    }
+
+    /// The descriptors among the arguments.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = i32> {
+        let kinds = self.spec.signature.bytes().zip(self.args);
+        kinds.filter(|&(kind, _)| kind == b'd').map(|(_, arg)| arg as i32)
+    }
+
+    /// The arguments that are strings.
+    pub(crate) fn strings(&self) -> impl Iterator<Item = usize> {
+        let kinds = self.spec.signature.bytes().enumerate();
+        kinds.filter(|&(_, kind)| kind == b's').map(|(at, _)| at)
     }
 
     /// Whether the call cannot be one that `pthread_create` makes before it makes the thread. (It

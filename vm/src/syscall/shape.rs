@@ -47,6 +47,14 @@ enum What {
     SentMany,
     /// The lengths in an array of `mmsghdr`, as many as the result tells.
     SentLengths,
+    /// What a command of `ioctl` says by its number: so many bytes, if these directions are in it.
+    Encoded { code: u8, directions: u64 },
+    /// An `ifconf`: its length, and the buffer that it points to.
+    Interfaces,
+    /// A `file_handle`: its first word tells how much follows.
+    FileHandle,
+    /// An `iovec` and the buffer that it points to.
+    OneVector,
     /// Capability sets, one or two by the version in the header in that argument.
     Capabilities { header: u8 },
 }
@@ -156,6 +164,31 @@ pub(crate) const fn capabilities(arg: u8, header: u8) -> Shape {
     shape(arg, What::Capabilities { header })
 }
 
+/// What a command of `ioctl` in `args[code]` has the kernel read.
+pub(crate) const fn encoded_input(arg: u8, code: u8) -> Shape {
+    shape(arg, What::Encoded { code, directions: 1 << 30 })
+}
+
+/// What a command of `ioctl` in `args[code]` has the kernel write.
+pub(crate) const fn encoded_output(arg: u8, code: u8) -> Shape {
+    shape(arg, What::Encoded { code, directions: 2 << 30 })
+}
+
+/// An `ifconf` that was filled in.
+pub(crate) const fn interfaces(arg: u8) -> Shape {
+    shape(arg, What::Interfaces)
+}
+
+/// A `file_handle`.
+pub(crate) const fn file_handle(arg: u8) -> Shape {
+    shape(arg, What::FileHandle)
+}
+
+/// An `iovec` whose buffer was filled, and whose length says how far.
+pub(crate) const fn one_vector(arg: u8) -> Shape {
+    shape(arg, What::OneVector)
+}
+
 const fn shape(arg: u8, what: What) -> Shape {
     Shape { arg, what, when: When::Success }
 }
@@ -221,6 +254,9 @@ mod msghdr {
 
 /// The kernel takes no more vectors or messages at once (`UIO_MAXIOV`).
 const MAX_VECTORS: u64 = 1024;
+/// No command of `ioctl` from before their numbers told sizes has more to say, but a few that have
+/// rows of their own.
+const MOST_OF_OLD: u64 = 256;
 const PAGE: u64 = crate::layout::PAGE;
 
 /// A call at one moment: before it is issued, or when it has returned.
@@ -310,6 +346,25 @@ impl View<'_> {
                     .map(message)
                     .map(|header| range(header.wrapping_add(msghdr::BYTES), 4)),
             ),
+            What::Encoded { code, directions } => {
+                let code = self.arg(code);
+                let len = match code >> 16 & 0x3fff {
+                    // An old command, whose number says nothing.
+                    0 if code >> 30 & 3 == 0 => MOST_OF_OLD,
+                    _ if code & directions == 0 => 0,
+                    len => len,
+                };
+                into.push(range(address, len));
+            }
+            What::Interfaces => {
+                into.push(range(address, 4));
+                into.push(range(self.u64(address.wrapping_add(8)), self.u32(address)));
+            }
+            What::FileHandle => into.push(range(address, self.u32(address).min(128) + 8)),
+            What::OneVector => {
+                into.push(range(address, 16));
+                into.push(range(self.u64(address), self.u64(address.wrapping_add(8)).min(1 << 20)));
+            }
             What::Capabilities { header } => {
                 // Version 1 has 32 capabilities; later ones have 64, in two structures.
                 const VERSION_1: u64 = 0x1998_0330;

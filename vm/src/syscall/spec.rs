@@ -23,6 +23,8 @@ pub(crate) struct Spec {
     pub(crate) writes: &'static [Shape],
     /// What it gives away.
     pub(crate) sends: Option<Sends>,
+    /// The user should know that the call was made.
+    pub(crate) noted: bool,
 }
 
 /// How a call orders threads.
@@ -74,6 +76,10 @@ pub(crate) enum MachineCall {
     Brk,
     /// `madvise`: some advice discards content.
     Madvise,
+    /// `shmat`.
+    Shmat,
+    /// `shmdt`.
+    Shmdt,
     /// `clone`: a thread, or a process.
     Clone,
     /// `fork` and `vfork`.
@@ -106,12 +112,18 @@ pub(crate) enum MachineCall {
     Kill,
     /// `timer_create`: its signals come to the machine.
     CreateTimer,
-    /// `close`, `close_range`, `dup2`, `dup3`: passed on once it is sure that the descriptors
-    /// which they take away are not the recorder's own.
-    FreesDescriptor,
+    /// `close_range`: passed on for what is not the recorder's own.
+    CloseRange,
     /// `readlink`, `readlinkat`: passed on, except for `/proc/self/exe`, which would name the
     /// recorder.
     ReadLink,
+    /// `open`, `openat`, `openat2`: passed on, except for what `/proc` says of the process.
+    Open,
+    /// `getdents`, `getdents64`: passed on, but the recorder's descriptors and threads are left
+    /// out.
+    ListDirectory,
+    /// `semctl(GETALL)`: the kernel is asked first how many there are.
+    AllSemaphores,
 }
 
 /// Where the bytes go that a call gives away.
@@ -154,7 +166,14 @@ impl Spec {
             reads: &[],
             writes: &[],
             sends: None,
+            noted: false,
         }
+    }
+
+    /// Says that the user should know of the call.
+    pub(crate) const fn noted(mut self) -> Spec {
+        self.noted = true;
+        self
     }
 
     /// Says what the kernel reads.
@@ -229,6 +248,11 @@ pub(crate) const fn machine(
 /// are about, so that programs know how to do without.
 pub(crate) const fn absent(nr: u16, name: &'static str) -> Spec {
     answer(nr, name, libc::ENOSYS)
+}
+
+/// The same, where programs notice and the host has the call.
+pub(crate) const fn withheld(nr: u16, name: &'static str) -> Spec {
+    absent(nr, name).noted()
 }
 
 /// A call that always fails in the same way.

@@ -7,35 +7,34 @@
 //! # Choices
 //! - *Absent* (`ENOSYS`): what programs do without on older or smaller kernels. `rseq`, so that
 //!   no restartable sequence exists; `clone3`, so that glibc falls back to `clone`; `io_uring`
-//!   and `io_setup`, because with them the kernel writes guest memory at any time; seccomp and
-//!   Landlock, because they would bind the recorder too.
-//! - *Refused*: what has no fallback and reaches outside what a recording can hold, or changes
-//!   the machine.
+//!   and `io_setup`, because with them the kernel writes guest memory at any time; seccomp,
+//!   because it would bind the recorder too.
+//! - *Withheld*: absent although the host has it and programs notice; the user is told.
+//! - *Refused*: what has no fallback and reaches outside what a recording can hold.
+//! - What changes the machine for all its processes is done as the program asks: it would be
+//!   natively, too.
 
 use super::commands::{
-    CLOCK_NANOSLEEP, FCNTL, FUTEX, GETSOCKOPT, IOCTL, MSGCTL, PERSONALITY, PRCTL, SEMCTL,
+    CLOCK_NANOSLEEP, FCNTL, FUTEX, GETSOCKOPT, IOCTL, MSGCTL, PERSONALITY, PRCTL,
+    PROCESS_VM_WRITEV, PTRACE, QUOTACTL, QUOTACTL_FD, SEMCTL, SHMCTL,
 };
-use super::shape::Count::{Given, Taken};
+use super::shape::Count::{Given, Just, Taken};
 use super::shape::{
-    Shape, array, bit_set, bytes, capabilities, capacity_at, object, page_map, received,
-    received_many, sent, sent_lengths, sent_many, sized, tagged, vectors,
+    Shape, array, bit_set, bytes, capabilities, capacity_at, file_handle, object, page_map,
+    received, received_many, sent, sent_lengths, sent_many, sized, tagged, vectors,
 };
 use super::spec::Order::{Kernel, Local, Memory};
-use super::spec::{MachineCall as M, Spec, absent, answer, machine, pass, refuse, select};
+use super::spec::{
+    MachineCall as M, Spec, absent, answer, machine, pass, refuse, select, withheld,
+};
 use libc::{
     c_int, epoll_event, iovec, itimerspec, itimerval, mq_attr, pollfd, rlimit, rusage, sched_param,
     sigevent, socklen_t, stat, statfs, statx, sysinfo, time_t, timespec, timeval, timex, tms,
     utimbuf, utsname,
 };
 
-const CHANGES_THE_MACHINE: &str = "it changes the machine for all its processes";
-const SHARES_MEMORY: &str = "memory that other processes write cannot be recorded";
-const OTHER_PROCESSES: &str = "it reaches into other processes";
 const LATER: &str = "the kernel would write guest memory after the call has returned";
-const RIGHTS: &str = "it changes what the recorder itself can see or do";
-const SEGMENTS: &str = "the guest has neither segments of its own nor I/O ports";
 const SIGNALS: &str = "the machine itself receives the guest's signals";
-const UNDESCRIBED: &str = "what it writes is not described yet";
 
 /// Bytes of the kernel's signal set, smaller than the C library's.
 const SIGSET: u32 = 8;
@@ -49,8 +48,8 @@ const WAIT_INFO: u32 = 28;
 pub(crate) static CALLS: &[Spec] = &[
     pass(0, "read", "dpl", Kernel).writes(&[bytes(1, Taken(2))]),
     pass(1, "write", "dpl", Kernel).sends(0, bytes(1, Taken(2))),
-    pass(2, "open", "sim", Kernel),
-    machine(3, "close", "d", Kernel, M::FreesDescriptor),
+    machine(2, "open", "sim", Kernel, M::Open),
+    pass(3, "close", "d", Kernel),
     pass(4, "stat", "sp", Kernel).writes(&[object::<stat>(1)]),
     pass(5, "fstat", "dp", Kernel).writes(&[object::<stat>(1)]),
     pass(6, "lstat", "sp", Kernel).writes(&[object::<stat>(1)]),
@@ -80,11 +79,11 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(26, "msync", "pli", Kernel),
     pass(27, "mincore", "plp", Kernel).writes(&[page_map(2, 1)]),
     machine(28, "madvise", "pli", Memory, M::Madvise),
-    refuse(29, "shmget", SHARES_MEMORY),
-    refuse(30, "shmat", SHARES_MEMORY),
-    refuse(31, "shmctl", SHARES_MEMORY),
+    pass(29, "shmget", "ili", Kernel),
+    machine(30, "shmat", "ipi", Memory, M::Shmat),
+    select(31, "shmctl", &SHMCTL),
     pass(32, "dup", "d", Kernel),
-    machine(33, "dup2", "dd", Kernel, M::FreesDescriptor),
+    pass(33, "dup2", "dd", Kernel),
     machine(34, "pause", "", Kernel, M::SigWait),
     pass(35, "nanosleep", "pp", Local)
         .reads(&[object::<timespec>(0)]).writes(&[object::<timespec>(1).if_interrupted()]),
@@ -123,7 +122,7 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(64, "semget", "iii", Kernel),
     pass(65, "semop", "ipi", Kernel).reads(&[array(1, 6, Given(2))]),
     select(66, "semctl", &SEMCTL),
-    refuse(67, "shmdt", SHARES_MEMORY),
+    machine(67, "shmdt", "p", Memory, M::Shmdt),
     pass(68, "msgget", "ii", Kernel),
     pass(69, "msgsnd", "ipli", Kernel).reads(&[tagged(1, Given(2))]),
     pass(70, "msgrcv", "iplli", Kernel).writes(&[tagged(1, Taken(2))]),
@@ -134,7 +133,7 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(75, "fdatasync", "d", Kernel),
     pass(76, "truncate", "sl", Kernel),
     pass(77, "ftruncate", "dl", Kernel),
-    pass(78, "getdents", "dpi", Kernel).writes(&[bytes(1, Taken(2))]),
+    machine(78, "getdents", "dpi", Kernel, M::ListDirectory).writes(&[bytes(1, Taken(2))]),
     pass(79, "getcwd", "pl", Kernel).writes(&[bytes(0, Taken(1))]),
     pass(80, "chdir", "s", Kernel),
     pass(81, "fchdir", "d", Kernel),
@@ -157,9 +156,9 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(98, "getrusage", "ip", Local).writes(&[object::<rusage>(1)]),
     pass(99, "sysinfo", "p", Local).writes(&[object::<sysinfo>(0)]),
     pass(100, "times", "p", Local).writes(&[object::<tms>(0)]),
-    refuse(101, "ptrace", OTHER_PROCESSES),
+    select(101, "ptrace", &PTRACE),
     pass(102, "getuid", "", Kernel),
-    refuse(103, "syslog", CHANGES_THE_MACHINE),
+    pass(103, "syslog", "ipi", Kernel).writes(&[bytes(1, Taken(2))]),
     pass(104, "getgid", "", Kernel),
     pass(105, "setuid", "i", Kernel),
     pass(106, "setgid", "i", Kernel),
@@ -196,7 +195,7 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(133, "mknod", "sil", Kernel),
     absent(134, "uselib"),
     select(135, "personality", &PERSONALITY),
-    refuse(136, "ustat", UNDESCRIBED),
+    pass(136, "ustat", "lp", Kernel).writes(&[sized(1, 32)]),
     pass(137, "statfs", "sp", Kernel).writes(&[object::<statfs>(1)]),
     pass(138, "fstatfs", "dp", Kernel).writes(&[object::<statfs>(1)]),
     absent(139, "sysfs"),
@@ -213,33 +212,34 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(150, "munlock", "pl", Kernel),
     pass(151, "mlockall", "i", Kernel),
     pass(152, "munlockall", "", Kernel),
-    refuse(153, "vhangup", CHANGES_THE_MACHINE),
-    refuse(154, "modify_ldt", SEGMENTS),
-    refuse(155, "pivot_root", CHANGES_THE_MACHINE),
+    pass(153, "vhangup", "", Kernel),
+    withheld(154, "modify_ldt"),
+    pass(155, "pivot_root", "ss", Kernel),
     absent(156, "_sysctl"),
     select(157, "prctl", &PRCTL),
     machine(158, "arch_prctl", "ip", Local, M::ArchPrctl),
     pass(159, "adjtimex", "p", Kernel).reads(&[object::<timex>(0)]).writes(&[object::<timex>(0)]),
     pass(160, "setrlimit", "ip", Kernel).reads(&[object::<rlimit>(1)]),
-    refuse(161, "chroot", RIGHTS),
+    pass(161, "chroot", "s", Kernel),
     pass(162, "sync", "", Kernel),
-    refuse(163, "acct", CHANGES_THE_MACHINE),
-    refuse(164, "settimeofday", CHANGES_THE_MACHINE),
-    refuse(165, "mount", CHANGES_THE_MACHINE),
-    refuse(166, "umount2", CHANGES_THE_MACHINE),
-    refuse(167, "swapon", CHANGES_THE_MACHINE),
-    refuse(168, "swapoff", CHANGES_THE_MACHINE),
-    refuse(169, "reboot", CHANGES_THE_MACHINE),
-    refuse(170, "sethostname", CHANGES_THE_MACHINE),
-    refuse(171, "setdomainname", CHANGES_THE_MACHINE),
-    refuse(172, "iopl", SEGMENTS),
-    refuse(173, "ioperm", SEGMENTS),
+    pass(163, "acct", "s", Kernel),
+    pass(164, "settimeofday", "pp", Kernel)
+        .reads(&[object::<timeval>(0), sized(1, TIMEZONE)]),
+    pass(165, "mount", "sssls", Kernel),
+    pass(166, "umount2", "si", Kernel),
+    pass(167, "swapon", "si", Kernel),
+    pass(168, "swapoff", "s", Kernel),
+    pass(169, "reboot", "iiis", Kernel),
+    pass(170, "sethostname", "pi", Kernel).reads(&[bytes(0, Given(1))]),
+    pass(171, "setdomainname", "pi", Kernel).reads(&[bytes(0, Given(1))]),
+    answer(172, "iopl", libc::EPERM).noted(),
+    answer(173, "ioperm", libc::EPERM).noted(),
     absent(174, "create_module"),
-    refuse(175, "init_module", CHANGES_THE_MACHINE),
-    refuse(176, "delete_module", CHANGES_THE_MACHINE),
+    pass(175, "init_module", "pls", Kernel).reads(&[bytes(0, Given(1))]),
+    pass(176, "delete_module", "si", Kernel),
     absent(177, "get_kernel_syms"),
     absent(178, "query_module"),
-    refuse(179, "quotactl", UNDESCRIBED),
+    select(179, "quotactl", &QUOTACTL),
     absent(180, "nfsservctl"),
     absent(181, "getpmsg"),
     absent(182, "putpmsg"),
@@ -277,9 +277,9 @@ pub(crate) static CALLS: &[Spec] = &[
     absent(214, "epoll_ctl_old"),
     absent(215, "epoll_wait_old"),
     refuse(216, "remap_file_pages", "it maps the pages of a file out of order"),
-    pass(217, "getdents64", "dpi", Kernel).writes(&[bytes(1, Taken(2))]),
+    machine(217, "getdents64", "dpi", Kernel, M::ListDirectory).writes(&[bytes(1, Taken(2))]),
     machine(218, "set_tid_address", "p", Local, M::SetTidAddress),
-    refuse(219, "restart_syscall", "only the kernel makes programs call it"),
+    answer(219, "restart_syscall", libc::EINTR),
     pass(220, "semtimedop", "ipip", Kernel)
         .reads(&[array(1, 6, Given(2)), object::<timespec>(3)]),
     pass(221, "fadvise64", "dlli", Kernel),
@@ -290,7 +290,7 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(224, "timer_gettime", "ip", Kernel).writes(&[object::<itimerspec>(1)]),
     pass(225, "timer_getoverrun", "i", Kernel),
     pass(226, "timer_delete", "i", Kernel),
-    refuse(227, "clock_settime", CHANGES_THE_MACHINE),
+    pass(227, "clock_settime", "ip", Kernel).reads(&[object::<timespec>(1)]),
     pass(228, "clock_gettime", "ip", Local).writes(&[object::<timespec>(1)]),
     pass(229, "clock_getres", "ip", Local).writes(&[object::<timespec>(1)]),
     select(230, "clock_nanosleep", &CLOCK_NANOSLEEP),
@@ -309,22 +309,22 @@ pub(crate) static CALLS: &[Spec] = &[
         .reads(&[bytes(1, Given(2)), object::<timespec>(4)]),
     pass(243, "mq_timedreceive", "dplpp", Kernel)
         .reads(&[object::<timespec>(4)]).writes(&[bytes(1, Taken(2)), object::<c_int>(3)]),
-    refuse(244, "mq_notify", "it announces messages in ways that are not described yet"),
+    pass(244, "mq_notify", "dp", Kernel).reads(&[object::<sigevent>(1)]),
     pass(245, "mq_getsetattr", "dpp", Kernel)
         .reads(&[object::<mq_attr>(1)]).writes(&[object::<mq_attr>(2)]),
-    refuse(246, "kexec_load", CHANGES_THE_MACHINE),
+    pass(246, "kexec_load", "llpl", Kernel),
     pass(247, "waitid", "iipip", Kernel)
         .writes(&[sized(2, WAIT_INFO).always(), object::<rusage>(4)]),
-    absent(248, "add_key"),
-    absent(249, "request_key"),
-    absent(250, "keyctl"),
+    pass(248, "add_key", "sspli", Kernel).reads(&[bytes(2, Given(3))]),
+    pass(249, "request_key", "sssi", Kernel),
+    withheld(250, "keyctl"),
     pass(251, "ioprio_set", "iii", Kernel),
     pass(252, "ioprio_get", "ii", Kernel),
     pass(253, "inotify_init", "", Kernel),
     pass(254, "inotify_add_watch", "dsi", Kernel),
     pass(255, "inotify_rm_watch", "di", Kernel),
-    absent(256, "migrate_pages"),
-    pass(257, "openat", "dsim", Kernel),
+    pass(256, "migrate_pages", "ilpp", Kernel).reads(&[bit_set(2, 1), bit_set(3, 1)]),
+    machine(257, "openat", "dsim", Kernel, M::Open),
     pass(258, "mkdirat", "dsi", Kernel),
     pass(259, "mknodat", "dsil", Kernel),
     pass(260, "fchownat", "dsiii", Kernel),
@@ -343,7 +343,7 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(271, "ppoll", "pippl", Kernel)
         .reads(&[POLLED, object::<timespec>(2), sized(3, SIGSET)])
         .writes(&[POLLED, object::<timespec>(2).always()]),
-    refuse(272, "unshare", RIGHTS),
+    pass(272, "unshare", "l", Kernel),
     machine(273, "set_robust_list", "pl", Local, M::RobustList),
     machine(274, "get_robust_list", "ipp", Local, M::RobustList)
         .writes(&[object::<u64>(1), object::<u64>(2)]),
@@ -352,8 +352,9 @@ pub(crate) static CALLS: &[Spec] = &[
         .writes(&[object::<i64>(1), object::<i64>(3)]).moves(2),
     pass(276, "tee", "ddli", Kernel).moves(1),
     pass(277, "sync_file_range", "dlli", Kernel),
-    refuse(278, "vmsplice", "the kernel would read guest memory after the call has returned"),
-    absent(279, "move_pages"),
+    pass(278, "vmsplice", "dpli", Kernel).reads(VECTORS).sends(0, vectors(1, 2)),
+    pass(279, "move_pages", "ilpppi", Kernel)
+        .reads(&[array(2, 8, Given(1)), array(3, 4, Given(1))]).writes(&[array(4, 4, Given(1))]),
     pass(280, "utimensat", "dspi", Kernel).reads(&[object::<[timespec; 2]>(2)]),
     pass(281, "epoll_pwait", "dpiipl", Kernel).reads(&[sized(4, SIGSET)]).writes(EPOLL_EVENTS),
     refuse(282, "signalfd", SIGNALS),
@@ -367,41 +368,43 @@ pub(crate) static CALLS: &[Spec] = &[
     refuse(289, "signalfd4", SIGNALS),
     pass(290, "eventfd2", "ii", Kernel),
     pass(291, "epoll_create1", "i", Kernel),
-    machine(292, "dup3", "ddi", Kernel, M::FreesDescriptor),
+    pass(292, "dup3", "ddi", Kernel),
     pass(293, "pipe2", "pi", Kernel).writes(&[object::<[c_int; 2]>(0)]),
     pass(294, "inotify_init1", "i", Kernel),
     pass(295, "preadv", "dpill", Kernel).reads(VECTORS).writes(&[vectors(1, 2)]),
     pass(296, "pwritev", "dpill", Kernel).reads(VECTORS).sends(0, vectors(1, 2)),
     machine(297, "rt_tgsigqueueinfo", "iiip", Kernel, M::Kill).reads(&[sized(3, 128)]),
-    absent(298, "perf_event_open"),
+    withheld(298, "perf_event_open"),
     pass(299, "recvmmsg", "dpiip", Kernel)
         .reads(&[object::<timespec>(4)]).writes(&[received_many(1, 2), object::<timespec>(4)]),
-    refuse(300, "fanotify_init", OTHER_PROCESSES),
-    refuse(301, "fanotify_mark", OTHER_PROCESSES),
+    pass(300, "fanotify_init", "ii", Kernel),
+    pass(301, "fanotify_mark", "dilds", Kernel),
     pass(302, "prlimit64", "iipp", Kernel)
         .reads(&[object::<rlimit>(2)]).writes(&[object::<rlimit>(3)]),
-    answer(303, "name_to_handle_at", libc::EOPNOTSUPP),
-    answer(304, "open_by_handle_at", libc::EOPNOTSUPP),
+    pass(303, "name_to_handle_at", "dsppi", Kernel)
+        .writes(&[file_handle(2).always(), object::<c_int>(3).always()]),
+    pass(304, "open_by_handle_at", "dpi", Kernel).reads(&[file_handle(1)]),
     pass(305, "clock_adjtime", "ip", Kernel)
         .reads(&[object::<timex>(1)]).writes(&[object::<timex>(1)]),
     pass(306, "syncfs", "d", Kernel),
     pass(307, "sendmmsg", "dpii", Kernel).writes(&[sent_lengths(1)]).sends(0, sent_many(1)),
-    refuse(308, "setns", RIGHTS),
+    pass(308, "setns", "di", Kernel),
     pass(309, "getcpu", "pp", Local).writes(&[object::<c_int>(0), object::<c_int>(1)]),
-    refuse(310, "process_vm_readv", OTHER_PROCESSES),
-    refuse(311, "process_vm_writev", OTHER_PROCESSES),
+    pass(310, "process_vm_readv", "iplpll", Kernel)
+        .reads(BOTH_VECTORS).writes(&[vectors(1, 2)]),
+    select(311, "process_vm_writev", &PROCESS_VM_WRITEV),
     pass(312, "kcmp", "iiill", Kernel),
-    refuse(313, "finit_module", CHANGES_THE_MACHINE),
+    pass(313, "finit_module", "dsi", Kernel),
     pass(314, "sched_setattr", "ipi", Kernel).reads(&[sized(1, 48)]),
     pass(315, "sched_getattr", "ipii", Kernel).writes(&[bytes(1, Given(2))]),
     pass(316, "renameat2", "dsdsi", Kernel),
-    absent(317, "seccomp"),
+    withheld(317, "seccomp"),
     pass(318, "getrandom", "pli", Local).writes(&[bytes(0, Taken(1))]),
     pass(319, "memfd_create", "si", Kernel),
-    refuse(320, "kexec_file_load", CHANGES_THE_MACHINE),
-    absent(321, "bpf"),
+    pass(320, "kexec_file_load", "ddlsl", Kernel),
+    withheld(321, "bpf"),
     machine(322, "execveat", "dsppi", Kernel, M::Execve),
-    absent(323, "userfaultfd"),
+    withheld(323, "userfaultfd"),
     pass(324, "membarrier", "iii", Kernel),
     pass(325, "mlock2", "pli", Kernel),
     pass(326, "copy_file_range", "dpdpli", Kernel)
@@ -409,8 +412,8 @@ pub(crate) static CALLS: &[Spec] = &[
         .writes(&[object::<i64>(1), object::<i64>(3)]).moves(2),
     pass(327, "preadv2", "dpilli", Kernel).reads(VECTORS).writes(&[vectors(1, 2)]),
     pass(328, "pwritev2", "dpilli", Kernel).reads(VECTORS).sends(0, vectors(1, 2)),
-    absent(329, "pkey_mprotect"),
-    absent(330, "pkey_alloc"),
+    withheld(329, "pkey_mprotect"),
+    withheld(330, "pkey_alloc"),
     absent(331, "pkey_free"),
     pass(332, "statx", "dsiip", Kernel).writes(&[object::<statx>(4)]),
     absent(333, "io_pgetevents"),
@@ -418,63 +421,70 @@ pub(crate) static CALLS: &[Spec] = &[
     absent(335, "uretprobe"),
     absent(336, "uprobe"),
     machine(424, "pidfd_send_signal", "dipi", Kernel, M::Kill).reads(&[sized(2, 128)]),
-    absent(425, "io_uring_setup"),
+    withheld(425, "io_uring_setup"),
     absent(426, "io_uring_enter"),
     absent(427, "io_uring_register"),
-    absent(428, "open_tree"),
-    absent(429, "move_mount"),
-    absent(430, "fsopen"),
-    absent(431, "fsconfig"),
-    absent(432, "fsmount"),
-    absent(433, "fspick"),
+    pass(428, "open_tree", "dsi", Kernel),
+    pass(429, "move_mount", "dsdsi", Kernel),
+    pass(430, "fsopen", "si", Kernel),
+    pass(431, "fsconfig", "dispi", Kernel),
+    pass(432, "fsmount", "dii", Kernel),
+    pass(433, "fspick", "dsi", Kernel),
     pass(434, "pidfd_open", "ii", Kernel),
     absent(435, "clone3"),
-    machine(436, "close_range", "iii", Kernel, M::FreesDescriptor),
-    pass(437, "openat2", "dspl", Kernel).reads(&[bytes(2, Given(3))]),
+    machine(436, "close_range", "iii", Kernel, M::CloseRange),
+    machine(437, "openat2", "dspl", Kernel, M::Open).reads(&[bytes(2, Given(3))]),
     pass(438, "pidfd_getfd", "ddi", Kernel),
     pass(439, "faccessat2", "dsii", Kernel),
-    refuse(440, "process_madvise", OTHER_PROCESSES),
+    pass(440, "process_madvise", "dplii", Kernel).reads(VECTORS),
     pass(441, "epoll_pwait2", "dpippl", Kernel)
         .reads(&[object::<timespec>(3), sized(4, SIGSET)]).writes(EPOLL_EVENTS),
-    absent(442, "mount_setattr"),
-    refuse(443, "quotactl_fd", UNDESCRIBED),
-    absent(444, "landlock_create_ruleset"),
-    absent(445, "landlock_add_rule"),
-    absent(446, "landlock_restrict_self"),
+    pass(442, "mount_setattr", "dsipl", Kernel).reads(&[bytes(3, Given(4))]),
+    select(443, "quotactl_fd", &QUOTACTL_FD),
+    pass(444, "landlock_create_ruleset", "pli", Kernel).reads(&[bytes(0, Given(1))]),
+    pass(445, "landlock_add_rule", "dipi", Kernel).reads(&[sized(2, 12)]),
+    pass(446, "landlock_restrict_self", "di", Kernel),
     absent(447, "memfd_secret"),
-    absent(448, "process_mrelease"),
-    absent(449, "futex_waitv"),
-    absent(450, "set_mempolicy_home_node"),
+    pass(448, "process_mrelease", "di", Kernel),
+    pass(449, "futex_waitv", "piipi", Kernel)
+        .reads(&[array(0, 24, Given(1)), object::<timespec>(3)]),
+    pass(450, "set_mempolicy_home_node", "plll", Kernel),
     pass(451, "cachestat", "dppi", Kernel).reads(&[sized(1, 16)]).writes(&[sized(2, 40)]),
     pass(452, "fchmodat2", "dsii", Kernel),
     absent(453, "map_shadow_stack"),
-    absent(454, "futex_wake"),
-    absent(455, "futex_wait"),
-    absent(456, "futex_requeue"),
-    absent(457, "statmount"),
-    absent(458, "listmount"),
-    absent(459, "lsm_get_self_attr"),
+    pass(454, "futex_wake", "plii", Kernel),
+    pass(455, "futex_wait", "pllipi", Kernel).reads(&[object::<timespec>(4)]),
+    pass(456, "futex_requeue", "piii", Kernel).reads(&[array(0, 24, Just(2))]),
+    pass(457, "statmount", "ppli", Kernel).reads(&[sized(0, 24)]).writes(&[bytes(1, Given(2))]),
+    pass(458, "listmount", "ppli", Kernel)
+        .reads(&[sized(0, 24)]).writes(&[array(1, 8, Taken(2))]),
+    withheld(459, "lsm_get_self_attr"),
     absent(460, "lsm_set_self_attr"),
     absent(461, "lsm_list_modules"),
     absent(462, "mseal"),
-    absent(463, "setxattrat"),
+    pass(463, "setxattrat", "dsispl", Kernel).reads(&[bytes(4, Given(5))]),
     absent(464, "getxattrat"),
-    absent(465, "listxattrat"),
-    absent(466, "removexattrat"),
-    absent(467, "open_tree_attr"),
-    absent(468, "file_getattr"),
-    absent(469, "file_setattr"),
+    pass(465, "listxattrat", "dsipl", Kernel).writes(&[bytes(3, Taken(4))]),
+    pass(466, "removexattrat", "dsis", Kernel),
+    pass(467, "open_tree_attr", "dsipl", Kernel).reads(&[bytes(3, Given(4))]),
+    pass(468, "file_getattr", "dspli", Kernel).writes(&[bytes(2, Given(3))]),
+    pass(469, "file_setattr", "dspli", Kernel).reads(&[bytes(2, Given(3))]),
 ];
+
+/// What stands for all numbers that Linux does not assign.
+pub(crate) static UNKNOWN: Spec = absent(u16::MAX, "an unknown call");
 
 /// Calls that may wait for something that never comes, and end when a signal comes (signal(7)).
 #[rustfmt::skip]
 pub(crate) static WAITS: &[u16] = &[
     0, 1, 2, 7, 16, 19, 20, 23, 34, 35, 40, 42, 43, 44, 45, 46, 47, 61, 65, 69, 70, 72, 73, 85,
     128, 130, 202, 220, 230, 232, 242, 243, 247, 257, 270, 271, 275, 276, 281, 288, 299, 307,
-    318, 326, 327, 328, 437, 441,
+    318, 326, 327, 328, 437, 441, 449, 455,
 ];
 
 const POLLED: Shape = array(0, size_of::<pollfd>() as u32, Given(1)).or_interrupted();
+const BOTH_VECTORS: &[Shape] =
+    &[array(1, size_of::<iovec>() as u32, Given(2)), array(3, size_of::<iovec>() as u32, Given(4))];
 const VECTORS: &[Shape] = &[array(1, size_of::<iovec>() as u32, Given(2))];
 const MESSAGE: &[Shape] = &[object::<libc::msghdr>(1)];
 const ADDRESS_1: &[Shape] = &[capacity_at(1, 2), object::<socklen_t>(2)];

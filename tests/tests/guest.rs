@@ -1,0 +1,118 @@
+//! The guest sees its own system: each program of `guest/` says the same natively, recorded and
+//! replayed, and ends the same way.
+
+use refrain_tests::{Bench, Run};
+use std::process::Command;
+
+fn bench() -> Bench {
+    Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"))
+}
+
+/// Compiles the program, and holds a recording and both engines' replays against a native run.
+fn is_as_natively(source: &str) -> Run {
+    let bench = bench();
+    bench.cc(source, &["-g", "-O1", "-w", "-pthread", "-o", "program"]);
+    let native = Run::of(Command::new("./program").current_dir(bench.path()));
+    let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.text(), native.text(), "{}", recorded.stderr);
+    assert_eq!(recorded.status, native.status, "{}", recorded.stderr);
+    for engine in ["copy", "cranelift"] {
+        let replayed = bench.refrain(["replay", "--engine", engine, "--echo", "a.refrain"]);
+        let replayed = replayed.succeeds();
+        assert!(native.stdout.is_empty() || !replayed.stdout.is_empty(), "{replayed:?}");
+    }
+    bench.refrain(["check", "a.refrain"]).succeeds();
+    recorded
+}
+
+#[test]
+fn what_it_is() {
+    is_as_natively(include_str!("../guest/itself.c"));
+}
+
+#[test]
+fn where_its_memory_is() {
+    is_as_natively(include_str!("../guest/memory.c"));
+}
+
+#[test]
+fn locks_of_threads_that_end() {
+    is_as_natively(include_str!("../guest/locks.c"));
+}
+
+#[test]
+fn a_call_through_a_null_pointer() {
+    is_as_natively(include_str!("../guest/null_call.c"));
+}
+
+#[test]
+fn programs_that_execute_others() {
+    is_as_natively(include_str!("../guest/execute.c"));
+}
+
+#[test]
+fn memory_that_files_show() {
+    is_as_natively(include_str!("../guest/shared.c"));
+}
+
+#[test]
+fn signals_to_the_group() {
+    is_as_natively(include_str!("../guest/kill_group.c"));
+}
+
+/// The library is hooked in each of a trace's programs.
+#[test]
+fn locks_of_a_program_that_another_executes() {
+    let bench = bench();
+    let source = include_str!("../guest/executed.c");
+    bench.cc(source, &["-O1", "-pthread", "-o", "program"]);
+    let run = bench.refrain(["record", "-o", "a.refrain", "--", "env", "./program"]);
+    assert_eq!(run.succeeds().text(), "2000\n");
+    for engine in ["copy", "cranelift"] {
+        let replayed = bench.refrain(["replay", "--engine", engine, "a.refrain"]);
+        let text = replayed.succeeds().text();
+        let (before, _) = text.split_once(" lock acquisitions").expect("the report counts them");
+        let count = before.rsplit(' ').next().expect("a number is there").replace(',', "");
+        assert!(count.parse::<u32>().expect("it is a number") >= 2000, "{text}");
+    }
+}
+
+/// A script starts its interpreter, whose children run natively, unless they are followed.
+#[test]
+fn children_are_followed() {
+    let bench = bench();
+    bench.program("script", b"#!/bin/sh\n/bin/echo child\nexec /bin/echo parent\n");
+    let alone = bench.refrain(["record", "-o", "a.refrain", "--", "./script"]);
+    assert_eq!(alone.succeeds().text(), "child\nparent\n");
+    assert!(alone.stderr.contains("--follow"), "{}", alone.stderr);
+    let followed = bench.refrain(["record", "--follow", "-o", "b.refrain", "--", "./script"]);
+    assert_eq!(followed.succeeds().text(), "child\nparent\n");
+    let traces = std::fs::read_dir(bench.path()).expect("the directory is there");
+    let names = traces.flatten().map(|entry| entry.file_name().into_string().expect("is text"));
+    let names: Vec<String> = names.filter(|name| name.ends_with(".refrain")).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    for name in names {
+        let output = if name.matches('.').count() == 2 { "child\n" } else { "parent\n" };
+        assert_eq!(
+            bench.refrain(["replay", "--echo", &name]).succeeds().text().lines().next(),
+            output.lines().next()
+        );
+    }
+}
+
+/// Shells and debuggers ask by which signal a program ended.
+#[test]
+fn the_recorder_ends_by_the_programs_signal() {
+    use std::os::unix::process::ExitStatusExt;
+    let bench = bench();
+    bench.cc("#include <stdlib.h>\nint main(void) { abort(); }\n", &["-o", "program"]);
+    let mut record = bench.command(["record", "-o", "a.refrain", "--", "./program"]);
+    let status = record.status().expect("the command can be started");
+    assert_eq!(status.signal(), Some(6));
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
+#[test]
+fn single_system_calls() {
+    is_as_natively(include_str!("../guest/calls.c"));
+}

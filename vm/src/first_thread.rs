@@ -1,0 +1,39 @@
+//! The process's first thread, on which the guest's main thread runs: programs expect that
+//! `gettid` is `getpid` there, and users look for a program's name and state at its first thread.
+
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+static JOBS: OnceLock<Sender<Job>> = OnceLock::new();
+
+/// Runs `main` on a thread of its own, and keeps this one, which must be the process's first, for
+/// the main thread of a program that `main` records. The process ends when `main` returns, with
+/// the status that it returns.
+pub fn lend_first_thread(main: impl FnOnce() -> u8 + Send + 'static) -> ! {
+    /// As of Rust programs whose first thread panics.
+    const PANICKED: i32 = 101;
+    let (jobs, to_do): (Sender<Job>, Receiver<Job>) = unbounded();
+    let first = JOBS.set(jobs).is_ok();
+    assert!(first, "a process has one first thread, and lends it once");
+    std::thread::spawn(move || {
+        let status = catch_unwind(AssertUnwindSafe(main)).map_or(PANICKED, i32::from);
+        std::process::exit(status)
+    });
+    loop {
+        // The other end is static.
+        if let Ok(job) = to_do.recv() {
+            job();
+        }
+    }
+}
+
+/// Has the first thread do something, if it was lent; if not, the job comes back.
+pub(crate) fn run_there(job: Job) -> Result<(), Job> {
+    match JOBS.get() {
+        Some(jobs) => jobs.send(job).map_err(|refused| refused.0),
+        None => Err(job),
+    }
+}

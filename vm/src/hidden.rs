@@ -1,0 +1,172 @@
+//! Descriptors of refrain's own in a process that it shares with the guest.
+//!
+//! They have high numbers, so that the guest gets the low ones as it would natively, and are
+//! noted: system calls that name one answer the guest that there is none, and lists of open
+//! descriptors leave them out.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many numbers are set apart, if the process may have so many.
+const ROOM: i32 = 640;
+/// No number above this: the kernel's table of descriptors is as long as the highest is high, and
+/// copied by `fork`.
+const HIGHEST: i32 = 4096;
+const BITS: usize = 64;
+
+/// Which of the numbers are taken.
+static TAKEN: [AtomicU64; ROOM as usize / BITS] =
+    [const { AtomicU64::new(0) }; ROOM as usize / BITS];
+
+/// A descriptor that the guest neither sees nor reaches. Its number is free again when this is
+/// dropped.
+#[derive(Debug)]
+pub struct Hidden(Option<File>);
+
+impl Hidden {
+    /// Another descriptor for the same file, out of the guest's reach. It is not inherited by
+    /// programs that are executed.
+    pub fn copy(of: impl AsFd) -> io::Result<Hidden> {
+        let fd = duplicate(of.as_fd())?;
+        let (word, bit) =
+            place(fd.as_raw_fd()).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
+        word.fetch_or(bit, Ordering::SeqCst);
+        Ok(Hidden(Some(fd.into())))
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        self.0.as_ref().expect("it is taken only by methods that consume it")
+    }
+
+    /// As a file, which stays hidden for good.
+    pub fn into_file(mut self) -> File {
+        self.0.take().expect("it is taken only here and when it is dropped")
+    }
+
+    /// As a descriptor, which stays hidden for good.
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.into_file().into()
+    }
+}
+
+impl AsFd for Hidden {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file().as_fd()
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.take() {
+            let taken = place(fd.as_raw_fd());
+            drop(fd);
+            if let Some((word, bit)) = taken {
+                word.fetch_and(!bit, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// Whether a descriptor is refrain's own.
+pub(crate) fn is_own(fd: i32) -> bool {
+    place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// All that are refrain's own, ascending.
+pub(crate) fn own() -> impl Iterator<Item = i32> {
+    numbers().filter(|&fd| is_own(fd))
+}
+
+/// Closes the guest's descriptors that do not outlive the execution of a program.
+pub(crate) fn close_on_execution() {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let all: Vec<i32> = numbers.filter(|&fd| !is_own(fd)).collect();
+    for fd in all {
+        // SAFETY: the descriptor is the guest's, or it is closed already.
+        unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFD);
+            if flags >= 0 && flags & libc::FD_CLOEXEC != 0 {
+                libc::close(fd);
+            }
+        }
+    }
+}
+
+/// Where is noted that a number is taken, if it is one of those that are set apart.
+fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+    let numbers = numbers();
+    let number = numbers.contains(&fd).then(|| (fd - numbers.start) as usize)?;
+    Some((&TAKEN[number / BITS], 1 << (number % BITS)))
+}
+
+/// The numbers that are set apart: behind what the guest may open, or a quarter of those if it may
+/// open any number.
+fn numbers() -> Range<i32> {
+    static NUMBERS: OnceLock<(i32, i32)> = OnceLock::new();
+    let &(first, room) = NUMBERS.get_or_init(|| {
+        let libc::rlimit { rlim_cur: soft, rlim_max: hard } = limit();
+        let room = ROOM as u64;
+        let (first, room) = match soft.saturating_add(room) <= hard {
+            true => (soft, room),
+            false => (soft - room.min(soft / 4), room.min(soft / 4)),
+        };
+        (i32::try_from(first).unwrap_or(HIGHEST).min(HIGHEST), room as i32)
+    });
+    first..first + room
+}
+
+/// A copy of a descriptor with one of the numbers that are set apart, or a higher one, whatever the
+/// limit is.
+fn duplicate(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let Range { start: first, end } = numbers();
+    let before = limit();
+    let needed = end as u64;
+    let raised = before.rlim_cur < needed;
+    if raised {
+        set_limit(libc::rlimit { rlim_cur: needed.min(before.rlim_max), ..before });
+    }
+    // SAFETY: the descriptor is open; F_DUPFD_CLOEXEC makes another one.
+    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) };
+    let error = io::Error::last_os_error();
+    if raised {
+        set_limit(before);
+    }
+    if copy < 0 {
+        return Err(error);
+    }
+    // SAFETY: it was just made and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+fn limit() -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is live, and the call only fills it in.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit
+}
+
+fn set_limit(limit: libc::rlimit) {
+    // SAFETY: the structure is live, and the call only reads it.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_known_as_refrains_own_until_it_is_dropped() {
+        let copy = Hidden::copy(io::stderr()).expect("there is room");
+        let fd = copy.as_fd().as_raw_fd();
+        assert!(is_own(fd) && own().any(|own| own == fd));
+        assert!(!is_own(0) && !is_own(fd + 1) && !is_own(-1));
+        drop(copy);
+        assert!(!is_own(fd));
+    }
+}

@@ -1,0 +1,243 @@
+//! Files that the guest has mapped shared, and the calls by which it changes them: what they
+//! change in memory is recorded with the call.
+
+use super::machine::Machine;
+use super::thread::GuestThread;
+use crate::host::{self, Guest};
+use crate::memory::{OUT_OF_MEMORY, Purpose, page_up};
+use crate::shared::{Part, SharedMaps};
+use crate::syscall::{Call, MachineCall};
+use refrain_trace::payload::Write;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::PoisonError;
+
+/// What tells files apart: device and inode. Of a segment of System V, no device and its id.
+type Identity = (u64, u64);
+
+/// The guest's shared mappings, and the numbers of their files.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) maps: SharedMaps,
+    files: BTreeMap<Identity, u64>,
+}
+
+impl Shared {
+    /// The number of a file that is about to be mapped.
+    pub(crate) fn number(&mut self, identity: Identity) -> u64 {
+        let next = self.files.len() as u64 + 1;
+        *self.files.entry(identity).or_insert(next)
+    }
+}
+
+/// No device has this number.
+pub(crate) const SEGMENTS: u64 = u64::MAX;
+
+/// A file as it is before a call that may make it shorter.
+pub(crate) struct Shortened {
+    file: u64,
+    size: u64,
+}
+
+impl GuestThread {
+    /// The file that a call may make shorter, if the guest has it mapped.
+    pub(crate) fn may_shorten(&self, call: &Call) -> Option<Shortened> {
+        if !self.machine.has_shared() {
+            return None;
+        }
+        let [a, b, c, ..] = *call.arguments();
+        let truncates = |flags: u64| flags & libc::O_TRUNC as u64 != 0;
+        let at_path = |at: u64| {
+            let path = Guest.string(at)?;
+            std::fs::metadata(std::str::from_utf8(&path).ok()?).ok()
+        };
+        let metadata = match call.number() {
+            libc::SYS_ftruncate => borrowed(a)?.metadata().ok(),
+            libc::SYS_truncate | libc::SYS_creat => at_path(a),
+            libc::SYS_open if truncates(b) => at_path(a),
+            libc::SYS_openat if truncates(c) => at_path(b),
+            _ => None,
+        }?;
+        let shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = *shared.files.get(&(metadata.dev(), metadata.ino()))?;
+        Some(Shortened { file, size: metadata.size() })
+    }
+
+    /// What a call has changed in memory that shows files.
+    pub(crate) fn shown_changes(
+        &self,
+        call: &Call,
+        result: i64,
+        before: Option<Shortened>,
+    ) -> Vec<Write> {
+        if !self.machine.has_shared() || result < 0 {
+            return Vec::new();
+        }
+        let shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Shortened { file, size }) = before {
+            // What is cut off is zero should the file grow again, and is not to be touched before.
+            let new = match call.number() {
+                libc::SYS_ftruncate | libc::SYS_truncate => call.arguments()[1],
+                _ => 0,
+            };
+            let zero = |range: Range<u64>| Write {
+                address: range.start,
+                bytes: vec![0; (range.end - range.start) as usize],
+            };
+            return shared.maps.showing(file, &(new..size)).into_iter().map(zero).collect();
+        }
+        let Some((file, range)) = changed(call, result as u64) else { return Vec::new() };
+        let Some(file) = identity(file).and_then(|id| shared.files.get(&id).copied()) else {
+            return Vec::new();
+        };
+        let now = |range: Range<u64>| Write {
+            address: range.start,
+            bytes: Guest.read_prefix(range.start, (range.end - range.start) as usize),
+        };
+        shared.maps.showing(file, &range).into_iter().map(now).collect()
+    }
+
+    /// Keeps the table of shared mappings up with a call that has changed the address space; the
+    /// number of the file that was mapped, or 0.
+    pub(crate) fn keep_shared(&self, what: MachineCall, args: [u64; 6], result: u64) -> u64 {
+        let [address, len, third, flags, fd, offset] = args;
+        let machine = &self.machine;
+        let mut shared = machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        match what {
+            MachineCall::Mmap => {
+                let range = result..result + page_up(len);
+                shared.maps.cut(&range);
+                let anonymous = flags as i32 & libc::MAP_ANONYMOUS != 0;
+                let id =
+                    identity(fd).filter(|_| !anonymous && flags as i32 & libc::MAP_SHARED != 0);
+                let Some(id) = id else { return 0 };
+                let file = shared.number(id);
+                let Range { start, end } = range;
+                shared.maps.insert(Part { start, end, file, offset });
+                machine.set_shared();
+                file
+            }
+            MachineCall::Munmap => {
+                shared.maps.cut(&(address..address + page_up(len)));
+                0
+            }
+            MachineCall::Mremap => {
+                let kept = flags as i32 & libc::MREMAP_DONTUNMAP != 0 || len == 0;
+                let old = address..address + page_up(len);
+                shared.maps.remap(old, result..result + page_up(third), kept);
+                0
+            }
+            _ => 0,
+        }
+    }
+
+    /// `shmat(id, address, flags)` at an address that is the guest's; its length.
+    pub(crate) fn attach(&self, args: [u64; 6], space: &mut crate::memory::AddressSpace) -> i64 {
+        let [id, wanted, flags, ..] = args;
+        let Some(size) = host::segment_size(id as i32) else {
+            return -i64::from(libc::EINVAL);
+        };
+        let len = page_up(size);
+        let address = match wanted {
+            0 => space.place(len, Purpose::Data),
+            _ => Some(crate::memory::page_down(wanted)),
+        };
+        let range = address.map(|address| address..address.saturating_add(len));
+        let Some(range) = range.filter(crate::memory::guest_may_map) else {
+            return OUT_OF_MEMORY;
+        };
+        let replaces = flags as i32 & libc::SHM_REMAP != 0;
+        if !replaces && !space.is_free(&range) {
+            return -i64::from(libc::EINVAL);
+        }
+        let issued = [id, range.start, flags & !(libc::SHM_EXEC as u64), 0, 0, 0];
+        // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
+        let result = unsafe { host::syscall(libc::SYS_shmat as u64, issued) };
+        if result >= 0 {
+            let Range { start, end } = range;
+            space.note(range, libc::PROT_READ | libc::PROT_WRITE);
+            let mut shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let file = shared.number((SEGMENTS, id));
+            shared.maps.insert(Part { start, end, file, offset: 0 });
+            self.machine.set_shared();
+        }
+        result
+    }
+
+    /// `shmdt(address)`.
+    pub(crate) fn detach(&self, address: u64, space: &mut crate::memory::AddressSpace) -> i64 {
+        let mut shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(part) = shared.maps.at(address) else {
+            return -i64::from(libc::EINVAL);
+        };
+        // SAFETY: what is mapped there is the guest's.
+        let result = unsafe { host::syscall(libc::SYS_shmdt as u64, [address, 0, 0, 0, 0, 0]) };
+        if result == 0 {
+            shared.maps.cut(&(part.start..part.end));
+            space.forget(part.start..part.end);
+        }
+        result
+    }
+
+    /// A segment's number, and its content as it is attached.
+    pub(crate) fn attached(&self, start: u64) -> Option<(u64, Vec<u8>)> {
+        let shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = shared.maps.at(start)?;
+        Some((part.file, Guest.read_prefix(part.start, (part.end - part.start) as usize)))
+    }
+}
+
+impl Machine {
+    /// Whether a file is mapped shared that the guest could change by other means, too.
+    pub(crate) fn shows(&self, identity: Identity) -> bool {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.files.contains_key(&identity)
+    }
+}
+
+/// The descriptor of a file that a call has changed, and which part of it.
+fn changed(call: &Call, result: u64) -> Option<(u64, Range<u64>)> {
+    let [a, b, c, d, ..] = *call.arguments();
+    let behind = |fd: u64, len: u64| {
+        let position = host::position(fd)?;
+        Some((fd, position.checked_sub(len)?..position))
+    };
+    let appends = |fd: u64| host::appends(fd);
+    let at = |fd: u64, offset: u64, len: u64| match appends(fd) || offset == u64::MAX {
+        false => Some((fd, offset..offset.saturating_add(len))),
+        true if offset == u64::MAX => behind(fd, len),
+        true => {
+            let size = borrowed(fd)?.metadata().ok()?.len();
+            Some((fd, size.checked_sub(len)?..size))
+        }
+    };
+    match call.number() {
+        libc::SYS_write | libc::SYS_writev | libc::SYS_sendfile => behind(a, result),
+        libc::SYS_pwrite64 | libc::SYS_pwritev | libc::SYS_pwritev2 => at(a, d, result),
+        libc::SYS_copy_file_range | libc::SYS_splice => match d {
+            0 => behind(c, result),
+            offset => at(c, Guest.word(offset)?.checked_sub(result)?, result),
+        },
+        libc::SYS_fallocate => {
+            let shifts = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
+            let end = if b as i32 & shifts != 0 { u64::MAX } else { c.saturating_add(d) };
+            Some((a, c..end))
+        }
+        _ => None,
+    }
+}
+
+/// A file of the guest's, which stays open.
+pub(super) fn borrowed(fd: u64) -> Option<ManuallyDrop<File>> {
+    // SAFETY: the descriptor is the guest's and stays open: ManuallyDrop never closes it.
+    (fd as i32 >= 0).then(|| ManuallyDrop::new(unsafe { File::from_raw_fd(fd as i32) }))
+}
+
+fn identity(fd: u64) -> Option<Identity> {
+    let metadata = borrowed(fd)?.metadata().ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}

@@ -1,0 +1,134 @@
+//! Memory that shows files (`MAP_SHARED`), in a replay: each file is one in memory, so that all
+//! its mappings agree, as they did in the recording.
+
+use crate::host::{self, Guest};
+use crate::memory::{self, MapRequest, page_up};
+use crate::shared::{Part, SharedMaps};
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[derive(Default)]
+pub(crate) struct SharedFiles {
+    any: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    maps: SharedMaps,
+    files: BTreeMap<u64, File>,
+}
+
+impl SharedFiles {
+    /// Maps a part of a file, which shows `content` from its beginning on.
+    pub(crate) fn map(&self, part: Part, prot: i32, content: &[u8]) -> Result<()> {
+        self.any.store(true, Ordering::SeqCst);
+        let mut state = self.lock();
+        if let std::collections::btree_map::Entry::Vacant(vacant) = state.files.entry(part.file) {
+            vacant.insert(host::memory_file().map_err(failed())?);
+        }
+        let len = part.end - part.start;
+        state.grow(part.file, part.offset.saturating_add(len)).map_err(failed())?;
+        state.store(part, content).map_err(failed())?;
+        let fd = state.files[&part.file].as_raw_fd();
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let (address, offset) = (part.start, part.offset as i64);
+        memory::map_fixed(MapRequest { address, len, prot, flags, fd, offset }).map_err(failed())?;
+        state.maps.insert(part);
+        Ok(())
+    }
+
+    /// Something else is mapped there, or nothing.
+    pub(crate) fn cut(&self, range: &Range<u64>) {
+        if self.any() {
+            self.lock().maps.cut(range);
+        }
+    }
+
+    /// The mapping that begins there, if it shows a file.
+    pub(crate) fn at(&self, start: u64) -> Option<Part> {
+        self.lock().maps.at(start)
+    }
+
+    /// A mapping is about to grow to so many bytes.
+    pub(crate) fn make_room(&self, start: u64, len: u64) {
+        if !self.any() {
+            return;
+        }
+        let mut state = self.lock();
+        if let Some(part) = state.maps.parts(&(start..start + 1)).first().copied() {
+            // Without it the program would not come as far as it did.
+            let _ = state.grow(part.file, part.offset.saturating_add(len));
+        }
+    }
+
+    /// A mapping has moved or changed its length.
+    pub(crate) fn remap(&self, old: Range<u64>, new: Range<u64>, kept: bool) {
+        if self.any() {
+            self.lock().maps.remap(old, new, kept);
+        }
+    }
+
+    /// Stores what a system call has written; false if there is no memory.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> bool {
+        if !self.any() {
+            return Guest.store(address, bytes);
+        }
+        let mut state = self.lock();
+        let end = address.saturating_add(bytes.len() as u64);
+        let parts = state.maps.parts(&(address..end));
+        let slice = |range: Range<u64>| {
+            &bytes[(range.start - address) as usize..(range.end - address) as usize]
+        };
+        let mut at = address;
+        let mut done = true;
+        for part in parts {
+            done &= at == part.start || Guest.store(at, slice(at..part.start));
+            done &= state.store(part, slice(part.start..part.end)).is_ok();
+            at = part.end;
+        }
+        done && (at == end || Guest.store(at, slice(at..end)))
+    }
+
+    fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn grow(&mut self, file: u64, len: u64) -> io::Result<()> {
+        let Some(mut file) = self.files.get(&file) else { return Ok(()) };
+        let len = page_up(len);
+        // A replay may not ask for a file's metadata.
+        if file.seek(SeekFrom::End(0))? < len { file.set_len(len) } else { Ok(()) }
+    }
+
+    /// Stores bytes where they differ: other threads may be writing where they do not.
+    fn store(&mut self, part: Part, bytes: &[u8]) -> io::Result<()> {
+        const PIECE: usize = 256;
+        let Some(mut file) = self.files.get(&part.file) else { return Ok(()) };
+        let mut held = vec![0; bytes.len()];
+        file.seek(SeekFrom::Start(part.offset))?;
+        file.read_exact(&mut held)?;
+        let pieces = bytes.chunks(PIECE).zip(held.chunks(PIECE)).enumerate();
+        for (at, (new, _)) in pieces.filter(|(_, (new, old))| new != old) {
+            file.seek(SeekFrom::Start(part.offset + (at * PIECE) as u64))?;
+            file.write_all(new)?;
+        }
+        Ok(())
+    }
+}
+
+fn failed() -> impl FnOnce(io::Error) -> Error {
+    Error::host("mapping a file that is shared")
+}
