@@ -122,7 +122,7 @@ fn a_second_recording_says_where_it_is() {
 #[test]
 fn a_recorder_may_be_killed_at_any_moment() {
     let bench = with_program();
-    let mut replayed = 0;
+    let (mut replayed, mut events, mut recorded) = (0, 0, 0);
     for (round, forks) in (0..24u64).zip([false, true].into_iter().cycle()) {
         let arguments: &[&str] = if forks { &["1000000", "fork"] } else { &["1000000"] };
         let mut child = start(&bench, arguments);
@@ -131,36 +131,39 @@ fn a_recorder_may_be_killed_at_any_moment() {
         child.wait().expect("has ended");
         let found = traces(&bench);
         for trace in &found {
-            replayed += u32::from(killed(&bench, trace, round));
+            if let Some((happened, all)) = killed(&bench, trace, round) {
+                (replayed, events, recorded) = (replayed + 1, events + happened, recorded + all);
+            }
             std::fs::remove_file(bench.path().join(trace)).expect("is ours");
         }
         assert!(found.len() <= 1, "{found:?}");
     }
     assert!(replayed >= 8, "{replayed} of 24 traces held anything");
+    // What cannot happen is what comes after the writer's last visits. How long that was ago is up
+    // to the machine's other work, so that a single trace says nothing.
+    assert!(events * 2 + 2400 >= recorded, "{events} of {recorded}");
 }
 
-/// Looks at what a recorder left that was killed; whether there was something to replay.
-fn killed(bench: &Bench, trace: &str, round: u64) -> bool {
+/// Looks at what a recorder left that was killed; how many events happen and how many are there,
+/// if there is something to replay.
+fn killed(bench: &Bench, trace: &str, round: u64) -> Option<(u64, u64)> {
     let check = bench.refrain(["check", trace]);
     assert_eq!(check.status, 1, "round {round}: {check:?}");
     if check.text().contains("of no use") {
         let replay = bench.refrain(["replay", trace]);
         replay.fails(1, &[trace, "no event of the main thread"]);
-        return false;
+        return None;
     }
     let (status, before) = replay(bench, trace);
     assert_eq!(status, 3, "round {round}: {before}");
     let number = |name: &str| before[name].as_u64().expect("is a number");
     assert!(number("events") > 0 && number("digests_equal") == number("digests_checked"));
-    // What cannot happen is what comes after the writer's last visits.
-    let (events, recorded) = (number("events"), number("events_recorded"));
-    assert!(recorded - events <= recorded / 2 + 100, "round {round}: {events} of {recorded}");
     let repair = bench.refrain(["check", "--repair", trace]);
     assert!(repair.succeeds().text().contains("repaired"), "{repair:?}");
     bench.refrain(["check", trace]).succeeds();
     let (status, after) = replay(bench, trace);
     assert_eq!((status, &after["events"]), (3, &before["events"]), "round {round}");
-    true
+    Some((number("events"), number("events_recorded")))
 }
 
 /// The main thread's first events, and the call in which another thread waits, are in the file
