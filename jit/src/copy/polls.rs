@@ -1,11 +1,11 @@
 //! Loops that wait for another thread to change a word.
 //!
-//! A short loop that writes no memory and reads a word whose address it does not change can end
-//! only because somebody else writes that word: compilers would have read an ordinary variable
-//! once, before the loop. If the loop calls a function, that may be who writes it, unless it is
-//! another module's (`sched_yield`, `usleep`). Compilers run out of registers, though, and then
-//! read an ordinary variable in every round. So the loop must not go through memory, and what is
-//! read must not be held against anything that changes from round to round by the loop's own doing.
+//! A short loop that writes no memory and reads the same words in every round can end only because
+//! somebody else writes them: compilers would have read an ordinary variable once, before the loop.
+//! If the loop calls a function, that may be who writes it, unless it is another module's
+//! (`sched_yield`, `usleep`). Compilers run out of registers, though, and then read an ordinary
+//! variable in every round. So the loop must not go through memory, and what is read must not be
+//! held against anything that changes from round to round by the loop's own doing.
 
 use super::ordered::is_candidate;
 use iced_x86::{
@@ -50,11 +50,16 @@ struct Loop<'a> {
     body: &'a [Instruction],
     /// By instruction, the general registers that it reads and that it writes.
     uses: Vec<(Registers, Registers)>,
-    /// Registers that some instruction writes.
-    written: Registers,
-    /// Registers that are carried from one round to the next, and those computed from them.
+    /// By instruction, what the registers before it were computed from.
+    origins: Vec<Origins>,
+    /// Registers that, at the beginning of a round, hold what the loop made of what they or others
+    /// held a round before.
     changing: Registers,
 }
+
+/// For each register, those registers at the beginning of a round that its value comes from. What
+/// is loaded comes from its address.
+type Origins = [Registers; 16];
 
 impl<'a> Loop<'a> {
     fn new(
@@ -63,7 +68,6 @@ impl<'a> Loop<'a> {
         factory: &mut InstructionInfoFactory,
     ) -> Option<Loop<'a>> {
         let mut uses = Vec::with_capacity(body.len());
-        let (mut written, mut read_first) = (Registers::default(), Registers::default());
         for instruction in body {
             let (read, write) = if is_call(instruction) {
                 if !foreign(instruction) {
@@ -81,42 +85,106 @@ impl<'a> Loop<'a> {
                 };
                 (of(|access| access != OpAccess::Write), of(|access| !is_harmless(access)))
             };
-            read_first = read_first.or(read.without(written));
-            written = written.or(write);
             uses.push((read, write));
         }
-        let mut changing = read_first.and(written);
-        // A chain of computations is no longer than the loop.
-        for (read, write) in uses.iter().cycle().take(body.len() * body.len()) {
-            if !read.and(changing).is_empty() {
-                changing = changing.or(*write);
-            }
-        }
-        let goes_through_memory =
-            body.iter().any(|instruction| !address(instruction).and(changing).is_empty());
-        (!goes_through_memory).then_some(Loop { body, uses, written, changing })
+        let (origins, after) = origins(body, &uses);
+        let written = uses.iter().fold(Registers::default(), |all, (_, write)| all.or(*write));
+        let changing = changing(after, written);
+        let found = Loop { body, uses, origins, changing };
+        let goes_through_memory = (0..body.len()).any(|at| found.changes(at, address(&body[at])));
+        (!goes_through_memory).then_some(found)
+    }
+
+    /// Whether one of these registers, before the instruction, has what changes from round to
+    /// round by the loop's own doing.
+    fn changes(&self, at: usize, registers: Registers) -> bool {
+        !from(&self.origins[at], registers).and(self.changing).is_empty()
     }
 
     /// The loads whose words it polls.
     fn polled(&self) -> impl Iterator<Item = &'a Instruction> {
-        let loads = self.body.iter().enumerate().filter(|&(at, load)| {
-            is_candidate(load)
-                && address(load).and(self.written).is_empty()
-                && !self.is_held_against_changing(at)
-        });
-        loads.map(|(_, load)| load)
+        let loads = self.body.iter().enumerate();
+        loads
+            .filter(|&(at, load)| is_candidate(load) && !self.is_held_against_changing(at))
+            .map(|(_, load)| load)
     }
 
     /// Whether what the load reads meets something that changes: in the load itself, or where the
     /// register that it goes to is used first.
     fn is_held_against_changing(&self, at: usize) -> bool {
         let (read, result) = self.uses[at];
-        if !read.and(self.changing).is_empty() {
+        if self.changes(at, read) {
             return true;
         }
-        let uses = self.uses[at + 1..].iter().find(|(read, _)| !read.and(result).is_empty());
-        uses.is_some_and(|(read, _)| !read.and(self.changing).without(result).is_empty())
+        let mut uses = self.uses.iter().enumerate().skip(at + 1);
+        let first = uses.find(|(_, (read, _))| !read.and(result).is_empty());
+        first.is_some_and(|(at, (read, _))| self.changes(at, read.without(result)))
     }
+}
+
+/// What each register comes from before each instruction of a loop, and when a round is over.
+fn origins(body: &[Instruction], uses: &[(Registers, Registers)]) -> (Vec<Origins>, Origins) {
+    let mut before = vec![[Registers::default(); 16]; body.len()];
+    let mut after = [Registers::default(); 16];
+    before[0] = std::array::from_fn(|register| Registers(1 << register));
+    loop {
+        let mut grown = false;
+        for (at, instruction) in body.iter().enumerate() {
+            let mut origins = before[at];
+            let (read, write) = uses[at];
+            let made = from(&origins, read);
+            for (register, origin) in origins.iter_mut().enumerate() {
+                if write.has(register) {
+                    *origin = made;
+                }
+            }
+            let mut flow = |to: &mut Origins| {
+                for (to, from) in to.iter_mut().zip(origins) {
+                    grown |= !from.without(*to).is_empty();
+                    *to = to.or(from);
+                }
+            };
+            if instruction.flow_control() != FlowControl::UnconditionalBranch
+                && let Some(next) = before.get_mut(at + 1)
+            {
+                flow(next);
+            }
+            let branch = instruction.op0_kind() == OpKind::NearBranch64;
+            let target = instruction.near_branch_target();
+            match body.binary_search_by_key(&target, Instruction::ip) {
+                Ok(0) if branch => flow(&mut after),
+                Ok(inside) if branch => flow(&mut before[inside]),
+                _ => {}
+            }
+        }
+        if !grown {
+            return (before, after);
+        }
+    }
+}
+
+/// What any of these registers comes from.
+fn from(origins: &Origins, registers: Registers) -> Registers {
+    let wanted = origins.iter().enumerate().filter(|&(register, _)| registers.has(register));
+    wanted.fold(Registers::default(), |all, (_, origin)| all.or(*origin))
+}
+
+/// Of the registers at the beginning of a round, those that come from themselves, by way of what
+/// the loop writes, and those that come from such.
+fn changing(mut after: Origins, written: Registers) -> Registers {
+    // Through any number of rounds: what comes from `via` comes from all that `via` comes from.
+    for via in 0..16 {
+        let further = after[via];
+        for origin in &mut after {
+            if origin.has(via) {
+                *origin = origin.or(further);
+            }
+        }
+    }
+    let own = |register: &usize| written.has(*register) && after[*register].has(*register);
+    let own = Registers((0..16).filter(own).fold(0, |set, register| set | 1 << register));
+    let moved = (0..16).filter(|&register| !after[register].and(own).is_empty());
+    Registers(moved.fold(0, |set, register| set | 1 << register))
 }
 
 /// The registers that make up the address of an instruction's memory operand.
@@ -144,6 +212,10 @@ impl Registers {
 
     fn without(self, other: Registers) -> Registers {
         Registers(self.0 & !other.0)
+    }
+
+    fn has(self, register: usize) -> bool {
+        self.0 >> register & 1 != 0
     }
 
     fn is_empty(self) -> bool {
@@ -221,6 +293,34 @@ mod tests {
             a.jne(again).unwrap();
         });
         assert_eq!(backing_off, [Mnemonic::Mov]);
+    }
+
+    /// As a server waits for its helpers: it adds up what they have still to do, over and over.
+    #[test]
+    fn loops_around_loops() {
+        let sum = |again_and_again: bool| {
+            polled(|a| {
+                let (mut outer, mut inner) = (a.create_label(), a.create_label());
+                a.set_label(&mut outer).unwrap();
+                a.lea(rdx, qword_ptr(rdi)).unwrap();
+                a.mov(eax, 1).unwrap();
+                a.xor(ecx, ecx).unwrap();
+                a.set_label(&mut inner).unwrap();
+                a.inc(eax).unwrap();
+                a.add(rdx, 64).unwrap();
+                a.mov(rsi, qword_ptr(rdx)).unwrap();
+                a.add(rcx, rsi).unwrap();
+                a.cmp(eax, dword_ptr(rbx)).unwrap();
+                a.jb(inner).unwrap();
+                a.test(rcx, rcx).unwrap();
+                if again_and_again {
+                    a.jne(outer).unwrap();
+                }
+                a.ret().unwrap();
+            })
+        };
+        assert_eq!(sum(true), [Mnemonic::Mov, Mnemonic::Cmp]);
+        assert_eq!(sum(false), []);
     }
 
     #[test]
