@@ -161,6 +161,8 @@ fn parse_order(text: &str) -> Result<Order, String> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EngineKind {
+    /// Copied at first; what threads come to often is compiled by Cranelift in the background
+    Tiered,
     /// Code compiled by Cranelift; observers are compiled into it
     Cranelift,
     /// The same instructions, copied; nearest to native speed
@@ -171,6 +173,7 @@ impl EngineKind {
     /// The name that users pick it by.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            EngineKind::Tiered => "tiered",
             EngineKind::Cranelift => "cranelift",
             EngineKind::Copy => "copy",
         }
@@ -182,7 +185,7 @@ pub(crate) struct Replay {
     /// Trace to replay
     #[arg(value_name = "FILE")]
     pub(crate) trace: PathBuf,
-    /// What executes the recorded code [default: cranelift, or copy if the program generated code]
+    /// What executes the recorded code [default: tiered]
     #[arg(long, value_enum)]
     pub(crate) engine: Option<EngineKind>,
     #[command(flatten)]

@@ -1,8 +1,9 @@
-//! The two engines that execute guest code.
+//! The engines that execute guest code.
 //!
 //! - `copy` copies instructions; it records, near natively.
 //! - `cranelift` lifts them to Cranelift's intermediate representation; it replays, with
 //!   observers compiled in.
+//! - `tiered` replays: copies at first, compiled code where threads come often.
 //!
 //! # Invariants
 //! - Nothing here knows what is recorded, replayed or scheduled: the machine is met only through
@@ -18,7 +19,9 @@ mod fault;
 mod features;
 mod memory;
 mod refused;
+mod tiered;
 
 pub use copy::copy;
 pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};
 pub use features::needs;
+pub use tiered::tiered;

@@ -34,7 +34,7 @@ fn size_of_trace(bench: &Bench) -> usize {
 
 fn replays(bench: &Bench) {
     bench.refrain(["check", "a.refrain"]).succeeds();
-    for engine in ["cranelift", "copy"] {
+    for engine in ["tiered", "cranelift", "copy"] {
         bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
     }
 }
@@ -115,7 +115,7 @@ fn a_page_that_is_not_in_the_trace_is_missed() {
     let mut files = trace.files.values_mut();
     let (_, pages) = files.find(|(file, _)| file.path.ends_with("/data")).expect("was mapped");
     pages.remove(&(30 * MIB as u64 + 8192)).expect("was touched");
-    for engine in ["cranelift", "copy"] {
+    for engine in ["tiered", "cranelift", "copy"] {
         std::fs::write(&path, trace.to_bytes().expect("can be written")).expect("ours");
         let replay = bench.refrain(["replay", "--engine", engine, "a.refrain"]);
         assert_eq!(replay.status, 1, "{replay:?}");

@@ -118,7 +118,7 @@ fn costs_may_come_from_instructions() {
 fn a_program_of_commuting_sections_replays_under_every_scheduler() {
     let bench = recorded("ex_mutex");
     for scheduler in SCHEDULERS {
-        for engine in ["cranelift", "copy"] {
+        for engine in ["tiered", "cranelift", "copy"] {
             let replay =
                 ["replay", "--json", "--scheduler", scheduler, "--engine", engine, "a.refrain"];
             let report = json(&bench.refrain(replay));

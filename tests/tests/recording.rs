@@ -48,14 +48,14 @@ fn output_and_status_are_those_of_the_program() {
         assert_eq!(recorded.stdout, native.stdout, "{name}");
         assert_eq!(recorded.stderr, native.stderr, "{name}");
         bench.refrain(["check", "a.refrain"]).succeeds();
-        for engine in ["cranelift", "copy"] {
+        for engine in ["tiered", "cranelift", "copy"] {
             bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
         }
     }
 }
 
-/// A program that generates code is replayed by the engine that reads code where it is; one that
-/// may not is replayed by both.
+/// A program that generates code is replayed as copies, which look whether code is what it was;
+/// one that may not is replayed by all engines.
 #[test]
 fn generated_code() {
     let bench = bench();
@@ -64,13 +64,16 @@ fn generated_code() {
     let recorded = Run::of(command.arg(&path).args(arguments));
     assert!(recorded.succeeds().stderr.contains("generates code"), "{recorded:?}");
     let replayed = bench.refrain(["replay", "a.refrain"]);
-    assert!(replayed.succeeds().text().contains("on the copy engine"), "{replayed:?}");
+    assert!(replayed.succeeds().text().contains("on the tiered engine"), "{replayed:?}");
+    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
     bench.refrain(["replay", "--engine", "cranelift", "a.refrain"]).fails(1, &["--engine copy"]);
 
     let mut command = bench.command(["record", "--no-jit", "-o", "b.refrain", "--"]);
     let recorded = Run::of(command.arg(&path).args(arguments));
     assert!(recorded.stderr.contains("Permission denied"), "{recorded:?}");
-    bench.refrain(["replay", "b.refrain"]).succeeds();
+    for engine in ["tiered", "cranelift", "copy"] {
+        bench.refrain(["replay", "--engine", engine, "b.refrain"]).succeeds();
+    }
 }
 
 /// A program that asks the processor finds no AVX on one without, and the trace says so.
@@ -111,7 +114,7 @@ fn a_replay_needs_neither_the_program_nor_its_input() {
     let mut command = bench.command(["record", "-o", "a.refrain", "--"]);
     Run::of(command.arg(&program).args(arguments)).succeeds();
     std::fs::remove_file(program).expect("is ours");
-    for engine in ["cranelift", "copy"] {
+    for engine in ["tiered", "cranelift", "copy"] {
         let replay = bench.refrain(["replay", "--engine", engine, "a.refrain"]);
         let last = replay.succeeds().text();
         let last = last.lines().last().expect("says what it checked").to_owned();
@@ -156,7 +159,7 @@ fn a_library_may_be_aligned_to_more_than_a_page() {
     bench.cc("int seven(void); int main(void) { return seven(); }", &program);
     let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
     assert_eq!(recorded.status, 7, "{recorded:?}");
-    for engine in ["cranelift", "copy"] {
+    for engine in ["tiered", "cranelift", "copy"] {
         bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
     }
 }

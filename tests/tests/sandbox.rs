@@ -152,7 +152,7 @@ fn what_the_program_does_is_up_to_its_input() {
 fn code_that_runs_in_circles_is_a_divergence() {
     let bench = bench();
     let endless = ordered(recorded(&bench), [u64::MAX, 10, 0]);
-    for engine in ["cranelift", "copy"] {
+    for engine in ["tiered", "cranelift", "copy"] {
         let run = stopped(&bench, &endless, &["replay", "--engine", engine]);
         assert!(run.text().contains("a computation without end"), "{engine}: {run:?}");
     }
@@ -186,7 +186,7 @@ fn effects_of_system_calls_are_for_guest_memory_alone() {
         let records = hostile.threads[0].iter_mut().filter_map(|owned| owned.payload.as_mut());
         let mut writes = records.flat_map(|record| &mut record.writes);
         writes.next().expect("something was written").address = address;
-        for engine in ["cranelift", "copy"] {
+        for engine in ["tiered", "cranelift", "copy"] {
             let run = stopped(&bench, &hostile, &["replay", "--engine", engine]);
             let text = run.text();
             assert!(text.contains("different arguments"), "{address:#x}: {run:?}");

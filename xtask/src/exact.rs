@@ -14,7 +14,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20)]
     pub(crate) replays: u32,
     /// Engines
-    #[arg(long, value_delimiter = ',', default_value = "cranelift,copy")]
+    #[arg(long, value_delimiter = ',', default_value = "tiered,cranelift,copy")]
     pub(crate) engines: Vec<String>,
     /// Bytes of text for the compressors and sorters
     #[arg(long, default_value_t = 8 << 20)]

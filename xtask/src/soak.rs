@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut random = Random(seed);
     let checks = exact::Options {
         replays: 2,
-        engines: vec!["cranelift".into(), "copy".into()],
+        engines: vec!["tiered".into(), "cranelift".into(), "copy".into()],
         bytes: 0,
         large: false,
         names: Vec::new(),

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &AfterRecording) -> Outcome {
 
 fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
     if replayed {
-        let options = ReplayOptions::exact(EngineKind::Cranelift);
+        let options = ReplayOptions::exact(EngineKind::Tiered);
         let mut report = replay::replay(trace, &options, true)?;
         let divergence = report.divergence.as_ref().filter(|at| !at.is_endless());
         report.races = divergence.map(|divergence| racing::find(trace, Some(divergence)));

@@ -47,7 +47,7 @@ fn execute(args: &Replay) -> Outcome {
             cores: schedule.cores,
             pin: schedule.repeat > 1,
             or_copy: args.engine.is_none(),
-            ..ReplayOptions::exact(args.engine.unwrap_or(EngineKind::Cranelift))
+            ..ReplayOptions::exact(args.engine.unwrap_or(EngineKind::Tiered))
         };
         let report = replay(&args.trace, &options, args.json)?;
         times.push(report.run_ns);

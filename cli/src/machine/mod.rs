@@ -62,11 +62,14 @@ fn replaying_engine(
     let (watched, places) = (Some(Arc::new(sites)), Arc::new(places));
     let processor = recorded_processor(trace, &blocks, Processor::host())?;
     let config = EngineConfig { watched, places, count, processor, ..config };
+    let hooks: Vec<u64> =
+        trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc).collect();
+    // Observers are compiled into code, and the costs of instructions too.
+    let is_compiled_in = config.accesses || config.count == Count::Cycles;
     Ok(match kind {
         EngineKind::Copy => refrain_jit::copy(config)?,
-        EngineKind::Cranelift => {
-            let hooks: Vec<u64> =
-                trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc).collect();
+        EngineKind::Tiered if !is_compiled_in => refrain_jit::tiered(config, blocks, hooks)?,
+        EngineKind::Tiered | EngineKind::Cranelift => {
             let program = Code { blocks: &blocks, hooks: &hooks };
             Arc::new(CraneliftEngine::new(&config, program)?)
         }
@@ -287,7 +290,11 @@ pub(crate) fn replay(
         Err(error) if options.or_copy && !config.accesses && is_programs(&error) => {
             (replaying_engine(EngineKind::Copy, config, trace)?, EngineKind::Copy.name())
         }
-        engine => (engine?, options.engine.name()),
+        engine => {
+            let engine = engine?;
+            let name = engine.name();
+            (engine, name)
+        }
     };
     let echo = options.echo.then(|| {
         let listener = listener.clone();

@@ -1,10 +1,10 @@
 //! One guest thread's executor.
 
-use super::Shared;
 use super::frame::{BELOW, DF, Frame, SPILL, leave};
 use super::graph::Term;
 use super::image::Gs;
 use super::thunk::Batch;
+use super::{AGAIN, Shared};
 use crate::cost::weigh;
 use crate::fault::{SignalStack, ThreadArea};
 use iced_x86::InstructionInfoFactory;
@@ -224,10 +224,11 @@ impl CraneliftCpu {
         Some(body)
     }
 
-    /// Host address for `pc`, compiled now if need be.
+    /// Host address for `pc`, compiled now if need be, unless the engine compiles on demand.
     fn target(&mut self, pc: u64) -> Option<u64> {
         match self.shared.table.get(pc) {
-            0 => self.shared.compile_at(pc),
+            0 if self.shared.on_demand => None,
+            0 => self.shared.compile_at(pc, AGAIN),
             host => Some(host.into()),
         }
     }

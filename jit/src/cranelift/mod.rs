@@ -92,13 +92,46 @@ struct Shared {
     /// Not 0 once there are several threads. Compiled code refers to it.
     several: Box<AtomicU8>,
     image: Mutex<Image>,
+    /// Threads come to code that is not compiled, and go on with it elsewhere.
+    on_demand: bool,
 }
+
+/// Code memory of an engine that compiles on demand.
+const ON_DEMAND: u64 = 32 << 20;
 
 impl CraneliftEngine {
     /// Compiles a program. `config.keep_blocks` means nothing here.
     pub fn new(
         config: &EngineConfig,
         program: Program<'_>,
+    ) -> Result<CraneliftEngine, EngineError> {
+        CraneliftEngine::make(config, program, false)
+    }
+
+    /// An engine without code: [`Self::compile`] makes some. A thread that comes to any other exits
+    /// with [`Exit::UnknownTarget`](refrain_vm::Exit::UnknownTarget), its registers complete.
+    pub(crate) fn on_demand(
+        config: &EngineConfig,
+        program: Program<'_>,
+    ) -> Result<CraneliftEngine, EngineError> {
+        CraneliftEngine::make(config, program, true)
+    }
+
+    /// Compiles the code at `pc` and what follows it; false if there is no room for more.
+    pub(crate) fn compile(&self, pc: u64) -> bool {
+        let known = self.shared.graph.at(pc).is_some();
+        !known || self.has(pc) || self.shared.compile_at(pc, LIMITS).is_some()
+    }
+
+    /// Whether threads can run at `pc`, which is not hooked.
+    pub(crate) fn has(&self, pc: u64) -> bool {
+        self.shared.hooks.binary_search(&pc).is_err() && self.shared.table.get(pc) != 0
+    }
+
+    fn make(
+        config: &EngineConfig,
+        program: Program<'_>,
+        on_demand: bool,
     ) -> Result<CraneliftEngine, EngineError> {
         let unavailable = |why: String| EngineError::Unavailable { engine: NAME, why };
         if !crate::fault::has_fsgsbase() {
@@ -142,12 +175,15 @@ impl CraneliftEngine {
         })?;
         let table = Table::new(pcs)
             .map_err(|e| unavailable(format!("no memory for the table of code: {e}")))?;
-        let regions = regions::partition(&graph, LIMITS, watch.accesses || watch.calls);
+        let regions = match on_demand {
+            true => Vec::new(),
+            false => regions::partition(&graph, LIMITS, watch.accesses || watch.calls),
+        };
         let objects = compile_all(&isa, &graph, &regions, watch);
         let stubs: usize = objects.iter().map(|o| o.relocations.len()).sum();
         let size =
             objects.par_iter().map(Image::size).sum::<u64>() + 64 * (stubs + hooks.len()) as u64;
-        let mut image = Image::new(size)?;
+        let mut image = Image::new(if on_demand { size + ON_DEMAND } else { size })?;
         for &pc in &hooks {
             image.hook(pc, &table);
         }
@@ -157,7 +193,8 @@ impl CraneliftEngine {
         );
         let routines = image.routines;
         let image = Mutex::new(image);
-        let shared = Shared { graph, hooks, watch, table, routines, isa, several, image };
+        let shared =
+            Shared { graph, hooks, watch, table, routines, isa, several, image, on_demand };
         Ok(CraneliftEngine { shared: Arc::new(shared) })
     }
 }
@@ -216,14 +253,20 @@ impl Shared {
 
     /// The way in for a direct transfer to `pc`, compiled now if the block was no entry so far.
     /// `None` if there is no such block, or no room for more code.
-    fn compile_at(&self, pc: u64) -> Option<u64> {
+    fn compile_at(&self, pc: u64, limits: Limits) -> Option<u64> {
         let block = self.graph.at(pc)?;
+        if let Some(host) = self.lock().entry(pc, &self.table) {
+            return Some(host);
+        }
+        let compile = |limits| {
+            let region = regions::single(&self.graph, block, limits);
+            Compiler::new().compile(&self.isa, &self.graph, &region, self.watch)
+        };
+        let object = compile(limits).or_else(|| compile(SMALL))?;
         let mut image = self.lock();
         if let Some(host) = image.entry(pc, &self.table) {
             return Some(host);
         }
-        let region = regions::single(&self.graph, block, AGAIN);
-        let object = Compiler::new().compile(&self.isa, &self.graph, &region, self.watch)?;
         let hidden = |pc| self.graph.is_hidden(pc);
         image.install(vec![object], &self.table, &self.hooks, &hidden);
         image.entry(pc, &self.table)
