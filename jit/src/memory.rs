@@ -2,8 +2,10 @@
 //!
 //! Translated code is mapped twice: executable and read-only at its place in the code cache, and
 //! writable somewhere else. Code can then be patched while other threads execute it, and no page
-//! is ever writable and executable at once. Both mappings share memory, and so would a `fork`ed
-//! child with its parent: it takes new memory first ([`CodeMemory::renew`]).
+//! is ever writable and executable at once. So are tables that translated code reads: at the place
+//! that it knows, where stores of the guest could find them, they are read-only. Both mappings share
+//! memory, and so would a `fork`ed child with its parent: it takes new memory first
+//! ([`CodeMemory::renew`]).
 
 use refrain_vm::EngineError;
 use refrain_vm::layout::CODE_CACHE;
@@ -59,24 +61,22 @@ impl LowMemory {
         self.start..self.start + self.len
     }
 
-    /// The word at `address`, shared between threads and translated code.
-    pub(crate) fn word(&self, address: u64) -> &AtomicU64 {
-        assert!(
-            self.range().contains(&address) && address.is_multiple_of(8),
-            "table words lie in their table"
-        );
-        // SAFETY: the range is mapped readable and writable until `self` is dropped, the address
-        // was checked to lie in it and to be aligned, and only atomics are used on it.
-        unsafe { &*(address as *const AtomicU64) }
-    }
-
     /// Makes `range` of it executable code memory instead.
     pub(crate) fn code(&self, range: Range<u64>) -> Result<CodeMemory, EngineError> {
+        self.twice(range, libc::PROT_READ | libc::PROT_EXEC)
+    }
+
+    /// Makes `range` of it a table instead, zeroed.
+    pub(crate) fn table(&self, range: Range<u64>) -> Result<TableMemory, EngineError> {
+        self.twice(range, libc::PROT_READ).map(TableMemory)
+    }
+
+    fn twice(&self, range: Range<u64>, protection: i32) -> Result<CodeMemory, EngineError> {
         assert!(
             self.start <= range.start && range.end <= self.start + self.len,
-            "code lies in the range that was reserved for it"
+            "code and tables lie in the range that was reserved for them"
         );
-        CodeMemory::map(range.clone())
+        CodeMemory::map(range.clone(), protection)
             .map_err(|e| EngineError::CodeMemory(range.end - range.start, range.start, e))
     }
 }
@@ -124,11 +124,32 @@ pub(crate) fn reserve_sparse(range: Range<u64>) -> Option<LowMemory> {
 pub(crate) struct CodeMemory {
     range: Range<u64>,
     alias: u64,
+    /// What may be done at `range`.
+    protection: i32,
+}
+
+/// Memory of a table: read-only at its place, written through an alias.
+pub(crate) struct TableMemory(CodeMemory);
+
+impl TableMemory {
+    /// The word at `address`, which translated code reads and other threads write.
+    pub(crate) fn word(&self, address: u64) -> &AtomicU64 {
+        assert!(address.is_multiple_of(8), "table words are aligned");
+        let offset = self.0.offset(address, 8);
+        // SAFETY: the alias maps the whole range writable until `self` is dropped, the address was
+        // checked to lie in it and to be aligned, and only atomics are used on it.
+        unsafe { &*((self.0.alias + offset) as *const AtomicU64) }
+    }
+
+    /// As [`CodeMemory::renew`].
+    pub(crate) fn renew(&mut self) -> Result<(), Error> {
+        self.0.renew()
+    }
 }
 
 impl CodeMemory {
     /// Replaces the reservation at `range`.
-    fn map(range: Range<u64>) -> Result<CodeMemory, Error> {
+    fn map(range: Range<u64>, protection: i32) -> Result<CodeMemory, Error> {
         let len = (range.end - range.start) as usize;
         // SAFETY: the alias-to-be is a fresh reservation, and the fixed mapping replaces a part
         // of the caller's own.
@@ -138,7 +159,7 @@ impl CodeMemory {
             if alias == libc::MAP_FAILED {
                 return Err(Error::last_os_error());
             }
-            let memory = CodeMemory { range, alias: alias as u64 };
+            let memory = CodeMemory { range, alias: alias as u64, protection };
             memory.map_twice()?;
             Ok(memory)
         }
@@ -167,7 +188,7 @@ impl CodeMemory {
             let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             libc::mmap(alias, len, writable, flags, -1, 0) == alias
                 && libc::mremap(alias, 0, len, how, code) == code
-                && libc::mprotect(code, len, libc::PROT_READ | libc::PROT_EXEC) == 0
+                && libc::mprotect(code, len, self.protection) == 0
         };
         if done { Ok(()) } else { Err(Error::last_os_error()) }
     }

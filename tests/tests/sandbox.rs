@@ -166,14 +166,19 @@ fn memory_beyond_the_limit_is_refused() {
     run.fails(1, &["more than 300 MiB of memory"]);
 }
 
+/// Nor where its tables are.
 #[test]
 fn code_does_not_write_where_translated_code_is() {
     let bench = bench();
     let (trace, cell) = record(&bench);
-    let far = 0x6000_0000_u64.wrapping_sub(cell);
-    let run = stopped(&bench, &ordered(trace, [10, 10, far]), &["replay"]);
-    assert!(run.text().contains("a fault that was not recorded"), "{run:?}");
-    assert!(run.text().contains("0x60000000"), "{run:?}");
+    for address in [0x6000_0000_u64, 0x1_0000_0000] {
+        let hostile = ordered(trace.clone(), [10, 10, address.wrapping_sub(cell)]);
+        for engine in ["tiered", "cranelift", "copy"] {
+            let run = stopped(&bench, &hostile, &["replay", "--engine", engine]);
+            assert!(run.text().contains("a fault that was not recorded"), "{engine}: {run:?}");
+            assert!(run.text().contains(&format!("{address:#x}")), "{engine}: {run:?}");
+        }
+    }
 }
 
 /// The engine's own memory, the host's stack, and where nobody has anything.

@@ -126,7 +126,7 @@ impl CopyEngine {
         }
         fault::install();
         let reserved = memory::reserve_low(tables::BYTES + code_bytes)?;
-        let translator = Translator::new(config, Arc::new(Tables::new(reserved)))?;
+        let translator = Translator::new(config, Tables::new(reserved)?)?;
         let shared = Shared {
             generation: AtomicU64::new(translator.generation),
             translator: Mutex::new(translator),

@@ -12,7 +12,8 @@
 //! place can be addressed in one instruction, and only as long as no guest code lies elsewhere.
 
 use super::desc::Variant;
-use crate::memory::{LowMemory, reserve_sparse};
+use crate::memory::{LowMemory, TableMemory, reserve_sparse};
+use refrain_vm::EngineError;
 use refrain_vm::layout::{CODE_CACHE, FIXED_PROGRAM};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -35,12 +36,20 @@ pub(super) enum Use {
 /// All tables of an engine, at the start of its memory.
 pub(super) struct Tables {
     memory: LowMemory,
+    words: TableMemory,
 }
 
 impl Tables {
     /// Tables in the first [`BYTES`] bytes of `memory`.
-    pub(super) fn new(memory: LowMemory) -> Tables {
-        Tables { memory }
+    pub(super) fn new(memory: LowMemory) -> Result<Tables, EngineError> {
+        let start = memory.range().start;
+        let words = memory.table(start..start + BYTES)?;
+        Ok(Tables { memory, words })
+    }
+
+    /// In a child process: empty tables of its own.
+    pub(super) fn renew(&mut self) -> std::io::Result<()> {
+        self.words.renew()
     }
 
     /// The memory, for code that lies behind the tables.
@@ -56,14 +65,14 @@ impl Tables {
 
     /// Makes `pc` lead to `entry`.
     pub(super) fn set(&self, which: Use, variant: Variant, pc: u64, entry: u64) {
-        self.memory.word(self.slot(which, variant, pc)).store(entry, Ordering::Release);
+        self.words.word(self.slot(which, variant, pc)).store(entry, Ordering::Release);
     }
 
     /// Makes every entry of a table lead to `miss`.
     pub(super) fn reset(&self, which: Use, variant: Variant, miss: u64) {
         let start = u64::from(self.address(which, variant));
         for index in 0..ENTRIES {
-            self.memory.word(start + index * 8).store(miss, Ordering::Release);
+            self.words.word(start + index * 8).store(miss, Ordering::Release);
         }
     }
 
@@ -78,7 +87,8 @@ impl Tables {
 
 /// See the module's documentation.
 pub(super) struct ReturnTable {
-    memory: LowMemory,
+    _memory: LowMemory,
+    words: TableMemory,
     used: Vec<u64>,
 }
 
@@ -91,7 +101,15 @@ impl ReturnTable {
     /// The table, unless another engine has it.
     pub(super) fn new() -> Option<ReturnTable> {
         let memory = reserve_sparse(slot(Self::COVERED.start)..slot(Self::COVERED.end))?;
-        Some(ReturnTable { memory, used: Vec::new() })
+        let words = memory.table(memory.range()).ok()?;
+        Some(ReturnTable { _memory: memory, words, used: Vec::new() })
+    }
+
+    /// In a child process: an empty table of its own.
+    pub(super) fn renew(mut self) -> Option<ReturnTable> {
+        self.used.clear();
+        self.words.renew().ok()?;
+        Some(self)
     }
 
     /// Whether a return address has a word.
@@ -103,14 +121,14 @@ impl ReturnTable {
     pub(super) fn set(&mut self, pc: u64, entry: u64) {
         if Self::covers(pc) {
             self.used.push(pc);
-            self.memory.word(slot(pc)).store(entry, Ordering::Release);
+            self.words.word(slot(pc)).store(entry, Ordering::Release);
         }
     }
 
     /// Forgets all entries.
     pub(super) fn reset(&mut self) {
         for pc in self.used.drain(..) {
-            self.memory.word(slot(pc)).store(0, Ordering::Release);
+            self.words.word(slot(pc)).store(0, Ordering::Release);
         }
     }
 }

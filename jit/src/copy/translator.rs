@@ -25,7 +25,6 @@ use refrain_vm::{EngineConfig, EngineError, Fault, Leaf, OrderedLeaf};
 use std::collections::BTreeSet;
 use std::hash::Hasher;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Room that one translation may need in each direction: a run of blocks, each instruction of the
 /// last one watched in every way, and its code looked at if the guest has generated it.
@@ -65,7 +64,7 @@ pub(super) type Set<K> = FixedSet<K>;
 /// See the module's documentation.
 pub(super) struct Translator {
     pub(super) config: EngineConfig,
-    pub(super) tables: Arc<Tables>,
+    pub(super) tables: Tables,
     /// For observed code, if it can be had.
     pub(super) returns: Option<ReturnTable>,
     /// What the last call that was emitted returns to.
@@ -140,10 +139,7 @@ pub(super) struct Translator {
 
 impl Translator {
     /// A translator for the code memory behind `tables`.
-    pub(super) fn new(
-        config: EngineConfig,
-        tables: Arc<Tables>,
-    ) -> Result<Translator, EngineError> {
+    pub(super) fn new(config: EngineConfig, tables: Tables) -> Result<Translator, EngineError> {
         let memory = tables.memory().code(code_range(tables.memory()))?;
         let mut translator = Translator {
             config,
@@ -541,6 +537,8 @@ impl Translator {
     /// In a child process: [`Self::reclaim`], in memory that is not the parent's.
     pub(super) fn begin_again(&mut self) -> std::io::Result<()> {
         self.memory.renew()?;
+        self.tables.renew()?;
+        self.returns = self.returns.take().and_then(ReturnTable::renew);
         self.wanted.clear();
         self.reclaim();
         Ok(())
