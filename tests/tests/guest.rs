@@ -56,6 +56,23 @@ fn memory_that_files_show() {
 }
 
 #[test]
+fn descriptors_that_tell_of_signals() {
+    is_as_natively(include_str!("../guest/signal_files.c"));
+}
+
+/// A debugger's child asks to be traced; nobody traces the recorded process itself.
+#[test]
+fn only_children_are_traced() {
+    let bench = bench();
+    let source = include_str!("../guest/traced.c");
+    is_as_natively(source);
+    bench.cc(source, &["-O1", "-o", "program"]);
+    let refused = bench.refrain(["record", "-qo", "a.refrain", "--", "./program", "itself"]);
+    // The function and the file that ask for it are named, and what to do.
+    refused.fails(125, &["PTRACE_TRACEME", "in ptrace (", "libc.so.6", "/program", "debugger"]);
+}
+
+#[test]
 fn signals_to_the_group() {
     is_as_natively(include_str!("../guest/kill_group.c"));
 }

@@ -235,6 +235,19 @@ impl Elf {
         Some(table.chunks_exact(8).map(start).collect())
     }
 
+    /// The name of the function that a virtual address is in.
+    pub(crate) fn function_at(&self, address: u64) -> Option<String> {
+        let file = ElfFile64::<Endianness, _>::parse(&self.data).ok()?;
+        let symbols = file.dynamic_symbols().chain(file.symbols());
+        let holding = symbols.filter(|symbol| {
+            let (start, size) = (symbol.address(), symbol.size());
+            symbol.kind() == SymbolKind::Text
+                && (start..start.saturating_add(size)).contains(&address)
+        });
+        let function = holding.max_by_key(|symbol| symbol.address())?;
+        function.name().ok().map(str::to_owned)
+    }
+
     /// Defined functions (name, virtual address) of the dynamic symbol table, and of the static
     /// one where there is one.
     pub(crate) fn functions(&self, mut visit: impl FnMut(&str, u64)) {

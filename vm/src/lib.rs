@@ -30,6 +30,7 @@ mod loader;
 mod memory;
 mod observer;
 mod order;
+mod pipes;
 mod processor;
 mod record;
 mod replay;

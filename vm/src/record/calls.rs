@@ -65,6 +65,9 @@ impl GuestThread {
     /// Issues the call as it is.
     pub(crate) fn pass(&mut self, pending: Pending) {
         let call = pending.call;
+        if let Some(file) = self.reads_signals(&call) {
+            return self.read_signals(pending, file);
+        }
         match self.with_own_path(&call) {
             Some((issued, _path)) => self.pass_as(pending, &issued),
             None => self.pass_as(pending, &call),
@@ -204,6 +207,13 @@ impl GuestThread {
             MachineCall::SigWait => self.signal_wait(pending),
             MachineCall::SigReturn => return Ok(self.signal_return(pending)),
             MachineCall::Kill => self.kill(pending),
+            // A child is about to execute the program that its parent looks into.
+            MachineCall::TraceMe if self.machine.is_child() => self.pass(pending),
+            MachineCall::TraceMe => {
+                let why = "of the recorded process itself is not supported; record its debugger";
+                return Err(self.refuse(&pending, why));
+            }
+            MachineCall::SignalFile => self.signal_file(pending),
             MachineCall::CreateTimer => self.create_timer(pending),
             MachineCall::CloseRange => self.close_range(pending),
             MachineCall::ReadLink => self.read_link(pending),

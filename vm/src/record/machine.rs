@@ -20,7 +20,7 @@ use crossbeam::channel::Sender;
 use refrain_trace::{Ending, Header, Module, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -70,6 +70,8 @@ pub(crate) struct Machine {
     /// Address of the guest's `__errno_location`, once a C library is mapped.
     pub(crate) errno_location: AtomicU64,
     hooks: RwLock<Arc<HookMap>>,
+    /// Where files with code lie: memory, bias, the file.
+    places: Mutex<Vec<(Range<u64>, u64, PathBuf)>>,
     notices: Mutex<BTreeSet<Notice>>,
     threads: Mutex<Threads>,
     /// Counts threads that have ended.
@@ -133,6 +135,7 @@ impl Machine {
             mapped,
             errno_location: AtomicU64::new(0),
             hooks: RwLock::default(),
+            places: Mutex::default(),
             notices: Mutex::default(),
             threads: Mutex::default(),
             ends: AtomicU32::new(0),
@@ -238,6 +241,10 @@ impl Machine {
             self.engine.watch(&sites);
         }
         let (start, end) = elf.span();
+        let place = bias.wrapping_add(start)..bias.wrapping_add(end);
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.push((place, bias, path.to_owned()));
+        drop(places);
         self.log.module(Module {
             path: path.to_string_lossy().into_owned(),
             build_id: elf.build_id.clone(),
@@ -247,6 +254,22 @@ impl Machine {
             hooks: found.iter().map(|&(pc, hook)| (pc, hook.name.to_owned())).collect(),
             constant: constant.iter().map(|range| (range.start, range.end)).collect(),
         });
+    }
+
+    /// In words: the function, the file and the program that code belongs to.
+    pub(crate) fn describe(&self, pc: u64) -> String {
+        let program = self.program();
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        // Where something else was mapped since, the newest is right.
+        let Some((_, bias, path)) = places.iter().rfind(|(range, ..)| range.contains(&pc)) else {
+            return format!("at {pc:#x} of {program}, in no file");
+        };
+        let (at, file) = (pc.wrapping_sub(*bias), path.display());
+        let function = Elf::read(path).ok().and_then(|elf| elf.function_at(at));
+        match function {
+            Some(name) => format!("in {name} ({file}+{at:#x}) of {program}"),
+            None => format!("at {file}+{at:#x} of {program}"),
+        }
     }
 
     /// The hooks as they are now. Threads keep the map until they meet a hook it does not have.

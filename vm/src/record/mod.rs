@@ -20,6 +20,7 @@ mod notice;
 mod outside;
 mod process;
 mod signal_calls;
+mod signal_files;
 mod signals;
 mod sync;
 pub(crate) mod thread;

@@ -5,11 +5,13 @@
 //! A guest thread takes its signals between two events ([`Signals::take`]); if it is in a system
 //! call at the moment, it is kicked out of it, and out of guest code it is fetched.
 
+use super::signal_files::{SignalFile, SignalFiles};
 use crate::engine::Interrupt;
 use crate::frame::{Action, AltStack, Info};
 use crate::kick::{self, Attention};
 use refrain_trace::ThreadId;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -89,6 +91,8 @@ pub(crate) struct Standing {
 pub(crate) struct Signals {
     state: Mutex<State>,
     arrived: Condvar,
+    /// There is a descriptor that tells of signals.
+    any_files: AtomicBool,
 }
 
 #[derive(Default)]
@@ -101,6 +105,8 @@ struct State {
     timers: BTreeMap<i32, ThreadId>,
     /// Signals whose handlers have run.
     handled: u64,
+    /// Descriptors that tell of signals.
+    files: SignalFiles,
     /// The mask that the first thread begins with.
     inherited: u64,
 }
@@ -181,6 +187,7 @@ impl Signals {
         state.threads.retain(|&id, _| id == thread);
         state.pending.clear();
         state.timers.clear();
+        state.files.clear();
         let only = state.of(thread);
         only.kernel_id = kernel_id;
         only.pending.clear();
@@ -383,6 +390,57 @@ impl Signals {
         }
     }
 
+    /// Whether there may be a descriptor that tells of signals.
+    pub(crate) fn has_files(&self) -> bool {
+        self.any_files.load(Ordering::Relaxed)
+    }
+
+    /// There is a new descriptor that tells of signals.
+    pub(crate) fn add_file(&self, file: SignalFile) {
+        self.any_files.store(true, Ordering::SeqCst);
+        let mut state = self.lock();
+        state.files.add(file);
+        let pending = state.all_pending();
+        state.files.tell(pending);
+    }
+
+    /// Has a descriptor tell of other signals; false if it does not tell of signals.
+    pub(crate) fn change_file(&self, inode: u64, set: u64) -> bool {
+        let mut state = self.lock();
+        let pending = state.all_pending();
+        let known = state.files.change(inode, set);
+        state.files.tell(pending & set);
+        known
+    }
+
+    /// Of which signals a descriptor tells.
+    pub(crate) fn set_of_file(&self, inode: u64) -> Option<u64> {
+        self.lock().files.set_of(inode)
+    }
+
+    /// Takes signals that a descriptor tells of, but so many at most. If there are none, `drain` is
+    /// to empty the descriptor's pipe.
+    pub(crate) fn take_for_file(
+        &self,
+        thread: ThreadId,
+        inode: u64,
+        most: usize,
+        drain: impl FnOnce(),
+    ) -> Vec<Signal> {
+        let mut state = self.lock();
+        let set = state.files.set_of(inode).unwrap_or(0);
+        if state.all_pending() & set == 0 {
+            drain();
+            state.files.emptied(inode);
+        }
+        let taken = std::iter::from_fn(|| state.take(thread, set)).take(most).collect();
+        // The byte that this read has waited for may have been another reader's.
+        if let Some(signal) = state.peek(thread, set) {
+            state.files.tell(bit(signal));
+        }
+        taken
+    }
+
     /// Waits for one of the signals in `set`. `Ok(None)` when the time is up, `Err` when another
     /// signal wants to be handled.
     pub(crate) fn wait(
@@ -452,7 +510,7 @@ pub(crate) struct Interrupted;
 /// Ignored unless the program asks for them.
 const MAY_BE_IGNORED: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
 /// SIGKILL and SIGSTOP.
-const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
+pub(super) const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
 
 /// A signal's bit in a set.
 pub(crate) fn bit(signal: u64) -> u64 {
@@ -479,6 +537,10 @@ impl State {
         }
     }
 
+    fn all_pending(&self) -> u64 {
+        self.threads.values().fold(bits(&self.pending), |set, thread| set | bits(&thread.pending))
+    }
+
     fn queue(&mut self, target: Target, signal: Signal) {
         let pending = match target {
             Target::Process => &mut self.pending,
@@ -486,7 +548,9 @@ impl State {
         };
         let known = pending.iter().any(|other| other.number == signal.number);
         if signal.number >= FIRST_REAL_TIME || !known {
+            let number = signal.number;
             pending.push(signal);
+            self.files.tell(bit(number));
         }
     }
 
@@ -496,6 +560,8 @@ impl State {
         for thread in self.threads.values_mut() {
             thread.pending.retain(|other| other.number != signal);
         }
+        let left = self.all_pending();
+        self.files.take_back(left);
     }
 
     /// Calls a thread for each signal that somebody could handle now: the first thread that does
@@ -537,7 +603,10 @@ impl State {
             _ => &mut self.of(thread).pending,
         };
         let at = pending.iter().position(|signal| signal.number == number)?;
-        Some(pending.remove(at))
+        let taken = pending.remove(at);
+        let left = self.all_pending();
+        self.files.take_back(left);
+        Some(taken)
     }
 
     fn take_mask_back(&mut self, thread: ThreadId) {

@@ -141,8 +141,15 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, started: impl FnOnce(i32)) {
         leaf: Box::default(),
     });
     thread.arm_leaves();
-    if let Err(e) = thread.run() {
-        thread.machine.stop(Stop::Failed(e));
+    if let Err(error) = thread.run() {
+        let error = match error {
+            Error::Unsupported(what) => {
+                let place = thread.machine.describe(thread.context.rip);
+                Error::Unsupported(format!("{what}, {place}"))
+            }
+            other => other,
+        };
+        thread.machine.stop(Stop::Failed(error));
     }
 }
 

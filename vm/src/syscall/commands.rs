@@ -217,7 +217,8 @@ pub(crate) static IOCTL: Commands = Commands {
         ask(16, 0x8938, "ioctl SIOCGIFCOUNT", "dip", IFREQ),
         ask(16, 0x8970, "ioctl SIOCGIFMAP", "dip", IFREQ),
         ask(16, 0x8942, "ioctl SIOCGIFTXQLEN", "dip", IFREQ),
-        refused(16, 0x8946, "ioctl SIOCETHTOOL", "how much it writes only the driver knows"),
+        // How much it writes only the driver knows.
+        withheld_as(16, 0x8946, "ioctl SIOCETHTOOL", libc::EOPNOTSUPP),
         put(16, 0x8953, "ioctl SIOCDARP", "dip", &[sized(2, ARP)]),
         ask(16, 0x8954, "ioctl SIOCGARP", "dip", &[sized(2, ARP)]),
         put(16, 0x8955, "ioctl SIOCSARP", "dip", &[sized(2, ARP)]),
@@ -412,7 +413,7 @@ pub(crate) static PTRACE: Commands = Commands {
     code: |args| u64::from(args[0] as u32),
     otherwise: Some(pass(101, "ptrace", "iill", Kernel)),
     rows: &[
-        refused(101, 0, "ptrace PTRACE_TRACEME", "the recorded process cannot be traced itself"),
+        (0, machine(101, "ptrace PTRACE_TRACEME", "i", Kernel, MachineCall::TraceMe)),
         get(101, 1, "ptrace PTRACE_PEEKTEXT", "iilp", &[object::<u64>(3)]),
         get(101, 2, "ptrace PTRACE_PEEKDATA", "iilp", &[object::<u64>(3)]),
         get(101, 3, "ptrace PTRACE_PEEKUSER", "iilp", &[object::<u64>(3)]),

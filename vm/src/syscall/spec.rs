@@ -110,6 +110,10 @@ pub(crate) enum MachineCall {
     SigWait,
     /// `kill`, `tkill`, `tgkill`, `rt_sigqueueinfo`, `rt_tgsigqueueinfo`, `pidfd_send_signal`.
     Kill,
+    /// `signalfd`, `signalfd4`: the machine has the signals that they would tell of.
+    SignalFile,
+    /// `ptrace(PTRACE_TRACEME)`: for child processes only.
+    TraceMe,
     /// `timer_create`: its signals come to the machine.
     CreateTimer,
     /// `close_range`: passed on for what is not the recorder's own.

@@ -10,7 +10,9 @@
 //!   and `io_setup`, because with them the kernel writes guest memory at any time; seccomp,
 //!   because it would bind the recorder too.
 //! - *Withheld*: absent although the host has it and programs notice; the user is told.
-//! - *Refused*: what has no fallback and reaches outside what a recording can hold.
+//!   `remap_file_pages` is: programs that still use it do without on newer kernels.
+//! - *Refused*: what has no fallback and reaches outside what a recording can hold; only commands
+//!   are (`ptrace`).
 //! - What changes the machine for all its processes is done as the program asks: it would be
 //!   natively, too.
 
@@ -24,17 +26,12 @@ use super::shape::{
     received, received_many, sent, sent_lengths, sent_many, sized, tagged, vectors,
 };
 use super::spec::Order::{Kernel, Local, Memory};
-use super::spec::{
-    MachineCall as M, Spec, absent, answer, machine, pass, refuse, select, withheld,
-};
+use super::spec::{MachineCall as M, Spec, absent, answer, machine, pass, select, withheld};
 use libc::{
     c_int, epoll_event, iovec, itimerspec, itimerval, mq_attr, pollfd, rlimit, rusage, sched_param,
     sigevent, socklen_t, stat, statfs, statx, sysinfo, time_t, timespec, timeval, timex, tms,
     utimbuf, utsname,
 };
-
-const LATER: &str = "the kernel would write guest memory after the call has returned";
-const SIGNALS: &str = "the machine itself receives the guest's signals";
 
 /// Bytes of the kernel's signal set, smaller than the C library's.
 const SIGSET: u32 = 8;
@@ -266,17 +263,17 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(203, "sched_setaffinity", "iip", Kernel).reads(&[bytes(2, Given(1))]),
     pass(204, "sched_getaffinity", "iip", Kernel).writes(&[bytes(2, Taken(1))]),
     absent(205, "set_thread_area"),
-    absent(206, "io_setup"),
+    withheld(206, "io_setup"),
     absent(207, "io_destroy"),
-    refuse(208, "io_getevents", LATER),
-    refuse(209, "io_submit", LATER),
-    refuse(210, "io_cancel", LATER),
+    absent(208, "io_getevents"),
+    absent(209, "io_submit"),
+    absent(210, "io_cancel"),
     absent(211, "get_thread_area"),
     absent(212, "lookup_dcookie"),
     pass(213, "epoll_create", "i", Kernel),
     absent(214, "epoll_ctl_old"),
     absent(215, "epoll_wait_old"),
-    refuse(216, "remap_file_pages", "it maps the pages of a file out of order"),
+    withheld(216, "remap_file_pages"),
     machine(217, "getdents64", "dpi", Kernel, M::ListDirectory).writes(&[bytes(1, Taken(2))]),
     machine(218, "set_tid_address", "p", Local, M::SetTidAddress),
     answer(219, "restart_syscall", libc::EINTR),
@@ -357,7 +354,7 @@ pub(crate) static CALLS: &[Spec] = &[
         .reads(&[array(2, 8, Given(1)), array(3, 4, Given(1))]).writes(&[array(4, 4, Given(1))]),
     pass(280, "utimensat", "dspi", Kernel).reads(&[object::<[timespec; 2]>(2)]),
     pass(281, "epoll_pwait", "dpiipl", Kernel).reads(&[sized(4, SIGSET)]).writes(EPOLL_EVENTS),
-    refuse(282, "signalfd", SIGNALS),
+    machine(282, "signalfd", "dpl", Kernel, M::SignalFile).reads(&[sized(1, SIGSET)]),
     pass(283, "timerfd_create", "ii", Kernel),
     pass(284, "eventfd", "i", Kernel),
     pass(285, "fallocate", "dill", Kernel),
@@ -365,7 +362,7 @@ pub(crate) static CALLS: &[Spec] = &[
         .reads(&[object::<itimerspec>(2)]).writes(&[object::<itimerspec>(3)]),
     pass(287, "timerfd_gettime", "dp", Kernel).writes(&[object::<itimerspec>(1)]),
     pass(288, "accept4", "dppi", Kernel).writes(ADDRESS_1),
-    refuse(289, "signalfd4", SIGNALS),
+    machine(289, "signalfd4", "dpli", Kernel, M::SignalFile).reads(&[sized(1, SIGSET)]),
     pass(290, "eventfd2", "ii", Kernel),
     pass(291, "epoll_create1", "i", Kernel),
     pass(292, "dup3", "ddi", Kernel),
