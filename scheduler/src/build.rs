@@ -253,7 +253,7 @@ fn code(event: &Event) -> Code {
     let acquired = |code| if granted { code } else { Code::Plain };
     let timed = |code| if granted { code } else { Code::TimedOut };
     match event.kind() {
-        ThreadStart | ThreadExit | ThreadCreate | ThreadDetach => Code::Plain,
+        ThreadStart | ThreadExit | ThreadCreate | ThreadDetach | ThreadCancel => Code::Plain,
         MutexDestroy | MutexConsistent | RwDestroy | Rdtsc | Rdrand | Killed | Signal
         | SemGetValue => Code::Plain,
         ThreadJoin => timed(Code::Join),

@@ -56,6 +56,11 @@ fn memory_that_files_show() {
 }
 
 #[test]
+fn threads_that_are_cancelled() {
+    is_as_natively(include_str!("../guest/cancel.c"));
+}
+
+#[test]
 fn descriptors_that_tell_of_signals() {
     is_as_natively(include_str!("../guest/signal_files.c"));
 }

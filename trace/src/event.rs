@@ -68,6 +68,9 @@ event_kinds! {
     ThreadJoin = 3, "join", Acquire;
     /// `pthread_detach`; `object` is the thread detached.
     ThreadDetach = 4, "detach", Release;
+    /// `pthread_cancel`; `object` is the library's name for the thread. What becomes of it is a
+    /// [`EventKind::Signal`] of that thread.
+    ThreadCancel = 5, "cancel", Local;
 
     /// `pthread_mutex_lock`.
     MutexLock = 8, "mutex.lock", Acquire;

@@ -235,6 +235,28 @@ impl Elf {
         Some(table.chunks_exact(8).map(start).collect())
     }
 
+    /// The file's bytes, if all of them are at hand.
+    pub(crate) fn whole(&self) -> Option<&[u8]> {
+        match &self.data {
+            Data::Whole(bytes) => Some(bytes),
+            Data::File(_) => None,
+        }
+    }
+
+    /// The 32-bit words that a symbol of the dynamic symbol table stands for.
+    pub(crate) fn words_of<const N: usize>(&self, name: &str) -> Option<[u32; N]> {
+        let file = ElfFile64::<Endianness, _>::parse(&self.data).ok()?;
+        let symbol = file.dynamic_symbols().find(|symbol| symbol.name() == Ok(name))?;
+        let address = symbol.address();
+        let segment = self.segments.iter().find(|segment| {
+            (segment.vaddr..segment.vaddr + segment.file_size).contains(&address)
+        })?;
+        let offset = segment.file_offset + (address - segment.vaddr);
+        let bytes = self.bytes(offset, 4 * N as u64)?;
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[4 * at + i]));
+        Some(std::array::from_fn(word))
+    }
+
     /// The name of the function that a virtual address is in.
     pub(crate) fn function_at(&self, address: u64) -> Option<String> {
         let file = ElfFile64::<Endianness, _>::parse(&self.data).ok()?;

@@ -42,8 +42,8 @@ pub(crate) enum Model {
     Note,
     /// The program's entry point; no event.
     Entry,
-    /// Not supported: the recording stops and says so.
-    Refuse,
+    /// Modelled; `pthread_cancel`: a signal to the thread, which marks itself.
+    Cancel,
 }
 
 /// A hooked function.
@@ -67,7 +67,7 @@ pub(crate) const HOOKS: &[Hook] = &[
     hook("pthread_tryjoin_np", ThreadJoin, Model::TryJoin),
     hook("pthread_timedjoin_np", ThreadJoin, Model::TimedJoin(Some(libc::CLOCK_REALTIME))),
     hook("pthread_clockjoin_np", ThreadJoin, Model::TimedJoin(None)),
-    hook("pthread_cancel", ThreadDetach, Model::Refuse),
+    hook("pthread_cancel", ThreadCancel, Model::Cancel),
 
     hook("pthread_mutex_lock", MutexLock, Model::Acquire),
     hook("pthread_mutex_trylock", MutexTryLock, Model::Acquire),

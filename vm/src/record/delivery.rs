@@ -79,15 +79,28 @@ impl GuestThread {
         }
     }
 
+    /// The thread goes on at the start of a handler, right after an event.
+    pub(crate) fn handle_after_event(&mut self, handling: &Handling) {
+        self.handle(handling, Place::AFTER_EVENT);
+    }
+
     /// The thread goes on at the start of a handler.
     fn handle(&mut self, handling: &Handling, place: Place) {
         let event = self.event(EventKind::Signal, host::ticks());
         let Handling { signal, action, mask, stack } = handling;
+        let (action, mark) = match self.cancelling(handling) {
+            Some((action, mark)) => (action, Some(mark)),
+            None => (*action, None),
+        };
+        if self.cancelled {
+            // In the call that the thread has just returned from.
+            self.context.rip -= 1;
+        }
         let Frame { address, bytes } = frame::build(
             &self.context,
             &frame::Delivery {
                 info: &signal.info,
-                action: *action,
+                action,
                 mask: *mask,
                 stack: *stack,
                 processor: self.machine.processor,
@@ -106,7 +119,11 @@ impl GuestThread {
             flags: NO_TICKET,
             ..event
         };
-        let writes = vec![Write { address, bytes }];
+        let mut writes = vec![Write { address, bytes }];
+        if let Some(mark) = mark {
+            Guest.write(mark.address, &mark.bytes);
+            writes.push(mark);
+        }
         self.append(event, Some(&SyscallRecord { writes, ..SyscallRecord::default() }));
     }
 
@@ -147,6 +164,7 @@ impl GuestThread {
     ) -> Result<()> {
         while !done(self) {
             match self.machine.signals.restarts(self.id) {
+                Some(_) if self.is_cancelled_in_wait() => break,
                 Some(_) => self.handle_in_body()?,
                 None => self.machine.signals.settle(self.id),
             }
@@ -195,7 +213,9 @@ impl GuestThread {
 
     /// Issues a call of a library function's body; handlers run inside of the body.
     pub(crate) fn issue_in_body(&mut self, nr: u64, args: [u64; 6]) -> Result<i64> {
-        if self.handlers_wait {
+        // Other waits are for locks of the library's own, and short.
+        let is_the_wait = nr == libc::SYS_futex as u64 && waits_until_a_time(args[1]);
+        if self.handlers_wait || self.cancelled && !is_the_wait {
             // SAFETY: as below.
             return Ok(unsafe { host::syscall(nr, args) });
         }
@@ -212,6 +232,12 @@ impl GuestThread {
             }
             match self.machine.signals.restarts(self.id) {
                 None => self.machine.signals.settle(self.id),
+                Some(_) if self.is_cancelled_in_wait() => {
+                    if is_the_wait {
+                        return Ok(-i64::from(libc::ETIMEDOUT));
+                    }
+                    return self.issue_in_body(nr, args);
+                }
                 Some(restarts) => {
                     self.handle_in_body()?;
                     if !restarts {
@@ -259,4 +285,11 @@ impl GuestThread {
         self.machine.stop(Stop::Ended(Ending::Signaled(signal)));
         park_forever()
     }
+}
+
+/// Whether a `futex` is the one by which the library waits for what a thread may wait for as long
+/// as it likes.
+fn waits_until_a_time(operation: u64) -> bool {
+    let options = libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME;
+    operation as i32 & !options == libc::FUTEX_WAIT_BITSET
 }

@@ -1,5 +1,6 @@
 //! What all guest threads of a recording share.
 
+use super::cancel::Cancellation;
 use super::coherence::Shared;
 use super::files::Files;
 use super::itself::Loaded;
@@ -72,6 +73,8 @@ pub(crate) struct Machine {
     hooks: RwLock<Arc<HookMap>>,
     /// Where files with code lie: memory, bias, the file.
     places: Mutex<Vec<(Range<u64>, u64, PathBuf)>>,
+    /// How threads are cancelled, once one was.
+    pub(super) cancellation: Mutex<Option<Cancellation>>,
     notices: Mutex<BTreeSet<Notice>>,
     threads: Mutex<Threads>,
     /// Counts threads that have ended.
@@ -136,6 +139,7 @@ impl Machine {
             errno_location: AtomicU64::new(0),
             hooks: RwLock::default(),
             places: Mutex::default(),
+            cancellation: Mutex::default(),
             notices: Mutex::default(),
             threads: Mutex::default(),
             ends: AtomicU32::new(0),
@@ -256,16 +260,22 @@ impl Machine {
         });
     }
 
+    /// The file that code belongs to, and its bias. Where something else was mapped since, the
+    /// newest is right.
+    pub(crate) fn file_at(&self, pc: u64) -> Option<(u64, PathBuf)> {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, bias, path) = places.iter().rfind(|(range, ..)| range.contains(&pc))?;
+        Some((*bias, path.clone()))
+    }
+
     /// In words: the function, the file and the program that code belongs to.
     pub(crate) fn describe(&self, pc: u64) -> String {
         let program = self.program();
-        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        // Where something else was mapped since, the newest is right.
-        let Some((_, bias, path)) = places.iter().rfind(|(range, ..)| range.contains(&pc)) else {
+        let Some((bias, path)) = self.file_at(pc) else {
             return format!("at {pc:#x} of {program}, in no file");
         };
-        let (at, file) = (pc.wrapping_sub(*bias), path.display());
-        let function = Elf::read(path).ok().and_then(|elf| elf.function_at(at));
+        let (at, file) = (pc.wrapping_sub(bias), path.display());
+        let function = Elf::read(&path).ok().and_then(|elf| elf.function_at(at));
         match function {
             Some(name) => format!("in {name} ({file}+{at:#x}) of {program}"),
             None => format!("at {file}+{at:#x} of {program}"),

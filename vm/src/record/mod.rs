@@ -5,6 +5,7 @@
 //! thread's stream, and leaves it to the caller to end the process.
 
 mod calls;
+mod cancel;
 mod clone;
 mod coherence;
 mod delivery;

@@ -382,6 +382,25 @@ impl Signals {
         Some(action[1] & libc::SA_RESTART as u64 != 0)
     }
 
+    /// The signal that a thread must do something about next.
+    pub(crate) fn next(&self, thread: ThreadId) -> Option<u64> {
+        self.lock().due(thread)
+    }
+
+    /// A thread handles a signal, whether it was sent so far or not.
+    pub(crate) fn handle_now(&self, thread: ThreadId, signal: Signal) -> Handling {
+        let mut state = self.lock();
+        state.of(thread).pending.retain(|other| other.number != signal.number);
+        state.handle(thread, signal)
+    }
+
+    /// The function by which handlers return, as any of them has it.
+    pub(crate) fn restorer(&self) -> Option<u64> {
+        let state = self.lock();
+        let mut restorers = state.actions.values().map(|action| action[2]);
+        restorers.find(|&restorer| restorer != 0)
+    }
+
     /// Nothing is waiting for the thread after all.
     pub(crate) fn settle(&self, thread: ThreadId) {
         let mut state = self.lock();

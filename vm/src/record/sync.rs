@@ -18,8 +18,8 @@ const ONCE_DONE: u32 = 2;
 const ENOSYS: i64 = 38;
 
 /// A hooked call: the function's arguments and where it was called from.
-struct Call {
-    hook: &'static Hook,
+pub(super) struct Call {
+    pub(super) hook: &'static Hook,
     begin: u64,
     sp: u64,
     object: u64,
@@ -69,11 +69,15 @@ impl GuestThread {
                 loader::hide_settings(self.machine.initial_sp.load(Ordering::Relaxed));
                 Ok(())
             }
-            Model::Refuse => Err(Error::Unsupported(format!(
-                "{} cannot be recorded (called in {}); let threads end by returning",
-                hook.name, self.id
-            ))),
+            Model::Cancel => {
+                let event = self.call_event(&call, hook.kind, begin);
+                self.send_cancellation(call.object)?;
+                self.append(Event { flags: NO_TICKET, ..event }, None);
+                self.return_from_call(0);
+                Ok(())
+            }
         }?;
+        self.cancel_if_due()?;
         Ok(Flow::Continue)
     }
 
@@ -87,7 +91,11 @@ impl GuestThread {
 
     fn acquire(&mut self, call: &Call, errno: bool) -> Result<()> {
         let event = self.call_event(call, call.hook.kind, call.begin);
-        let result = self.body(call.sp)?;
+        let result = match errno && self.cancels_here(call) {
+            true => self.cancelled_call(-1),
+            false => self.body(call.sp)?,
+        };
+        self.cancelled &= result != 0;
         let event = self.with_errno(Event { result, ..event }, errno)?;
         self.append_ordered(event);
         Ok(())
@@ -127,7 +135,11 @@ impl GuestThread {
         let begun = at_mutex(self.call_event(call, EventKind::CondWaitBegin, call.begin));
         self.append_ordered(begun);
         let ended = at_mutex(self.call_event(call, EventKind::CondWaitEnd, host::ticks()));
-        let result = self.body(call.sp)?;
+        let result = match self.cancels_here(call) {
+            true => self.cancelled_call(libc::ETIMEDOUT),
+            false => self.body(call.sp)?,
+        };
+        self.cancelled &= result != 0;
         // The bound is read before the ticket is taken; see `refrain_trace::event`.
         let aux = self.machine.tickets.given(order::slot(condition));
         self.append_ordered(Event { result, aux, ..ended });
@@ -217,15 +229,18 @@ impl GuestThread {
         let event = self.call_event(call, EventKind::ThreadJoin, call.begin);
         let event = Event { object: order::thread_object(child), ..event };
         let failure = match self.last_moment(call.hook.model) {
+            _ if self.cancels_here(call) && !self.machine.has_ended(child) => Some(libc::EINTR),
             Ok(until) => self.await_end(child, until)?,
             Err(invalid) => (!self.machine.has_ended(child)).then_some(invalid),
         };
         let Some(failure) = failure else {
+            self.cancelled = false;
             self.append_ordered(event);
             return Ok(Flow::Continue);
         };
         self.append_ordered(Event { result: failure, ..event });
         self.return_from_call(failure as u64);
+        self.cancel_if_due()?;
         Ok(Flow::Continue)
     }
 
@@ -254,7 +269,7 @@ impl GuestThread {
     }
 
     /// Makes the hooked function return without having run.
-    fn return_from_call(&mut self, result: u64) {
+    pub(super) fn return_from_call(&mut self, result: u64) {
         // SAFETY: nothing of the function has run: the stack pointer still points to the return
         // address.
         let site = unsafe { Guest.stack_word(self.context.gpr[RSP]) };

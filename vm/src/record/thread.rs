@@ -40,6 +40,12 @@ pub(crate) struct GuestThread {
     pub(crate) clear_at_exit: u64,
     /// Where the list of robust mutexes is that the thread holds, if it has one.
     pub(crate) robust_list: u64,
+    /// The thread has marked itself as cancelled.
+    pub(crate) marked: bool,
+    /// It is in a hooked function that is a cancellation point.
+    pub(crate) cancellable: bool,
+    /// It is cancelled in that function.
+    pub(crate) cancelled: bool,
     /// The ticket held while this thread creates another.
     pub(crate) creating: Option<u64>,
     /// Where the thread's `errno` is, once asked for.
@@ -130,6 +136,9 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, started: impl FnOnce(i32)) {
         log,
         clear_at_exit,
         robust_list: 0,
+        marked: false,
+        cancellable: false,
+        cancelled: false,
         creating: None,
         errno_at: None,
         attention,

@@ -64,8 +64,10 @@ impl GuestThread {
                 loader::hide_settings(self.machine.initial_sp.load(Ordering::Relaxed));
                 Ok(())
             }
-            // The recording has stopped here.
-            Model::Refuse => Err(Halt::Done),
+            Model::Cancel => {
+                let event = self.expect(hook.kind, self.context.gpr[RDI])?;
+                self.finish_call(&event)
+            }
         }
     }
 

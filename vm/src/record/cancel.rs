@@ -1,0 +1,216 @@
+//! `pthread_cancel`, as a signal that the machine sends and by which a thread marks itself.
+//!
+//! In the library's own way another thread sets the mark, and looks whether the thread is in a
+//! wait; but what is recorded as one event (a wait for a condition variable, a semaphore) is not
+//! executed in a replay, and so is not marked as a wait there. So here only the thread itself
+//! changes its mark, at the place of a signal, which a replay finds:
+//!
+//! - Where the thread can be cancelled at once (in a system call that is a cancellation point, or
+//!   if it has asked for that), the handler is the library's `pthread_testcancel`, which unwinds.
+//! - Elsewhere it is a function without effects, and the library looks at the mark itself when it
+//!   comes to a cancellation point.
+//! - A wait that is recorded as one event ends as if its time were up, and the thread is cancelled
+//!   as if it were still in the call.
+//!
+//! Where the mark is, and what its bits mean, is known of glibc 2.36 to 2.40.
+
+use super::machine::Machine;
+use super::signals::{Handling, Signal, Target, own_info};
+use super::sync::Call;
+use super::thread::GuestThread;
+use crate::elf::Elf;
+use crate::frame::Action;
+use crate::hooks::Model;
+use crate::host::Guest;
+use crate::{Error, Result};
+use refrain_trace::payload::Write;
+use std::sync::PoisonError;
+
+/// The library's own signal for this.
+pub(crate) const SIGNAL: u64 = 32;
+/// `si_code` of `tgkill`.
+const SI_TKILL: i32 = -6;
+/// The versions of which the bits are known: 2.MINOR.
+const MINORS: std::ops::RangeInclusive<u32> = 36..=40;
+
+/// Bits of the mark.
+const DISABLED: u32 = 1;
+const AT_ONCE: u32 = 1 << 1;
+const CANCELING: u32 = 1 << 2;
+const CANCELED: u32 = 1 << 3;
+const EXITING: u32 = 1 << 4;
+const TERMINATED: u32 = 1 << 5;
+
+/// What a C library has for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Cancellation {
+    /// Where the mark is, from the thread pointer on.
+    mark: u64,
+    /// `pthread_testcancel`.
+    test: u64,
+    /// A function that does nothing but return.
+    nothing: u64,
+}
+
+impl Cancellation {
+    /// If the library is one that is known. It is loaded with this bias.
+    fn of(elf: &Elf, bias: u64) -> Option<Cancellation> {
+        minor(elf.whole()?).filter(|minor| MINORS.contains(minor))?;
+        let [mut test, mut nothing] = [None; 2];
+        elf.functions(|name, address| match name {
+            "pthread_testcancel" => test = Some(bias.wrapping_add(address)),
+            crate::hooks::ERRNO_LOCATION => nothing = Some(bias.wrapping_add(address)),
+            _ => {}
+        });
+        // For debuggers: how long the mark is, in bits, how many there are, and where.
+        let [bits, count, offset] = elf.words_of("_thread_db_pthread_cancelhandling")?;
+        let mark = Some(u64::from(offset)).filter(|_| (bits, count) == (32, 1))?;
+        Some(Cancellation { mark, test: test?, nothing: nothing? })
+    }
+}
+
+impl GuestThread {
+    /// `pthread_cancel(thread)`.
+    pub(crate) fn send_cancellation(&mut self, thread: u64) -> Result<()> {
+        let machine = &self.machine;
+        let cancellation = machine.learn_cancellation(self.context.rip);
+        let restorer = machine.signals.restorer();
+        let (Some(Cancellation { nothing, .. }), Some(restorer)) = (cancellation, restorer) else {
+            return Err(Error::Unsupported(format!(
+                "pthread_cancel of this C library cannot be recorded (called in {}); let threads \
+                 end by returning",
+                self.id
+            )));
+        };
+        const SA_RESTORER: u64 = 0x0400_0000;
+        let flags = (libc::SA_SIGINFO | libc::SA_RESTART) as u64 | SA_RESTORER;
+        let action = [nothing, flags, restorer, 0];
+        machine.signals.action(SIGNAL, Some(action));
+        // One that has ended is none that could be told.
+        if let Some(thread) = machine.thread_by_pointer(thread).filter(|&t| !machine.has_ended(t)) {
+            let signal = Signal { number: SIGNAL, info: own_info(SIGNAL, SI_TKILL) };
+            machine.signals.send(Target::Thread(thread), signal);
+        }
+        Ok(())
+    }
+
+    /// Whether a hooked function is a cancellation point, and the thread has been cancelled.
+    pub(super) fn cancels_here(&mut self, call: &Call) -> bool {
+        self.cancellable = match call.hook.model {
+            Model::CondWait | Model::Join | Model::TimedJoin(_) => true,
+            Model::AcquireErrno => call.hook.name != "sem_trywait",
+            _ => false,
+        };
+        let cancelled =
+            self.cancellable && self.marked && self.mark().is_some_and(|(_, mark)| acts(mark));
+        self.cancelled |= cancelled;
+        cancelled
+    }
+
+    /// Whether the thread is cancelled in the wait that is under way, which is to end.
+    pub(super) fn is_cancelled_in_wait(&mut self) -> bool {
+        if !self.cancellable || self.machine.signals.next(self.id) != Some(SIGNAL) {
+            return false;
+        }
+        let acts = self.mark().is_some_and(|(_, mark)| acts(mark | CANCELED));
+        self.cancelled |= acts;
+        acts
+    }
+
+    /// A hooked function has returned: the thread is cancelled in it, if it has been.
+    pub(super) fn cancel_if_due(&mut self) -> Result<()> {
+        self.cancellable = false;
+        if !std::mem::take(&mut self.cancelled) {
+            return Ok(());
+        }
+        let signal = Signal { number: SIGNAL, info: own_info(SIGNAL, SI_TKILL) };
+        let handling = self.machine.signals.handle_now(self.id, signal);
+        self.cancelled = true;
+        self.handle_after_event(&handling);
+        self.cancelled = false;
+        Ok(())
+    }
+
+    /// The hooked function returns without having run.
+    pub(super) fn cancelled_call(&mut self, result: i32) -> i32 {
+        self.return_from_call(u64::from(result as u32));
+        result
+    }
+
+    /// What becomes of a signal that cancels: the action, and the thread's new mark. The frame is
+    /// built as if the thread were still in the call that it is cancelled in: whoever unwinds
+    /// looks for what to clean up there.
+    pub(super) fn cancelling(&mut self, handling: &Handling) -> Option<(Action, Write)> {
+        let Cancellation { test, nothing, .. } = self.machine.cancellation()?;
+        let [handler, flags, restorer, mask] = handling.action;
+        if handling.signal.number != SIGNAL || handler != nothing {
+            return None;
+        }
+        let (address, mark) = self.mark()?;
+        self.marked = true;
+        let at_once = self.cancelled || mark & AT_ONCE != 0;
+        let mark = mark | CANCELING | CANCELED;
+        let handler = if at_once && acts(mark) { test } else { nothing };
+        let write = Write { address, bytes: mark.to_le_bytes().to_vec() };
+        Some(([handler, flags, restorer, mask], write))
+    }
+
+    /// Where the thread's mark is, and the mark.
+    fn mark(&self) -> Option<(u64, u32)> {
+        let address = self.context.fs_base.wrapping_add(self.machine.cancellation()?.mark);
+        Some((address, Guest.word32(address)?))
+    }
+}
+
+/// Whether the library acts on a mark.
+fn acts(mark: u32) -> bool {
+    mark & (DISABLED | CANCELED | EXITING | TERMINATED) == CANCELED
+}
+
+impl Machine {
+    /// How the guest's C library cancels threads, if that is known and some thread has been.
+    fn cancellation(&self) -> Option<Cancellation> {
+        *self.cancellation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks into the library that code belongs to.
+    fn learn_cancellation(&self, pc: u64) -> Option<Cancellation> {
+        let learn = || {
+            let (bias, path) = self.file_at(pc)?;
+            Cancellation::of(&Elf::read(&path).ok()?, bias)
+        };
+        let mut known = self.cancellation.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another program of the process may have another library.
+        if known.is_none_or(|known| self.file_at(known.test) != self.file_at(pc)) {
+            *known = learn();
+        }
+        *known
+    }
+}
+
+/// Of glibc's version, as its banner has it, what follows "2.".
+fn minor(library: &[u8]) -> Option<u32> {
+    const BANNER: &[u8] = b" release version 2.";
+    let at = library.windows(BANNER.len()).position(|window| window == BANNER)?;
+    let digits = &library[at + BANNER.len()..];
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_in_the_banner() {
+        let banner = b"..GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n";
+        assert_eq!(minor(banner), Some(36));
+        assert_eq!(minor(b"musl libc"), None);
+    }
+
+    #[test]
+    fn only_who_may_be_cancelled_is() {
+        assert!(acts(CANCELED | CANCELING) && acts(CANCELED | AT_ONCE));
+        assert!(!acts(AT_ONCE) && !acts(CANCELED | DISABLED) && !acts(CANCELED | EXITING));
+    }
+}
