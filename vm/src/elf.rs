@@ -22,6 +22,9 @@ pub(crate) struct Segment {
     pub(crate) prot: i32,
 }
 
+/// Bytes of a file that are read at once where something of unknown length is looked for.
+const BLOCK: u64 = 64 << 10;
+
 /// Where a file's bytes are.
 enum Data {
     Whole(Vec<u8>),
@@ -74,7 +77,18 @@ impl<'a> ReadRef<'a> for &'a Data {
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
         match self {
             Data::Whole(bytes) => bytes.as_slice().read_bytes_at_until(range, delimiter),
-            Data::File(cache) => cache.read_bytes_at_until(range, delimiter),
+            Data::File(cache) => {
+                // Symbols have thousands of names, which lie close together.
+                let block = range.start - range.start % BLOCK;
+                let rest = cache.len()?.checked_sub(block).ok_or(())?;
+                let bytes = cache.read_bytes_at(block, rest.min(BLOCK))?;
+                let end = (range.end.saturating_sub(block)).min(bytes.len() as u64) as usize;
+                let name = bytes.get((range.start - block) as usize..end).ok_or(())?;
+                match name.iter().position(|&byte| byte == delimiter) {
+                    Some(len) => Ok(&name[..len]),
+                    None => cache.read_bytes_at_until(range, delimiter),
+                }
+            }
         }
     }
 }

@@ -348,7 +348,7 @@ static FIRST_READING: OnceLock<(u64, Instant)> = OnceLock::new();
 
 /// Reads the clocks once, early: how fast one goes by the other is measured over a few
 /// milliseconds, in which a recorder that is about to start has other things to do.
-pub fn read_clocks() {
+pub(crate) fn read_clocks() {
     FIRST_READING.get_or_init(both_clocks);
 }
 

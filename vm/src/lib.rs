@@ -50,7 +50,7 @@ pub use engine::{
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;
 pub use hidden::Hidden;
-pub use host::{close_on_exec, end_like_the_program, read_clocks};
+pub use host::{close_on_exec, end_like_the_program};
 pub use loader::Command;
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{LastMet, Met};

@@ -56,7 +56,6 @@ pub(crate) fn record(
             live.note(&notice)
         }
     });
-    refrain_vm::read_clocks();
     let level = recording.cpu.map(|level| match level {
         CpuLevel::V2 => Level::V2,
         CpuLevel::V3 => Level::V3,

@@ -1,9 +1,10 @@
 //! Speed: alternating runs of the same program natively, under `refrain record` and under
 //! `valgrind --tool=none`, which is the peer that also runs every instruction itself; then
-//! replays, the size of traces and the recorder's memory.
+//! replays, the size of traces and the recorder's memory; and short programs from start to end.
 
 mod report;
 mod rows;
+mod start;
 
 use crate::root;
 

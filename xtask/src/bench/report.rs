@@ -1,6 +1,7 @@
 //! The page that the measurements are kept on.
 
 use super::rows::{Memory, Results, Size, Speed};
+use super::start;
 use crate::{root, table};
 use std::time::Duration;
 
@@ -16,6 +17,9 @@ pub(super) fn page(results: &Results, runs: usize) -> String {
     let header =
         ["program", "mode", "native", "refrain", "factor", "limit", "valgrind", "its factor"];
     page += &table::render(&header, &speed);
+    if !results.starts.is_empty() {
+        page += &start::section(&results.starts);
+    }
     page += "\n## Size of traces\n\nThe whole file, initial memory and executed code included.\n\n";
     let sizes: Vec<_> = results.sizes.iter().map(size_row).collect();
     page += &table::render(&["program", "events", "bytes", "bytes per event"], &sizes);

@@ -1,6 +1,6 @@
 //! The measurements.
 
-use super::Options;
+use super::{Options, start};
 use crate::process::{self, CommandLine, median, same, tool};
 use crate::{root, text_data};
 use anyhow::{Context, bail};
@@ -20,6 +20,7 @@ pub(super) struct Results {
     pub(super) speed: Vec<Speed>,
     pub(super) sizes: Vec<Size>,
     pub(super) memory: Option<Memory>,
+    pub(super) starts: Vec<start::Start>,
 }
 
 /// Times of one program.
@@ -57,7 +58,8 @@ pub(super) fn measure(options: &Options, refrain: &Path) -> anyhow::Result<Resul
         scratch: tempfile::tempdir()?,
         cache: root::cache()?,
     };
-    let mut results = Results { speed: Vec::new(), sizes: Vec::new(), memory: None };
+    let mut results =
+        Results { speed: Vec::new(), sizes: Vec::new(), memory: None, starts: Vec::new() };
     if bench.wants("pbzip2") {
         bench.pbzip2(&mut results)?;
     }
@@ -77,6 +79,9 @@ pub(super) fn measure(options: &Options, refrain: &Path) -> anyhow::Result<Resul
                 results.sizes.push(bench.size(name, &trace)?);
             }
         }
+    }
+    if bench.wants("start") {
+        results.starts = start::measure(options, refrain, bench.scratch.path())?;
     }
     if bench.wants("events") {
         bench.events(&mut results)?;
