@@ -144,6 +144,16 @@ const fn locks(
     }
 }
 
+/// One of [`crate::PAIRS`].
+pub(crate) const fn pair_program(
+    name: &'static str,
+    source: &'static str,
+    language: Language,
+) -> Program {
+    let variants = &[Variant::Ulcp, Variant::Fixed];
+    Program { variants, language, ..program(name, source, Group::Kernel) }
+}
+
 const fn exerciser(
     name: &'static str,
     source: &'static str,

@@ -148,7 +148,7 @@ fn run(language: Language, words: &[String], output: &Path) -> Result<(), Error>
     })
 }
 
-/// FNV-1a over the command and the contents of the source and the header.
+/// FNV-1a over the command and the contents of the source and the headers.
 fn fingerprint(program: &Program, words: &[String]) -> Result<u64, Error> {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
@@ -157,8 +157,8 @@ fn fingerprint(program: &Program, words: &[String]) -> Result<u64, Error> {
         }
     };
     words.iter().for_each(|word| add(word.as_bytes()));
-    let header = Path::new(CORPUS).join("c/common.h");
-    for path in [program.path(), header] {
+    let headers = ["c/common.h", "pairs/pair.h"].map(|header| Path::new(CORPUS).join(header));
+    for path in [program.path()].into_iter().chain(headers) {
         add(&fs::read(&path).map_err(|answer| Error::Io { path, answer })?);
     }
     Ok(hash)

@@ -2,7 +2,8 @@
 //!
 //! # Reading order
 //! `tidy` (rules of the house that no other tool checks), `bench` (speed, against native and
-//! valgrind), `fidelity` (time, against the recorded run), `exact` (does every replay equal its
+//! valgrind), `fidelity` (time, against the recorded run), `predict`
+//! (predicted gains, against native ones), `exact` (does every replay equal its
 //! recording), `soak` and `fuzz` (the same for as long as one likes); `process` is how all of them
 //! run programs.
 
@@ -15,6 +16,7 @@ mod fidelity;
 mod fuzz;
 mod kills;
 mod mutants;
+mod predict;
 mod process;
 mod root;
 mod soak;
@@ -47,6 +49,8 @@ enum Habit {
     Exact(exact::Options),
     /// Compare replays under all schedulers with the recorded runs, and write docs/fidelity.md
     Fidelity(fidelity::Options),
+    /// Compare predicted gains with those that fixes have natively, and write docs/predictions.md
+    Predict(predict::Options),
     /// Run every fuzz target for so many seconds
     Fuzz {
         /// Seconds for each target
@@ -74,6 +78,7 @@ fn run(habit: Habit) -> anyhow::Result<()> {
         Habit::Bench(options) => bench::run(&options),
         Habit::Exact(options) => exact::run(&options),
         Habit::Fidelity(options) => fidelity::run(&options),
+        Habit::Predict(options) => predict::run(&options),
         Habit::Fuzz { seconds } => fuzz::run(seconds),
         Habit::Soak(options) => soak::run(&options),
     }

@@ -1,0 +1,76 @@
+//! Pairs of a slow program and its fix: what the gains that the ranking predicts are held against.
+//!
+//! Several pairs are the same source with other arguments, since what a lock costs depends on how
+//! long its sections are, on what is between them, and on how many threads want it.
+
+use crate::catalogue::pair_program;
+use crate::{Language, Program};
+
+/// A program that exists with unnecessary contention and without it, and its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Contrast {
+    /// The unique name.
+    pub name: &'static str,
+    /// The program, with both variants.
+    pub program: Program,
+    /// Rounds, threads, work in each section, work between sections.
+    pub args: [&'static str; 4],
+    /// Whether there is unnecessary contention. Without it both variants are the same program, and
+    /// no gain may be predicted.
+    pub unnecessary: bool,
+    /// Where the source names it, the function whose lock matters most.
+    pub first: Option<&'static str>,
+}
+
+const fn pair(name: &'static str, source: &'static str, args: [&'static str; 4]) -> Contrast {
+    let program = pair_program(name, source, Language::C);
+    Contrast { name, program, args, unnecessary: true, first: None }
+}
+
+const fn needed(name: &'static str, source: &'static str, args: [&'static str; 4]) -> Contrast {
+    Contrast { unnecessary: false, ..pair(name, source, args) }
+}
+
+const fn sites(name: &'static str, args: [&'static str; 4]) -> Contrast {
+    let program = pair_program(name, "pairs/three_sites.cpp", Language::Cxx);
+    Contrast { program, first: Some("lookup"), ..pair(name, "", args) }
+}
+
+/// All pairs.
+pub const PAIRS: &[Contrast] = &[
+    pair("read-50ns", "pairs/read_read.c", ["400000", "2", "50", "50"]),
+    pair("read-200ns", "pairs/read_read.c", ["120000", "2", "200", "200"]),
+    pair("read-1us", "pairs/read_read.c", ["25000", "2", "1000", "1000"]),
+    pair("read-10us", "pairs/read_read.c", ["2500", "2", "10000", "10000"]),
+    pair("read-1ms", "pairs/read_read.c", ["25", "2", "1000000", "1000000"]),
+    pair("read-200ns-x4", "pairs/read_read.c", ["60000", "4", "200", "200"]),
+    pair("read-10us-x4", "pairs/read_read.c", ["1200", "4", "10000", "10000"]),
+    pair("read-1ms-x4", "pairs/read_read.c", ["15", "4", "1000000", "500000"]),
+    pair("read-10us-rare", "pairs/read_read.c", ["400", "2", "10000", "100000"]),
+    pair("read-1us-rare", "pairs/read_read.c", ["4000", "2", "1000", "10000"]),
+    pair("read-50ns-rare", "pairs/read_read.c", ["20000", "2", "50", "2000"]),
+    pair("mostly-read-1us", "pairs/mostly_read.c", ["25000", "2", "1000", "500"]),
+    pair("mostly-read-10us", "pairs/mostly_read.c", ["2500", "2", "10000", "5000"]),
+    pair("rwlock-200ns", "pairs/read_rwlock.c", ["80000", "2", "200", "200"]),
+    pair("rwlock-10us", "pairs/read_rwlock.c", ["2500", "2", "10000", "10000"]),
+    pair("rwlock-10us-x4", "pairs/read_rwlock.c", ["1200", "4", "10000", "10000"]),
+    pair("disjoint-50ns", "pairs/disjoint.c", ["400000", "2", "50", "100"]),
+    pair("disjoint-1us-x4", "pairs/disjoint.c", ["12000", "4", "1000", "500"]),
+    pair("disjoint-10us", "pairs/disjoint.c", ["4000", "2", "10000", "1000"]),
+    pair("disjoint-1ms", "pairs/disjoint.c", ["30", "2", "1000000", "100000"]),
+    pair("null-50ns", "pairs/null_lock.c", ["300000", "2", "50", "200"]),
+    pair("null-1us", "pairs/null_lock.c", ["20000", "2", "1000", "1000"]),
+    pair("null-10us-x4", "pairs/null_lock.c", ["1200", "4", "10000", "20000"]),
+    pair("nested-200ns", "pairs/nested.c", ["60000", "2", "200", "400"]),
+    pair("nested-10us", "pairs/nested.c", ["2000", "2", "10000", "10000"]),
+    pair("two-locks-1us", "pairs/two_sites.c", ["20000", "2", "1000", "1000"]),
+    pair("two-locks-200ns-x4", "pairs/two_sites.c", ["40000", "4", "200", "400"]),
+    pair("spin-200ns", "pairs/spin.c", ["120000", "2", "200", "200"]),
+    pair("spin-1us", "pairs/spin.c", ["25000", "2", "1000", "1000"]),
+    sites("three-sites-1us", ["20000", "2", "1000", "1000"]),
+    sites("three-sites-10us", ["2000", "2", "10000", "10000"]),
+    needed("needed-200ns", "pairs/needed.c", ["80000", "2", "200", "200"]),
+    needed("needed-1us", "pairs/needed.c", ["20000", "2", "1000", "2000"]),
+    needed("needed-10us-x4", "pairs/needed.c", ["1200", "4", "10000", "10000"]),
+    needed("queue-1us", "pairs/queue.c", ["20000", "2", "1000", "1000"]),
+];
