@@ -2,8 +2,10 @@
 //! which also tells what waits under locks need ([`Facts`]).
 
 use crate::facts::Facts;
+use crate::latencies::{Samples, Waking};
 use crate::rank::{self, Query};
 use crate::recorded::{self, Recorded};
+use crate::recording;
 use crate::sharing::Sharing;
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
 use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, WIDE_WORK};
@@ -41,6 +43,10 @@ pub struct Builder {
     recorded: Option<Recorded>,
     /// When threads were under way, if they may have had to share cores.
     sharing: Option<Sharing>,
+    /// What the recorder added to the work after each thread's last event.
+    tails: Vec<u64>,
+    drops_tails: bool,
+    samples: Samples,
 }
 
 impl Builder {
@@ -59,6 +65,9 @@ impl Builder {
             ticks_per_second,
             recorded: None,
             sharing: None,
+            tails: vec![0; threads],
+            drops_tails: false,
+            samples: Samples::default(),
         }
     }
 
@@ -81,6 +90,13 @@ impl Builder {
         Builder { sharing: Some(Sharing::new(self.strands.len(), cores)), ..self }
     }
 
+    /// Takes what the recorder added to the program's work out of it, where it is not noted in the
+    /// trace. (With it, the time of an arrival model can be held against the recording.) Means
+    /// nothing to a skeleton that is made [`Builder::as_recorded`].
+    pub fn without_recording(self) -> Builder {
+        Builder { drops_tails: true, ..self }
+    }
+
     /// Appends the next event of a thread.
     pub fn push(&mut self, thread: ThreadId, event: &Event) -> Result<(), Error> {
         let Some(strand) = self.strands.get(thread.index()) else {
@@ -90,13 +106,17 @@ impl Builder {
             .map_err(|_| Error::TooMany("events of one thread"))?;
         let gone = event.begin.saturating_sub(self.previous[thread.index()]);
         let overhead = if self.recorded.is_some() { 0 } else { event.overhead };
-        let work = gone.saturating_sub(overhead);
+        let tail = recording::tail(event, self.ticks_per_second);
+        let tail = std::mem::replace(&mut self.tails[thread.index()], tail);
+        let tail = if self.recorded.is_none() && self.drops_tails { tail } else { 0 };
+        let work = gone.saturating_sub(overhead).saturating_sub(tail);
         if let Some(recorded) = &mut self.recorded {
             recorded.push(thread, event);
         }
         let from = self.previous[thread.index()];
         self.previous[thread.index()] = event.end.max(event.begin);
         let mut operation = self.reduce(thread, position, event)?;
+        self.samples.push(thread, event);
         self.wakes.push(thread, position, event);
         if let Some(sharing) = &mut self.sharing {
             let to = if operation.is_kernel() { event.end } else { event.begin };
@@ -142,6 +162,11 @@ impl Builder {
             return;
         };
         strand.creator = Some((parent, last as u32));
+    }
+
+    /// What waking took, as far as the events pushed so far tell.
+    pub fn waking(&mut self) -> Waking {
+        std::mem::take(&mut self.samples).finish(self.ticks_per_second)
     }
 
     /// Puts the events in the order of their objects.

@@ -13,15 +13,27 @@ pub struct Costs {
     pub handoff: u64,
     /// From a release to the moment when a thread that sleeps goes on (or is ready to).
     pub wake: u64,
-    /// How long a wait must last before the waiting thread is asleep: a shorter one ends after
-    /// `handoff`, a longer one after `wake`.
+    /// How long a thread that finds its object taken keeps its core: it is on its way to sleep, in
+    /// the system call. What becomes possible meanwhile it gets after `handoff`.
     pub patience: u64,
+    /// What it costs a thread to wake another one that sleeps, in the system call.
+    pub rouse: u64,
+    /// An acquisition of an object that another thread had last: its cache line has to come over.
+    pub travel: u64,
 }
 
 impl Costs {
     /// Operations take no time: for tests, and to see the program's own work alone.
-    pub const FREE: Costs =
-        Costs { acquire: 0, release: 0, other: 0, handoff: 0, wake: 0, patience: 0 };
+    pub const FREE: Costs = Costs {
+        acquire: 0,
+        release: 0,
+        other: 0,
+        handoff: 0,
+        wake: 0,
+        patience: 0,
+        rouse: 0,
+        travel: 0,
+    };
 
     /// Costs in nanoseconds of a common x86-64 machine, for `ticks_per_second`. They stand in
     /// until the machine has been calibrated.
@@ -34,7 +46,9 @@ impl Costs {
             other: ticks(6),
             handoff: ticks(100),
             wake: ticks(5_000),
-            patience: ticks(2_000),
+            patience: ticks(400),
+            rouse: ticks(1_000),
+            travel: ticks(60),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! PerfPlay, section 3.2: the locks of the original are removed and the true dependencies put
 //! back. Rule 2 and the dynamic locking strategy say how: a target waits for `source.END`.
 
+use crate::admission::Admission;
 use crate::{Error, Skeleton};
 use refrain_trace::{EventId, ThreadId};
 
@@ -27,16 +28,18 @@ pub struct Edge {
 /// no way to ask for it.) A wait on a condition variable still waits for its signal, and every
 /// operation on other objects is as before.
 #[derive(Clone, Debug, Default)]
-pub struct Constraints {
+pub struct Constraints<'a> {
     /// Per object whether it is freed. Empty if none is.
     freed: Vec<bool>,
     /// Per thread, in the order of the targets.
     edges: Vec<Vec<Edge>>,
+    /// Per object whether it is relaxed, and which of its sections conflict.
+    relaxed: Option<(Vec<bool>, Admission<'a>)>,
 }
 
-impl Constraints {
+impl<'a> Constraints<'a> {
     /// The skeleton as it is.
-    pub fn none() -> Constraints {
+    pub fn none() -> Constraints<'a> {
         Constraints::default()
     }
 
@@ -45,7 +48,7 @@ impl Constraints {
         skeleton: &Skeleton,
         mut freed: impl FnMut(u64) -> bool,
         edges: impl IntoIterator<Item = Edge>,
-    ) -> Result<Constraints, Error> {
+    ) -> Result<Constraints<'a>, Error> {
         let freed = skeleton.objects().iter().map(|object| freed(object.address)).collect();
         let mut lists = vec![Vec::new(); skeleton.threads()];
         for edge in edges {
@@ -57,7 +60,25 @@ impl Constraints {
             list.sort_unstable();
             list.dedup();
         }
-        Ok(Constraints { freed, edges: lists })
+        Ok(Constraints { freed, edges: lists, relaxed: None })
+    }
+
+    /// Relaxes the objects at the addresses for which `relaxed` says so: their sections exclude only
+    /// those that they conflict with.
+    pub fn relaxing(
+        skeleton: &Skeleton,
+        relaxed: impl FnMut(u64) -> bool,
+        admission: Admission<'a>,
+    ) -> Constraints<'a> {
+        let addresses = skeleton.objects().iter().map(|object| object.address);
+        let relaxed = addresses.map(relaxed).collect();
+        Constraints { relaxed: Some((relaxed, admission)), ..Constraints::none() }
+    }
+
+    /// What says who may enter a relaxed object; `None` for any other.
+    pub(crate) fn admission(&self, object: u32) -> Option<&Admission<'a>> {
+        let (relaxed, admission) = self.relaxed.as_ref()?;
+        relaxed.get(object as usize).copied().unwrap_or(false).then_some(admission)
     }
 
     pub(crate) fn is_freed(&self, object: u32) -> bool {

@@ -78,7 +78,7 @@ impl Turn {
 impl Kendo {
     /// The order of `logical`, whose work is what the clocks count. It is the skeleton to be
     /// replayed or one with the same events; `constraints` are those of the replay.
-    pub fn new(logical: &Skeleton, constraints: &Constraints) -> Kendo {
+    pub fn new(logical: &Skeleton, constraints: &Constraints<'_>) -> Kendo {
         let logical = logical.retimed(|thread, event, Durations { work, time }| {
             let on_core = logical.operations(thread)[event.index()].is_kernel();
             Durations { work, time: if on_core { 0 } else { time } }

@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod build;
 mod clock;
 mod config;
@@ -31,6 +32,7 @@ mod elsc;
 mod error;
 mod facts;
 mod kendo;
+mod latencies;
 mod mem;
 mod orig;
 mod pct;
@@ -38,6 +40,7 @@ mod random;
 mod rank;
 mod read;
 mod recorded;
+mod recording;
 mod saved;
 mod schedule;
 mod sharing;
@@ -49,6 +52,7 @@ mod traits;
 mod travel;
 mod wakes;
 
+pub use admission::{Admission, Conflicts};
 pub use build::Builder;
 pub use clock::{Account, Deadlock, Outcome, Run, Visitor, Wait, Want, simulate};
 pub use config::{Config, Costs};
@@ -56,8 +60,9 @@ pub use constraints::{Constraints, Edge};
 pub use elsc::Elsc;
 pub use error::Error;
 pub use kendo::Kendo;
+pub use latencies::Waking;
 pub use mem::MemS;
-pub use orig::Orig;
+pub use orig::{Arrival, Orig};
 pub use pct::Pct;
 pub use random::Random;
 pub use saved::{Fixed, Recorder};

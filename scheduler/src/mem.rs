@@ -60,7 +60,7 @@ impl MemS {
     /// since the one before; missing threads and events have none.
     pub fn new(
         skeleton: &Skeleton,
-        constraints: &Constraints,
+        constraints: &Constraints<'_>,
         machine: &Config,
         accesses: &[Vec<u64>],
     ) -> MemS {

@@ -45,6 +45,40 @@ impl Orig {
     }
 }
 
+/// First come, first served, with waiting, sleeping and waking as glibc and the kernel do them: the
+/// model that predicts. [`Orig`] is the paper's scheduler; what it leaves out (a thread on its way
+/// to sleep, system calls in vain, what it costs to wake somebody) decides how much short critical
+/// sections cost that are contended.
+#[derive(Clone, Debug)]
+pub struct Arrival(Orig);
+
+impl Arrival {
+    /// Work takes up to `per_mille` thousandths longer, see [`Orig::with_jitter`].
+    pub fn with_jitter(seed: u64, per_mille: u32) -> Arrival {
+        Arrival(Orig::with_jitter(seed, per_mille))
+    }
+}
+
+impl Scheduler for Arrival {
+    #[inline]
+    fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
+        self.0.choose(moment, requests)
+    }
+
+    fn barges(&self) -> bool {
+        true
+    }
+
+    fn sleeps_as_glibc(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
+        self.0.jitter(thread, work)
+    }
+}
+
 impl Scheduler for Orig {
     #[inline]
     fn choose(&mut self, _: Moment<'_>, _: &[Request]) -> Choice {

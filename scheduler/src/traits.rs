@@ -141,6 +141,14 @@ pub trait Scheduler {
         false
     }
 
+    /// Whether waiting, sleeping and waking are modelled as glibc and the kernel do them: a thread
+    /// that finds a lock taken is on its way to sleep for a moment, a release wakes only if somebody
+    /// sleeps, and waking costs the thread that wakes. For a scheduler that barges, with
+    /// [`Scope::Object`]; constant for a scheduler.
+    fn sleeps_as_glibc(&self) -> bool {
+        false
+    }
+
     /// How much longer than recorded the work before a thread's next operation takes: the
     /// machine's noise. Deterministic schedulers leave it at zero.
     fn jitter(&mut self, _thread: ThreadId, _work: u64) -> u64 {
@@ -176,6 +184,10 @@ macro_rules! forward {
 
             fn polls(&self) -> bool {
                 (**self).polls()
+            }
+
+            fn sleeps_as_glibc(&self) -> bool {
+                (**self).sleeps_as_glibc()
             }
 
             fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {

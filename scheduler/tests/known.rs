@@ -97,7 +97,15 @@ fn a_single_core_serialises_work() {
 
 #[test]
 fn latencies_of_waking() {
-    let costs = Costs { acquire: 1, release: 2, other: 3, handoff: 7, wake: 90, patience: 50 };
+    let costs = Costs {
+        acquire: 1,
+        release: 2,
+        other: 3,
+        handoff: 7,
+        wake: 90,
+        patience: 50,
+        ..Costs::FREE
+    };
     let config = Config { cores: 2, quantum: u64::MAX, costs };
     let (outcome, times) = replay(&contended().skeleton(), &Constraints::none(), &config, Elsc);
     // t0: acquires at 10 (+1), releases at 61; t1 waited 41 < 50, so it goes on at 61 + 7.

@@ -9,6 +9,7 @@ use super::objects::{NOBODY, State};
 use super::threads::{Phase, Reason, Then, Thread, Waiter};
 use super::timers::Timers;
 use super::{Outcome, Run, Visitor, deadlock};
+use crate::admission::Occupants;
 use crate::constraints::Edge;
 use crate::skeleton::{Code, Operation, TRY};
 use crate::{Config, Constraints, Costs, Progress, Request, Scheduler, Scope, Skeleton, rank};
@@ -17,7 +18,7 @@ use std::collections::VecDeque;
 
 pub(super) struct Engine<'a, S, V> {
     pub(super) skeleton: &'a Skeleton,
-    pub(super) constraints: &'a Constraints,
+    pub(super) constraints: &'a Constraints<'a>,
     pub(super) config: &'a Config,
     pub(super) scheduler: &'a mut S,
     pub(super) visitor: &'a mut V,
@@ -25,6 +26,8 @@ pub(super) struct Engine<'a, S, V> {
     total: bool,
     pub(super) barging: bool,
     polling: bool,
+    /// See [`Scheduler::sleeps_as_glibc`].
+    pub(super) glibc: bool,
     pub(super) in_order: bool,
     /// What operations cost, by code: a table, because nobody can predict which code is next.
     costs: [u64; Code::ALL.len()],
@@ -32,6 +35,10 @@ pub(super) struct Engine<'a, S, V> {
     pub(super) objects: Vec<State>,
     /// By thread: its place in the list of the object that it waits at.
     pub(super) waiters: Vec<Waiter>,
+    /// Who is inside of relaxed objects.
+    pub(super) occupants: Occupants,
+    /// The thread whose step this is.
+    actor: usize,
     pub(super) timers: Timers,
     pub(super) now: u64,
     /// Steps of threads up to now: timers, grants, cores given.
@@ -46,13 +53,15 @@ pub(super) struct Engine<'a, S, V> {
     pub(super) changed: Vec<u32>,
     pub(super) passed: Vec<u32>,
     pub(super) requests: Vec<Request>,
+    /// Whom the release in hand wakes.
+    pub(super) rousing: Vec<u32>,
     pub(super) progress: Vec<Progress>,
 }
 
 impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     pub(super) fn new(
         skeleton: &'a Skeleton,
-        constraints: &'a Constraints,
+        constraints: &'a Constraints<'a>,
         config: &'a Config,
         scheduler: &'a mut S,
         visitor: &'a mut V,
@@ -66,10 +75,13 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             total: scheduler.scope() == Scope::Total,
             barging: scheduler.barges(),
             polling: scheduler.polls(),
+            glibc: scheduler.sleeps_as_glibc() && scheduler.scope() == Scope::Object,
             in_order: scheduler.scope() == Scope::Object && scheduler.keeps_order(),
             timers: Timers::new(threads.len() + 1),
             objects: skeleton.objects.iter().map(State::new).collect(),
             waiters: vec![Waiter::default(); threads.len()],
+            occupants: Occupants::new(skeleton.objects.len()),
+            actor: 0,
             now: 0,
             step: 0,
             queued: 0,
@@ -79,6 +91,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             changed: Vec::new(),
             passed: Vec::new(),
             requests: Vec::new(),
+            rousing: Vec::new(),
             progress: Vec::new(),
             skeleton,
             constraints,
@@ -97,9 +110,11 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
                 self.timers.clear(id);
             } else {
                 self.step += 1;
+                self.actor = id;
                 match self.threads[id].phase {
                     Phase::Running => self.stop(id),
                     Phase::Spinning => self.give_up_spinning(id),
+                    Phase::Dozing => self.end_dozing(id),
                     Phase::Sleeping => self.end_sleep(id),
                     Phase::Waking => self.end_waking(id),
                     phase => unreachable!("t{id} has a timer while it is {phase:?}"),
@@ -195,10 +210,57 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
                     self.timers.set(id, thread.slice_end.max(self.now + 1));
                 }
             } else {
-                thread.phase = Phase::Waiting;
-                self.timers.clear(id);
-                self.release_core();
+                self.go_to_sleep(id);
             }
+        }
+    }
+
+    /// A thread on a core begins to wait. On its way to sleep it still has the core, and glibc's
+    /// lock word is looked at once more in the end: `FUTEX_WAIT` does not sleep if it has changed.
+    fn go_to_sleep(&mut self, id: usize) {
+        let patience = self.config.costs.patience;
+        let thread = &mut self.threads[id];
+        let dozes = self.glibc && patience > 0 && thread.costs.is_empty();
+        if dozes && matches!(thread.reason, Reason::Object { .. }) {
+            thread.phase = Phase::Dozing;
+            self.timers.set(id, self.now.saturating_add(patience));
+        } else {
+            thread.phase = Phase::Waiting;
+            self.timers.clear(id);
+            self.release_core();
+        }
+    }
+
+    /// A thread on its way to sleep is asleep, or asks again if its object has been released.
+    fn end_dozing(&mut self, id: usize) {
+        let Reason::Object { object } = self.threads[id].reason else {
+            unreachable!("only waits at objects are dozed through")
+        };
+        self.settle(id);
+        if self.objects[object as usize].sought && !self.admits(object, id) {
+            self.threads[id].phase = Phase::Waiting;
+            self.timers.clear(id);
+            self.release_core();
+            return;
+        }
+        self.delist(id, object);
+        self.threads[id].phase = Phase::Arriving;
+        self.proceed(id);
+        if self.threads[id].phase == Phase::Arriving {
+            self.go_to_sleep(id);
+        }
+    }
+
+    /// Whether the operation in hand could be performed now, as far as its object is concerned.
+    pub(super) fn admits(&self, object: u32, id: usize) -> bool {
+        let thread = &self.threads[id];
+        let code = thread.operation().code;
+        match self.constraints.admission(object) {
+            Some(admission) if code.possesses() || code == Code::Read => {
+                let section = (id as u32, thread.position);
+                self.occupants.allow(admission, object, section, code == Code::Read)
+            }
+            _ => self.objects[object as usize].allows(code, id as u32),
         }
     }
 
@@ -240,6 +302,11 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
                 }
                 self.threads[id].pass_side();
                 self.threads[id].slept = true;
+                if self.glibc && self.threads[id].phase == Phase::Waiting {
+                    // The signal wakes it; then it asks for the mutex.
+                    self.rouse(id);
+                    return;
+                }
             }
             // After an edge was waited for, off the core, the sleep is still to come.
             Code::Sleep | Code::TimedOut if !self.threads[id].slept => {
@@ -272,9 +339,13 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     pub(super) fn perform(&mut self, id: usize) {
         self.step += 1;
         let operation = self.threads[id].operation();
+        let mut extra = 0;
         if operation.acts() && !self.constraints.is_freed(operation.object) {
+            let opens = self.change(id, operation);
+            if self.glibc {
+                extra = self.pay(id, operation, opens);
+            }
             let state = &mut self.objects[operation.object()];
-            let opens = state.perform(operation.code, id as u32, self.now);
             if operation.competes() && operation.rank != rank::NONE {
                 state.granted += 1;
                 state.next = operation.next;
@@ -292,7 +363,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             self.passed.push(id as u32);
         }
         match thread.phase {
-            Phase::Arriving => self.leave(id, 0),
+            Phase::Arriving => self.leave(id, extra),
             Phase::Spinning => {
                 self.settle(id);
                 let recorded = !self.threads[id].costs.is_empty();
@@ -304,6 +375,63 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
                 self.wake(id);
             }
         }
+    }
+
+    /// The object of an operation is what it makes of it; whether others may have become possible.
+    fn change(&mut self, id: usize, operation: Operation) -> bool {
+        let Operation { code, object, .. } = operation;
+        let now = self.now;
+        let state = &mut self.objects[object as usize];
+        let Some(admission) = self.constraints.admission(object) else {
+            return state.perform(code, id as u32, now);
+        };
+        let reads = code == Code::Read;
+        let section = (id as u32, self.threads[id].position);
+        let needed = match code {
+            _ if code.possesses() || reads => {
+                self.occupants.enter(admission, object, section, reads)
+            }
+            Code::Unlock | Code::CondRelease => {
+                let wholly = code == Code::CondRelease;
+                self.occupants.leave(admission, object, id as u32, wholly)
+            }
+            _ => return state.perform(code, id as u32, now),
+        };
+        self.threads[id].lockless = !needed;
+        state.occupy(self.occupants.count(object), now);
+        !code.possesses() && !reads
+    }
+
+    /// What a lock costs beyond the instructions that take or release it: its cache line comes from
+    /// another core, or somebody sleeps, or might, and is to be woken (`FUTEX_WAKE`).
+    fn pay(&mut self, id: usize, operation: Operation, opens: bool) -> u64 {
+        let Costs { travel, patience, .. } = self.config.costs;
+        let thread = &self.threads[id];
+        let state = &mut self.objects[operation.object()];
+        let acquires =
+            operation.code.possesses() || matches!(operation.code, Code::Read | Code::SemWait);
+        if acquires {
+            // Who has slept for it does not know whether others sleep, too.
+            state.sought |= thread.roused;
+            let came = std::mem::replace(&mut state.latest, id as u32);
+            let comes = came != id as u32 && came != NOBODY && !thread.lockless;
+            return if comes { travel } else { 0 };
+        }
+        let releases = matches!(operation.code, Code::Unlock | Code::CondRelease | Code::SemPost);
+        if !(opens && releases && state.sought) {
+            return 0;
+        }
+        let mut next = state.first;
+        while next != NOBODY {
+            if matches!(self.threads[next as usize].phase, Phase::Waiting | Phase::Spinning) {
+                // It is woken, and whoever wakes it pays (`wake`), or it looks by itself.
+                return 0;
+            }
+            next = self.waiters[next as usize].next;
+        }
+        // Nobody sleeps (yet): the call was in vain.
+        state.sought = false;
+        patience / 2
     }
 
     /// A try that failed: would it have, here?
@@ -330,7 +458,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         let cost = latency.saturating_add(if code == Code::Kernel {
             thread.duration()
         } else if thread.costs.is_empty() {
-            self.costs[code as usize]
+            if thread.lockless { 0 } else { self.costs[code as usize] }
         } else {
             u64::from(thread.costs[thread.position as usize])
         });
@@ -339,6 +467,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         self.visitor.event(ThreadId(id as u32), event, thread.arrived, end);
         thread.position += 1;
         thread.slept = false;
+        thread.roused = false;
+        thread.lockless = false;
         thread.awaited = 0;
         thread.then = Then::Work;
         if thread.real > 0 {
@@ -390,8 +520,15 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         if thread.holding > 0 {
             // The stream was cut off, or the program ended: a lock must not stay held for ever.
             for (object, state) in self.objects.iter_mut().enumerate() {
-                if state.abandon(id as u32, self.now) && state.first != NOBODY {
-                    self.changed.push(object as u32);
+                let object = object as u32;
+                let relaxed = self.constraints.admission(object);
+                let left = relaxed.is_some_and(|admission| {
+                    self.occupants.leave(admission, object, id as u32, true);
+                    state.occupy(self.occupants.count(object), self.now);
+                    true
+                });
+                if (left || state.abandon(id as u32, self.now)) && state.first != NOBODY {
+                    self.changed.push(object);
                 }
             }
         }
@@ -416,11 +553,26 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             _ if thread.phase == Phase::Unborn => costs.wake,
             0 => 0,
             _ if self.polling && matches!(thread.reason, Reason::Object { .. }) => costs.handoff,
-            awaited if awaited < costs.patience => costs.handoff,
+            awaited if awaited < costs.patience && !(self.glibc && thread.roused) => costs.handoff,
+            // Where no core is idle, none has to be woken.
+            _ if self.glibc && self.idle_cores == 0 => costs.patience,
             _ => costs.wake,
         };
+        let slept = latency == costs.wake && latency > 0;
         thread.phase = Phase::Waking;
         self.timers.set(id, self.now.saturating_add(latency));
+        if slept && self.glibc {
+            self.charge(self.config.costs.rouse);
+        }
+    }
+
+    /// The thread whose step this is has so much more to do before it goes on with its work.
+    fn charge(&mut self, more: u64) {
+        let id = self.actor;
+        if self.threads[id].phase == Phase::Running {
+            let due = self.timers.get(id);
+            self.timers.set(id, due.saturating_add(more));
+        }
     }
 
     fn end_waking(&mut self, id: usize) {
@@ -515,7 +667,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         }
         thread.awaited += real;
         thread.account.artificial += waited - real;
-        if thread.phase == Phase::Spinning {
+        if matches!(thread.phase, Phase::Spinning | Phase::Dozing) {
             thread.account.spinning += real;
         } else {
             thread.account.blocked += real;

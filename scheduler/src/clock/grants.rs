@@ -73,7 +73,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let state = &self.objects[object as usize];
         let code = self.threads[id].operation().code;
         let alone = !self.global && state.first == NOBODY;
-        let possible = state.allows(code, id as u32) && self.is_preceded(id);
+        let possible = self.admits(object, id) && self.is_preceded(id);
         self.threads[id].queued = self.now;
         if (alone || (self.barging && !self.global)) && possible {
             // The common case: nobody else wants it, or nobody else is awake.
@@ -129,6 +129,11 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
 
     /// Asks the scheduler about one object until nothing more is granted.
     fn grant(&mut self, object: u32) {
+        // `FUTEX_WAKE` is called only if the lock word says that somebody sleeps.
+        if self.glibc && !self.objects[object as usize].sought {
+            return;
+        }
+        self.rousing.clear();
         loop {
             self.requests.clear();
             self.collect(object);
@@ -138,7 +143,13 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
             }
             let Some(id) = self.ask(moment) else { return };
             // One release wakes one thread, or all that read.
-            let last = self.barging && self.threads[id].operation().code != Code::Read;
+            // (Who is only woken is still before the operation that it asked for.)
+            let last = self.barging
+                && self.constraints.admission(object).is_none()
+                && self.threads[id].operation().code != Code::Read;
+            if self.barging {
+                self.rousing.push(id as u32);
+            }
             if last || self.objects[object as usize].is_shut() {
                 return;
             }
@@ -163,15 +174,25 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let state = &self.objects[object as usize];
         let waiter = self.waiters[id as usize];
         let comes = !self.in_order || waiter.rank == state.granted || waiter.is_unranked();
+        let dozes = self.threads[id as usize].phase == Phase::Dozing;
         if waiter.object == object
             && waiter.competes
             && comes
-            && state.allows(waiter.code, id)
+            && !dozes
+            && self.admits(object, id as usize)
+            && !self.conflicts_with_roused(object, id)
             && (!waiter.after || self.is_preceded(id as usize))
         {
             let request = self.request(id as usize, object);
             self.requests.push(request);
         }
+    }
+
+    /// Whether one of the threads that this release wakes would exclude it, so that it is not woken.
+    fn conflicts_with_roused(&self, object: u32, id: u32) -> bool {
+        let Some(admission) = self.constraints.admission(object) else { return false };
+        let at = |id: u32| (id, self.threads[id as usize].position);
+        self.rousing.iter().any(|&other| admission.exclude(at(id), at(other)))
     }
 
     /// The same for a scheduler that looks at everything.
@@ -181,9 +202,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
             self.requests.clear();
             for id in 0..self.threads.len() {
                 if let Some(object) = self.queued_at(id) {
-                    let code = self.threads[id].operation().code;
-                    if self.objects[object as usize].allows(code, id as u32) && self.is_preceded(id)
-                    {
+                    if self.admits(object, id) && self.is_preceded(id) {
                         let request = self.request(id, object);
                         self.requests.push(request);
                     }
@@ -220,7 +239,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let thread = &self.threads[id];
         let status = match thread.phase {
             Phase::Unborn => Status::Unborn,
-            Phase::Arriving | Phase::Waiting | Phase::Spinning => Status::Waiting,
+            Phase::Arriving | Phase::Waiting | Phase::Spinning | Phase::Dozing => Status::Waiting,
             Phase::Running | Phase::Waking | Phase::Runnable => Status::Going,
             Phase::Sleeping => Status::Away,
             Phase::Done => Status::Done,
@@ -259,6 +278,9 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
     /// A thread's request is granted.
     fn admit(&mut self, id: usize) {
         if self.barging && self.threads[id].phase == Phase::Waiting {
+            let object = self.threads[id].operation().object;
+            self.objects[object as usize].sought = false;
+            self.threads[id].roused = true;
             self.rouse(id);
         } else {
             self.perform(id);
@@ -278,6 +300,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         state.passers += u32::from(waiter.passes());
         state.unranked += u32::from(waiter.is_unranked());
         self.queued += usize::from(competes);
+        state.sought |= competes;
         if state.last == NOBODY {
             state.first = id as u32;
         } else {
@@ -286,7 +309,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         state.last = id as u32;
     }
 
-    fn delist(&mut self, id: usize, object: u32) {
+    pub(super) fn delist(&mut self, id: usize, object: u32) {
         let state = &mut self.objects[object as usize];
         let waiter = std::mem::take(&mut self.waiters[id]);
         let Waiter { next, before, competes, .. } = waiter;

@@ -106,7 +106,7 @@ impl<F: FnMut(ThreadId, EventId, u64, u64)> Visitor for F {
 /// the requests.
 pub fn simulate<S: Scheduler, V: Visitor>(
     skeleton: &Skeleton,
-    constraints: &Constraints,
+    constraints: &Constraints<'_>,
     config: &Config,
     scheduler: &mut S,
     visitor: &mut V,

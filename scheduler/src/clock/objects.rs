@@ -26,6 +26,11 @@ pub(super) struct State {
     pub(super) counters: u32,
     /// How many of them compete, but not for possession.
     pub(super) passers: u32,
+    /// Somebody sleeps for it, or is about to: who releases it makes a system call. Only for
+    /// schedulers that wake before they grant.
+    pub(super) sought: bool,
+    /// Who had it last.
+    pub(super) latest: u32,
     /// How many of them compete without a rank.
     pub(super) unranked: u32,
     /// The thread with the next rank, in a replay in the recorded order.
@@ -75,6 +80,8 @@ impl State {
             last: NOBODY,
             counters: 0,
             passers: 0,
+            sought: false,
+            latest: NOBODY,
             unranked: 0,
             next: object.first,
             taken: Span::EMPTY,
@@ -163,6 +170,12 @@ impl State {
             self.account(now);
         }
         held
+    }
+
+    /// So many threads are inside of it, which is relaxed.
+    pub(super) fn occupy(&mut self, inside: u32, now: u64) {
+        self.depth = inside;
+        self.account(now);
     }
 
     fn let_go(&mut self) {

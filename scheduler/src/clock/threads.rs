@@ -21,6 +21,8 @@ pub(super) enum Phase {
     Waiting,
     /// The same on a core, which is lost at its timer.
     Spinning,
+    /// The same on a core, on the way to sleep: it is asleep at its timer, unless it may go on.
+    Dozing,
     /// Off the core, until its timer: input, output, sleep.
     Sleeping,
     /// Being woken, until its timer.
@@ -129,6 +131,11 @@ pub(super) struct Thread<'a> {
     pub(super) awaited: u64,
     /// The sleep of the event in hand is over, or the wait for its signal.
     pub(super) slept: bool,
+    /// It has slept for the object of the event in hand, so others may too: glibc's lock word
+    /// says so.
+    pub(super) roused: bool,
+    /// The event in hand needs no lock: it conflicts with nobody's.
+    pub(super) lockless: bool,
     /// The lowest event that others wait for.
     pub(super) watched: u32,
     /// How long the work before the event in hand takes in all.
@@ -166,6 +173,8 @@ impl<'a> Thread<'a> {
             real: 0,
             awaited: 0,
             slept: false,
+            roused: false,
+            lockless: false,
             watched: u32::MAX,
             span: 0,
             clock: 0,

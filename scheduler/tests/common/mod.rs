@@ -108,7 +108,7 @@ pub type Times = Vec<(u32, u64, u64, u64)>;
 
 pub fn replay<S: Scheduler>(
     skeleton: &Skeleton,
-    constraints: &Constraints,
+    constraints: &Constraints<'_>,
     config: &Config,
     mut scheduler: S,
 ) -> (Outcome, Times) {
@@ -128,7 +128,16 @@ pub fn run<S: Scheduler>(recording: &Recording, cores: u32, scheduler: S) -> Run
 
 /// Machines that differ in every way: plenty of cores and one, free operations and dear ones.
 pub fn machines() -> [Config; 4] {
-    let costs = Costs { acquire: 1, release: 2, other: 1, handoff: 3, wake: 11, patience: 20 };
+    let costs = Costs {
+        acquire: 1,
+        release: 2,
+        other: 1,
+        handoff: 3,
+        wake: 11,
+        patience: 20,
+        rouse: 4,
+        travel: 1,
+    };
     [
         Config::ideal(8),
         Config::ideal(1),

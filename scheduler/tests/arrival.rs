@@ -1,0 +1,166 @@
+//! The model that predicts: arrivals, sleeping as glibc does it, and relaxed locks.
+
+mod common;
+
+use common::{Recording, replay};
+use refrain_scheduler::{
+    Admission, Arrival, Config, Conflicts, Constraints, Costs, Orig, Outcome, Skeleton, simulate,
+};
+use refrain_trace::EventKind::*;
+use refrain_trace::ThreadId;
+
+const L: u64 = 0x1000;
+const COSTS: Costs = Costs { wake: 50, patience: 10, rouse: 20, ..Costs::FREE };
+const MACHINE: Config = Config { cores: 2, quantum: u64::MAX, costs: COSTS };
+
+fn exact() -> Arrival {
+    Arrival::with_jitter(1, 0)
+}
+
+/// `t0` has the lock from 0 to `release`; `t1` comes to it at 30.
+fn contended(release: u64) -> Recording {
+    let mut r = Recording::new(2);
+    r.push(0, 0, MutexLock, L);
+    r.push(0, release, MutexUnlock, L);
+    r.push(0, 5, ThreadExit, 1);
+    r.push(1, 30, MutexLock, L);
+    r.push(1, 7, MutexUnlock, L);
+    r.push(1, 1, ThreadExit, 2);
+    r
+}
+
+#[test]
+fn a_thread_that_sleeps_is_woken_late_and_at_a_price() {
+    let none = Constraints::none();
+    let (outcome, times) = replay(&contended(100).skeleton(), &none, &MACHINE, exact());
+    assert!(matches!(outcome, Outcome::Completed(_)));
+    // t1 is asleep from 40 on; t0 spends 20 on waking it, which takes 50.
+    assert!(times.contains(&(0, 2, 125, 125)), "{times:?}");
+    assert!(times.contains(&(1, 0, 30, 150)), "{times:?}");
+    // Having slept, it cannot know that nobody else sleeps: its release makes a call in vain.
+    assert!(times.contains(&(1, 1, 157, 162)), "{times:?}");
+}
+
+#[test]
+fn a_thread_on_its_way_to_sleep_sees_a_release() {
+    let none = Constraints::none();
+    let (_, times) = replay(&contended(35).skeleton(), &none, &MACHINE, exact());
+    assert!(times.contains(&(0, 1, 35, 40)), "the call in vain: {times:?}");
+    assert!(times.contains(&(1, 0, 30, 40)), "awake at the end of its own call: {times:?}");
+}
+
+#[test]
+fn a_lock_is_not_handed_over_to_a_sleeper() {
+    // t0 comes again while t1 is being woken, and overtakes it.
+    let mut r = Recording::new(2);
+    r.push(0, 0, MutexLock, L);
+    r.push(0, 100, MutexUnlock, L);
+    r.push(0, 5, MutexLock, L);
+    r.push(0, 40, MutexUnlock, L);
+    r.push(0, 5, ThreadExit, 1);
+    r.push(1, 30, MutexLock, L);
+    r.push(1, 7, MutexUnlock, L);
+    r.push(1, 1, ThreadExit, 2);
+    let (_, times) = replay(&r.skeleton(), &Constraints::none(), &MACHINE, exact());
+    // 100 and 20 for waking t1; t0 has the lock again from 125 to 165, t1 wakes at 150 in vain, is
+    // asleep at 160, and woken at 165.
+    assert!(times.contains(&(0, 2, 125, 125)), "{times:?}");
+    assert!(times.contains(&(1, 0, 30, 215)), "{times:?}");
+}
+
+/// Classes conflict by number.
+struct Table(fn(u32, u32) -> bool, bool);
+
+impl Conflicts for Table {
+    fn conflict(&self, a: u32, b: u32) -> bool {
+        (self.0)(a, b)
+    }
+
+    fn is_free(&self, _: u32) -> bool {
+        self.1
+    }
+}
+
+/// Rounds of four threads, the sections of each thread of a class of its own.
+fn rounds(sections: u64) -> (Skeleton, Vec<(ThreadId, u32, u32)>) {
+    let mut r = Recording::new(4);
+    let mut begins = Vec::new();
+    for round in 0..sections {
+        for thread in 0..4 {
+            let id = ThreadId(u32::try_from(thread).expect("four threads"));
+            r.push(thread, 13 + round * 7 % 31, MutexLock, L);
+            begins.push((id, u32::try_from(2 * round).expect("few rounds"), id.0));
+            r.push(thread, 5 + round * 3 % 17, MutexUnlock, L);
+        }
+    }
+    for thread in 0..4 {
+        r.push(thread, 1, ThreadExit, thread as u64 + 1);
+    }
+    (r.skeleton(), begins)
+}
+
+fn duration(skeleton: &Skeleton, constraints: &Constraints<'_>, config: &Config) -> u64 {
+    let outcome = simulate(skeleton, constraints, config, &mut exact(), &mut ());
+    outcome.completed().expect("no deadlock").duration
+}
+
+#[test]
+fn where_everything_conflicts_nothing_is_gained() {
+    let (skeleton, begins) = rounds(50);
+    let all = Table(|_, _| true, false);
+    for cores in [1, 2, 4] {
+        let config = Config { cores, quantum: 1000, costs: Costs { travel: 3, ..COSTS } };
+        let admission = Admission::new(4, begins.iter().copied(), &all);
+        let relaxed = Constraints::relaxing(&skeleton, |address| address == L, admission);
+        let original = duration(&skeleton, &Constraints::none(), &config);
+        assert_eq!(duration(&skeleton, &relaxed, &config), original, "{cores} cores");
+    }
+}
+
+#[test]
+fn where_nothing_conflicts_threads_do_not_wait() {
+    let (skeleton, begins) = rounds(50);
+    let none = Table(|_, _| false, true);
+    let config = Config { cores: 4, ..MACHINE };
+    let admission = Admission::new(4, begins.iter().copied(), &none);
+    let relaxed = Constraints::relaxing(&skeleton, |address| address == L, admission);
+    let own: u64 = (0..50).map(|round| 13 + round * 7 % 31 + 5 + round * 3 % 17).sum();
+    assert_eq!(duration(&skeleton, &relaxed, &config), own + 1);
+}
+
+#[test]
+fn sections_exclude_those_that_they_conflict_with_and_no_others() {
+    // t0 and t1 conflict, t2 and t3 do, and nobody else.
+    let (skeleton, begins) = rounds(50);
+    let pairs = Table(|a, b| a / 2 == b / 2, false);
+    let config = Config { cores: 4, ..MACHINE };
+    let admission = Admission::new(4, begins.iter().copied(), &pairs);
+    let relaxed = Constraints::relaxing(&skeleton, |address| address == L, admission);
+    let mut inside: Vec<(u64, u64, u32)> = Vec::new();
+    let mut entered = [0; 4];
+    let mut visit = |thread: ThreadId, event: refrain_trace::EventId, begin, end| match event.0 {
+        100 => {}
+        even if even % 2 == 0 => entered[thread.index()] = end,
+        _ => inside.push((entered[thread.index()], begin, thread.0)),
+    };
+    let outcome = simulate(&skeleton, &relaxed, &config, &mut exact(), &mut visit);
+    assert!(matches!(outcome, Outcome::Completed(_)));
+    let mut together = 0;
+    for (index, a) in inside.iter().enumerate() {
+        for b in &inside[..index] {
+            let overlap = a.0 < b.1 && b.0 < a.1;
+            assert!(!overlap || a.2 == b.2 || a.2 / 2 != b.2 / 2, "{a:?} and {b:?} conflict");
+            together += u32::from(overlap && a.2 / 2 != b.2 / 2);
+        }
+    }
+    assert!(together > 0, "nothing was relaxed");
+    let original = duration(&skeleton, &Constraints::none(), &config);
+    assert!(duration(&skeleton, &relaxed, &config) < original);
+}
+
+#[test]
+fn the_papers_scheduler_pays_for_no_waking() {
+    let none = Constraints::none();
+    let (_, times) = replay(&contended(100).skeleton(), &none, &MACHINE, Orig::exact());
+    assert!(times.contains(&(0, 2, 105, 105)), "{times:?}");
+}
