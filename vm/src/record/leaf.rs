@@ -22,9 +22,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// "Go the long way; nothing has happened."
 pub(crate) const LONG_WAY: i64 = -1;
-/// Pauses before each look at a mutex that is held. A short critical section is over by then, and
-/// so may be the next ones: looking more often would take the mutex's cache line from a holder
-/// that locks and unlocks it in a loop.
+/// Pauses before each look at a spin lock or an adaptive mutex that is held. A short critical section
+/// is over by then, and so may be the next ones: looking more often would take the lock's cache line
+/// from a holder that locks and unlocks it in a loop. (Other mutexes are not looked at again: glibc
+/// has a thread sleep at once, and so must a recording that shows how threads waited.)
 const PAUSES: [u32; 10] = [16, 32, 64, 128, 128, 128, 128, 128, 128, 128];
 
 /// glibc's `pthread_mutex_t` on x86-64, as far as it matters. Static initializers make its layout
@@ -58,6 +59,11 @@ impl Mutex {
             2 => Some(Kind::ErrorChecking),
             _ => None,
         }
+    }
+
+    /// PTHREAD_MUTEX_ADAPTIVE_NP: whoever waits looks at it for a while.
+    fn is_adaptive(&self) -> bool {
+        self.kind.load(Ordering::Relaxed) == 3
     }
 
     fn try_lock(&self) -> bool {
@@ -304,10 +310,13 @@ unsafe extern "sysv64" fn mutex_lock(object: u64, sp: u64, data: u64) -> i64 {
         if kind != Kind::Normal && mutex.is_held_by(call.thread.tid) {
             return LONG_WAY;
         }
-        match call.lock(|| mutex.try_lock(), || mutex.is_free()) {
-            Some(had) => end = had,
-            None => return LONG_WAY,
-        }
+        let had = if mutex.is_adaptive() {
+            call.lock(|| mutex.try_lock(), || mutex.is_free())
+        } else {
+            mutex.try_lock().then_some(end)
+        };
+        let Some(had) = had else { return LONG_WAY };
+        end = had;
         mutex.held_by(call.thread.tid, kind);
     }
     call.record(EventKind::MutexLock, end, 0);
@@ -344,12 +353,16 @@ unsafe extern "sysv64" fn mutex_unlock(object: u64, sp: u64, data: u64) -> i64 {
     if kind != Kind::Normal && (!mutex.is_held_by(call.thread.tid) || mutex.is_free()) {
         return LONG_WAY;
     }
-    let end = call.begin;
+    let (end, log) = (call.begin, call.thread.log);
     call.record(EventKind::MutexUnlock, end, 0);
     if kind == Kind::Recursive && mutex.count.load(Ordering::Relaxed) > 1 {
         add(&mutex.count, -1);
     } else if mutex.unlock(kind) {
         host::futex_wake_one(object);
+        // Waking takes longer than many a critical section, and is no work of the program's.
+        // SAFETY: armed with a reference that outlives the thread's run; `call`, which appended the
+        // event, is gone.
+        unsafe { &*log }.amend(|event| event.end = host::ticks());
     }
     0
 }
