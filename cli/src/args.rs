@@ -280,9 +280,9 @@ pub(crate) struct Ranking {
 
 #[derive(Args, Debug)]
 pub(crate) struct Locks {
-    /// Trace to analyse
-    #[arg(value_name = "FILE")]
-    pub(crate) trace: PathBuf,
+    /// Traces to analyse: several recordings of one program say how sure its gains are
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) traces: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) ranking: Ranking,
 }

@@ -8,8 +8,8 @@ use crate::gain::{self, Timeline};
 use crate::topology::exempting;
 use crate::ulcp::{UlcpKind, Verdict, pairs};
 use crate::{
-    Analysed, Cores, Error, LockKind, PairCounts, Plan, Region, RegionId, Replayer, Sections,
-    Topology,
+    Analysed, Cores, Error, Gain, LockKind, NOMINAL, PairCounts, Plan, Region, RegionId, Relaxed,
+    Replayer, Sections, TRIALS, Topology,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -45,6 +45,8 @@ pub struct RegionPair {
     /// What the run gains if only the pairs with the same two places of acquisition (in any
     /// order, with any releases) lose their order, in nanoseconds. `None` if not replayed.
     pub alone_ns: Option<i64>,
+    /// The same with its range, if the run was replayed by arrival.
+    pub alone: Option<Gain>,
     /// Why that replay did not end, if it did not.
     pub alone_error: Option<String>,
 }
@@ -56,6 +58,10 @@ pub struct Measurement {
     pub analysed: Analysed,
     /// Duration of the original in virtual time, nanoseconds.
     pub original_ns: u64,
+    /// The arrival model's duration of the run as recorded, to be held against the recorded one.
+    pub check_ns: Option<u64>,
+    /// What the run gains without ULCPs, by the arrival model.
+    pub gain: Option<Gain>,
     /// Duration without ULCPs. `None` if that replay did not end; then nothing is known of gains.
     pub ulcp_free_ns: Option<u64>,
     /// Why it did not.
@@ -76,7 +82,7 @@ struct Tally {
 type Tallies = BTreeMap<(RegionId, RegionId), Tally>;
 
 /// What a region pair's group gains if it is fixed alone, or why that is not known.
-type Alone = BTreeMap<(RegionId, RegionId), Result<i64, String>>;
+type Alone = BTreeMap<(RegionId, RegionId), Result<(i64, Option<Gain>), String>>;
 
 /// Replays the run with and without ULCPs, and without single groups of them. Only a replay of
 /// the original that does not end is an error.
@@ -93,7 +99,25 @@ pub fn measure(
         .and_then(|free| Ok((free, duration(replayer, Some(&plan))?)));
     let timeline = free.as_ref().map_or(&original, |(timeline, _)| timeline);
     let tallies = tally(sections, &original, timeline);
-    let alone = alone(sections, &tallies, replayer, original_ticks, options);
+    let class = Fusion::new(sections.regions(), &mut ()).class;
+    let arrivals = Arrivals::new(replayer);
+    let alone = match &arrivals {
+        Ok(arrivals) => by_arrival(sections, &tallies, &class, replayer, arrivals, options),
+        Err(_) => alone(sections, &tallies, &class, replayer, original_ticks, options),
+    };
+    let all = Relaxed::new(sections, &class, None, |_| true);
+    let gain = arrivals.as_ref().ok().map(|arrivals| arrivals.gain(replayer, &all, 0..TRIALS));
+    let mut original_ns = replayer.nanoseconds(original_ticks);
+    let mut ulcp_free = match &free {
+        Ok((_, ticks)) => Ok(replayer.nanoseconds(*ticks)),
+        Err(error) => Err(error.to_string()),
+    };
+    if let (Ok(arrivals), Some(gain)) = (&arrivals, &gain) {
+        original_ns = arrivals.likely_ns();
+        ulcp_free = gain.clone().map(|gain| original_ns.saturating_add_signed(-gain.likely_ns));
+    }
+    let check_ns = arrivals.as_ref().ok().and_then(|_| replayer.arrive_as_recorded().ok());
+    let check_ns = check_ns.map(|ticks| replayer.nanoseconds(ticks));
     let mut analysed = count(sections, &topology);
     let mut pairs = Vec::new();
     for ((first, second), tally) in &tallies {
@@ -106,16 +130,19 @@ pub fn measure(
             kinds: tally.kinds,
             conflicts: tally.conflicts,
             gain_ns: nanoseconds(replayer, tally.gain),
-            alone_ns: alone.and_then(|alone| alone.as_ref().ok()).copied(),
+            alone_ns: alone.and_then(|alone| alone.as_ref().ok()).map(|(gain, _)| *gain),
+            alone: alone.and_then(|alone| alone.as_ref().ok()).and_then(|(_, gain)| *gain),
             alone_error: alone.and_then(|alone| alone.as_ref().err()).cloned(),
         });
     }
     pairs.sort_unstable_by_key(|pair| (pair.first, pair.second));
     Ok(Measurement {
         analysed,
-        original_ns: replayer.nanoseconds(original_ticks),
-        ulcp_free_ns: free.as_ref().ok().map(|(_, ticks)| replayer.nanoseconds(*ticks)),
-        ulcp_free_error: free.err().map(|error| error.to_string()),
+        original_ns,
+        check_ns,
+        gain: gain.and_then(Result::ok),
+        ulcp_free_ns: ulcp_free.as_ref().ok().copied(),
+        ulcp_free_error: ulcp_free.err(),
         pairs,
     })
 }
@@ -151,35 +178,116 @@ fn tally(sections: &Sections, original: &Timeline, free: &Timeline) -> Tallies {
     tallies
 }
 
-/// Replays with single groups fixed, those with the greatest gains by Eq. 1.
+/// The original by arrival: a duration for each trial, in ticks.
+struct Arrivals(Vec<(u64, u64)>);
+
+impl Arrivals {
+    fn new(replayer: &mut dyn Replayer) -> Result<Arrivals, String> {
+        let trial = |trial| {
+            let ticks = replayer.arrive(None, trial)?;
+            Ok((ticks, replayer.nanoseconds(ticks)))
+        };
+        (0..TRIALS).map(trial).collect::<Result<Vec<_>, String>>().map(Arrivals)
+    }
+
+    fn likely_ns(&self) -> u64 {
+        let mut nominal: Vec<u64> =
+            self.0.iter().take(NOMINAL as usize).map(|&(_, ns)| ns).collect();
+        nominal.sort_unstable();
+        nominal[nominal.len() / 2]
+    }
+
+    /// What the run gains if some locks are relaxed: each of these trials against the original's of
+    /// the same noise and latencies, in proportion to the original's likeliest duration.
+    fn gain(
+        &self,
+        replayer: &mut dyn Replayer,
+        relaxed: &Relaxed<'_>,
+        trials: impl Iterator<Item = u32>,
+    ) -> Result<Gain, String> {
+        let likely_ns = i128::from(self.likely_ns());
+        let (mut all, mut nominal) = (Vec::new(), Vec::new());
+        for trial in trials {
+            let original = i128::from(self.0[trial as usize].0);
+            let gain = original - i128::from(replayer.arrive(Some(relaxed), trial)?);
+            let gain = (gain * likely_ns / original.max(1)) as i64;
+            all.push(gain);
+            nominal.extend((trial < NOMINAL).then_some(gain));
+        }
+        nominal.sort_unstable();
+        let some = "there are trials";
+        Ok(Gain {
+            least_ns: all.iter().copied().min().expect(some),
+            likely_ns: nominal[nominal.len() / 2],
+            most_ns: all.iter().copied().max().expect(some),
+        })
+    }
+}
+
+/// A pair of classes of code.
+type Classes = (u32, u32);
+
+/// Groups in the order of their gains by Eq. 1, with the locks that they use.
+fn candidates(tallies: &Tallies, class: &[u32], most: usize) -> Vec<(Classes, Vec<u32>)> {
+    let mut groups: BTreeMap<Classes, (i64, Vec<u32>)> = BTreeMap::new();
+    for (regions, tally) in tallies.iter().filter(|(_, tally)| tally.kinds.ulcps() > 0) {
+        let (gain, locks) = groups.entry(classes(class, *regions)).or_default();
+        *gain += tally.gain;
+        locks.extend(&tally.locks);
+    }
+    let mut order: Vec<_> =
+        groups.into_iter().map(|(pair, (gain, locks))| (-gain, pair, locks)).collect();
+    order.sort_unstable();
+    let sorted = |(_, pair, mut locks): (i64, Classes, Vec<u32>)| {
+        locks.sort_unstable();
+        (pair, locks)
+    };
+    order.into_iter().take(most).map(sorted).collect()
+}
+
+fn classes(class: &[u32], (a, b): (RegionId, RegionId)) -> Classes {
+    let (a, b) = (class[a.index()], class[b.index()]);
+    (a.min(b), a.max(b))
+}
+
+/// Replays by arrival with single groups fixed.
+fn by_arrival(
+    sections: &Sections,
+    tallies: &Tallies,
+    class: &[u32],
+    replayer: &mut dyn Replayer,
+    arrivals: &Arrivals,
+    options: &Options,
+) -> Alone {
+    let mut saved = BTreeMap::new();
+    for (pair, locks) in candidates(tallies, class, options.alone) {
+        let concerned = |lock| locks.binary_search(&(lock as u32)).is_ok();
+        let relaxed = Relaxed::new(sections, class, Some(pair), concerned);
+        // One for the noise is enough here, and all latencies.
+        let trials = std::iter::once(0).chain(NOMINAL..TRIALS);
+        let gain = arrivals.gain(replayer, &relaxed, trials);
+        saved.insert(pair, gain.map(|gain| (gain.likely_ns, Some(gain))));
+    }
+    let of = |regions: &(RegionId, RegionId)| {
+        saved.get(&classes(class, *regions)).map(|gain| (*regions, gain.clone()))
+    };
+    tallies.keys().filter_map(of).collect()
+}
+
+/// Replays in the recorded order with single groups fixed.
 fn alone(
     sections: &Sections,
     tallies: &Tallies,
+    class: &[u32],
     replayer: &mut dyn Replayer,
     original: u64,
     options: &Options,
 ) -> Alone {
-    // Without symbols, a class is a place of acquisition.
-    let class = Fusion::new(sections.regions(), &mut ()).class;
-    let classes = |(a, b): (RegionId, RegionId)| {
-        let (a, b) = (class[a.index()], class[b.index()]);
-        (a.min(b), a.max(b))
-    };
-    let mut groups: BTreeMap<(u32, u32), (i64, Vec<u32>)> = BTreeMap::new();
-    for (regions, tally) in tallies.iter().filter(|(_, tally)| tally.kinds.ulcps() > 0) {
-        let (gain, locks) = groups.entry(classes(*regions)).or_default();
-        *gain += tally.gain;
-        locks.extend(&tally.locks);
-    }
-    let mut order: Vec<_> = groups.iter().map(|(pair, (gain, _))| (-gain, *pair)).collect();
-    order.sort_unstable();
     let mut saved = BTreeMap::new();
-    for (_, pair) in order.into_iter().take(options.alone) {
-        let mut locks = groups[&pair].1.clone();
-        locks.sort_unstable();
+    for (pair, locks) in candidates(tallies, class, options.alone) {
         let plan = exempting(
             sections,
-            &class,
+            class,
             |a, b| (a.min(b), a.max(b)) == pair,
             |lock| locks.binary_search(&(lock as u32)).is_ok(),
             options.edge_limit,
@@ -187,11 +295,11 @@ fn alone(
         if let Some(plan) = plan {
             let run = replayer.replay(Some(&plan), Cores::Recorded, &mut |_, _, _, _| {});
             let gain = run.map(|ticks| nanoseconds(replayer, original as i64 - ticks as i64));
-            saved.insert(pair, gain);
+            saved.insert(pair, gain.map(|gain| (gain, None)));
         }
     }
     let of = |regions: &(RegionId, RegionId)| {
-        saved.get(&classes(*regions)).map(|gain| (*regions, gain.clone()))
+        saved.get(&classes(class, *regions)).map(|gain| (*regions, gain.clone()))
     };
     tallies.keys().filter_map(of).collect()
 }

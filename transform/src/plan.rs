@@ -1,7 +1,7 @@
 //! What this crate asks of a replay, and what it hands to one.
 
-use crate::Sections;
 use crate::topology::CausalEdge;
+use crate::{Relaxed, Sections};
 use refrain_trace::{EventId, ThreadId};
 
 /// `target` waits for `source.END`: PerfPlay's dynamic locking strategy (section 3.2), and what
@@ -59,6 +59,11 @@ pub enum Cores {
     Enough,
 }
 
+/// Trials of [`Replayer::arrive`] that differ in noise alone.
+pub const NOMINAL: u32 = 3;
+/// All trials.
+pub const TRIALS: u32 = 5;
+
 /// Replays the skeleton of the trace whose critical sections are analysed.
 ///
 /// Implementations keep the recorded order of everything that a plan does not free, and give the
@@ -74,6 +79,20 @@ pub trait Replayer {
         cores: Cores,
         visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
     ) -> Result<u64, String>;
+
+    /// Replays on the recorded machine with every lock granted as threads come, the original or with
+    /// some locks relaxed, and returns the duration of the run. The trials differ in the noise of
+    /// arrivals and in the latencies that are not known well; the first [`NOMINAL`] of them have
+    /// the likeliest latencies. The original and its variants are charged alike.
+    fn arrive(&mut self, relaxed: Option<&Relaxed<'_>>, trial: u32) -> Result<u64, String> {
+        let _ = (relaxed, trial);
+        Err("this replayer keeps the recorded order".to_owned())
+    }
+
+    /// What the same model makes of the run with the recorder's work in it.
+    fn arrive_as_recorded(&mut self) -> Result<u64, String> {
+        Err("this replayer keeps the recorded order".to_owned())
+    }
 
     /// Ticks in nanoseconds.
     fn nanoseconds(&self, ticks: u64) -> u64;

@@ -35,6 +35,8 @@ pub fn rank(measured: &Measurement, resolver: &mut dyn Resolver) -> Report {
     Report {
         analysed: measured.analysed,
         original_ns: measured.original_ns,
+        check_ns: measured.check_ns,
+        gain: measured.gain,
         ulcp_free_ns: measured.ulcp_free_ns,
         ulcp_free_error: measured.ulcp_free_error.clone(),
         groups: order(ranked),
@@ -75,6 +77,7 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
         gain_ns: members.iter().map(|pair| pair.gain_ns).sum(),
         share: 0.0,
         alone_ns: alone.and_then(|pair| pair.alone_ns),
+        alone: alone.and_then(|pair| pair.alone),
         alone_error: alone.and_then(|pair| pair.alone_error.clone()),
     }
 }
@@ -82,7 +85,10 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
 /// Ranks groups and gives them their shares (Eq. 2).
 fn order(mut groups: Vec<((u32, u32), Group)>) -> Vec<Group> {
     groups.sort_by(|(a_classes, a), (b_classes, b)| {
-        (b.gain_ns, b.pairs, a_classes).cmp(&(a.gain_ns, a.pairs, b_classes))
+        // What the run gains is what counts, where it is known.
+        let of =
+            |group: &Group| (group.alone.map(|gain| gain.likely_ns), group.gain_ns, group.pairs);
+        (of(b), a_classes).cmp(&(of(a), b_classes))
     });
     let total: i64 = groups.iter().map(|(_, group)| group.gain_ns.max(0)).sum();
     for (index, (_, group)) in groups.iter_mut().enumerate() {

@@ -34,6 +34,24 @@ impl PairCounts {
     }
 }
 
+/// A gain and how sure it is, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Gain {
+    /// The smallest that any trial of the model found.
+    pub least_ns: i64,
+    /// The middle one of the trials with the likeliest latencies.
+    pub likely_ns: i64,
+    /// The greatest.
+    pub most_ns: i64,
+}
+
+impl Gain {
+    /// Whether nobody can say that there is one.
+    pub fn is_none(&self) -> bool {
+        self.least_ns <= 0 && self.most_ns >= 0
+    }
+}
+
 /// What was analysed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Analysed {
@@ -98,6 +116,8 @@ pub struct Group {
     /// nanoseconds; `None` if it was not replayed, or if fusion put together what was replayed
     /// apart.
     pub alone_ns: Option<i64>,
+    /// The same with its range.
+    pub alone: Option<Gain>,
     /// Why that replay did not end, if it did not.
     pub alone_error: Option<String>,
 }
@@ -109,6 +129,12 @@ pub struct Report {
     pub analysed: Analysed,
     /// Duration of the original in virtual time, nanoseconds.
     pub original_ns: u64,
+    /// What the model makes of the run as it was recorded, the recorder's work included: it is to
+    /// be held against the recorded duration. `None` if the original was replayed in its recorded
+    /// order.
+    pub check_ns: Option<u64>,
+    /// What the run gains without ULCPs, with its range, if it was replayed by arrival.
+    pub gain: Option<Gain>,
     /// Duration without ULCPs. `None` if that replay did not end; then nothing is known of gains.
     pub ulcp_free_ns: Option<u64>,
     /// Why it did not.

@@ -6,11 +6,12 @@ use crate::args::{Locks, Ranking};
 use crate::calibration;
 use crate::child;
 use crate::failure::Outcome;
-use crate::machine::{self, Analysis, Extent};
+use crate::machine::{self, Analysis, Extent, Skeleton};
 use crate::output::{self, Style};
 use crate::report::locks::{self, Beside, Excerpt, IrregularLock, NotUnderstood, Report, render};
 use crate::report::numbers::{count, counted};
 use crate::report::replay::Divergence;
+use crate::report::several;
 use crate::symbols::{Place, Symbols};
 use crate::trace_file;
 use anyhow::{Context, anyhow};
@@ -18,9 +19,20 @@ use refrain_trace::Trace;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Analyses a trace and prints the ranking.
+/// Analyses traces and prints the ranking.
 pub(crate) fn run(args: &Locks) -> Outcome {
-    print(&rank(&args.trace, &args.ranking)?, &args.ranking)?;
+    let reports = args.traces.iter().map(|trace| rank(trace, &args.ranking));
+    let reports = reports.collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(other) = reports.iter().find(|report| report.command != reports[0].command) {
+        return Err(anyhow!(
+            "`{}` and `{}` are not recordings of one program with the same arguments",
+            reports[0].command,
+            other.command
+        )
+        .into());
+    }
+    let joined = several::join(reports).expect("there is at least one trace");
+    print(&joined, &args.ranking)?;
     Ok(0)
 }
 
@@ -43,6 +55,8 @@ pub(crate) fn rank(path: &Path, ranking: &Ranking) -> anyhow::Result<Report> {
     let (_, latencies) = calibration::costs(header.machine.latencies, header.tsc_hz);
     let machine = locks::Machine { cores, latencies };
     let beside = (beside, notes(&trace, extent));
+    let recorded_ns = Skeleton::of(&trace)?.recorded_ns();
+    let machine = (machine, recorded_ns);
     let mut report = locks::report(ranked, header.argv.join(" "), machine, ranking.top, beside);
     if ranking.details {
         for group in &mut report.groups {

@@ -389,7 +389,7 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
     let locks = collect.locks().expect("it was made with them");
     constant.extend(locks.words());
     let sections = Sections::merge(collect.take(), &constant, &locks.atomic)?;
-    let mut skeleton = Skeleton::of(trace)?;
+    let mut skeleton = Skeleton::to_predict(trace)?;
     let beside = Beside::new(&sections, &locks.made, |ticks| skeleton.nanoseconds(ticks));
     let measured = measure(&sections, &mut skeleton, &Options::default())?;
     Ok(Analysis::Measured(measured, beside, extent))

@@ -10,7 +10,7 @@ use refrain_trace::ThreadId;
 use serde::{Deserialize, Serialize};
 
 /// Noise of `orig-s` in virtual time: each piece of work takes up to so many thousandths longer.
-const NOISE_PER_MILLE: u32 = 10;
+pub(super) const NOISE_PER_MILLE: u32 = 10;
 /// Depth of `pct`: the bugs that it finds need up to so many ordered steps (Burckhardt et al.,
 /// section 5, find most at 2 and 3).
 const DEPTH: u32 = 3;

@@ -2,18 +2,18 @@
 //! the replayer that the transformation is handed (ELSC, on as many cores as recorded).
 
 use super::made::OwnLocks;
-use super::policy::Policy;
+use super::policy::{NOISE_PER_MILLE, Policy};
 use super::segments::{Amount, Segments};
 use crate::args::Cost;
 use crate::calibration::{self, Source};
 use crate::report::model::Model;
 use anyhow::{Context, bail};
 use refrain_scheduler::{
-    Account, Builder, Config, Constraints, Costs, Durations, Edge, Elsc, Fixed, Outcome, Run,
-    Schedule, Skeleton as Reduced, simulate,
+    Account, Admission, Arrival, Builder, Config, Conflicts, Constraints, Costs, Durations, Edge,
+    Elsc, Fixed, Outcome, Run, Schedule, Skeleton as Reduced, simulate,
 };
 use refrain_trace::{Event, EventId, ThreadId, Trace};
-use refrain_transform::{Cores, Made, Plan, Replayer};
+use refrain_transform::{Cores, Made, NOMINAL, Plan, Relaxed, Replayer};
 
 /// A trace without its work.
 pub(crate) struct Skeleton {
@@ -24,6 +24,8 @@ pub(crate) struct Skeleton {
     cost: Cost,
     /// What schedulers decide by.
     decisive: Decisive,
+    /// The same run with the recorder's work in it, where it was asked for.
+    with_recording: Option<Reduced>,
 }
 
 /// What some schedulers decide by, where it has been counted.
@@ -40,7 +42,16 @@ impl Skeleton {
     pub(crate) fn of(trace: &Trace) -> anyhow::Result<Skeleton> {
         let cores = trace.header().machine.cores;
         let own = OwnLocks::of(trace)?;
-        Skeleton::read(trace, &own.made, |builder| builder.recorded_on(cores))
+        Skeleton::read(trace, &own.made, |builder| builder.recorded_on(cores).without_recording())
+    }
+
+    /// The program's own time, to be replayed by arrival too.
+    pub(crate) fn to_predict(trace: &Trace) -> anyhow::Result<Skeleton> {
+        let cores = trace.header().machine.cores;
+        let recorded = |builder: Builder| builder.recorded_on(cores);
+        let own = OwnLocks::of(trace)?;
+        let with_recording = Some(Skeleton::read(trace, &own.made, recorded)?.reduced);
+        Ok(Skeleton { with_recording, ..Skeleton::of(trace)? })
     }
 
     /// The recorded run with the recorder's work and all costs in it, on a core for each thread:
@@ -66,15 +77,19 @@ impl Skeleton {
         let mut builder = mode(Builder::new(threads, ticks_per_second, trace.began()?));
         let view = |thread, id, event: &Event| made.view(thread, id, event);
         let recorded = builder.read_as::<anyhow::Error>(trace, view)?;
+        let waking = builder.waking();
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
         let (costs, latencies) = calibration::costs(header.machine.latencies, ticks_per_second);
         let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
-        let config = Config { costs, ..typical };
+        let wake = waking.wake.unwrap_or(costs.wake);
+        let rouse = waking.rouse.unwrap_or(costs.rouse);
+        let config = Config { costs: Costs { wake, rouse, ..costs }, ..typical };
         let (cost, decisive) = (Cost::Recorded, Decisive::default());
-        Ok(Skeleton { reduced, config, recorded, latencies, cost, decisive })
+        let with_recording = None;
+        Ok(Skeleton { reduced, config, recorded, latencies, cost, decisive, with_recording })
     }
 
-    fn constraints(&self, plan: &Plan) -> Result<Constraints, String> {
+    fn constraints(&self, plan: &Plan) -> Result<Constraints<'static>, String> {
         let edges = plan.edges.iter().map(|edge| Edge {
             target_thread: edge.target_thread,
             target: edge.target,
@@ -83,6 +98,30 @@ impl Skeleton {
         });
         Constraints::new(&self.reduced, |address| plan.frees(address), edges)
             .map_err(|error| error.to_string())
+    }
+
+    /// Replays by arrival, with the noise and the latencies of a trial.
+    fn by_arrival(
+        &self,
+        reduced: &Reduced,
+        constraints: &Constraints<'_>,
+        trial: u32,
+    ) -> Result<u64, String> {
+        let seed = u64::from(trial);
+        let mut arrival = Arrival::with_jitter(seed, NOISE_PER_MILLE);
+        let costs = self.config.costs;
+        let (times, of) = match trial {
+            0..NOMINAL => (1, 1),
+            _ if trial % 2 == 0 => (2, 1),
+            _ => (1, 2),
+        };
+        let scaled = |ticks: u64| ticks.saturating_mul(times) / of;
+        let (wake, rouse) = (scaled(costs.wake), scaled(costs.rouse));
+        let config = Config { costs: Costs { wake, rouse, ..costs }, ..self.config };
+        match simulate(reduced, constraints, &config, &mut arrival, &mut ()) {
+            Outcome::Completed(run) => Ok(run.duration),
+            Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
+        }
     }
 
     /// Replays on this many cores instead.
@@ -201,7 +240,37 @@ impl Replayer for Skeleton {
         }
     }
 
+    fn arrive(&mut self, relaxed: Option<&Relaxed<'_>>, trial: u32) -> Result<u64, String> {
+        let Some(relaxed) = relaxed else {
+            return self.by_arrival(&self.reduced, &Constraints::none(), trial);
+        };
+        let (threads, conflicts) = (self.reduced.threads(), Exclusions(relaxed));
+        let sections = relaxed.sections().iter().copied();
+        let admission = Admission::new(threads, sections, &conflicts);
+        let constraints =
+            Constraints::relaxing(&self.reduced, |address| relaxed.relaxes(address), admission);
+        self.by_arrival(&self.reduced, &constraints, trial)
+    }
+
+    fn arrive_as_recorded(&mut self) -> Result<u64, String> {
+        let reduced = self.with_recording.as_ref().ok_or("nobody asked for the recorder's work")?;
+        self.by_arrival(reduced, &Constraints::none(), 0)
+    }
+
     fn nanoseconds(&self, ticks: u64) -> u64 {
         self.reduced.nanoseconds(ticks)
+    }
+}
+
+/// Who excludes whom, as the scheduler asks it.
+struct Exclusions<'a>(&'a Relaxed<'a>);
+
+impl Conflicts for Exclusions<'_> {
+    fn conflict(&self, a: u32, b: u32) -> bool {
+        self.0.conflict(a, b)
+    }
+
+    fn is_free(&self, class: u32) -> bool {
+        self.0.is_free(class)
     }
 }

@@ -5,9 +5,12 @@ mod text;
 
 pub(crate) use text::render;
 
+use super::numbers::duration;
 use crate::calibration::Source;
 use crate::symbols::Place;
-use refrain_transform::{self as transform, Analysed, Irregularity, Make, PairCounts, UlcpKind};
+use refrain_transform::{
+    self as transform, Analysed, Gain, Irregularity, Make, PairCounts, UlcpKind,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -33,6 +36,12 @@ pub(crate) struct Report {
     pub(crate) analysed: Analysed,
     /// Virtual time of the trace as recorded.
     pub(crate) original_ns: u64,
+    /// How long the recording took. (Of several recordings, the middle one.)
+    pub(crate) recorded_ns: u64,
+    /// What the model makes of the recording, the recorder's work included.
+    pub(crate) check_ns: Option<u64>,
+    /// What the run gains without unnecessary contention, and how sure that is.
+    pub(crate) gain: Option<Gain>,
     /// Virtual time without unnecessary contention. `None` if that replay did not end.
     pub(crate) ulcp_free_ns: Option<u64>,
     /// Groups of all ranks, before `--top`.
@@ -126,6 +135,8 @@ pub(crate) struct Group {
     pub(crate) share: f64,
     /// By how much the run is shorter if this group alone is removed.
     pub(crate) alone_ns: Option<i64>,
+    /// The same with its range.
+    pub(crate) alone: Option<Gain>,
     /// Why that is not known, if its replay did not end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) alone_error: Option<String>,
@@ -148,6 +159,7 @@ impl Group {
             delta_ns: group.gain_ns,
             share: group.share,
             alone_ns: group.alone_ns,
+            alone: group.alone,
             alone_error: group.alone_error,
             excerpts: Vec::new(),
         }
@@ -173,15 +185,34 @@ fn advice(kind: UlcpKind) -> &'static str {
     }
 }
 
+/// Recorded and modelled time further apart than this, in thousandths, and gains are not believed.
+const APART: u64 = 100;
+
+/// Why the gains are not to be believed, if they are not.
+fn doubt(recorded_ns: u64, check_ns: Option<u64>) -> Option<String> {
+    let check_ns = check_ns?;
+    if check_ns.abs_diff(recorded_ns) <= recorded_ns / 1000 * APART {
+        return None;
+    }
+    Some(format!(
+        "the model takes {} for the run that was recorded in {}: something in it took time that the \
+         model does not know (a machine that was busy otherwise, waits that are not for locks), so \
+         the gains may be wrong",
+        duration(check_ns as i64),
+        duration(recorded_ns as i64)
+    ))
+}
+
 /// Takes the `top` first groups of a ranking.
 pub(crate) fn report(
     ranked: transform::Report,
     command: String,
-    machine: Machine,
+    (machine, recorded_ns): (Machine, u64),
     top: usize,
     (beside, mut notes): (Beside, Vec<String>),
 ) -> Report {
     let groups_found = ranked.groups.len();
+    notes.extend(doubt(recorded_ns, ranked.check_ns));
     notes.extend(ranked.ulcp_free_error.map(|why| format!("{why}; no gain is known")));
     notes.extend(ranked.groups.iter().take(top).filter_map(|group| {
         let why = group.alone_error.as_ref()?;
@@ -193,6 +224,9 @@ pub(crate) fn report(
         latencies: machine.latencies,
         analysed: ranked.analysed,
         original_ns: ranked.original_ns,
+        recorded_ns,
+        check_ns: ranked.check_ns,
+        gain: ranked.gain,
         ulcp_free_ns: ranked.ulcp_free_ns,
         groups_found,
         groups: ranked.groups.into_iter().take(top).map(Group::new).collect(),
@@ -227,6 +261,7 @@ mod tests {
             delta_ns,
             share,
             alone_ns,
+            alone: None,
             alone_error: None,
             excerpts: Vec::new(),
         }
@@ -256,6 +291,13 @@ mod tests {
                 ..Analysed::default()
             },
             original_ns: 345_600_000,
+            recorded_ns: 351_000_000,
+            check_ns: Some(349_000_000),
+            gain: Some(Gain {
+                least_ns: 120_000_000,
+                likely_ns: 144_600_000,
+                most_ns: 160_000_000,
+            }),
             ulcp_free_ns: Some(201_000_000),
             groups_found: 4,
             groups: vec![

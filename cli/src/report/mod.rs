@@ -14,5 +14,6 @@ pub(crate) mod model;
 pub(crate) mod numbers;
 pub(crate) mod races;
 pub(crate) mod replay;
+pub(crate) mod several;
 pub(crate) mod simulation;
 pub(crate) mod table;

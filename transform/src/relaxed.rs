@@ -1,0 +1,152 @@
+//! Locks without their unnecessary contention: who still excludes whom.
+//!
+//! The topology ([`crate::Topology`]) puts the order of true contentions back as it was recorded.
+//! For the question of what a fix gains, that order is an accident of one run; what stays is that
+//! the two *exclude* each other. So for predictions a section excludes the sections that it
+//! conflicts with and no others, and the rest is left to the arrival model.
+//!
+//! # Deviations from PerfPlay
+//! 1. Rule 2's order of true contentions is not kept, their exclusion is.
+//! 2. The empty second half of a wait on a condition variable excludes everything, as before: no
+//!    fix can leave it out.
+
+use crate::ulcp::conflict;
+use crate::{LockKind, Section, Sections, SetId};
+use refrain_trace::ThreadId;
+use refrain_trace::fixed::FixedMap;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+/// Verdicts that are remembered before all of them are forgotten.
+const REMEMBERED: usize = 1 << 20;
+/// Of a lock with more kinds of sections than this, each keeps the cost of its lock.
+const KINDS: usize = 1 << 10;
+
+/// What makes two sections behave alike: lock, class of the code, sets, mode.
+type Kind = (u32, u32, SetId, SetId, bool, bool);
+
+/// What is relaxed, and how far.
+#[derive(Debug)]
+pub struct Relaxed<'a> {
+    sections: &'a Sections,
+    /// Ascending.
+    locks: Vec<u64>,
+    /// Acquisitions of relaxed locks: thread, event, kind.
+    begins: Vec<(ThreadId, u32, u32)>,
+    /// A section of each kind, and the class of its code.
+    kinds: Vec<(usize, u32)>,
+    free: Vec<bool>,
+    /// The two classes of code whose sections are to be freed of each other; all, without it.
+    only: Option<(u32, u32)>,
+    verdicts: RefCell<FixedMap<(u32, u32), bool>>,
+}
+
+impl<'a> Relaxed<'a> {
+    /// Relaxes all regular locks for which `concerned` holds. `class` gives each code region its
+    /// class; `only` names the pair of classes that lose their exclusion where they do not
+    /// conflict, `None` all of them.
+    pub(crate) fn new(
+        sections: &'a Sections,
+        class: &[u32],
+        only: Option<(u32, u32)>,
+        concerned: impl Fn(usize) -> bool,
+    ) -> Relaxed<'a> {
+        let mut relaxed = Relaxed {
+            sections,
+            locks: Vec::new(),
+            begins: Vec::new(),
+            kinds: Vec::new(),
+            free: Vec::new(),
+            only,
+            verdicts: RefCell::default(),
+        };
+        let mut known: FixedMap<Kind, u32> = FixedMap::default();
+        for (index, lock) in sections.locks().iter().enumerate() {
+            if lock.kind != LockKind::Regular || !concerned(index) {
+                continue;
+            }
+            relaxed.locks.push(lock.address);
+            let first = relaxed.kinds.len();
+            let mut threads: Vec<BTreeSet<ThreadId>> = Vec::new();
+            for at in lock.sections.clone() {
+                let section = &sections.all()[at];
+                let code = class[section.region.index()];
+                let Section { lock, reads, writes, shared, after_wait, .. } = *section;
+                let kind = *known
+                    .entry((lock, code, reads, writes, shared, after_wait))
+                    .or_insert_with(|| {
+                        relaxed.kinds.push((at, code));
+                        threads.push(BTreeSet::new());
+                        relaxed.kinds.len() as u32 - 1
+                    });
+                threads[kind as usize - first].insert(section.thread);
+                relaxed.begins.push((section.thread, section.acquire, kind));
+            }
+            relaxed.find_free(first, &threads);
+        }
+        relaxed.locks.sort_unstable();
+        relaxed
+    }
+
+    /// Which of the kinds from `first` on conflict with no section of another thread.
+    fn find_free(&mut self, first: usize, threads: &[BTreeSet<ThreadId>]) {
+        let kinds = first..self.kinds.len();
+        let free: Vec<bool> = kinds
+            .clone()
+            .map(|kind| {
+                let mine = &threads[kind - first];
+                let several = |other: usize| {
+                    mine.len() > 1
+                        || mine.iter().any(|t| {
+                            threads[other - first].len() > 1 || !threads[other - first].contains(t)
+                        })
+                };
+                kinds.len() <= KINDS
+                    && !kinds
+                        .clone()
+                        .any(|other| several(other) && self.excludes(kind as u32, other as u32))
+            })
+            .collect();
+        self.free.extend(free);
+    }
+
+    fn excludes(&self, a: u32, b: u32) -> bool {
+        let ((a, of_a), (b, of_b)) = (self.kinds[a as usize], self.kinds[b as usize]);
+        let (a, b) = (&self.sections.all()[a], &self.sections.all()[b]);
+        if (a.after_wait && a.is_null()) || (b.after_wait && b.is_null()) {
+            return true;
+        }
+        let freed = self.only.is_none_or(|pair| pair == (of_a.min(of_b), of_a.max(of_b)));
+        !freed || conflict(self.sections.sets(), a, b)
+    }
+
+    /// Whether the lock at `address` is relaxed.
+    pub fn relaxes(&self, address: u64) -> bool {
+        self.locks.binary_search(&address).is_ok()
+    }
+
+    /// The sections of relaxed locks: thread, acquisition, kind.
+    pub fn sections(&self) -> &[(ThreadId, u32, u32)] {
+        &self.begins
+    }
+
+    /// Whether sections of these kinds exclude each other.
+    pub fn conflict(&self, a: u32, b: u32) -> bool {
+        let pair = (a.min(b), a.max(b));
+        if let Some(&known) = self.verdicts.borrow().get(&pair) {
+            return known;
+        }
+        let verdict = self.excludes(a, b);
+        let mut verdicts = self.verdicts.borrow_mut();
+        if verdicts.len() >= REMEMBERED {
+            verdicts.clear();
+        }
+        verdicts.insert(pair, verdict);
+        verdict
+    }
+
+    /// Whether sections of this kind exclude nobody, so that they need no lock.
+    pub fn is_free(&self, kind: u32) -> bool {
+        self.free[kind as usize]
+    }
+}

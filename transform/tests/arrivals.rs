@@ -1,0 +1,146 @@
+//! Predictions: the original and what is relaxed, replayed by arrival.
+
+mod common;
+
+use common::{Recording, Virtual};
+use refrain_scheduler::{
+    Admission, Arrival, Config, Conflicts, Constraints, Costs, Outcome, Skeleton, simulate,
+};
+use refrain_trace::{Access, EventId, EventKind::*, ThreadId};
+use refrain_transform::{Cores, Options, Plan, Relaxed, Replayer, measure, rank};
+
+const L: u64 = 0x1000;
+const M: u64 = 0x2000;
+const X: u64 = 0x8000;
+const Y: u64 = 0x9000;
+
+/// Replays by arrival, as the command does.
+struct ByArrival {
+    ordered: Virtual,
+    skeleton: Skeleton,
+    cores: u32,
+}
+
+impl ByArrival {
+    fn of(recording: &Recording, cores: u32) -> ByArrival {
+        ByArrival { ordered: recording.replayer(), skeleton: recording.skeleton(), cores }
+    }
+}
+
+struct Exclusions<'a>(&'a Relaxed<'a>);
+
+impl Conflicts for Exclusions<'_> {
+    fn conflict(&self, a: u32, b: u32) -> bool {
+        self.0.conflict(a, b)
+    }
+
+    fn is_free(&self, class: u32) -> bool {
+        self.0.is_free(class)
+    }
+}
+
+impl Replayer for ByArrival {
+    fn replay(
+        &mut self,
+        plan: Option<&Plan>,
+        cores: Cores,
+        visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
+    ) -> Result<u64, String> {
+        self.ordered.replay(plan, cores, visit)
+    }
+
+    fn arrive(&mut self, relaxed: Option<&Relaxed<'_>>, trial: u32) -> Result<u64, String> {
+        let costs = Costs { patience: 3, rouse: 20, wake: 40, ..Costs::FREE };
+        let config = Config { cores: self.cores, quantum: 10_000, costs };
+        let mut arrival = Arrival::with_jitter(u64::from(trial), 10);
+        let mut run = |constraints: &Constraints<'_>| match simulate(
+            &self.skeleton,
+            constraints,
+            &config,
+            &mut arrival,
+            &mut (),
+        ) {
+            Outcome::Completed(run) => Ok(run.duration),
+            Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
+        };
+        let Some(relaxed) = relaxed else { return run(&Constraints::none()) };
+        let conflicts = Exclusions(relaxed);
+        let sections = relaxed.sections().iter().copied();
+        let admission = Admission::new(self.skeleton.threads(), sections, &conflicts);
+        run(&Constraints::relaxing(&self.skeleton, |lock| relaxed.relaxes(lock), admission))
+    }
+
+    fn nanoseconds(&self, ticks: u64) -> u64 {
+        self.skeleton.nanoseconds(ticks)
+    }
+}
+
+fn ends(r: &mut Recording) {
+    r.event(0, 5, ThreadExit, 1, 0);
+    r.event(1, 5, ThreadExit, 2, 0);
+}
+
+#[test]
+fn two_readers_gain_what_they_waited() {
+    let mut r = Recording::new(2);
+    r.share(X, 8);
+    for _ in 0..50 {
+        for thread in 0..2 {
+            r.lock(thread, 100, L, 0x100);
+            r.read(thread, X, 8);
+            r.unlock(thread, 200, L, 0x110);
+        }
+    }
+    ends(&mut r);
+    let mut replayer = ByArrival::of(&r, 2);
+    let measured = measure(&r.sections(), &mut replayer, &Options::default()).expect("replays");
+    let gain = measured.gain.expect("by arrival");
+    let free = measured.ulcp_free_ns.expect("replayed");
+    assert!((14_000..16_000).contains(&free), "each thread works 15 µs: {free}");
+    assert!(measured.original_ns > 19_000, "all sections are one after the other: {measured:?}");
+    assert!(gain.least_ns > 0 && gain.least_ns <= gain.likely_ns, "{gain:?}");
+    assert!(gain.likely_ns <= gain.most_ns && !gain.is_none(), "{gain:?}");
+    let report = rank(&measured, &mut ());
+    assert_eq!(report.groups[0].alone.map(|alone| alone.likely_ns > 0), Some(true));
+}
+
+#[test]
+fn true_contention_gains_nothing_to_the_tick() {
+    let mut r = Recording::new(2);
+    for _ in 0..50 {
+        for thread in 0..2 {
+            r.lock(thread, 100, L, 0x100);
+            r.access(thread, X, 4, Access::READ | Access::WRITE);
+            r.unlock(thread, 200, L, 0x110);
+        }
+    }
+    ends(&mut r);
+    let mut replayer = ByArrival::of(&r, 2);
+    let measured = measure(&r.sections(), &mut replayer, &Options::default()).expect("replays");
+    let gain = measured.gain.expect("by arrival");
+    assert_eq!((gain.least_ns, gain.likely_ns, gain.most_ns), (0, 0, 0));
+    assert!(gain.is_none());
+    assert_eq!(measured.ulcp_free_ns, Some(measured.original_ns));
+}
+
+#[test]
+fn a_lock_that_is_needed_does_not_keep_the_order_that_another_gave_it() {
+    // Readers of X under L, then a counter under M.
+    let mut r = Recording::new(2);
+    r.share(X, 8);
+    for _ in 0..50 {
+        for thread in 0..2 {
+            r.lock(thread, 100, L, 0x100);
+            r.read(thread, X, 8);
+            r.unlock(thread, 200, L, 0x110);
+            r.lock(thread, 50, M, 0x200);
+            r.access(thread, Y, 4, Access::READ | Access::WRITE);
+            r.unlock(thread, 5, M, 0x210);
+        }
+    }
+    ends(&mut r);
+    let mut replayer = ByArrival::of(&r, 2);
+    let measured = measure(&r.sections(), &mut replayer, &Options::default()).expect("replays");
+    let gain = measured.gain.expect("by arrival");
+    assert!(gain.likely_ns * 5 > measured.original_ns as i64, "{measured:?}");
+}
