@@ -335,7 +335,7 @@ pub(crate) struct Extent {
 pub(crate) enum Analysis {
     /// What each pair of critical sections costs, in so many of the recorded events; and what has no
     /// such pairs.
-    Measured(Measurement, Beside, Extent),
+    Measured(Box<Measurement>, Beside, Extent),
     /// Nothing: the replay left the recording.
     Diverged(replay::Divergence),
 }
@@ -392,7 +392,7 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
     let mut skeleton = Skeleton::to_predict(trace)?;
     let beside = Beside::new(&sections, &locks.made, |ticks| skeleton.nanoseconds(ticks));
     let measured = measure(&sections, &mut skeleton, &Options::default())?;
-    Ok(Analysis::Measured(measured, beside, extent))
+    Ok(Analysis::Measured(Box::new(measured), beside, extent))
 }
 
 /// Replays a trace up to an event of a thread, or to where it diverges, and returns what raced.

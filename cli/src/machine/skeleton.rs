@@ -112,7 +112,7 @@ impl Skeleton {
         let costs = self.config.costs;
         let (times, of) = match trial {
             0..NOMINAL => (1, 1),
-            _ if trial % 2 == 0 => (2, 1),
+            _ if trial.is_multiple_of(2) => (2, 1),
             _ => (1, 2),
         };
         let scaled = |ticks: u64| ticks.saturating_mul(times) / of;

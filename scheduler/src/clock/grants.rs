@@ -201,11 +201,12 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         while self.queued > 0 {
             self.requests.clear();
             for id in 0..self.threads.len() {
-                if let Some(object) = self.queued_at(id) {
-                    if self.admits(object, id) && self.is_preceded(id) {
-                        let request = self.request(id, object);
-                        self.requests.push(request);
-                    }
+                if let Some(object) = self.queued_at(id)
+                    && self.admits(object, id)
+                    && self.is_preceded(id)
+                {
+                    let request = self.request(id, object);
+                    self.requests.push(request);
                 }
             }
             if self.requests.is_empty() {
