@@ -46,6 +46,7 @@ pub struct Builder {
     /// What the recorder added to the work after each thread's last event.
     tails: Vec<u64>,
     drops_tails: bool,
+    keeps_overhead: bool,
     samples: Samples,
 }
 
@@ -67,6 +68,7 @@ impl Builder {
             sharing: None,
             tails: vec![0; threads],
             drops_tails: false,
+            keeps_overhead: false,
             samples: Samples::default(),
         }
     }
@@ -91,10 +93,15 @@ impl Builder {
     }
 
     /// Takes what the recorder added to the program's work out of it, where it is not noted in the
-    /// trace. (With it, the time of an arrival model can be held against the recording.) Means
-    /// nothing to a skeleton that is made [`Builder::as_recorded`].
+    /// trace. Means nothing to a skeleton that is made [`Builder::as_recorded`].
     pub fn without_recording(self) -> Builder {
         Builder { drops_tails: true, ..self }
+    }
+
+    /// Leaves the recorder's work in, as the thread's: an arrival model's time of such a skeleton
+    /// can be held against the recorded duration.
+    pub fn with_recording(self) -> Builder {
+        Builder { keeps_overhead: true, ..self }
     }
 
     /// Appends the next event of a thread.
@@ -105,7 +112,8 @@ impl Builder {
         let position = u32::try_from(strand.operations.len())
             .map_err(|_| Error::TooMany("events of one thread"))?;
         let gone = event.begin.saturating_sub(self.previous[thread.index()]);
-        let overhead = if self.recorded.is_some() { 0 } else { event.overhead };
+        let keeps_overhead = self.keeps_overhead || self.recorded.is_some();
+        let overhead = if keeps_overhead { 0 } else { event.overhead };
         let tail = recording::tail(event, self.ticks_per_second);
         let tail = std::mem::replace(&mut self.tails[thread.index()], tail);
         let tail = if self.recorded.is_none() && self.drops_tails { tail } else { 0 };

@@ -48,7 +48,7 @@ impl Skeleton {
     /// The program's own time, to be replayed by arrival too.
     pub(crate) fn to_predict(trace: &Trace) -> anyhow::Result<Skeleton> {
         let cores = trace.header().machine.cores;
-        let recorded = |builder: Builder| builder.recorded_on(cores);
+        let recorded = |builder: Builder| builder.recorded_on(cores).with_recording();
         let own = OwnLocks::of(trace)?;
         let with_recording = Some(Skeleton::read(trace, &own.made, recorded)?.reduced);
         Ok(Skeleton { with_recording, ..Skeleton::of(trace)? })
