@@ -74,8 +74,10 @@ pub struct Mapping {
     pub len: u64,
     /// PROT_* bits as the guest believes them to be.
     pub prot: u32,
-    /// Content from the first byte on; the rest is zero.
+    /// What it shows; the rest is zero.
     pub content: Option<BlobId>,
+    /// Where in the content the first byte is.
+    pub offset: u64,
 }
 
 /// A file that the guest has mapped. The trace holds those of its pages that were touched.

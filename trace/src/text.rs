@@ -29,7 +29,7 @@
 //! | `machine` | `cpu="" cores= kernel="" [handoff_ns= wake_ns=]` |
 //! | `clock` | `hz= start= unix_ns=` |
 //! | `entry` | `rip= rsp= brk=` |
-//! | `map ADDRESS` | `len= prot= content=blobN` |
+//! | `map ADDRESS` | `len= prot= content=blobN offset=` |
 //! | `module "path"` | `build_id="" bias= start= end=`, any number of `hook=ADDRESS:"name"`, `constant=START:END` |
 //! | `blobN HEX` | lines of one blob are joined |
 //! | `file blobN "path"` | `len= modified_ns=` |

@@ -117,6 +117,11 @@ impl Elf {
         Elf::parse(data).map_err(|why| not_executable(path, &why))
     }
 
+    /// The same, reading only those parts of the file that are asked for.
+    pub(crate) fn read_lazily(path: &Path, file: Hidden) -> Result<Elf> {
+        Elf::of_library(file).map_err(|why| not_executable(path, &why))
+    }
+
     /// Parses an ELF image.
     pub(crate) fn parse(data: Vec<u8>) -> Result<Elf, String> {
         Elf::of(Data::Whole(data))
@@ -186,6 +191,11 @@ impl Elf {
             relro,
             data: owned,
         })
+    }
+
+    /// How many bytes the file has.
+    pub(crate) fn len(&self) -> u64 {
+        (&self.data).len().unwrap_or(0)
     }
 
     /// Bytes of the file, if it has as many there.

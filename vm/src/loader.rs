@@ -1,14 +1,17 @@
 //! Loading a program: what `execve` does, in the guest's part of the address space.
 
-use crate::elf::Elf;
+use crate::elf::{Elf, Segment};
 use crate::host::Guest;
 use crate::layout::{self, PAGE};
 use crate::memory::{AddressSpace, MapRequest, guest_may_map, map_fixed, page_down, page_up};
-use crate::{Error, Result, cpuid};
+use crate::record::is_settled;
+use crate::{Error, Hidden, Result, cpuid};
 use refrain_trace::Entry;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -98,6 +101,8 @@ pub(crate) struct Loaded {
     pub(crate) path: PathBuf,
     pub(crate) elf: Elf,
     pub(crate) bias: u64,
+    /// If its segments show the file.
+    pub(crate) file: Option<Hidden>,
 }
 
 /// A program that is ready to run.
@@ -125,6 +130,8 @@ pub(crate) struct Area {
     pub(crate) prot: i32,
     /// What the loader has filled; the rest is zero.
     pub(crate) filled: Range<u64>,
+    /// Which of the image's files all of it shows, and from where on.
+    pub(crate) shows: Option<(usize, u64)>,
 }
 
 impl Image {
@@ -140,23 +147,33 @@ impl Image {
 /// Loads `command` into the guest's address space.
 pub(crate) fn load(command: &Command, space: &mut AddressSpace) -> Result<Image> {
     let (path, argv) = interpreted(command)?;
-    let program = Elf::read(&path)?;
+    let (program, file) = open(&path)?;
     let bias = place(&path, &program, space)?;
     let mut mappings = Vec::new();
-    map_segments(&path, &program, bias, space, &mut mappings)?;
-    let mut files = vec![Loaded { path, elf: program, bias }];
+    let mut files = vec![Loaded { path, elf: program, bias, file }];
+    map_segments(&files, space, &mut mappings)?;
     if let Some(interpreter) = files[0].elf.interpreter.clone() {
         let path = PathBuf::from(interpreter);
-        let elf = Elf::read(&path)?;
+        let (elf, file) = open(&path)?;
         let bias = library_place(&path, &elf, space, PAGE)?;
-        map_segments(&path, &elf, bias, space, &mut mappings)?;
-        files.push(Loaded { path, elf, bias });
+        files.push(Loaded { path, elf, bias, file });
+        map_segments(&files, space, &mut mappings)?;
     }
     let first = files.last().expect("the program itself was pushed");
     let rip = first.bias + first.elf.entry;
     let (rsp, strings) = build_stack(command, argv, &files, space, &mut mappings)?;
     let entry = Entry { rip, rsp, brk: layout::HEAP.start };
     Ok(Image { files, entry, mappings, strings })
+}
+
+/// The file, and another descriptor of it if memory can show it: not if it may still change.
+fn open(path: &Path) -> Result<(Elf, Option<Hidden>)> {
+    let Ok(file) = File::open(path) else { return Ok((Elf::read(path)?, None)) };
+    let shown = file.metadata().is_ok_and(|metadata| is_settled(&metadata));
+    match shown.then(|| Some((Hidden::copy(&file).ok()?, Hidden::copy(&file).ok()?))).flatten() {
+        Some((read, shown)) => Ok((Elf::read_lazily(path, read)?, Some(shown))),
+        None => Ok((Elf::read(path)?, None)),
+    }
 }
 
 /// Where a program goes: what to add to the addresses in its file.
@@ -188,15 +205,14 @@ fn library_place(path: &Path, elf: &Elf, space: &AddressSpace, align: u64) -> Re
     Ok(room - start)
 }
 
-/// Maps the segments of one file as private anonymous memory filled from it. (The file may
-/// change while it runs; the recording must not.)
+/// Maps the segments of the last file: whole pages of it show the file, if they can; all else is
+/// private anonymous memory filled from it.
 fn map_segments(
-    path: &Path,
-    elf: &Elf,
-    bias: u64,
+    files: &[Loaded],
     space: &mut AddressSpace,
     mappings: &mut Vec<Area>,
 ) -> Result<()> {
+    let Loaded { path, elf, bias, file } = files.last().expect("the file was pushed");
     let bad = |why: &str| Error::NotExecutable { path: path.into(), why: why.into() };
     for segment in &elf.segments {
         let start = bias.checked_add(segment.vaddr).ok_or(bad("damaged segment"))?;
@@ -211,15 +227,49 @@ fn map_segments(
                  link it as a position-independent executable"
             )));
         }
-        let content = elf
-            .bytes(segment.file_offset, segment.file_size)
-            .ok_or(bad("truncated: a segment lies beyond its end"))?;
-        fill(&range, start, content, segment.prot)?;
         space.note(range.clone(), segment.prot);
-        let filled = range.start..page_up(start + content.len() as u64).min(range.end);
-        mappings.push(Area { range, prot: segment.prot, filled });
+        let (prot, truncated) = (segment.prot, bad("truncated: a segment lies beyond its end"));
+        let (mut start, mut offset) = (start, segment.file_offset);
+        let content_end = start + segment.file_size;
+        let mut rest = range;
+        if let Some(shown) = file.as_ref().and_then(|_| whole_pages(segment, start)) {
+            let (file, first) = (file.as_ref().expect("there is one"), page_down(offset));
+            if offset.checked_add(segment.file_size).is_none_or(|end| end > elf.len()) {
+                return Err(truncated);
+            }
+            show(&shown, prot, file.file(), first)?;
+            let (filled, shows) = (shown.clone(), Some((files.len() - 1, first)));
+            (rest, offset) = (shown.end..rest.end, first + (shown.end - shown.start));
+            start = shown.end;
+            mappings.push(Area { range: shown, prot, filled, shows });
+        }
+        if rest.is_empty() {
+            continue;
+        }
+        let len = content_end.saturating_sub(start);
+        fill(&rest, start, elf.bytes(offset, len).ok_or(truncated)?, prot)?;
+        let filled = rest.start..page_up(content_end).clamp(rest.start, rest.end);
+        mappings.push(Area { range: rest, prot, filled, shows: None });
     }
     Ok(())
+}
+
+/// The pages of a segment at `start` that hold what the file's pages hold: all that the file has
+/// something for, but the last one if zeros follow there.
+fn whole_pages(segment: &Segment, start: u64) -> Option<Range<u64>> {
+    let end = start + segment.file_size;
+    let end = if segment.mem_size > segment.file_size { page_down(end) } else { page_up(end) };
+    let pages = page_down(start)..end;
+    let fits = start % PAGE == segment.file_offset % PAGE && segment.file_size > 0;
+    (fits && !pages.is_empty()).then_some(pages)
+}
+
+/// Maps a file's pages, from an offset on, privately.
+fn show(range: &Range<u64>, prot: i32, file: &File, offset: u64) -> Result<()> {
+    let (address, len, flags) = (range.start, range.end - range.start, libc::MAP_PRIVATE);
+    let (fd, offset) = (file.as_raw_fd(), offset as i64);
+    map_fixed(MapRequest { address, len, prot, flags, fd, offset })
+        .map_err(Error::host("mapping a segment"))
 }
 
 /// Maps `range`, stores `content` at `start`, and gives it its protection.
@@ -328,7 +378,7 @@ fn build_stack(
         )));
     }
     let filled = page_down(rsp)..layout::STACK.end;
-    mappings.push(Area { range: layout::STACK, prot, filled });
+    mappings.push(Area { range: layout::STACK, prot, filled, shows: None });
     Ok((rsp, InitialStrings { args, env: env_range, auxv }))
 }
 

@@ -113,7 +113,7 @@ impl<W: Write + Truncate> Writer<W> {
 }
 
 fn is_initial(kind: ChunkKind) -> bool {
-    matches!(kind, ChunkKind::Header | ChunkKind::Blob)
+    matches!(kind, ChunkKind::Header | ChunkKind::Blob | ChunkKind::File)
 }
 
 /// The chunks that the writer has written, in their places.

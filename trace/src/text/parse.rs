@@ -82,6 +82,7 @@ impl Parser {
             match name {
                 "len" => mapping.len = number(value)?,
                 "prot" => mapping.prot = number(value)?,
+                "offset" => mapping.offset = number(value)?,
                 "content" => mapping.content = Some(BlobId(id(value, "blob")?)),
                 _ => return Err(unknown(name)),
             }

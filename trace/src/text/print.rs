@@ -87,10 +87,13 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
     }
     writeln!(f, "clock hz={tsc_hz} start={tsc_start} unix_ns={started_unix_ns}")?;
     writeln!(f, "entry rip={rip:#x} rsp={rsp:#x} brk={brk:#x}")?;
-    for Mapping { address, len, prot, content } in mappings {
+    for Mapping { address, len, prot, content, offset } in mappings {
         write!(f, "map {address:#x} len={len:#x} prot={prot}")?;
         if let Some(blob) = content {
             write!(f, " content={blob}")?;
+        }
+        if *offset != 0 {
+            write!(f, " offset={offset:#x}")?;
         }
         writeln!(f)?;
     }

@@ -78,7 +78,10 @@ pub(crate) fn record() -> impl Strategy<Value = SyscallRecord> {
 fn header() -> impl Strategy<Value = Header> {
     let text = || ".*";
     let mapping = (number(), number(), any::<u32>(), prop::option::of(any::<u32>())).prop_map(
-        |(address, len, prot, blob)| Mapping { address, len, prot, content: blob.map(BlobId) },
+        |(address, len, prot, blob)| {
+            let offset = blob.map_or(0, |blob| u64::from(blob) * PAGE as u64);
+            Mapping { address, len, prot, content: blob.map(BlobId), offset }
+        },
     );
     let strings = (vec(text(), 0..3), text(), text(), text(), text(), text(), vec(text(), 0..3));
     let numbers = (any::<u32>(), prop::array::uniform6(number()));

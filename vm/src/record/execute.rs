@@ -127,7 +127,8 @@ impl GuestThread {
         machine.mapped.unmap(&ALL);
         space.begin_program();
         let image = loader::load(command, &mut space)?;
-        let mappings = initial_mappings(&image, |bytes| machine.log.blob(bytes));
+        let keep = |bytes| machine.log.blob(bytes);
+        let mappings = initial_mappings(&image, &machine.mapped, keep, || machine.log.blob_id());
         drop(space);
         let text = |s: &OsString| s.to_string_lossy().into_owned();
         let executed = Executed {

@@ -5,7 +5,8 @@
 //! here: *before an event is written, every page of a mapped file that the page table has is
 //! written*. Whoever touched it is included: translated code, the translator, the kernel in a
 //! system call. Pages are looked for when events are written, when the guest takes a mapping away,
-//! and at the end; a recorder that is killed leaves what its written events need.
+//! and at the end; a recorder that is killed leaves what its written events need. The loader maps
+//! the program and its interpreter likewise.
 //!
 //! The bytes come from the file, since the guest may have changed its own copy. So files have
 //! their whole content kept at once, as before there were pages, if it may change: those that are
@@ -177,6 +178,12 @@ impl Files {
         state.close_unused();
     }
 
+    /// Writes which files there are so far.
+    pub(crate) fn begin<W: Write>(&self, writer: &mut Writer<W>) -> Result<()> {
+        let files = std::mem::take(&mut self.lock().files);
+        Ok(files.iter().try_for_each(|(blob, file)| writer.file(*blob, file))?)
+    }
+
     /// Writes what was touched since the last time, or what is there already if that would take
     /// long and is not the `last` chance.
     pub(crate) fn write<W: Write>(&self, writer: &mut Writer<W>, last: bool) -> Result<()> {
@@ -341,7 +348,7 @@ fn identity(metadata: &Metadata) -> Identity {
 }
 
 /// Whether nobody has written the file lately.
-fn is_settled(metadata: &Metadata) -> bool {
+pub(crate) fn is_settled(metadata: &Metadata) -> bool {
     let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
     age.is_some_and(|age| age > UNSETTLED)
 }

@@ -11,7 +11,7 @@ mod coherence;
 mod delivery;
 mod descriptors;
 mod execute;
-mod files;
+pub(crate) mod files;
 mod itself;
 pub(crate) mod leaf;
 pub(crate) mod log;
@@ -33,14 +33,17 @@ use crate::memory::AddressSpace;
 use crate::order;
 use crate::{Error, Hidden, Processor, Result, kick};
 use files::Files;
+pub(crate) use files::is_settled;
 use log::Written;
 use machine::{Machine, Stop};
 pub use notice::Notice;
 use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -124,11 +127,15 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     let image = loader::load(&options.command, &mut space)?;
     let (stop, stopped) = crossbeam::channel::unbounded();
 
-    let mut contents = Vec::new();
-    let mappings = initial_mappings(&image, |bytes| {
-        contents.push(bytes);
-        BlobId(contents.len() as u32 - 1)
-    });
+    let mapped = Arc::new(Files::new());
+    let (mut contents, blobs) = (Vec::new(), Cell::new(0));
+    let next = || BlobId(blobs.replace(blobs.get() + 1));
+    let keep = |bytes| {
+        let blob = next();
+        contents.push((blob, bytes));
+        blob
+    };
+    let mappings = initial_mappings(&image, &mapped, keep, next);
     let header = header(&options, &image, mappings);
     let file = out_of_reach(options.output)?;
     let strict = options.strict.then(|| {
@@ -138,8 +145,8 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     });
     let translated = engine.clone();
     let blocks = move || translated.take_blocks();
-    let mapped = Arc::new(Files::new());
-    let begin = log::Start { file, contents, blocks, mapped: mapped.clone(), strict };
+    let (mapped_files, blobs) = (mapped.clone(), blobs.get());
+    let begin = log::Start { file, contents, blobs, blocks, mapped: mapped_files, strict };
     let (log, writer) = log::start(&header, begin)?;
     (options.begun)().map_err(Error::host("naming the trace"))?;
     order::record::install(&*engine);
@@ -217,37 +224,53 @@ fn finish(
     })
 }
 
-/// What is mapped before a program runs. `keep` makes blobs of the contents.
+/// What is mapped before a program runs. `keep` makes blobs of the contents, but of those files of
+/// which pages are enough: for these, `next` numbers blobs.
 fn initial_mappings(
     image: &loader::Image,
+    mapped: &Files,
     mut keep: impl FnMut(Vec<u8>) -> BlobId,
+    next: impl Fn() -> BlobId,
 ) -> Vec<Mapping> {
     let mut mappings = Vec::new();
-    let mut add = |range: Range<u64>, prot: i32, filled: bool| {
-        let bytes =
-            filled.then(|| Guest.read(range.start, (range.end - range.start) as usize)).flatten();
-        let content = bytes.map(&mut keep);
-        if !range.is_empty() {
+    for loader::Area { range, prot, filled, shows } in &image.mappings {
+        let by_pages = shows.and_then(|(file, offset)| {
+            let loader::Loaded { path, file, .. } = &image.files[file];
+            let file = file.as_ref()?;
+            let open = || Some((Hidden::copy(file).ok()?, absolute(path)));
+            let metadata = file.file().metadata().ok()?;
+            Some((mapped.map(range.clone(), offset, &metadata, open, &next)?, offset))
+        });
+        let mut add = |range: Range<u64>, filled: bool| {
             let (address, len) = (range.start, range.end - range.start);
-            mappings.push(Mapping { address, len, prot: prot as u32, content });
-        }
-    };
-    for loader::Area { range, prot, filled } in &image.mappings {
-        add(range.start..filled.start, *prot, false);
-        add(filled.start..filled.end, *prot, !filled.is_empty());
-        add(filled.end..range.end, *prot, false);
+            let bytes = || Guest.read(address, len as usize).map(&mut keep);
+            let (content, offset) = match by_pages {
+                Some((blob, offset)) => (Some(blob), offset),
+                None => (filled.then(bytes).flatten(), 0),
+            };
+            if !range.is_empty() {
+                mappings.push(Mapping { address, len, prot: *prot as u32, content, offset });
+            }
+        };
+        add(range.start..filled.start, false);
+        add(filled.start..filled.end, !filled.is_empty());
+        add(filled.end..range.end, false);
     }
     mappings
 }
 
+/// The path of a program or its interpreter, as traces name files.
+fn absolute(path: &Path) -> String {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    path.to_string_lossy().into_owned()
+}
+
 fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>) -> Header {
     let text = |s: &std::ffi::OsString| s.to_string_lossy().into_owned();
-    let path = &image.files[0].path;
-    let program = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Header {
         argv: options.command.argv.iter().map(text).collect(),
-        program: program.to_string_lossy().into_owned(),
+        program: absolute(&image.files[0].path),
         cwd: std::env::current_dir().map(|d| d.to_string_lossy().into_owned()).unwrap_or_default(),
         recorder: options.recorder.clone(),
         machine: options.machine.clone(),

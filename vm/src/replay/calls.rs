@@ -172,7 +172,7 @@ impl GuestThread {
         memory::unmap_all();
         self.machine.contents.replaced(&(0..u64::MAX));
         for mapping in &executed.mappings {
-            super::restore(&self.machine.trace, mapping)?;
+            super::restore(&self.machine, mapping)?;
         }
         let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         *space = memory::AddressSpace::new();

@@ -37,6 +37,7 @@ use account::Account;
 use circles::{Circles, Found};
 use crossbeam::channel::RecvTimeoutError;
 use machine::{Machine, Report, Tally};
+use refrain_trace::payload::Window;
 use refrain_trace::{EventId, Mapping, ThreadId, Trace};
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,7 +83,9 @@ impl ReplayOptions {
 pub fn replayable(trace: &Trace) -> Result<()> {
     for mapping in &trace.header().mappings {
         range(mapping)?;
-        if let Some(blob) = mapping.content {
+        if let Some(blob) = mapping.content
+            && trace.file(blob)?.is_none()
+        {
             trace.blob_len(blob)?;
         }
     }
@@ -101,12 +104,12 @@ pub fn replayable(trace: &Trace) -> Result<()> {
 /// cannot be stopped may still be running when this returns, so the caller should soon exit.
 pub fn replay(trace: &Trace, engine: Arc<dyn Engine>, options: ReplayOptions) -> Result<Outcome> {
     replayable(trace)?;
-    for mapping in &trace.header().mappings {
-        restore(trace, mapping)?;
-    }
     let (counted, partial) = (options.counted, options.until.is_some());
     let (machine, reports) = Machine::new(trace.clone(), engine, options)?;
     let machine = Arc::new(machine);
+    for mapping in &trace.header().mappings {
+        restore(&machine, mapping)?;
+    }
     thread::start_main(&machine)?;
     let mut account = Account::new(trace);
     let mut outcome = collect(trace, &machine, &reports, counted, &mut account)?;
@@ -235,14 +238,25 @@ fn range(mapping: &Mapping) -> Result<Range<u64>> {
 }
 
 /// Maps what was mapped before the guest ran.
-fn restore(trace: &Trace, mapping: &Mapping) -> Result<()> {
-    let range = range(mapping)?;
+fn restore(machine: &Machine, mapping: &Mapping) -> Result<()> {
+    let Machine { trace, contents, .. } = machine;
+    let (range, prot) = (range(mapping)?, mapping.prot as i32);
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     loader::anonymous(&range, writable, libc::MAP_NORESERVE)?;
     if let Some(blob) = mapping.content {
-        machine::store(mapping.address, mapping.len, &trace.blob(blob)?)?;
+        let &Mapping { address, len, offset, .. } = mapping;
+        let window = Window { blob, offset, len };
+        let is_there = trace.file(blob)?.is_some()
+            && (contents.map(address, prot, &window)?
+                || contents.store(trace, address, prot, &window)?);
+        if !is_there {
+            let bytes = trace.blob(blob)?;
+            machine::store(address, len, bytes.get(offset as usize..).unwrap_or_default())?;
+        }
     }
-    match memory::AddressSpace::new().protect(range.start, mapping.len, mapping.prot as i32) {
+    let protected = memory::AddressSpace::new().protect(range.start, mapping.len, prot);
+    contents.hide(&range, prot);
+    match protected {
         0 => Ok(()),
         e => Err(Error::host("protecting guest memory")(std::io::Error::from_raw_os_error(
             -e as i32,

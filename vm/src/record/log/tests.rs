@@ -57,10 +57,10 @@ impl Truncate for Shelf {
 }
 
 fn begin(shelf: &Shelf, strict: Option<Box<dyn FnOnce() + Send>>) -> (Log, WriterThread) {
-    let contents = vec![vec![7; 32]];
+    let contents = vec![(BlobId(0), vec![7; 32])];
     let blocks = || Vec::<CodeBlock>::new();
     let (file, mapped) = (shelf.clone(), Arc::default());
-    let start_with = Start { file, contents, blocks, mapped, strict };
+    let start_with = Start { file, contents, blobs: 1, blocks, mapped, strict };
     start(&Header::default(), start_with).expect("there is room for the header")
 }
 

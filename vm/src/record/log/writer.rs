@@ -55,8 +55,10 @@ pub(crate) type WriterThread = JoinHandle<Result<Written>>;
 pub(crate) struct Start<F, B> {
     /// The file, empty.
     pub(crate) file: F,
-    /// The initial memory: the first blobs.
-    pub(crate) contents: Vec<Vec<u8>>,
+    /// The initial memory.
+    pub(crate) contents: Vec<(BlobId, Vec<u8>)>,
+    /// Blobs that have numbers already.
+    pub(crate) blobs: u32,
     /// The blocks that were executed since it was called the last time: they are written before
     /// the events that came after them.
     pub(crate) blocks: B,
@@ -66,21 +68,22 @@ pub(crate) struct Start<F, B> {
     pub(crate) strict: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// Writes the header and the initial memory, and starts the writer.
+/// Writes the header and the initial memory, of which pages follow with the events, and starts the writer.
 pub(crate) fn start<F, B>(header: &Header, start: Start<F, B>) -> Result<(Log, WriterThread)>
 where
     F: Write + Truncate + Send + 'static,
     B: Fn() -> Vec<CodeBlock> + Send + 'static,
 {
-    let Start { file, contents, blocks, mapped, strict } = start;
+    let Start { file, contents, blobs, blocks, mapped, strict } = start;
     let mut writer = Writer::new(file, header)?;
     let (to_writer, messages) = bounded(IN_FLIGHT);
     let (give_back, empties) = bounded(IN_FLIGHT);
     let log = Log { to_writer, empties, shared: Default::default() };
-    for (id, bytes) in (0..).map(BlobId).zip(&contents) {
-        writer.blob(id, bytes)?;
+    for (id, bytes) in &contents {
+        writer.blob(*id, bytes)?;
     }
-    log.shared.blobs.store(contents.len() as u32, Ordering::Relaxed);
+    mapped.begin(&mut writer)?;
+    log.shared.blobs.store(blobs, Ordering::Relaxed);
     let shared = log.shared.clone();
     let desk = Desk { writer, blocks, mapped, messages, give_back, shared };
     let thread = std::thread::Builder::new()
