@@ -82,6 +82,15 @@ int main(int argc, char **argv) {
         if (!strncmp(line, "Name:", 5) || !strncmp(line, "Threads:", 8) || !strncmp(line, "SigBlk:", 7)) fputs(line, stdout);
     fclose(status);
 
+    static int cleared;
+    unsigned long address = 0;
+    prctl(PR_GET_TID_ADDRESS, &address);
+    printf("cleared at the end: %ld\n", address - pthread_self());
+    syscall(SYS_set_tid_address, &cleared);
+    prctl(PR_GET_TID_ADDRESS, &address);
+    printf("or %d\n", address == (unsigned long)&cleared);
+    syscall(SYS_set_tid_address, 0);
+
     printf("descriptors %d\n", entries("/proc/self/fd"));
     int closed = 0;
     for (int i = 0; i < 20000; i++) closed += fcntl(i, F_GETFD) >= 0;

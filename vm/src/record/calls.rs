@@ -189,6 +189,10 @@ impl GuestThread {
                 park_forever();
             }
             MachineCall::ArchPrctl => self.arch_prctl(pending, a, b)?,
+            MachineCall::TidAddress => {
+                let writes = words(b, &[self.clear_at_exit]);
+                self.answer_with(pending, 0, writes);
+            }
             MachineCall::SetTidAddress => {
                 self.clear_at_exit = a;
                 self.answer(pending, i64::from(host::thread_id()));

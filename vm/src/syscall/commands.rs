@@ -339,7 +339,11 @@ pub(crate) static PRCTL: Commands = Commands {
         get(157, 37, "prctl PR_GET_CHILD_SUBREAPER", "ip", OPTION_INT),
         row(157, 38, "prctl PR_SET_NO_NEW_PRIVS", "illll"),
         row(157, 39, "prctl PR_GET_NO_NEW_PRIVS", "illll"),
-        get(157, 40, "prctl PR_GET_TID_ADDRESS", "ip", &[object::<u64>(1)]),
+        (
+            40,
+            machine(157, "prctl PR_GET_TID_ADDRESS", "ip", Kernel, MachineCall::TidAddress)
+                .writes(&[object::<u64>(1)]),
+        ),
         row(157, 41, "prctl PR_SET_THP_DISABLE", "illll"),
         row(157, 42, "prctl PR_GET_THP_DISABLE", "illll"),
         row(157, 47, "prctl PR_CAP_AMBIENT", "illll"),

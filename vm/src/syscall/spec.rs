@@ -92,6 +92,8 @@ pub(crate) enum MachineCall {
     ExitGroup,
     /// `arch_prctl`: the guest's thread pointer.
     ArchPrctl,
+    /// `prctl(PR_GET_TID_ADDRESS)`: what `set_tid_address` has said.
+    TidAddress,
     /// `set_tid_address`: the kernel clears the word when the thread ends.
     SetTidAddress,
     /// `set_robust_list` and `get_robust_list`: the kernel marks locks when the thread ends.
