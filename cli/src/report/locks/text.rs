@@ -5,7 +5,7 @@ use crate::output::{Style, escape};
 use crate::report::numbers::{count, counted, duration, percent, signed};
 use crate::report::table::{self, Column};
 use crate::symbols::Place;
-use refrain_transform::{Irregularity, Make, UlcpKind};
+use refrain_transform::{Gain, Irregularity, Make, UlcpKind};
 use std::fmt::Write;
 
 /// Below this, rows are blocks of lines.
@@ -85,7 +85,11 @@ fn summary(report: &Report, style: Style) -> String {
         ),
         (
             "T original",
-            format!("{} (virtual time, {machine})", duration(signed(report.original_ns))),
+            format!(
+                "{} (virtual time, {machine}), recorded in {}",
+                duration(signed(report.original_ns)),
+                duration(signed(report.recorded_ns))
+            ),
         ),
         ("T ULCP-free", free(report)),
     ]);
@@ -104,15 +108,27 @@ fn summary(report: &Report, style: Style) -> String {
 /// The time without unnecessary contention, held against the original's.
 fn free(report: &Report) -> String {
     let Some(free) = report.ulcp_free_ns else { return "unknown".to_owned() };
+    let original = report.original_ns.max(1) as f64;
+    let share = |ns: i64| percent(ns as f64 / original);
     let gain = signed(report.original_ns) - signed(free);
-    let share = percent(gain.unsigned_abs() as f64 / report.original_ns.max(1) as f64);
     let time = duration(signed(free));
-    match gain {
-        1.. => format!("{time} ({} less, {share})", duration(gain)),
-        0 => format!("{time} (no gain)"),
+    let range = |gain: &Gain| format!("{} to {}", share(gain.least_ns), share(gain.most_ns));
+    match (gain, &report.gain) {
+        (0, _) => format!("{time} (no gain)"),
+        (_, Some(unsure)) if unsure.least_ns <= 0 && unsure.most_ns >= 0 => {
+            format!("{time} (no sure gain: {} less in the model's trials)", range(unsure))
+        }
+        (1.., Some(sure)) => format!(
+            "{time} ({} less, {}; {} in the model's trials)",
+            duration(gain),
+            share(gain),
+            range(sure)
+        ),
+        (1.., None) => format!("{time} ({} less, {})", duration(gain), share(gain)),
         _ => format!(
-            "{time} (no gain: {} more, {share}; without the waiting here, threads wait elsewhere)",
-            duration(-gain)
+            "{time} (no gain: {} more, {}; without the waiting here, threads wait elsewhere)",
+            duration(-gain),
+            share(-gain)
         ),
     }
 }
