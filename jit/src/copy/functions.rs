@@ -2,9 +2,13 @@
 
 use super::idioms::{Idioms, Surroundings, idioms};
 use super::ordered::is_locked;
+use super::polls::reads_only;
 use super::translator::Map;
 use crate::memory::read_guest;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
+};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,15 +95,44 @@ impl Functions {
             return Some(Arc::clone(found));
         }
         let code = instructions(&extent);
+        let calls_locks = self.calls_locked(&code) || code.iter().any(|i| self.calls_hooked(i));
         let around = Surroundings {
-            calls_locks: self.calls_locked(&code) || code.iter().any(|i| self.calls_hooked(i)),
+            calls_locks,
             trusted: self.trusted.iter().any(|range| range.contains(&start)),
             is_variable: &|address| self.is_variable(address),
-            is_foreign: &is_foreign,
+            only_waits: &|call| is_foreign(call) || self.only_waits(call),
         };
         let found = Arc::new(idioms(&code, &around));
         self.found.insert(start, Arc::clone(&found));
         Some(found)
+    }
+
+    /// Whether a call leads to a function of its module that writes nothing but its own stack, and
+    /// calls nothing of its module: one that sleeps for a moment, or looks at something.
+    fn only_waits(&self, call: &Instruction) -> bool {
+        const LONGEST: usize = 64;
+        let target = call.near_branch_target();
+        let Some(extent) = self.around(target).filter(|extent| extent.range.start == target) else {
+            return false;
+        };
+        let code = instructions(&extent);
+        let mut factory = InstructionInfoFactory::new();
+        let mut is_harmless = |i: &Instruction| match i.flow_control() {
+            // System calls are among them.
+            FlowControl::Call | FlowControl::IndirectCall => {
+                i.mnemonic() == Mnemonic::Call && is_foreign(i)
+            }
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+                extent.range.contains(&i.near_branch_target()) || foreign_slot(i).is_some()
+            }
+            FlowControl::Next | FlowControl::Return => {
+                let used = factory.info(i).used_memory();
+                let own = |base: Register| matches!(base, Register::RSP | Register::RBP);
+                used.iter().all(|used| reads_only(used.access()) || own(used.base()))
+            }
+            _ => false,
+        };
+        call.is_call_near() && code.len() <= LONGEST && code.iter().all(&mut is_harmless)
     }
 
     /// Whether an instruction calls a hooked function, of another module or of its own.
@@ -164,7 +197,7 @@ fn foreign_slot(call: &Instruction) -> Option<u64> {
     let readable = read_guest(target, &mut code);
     Decoder::with_ip(64, &code[..readable], target, DecoderOptions::NONE)
         .iter()
-        .find(|i| i.mnemonic() != iced_x86::Mnemonic::Endbr64)
+        .find(|i| i.mnemonic() != Mnemonic::Endbr64)
         .filter(Instruction::is_jmp_near_indirect)
         .and_then(|jump| slot(&jump))
 }
@@ -220,6 +253,41 @@ mod tests {
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
         functions.add(&[u64::MAX], &[], false);
         assert_eq!(functions.around(u64::MAX), None);
+    }
+
+    #[test]
+    fn functions_that_only_wait() {
+        use iced_x86::code_asm::*;
+        let waits = |write: fn(&mut CodeAssembler)| {
+            let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+            write(&mut a);
+            // The function is part of this process, as guests' functions are.
+            let code = vec![0xcc_u8; 256].leak();
+            let start = code.as_ptr() as u64;
+            let bytes = a.assemble(start).expect("what the tests write can be encoded");
+            code[..bytes.len()].copy_from_slice(&bytes);
+            let mut functions = Functions::default();
+            functions.add(&[start, start + bytes.len() as u64], &[], false);
+            let mut caller = CodeAssembler::new(64).expect("64 is a bitness");
+            caller.call(start).expect("can be encoded");
+            let call = caller.instructions()[0];
+            functions.only_waits(&call)
+        };
+        assert!(waits(|a| {
+            a.sub(rsp, 24).unwrap();
+            a.mov(qword_ptr(rsp + 8), rdi).unwrap();
+            a.mov(rax, qword_ptr(rdi)).unwrap();
+            a.add(rsp, 24).unwrap();
+            a.ret().unwrap();
+        }));
+        assert!(!waits(|a| {
+            a.mov(qword_ptr(rdi), rax).unwrap();
+            a.ret().unwrap();
+        }));
+        assert!(!waits(|a| {
+            a.syscall().unwrap();
+            a.ret().unwrap();
+        }));
     }
 
     #[test]

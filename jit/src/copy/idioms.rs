@@ -33,8 +33,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) trusted: bool,
     /// Whether an address that is part of an instruction may be a variable's.
     pub(super) is_variable: &'a dyn Fn(u64) -> bool,
-    /// Whether a call goes to another module.
-    pub(super) is_foreign: &'a dyn Fn(&Instruction) -> bool,
+    /// Whether a call goes to another module, or to a function that only waits.
+    pub(super) only_waits: &'a dyn Fn(&Instruction) -> bool,
 }
 
 /// What is watched in a function: addresses of instructions, in ascending order.
@@ -66,7 +66,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     }
     // Instructions are equal if they are alike but for their addresses.
     let sites = code.iter().filter(|i| watched.contains(i)).map(Instruction::ip).collect();
-    Idioms { polls: polls(code, around.is_foreign), sites }
+    Idioms { polls: polls(code, around.only_waits), sites }
 }
 
 /// Of each instruction, whether it is in an inner loop without calls or locked instructions.
@@ -108,7 +108,7 @@ mod tests {
             calls_locks,
             trusted,
             is_variable: &is_variable,
-            is_foreign: &|_| false,
+            only_waits: &|_| false,
         };
         let found = idioms(&code, &around);
         code.iter().filter(|i| found.sites.contains(&i.ip())).map(|i| i.mnemonic()).collect()

@@ -203,6 +203,13 @@ pub(super) fn is_candidate(instruction: &Instruction) -> bool {
         && is_load(instruction)
 }
 
+/// A load from the stack that names it by its pointer.
+pub(super) fn is_stack_load(instruction: &Instruction) -> bool {
+    instruction.memory_base() == Register::RSP
+        && instruction.segment_prefix() == Register::None
+        && is_load(instruction)
+}
+
 /// The loads that a lookahead is worth for: those that compilers make of atomic loads.
 fn may_have_partner(instruction: &Instruction) -> bool {
     let memory = |index| instruction.op_kind(index) == OpKind::Memory;

@@ -3,11 +3,12 @@
 //! A short loop that writes no memory and reads the same words in every round can end only because
 //! somebody else writes them: compilers would have read an ordinary variable once, before the loop.
 //! If the loop calls a function, that may be who writes it, unless it is another module's
-//! (`sched_yield`, `usleep`). Compilers run out of registers, though, and then read an ordinary
+//! (`sched_yield`, `usleep`) or one that only waits. A loop with such a call may also wait for a
+//! word on the stack, whose address somebody else was given. Compilers run out of registers, though, and then read an ordinary
 //! variable in every round. So the loop must not go through memory, and what is read must not be
 //! held against anything that changes from round to round by the loop's own doing.
 
-use super::ordered::is_candidate;
+use super::ordered::{is_candidate, is_stack_load};
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register, UsedRegister,
 };
@@ -22,8 +23,8 @@ const CLOBBERED: [Register; 9] = {
 };
 
 /// Addresses of the loads that loops of a function poll, in ascending order. `code` is the
-/// function's instructions in order; `foreign` tells whether a call goes to another module.
-pub(super) fn polls(code: &[Instruction], foreign: impl Fn(&Instruction) -> bool) -> Box<[u64]> {
+/// function's instructions in order; `waits` tells whether a call only waits.
+pub(super) fn polls(code: &[Instruction], waits: impl Fn(&Instruction) -> bool) -> Box<[u64]> {
     let mut found = Vec::new();
     let mut factory = InstructionInfoFactory::new();
     for (end, branch) in code.iter().enumerate() {
@@ -35,7 +36,7 @@ pub(super) fn polls(code: &[Instruction], foreign: impl Fn(&Instruction) -> bool
         let target = branch.near_branch_target();
         let first = end.saturating_sub(LONGEST - 1);
         if let Ok(start) = code[first..=end].binary_search_by_key(&target, Instruction::ip)
-            && let Some(body) = Loop::new(&code[first + start..=end], &foreign, &mut factory)
+            && let Some(body) = Loop::new(&code[first + start..=end], &waits, &mut factory)
         {
             found.extend(body.polled().map(Instruction::ip));
         }
@@ -64,26 +65,26 @@ type Origins = [Registers; 16];
 impl<'a> Loop<'a> {
     fn new(
         body: &'a [Instruction],
-        foreign: &impl Fn(&Instruction) -> bool,
+        waits: &impl Fn(&Instruction) -> bool,
         factory: &mut InstructionInfoFactory,
     ) -> Option<Loop<'a>> {
         let mut uses = Vec::with_capacity(body.len());
         for instruction in body {
             let (read, write) = if is_call(instruction) {
-                if !foreign(instruction) {
+                if !waits(instruction) {
                     return None;
                 }
                 (Registers::default(), Registers::of(CLOBBERED.into_iter()))
             } else {
                 let info = factory.info(instruction);
-                if !info.used_memory().iter().all(|used| is_harmless(used.access())) {
+                if !info.used_memory().iter().all(|used| reads_only(used.access())) {
                     return None;
                 }
                 let of = |wanted: fn(OpAccess) -> bool| {
                     let used = info.used_registers().iter();
                     Registers::of(used.filter(|u| wanted(u.access())).map(UsedRegister::register))
                 };
-                (of(|access| access != OpAccess::Write), of(|access| !is_harmless(access)))
+                (of(|access| access != OpAccess::Write), of(|access| !reads_only(access)))
             };
             uses.push((read, write));
         }
@@ -103,9 +104,11 @@ impl<'a> Loop<'a> {
 
     /// The loads whose words it polls.
     fn polled(&self) -> impl Iterator<Item = &'a Instruction> {
+        let calls = self.body.iter().any(is_call);
+        let may_be = move |load| is_candidate(load) || calls && is_stack_load(load);
         let loads = self.body.iter().enumerate();
         loads
-            .filter(|&(at, load)| is_candidate(load) && !self.is_held_against_changing(at))
+            .filter(move |&(at, load)| may_be(load) && !self.is_held_against_changing(at))
             .map(|(_, load)| load)
     }
 
@@ -224,7 +227,7 @@ impl Registers {
 }
 
 /// Whether an access changes nothing.
-fn is_harmless(access: OpAccess) -> bool {
+pub(super) fn reads_only(access: OpAccess) -> bool {
     matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess | OpAccess::None)
 }
 
@@ -280,6 +283,20 @@ mod tests {
             a.jne(again).unwrap();
         });
         assert_eq!(yielding, [Mnemonic::Mov]);
+        let on_stack = |sleeps: bool| {
+            polled(|a| {
+                let mut again = a.create_label();
+                a.set_label(&mut again).unwrap();
+                if sleeps {
+                    a.mov(edi, 50).unwrap();
+                    a.call(FOREIGN).unwrap();
+                }
+                a.cmp(byte_ptr(rsp + 16), 0).unwrap();
+                a.je(again).unwrap();
+            })
+        };
+        assert_eq!(on_stack(true), [Mnemonic::Cmp]);
+        assert_eq!(on_stack(false), []);
         let backing_off = polled(|a| {
             let (mut again, mut spin) = (a.create_label(), a.create_label());
             a.set_label(&mut again).unwrap();
