@@ -12,9 +12,10 @@
 //! pays for copies alone, and so does a loop that computes.
 //!
 //! # Limits
-//! - A program with several threads goes on with copies alone: which loads a thread repeats without
-//!   reporting them is counted in a way of the copies' own.
-//! - So does one that generates code: copies alone look whether it is still what it was.
+//! - A program with several threads runs on copies alone. The copies count, thread by thread, the
+//!   watched loads that need no event, and compiled code has a counter of its own.
+//! - A program that generates code runs on copies alone. Only copies compare generated code with
+//!   what they were made from.
 
 use crate::copy::copy;
 use crate::cranelift::{CraneliftEngine, Program};

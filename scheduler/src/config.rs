@@ -38,8 +38,7 @@ impl Costs {
     /// Costs in nanoseconds of a common x86-64 machine, for `ticks_per_second`. They stand in
     /// until the machine has been calibrated.
     pub fn typical(ticks_per_second: u64) -> Costs {
-        let ticks =
-            |ns: u64| (u128::from(ns) * u128::from(ticks_per_second) / 1_000_000_000) as u64;
+        let ticks = |nanoseconds| ticks(nanoseconds, ticks_per_second);
         Costs {
             acquire: ticks(10),
             release: ticks(8),
@@ -51,6 +50,11 @@ impl Costs {
             travel: ticks(60),
         }
     }
+}
+
+/// Nanoseconds in ticks of a clock.
+pub(crate) fn ticks(nanoseconds: u64, per_second: u64) -> u64 {
+    (u128::from(nanoseconds) * u128::from(per_second) / 1_000_000_000) as u64
 }
 
 /// The machine on which a skeleton is replayed.

@@ -9,6 +9,7 @@
 //! first; a release that lasted long enough for somebody to be woken shows the second. Medians of
 //! both are told where there are enough.
 
+use crate::config::ticks;
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventKind, ThreadId};
 
@@ -55,8 +56,7 @@ impl Samples {
     }
 
     pub(crate) fn finish(mut self, ticks_per_second: u64) -> Waking {
-        let ticks =
-            |ns: u64| (u128::from(ns) * u128::from(ticks_per_second) / 1_000_000_000) as u64;
+        let ticks = |nanoseconds| ticks(nanoseconds, ticks_per_second);
         for releases in self.releases.values_mut() {
             releases.sort_unstable();
         }

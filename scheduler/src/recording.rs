@@ -10,6 +10,7 @@
 //! of `corpus/pairs` show, less the native work: what is measured in a hurry is longer because of
 //! caches and cores that are shared, and then so is the work beside it.
 
+use crate::config::ticks;
 use refrain_trace::{Event, EventKind};
 
 /// Nanoseconds after an event whose function has a stand-in in translated code.
@@ -28,5 +29,5 @@ pub(crate) fn tail(event: &Event, ticks_per_second: u64) -> u64 {
         ThreadStart | ThreadExit | Syscall => 0,
         _ => CALL,
     };
-    (u128::from(nanoseconds) * u128::from(ticks_per_second) / 1_000_000_000) as u64
+    ticks(nanoseconds, ticks_per_second)
 }

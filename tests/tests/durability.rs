@@ -144,8 +144,8 @@ fn a_recorder_may_be_killed_at_any_moment() {
     assert!(events * 2 + 2400 >= recorded, "{events} of {recorded}");
 }
 
-/// Looks at what a recorder left that was killed; how many events happen and how many are there,
-/// if there is something to replay.
+/// Checks and replays the trace that a killed recorder left. Returns how many events the replay
+/// performed and how many the trace holds; `None` if the recorder left nothing to replay.
 fn killed(bench: &Bench, trace: &str, round: u64) -> Option<(u64, u64)> {
     let check = bench.refrain(["check", trace]);
     assert_eq!(check.status, 1, "round {round}: {check:?}");

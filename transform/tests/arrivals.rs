@@ -75,6 +75,13 @@ impl Replayer for ByArrival {
     }
 }
 
+/// A section of the thread that reads X under L.
+fn reads(r: &mut Recording, thread: usize) {
+    r.lock(thread, 100, L, 0x100);
+    r.read(thread, X, 8);
+    r.unlock(thread, 200, L, 0x110);
+}
+
 fn ends(r: &mut Recording) {
     r.event(0, 5, ThreadExit, 1, 0);
     r.event(1, 5, ThreadExit, 2, 0);
@@ -86,9 +93,7 @@ fn two_readers_gain_what_they_waited() {
     r.share(X, 8);
     for _ in 0..50 {
         for thread in 0..2 {
-            r.lock(thread, 100, L, 0x100);
-            r.read(thread, X, 8);
-            r.unlock(thread, 200, L, 0x110);
+            reads(&mut r, thread);
         }
     }
     ends(&mut r);
@@ -130,9 +135,7 @@ fn a_lock_that_is_needed_does_not_keep_the_order_that_another_gave_it() {
     r.share(X, 8);
     for _ in 0..50 {
         for thread in 0..2 {
-            r.lock(thread, 100, L, 0x100);
-            r.read(thread, X, 8);
-            r.unlock(thread, 200, L, 0x110);
+            reads(&mut r, thread);
             r.lock(thread, 50, M, 0x200);
             r.access(thread, Y, 4, Access::READ | Access::WRITE);
             r.unlock(thread, 5, M, 0x210);

@@ -4,6 +4,7 @@
 //! noted: system calls that name one answer the guest that there is none, and lists of open
 //! descriptors leave them out.
 
+use crate::host;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -84,10 +85,8 @@ pub(crate) fn own() -> impl Iterator<Item = i32> {
 
 /// Closes the guest's descriptors that do not outlive the execution of a program.
 pub(crate) fn close_on_execution() {
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
-    let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let all: Vec<i32> = numbers.filter(|&fd| !is_own(fd)).collect();
-    for fd in all {
+    let open = host::open_descriptors().unwrap_or_default();
+    for fd in open.into_iter().filter(|&fd| !is_own(fd)) {
         // SAFETY: the descriptor is the guest's, or it is closed already.
         unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFD);

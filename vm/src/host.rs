@@ -68,16 +68,19 @@ pub(crate) fn memory_file() -> io::Result<File> {
 /// Has every descriptor but the first three closed in the processes that this one will execute:
 /// those that it has inherited itself need not be.
 pub fn close_on_exec() -> io::Result<()> {
-    for entry in std::fs::read_dir("/proc/self/fd")? {
-        let name = entry?.file_name();
-        let Some(fd) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        // The descriptor of the directory itself is gone when this is over.
-        if fd > 2 {
-            // SAFETY: the flag changes nothing for this process, whoever owns the descriptor.
-            unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
-        }
+    for fd in open_descriptors()?.into_iter().filter(|&fd| fd > 2) {
+        // SAFETY: the flag changes nothing for this process, whoever owns the descriptor.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     Ok(())
+}
+
+/// The descriptors that this process has open, and one that was open for the listing alone.
+pub(crate) fn open_descriptors() -> io::Result<Vec<i32>> {
+    let number = |entry: io::Result<std::fs::DirEntry>| {
+        entry.map(|entry| entry.file_name().to_str()?.parse().ok()).transpose()
+    };
+    std::fs::read_dir("/proc/self/fd")?.filter_map(number).collect()
 }
 
 /// The cores that this process may run on.
@@ -112,9 +115,19 @@ pub(crate) fn wake_in_time() {
 
 /// The processor time that this process has taken.
 pub(crate) fn processor_time() -> Duration {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// The processor time that the calling thread has taken.
+pub(crate) fn thread_time() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// What a clock shows that every process and thread has.
+fn clock(id: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a live timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    // SAFETY: `time` is a live timespec, and the call only fills it in.
+    unsafe { libc::clock_gettime(id, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
@@ -333,14 +346,6 @@ pub(crate) fn page_faults() -> u64 {
         usage
     };
     (usage.ru_minflt + usage.ru_majflt) as u64
-}
-
-/// Processor time of the calling thread so far.
-pub(crate) fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a live timespec; the clock id is valid for every thread.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// What both clocks showed when [`read_clocks`] was called.

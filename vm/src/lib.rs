@@ -19,6 +19,7 @@ mod digest;
 mod elf;
 mod engine;
 mod error;
+mod file_maps;
 mod first_thread;
 mod frame;
 mod hidden;
@@ -35,7 +36,6 @@ mod processor;
 mod record;
 mod replay;
 mod seen;
-mod shared;
 mod slots;
 mod syscall;
 

@@ -205,8 +205,8 @@ fn library_place(path: &Path, elf: &Elf, space: &AddressSpace, align: u64) -> Re
     Ok(room - start)
 }
 
-/// Maps the segments of the last file: whole pages of it show the file, if they can; all else is
-/// private anonymous memory filled from it.
+/// Maps the segments of the last of `files`. The loader maps whole pages from the file where it may
+/// (see [`open`]), and copies the rest into private anonymous memory.
 fn map_segments(
     files: &[Loaded],
     space: &mut AddressSpace,

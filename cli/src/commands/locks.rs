@@ -6,7 +6,7 @@ use crate::args::{Locks, Ranking};
 use crate::calibration;
 use crate::child;
 use crate::failure::Outcome;
-use crate::machine::{self, Analysis, Extent, Skeleton};
+use crate::machine::{self, Analysis, Extent};
 use crate::output::{self, Style};
 use crate::report::locks::{self, Beside, Excerpt, IrregularLock, NotUnderstood, Report, render};
 use crate::report::numbers::{count, counted};
@@ -55,8 +55,7 @@ pub(crate) fn rank(path: &Path, ranking: &Ranking) -> anyhow::Result<Report> {
     let (_, latencies) = calibration::costs(header.machine.latencies, header.tsc_hz);
     let machine = locks::Machine { cores, latencies };
     let beside = (beside, notes(&trace, extent));
-    let recorded_ns = Skeleton::of(&trace)?.recorded_ns();
-    let machine = (machine, recorded_ns);
+    let machine = (machine, extent.recorded_ns);
     let mut report = locks::report(ranked, header.argv.join(" "), machine, ranking.top, beside);
     if ranking.details {
         for group in &mut report.groups {
@@ -147,7 +146,7 @@ fn diverged(path: &Path, divergence: &Divergence) -> anyhow::Error {
 }
 
 /// What the reader must know to judge the numbers.
-fn notes(trace: &Trace, Extent { events, recorded }: Extent) -> Vec<String> {
+fn notes(trace: &Trace, Extent { events, recorded, .. }: Extent) -> Vec<String> {
     let cut = || {
         let (events, recorded) = (count(events), counted(recorded, "event"));
         format!("the recording was cut off: {events} of {recorded} could be replayed and analysed")

@@ -321,13 +321,15 @@ fn is_programs(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(EngineError::Program { .. }))
 }
 
-/// How much of a trace was replayed.
+/// How long a recording took, and how much of it was replayed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Extent {
     /// Events that happened.
     pub(crate) events: u64,
     /// Events that are there.
     pub(crate) recorded: u64,
+    /// From the guest's first instruction to its last event, as recorded.
+    pub(crate) recorded_ns: u64,
 }
 
 /// What comes of an analysis.
@@ -382,14 +384,15 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
     if let Some(divergence) = outcome.divergence {
         return Ok(Analysis::Diverged(divergence.into()));
     }
-    let extent = Extent { events: outcome.events, recorded: outcome.recorded };
-    if extent.events == 0 {
+    if outcome.events == 0 {
         bail!("nothing of the trace can be replayed: it was cut off too soon");
     }
     let locks = collect.locks().expect("it was made with them");
     constant.extend(locks.words());
     let sections = Sections::merge(collect.take(), &constant, &locks.atomic)?;
-    let mut skeleton = Skeleton::to_predict(trace)?;
+    let mut skeleton = Skeleton::to_predict(trace, &locks.made)?;
+    let recorded_ns = skeleton.recorded_ns();
+    let extent = Extent { events: outcome.events, recorded: outcome.recorded, recorded_ns };
     let beside = Beside::new(&sections, &locks.made, |ticks| skeleton.nanoseconds(ticks));
     let measured = measure(&sections, &mut skeleton, &Options::default())?;
     Ok(Analysis::Measured(Box::new(measured), beside, extent))

@@ -40,18 +40,21 @@ pub(super) struct Decisive {
 impl Skeleton {
     /// The program's own time, to be replayed on the recorded machine.
     pub(crate) fn of(trace: &Trace) -> anyhow::Result<Skeleton> {
+        Skeleton::own_time(trace, &OwnLocks::of(trace)?.made)
+    }
+
+    /// The same, with these locks that the program makes itself.
+    fn own_time(trace: &Trace, made: &Made) -> anyhow::Result<Skeleton> {
         let cores = trace.header().machine.cores;
-        let own = OwnLocks::of(trace)?;
-        Skeleton::read(trace, &own.made, |builder| builder.recorded_on(cores).without_recording())
+        Skeleton::read(trace, made, |builder| builder.recorded_on(cores).without_recording())
     }
 
     /// The program's own time, to be replayed by arrival too.
-    pub(crate) fn to_predict(trace: &Trace) -> anyhow::Result<Skeleton> {
+    pub(super) fn to_predict(trace: &Trace, made: &Made) -> anyhow::Result<Skeleton> {
         let cores = trace.header().machine.cores;
         let recorded = |builder: Builder| builder.recorded_on(cores).with_recording();
-        let own = OwnLocks::of(trace)?;
-        let with_recording = Some(Skeleton::read(trace, &own.made, recorded)?.reduced);
-        Ok(Skeleton { with_recording, ..Skeleton::of(trace)? })
+        let with_recording = Some(Skeleton::read(trace, made, recorded)?.reduced);
+        Ok(Skeleton { with_recording, ..Skeleton::own_time(trace, made)? })
     }
 
     /// The recorded run with the recorder's work and all costs in it, on a core for each thread:

@@ -25,9 +25,10 @@ pub(crate) struct Report {
     pub(crate) events_recorded: u64,
     /// The end of the recording is missing.
     pub(crate) truncated: bool,
-    /// So far the replay has come, in nanoseconds since the recorder began.
+    /// How far the replay came: the recorded time of its last event, in nanoseconds since the
+    /// recorder began.
     pub(crate) reached_ns: Option<u64>,
-    /// So far the trace goes.
+    /// How far the trace goes: the recorded time of its last event, likewise.
     pub(crate) recorded_ns: Option<u64>,
     /// Lock acquisitions among them.
     pub(crate) acquisitions: u64,

@@ -21,8 +21,8 @@
 
 use super::loops::loops;
 use super::ordered::{constant_address, is_candidate, is_load, is_locked, is_store, looks_alike};
-use super::polls::polls;
-use iced_x86::{FlowControl, Instruction};
+use super::polls::{is_call, polls};
+use iced_x86::Instruction;
 use refrain_trace::fixed::FixedSet;
 
 /// What is around a function's code.
@@ -81,10 +81,6 @@ fn computations(code: &[Instruction]) -> Vec<bool> {
         }
     }
     computes
-}
-
-fn is_call(instruction: &Instruction) -> bool {
-    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
 #[cfg(test)]

@@ -58,8 +58,8 @@ struct Loop<'a> {
     changing: Registers,
 }
 
-/// For each register, those registers at the beginning of a round that its value comes from. What
-/// is loaded comes from its address.
+/// By register: the registers whose values at the beginning of a round its value is computed from.
+/// A loaded value counts as computed from the address of its load.
 type Origins = [Registers; 16];
 
 impl<'a> Loop<'a> {
@@ -231,7 +231,8 @@ pub(super) fn reads_only(access: OpAccess) -> bool {
     matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess | OpAccess::None)
 }
 
-fn is_call(instruction: &Instruction) -> bool {
+/// Whether it is a call or a system call.
+pub(super) fn is_call(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 

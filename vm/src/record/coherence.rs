@@ -3,9 +3,9 @@
 
 use super::machine::Machine;
 use super::thread::GuestThread;
+use crate::file_maps::{FileMaps, Part};
 use crate::host::{self, Guest};
 use crate::memory::{OUT_OF_MEMORY, Purpose, page_up};
-use crate::shared::{Part, SharedMaps};
 use crate::syscall::{Call, MachineCall};
 use refrain_trace::payload::Write;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ type Identity = (u64, u64);
 /// The guest's shared mappings, and the numbers of their files.
 #[derive(Default)]
 pub(crate) struct Shared {
-    pub(crate) maps: SharedMaps,
+    pub(crate) maps: FileMaps,
     files: BTreeMap<Identity, u64>,
 }
 

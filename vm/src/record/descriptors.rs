@@ -1,11 +1,13 @@
 //! System calls about descriptors and directories that must not show the recorder.
 
 use super::calls::Pending;
+use super::itself::own_entry;
 use super::thread::GuestThread;
 use crate::host::{self, Guest};
 use crate::layout::PAGE;
 use crate::{hidden, syscall};
 use refrain_trace::payload::{Effect, Write};
+use std::os::unix::ffi::OsStrExt;
 
 /// Offset and size of the length of an entry of `getdents` and `getdents64`; where the name is.
 const LENGTH_AT: usize = 16;
@@ -122,12 +124,7 @@ impl List {
     /// What the directory with this descriptor lists, if it is about this process.
     fn of(fd: i32) -> Option<List> {
         let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
-        let path = path.to_str()?.strip_prefix("/proc/")?;
-        let (process, inside) = path.split_once('/')?;
-        if process.parse() != Ok(std::process::id()) {
-            return None;
-        }
-        match inside.rsplit('/').next()? {
+        match own_entry(path.as_os_str().as_bytes())? {
             "fd" | "fdinfo" => Some(List::Descriptors),
             "task" => Some(List::Threads),
             _ => None,

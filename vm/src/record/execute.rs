@@ -5,18 +5,18 @@
 //! symbols tell them apart. A child process executes natively, or begins a recording of its own.
 
 use super::calls::Pending;
+use super::files::ANYWHERE;
 use super::signals::Signals;
 use super::thread::GuestThread;
 use super::{initial_mappings, itself};
+use crate::file_maps::FileMaps;
 use crate::host::{self, Guest};
 use crate::layout::PAGE;
 use crate::loader::{self, Command};
-use crate::shared::SharedMaps;
 use crate::{Result, hidden};
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{Event, Executed};
 use std::ffi::{CString, OsString};
-use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -27,9 +27,6 @@ use std::sync::atomic::Ordering;
 const LONGEST: usize = 32 * PAGE as usize;
 /// All of them together are not, whatever the limit of the stack is.
 const MOST: usize = 6 << 20;
-
-/// All addresses.
-const ALL: Range<u64> = 0..u64::MAX;
 
 impl GuestThread {
     /// `execve`, `execveat`.
@@ -121,10 +118,10 @@ impl GuestThread {
     fn enter_program(&mut self, command: &Command) -> Result<Executed> {
         let machine = self.machine.clone();
         let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
-        if machine.mapped.before(&ALL) {
+        if machine.mapped.before(&ANYWHERE) {
             machine.log.pages();
         }
-        machine.mapped.unmap(&ALL);
+        machine.mapped.unmap(&ANYWHERE);
         space.begin_program();
         let image = loader::load(command, &mut space)?;
         let keep = |bytes| machine.log.blob(bytes);
@@ -232,7 +229,7 @@ impl super::machine::Machine {
         *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program.to_owned();
         *self.linker.lock().unwrap_or_else(PoisonError::into_inner) = image.linker();
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = itself::loaded(image);
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).maps = SharedMaps::default();
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner).maps = FileMaps::default();
         self.once.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.initial_sp.store(image.entry.rsp, Ordering::SeqCst);
         for file in &image.files {

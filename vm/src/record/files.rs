@@ -19,13 +19,14 @@
 //! - Where looking takes long, because many gigabytes are mapped, it is done less often, and what a
 //!   killed recorder leaves may end in events whose pages are missing. A replay ends before them.
 
+use crate::file_maps::{FileMaps, Part};
 use crate::host;
 use crate::layout::PAGE;
 use crate::memory::page_up;
 use crate::{Hidden, Result};
 use refrain_trace::container::PageRun;
 use refrain_trace::{BlobId, MappedFile, Writer};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::io::Write;
 use std::ops::Range;
@@ -45,6 +46,8 @@ const LONG: Duration = Duration::from_millis(2);
 const REST: Duration = Duration::from_millis(30);
 /// Entries of the page table that are looked at in one go.
 const ENTRIES: usize = 1 << 14;
+/// All addresses.
+pub(super) const ANYWHERE: Range<u64> = 0..u64::MAX;
 
 /// Device and inode, size, and time of change: what tells contents apart.
 type Identity = (u64, u64, u64, i64, i64);
@@ -67,20 +70,13 @@ struct Content {
     kept: BTreeMap<u32, u64>,
 }
 
-/// A mapping: from its address (the key) to `end`, what the file has from `offset` on.
-#[derive(Clone, Copy)]
-struct View {
-    end: u64,
-    offset: u64,
-    content: usize,
-}
-
 /// What is known of the files.
 #[derive(Default)]
 pub(super) struct State {
     contents: Vec<Content>,
     known: BTreeMap<Identity, usize>,
-    views: BTreeMap<u64, View>,
+    /// Mappings; a file's number in it is its place among the contents.
+    maps: FileMaps,
     /// What the writer has not written yet.
     files: Vec<(BlobId, MappedFile)>,
     pages: Vec<Pages>,
@@ -136,9 +132,8 @@ impl Files {
             }
         }
         let content = state.known[&identity];
-        state.cut(&range);
         let Range { start, end } = range;
-        state.views.insert(start, View { end, offset, content });
+        state.maps.insert(Part { start, end, file: content as u64, offset });
         state.close_unused();
         Some(state.contents[content].blob)
     }
@@ -147,34 +142,22 @@ impl Files {
     /// should be woken.
     pub(crate) fn before(&self, range: &Range<u64>) -> bool {
         let mut state = self.lock();
-        self.look(&mut state, Some(range));
+        self.look(&mut state, range);
         state.pages.iter().map(|pages| pages.bytes.len()).sum::<usize>() > PENDING
     }
 
     /// The guest has no file mapped there any more.
     pub(crate) fn unmap(&self, range: &Range<u64>) {
         let mut state = self.lock();
-        state.cut(range);
-        state.close_unused();
+        if state.maps.cut(range) {
+            state.close_unused();
+        }
     }
 
     /// The guest has moved, grown or shrunk what it had mapped.
     pub(crate) fn moved(&self, from: Range<u64>, to: Range<u64>) {
         let mut state = self.lock();
-        let views = state.overlapping(&from);
-        state.cut(&from);
-        state.cut(&to);
-        for (start, view) in views {
-            let skipped = from.start.saturating_sub(start);
-            let at = to.start + start.saturating_sub(from.start);
-            // What grows is the last one.
-            let end =
-                if view.end >= from.end { to.end } else { to.start + (view.end - from.start) };
-            let view = View { end: end.min(to.end), offset: view.offset + skipped, ..view };
-            if at < view.end {
-                state.views.insert(at, view);
-            }
-        }
+        state.maps.remap(from, to, false);
         state.close_unused();
     }
 
@@ -195,7 +178,7 @@ impl Files {
             if last || !rests && faults != state.faults {
                 state.faults = faults;
                 let begin = host::thread_time();
-                self.look(&mut state, None);
+                self.look(&mut state, &ANYWHERE);
                 let took = host::thread_time().saturating_sub(begin);
                 state.rest =
                     (took > LONG).then(|| Instant::now() + (10 * took).min(REST.max(took)));
@@ -221,31 +204,25 @@ impl Files {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the pages that were touched, in a range or anywhere.
-    fn look(&self, state: &mut State, range: Option<&Range<u64>>) {
+    /// Takes the pages that were touched in a range.
+    fn look(&self, state: &mut State, range: &Range<u64>) {
         let Some(table) = &self.table else { return };
-        let views = match range {
-            Some(range) => state.overlapping(range),
-            None => state.views.iter().map(|(&start, &view)| (start, view)).collect(),
-        };
-        let mut entries = vec![0; 8 * ENTRIES];
+        let parts = state.maps.parts(range);
+        let mut entries = Vec::new();
         let mut found: BTreeMap<usize, Vec<PageRun>> = BTreeMap::new();
-        for (start, view) in views {
-            let (mut at, end) = match range {
-                Some(range) => (start.max(range.start), view.end.min(range.end)),
-                None => (start, view.end),
-            };
-            let content = &mut state.contents[view.content];
-            let runs = found.entry(view.content).or_default();
+        for Part { start, end, file, offset } in parts {
+            let content = &mut state.contents[file as usize];
+            let runs = found.entry(file as usize).or_default();
             // What lies behind the file's last page has no content.
-            let end = end.min(start + page_up(content.len).saturating_sub(view.offset));
+            let end = end.min(start + page_up(content.len).saturating_sub(offset));
+            let mut at = start;
             while at < end {
                 let count = ((end - at).div_ceil(PAGE) as usize).min(ENTRIES);
-                let entries = &mut entries[..8 * count];
-                if table.file().read_exact_at(entries, at / PAGE * 8).is_err() {
+                entries.resize(8 * count, 0);
+                if table.file().read_exact_at(&mut entries, at / PAGE * 8).is_err() {
                     break;
                 }
-                let first = (view.offset + (at - start)) / PAGE;
+                let first = (offset + (at - start)) / PAGE;
                 let touched = entries.chunks_exact(8).enumerate().filter(|(_, e)| e[7] & 0xc0 != 0);
                 for (n, _) in touched {
                     content.keep((first + n as u64) as u32, runs);
@@ -311,32 +288,11 @@ impl State {
         self.pages.push(Pages { blob: content.blob, runs, bytes });
     }
 
-    /// The views that a range overlaps, whole.
-    fn overlapping(&self, range: &Range<u64>) -> Vec<(u64, View)> {
-        let before = self.views.range(..range.end).rev();
-        let hit = before.take_while(|(_, view)| view.end > range.start);
-        hit.map(|(&start, &view)| (start, view)).collect()
-    }
-
-    /// Forgets what was mapped in a range.
-    fn cut(&mut self, range: &Range<u64>) {
-        for (start, view) in self.overlapping(range) {
-            self.views.remove(&start);
-            if start < range.start {
-                self.views.insert(start, View { end: range.start, ..view });
-            }
-            if view.end > range.end {
-                let offset = view.offset + (range.end - start);
-                self.views.insert(range.end, View { offset, ..view });
-            }
-        }
-    }
-
     /// Closes files that are not mapped any more.
     fn close_unused(&mut self) {
-        let used: BTreeSet<usize> = self.views.values().map(|view| view.content).collect();
-        for (index, content) in self.contents.iter_mut().enumerate() {
-            if !used.contains(&index) {
+        let used = self.maps.files();
+        for (number, content) in (0..).zip(&mut self.contents) {
+            if !used.contains(&number) {
                 content.file = None;
             }
         }

@@ -1,8 +1,9 @@
 //! What the guest finds about itself in `/proc`: its own program, not the recorder.
 //!
-//! The kernel is told where the guest's arguments, environment and auxiliary vector are, so that
-//! `cmdline`, `environ` and `auxv` (and `ps`) show these by themselves. What the kernel cannot be
-//! told is made here when the guest opens it.
+//! The recorder tells the kernel where the guest's arguments, environment and auxiliary vector lie,
+//! so that the kernel's own `cmdline`, `environ` and `auxv` (and `ps`) show the guest's. The kernel
+//! cannot be told of the guest's mappings, threads and signals: when the guest opens `maps`,
+//! `status` or `stat`, the recorder makes the file.
 
 use super::calls::Pending;
 use super::signals::Standing;

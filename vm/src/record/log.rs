@@ -73,7 +73,8 @@ struct Shared {
     /// Nothing is kept: this is a child process, without the writer, or the writer has given up.
     silent: AtomicBool,
     barrier: Barrier,
-    /// The streams, in the order of the threads' ids. Who holds this is the only one that visits or closes them, and nobody forks.
+    /// The streams, in the order of the threads' ids. Who holds this is the only one that visits or
+    /// closes them, and nobody forks.
     streams: Mutex<Vec<Arc<ThreadLog>>>,
 }
 
@@ -284,11 +285,18 @@ impl Busy<'_> {
 
     /// Appends an event without a payload.
     #[inline]
-    pub(crate) fn push(&mut self, mut event: Event) {
-        let state = self.state();
-        event.unrecorded = state.met.take_unrecorded();
-        state.polling = None;
-        state.chunk.events.push(event);
+    pub(crate) fn push(&mut self, event: Event) {
+        self.state().push(event);
+    }
+}
+
+impl State {
+    /// Appends an event, with the number of watched loads that needed none since the last one.
+    #[inline]
+    fn push(&mut self, event: Event) {
+        let unrecorded = self.met.take_unrecorded();
+        self.polling = None;
+        self.chunk.events.push(Event { unrecorded, ..event });
     }
 }
 
@@ -335,15 +343,13 @@ impl ThreadLog {
             self.send(state);
         }
         let mut event = make();
-        event.unrecorded = state.met.take_unrecorded();
-        state.polling = None;
         state.pending = None;
         state.open = false;
         if let Some(record) = record {
             event.flags |= HAS_PAYLOAD;
             payload::push(&mut state.chunk.payloads, record);
         }
-        state.chunk.events.push(event);
+        state.push(event);
         Ok(())
     }
 
@@ -355,10 +361,7 @@ impl ThreadLog {
         if state.chunk.is_full() {
             self.send(state);
         }
-        let mut event = make();
-        event.unrecorded = state.met.take_unrecorded();
-        state.polling = None;
-        state.chunk.events.push(event);
+        state.push(make());
         state.open = true;
         Ok(())
     }
@@ -424,7 +427,7 @@ impl ThreadLog {
         self.phase.load(Ordering::Relaxed) == EMPTY
     }
 
-    /// Changes the gate, if it is in the state `from`.
+    /// Sets the gate to `to` if it is `from`; says whether it was.
     fn shut(&self, from: u8, to: u8) -> bool {
         self.gate.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }

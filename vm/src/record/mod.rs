@@ -199,7 +199,7 @@ fn finish(
         ending,
         tsc_end,
         events: events.clone(),
-        cpu_ns: process_cpu_ns(),
+        cpu_ns: host::processor_time().as_nanos() as u64,
         output_bytes: machine.output_bytes(),
     });
     let Written { bytes, lost } = writer.join().expect("the writer's thread returns its errors")?;
@@ -298,14 +298,6 @@ pub fn this_machine() -> MachineInfo {
         kernel: kernel.trim().to_owned(),
         latencies: None,
     }
-}
-
-/// CPU time of the whole process so far.
-fn process_cpu_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a live timespec; the clock id is valid for every process.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Moves the trace's descriptor out of the way of the guest, which expects the lowest free

@@ -1,9 +1,9 @@
 //! Memory that shows files (`MAP_SHARED`), in a replay: each file is one in memory, so that all
 //! its mappings agree, as they did in the recording.
 
+use crate::file_maps::{FileMaps, Part};
 use crate::host::{self, Guest};
 use crate::memory::{self, MapRequest, page_up};
-use crate::shared::{Part, SharedMaps};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ pub(crate) struct SharedFiles {
 
 #[derive(Default)]
 struct State {
-    maps: SharedMaps,
+    maps: FileMaps,
     files: BTreeMap<u64, File>,
 }
 

@@ -85,8 +85,9 @@ pub(super) fn section(rows: &[Start]) -> String {
     let header = ["program", "native", "record", "limit", "replay", "limit", "trace"];
     let rows: Vec<_> = rows.iter().map(row).collect();
     format!(
-        "\n## Short programs\n\nWhole runs of `refrain record` and `refrain replay`, which are \
-         mostly start and end. The limits are a factor and a time beyond it.\n\n{}",
+        "\n## Short programs\n\nEach row times a whole run of `refrain record` and of `refrain \
+         replay`. These programs are so short that starting and ending take most of it. A limit is \
+         a multiple of the native time, plus a constant.\n\n{}",
         table::render(&header, &rows)
     )
 }

@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_millis(5);
 /// an event; one that waits for the writer itself leaves the stream only when that goes on.
 const LOOKS: u32 = 10_000;
 
-/// What there is of the trace when the writer is done.
+/// What the writer has written of the trace.
 #[derive(Debug)]
 pub(crate) struct Written {
     /// Its length.

@@ -1,9 +1,11 @@
-//! Memory that a file shows (`MAP_SHARED`): which addresses show which part of which file.
+//! Memory that shows files: which addresses show which part of which file.
 //!
-//! Recording and replay keep the same table. A recording looks up what a call that changes a file
-//! changes in memory; a replay has a file in memory for each, so that all mappings of it agree.
+//! Three tables are of this kind. A recording has one of shared mappings, in which it looks up what
+//! a call that changes a file changes in memory, and one of private mappings, whose touched pages it
+//! keeps (`record::files`). A replay has one of shared mappings, with a file in memory for each file,
+//! so that all mappings of a file agree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A stretch of memory that shows a file.
@@ -11,7 +13,7 @@ use std::ops::Range;
 pub(crate) struct Part {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// The file, by the order in which the guest first mapped them.
+    /// The file's number, which the owner of the table gives it.
     pub(crate) file: u64,
     /// Where in the file the stretch begins.
     pub(crate) offset: u64,
@@ -33,16 +35,18 @@ impl Part {
     }
 }
 
-/// All of it.
+/// All parts, none of which overlap.
 #[derive(Default, Debug)]
-pub(crate) struct SharedMaps {
+pub(crate) struct FileMaps {
     by_start: BTreeMap<u64, Part>,
 }
 
-impl SharedMaps {
-    /// Something else is mapped there, or nothing.
-    pub(crate) fn cut(&mut self, range: &Range<u64>) {
-        for part in self.parts(range) {
+impl FileMaps {
+    /// Forgets what a range shows, since something else is mapped there, or nothing. False if it
+    /// showed no file.
+    pub(crate) fn cut(&mut self, range: &Range<u64>) -> bool {
+        let parts = self.parts(range);
+        for part in &parts {
             let whole =
                 *self.by_start.range(..=part.start).next_back().expect("a part of it was found").1;
             self.by_start.remove(&whole.start);
@@ -52,6 +56,7 @@ impl SharedMaps {
                 }
             }
         }
+        !parts.is_empty()
     }
 
     /// A file is mapped.
@@ -60,16 +65,23 @@ impl SharedMaps {
         self.by_start.insert(part.start, part);
     }
 
-    /// A mapping has moved or changed its length; it stays where it was, too, if it is `kept`.
+    /// `mremap` has moved a range or changed its length. What was shown at its end grows or shrinks
+    /// with it. If `kept`, the old range goes on showing what it showed.
     pub(crate) fn remap(&mut self, old: Range<u64>, new: Range<u64>, kept: bool) {
         // (A length of nothing asks for another mapping of the same.)
-        let first = self.parts(&(old.start..old.end.max(old.start + 1))).into_iter().next();
+        let old_end = old.end.max(old.start + 1);
+        let parts = self.parts(&(old.start..old_end));
         if !kept {
             self.cut(&old);
         }
         self.cut(&new);
-        if let Some(part) = first.filter(|part| part.start == old.start) {
-            self.insert(Part { start: new.start, end: new.end, ..part });
+        for part in parts {
+            let moved = |at: u64| new.start.saturating_add(at - old.start).min(new.end);
+            let end = if part.end == old_end { new.end } else { moved(part.end) };
+            let part = Part { start: moved(part.start), end, ..part };
+            if part.start < part.end {
+                self.insert(part);
+            }
         }
     }
 
@@ -89,6 +101,11 @@ impl SharedMaps {
         of_file.filter_map(|part| part.showing(range)).collect()
     }
 
+    /// The numbers of the files that are shown anywhere.
+    pub(crate) fn files(&self) -> BTreeSet<u64> {
+        self.by_start.values().map(|part| part.file).collect()
+    }
+
     /// The mapping that begins there.
     pub(crate) fn at(&self, start: u64) -> Option<Part> {
         self.by_start.get(&start).copied()
@@ -104,8 +121,26 @@ mod tests {
     }
 
     #[test]
+    fn a_range_may_move_with_several_files_in_it() {
+        let mut maps = FileMaps::default();
+        maps.insert(part(0x0000, 0x2000, 1, 0));
+        maps.insert(part(0x2000, 0x3000, 2, 0x5000));
+        maps.remap(0x1000..0x3000, 0x11000..0x14000, false);
+        let moved = [
+            part(0x0000, 0x1000, 1, 0),
+            part(0x11000, 0x12000, 1, 0x1000),
+            part(0x12000, 0x14000, 2, 0x5000),
+        ];
+        assert_eq!(maps.parts(&(0..u64::MAX)), moved);
+        maps.remap(0x11000..0x14000, 0x11000..0x12000, false);
+        assert_eq!(maps.parts(&(0..u64::MAX)), moved[..2]);
+        assert_eq!(maps.files(), BTreeSet::from([1]));
+        assert!(!maps.cut(&(0x2000..0x3000)) && maps.cut(&(0x0800..0x3000)));
+    }
+
+    #[test]
     fn files_are_shown_where_they_are_mapped() {
-        let mut maps = SharedMaps::default();
+        let mut maps = FileMaps::default();
         maps.insert(part(0x1000, 0x5000, 1, 0));
         maps.insert(part(0x9000, 0xa000, 1, 0x2000));
         assert_eq!(maps.showing(1, &(0x2800..0x2900)), [0x3800..0x3900, 0x9800..0x9900]);
