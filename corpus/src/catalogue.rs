@@ -162,6 +162,15 @@ const fn exerciser(
     Program { small, ..program(name, source, Group::Exerciser) }
 }
 
+/// Atomic variables look otherwise in code that is not optimised.
+const fn unoptimised(
+    name: &'static str,
+    source: &'static str,
+    small: &'static [&'static str],
+) -> Program {
+    Program { flags: &["-O0"], ..exerciser(name, source, small) }
+}
+
 const fn kernel(
     name: &'static str,
     source: &'static str,
@@ -209,8 +218,11 @@ pub static PROGRAMS: &[Program] = &[
     Program { flags: &["-mcx16"], ..exerciser("ex_atomics", "c/ex_atomics.c", &["2000"]) },
     exerciser("ex_polls", "c/ex_polls.c", &["300"]),
     exerciser("ex_stamps", "c/ex_stamps.c", &["300"]),
+    unoptimised("ex_polls_O0", "c/ex_polls.c", &["300"]),
+    unoptimised("ex_stamps_O0", "c/ex_stamps.c", &["300"]),
     exerciser("ex_request", "c/ex_request.c", &["2000"]),
     exerciser("ex_clock", "c/ex_clock.c", &["20000"]),
+    unoptimised("ex_clock_O0", "c/ex_clock.c", &["20000"]),
     exerciser("ex_futex", "c/ex_futex.c", &["3000"]),
     exerciser("ex_malloc", "c/ex_malloc.c", &["800"]),
     exerciser("ex_tls", "c/ex_tls.c", &["50000"]),
@@ -223,6 +235,11 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_process", "c/ex_process.c", &["2"]),
     exerciser("ex_cpu", "c/ex_cpu.c", &["20000"]),
     Program { language: Language::Cxx, ..exerciser("mixed_cpp", "cpp/mixed.cpp", &["1000"]) },
+    Program { language: Language::Cxx, ..exerciser("ex_members", "cpp/ex_members.cpp", &["300"]) },
+    Program {
+        language: Language::Cxx,
+        ..unoptimised("ex_members_O0", "cpp/ex_members.cpp", &["300"])
+    },
     Program { language: Language::Rust, ..exerciser("mixed_rs", "rs/mixed.rs", &["1000"]) },
     kernel("locks", "c/locks.c", &["20000"]),
     kernel("events", "c/events.c", &["100000"]),

@@ -38,6 +38,10 @@ fn output_and_status_are_those_of_the_program() {
         "ex_stamps",
         "ex_request",
         "ex_clock",
+        "ex_polls_O0",
+        "ex_stamps_O0",
+        "ex_clock_O0",
+        "ex_members_O0",
         "fib",
     ];
     let names = ["exit7", "segv", "abrt"].into_iter().chain(kinds);

@@ -7,7 +7,11 @@
 //!   module, or calls the library's locks: the check before the slow path, the stamp of a slot in a
 //!   queue, the flag by which those who wait ask the holder for the lock;
 //! - loads of global variables: flags and states of one-time initialization, a server's clock;
-//! - loads and stores whose operand looks like that of a locked instruction of their function.
+//! - loads and stores whose operand looks like that of a locked instruction of their function;
+//! - in code that is not optimised, loads through a copy of an address that only they use.
+//!
+//! What an operand names is known where its address is constant, and where the code has moved it
+//! through registers and the stack (`places`).
 //!
 //! Code in inner loops without calls or locked instructions computes: there, only what it polls,
 //! what looks like a locked operand, and the copies of what is watched elsewhere in the function
@@ -20,7 +24,8 @@
 //! watched too (`refrain sites`).
 
 use super::loops::loops;
-use super::ordered::{constant_address, is_candidate, is_load, is_locked, is_store, looks_alike};
+use super::ordered::{is_candidate, is_load, is_locked, is_store, looks_alike};
+use super::places::{Place, places};
 use super::polls::{is_call, polls};
 use iced_x86::Instruction;
 use refrain_trace::fixed::FixedSet;
@@ -48,25 +53,44 @@ pub(super) struct Idioms {
 
 /// The idioms in a function. `code` is its instructions in order.
 pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms {
-    let locked: Vec<&Instruction> = code.iter().filter(|i| is_locked(i)).collect();
+    let places = places(code);
+    let operands = || code.iter().zip(&places);
+    let locked: Vec<_> = operands().filter(|(i, _)| is_locked(i)).collect();
     let beside = !locked.is_empty() || around.calls_locks;
-    let alike = |i: &Instruction| locked.iter().any(|other| looks_alike(i, other));
-    let is_variable = |i: &Instruction| constant_address(i).is_some_and(around.is_variable);
-    let is_site = |i: &Instruction| {
-        let beside =
-            if around.trusted { beside && is_variable(i) } else { beside || is_variable(i) };
+    let alike = |i: &Instruction, place: Option<Place>| {
+        let same = |other: &Option<Place>| place.zip(*other).is_some_and(|(a, b)| a.looks_alike(b));
+        locked.iter().any(|(other, at)| looks_alike(i, other) || same(at))
+    };
+    let is_site = |i: &Instruction, place: Option<Place>| {
+        let is_variable = place.and_then(Place::variable).is_some_and(around.is_variable);
+        let beside = if around.trusted { beside && is_variable } else { beside || is_variable };
         beside && is_candidate(i)
     };
-    let mut watched: FixedSet<&Instruction> =
-        code.iter().filter(|i| alike(i) && (is_load(i) || is_store(i))).collect();
-    if code.iter().any(is_site) {
-        let computes = computations(code);
-        let elsewhere = code.iter().zip(computes).filter(|(_, computes)| !computes);
-        watched.extend(elsewhere.map(|(i, _)| i).filter(|i| is_site(i) && !alike(i)));
-    }
     // Instructions are equal if they are alike but for their addresses.
-    let sites = code.iter().filter(|i| watched.contains(i)).map(Instruction::ip).collect();
-    Idioms { polls: polls(code, around.only_waits), sites }
+    let mut watched: FixedSet<(&Instruction, Option<Place>)> = FixedSet::default();
+    let mut sites = Vec::new();
+    let mut is_any_site = false;
+    for (i, &place) in operands() {
+        if alike(i, place) && (is_load(i) || is_store(i)) {
+            watched.insert((i, place));
+        } else if !around.trusted && place.is_some_and(Place::is_kept) && is_candidate(i) {
+            sites.push(i.ip());
+        } else {
+            is_any_site |= is_site(i, place);
+        }
+    }
+    if is_any_site {
+        let elsewhere = operands().zip(computations(code)).filter(|(_, computes)| !computes);
+        let elsewhere =
+            elsewhere.filter(|((i, place), _)| is_site(i, **place) && !alike(i, **place));
+        watched.extend(elsewhere.map(|((i, place), _)| (i, *place)));
+    }
+    sites.extend(
+        operands().filter(|(i, place)| watched.contains(&(*i, **place))).map(|(i, _)| i.ip()),
+    );
+    sites.sort_unstable();
+    sites.dedup();
+    Idioms { polls: polls(code, around.only_waits), sites: sites.into() }
 }
 
 /// Of each instruction, whether it is in an inner loop without calls or locked instructions.
@@ -187,6 +211,31 @@ mod tests {
             [Mnemonic::Mov; 2],
             "both, and not what differs"
         );
+    }
+
+    /// As gcc compiles `while (!atomic_load(&object->flag)) sum += other->field;` without
+    /// optimisation.
+    #[test]
+    fn code_that_is_not_optimised() {
+        let waits = |a: &mut CodeAssembler| {
+            let mut again = a.create_label();
+            a.push(rbp).unwrap();
+            a.mov(rbp, rsp).unwrap();
+            a.mov(qword_ptr(rbp - 8), rdi).unwrap();
+            a.mov(qword_ptr(rbp - 16), rsi).unwrap();
+            a.set_label(&mut again).unwrap();
+            a.mov(rax, qword_ptr(rbp - 16)).unwrap();
+            a.mov(eax, dword_ptr(rax)).unwrap();
+            a.add(dword_ptr(rbp - 36), eax).unwrap();
+            a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+            a.mov(qword_ptr(rbp - 24), rax).unwrap();
+            a.mov(rax, qword_ptr(rbp - 24)).unwrap();
+            a.movzx(eax, byte_ptr(rax)).unwrap();
+            a.test(eax, eax).unwrap();
+            a.je(again).unwrap();
+        };
+        assert_eq!(found(false, false, waits), [Mnemonic::Movzx]);
+        assert_eq!(found(false, true, waits), []);
     }
 
     /// The stack and thread-local storage are the thread's own.

@@ -45,6 +45,7 @@ mod idioms;
 mod inline;
 mod loops;
 mod ordered;
+mod places;
 mod polls;
 mod state;
 mod tables;

@@ -9,18 +9,13 @@
 //! held against anything that changes from round to round by the loop's own doing.
 
 use super::ordered::{is_candidate, is_stack_load};
+use super::places::CLOBBERED;
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register, UsedRegister,
 };
 
 /// Instructions of a loop that is looked at.
 const LONGEST: usize = 24;
-
-/// Registers that a call may change.
-const CLOBBERED: [Register; 9] = {
-    use Register::*;
-    [RAX, RCX, RDX, RSI, RDI, R8, R9, R10, R11]
-};
 
 /// Addresses of the loads that loops of a function poll, in ascending order. `code` is the
 /// function's instructions in order; `waits` tells whether a call only waits.

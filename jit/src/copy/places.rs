@@ -1,0 +1,333 @@
+//! What the operands of a function's instructions name: a variable, or an offset from a pointer,
+//! also where the address has gone through registers and the stack.
+//!
+//! Code that is not optimised computes the address of an atomic variable, keeps it in a stack slot,
+//! and accesses the variable through that slot; a member function of an atomic variable does the
+//! same with its argument. So one pass in the order of the code, which ignores branches, follows
+//! addresses through copies, constants that are added, and slots that a frame pointer names. Where
+//! it is wrong, an access more or less is watched.
+
+use super::ordered::constant_address;
+use super::polls::is_call;
+use iced_x86::{
+    Code, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
+    Register,
+};
+use std::collections::BTreeMap;
+
+/// Registers that a call may change.
+pub(super) const CLOBBERED: [Register; 9] = {
+    use Register::*;
+    [RAX, RCX, RDX, RSI, RDI, R8, R9, R10, R11]
+};
+
+/// What an address is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Place {
+    pointer: Pointer,
+    /// What was added to the pointer; the address, if there is none.
+    offset: u64,
+    way: Way,
+}
+
+/// Which way an address has come.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Way {
+    /// Through registers alone.
+    Registers,
+    /// From a stack slot.
+    Slot,
+    /// From a stack slot of the compiler's own: one that a single instruction writes, with a
+    /// constant, or with what comes from another slot or of an addition.
+    Kept,
+}
+
+/// Where a pointer comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Pointer {
+    /// The address is that of a variable.
+    None,
+    /// A register has it when the function begins.
+    Argument(Register),
+    /// The instruction with this index put it into a register.
+    Made(usize),
+}
+
+impl Place {
+    fn of(pointer: Pointer) -> Place {
+        Place { pointer, offset: 0, way: Way::Registers }
+    }
+
+    fn constant(offset: u64) -> Place {
+        Place { offset, ..Place::of(Pointer::None) }
+    }
+
+    fn plus(self, offset: u64) -> Place {
+        let way = if offset == 0 { self.way } else { Way::Registers };
+        Place { offset: self.offset.wrapping_add(offset), way, ..self }
+    }
+
+    /// Whether the address lay in a stack slot of the compiler's own, as it is.
+    pub(super) fn is_kept(self) -> bool {
+        self.way == Way::Kept
+    }
+
+    /// The variable's address, where it is known.
+    pub(super) fn variable(self) -> Option<u64> {
+        (self.pointer == Pointer::None).then_some(self.offset)
+    }
+
+    /// Whether two places are the same, or the same field of what two pointers point to.
+    pub(super) fn looks_alike(self, other: Place) -> bool {
+        let points = |place: Place| place.pointer != Pointer::None;
+        let field = points(self) && points(other) && self.offset != 0;
+        self.offset == other.offset && (field || self.pointer == other.pointer)
+    }
+}
+
+/// What the memory operand of each instruction of a function names, as far as that is known.
+pub(super) fn places(code: &[Instruction]) -> Vec<Option<Place>> {
+    let mut pass = Pass::new(code);
+    let mut places = Vec::with_capacity(code.len());
+    for (at, instruction) in code.iter().enumerate() {
+        places.push(pass.operand(instruction));
+        pass.follow(at, instruction);
+    }
+    places
+}
+
+/// The state between two instructions.
+struct Pass {
+    registers: [Place; 16],
+    /// By displacement from the frame pointer.
+    slots: BTreeMap<u64, Place>,
+    /// How many instructions write a slot, or take its address; `None` without a frame pointer.
+    writers: Option<BTreeMap<u64, usize>>,
+    factory: InstructionInfoFactory,
+}
+
+impl Pass {
+    fn new(code: &[Instruction]) -> Pass {
+        let writers = has_frame(code).then(|| {
+            let mut writers = BTreeMap::new();
+            for instruction in code {
+                let written = instruction.op0_kind() == OpKind::Memory
+                    || instruction.mnemonic() == Mnemonic::Lea;
+                if let Some(slot) = slot(instruction).filter(|_| written) {
+                    *writers.entry(slot).or_default() += 1;
+                }
+            }
+            writers
+        });
+        let argument = |number| Place::of(Pointer::Argument(Register::RAX + number));
+        Pass {
+            registers: std::array::from_fn(|number| argument(number as u32)),
+            slots: BTreeMap::new(),
+            writers,
+            factory: InstructionInfoFactory::new(),
+        }
+    }
+
+    fn register(&self, register: Register) -> Option<Place> {
+        let is_stack = register == Register::RSP || register == Register::RBP && self.has_frame();
+        (register.is_gpr64() && !is_stack).then(|| self.registers[register.number()])
+    }
+
+    fn has_frame(&self) -> bool {
+        self.writers.is_some()
+    }
+
+    fn slot(&self, instruction: &Instruction) -> Option<u64> {
+        self.has_frame().then(|| slot(instruction)).flatten()
+    }
+
+    /// What a memory operand names.
+    fn operand(&self, instruction: &Instruction) -> Option<Place> {
+        let plain = instruction.segment_prefix() == Register::None
+            && instruction.memory_index() == Register::None;
+        if !has_memory(instruction) || !plain {
+            return None;
+        }
+        if let Some(address) = constant_address(instruction) {
+            return Some(Place::constant(address));
+        }
+        let base = self.register(instruction.memory_base());
+        base.map(|base| base.plus(instruction.memory_displacement64()))
+    }
+
+    /// What an instruction does to registers and slots.
+    fn follow(&mut self, at: usize, instruction: &Instruction) {
+        let made = self.made(at, instruction);
+        let unknown = Place::of(Pointer::Made(at));
+        if is_call(instruction) {
+            CLOBBERED.iter().for_each(|register| self.registers[register.number()] = unknown);
+            return;
+        }
+        let options = InstructionInfoOptions::NO_MEMORY_USAGE;
+        for used in self.factory.info_options(instruction, options).used_registers() {
+            let read = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
+            if used.register().is_gpr() && !read {
+                self.registers[used.register().full_register().number()] = unknown;
+            }
+        }
+        if instruction.op0_kind() == OpKind::Memory
+            && let Some(slot) = self.slot(instruction)
+        {
+            self.slots.remove(&slot);
+            if let Some(place) = made {
+                let once = self.writers.as_ref().is_some_and(|all| all.get(&slot) == Some(&1));
+                let computed = place.pointer == Pointer::None || place.offset != 0;
+                let own = once && (computed || place.way != Way::Registers);
+                let way = if own { Way::Kept } else { Way::Slot };
+                self.slots.insert(slot, Place { way, ..place });
+            }
+        } else if instruction.op0_kind() == OpKind::Register
+            && let Some(place) = made
+        {
+            self.registers[instruction.op0_register().full_register().number()] = place;
+        }
+    }
+
+    /// The address that an instruction puts where its first operand says.
+    fn made(&mut self, at: usize, instruction: &Instruction) -> Option<Place> {
+        use Code::*;
+        let to_register = instruction.op0_kind() == OpKind::Register;
+        match instruction.code() {
+            Mov_r64_rm64 | Mov_rm64_r64 if instruction.op1_kind() == OpKind::Register => {
+                self.register(instruction.op1_register())
+            }
+            Mov_r64_rm64 => {
+                let slot = self.slot(instruction)?;
+                let unknown = Place { way: Way::Slot, ..Place::of(Pointer::Made(at)) };
+                Some(*self.slots.entry(slot).or_insert(unknown))
+            }
+            Lea_r64_m => self.operand(instruction),
+            Mov_rm64_imm32 => Some(Place::constant(instruction.immediate(1))),
+            Mov_r64_imm64 | Mov_r32_imm32 | Mov_rm32_imm32 if to_register => {
+                Some(Place::constant(instruction.immediate(1)))
+            }
+            Add_rm64_imm8 | Add_rm64_imm32 | Add_RAX_imm32 if to_register => {
+                let place = self.register(instruction.op0_register())?;
+                Some(place.plus(instruction.immediate(1)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether a function begins by setting up a frame pointer.
+fn has_frame(code: &[Instruction]) -> bool {
+    const PROLOGUE: usize = 4;
+    code.iter().take(PROLOGUE).any(|i| {
+        i.mnemonic() == Mnemonic::Mov
+            && (i.op0_register(), i.op1_register()) == (Register::RBP, Register::RSP)
+    })
+}
+
+/// The displacement of a slot that the frame pointer names.
+fn slot(instruction: &Instruction) -> Option<u64> {
+    let names = has_memory(instruction)
+        && instruction.memory_base() == Register::RBP
+        && instruction.memory_index() == Register::None
+        && instruction.segment_prefix() == Register::None;
+    names.then(|| instruction.memory_displacement64())
+}
+
+fn has_memory(instruction: &Instruction) -> bool {
+    instruction.op_kinds().any(|kind| kind == OpKind::Memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Place, places};
+    use iced_x86::Instruction;
+    use iced_x86::code_asm::*;
+
+    /// The operands of what `write` assembles, branches and the like left out.
+    fn operands(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Place> {
+        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+        write(&mut a);
+        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
+        let code: Vec<Instruction> =
+            iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        places(&code).into_iter().flatten().collect()
+    }
+
+    fn frame(a: &mut CodeAssembler) {
+        a.push(rbp).unwrap();
+        a.mov(rbp, rsp).unwrap();
+    }
+
+    #[test]
+    fn addresses_of_variables() {
+        let found = operands(|a| {
+            a.lea(rbx, ptr(0x7000)).unwrap();
+            a.mov(rcx, rbx).unwrap();
+            a.call(0x5000).unwrap();
+            a.mov(eax, dword_ptr(rbx + 8)).unwrap();
+            a.mov(eax, dword_ptr(rcx)).unwrap();
+            a.mov(edi, 0x7010).unwrap();
+            a.mov(eax, dword_ptr(rdi)).unwrap();
+            a.mov(eax, dword_ptr(rdi + rax * 4)).unwrap();
+        });
+        let variables: Vec<_> = found.into_iter().map(Place::variable).collect();
+        assert_eq!(variables, [Some(0x7000), Some(0x7008), None, Some(0x7010)]);
+    }
+
+    /// As gcc and clang compile `atomic_load(&variable)` and `atomic_load(&argument->field)`
+    /// without optimisation, next to an ordinary `*argument`.
+    #[test]
+    fn slots_of_the_compilers() {
+        let found = operands(|a| {
+            frame(a);
+            a.mov(qword_ptr(rbp - 8), rdi).unwrap();
+            a.lea(rax, ptr(0x7000)).unwrap();
+            a.mov(qword_ptr(rbp - 16), rax).unwrap();
+            a.mov(rax, qword_ptr(rbp - 16)).unwrap();
+            a.mov(eax, dword_ptr(rax)).unwrap();
+            a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+            a.add(rax, 8).unwrap();
+            a.mov(qword_ptr(rbp - 24), rax).unwrap();
+            a.mov(rax, qword_ptr(rbp - 24)).unwrap();
+            a.mov(eax, dword_ptr(rax)).unwrap();
+            a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+            a.mov(eax, dword_ptr(rax)).unwrap();
+        });
+        let [lea, variable, field, plain] = found[..] else { panic!("{found:?}") };
+        assert_eq!((variable.variable(), lea.variable()), (Some(0x7000), Some(0x7000)));
+        assert_eq!([variable, field, plain].map(Place::is_kept), [true, true, false]);
+    }
+
+    /// A pointer of the source's, which walks, is written at two places.
+    #[test]
+    fn slots_of_the_source() {
+        let found = operands(|a| {
+            let mut again = a.create_label();
+            frame(a);
+            a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+            a.mov(qword_ptr(rbp - 16), rax).unwrap();
+            a.set_label(&mut again).unwrap();
+            a.mov(rax, qword_ptr(rbp - 16)).unwrap();
+            a.mov(ecx, dword_ptr(rax)).unwrap();
+            a.add(rax, 4).unwrap();
+            a.mov(qword_ptr(rbp - 16), rax).unwrap();
+            a.jmp(again).unwrap();
+        });
+        assert_eq!(found.into_iter().map(Place::is_kept).collect::<Vec<_>>(), [false]);
+    }
+
+    #[test]
+    fn fields_that_look_alike() {
+        let found = operands(|a| {
+            a.lea(rax, ptr(rdi + 8)).unwrap();
+            a.lock().inc(qword_ptr(rax)).unwrap();
+            a.mov(rcx, qword_ptr(rdi + 8)).unwrap();
+            a.mov(rcx, qword_ptr(rsi + 8)).unwrap();
+            a.mov(rcx, qword_ptr(rsi)).unwrap();
+            a.mov(rcx, qword_ptr(0x8)).unwrap();
+        });
+        let [_, locked, others @ ..] = &found[..] else { panic!("{found:?}") };
+        let alike: Vec<_> = others.iter().map(|other| other.looks_alike(*locked)).collect();
+        assert_eq!(alike, [true, true, false, false]);
+    }
+}
