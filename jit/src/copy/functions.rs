@@ -2,6 +2,7 @@
 
 use super::idioms::{Idioms, Surroundings, idioms};
 use super::ordered::is_locked;
+use super::places::{Place, places};
 use super::polls::reads_only;
 use super::translator::Map;
 use crate::memory::read_guest;
@@ -33,6 +34,19 @@ pub(super) struct Functions {
     callees: Map<u64, bool>,
     /// By what calls lead to, whether that is a hooked function.
     stubs: Map<u64, bool>,
+    /// By start, what short functions do.
+    operations: Map<u64, Operation>,
+}
+
+/// What a function is among those of a library of atomic operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Operation {
+    /// None of them: it is long, calls something, or accesses something else than its argument.
+    Other,
+    /// At most it loads or stores what its argument points to.
+    Plain,
+    /// It does so by a locked instruction.
+    Locked,
 }
 
 /// Where a function lies.
@@ -69,6 +83,7 @@ impl Functions {
         self.found.clear();
         self.callees.clear();
         self.stubs.clear();
+        self.operations.clear();
     }
 
     /// Whether an address that is part of an instruction may be a variable's.
@@ -98,6 +113,7 @@ impl Functions {
         let calls_locks = self.calls_locked(&code) || code.iter().any(|i| self.calls_hooked(i));
         let around = Surroundings {
             calls_locks,
+            is_atomic_operation: self.is_atomic_operation(start),
             trusted: self.trusted.iter().any(|range| range.contains(&start)),
             is_variable: &|address| self.is_variable(address),
             only_waits: &|call| is_foreign(call) || self.only_waits(call),
@@ -105,6 +121,37 @@ impl Functions {
         let found = Arc::new(idioms(&code, &around));
         self.found.insert(start, Arc::clone(&found));
         Some(found)
+    }
+
+    /// Whether the function at `start` is one of a library of atomic operations: of functions side
+    /// by side that access nothing but what their argument points to, one of them by a locked
+    /// instruction.
+    fn is_atomic_operation(&mut self, start: u64) -> bool {
+        const FURTHEST: usize = 64;
+        if self.operation(start) == Operation::Other {
+            return false;
+        }
+        let at = self.starts.partition_point(|&other| other < start);
+        let before: Vec<u64> =
+            self.starts[at.saturating_sub(FURTHEST)..at].iter().rev().copied().collect();
+        let from = self.starts[at..].iter().take(FURTHEST).copied().collect();
+        [before, from].into_iter().any(|side: Vec<u64>| {
+            let operations = side.into_iter().map(|other| self.operation(other));
+            let mut run = operations.take_while(|&operation| operation != Operation::Other);
+            run.any(|operation| operation == Operation::Locked)
+        })
+    }
+
+    fn operation(&mut self, start: u64) -> Operation {
+        if let Some(&known) = self.operations.get(&start) {
+            return known;
+        }
+        const LONGEST: u64 = 96;
+        let extent = self.around(start);
+        let short = extent.filter(|extent| extent.range.end - extent.range.start <= LONGEST);
+        let found = short.map_or(Operation::Other, |extent| operation(&extent));
+        self.operations.insert(start, found);
+        found
     }
 
     /// Whether a call leads to a function of its module that writes nothing but its own stack, and
@@ -171,6 +218,33 @@ impl Functions {
             found
         })
     }
+}
+
+fn operation(extent: &Extent) -> Operation {
+    let code = instructions(extent);
+    let mut found = Operation::Plain;
+    for (i, place) in code.iter().zip(places(&code)) {
+        let stays = match i.flow_control() {
+            FlowControl::Next | FlowControl::Return => true,
+            // Linkers fill gaps with them.
+            FlowControl::Interrupt => i.mnemonic() == Mnemonic::Int3,
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                extent.range.contains(&i.near_branch_target())
+            }
+            _ => false,
+        };
+        let base = i.memory_base();
+        let own = !i.op_kinds().any(|kind| kind == OpKind::Memory)
+            || matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
+            || matches!(base, Register::RSP | Register::RBP);
+        if !stays || !own && !place.is_some_and(Place::is_argument) {
+            return Operation::Other;
+        }
+        if is_locked(i) {
+            found = Operation::Locked;
+        }
+    }
+    found
 }
 
 fn bytes(extent: &Extent) -> Vec<u8> {
@@ -253,6 +327,38 @@ mod tests {
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
         functions.add(&[u64::MAX], &[], false);
         assert_eq!(functions.around(u64::MAX), None);
+    }
+
+    /// As in a library of atomic operations, next to a function of another kind.
+    #[test]
+    fn atomic_operations() {
+        use iced_x86::code_asm::*;
+        let mut code: Vec<u8> = Vec::new();
+        let mut starts = Vec::new();
+        let mut add = |write: fn(&mut CodeAssembler)| {
+            let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+            write(&mut a);
+            a.ret().expect("can be encoded");
+            starts.push(code.len() as u64);
+            code.extend(a.assemble(0).expect("what the tests write can be encoded"));
+            code.resize(code.len().next_multiple_of(16), 0xcc);
+        };
+        add(|a| a.mov(eax, dword_ptr(rdi)).unwrap());
+        add(|a| a.mov(rax, qword_ptr(rdi + 8)).unwrap());
+        add(|a| a.mov(eax, dword_ptr(rdi)).unwrap());
+        add(|a| a.mov(dword_ptr(rdi), esi).unwrap());
+        add(|a| a.lock().inc(dword_ptr(rdi)).unwrap());
+        // The functions are part of this process, as guests' functions are.
+        let code = code.leak();
+        starts.push(code.len() as u64);
+        let starts: Vec<u64> = starts.iter().map(|at| code.as_ptr() as u64 + at).collect();
+        let mut functions = Functions::default();
+        functions.add(&starts, &[], false);
+        let found: Vec<bool> =
+            starts[..5].iter().map(|&start| functions.is_atomic_operation(start)).collect();
+        assert_eq!(found, [false, false, true, true, true]);
+        let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
+        assert_eq!([sites(0), sites(1), sites(2), sites(3)], [0, 0, 1, 1]);
     }
 
     #[test]

@@ -8,6 +8,8 @@
 //!   queue, the flag by which those who wait ask the holder for the lock;
 //! - loads of global variables: flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function;
+//! - loads and stores of a library's atomic operations: functions side by side that access only
+//!   what their argument points to, with a locked instruction in one of them;
 //! - in code that is not optimised, loads through a copy of an address that only they use.
 //!
 //! What an operand names is known where its address is constant, and where the code has moved it
@@ -34,6 +36,8 @@ use refrain_trace::fixed::FixedSet;
 pub(super) struct Surroundings<'a> {
     /// It calls a function of its module that has locked instructions, or a lock of the library's.
     pub(super) calls_locks: bool,
+    /// It is one of a library's atomic operations.
+    pub(super) is_atomic_operation: bool,
     /// It is part of the C library.
     pub(super) trusted: bool,
     /// Whether an address that is part of an instruction may be a variable's.
@@ -66,6 +70,10 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let beside = if around.trusted { beside && is_variable } else { beside || is_variable };
         beside && is_candidate(i)
     };
+    let is_atomic = |i: &Instruction, place: Place| {
+        let is_operation = around.is_atomic_operation && place.is_argument();
+        is_operation && (is_load(i) || is_store(i)) || place.is_kept() && is_candidate(i)
+    };
     // Instructions are equal if they are alike but for their addresses.
     let mut watched: FixedSet<(&Instruction, Option<Place>)> = FixedSet::default();
     let mut sites = Vec::new();
@@ -73,7 +81,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     for (i, &place) in operands() {
         if alike(i, place) && (is_load(i) || is_store(i)) {
             watched.insert((i, place));
-        } else if !around.trusted && place.is_some_and(Place::is_kept) && is_candidate(i) {
+        } else if !around.trusted && place.is_some_and(|place| is_atomic(i, place)) {
             sites.push(i.ip());
         } else {
             is_any_site |= is_site(i, place);
@@ -126,6 +134,7 @@ mod tests {
         let is_variable = |address| address >= 0x7000;
         let around = Surroundings {
             calls_locks,
+            is_atomic_operation: false,
             trusted,
             is_variable: &is_variable,
             only_waits: &|_| false,

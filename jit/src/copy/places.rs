@@ -77,6 +77,11 @@ impl Place {
         (self.pointer == Pointer::None).then_some(self.offset)
     }
 
+    /// Whether it is what an argument of the function points to, or what another register did.
+    pub(super) fn is_argument(self) -> bool {
+        matches!(self.pointer, Pointer::Argument(_)) && self.offset == 0
+    }
+
     /// Whether two places are the same, or the same field of what two pointers point to.
     pub(super) fn looks_alike(self, other: Place) -> bool {
         let points = |place: Place| place.pointer != Pointer::None;
