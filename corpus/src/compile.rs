@@ -104,6 +104,9 @@ fn command_line(program: &Program, variant: Variant, flags: &[&str]) -> Vec<Stri
     if program.language == Language::Rust {
         words.extend(["--edition", "2024", "-O", "-g"].map(String::from));
         words.push(format!("--remap-path-prefix={CORPUS}=corpus"));
+        if variant == Variant::Fixed {
+            words.extend(["--cfg", "fixed"].map(String::from));
+        }
     } else {
         let standard = if program.language == Language::C { "-std=gnu11" } else { "-std=gnu++17" };
         words.extend([standard, "-O2", "-g", "-pthread"].map(String::from));

@@ -31,9 +31,21 @@ const fn needed(name: &'static str, source: &'static str, args: [&'static str; 4
     Contrast { unnecessary: false, ..pair(name, source, args) }
 }
 
+const fn cxx(name: &'static str, source: &'static str, args: [&'static str; 4]) -> Contrast {
+    Contrast { program: pair_program(name, source, Language::Cxx), ..pair(name, source, args) }
+}
+
+const fn rust(name: &'static str, source: &'static str, args: [&'static str; 4]) -> Contrast {
+    Contrast { program: pair_program(name, source, Language::Rust), ..pair(name, source, args) }
+}
+
+const fn openmp(name: &'static str, source: &'static str, args: [&'static str; 4]) -> Contrast {
+    let program = Program { flags: &["-fopenmp"], ..pair_program(name, source, Language::C) };
+    Contrast { program, ..pair(name, source, args) }
+}
+
 const fn sites(name: &'static str, args: [&'static str; 4]) -> Contrast {
-    let program = pair_program(name, "pairs/three_sites.cpp", Language::Cxx);
-    Contrast { program, first: Some("lookup"), ..pair(name, "", args) }
+    Contrast { first: Some("lookup"), ..cxx(name, "pairs/three_sites.cpp", args) }
 }
 
 /// All pairs.
@@ -69,6 +81,26 @@ pub const PAIRS: &[Contrast] = &[
     pair("spin-1us", "pairs/spin.c", ["25000", "2", "1000", "1000"]),
     sites("three-sites-1us", ["20000", "2", "1000", "1000"]),
     sites("three-sites-10us", ["2000", "2", "10000", "10000"]),
+    pair("striped-200ns", "pairs/striped_map.c", ["60000", "2", "200", "200"]),
+    pair("striped-10us-x4", "pairs/striped_map.c", ["1200", "4", "10000", "5000"]),
+    pair("pool-1us", "pairs/pool.c", ["20000", "2", "1000", "1000"]),
+    pair("pool-10us-x4", "pairs/pool.c", ["1200", "4", "10000", "10000"]),
+    pair("trylock-1us", "pairs/trylock.c", ["20000", "2", "1000", "1000"]),
+    pair("trylock-10us", "pairs/trylock.c", ["2500", "2", "10000", "10000"]),
+    cxx("shared-mutex-1us", "pairs/shared_mutex.cpp", ["20000", "2", "1000", "1000"]),
+    cxx("shared-mutex-10us-x4", "pairs/shared_mutex.cpp", ["1200", "4", "10000", "10000"]),
+    pair("own-spin-200ns", "pairs/own_spin.c", ["100000", "2", "200", "400"]),
+    pair("own-spin-10us", "pairs/own_spin.c", ["2500", "2", "10000", "10000"]),
+    pair("counters-50ns", "pairs/counters.c", ["40000", "2", "50", "100"]),
+    pair("counters-1us-x4", "pairs/counters.c", ["4000", "4", "1000", "2000"]),
+    pair("accounts-1us", "pairs/accounts.c", ["20000", "2", "1000", "500"]),
+    pair("accounts-10us-x4", "pairs/accounts.c", ["1200", "4", "10000", "10000"]),
+    pair("phases-1us", "pairs/phases.c", ["1000", "2", "1000", "1000"]),
+    pair("phases-50us-x4", "pairs/phases.c", ["16", "4", "50000", "25000"]),
+    openmp("critical-1us", "pairs/critical.c", ["20000", "2", "1000", "1000"]),
+    openmp("critical-10us", "pairs/critical.c", ["2500", "2", "10000", "10000"]),
+    rust("slots-1us", "pairs/slots.rs", ["40000", "2", "500", "500"]),
+    rust("slots-10us-x4", "pairs/slots.rs", ["2000", "4", "5000", "5000"]),
     needed("needed-200ns", "pairs/needed.c", ["80000", "2", "200", "200"]),
     needed("needed-1us", "pairs/needed.c", ["20000", "2", "1000", "2000"]),
     needed("needed-10us-x4", "pairs/needed.c", ["1200", "4", "10000", "10000"]),

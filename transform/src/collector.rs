@@ -6,7 +6,8 @@
 //!
 //! # What a critical section is
 //! From a lock's acquisition to its release by the same thread, nested ones too: an access counts
-//! for every section that is open. Inner acquisitions of a recursive mutex (or of a read lock
+//! for every section that is open; what an outer section touches outside of each inner one is kept
+//! too ([`crate::guards`]). Inner acquisitions of a recursive mutex (or of a read lock
 //! that is held) belong to the outer one. A lock that was tried and not had is no section. A wait
 //! on a condition variable ends one section and begins another ([`Raw::after_wait`]). Barriers are
 //! no locks; semaphores and atomic words are locks if all that happened to them says so ([`crate::Made`]). A
@@ -30,7 +31,7 @@ use crate::intervals::{Interval, normalise};
 use crate::made::Role;
 use crate::sets::{SetId, SetTable};
 use crate::shadow::Shadow;
-use refrain_trace::fixed::FixedMap;
+use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::{Access, Event, EventId, EventKind, ThreadId};
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,6 +39,9 @@ use std::sync::Arc;
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
 const OWNER_DEAD: i32 = 130;
 const FILTER: usize = 512;
+/// Of an outer section with more sections inside than this, none is looked at as the one that holds
+/// all that matters ([`crate::guards`]).
+const MOST_INNER: usize = 8;
 /// Accesses logged before the log is compacted for the first time.
 const LONG: usize = 1 << 14;
 /// How far below its first stack pointer a thread's own region reaches, and how far above: the
@@ -65,6 +69,16 @@ pub(crate) struct Raw {
     pub(crate) after_wait: bool,
     /// The stream ended before its release.
     pub(crate) unfinished: bool,
+    /// The sections inside, as a range of [`Collector::inner`].
+    pub(crate) inner: (u32, u32),
+}
+
+/// A section inside of another one, of a lock that was acquired later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inner {
+    pub(crate) lock: u64,
+    /// What the outer section touched outside of the inner one.
+    pub(crate) outside: SetId,
 }
 
 /// What a thread logged inside critical sections: bytes and the kind of access.
@@ -92,7 +106,13 @@ struct Open {
     /// How few calls deep the thread has been since.
     frames: usize,
     taken: Taken,
+    /// Sections that began inside: lock, and where its accesses lie in the log (up to `OPEN` as
+    /// long as it is on). `None` if there were too many.
+    inner: Option<Vec<(u64, Range<usize>)>>,
 }
+
+/// The end of an inner section that is still on.
+const OPEN: usize = usize::MAX;
 
 /// Watches one thread of a replay.
 pub struct Collector {
@@ -104,6 +124,10 @@ pub struct Collector {
     pub(crate) objects: FixedMap<u64, u64>,
     /// Locks that the thread released without holding them, and the tickets.
     pub(crate) strays: Vec<(u64, u64)>,
+    /// Sections inside of others.
+    pub(crate) inner: Vec<Inner>,
+    /// Pairs of locks of which the second was acquired while the first was held.
+    pub(crate) orders: FixedSet<(u64, u64)>,
     pub(crate) acquisitions: u64,
     pub(crate) events: u64,
     own: Option<Range<u64>>,
@@ -132,6 +156,8 @@ impl Collector {
             sections: Vec::new(),
             objects: FixedMap::default(),
             strays: Vec::new(),
+            inner: Vec::new(),
+            orders: FixedSet::default(),
             acquisitions: 0,
             events: 0,
             own,
@@ -338,6 +364,14 @@ impl Collector {
         }
         let from = self.log.len();
         self.innermost = self.base + from as u64;
+        for outer in &mut self.open {
+            self.orders.insert((outer.raw.lock, taking.lock));
+            let inner = outer.inner.as_mut().filter(|inner| inner.len() < MOST_INNER);
+            match inner {
+                Some(inner) => inner.push((taking.lock, from..OPEN)),
+                None => outer.inner = None,
+            }
+        }
         let Taking { lock, ticket, pc, begin, shared, after_wait } = taking;
         let raw = Raw {
             lock,
@@ -354,9 +388,10 @@ impl Collector {
             shared,
             after_wait,
             unfinished: false,
+            inner: (0, 0),
         };
         let (frames, taken) = (self.calls.depth(), self.calls.remember());
-        self.open.push(Open { raw, depth: 1, from, frames, taken });
+        self.open.push(Open { raw, depth: 1, from, frames, taken, inner: Some(Vec::new()) });
     }
 
     /// `wholly`: a wait on a condition variable releases whatever the depth.
@@ -373,21 +408,41 @@ impl Collector {
     }
 
     fn close(&mut self, index: usize, release: u32, pc: u64, end: u64) {
-        let Open { mut raw, from, frames, taken, .. } = self.open.remove(index);
+        let Open { mut raw, from, frames, taken, inner, .. } = self.open.remove(index);
         (raw.release, raw.end) = (release, end);
         (raw.acquire_pc, raw.release_pc) = self.calls.sites(&taken, frames, (raw.acquire_pc, pc));
         raw.reads = self.set(from, Access::READ);
         raw.writes = self.set(from, Access::WRITE);
+        let first = self.inner.len() as u32;
+        for (lock, within) in inner.unwrap_or_default() {
+            let outside = self.set_outside(from, &within);
+            self.inner.push(Inner { lock, outside });
+        }
+        raw.inner = (first, self.inner.len() as u32);
         self.sections.push(raw);
-        match self.open.last() {
-            Some(open) => self.innermost = self.base + open.from as u64,
-            None => {
-                self.base += self.log.len() as u64;
-                self.innermost = self.base;
-                self.log.clear();
-                self.limit = LONG;
+        for outer in &mut self.open[..index] {
+            let inner = outer.inner.iter_mut().flatten();
+            for (_, within) in inner.filter(|(lock, to)| *lock == raw.lock && to.end == OPEN) {
+                within.end = self.log.len();
             }
         }
+        if self.open.is_empty() {
+            self.base += self.log.len() as u64;
+            self.log.clear();
+            self.limit = LONG;
+        }
+        // What follows lies outside of this section, even if the section has seen it.
+        self.innermost = self.base + self.log.len() as u64;
+    }
+
+    /// What was touched from `from` on, but for what was touched `within`.
+    fn set_outside(&mut self, from: usize, within: &Range<usize>) -> SetId {
+        self.scratch.clear();
+        let end = within.end.min(self.log.len());
+        let outside = self.log[from..within.start].iter().chain(&self.log[end..]);
+        self.scratch.extend(outside.map(|logged| logged.bytes));
+        normalise(&mut self.scratch);
+        self.sets.intern(&self.scratch)
     }
 
     fn set(&mut self, from: usize, kind: u16) -> SetId {
@@ -398,15 +453,22 @@ impl Collector {
         self.sets.intern(&self.scratch)
     }
 
-    /// Drops repetitions from the log, between the beginnings of open sections.
+    /// Drops repetitions from the log, between the beginnings and ends of sections.
     fn compact(&mut self) {
         let old = std::mem::take(&mut self.log);
-        let mut start = 0;
-        for index in 0..self.open.len() {
-            let end = self.open.get(index + 1).map_or(old.len(), |next| next.from);
-            // What no open section covers is not needed any more.
-            start = start.max(self.open[index].from);
-            self.open[index].from = self.log.len();
+        let inner = |open: &Open| open.inner.iter().flatten().cloned().collect::<Vec<_>>();
+        let ends =
+            |open| inner(open).into_iter().flat_map(|(_, within)| [within.start, within.end]);
+        // What no open section covers is not needed any more.
+        let mut cuts: Vec<usize> =
+            self.open.iter().flat_map(|open| ends(open).chain([open.from])).collect();
+        cuts.retain(|cut| *cut != OPEN);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut moved = Vec::with_capacity(cuts.len());
+        for (index, &start) in cuts.iter().enumerate() {
+            let end = cuts.get(index + 1).copied().unwrap_or(old.len());
+            moved.push(self.log.len());
             for kind in [Access::READ, Access::WRITE] {
                 self.scratch.clear();
                 let logged = old[start..end].iter().filter(|logged| logged.kind & kind != 0);
@@ -414,10 +476,17 @@ impl Collector {
                 normalise(&mut self.scratch);
                 self.log.extend(self.scratch.iter().map(|&bytes| Logged { bytes, kind }));
             }
-            start = end;
         }
+        let at = |cut: usize| cuts.binary_search(&cut).map_or(cut, |index| moved[index]);
+        for open in &mut self.open {
+            open.from = at(open.from);
+            for (_, within) in open.inner.iter_mut().flatten() {
+                *within = at(within.start)..at(within.end);
+            }
+        }
+        // The filter names positions that are gone.
         self.base += old.len() as u64;
-        self.innermost = self.base + self.open.last().map_or(0, |open| open.from) as u64;
+        self.innermost = self.base + self.log.len() as u64;
         self.limit = self.limit.max(2 * self.log.len());
     }
 }

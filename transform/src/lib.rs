@@ -4,7 +4,7 @@
 //! # Reading order
 //! [`Collector`] sees one thread's accesses and events during an observed replay and makes its
 //! critical sections, with [`Made`] of locks that the program makes itself; [`Sections`] puts those of all threads together, by lock, with their shared
-//! read and write sets. `ulcp` tells kinds of pairs (Algorithm 1), `topology` builds the causal
+//! read and write sets; `guards` takes out what locks inside of others are enough for. `ulcp` tells kinds of pairs (Algorithm 1), `topology` builds the causal
 //! edges that survive (Rules 1 to 3), `gain` is Eq. 1 and `fusion` Algorithm 2. [`measure`]
 //! replays and measures, [`rank`] fuses and ranks; they are apart because the one needs the trace
 //! and the other the program's symbols, which a process without rights does not have.
@@ -22,6 +22,7 @@ mod collector;
 mod error;
 mod fusion;
 mod gain;
+mod guards;
 mod intervals;
 mod made;
 mod measure;

@@ -2,13 +2,14 @@
 
 use crate::Error;
 use crate::collector::{Collector, Raw};
+use crate::guards::{self, Nesting};
 use crate::intervals::{Interval, normalise};
 use crate::sets::{SetId, SetTable};
 use crate::shadow::Shared;
 use refrain_trace::ThreadId;
 use refrain_trace::fixed::FixedMap;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A critical section's position in the order: by lock, then by acquisition.
@@ -55,9 +56,9 @@ pub struct Section {
     pub lock: u32,
     /// The code.
     pub region: RegionId,
-    /// Shared bytes that it read.
+    /// Shared bytes that it read, but for those that a lock inside of it is enough for.
     pub reads: SetId,
-    /// Shared bytes that it wrote.
+    /// Shared bytes that it wrote, but for the same.
     pub writes: SetId,
     /// It held a read lock.
     pub shared: bool,
@@ -146,17 +147,20 @@ impl Sections {
         let shared = Shared::of(&collectors, constant);
         let mut sets = SetTable::default();
         let mut raws: Vec<(ThreadId, Raw)> = Vec::new();
+        let mut inner = BTreeMap::new();
         for collector in &mut collectors {
             let map = clip_sets(&collector.sets, &shared, &mut sets);
+            let mut of_thread = std::mem::take(&mut collector.inner);
+            for it in &mut of_thread {
+                it.outside = map[it.outside.index()];
+            }
+            inner.insert(collector.thread, of_thread);
             for mut raw in std::mem::take(&mut collector.sections) {
                 raw.reads = map[raw.reads.index()];
                 raw.writes = map[raw.writes.index()];
                 raws.push((collector.thread, raw));
             }
         }
-        let mut atomic = atomic.to_vec();
-        normalise(&mut atomic);
-        sets.set_atomic(&atomic);
         if raws.len() >= u32::MAX as usize {
             return Err(Error::TooMany("critical sections"));
         }
@@ -174,6 +178,11 @@ impl Sections {
             waits: Vec::new(),
         };
         all.fill(&raws, &strays);
+        let orders = collectors.iter().flat_map(|c| c.orders.iter().copied()).collect();
+        guards::take_out(&mut all, &Nesting { raws: &raws, inner: &inner, orders: &orders });
+        let mut atomic = atomic.to_vec();
+        normalise(&mut atomic);
+        all.sets.set_atomic(&atomic);
         Ok(all)
     }
 
