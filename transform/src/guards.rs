@@ -75,15 +75,13 @@ pub(crate) fn take_out(sections: &mut Sections, nesting: &Nesting<'_>) {
         }
         let mut left: FixedMap<SetId, SetId> = FixedMap::default();
         for at in of_lock {
-            let (reads, writes) = (sections.sections[at].reads, sections.sections[at].writes);
-            for set in [reads, writes] {
-                if !left.contains_key(&set) {
-                    let rest = without(sections.sets.get(set), &gone);
-                    left.insert(set, sections.sets.intern(&rest));
-                }
-            }
-            let section = &mut sections.sections[at];
-            (section.reads, section.writes) = (left[&reads], left[&writes]);
+            let Sections { sections, sets, .. } = &mut *sections;
+            let mut rest = |set| {
+                let rest = || sets.intern(&without(sets.get(set), &gone));
+                *left.entry(set).or_insert_with(rest)
+            };
+            let section = &mut sections[at];
+            (section.reads, section.writes) = (rest(section.reads), rest(section.writes));
         }
     }
 }
