@@ -219,7 +219,7 @@ pub(crate) struct Sites {
 /// What to do with learned sites.
 #[derive(Subcommand, Debug)]
 pub(crate) enum SitesAction {
-    /// List them by build id of the program or library
+    /// List them by build id of the program or library (or its layout, where it has none)
     List,
     /// Forget all
     Clear,

@@ -1,7 +1,7 @@
 //! Sites that accesses were found to race at: what later recordings watch beside the idioms.
 //!
-//! Kept per build id in the user's cache folder, so that another build of a program, in which the
-//! instructions lie elsewhere, begins anew.
+//! Kept per build of a program or library ([`Module::identity`]) in the user's cache folder, so that
+//! another build, in which the instructions lie elsewhere, begins anew.
 
 use crate::cache;
 use crate::report::races::{Races, Side};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// What the file holds, and what `refrain sites export` prints.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Profile {
-    /// By build id: addresses of instructions in the module.
+    /// By identity of the module: addresses of instructions in it.
     pub(crate) sites: LearnedSites,
 }
 
@@ -42,10 +42,11 @@ impl Profile {
         let mut profile = Profile::default();
         for Side { pc, kernel, .. } in pairs.flat_map(|pair| [&pair.first, &pair.second]) {
             let module = modules.iter().find(|module| (module.start..module.end).contains(pc));
-            if let Some(Module { build_id: Some(id), bias, .. }) = module
+            if let Some(module) = module
                 && !kernel
             {
-                profile.sites.entry(id.clone()).or_default().insert(pc.wrapping_sub(*bias));
+                let sites = profile.sites.entry(module.identity()).or_default();
+                sites.insert(pc.wrapping_sub(module.bias));
             }
         }
         profile

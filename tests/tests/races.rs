@@ -94,8 +94,18 @@ int main(void) {
 /// What a diverged replay finds is watched from then on, and the next recording is exact.
 #[test]
 fn a_diverged_replay_learns() {
+    learns("-Wl,--build-id", "build id ");
+}
+
+/// Go's linker and others give programs no build id.
+#[test]
+fn a_diverged_replay_learns_without_a_build_id() {
+    learns("-Wl,--build-id=none", "build id layout-");
+}
+
+fn learns(link: &str, listed: &str) {
     let bench = bench();
-    bench.cc(HIDDEN, &["-O1", "-g", "-pthread", "-Wl,--build-id", "-o", "hidden"]);
+    bench.cc(HIDDEN, &["-O1", "-g", "-pthread", link, "-o", "hidden"]);
     let record = || bench.refrain(["record", "--force", "-o", "a.refrain", "--", "./hidden"]);
     let replay = |more: &[&str]| {
         let arguments = ["replay", "--engine", "copy", "a.refrain"];
@@ -111,7 +121,8 @@ fn a_diverged_replay_learns() {
     let diverged = replay(&[]);
     assert_eq!(diverged.status, 1, "{diverged:?}");
     assert!(diverged.text().contains("more will be watched: record again"), "{diverged:?}");
-    assert!(bench.refrain(["sites", "list"]).text().contains("2 sites"), "the load and the store");
+    let list = bench.refrain(["sites", "list"]).text();
+    assert!(list.contains(listed) && list.contains("2 sites"), "the load and the store: {list}");
     for engine in ["copy", "cranelift"] {
         record().succeeds();
         bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();

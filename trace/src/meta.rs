@@ -137,6 +137,25 @@ pub struct Module {
     pub constant: Vec<(u64, u64)>,
 }
 
+impl Module {
+    /// What tells this build of the file from others: its build id or, where the linker gave it
+    /// none, its name and the layout of its constant data, relative to where it lies.
+    pub fn identity(&self) -> String {
+        if let Some(id) = &self.build_id {
+            return id.clone();
+        }
+        let mut digest = crc32fast::Hasher::new();
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        digest.update(name.as_bytes());
+        for &(start, end) in &self.constant {
+            digest.update(&start.wrapping_sub(self.start).to_le_bytes());
+            digest.update(&end.wrapping_sub(start).to_le_bytes());
+        }
+        let span = self.end.wrapping_sub(self.start);
+        format!("layout-{span:x}-{:08x}", digest.finalize())
+    }
+}
+
 /// How the recorded run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ending {

@@ -240,16 +240,12 @@ impl Machine {
             .map(|(start, end)| bias.wrapping_add(start)..bias.wrapping_add(end))
             .collect();
         self.engine.functions(&starts, &constant, defines_synchronization(path));
-        if let Some(sites) = elf.build_id.as_ref().and_then(|id| self.learned.get(id)) {
-            let sites: Vec<u64> = sites.iter().map(|&site| bias.wrapping_add(site)).collect();
-            self.engine.watch(&sites);
-        }
         let (start, end) = elf.span();
         let place = bias.wrapping_add(start)..bias.wrapping_add(end);
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         places.push((place, bias, path.to_owned()));
         drop(places);
-        self.log.module(Module {
+        let module = Module {
             path: path.to_string_lossy().into_owned(),
             build_id: elf.build_id.clone(),
             bias,
@@ -257,7 +253,12 @@ impl Machine {
             end: bias.wrapping_add(end),
             hooks: found.iter().map(|&(pc, hook)| (pc, hook.name.to_owned())).collect(),
             constant: constant.iter().map(|range| (range.start, range.end)).collect(),
-        });
+        };
+        if let Some(sites) = self.learned.get(&module.identity()) {
+            let sites: Vec<u64> = sites.iter().map(|&site| bias.wrapping_add(site)).collect();
+            self.engine.watch(&sites);
+        }
+        self.log.module(module);
     }
 
     /// The file that code belongs to, and its bias. Where something else was mapped since, the

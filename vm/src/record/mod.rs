@@ -83,7 +83,7 @@ pub struct RecordOptions {
     pub follow: Option<Follow>,
 }
 
-/// Instructions that accesses were found to race at: by build id of the module, their addresses in
+/// Instructions that accesses were found to race at: by identity of the module, their addresses in
 /// the module.
 pub type LearnedSites = BTreeMap<String, BTreeSet<u64>>;
 
