@@ -24,8 +24,8 @@ pub(super) struct Functions {
     starts: Vec<u64>,
     /// In ascending order.
     constant: Vec<Range<u64>>,
-    /// Where functions of trusted modules lie.
-    trusted: Vec<Range<u64>>,
+    /// Where the functions of each module lie, and whether it is a trusted one.
+    modules: Vec<(Range<u64>, bool)>,
     /// Functions whose calls the machine wants to see: the library's locks.
     hooked: BTreeSet<u64>,
     /// By start, what was found in the functions that were looked through.
@@ -60,8 +60,8 @@ struct Extent {
 impl Functions {
     /// Adds starts of functions and ranges without variables.
     pub(super) fn add(&mut self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
-        if trusted && let (Some(&first), Some(&last)) = (starts.iter().min(), starts.iter().max()) {
-            self.trusted.push(first..last + 1);
+        if let (Some(&first), Some(&last)) = (starts.iter().min(), starts.iter().max()) {
+            self.modules.push((first..last.saturating_add(1), trusted));
         }
         self.starts.extend_from_slice(starts);
         // Not `sort_unstable`: modules come sorted, and merging runs costs less.
@@ -110,12 +110,16 @@ impl Functions {
             return Some(Arc::clone(found));
         }
         let code = instructions(&extent);
-        let calls_locks = self.calls_locked(&code) || code.iter().any(|i| self.calls_hooked(i));
+        let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
+        let (module, trusted) = module.unwrap_or_default();
+        let calls_locks =
+            self.calls_locked(&code, &module) || code.iter().any(|i| self.calls_hooked(i));
         let around = Surroundings {
             calls_locks,
             is_atomic_operation: self.is_atomic_operation(start),
-            trusted: self.trusted.iter().any(|range| range.contains(&start)),
-            is_variable: &|address| self.is_variable(address),
+            trusted,
+            // Linkers lay variables behind the code, which tells them from numbers.
+            is_variable: &|address| address >= module.start && self.is_variable(address),
             only_waits: &|call| is_foreign(call) || self.only_waits(call),
         };
         let found = Arc::new(idioms(&code, &around));
@@ -200,19 +204,22 @@ impl Functions {
         found
     }
 
-    /// Whether code of a function calls another that has locked instructions, or ends in it.
-    fn calls_locked(&mut self, code: &[Instruction]) -> bool {
-        let leads_to = |i: &Instruction| {
-            (i.op0_kind() == OpKind::NearBranch64).then(|| i.near_branch_target())
-        };
-        code.iter().filter_map(leads_to).any(|target| {
-            if self.starts.binary_search(&target).is_err() {
-                return false;
-            }
+    /// Whether code of a function calls another of its module that has locked instructions, or ends
+    /// in it. Libraries call their own functions through the dynamic linker's tables, too.
+    fn calls_locked(&mut self, code: &[Instruction], module: &Range<u64>) -> bool {
+        let is_near = |i: &&Instruction| i.op0_kind() == OpKind::NearBranch64;
+        code.iter().filter(is_near).any(|branch| {
+            let target = branch.near_branch_target();
             if let Some(&known) = self.callees.get(&target) {
                 return known;
             }
-            let extent = self.around(target);
+            let inside = code.first().zip(code.last());
+            if inside.is_some_and(|(first, last)| (first.ip()..last.ip()).contains(&target)) {
+                return false;
+            }
+            let function = foreign_slot(branch).and_then(word).unwrap_or(target);
+            let is_own = module.contains(&function) && self.starts.binary_search(&function).is_ok();
+            let extent = is_own.then(|| self.around(function)).flatten();
             let found = extent.is_some_and(|extent| instructions(&extent).iter().any(is_locked));
             self.callees.insert(target, found);
             found
@@ -311,6 +318,7 @@ fn instructions(extent: &Extent) -> Vec<Instruction> {
 #[cfg(test)]
 mod tests {
     use super::{Extent, Functions, MAX_BYTES};
+    use iced_x86::code_asm::*;
 
     #[test]
     fn lookup() {
@@ -329,31 +337,80 @@ mod tests {
         assert_eq!(functions.around(u64::MAX), None);
     }
 
-    /// As in a library of atomic operations, next to a function of another kind.
-    #[test]
-    fn atomic_operations() {
-        use iced_x86::code_asm::*;
+    /// What functions do, each at an address of its own in this process, as guests' functions are.
+    fn write_functions(write: &[fn(&mut CodeAssembler)]) -> (Functions, Vec<u64>) {
         let mut code: Vec<u8> = Vec::new();
         let mut starts = Vec::new();
-        let mut add = |write: fn(&mut CodeAssembler)| {
+        for write in write {
             let mut a = CodeAssembler::new(64).expect("64 is a bitness");
             write(&mut a);
             a.ret().expect("can be encoded");
             starts.push(code.len() as u64);
             code.extend(a.assemble(0).expect("what the tests write can be encoded"));
             code.resize(code.len().next_multiple_of(16), 0xcc);
-        };
-        add(|a| a.mov(eax, dword_ptr(rdi)).unwrap());
-        add(|a| a.mov(rax, qword_ptr(rdi + 8)).unwrap());
-        add(|a| a.mov(eax, dword_ptr(rdi)).unwrap());
-        add(|a| a.mov(dword_ptr(rdi), esi).unwrap());
-        add(|a| a.lock().inc(dword_ptr(rdi)).unwrap());
-        // The functions are part of this process, as guests' functions are.
-        let code = code.leak();
+        }
         starts.push(code.len() as u64);
+        let code = code.leak();
         let starts: Vec<u64> = starts.iter().map(|at| code.as_ptr() as u64 + at).collect();
         let mut functions = Functions::default();
         functions.add(&starts, &[], false);
+        (functions, starts)
+    }
+
+    /// A number in a register is no address of a variable's; one behind the code is.
+    #[test]
+    fn numbers_are_no_variables() {
+        let (mut functions, starts) = write_functions(&[
+            |a| {
+                a.mov(esi, 5).unwrap();
+                a.mov(eax, dword_ptr(rsi + 0x10ee4)).unwrap();
+            },
+            |a| {
+                let mut behind = a.create_label();
+                a.lea(rsi, ptr(behind)).unwrap();
+                a.mov(eax, dword_ptr(rsi + 0x100)).unwrap();
+                a.set_label(&mut behind).unwrap();
+            },
+        ]);
+        let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
+        assert_eq!([sites(0), sites(1)], [0, 1]);
+    }
+
+    /// As in a library whose functions others may replace: it calls its own through a table.
+    #[test]
+    fn calls_through_tables() {
+        const JUMP: u64 = 6;
+        let (mut functions, starts) = write_functions(&[
+            |a| {
+                // The next function is 16 bytes further.
+                a.call(16).unwrap();
+                a.mov(eax, dword_ptr(rdi + 8)).unwrap();
+            },
+            |a| {
+                let mut slot = a.create_label();
+                a.jmp(qword_ptr(slot)).unwrap();
+                a.set_label(&mut slot).unwrap();
+                a.dq(&[0]).unwrap();
+            },
+            |a| a.lock().inc(dword_ptr(rdi)).unwrap(),
+        ]);
+        assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 0);
+        functions.forget_code();
+        // SAFETY: the code is leaked memory of this test's own.
+        unsafe { ((starts[1] + JUMP) as *mut u64).write_unaligned(starts[2]) };
+        assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 1);
+    }
+
+    /// As in a library of atomic operations, next to a function of another kind.
+    #[test]
+    fn atomic_operations() {
+        let (mut functions, starts) = write_functions(&[
+            |a| a.mov(eax, dword_ptr(rdi)).unwrap(),
+            |a| a.mov(rax, qword_ptr(rdi + 8)).unwrap(),
+            |a| a.mov(eax, dword_ptr(rdi)).unwrap(),
+            |a| a.mov(dword_ptr(rdi), esi).unwrap(),
+            |a| a.lock().inc(dword_ptr(rdi)).unwrap(),
+        ]);
         let found: Vec<bool> =
             starts[..5].iter().map(|&start| functions.is_atomic_operation(start)).collect();
         assert_eq!(found, [false, false, true, true, true]);
@@ -363,7 +420,6 @@ mod tests {
 
     #[test]
     fn functions_that_only_wait() {
-        use iced_x86::code_asm::*;
         let waits = |write: fn(&mut CodeAssembler)| {
             let mut a = CodeAssembler::new(64).expect("64 is a bitness");
             write(&mut a);

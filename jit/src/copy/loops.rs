@@ -105,7 +105,7 @@ fn target(code: &[Instruction], branch: &Instruction) -> Option<usize> {
 }
 
 /// Whether what follows the instruction is not executed after it.
-fn ends_here(instruction: &Instruction) -> bool {
+pub(super) fn ends_here(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
         FlowControl::Return

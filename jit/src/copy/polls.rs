@@ -8,6 +8,7 @@
 //! variable in every round. So the loop must not go through memory, and what is read must not be
 //! held against anything that changes from round to round by the loop's own doing.
 
+use super::loops::ends_here;
 use super::ordered::{is_candidate, is_stack_load};
 use super::places::CLOBBERED;
 use iced_x86::{
@@ -46,8 +47,9 @@ struct Loop<'a> {
     body: &'a [Instruction],
     /// By instruction, the general registers that it reads and that it writes.
     uses: Vec<(Registers, Registers)>,
-    /// By instruction, what the registers before it were computed from.
-    origins: Vec<Origins>,
+    /// By instruction, what the registers before it were computed from; `None` where the loop does
+    /// not get to.
+    origins: Vec<Option<Origins>>,
     /// Registers that, at the beginning of a round, hold what the loop made of what they or others
     /// held a round before.
     changing: Registers,
@@ -84,6 +86,8 @@ impl<'a> Loop<'a> {
             uses.push((read, write));
         }
         let (origins, after) = origins(body, &uses);
+        // What lies between may end elsewhere: the branch back need not be reached from its target.
+        origins.last()?.as_ref()?;
         let written = uses.iter().fold(Registers::default(), |all, (_, write)| all.or(*write));
         let changing = changing(after, written);
         let found = Loop { body, uses, origins, changing };
@@ -94,7 +98,8 @@ impl<'a> Loop<'a> {
     /// Whether one of these registers, before the instruction, has what changes from round to
     /// round by the loop's own doing.
     fn changes(&self, at: usize, registers: Registers) -> bool {
-        !from(&self.origins[at], registers).and(self.changing).is_empty()
+        let origins = self.origins[at].as_ref();
+        origins.is_some_and(|origins| !from(origins, registers).and(self.changing).is_empty())
     }
 
     /// The loads whose words it polls.
@@ -103,7 +108,9 @@ impl<'a> Loop<'a> {
         let may_be = move |load| is_candidate(load) || calls && is_stack_load(load);
         let loads = self.body.iter().enumerate();
         loads
-            .filter(move |&(at, load)| may_be(load) && !self.is_held_against_changing(at))
+            .filter(move |&(at, load)| {
+                self.origins[at].is_some() && may_be(load) && !self.is_held_against_changing(at)
+            })
             .map(|(_, load)| load)
     }
 
@@ -121,14 +128,17 @@ impl<'a> Loop<'a> {
 }
 
 /// What each register comes from before each instruction of a loop, and when a round is over.
-fn origins(body: &[Instruction], uses: &[(Registers, Registers)]) -> (Vec<Origins>, Origins) {
-    let mut before = vec![[Registers::default(); 16]; body.len()];
-    let mut after = [Registers::default(); 16];
-    before[0] = std::array::from_fn(|register| Registers(1 << register));
+fn origins(
+    body: &[Instruction],
+    uses: &[(Registers, Registers)],
+) -> (Vec<Option<Origins>>, Origins) {
+    let mut before = vec![None; body.len()];
+    let mut after = None;
+    before[0] = Some(std::array::from_fn(|register| Registers(1 << register)));
     loop {
         let mut grown = false;
         for (at, instruction) in body.iter().enumerate() {
-            let mut origins = before[at];
+            let Some(mut origins) = before[at] else { continue };
             let (read, write) = uses[at];
             let made = from(&origins, read);
             for (register, origin) in origins.iter_mut().enumerate() {
@@ -136,13 +146,14 @@ fn origins(body: &[Instruction], uses: &[(Registers, Registers)]) -> (Vec<Origin
                     *origin = made;
                 }
             }
-            let mut flow = |to: &mut Origins| {
-                for (to, from) in to.iter_mut().zip(origins) {
+            let mut flow = |to: &mut Option<Origins>| {
+                grown |= to.is_none();
+                for (to, from) in to.get_or_insert_default().iter_mut().zip(origins) {
                     grown |= !from.without(*to).is_empty();
                     *to = to.or(from);
                 }
             };
-            if instruction.flow_control() != FlowControl::UnconditionalBranch
+            if !ends_here(instruction)
                 && let Some(next) = before.get_mut(at + 1)
             {
                 flow(next);
@@ -156,7 +167,7 @@ fn origins(body: &[Instruction], uses: &[(Registers, Registers)]) -> (Vec<Origin
             }
         }
         if !grown {
-            return (before, after);
+            return (before, after.unwrap_or_default());
         }
     }
 }
@@ -406,6 +417,20 @@ mod tests {
             a.ret().unwrap();
         });
         assert_eq!(matching, []);
+        // What is compared on several occasions ends in one place, which lies before.
+        let unequal = polled(|a| {
+            let (mut decide, mut go_on) = (a.create_label(), a.create_label());
+            a.cmp(al, cl).unwrap();
+            a.je(go_on).unwrap();
+            a.set_label(&mut decide).unwrap();
+            a.setb(al).unwrap();
+            a.ret().unwrap();
+            a.set_label(&mut go_on).unwrap();
+            a.movzx(ecx, byte_ptr(rdi + rdx)).unwrap();
+            a.cmp(al, cl).unwrap();
+            a.jne(decide).unwrap();
+        });
+        assert_eq!(unequal, []);
         let walking = polled(|a| {
             let mut again = a.create_label();
             a.set_label(&mut again).unwrap();
