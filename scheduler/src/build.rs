@@ -172,8 +172,8 @@ impl Builder {
         strand.creator = Some((parent, last as u32));
     }
 
-    /// What waking took, as far as the events pushed so far tell.
-    pub fn waking(&mut self) -> Waking {
+    /// What waking took, one sample for each time that the events pushed so far tell of.
+    pub fn waking(&mut self) -> Vec<Waking> {
         std::mem::take(&mut self.samples).finish(self.ticks_per_second)
     }
 

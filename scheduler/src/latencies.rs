@@ -1,13 +1,16 @@
 //! What waking took in a recording, as its waits show it.
 //!
-//! Two latencies decide how contention goes, and they differ between machines by a factor of ten
-//! (a virtual machine has to be left to wake another core): how long a thread that sleeps for a
-//! lock takes to go on after the release, and how long the releasing thread is in the system call
-//! that wakes it.
+//! Two latencies decide how contention goes, and they differ between machines, and between moments
+//! of one machine, by a factor of ten (a core that is idle may have to be left to the hypervisor and
+//! fetched back): how long a thread that sleeps for a lock takes to go on after the release, and how
+//! long the releasing thread is in the system call that wakes it.
 //!
-//! A wait during which the lock was released once, and which ended with that release, shows the
-//! first; a release that lasted long enough for somebody to be woken shows the second. Medians of
-//! both are told where there are enough.
+//! A wait ends with the last release during it that made a system call: a thread that was woken and
+//! found the lock taken again has said so in the lock's word, so that the next release wakes it
+//! again. (Releases after that one, without a system call, have overtaken it while it woke; to leave
+//! out such waits would leave out the slow ones.) Each such wait is one sample of both latencies,
+//! and [`crate::Arrival`] draws from the samples as they are: their middle would not do, since a thread
+//! that wakes late is overtaken, and one that wakes early is not.
 
 use crate::config::ticks;
 use refrain_trace::fixed::FixedMap;
@@ -15,70 +18,83 @@ use refrain_trace::{Event, EventKind, ThreadId};
 
 /// Fewer samples say nothing.
 const ENOUGH: usize = 8;
-/// Shorter waits may have been spent awake, and longer ones without a core, in nanoseconds.
+/// Shorter waits were spent on the way to sleep, and longer ones without a core, in nanoseconds.
 const SLEPT: std::ops::Range<u64> = 2_000..1_000_000;
 /// Shorter system calls have found nobody to wake.
-const ROUSED: u64 = 1_000;
+const ROUSED: u64 = 700;
+/// So many samples are kept, evenly spread.
+const KEPT: usize = 1 << 12;
 
 /// Samples of a trace, thread by thread.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
-    /// Releases by object: when, and by whom.
-    releases: FixedMap<u64, Vec<(u64, ThreadId)>>,
-    /// Waits for a mutex: object, thread, from, to.
-    waits: Vec<(u64, ThreadId, u64, u64)>,
-    /// How long releases took that made a system call.
-    calls: Vec<u64>,
+    /// Releases by object that made a system call: from, to, and by whom.
+    releases: FixedMap<u64, Vec<(u64, u64, ThreadId)>>,
+    /// Waits by object: from, to, and whose.
+    waits: FixedMap<u64, Vec<(u64, u64, ThreadId)>>,
 }
 
-/// Latencies in ticks, where the trace tells them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// What one waking took, in ticks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Waking {
     /// From a release to the moment when the thread that slept goes on.
-    pub wake: Option<u64>,
-    /// What it costs to wake it.
-    pub rouse: Option<u64>,
+    pub wake: u64,
+    /// What it cost the releasing thread.
+    pub rouse: u64,
 }
 
 impl Samples {
     pub(crate) fn push(&mut self, thread: ThreadId, event: &Event) {
+        use EventKind::*;
         let Event { object, begin, end, .. } = *event;
-        match event.kind() {
-            EventKind::MutexLock if end > begin => self.waits.push((object, thread, begin, end)),
-            EventKind::MutexUnlock => {
-                self.releases.entry(object).or_default().push((begin, thread));
-                if end > begin {
-                    self.calls.push(end - begin);
+        let all = match event.kind() {
+            MutexLock | WriteLock | ReadLock => &mut self.waits,
+            MutexUnlock | RwUnlock => &mut self.releases,
+            _ => return,
+        };
+        if end > begin {
+            all.entry(object).or_default().push((begin, end, thread));
+        }
+    }
+
+    /// The samples, in the order of time; none if there are too few.
+    pub(crate) fn finish(mut self, ticks_per_second: u64) -> Vec<Waking> {
+        let ticks = |nanoseconds| ticks(nanoseconds, ticks_per_second);
+        let slept = ticks(SLEPT.start)..ticks(SLEPT.end);
+        let (mut found, mut doubtful) = (Vec::new(), Vec::new());
+        for (object, mut waits) in std::mem::take(&mut self.waits) {
+            let Some(mut releases) = self.releases.remove(&object) else { continue };
+            releases.retain(|(begin, end, _)| end - begin >= ticks(ROUSED));
+            releases.sort_unstable();
+            waits.sort_unstable();
+            // When somebody else's wait ends that began before.
+            let mut busy_until = 0;
+            for (index, &(begin, end, thread)) in waits.iter().enumerate() {
+                let before = releases.partition_point(|&(at, ..)| at < end);
+                let last = releases[..before].iter().rev().find(|(.., by)| *by != thread);
+                let until = busy_until;
+                busy_until = end.max(busy_until);
+                let Some(&(at, to, _)) = last.filter(|&&(at, ..)| at > begin) else { continue };
+                // Of several sleepers nobody knows which one a release woke, so these samples are
+                // only for want of others.
+                let next = waits.get(index + 1).map_or(u64::MAX, |&(begin, ..)| begin);
+                if slept.contains(&(end - at)) {
+                    let alone = until <= at && next >= at;
+                    let samples = if alone { &mut found } else { &mut doubtful };
+                    samples.push((at, Waking { wake: end - at, rouse: to - at }));
                 }
             }
-            _ => {}
         }
+        if found.len() < ENOUGH {
+            found = doubtful;
+        }
+        if found.len() < ENOUGH {
+            return Vec::new();
+        }
+        found.sort_unstable();
+        let step = found.len().div_ceil(KEPT);
+        found.into_iter().step_by(step).map(|(_, waking)| waking).collect()
     }
-
-    pub(crate) fn finish(mut self, ticks_per_second: u64) -> Waking {
-        let ticks = |nanoseconds| ticks(nanoseconds, ticks_per_second);
-        for releases in self.releases.values_mut() {
-            releases.sort_unstable();
-        }
-        let mut late = Vec::new();
-        for (object, thread, begin, end) in self.waits {
-            let releases = self.releases.get(&object).map_or(&[][..], Vec::as_slice);
-            let from = releases.partition_point(|&(at, _)| at <= begin);
-            let others = releases[from..].iter().take_while(|&&(at, _)| at < end);
-            let mut others = others.filter(|&&(_, by)| by != thread);
-            if let (Some(&(at, _)), None) = (others.next(), others.next()) {
-                late.push(end - at);
-            }
-        }
-        late.retain(|late| (ticks(SLEPT.start)..ticks(SLEPT.end)).contains(late));
-        self.calls.retain(|&call| call >= ticks(ROUSED));
-        Waking { wake: median(late), rouse: median(self.calls) }
-    }
-}
-
-fn median(mut samples: Vec<u64>) -> Option<u64> {
-    samples.sort_unstable();
-    if samples.len() < ENOUGH { None } else { samples.get(samples.len() / 2).copied() }
 }
 
 #[cfg(test)]
@@ -90,19 +106,38 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_end_with_the_only_release_tell_how_late_threads_wake() {
+    fn a_wait_ends_with_the_last_release_that_woke() {
         let mut samples = Samples::default();
         for round in 0..9 {
             let at = round * 1_000_000;
-            samples.push(ThreadId(1), &event(EventKind::MutexLock, at + 10, at + 30_000 + round));
+            samples.push(ThreadId(1), &event(EventKind::MutexLock, at + 10, at + 60_000 + round));
+            // Woken, and found it taken.
             samples.push(ThreadId(0), &event(EventKind::MutexUnlock, at + 10_000, at + 14_000));
+            samples.push(ThreadId(0), &event(EventKind::MutexUnlock, at + 40_000, at + 42_000));
+            // Overtaken.
+            samples.push(ThreadId(0), &event(EventKind::MutexUnlock, at + 50_000, at + 50_000));
         }
-        // Overtaken: two releases meanwhile.
-        samples.push(ThreadId(1), &event(EventKind::MutexLock, 10_000_010, 10_090_000));
-        samples.push(ThreadId(0), &event(EventKind::MutexUnlock, 10_010_000, 10_010_000));
-        samples.push(ThreadId(0), &event(EventKind::MutexUnlock, 10_020_000, 10_020_000));
-        let waking = samples.finish(1_000_000_000);
-        assert_eq!(waking, Waking { wake: Some(20_004), rouse: Some(4_000) });
+        let found = samples.finish(1_000_000_000);
+        let expected = (0..9).map(|round| Waking { wake: 20_000 + round, rouse: 2_000 });
+        assert_eq!(found, expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn of_several_sleepers_nobody_knows_who_was_woken() {
+        let mut samples = Samples::default();
+        for round in 0..9 {
+            let at = round * 1_000_000;
+            for thread in [1, 2] {
+                let begin = at + u64::from(thread);
+                let lock = event(EventKind::MutexLock, begin, at + 30_000 * u64::from(thread));
+                samples.push(ThreadId(thread), &lock);
+            }
+            samples.push(ThreadId(0), &event(EventKind::MutexUnlock, at + 10_000, at + 14_000));
+            samples.push(ThreadId(1), &event(EventKind::MutexUnlock, at + 40_000, at + 44_000));
+        }
+        let found = samples.finish(1_000_000_000);
+        assert!(found.iter().all(|waking| *waking == Waking { wake: 20_000, rouse: 4_000 }));
+        assert_eq!(found.len(), 9);
     }
 
     #[test]
@@ -110,6 +145,6 @@ mod tests {
         let mut samples = Samples::default();
         samples.push(ThreadId(1), &event(EventKind::MutexLock, 10, 30_000));
         samples.push(ThreadId(0), &event(EventKind::MutexUnlock, 10_000, 14_000));
-        assert_eq!(samples.finish(1_000_000_000), Waking::default());
+        assert_eq!(samples.finish(1_000_000_000), []);
     }
 }

@@ -22,6 +22,7 @@
 //!    second lock and a third thread (in the C++ corpus program, `t0` reads under the queue's lock
 //!    what `t1` counts under another lock, which `t2` has while it wants the queue's).
 
+use crate::latencies::Waking;
 use crate::splitmix::SplitMix;
 use crate::{Choice, Moment, Request, Scheduler};
 use refrain_trace::ThreadId;
@@ -50,19 +51,25 @@ impl Orig {
 /// to sleep, system calls in vain, what it costs to wake somebody) decides how much short critical
 /// sections cost that are contended.
 #[derive(Clone, Debug)]
-pub struct Arrival(Orig);
+pub struct Arrival<'a> {
+    orig: Orig,
+    wakings: &'a [Waking],
+    random: SplitMix,
+}
 
-impl Arrival {
-    /// Work takes up to `per_mille` thousandths longer, see [`Orig::with_jitter`].
-    pub fn with_jitter(seed: u64, per_mille: u32) -> Arrival {
-        Arrival(Orig::with_jitter(seed, per_mille))
+impl<'a> Arrival<'a> {
+    /// Work takes up to `per_mille` thousandths longer, see [`Orig::with_jitter`]. What it takes to
+    /// wake a thread is drawn from `wakings`; from the machine's costs if there are none.
+    pub fn with_jitter(seed: u64, per_mille: u32, wakings: &'a [Waking]) -> Arrival<'a> {
+        let orig = Orig::with_jitter(seed, per_mille);
+        Arrival { orig, wakings, random: SplitMix::new(!seed) }
     }
 }
 
-impl Scheduler for Arrival {
+impl Scheduler for Arrival<'_> {
     #[inline]
     fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
-        self.0.choose(moment, requests)
+        self.orig.choose(moment, requests)
     }
 
     fn barges(&self) -> bool {
@@ -75,7 +82,12 @@ impl Scheduler for Arrival {
 
     #[inline]
     fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {
-        self.0.jitter(thread, work)
+        self.orig.jitter(thread, work)
+    }
+
+    fn waking(&mut self) -> Option<Waking> {
+        let last = (self.wakings.len() as u64).checked_sub(1)?;
+        self.wakings.get(self.random.below(last + 1) as usize).copied()
     }
 }
 

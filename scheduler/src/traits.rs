@@ -1,5 +1,6 @@
 //! The `Scheduler` trait: who may go next.
 
+use crate::latencies::Waking;
 use refrain_trace::ThreadId;
 
 /// A thread that stands before an operation and could perform it now.
@@ -155,6 +156,12 @@ pub trait Scheduler {
         0
     }
 
+    /// What it takes to wake a thread that sleeps, where the scheduler knows better than the
+    /// machine's [`crate::Costs`]. Asked once for each thread that is woken.
+    fn waking(&mut self) -> Option<Waking> {
+        None
+    }
+
     /// For which thread a held request waits, if the scheduler knows: a deadlock is explained
     /// with it.
     fn awaits(&self, _request: &Request) -> Option<ThreadId> {
@@ -188,6 +195,10 @@ macro_rules! forward {
 
             fn sleeps_as_glibc(&self) -> bool {
                 (**self).sleeps_as_glibc()
+            }
+
+            fn waking(&mut self) -> Option<Waking> {
+                (**self).waking()
             }
 
             fn jitter(&mut self, thread: ThreadId, work: u64) -> u64 {

@@ -13,8 +13,8 @@ const L: u64 = 0x1000;
 const COSTS: Costs = Costs { wake: 50, patience: 10, rouse: 20, ..Costs::FREE };
 const MACHINE: Config = Config { cores: 2, quantum: u64::MAX, costs: COSTS };
 
-fn exact() -> Arrival {
-    Arrival::with_jitter(1, 0)
+fn exact() -> Arrival<'static> {
+    Arrival::with_jitter(1, 0, &[])
 }
 
 /// `t0` has the lock from 0 to `release`; `t1` comes to it at 30.

@@ -52,7 +52,7 @@ impl Replayer for ByArrival {
     fn arrive(&mut self, relaxed: Option<&Relaxed<'_>>, trial: u32) -> Result<u64, String> {
         let costs = Costs { patience: 3, rouse: 20, wake: 40, ..Costs::FREE };
         let config = Config { cores: self.cores, quantum: 10_000, costs };
-        let mut arrival = Arrival::with_jitter(u64::from(trial), 10);
+        let mut arrival = Arrival::with_jitter(u64::from(trial), 10, &[]);
         let mut run = |constraints: &Constraints<'_>| match simulate(
             &self.skeleton,
             constraints,

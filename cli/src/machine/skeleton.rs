@@ -10,7 +10,7 @@ use crate::report::model::Model;
 use anyhow::{Context, bail};
 use refrain_scheduler::{
     Account, Admission, Arrival, Builder, Config, Conflicts, Constraints, Costs, Durations, Edge,
-    Elsc, Fixed, Outcome, Run, Schedule, Skeleton as Reduced, simulate,
+    Elsc, Fixed, Outcome, Run, Schedule, Skeleton as Reduced, Waking, simulate,
 };
 use refrain_trace::{Event, EventId, ThreadId, Trace};
 use refrain_transform::{Cores, Made, NOMINAL, Plan, Relaxed, Replayer};
@@ -26,6 +26,8 @@ pub(crate) struct Skeleton {
     decisive: Decisive,
     /// The same run with the recorder's work in it, where it was asked for.
     with_recording: Option<Reduced>,
+    /// What it took to wake threads, as far as the trace shows it.
+    wakings: Vec<Waking>,
 }
 
 /// What some schedulers decide by, where it has been counted.
@@ -80,16 +82,25 @@ impl Skeleton {
         let mut builder = mode(Builder::new(threads, ticks_per_second, trace.began()?));
         let view = |thread, id, event: &Event| made.view(thread, id, event);
         let recorded = builder.read_as::<anyhow::Error>(trace, view)?;
-        let waking = builder.waking();
+        let wakings = builder.waking();
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
         let (costs, latencies) = calibration::costs(header.machine.latencies, ticks_per_second);
         let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
-        let wake = waking.wake.unwrap_or(costs.wake);
-        let rouse = waking.rouse.unwrap_or(costs.rouse);
+        let wake = middle(wakings.iter().map(|waking| waking.wake)).unwrap_or(costs.wake);
+        let rouse = middle(wakings.iter().map(|waking| waking.rouse)).unwrap_or(costs.rouse);
         let config = Config { costs: Costs { wake, rouse, ..costs }, ..typical };
         let (cost, decisive) = (Cost::Recorded, Decisive::default());
         let with_recording = None;
-        Ok(Skeleton { reduced, config, recorded, latencies, cost, decisive, with_recording })
+        Ok(Skeleton {
+            reduced,
+            config,
+            recorded,
+            latencies,
+            cost,
+            decisive,
+            with_recording,
+            wakings,
+        })
     }
 
     fn constraints(&self, plan: &Plan) -> Result<Constraints<'static>, String> {
@@ -111,7 +122,6 @@ impl Skeleton {
         trial: u32,
     ) -> Result<u64, String> {
         let seed = u64::from(trial);
-        let mut arrival = Arrival::with_jitter(seed, NOISE_PER_MILLE);
         let costs = self.config.costs;
         let (times, of) = match trial {
             0..NOMINAL => (1, 1),
@@ -121,6 +131,11 @@ impl Skeleton {
         let scaled = |ticks: u64| ticks.saturating_mul(times) / of;
         let (wake, rouse) = (scaled(costs.wake), scaled(costs.rouse));
         let config = Config { costs: Costs { wake, rouse, ..costs }, ..self.config };
+        let wakings = self.wakings.iter();
+        let wakings: Vec<Waking> = wakings
+            .map(|waking| Waking { wake: scaled(waking.wake), rouse: scaled(waking.rouse) })
+            .collect();
+        let mut arrival = Arrival::with_jitter(seed, NOISE_PER_MILLE, &wakings);
         match simulate(reduced, constraints, &config, &mut arrival, &mut ()) {
             Outcome::Completed(run) => Ok(run.duration),
             Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
@@ -213,6 +228,12 @@ impl Skeleton {
         };
         Run { duration: ns(run.duration), threads: run.threads.into_iter().map(account).collect() }
     }
+}
+
+fn middle(samples: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut samples: Vec<u64> = samples.collect();
+    samples.sort_unstable();
+    samples.get(samples.len() / 2).copied()
 }
 
 /// The skeleton with other amounts of work.

@@ -546,6 +546,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         self.settle(id);
         let costs = &self.config.costs;
         let thread = &mut self.threads[id];
+        let (mut slept, mut rouse) = (false, costs.rouse);
         // A thread that an order held back did not wait in the program: it is not woken either.
         let latency = match thread.awaited {
             // The recorded costs hold what it took to go on.
@@ -556,13 +557,17 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             awaited if awaited < costs.patience && !(self.glibc && thread.roused) => costs.handoff,
             // Where no core is idle, none has to be woken.
             _ if self.glibc && self.idle_cores == 0 => costs.patience,
-            _ => costs.wake,
+            _ => {
+                let drawn = if self.glibc { self.scheduler.waking() } else { None };
+                slept = true;
+                rouse = drawn.map_or(rouse, |waking| waking.rouse);
+                drawn.map_or(costs.wake, |waking| waking.wake)
+            }
         };
-        let slept = latency == costs.wake && latency > 0;
         thread.phase = Phase::Waking;
         self.timers.set(id, self.now.saturating_add(latency));
         if slept && self.glibc {
-            self.charge(self.config.costs.rouse);
+            self.charge(rouse);
         }
     }
 
