@@ -8,7 +8,7 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
-//! ordered against other threads: `ordered`, `idioms`, `functions`; and how it is executed without
+//! ordered against other threads: `ordered`, `idioms`, `functions`, `learned`; and how it is executed without
 //! leaving code, `inline`.
 //!
 //! # Invariants
@@ -43,6 +43,7 @@ mod functions;
 mod generated;
 mod idioms;
 mod inline;
+mod learned;
 mod loops;
 mod ordered;
 mod places;
@@ -161,11 +162,16 @@ impl Engine for CopyEngine {
     }
 
     fn watch(&self, sites: &[u64]) {
-        self.shared.lock().learned.extend(sites);
+        let mut translator = self.shared.lock();
+        translator.learned.add(sites);
+        if translator.several {
+            translator.learned.read();
+        }
     }
 
     fn several_threads(&self) {
         let mut translator = self.shared.lock();
+        translator.learned.read();
         if !std::mem::replace(&mut translator.several, true) && translator.config.order_atomics {
             self.shared.flush(&mut translator);
         }

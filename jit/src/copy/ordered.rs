@@ -36,13 +36,13 @@ impl Translator {
             (None, None) => {
                 let has_partner =
                     may_have_partner(instruction) && window.has_partner(index, instruction);
-                has_partner || self.learned.contains(&pc)
+                has_partner || self.learned.contains(instruction)
             }
             (None, Some(idioms)) => {
                 if idioms.polls.binary_search(&pc).is_ok() {
                     return Some(operand(instruction, OrderedKind::Poll));
                 }
-                idioms.sites.binary_search(&pc).is_ok() || self.learned.contains(&pc)
+                idioms.sites.binary_search(&pc).is_ok() || self.learned.contains(instruction)
             }
         };
         if !listed {

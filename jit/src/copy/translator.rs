@@ -14,6 +14,7 @@ use super::faults::FaultMap;
 use super::functions::Functions;
 use super::generated::Generated;
 use super::inline;
+use super::learned::Learned;
 use super::state;
 use super::tables::{ReturnTable, Tables, Use, code_range};
 use crate::memory::CodeMemory;
@@ -109,7 +110,7 @@ pub(super) struct Translator {
     pub(super) faults: FaultMap,
     pub(super) functions: Functions,
     /// Sites that the machine asked for.
-    pub(super) learned: Set<u64>,
+    pub(super) learned: Learned,
     /// There may be several threads: ordered instructions are watched.
     pub(super) several: bool,
     /// Threads that are to leave translated code, by their numbers: until they have, nothing is
@@ -169,7 +170,7 @@ impl Translator {
             links: Vec::new(),
             faults: FaultMap::default(),
             functions: Functions::default(),
-            learned: Set::default(),
+            learned: Learned::default(),
             several: false,
             wanted: BTreeSet::new(),
             hooks: Set::default(),

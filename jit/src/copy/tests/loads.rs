@@ -395,3 +395,30 @@ fn learned_sites() {
     }
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
 }
+
+/// A learned look at a limit stands for those like it, and for no other comparison.
+#[test]
+fn learned_looks_at_limits() {
+    let guest = Guest::new();
+    guest.assemble(|a| {
+        a.cmp(rax, qword_ptr(r13 + 8)).unwrap();
+        a.cmp(rcx, qword_ptr(r13 + 8)).unwrap();
+        a.cmp(rax, qword_ptr(r13 + 8)).unwrap();
+        a.syscall().unwrap();
+    });
+    let engine = engine(ordering());
+    engine.functions(&[guest.code], &[], false);
+    engine.watch(&[guest.code]);
+    engine.several_threads();
+    let mut cpu = engine.attach().unwrap();
+    let mut context = context_for_loads(&guest);
+    context.rip = guest.code;
+    context.gpr[13] = guest.data;
+    let mut seen = Vec::new();
+    while let Exit::Ordered { address, .. } = cpu.run(&mut context, Mode::Observed) {
+        assert_eq!(address, guest.data + 8);
+        seen.push(context.rip - guest.code);
+        assert_eq!(cpu.step(&mut context), None);
+    }
+    assert_eq!(seen, [0, 8]);
+}

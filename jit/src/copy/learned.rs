@@ -1,0 +1,56 @@
+//! Sites that the machine asked for, since accesses were found to race there.
+//!
+//! Runtimes look at a limit wherever they allocate or enter a function, and other threads change it
+//! to make them stop: GHC's `HpLim`, OCaml's `young_limit`, Go's `stackguard0`. A replay that
+//! diverged has met a few of these thousands of looks. They are the same instruction, as compiled
+//! code reserves a register for what the limit is part of; so a learned comparison with memory that
+//! such a register points to stands for all instructions that equal it.
+
+use crate::memory::read_guest;
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use refrain_trace::fixed::FixedSet;
+
+/// What was learned.
+#[derive(Default)]
+pub(super) struct Learned {
+    sites: FixedSet<u64>,
+    /// Looks at limits, whatever their addresses.
+    looks: FixedSet<Instruction>,
+    /// Sites whose instructions were not looked at yet.
+    unread: Vec<u64>,
+}
+
+impl Learned {
+    /// Adds sites.
+    pub(super) fn add(&mut self, sites: &[u64]) {
+        self.sites.extend(sites);
+        self.unread.extend(sites);
+    }
+
+    /// Finds the looks among the sites. By now their code is in memory.
+    pub(super) fn read(&mut self) {
+        self.looks.extend(self.unread.drain(..).filter_map(instruction).filter(is_look));
+    }
+
+    /// Whether an instruction is a site.
+    pub(super) fn contains(&self, instruction: &Instruction) -> bool {
+        self.sites.contains(&instruction.ip()) || self.looks.contains(instruction)
+    }
+}
+
+/// Whether it compares with what a register points to that compilers reserve.
+fn is_look(instruction: &Instruction) -> bool {
+    use Register::{R12, R13, R14, R15};
+    instruction.mnemonic() == Mnemonic::Cmp
+        && instruction.op_kinds().any(|kind| kind == OpKind::Memory)
+        && matches!(instruction.memory_base(), R12 | R13 | R14 | R15)
+        && instruction.memory_index() == Register::None
+}
+
+fn instruction(at: u64) -> Option<Instruction> {
+    const LONGEST: usize = 15;
+    let mut code = [0; LONGEST];
+    let readable = read_guest(at, &mut code);
+    let mut decoder = Decoder::with_ip(64, &code[..readable], at, DecoderOptions::NONE);
+    decoder.can_decode().then(|| decoder.decode())
+}
