@@ -43,7 +43,7 @@ pub use gain::Timeline;
 pub use intervals::Interval;
 pub use made::{Change, Made, MadeLock, Make, Maker, Role, Unknown};
 pub use measure::{Measurement, Options, RegionPair, measure};
-pub use plan::{Cores, NOMINAL, Plan, PlanEdge, Replayer, TRIALS};
+pub use plan::{Cores, NOMINAL, Plan, PlanEdge, RECORDED, Replayer, TRIALS};
 pub use rank::rank;
 pub use relaxed::Relaxed;
 pub use report::{Analysed, Gain, Group, PairCounts, Report, Side};

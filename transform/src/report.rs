@@ -37,11 +37,11 @@ impl PairCounts {
 /// A gain and how sure it is, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Gain {
-    /// The smallest that any trial of the model found.
+    /// The smallest that any trial of the model found, less what the model does not know.
     pub least_ns: i64,
     /// The middle one of the trials with the likeliest latencies.
     pub likely_ns: i64,
-    /// The greatest.
+    /// The greatest, with what the model does not know.
     pub most_ns: i64,
 }
 

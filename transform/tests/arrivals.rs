@@ -19,11 +19,14 @@ struct ByArrival {
     ordered: Virtual,
     skeleton: Skeleton,
     cores: u32,
+    /// How long the recording took, if the model is held against it.
+    recorded: Option<u64>,
 }
 
 impl ByArrival {
     fn of(recording: &Recording, cores: u32) -> ByArrival {
-        ByArrival { ordered: recording.replayer(), skeleton: recording.skeleton(), cores }
+        let (ordered, skeleton) = (recording.replayer(), recording.skeleton());
+        ByArrival { ordered, skeleton, cores, recorded: None }
     }
 }
 
@@ -70,6 +73,10 @@ impl Replayer for ByArrival {
         run(&Constraints::relaxing(&self.skeleton, |lock| relaxed.relaxes(lock), admission))
     }
 
+    fn recorded(&self) -> Option<u64> {
+        self.recorded
+    }
+
     fn nanoseconds(&self, ticks: u64) -> u64 {
         self.skeleton.nanoseconds(ticks)
     }
@@ -110,6 +117,38 @@ fn two_readers_gain_what_they_waited() {
 }
 
 #[test]
+fn what_the_model_does_not_know_widens_the_range() {
+    let mut r = Recording::new(2);
+    r.share(X, 8);
+    for _ in 0..50 {
+        for thread in 0..2 {
+            reads(&mut r, thread);
+        }
+    }
+    ends(&mut r);
+    let measured = |recorded| {
+        let mut replayer = ByArrival { recorded, ..ByArrival::of(&r, 2) };
+        measure(&r.sections(), &mut replayer, &Options::default()).expect("replays")
+    };
+    let known = measured(None);
+    assert_eq!(known.check_ns, None);
+    let (original, gain) = (known.original_ns as i64, known.gain.expect("by arrival"));
+    // A quarter of the recording is missing in the model, or the model has a quarter too much.
+    let check = measured(Some(1)).check_ns.expect("there is a recording");
+    let [longer, shorter] = [check * 4 / 3, check * 4 / 5].map(|recorded| {
+        let other = measured(Some(recorded));
+        assert_eq!(other.check_ns, Some(check));
+        other.gain.expect("by arrival")
+    });
+    assert_eq!((longer.likely_ns, shorter.likely_ns), (gain.likely_ns, gain.likely_ns));
+    let near = |found: i64, expected: i64| found.abs_diff(expected) < original as u64 / 100;
+    assert!(near(longer.least_ns, gain.least_ns * 3 / 4), "{gain:?} {longer:?}");
+    assert!(near(longer.most_ns, gain.most_ns * 3 / 4 + original / 4), "{gain:?} {longer:?}");
+    assert!(near(shorter.least_ns, gain.least_ns * 5 / 4 - original / 4), "{gain:?} {shorter:?}");
+    assert!(near(shorter.most_ns, gain.most_ns * 5 / 4), "{gain:?} {shorter:?}");
+}
+
+#[test]
 fn true_contention_gains_nothing_to_the_tick() {
     let mut r = Recording::new(2);
     for _ in 0..50 {
@@ -120,7 +159,8 @@ fn true_contention_gains_nothing_to_the_tick() {
         }
     }
     ends(&mut r);
-    let mut replayer = ByArrival::of(&r, 2);
+    // However long the recording took.
+    let mut replayer = ByArrival { recorded: Some(100_000), ..ByArrival::of(&r, 2) };
     let measured = measure(&r.sections(), &mut replayer, &Options::default()).expect("replays");
     let gain = measured.gain.expect("by arrival");
     assert_eq!((gain.least_ns, gain.likely_ns, gain.most_ns), (0, 0, 0));

@@ -38,7 +38,8 @@ fn load(r: &mut Recording, thread: usize, word: u64, value: u64) {
 fn made(r: &Recording) -> Made {
     let mut maker = Maker::new();
     for (thread, event, id) in events(r) {
-        maker.push(thread, EventId(id), &event, change, None);
+        let slept_on = (event.kind() == EventKind::Syscall).then_some(W);
+        maker.push(thread, EventId(id), &event, change, slept_on);
     }
     maker.finish()
 }
@@ -88,13 +89,41 @@ fn a_word_that_is_taken_and_set_free_by_its_holder_is_a_lock() {
         _ => None,
     });
     assert_eq!(began, Some((10, true)), "the thread came to the lock with its first attempt");
-    // To the virtual clock it is a mutex, and the attempts take no time.
+    // To the virtual clock it is a lock, and the attempts take no time.
     let view = |id, event: &Event| made.view(ThreadId(1), EventId(id), event);
     let of_1: Vec<_> =
         events(&r).iter().filter(|e| e.0.0 == 1).map(|(_, e, id)| view(*id, e)).collect();
     let kinds: Vec<_> = of_1.iter().map(|e| (e.kind(), e.begin)).collect();
-    use EventKind::{MutexLock, MutexUnlock, Rdtsc};
-    assert_eq!(kinds, [(Rdtsc, 10), (Rdtsc, 10), (MutexLock, 10), (MutexUnlock, 40)]);
+    use EventKind::{Rdtsc, SpinLock, SpinUnlock};
+    assert_eq!(kinds, [(Rdtsc, 10), (Rdtsc, 10), (SpinLock, 10), (SpinUnlock, 40)]);
+}
+
+#[test]
+fn threads_wait_awake_for_a_lock_on_which_they_seldom_sleep() {
+    for sleeps in [false, true] {
+        let mut r = Recording::new(2);
+        for _ in 0..3 {
+            atomic(&mut r, 0, W, CAS, 0);
+            atomic(&mut r, 1, W, CAS, 1); // fails
+            if sleeps {
+                r.event(1, 10, EventKind::Syscall, 0, 9).nr = 202;
+            }
+            atomic(&mut r, 0, W, SWAP, 1);
+            atomic(&mut r, 1, W, CAS, 0);
+            atomic(&mut r, 1, W, SWAP, 1);
+        }
+        let made = made(&r);
+        assert_eq!(made.locks.len(), 1);
+        let view = |(thread, event, id): (ThreadId, Event, u64)| {
+            made.view(thread, EventId(id), &event).kind()
+        };
+        let kinds: Vec<EventKind> = events(&r).into_iter().map(view).collect();
+        let count = |kind| kinds.iter().filter(|it| **it == kind).count();
+        let spins = (count(EventKind::SpinLock), count(EventKind::SpinUnlock));
+        let sleepers = (count(EventKind::MutexLock), count(EventKind::MutexUnlock));
+        let expected = if sleeps { ((0, 0), (6, 6)) } else { ((6, 6), (0, 0)) };
+        assert_eq!((spins, sleepers), expected, "{kinds:?}");
+    }
 }
 
 #[test]

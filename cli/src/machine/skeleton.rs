@@ -13,7 +13,7 @@ use refrain_scheduler::{
     Elsc, Fixed, Outcome, Run, Schedule, Skeleton as Reduced, Waking, simulate,
 };
 use refrain_trace::{Event, EventId, ThreadId, Trace};
-use refrain_transform::{Cores, Made, NOMINAL, Plan, Relaxed, Replayer};
+use refrain_transform::{Cores, Made, NOMINAL, Plan, RECORDED, Relaxed, Replayer};
 
 /// A trace without its work.
 pub(crate) struct Skeleton {
@@ -115,16 +115,13 @@ impl Skeleton {
     }
 
     /// Replays by arrival, with the noise and the latencies of a trial.
-    fn by_arrival(
-        &self,
-        reduced: &Reduced,
-        constraints: &Constraints<'_>,
-        trial: u32,
-    ) -> Result<u64, String> {
+    fn by_arrival(&self, constraints: &Constraints<'_>, trial: u32) -> Result<u64, String> {
+        let recorded = self.with_recording.as_ref().filter(|_| trial == RECORDED);
+        let reduced = recorded.unwrap_or(&self.reduced);
         let seed = u64::from(trial);
         let costs = self.config.costs;
         let (times, of) = match trial {
-            0..NOMINAL => (1, 1),
+            0..NOMINAL | RECORDED => (1, 1),
             _ if trial.is_multiple_of(2) => (2, 1),
             _ => (1, 2),
         };
@@ -266,19 +263,18 @@ impl Replayer for Skeleton {
 
     fn arrive(&mut self, relaxed: Option<&Relaxed<'_>>, trial: u32) -> Result<u64, String> {
         let Some(relaxed) = relaxed else {
-            return self.by_arrival(&self.reduced, &Constraints::none(), trial);
+            return self.by_arrival(&Constraints::none(), trial);
         };
         let (threads, conflicts) = (self.reduced.threads(), Exclusions(relaxed));
         let sections = relaxed.sections().iter().copied();
         let admission = Admission::new(threads, sections, &conflicts);
         let constraints =
             Constraints::relaxing(&self.reduced, |address| relaxed.relaxes(address), admission);
-        self.by_arrival(&self.reduced, &constraints, trial)
+        self.by_arrival(&constraints, trial)
     }
 
-    fn arrive_as_recorded(&mut self) -> Result<u64, String> {
-        let reduced = self.with_recording.as_ref().ok_or("nobody asked for the recorder's work")?;
-        self.by_arrival(reduced, &Constraints::none(), 0)
+    fn recorded(&self) -> Option<u64> {
+        self.with_recording.as_ref().map(|_| self.recorded)
     }
 
     fn nanoseconds(&self, ticks: u64) -> u64 {

@@ -120,6 +120,8 @@ pub struct Made {
     pub unknown: Vec<Unknown>,
     /// By thread, then ascending by event.
     roles: Vec<Vec<(u32, Role)>>,
+    /// Locks that threads wait for awake, most of the time.
+    awake: BTreeSet<u64>,
 }
 
 impl Made {
@@ -150,6 +152,7 @@ impl Made {
                 let kind = match (counted, shared) {
                     (true, true) => EventKind::ReadLock,
                     (true, false) => EventKind::WriteLock,
+                    _ if self.awake.contains(&lock) => EventKind::SpinLock,
                     _ => EventKind::MutexLock,
                 };
                 let begin = if whole { begin } else { event.begin };
@@ -157,6 +160,9 @@ impl Made {
             }
             Role::Release { lock, order, shared: true } => {
                 as_kind(EventKind::RwUnlock, lock, order)
+            }
+            Role::Release { lock, order, .. } if self.awake.contains(&lock) => {
+                as_kind(EventKind::SpinUnlock, lock, order)
             }
             Role::Release { lock, order, .. } => as_kind(EventKind::MutexUnlock, lock, order),
             Role::Part(within) => {
@@ -173,8 +179,15 @@ impl Made {
         self.roles[thread.index()].push((event, role));
     }
 
-    /// Adds a lock, if it is one: its sections have at least two threads. `own` are its events.
-    fn add(&mut self, lock: MadeLock, held: &[Held], own: &BTreeSet<(ThreadId, u32)>) -> bool {
+    /// Adds a lock, if it is one: its sections have at least two threads. `own` are its events, of
+    /// which `slept` were sleeps.
+    fn add(
+        &mut self,
+        lock: MadeLock,
+        held: &[Held],
+        own: &BTreeSet<(ThreadId, u32)>,
+        slept: usize,
+    ) -> bool {
         let first = held.first().map(|held| held.thread);
         if held.iter().all(|held| Some(held.thread) == first) {
             return false;
@@ -182,6 +195,10 @@ impl Made {
         let mut parts: BTreeMap<(ThreadId, u32), Option<u64>> =
             own.iter().map(|&event| (event, None)).collect();
         let (address, counted) = (lock.address, lock.make == Make::Counted);
+        let waits = held.iter().filter(|held| held.since != held.acquire).count();
+        if lock.make != Make::Semaphore && slept <= waits / 2 {
+            self.awake.insert(address);
+        }
         for (order, held) in (0..).map(|nth| 2 * nth).zip(held) {
             let &Held { thread, acquire, release, shared, begin, since } = held;
             let waiting = parts.range_mut((thread, since)..(thread, acquire));
@@ -387,14 +404,14 @@ impl Maker {
                 .or_else(|| word::recognise(of_word))
                 .or_else(|| counted::recognise(of_word))
                 .or_else(|| word::recognise_bit(of_word));
-            let own = self.own(&[of_word]);
-            if !lock.is_some_and(|(lock, held)| made.add(lock, &held, &own)) {
+            let (own, slept) = self.own(&[of_word]);
+            if !lock.is_some_and(|(lock, held)| made.add(lock, &held, &own, slept)) {
                 left.push(of_word);
             }
         }
         for ticket::Found { lock, held, words } in ticket::recognise(&left) {
-            let own = self.own(&words);
-            made.add(lock, &held, &own);
+            let (own, slept) = self.own(&words);
+            made.add(lock, &held, &own, slept);
         }
         let known: Vec<Interval> = made.locks.iter().flat_map(|l| l.words.clone()).collect();
         let is_lock = |at: u64| known.iter().any(|word| (word.start..word.end).contains(&at));
@@ -419,11 +436,12 @@ impl Maker {
 }
 
 impl Maker {
-    /// All events about some words.
-    fn own(&self, words: &[&[Step]]) -> BTreeSet<(ThreadId, u32)> {
+    /// All events about some words, and how many sleeps there are among them.
+    fn own(&self, words: &[&[Step]]) -> (BTreeSet<(ThreadId, u32)>, usize) {
         let steps = words.iter().copied().flatten().map(|step| (step.thread, step.event));
         let of_word = |steps: &&[Step]| self.sleeps.get(&steps[0].word);
-        steps.chain(words.iter().filter_map(of_word).flatten().copied()).collect()
+        let sleeps = || words.iter().filter_map(of_word).flatten().copied();
+        (steps.chain(sleeps()).collect(), sleeps().count())
     }
 }
 
