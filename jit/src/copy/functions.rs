@@ -34,6 +34,8 @@ pub(super) struct Functions {
     callees: Map<u64, bool>,
     /// By what calls lead to, whether that is a hooked function.
     stubs: Map<u64, bool>,
+    /// By what calls lead to, whether that is a short function around a lock of the library's.
+    wrappers: Map<u64, bool>,
     /// By start, what short functions do.
     operations: Map<u64, Operation>,
 }
@@ -84,6 +86,7 @@ impl Functions {
         self.callees.clear();
         self.stubs.clear();
         self.operations.clear();
+        self.wrappers.clear();
     }
 
     /// Whether an address that is part of an instruction may be a variable's.
@@ -113,7 +116,7 @@ impl Functions {
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
         let calls_locks =
-            self.calls_locked(&code, &module) || code.iter().any(|i| self.calls_hooked(i));
+            self.calls_locked(&code, &module) || code.iter().any(|i| self.locks(i, &module));
         let around = Surroundings {
             calls_locks,
             is_atomic_operation: self.is_atomic_operation(start),
@@ -184,6 +187,41 @@ impl Functions {
             _ => false,
         };
         call.is_call_near() && code.len() <= LONGEST && code.iter().all(&mut is_harmless)
+    }
+
+    /// Whether an instruction calls one of the library's locks, itself or by a short function of its
+    /// module that does so, or that calls such a one.
+    fn locks(&mut self, instruction: &Instruction, module: &Range<u64>) -> bool {
+        if self.calls_hooked(instruction) {
+            return true;
+        }
+        let target = instruction.near_branch_target();
+        if !instruction.is_call_near() {
+            return false;
+        }
+        if let Some(&known) = self.wrappers.get(&target) {
+            return known;
+        }
+        let found = self.wraps_lock(target, module, 1);
+        self.wrappers.insert(target, found);
+        found
+    }
+
+    /// Whether a function is short and calls one of the library's locks, itself or by so many
+    /// others.
+    fn wraps_lock(&mut self, target: u64, module: &Range<u64>, depth: u32) -> bool {
+        const LONGEST: u64 = 192;
+        let extent = self.around(target).filter(|extent| {
+            let range = &extent.range;
+            module.contains(&target) && range.start == target && range.end - target <= LONGEST
+        });
+        extent.is_some_and(|extent| {
+            instructions(&extent).iter().any(|i| {
+                let further = depth > 0 && i.is_call_near();
+                self.calls_hooked(i)
+                    || further && self.wraps_lock(i.near_branch_target(), module, depth - 1)
+            })
+        })
     }
 
     /// Whether an instruction calls a hooked function, of another module or of its own.
