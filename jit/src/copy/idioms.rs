@@ -7,7 +7,8 @@
 //!   module, or calls the library's locks: the check before the slow path, the stamp of a slot in a
 //!   queue, the flag by which those who wait ask the holder for the lock;
 //! - loads of global variables: flags and states of one-time initialization, a server's clock;
-//! - loads and stores whose operand looks like that of a locked instruction of their function;
+//! - loads and stores whose operand looks like that of a locked instruction of their function, or
+//!   is what a loop of it polls: the look before the first round, the answer after the last;
 //! - loads and stores of a library's atomic operations: functions side by side that access only
 //!   what their argument points to, with a locked instruction in one of them;
 //! - in code that is not optimised, loads through a copy of an address that only they use.
@@ -60,10 +61,18 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     let places = places(code);
     let operands = || code.iter().zip(&places);
     let locked: Vec<_> = operands().filter(|(i, _)| is_locked(i)).collect();
+    let polls = polls(code, around.only_waits);
+    let polled: Vec<(u64, Place)> = operands()
+        .filter(|(i, _)| polls.binary_search(&i.ip()).is_ok())
+        .filter_map(|(i, place)| Some((i.ip(), (*place)?)))
+        .collect();
     let beside = !locked.is_empty() || around.calls_locks;
     let alike = |i: &Instruction, place: Option<Place>| {
         let same = |other: &Option<Place>| place.zip(*other).is_some_and(|(a, b)| a.looks_alike(b));
         locked.iter().any(|(other, at)| looks_alike(i, other) || same(at))
+            || place.is_some_and(|place| {
+                polled.iter().any(|&(at, other)| at != i.ip() && place.is_same(other))
+            })
     };
     let is_site = |i: &Instruction, place: Option<Place>| {
         let is_variable = place.and_then(Place::variable).is_some_and(around.is_variable);
@@ -98,7 +107,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     );
     sites.sort_unstable();
     sites.dedup();
-    Idioms { polls: polls(code, around.only_waits), sites: sites.into() }
+    Idioms { polls, sites: sites.into() }
 }
 
 /// Of each instruction, whether it is in an inner loop without calls or locked instructions.
@@ -245,6 +254,26 @@ mod tests {
         };
         assert_eq!(found(false, false, waits), [Mnemonic::Movzx]);
         assert_eq!(found(false, true, waits), []);
+    }
+
+    /// As compilers make of `while (!*word) pause(); use(*word); *word = 0;`.
+    #[test]
+    fn around_a_loop_that_polls() {
+        let waits = |a: &mut CodeAssembler| {
+            let (mut again, mut done) = (a.create_label(), a.create_label());
+            a.lea(rax, ptr(rdx + rcx)).unwrap();
+            a.cmp(qword_ptr(rcx + rdx * 1), 0).unwrap();
+            a.jne(done).unwrap();
+            a.set_label(&mut again).unwrap();
+            a.pause().unwrap();
+            a.cmp(qword_ptr(rax), 0).unwrap();
+            a.je(again).unwrap();
+            a.set_label(&mut done).unwrap();
+            a.mov(r8, qword_ptr(rax)).unwrap();
+            a.mov(r9, qword_ptr(rax + 8)).unwrap();
+            a.mov(qword_ptr(rax), 0).unwrap();
+        };
+        assert_eq!(found(false, false, waits), [Mnemonic::Cmp, Mnemonic::Mov, Mnemonic::Mov]);
     }
 
     /// The stack and thread-local storage are the thread's own.

@@ -13,6 +13,7 @@ use iced_x86::{
     Code, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
     Register,
 };
+use refrain_trace::fixed::FixedMap;
 use std::collections::BTreeMap;
 
 /// Registers that a call may change.
@@ -51,6 +52,8 @@ enum Pointer {
     Argument(Register),
     /// The instruction with this index put it into a register.
     Made(usize),
+    /// This sum of two registers, in the order in which they were met.
+    Sum(usize),
 }
 
 impl Place {
@@ -84,9 +87,14 @@ impl Place {
 
     /// Whether two places are the same, or the same field of what two pointers point to.
     pub(super) fn looks_alike(self, other: Place) -> bool {
-        let points = |place: Place| place.pointer != Pointer::None;
+        let points = |place: Place| !matches!(place.pointer, Pointer::None | Pointer::Sum(_));
         let field = points(self) && points(other) && self.offset != 0;
-        self.offset == other.offset && (field || self.pointer == other.pointer)
+        self.is_same(other) || field && self.offset == other.offset
+    }
+
+    /// Whether two places are the same.
+    pub(super) fn is_same(self, other: Place) -> bool {
+        (self.pointer, self.offset) == (other.pointer, other.offset)
     }
 }
 
@@ -108,6 +116,8 @@ struct Pass {
     slots: BTreeMap<u64, Place>,
     /// How many instructions write a slot, or take its address; `None` without a frame pointer.
     writers: Option<BTreeMap<u64, usize>>,
+    /// Sums that were met: two places and what the second is scaled by.
+    sums: FixedMap<(Place, Place, u32), usize>,
     factory: InstructionInfoFactory,
 }
 
@@ -129,6 +139,7 @@ impl Pass {
             registers: std::array::from_fn(|number| argument(number as u32)),
             slots: BTreeMap::new(),
             writers,
+            sums: FixedMap::default(),
             factory: InstructionInfoFactory::new(),
         }
     }
@@ -147,17 +158,33 @@ impl Pass {
     }
 
     /// What a memory operand names.
-    fn operand(&self, instruction: &Instruction) -> Option<Place> {
-        let plain = instruction.segment_prefix() == Register::None
-            && instruction.memory_index() == Register::None;
-        if !has_memory(instruction) || !plain {
+    fn operand(&mut self, instruction: &Instruction) -> Option<Place> {
+        if !has_memory(instruction) || instruction.segment_prefix() != Register::None {
             return None;
         }
         if let Some(address) = constant_address(instruction) {
             return Some(Place::constant(address));
         }
-        let base = self.register(instruction.memory_base());
-        base.map(|base| base.plus(instruction.memory_displacement64()))
+        let base = self.register(instruction.memory_base())?;
+        let pointer = match instruction.memory_index() {
+            Register::None => base,
+            index => {
+                let index = self.register(index)?;
+                self.sum(base, index, instruction.memory_index_scale())
+            }
+        };
+        Some(pointer.plus(instruction.memory_displacement64()))
+    }
+
+    fn sum(&mut self, base: Place, index: Place, scale: u32) -> Place {
+        let known = |a, b| self.sums.get(&(a, b, scale)).copied();
+        let turned = || if scale == 1 { known(index, base) } else { None };
+        let number = known(base, index).or_else(turned).unwrap_or_else(|| {
+            let number = self.sums.len();
+            self.sums.insert((base, index, scale), number);
+            number
+        });
+        Place::of(Pointer::Sum(number))
     }
 
     /// What an instruction does to registers and slots.
@@ -276,7 +303,7 @@ mod tests {
             a.mov(eax, dword_ptr(rdi + rax * 4)).unwrap();
         });
         let variables: Vec<_> = found.into_iter().map(Place::variable).collect();
-        assert_eq!(variables, [Some(0x7000), Some(0x7008), None, Some(0x7010)]);
+        assert_eq!(variables, [Some(0x7000), Some(0x7008), None, Some(0x7010), None]);
     }
 
     /// As gcc and clang compile `atomic_load(&variable)` and `atomic_load(&argument->field)`
@@ -319,6 +346,23 @@ mod tests {
             a.jmp(again).unwrap();
         });
         assert_eq!(found.into_iter().map(Place::is_kept).collect::<Vec<_>>(), [false]);
+    }
+
+    /// As compilers look at a word once before the loop that polls it.
+    #[test]
+    fn sums() {
+        let found = operands(|a| {
+            a.mov(rdx, r12).unwrap();
+            a.cmp(qword_ptr(rdx + rcx * 1), 0).unwrap();
+            a.lea(rax, ptr(rcx + rdx)).unwrap();
+            a.cmp(qword_ptr(rax), 0).unwrap();
+            a.cmp(qword_ptr(rdx + rcx * 2), 0).unwrap();
+            a.inc(rcx).unwrap();
+            a.cmp(qword_ptr(rdx + rcx * 1), 0).unwrap();
+        });
+        let [first, _, polled, others @ ..] = &found[..] else { panic!("{found:?}") };
+        assert!(first.is_same(*polled), "{found:?}");
+        assert!(!others.iter().any(|other| other.looks_alike(*polled)), "{found:?}");
     }
 
     #[test]
