@@ -414,6 +414,40 @@ mod tests {
         assert_eq!([sites(0), sites(1)], [0, 1]);
     }
 
+    /// Functions of 16 bytes: a lock of the library's, a function around it and one around that one,
+    /// and who calls each of them.
+    #[test]
+    fn functions_around_locks() {
+        fn look(a: &mut CodeAssembler) {
+            a.mov(eax, dword_ptr(rdi + 8)).unwrap();
+        }
+        fn call(a: &mut CodeAssembler, distance: i64) {
+            // The assembler is told that the code begins at 0.
+            a.call(distance as u64).unwrap();
+        }
+        let (mut functions, starts) = write_functions(&[
+            look,
+            |a| call(a, -16),
+            |a| call(a, -16),
+            |a| {
+                call(a, -16);
+                look(a);
+            },
+            |a| {
+                call(a, -48);
+                look(a);
+            },
+            |a| {
+                call(a, 16);
+                look(a);
+            },
+            look,
+        ]);
+        functions.hook(starts[0]);
+        let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
+        assert_eq!([sites(3), sites(4), sites(5)], [1, 1, 0]);
+    }
+
     /// As in a library whose functions others may replace: it calls its own through a table.
     #[test]
     fn calls_through_tables() {
