@@ -3,6 +3,7 @@
 
 use crate::facts::Facts;
 use crate::latencies::{Samples, Waking};
+use crate::places::Places;
 use crate::rank::{self, Query};
 use crate::recorded::{self, Recorded};
 use crate::recording;
@@ -46,6 +47,8 @@ pub struct Builder {
     /// What the recorder added to the work after each thread's last event.
     tails: Vec<u64>,
     drops_tails: bool,
+    /// Work by the code that it is in, if the recorder's part of it is to be dropped.
+    places: Places,
     keeps_overhead: bool,
     samples: Samples,
 }
@@ -68,6 +71,7 @@ impl Builder {
             sharing: None,
             tails: vec![0; threads],
             drops_tails: false,
+            places: Places::default(),
             keeps_overhead: false,
             samples: Samples::default(),
         }
@@ -93,7 +97,7 @@ impl Builder {
     }
 
     /// Takes what the recorder added to the program's work out of it, where it is not noted in the
-    /// trace. Means nothing to a skeleton that is made [`Builder::as_recorded`].
+    /// trace, and time in which the thread had no core, as far as other times at the same code show it. Means nothing to a skeleton that is made [`Builder::as_recorded`].
     pub fn without_recording(self) -> Builder {
         Builder { drops_tails: true, ..self }
     }
@@ -118,6 +122,9 @@ impl Builder {
         let tail = std::mem::replace(&mut self.tails[thread.index()], tail);
         let tail = if self.recorded.is_none() && self.drops_tails { tail } else { 0 };
         let work = gone.saturating_sub(overhead).saturating_sub(tail);
+        if self.recorded.is_none() && self.drops_tails {
+            self.places.push(thread, event, work);
+        }
         if let Some(recorded) = &mut self.recorded {
             recorded.push(thread, event);
         }
@@ -179,6 +186,8 @@ impl Builder {
 
     /// Puts the events in the order of their objects.
     pub fn finish(mut self) -> Result<Skeleton, Error> {
+        let places = std::mem::take(&mut self.places);
+        places.drop_from(&mut self.strands, self.ticks_per_second);
         self.match_children();
         let Builder { mut strands, mut objects, queries, ticks_per_second, wakes, .. } = self;
         wakes.finish(|thread, woken| {

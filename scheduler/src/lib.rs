@@ -36,6 +36,7 @@ mod latencies;
 mod mem;
 mod orig;
 mod pct;
+mod places;
 mod random;
 mod rank;
 mod read;
