@@ -314,8 +314,8 @@ fn code(event: &Event) -> Code {
         SemWait | SemTryWait => acquired(Code::SemWait),
         SemTimedWait => timed(Code::SemWait),
         SemPost => acquired(Code::SemPost),
-        Atomic | SyncStore => Code::Ordered,
-        SyncLoad => Code::AwaitLoad,
+        Atomic | SyncStore | Handover | Contended => Code::Ordered,
+        SyncLoad | Takeover => Code::AwaitLoad,
         // Whoever wakes others does not wait, and wakes them when it comes, not when it is done.
         Syscall if wakes::wakes(event).is_some() => Code::Kernel,
         Syscall if syscalls::waits_off_core(event.nr) => Code::Sleep,

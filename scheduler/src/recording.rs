@@ -25,7 +25,7 @@ pub(crate) fn tail(event: &Event, ticks_per_second: u64) -> u64 {
     use EventKind::*;
     let nanoseconds = match event.kind() {
         MutexLock | MutexTryLock | MutexUnlock | SpinLock | SpinTryLock | SpinUnlock => STAND_IN,
-        Atomic | SyncLoad => INLINE,
+        Atomic | SyncLoad | Contended => INLINE,
         ThreadStart | ThreadExit | Syscall => 0,
         _ => CALL,
     };

@@ -43,6 +43,14 @@ macro_rules! event_kinds {
     };
 }
 
+impl EventKind {
+    /// Whether such an event belongs to an access under [`crate::Order::Stride`], and not to
+    /// something that the program does beside.
+    pub fn is_of_access(self) -> bool {
+        matches!(self, EventKind::Handover | EventKind::Takeover | EventKind::Contended)
+    }
+}
+
 /// What an event does to the order of threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventClass {
@@ -156,6 +164,17 @@ event_kinds! {
     SyncLoad = 65, "load", Acquire;
     /// A watched store: fields as for [`EventKind::Atomic`].
     SyncStore = 66, "store", Both;
+    /// Of a recording with [`crate::Order::Stride`]: the thread has made all accesses up to here
+    /// that others wait for; `object` stands for its accesses ([`crate::order::accesses_object`]).
+    Handover = 67, "handover", Release;
+    /// The thread is about to access a line that others have accessed: `object` stands for the
+    /// accesses of one of them, and `ticket` is the number of tickets of its slot that were given
+    /// out by then (a lower bound as for [`EventKind::SyncLoad`]). `nr` is 1 if the kernel makes the
+    /// access, or a branch that reads where it goes to.
+    Takeover = 68, "takeover", Acquire;
+    /// An access to a line that many threads change: `object` is the line's address. If `nr` is 0,
+    /// the thread keeps the line's turn until the access that follows is over.
+    Contended = 69, "contended", Both;
 
     /// A system call: `nr` its number, `value` its result, `object` the digest of its arguments,
     /// `ticket` its place among the entries of system calls (0 and `aux` 0 for thread-local
@@ -235,7 +254,8 @@ pub struct Event {
     /// translation, as far as the recorder can tell.
     pub busy: u64,
     /// Watched loads of the thread since its previous event that had no event of their own: each
-    /// read what the thread had read or written at the same word before.
+    /// read what the thread had read or written at the same word before. With
+    /// [`crate::Order::Stride`]: all accesses since the previous event.
     pub unrecorded: u64,
 }
 

@@ -39,6 +39,6 @@ pub use event::{Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET, UNFINISHED
 pub use ids::{AuxLock, BlobId, BlockId, EventId, ThreadId};
 pub use meta::{
     CodeBlock, Ending, Entry, Executed, Footer, Header, Latencies, Machine, MappedFile, Mapping,
-    Module,
+    Module, Order,
 };
 pub use owned::{OwnedEvent, OwnedTrace};

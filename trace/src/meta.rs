@@ -29,6 +29,18 @@ pub struct Header {
     pub entry: Entry,
     /// Initial mappings.
     pub mappings: Vec<Mapping>,
+    /// Which accesses to shared memory are in the recorded order.
+    pub order: Order,
+}
+
+/// Which accesses to shared memory are in the recorded order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Order {
+    /// Locked instructions, and those of watched sites ([`CodeBlock::loads`]).
+    #[default]
+    Sync,
+    /// Every access, but for those of a thread to what nobody else accesses.
+    Stride,
 }
 
 /// The machine that recorded.

@@ -43,10 +43,21 @@ pub fn thread_object(thread: crate::ThreadId) -> u64 {
     u64::from(thread.0) + 1
 }
 
+/// Where the objects of [`accesses_object`] begin: above any address that a program can map.
+const ACCESSES: u64 = 1 << 62;
+
+/// The object that stands for a thread's accesses, in events of [`crate::Order::Stride`].
+pub fn accesses_object(thread: crate::ThreadId) -> u64 {
+    ACCESSES | u64::from(thread.0) << 4
+}
+
+/// The object that stands for the accesses of all threads that have ended.
+pub const ENDED_ACCESSES: u64 = ACCESSES | 1 << 40;
+
 /// The slot that `event` takes its ticket from; `None` if it takes none. `payload` is the
 /// event's, if it has one.
 pub fn slot_of(event: &Event, payload: Option<&SyscallRecord>) -> Option<usize> {
-    if !event.has_ticket() || event.kind() == EventKind::SyncLoad {
+    if !event.has_ticket() || matches!(event.kind(), EventKind::SyncLoad | EventKind::Takeover) {
         return None;
     }
     if event.kind() != EventKind::Syscall {
@@ -63,7 +74,9 @@ pub fn slot_of(event: &Event, payload: Option<&SyscallRecord>) -> Option<usize> 
 /// may depend on. `None` if the event has no such bound.
 pub fn bound_of(event: &Event) -> Option<(usize, u64)> {
     match event.kind() {
-        EventKind::SyncLoad if event.has_ticket() => Some((slot(event.object), event.ticket)),
+        EventKind::SyncLoad | EventKind::Takeover if event.has_ticket() => {
+            Some((slot(event.object), event.ticket))
+        }
         EventKind::CondWaitEnd => Some((slot(event.value), event.aux)),
         EventKind::Syscall => Some((SYSCALL_SLOT, event.aux)),
         _ => None,

@@ -497,6 +497,17 @@ fn is_call(kind: EventKind) -> bool {
     use EventKind::*;
     !matches!(
         kind,
-        Atomic | SyncLoad | SyncStore | Syscall | Rdtsc | Rdrand | Killed | Signal | ThreadStart
+        Atomic
+            | SyncLoad
+            | SyncStore
+            | Handover
+            | Takeover
+            | Contended
+            | Syscall
+            | Rdtsc
+            | Rdrand
+            | Killed
+            | Signal
+            | ThreadStart
     )
 }

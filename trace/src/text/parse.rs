@@ -5,7 +5,7 @@ use super::parse_event::EventParser;
 use crate::container::{MAX_MODULES, MAX_THREADS, PAGE};
 use crate::{
     BlobId, CodeBlock, Ending, Error, Footer, Header, Latencies, MappedFile, Mapping, Module,
-    OwnedTrace,
+    Order, OwnedTrace,
 };
 
 /// Parses a trace. Errors name the line.
@@ -37,6 +37,13 @@ impl Parser {
             "recorder" => header.recorder = string(single(rest)?)?,
             "processor" => {
                 header.processor = rest.iter().map(|w| string(w)).collect::<Result<_>>()?
+            }
+            "order" => {
+                header.order = match single(rest)? {
+                    "sync" => Order::Sync,
+                    "stride" => Order::Stride,
+                    other => return Err(format!("`{other}` is no order")),
+                }
             }
             "machine" | "clock" | "entry" => self.header_fields(rest)?,
             "map" => self.mapping(rest)?,

@@ -47,7 +47,9 @@ impl EventParser {
     fn complete(&mut self, line: Line) -> OwnedEvent {
         let Line { mut event, payload, ticket, aux } = line;
         event.ticket = ticket.unwrap_or_else(|| match event.kind() {
-            EventKind::SyncLoad if event.has_ticket() => self.next(order::slot(event.object)),
+            EventKind::SyncLoad | EventKind::Takeover if event.has_ticket() => {
+                self.next(order::slot(event.object))
+            }
             _ => order::slot_of(&event, payload.as_ref()).map_or(0, |slot| self.next(slot)),
         });
         if let Some(slot) = order::slot_of(&event, payload.as_ref()) {

@@ -7,7 +7,8 @@ use crate::container::MAX_THREADS;
 use crate::payload::{Effect, SyscallRecord, Window};
 use crate::{
     CodeBlock, Ending, Entry, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, Latencies,
-    Machine, MappedFile, Mapping, Module, NO_TICKET, OwnedTrace, ThreadId, UNFINISHED, order,
+    Machine, MappedFile, Mapping, Module, NO_TICKET, Order, OwnedTrace, ThreadId, UNFINISHED,
+    order,
 };
 use std::fmt::{Formatter, Result, Write};
 
@@ -67,6 +68,7 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
         started_unix_ns,
         entry: Entry { rip, rsp, brk },
         mappings,
+        order,
     } = header;
     f.write_str("argv")?;
     for arg in argv {
@@ -84,6 +86,9 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
             write!(f, " {feature:?}")?;
         }
         writeln!(f)?;
+    }
+    if *order == Order::Stride {
+        writeln!(f, "order stride")?;
     }
     writeln!(f, "clock hz={tsc_hz} start={tsc_start} unix_ns={started_unix_ns}")?;
     writeln!(f, "entry rip={rip:#x} rsp={rsp:#x} brk={brk:#x}")?;

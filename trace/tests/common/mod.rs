@@ -7,7 +7,7 @@ use refrain_trace::container::PAGE;
 use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
 use refrain_trace::{
     BlobId, CodeBlock, Ending, Entry, Event, EventKind, Footer, Header, Latencies, Machine,
-    MappedFile, Mapping, Module, OwnedEvent, OwnedTrace, ThreadId,
+    MappedFile, Mapping, Module, Order, OwnedEvent, OwnedTrace, ThreadId,
 };
 
 /// Numbers as programs have them: small ones, addresses, extremes.
@@ -101,6 +101,7 @@ fn header() -> impl Strategy<Value = Header> {
         started_unix_ns: n[2],
         entry: Entry { rip: n[3], rsp: n[4], brk: n[5] },
         mappings,
+        order: if n[4] % 2 == 0 { Order::Sync } else { Order::Stride },
     })
 }
 
