@@ -5,6 +5,7 @@ mod measure;
 pub(crate) use measure::{Ab, Calibrate, Clock, Cost, Fidelity, Schedule, SchedulerKind};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use refrain_trace::Order;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -108,7 +109,10 @@ pub(crate) struct Recording {
     /// Do not watch the sites of races that replays have learned
     #[arg(long)]
     pub(crate) no_learn: bool,
-    /// Order of shared memory to record; `sync` records synchronization and atomics
+    /// Order of shared memory to record
+    ///
+    /// `sync` records synchronization, atomics, and accesses that are known to race; `stride` every
+    /// access, which takes several times as long, and whose replay is exact whatever races.
     #[arg(long, value_name = "ORDER", default_value = "sync", value_parser = parse_order)]
     pub(crate) order: Order,
     /// Processor that the program sees [default: this machine's, up to v3]
@@ -139,21 +143,15 @@ pub(crate) enum CpuLevel {
     V3,
 }
 
-/// Which order of shared memory a recording keeps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
-    /// Of synchronization and atomic instructions only.
-    Sync,
-}
-
 /// Orders that the design names and this version does not record are refused by name.
 fn parse_order(text: &str) -> Result<Order, String> {
     match text {
         "sync" => Ok(Order::Sync),
-        "stride" | "exact" | "global" => {
-            Err("this version does not record that order; use `sync`".to_owned())
+        "stride" => Ok(Order::Stride),
+        "leap" | "global" => {
+            Err("this version does not record that order; use `sync` or `stride`".to_owned())
         }
-        _ => Err("no such order; use `sync`".to_owned()),
+        _ => Err("no such order; use `sync` or `stride`".to_owned()),
     }
 }
 

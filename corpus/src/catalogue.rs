@@ -19,6 +19,8 @@ pub enum Group {
     Ending,
     /// Has a data race, on purpose.
     Racy,
+    /// Has races, on purpose, and prints what came of them: not the same on every run.
+    Litmus,
 }
 
 /// The language of the source, which picks the compiler.
@@ -252,4 +254,9 @@ pub static PROGRAMS: &[Program] = &[
     Program { exit: Exit::Signal(11), ..program("segv", "c/segv.c", Group::Ending) },
     Program { exit: Exit::Signal(6), ..program("abrt", "c/abrt.c", Group::Ending) },
     Program { small: &["20000"], ..program("race", "c/race.c", Group::Racy) },
+    Program {
+        args: &["all", "2000"],
+        small: &["all", "100"],
+        ..program("litmus", "c/litmus.c", Group::Litmus)
+    },
 ];

@@ -25,7 +25,7 @@ fn wrong_usage_is_status_2() {
         &["dump", "--events", "9..1", "a.refrain"],
         &["dump", "--thread", "x", "a.refrain"],
         &["dump", "--instructions", "--thread", "t0", "a.refrain"],
-        &["record", "--order", "exact", "--", "/bin/true"],
+        &["record", "--order", "global", "--", "/bin/true"],
     ];
     for arguments in cases {
         let run = bench.refrain(arguments);
@@ -33,7 +33,7 @@ fn wrong_usage_is_status_2() {
         assert!(run.stdout.is_empty(), "{arguments:?}: {run:?}");
         assert!(!run.stderr.is_empty(), "{arguments:?}");
     }
-    let order = bench.refrain(["record", "--order", "exact", "--", "/bin/true"]);
+    let order = bench.refrain(["record", "--order", "global", "--", "/bin/true"]);
     assert!(order.stderr.contains("does not record that order"), "{}", order.stderr);
 }
 

@@ -5,7 +5,7 @@
 //! knows nothing of what is recorded or replayed, and the machine nothing of how code is
 //! translated. Several threads run in the same engine in parallel.
 
-use crate::order::LastMet;
+use crate::order::{Filter, LastMet, Span};
 use crate::{Context, Processor};
 use refrain_trace::CodeBlock;
 use std::collections::BTreeSet;
@@ -18,6 +18,9 @@ pub struct EngineConfig {
     /// Report atomic instructions and watched accesses ([`Exit::Ordered`]), once there are
     /// [several threads](Engine::several_threads).
     pub order_atomics: bool,
+    /// With `order_atomics`: order every access, but for those of the stack's own instructions.
+    /// Translated code counts them ([`Cpu::filter`]), and reports the ones that need it.
+    pub every_access: bool,
     /// Remember translated blocks for [`Engine::take_blocks`].
     pub keep_blocks: bool,
     /// What to count in [`Context::retired`].
@@ -199,9 +202,20 @@ pub trait Cpu {
         None
     }
 
+    /// What the thread shares with the machine, with [`EngineConfig::every_access`]. It is there as
+    /// long as the executor.
+    fn filter(&self) -> Option<Filter> {
+        None
+    }
+
+    /// The bytes that the instruction of an [`Exit::Spans`] accesses.
+    fn spans(&self) -> &[Span] {
+        &[]
+    }
+
     /// Executes the one instruction at `rip` as the processor would, without reporting it. Used
     /// for the instruction of an [`Exit::Ordered`], while the machine holds its place in the
-    /// order. Returns `None`, or the fault that the instruction raised.
+    /// order; after an [`Exit::Spans`], the part of a repeated instruction that was reported. Returns `None`, or the fault that the instruction raised.
     fn step(&mut self, context: &mut Context) -> Option<Fault>;
 
     /// Executes the load at `rip`, reported as [`OrderedKind::Load`], as if its memory operand
@@ -251,6 +265,8 @@ pub enum Exit {
         /// A locked read-modify-write, or a plain access that belongs to a synchronization idiom.
         kind: OrderedKind,
     },
+    /// `rip` is at an instruction with other operands than one in memory: [`Cpu::spans`] has them.
+    Spans,
     /// A nondeterministic or virtualized instruction; `rip` is past it, the machine supplies the
     /// result.
     Emulate(Emulate),
@@ -279,12 +295,23 @@ pub enum OrderedKind {
     Poll,
     /// A plain store.
     Store,
+    /// With [`EngineConfig::every_access`]: any instruction that reads its operand,
+    Read,
+    /// or one that writes it, or both,
+    Write,
+    /// or a branch that reads where it goes to; it is not executed by itself.
+    Target,
 }
 
 impl OrderedKind {
     /// Whether it is a load.
     pub fn is_load(self) -> bool {
         matches!(self, OrderedKind::Load | OrderedKind::Poll)
+    }
+
+    /// Whether it is one of those that [`EngineConfig::every_access`] asks for.
+    pub fn is_any(self) -> bool {
+        matches!(self, OrderedKind::Read | OrderedKind::Write | OrderedKind::Target)
     }
 }
 

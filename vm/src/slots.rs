@@ -28,6 +28,23 @@ impl Tickets {
         self.advance(slot, |now| now | HELD)
     }
 
+    /// Takes the next ticket, or holds it, unless somebody holds the slot for long.
+    pub(crate) fn try_take(&self, slot: usize, holds: bool) -> Option<u64> {
+        const ATTEMPTS: u32 = 256;
+        let counter = &self.counters[slot];
+        (0..ATTEMPTS).find_map(|_| {
+            let now = counter.load(Ordering::Relaxed);
+            let next = if holds { now | HELD } else { now + 1 };
+            let free = now & HELD == 0;
+            let taken = free
+                && counter
+                    .compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok();
+            std::hint::spin_loop();
+            taken.then_some(now)
+        })
+    }
+
     /// Gives `slot` its next state once nobody holds it; returns the ticket it stood at.
     #[inline]
     fn advance(&self, slot: usize, next: impl Fn(u64) -> u64) -> u64 {
@@ -44,6 +61,11 @@ impl Tickets {
             }
             patience.wait();
         }
+    }
+
+    /// Undoes what [`Self::hold`] did.
+    pub(crate) fn give_back(&self, slot: usize, ticket: u64) {
+        self.counters[slot].store(ticket, Ordering::Release);
     }
 
     /// Ends what [`Self::hold`] began.

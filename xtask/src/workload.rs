@@ -43,7 +43,7 @@ pub(crate) fn corpus(cache: &Path, size: impl Fn(Group) -> Size) -> anyhow::Resu
                 Variant::Plain => program.name.to_owned(),
                 _ => format!("{}-{}", program.name, variant.name()),
             };
-            let racy = program.group == Group::Racy;
+            let racy = matches!(program.group, Group::Racy | Group::Litmus);
             workloads.push(Workload { name, line: with(line, arguments), racy });
         }
     }

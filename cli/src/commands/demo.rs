@@ -2,12 +2,13 @@
 
 use super::run::{self, Place};
 use super::{after, record};
-use crate::args::{AfterRecording, Demo, Order, Recording};
+use crate::args::{AfterRecording, Demo, Recording};
 use crate::cache;
 use crate::failure::Outcome;
 use crate::output::Console;
 use crate::program;
 use anyhow::Context;
+use refrain_trace::Order;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -75,6 +75,7 @@ fn dump(
                     EventKind::Atomic | EventKind::SyncLoad | EventKind::SyncStore => {
                         Code::At(event.pc)
                     }
+                    kind if kind.is_of_access() => Code::At(event.pc),
                     _ => Code::After(event.pc),
                 };
                 comments.push(symbols.place(code).short());

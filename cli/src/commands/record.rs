@@ -1,6 +1,6 @@
 //! `refrain record`: runs a program and writes its trace.
 
-use crate::args::{CpuLevel, Order, Record, Recording};
+use crate::args::{CpuLevel, Record, Recording};
 use crate::failure::{self, Failure, Outcome};
 use crate::machine::{self, RecordOptions, RecordSummary};
 use crate::output::Console;
@@ -10,7 +10,7 @@ use crate::sites;
 use crate::trace_file::{Named, NewTrace};
 use anyhow::anyhow;
 use clap::ValueEnum;
-use refrain_trace::Ending;
+use refrain_trace::{Ending, Order};
 use refrain_vm::{Follow, Level, LostEnd};
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -63,8 +63,19 @@ pub(crate) fn record(
     let learned = if recording.no_learn { Default::default() } else { sites::known().sites };
     let (no_jit, strict, begun) = (recording.no_jit, recording.strict, Box::new(begun));
     let follow = recording.follow.then(|| follow(path, recording)).transpose()?;
-    let options =
-        RecordOptions { program, output, level, no_jit, begun, strict, warn, learned, follow };
+    let order = recording.order;
+    let options = RecordOptions {
+        program,
+        output,
+        level,
+        no_jit,
+        begun,
+        strict,
+        warn,
+        learned,
+        follow,
+        order,
+    };
     report_panics(console.share());
     let result = machine::record(options);
     drop(std::panic::take_hook());
@@ -97,10 +108,13 @@ fn follow(path: &Path, recording: &Recording) -> Result<Follow, Failure> {
     let path = std::path::absolute(path).map_err(Failure::recording)?;
     let mut options: Vec<OsString> =
         ["refrain", "record", "--quiet", "--follow"].map(Into::into).into();
-    let Recording { force, strict, no_learn, no_jit, cpu, order: Order::Sync, .. } = *recording;
+    let Recording { force, strict, no_learn, no_jit, cpu, order, .. } = *recording;
     let flags =
         [(force, "--force"), (strict, "--strict"), (no_learn, "--no-learn"), (no_jit, "--no-jit")];
     options.extend(flags.into_iter().filter(|flag| flag.0).map(|flag| flag.1.into()));
+    if order == Order::Stride {
+        options.push("--order=stride".into());
+    }
     if let Some(level) = cpu.and_then(|level| level.to_possible_value()) {
         options.extend(["--cpu".into(), level.get_name().into()]);
     }

@@ -14,6 +14,7 @@ use crate::stats::Distribution;
 use crate::symbols::{Code, Symbols};
 use crate::trace_file;
 use anyhow::{Context, anyhow};
+use refrain_trace::Order;
 use std::io::Write;
 use std::path::Path;
 
@@ -66,7 +67,9 @@ fn execute(args: &Replay) -> Outcome {
     // end would do so again in a search for races.
     let exact = schedule.scheduler == SchedulerKind::Elsc;
     let endless = report.divergence.as_ref().is_some_and(Divergence::is_endless);
-    if args.races || diverged && exact && !endless {
+    // Where every access is ordered there is no race to learn of.
+    let every_access = trace_file::read(&args.trace)?.header().order == Order::Stride;
+    if args.races || diverged && exact && !endless && !every_access {
         let mut races = racing::find(&args.trace, report.divergence.as_ref());
         if diverged && exact && !args.no_learn {
             races.learned = Some(learn(&args.trace, &races)?);

@@ -26,7 +26,7 @@ use made::OwnLocks;
 use races::Races;
 use refrain_analysis::Race;
 use refrain_jit::{CraneliftEngine, Program as Code};
-use refrain_trace::{CodeBlock, Ending, EventId, ThreadId, Trace};
+use refrain_trace::{CodeBlock, Ending, EventId, Order, ThreadId, Trace};
 use refrain_transform::{
     Irregularity, LockKind, Made, Make, Measurement, Options, Replayer, Sections, Unknown, measure,
 };
@@ -61,12 +61,20 @@ fn replaying_engine(
     };
     let (watched, places) = (Some(Arc::new(sites)), Arc::new(places));
     let processor = recorded_processor(trace, &blocks, Processor::host())?;
-    let config = EngineConfig { watched, places, count, processor, ..config };
+    let every_access = trace.header().order == Order::Stride;
+    let config = EngineConfig { watched, places, count, processor, every_access, ..config };
     let hooks: Vec<u64> =
         trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc).collect();
     // Observers are compiled into code, and the costs of instructions too.
     let is_compiled_in = config.accesses || config.count == Count::Cycles;
+    if every_access && (is_compiled_in || kind == EngineKind::Cranelift) {
+        bail!(
+            "the trace has the order of every access (--order stride), which only the engine `copy` \
+             replays, and nothing can be measured in it: record with --order sync for that"
+        );
+    }
     Ok(match kind {
+        EngineKind::Tiered if every_access => refrain_jit::copy(config)?,
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Tiered if !is_compiled_in => refrain_jit::tiered(config, blocks, hooks)?,
         EngineKind::Tiered | EngineKind::Cranelift => {
@@ -140,6 +148,8 @@ pub(crate) struct RecordOptions {
     pub(crate) warn: Warn,
     /// Sites that are watched beside the idioms.
     pub(crate) learned: LearnedSites,
+    /// Which accesses are recorded.
+    pub(crate) order: Order,
     /// How child processes are recorded, if they are.
     pub(crate) follow: Option<Follow>,
 }
@@ -176,6 +186,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
     })?;
     let config = EngineConfig {
         order_atomics: true,
+        every_access: options.order == Order::Stride,
         keep_blocks: true,
         processor,
         ..EngineConfig::default()
@@ -194,6 +205,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
         forbid_generated_code: options.no_jit,
         warn: options.warn,
         learned: options.learned,
+        order: options.order,
         begun: options.begun,
         strict: options.strict,
         follow: options.follow,

@@ -4,7 +4,7 @@ use super::numbers::{bytes, count, counted, date, duration, percent, signed};
 use super::replay::describe;
 use super::table::{self, Column};
 use crate::output::{Style, escape};
-use refrain_trace::{EventKind, Latencies, ThreadId, Trace};
+use refrain_trace::{EventKind, Latencies, Order, ThreadId, Trace};
 use serde::Serialize;
 
 /// The description of a trace.
@@ -24,6 +24,8 @@ pub(crate) struct Report {
     pub(crate) cpu: String,
     /// What the program's processor had beyond x86-64-v2.
     pub(crate) processor: Vec<String>,
+    /// Which order of shared memory was recorded: `sync` or `stride`.
+    pub(crate) order: &'static str,
     /// Logical cores.
     pub(crate) cores: u32,
     /// Kernel release.
@@ -130,6 +132,10 @@ impl Report {
             started_unix_ns: header.started_unix_ns,
             cpu: header.machine.cpu.clone(),
             processor: header.processor.clone(),
+            order: match header.order {
+                Order::Sync => "sync",
+                Order::Stride => "stride",
+            },
             cores: header.machine.cores,
             kernel: header.machine.kernel.clone(),
             latencies: header.machine.latencies,
@@ -250,6 +256,9 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let features = report.processor.join(", ");
     let beyond = if features.is_empty() { features } else { format!(" with {features}") };
     facts.push(("processor", format!("x86-64-v2{beyond}")));
+    if report.order != "sync" {
+        facts.push(("order", report.order.to_owned()));
+    }
     facts.push(("ending", report.ending.clone()));
     if let (Some(wall), Some(cpu)) = (report.wall_ns, report.cpu_ns) {
         facts.push(("time", format!("{} wall, {} CPU", nanoseconds(wall), nanoseconds(cpu))));

@@ -88,16 +88,20 @@ impl Pair {
     }
 }
 
+/// What helps where nothing can be learned.
+const REMEDY: &str = "`refrain record --order stride` orders every access, whatever races";
+
 /// The races in words; `diverged` tells whether they are to explain something.
 pub(crate) fn render(races: &Races, diverged: bool) -> String {
     if let Some(error) = &races.error {
-        return format!("what raced could not be found out: {error}\n");
+        return format!("what raced could not be found out: {error}\n{REMEDY}\n");
     }
     if races.pairs.is_empty() {
         let none = "no race was found";
         return match diverged {
             true => format!(
-                "{none}: it did not happen again, or an order that the program keeps was missed\n"
+                "{none}: it did not happen again, or an order that the program keeps was \
+                 missed\n{REMEDY}\n"
             ),
             false => format!("{none}\n"),
         };
@@ -117,7 +121,10 @@ pub(crate) fn render(races: &Races, diverged: bool) -> String {
         let _ = writeln!(text, "  and {}; --json has all", counted(more as u64, "more pair"));
     }
     match races.learned {
-        Some(0) => text += "their instructions were watched already, or cannot be watched\n",
+        Some(0) => {
+            let why = "their instructions were watched already, or cannot be watched";
+            let _ = writeln!(text, "{why}\n{REMEDY}");
+        }
         Some(new) => {
             let new = counted(new, "instruction");
             let _ = writeln!(

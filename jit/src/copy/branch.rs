@@ -100,6 +100,9 @@ impl Translator {
         }
         self.mark(place, Fix::Rcx);
         self.hot.spill(emit::TARGET, RCX);
+        if self.closes_window {
+            self.hot.set_byte(emit::WINDOW, 0);
+        }
     }
 
     /// Emits `mov rcx, [operand]` for a RIP-relative operand.

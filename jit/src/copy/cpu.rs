@@ -1,12 +1,18 @@
 //! One guest thread's executor: enters translated code and deals with what it is left for.
 
 use super::desc::{Desc, Kind, Operand, Variant};
+use super::every::{Part, spans_of};
 use super::faults::Fix;
-use super::state::{ThreadState, enter};
+use super::state::{Home, ThreadState, enter};
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
 use crate::fault::SignalStack;
-use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, Interrupt, LastMet, Mode, reg};
+use crate::memory::read_guest;
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use refrain_vm::{
+    Context, Cpu, EngineConfig, EngineError, Exit, Fault, Filter, Interrupt, LastMet, Mode, Span,
+    reg,
+};
 use std::arch::asm;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,7 +43,11 @@ impl Interrupt for Interrupter {
 /// The executor of one thread.
 pub(super) struct CopyCpu {
     shared: Arc<Shared>,
-    state: Box<ThreadState>,
+    state: Home,
+    /// What the instruction of the last [`Exit::Spans`] accesses, and the part of it that is
+    /// executed next.
+    spans: Vec<Span>,
+    part: Option<Part>,
     inside: Arc<Inside>,
     /// Where this thread entered translated code lately, by [`place`].
     recent: Box<[Start; RECENT]>,
@@ -84,11 +94,12 @@ impl CopyCpu {
         })?;
         let state = {
             let translator = shared.lock();
-            ThreadState::new(
-                translator.code(),
-                translator.ordered_leaf,
-                translator.config.processor,
-            )
+            let EngineConfig { every_access, watched, processor, .. } = &translator.config;
+            let tables = *every_access && watched.is_none();
+            let (code, leaf) = (translator.code(), translator.ordered_leaf);
+            ThreadState::at_home(code, leaf, *processor, tables).map_err(|error| {
+                EngineError::Unavailable { engine: NAME, why: format!("no memory: {error}") }
+            })?
         };
         let inside = Arc::new(Inside::default());
         shared
@@ -98,7 +109,8 @@ impl CopyCpu {
             .push(Arc::clone(&inside));
         let recent = Box::new([Start::NONE; RECENT]);
         let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
-        Ok(CopyCpu { shared, state, inside, recent, number, _signal_stack: signal_stack })
+        let (spans, part, _signal_stack) = (Vec::new(), None, signal_stack);
+        Ok(CopyCpu { shared, state, spans, part, inside, recent, number, _signal_stack })
     }
 
     /// Runs until something concerns the machine.
@@ -162,12 +174,14 @@ impl CopyCpu {
         // reused while `inside` is set; the context outlives the call, and its FS base is
         // canonical, because only the machine and `write_fs_base` set it.
         unsafe { enter(state) };
+        self.state.window = 0;
         // SAFETY: translated code sets `exit` to a descriptor of the translator's arena, which
         // lives while `inside` is set, or to the state's own.
         let mut desc = unsafe { *self.state.exit };
         if desc.kind == Kind::Faulted {
             desc = self.faulted(context);
         }
+        self.state.retired = self.state.retired.wrapping_sub(desc.rest.into());
         self.go_out();
         Some(desc)
     }
@@ -300,6 +314,13 @@ impl CopyCpu {
                 let address = self.operand_address(context, operand);
                 Exit::Ordered { address, size: operand.size, kind: operand.kind }
             }
+            Kind::Spans => match decode(desc.pc) {
+                Some(instruction) => {
+                    (self.spans, self.part) = spans_of(&instruction, context);
+                    Exit::Spans
+                }
+                None => Exit::Fault(Fault { signal: libc::SIGSEGV, address: desc.pc }),
+            },
             Kind::Syscall => Exit::Syscall,
             Kind::Hook => Exit::Hook,
             Kind::Emulate(what) => Exit::Emulate(what),
@@ -409,7 +430,22 @@ impl Cpu for CopyCpu {
     }
 
     fn step(&mut self, context: &mut Context) -> Option<Fault> {
-        self.step_as(context, Variant::Step)
+        let Some(part) = self.part.take() else { return self.step_as(context, Variant::Step) };
+        let pc = context.rip;
+        part.begin(context);
+        let fault = self.step_as(context, Variant::Step);
+        if part.end(context) && fault.is_none() {
+            context.rip = pc;
+        }
+        fault
+    }
+
+    fn filter(&self) -> Option<Filter> {
+        self.shared.lock().config.every_access.then(|| self.state.filter())
+    }
+
+    fn spans(&self) -> &[Span] {
+        &self.spans
     }
 
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
@@ -462,6 +498,15 @@ fn write_fs_base(context: &mut Context, register: u8, wide: bool) -> Option<Faul
     }
     context.fs_base = value;
     None
+}
+
+/// The guest's instruction there.
+fn decode(pc: u64) -> Option<Instruction> {
+    const LONGEST: usize = 15;
+    let mut bytes = [0; LONGEST];
+    let readable = read_guest(pc, &mut bytes);
+    let mut decoder = Decoder::with_ip(64, &bytes[..readable], pc, DecoderOptions::NONE);
+    Some(decoder.decode()).filter(|instruction| !instruction.is_invalid())
 }
 
 /// The time-stamp counter.

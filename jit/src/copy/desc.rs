@@ -12,6 +12,8 @@ pub(super) struct Desc {
     pub(super) kind: Kind,
     /// The guest address to report or to go to; unused where the thread's `target` says it.
     pub(super) pc: u64,
+    /// Instructions that the block has counted, and that are not executed before this exit.
+    pub(super) rest: u32,
 }
 
 /// The kinds of exits.
@@ -46,6 +48,8 @@ pub(super) enum Kind {
     Return,
     /// `Exit::Ordered`, unless the machine lets it be executed in line.
     Ordered(Operand),
+    /// `Exit::Spans`.
+    Spans,
     /// An instruction has been executed in line: the machine is told, and code goes on.
     Performed { resume: u32 },
     /// `Exit::Emulate`.
@@ -117,7 +121,7 @@ impl Variant {
 impl Desc {
     /// One that goes on nowhere.
     pub(super) fn new(kind: Kind, pc: u64) -> Desc {
-        Desc { go_on: 0, kind, pc }
+        Desc { go_on: 0, kind, pc, rest: 0 }
     }
 
     /// The one that the fault handler uses.

@@ -33,6 +33,16 @@ pub(super) const RETIRED: Slot = Slot(offset_of!(ThreadState, retired) as u32);
 /// Minus the instructions at which the thread leaves.
 pub(super) const MINUS_LEAVE_AT: Slot = Slot(offset_of!(ThreadState, minus_leave_at) as u32);
 
+/// Accesses made, or left before the next event.
+pub(super) const COUNT: Slot = Slot(offset_of!(ThreadState, count) as u32);
+/// Whether the thread is between a look and the end of its access: a byte.
+pub(super) const WINDOW: Slot = Slot(offset_of!(ThreadState, window) as u32);
+/// The bits of an address that are its line's index.
+const LINE_MASK: Slot = Slot(offset_of!(ThreadState, line_mask) as u32);
+/// The table of the lines that the thread may read, and that of those that it may write: a byte each.
+pub(super) const READABLE: Slot = Slot(super::state::READABLE);
+pub(super) const WRITABLE: Slot = Slot(super::state::WRITABLE);
+
 /// Encodings of the registers that instrumentation uses.
 pub(super) const RCX: u8 = 1;
 pub(super) const RDX: u8 = 2;
@@ -246,6 +256,55 @@ impl Code {
         self.put(&offset.to_le_bytes());
         self.put(&[0x8d, 0x89]);
         self.put(&value.wrapping_neg().to_le_bytes());
+    }
+
+    /// `pext rcx, rcx, gs:[line mask]`
+    pub(super) fn line_of_rcx(&mut self) {
+        self.put(&[0x65, 0xc4, 0xe2, 0xf2, 0xf5, 0x0c, 0x25]);
+        self.put(&LINE_MASK.0.to_le_bytes());
+    }
+
+    /// `movzx ecx, byte ptr gs:[rcx + table]` and `lea ecx, [rcx - 1]`
+    pub(super) fn look_up(&mut self, table: Slot) {
+        self.put(&[0x65, 0x0f, 0xb6, 0x89]);
+        self.put(&table.0.to_le_bytes());
+        self.put(&[0x8d, 0x49, 0xff]);
+    }
+
+    /// `mov byte ptr gs:[slot], value`
+    pub(super) fn set_byte(&mut self, slot: Slot, value: u8) {
+        self.put(&[0x65, 0xc6, 0x04, 0x25]);
+        self.put(&slot.0.to_le_bytes());
+        self.put(&[value]);
+    }
+
+    /// `rdfsbase rdx`
+    pub(super) fn read_fs_base_to_rdx(&mut self) {
+        self.put(&[0xf3, 0x48, 0x0f, 0xae, 0xc2]);
+    }
+
+    /// A short jump to where [`Self::arrive8`] says.
+    pub(super) fn forward(&mut self) -> u64 {
+        self.put(&[0xeb, 0]);
+        self.here() - 1
+    }
+
+    /// The same, if rcx is 0.
+    pub(super) fn forward_if_rcx_zero(&mut self) -> u64 {
+        self.put(&[0xe3, 0]);
+        self.here() - 1
+    }
+
+    /// The same, unless rcx is 0.
+    pub(super) fn forward_unless_rcx_zero(&mut self) -> u64 {
+        self.skip_if_rcx_zero(2);
+        self.forward()
+    }
+
+    /// Lets a short jump lead here.
+    pub(super) fn arrive8(&mut self, field: u64) {
+        let distance = i8::try_from(self.here() - field - 1);
+        self.set8(field, distance.expect("the code of one access is shorter") as u8);
     }
 
     /// `jrcxz` over the next `bytes` bytes

@@ -8,8 +8,8 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
-//! ordered against other threads: `ordered`, `idioms`, `functions`, `learned`; and how it is executed without
-//! leaving code, `inline`.
+//! ordered against other threads: `ordered`, `idioms`, `functions`, `learned`; and how it is executed
+//! without leaving code, `inline`; `every` orders every access.
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
@@ -38,6 +38,7 @@ mod classify;
 mod cpu;
 mod desc;
 mod emit;
+mod every;
 mod faults;
 mod functions;
 mod generated;
@@ -118,6 +119,11 @@ impl CopyEngine {
         }
         if config.count == Count::Cycles {
             return Err(unavailable("estimating cycles needs the cranelift engine"));
+        }
+        if config.every_access && config.watched.is_none() && !is_x86_feature_detected!("bmi2") {
+            return Err(unavailable(
+                "recording every access needs a processor with BMI2; record with --order sync",
+            ));
         }
         if !fault::has_fsgsbase() {
             return Err(unavailable(if refrain_vm::is_recorded() {

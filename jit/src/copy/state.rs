@@ -2,9 +2,14 @@
 
 use super::desc::Desc;
 use crate::fault::ThreadArea;
-use refrain_vm::{Context, LastMet, OrderedLeaf, Processor};
+use refrain_vm::layout::PAGE;
+use refrain_vm::{Context, FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, OrderedLeaf, Processor};
 use std::arch::naked_asm;
+use std::io;
 use std::mem::offset_of;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU8;
 
 /// What is to be done about the upper halves of the AVX registers where guest and host code meet.
 ///
@@ -137,6 +142,11 @@ pub(super) struct ThreadState {
     pub(super) retired: u64,
     /// Minus how many there are to be when the thread leaves at a place.
     pub(super) minus_leave_at: u64,
+    /// What the machine shares ([`refrain_vm::Filter`]).
+    pub(super) count: u64,
+    pub(super) window: u64,
+    /// The bits of an address that are its line's index.
+    pub(super) line_mask: u64,
     /// The host's mxcsr: the default one.
     pub(super) host_mxcsr: u32,
     /// One of [`halves`].
@@ -147,11 +157,12 @@ pub(super) struct ThreadState {
 
 impl ThreadState {
     /// A state for a thread whose translated code lies in `code`.
-    pub(super) fn new(
+    pub(super) fn at_home(
         code: std::ops::Range<u64>,
         ordered_leaf: Option<OrderedLeaf>,
         processor: Processor,
-    ) -> Box<ThreadState> {
+        tables: bool,
+    ) -> io::Result<Home> {
         let area = ThreadArea {
             code_start: code.start,
             code_end: code.end,
@@ -159,30 +170,110 @@ impl ThreadState {
             ..ThreadArea::default()
         };
         let mut own_met = LastMet::new();
-        Box::new(ThreadState {
-            area,
-            context: std::ptr::null_mut(),
-            host_rsp: 0,
-            entry: 0,
-            rcx: 0,
-            scratch: 0,
-            target: 0,
-            minus_watched: 0,
-            exit: std::ptr::null(),
-            operand: 0,
-            leaf_data: 0,
-            ordered_leaf,
-            met: &raw mut *own_met,
-            own_met,
-            rax: 0,
-            rdx: 0,
-            flags: 0,
-            retired: 0,
-            minus_leave_at: 1,
-            host_mxcsr: 0x1f80,
-            halves: halves::of(processor),
-            fault: Desc::faulted(),
-        })
+        Home::of(
+            tables,
+            ThreadState {
+                area,
+                context: std::ptr::null_mut(),
+                host_rsp: 0,
+                entry: 0,
+                rcx: 0,
+                scratch: 0,
+                target: 0,
+                minus_watched: 0,
+                exit: std::ptr::null(),
+                operand: 0,
+                leaf_data: 0,
+                ordered_leaf,
+                met: &raw mut *own_met,
+                own_met,
+                rax: 0,
+                rdx: 0,
+                flags: 0,
+                retired: 0,
+                minus_leave_at: 1,
+                count: 0,
+                window: 0,
+                line_mask: INDEX_MASK,
+                host_mxcsr: 0x1f80,
+                halves: halves::of(processor),
+                fault: Desc::faulted(),
+            },
+        )
+    }
+}
+
+/// Bytes of a state, in whole pages; the tables of lines lie behind it, if there are any.
+const STATE_BYTES: usize = size_of::<ThreadState>().next_multiple_of(PAGE as usize);
+/// Where the table of the lines lies that the thread may read.
+pub(super) const READABLE: u32 = STATE_BYTES as u32;
+/// The same for writing.
+pub(super) const WRITABLE: u32 = READABLE + FILTER_ENTRIES as u32;
+
+/// A thread's state in memory of its own, with tables of lines behind it or without.
+pub(super) struct Home {
+    state: NonNull<ThreadState>,
+    bytes: usize,
+}
+
+impl Home {
+    fn of(tables: bool, state: ThreadState) -> io::Result<Home> {
+        let bytes = STATE_BYTES + if tables { 2 * FILTER_ENTRIES } else { 0 };
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let state_at = NonNull::new(at.cast::<ThreadState>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the mapping is large enough, aligned to pages, and nobody else's.
+        unsafe { state_at.write(state) };
+        Ok(Home { state: state_at, bytes })
+    }
+
+    /// What the machine shares.
+    pub(super) fn filter(&self) -> Filter {
+        let state = self.state.as_ptr();
+        let has_tables = self.bytes > STATE_BYTES;
+        let table = |offset: u32| match has_tables {
+            true => state.cast::<AtomicU8>().wrapping_add(offset as usize).cast_const(),
+            false => std::ptr::null(),
+        };
+        // SAFETY: the state is live; no reference is made.
+        let (count, window) = unsafe { (&raw const (*state).count, &raw const (*state).window) };
+        Filter {
+            count: count.cast(),
+            window: window.cast(),
+            readable: table(READABLE),
+            writable: table(WRITABLE),
+        }
+    }
+}
+
+impl Deref for Home {
+    type Target = ThreadState;
+
+    fn deref(&self) -> &ThreadState {
+        // SAFETY: written in `of`, and there until it is dropped.
+        unsafe { self.state.as_ref() }
+    }
+}
+
+impl DerefMut for Home {
+    fn deref_mut(&mut self) -> &mut ThreadState {
+        // SAFETY: as above; the home is borrowed.
+        unsafe { self.state.as_mut() }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to the state any more; the mapping is the one made in `of`.
+        unsafe {
+            self.state.drop_in_place();
+            libc::munmap(self.state.as_ptr().cast(), self.bytes);
+        }
     }
 }
 

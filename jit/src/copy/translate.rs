@@ -1,7 +1,7 @@
 //! Making a block: copying instructions, and what ends it.
 
 use super::classify::{Action, classify};
-use super::desc::{Kind, Variant};
+use super::desc::{Desc, Kind, Variant};
 use super::emit::{self, Code, RCX};
 use super::faults::Fix;
 use super::ordered::{Window, is_load};
@@ -103,6 +103,11 @@ impl Translator {
         if let Some(field) = counter {
             self.hot.set32(field, count as u32);
         }
+        for (field, desc, before) in std::mem::take(&mut self.exits) {
+            let rest = if self.counts(variant) { (count - before) as u32 } else { 0 };
+            let desc = self.arena.keep(Desc { rest, ..desc });
+            self.hot.set64(field, desc);
+        }
         for (field, before, sign) in std::mem::take(&mut self.rests) {
             self.cold.set32(field, (sign * (count - before) as i32) as u32);
         }
@@ -121,7 +126,8 @@ impl Translator {
         let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         let mut window = Window::new(code, pc);
         let ordered = self.config.order_atomics && self.several && variant.observed();
-        let idioms = if ordered { self.idioms_around(pc) } else { None };
+        let every = ordered && self.config.every_access;
+        let idioms = if ordered && !every { self.idioms_around(pc) } else { None };
         self.watched_loads.clear();
         let mut instruction = Instruction::default();
         let mut index = 0;
@@ -145,6 +151,7 @@ impl Translator {
                 variant,
             };
             let flow = match ordered {
+                _ if every => self.every_access(place),
                 true => self.watched(place, &mut window, idioms.as_deref()),
                 false => self.instruction(place),
             };

@@ -83,7 +83,7 @@ pub(super) struct Translator {
     cold_end: u64,
     cold_chunk: u64,
     /// The way out of translated code.
-    leave: u64,
+    pub(super) leave: u64,
     /// The way to leaf functions.
     leaf_gate: u64,
     /// The way to what the machine does around ordered instructions.
@@ -128,6 +128,11 @@ pub(super) struct Translator {
     /// In the block under construction: fields among the rare exits that are to hold how many
     /// instructions it has behind so many, times a sign.
     pub(super) rests: Vec<(u64, usize, i32)>,
+    /// In the block under construction: exits before an instruction in its middle: where the
+    /// address of the descriptor is to be filled in, and how many instructions come before.
+    pub(super) exits: Vec<(u64, Desc, usize)>,
+    /// The branch under construction ends the window of its access.
+    pub(super) closes_window: bool,
     /// Offsets of the plain loads and stores that are watched in the block under construction.
     pub(super) watched_loads: Vec<u16>,
     kept: Vec<CodeBlock>,
@@ -179,6 +184,8 @@ impl Translator {
             generated: Generated::default(),
             pages: Set::default(),
             rests: Vec::new(),
+            exits: Vec::new(),
+            closes_window: false,
             watched_loads: Vec::new(),
             kept: Vec::new(),
             kept_before: Set::default(),

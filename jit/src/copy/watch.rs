@@ -65,13 +65,13 @@ impl Translator {
             false => self.performed(place),
         };
         let (kind, pc) = (Kind::Ordered(operand), place.instruction.ip());
-        let desc = self.arena.keep(Desc { go_on, kind, pc });
+        let desc = self.arena.keep(Desc { go_on, ..Desc::new(kind, pc) });
         self.hot.set64(field, desc);
         flow
     }
 
     /// Emits an instruction that is executed in its place in the order, and what tells of it.
-    fn performed(&mut self, place: Place) -> Flow {
+    pub(super) fn performed(&mut self, place: Place) -> Flow {
         let flow = self.instruction(place);
         if flow == Flow::Next {
             self.hot.spill(emit::RCX_SLOT, RCX);

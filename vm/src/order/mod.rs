@@ -20,7 +20,9 @@
 //! ([`crate::RecordOptions::learned`]); the trace holds the set; the replaying engine takes it from
 //! there. As long as a program has one thread, nothing is watched: nobody else can be meant.
 //!
-//! The page `docs/memory-order.md` has the proof.
+//! With [`refrain_trace::Order::Stride`], every access is ordered instead, by lines: see [`lines`].
+//!
+//! The page `docs/memory-order.md` has the proofs.
 //!
 //! # Source
 //! Zhou, Xiao, Zhang: "Stride: search-based deterministic replay in polynomial time via bounded
@@ -32,8 +34,15 @@
 //! 3. Words are grouped by slots ([`refrain_trace::order::slot`]), without the second version: a
 //!    store to another word of the slot costs an event, never truth.
 
+mod filter;
+pub(crate) mod lines;
 pub(crate) mod record;
+mod record_stride;
 pub(crate) mod replay;
+mod replay_stride;
+
+pub use filter::{ENTRIES, Filter, INDEX_MASK, index as line_index};
+pub use lines::Span;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -9,8 +9,10 @@
 //! may use thread-local storage of the host, allocate, or panic.
 
 use super::LastMet;
+pub(crate) use super::record_stride::Accesses;
 use crate::engine::{Engine, Fault, OrderedAccess, OrderedKind, OrderedLeaf};
 use crate::host::{self, Guest};
+use crate::order::Span;
 use crate::record::leaf::{LONG_WAY, LeafThread};
 use crate::record::log::Busy;
 use crate::record::machine::park_forever;
@@ -33,7 +35,8 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     // SAFETY: the caller's; the thread's own state is used by this thread alone, which is in
     // guest code and so not inside the recorder.
     let (access, thread) = unsafe { (&mut *access, &mut *(data as *mut LeafThread)) };
-    thread.record(access).map_or(LONG_WAY, |()| 0)
+    let done = if access.kind.is_any() { thread.access(access) } else { thread.record(access) };
+    done.map_or(LONG_WAY, |()| 0)
 }
 
 /// The instruction has been executed.
@@ -59,6 +62,7 @@ fn event_kind(kind: OrderedKind) -> EventKind {
         OrderedKind::ReadModifyWrite => EventKind::Atomic,
         OrderedKind::Load | OrderedKind::Poll => EventKind::SyncLoad,
         OrderedKind::Store => EventKind::SyncStore,
+        OrderedKind::Read | OrderedKind::Write | OrderedKind::Target => EventKind::Contended,
     }
 }
 
@@ -102,7 +106,7 @@ impl LeafThread {
         let (tickets, log, context) = unsafe { (&*self.tickets, &*self.log, &*self.context) };
         let begin = host::ticks();
         let mut log = log.try_enter()?;
-        if !log.has_room() {
+        if !log.has_room(1) {
             return None;
         }
         let mut value = self.pages.known_operand(address, size)?;
@@ -141,6 +145,7 @@ impl LeafThread {
 
     /// Lets others go on with the word of the instruction that was executed last.
     pub(crate) fn release(&mut self) {
+        self.end_access();
         let Some(Held { slot, ticket, operand: (address, size) }) = self.held.take() else {
             return;
         };
@@ -164,6 +169,11 @@ impl GuestThread {
         let fault = match kind {
             OrderedKind::Load | OrderedKind::Poll => self.ordered_load(address, size, kind),
             OrderedKind::ReadModifyWrite | OrderedKind::Store => self.operate(address, size, kind),
+            OrderedKind::Read | OrderedKind::Write | OrderedKind::Target => {
+                let write = kind == OrderedKind::Write;
+                let span = Span { start: address, len: size.into(), write };
+                self.access(&[span], kind != OrderedKind::Target)
+            }
         };
         fault.map_or(Flow::Continue, |fault| self.fault(fault))
     }

@@ -31,7 +31,11 @@ pub(crate) fn install(engine: &dyn Engine) {
 unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     // SAFETY: the caller's; the thread is in guest code, so that nobody else uses its state.
     let (access, thread) = unsafe { (&mut *access, &mut *(data as *mut LeafThread)) };
-    let done = if access.kind.is_load() { thread.load(access) } else { thread.operate(access) };
+    let done = match access.kind {
+        kind if kind.is_any() => None,
+        kind if kind.is_load() => thread.load(access),
+        _ => thread.operate(access),
+    };
     done.map_or(LONG_WAY, |()| 0)
 }
 
@@ -163,12 +167,12 @@ impl LeafThread {
 
     /// Whether watched loads without events come before the next event.
     pub(crate) fn awaits_loads(&self) -> bool {
-        self.met.unrecorded.load(Ordering::Relaxed) != 0
+        self.left() != 0
     }
 
     /// So many watched loads without events come before the next event.
     pub(crate) fn expect_loads(&mut self, count: u64) {
-        self.met.unrecorded.store(count, Ordering::Relaxed);
+        self.set_left(count);
         self.expecting = true;
     }
 }
@@ -183,6 +187,7 @@ impl GuestThread {
         match kind {
             OrderedKind::Load | OrderedKind::Poll => self.load(address, size),
             OrderedKind::ReadModifyWrite | OrderedKind::Store => self.write(address, size, kind),
+            OrderedKind::Read | OrderedKind::Write | OrderedKind::Target => self.access(kind),
         }
     }
 
@@ -276,13 +281,15 @@ impl GuestThread {
     /// The thread has come to its next event: no watched load may be missing before it.
     pub(crate) fn loads_are_done(&mut self, event: &Event) -> Result<(), Halt> {
         self.leaf.expecting = false;
-        match self.leaf.met.unrecorded.swap(0, Ordering::Relaxed) {
-            0 => Ok(()),
-            missing => self.diverge(
-                DivergenceKind::Event,
-                format!("{missing} more watched loads before {event:?}"),
-                format!("{event:?}"),
-            ),
+        let missing = self.leaf.left();
+        self.leaf.set_left(0);
+        if missing == 0 {
+            return Ok(());
         }
+        self.diverge(
+            DivergenceKind::Event,
+            format!("{missing} more watched accesses before {event:?}"),
+            format!("{event:?}"),
+        )
     }
 }

@@ -76,6 +76,10 @@ impl GuestThread {
 
     /// Issues another call that does for the guest what its own would do; the result.
     pub(crate) fn pass_as(&mut self, mut pending: Pending, issued: &Call) -> i64 {
+        if self.leaf.accesses.is_some() {
+            self.access_for_kernel(&pending.call.reads(&Guest), false);
+            pending.event.begin = host::ticks();
+        }
         self.enter(&mut pending);
         let before = pending.call.before(&Guest);
         let shortened = self.may_shorten(&pending.call);
@@ -160,6 +164,11 @@ impl GuestThread {
         let event = Event { value: result as u64, ..pending.event };
         self.context.finish_syscall(result);
         self.append(event, Some(&record));
+        if self.leaf.accesses.is_some() {
+            let range = |write: &Write| write.address..write.address + write.bytes.len() as u64;
+            let written: Vec<_> = record.writes.iter().map(range).collect();
+            self.access_for_kernel(&written, true);
+        }
         if result == syscall::BEGIN_AGAIN {
             self.context.begin_syscall_again(event.nr);
         }

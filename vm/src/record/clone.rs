@@ -1,6 +1,7 @@
 //! Threads of the guest: how they begin and end.
 
 use super::calls::{Pending, words};
+use super::machine::park_forever;
 use super::thread::{Birth, GuestThread, spawn};
 use crate::context::reg::*;
 use crate::host::{self, Guest};
@@ -125,16 +126,21 @@ impl GuestThread {
     /// `exit`: this thread ends. Whoever joins it waits for the word that the kernel would clear.
     pub(crate) fn exit_thread(&mut self, pending: Pending) {
         self.answer(pending, 0);
+        self.leave_lines();
         self.abandon_robust_locks();
         let event = self.event(EventKind::ThreadExit, host::ticks());
         let object = order::thread_object(self.id);
         let slot = order::slot(object);
-        let machine = self.machine.clone();
+        let tickets = &self.machine.tickets;
         let mut ticket = 0;
-        self.append_made(None, || {
-            ticket = machine.tickets.hold(slot);
-            Event { object, ticket, end: host::ticks(), ..event }
-        });
+        let make = || {
+            ticket = tickets.try_take(slot, true)?;
+            Some(Event { object, ticket, end: host::ticks(), ..event })
+        };
+        self.after_event = true;
+        if self.log.append_patiently(make).is_err() {
+            park_forever();
+        }
         if self.clear_at_exit != 0 {
             // Whoever creates a thread looks there whether this one's stack is still in use, and
             // creates nothing meanwhile.

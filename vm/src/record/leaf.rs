@@ -14,7 +14,7 @@ use crate::context::{Context, Translating};
 use crate::engine::{Engine, Leaf};
 use crate::host::{self, KnownPages};
 use crate::kick::Attention;
-use crate::order::record::Held;
+use crate::order::record::{Accesses, Held};
 use crate::slots::Tickets;
 use refrain_trace::{Event, EventKind, order};
 use std::path::Path;
@@ -135,6 +135,8 @@ pub(crate) struct LeafThread {
     pub(crate) beginning_once: Option<u64>,
     /// The instruction that is executed in line.
     pub(crate) held: Option<Held>,
+    /// How every access is recorded, if it is.
+    pub(crate) accesses: Option<Accesses>,
 }
 
 impl Default for LeafThread {
@@ -149,6 +151,7 @@ impl Default for LeafThread {
             pages: KnownPages::new(),
             beginning_once: None,
             held: None,
+            accesses: None,
         }
     }
 }
@@ -222,7 +225,7 @@ impl Call<'_> {
         let begin = host::ticks();
         // SAFETY: armed with a reference that outlives the thread's run.
         let mut log = unsafe { &*thread.log }.try_enter()?;
-        log.has_room().then_some(Call { object, thread, log, sp, begin })
+        log.has_room(1).then_some(Call { object, thread, log, sp, begin })
     }
 
     /// Takes the ticket and appends the event.

@@ -11,14 +11,15 @@
 
 mod writer;
 
+use writer::LOOKS;
 pub(crate) use writer::{Start, WriterThread, Written, start};
 
 use crate::barrier::Barrier;
 use crate::engine::OrderedKind;
-use crate::order::LastMet;
+use crate::order::{Filter, LastMet};
 use crossbeam::channel::{Receiver, Sender};
 use refrain_trace::payload::{self, SyscallRecord};
-use refrain_trace::{BlobId, Event, Footer, HAS_PAYLOAD, Module, ThreadId, UNFINISHED};
+use refrain_trace::{BlobId, Event, EventKind, Footer, HAS_PAYLOAD, Module, ThreadId, UNFINISHED};
 use std::cell::UnsafeCell;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -115,6 +116,9 @@ impl Log {
                 chunk: Chunk::default(),
                 met: LastMet::new(),
                 polling: None,
+                accesses: None,
+                counted: 0,
+                last: 0,
                 open: false,
                 pending: None,
                 told: false,
@@ -122,6 +126,44 @@ impl Log {
         });
         self.streams().push(stream.clone());
         stream
+    }
+
+    /// Appends an event to the stream of another thread, behind so many of its accesses as `place`
+    /// says, which is called while that thread does not append.
+    pub(crate) fn insert(
+        &self,
+        thread: ThreadId,
+        place: impl Fn() -> u64,
+        make: impl Fn() -> Event,
+    ) -> Result<u64, Closed> {
+        loop {
+            let streams = self.streams();
+            let stream = &streams[thread.index()];
+            if !stream.shut(OPEN, VISITED) {
+                return Err(Closed);
+            }
+            self.shared.barrier.heavy();
+            let inserted = stream.is_left(LOOKS).then(|| {
+                // SAFETY: see `ThreadLog`.
+                let state = unsafe { &mut *stream.state.get() };
+                let unrecorded = state.since_last(place());
+                // The thread may be in the middle of something that began before.
+                let (begin, end) = (state.last, state.last);
+                let event = Event { unrecorded, begin, end, ..make() };
+                state.end_pending(&event);
+                state.chunk.events.push(event);
+                event.ticket
+            });
+            if inserted.is_some() {
+                stream.pass(EMPTY, HOLDS);
+            }
+            stream.gate.store(OPEN, Ordering::Release);
+            if let Some(ticket) = inserted {
+                return Ok(ticket);
+            }
+            drop(streams);
+            crate::host::yield_now();
+        }
     }
 
     /// Closes all streams; returns how many events each had. `free` is called for threads that stay
@@ -217,11 +259,22 @@ struct State {
     met: Box<LastMet>,
     /// Instruction and word of a load that a loop polls since that time, with nothing new.
     polling: Option<(u64, u64, u64)>,
-    /// The last event is still to be amended.
+    /// Where all of the thread's accesses are counted, if they are; and how many there were at its
+    /// last event.
+    accesses: Option<Filter>,
+    counted: u64,
+    /// When the last event ended.
+    last: u64,
+    /// The last event, but for what others have [inserted](Log::insert), is still to be amended.
     open: bool,
     /// A system call that has its ticket, but has not returned; and whether that is written.
     pending: Option<(Event, SyscallRecord)>,
     told: bool,
+}
+
+/// Whether an event is one that its thread has appended, and nobody else.
+fn is_own(event: &Event) -> bool {
+    event.code != EventKind::Handover as u8
 }
 
 /// What a visitor takes from a stream.
@@ -253,11 +306,11 @@ impl Busy<'_> {
         unsafe { &mut *self.0.state.get() }
     }
 
-    /// Whether an event can be pushed without sending or growing a chunk.
+    /// Whether so many events can be pushed without sending or growing a chunk.
     #[inline]
-    pub(crate) fn has_room(&mut self) -> bool {
+    pub(crate) fn has_room(&mut self, events: usize) -> bool {
         let chunk = &self.state().chunk;
-        !chunk.is_full() && chunk.events.capacity() > chunk.events.len()
+        !chunk.is_full() && chunk.events.capacity() >= chunk.events.len() + events
     }
 
     /// What the thread met last.
@@ -291,12 +344,44 @@ impl Busy<'_> {
 }
 
 impl State {
-    /// Appends an event, with the number of watched loads that needed none since the last one.
+    /// Appends an event of its thread's, with the number of accesses that needed none since the
+    /// last one.
     #[inline]
     fn push(&mut self, event: Event) {
-        let unrecorded = self.met.take_unrecorded();
+        let unrecorded = match self.accesses {
+            None => self.met.take_unrecorded(),
+            Some(_) => self.since_last(self.made()),
+        };
         self.polling = None;
+        self.last = event.end;
         self.chunk.events.push(Event { unrecorded, ..event });
+    }
+
+    /// An event is about to be appended: a system call that waited for its own has it now.
+    fn end_pending(&mut self, event: &Event) {
+        if !EventKind::from_code(event.code).is_some_and(EventKind::is_of_access) {
+            self.pending = None;
+        } else if let Some((pending, _)) = &mut self.pending {
+            pending.unrecorded = 0;
+            self.told = false;
+        }
+    }
+
+    /// How many accesses the thread, which is the calling one, has made.
+    fn made(&self) -> u64 {
+        // SAFETY: it is there as long as the thread's executor (`ThreadLog::count_accesses`).
+        self.accesses.map_or(0, |filter| unsafe { &*filter.count }.load(Ordering::Relaxed))
+    }
+
+    /// So many accesses have been made before the next event; how many since the last one.
+    fn since_last(&mut self, made: u64) -> u64 {
+        made - mem::replace(&mut self.counted, made)
+    }
+
+    /// How many events nobody is going to change.
+    fn settled(&self) -> usize {
+        let open = self.open.then(|| self.chunk.events.iter().rposition(is_own)).flatten();
+        open.unwrap_or(self.chunk.events.len())
     }
 }
 
@@ -306,6 +391,14 @@ impl ThreadLog {
         // SAFETY: as in `Busy::state`: this is the guest thread, which is not appending; only the
         // pointer to it is read here, which never changes.
         unsafe { &raw mut *(*self.state.get()).met }
+    }
+
+    /// From here on all accesses of the calling thread are counted there, which is there as long as
+    /// it runs guest code.
+    pub(crate) fn count_accesses(&self, filter: Filter) {
+        if let Ok(mut busy) = self.enter() {
+            busy.state().accesses = Some(filter);
+        }
     }
 
     /// Begins to append, unless somebody else is at the stream; only the guest thread itself may.
@@ -343,7 +436,7 @@ impl ThreadLog {
             self.send(state);
         }
         let mut event = make();
-        state.pending = None;
+        state.end_pending(&event);
         state.open = false;
         if let Some(record) = record {
             event.flags |= HAS_PAYLOAD;
@@ -351,6 +444,30 @@ impl ThreadLog {
         }
         state.push(event);
         Ok(())
+    }
+
+    /// The same, for an event without a payload whose ticket somebody may hold for long, while it
+    /// executes guest code: `make` gives up after a while, so that others can [insert](Log::insert)
+    /// what that one waits for.
+    pub(crate) fn append_patiently(
+        &self,
+        mut make: impl FnMut() -> Option<Event>,
+    ) -> Result<(), Closed> {
+        loop {
+            let mut busy = self.enter()?;
+            let state = busy.state();
+            if state.chunk.is_full() {
+                self.send(state);
+            }
+            if let Some(event) = make() {
+                state.end_pending(&event);
+                state.open = false;
+                state.push(event);
+                return Ok(());
+            }
+            drop(busy);
+            crate::host::yield_now();
+        }
     }
 
     /// The same, for an event without a payload that [`Self::amend`] is to complete: until then it
@@ -371,8 +488,12 @@ impl ThreadLog {
         let Ok(mut busy) = self.enter() else { return };
         let state = busy.state();
         state.open = false;
-        if let Some(last) = state.chunk.events.last_mut() {
-            amend(last);
+        if let Some(at) = state.chunk.events.iter().rposition(is_own) {
+            amend(&mut state.chunk.events[at]);
+            state.last = state.chunk.events[at].end;
+            for inserted in &mut state.chunk.events[at + 1..] {
+                (inserted.begin, inserted.end) = (state.last, state.last);
+            }
         }
     }
 
@@ -386,7 +507,10 @@ impl ThreadLog {
         let mut busy = self.enter()?;
         let event = make();
         let state = busy.state();
-        let unrecorded = state.met.unrecorded.load(Ordering::Relaxed);
+        let unrecorded = match state.accesses {
+            None => state.met.unrecorded.load(Ordering::Relaxed),
+            Some(_) => state.made() - state.counted,
+        };
         state.pending = Some((Event { unrecorded, ..event }, record));
         state.told = false;
         Ok(event)
@@ -435,22 +559,40 @@ impl ThreadLog {
     /// Takes what is in the stream, if its gate was shut and its thread leaves it within so many
     /// looks. The caller holds the streams.
     fn visit(&self, looks: u32) -> Option<Part> {
-        let mut looks = 0..looks;
-        while self.phase.load(Ordering::Acquire) == BUSY {
-            looks.next()?;
-            std::hint::spin_loop();
+        if !self.is_left(looks) {
+            return None;
         }
         // SAFETY: see `ThreadLog`.
         let state = unsafe { &mut *self.state.get() };
         let (first, thread) = (state.chunk.first, self.thread);
-        let count = state.chunk.events.len() - usize::from(state.open);
+        let count = state.settled();
         // The thread keeps its memory, in which it has room.
         let events: Vec<Event> = state.chunk.events.drain(..count).collect();
         let payloads = mem::take(&mut state.chunk.payloads);
         state.chunk.first += count as u64;
         let entered = state.pending.clone().filter(|_| !mem::replace(&mut state.told, true));
-        self.phase.store(if state.open { HOLDS } else { EMPTY }, Ordering::Relaxed);
+        if state.chunk.events.is_empty() {
+            self.pass(HOLDS, EMPTY);
+        }
         Some(Part { thread, chunk: Chunk { first, events, payloads }, entered })
+    }
+
+    /// A visitor changes the phase, unless the thread is about to look at the gate: it may find it
+    /// open again, and is busy then.
+    fn pass(&self, from: u8, to: u8) {
+        let _ = self.phase.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whether its thread, whose gate is shut, leaves the stream within so many looks.
+    fn is_left(&self, looks: u32) -> bool {
+        let mut looks = 0..looks;
+        while self.phase.load(Ordering::Acquire) == BUSY {
+            if looks.next().is_none() {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
     }
 
     fn send(&self, state: &mut State) {

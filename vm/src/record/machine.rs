@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::hooks::{self, Hook, HookMap};
 use crate::kick::{self, Attention};
 use crate::memory::AddressSpace;
+use crate::order::lines::Lines;
 use crate::slots::Tickets;
 use crate::{Error, Processor, host};
 use crossbeam::channel::Sender;
@@ -39,6 +40,8 @@ pub(crate) enum Stop {
 pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) tickets: Tickets,
+    /// Who may access which line, if every access is recorded.
+    pub(crate) lines: Option<Lines>,
     pub(crate) log: Log,
     /// What the guest's processor is.
     pub(crate) processor: Processor,
@@ -115,11 +118,12 @@ impl Machine {
         (header, processor, forbids_generated_code): (&Header, Processor, bool),
         linker: Range<u64>,
         (stop, warn, follow): (Sender<Stop>, Warn, Option<Follow>),
-        learned: LearnedSites,
+        (learned, lines): (LearnedSites, Option<Lines>),
     ) -> Machine {
         Machine {
             engine,
             tickets: Tickets::new(),
+            lines,
             log,
             processor,
             forbids_generated_code,
@@ -180,6 +184,8 @@ impl Machine {
 
     /// Lets `fork` split the process at a moment when nobody else changes the machine.
     pub(crate) fn during_no_changes(&self, fork: &mut dyn FnMut() -> bool) {
+        // Who takes lines over may wait for the writer, which needs what follows.
+        let _lines = self.lines.as_ref().map(Lines::still);
         let _space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
         let _mapped = self.mapped.lock();
         let _files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,6 +201,9 @@ impl Machine {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
         self.log.begin_child();
         self.tickets.release_all();
+        if let Some(lines) = &self.lines {
+            lines.keep_only(only);
+        }
         let kernel_id = host::thread_id();
         self.signals.keep_only(only, kernel_id);
         let mut threads = self.threads();

@@ -37,7 +37,7 @@ pub(crate) use files::is_settled;
 use log::Written;
 use machine::{Machine, Stop};
 pub use notice::Notice;
-use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping};
+use refrain_trace::{BlobId, Ending, Footer, Header, Machine as MachineInfo, Mapping, Order};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -73,6 +73,9 @@ pub struct RecordOptions {
     pub warn: Warn,
     /// Sites that are watched beside the idioms.
     pub learned: LearnedSites,
+    /// Which accesses are recorded; for [`Order::Stride`], the engine reports
+    /// [every access](crate::EngineConfig::every_access).
+    pub order: Order,
     /// Called once the file is a trace: the header and the initial memory are in it. The guest
     /// has not run.
     pub begun: Box<dyn FnOnce() -> io::Result<()>>,
@@ -150,6 +153,10 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     let (log, writer) = log::start(&header, begin)?;
     (options.begun)().map_err(Error::host("naming the trace"))?;
     order::record::install(&*engine);
+    let lines = match options.order {
+        Order::Sync => None,
+        Order::Stride => Some(order::lines::Lines::new()?),
+    };
     let machine = Arc::new(Machine::new(
         engine,
         space,
@@ -157,7 +164,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         (&header, options.processor, options.forbid_generated_code),
         image.linker(),
         (stop, options.warn, options.follow),
-        options.learned,
+        (options.learned, lines),
     ));
     *machine.loaded.lock().unwrap_or_else(PoisonError::into_inner) = itself::loaded(&image);
     host::show_arguments(&image.strings, image.entry.rsp);
@@ -280,6 +287,7 @@ fn header(options: &RecordOptions, image: &loader::Image, mappings: Vec<Mapping>
         started_unix_ns: started.as_nanos() as u64,
         entry: image.entry.clone(),
         mappings,
+        order: options.order,
     }
 }
 

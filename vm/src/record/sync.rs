@@ -168,6 +168,10 @@ impl GuestThread {
                 self.return_from_call(0);
                 return Ok(Flow::Continue);
             }
+            if state != 0 && self.machine.lines.is_some() {
+                // Whoever runs the routine has said so in the object, by himself.
+                self.once_begun_by_another(call.object);
+            }
             if state == 0 && self.begin_once(call.object) {
                 let event = self.call_event(call, EventKind::OnceRun, call.begin);
                 self.append_ordered(event);
@@ -181,11 +185,15 @@ impl GuestThread {
     /// so in the object; until then, the machine knows.
     fn begin_once(&mut self, object: u64) -> bool {
         let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = running.insert(object);
+        let first = running.insert(object) || self.leaf.beginning_once == Some(object);
         if first {
             self.leaf.beginning_once = Some(object);
         }
         first
+    }
+
+    fn once_begun_by_another(&self, object: u64) {
+        self.machine.once.lock().unwrap_or_else(PoisonError::into_inner).remove(&object);
     }
 
     /// The object says it now.
@@ -204,10 +212,10 @@ impl GuestThread {
         let (log, tickets) = (&self.log, &self.machine.tickets);
         let mut ticket = 0;
         let make = || {
-            ticket = tickets.hold(order::THREADS_SLOT);
-            Event { object: order::THREADS, ticket, end: host::ticks(), ..event }
+            ticket = tickets.try_take(order::THREADS_SLOT, true)?;
+            Some(Event { object: order::THREADS, ticket, end: host::ticks(), ..event })
         };
-        if log.append(make, None).is_err() {
+        if log.append_patiently(make).is_err() {
             park_forever();
         }
         self.creating = Some(ticket);

@@ -2,7 +2,7 @@
 
 use super::itself;
 use super::leaf::LeafThread;
-use super::log::{Closed, ThreadLog};
+use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
 use crate::context::Context;
 use crate::context::reg::*;
@@ -150,7 +150,11 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, started: impl FnOnce(i32)) {
         leaf: Box::default(),
     });
     thread.arm_leaves();
-    if let Err(error) = thread.run() {
+    let ended = thread.run();
+    if let Some(lines) = &thread.machine.lines {
+        lines.leave(id);
+    }
+    if let Err(error) = ended {
         let error = match error {
             Error::Unsupported(what) => {
                 let place = thread.machine.describe(thread.context.rip);
@@ -171,6 +175,7 @@ impl GuestThread {
         self.cpu.set_leaf_data(&raw mut *self.leaf as u64);
         // SAFETY: the table is the log's, which the thread owns too, and the guest thread's own.
         unsafe { self.cpu.set_last_met(self.log.last_met()) };
+        self.enter_lines();
     }
 
     fn run(&mut self) -> Result<()> {
@@ -193,6 +198,7 @@ impl GuestThread {
                 Exit::Syscall => self.syscall()?,
                 Exit::Hook => self.hook()?,
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
+                Exit::Spans => self.access_spans(),
                 Exit::Emulate(what) => self.emulate(what),
                 Exit::Fault(fault) => self.fault(fault),
                 Exit::Interrupted => {
@@ -231,29 +237,25 @@ impl GuestThread {
 
     /// Takes the ticket of the event's object now, and appends it.
     pub(crate) fn append_ordered(&mut self, event: Event) {
-        self.append_with(event, |log, make| log.append(make, None));
+        self.after_event = true;
+        let (tickets, slot) = (&self.machine.tickets, order::slot(event.object));
+        let begin = event.begin.max(self.handlers_until);
+        let make = || {
+            let ticket = tickets.try_take(slot, false)?;
+            Some(Event { ticket, begin, end: host::ticks(), ..event })
+        };
+        if self.log.append_patiently(make).is_err() {
+            park_forever();
+        }
     }
 
     /// The same, for an event that the log is to amend.
     pub(crate) fn append_open(&mut self, event: Event) {
-        self.append_with(event, |log, make| log.append_open(make));
-    }
-
-    fn append_with(
-        &mut self,
-        event: Event,
-        append: impl FnOnce(&ThreadLog, &mut dyn FnMut() -> Event) -> Result<(), Closed>,
-    ) {
         self.after_event = true;
-        let (log, tickets) = (&self.log, &self.machine.tickets);
-        let not_before = self.handlers_until;
-        let mut make = || Event {
-            ticket: tickets.take(order::slot(event.object)),
-            begin: event.begin.max(not_before),
-            end: host::ticks(),
-            ..event
-        };
-        if append(log, &mut make).is_err() {
+        let (tickets, slot) = (&self.machine.tickets, order::slot(event.object));
+        let begin = event.begin.max(self.handlers_until);
+        let make = || Event { ticket: tickets.take(slot), begin, end: host::ticks(), ..event };
+        if self.log.append_open(make).is_err() {
             park_forever();
         }
     }

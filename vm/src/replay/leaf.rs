@@ -16,9 +16,10 @@ use super::machine::Tally;
 use super::thread::PROGRESS;
 use crate::engine::{Engine, Leaf};
 use crate::host::{self, KnownPages};
-use crate::order::LastMet;
 use crate::order::replay::Performing;
+use crate::order::{Filter, LastMet};
 use refrain_trace::{Cursor, Event, EventKind, ThreadId, order};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// "Go the long way; nothing has happened."
 pub(crate) const LONG_WAY: i64 = -1;
@@ -39,6 +40,8 @@ pub(crate) struct LeafThread {
     pub(crate) expecting: bool,
     /// The instruction that is executed in line.
     pub(crate) performing: Option<Performing>,
+    /// Where translated code counts down all accesses, if it does.
+    pub(crate) counts: Option<Filter>,
 }
 
 /// What leaf functions are lent.
@@ -62,6 +65,25 @@ impl LeafThread {
             met: LastMet::new(),
             expecting: false,
             performing: None,
+            counts: None,
+        }
+    }
+
+    /// How many accesses come before the next event.
+    pub(crate) fn left(&self) -> u64 {
+        self.countdown().load(Ordering::Relaxed)
+    }
+
+    /// See [`Self::left`].
+    pub(crate) fn set_left(&self, left: u64) {
+        self.countdown().store(left, Ordering::Relaxed);
+    }
+
+    fn countdown(&self) -> &AtomicU64 {
+        match &self.counts {
+            None => &self.met.unrecorded,
+            // SAFETY: it is there as long as the thread's executor, which goes with this.
+            Some(filter) => unsafe { &*filter.count },
         }
     }
 

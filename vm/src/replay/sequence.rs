@@ -123,6 +123,7 @@ fn ends_creation(event: &Event) -> bool {
     match event.kind() {
         EventKind::Syscall => matches!(event.nr, CLONE | CLONE3),
         EventKind::Atomic | EventKind::SyncStore => false,
+        kind if kind.is_of_access() => false,
         _ => true,
     }
 }

@@ -5,12 +5,26 @@ use super::outcome::DivergenceKind;
 use super::thread::{Flow, GuestThread, Halt};
 use crate::engine::Fault;
 use crate::frame;
-use refrain_trace::{EventKind, delivery};
+use refrain_trace::{Cursor, Event, EventId, EventKind, delivery};
+
+/// A second look at a thread's events, ahead of the first.
+pub(super) struct Ahead {
+    cursor: Cursor,
+    /// The last event so far that is not one of accesses, and where it is.
+    found: Option<(EventId, Event)>,
+}
+
+impl Ahead {
+    fn new(cursor: Cursor) -> Ahead {
+        Ahead { cursor, found: None }
+    }
+}
 
 impl GuestThread {
     /// What happened to the thread right after the event that it has just performed, or where it is
     /// in its computation: a handler begins, or the guest has ended.
     pub(crate) fn take_signals(&mut self) -> Result<(), Halt> {
+        self.events_before()?;
         while let Some(event) = self.cursor.peek()?.copied() {
             let here = match event.nr {
                 delivery::AFTER_EVENT => event.pc == self.context.rip,
@@ -28,6 +42,7 @@ impl GuestThread {
                 EventKind::Signal if here => self.begin_handler()?,
                 _ => break,
             }
+            self.events_before()?;
         }
         Ok(())
     }
@@ -35,9 +50,30 @@ impl GuestThread {
     /// How many instructions the thread has executed when the signal interrupts it that it takes
     /// next, if that is in the middle of a computation.
     pub(crate) fn next_interruption(&mut self) -> Result<u64, Halt> {
-        let next = self.cursor.peek()?;
+        let next = self.next_beside_accesses()?;
         let count = next.filter(|event| event.interrupts()).map(|event| event.ticket);
         Ok(count.map_or(u64::MAX, |count| self.counted.wrapping_add(count)))
+    }
+
+    /// The next event that is not one of accesses. (Where no instructions are counted, no signal
+    /// interrupts a computation, and nobody looks past those.)
+    fn next_beside_accesses(&mut self) -> Result<Option<Event>, Halt> {
+        let next = self.cursor.peek()?.copied();
+        let is_beside = next.is_none_or(|event| !event.kind().is_of_access());
+        if is_beside || self.context.retired == 0 {
+            return Ok(next);
+        }
+        let position = self.cursor.position();
+        let Ahead { cursor, found } =
+            self.ahead.get_or_insert_with(|| Ahead::new(self.machine.trace.cursor(self.id)));
+        while found.is_none_or(|(at, _)| at < position) {
+            let at = cursor.position();
+            let Some(event) = cursor.next()? else { return Ok(None) };
+            if !event.kind().is_of_access() {
+                *found = Some((at, event));
+            }
+        }
+        Ok(found.map(|(_, event)| event))
     }
 
     /// Takes the next event, a signal, and goes on at the start of its handler.
@@ -87,6 +123,7 @@ impl GuestThread {
             "signal {} for address {:#x} at {:#x}",
             fault.signal, fault.address, self.context.rip
         );
+        self.events_before()?;
         let absent = self.machine.contents.is_absent(fault.address);
         if absent && self.machine.is_truncated() {
             // What was touched here was to be written next when the recording was cut off.

@@ -5,9 +5,10 @@ use super::lasting::Translation;
 use super::leaf::LeafThread;
 use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
+use super::signals::Ahead;
 use crate::context::reg::*;
 use crate::context::{Context, SeenWords};
-use crate::engine::{Cpu, Emulate, Exit, Fault, Mode};
+use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
 use crate::host::{self, Guest};
 use crate::observer::ThreadObserver;
 use crate::syscall::Call;
@@ -61,6 +62,7 @@ pub(crate) struct GuestThread {
     pub(crate) context: Context,
     pub(crate) cpu: Box<dyn Cpu>,
     pub(crate) cursor: Cursor,
+    pub(super) ahead: Option<Ahead>,
     pub(crate) tally: Tally,
     pub(crate) clear_at_exit: u64,
     /// The ticket held while this thread creates another.
@@ -125,6 +127,7 @@ pub(crate) fn spawn(
                 context,
                 cpu,
                 cursor,
+                ahead: None,
                 tally: Tally::default(),
                 clear_at_exit,
                 creating: None,
@@ -141,6 +144,7 @@ pub(crate) fn spawn(
                 translation: Translation::default(),
             };
             thread.cpu.set_leaf_data(&raw mut *thread.leaf as u64);
+            thread.leaf.counts = thread.cpu.filter();
             if !thread.machine.gate.is_live() {
                 // SAFETY: the table is dropped with the thread, whose executor it outlives or
                 // goes with; it is the thread's own.
@@ -205,6 +209,7 @@ impl GuestThread {
                 Exit::Syscall => self.syscall(),
                 Exit::Hook => self.hook(),
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
+                Exit::Spans => self.access(OrderedKind::Write),
                 Exit::Emulate(what) => self.emulate(what),
                 Exit::AccessesFull => {
                     self.filled_buffer();
@@ -233,6 +238,7 @@ impl GuestThread {
     /// The thread has gone to where no code was executed in the recording. If there was none, it
     /// came to a fault there.
     fn nowhere(&mut self) -> Result<(), Halt> {
+        self.events_before()?;
         let pc = self.context.rip;
         let faulted = self.cursor.peek()?.filter(|event| {
             let ended = matches!(event.kind(), EventKind::Signal | EventKind::Killed);
@@ -262,7 +268,9 @@ impl GuestThread {
 
     /// The thread's next event, which must be of one of these kinds.
     pub(crate) fn next_of(&mut self, kinds: &[EventKind]) -> Result<Event, Halt> {
+        self.events_before()?;
         self.handlers_in_body()?;
+        self.events_before()?;
         if self.machine.options.until == Some((self.id, self.cursor.position())) {
             return Err(Halt::Done);
         }

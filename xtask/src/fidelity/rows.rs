@@ -52,7 +52,7 @@ pub(super) type Measured = Result<Row, (String, String)>;
 pub(super) fn measure(options: &Options, refrain: &Path) -> anyhow::Result<Vec<Measured>> {
     let cache = root::cache()?;
     let size = |group: Group| match group {
-        Group::Ending | Group::Racy | Group::Locks => Size::None,
+        Group::Ending | Group::Racy | Group::Litmus | Group::Locks => Size::None,
         // They are there to use everything often, not to be like any program.
         Group::Exerciser => Size::Small,
         Group::Case | Group::Kernel => Size::Full,

@@ -3,6 +3,7 @@
 mod avx;
 mod branches;
 mod events;
+mod every;
 mod faults;
 mod generated;
 mod inline;

@@ -5,6 +5,7 @@ use super::*;
 use refrain_trace::container::{Truncate, check_bytes};
 use refrain_trace::{CodeBlock, Ending, EventId, EventKind, Header, NO_TICKET, Trace};
 use std::io::{self, Write};
+use std::sync::atomic::AtomicU64;
 
 /// A file that takes so many bytes, and that others can look at.
 #[derive(Clone, Default)]
@@ -143,6 +144,38 @@ fn threads_append_while_the_writer_visits_them() {
     }
 }
 
+/// What another thread inserts stands behind the accesses that it has counted, and the thread's own
+/// events count on from there; one that is open is amended all the same.
+#[test]
+fn what_others_insert_has_its_place_among_the_accesses() {
+    let shelf = Shelf::default();
+    let (log, writer) = begin(&shelf, None);
+    let (count, window) = (AtomicU64::new(0), AtomicU8::new(0));
+    let tables = std::ptr::null();
+    let filter = Filter { count: &count, window: &window, readable: tables, writable: tables };
+    let stream = log.stream(ThreadId(0));
+    stream.count_accesses(filter);
+    let made = || count.load(Ordering::Relaxed);
+    let handover = |ticket| Event { code: EventKind::Handover as u8, ticket, ..Event::default() };
+    stream.append(|| event(1), None).expect("is open");
+    count.store(5, Ordering::Relaxed);
+    assert_eq!(log.insert(ThreadId(0), made, || handover(0)).expect("is open"), 0);
+    count.store(7, Ordering::Relaxed);
+    stream.append_open(|| event(2)).expect("is open");
+    assert_eq!(log.insert(ThreadId(0), made, || handover(1)).expect("is open"), 1);
+    stream.amend(|event| event.end = 9);
+    count.store(10, Ordering::Relaxed);
+    stream.append(|| Event { begin: 9, end: 9, ..event(3) }, None).expect("is open");
+    log.finish(footer(log.close(|| ())));
+    writer.join().expect("does not panic").expect("the file takes everything");
+    let trace = shelf.trace();
+    let mut cursor = trace.cursor(ThreadId(0));
+    let next = || cursor.next().expect("can be read").map(|e| (e.value, e.unrecorded, e.end));
+    let events: Vec<_> = std::iter::from_fn(next).collect();
+    assert_eq!(events, [(1, 0, 0), (0, 5, 0), (2, 2, 9), (0, 0, 9), (3, 3, 9)]);
+    assert!(log.insert(ThreadId(0), made, || handover(2)).is_err(), "nobody appends any more");
+}
+
 /// As the functions that translated code calls do it.
 trait WithRoom {
     fn filter_map_room(self) -> Self;
@@ -150,7 +183,7 @@ trait WithRoom {
 
 impl WithRoom for Option<Busy<'_>> {
     fn filter_map_room(self) -> Self {
-        self.and_then(|mut busy| busy.has_room().then_some(busy))
+        self.and_then(|mut busy| busy.has_room(1).then_some(busy))
     }
 }
 

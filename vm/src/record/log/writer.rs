@@ -27,7 +27,7 @@ const ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
 const SOON: Duration = Duration::from_millis(5);
 /// Looks at a stream whose thread is busy. It may be waiting for a mutex, which takes longer than
 /// an event; one that waits for the writer itself leaves the stream only when that goes on.
-const LOOKS: u32 = 10_000;
+pub(super) const LOOKS: u32 = 10_000;
 
 /// What the writer has written of the trace.
 #[derive(Debug)]

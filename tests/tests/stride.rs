@@ -1,0 +1,96 @@
+//! `--order stride`: whatever races, the replay is exact.
+
+use refrain_tests::{Bench, Run};
+use std::path::{Path, PathBuf};
+
+/// A program with its arguments.
+type Program = (PathBuf, Vec<&'static str>);
+
+/// A bench, unless this machine cannot record every access: it says so then.
+fn bench() -> Option<Bench> {
+    let bench = Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"));
+    let tried = bench.refrain(["record", "-q", "--order", "stride", "--", "/bin/true"]);
+    if ["BMI2", "membarrier"].iter().any(|word| tried.stderr.contains(word)) {
+        eprintln!("SKIPPED: {}", tried.stderr);
+        return None;
+    }
+    tried.succeeds();
+    Some(bench)
+}
+
+fn corpus(name: &str) -> Program {
+    let program = refrain_corpus::find(name).expect("the corpus has it");
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = refrain_corpus::compile(program, program.variants[0], cache).expect("is compiled");
+    (path, program.small.to_vec())
+}
+
+/// Records a program with the order of every access, and replays it twice.
+fn is_exact(bench: &Bench, (path, arguments): &Program) -> Run {
+    let options = ["record", "-q", "--force", "--order", "stride", "-o", "a.refrain", "--"];
+    let recorded = Run::of(bench.command(options).arg(path).args(arguments));
+    for replay in [&["replay", "a.refrain"][..], &["replay", "--engine", "copy", "a.refrain"]] {
+        let replay = bench.refrain(replay);
+        assert!(replay.succeeds().text().contains("on the copy engine"), "{replay:?}");
+    }
+    bench.refrain(["check", "a.refrain"]).succeeds();
+    recorded
+}
+
+#[test]
+fn litmus_tests_are_exact() {
+    let Some(bench) = bench() else { return };
+    let (path, _) = corpus("litmus");
+    for _ in 0..3 {
+        let recorded = is_exact(&bench, &(path.clone(), vec!["all", "100"]));
+        assert_eq!(recorded.succeeds().stdout.iter().filter(|&&byte| byte == b'\n').count(), 22);
+        let replay = bench.refrain(["replay", "--echo", "a.refrain"]);
+        assert!(replay.succeeds().stdout.starts_with(&recorded.stdout), "{replay:?}");
+    }
+}
+
+#[test]
+fn programs_are_exact() {
+    let Some(bench) = bench() else { return };
+    let names = [
+        "race",
+        "ex_request",
+        "ex_polls",
+        "ex_stamps",
+        "ex_clock",
+        "ex_atomics",
+        "ex_mutex",
+        "ex_cond",
+        "ex_threads",
+        "ex_once",
+        "ex_malloc",
+        "ex_signal",
+        "ex_alarm",
+        "ex_process",
+        "ex_spin",
+        "ex_tls",
+        "ex_avx",
+        "ex_jit",
+        "mixed_cpp",
+        "mixed_rs",
+        "openmp",
+    ];
+    for name in names {
+        eprintln!("{name}");
+        is_exact(&bench, &corpus(name));
+    }
+}
+
+#[test]
+fn the_trace_says_what_it_is_and_what_cannot_be_done_with_it() {
+    let Some(bench) = bench() else { return };
+    is_exact(&bench, &corpus("ex_mutex"));
+    let info = bench.refrain(["info", "--json", "a.refrain"]);
+    assert!(info.succeeds().text().contains(r#""order": "stride""#), "{info:?}");
+    let words = ["--order stride", "record with --order sync"];
+    bench.refrain(["replay", "--engine", "cranelift", "a.refrain"]).fails(1, &words);
+    bench.refrain(["locks", "a.refrain"]).fails(1, &words);
+    let unknown = bench.refrain(["record", "--order", "leap", "--", "/bin/true"]);
+    assert_eq!(unknown.status, 2, "{unknown:?}");
+    assert!(unknown.stderr.contains("use `sync` or `stride`"), "{unknown:?}");
+}

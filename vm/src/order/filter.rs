@@ -1,0 +1,161 @@
+//! What translated code and the machine share about one thread's accesses ([`crate::Order`]).
+//!
+//! In a recording with [`refrain_trace::Order::Stride`], translated code looks up the *line* of each
+//! access in two tables of its thread: which lines it may read, and which it may write, without a
+//! word to anybody. The machine fills the tables ([`super::lines`]), and takes lines back from a
+//! thread that runs: it clears the entry, has the kernel order all processors
+//! ([`crate::Barrier::heavy`]), and waits until the thread is seen outside of its *window*, the few
+//! instructions from the look to the end of the access.
+
+use super::lines::Span;
+use crate::layout::{HEAP, MAPPINGS};
+use crate::slots::Patience;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Bytes of a line: what processors keep coherent, so that neighbours in it are seldom two threads'.
+pub(super) const LINE: u64 = 64;
+/// The bits of an address that are its line's index: its place in 8 GiB, and what tells the guest's
+/// arenas apart ([`crate::layout`]). Lines with the same index share entries, which costs time, never
+/// truth.
+pub const INDEX_MASK: u64 = 0x1_ffff_ffc0 | HEAP_BIT | MAPPINGS_BIT;
+/// Set in the addresses of the program break.
+const HEAP_BIT: u64 = HEAP.start;
+/// Set in those of most mappings.
+const MAPPINGS_BIT: u64 = MAPPINGS.start;
+/// Bits that are a line's place in 8 GiB.
+const NEAR: u32 = 27;
+/// Entries of a table.
+pub const ENTRIES: usize = 1 << INDEX_MASK.count_ones();
+
+/// The index of the line of an address: the bits of [`INDEX_MASK`], put together.
+pub fn index(address: u64) -> usize {
+    let near = (address / LINE) & ((1 << NEAR) - 1);
+    let heap = u64::from(address & HEAP_BIT != 0) << NEAR;
+    let mappings = u64::from(address & MAPPINGS_BIT != 0) << (NEAR + 1);
+    (near | heap | mappings) as usize
+}
+
+/// Where a thread's executor keeps what it shares. Everything is there as long as the executor.
+#[derive(Clone, Copy, Debug)]
+pub struct Filter {
+    /// In a recording: accesses of the thread so far. In a replay: those before the next event.
+    pub count: *const AtomicU64,
+    /// Not 0 while the thread is between the look at a line and the end of the access.
+    pub window: *const AtomicU8,
+    /// A byte per line: 1 if the thread may read it. Null in a replay.
+    pub readable: *const AtomicU8,
+    /// The same for writing, which includes reading. Null in a replay.
+    pub writable: *const AtomicU8,
+}
+
+// SAFETY: the pointers are to atomics; who uses them sees to it that they are still there.
+unsafe impl Send for Filter {}
+
+impl Filter {
+    /// The entry of a line in one of the tables.
+    fn entry(&self, table: *const AtomicU8, line: usize) -> &AtomicU8 {
+        assert!(line < ENTRIES && !table.is_null());
+        // SAFETY: a recording's tables have that many entries, and are there as long as the
+        // executor: who calls this is the filter's thread, or holds the list of those that execute
+        // guest code (`Lines::threads`).
+        unsafe { &*table.add(line) }
+    }
+
+    /// The thread may read the line, or write it too.
+    pub(super) fn permit(&self, line: usize, write: bool) {
+        self.entry(self.readable, line).store(1, Ordering::Release);
+        if write {
+            self.entry(self.writable, line).store(1, Ordering::Release);
+        }
+    }
+
+    /// The thread may not write the line any more, and perhaps not read it either.
+    pub(super) fn forbid(&self, line: usize, reading: bool) {
+        self.entry(self.writable, line).store(0, Ordering::Release);
+        if reading {
+            self.entry(self.readable, line).store(0, Ordering::Release);
+        }
+    }
+
+    /// Whether the thread may read the line.
+    pub(super) fn may_read(&self, line: usize) -> bool {
+        self.entry(self.readable, line).load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the thread may write the line.
+    pub(super) fn may_write(&self, line: usize) -> bool {
+        self.entry(self.writable, line).load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the thread may make this access by itself.
+    pub(super) fn permits(&self, span: Span) -> bool {
+        let may = |line| if span.write { self.may_write(line) } else { self.may_read(line) };
+        span.lines().map(index).all(may)
+    }
+
+    /// How many accesses the thread has made, at a moment when it is outside of its window.
+    pub(super) fn settled(&self) -> u64 {
+        // SAFETY: the executor is there, as in `entry`.
+        let (count, window) = unsafe { (&*self.count, &*self.window) };
+        let mut patience = Patience::default();
+        loop {
+            let before = count.load(Ordering::Acquire);
+            let outside = window.load(Ordering::Acquire) == 0;
+            if outside && count.load(Ordering::Acquire) == before {
+                return before;
+            }
+            patience.wait();
+        }
+    }
+
+    /// The thread makes an access, or begins to.
+    pub(super) fn count_one(&self) {
+        // SAFETY: the caller is the filter's thread, whose executor is there.
+        let count = unsafe { &*self.count };
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// Opens or closes the thread's window.
+    pub(super) fn set_window(&self, open: bool) {
+        // SAFETY: as in `count_one`.
+        unsafe { &*self.window }.store(u8::from(open), Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What translated code does: `pext`.
+    fn gathered(address: u64) -> u64 {
+        let mut bits = 0;
+        let mut at = 0;
+        for bit in 0..64 {
+            if INDEX_MASK >> bit & 1 != 0 {
+                bits |= (address >> bit & 1) << at;
+                at += 1;
+            }
+        }
+        bits
+    }
+
+    #[test]
+    fn an_index_is_made_of_the_bits_of_the_mask() {
+        let mut address = 0x1234_5678_9abc_def0_u64;
+        for _ in 0..10_000 {
+            assert_eq!(index(address) as u64, gathered(address), "{address:#x}");
+            address = address.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17);
+        }
+        assert!(index(u64::MAX) < ENTRIES);
+    }
+
+    #[test]
+    fn the_guests_arenas_do_not_share_entries() {
+        use crate::layout::{LIBRARIES, PROGRAM, STACK};
+        let starts = [PROGRAM, LIBRARIES.start, HEAP.start, STACK.end - LINE, MAPPINGS.start];
+        let mut indices: Vec<usize> = starts.iter().map(|&start| index(start)).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        assert_eq!(indices.len(), starts.len());
+    }
+}

@@ -1,0 +1,529 @@
+//! Who may access which line: the recorder's side of [`refrain_trace::Order::Stride`].
+//!
+//! A line belongs to nobody, to one thread, to all that read it, or it is contended. What a thread
+//! may do with a line stands in its own tables ([`super::filter`]), where translated code looks; an
+//! access that its thread may not make comes here first.
+//!
+//! - What belongs to nobody is claimed with one exchange, and no event.
+//! - A line is taken over from the threads that may access it: their entries are cleared, each is
+//!   seen outside of its window, and a [`EventKind::Handover`] goes into its stream at the number of
+//!   accesses that it has made by then. The taker waits in the replay for all of them
+//!   ([`EventKind::Takeover`]).
+//! - A line that has been taken over [`PATIENCE`] times is contended: nobody may access it by
+//!   himself, and each access is an event with a ticket ([`EventKind::Contended`]). A thread that has
+//!   made [`CALM`] of them with nobody between gets the line, with the turn for the next one: to read
+//!   it, if that is all it has done, as a loop does that waits for another thread's store.
+//!
+//! # Why that is exact
+//! Two accesses of a line by different threads, one of which writes, are either both under tickets of
+//! the line, or the first one's thread lost the line between the two: then its handover comes after
+//! the first access, and the second one's takeover waits for it. So a replay performs all such pairs
+//! in the recorded order, and every load reads what it read. The order of events is one of real time,
+//! so no replay can wait in a circle.
+
+use super::filter::{ENTRIES, Filter, LINE, index};
+use crate::barrier::Barrier;
+use crate::record::log::{Closed, Log};
+use crate::slots::Tickets;
+use crate::{Error, Result};
+use refrain_trace::{Event, EventKind, ThreadId, order};
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How often a line is taken over before it is contended.
+const PATIENCE: u32 = 8;
+/// How many turns of a contended line a thread has one after the other before the line is its own.
+const CALM: u32 = 16;
+/// Lines that a thread claims at once at most, when it comes to one after the other.
+const RUN: u32 = 64;
+
+/// Bytes that an instruction, or the kernel, is about to access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The first one.
+    pub start: u64,
+    /// How many.
+    pub len: u64,
+    /// Whether they are, or may be, written.
+    pub write: bool,
+}
+
+impl Span {
+    /// The addresses of its lines.
+    pub(crate) fn lines(self) -> impl Iterator<Item = u64> {
+        let first = self.start / LINE;
+        let end = if self.len == 0 {
+            first
+        } else {
+            (self.start.saturating_add(self.len - 1)) / LINE + 1
+        };
+        (first..end).map(|line| line * LINE)
+    }
+}
+
+/// Whose a line is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Unowned,
+    /// One thread reads and writes it.
+    Owned {
+        owner: ThreadId,
+        taken: u32,
+    },
+    /// Threads read it; `writer` was the last to own it.
+    Shared {
+        writer: ThreadId,
+        taken: u32,
+    },
+    /// Every access has a ticket.
+    Contended,
+}
+
+impl State {
+    fn pack(self) -> u32 {
+        let with = |kind: u32, thread: ThreadId, taken: u32| kind | taken << 2 | thread.0 << 6;
+        match self {
+            State::Unowned => 0,
+            State::Owned { owner, taken } => with(1, owner, taken),
+            State::Shared { writer, taken } => with(2, writer, taken),
+            State::Contended => 3,
+        }
+    }
+
+    fn unpack(bits: u32) -> State {
+        let (thread, taken) = (ThreadId(bits >> 6), bits >> 2 & 15);
+        match bits & 3 {
+            0 => State::Unowned,
+            1 => State::Owned { owner: thread, taken },
+            2 => State::Shared { writer: thread, taken },
+            _ => State::Contended,
+        }
+    }
+}
+
+/// What an access may do at once.
+#[derive(Debug)]
+pub(crate) enum Quick {
+    /// It may be made.
+    Mine,
+    /// It needs the turns of these lines, as many as the number says.
+    Contended([u64; 2], usize),
+    /// Lines have to be taken over first.
+    Others,
+}
+
+/// What a thread has got that may make its access now.
+#[derive(Debug, Default)]
+pub(crate) struct Acquired {
+    /// Events that it has to wait for in a replay: objects, and tickets given out.
+    pub(crate) awaited: Vec<(u64, u64)>,
+    /// Lines whose turns it needs.
+    pub(crate) contended: Vec<u64>,
+    /// It gets one of them to read: others who will read it wait for what it hands over now.
+    pub(crate) hands_over: bool,
+}
+
+/// The turns of a contended line that a thread has had one after the other.
+#[derive(Default, Debug)]
+pub(crate) struct Calm {
+    line: u64,
+    /// The ticket that follows them.
+    next: u64,
+    turns: u32,
+    writes: bool,
+}
+
+/// A contended line that its only user gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wish {
+    line: u64,
+    write: bool,
+}
+
+impl Calm {
+    /// The thread has a turn.
+    pub(crate) fn turn(&mut self, line: u64, ticket: u64, write: bool) {
+        if (self.line, self.next) != (line, ticket) {
+            *self = Calm { line, ..Calm::default() };
+        }
+        (self.next, self.turns) = (ticket + 1, self.turns + 1);
+        self.writes |= write;
+    }
+
+    /// Whether the line, whose next ticket that is, should be the thread's.
+    pub(crate) fn wish(&self, line: u64, next: u64, write: bool) -> Option<Wish> {
+        let calm = (self.line, self.next) == (line, next) && self.turns >= CALM;
+        calm.then_some(Wish { line, write: write || self.writes })
+    }
+}
+
+/// Where a thread has claimed lines last.
+#[derive(Default, Debug)]
+pub(crate) struct Claims {
+    next: usize,
+    run: u32,
+}
+
+/// See the module's documentation.
+pub(crate) struct Lines {
+    states: States,
+    /// The threads that execute guest code. Who holds this may take lines over.
+    threads: Mutex<Vec<Option<Filter>>>,
+    barrier: Barrier,
+}
+
+/// A state per line; the kernel gives memory to those that are used.
+struct States(*const AtomicU32);
+
+// SAFETY: the pointer is to atomics that are there as long as the process.
+unsafe impl Send for States {}
+// SAFETY: as above.
+unsafe impl Sync for States {}
+
+impl States {
+    fn new() -> Result<States> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let bytes = ENTRIES * size_of::<AtomicU32>();
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(Error::host("mapping the states of lines")(io::Error::last_os_error()));
+        }
+        Ok(States(at as *const AtomicU32))
+    }
+
+    fn of(&self, line: usize) -> &AtomicU32 {
+        assert!(line < ENTRIES);
+        // SAFETY: the mapping has that many, all zero at first, and is never undone.
+        unsafe { &*self.0.add(line) }
+    }
+
+    fn get(&self, line: usize) -> State {
+        State::unpack(self.of(line).load(Ordering::Acquire))
+    }
+
+    fn set(&self, line: usize, state: State) {
+        self.of(line).store(state.pack(), Ordering::Release);
+    }
+
+    /// Makes what is nobody's one thread's.
+    fn claim(&self, line: usize, owner: ThreadId) -> bool {
+        let owned = State::Owned { owner, taken: 0 }.pack();
+        self.of(line).compare_exchange(0, owned, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// A thread that loses a line, and whether it may not even read it any more.
+struct Loss {
+    thread: ThreadId,
+    line: usize,
+    reading: bool,
+}
+
+impl Lines {
+    pub(crate) fn new() -> Result<Lines> {
+        let barrier = Barrier::new();
+        if !barrier.is_asymmetric() {
+            let what = "recording every access without the system call membarrier (Linux 4.14); \
+                        record with --order sync";
+            return Err(Error::Unsupported(what.into()));
+        }
+        Ok(Lines { states: States::new()?, threads: Mutex::default(), barrier })
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<Option<Filter>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread is about to execute guest code; its executor stays until [`Self::leave`].
+    pub(crate) fn enter(&self, thread: ThreadId, filter: Filter) {
+        let mut threads = self.threads();
+        if threads.len() <= thread.index() {
+            threads.resize(thread.index() + 1, None);
+        }
+        threads[thread.index()] = Some(filter);
+    }
+
+    /// A thread executes no more guest code, and has said so with a ticket of
+    /// [`order::ENDED_ACCESSES`].
+    pub(crate) fn leave(&self, thread: ThreadId) {
+        if let Some(filter) = self.threads().get_mut(thread.index()) {
+            *filter = None;
+        }
+    }
+
+    /// As long as the caller has this, nobody takes lines over.
+    pub(crate) fn still(&self) -> impl Drop + '_ {
+        self.threads()
+    }
+
+    /// Only this thread goes on: the others are not in this process.
+    pub(crate) fn keep_only(&self, thread: ThreadId) {
+        for (index, filter) in self.threads().iter_mut().enumerate() {
+            if index != thread.index() {
+                *filter = None;
+            }
+        }
+    }
+
+    /// Looks what the thread may do without waiting for anybody, and claims what is nobody's. Its
+    /// window is open. (Called by translated code: see `order::record`.)
+    pub(crate) fn quick(
+        &self,
+        me: ThreadId,
+        filter: &Filter,
+        span: Span,
+        claims: &mut Claims,
+    ) -> Quick {
+        let (mut contended, mut count) = ([0; 2], 0);
+        for address in span.lines() {
+            let line = index(address);
+            match self.states.get(line) {
+                State::Unowned if self.states.claim(line, me) => {
+                    filter.permit(line, true);
+                    self.claim_more(me, filter, line, claims);
+                }
+                State::Owned { owner, .. } if owner == me => filter.permit(line, true),
+                State::Shared { .. } if !span.write && filter.may_read(line) => {}
+                State::Contended if count < contended.len() => {
+                    contended[count] = address;
+                    count += 1;
+                }
+                _ => return Quick::Others,
+            }
+        }
+        if count == 0 { Quick::Mine } else { Quick::Contended(contended, count) }
+    }
+
+    /// Whether a line, whose turn the caller has, is contended still.
+    pub(crate) fn is_contended(&self, address: u64) -> bool {
+        self.states.get(index(address)) == State::Contended
+    }
+
+    /// A thread that claims one line after the other gets the next ones with it.
+    fn claim_more(&self, me: ThreadId, filter: &Filter, line: usize, claims: &mut Claims) {
+        claims.run = if line == claims.next { (claims.run * 2).clamp(1, RUN) } else { 0 };
+        let last = (line + claims.run as usize).min(ENTRIES - 1);
+        claims.next = line + 1;
+        for line in line + 1..=last {
+            if !self.states.claim(line, me) {
+                return;
+            }
+            filter.permit(line, true);
+            claims.next = line + 1;
+        }
+    }
+
+    /// Gets all lines of these spans for the thread, whatever that takes, has it `record` what it
+    /// has got, and opens its window.
+    pub(crate) fn acquire(
+        &self,
+        me: ThreadId,
+        (spans, wish): (&[Span], Option<Wish>),
+        (log, tickets): (&Log, &Tickets),
+        record: impl FnOnce(Acquired),
+    ) -> Result<(), Closed> {
+        let threads = self.threads();
+        let Some(mine) = threads.get(me.index()).copied().flatten() else { return Ok(()) };
+        let mut acquired = Acquired::default();
+        let mut taking = Taking {
+            lines: self,
+            threads: &threads,
+            me,
+            losses: Vec::new(),
+            ended: false,
+            becoming: Vec::new(),
+        };
+        for (span, address) in
+            spans.iter().flat_map(|span| span.lines().map(move |line| (span, line)))
+        {
+            taking.line(&mine, index(address), span.write, &mut acquired, (address, tickets));
+        }
+        let Taking { losses, ended, becoming, .. } = taking;
+        if ended {
+            let slot = order::slot(order::ENDED_ACCESSES);
+            acquired.awaited.push((order::ENDED_ACCESSES, tickets.given(slot)));
+        }
+        let mut losers: Vec<ThreadId> = losses.iter().map(|loss| loss.thread).collect();
+        losers.sort_unstable();
+        losers.dedup();
+        for loser in losers {
+            let Some(filter) = threads[loser.index()] else { continue };
+            let lost = || losses.iter().filter(|loss| loss.thread == loser);
+            let object = order::accesses_object(loser);
+            let place = || self.outside(&filter, lost);
+            let ticket = log.insert(loser, place, || {
+                let ticket = tickets.take(order::slot(object));
+                Event { code: EventKind::Handover as u8, object, ticket, ..Event::default() }
+            })?;
+            acquired.awaited.push((object, ticket + 1));
+        }
+        acquired.awaited.sort_unstable();
+        acquired.awaited.dedup();
+        acquired.contended.sort_unstable();
+        acquired.contended.dedup();
+        // Nobody else can be about to insert into this thread's stream: it would wait for the
+        // window, and the thread for its stream.
+        let wish = wish.filter(|wish| acquired.contended.contains(&wish.line));
+        acquired.hands_over = wish.is_some_and(|wish| !wish.write);
+        record(acquired);
+        // The thread has their turns: nobody has one before it.
+        becoming.iter().for_each(|&line| self.states.set(line, State::Contended));
+        if let Some(Wish { line, write }) = wish {
+            // The thread has the line's turn: whoever waits for it looks again.
+            let (line, taken) = (index(line), PATIENCE - 2);
+            self.states.set(
+                line,
+                match write {
+                    true => State::Owned { owner: me, taken },
+                    false => State::Shared { writer: me, taken },
+                },
+            );
+            mine.permit(line, write);
+        }
+        mine.set_window(true);
+        Ok(())
+    }
+
+    /// How many accesses a thread has made that has lost these lines, and knows it. The processors
+    /// have been ordered once since its entries were cleared.
+    fn outside<'a, L: Iterator<Item = &'a Loss>>(
+        &self,
+        filter: &Filter,
+        lost: impl Fn() -> L,
+    ) -> u64 {
+        loop {
+            let count = filter.settled();
+            // It may have claimed the line just before it lost it, and entered it only now.
+            let still = |loss: &Loss| {
+                filter.may_write(loss.line) || loss.reading && filter.may_read(loss.line)
+            };
+            if !lost().any(still) {
+                return count;
+            }
+            lost().for_each(|loss| filter.forbid(loss.line, loss.reading));
+            self.barrier.heavy();
+        }
+    }
+}
+
+/// Lines that are being taken over, under the lock.
+struct Taking<'a> {
+    lines: &'a Lines,
+    threads: &'a [Option<Filter>],
+    me: ThreadId,
+    losses: Vec<Loss>,
+    /// Some of them were accessed by threads that have ended.
+    ended: bool,
+    /// Lines that are contended once the thread has their turns.
+    becoming: Vec<usize>,
+}
+
+impl Taking<'_> {
+    fn line(
+        &mut self,
+        mine: &Filter,
+        line: usize,
+        write: bool,
+        acquired: &mut Acquired,
+        (address, tickets): (u64, &Tickets),
+    ) {
+        let me = self.me;
+        if self.becoming.contains(&line) {
+            return;
+        }
+        let mut state = self.lines.states.get(line);
+        if state == State::Unowned {
+            // Somebody else may claim it at the same moment.
+            state = match self.lines.states.claim(line, me) {
+                true => State::Owned { owner: me, taken: 0 },
+                false => self.lines.states.get(line),
+            };
+        }
+        let next = |taken: u32| match taken >= PATIENCE {
+            true => State::Contended,
+            false => State::Owned { owner: me, taken: taken + 1 },
+        };
+        let next = match state {
+            State::Unowned => unreachable!("nobody gives a line back"),
+            State::Contended => State::Contended,
+            State::Owned { owner, .. } if owner == me => state,
+            State::Owned { owner, taken } => match next(taken) {
+                State::Owned { taken, .. } if !write && self.is_there(owner) => {
+                    self.lose(owner, line, false);
+                    State::Shared { writer: owner, taken }
+                }
+                next => {
+                    self.lose(owner, line, true);
+                    next
+                }
+            },
+            State::Shared { writer, .. } if !write => {
+                if !mine.may_read(line) && writer != me {
+                    self.await_thread(writer, acquired, tickets);
+                }
+                state
+            }
+            State::Shared { writer, taken } => {
+                self.await_thread(writer, acquired, tickets);
+                for index in 0..self.threads.len() {
+                    let thread = ThreadId(index as u32);
+                    let reads = |filter: &Filter| filter.may_read(line);
+                    if thread != me && self.threads[index].as_ref().is_some_and(reads) {
+                        self.lose(thread, line, true);
+                    }
+                }
+                // Threads that have ended may have read it.
+                self.ended |= self.threads.iter().any(Option::is_none);
+                next(taken)
+            }
+        };
+        match next {
+            State::Contended if state != next => {
+                self.lines.states.set(line, State::Owned { owner: me, taken: PATIENCE });
+                self.becoming.push(line);
+            }
+            _ if next != state => self.lines.states.set(line, next),
+            _ => {}
+        }
+        match next {
+            State::Owned { .. } => mine.permit(line, true),
+            State::Shared { .. } => mine.permit(line, false),
+            State::Contended => {
+                mine.forbid(line, true);
+                acquired.contended.push(address);
+            }
+            State::Unowned => {}
+        }
+    }
+
+    fn is_there(&self, thread: ThreadId) -> bool {
+        self.threads.get(thread.index()).is_some_and(Option::is_some)
+    }
+
+    /// The thread may not access the line any more.
+    fn lose(&mut self, thread: ThreadId, line: usize, reading: bool) {
+        match self.threads.get(thread.index()).copied().flatten() {
+            Some(filter) => {
+                filter.forbid(line, reading);
+                self.losses.push(Loss { thread, line, reading });
+            }
+            None => self.ended = true,
+        }
+    }
+
+    /// What the thread has handed over so far comes before.
+    fn await_thread(&mut self, thread: ThreadId, acquired: &mut Acquired, tickets: &Tickets) {
+        if !self.is_there(thread) {
+            self.ended = true;
+        } else if thread != self.me {
+            let object = order::accesses_object(thread);
+            acquired.awaited.push((object, tickets.given(order::slot(object))));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Whose lines are.
+
+use super::*;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+/// The tables of a thread that executes nothing.
+struct Thread {
+    filter: Filter,
+    _tables: [Box<[AtomicU8]>; 2],
+    _counts: Box<(AtomicU64, AtomicU8)>,
+}
+
+impl Thread {
+    fn new() -> Thread {
+        // The system's zero pages, most of which nobody touches.
+        let table = || -> Box<[AtomicU8]> {
+            let zeros = vec![0_u8; ENTRIES].into_boxed_slice();
+            // SAFETY: an atomic byte has the layout of a byte.
+            unsafe { Box::from_raw(Box::into_raw(zeros) as *mut [AtomicU8]) }
+        };
+        let (tables, counts) = ([table(), table()], Box::default());
+        let (count, window): &(AtomicU64, AtomicU8) = &counts;
+        let filter =
+            Filter { count, window, readable: tables[0].as_ptr(), writable: tables[1].as_ptr() };
+        Thread { filter, _tables: tables, _counts: counts }
+    }
+}
+
+const A: ThreadId = ThreadId(0);
+const B: ThreadId = ThreadId(1);
+
+fn span(start: u64, len: u64, write: bool) -> Span {
+    Span { start, len, write }
+}
+
+/// Nobody's lines, unless the kernel lacks what they need.
+fn lines() -> Option<Lines> {
+    Lines::new().inspect_err(|error| eprintln!("SKIPPED: {error}")).ok()
+}
+
+#[test]
+fn states_are_packed_and_unpacked() {
+    let (owner, writer) = (ThreadId(77), ThreadId(1 << 20));
+    for state in [
+        State::Unowned,
+        State::Owned { owner, taken: 0 },
+        State::Owned { owner: writer, taken: PATIENCE },
+        State::Shared { writer, taken: PATIENCE },
+        State::Contended,
+    ] {
+        assert_eq!(State::unpack(state.pack()), state);
+    }
+    assert_eq!(State::Unowned.pack(), 0, "what is mapped anew is nobody's");
+}
+
+#[test]
+fn the_lines_of_a_span() {
+    let lines = |start, len| span(start, len, false).lines().collect::<Vec<_>>();
+    assert_eq!(lines(0x1000, 0), []);
+    assert_eq!(lines(0x103f, 1), [0x1000]);
+    assert_eq!(lines(0x103f, 2), [0x1000, 0x1040]);
+    assert_eq!(lines(0x1040, 129), [0x1040, 0x1080, 0x10c0]);
+}
+
+#[test]
+fn who_comes_first_has_the_line() {
+    let Some(lines) = lines() else { return };
+    let (threads, mut claims) = ([Thread::new(), Thread::new()], Claims::default());
+    let mine = &threads[0].filter;
+    assert!(!mine.permits(span(0x5000, 8, true)));
+    let quick = lines.quick(A, mine, span(0x5000, 8, true), &mut claims);
+    assert!(matches!(quick, Quick::Mine), "{quick:?}");
+    assert!(mine.permits(span(0x5000, 8, true)));
+    let quick = lines.quick(B, &threads[1].filter, span(0x5000, 8, false), &mut claims);
+    assert!(matches!(quick, Quick::Others), "{quick:?}");
+    assert!(!threads[1].filter.permits(span(0x5000, 8, false)));
+}
+
+#[test]
+fn one_line_after_the_other_brings_more() {
+    let Some(lines) = lines() else { return };
+    let (thread, mut claims) = (Thread::new(), Claims::default());
+    for line in 0..4 {
+        let span = span(0x8000 + line * LINE, 8, true);
+        assert!(matches!(lines.quick(A, &thread.filter, span, &mut claims), Quick::Mine));
+    }
+    assert!(thread.filter.permits(span(0x8000, 5 * LINE, true)), "the fifth came with others");
+}
+
+#[test]
+fn a_line_is_calm_when_one_thread_alone_has_its_turns() {
+    let (mut calm, line) = (Calm::default(), 0x9000);
+    for ticket in 100..100 + u64::from(CALM) {
+        assert_eq!(calm.wish(line, ticket, false), None);
+        calm.turn(line, ticket, false);
+    }
+    let next = 100 + u64::from(CALM);
+    assert_eq!(calm.wish(line, next, false), Some(Wish { line, write: false }));
+    assert_eq!(calm.wish(line, next, true), Some(Wish { line, write: true }));
+    assert_eq!(calm.wish(line, next + 1, false), None, "somebody else has had a turn");
+    assert_eq!(calm.wish(line + LINE, next, false), None);
+}

@@ -1,0 +1,257 @@
+//! Recording every access ([`refrain_trace::Order::Stride`]): what a guest thread does where
+//! translated code may not go on by itself. Who may access what is [`super::lines`]' business.
+//!
+//! The functions that translated code calls run with the guest's thread pointer: nothing in them
+//! may use thread-local storage of the host, allocate, or panic.
+
+use super::filter::Filter;
+use super::lines::{Acquired, Calm, Claims, Lines, Quick, Span, Wish};
+use crate::engine::{Fault, OrderedAccess, OrderedKind};
+use crate::host;
+use crate::record::leaf::LeafThread;
+use crate::record::machine::park_forever;
+use crate::record::thread::{Flow, GuestThread};
+use refrain_trace::{Event, EventKind, ThreadId, order};
+use std::ops::Range;
+
+/// What a thread's leaf functions know of its accesses.
+pub(crate) struct Accesses {
+    id: ThreadId,
+    lines: *const Lines,
+    filter: Filter,
+    claims: Claims,
+    calm: Calm,
+    /// A contended line that the thread would rather have.
+    wish: Option<Wish>,
+    /// Slots whose turns the access that is being made has, and their tickets.
+    turns: [(usize, u64); 2],
+    held: usize,
+}
+
+impl LeafThread {
+    /// Lets an access be made that translated code may not make by itself. `None` if it has to go
+    /// the long way.
+    pub(super) fn access(&mut self, access: &OrderedAccess) -> Option<()> {
+        let &OrderedAccess { address, size, kind, pc, sp, .. } = access;
+        let accesses = self.accesses.as_mut()?;
+        // SAFETY: it is there as long as the thread runs guest code.
+        let lines = unsafe { &*accesses.lines };
+        let write = kind == OrderedKind::Write;
+        let span = Span { start: address, len: size.into(), write };
+        match lines.quick(accesses.id, &accesses.filter, span, &mut accesses.claims) {
+            Quick::Mine => {}
+            Quick::Others => return None,
+            Quick::Contended(contended, count) => {
+                let event = Event { pc, sp, ..Event::default() };
+                self.take_turns(event, &contended[..count], kind)?;
+            }
+        }
+        self.accesses.as_ref()?.filter.count_one();
+        Some(())
+    }
+
+    /// Records an access to contended lines, whose turns it keeps until that is over.
+    fn take_turns(&mut self, event: Event, contended: &[u64], kind: OrderedKind) -> Option<()> {
+        // Signals come after events on the long way.
+        if self.attention.is_raised() {
+            return None;
+        }
+        // SAFETY: armed with references that outlive the thread's run.
+        let (tickets, log, context) = unsafe { (&*self.tickets, &*self.log, &*self.context) };
+        let accesses = self.accesses.as_mut()?;
+        let (holds, write) = (kind != OrderedKind::Target, kind == OrderedKind::Write);
+        if let &[line] = contended {
+            let next = tickets.given(order::slot(line));
+            accesses.wish = accesses.calm.wish(line, next, write).filter(|_| holds);
+            if accesses.wish.is_some() {
+                return None;
+            }
+        }
+        let begin = host::ticks();
+        let mut log = log.try_enter()?;
+        if !log.has_room(contended.len()) {
+            return None;
+        }
+        // SAFETY: it is there as long as the thread runs guest code.
+        let lines = unsafe { &*accesses.lines };
+        let mut turns = [(0, 0, 0); 2];
+        let mut count = 0;
+        for (object, slot) in slots(contended) {
+            turns[count] = (object, slot, tickets.hold(slot));
+            count += 1;
+        }
+        if !contended.iter().all(|&line| lines.is_contended(line)) {
+            turns[..count].iter().for_each(|&(_, slot, ticket)| tickets.give_back(slot, ticket));
+            return None;
+        }
+        let mut translated = self.translated(context.translating);
+        let accesses = self.accesses.as_mut()?;
+        if let &[line] = contended {
+            accesses.calm.turn(line, turns[0].2, write);
+        }
+        let mut from = begin;
+        for &(object, slot, ticket) in &turns[..count] {
+            let end = host::ticks();
+            let begin = std::mem::replace(&mut from, end);
+            let spent = std::mem::take(&mut translated);
+            log.push(Event {
+                code: EventKind::Contended as u8,
+                nr: u16::from(!holds),
+                object,
+                ticket,
+                begin,
+                end,
+                overhead: spent.total,
+                busy: spent.busy,
+                ..event
+            });
+            match accesses.turns.get_mut(accesses.held) {
+                Some(turn) if holds => {
+                    *turn = (slot, ticket);
+                    accesses.held += 1;
+                }
+                _ => tickets.release(slot, ticket),
+            }
+        }
+        Some(())
+    }
+
+    /// The access is over, if there was one.
+    pub(super) fn end_access(&mut self) {
+        let Some(accesses) = &mut self.accesses else { return };
+        for &(slot, ticket) in &accesses.turns[..accesses.held] {
+            // SAFETY: armed with a reference that outlives the thread's run.
+            unsafe { &*self.tickets }.release(slot, ticket);
+        }
+        accesses.held = 0;
+        accesses.filter.set_window(false);
+    }
+}
+
+/// The slots of one or two contended lines in ascending order, each once, and the first of its lines.
+fn slots(contended: &[u64]) -> impl Iterator<Item = (u64, usize)> + '_ {
+    let of = |at: usize| contended.get(at).map(|&line| (line, order::slot(line)));
+    let (first, second) = (of(0), of(1));
+    let same = first.map(|of| of.1) == second.map(|of| of.1);
+    let swapped = matches!((first, second), (Some(a), Some(b)) if b.1 < a.1);
+    let second = second.filter(|_| !same);
+    let ordered = if swapped { [second, first] } else { [first, second] };
+    ordered.into_iter().flatten()
+}
+
+impl GuestThread {
+    /// The thread is about to execute guest code.
+    pub(crate) fn enter_lines(&mut self) {
+        let (Some(lines), Some(filter)) = (&self.machine.lines, self.cpu.filter()) else { return };
+        self.log.count_accesses(filter);
+        lines.enter(self.id, filter);
+        self.leaf.accesses = Some(Accesses {
+            id: self.id,
+            lines,
+            filter,
+            claims: Claims::default(),
+            calm: Calm::default(),
+            wish: None,
+            turns: [(0, 0); 2],
+            held: 0,
+        });
+    }
+
+    /// The thread executes no more guest code.
+    pub(crate) fn leave_lines(&mut self) {
+        if self.machine.lines.is_none() {
+            return;
+        }
+        let event = self.event(EventKind::Handover, host::ticks());
+        self.append_ordered(Event { object: order::ENDED_ACCESSES, ..event });
+        if let Some(lines) = &self.machine.lines {
+            lines.leave(self.id);
+        }
+    }
+
+    /// The thread is at an instruction with several operands in memory.
+    pub(crate) fn access_spans(&mut self) -> Flow {
+        let spans = self.cpu.spans().to_vec();
+        let fault = self.access(&spans, true);
+        fault.map_or(Flow::Continue, |fault| self.fault(fault))
+    }
+
+    /// Gets the lines of an access, and makes it, if it is `executed` by itself.
+    pub(super) fn access(&mut self, spans: &[Span], executed: bool) -> Option<Fault> {
+        let turns = self.take_lines(spans, executed);
+        let fault = executed.then(|| {
+            if let Some(accesses) = &self.leaf.accesses {
+                accesses.filter.count_one();
+            }
+            self.cpu.step(&mut self.context)
+        });
+        self.end_turns(&turns);
+        fault.flatten()
+    }
+
+    /// The kernel, or the recorder in its place, accesses this memory for the thread: before the
+    /// call is entered what it reads, after its event what it has written. (A program that is right
+    /// has seen to it that nobody else accesses what a call writes meanwhile.)
+    pub(crate) fn access_for_kernel(&mut self, ranges: &[Range<u64>], write: bool) {
+        let Some(accesses) = &self.leaf.accesses else { return };
+        let spans: Vec<Span> = ranges
+            .iter()
+            .map(|range| Span { start: range.start, len: range.end - range.start, write })
+            .filter(|&span| !accesses.filter.permits(span))
+            .collect();
+        if spans.is_empty() || self.machine.threads_alive() == 1 {
+            return;
+        }
+        let turns = self.take_lines(&spans, false);
+        self.end_turns(&turns);
+    }
+
+    /// Takes lines over, and the turns of those that are contended, which are kept if `holds`.
+    fn take_lines(&mut self, spans: &[Span], holds: bool) -> Vec<(usize, u64)> {
+        let machine = self.machine.clone();
+        let Some(lines) = &machine.lines else { return Vec::new() };
+        let mut turns = Vec::new();
+        let ways = (&machine.log, &machine.tickets);
+        let wish = self.leaf.accesses.as_mut().and_then(|accesses| accesses.wish.take());
+        let acquired = lines.acquire(self.id, (spans, wish), ways, |acquired| {
+            let Acquired { awaited, contended, hands_over } = acquired;
+            for (object, ticket) in awaited {
+                let event = self.event(EventKind::Takeover, host::ticks());
+                self.append(Event { object, ticket, nr: u16::from(!holds), ..event }, None);
+            }
+            let mut slots: Vec<_> =
+                contended.iter().map(|&line| (order::slot(line), line)).collect();
+            slots.sort_unstable();
+            slots.dedup_by_key(|&mut (slot, _)| slot);
+            for (slot, object) in slots {
+                let event = self.event(EventKind::Contended, host::ticks());
+                let event = Event { nr: u16::from(!holds), ..event };
+                let mut ticket = 0;
+                self.append_made(None, || {
+                    ticket = machine.tickets.hold(slot);
+                    Event { object, ticket, end: host::ticks(), ..event }
+                });
+                match holds {
+                    true => turns.push((slot, ticket)),
+                    false => machine.tickets.release(slot, ticket),
+                }
+            }
+            if hands_over {
+                let event = self.event(EventKind::Handover, host::ticks());
+                let object = order::accesses_object(self.id);
+                self.append_ordered(Event { object, ..event });
+            }
+        });
+        if acquired.is_err() {
+            park_forever();
+        }
+        turns
+    }
+
+    fn end_turns(&mut self, turns: &[(usize, u64)]) {
+        for &(slot, ticket) in turns {
+            self.machine.tickets.release(slot, ticket);
+        }
+        self.leaf.end_access();
+    }
+}

@@ -1,0 +1,97 @@
+//! Replaying every access ([`refrain_trace::Order::Stride`]).
+//!
+//! Translated code counts down the accesses before the thread's next event and leaves when there is
+//! none left: the event is one of the access that comes then, or of what others waited for
+//! ([`super::lines`]).
+
+use crate::engine::OrderedKind;
+use crate::replay::gate::Condition;
+use crate::replay::outcome::DivergenceKind;
+use crate::replay::thread::{GuestThread, Halt};
+use refrain_trace::{EventKind, order};
+
+impl GuestThread {
+    /// The thread is at an access that translated code has not made.
+    pub(crate) fn access(&mut self, kind: OrderedKind) -> Result<(), Halt> {
+        let turns = self.begin_access(kind != OrderedKind::Target)?;
+        if kind == OrderedKind::Target {
+            // Translated code counts it when it makes it.
+            return Ok(());
+        }
+        let fault = self.cpu.step(&mut self.context);
+        for (slot, ticket) in turns {
+            self.machine.gate.advance(slot, ticket);
+        }
+        if self.cursor.peek()?.is_none() {
+            return Err(Halt::Done);
+        }
+        fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    /// Performs the events of the access that the thread is at, and counts it, if it is `executed`
+    /// by itself; the turns that it has until the access is over.
+    fn begin_access(&mut self, executed: bool) -> Result<Vec<(usize, u64)>, Halt> {
+        let mut turns = Vec::new();
+        loop {
+            self.expect_loads()?;
+            let left = self.leaf.left();
+            if left > 0 {
+                self.leaf.set_left(left - u64::from(executed));
+                return Ok(turns);
+            }
+            let Some(event) = self.cursor.peek()?.copied() else {
+                // Others wait for the turns of the thread's last access.
+                return if turns.is_empty() { Err(Halt::Done) } else { Ok(turns) };
+            };
+            let elsewhere = event.kind() != EventKind::Handover && event.pc != self.context.rip;
+            if !event.kind().is_of_access() || elsewhere {
+                let actual = format!("an access at {:#x}", self.context.rip);
+                return self.diverge(DivergenceKind::Event, format!("{event:?}"), actual);
+            }
+            turns.extend(self.event_of_access()?);
+        }
+    }
+
+    /// Performs the next events as far as they belong to what the thread has done.
+    pub(crate) fn events_before(&mut self) -> Result<(), Halt> {
+        while let Some(event) = self.cursor.peek()?.copied() {
+            let of_next = event.kind() != EventKind::Handover && event.nr == 0;
+            if !event.kind().is_of_access() || of_next {
+                break;
+            }
+            self.expect_loads()?;
+            if self.leaf.left() != 0 {
+                break;
+            }
+            self.event_of_access()?;
+        }
+        Ok(())
+    }
+
+    /// Performs the next event, one of accesses; the turn that it keeps.
+    fn event_of_access(&mut self) -> Result<Option<(usize, u64)>, Halt> {
+        let Some(event) = self.cursor.next()? else { return Ok(None) };
+        self.loads_are_done(&event)?;
+        let slot = order::slot(event.object);
+        let mut kept = None;
+        match event.kind() {
+            EventKind::Takeover => {
+                self.wait(Condition::Reached { slot, count: event.ticket })?;
+            }
+            kind => {
+                self.wait(Condition::Turn { slot, ticket: event.ticket })?;
+                if kind == EventKind::Contended && event.nr == 0 {
+                    kept = Some((slot, event.ticket));
+                } else {
+                    self.machine.gate.advance(slot, event.ticket);
+                }
+            }
+        }
+        match self.note_event(&event) {
+            // The access itself has still to be made, and whoever waits for the turn waits for it.
+            Err(Halt::Done) if kept.is_some() => {}
+            other => other?,
+        }
+        Ok(kept)
+    }
+}
