@@ -186,6 +186,8 @@ impl GuestThread {
             self.cpu.step(&mut self.context)
         });
         self.end_turns(&turns);
+        // A branch is still to be executed: no signal comes between its events and it.
+        self.after_event &= executed;
         fault.flatten()
     }
 
