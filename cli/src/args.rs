@@ -145,14 +145,13 @@ pub(crate) enum CpuLevel {
 
 /// Orders that the design names and this version does not record are refused by name.
 fn parse_order(text: &str) -> Result<Order, String> {
-    match text {
-        "sync" => Ok(Order::Sync),
-        "stride" => Ok(Order::Stride),
-        "leap" | "global" => {
-            Err("this version does not record that order; use `sync` or `stride`".to_owned())
-        }
-        _ => Err("no such order; use `sync` or `stride`".to_owned()),
-    }
+    Order::from_name(text).ok_or_else(|| {
+        let why = match text {
+            "leap" | "global" => "this version does not record that order",
+            _ => "no such order",
+        };
+        format!("{why}; use `sync` or `stride`")
+    })
 }
 
 /// The engines behind `vm::Engine`.

@@ -7,6 +7,7 @@
 //! memory, and so would a `fork`ed child with its parent: it takes new memory first
 //! ([`CodeMemory::renew`]).
 
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 use refrain_vm::EngineError;
 use refrain_vm::layout::CODE_CACHE;
 use std::io::Error;
@@ -250,6 +251,15 @@ pub(crate) fn read_guest(address: u64, buffer: &mut [u8]) -> usize {
     // handler, which makes `copy_bytes` return early.
     let left = unsafe { copy_bytes(buffer.as_mut_ptr(), address as *const u8, len) };
     len - left
+}
+
+/// The guest's instruction at `address`, if there is one.
+pub(crate) fn read_instruction(address: u64) -> Option<Instruction> {
+    const LONGEST: usize = 15;
+    let mut bytes = [0; LONGEST];
+    let readable = read_guest(address, &mut bytes);
+    let mut decoder = Decoder::with_ip(64, &bytes[..readable], address, DecoderOptions::NONE);
+    Some(decoder.decode()).filter(|instruction| !instruction.is_invalid())
 }
 
 /// Copies like `memcpy`, but returns the number of bytes not copied because of a fault.

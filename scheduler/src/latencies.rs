@@ -7,8 +7,9 @@
 //!
 //! A wait ends with the last release during it that made a system call: a thread that was woken and
 //! found the lock taken again has said so in the lock's word, so that the next release wakes it
-//! again. (Releases after that one, without a system call, have overtaken it while it woke; to leave
-//! out such waits would leave out the slow ones.) Each such wait is one sample of both latencies,
+//! again. (Other threads may take and release the lock, without a system call, while the woken thread
+//! is on its way; leaving out the waits in which they do would leave out the slow ones.) Each such
+//! wait is one sample of both latencies,
 //! and [`crate::Arrival`] draws from the samples as they are: their middle would not do, since a thread
 //! that wakes late is overtaken, and one that wakes early is not.
 

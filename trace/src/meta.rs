@@ -43,6 +43,24 @@ pub enum Order {
     Stride,
 }
 
+impl Order {
+    /// All orders.
+    pub const ALL: [Order; 2] = [Order::Sync, Order::Stride];
+
+    /// The name that users and texts have for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Sync => "sync",
+            Order::Stride => "stride",
+        }
+    }
+
+    /// The order with this name.
+    pub fn from_name(name: &str) -> Option<Order> {
+        Order::ALL.into_iter().find(|order| order.name() == name)
+    }
+}
+
 /// The machine that recorded.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {

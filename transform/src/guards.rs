@@ -151,7 +151,7 @@ fn contended(sections: &Sections, of_lock: std::ops::Range<usize>) -> Vec<Interv
     without(&twice, &unwritten)
 }
 
-/// The bytes of `contended` whose users all have a lock in common.
+/// The bytes of `contended` all of whose users name one and the same lock.
 fn common<'a>(
     contended: &[Interval],
     users: impl Iterator<Item = (Vec<Interval>, &'a [u64])>,

@@ -94,8 +94,8 @@ fn ends(r: &mut Recording) {
     r.event(1, 5, ThreadExit, 2, 0);
 }
 
-#[test]
-fn two_readers_gain_what_they_waited() {
+/// Two threads, each of which reads X under L 50 times.
+fn two_readers() -> Recording {
     let mut r = Recording::new(2);
     r.share(X, 8);
     for _ in 0..50 {
@@ -104,6 +104,12 @@ fn two_readers_gain_what_they_waited() {
         }
     }
     ends(&mut r);
+    r
+}
+
+#[test]
+fn two_readers_gain_what_they_waited() {
+    let r = two_readers();
     let mut replayer = ByArrival::of(&r, 2);
     let measured = measure(&r.sections(), &mut replayer, &Options::default()).expect("replays");
     let gain = measured.gain.expect("by arrival");
@@ -118,14 +124,7 @@ fn two_readers_gain_what_they_waited() {
 
 #[test]
 fn what_the_model_does_not_know_widens_the_range() {
-    let mut r = Recording::new(2);
-    r.share(X, 8);
-    for _ in 0..50 {
-        for thread in 0..2 {
-            reads(&mut r, thread);
-        }
-    }
-    ends(&mut r);
+    let r = two_readers();
     let measured = |recorded| {
         let mut replayer = ByArrival { recorded, ..ByArrival::of(&r, 2) };
         measure(&r.sections(), &mut replayer, &Options::default()).expect("replays")

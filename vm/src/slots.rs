@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Set in a counter while its holder executes the instruction that the ticket is for.
 const HELD: u64 = 1 << 63;
+/// What taking a ticket adds to a counter.
+const TAKEN: u64 = 1;
 
 /// The recorder's counters.
 pub(crate) struct Tickets {
@@ -20,47 +22,46 @@ impl Tickets {
     /// Takes the next ticket of `slot`.
     #[inline]
     pub(crate) fn take(&self, slot: usize) -> u64 {
-        self.advance(slot, |now| now + 1)
+        self.insist(slot, TAKEN)
     }
 
     /// Takes the next ticket and keeps everybody else from taking one until [`Self::release`].
     pub(crate) fn hold(&self, slot: usize) -> u64 {
-        self.advance(slot, |now| now | HELD)
+        self.insist(slot, HELD)
     }
 
     /// Takes the next ticket, or holds it, unless somebody holds the slot for long.
     pub(crate) fn try_take(&self, slot: usize, holds: bool) -> Option<u64> {
         const ATTEMPTS: u32 = 256;
-        let counter = &self.counters[slot];
+        let step = if holds { HELD } else { TAKEN };
         (0..ATTEMPTS).find_map(|_| {
-            let now = counter.load(Ordering::Relaxed);
-            let next = if holds { now | HELD } else { now + 1 };
-            let free = now & HELD == 0;
-            let taken = free
-                && counter
-                    .compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok();
+            let ticket = self.advance(slot, step);
             std::hint::spin_loop();
-            taken.then_some(now)
+            ticket
         })
     }
 
-    /// Gives `slot` its next state once nobody holds it; returns the ticket it stood at.
+    /// [`Self::advance`], once nobody holds the slot.
     #[inline]
-    fn advance(&self, slot: usize, next: impl Fn(u64) -> u64) -> u64 {
-        let counter = &self.counters[slot];
+    fn insist(&self, slot: usize, step: u64) -> u64 {
         let mut patience = Patience::default();
         loop {
-            let now = counter.load(Ordering::Relaxed);
-            if now & HELD == 0
-                && counter
-                    .compare_exchange_weak(now, next(now), Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
-            {
-                return now;
+            if let Some(ticket) = self.advance(slot, step) {
+                return ticket;
             }
             patience.wait();
         }
+    }
+
+    /// Adds `step` to the counter of `slot`, unless somebody holds it or is faster; the ticket that it
+    /// stood at.
+    #[inline]
+    fn advance(&self, slot: usize, step: u64) -> Option<u64> {
+        let counter = &self.counters[slot];
+        let now = counter.load(Ordering::Relaxed);
+        let advance =
+            || counter.compare_exchange_weak(now, now + step, Ordering::AcqRel, Ordering::Relaxed);
+        (now & HELD == 0).then(advance)?.ok()
     }
 
     /// Undoes what [`Self::hold`] did.

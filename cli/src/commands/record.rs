@@ -10,7 +10,7 @@ use crate::sites;
 use crate::trace_file::{Named, NewTrace};
 use anyhow::anyhow;
 use clap::ValueEnum;
-use refrain_trace::{Ending, Order};
+use refrain_trace::Ending;
 use refrain_vm::{Follow, Level, LostEnd};
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -112,9 +112,7 @@ fn follow(path: &Path, recording: &Recording) -> Result<Follow, Failure> {
     let flags =
         [(force, "--force"), (strict, "--strict"), (no_learn, "--no-learn"), (no_jit, "--no-jit")];
     options.extend(flags.into_iter().filter(|flag| flag.0).map(|flag| flag.1.into()));
-    if order == Order::Stride {
-        options.push("--order=stride".into());
-    }
+    options.extend(["--order".into(), order.name().into()]);
     if let Some(level) = cpu.and_then(|level| level.to_possible_value()) {
         options.extend(["--cpu".into(), level.get_name().into()]);
     }

@@ -68,8 +68,8 @@ fn execute(args: &Replay) -> Outcome {
     let exact = schedule.scheduler == SchedulerKind::Elsc;
     let endless = report.divergence.as_ref().is_some_and(Divergence::is_endless);
     // Where every access is ordered there is no race to learn of.
-    let every_access = trace_file::read(&args.trace)?.header().order == Order::Stride;
-    if args.races || diverged && exact && !endless && !every_access {
+    let may_race = || Ok::<_, anyhow::Error>(order_of(&args.trace)? == Order::Sync);
+    if args.races || diverged && exact && !endless && may_race()? {
         let mut races = racing::find(&args.trace, report.divergence.as_ref());
         if diverged && exact && !args.no_learn {
             races.learned = Some(learn(&args.trace, &races)?);
@@ -95,6 +95,11 @@ pub(crate) fn replay(path: &Path, options: &ReplayOptions, json: bool) -> anyhow
     let mut news = News::new("replaying", json);
     child::replay(trace, options.clone(), &mut news)
         .with_context(|| format!("cannot replay {}", path.display()))
+}
+
+/// Which order of shared memory a trace has.
+fn order_of(path: &Path) -> anyhow::Result<Order> {
+    Ok(trace_file::read(path)?.header().order)
 }
 
 /// Keeps the sites of races for later recordings; returns how many are new.

@@ -132,10 +132,7 @@ impl Report {
             started_unix_ns: header.started_unix_ns,
             cpu: header.machine.cpu.clone(),
             processor: header.processor.clone(),
-            order: match header.order {
-                Order::Sync => "sync",
-                Order::Stride => "stride",
-            },
+            order: header.order.name(),
             cores: header.machine.cores,
             kernel: header.machine.kernel.clone(),
             latencies: header.machine.latencies,
@@ -256,7 +253,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let features = report.processor.join(", ");
     let beyond = if features.is_empty() { features } else { format!(" with {features}") };
     facts.push(("processor", format!("x86-64-v2{beyond}")));
-    if report.order != "sync" {
+    if report.order != Order::default().name() {
         facts.push(("order", report.order.to_owned()));
     }
     facts.push(("ending", report.ending.clone()));

@@ -3,12 +3,12 @@
 use super::desc::{Desc, Kind, Operand, Variant};
 use super::every::{Part, spans_of};
 use super::faults::Fix;
+use super::ordered::bit_offset;
 use super::state::{Home, ThreadState, enter};
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
 use crate::fault::SignalStack;
-use crate::memory::read_guest;
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use crate::memory::read_instruction;
 use refrain_vm::{
     Context, Cpu, EngineConfig, EngineError, Exit, Fault, Filter, Interrupt, LastMet, Mode, Span,
     reg,
@@ -314,7 +314,7 @@ impl CopyCpu {
                 let address = self.operand_address(context, operand);
                 Exit::Ordered { address, size: operand.size, kind: operand.kind }
             }
-            Kind::Spans => match decode(desc.pc) {
+            Kind::Spans => match read_instruction(desc.pc) {
                 Some(instruction) => {
                     (self.spans, self.part) = spans_of(&instruction, context);
                     Exit::Spans
@@ -400,15 +400,10 @@ impl CopyCpu {
     /// First byte that an ordered instruction accesses.
     fn operand_address(&self, context: &Context, operand: Operand) -> u64 {
         let base = if operand.fs { context.fs_base } else { 0 };
-        let bits = operand.bit_register.map_or(0, |register| {
-            let value = context.gpr[usize::from(register)];
-            match operand.size {
-                2 => (i64::from(value as i16) >> 4) * 2,
-                4 => (i64::from(value as i32) >> 5) * 4,
-                _ => (value as i64 >> 6) * 8,
-            }
-        });
-        self.state.operand.wrapping_add(base).wrapping_add(bits as u64)
+        let bits = operand
+            .bit_register
+            .map_or(0, |register| bit_offset(operand.size, context.gpr[usize::from(register)]));
+        self.state.operand.wrapping_add(base).wrapping_add(bits)
     }
 }
 
@@ -498,15 +493,6 @@ fn write_fs_base(context: &mut Context, register: u8, wide: bool) -> Option<Faul
     }
     context.fs_base = value;
     None
-}
-
-/// The guest's instruction there.
-fn decode(pc: u64) -> Option<Instruction> {
-    const LONGEST: usize = 15;
-    let mut bytes = [0; LONGEST];
-    let readable = read_guest(pc, &mut bytes);
-    let mut decoder = Decoder::with_ip(64, &bytes[..readable], pc, DecoderOptions::NONE);
-    Some(decoder.decode()).filter(|instruction| !instruction.is_invalid())
 }
 
 /// The time-stamp counter.

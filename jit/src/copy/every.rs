@@ -42,12 +42,13 @@
 
 use super::desc::{Desc, Kind, Operand};
 use super::emit::{self, RCX, RDX};
-use super::ordered::constant_address;
-use super::translate::{Flow, Place, encode, memory_operand};
+use super::ordered::{bit_offset, bit_register};
+use super::translate::{Flow, Place};
 use super::translator::Translator;
+use super::watch::operand_address;
 use iced_x86::{
-    Code as Opcode, EncodingKind, Instruction, InstructionInfoFactory, MemorySize, Mnemonic,
-    OpAccess, OpKind, Register, UsedMemory,
+    EncodingKind, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind,
+    Register, UsedMemory,
 };
 use refrain_vm::layout::PAGE;
 use refrain_vm::{Context, OrderedKind, Span, reg};
@@ -92,14 +93,10 @@ fn memory_of(instruction: &Instruction) -> Memory {
         return Memory::None;
     }
     let size = instruction.memory_size().size();
-    let is_bit_string = matches!(
-        instruction.mnemonic(),
-        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
-    ) && instruction.op1_kind() == OpKind::Register;
     let simple = named == 1
         && !instruction.is_string_instruction()
         && !instruction.is_vsib()
-        && !is_bit_string
+        && bit_register(instruction).is_none()
         && (1..=LARGEST).contains(&size)
         && instruction.memory_size() != MemorySize::Unknown;
     if !simple {
@@ -248,21 +245,11 @@ impl Translator {
         self.instruction(place)
     }
 
-    /// Emits the computation of an operand's address into rcx. All registers are the guest's.
+    /// Emits the computation of an operand's address, FS base included, into rcx. All registers are
+    /// the guest's.
     fn full_address(&mut self, instruction: &Instruction) {
-        let fs = instruction.segment_prefix() == Register::FS;
-        match constant_address(instruction) {
-            Some(address) => self.hot.load_constant(RCX, address),
-            None => {
-                let mut memory = memory_operand(instruction);
-                memory.segment_prefix = Register::None;
-                let lea = Instruction::with2(Opcode::Lea_r64_m, Register::RCX, memory)
-                    .expect("the operands fit the instruction");
-                let done = encode(&mut self.encoder, &mut self.hot, &lea);
-                assert!(done, "an operand that was decoded can be encoded");
-            }
-        }
-        if fs {
+        operand_address(&mut self.encoder, &mut self.hot, instruction);
+        if instruction.segment_prefix() == Register::FS {
             self.hot.spill(emit::SCRATCH, RDX);
             self.hot.read_fs_base_to_rdx();
             self.hot.add_rdx_to_rcx();
@@ -283,7 +270,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Lets the instruction repeat as often as the part does.
+    /// Sets rcx, so that the instruction ends after the repetitions of this part.
     pub(super) fn begin(self, context: &mut Context) {
         context.gpr[reg::RCX] = self.now;
     }
@@ -303,10 +290,6 @@ pub(super) fn spans_of(instruction: &Instruction, context: &Context) -> (Vec<Spa
     if instruction.is_string_instruction() {
         return string_spans(instruction, context);
     }
-    let is_bit_string = matches!(
-        instruction.mnemonic(),
-        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
-    );
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(instruction).used_memory();
     let mut spans = Vec::new();
@@ -323,9 +306,13 @@ pub(super) fn spans_of(instruction: &Instruction, context: &Context) -> (Vec<Spa
         for element in 0..elements {
             let value = |register: Register, at, size| value_of(context, register, at, size);
             let Some(start) = memory.virtual_address(element, value) else { continue };
-            let (start, len) = match is_bit_string {
-                true => bits(instruction, context, start),
-                false => (start, size),
+            let (start, len) = match bit_register(instruction) {
+                Some(register) => {
+                    let size = instruction.op1_register().size() as u8;
+                    let offset = bit_offset(size, context.gpr[usize::from(register)]);
+                    (start.wrapping_add(offset), size.into())
+                }
+                None => (start, size),
             };
             spans.push(Span { start, len, write });
         }
@@ -333,25 +320,19 @@ pub(super) fn spans_of(instruction: &Instruction, context: &Context) -> (Vec<Spa
     (spans, None)
 }
 
-/// The word that a bit string's instruction accesses.
-fn bits(instruction: &Instruction, context: &Context, base: u64) -> (u64, u64) {
-    let register = instruction.op1_register();
-    let value = context.gpr[register.full_register().number()];
-    let (offset, size) = match register.size() {
-        2 => ((i64::from(value as i16) >> 4) * 2, 2),
-        4 => ((i64::from(value as i32) >> 5) * 4, 4),
-        _ => ((value as i64 >> 6) * 8, 8),
-    };
-    (base.wrapping_add(offset as u64), size)
-}
-
+/// The same for a string instruction: as many repetitions as fit into a page.
 fn string_spans(instruction: &Instruction, context: &Context) -> (Vec<Span>, Option<Part>) {
+    use Mnemonic::{Cmpsb, Cmpsd, Cmpsq, Cmpsw, Scasb, Scasd, Scasq, Scasw};
     const DF: u64 = 1 << 10;
     let size = instruction.memory_size().size().max(1) as u64;
     let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
     let total = if repeats { context.gpr[reg::RCX] } else { 1 };
     let now = total.min(PAGE / size);
     let backwards = context.rflags & DF != 0;
+    let compares = matches!(
+        instruction.mnemonic(),
+        Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq
+    );
     let mut spans = Vec::new();
     for at in 0..instruction.op_count() {
         use OpKind::{
@@ -362,18 +343,12 @@ fn string_spans(instruction: &Instruction, context: &Context) -> (Vec<Span>, Opt
             MemorySegRSI | MemorySegESI | MemorySegSI => (context.gpr[reg::RSI], false),
             _ => continue,
         };
-        let compares = compares(instruction);
         let len = now * size;
         let start = if backwards { start.wrapping_add(size).wrapping_sub(len) } else { start };
         spans.push(Span { start, len, write: destination && !compares });
     }
-    let ends_at = compares(instruction).then(|| instruction.has_repne_prefix());
+    let ends_at = compares.then(|| instruction.has_repne_prefix());
     (spans, repeats.then_some(Part { total, now, ends_at }))
-}
-
-fn compares(instruction: &Instruction) -> bool {
-    use Mnemonic::*;
-    matches!(instruction.mnemonic(), Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq)
 }
 
 /// A register's value, or that of an element of an index register.

@@ -6,8 +6,8 @@
 //! code reserves a register for what the limit is part of; so a learned comparison with memory that
 //! such a register points to stands for all instructions that equal it.
 
-use crate::memory::read_guest;
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use crate::memory::read_instruction;
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::fixed::FixedSet;
 
 /// What was learned.
@@ -29,7 +29,7 @@ impl Learned {
 
     /// Finds the looks among the sites. By now their code is in memory.
     pub(super) fn read(&mut self) {
-        self.looks.extend(self.unread.drain(..).filter_map(instruction).filter(is_look));
+        self.looks.extend(self.unread.drain(..).filter_map(read_instruction).filter(is_look));
     }
 
     /// Whether an instruction is a site.
@@ -45,12 +45,4 @@ fn is_look(instruction: &Instruction) -> bool {
         && instruction.op_kinds().any(|kind| kind == OpKind::Memory)
         && matches!(instruction.memory_base(), R12 | R13 | R14 | R15)
         && instruction.memory_index() == Register::None
-}
-
-fn instruction(at: u64) -> Option<Instruction> {
-    const LONGEST: usize = 15;
-    let mut code = [0; LONGEST];
-    let readable = read_guest(at, &mut code);
-    let mut decoder = Decoder::with_ip(64, &code[..readable], at, DecoderOptions::NONE);
-    decoder.can_decode().then(|| decoder.decode())
 }

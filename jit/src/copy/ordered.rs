@@ -254,10 +254,21 @@ fn memory_size(instruction: &Instruction) -> u8 {
 }
 
 /// The register with the bit offset of `bts [mem], reg` and its kind.
-fn bit_register(instruction: &Instruction) -> Option<u8> {
+pub(super) fn bit_register(instruction: &Instruction) -> Option<u8> {
     let is_bit_string = matches!(
         instruction.mnemonic(),
         Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
     ) && instruction.op1_kind() == OpKind::Register;
     is_bit_string.then(|| instruction.op1_register().number() as u8)
+}
+
+/// How far from its operand a bit string's instruction accesses memory: the register with the bit
+/// offset has so many bytes, and holds `value`.
+pub(super) fn bit_offset(size: u8, value: u64) -> u64 {
+    let bytes = match size {
+        2 => (i64::from(value as i16) >> 4) * 2,
+        4 => (i64::from(value as i32) >> 5) * 4,
+        _ => (value as i64 >> 6) * 8,
+    };
+    bytes as u64
 }

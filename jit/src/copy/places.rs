@@ -116,7 +116,7 @@ struct Pass {
     slots: BTreeMap<u64, Place>,
     /// How many instructions write a slot, or take its address; `None` without a frame pointer.
     writers: Option<BTreeMap<u64, usize>>,
-    /// Sums that were met: two places and what the second is scaled by.
+    /// The number of each sum of two places so far, by the places and the scale of the second.
     sums: FixedMap<(Place, Place, u32), usize>,
     factory: InstructionInfoFactory,
 }

@@ -150,10 +150,12 @@ impl Translator {
                 index,
                 variant,
             };
-            let flow = match ordered {
-                _ if every => self.every_access(place),
-                true => self.watched(place, &mut window, idioms.as_deref()),
-                false => self.instruction(place),
+            let flow = if every {
+                self.every_access(place)
+            } else if ordered {
+                self.watched(place, &mut window, idioms.as_deref())
+            } else {
+                self.instruction(place)
             };
             index += usize::from(flow != Flow::EndBefore);
             if flow != Flow::Next {

@@ -86,7 +86,7 @@ impl Translator {
 
 /// Emits the computation of an operand's address, FS base not included, into rcx. All registers
 /// are the guest's still.
-fn operand_address(encoder: &mut Encoder, code: &mut Code, instruction: &Instruction) {
+pub(super) fn operand_address(encoder: &mut Encoder, code: &mut Code, instruction: &Instruction) {
     if let Some(address) = constant_address(instruction) {
         code.load_constant(RCX, address);
         return;

@@ -39,11 +39,9 @@ impl Parser {
                 header.processor = rest.iter().map(|w| string(w)).collect::<Result<_>>()?
             }
             "order" => {
-                header.order = match single(rest)? {
-                    "sync" => Order::Sync,
-                    "stride" => Order::Stride,
-                    other => return Err(format!("`{other}` is no order")),
-                }
+                let name = single(rest)?;
+                header.order =
+                    Order::from_name(name).ok_or_else(|| format!("`{name}` is no order"))?;
             }
             "machine" | "clock" | "entry" => self.header_fields(rest)?,
             "map" => self.mapping(rest)?,

@@ -87,8 +87,8 @@ fn print_header(header: &Header, f: &mut Formatter<'_>) -> Result {
         }
         writeln!(f)?;
     }
-    if *order == Order::Stride {
-        writeln!(f, "order stride")?;
+    if *order != Order::default() {
+        writeln!(f, "order {}", order.name())?;
     }
     writeln!(f, "clock hz={tsc_hz} start={tsc_start} unix_ns={started_unix_ns}")?;
     writeln!(f, "entry rip={rip:#x} rsp={rsp:#x} brk={brk:#x}")?;

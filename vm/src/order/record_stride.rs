@@ -50,7 +50,8 @@ impl LeafThread {
         Some(())
     }
 
-    /// Records an access to contended lines, whose turns it keeps until that is over.
+    /// Takes the turns of contended lines and records them. The thread keeps the turns until its access
+    /// is over, but for a branch's.
     fn take_turns(&mut self, event: Event, contended: &[u64], kind: OrderedKind) -> Option<()> {
         // Signals come after events on the long way.
         if self.attention.is_raised() {

@@ -423,6 +423,16 @@ impl ThreadLog {
         }
     }
 
+    /// The same; a chunk that is full is sent.
+    fn enter_with_room(&self) -> Result<Busy<'_>, Closed> {
+        let mut busy = self.enter()?;
+        let state = busy.state();
+        if state.chunk.is_full() {
+            self.send(state);
+        }
+        Ok(busy)
+    }
+
     /// Appends the event that `make` makes. A ticket is taken in `make`, and so never by a thread
     /// whose stream is closed: the trace has every ticket that was given out.
     pub(crate) fn append(
@@ -430,11 +440,8 @@ impl ThreadLog {
         make: impl FnOnce() -> Event,
         record: Option<&SyscallRecord>,
     ) -> Result<(), Closed> {
-        let mut busy = self.enter()?;
+        let mut busy = self.enter_with_room()?;
         let state = busy.state();
-        if state.chunk.is_full() {
-            self.send(state);
-        }
         let mut event = make();
         state.end_pending(&event);
         state.open = false;
@@ -454,12 +461,9 @@ impl ThreadLog {
         mut make: impl FnMut() -> Option<Event>,
     ) -> Result<(), Closed> {
         loop {
-            let mut busy = self.enter()?;
-            let state = busy.state();
-            if state.chunk.is_full() {
-                self.send(state);
-            }
+            let mut busy = self.enter_with_room()?;
             if let Some(event) = make() {
+                let state = busy.state();
                 state.end_pending(&event);
                 state.open = false;
                 state.push(event);
@@ -473,11 +477,8 @@ impl ThreadLog {
     /// The same, for an event without a payload that [`Self::amend`] is to complete: until then it
     /// stays in the stream.
     pub(crate) fn append_open(&self, make: impl FnOnce() -> Event) -> Result<(), Closed> {
-        let mut busy = self.enter()?;
+        let mut busy = self.enter_with_room()?;
         let state = busy.state();
-        if state.chunk.is_full() {
-            self.send(state);
-        }
         state.push(make());
         state.open = true;
         Ok(())

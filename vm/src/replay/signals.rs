@@ -24,8 +24,9 @@ impl GuestThread {
     /// What happened to the thread right after the event that it has just performed, or where it is
     /// in its computation: a handler begins, or the guest has ended.
     pub(crate) fn take_signals(&mut self) -> Result<(), Halt> {
-        self.events_before()?;
-        while let Some(event) = self.cursor.peek()?.copied() {
+        loop {
+            self.events_before()?;
+            let Some(event) = self.cursor.peek()?.copied() else { break };
             let here = match event.nr {
                 delivery::AFTER_EVENT => event.pc == self.context.rip,
                 delivery::AT_COUNT => {
@@ -42,7 +43,6 @@ impl GuestThread {
                 EventKind::Signal if here => self.begin_handler()?,
                 _ => break,
             }
-            self.events_before()?;
         }
         Ok(())
     }
@@ -90,7 +90,9 @@ impl GuestThread {
     /// Runs the handlers that ran while the body of a library function waited. The body is not
     /// run in a replay; its caller's state is put back.
     pub(crate) fn handlers_in_body(&mut self) -> Result<(), Halt> {
-        while let Some(event) = self.cursor.peek()?.copied() {
+        loop {
+            self.events_before()?;
+            let Some(event) = self.cursor.peek()?.copied() else { break };
             if event.kind() != EventKind::Signal || event.nr != delivery::IN_BODY {
                 break;
             }

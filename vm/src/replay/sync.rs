@@ -189,9 +189,7 @@ impl GuestThread {
 
     /// The recording has no event for joining a thread that it did not know.
     fn join(&mut self) -> Result<(), Halt> {
-        self.events_before()?;
         self.handlers_in_body()?;
-        self.events_before()?;
         let actual = self.call(EventKind::ThreadJoin, 0);
         let recorded = self
             .cursor

@@ -268,9 +268,7 @@ impl GuestThread {
 
     /// The thread's next event, which must be of one of these kinds.
     pub(crate) fn next_of(&mut self, kinds: &[EventKind]) -> Result<Event, Halt> {
-        self.events_before()?;
         self.handlers_in_body()?;
-        self.events_before()?;
         if self.machine.options.until == Some((self.id, self.cursor.position())) {
             return Err(Halt::Done);
         }

@@ -1,6 +1,6 @@
 //! Every access: looked up in a recording, counted down in a replay.
 
-use super::{CopyEngine, Guest, engine};
+use super::{CopyEngine, Guest, context_of, engine};
 use iced_x86::code_asm::*;
 use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Filter, Mode, OrderedKind, Span, reg};
 use std::collections::BTreeSet;
@@ -55,17 +55,6 @@ fn reports(cpu: &mut dyn Cpu, context: &mut Context) -> Vec<(u64, u8, OrderedKin
             other => panic!("{other:?} at {:#x}", context.rip),
         }
     }
-}
-
-fn context_of(guest: &Guest) -> Context {
-    let mut context = guest.context();
-    for index in (0..16).filter(|&index| index != reg::RSP) {
-        context.gpr[index] = 0x0101_0101_0101_0101 * index as u64;
-        context.xmm[index] = [index as u64, 1];
-    }
-    context.gpr[reg::RBP] = guest.data;
-    context.rflags = 0xcd5;
-    context
 }
 
 #[test]

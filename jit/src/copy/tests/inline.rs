@@ -1,10 +1,10 @@
 //! Ordered instructions that are executed in line, between two calls of the machine.
 
-use super::{CopyEngine, Guest, engine};
+use super::{CopyEngine, Guest, context_of, engine};
 use iced_x86::code_asm::*;
 use refrain_vm::{
-    Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, LastMet, Mode, OrderedAccess,
-    OrderedKind, OrderedLeaf, reg,
+    Count, Cpu, Engine, EngineConfig, Exit, Fault, LastMet, Mode, OrderedAccess, OrderedKind,
+    OrderedLeaf, reg,
 };
 use std::arch::asm;
 use std::sync::Arc;
@@ -91,19 +91,6 @@ fn executor(engine: &CopyEngine, machine: &mut Machine) -> Box<dyn Cpu> {
     let mut cpu = engine.attach().unwrap();
     cpu.set_leaf_data(std::ptr::from_mut(machine) as u64);
     cpu
-}
-
-/// Registers and flags that would show any disturbance.
-fn context_of(guest: &Guest) -> Context {
-    let mut context = guest.context();
-    for index in (0..16).filter(|&index| index != reg::RSP) {
-        context.gpr[index] = 0x0101_0101_0101_0101 * index as u64;
-        context.xmm[index] = [index as u64, 1];
-    }
-    context.gpr[reg::RBP] = guest.data;
-    // Every status flag, and the direction.
-    context.rflags = 0xcd5;
-    context
 }
 
 /// Everything that is the guest's is as if the machine had not been called.

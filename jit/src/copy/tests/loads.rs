@@ -396,7 +396,7 @@ fn learned_sites() {
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
 }
 
-/// A learned look at a limit stands for those like it, and for no other comparison.
+/// A learned comparison with a limit watches every equal comparison, and no other one.
 #[test]
 fn learned_looks_at_limits() {
     let guest = Guest::new();

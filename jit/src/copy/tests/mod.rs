@@ -102,6 +102,19 @@ impl Drop for Guest {
     }
 }
 
+/// Registers and flags that would show any disturbance; rbp points to the data.
+fn context_of(guest: &Guest) -> Context {
+    let mut context = guest.context();
+    for index in (0..16).filter(|&index| index != reg::RSP) {
+        context.gpr[index] = 0x0101_0101_0101_0101 * index as u64;
+        context.xmm[index] = [index as u64, 1];
+    }
+    context.gpr[reg::RBP] = guest.data;
+    // Every status flag, and the direction.
+    context.rflags = 0xcd5;
+    context
+}
+
 fn engine(config: EngineConfig) -> CopyEngine {
     CopyEngine::new(config, CODE).unwrap()
 }
