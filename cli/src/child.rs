@@ -196,6 +196,8 @@ fn converse(
         command.arg(UNSANDBOXED_FLAG);
     }
     let mut child = command
+        // With this set, the compiler of thread bodies writes a file for `perf`: the sandbox refuses.
+        .env_remove("PERF_BUILDID_DIR")
         .stdin(trace)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

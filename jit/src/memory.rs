@@ -199,6 +199,11 @@ impl CodeMemory {
         self.range.clone()
     }
 
+    /// Where code for the addresses of `range` is written.
+    pub(crate) fn writable(&self, range: Range<u64>) -> *mut u8 {
+        (self.alias + self.offset(range.start, range.end - range.start)) as *mut u8
+    }
+
     /// Copies finished code to `address`.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
         let offset = self.offset(address, bytes.len() as u64);

@@ -12,16 +12,24 @@ use cranelift_codegen::settings::{self, Configurable};
 use cranelift_codegen::{Context, FinalizedRelocTarget};
 use cranelift_frontend::FunctionBuilderContext;
 
-/// Machine code of a region, not yet at its place.
+/// What regions are compiled from and for.
+#[derive(Clone, Copy)]
+pub(super) struct Setting<'a> {
+    pub(super) isa: &'a OwnedTargetIsa,
+    pub(super) graph: &'a Graph,
+    pub(super) watch: Watch,
+    /// The code of an indirect transfer ([`super::routines::indirect`]).
+    pub(super) indirect: &'a [u8],
+}
+
+/// Machine code of a region, with its indirect transfers and thunks behind it; not yet at its
+/// place.
 pub(super) struct Object {
     pub(super) bytes: Vec<u8>,
-    /// 32-bit fields to fill in: where, and what with.
+    /// 32-bit fields to fill in, each the end of a jump or a call: where, and where it goes.
     pub(super) relocations: Vec<(u32, Target)>,
     /// Ways in: guest pc and offset.
     pub(super) ways: Vec<(u64, u32)>,
-    pub(super) thunks: Vec<Batch>,
-    /// How many indirect transfers there are.
-    pub(super) indirect: u32,
     /// Which guest instruction code belongs to: offset and pc, sorted.
     pub(super) places: Vec<(u32, u32)>,
 }
@@ -33,10 +41,12 @@ pub(super) enum Target {
     Chain(u64),
     Leave,
     Settle,
-    /// The `n`th indirect transfer of the region.
-    Indirect(u32),
-    Thunk(u32),
+    /// Offset in the object itself.
+    Inside(u32),
 }
+
+/// `int3`, between pieces of code.
+const PADDING: u8 = 0xcc;
 
 /// Compiles regions; one per thread.
 pub(super) struct Compiler {
@@ -84,13 +94,8 @@ impl Compiler {
 
     /// Compiles a region. Returns `None` if its code is beyond a limit (of the spill area, say);
     /// a smaller region then may do.
-    pub(super) fn compile(
-        &mut self,
-        isa: &OwnedTargetIsa,
-        graph: &Graph,
-        region: &Region,
-        watch: Watch,
-    ) -> Option<Object> {
+    pub(super) fn compile(&mut self, setting: Setting<'_>, region: &Region) -> Option<Object> {
+        let Setting { isa, graph, watch, .. } = setting;
         self.context.clear();
         let thunks = body::translate(
             graph,
@@ -113,15 +118,20 @@ impl Compiler {
         if spill > SPILL {
             return None;
         }
-        let mut bytes = code.buffer.data().to_vec();
         let mut object = Object {
-            bytes: Vec::new(),
+            bytes: code.buffer.data().to_vec(),
             relocations: Vec::new(),
             ways: Vec::new(),
-            thunks,
-            indirect: 0,
-            places: Vec::new(),
+            places: code
+                .buffer
+                .get_srclocs_sorted()
+                .iter()
+                .filter(|s| !s.loc.is_default())
+                .map(|s| (s.start, s.loc.bits()))
+                .collect(),
         };
+        object.places.push((object.bytes.len() as u32, 0));
+        let thunks: Vec<u32> = thunks.iter().map(|thunk| object.append_thunk(thunk)).collect();
         for relocation in code.buffer.relocs() {
             let FinalizedRelocTarget::ExternalName(ExternalName::User(name)) = &relocation.target
             else {
@@ -129,36 +139,56 @@ impl Compiler {
             };
             let name = &self.context.func.params.user_named_funcs()[*name];
             let at = relocation.offset;
-            let target = match name.namespace {
-                symbol::CHAIN => Target::Chain(name.index.into()),
-                symbol::LEAVE => Target::Leave,
-                symbol::INDIRECT => {
-                    object.indirect += 1;
-                    Target::Indirect(object.indirect - 1)
-                }
-                symbol::SETTLE => Target::Settle,
-                symbol::THUNK => Target::Thunk(name.index),
+            let (target, returns) = match name.namespace {
+                symbol::CHAIN => (Target::Chain(name.index.into()), false),
+                symbol::LEAVE => (Target::Leave, false),
+                symbol::INDIRECT => (object.append_indirect(setting.indirect), false),
+                symbol::SETTLE => (Target::Settle, true),
+                symbol::THUNK => (Target::Inside(thunks[name.index as usize]), true),
                 _ => {
                     let block = region.blocks[name.index as usize] as usize;
                     object.ways.push((graph.blocks[block].pc, at + 4));
                     continue;
                 }
             };
-            if !matches!(target, Target::Settle | Target::Thunk(_)) {
-                let opcode = &mut bytes[at as usize - 1];
+            if !returns {
+                let opcode = &mut object.bytes[at as usize - 1];
                 assert_eq!(*opcode, 0xe8, "a symbol is referred to by a call");
                 *opcode = 0xe9;
             }
             object.relocations.push((at, target));
         }
-        object.places = code
-            .buffer
-            .get_srclocs_sorted()
-            .iter()
-            .filter(|s| !s.loc.is_default())
-            .map(|s| (s.start, s.loc.bits()))
-            .collect();
-        object.bytes = bytes;
         Some(object)
+    }
+}
+
+impl Object {
+    /// A thunk alone, to be entered by a call: one instruction with all flags.
+    pub(super) fn step(batch: &Batch) -> Option<Object> {
+        let code = batch.encode(Batch::all_flags())?;
+        let (relocations, ways) = (Vec::new(), Vec::new());
+        Some(Object { bytes: code.bytes, relocations, ways, places: code.map })
+    }
+
+    fn append_thunk(&mut self, thunk: &Batch) -> u32 {
+        let code = thunk.encode(thunk.flag_use()).expect("it was encodable when it was made");
+        let start = self.append(&code.bytes);
+        self.places.extend(code.map.iter().map(|&(offset, pc)| (start + offset, pc)));
+        start
+    }
+
+    /// Appends the code of an indirect transfer, which is no guest instruction's.
+    fn append_indirect(&mut self, code: &[u8]) -> Target {
+        let start = self.append(code);
+        self.relocations.push((self.bytes.len() as u32 - 4, Target::Leave));
+        Target::Inside(start)
+    }
+
+    /// Appends code and returns where it begins.
+    fn append(&mut self, code: &[u8]) -> u32 {
+        self.bytes.resize(self.bytes.len().next_multiple_of(16), PADDING);
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(code);
+        start
     }
 }

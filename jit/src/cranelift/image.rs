@@ -1,16 +1,27 @@
-//! Code in memory: placed, linked, and found again when it faults.
+//! Code in memory: defined in a module of `cranelift-jit`, and found again when it faults.
+//!
+//! Each compiled region is a function of one [`JITModule`], as are the routines, the stubs and the
+//! thunks for single steps. Regions jump into the middle of one another: a way in is a function and
+//! an offset ([`ModuleRelocTarget::FunctionOffset`]). The module resolves such a target only in a
+//! function that is defined; so a batch is defined whole, stubs for the ways that are missing
+//! included, before it is finalized.
 
+use super::arena::{Arena, Provider};
 use super::compile::{Object, Target};
-use super::frame::{self, Frame, leave};
+use super::frame::{Frame, leave};
 use super::routines::{self, Routines};
 use super::table::Table;
 use super::thunk::Batch;
 use crate::fault::ThreadArea;
-use crate::memory::{CodeMemory, LowMemory, reserve_low};
-use iced_x86::code_asm::{CodeAssembler, dword_ptr, eax, qword_ptr, r10, rax, rsp};
-use rayon::prelude::*;
+use cranelift_codegen::binemit::Reloc;
+use cranelift_codegen::ir::Signature;
+use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
+use cranelift_jit::{JITBuilder, JITModule};
+use cranelift_module::{FuncId, Module, ModuleReloc, ModuleRelocTarget, default_libcall_names};
 use refrain_vm::EngineError;
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// What GS points to while a thread is in translated code.
 #[repr(C)]
@@ -23,284 +34,188 @@ pub(super) struct Gs {
 /// Bytes of code memory beyond what is compiled at first: for regions and thunks on demand.
 const SPARE: u64 = 32 << 20;
 
+/// Regions begin at cache lines' halves.
+const ALIGNMENT: u64 = 32;
+
+/// More than the code of a stub, with what aligns it.
+const STUB: u64 = 96;
+
+/// A place in translated code: a function of the module, and an offset in it.
+type Way = (FuncId, u32);
+
 /// All translated code of an engine.
 pub(super) struct Image {
-    code: CodeMemory,
+    module: JITModule,
+    arena: Arc<Arena>,
     pub(super) routines: Routines,
-    /// First free byte.
-    next: u64,
-    /// Placed code by its address: which instruction it belongs to, by offset.
-    places: BTreeMap<u64, Vec<(u32, u32)>>,
+    /// The function that holds the routines, and where they are in it.
+    shared: (FuncId, Routines),
+    /// Ways in by guest address, but for hooked ones.
+    ways: BTreeMap<u64, Way>,
+    /// Ways into the blocks at hooked addresses, past the hook.
+    bodies: BTreeMap<u64, Way>,
+    /// Jumps to guest addresses that no region has a way in for.
+    stubs: BTreeMap<u64, FuncId>,
     /// Thunks for single steps, without and with the memory operand replaced.
     steps: BTreeMap<(u64, bool), u64>,
-    /// Ways into the blocks at hooked addresses, past the hook.
-    bodies: BTreeMap<u64, u64>,
-    /// Ways into blocks that indirect transfers may not lead to.
-    hidden: BTreeMap<u64, u64>,
-    /// Jumps to guest addresses that no region has a way in for.
-    stubs: BTreeMap<u64, u64>,
-    /// Field last, since `code` lies in it.
-    _memory: LowMemory,
-}
-
-/// Room for the code of an indirect transfer.
-const INDIRECT: u64 = 80;
-
-/// An object and where it goes.
-struct Placed {
-    object: Object,
-    at: u64,
-    /// Where each thunk goes.
-    thunks: Vec<u64>,
-    /// Where the code of the indirect transfers goes.
-    indirect: u64,
-    end: u64,
+    /// Functions by their address: which instruction their code belongs to, by offset.
+    places: BTreeMap<u64, Vec<(u32, u32)>>,
 }
 
 impl Image {
-    /// Code memory for objects of `size` bytes in all.
-    pub(super) fn new(size: u64) -> Result<Image, EngineError> {
-        let memory = reserve_low(size + SPARE)?;
-        let range = memory.range();
-        let code = memory.code(range.clone())?;
-        let (bytes, routines) = routines::assemble(range.start);
-        code.write(range.start, &bytes);
-        let next = range.start + routines::SIZE;
-        let empty = BTreeMap::new;
+    /// An image with room for objects of `size` bytes in all, and for `stubs`.
+    pub(super) fn new(isa: &OwnedTargetIsa, size: u64, stubs: usize) -> Result<Image, EngineError> {
+        let (bytes, offsets) = routines::assemble();
+        let size = size + STUB * stubs as u64 + bytes.len() as u64;
+        let arena = Arena::new(size + SPARE)?;
+        let mut builder = JITBuilder::with_isa(Arc::clone(isa), default_libcall_names());
+        builder.memory_provider(Box::new(Provider(Arc::clone(&arena))));
+        let mut module = JITModule::new(builder);
+        let id = declare(&mut module);
+        define(&mut module, id, &bytes, &[]);
+        finalize(&mut module);
+        let routines = offsets.at(arena.executed(module.get_finalized_function(id)));
         Ok(Image {
-            code,
+            module,
+            arena,
             routines,
-            next,
-            places: BTreeMap::new(),
+            shared: (id, offsets),
+            ways: BTreeMap::new(),
+            bodies: BTreeMap::new(),
+            stubs: BTreeMap::new(),
             steps: BTreeMap::new(),
-            bodies: empty(),
-            hidden: empty(),
-            stubs: empty(),
-            _memory: memory,
+            places: BTreeMap::new(),
         })
     }
 
     /// Addresses of translated code.
-    pub(super) fn range(&self) -> std::ops::Range<u64> {
-        self.code.range()
+    pub(super) fn range(&self) -> Range<u64> {
+        self.arena.range()
     }
 
     /// Room that an object takes.
     pub(super) fn size(object: &Object) -> u64 {
-        let thunks: usize = object.thunks.iter().map(|t| thunk_size(t) + 16).sum();
-        (object.bytes.len() + thunks + 64) as u64 + INDIRECT * u64::from(object.indirect)
+        object.bytes.len() as u64 + ALIGNMENT
     }
 
-    /// Installs objects: places them, publishes their ways in, links and writes them. Returns
+    /// Installs objects: defines them with the stubs that they need, links them, and publishes
+    /// their ways in, unless `hidden` says that indirect transfers may not lead there. Returns
     /// false if the code memory is full.
     pub(super) fn install(
         &mut self,
-        objects: Vec<Object>,
+        objects: &[Object],
         table: &Table,
         hooks: &[u64],
         hidden: &dyn Fn(u64) -> bool,
     ) -> bool {
-        let mut placed = Vec::with_capacity(objects.len());
-        for object in objects {
-            let at = self.next.next_multiple_of(32);
-            let indirect = (at + object.bytes.len() as u64).next_multiple_of(16);
-            let mut end = indirect + INDIRECT * u64::from(object.indirect);
-            let mut thunks = Vec::with_capacity(object.thunks.len());
-            for thunk in &object.thunks {
-                end = end.next_multiple_of(16);
-                thunks.push(end);
-                end += thunk_size(thunk) as u64;
-            }
-            // Room for a stub per relocation, should all need one.
-            let stubs = 64 * object.relocations.len() as u64;
-            if end + stubs + 4096 > self.code.range().end {
-                return false;
-            }
-            self.next = end;
-            placed.push(Placed { object, at, thunks, indirect, end });
+        let stubs: usize = objects.iter().map(|o| o.relocations.len()).sum();
+        let size: u64 = objects.iter().map(Image::size).sum();
+        if size + STUB * stubs as u64 > self.arena.room() {
+            return false;
         }
-        let ways: Vec<(u64, u64)> = placed
-            .iter()
-            .flat_map(|p| p.object.ways.iter().map(|&(pc, offset)| (pc, p.at + u64::from(offset))))
-            .collect();
-        for &(pc, host) in &ways {
-            if hooks.binary_search(&pc).is_ok() {
-                self.bodies.insert(pc, host);
+        let ids: Vec<FuncId> = objects.iter().map(|_| declare(&mut self.module)).collect();
+        for (object, &id) in objects.iter().zip(&ids) {
+            for &(pc, offset) in &object.ways {
+                let hooked = hooks.binary_search(&pc).is_ok();
+                let ways = if hooked { &mut self.bodies } else { &mut self.ways };
+                ways.insert(pc, (id, offset));
             }
         }
-        let found: BTreeMap<u64, u64> =
-            ways.into_iter().filter(|(pc, _)| hooks.binary_search(pc).is_err()).collect();
-        self.make_stubs(&placed, &found, table, hooks);
-        let places: Vec<_> = placed.par_iter().map(|p| self.link(p, &found, table)).collect();
-        self.places.extend(places);
-        for (&pc, &host) in &found {
-            if hidden(pc) {
-                self.hidden.insert(pc, host);
-            } else {
-                table.set(pc, host as u32);
+        for (object, &id) in objects.iter().zip(&ids) {
+            let target = |&(at, target): &(u32, Target)| {
+                relocation(at, self.resolve(id, target, table, hooks))
+            };
+            let relocations: Vec<ModuleReloc> = object.relocations.iter().map(target).collect();
+            define(&mut self.module, id, &object.bytes, &relocations);
+        }
+        finalize(&mut self.module);
+        for (object, &id) in objects.iter().zip(&ids) {
+            self.places.insert(self.address((id, 0)), object.places.clone());
+            for &(pc, offset) in &object.ways {
+                if hooks.binary_search(&pc).is_err() && !hidden(pc) {
+                    table.set(pc, self.address((id, offset)) as u32);
+                }
             }
         }
         true
     }
 
-    /// Where a jump to a guest address goes.
-    fn resolve(&self, pc: u64, found: &BTreeMap<u64, u64>, table: &Table) -> u64 {
-        let known = found.get(&pc).copied().or_else(|| self.entry(pc, table));
-        known
-            .or_else(|| self.stubs.get(&pc).copied())
-            .expect("a stub was made for every other address")
-    }
-
-    /// The way in for a direct transfer to `pc`.
-    pub(super) fn entry(&self, pc: u64, table: &Table) -> Option<u64> {
-        let published = Some(u64::from(table.get(pc))).filter(|&host| host != 0);
-        published.or_else(|| self.hidden.get(&pc).copied())
-    }
-
-    fn make_stubs(
+    /// What a relocation of function `id` refers to; makes a stub for a guest address that has no
+    /// way in.
+    fn resolve(
         &mut self,
-        placed: &[Placed],
-        found: &BTreeMap<u64, u64>,
+        id: FuncId,
+        target: Target,
         table: &Table,
         hooks: &[u64],
-    ) {
-        for (_, target) in placed.iter().flat_map(|p| &p.object.relocations) {
-            if let Target::Chain(pc) = *target
-                && !found.contains_key(&pc)
-                && self.entry(pc, table).is_none()
-                && !self.stubs.contains_key(&pc)
-            {
+    ) -> ModuleRelocTarget {
+        let (function, offset) = match target {
+            Target::Inside(offset) => (id, offset),
+            Target::Leave => self.routine(|r| r.leave),
+            Target::Settle => self.routine(|r| r.settle),
+            Target::Chain(pc) => self.ways.get(&pc).copied().unwrap_or_else(|| {
                 let why = if hooks.binary_search(&pc).is_ok() { leave::HOOK } else { leave::LINK };
-                let stub = self.stub(pc, why, table);
-                self.stubs.insert(pc, stub);
-            }
-        }
+                (self.stub(pc, why, table), 0)
+            }),
+        };
+        ModuleRelocTarget::FunctionOffset(function, offset)
+    }
+
+    fn routine(&self, which: fn(&Routines) -> u64) -> Way {
+        let (id, offsets) = &self.shared;
+        (*id, which(offsets) as u32)
     }
 
     /// Makes the code that reports a hook, and has the table lead there.
     pub(super) fn hook(&mut self, pc: u64, table: &Table) {
         let stub = self.stub(pc, leave::HOOK, table);
-        self.stubs.insert(pc, stub);
+        finalize(&mut self.module);
         if table.pcs().contains(&pc) {
-            table.set(pc, stub as u32);
+            table.set(pc, self.address((stub, 0)) as u32);
         }
     }
 
     /// Code that goes on at a guest address which had no way in when it was made.
-    fn stub(&mut self, pc: u64, why: u64, table: &Table) -> u64 {
-        let at = self.next.next_multiple_of(16);
-        let bytes = self.assemble_stub(at, pc, why, table).expect("stubs are fixed and encodable");
-        self.code.write(at, &bytes);
-        self.next = at + bytes.len() as u64;
-        at
-    }
-
-    fn assemble_stub(
-        &self,
-        at: u64,
-        pc: u64,
-        why: u64,
-        table: &Table,
-    ) -> Result<Vec<u8>, iced_x86::IcedError> {
-        let mut a = CodeAssembler::new(64)?;
-        let mut missing = a.create_label();
-        if why == leave::LINK && table.pcs().contains(&pc) {
-            a.mov(rax, table.address() + 4 * (pc - table.pcs().start))?;
-            a.mov(eax, dword_ptr(rax))?;
-            a.test(rax, rax)?;
-            a.jz(missing)?;
-            a.jmp(rax)?;
+    fn stub(&mut self, pc: u64, why: u64, table: &Table) -> FuncId {
+        if let Some(&stub) = self.stubs.get(&pc) {
+            return stub;
         }
-        a.set_label(&mut missing)?;
-        a.mov(rax, pc)?;
-        a.mov(qword_ptr(rsp + frame::OFF_RIP), rax)?;
-        a.mov(qword_ptr(rsp + frame::OFF_LEAVE), why as i32)?;
-        a.jmp(self.routines.leave)?;
-        a.assemble(at)
-    }
-
-    /// Code that goes on at the guest address in the frame. Each place has its own, so that the
-    /// processor predicts them apart. Hot registers are in use; rax, r10 and r11 are not.
-    fn assemble_indirect(&self, at: u64, table: &Table) -> Result<Vec<u8>, iced_x86::IcedError> {
-        let mut a = CodeAssembler::new(64)?;
-        let mut missing = a.create_label();
-        let pcs = table.pcs();
-        a.mov(rax, qword_ptr(rsp + frame::OFF_RIP))?;
-        a.sub(rax, pcs.start as i32)?;
-        a.cmp(rax, (pcs.end - pcs.start) as i32)?;
-        a.jae(missing)?;
-        a.mov(r10, table.address())?;
-        a.mov(eax, dword_ptr(r10 + rax * 4))?;
-        a.test(eax, eax)?;
-        a.jz(missing)?;
-        a.jmp(rax)?;
-        a.set_label(&mut missing)?;
-        a.mov(qword_ptr(rsp + frame::OFF_LEAVE), leave::LOOKUP as i32)?;
-        a.jmp(self.routines.leave)?;
-        a.assemble(at)
-    }
-
-    /// Fills in an object's relocations and writes it with its thunks.
-    fn link(
-        &self,
-        placed: &Placed,
-        found: &BTreeMap<u64, u64>,
-        table: &Table,
-    ) -> (u64, Vec<(u32, u32)>) {
-        let object = &placed.object;
-        let mut bytes = object.bytes.clone();
-        for &(offset, target) in &object.relocations {
-            let to = match target {
-                Target::Leave => self.routines.leave,
-                Target::Settle => self.routines.settle,
-                Target::Indirect(index) => placed.indirect + INDIRECT * u64::from(index),
-                Target::Thunk(index) => placed.thunks[index as usize],
-                Target::Chain(pc) => self.resolve(pc, found, table),
-            };
-            let from = placed.at + u64::from(offset) + 4;
-            let distance = (to as i64 - from as i64) as i32;
-            bytes[offset as usize..][..4].copy_from_slice(&distance.to_le_bytes());
-        }
-        let mut places = object.places.clone();
-        places.push((bytes.len() as u32, 0));
-        bytes.resize((placed.end - placed.at) as usize, 0xcc);
-        for index in 0..u64::from(object.indirect) {
-            let at = placed.indirect + INDIRECT * index;
-            let code = self.assemble_indirect(at, table).expect("the code is fixed and encodable");
-            bytes[(at - placed.at) as usize..][..code.len()].copy_from_slice(&code);
-        }
-        for (thunk, &at) in object.thunks.iter().zip(&placed.thunks) {
-            let code =
-                thunk.encode(at, thunk.flag_use()).expect("it was encodable when it was made");
-            let offset = (at - placed.at) as usize;
-            bytes[offset..][..code.bytes.len()].copy_from_slice(&code.bytes);
-            places.extend(code.map.iter().map(|&(o, pc)| (o + offset as u32, pc)));
-        }
-        self.code.write(placed.at, &bytes);
-        (placed.at, places)
+        let bytes = routines::stub(pc, why, table);
+        let (function, offset) = self.routine(|r| r.leave);
+        let leave = ModuleRelocTarget::FunctionOffset(function, offset);
+        let id = declare(&mut self.module);
+        define(&mut self.module, id, &bytes, &[relocation(bytes.len() as u32 - 4, leave)]);
+        self.stubs.insert(pc, id);
+        id
     }
 
     /// A thunk that executes one instruction with all flags.
     pub(super) fn step(&mut self, batch: &Batch) -> Option<u64> {
-        let pc = batch.instructions()[0].ip();
-        if let Some(&at) = self.steps.get(&(pc, batch.is_replaced())) {
+        let key = (batch.instructions()[0].ip(), batch.is_replaced());
+        if let Some(&at) = self.steps.get(&key) {
             return Some(at);
         }
-        let at = self.next.next_multiple_of(16);
-        let code = batch.encode(at, Batch::all_flags())?;
-        if at + code.bytes.len() as u64 > self.code.range().end {
+        let object = Object::step(batch)?;
+        if Image::size(&object) > self.arena.room() {
             return None;
         }
-        self.code.write(at, &code.bytes);
-        self.next = at + code.bytes.len() as u64;
-        self.places.insert(at, code.map);
-        self.steps.insert((pc, batch.is_replaced()), at);
+        let id = declare(&mut self.module);
+        define(&mut self.module, id, &object.bytes, &[]);
+        finalize(&mut self.module);
+        let at = self.address((id, 0));
+        self.places.insert(at, object.places);
+        self.steps.insert(key, at);
         Some(at)
+    }
+
+    /// The way in for a direct transfer to `pc`.
+    pub(super) fn entry(&self, pc: u64) -> Option<u64> {
+        self.ways.get(&pc).map(|&way| self.address(way))
     }
 
     /// Host address of the block at a hooked address.
     pub(super) fn body(&self, pc: u64) -> Option<u64> {
-        self.bodies.get(&pc).copied()
+        self.bodies.get(&pc).map(|&way| self.address(way))
     }
 
     /// The guest instruction that translated code at `host` belongs to.
@@ -310,9 +225,93 @@ impl Image {
         let at = places.partition_point(|&(o, _)| o <= offset).checked_sub(1)?;
         Some(u64::from(places[at].1)).filter(|&pc| pc != 0)
     }
+
+    fn address(&self, (function, offset): Way) -> u64 {
+        let target = ModuleRelocTarget::FunctionOffset(function, offset);
+        self.arena.executed(self.module.get_address(&target))
+    }
 }
 
-fn thunk_size(batch: &Batch) -> usize {
-    let nominal = refrain_vm::layout::CODE_CACHE.start;
-    batch.encode(nominal, batch.flag_use()).expect("it was encodable when it was made").bytes.len()
+/// Regions take what they get in registers of our choice, so that no signature says it.
+fn declare(module: &mut JITModule) -> FuncId {
+    let signature = Signature::new(CallConv::SystemV);
+    module.declare_anonymous_function(&signature).expect("there are fewer than 2^32 functions")
+}
+
+fn define(module: &mut JITModule, id: FuncId, bytes: &[u8], relocations: &[ModuleReloc]) {
+    module
+        .define_function_bytes(id, ALIGNMENT, bytes, relocations)
+        .expect("the function was just declared, and there is room for it");
+}
+
+fn finalize(module: &mut JITModule) {
+    module.finalize_definitions().expect("our memory needs nothing done to it");
+}
+
+/// The last four bytes of a jump or a call.
+fn relocation(at: u32, name: ModuleRelocTarget) -> ModuleReloc {
+    ModuleReloc { offset: at, kind: Reloc::X86CallPCRel4, name, addend: -4 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cranelift::compile::host_isa;
+    use crate::memory::read_guest;
+
+    const A: u64 = 0x1000;
+    const B: u64 = 0x1010;
+    const NOWHERE: u64 = 0x1020;
+
+    fn image() -> (Image, Table) {
+        let isa = host_isa().expect("the host is an x86-64");
+        let image = Image::new(&isa, 0, 0).expect("there is low memory");
+        (image, Table::new(A..NOWHERE + 1).expect("there is memory"))
+    }
+
+    /// Eight bytes and more, of which the first four lead to `target`; the way in is behind them.
+    fn object(pc: u64, target: Target, more: usize) -> Object {
+        let (relocations, ways) = (vec![(0, target)], vec![(pc, 4)]);
+        Object { bytes: vec![0xcc; 8 + more], relocations, ways, places: Vec::new() }
+    }
+
+    /// Where the field before a way in leads.
+    fn leads_to(way: u64) -> u64 {
+        let mut field = [0; 4];
+        assert_eq!(read_guest(way - 4, &mut field), 4);
+        way.wrapping_add_signed(i32::from_le_bytes(field).into())
+    }
+
+    #[test]
+    fn objects_of_a_batch_lead_to_each_other_and_to_older_ones() {
+        let (mut image, table) = image();
+        let batch = [object(A, Target::Chain(B), 0), object(B, Target::Inside(6), 0)];
+        assert!(image.install(&batch, &table, &[], &|pc| pc == B));
+        let [a, b] = [A, B].map(|pc| image.entry(pc).expect("it was installed"));
+        assert_eq!((leads_to(a), leads_to(b)), (b, b + 2));
+        assert_eq!([A, B].map(|pc| u64::from(table.get(pc))), [a, 0], "B is hidden");
+        assert!(image.install(&[object(B, Target::Chain(A), 0)], &table, &[], &|_| false));
+        let newer = image.entry(B).expect("it was installed");
+        assert!(newer != b && leads_to(newer) == a && u64::from(table.get(B)) == newer);
+    }
+
+    #[test]
+    fn ways_that_are_missing_lead_to_one_stub() {
+        let (mut image, table) = image();
+        let batch = [A, B].map(|pc| object(pc, Target::Chain(NOWHERE), 0));
+        assert!(image.install(&batch, &table, &[], &|_| false));
+        let [a, b] = [A, B].map(|pc| leads_to(image.entry(pc).expect("it was installed")));
+        assert!(a == b && image.range().contains(&a));
+        assert_eq!((image.entry(NOWHERE), table.get(NOWHERE)), (None, 0));
+    }
+
+    #[test]
+    fn a_batch_without_room_changes_nothing() {
+        let (mut image, table) = image();
+        let large = object(A, Target::Chain(B), image.arena.room() as usize);
+        assert!(!image.install(&[large], &table, &[], &|_| false));
+        assert_eq!((image.entry(A), table.get(A)), (None, 0));
+        assert!(image.install(&[object(A, Target::Leave, 0)], &table, &[], &|_| false));
+        assert_eq!(image.entry(A).map(leads_to), Some(image.routines.leave));
+    }
 }

@@ -5,7 +5,7 @@
 //! is compiled when the engine is made, in parallel: the blocks become a control-flow graph
 //! ([`graph`]), the graph is partitioned into regions ([`regions`]), each region becomes one
 //! Cranelift function ([`body`], [`lift`]) and the functions are linked to each other by direct
-//! jumps ([`image`]). While threads run there is no dispatcher: direct branches are jumps, indirect
+//! jumps ([`image`], a module of `cranelift-jit` in memory of our own, [`arena`]). While threads run there is no dispatcher: direct branches are jumps, indirect
 //! ones load their target from a flat table ([`table`]). Only an indirect jump to a block that
 //! was thought to be reached from inside its region has code compiled at run time, once.
 //!
@@ -20,8 +20,9 @@
 //!
 //! # Reading order
 //! `frame`, `vars`, `graph`, `lanes`, `regions`, `flow`, `lift`, `thunk`, `rep`, `body`, `compile`,
-//! `table`, `routines`, `image`, `cpu`, this file.
+//! `table`, `routines`, `arena`, `image`, `cpu`, this file.
 
+mod arena;
 mod body;
 mod compile;
 mod cpu;
@@ -38,7 +39,7 @@ mod table;
 mod thunk;
 mod vars;
 
-use compile::{Compiler, Object};
+use compile::{Compiler, Object, Setting};
 use cpu::CraneliftCpu;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use graph::{Cuts, Graph};
@@ -89,6 +90,8 @@ struct Shared {
     table: Table,
     routines: Routines,
     isa: OwnedTargetIsa,
+    /// The code of an indirect transfer.
+    indirect: Vec<u8>,
     /// Not 0 once there are several threads. Compiled code refers to it.
     several: Box<AtomicU8>,
     image: Mutex<Image>,
@@ -179,23 +182,34 @@ impl CraneliftEngine {
             true => Vec::new(),
             false => regions::partition(&graph, LIMITS, watch.accesses || watch.calls),
         };
-        let objects = compile_all(&isa, &graph, &regions, watch);
-        let stubs: usize = objects.iter().map(|o| o.relocations.len()).sum();
-        let size =
-            objects.par_iter().map(Image::size).sum::<u64>() + 64 * (stubs + hooks.len()) as u64;
-        let mut image = Image::new(if on_demand { size + ON_DEMAND } else { size })?;
+        let indirect = routines::indirect(&table);
+        let setting = Setting { isa: &isa, graph: &graph, watch, indirect: &indirect };
+        let objects = compile_all(setting, &regions);
+        let stubs = objects.iter().map(|o| o.relocations.len()).sum::<usize>() + hooks.len();
+        let size: u64 = objects.iter().map(Image::size).sum();
+        let mut image = Image::new(&isa, if on_demand { ON_DEMAND } else { size }, stubs)?;
         for &pc in &hooks {
             image.hook(pc, &table);
         }
         assert!(
-            image.install(objects, &table, &hooks, &|pc| graph.is_hidden(pc)),
+            image.install(&objects, &table, &hooks, &|pc| graph.is_hidden(pc)),
             "the code memory was made as large as the code"
         );
         let routines = image.routines;
         let image = Mutex::new(image);
-        let shared =
-            Shared { graph, hooks, watch, table, routines, isa, several, image, on_demand };
-        Ok(CraneliftEngine { shared: Arc::new(shared) })
+        let shared = Arc::new(Shared {
+            graph,
+            hooks,
+            watch,
+            table,
+            routines,
+            isa,
+            indirect,
+            several,
+            image,
+            on_demand,
+        });
+        Ok(CraneliftEngine { shared })
     }
 }
 
@@ -211,20 +225,17 @@ fn addresses(blocks: &[CodeBlock]) -> Result<Range<u64>, u64> {
 }
 
 /// Compiles regions on all cores.
-fn compile_all(
-    isa: &OwnedTargetIsa,
-    graph: &Graph,
-    regions: &[Region],
-    watch: Watch,
-) -> Vec<Object> {
+fn compile_all(setting: Setting<'_>, regions: &[Region]) -> Vec<Object> {
     let compile = |compiler: &mut Compiler, region: &Region| {
-        let object = compiler.compile(isa, graph, region, watch);
+        let object = compiler.compile(setting, region);
         object.map_or_else(
             || {
                 // Block by block: what a region spills grows with its size.
-                let pieces =
-                    region.blocks.iter().map(|&b| regions::single(graph, b as usize, SMALL));
-                pieces.filter_map(|piece| compiler.compile(isa, graph, &piece, watch)).collect()
+                let pieces = region
+                    .blocks
+                    .iter()
+                    .map(|&b| regions::single(setting.graph, b as usize, SMALL));
+                pieces.filter_map(|piece| compiler.compile(setting, &piece)).collect()
             },
             |object| vec![object],
         )
@@ -235,6 +246,11 @@ fn compile_all(
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Image> {
         self.image.lock().expect("no panic while the image is locked")
+    }
+
+    fn setting(&self) -> Setting<'_> {
+        let Shared { isa, graph, watch, indirect, .. } = self;
+        Setting { isa, graph, watch: *watch, indirect }
     }
 
     fn code_range(&self) -> Range<u64> {
@@ -255,21 +271,21 @@ impl Shared {
     /// `None` if there is no such block, or no room for more code.
     fn compile_at(&self, pc: u64, limits: Limits) -> Option<u64> {
         let block = self.graph.at(pc)?;
-        if let Some(host) = self.lock().entry(pc, &self.table) {
+        if let Some(host) = self.lock().entry(pc) {
             return Some(host);
         }
         let compile = |limits| {
             let region = regions::single(&self.graph, block, limits);
-            Compiler::new().compile(&self.isa, &self.graph, &region, self.watch)
+            Compiler::new().compile(self.setting(), &region)
         };
         let object = compile(limits).or_else(|| compile(SMALL))?;
         let mut image = self.lock();
-        if let Some(host) = image.entry(pc, &self.table) {
+        if let Some(host) = image.entry(pc) {
             return Some(host);
         }
         let hidden = |pc| self.graph.is_hidden(pc);
-        image.install(vec![object], &self.table, &self.hooks, &hidden);
-        image.entry(pc, &self.table)
+        image.install(&[object], &self.table, &self.hooks, &hidden);
+        image.entry(pc)
     }
 }
 

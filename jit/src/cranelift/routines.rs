@@ -1,14 +1,18 @@
-//! The few routines at the start of the code memory: the way in, the way out, and calls between.
+//! Code that is assembled: the routines that all regions share, and what joins regions.
+//!
+//! All of it runs at any address. What ends with a jump to [`Routines::leave`] ends with its
+//! field, for the linker to fill in.
 
 use super::frame::off_gpr;
 use super::frame::{self, Frame, leave};
 use super::image::Gs;
+use super::table::Table;
 use super::vars::HOT;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use std::mem::offset_of;
 
-/// Addresses of the routines.
+/// Where the routines are.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Routines {
     /// `extern "sysv64" fn(*mut Frame, entry: u64, thunk: u64)`: makes the frame the stack and
@@ -24,21 +28,41 @@ pub(super) struct Routines {
     pub(super) resume: u64,
 }
 
-/// Room for them.
-pub(super) const SIZE: u64 = 1024;
+/// `jmp rel32`, to be filled in.
+const JUMP: [u8; 5] = [0xe9, 0, 0, 0, 0];
 
 /// Where the hot registers are between regions: the arguments of the C calling convention.
 const PASSED: [AsmRegister64; 6] = [rdi, rsi, rdx, rcx, r8, r9];
 
-/// Assembles the routines for address `at`.
-pub(super) fn assemble(at: u64) -> (Vec<u8>, Routines) {
-    let (bytes, offsets) = build(at).expect("the routines are fixed and encodable");
-    assert!(bytes.len() as u64 <= SIZE, "the routines fit the room that is left for them");
+impl Routines {
+    /// The same from `base` on.
+    pub(super) fn at(self, base: u64) -> Routines {
+        let Routines { enter, leave, step, settle, resume } = self;
+        let [enter, leave, step, settle, resume] =
+            [enter, leave, step, settle, resume].map(|offset| base + offset);
+        Routines { enter, leave, step, settle, resume }
+    }
+}
+
+/// Assembles the routines, and says how far from their start each is.
+pub(super) fn assemble() -> (Vec<u8>, Routines) {
+    let (bytes, offsets) = build().expect("the routines are fixed and encodable");
     let [enter, leave, step, settle, resume] = offsets;
     (bytes, Routines { enter, leave, step, settle, resume })
 }
 
-fn build(at: u64) -> Result<(Vec<u8>, [u64; 5]), IcedError> {
+/// Code that goes on at a guest address which had no way in when it was made.
+pub(super) fn stub(pc: u64, why: u64, table: &Table) -> Vec<u8> {
+    build_stub(pc, why, table).expect("stubs are fixed and encodable")
+}
+
+/// Code that goes on at the guest address in the frame. Each place has its own, so that the
+/// processor predicts them apart.
+pub(super) fn indirect(table: &Table) -> Vec<u8> {
+    build_indirect(table).expect("the code is fixed and encodable")
+}
+
+fn build() -> Result<(Vec<u8>, [u64; 5]), IcedError> {
     let mut a = CodeAssembler::new(64)?;
     let mut labels: [_; 5] = std::array::from_fn(|_| a.create_label());
 
@@ -110,12 +134,50 @@ fn build(at: u64) -> Result<(Vec<u8>, [u64; 5]), IcedError> {
     a.ret()?;
 
     let result =
-        a.assemble_options(at, iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
+        a.assemble_options(0, iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
     let mut offsets = [0; 5];
     for (offset, label) in offsets.iter_mut().zip(&labels) {
         *offset = result.label_ip(label)?;
     }
     Ok((result.inner.code_buffer, offsets))
+}
+
+fn build_stub(pc: u64, why: u64, table: &Table) -> Result<Vec<u8>, IcedError> {
+    let mut a = CodeAssembler::new(64)?;
+    let mut missing = a.create_label();
+    if why == leave::LINK && table.pcs().contains(&pc) {
+        a.mov(rax, table.address() + 4 * (pc - table.pcs().start))?;
+        a.mov(eax, dword_ptr(rax))?;
+        a.test(rax, rax)?;
+        a.jz(missing)?;
+        a.jmp(rax)?;
+    }
+    a.set_label(&mut missing)?;
+    a.mov(rax, pc)?;
+    a.mov(qword_ptr(rsp + frame::OFF_RIP), rax)?;
+    a.mov(qword_ptr(rsp + frame::OFF_LEAVE), why as i32)?;
+    a.db(&JUMP)?;
+    a.assemble(0)
+}
+
+/// Hot registers are in use; rax, r10 and r11 are not.
+fn build_indirect(table: &Table) -> Result<Vec<u8>, IcedError> {
+    let mut a = CodeAssembler::new(64)?;
+    let mut missing = a.create_label();
+    let pcs = table.pcs();
+    a.mov(rax, qword_ptr(rsp + frame::OFF_RIP))?;
+    a.sub(rax, pcs.start as i32)?;
+    a.cmp(rax, (pcs.end - pcs.start) as i32)?;
+    a.jae(missing)?;
+    a.mov(r10, table.address())?;
+    a.mov(eax, dword_ptr(r10 + rax * 4))?;
+    a.test(eax, eax)?;
+    a.jz(missing)?;
+    a.jmp(rax)?;
+    a.set_label(&mut missing)?;
+    a.mov(qword_ptr(rsp + frame::OFF_LEAVE), leave::LOOKUP as i32)?;
+    a.db(&JUMP)?;
+    a.assemble(0)
 }
 
 /// Computes the status flags of a frame out of their lazy form.

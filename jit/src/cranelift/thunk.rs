@@ -12,7 +12,6 @@ use iced_x86::{
     Code, Encoder, EncodingKind, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic,
     OpKind, Register,
 };
-use refrain_vm::layout::CODE_CACHE;
 use refrain_vm::reg::RSP;
 
 /// Neighbouring instructions for one thunk.
@@ -47,7 +46,7 @@ impl Batch {
     pub(super) fn new(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Batch> {
         let batch =
             Batch { instructions: vec![*i], effects: vars::effects(factory, i), replaced: false };
-        batch.encode(CODE_CACHE.start, batch.flag_use()).is_some().then_some(batch)
+        batch.encode(batch.flag_use()).is_some().then_some(batch)
     }
 
     /// Takes another instruction in, unless it does not fit. If `addresses` is set, all addresses
@@ -97,8 +96,8 @@ impl Batch {
         FlagUse { load: true, store: true }
     }
 
-    /// The thunk's code for address `at`.
-    pub(super) fn encode(&self, at: u64, flags: FlagUse) -> Option<ThunkCode> {
+    /// The thunk's code, which runs at any address.
+    pub(super) fn encode(&self, flags: FlagUse) -> Option<ThunkCode> {
         let used = self.effects.uses.or(self.effects.writes);
         let mut free = [5, 3, 1, 2, 0, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11]
             .into_iter()
@@ -107,7 +106,7 @@ impl Batch {
         let stack = if used.has(RSP) { free.next()? } else { Register::None };
         let segment =
             if self.instructions.iter().any(uses_fs) { free.next()? } else { Register::None };
-        let mut out = Out { encoder: Encoder::new(64), at, map: Vec::new() };
+        let mut out = Out { encoder: Encoder::new(64), at: 0, map: Vec::new() };
         let strings = self.instructions.iter().any(Instruction::is_string_instruction);
         self.load_flags(&mut out, flags.load, strings)?;
         let place = |var: usize| if var == RSP { stack } else { gpr64(var) };
@@ -132,7 +131,8 @@ impl Batch {
         }
         for i in &self.instructions {
             let mut i = *i;
-            out.map.push((out.at as u32 - at as u32, i.ip() as u32));
+            out.map.push((out.at as u32, i.ip() as u32));
+            make_absolute(&mut i);
             if self.replaced {
                 i.set_segment_prefix(Register::None);
                 i.set_memory_base(Register::None);
@@ -148,7 +148,7 @@ impl Batch {
             }
             out.push(i)?;
         }
-        out.map.push((out.at as u32 - at as u32, 0));
+        out.map.push((out.at as u32, 0));
         if flags.store || strings {
             out.push(Instruction::with(Code::Pushfq))?;
             out.push(Instruction::with1(Code::Pop_rm64, slot(8 + frame::OFF_FLAGS_OUT)).ok()?)?;
@@ -273,6 +273,17 @@ fn uses_fs(i: &Instruction) -> bool {
     i.segment_prefix() == Register::FS
         && has_memory(i)
         && !matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
+}
+
+/// Makes an operand that is relative to rip the address that it means. Guest memory lies below
+/// 2 GiB, where any instruction can name it.
+fn make_absolute(i: &mut Instruction) {
+    if i.is_ip_rel_memory_operand() {
+        let address = i.ip_rel_memory_address();
+        i.set_memory_base(Register::None);
+        i.set_memory_displ_size(8);
+        i.set_memory_displacement64(address);
+    }
 }
 
 /// Makes `fs:[…]` an operand relative to `segment`, which is loaded with the thread pointer.
