@@ -5,6 +5,8 @@
 
 use crate::payload::Effect;
 use crate::{EventKind, OwnedEvent, OwnedTrace};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// A changed trace.
 #[derive(Clone, Debug)]
@@ -18,16 +20,12 @@ pub struct Mutant {
     pub is_compared: bool,
 }
 
-/// A small generator (SplitMix64), so that a seed means the same everywhere.
-struct Random(u64);
+/// A small generator, so that a seed means the same everywhere.
+struct Random(SplitMix64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -52,7 +50,7 @@ impl Random {
 /// The mutant of a trace with this seed.
 #[must_use]
 pub fn mutant(trace: &OwnedTrace, seed: u64) -> Mutant {
-    let mut random = Random(seed);
+    let mut random = Random(SplitMix64::seed_from_u64(seed));
     let mut mutant = Mutant { trace: trace.clone(), what: String::new(), is_compared: false };
     (mutant.what, mutant.is_compared) = match random.below(16) {
         0..10 => event(&mut mutant.trace, &mut random),

@@ -1,6 +1,6 @@
 //! Order slots at run time: giving out tickets, and honouring them.
 
-use crate::host;
+use crossbeam::utils::Backoff;
 use refrain_trace::order;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -44,12 +44,12 @@ impl Tickets {
     /// [`Self::advance`], once nobody holds the slot.
     #[inline]
     fn insist(&self, slot: usize, step: u64) -> u64 {
-        let mut patience = Patience::default();
+        let backoff = Backoff::new();
         loop {
             if let Some(ticket) = self.advance(slot, step) {
                 return ticket;
             }
-            patience.wait();
+            backoff.snooze();
         }
     }
 
@@ -130,23 +130,6 @@ impl Tickets {
     fn begun(&self, slot: usize) -> u64 {
         let counter = self.counters[slot].load(Ordering::Acquire);
         (counter & !HELD) + (counter >> 63)
-    }
-}
-
-/// Spins for a moment, then lets others run: the holder may have been preempted.
-#[derive(Default)]
-pub(crate) struct Patience {
-    rounds: u32,
-}
-
-impl Patience {
-    pub(crate) fn wait(&mut self) {
-        self.rounds += 1;
-        if self.rounds < 64 {
-            std::hint::spin_loop();
-        } else {
-            host::yield_now();
-        }
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn run(kills: u64, seed: u64, names: &[String]) -> anyhow::Result<()>
     let mut victims = victims()?;
     victims.retain(|it| names.is_empty() || names.iter().any(|name| it.name.contains(name)));
     ensure!(!victims.is_empty(), "no program has such a name");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut failures = 0;
     for kill in 0..kills {
         let victim = &victims[kill as usize % victims.len()];

@@ -46,7 +46,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if workloads.is_empty() {
         bail!("no workload has such a name");
     }
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let checks = exact::Options {
         replays: 2,
         engines: vec!["tiered".into(), "cranelift".into(), "copy".into()],

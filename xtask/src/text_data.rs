@@ -1,6 +1,8 @@
 //! Text-like data for compressors and sorters: the same bytes on every machine.
 
 use anyhow::Context;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -23,7 +25,7 @@ pub(crate) fn file(directory: &Path, bytes: u64) -> anyhow::Result<PathBuf> {
 
 /// Lines of words; frequent words are short, as in real text.
 fn write(out: &mut impl Write, bytes: u64) -> std::io::Result<()> {
-    let mut random = Random(0x5eed);
+    let mut random = Random::new(0x5eed);
     let vocabulary: Vec<String> = (0..VOCABULARY).map(|rank| word(rank, &mut random)).collect();
     let mut left = bytes as usize;
     let mut column = 0;
@@ -44,21 +46,17 @@ fn word(rank: usize, random: &mut Random) -> String {
     (0..length).map(|_| char::from(b'a' + random.below(26) as u8)).collect()
 }
 
-/// splitmix64.
-pub(crate) struct Random(pub(crate) u64);
+/// A generator that means the same by a seed on every machine.
+pub(crate) struct Random(SplitMix64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(SplitMix64::seed_from_u64(seed))
     }
 
     /// A number below `limit`.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
+        (self.0.next_u64() % limit as u64) as usize
     }
 
     /// A rank of the vocabulary: each doubling of the rank is about as frequent as the last.

@@ -9,7 +9,7 @@
 
 use super::lines::Span;
 use crate::layout::{HEAP, MAPPINGS};
-use crate::slots::Patience;
+use crossbeam::utils::Backoff;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of a line: what processors keep coherent, so that neighbours in it are seldom two threads'.
@@ -97,14 +97,14 @@ impl Filter {
     pub(super) fn settled(&self) -> u64 {
         // SAFETY: the executor is there, as in `entry`.
         let (count, window) = unsafe { (&*self.count, &*self.window) };
-        let mut patience = Patience::default();
+        let backoff = Backoff::new();
         loop {
             let before = count.load(Ordering::Acquire);
             let outside = window.load(Ordering::Acquire) == 0;
             if outside && count.load(Ordering::Acquire) == before {
                 return before;
             }
-            patience.wait();
+            backoff.snooze();
         }
     }
 

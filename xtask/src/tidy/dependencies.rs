@@ -31,16 +31,23 @@ const MUST_NOT_USE: &[(&str, &[&str], &str)] = &[
 /// Only these may use `anyhow`: everywhere else errors are enums.
 const ANYHOW: &[&str] = &["cli", "tests", "xtask"];
 
-/// Checks every crate of the workspace.
-pub(super) fn check() -> anyhow::Result<Vec<String>> {
+/// The packages of the workspace, as cargo describes them.
+pub(super) fn packages() -> anyhow::Result<Vec<Value>> {
     let output = cargo(&["metadata", "--no-deps", "--format-version", "1"])
         .output()
         .context("cannot run cargo metadata")?;
     if !output.status.success() {
         bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let metadata: Value = serde_json::from_slice(&output.stdout)?;
-    let packages = metadata["packages"].as_array().context("no packages")?;
+    let mut metadata: Value = serde_json::from_slice(&output.stdout)?;
+    match metadata["packages"].take() {
+        Value::Array(packages) => Ok(packages),
+        _ => bail!("cargo metadata knows no packages"),
+    }
+}
+
+/// Checks every crate of the workspace.
+pub(super) fn check(packages: &[Value]) -> Vec<String> {
     let mut violations = Vec::new();
     for package in packages {
         let name = directory_name(package["name"].as_str().unwrap_or_default());
@@ -51,7 +58,7 @@ pub(super) fn check() -> anyhow::Result<Vec<String>> {
             .filter_map(|dependency| dependency["name"].as_str());
         violations.extend(check_one(name, &normal.collect::<Vec<_>>()));
     }
-    Ok(violations)
+    violations
 }
 
 /// `refrain-vm` lies in `vm`, `refrain` in `cli`.

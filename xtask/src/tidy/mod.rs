@@ -4,6 +4,7 @@
 mod dependencies;
 mod links;
 mod sources;
+mod unused;
 
 use crate::root;
 use anyhow::bail;
@@ -15,17 +16,25 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let mut files = Vec::new();
     collect(&root, &mut files)?;
     files.sort();
-    let mut violations = dependencies::check()?;
+    let packages = dependencies::packages()?;
+    let mut violations = dependencies::check(&packages);
+    let mut code = Vec::new();
     for file in &files {
         let name = file.strip_prefix(&root).unwrap_or(file);
         match file.extension().and_then(|extension| extension.to_str()) {
-            Some("rs") => violations.extend(sources::check(name, &std::fs::read_to_string(file)?)),
+            Some("rs") => {
+                let text = std::fs::read_to_string(file)?;
+                violations.extend(sources::check(name, &text));
+                code.push((name.to_owned(), text));
+            }
             Some("md") => {
                 violations.extend(links::check(&root, name, &std::fs::read_to_string(file)?))
             }
             _ => {}
         }
     }
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml"))?;
+    violations.extend(unused::check(&root, &manifest, &packages, &code));
     for violation in &violations {
         println!("{violation}");
     }
