@@ -1,13 +1,20 @@
 //! The command line.
 
+mod events;
 mod measure;
 
 pub(crate) use measure::{Ab, Calibrate, Clock, Cost, Fidelity, Schedule, SchedulerKind};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use events::{parse_range, parse_thread};
 use refrain_trace::Order;
 use std::ffi::OsString;
 use std::path::PathBuf;
+
+/// The hidden subcommand that `run` and `demo` become once the program has ended.
+pub(crate) const AFTER_RECORDING: &str = "__after-recording";
+/// The hidden subcommand that is a replay's process without rights.
+pub(crate) const REPLAY_CHILD: &str = "__replay-child";
 
 /// Record a multithreaded program once; replay it exactly; see which waiting was unnecessary.
 #[derive(Parser, Debug)]
@@ -65,10 +72,10 @@ pub(crate) enum Command {
     /// Print the manual page, or write one per command into a directory
     Man(Man),
     /// Show what was recorded; `run` and `demo` become this once the program has ended
-    #[command(name = crate::commands::AFTER_RECORDING, hide = true)]
+    #[command(name = AFTER_RECORDING, hide = true)]
     AfterRecording(AfterRecording),
     /// Replay in this process, which gives up its rights first
-    #[command(name = crate::child::SUBCOMMAND, hide = true)]
+    #[command(name = REPLAY_CHILD, hide = true)]
     ReplayChild(ReplayChild),
 }
 
@@ -245,10 +252,10 @@ pub(crate) struct Dump {
     #[arg(value_name = "FILE")]
     pub(crate) trace: PathBuf,
     /// Only this thread (t0 is the main thread); may be given more than once
-    #[arg(long, value_name = "THREAD", value_parser = crate::commands::dump::parse_thread)]
+    #[arg(long, value_name = "THREAD", value_parser = parse_thread)]
     pub(crate) thread: Vec<u32>,
     /// Only these events of each thread, end exclusive: 100..200, 100.., ..200
-    #[arg(long, value_name = "RANGE", value_parser = crate::commands::dump::parse_range)]
+    #[arg(long, value_name = "RANGE", value_parser = parse_range)]
     pub(crate) events: Option<std::ops::Range<u64>>,
     /// Print all bytes that system calls wrote
     #[arg(long)]

@@ -6,6 +6,7 @@
 //! The child's answers are as untrusted as the trace: lengths are bounded, the child is watched,
 //! and one that dies or talks nonsense is an error of one line.
 
+use crate::args::REPLAY_CHILD;
 use crate::failure;
 use crate::machine::{self, Amount, Analysis, Listener, ReplayOptions, Segments};
 use crate::output;
@@ -23,9 +24,6 @@ use std::process::{ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// The hidden subcommand that is the child.
-pub(crate) const SUBCOMMAND: &str = "__replay-child";
 
 /// No message is longer: output comes in pieces, and a ranking of a million groups fits.
 const MAX_FRAME: usize = 256 << 20;
@@ -191,7 +189,7 @@ fn converse(
     // Whoever started this process may have left descriptors open that are no business of a trace.
     refrain_vm::close_on_exec().context("cannot keep descriptors from the replay process")?;
     let mut command = Command::new("/proc/self/exe");
-    command.arg(SUBCOMMAND).arg(serde_json::to_string(request)?);
+    command.arg(REPLAY_CHILD).arg(serde_json::to_string(request)?);
     if sandbox::is_weakness_tolerated() {
         command.arg(UNSANDBOXED_FLAG);
     }
@@ -349,7 +347,7 @@ fn write_message(pipe: &mut impl Write, message: &Message) -> anyhow::Result<()>
 /// The child's side: gives up all rights, does what it is asked, and answers.
 pub(crate) fn run(request: &str) -> anyhow::Result<()> {
     let request: Request = serde_json::from_str(request).with_context(|| {
-        format!("{SUBCOMMAND} is internal to refrain; it cannot be used directly")
+        format!("{REPLAY_CHILD} is internal to refrain; it cannot be used directly")
     })?;
     let trace = File::from(rustix::io::dup(std::io::stdin())?);
     let pipe = File::from(rustix::io::dup(std::io::stdout())?);

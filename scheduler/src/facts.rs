@@ -18,19 +18,8 @@
 //! Invariant: precedences are part of every recorded order, so a replay in that order never
 //! waits for one.
 
-use crate::skeleton::{AFTER, Code, Operation, Strand};
+use crate::skeleton::{AFTER, Code, Operation, Precedence, Strand};
 use refrain_trace::fixed::FixedMap;
-
-/// An acquisition that is not possible before another one has been performed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Precedence {
-    /// The acquisition, in the strand that has this.
-    pub(crate) event: u32,
-    /// Thread of the acquisition before it.
-    pub(crate) thread: u32,
-    /// The acquisition before it.
-    pub(crate) source: u32,
-}
 
 /// A thread holds few locks at a time. Of more than this the oldest are forgotten, so that a trace
 /// in which locks are never given back is no worse than any other.

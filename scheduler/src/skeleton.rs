@@ -3,7 +3,6 @@
 //! One [`Operation`] for each event of the trace, so an event's id is its operation's index.
 //! What does not fit an operation's fields lies in a side column that is read in order.
 
-use crate::facts::Precedence;
 use crate::wakes::Woken;
 use refrain_trace::{EventId, ThreadId};
 
@@ -154,6 +153,17 @@ pub struct Object {
     pub semaphore: bool,
     /// The thread that has the first place in the object's order.
     pub(crate) first: u16,
+}
+
+/// An acquisition that is not possible before another one has been performed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Precedence {
+    /// The acquisition, in the strand that has this.
+    pub(crate) event: u32,
+    /// Thread of the acquisition before it.
+    pub(crate) thread: u32,
+    /// The acquisition before it.
+    pub(crate) source: u32,
 }
 
 /// One thread of a skeleton.

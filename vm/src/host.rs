@@ -404,7 +404,7 @@ impl Guest {
     /// that is no place where a guest has memory: the host's lies in the same address space.
     pub(crate) fn store(&self, address: u64, bytes: &[u8]) -> bool {
         let range = address..address.saturating_add(bytes.len() as u64);
-        bytes.is_empty() || crate::memory::guest_may_map(&range) && self.write(address, bytes)
+        bytes.is_empty() || crate::layout::guest_may_map(&range) && self.write(address, bytes)
     }
 
     /// Copies as much of a range as can be read.

@@ -36,3 +36,14 @@ pub const NOTES: u64 = 0x2000_0000_8840;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
+
+/// Where the guest may map: below translated code, and above it up to where notes begin.
+pub(crate) const ARENAS: [Range<u64>; 2] =
+    [FIXED_PROGRAM.start..CODE_CACHE.start, ABOVE_CODE.start..MAPPINGS.end];
+
+/// Whether the whole range lies in one arena of the guest.
+pub(crate) fn guest_may_map(range: &Range<u64>) -> bool {
+    ARENAS.iter().any(|arena| {
+        range.start >= arena.start && range.end <= arena.end && range.start < range.end
+    })
+}

@@ -4,16 +4,19 @@ use crate::elf::{Elf, Segment};
 use crate::host::Guest;
 use crate::layout::{self, PAGE};
 use crate::memory::{AddressSpace, MapRequest, guest_may_map, map_fixed, page_down, page_up};
-use crate::record::is_settled;
 use crate::{Error, Hidden, Result, cpuid};
 use refrain_trace::Entry;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// A file that was written so recently may be written again.
+const UNSETTLED: Duration = Duration::from_secs(2);
 
 /// A program and how it is started.
 #[derive(Clone, Debug)]
@@ -449,4 +452,10 @@ fn auxiliary_vector(files: &[Loaded], [exec_name, random, platform]: [u64; 3]) -
         (libc::AT_NULL, 0),
     ];
     vector.into_iter().flat_map(|(key, value)| [key, value]).collect()
+}
+
+/// Whether nobody has written the file lately.
+pub(crate) fn is_settled(metadata: &Metadata) -> bool {
+    let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+    age.is_some_and(|age| age > UNSETTLED)
 }

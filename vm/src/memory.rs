@@ -4,17 +4,12 @@
 //! tells the kernel with MAP_FIXED; replay repeats the calls with the recorded addresses. Guest
 //! code is never mapped executable: it runs only translated.
 
-use crate::layout::{self, PAGE};
+pub(crate) use crate::layout::guest_may_map;
+use crate::layout::{self, ARENAS, PAGE};
 use crate::syscall::MachineCall;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-
-/// Where the guest may map: below translated code, and above it up to where notes begin.
-const ARENAS: [Range<u64>; 2] = [
-    layout::FIXED_PROGRAM.start..layout::CODE_CACHE.start,
-    layout::ABOVE_CODE.start..layout::MAPPINGS.end,
-];
 
 /// The end of a program's address space.
 const USER_END: u64 = 0x7fff_ffff_f000;
@@ -479,13 +474,6 @@ pub(crate) fn map_fixed(request: MapRequest) -> io::Result<()> {
 /// Guest code is read by the engines and executed only as they translate it.
 fn without_exec(prot: i32) -> i32 {
     if prot & libc::PROT_EXEC != 0 { prot & !libc::PROT_EXEC | libc::PROT_READ } else { prot }
-}
-
-/// Whether the whole range lies in one arena of the guest.
-pub(crate) fn guest_may_map(range: &Range<u64>) -> bool {
-    ARENAS.iter().any(|arena| {
-        range.start >= arena.start && range.end <= arena.end && range.start < range.end
-    })
 }
 
 /// # Safety

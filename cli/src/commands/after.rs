@@ -4,9 +4,9 @@
 //! descriptors behind. So the process replaces itself with a fresh `refrain`, whose arguments
 //! say what is left to do.
 
-use super::run::Place;
-use super::{AFTER_RECORDING, locks, racing, replay};
-use crate::args::{AfterRecording, EngineKind, Ranking};
+use super::destination::Destination;
+use super::{locks, once, racing};
+use crate::args::{AFTER_RECORDING, AfterRecording, EngineKind, Ranking};
 use crate::failure::{Failure, Outcome};
 use crate::machine::ReplayOptions;
 use crate::output::{self, Console};
@@ -44,7 +44,7 @@ pub(crate) fn become_it(args: &AfterRecording, console: Console) -> Failure {
 /// Shows what was recorded.
 pub(crate) fn run(args: &AfterRecording) -> Outcome {
     let outcome = show(&args.trace, &args.ranking, args.replay);
-    Place { trace: args.trace.clone(), temporary: args.remove }.discard();
+    Destination { trace: args.trace.clone(), temporary: args.remove }.discard();
     match args.status {
         Some(status) => outcome.map(|_| status).map_err(Failure::recording),
         None => Ok(outcome?),
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &AfterRecording) -> Outcome {
 fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
     if replayed {
         let options = ReplayOptions::exact(EngineKind::Tiered);
-        let mut report = replay::replay(trace, &options, true)?;
+        let mut report = once::replay(trace, &options, true)?;
         let divergence = report.divergence.as_ref().filter(|at| !at.is_endless());
         report.races = divergence.map(|divergence| racing::find(trace, Some(divergence)));
         if !ranking.json {

@@ -1,7 +1,7 @@
 //! `refrain demo`: records, replays and ranks the workload that is built into the command.
 
-use super::run::{self, Place};
-use super::{after, record};
+use super::destination::Destination;
+use super::{after, record, run};
 use crate::args::{AfterRecording, Demo, Recording};
 use crate::cache;
 use crate::failure::Outcome;
@@ -18,7 +18,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
     let file = place_program()?;
     let mut program = program::find(&[file.into_os_string()])?;
     program.argv = vec!["demo".into()];
-    let place = Place::new(args.output.as_deref(), Path::new("demo.refrain"))?;
+    let place = Destination::new(args.output.as_deref(), Path::new("demo.refrain"))?;
     let recording = Recording {
         force: false,
         strict: false,

@@ -1,7 +1,7 @@
 //! `refrain locks`: ranks unnecessary lock contention.
 
+use super::once::News;
 use super::racing;
-use super::replay::News;
 use crate::args::{Locks, Ranking};
 use crate::calibration;
 use crate::child;

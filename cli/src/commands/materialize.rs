@@ -1,6 +1,6 @@
 //! What a skeleton needs beyond the trace's events, counted by exact replays.
 
-use super::replay::News;
+use super::once::News;
 use crate::args::{Cost, SchedulerKind};
 use crate::child;
 use crate::machine::{Amount, Skeleton};

@@ -6,13 +6,15 @@ mod calibrate;
 mod check;
 mod completions;
 mod demo;
+mod destination;
 mod disassembly;
-pub(crate) mod dump;
+mod dump;
 mod fidelity;
 mod info;
 mod locks;
 mod man;
 mod materialize;
+mod once;
 mod racing;
 mod record;
 mod repeat;
@@ -25,9 +27,6 @@ use crate::args::{Cli, Command};
 use crate::failure::{Failure, Outcome};
 use clap::Parser;
 use std::process::ExitCode;
-
-/// The hidden subcommand that `run` and `demo` become once the program has ended.
-pub(crate) const AFTER_RECORDING: &str = "__after-recording";
 
 /// The `refrain` command: parses the command line, runs what it says and turns the outcome into
 /// an exit status.

@@ -1,6 +1,6 @@
 //! What races: a second replay, observed, finds it. This is why a replay diverges.
 
-use super::replay::News;
+use super::once::News;
 use crate::child;
 use crate::report::races::{Pair, Races, Side};
 use crate::report::replay::Divergence;

@@ -1,6 +1,6 @@
 //! Replaying again and again, and the command that repeats one replay.
 
-use super::replay;
+use super::once;
 use crate::args::{Clock, Cost};
 use crate::machine::{Policy, ReplayOptions};
 use crate::report::replay::Divergence;
@@ -11,7 +11,7 @@ pub(crate) fn wall_time(
     path: &Path,
     options: &ReplayOptions,
 ) -> anyhow::Result<Result<u64, String>> {
-    let report = replay::replay(path, options, true)?;
+    let report = once::replay(path, options, true)?;
     let Some(divergence) = &report.divergence else {
         return Ok(Ok(report.run_ns));
     };

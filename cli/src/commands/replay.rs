@@ -1,21 +1,18 @@
 //! `refrain replay`: replays a trace and says what was checked.
 
-use super::{racing, repeat, simulate};
+use super::{once, racing, repeat, simulate};
 use crate::args::{Clock, Cost, EngineKind, Replay, SchedulerKind};
-use crate::child::{self, ParentListener};
 use crate::failure::Outcome;
 use crate::machine::{Policy, ReplayOptions};
 use crate::output;
-use crate::progress::Progress;
 use crate::report::races::Races;
 use crate::report::replay::{Divergence, Places, Report, render};
 use crate::sites::{self, Profile};
 use crate::stats::Distribution;
 use crate::symbols::{Code, Symbols};
 use crate::trace_file;
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use refrain_trace::Order;
-use std::io::Write;
 use std::path::Path;
 
 /// Replays by the clock that is asked for. The status is 0 if all that was recorded has happened, 3
@@ -50,7 +47,7 @@ fn execute(args: &Replay) -> Outcome {
             or_copy: args.engine.is_none(),
             ..ReplayOptions::exact(args.engine.unwrap_or(EngineKind::Tiered))
         };
-        let report = replay(&args.trace, &options, args.json)?;
+        let report = once::replay(&args.trace, &options, args.json)?;
         times.push(report.run_ns);
         let diverged = report.divergence.is_some();
         last = Some((report, options));
@@ -87,16 +84,6 @@ fn execute(args: &Replay) -> Outcome {
     Ok(report.status())
 }
 
-/// Replays the trace at `path`. With `json`, what the program printed goes to standard error.
-pub(crate) fn replay(path: &Path, options: &ReplayOptions, json: bool) -> anyhow::Result<Report> {
-    // Read here as well, so that a file which is no trace is refused in the same words everywhere.
-    drop(trace_file::read(path)?);
-    let trace = trace_file::open(path)?;
-    let mut news = News::new("replaying", json);
-    child::replay(trace, options.clone(), &mut news)
-        .with_context(|| format!("cannot replay {}", path.display()))
-}
-
 /// Which order of shared memory a trace has.
 fn order_of(path: &Path) -> anyhow::Result<Order> {
     Ok(trace_file::read(path)?.header().order)
@@ -119,36 +106,4 @@ fn places(path: &Path, report: &Report) -> Option<Places> {
     let recorded = trace.cursor_at(divergence.thread, divergence.event).next().ok().flatten();
     let recorded = recorded.filter(|event| event.pc != 0).map(|event| place(event.pc));
     Some(Places { recorded, replayed: place(divergence.pc) })
-}
-
-/// Shows progress and passes output on.
-pub(crate) struct News {
-    progress: Progress,
-    all_to_stderr: bool,
-}
-
-impl News {
-    /// Of work with this name.
-    pub(crate) fn new(what: &'static str, all_to_stderr: bool) -> News {
-        News { progress: Progress::start(what), all_to_stderr }
-    }
-}
-
-impl ParentListener for News {
-    fn progress(&mut self, done: u64, total: u64) {
-        self.progress.update(done, total);
-    }
-
-    fn output(&mut self, descriptor: i32, bytes: &[u8]) -> anyhow::Result<()> {
-        self.progress.finish();
-        if descriptor == 2 || self.all_to_stderr {
-            std::io::stderr().write_all(bytes).context("cannot print")
-        } else if descriptor == 1 {
-            let mut out = std::io::stdout().lock();
-            out.write_all(bytes).and_then(|()| out.flush()).context("cannot print")
-        } else {
-            // Files and pipes of the recording; they are compared, and do not exist here.
-            Ok(())
-        }
-    }
 }

@@ -1,12 +1,12 @@
 //! Schedulers by name, for both clocks.
 
-use super::skeleton::{Decisive, worked};
+use super::segments::Segments;
 use crate::args::SchedulerKind;
 use refrain_scheduler::{
-    Config, Constraints, Elsc, Kendo, MemS, Orig, Outcome, Pct, Random, Recorder, Schedule,
-    Scheduler, Skeleton, simulate,
+    Config, Constraints, Durations, Elsc, Kendo, MemS, Orig, Outcome, Pct, Random, Recorder,
+    Schedule, Scheduler, Skeleton, simulate,
 };
-use refrain_trace::ThreadId;
+use refrain_trace::{EventId, ThreadId};
 use serde::{Deserialize, Serialize};
 
 /// Noise of `orig-s` in virtual time: each piece of work takes up to so many thousandths longer.
@@ -14,6 +14,15 @@ pub(super) const NOISE_PER_MILLE: u32 = 10;
 /// Depth of `pct`: the bugs that it finds need up to so many ordered steps (Burckhardt et al.,
 /// section 5, find most at 2 and 3).
 const DEPTH: u32 = 3;
+
+/// What some schedulers decide by, where it has been counted.
+#[derive(Default)]
+pub(super) struct Decisive {
+    /// Instructions, for Kendo's clocks.
+    pub(super) instructions: Option<Segments>,
+    /// Shared accesses, for MEM-S.
+    pub(super) accesses: Option<Segments>,
+}
 
 /// A scheduler and its seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -105,4 +114,13 @@ fn competing(skeleton: &Skeleton) -> u64 {
     let threads = (0..skeleton.threads()).map(|id| ThreadId(id as u32));
     let operations = threads.flat_map(|thread| skeleton.operations(thread));
     operations.filter(|operation| operation.competes()).count() as u64
+}
+
+/// The skeleton with other amounts of work.
+pub(super) fn worked(skeleton: &Skeleton, segments: &Segments) -> Skeleton {
+    skeleton.retimed(|thread: ThreadId, event: EventId, Durations { time, .. }| {
+        let of_thread = segments.get(thread.index());
+        let work = of_thread.and_then(|events| events.get(event.index())).copied().unwrap_or(0);
+        Durations { work, time }
+    })
 }

@@ -2,15 +2,15 @@
 //! the replayer that the transformation is handed (ELSC, on as many cores as recorded).
 
 use super::made::OwnLocks;
-use super::policy::{NOISE_PER_MILLE, Policy};
+use super::policy::{Decisive, NOISE_PER_MILLE, Policy, worked};
 use super::segments::{Amount, Segments};
 use crate::args::Cost;
 use crate::calibration::{self, Source};
 use crate::report::model::Model;
 use anyhow::{Context, bail};
 use refrain_scheduler::{
-    Account, Admission, Arrival, Builder, Config, Conflicts, Constraints, Costs, Durations, Edge,
-    Elsc, Fixed, Outcome, Run, Schedule, Skeleton as Reduced, Waking, simulate,
+    Account, Admission, Arrival, Builder, Config, Conflicts, Constraints, Costs, Edge, Elsc, Fixed,
+    Outcome, Run, Schedule, Skeleton as Reduced, Waking, simulate,
 };
 use refrain_trace::{Event, EventId, ThreadId, Trace};
 use refrain_transform::{Cores, Made, NOMINAL, Plan, RECORDED, Relaxed, Replayer};
@@ -28,15 +28,6 @@ pub(crate) struct Skeleton {
     with_recording: Option<Reduced>,
     /// What it took to wake threads, as far as the trace shows it.
     wakings: Vec<Waking>,
-}
-
-/// What some schedulers decide by, where it has been counted.
-#[derive(Default)]
-pub(super) struct Decisive {
-    /// Instructions, for Kendo's clocks.
-    pub(super) instructions: Option<Segments>,
-    /// Shared accesses, for MEM-S.
-    pub(super) accesses: Option<Segments>,
 }
 
 impl Skeleton {
@@ -231,15 +222,6 @@ fn middle(samples: impl Iterator<Item = u64>) -> Option<u64> {
     let mut samples: Vec<u64> = samples.collect();
     samples.sort_unstable();
     samples.get(samples.len() / 2).copied()
-}
-
-/// The skeleton with other amounts of work.
-pub(super) fn worked(skeleton: &Reduced, segments: &Segments) -> Reduced {
-    skeleton.retimed(|thread: ThreadId, event: EventId, Durations { time, .. }| {
-        let of_thread = segments.get(thread.index());
-        let work = of_thread.and_then(|events| events.get(event.index())).copied().unwrap_or(0);
-        Durations { work, time }
-    })
 }
 
 impl Replayer for Skeleton {

@@ -9,12 +9,13 @@
 //! Values of guest registers pass between blocks of a region as block parameters, where more than
 //! one edge leads to a block; a block with one edge simply goes on with its predecessor's state.
 
+mod rep;
+
 use super::flow::{self, Flow};
 use super::frame::{self, Frame, leave};
 use super::graph::{Block, Graph, Term, is_repeated};
 use super::lift::{Lifter, State, Watch, symbol};
 use super::regions::Region;
-use super::rep;
 use super::thunk::Batch;
 use super::vars::{self, FLAG, RETIRED, VarSet};
 use crate::cost::{BYTES_A_QUARTER, weigh};

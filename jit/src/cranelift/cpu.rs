@@ -1,8 +1,7 @@
 //! One guest thread's executor.
 
-use super::frame::{BELOW, DF, Frame, SPILL, leave};
+use super::frame::{BELOW, DF, Frame, Gs, SPILL, leave};
 use super::graph::Term;
-use super::image::Gs;
 use super::thunk::Batch;
 use super::{AGAIN, Shared};
 use crate::cost::weigh;

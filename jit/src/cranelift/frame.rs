@@ -7,6 +7,7 @@
 //! (regions never return to each other, so all share it); below it is stack for thunks, for the
 //! few calls into Rust, and for signal handlers.
 
+use crate::fault::ThreadArea;
 use refrain_vm::Context;
 use std::mem::offset_of;
 
@@ -41,6 +42,14 @@ pub(super) struct Frame {
     pub(super) host_mxcsr: u64,
     /// Address of what the thread met last ([`refrain_vm::LastMet`]).
     pub(super) met: u64,
+}
+
+/// What GS points to while a thread is in translated code.
+#[repr(C)]
+pub(super) struct Gs {
+    pub(super) area: ThreadArea,
+    /// The thread's frame.
+    pub(super) frame: *mut Frame,
 }
 
 /// Values of [`Frame::leave`]. Exits with operands keep an index into the engine's exit table in

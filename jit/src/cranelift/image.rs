@@ -8,11 +8,10 @@
 
 use super::arena::{Arena, Provider};
 use super::compile::{Object, Target};
-use super::frame::{Frame, leave};
+use super::frame::leave;
 use super::routines::{self, Routines};
 use super::table::Table;
 use super::thunk::Batch;
-use crate::fault::ThreadArea;
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::Signature;
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
@@ -22,14 +21,6 @@ use refrain_vm::EngineError;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// What GS points to while a thread is in translated code.
-#[repr(C)]
-pub(super) struct Gs {
-    pub(super) area: ThreadArea,
-    /// The thread's frame.
-    pub(super) frame: *mut Frame,
-}
 
 /// Bytes of code memory beyond what is compiled at first: for regions and thunks on demand.
 const SPARE: u64 = 32 << 20;

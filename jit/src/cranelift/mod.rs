@@ -19,7 +19,7 @@
 //! nobody reads.
 //!
 //! # Reading order
-//! `frame`, `vars`, `graph`, `lanes`, `regions`, `flow`, `lift`, `thunk`, `rep`, `body`, `compile`,
+//! `frame`, `vars`, `graph`, `lanes`, `regions`, `flow`, `lift`, `thunk`, `body`, `compile`,
 //! `table`, `routines`, `arena`, `image`, `cpu`, this file.
 
 mod arena;
@@ -33,7 +33,6 @@ mod image;
 mod lanes;
 mod lift;
 mod regions;
-mod rep;
 mod routines;
 mod table;
 mod thunk;

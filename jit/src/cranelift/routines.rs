@@ -4,8 +4,7 @@
 //! field, for the linker to fill in.
 
 use super::frame::off_gpr;
-use super::frame::{self, Frame, leave};
-use super::image::Gs;
+use super::frame::{self, Frame, Gs, leave};
 use super::table::Table;
 use super::vars::HOT;
 use iced_x86::IcedError;

@@ -9,7 +9,7 @@ use super::Visitor;
 use super::engine::Engine;
 use super::objects::NOBODY;
 use super::threads::{Phase, Reason, Then, Thread, Waiter};
-use crate::facts::Precedence;
+use crate::skeleton::Precedence;
 use crate::skeleton::{AFTER, Code, Operation, UNKNOWN};
 use crate::{Choice, Moment, Progress, Request, Scheduler, Status, rank};
 use refrain_trace::ThreadId;

@@ -112,5 +112,9 @@ pub fn simulate<S: Scheduler, V: Visitor>(
     visitor: &mut V,
 ) -> Outcome {
     assert!(config.cores > 0, "a machine has at least one core");
-    engine::Engine::new(skeleton, constraints, config, scheduler, visitor).run()
+    let mut engine = engine::Engine::new(skeleton, constraints, config, scheduler, visitor);
+    match engine.run() {
+        Some(run) => Outcome::Completed(run),
+        None => Outcome::Deadlocked(deadlock::explain(&engine)),
+    }
 }

@@ -3,8 +3,8 @@
 use super::Account;
 use super::objects::NOBODY;
 use crate::constraints::Edge;
-use crate::facts::Precedence;
 use crate::rank;
+use crate::skeleton::Precedence;
 use crate::skeleton::{Code, Operation, Strand, WIDE_TIME, WIDE_WORK};
 use crate::wakes::Woken;
 

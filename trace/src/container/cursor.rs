@@ -27,6 +27,18 @@ pub struct Cursor {
     payload_of_last: Option<usize>,
 }
 
+impl Trace {
+    /// Reads a thread's events from the first on. A thread without events has an empty stream.
+    pub fn cursor(&self, thread: ThreadId) -> Cursor {
+        Cursor::new(self.clone(), thread, EventId(0))
+    }
+
+    /// Reads a thread's events from `event` on, without reading those before its chunk.
+    pub fn cursor_at(&self, thread: ThreadId, event: EventId) -> Cursor {
+        Cursor::new(self.clone(), thread, event)
+    }
+}
+
 impl Cursor {
     pub(crate) fn new(trace: Trace, thread: ThreadId, start: EventId) -> Cursor {
         Cursor {

@@ -3,7 +3,6 @@
 use super::body::Unpacker;
 use super::catalog::{Catalog, EventChunk};
 use super::columns::Decoder;
-use super::cursor::Cursor;
 use super::format::{Chunk, MAX_BLOB, MAX_CODE};
 use super::pages;
 use super::scan;
@@ -357,16 +356,6 @@ impl Trace {
             bodies.insert(chunk.offset, body);
         }
         self.shared.source.hold(bodies);
-    }
-
-    /// Reads a thread's events from the first on. A thread without events has an empty stream.
-    pub fn cursor(&self, thread: ThreadId) -> Cursor {
-        Cursor::new(self.clone(), thread, EventId(0))
-    }
-
-    /// Reads a thread's events from `event` on, without reading those before its chunk.
-    pub fn cursor_at(&self, thread: ThreadId, event: EventId) -> Cursor {
-        Cursor::new(self.clone(), thread, event)
     }
 
     /// The chunk of `thread` that holds `event`.

@@ -108,3 +108,19 @@ fn escape(chars: &mut std::str::Chars<'_>) -> Option<char> {
         _ => return None,
     })
 }
+
+/// `name=value`
+pub(super) fn field(word: &str) -> Result<(&str, &str)> {
+    word.split_once('=')
+        .ok_or_else(|| format!("{:?} is not of the form name=value", shortened(word)))
+}
+
+/// `a:b`
+pub(super) fn pair(word: &str) -> Result<(&str, &str)> {
+    word.split_once(':').ok_or_else(|| format!("{:?} is not of the form a:b", shortened(word)))
+}
+
+/// The message about a field that no line of this kind has.
+pub(super) fn unknown(name: &str) -> String {
+    format!("unknown field {:?}", shortened(name))
+}

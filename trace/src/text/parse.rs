@@ -1,6 +1,8 @@
 //! Parsing the text form.
 
-use super::lex::{self, Result, hex, id, list, number, shortened, signed, string};
+use super::lex::{
+    self, Result, field, hex, id, list, number, pair, shortened, signed, string, unknown,
+};
 use super::parse_event::EventParser;
 use crate::container::{MAX_MODULES, MAX_THREADS, PAGE};
 use crate::{
@@ -242,21 +244,6 @@ fn single<'a>(words: &[&'a str]) -> Result<&'a str> {
         [word] => Ok(word),
         _ => Err(format!("one value is expected, not {}", words.len())),
     }
-}
-
-/// `name=value`
-pub(super) fn field(word: &str) -> Result<(&str, &str)> {
-    word.split_once('=')
-        .ok_or_else(|| format!("{:?} is not of the form name=value", shortened(word)))
-}
-
-/// `a:b`
-pub(super) fn pair(word: &str) -> Result<(&str, &str)> {
-    word.split_once(':').ok_or_else(|| format!("{:?} is not of the form a:b", shortened(word)))
-}
-
-pub(super) fn unknown(name: &str) -> String {
-    format!("unknown field {:?}", shortened(name))
 }
 
 /// The latencies of the header's machine, which it has from now on.

@@ -1,7 +1,6 @@
 //! Parsing events, and the tickets and times that a line leaves out.
 
-use super::lex::{Result, hex, id, list, number, shortened, signed};
-use super::parse::{field, pair, unknown};
+use super::lex::{Result, field, hex, id, list, number, pair, shortened, signed, unknown};
 use super::print::default_object;
 use crate::order::{self, SYSCALL_SLOT};
 use crate::payload::{Effect, SyscallRecord, Window, Write};

@@ -7,7 +7,6 @@
 //! ([`crate::Barrier::heavy`]), and waits until the thread is seen outside of its *window*, the few
 //! instructions from the look to the end of the access.
 
-use super::lines::Span;
 use crate::layout::{HEAP, MAPPINGS};
 use crossbeam::utils::Backoff;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -33,6 +32,30 @@ pub fn index(address: u64) -> usize {
     let heap = u64::from(address & HEAP_BIT != 0) << NEAR;
     let mappings = u64::from(address & MAPPINGS_BIT != 0) << (NEAR + 1);
     (near | heap | mappings) as usize
+}
+
+/// Bytes that an instruction, or the kernel, is about to access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The first one.
+    pub start: u64,
+    /// How many.
+    pub len: u64,
+    /// Whether they are, or may be, written.
+    pub write: bool,
+}
+
+impl Span {
+    /// The addresses of its lines.
+    pub(crate) fn lines(self) -> impl Iterator<Item = u64> {
+        let first = self.start / LINE;
+        let end = if self.len == 0 {
+            first
+        } else {
+            (self.start.saturating_add(self.len - 1)) / LINE + 1
+        };
+        (first..end).map(|line| line * LINE)
+    }
 }
 
 /// Where a thread's executor keeps what it shares. Everything is there as long as the executor.

@@ -21,7 +21,7 @@
 //! in the recorded order, and every load reads what it read. The order of events is one of real time,
 //! so no replay can wait in a circle.
 
-use super::filter::{ENTRIES, Filter, LINE, index};
+use super::filter::{ENTRIES, Filter, Span, index};
 use crate::barrier::Barrier;
 use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
@@ -37,30 +37,6 @@ const PATIENCE: u32 = 8;
 const CALM: u32 = 16;
 /// Lines that a thread claims at once at most, when it comes to one after the other.
 const RUN: u32 = 64;
-
-/// Bytes that an instruction, or the kernel, is about to access.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Span {
-    /// The first one.
-    pub start: u64,
-    /// How many.
-    pub len: u64,
-    /// Whether they are, or may be, written.
-    pub write: bool,
-}
-
-impl Span {
-    /// The addresses of its lines.
-    pub(crate) fn lines(self) -> impl Iterator<Item = u64> {
-        let first = self.start / LINE;
-        let end = if self.len == 0 {
-            first
-        } else {
-            (self.start.saturating_add(self.len - 1)) / LINE + 1
-        };
-        (first..end).map(|line| line * LINE)
-    }
-}
 
 /// Whose a line is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

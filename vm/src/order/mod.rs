@@ -41,8 +41,7 @@ mod record_stride;
 pub(crate) mod replay;
 mod replay_stride;
 
-pub use filter::{ENTRIES, Filter, INDEX_MASK, index as line_index};
-pub use lines::Span;
+pub use filter::{ENTRIES, Filter, INDEX_MASK, Span, index as line_index};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

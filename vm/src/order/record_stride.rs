@@ -4,8 +4,8 @@
 //! The functions that translated code calls run with the guest's thread pointer: nothing in them
 //! may use thread-local storage of the host, allocate, or panic.
 
-use super::filter::Filter;
-use super::lines::{Acquired, Calm, Claims, Lines, Quick, Span, Wish};
+use super::filter::{Filter, Span};
+use super::lines::{Acquired, Calm, Claims, Lines, Quick, Wish};
 use crate::engine::{Fault, OrderedAccess, OrderedKind};
 use crate::host;
 use crate::record::leaf::LeafThread;

@@ -22,6 +22,7 @@
 use crate::file_maps::{FileMaps, Part};
 use crate::host;
 use crate::layout::PAGE;
+use crate::loader::is_settled;
 use crate::memory::page_up;
 use crate::{Hidden, Result};
 use refrain_trace::container::PageRun;
@@ -32,10 +33,8 @@ use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// A file that was written so recently may be written again.
-const UNSETTLED: Duration = Duration::from_secs(2);
 /// Bytes of pages that wait for the writer; beyond, it is to be woken.
 const PENDING: usize = 16 << 20;
 /// Files that are held open at once.
@@ -301,10 +300,4 @@ impl State {
 
 fn identity(metadata: &Metadata) -> Identity {
     (metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec())
-}
-
-/// Whether nobody has written the file lately.
-pub(crate) fn is_settled(metadata: &Metadata) -> bool {
-    let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
-    age.is_some_and(|age| age > UNSETTLED)
 }

@@ -33,7 +33,6 @@ use crate::memory::AddressSpace;
 use crate::order;
 use crate::{Error, Hidden, Processor, Result, kick};
 use files::Files;
-pub(crate) use files::is_settled;
 use log::Written;
 use machine::{Machine, Stop};
 pub use notice::Notice;

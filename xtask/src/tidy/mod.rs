@@ -1,6 +1,7 @@
 //! Rules of the house that neither the compiler nor clippy checks. All violations are printed,
 //! not only the first.
 
+mod circles;
 mod dependencies;
 mod links;
 mod sources;
@@ -35,6 +36,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     let manifest = std::fs::read_to_string(root.join("Cargo.toml"))?;
     violations.extend(unused::check(&root, &manifest, &packages, &code));
+    violations.extend(circles::check(&code));
     for violation in &violations {
         println!("{violation}");
     }

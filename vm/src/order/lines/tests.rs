@@ -1,6 +1,7 @@
 //! Whose lines are.
 
 use super::*;
+use crate::order::filter::LINE;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
 /// The tables of a thread that executes nothing.

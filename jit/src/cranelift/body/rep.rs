@@ -3,11 +3,11 @@
 //! How much they access is known only behind them, and may be more than one record can say. So
 //! they run in pieces of at most [`PIECE`] bytes, each between a check for room and its records.
 
-use super::body::Body;
-use super::frame::{self, leave, off_gpr};
-use super::lift::{Lifter, int_of};
-use super::thunk::Batch;
-use super::vars;
+use super::Body;
+use crate::cranelift::frame::{self, leave, off_gpr};
+use crate::cranelift::lift::{Lifter, int_of};
+use crate::cranelift::thunk::Batch;
+use crate::cranelift::vars;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{InstBuilder, Value};
