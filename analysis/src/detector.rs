@@ -6,6 +6,7 @@ use crate::edges;
 use crate::findings::{Findings, Local, Race, Whole};
 use crate::objects::{Object, Objects};
 use crate::shadow::{Blocks, CELL, Shadow, word_of};
+use refrain_trace::linux::writes_a_buffer;
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{Access, Event, EventId, EventKind, ThreadId, order};
 use std::collections::BTreeSet;
@@ -194,11 +195,10 @@ impl Watcher {
     }
 
     fn kernel_accesses(&mut self, event: &Event, record: Option<&SyscallRecord>) {
-        const WRITE_CALLS: [u16; 3] = [1, 18, 44];
         let Some(record) = record else { return };
         let pc = event.pc as u32;
         if let Effect::Output { len, .. } = record.effect
-            && WRITE_CALLS.contains(&event.nr)
+            && writes_a_buffer(event.nr)
         {
             let whole = Whole { address: record.args[1], size: len };
             self.check(Checked { whole, pc, kind: READ | KERNEL });

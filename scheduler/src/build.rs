@@ -1,6 +1,7 @@
 //! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]),
 //! which also tells what waits under locks need ([`Facts`]).
 
+use crate::Error;
 use crate::facts::Facts;
 use crate::latencies::{Samples, Waking};
 use crate::places::Places;
@@ -11,9 +12,8 @@ use crate::sharing::Sharing;
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
 use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, WIDE_WORK};
 use crate::wakes::Wakes;
-use crate::{Error, syscalls, wakes};
 use refrain_trace::fixed::FixedMap;
-use refrain_trace::{Event, EventKind, ThreadId, order};
+use refrain_trace::{Event, EventKind, ThreadId, linux, order};
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
 const OWNER_DEAD: i32 = 130;
@@ -244,7 +244,10 @@ impl Builder {
         if kind == EventKind::BarrierDestroy {
             flags |= RESET;
         }
-        if kind == EventKind::Syscall && syscalls::clones(event.nr) && (event.value as i64) > 0 {
+        if kind == EventKind::Syscall
+            && linux::creates_threads(event.nr)
+            && (event.value as i64) > 0
+        {
             self.clones.push((event.ticket, thread, position));
         }
         if kind == EventKind::ThreadCreate {
@@ -317,8 +320,8 @@ fn code(event: &Event) -> Code {
         Atomic | SyncStore | Handover | Contended => Code::Ordered,
         SyncLoad | Takeover => Code::AwaitLoad,
         // Whoever wakes others does not wait, and wakes them when it comes, not when it is done.
-        Syscall if wakes::wakes(event).is_some() => Code::Kernel,
-        Syscall if syscalls::waits_off_core(event.nr) => Code::Sleep,
+        Syscall if linux::wakes(event).is_some() => Code::Kernel,
+        Syscall if linux::waits_off_core(event.nr) => Code::Sleep,
         Syscall => Code::Kernel,
     }
 }

@@ -1,10 +1,8 @@
 //! From a trace to a builder.
 
 use crate::{Builder, Error};
+use refrain_trace::linux::creates_threads;
 use refrain_trace::{Cursor, Event, EventId, EventKind, ThreadId, Trace};
-
-/// The number of `clone`.
-const CLONE: u16 = 56;
 
 impl Builder {
     /// Pushes all events of a trace, and returns how long the recorded run took: from the start
@@ -47,7 +45,7 @@ impl Builder {
 /// The thread that the event just read has created.
 fn child(event: &Event, cursor: &mut Cursor) -> Result<Option<ThreadId>, refrain_trace::Error> {
     // Other payloads may be large.
-    let clones = event.kind() == EventKind::Syscall && event.nr == CLONE;
+    let clones = event.kind() == EventKind::Syscall && creates_threads(event.nr);
     let record = if clones { cursor.payload()? } else { None };
     Ok(record.and_then(|record| record.effect.child()))
 }

@@ -13,14 +13,8 @@
 //! - What ends a wait for input (a pipe within the program) is not looked for: descriptors would
 //!   have to be followed. It stays as long as it was.
 
+use refrain_trace::linux::{Means, is_woken, wakes};
 use refrain_trace::{Event, EventKind, ThreadId};
-
-/// Ways to be woken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Means {
-    Futex,
-    Signal,
-}
 
 /// Calls that are looked at for one sleep, from the latest back.
 const LOOKED_AT: usize = 64;
@@ -93,27 +87,5 @@ impl Wakes {
                 each(thread, Woken { event: position, thread: by, source });
             }
         }
-    }
-}
-
-/// By which means a call wakes other threads (x86-64), if it does.
-pub(crate) fn wakes(call: &Event) -> Option<Means> {
-    match (call.nr, call.value as i64) {
-        // `futex` that waits returns nothing above zero.
-        (202, 1..) => Some(Means::Futex),
-        // `kill`, `rt_sigqueueinfo`, `tkill`, `tgkill`, `rt_tgsigqueueinfo`.
-        (62 | 129 | 200 | 234 | 297, 0) => Some(Means::Signal),
-        _ => None,
-    }
-}
-
-/// By which means a call that returned so was woken, if it was.
-fn is_woken(call: &Event) -> Option<Means> {
-    const EINTR: i64 = -4;
-    match (call.nr, call.value as i64) {
-        (202, 0) => Some(Means::Futex),
-        // `rt_sigtimedwait` returns a signal; `pause` and `rt_sigsuspend` are interrupted.
-        (128, 1..) | (34 | 130, EINTR) => Some(Means::Signal),
-        _ => None,
     }
 }

@@ -6,7 +6,7 @@
 //! text form, and a verifier. It knows nothing of CPUs, policies or what a path names.
 //!
 //! # Reading order
-//! `ids`, `event` (what happened, and how tickets order it), `order`, `payload`, `meta`; then
+//! `ids`, `event` (what happened, and how tickets order it), `order`, `payload`, `linux`, `meta`; then
 //! `container` (the `*.refrain` file), `owned` (a whole trace in memory), `text`, `verify`.
 //!
 //! # Invariants
@@ -23,6 +23,7 @@ pub mod fixed;
 #[doc(hidden)]
 pub mod fuzzing;
 mod ids;
+pub mod linux;
 mod meta;
 #[doc(hidden)]
 pub mod mutants;

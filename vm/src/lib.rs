@@ -63,3 +63,4 @@ pub use replay::{
     recorded_processor, replay, replayable,
 };
 pub use seen::Seen;
+pub use syscall::syscall_number;

@@ -41,7 +41,7 @@ enum Habit {
     Ci,
     /// Run the tests and accept what has changed in their expected output
     Bless,
-    /// Check the rules of the house: dependencies (also unused ones), circles of imports, docs, links, file sizes, unsafe code
+    /// Check the rules of the house: dependencies (also unused ones), circles of imports, numbers of system calls, docs, links, file sizes, unsafe code
     Tidy,
     /// Measure against native runs and valgrind, and write docs/benchmarks.md
     Bench(bench::Options),

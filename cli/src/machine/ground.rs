@@ -1,16 +1,12 @@
 //! What a trace tells of the guest's memory before anything is replayed: which stack is whose,
 //! and what holds no data of the program's.
 
+use refrain_trace::linux::{CLONE, MMAP, MREMAP, MUNMAP};
 use refrain_trace::payload::Effect;
 use refrain_trace::{EventKind, ThreadId, Trace};
 use refrain_transform::Interval;
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-const MMAP: u16 = 9;
-const MUNMAP: u16 = 11;
-const MREMAP: u16 = 25;
-const CLONE: u16 = 56;
 
 /// The guest's memory, as far as the ranking must know it.
 #[derive(Debug)]

@@ -2,15 +2,11 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 use refrain_trace::fixed::FixedMap;
+use refrain_trace::linux::{FUTEX, futex_waits};
 use refrain_trace::{CodeBlock, Event, EventKind, ThreadId, Trace};
 use refrain_transform::{Change, Interval, Made, Maker};
 use std::ops::Range;
 use std::sync::Arc;
-
-const FUTEX: u16 = 202;
-/// `FUTEX_WAIT`, `FUTEX_LOCK_PI`, `FUTEX_WAIT_BITSET`, and what `op` holds beside the command.
-const WAITS: [u64; 3] = [0, 6, 9];
-const COMMAND: u64 = 0x7f;
 
 /// The system's libraries, by how their files' names begin: a lock is taken for whoever calls them.
 const LIBRARIES: [&str; 12] = [
@@ -55,7 +51,7 @@ impl OwnLocks {
                 let slept_on = if is_futex(&event) {
                     let record = cursor.payload()?;
                     let args = record.map(|record| record.args);
-                    args.filter(|args| WAITS.contains(&(args[1] & COMMAND))).map(|args| args[0])
+                    args.filter(|args| futex_waits(args[1])).map(|args| args[0])
                 } else {
                     None
                 };

@@ -6,6 +6,7 @@
 
 use super::Purpose;
 use anyhow::Context;
+use refrain_trace::linux::{BRK, MMAP, MREMAP};
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{EventKind, ThreadId, Trace};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -142,11 +143,6 @@ impl Stated {
         Ok(())
     }
 }
-
-/// The calls that enlarge the guest's memory.
-const MMAP: u16 = 9;
-const BRK: u16 = 12;
-const MREMAP: u16 = 25;
 
 /// By how much a call enlarges the guest's memory at most.
 fn growth(number: u16, call: &SyscallRecord) -> u64 {

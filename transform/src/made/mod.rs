@@ -25,6 +25,7 @@ mod word;
 
 use crate::intervals::Interval;
 use refrain_trace::fixed::FixedMap;
+use refrain_trace::linux::{FUTEX, sleeps};
 use refrain_trace::{Event, EventId, EventKind, ThreadId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -292,9 +293,6 @@ struct Previous {
     since: Option<u64>,
 }
 
-const FUTEX: u16 = 202;
-const NANOSLEEP: [u16; 2] = [35, 230];
-
 impl Maker {
     /// Nothing was shown yet.
     pub fn new() -> Maker {
@@ -329,7 +327,7 @@ impl Maker {
             SemPost if granted => Some(StepKind::Post),
             _ => None,
         };
-        let waits = event.kind() == Syscall && (event.nr == FUTEX || NANOSLEEP.contains(&event.nr));
+        let waits = event.kind() == Syscall && (event.nr == FUTEX || sleeps(event.nr));
         let word = slept_on.or_else(|| kind.map(|_| event.object));
         self.note_wait(thread, event, word, slept_on.is_some());
         let position = u32::try_from(id.0).unwrap_or(u32::MAX);

@@ -21,7 +21,7 @@
 use super::thread::GuestThread;
 use crate::context::Translating;
 use crate::host;
-use refrain_scheduler::waits_off_core;
+use refrain_trace::linux::waits_off_core;
 use refrain_trace::{Event, EventKind};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -11,10 +11,8 @@
 //! 2. Plain loads of ordered words have no place: they keep their recorded values.
 
 use crate::Result;
+use refrain_trace::linux::{changes_mappings, creates_threads};
 use refrain_trace::{Cursor, Event, EventKind, ThreadId, Trace, order};
-
-const CLONE: u16 = 56;
-const CLONE3: u16 = 435;
 
 /// The places of each thread's ordered events, in the order of the events.
 pub(crate) fn sequence(trace: &Trace) -> Result<Vec<Vec<u64>>> {
@@ -121,15 +119,15 @@ fn returns(event: &Event) -> Option<(usize, u64)> {
 /// Whether a thread that is creating another has done so by this event, or has failed to.
 fn ends_creation(event: &Event) -> bool {
     match event.kind() {
-        EventKind::Syscall => matches!(event.nr, CLONE | CLONE3),
+        EventKind::Syscall => creates_threads(event.nr),
         EventKind::Atomic | EventKind::SyncStore => false,
         kind if kind.is_of_access() => false,
         _ => true,
     }
 }
 
-/// Calls whose effect is a thread, or may be a change of the address space: mmap, mprotect, munmap,
-/// brk, mremap and madvise. The payloads of others may be large.
+/// Calls whose effect is a thread, or may be a change of the address space. The payloads of others
+/// may be large.
 fn has_effect(event: &Event) -> bool {
-    event.kind() == EventKind::Syscall && matches!(event.nr, 9..=12 | 25 | 28 | CLONE | CLONE3)
+    event.kind() == EventKind::Syscall && (changes_mappings(event.nr) || creates_threads(event.nr))
 }

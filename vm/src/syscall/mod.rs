@@ -56,6 +56,11 @@ pub(crate) fn name(nr: u64) -> Option<&'static str> {
     spec(nr).map(|spec| spec.name)
 }
 
+/// The number of the system call with this name.
+pub fn syscall_number(name: &str) -> Option<i64> {
+    table::CALLS.iter().find(|spec| spec.name == name).map(|spec| spec.nr.into())
+}
+
 /// Finds out what is to be done about a system call.
 pub(crate) fn resolve(nr: u64, args: [u64; 6]) -> Result<Call, Refusal> {
     let refusal = |name, command, why| Refusal { nr: nr as u32, name, command, why };

@@ -200,7 +200,7 @@ impl<'ast> Visit<'ast> for Paths {
             Item::Mod(item) => &item.attrs,
             _ => return visit::visit_item(self, item),
         };
-        if !attributes.iter().any(is_for_tests) {
+        if !attributes.iter().any(super::is_for_tests) {
             visit::visit_item(self, item);
         }
     }
@@ -236,11 +236,6 @@ impl<'ast> Visit<'ast> for Paths {
             self.take_tokens(list.tokens.clone());
         }
     }
-}
-
-fn is_for_tests(attribute: &Attribute) -> bool {
-    attribute.path().is_ident("cfg")
-        && attribute.parse_args::<syn::Ident>().is_ok_and(|word| word == "test")
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod circles;
 mod dependencies;
 mod links;
+mod linux;
 mod sources;
 mod unused;
 
@@ -37,6 +38,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let manifest = std::fs::read_to_string(root.join("Cargo.toml"))?;
     violations.extend(unused::check(&root, &manifest, &packages, &code));
     violations.extend(circles::check(&code));
+    violations.extend(linux::check(&code));
     for violation in &violations {
         println!("{violation}");
     }
@@ -63,4 +65,10 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether an attribute says that an item is compiled for tests only.
+fn is_for_tests(attribute: &syn::Attribute) -> bool {
+    attribute.path().is_ident("cfg")
+        && attribute.parse_args::<syn::Ident>().is_ok_and(|word| word == "test")
 }

@@ -125,3 +125,21 @@ fn numbers_ascend_and_have_only_the_kernel_s_holes() {
     let all: Vec<u16> = (0..=336).chain(424..=469).collect();
     assert_eq!(numbers, all);
 }
+
+#[test]
+fn the_trace_crate_has_the_same_numbers() {
+    for &(number, constant) in refrain_trace::linux::NUMBERS {
+        assert_eq!(name(number.into()), Some(constant.to_lowercase().as_str()), "{number}");
+    }
+}
+
+/// Who reads a trace must know every call that may change the address space.
+#[test]
+fn classes_of_the_trace_crate_agree_with_the_table() {
+    use refrain_trace::linux::{changes_mappings, creates_threads};
+    for spec in table::CALLS {
+        let changes = spec.order == super::super::spec::Order::Memory;
+        let told = changes_mappings(spec.nr) || creates_threads(spec.nr);
+        assert!(!changes || told, "{} changes the address space", spec.name);
+    }
+}

@@ -1,0 +1,122 @@
+//! System calls of Linux on x86-64, as far as who reads a trace must tell them apart: their numbers
+//! and the classes that they fall into. What they do to a guest's memory is the machine's table.
+
+use crate::Event;
+
+macro_rules! calls {
+    ($($name:ident = $number:literal),* $(,)?) => {
+        $(
+            #[doc = concat!("The number of a call: ", stringify!($name), ".")]
+            pub const $name: u16 = $number;
+        )*
+        /// All numbers that have a name here, with these names.
+        pub const NUMBERS: &[(u16, &str)] = &[$(($number, stringify!($name))),*];
+    };
+}
+
+calls! {
+    READ = 0, WRITE = 1, POLL = 7, MMAP = 9, MPROTECT = 10, MUNMAP = 11, BRK = 12, PREAD64 = 17,
+    PWRITE64 = 18, READV = 19, SELECT = 23, MREMAP = 25, MADVISE = 28, SHMAT = 30, PAUSE = 34, NANOSLEEP = 35,
+    CONNECT = 42, ACCEPT = 43, SENDTO = 44, RECVFROM = 45, RECVMSG = 47, CLONE = 56, WAIT4 = 61,
+    KILL = 62, SEMOP = 65, SHMDT = 67, MSGRCV = 70, FLOCK = 73, FSYNC = 74, FDATASYNC = 75,
+    RT_SIGTIMEDWAIT = 128, RT_SIGQUEUEINFO = 129, RT_SIGSUSPEND = 130, SYNC = 162, TKILL = 200,
+    FUTEX = 202, IO_GETEVENTS = 208, SEMTIMEDOP = 220, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232,
+    TGKILL = 234, MQ_TIMEDRECEIVE = 243, WAITID = 247, PSELECT6 = 270, PPOLL = 271,
+    SYNC_FILE_RANGE = 277, EPOLL_PWAIT = 281, ACCEPT4 = 288, PREADV = 295, RT_TGSIGQUEUEINFO = 297,
+    RECVMMSG = 299, PREADV2 = 327, CLONE3 = 435, EPOLL_PWAIT2 = 441,
+}
+
+/// Whether calls with this number spend their time waiting, off the core.
+///
+/// The time of a system call is either the kernel's work, done on the thread's core, or waiting
+/// for something outside (a device, a peer, a timer), during which another thread may have the
+/// core. A trace holds the duration alone, so the number of the call decides (but for calls that
+/// wake others: [`wakes`]). With as many cores as threads the distinction changes accounts only, no
+/// time.
+pub fn waits_off_core(number: u16) -> bool {
+    let reads = matches!(number, READ | PREAD64 | READV | PREADV | PREADV2);
+    let waits_for_signals = matches!(number, PAUSE | RT_SIGTIMEDWAIT | RT_SIGSUSPEND);
+    let polls = matches!(number, POLL | SELECT | PSELECT6 | PPOLL | IO_GETEVENTS);
+    let polls_many = matches!(number, EPOLL_WAIT | EPOLL_PWAIT | EPOLL_PWAIT2);
+    let receives = matches!(number, CONNECT | ACCEPT | ACCEPT4 | RECVFROM | RECVMSG | RECVMMSG);
+    let waits_for_others = matches!(number, WAIT4 | WAITID | FUTEX | SEMOP | SEMTIMEDOP);
+    let takes_messages = matches!(number, MSGRCV | MQ_TIMEDRECEIVE);
+    let stores = matches!(number, FLOCK | FSYNC | FDATASYNC | SYNC | SYNC_FILE_RANGE);
+    let for_others = waits_for_signals || waits_for_others || receives || takes_messages;
+    sleeps(number) || reads || polls || polls_many || for_others || stores
+}
+
+/// Whether calls with this number sleep for a time that they name.
+pub fn sleeps(number: u16) -> bool {
+    matches!(number, NANOSLEEP | CLOCK_NANOSLEEP)
+}
+
+/// Whether calls with this number may create a thread.
+pub fn creates_threads(number: u16) -> bool {
+    matches!(number, CLONE | CLONE3)
+}
+
+/// Whether calls with this number may change the address space.
+pub fn changes_mappings(number: u16) -> bool {
+    matches!(number, MMAP | MPROTECT | MUNMAP | BRK | MREMAP | MADVISE | SHMAT | SHMDT)
+}
+
+/// Whether the kernel writes to a file or a peer what calls with this number have in one buffer:
+/// their second argument, of the length that their result says.
+pub fn writes_a_buffer(number: u16) -> bool {
+    matches!(number, WRITE | PWRITE64 | SENDTO)
+}
+
+/// Whether a [`FUTEX`] call with this operation sleeps on the word that its first argument names:
+/// `FUTEX_WAIT`, `FUTEX_LOCK_PI` and `FUTEX_WAIT_BITSET`, whatever flags come with them.
+pub fn futex_waits(operation: u64) -> bool {
+    const COMMAND: u64 = 0x7f;
+    matches!(operation & COMMAND, 0 | 6 | 9)
+}
+
+/// A way to be woken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Means {
+    /// By a futex.
+    Futex,
+    /// By a signal.
+    Signal,
+}
+
+/// By which means a call wakes other threads, if it does.
+pub fn wakes(call: &Event) -> Option<Means> {
+    match (call.nr, call.value as i64) {
+        // One that waits returns nothing above zero.
+        (FUTEX, 1..) => Some(Means::Futex),
+        (KILL | RT_SIGQUEUEINFO | TKILL | TGKILL | RT_TGSIGQUEUEINFO, 0) => Some(Means::Signal),
+        _ => None,
+    }
+}
+
+/// By which means a call that returned so was woken, if it was.
+pub fn is_woken(call: &Event) -> Option<Means> {
+    const EINTR: i64 = -4;
+    match (call.nr, call.value as i64) {
+        (FUTEX, 0) => Some(Means::Futex),
+        // It returns the signal; the others are interrupted.
+        (RT_SIGTIMEDWAIT, 1..) | (PAUSE | RT_SIGSUSPEND, EINTR) => Some(Means::Signal),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_is_told_from_work() {
+        let waits = |call: &&(u16, &str)| waits_off_core(call.0);
+        let names: Vec<&str> = NUMBERS.iter().filter(waits).map(|(_, name)| *name).collect();
+        let expected = "READ POLL PREAD64 READV SELECT PAUSE NANOSLEEP CONNECT ACCEPT RECVFROM \
+            RECVMSG WAIT4 SEMOP MSGRCV FLOCK FSYNC FDATASYNC RT_SIGTIMEDWAIT RT_SIGSUSPEND SYNC \
+            FUTEX IO_GETEVENTS SEMTIMEDOP CLOCK_NANOSLEEP EPOLL_WAIT MQ_TIMEDRECEIVE WAITID \
+            PSELECT6 PPOLL SYNC_FILE_RANGE EPOLL_PWAIT ACCEPT4 PREADV RECVMMSG PREADV2 \
+            EPOLL_PWAIT2";
+        assert_eq!(names, expected.split_whitespace().collect::<Vec<_>>());
+    }
+}
