@@ -16,6 +16,8 @@
 #![forbid(unsafe_code)]
 
 mod access;
+#[doc(hidden)]
+pub mod cases;
 pub mod container;
 mod error;
 mod event;
