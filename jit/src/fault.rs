@@ -73,6 +73,9 @@ pub(crate) fn has_fsgsbase() -> bool {
 }
 
 /// The handler's first instructions: restores the host's FS, and afterwards the guest's.
+///
+/// # Safety
+/// The kernel calls this: the arguments are those of an `SA_SIGINFO` handler.
 #[unsafe(naked)]
 unsafe extern "C" fn entry(_: i32, _: *mut libc::siginfo_t, _: *mut libc::ucontext_t) {
     naked_asm!(
@@ -93,6 +96,9 @@ unsafe extern "C" fn entry(_: i32, _: *mut libc::siginfo_t, _: *mut libc::uconte
 }
 
 /// Decides whose fault it is. Async-signal-safe: no locks, no allocation.
+///
+/// # Safety
+/// The kernel calls this: the arguments are those of an `SA_SIGINFO` handler.
 unsafe extern "C" fn handle(
     signal: i32,
     info: *mut libc::siginfo_t,
@@ -105,7 +111,9 @@ unsafe extern "C" fn handle(
         *rip = next as i64;
         return;
     }
-    if let Some(area) = current_area()
+    // SAFETY: the area is used until this returns, and the code that was interrupted does not hold a
+    // reference to these fields across guest execution.
+    if let Some(area) = unsafe { current_area() }
         && ((area.code_start..area.code_end).contains(&(*rip as u64))
             || *rip == 0 && area.in_guest != 0)
     {
@@ -120,10 +128,13 @@ unsafe extern "C" fn handle(
 }
 
 /// The area of the thread that took a signal.
-fn current_area() -> Option<&'static mut ThreadArea> {
-    // SAFETY: `install` is only called where FSGSBASE is usable. GS is 0 or points to an area
-    // that lives until its owner has cleared GS on this very thread; the interrupted code does
-    // not hold a reference to these fields across guest execution.
+///
+/// # Safety
+/// The caller is the signal's handler, and uses the area no longer than it runs: its owner drops it,
+/// having cleared GS, on this very thread. Nobody else has a reference to it.
+unsafe fn current_area<'a>() -> Option<&'a mut ThreadArea> {
+    // SAFETY: `install` is only called where FSGSBASE is usable. GS is 0 or points to an area; for
+    // the rest, the caller.
     unsafe {
         let area: *mut ThreadArea;
         std::arch::asm!("rdgsbase {}", out(reg) area, options(nomem, nostack, preserves_flags));
@@ -132,6 +143,9 @@ fn current_area() -> Option<&'static mut ThreadArea> {
 }
 
 /// Gives the signal to the handler before ours.
+///
+/// # Safety
+/// The arguments are those of the handler that calls this.
 unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     let index = SIGNALS.iter().position(|&s| s == signal);
     let previous = index.and_then(|index| Some(&PREVIOUS.get()?[index]));

@@ -205,10 +205,13 @@ impl CodeMemory {
     }
 
     /// Copies finished code to `address`.
-    pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
+    ///
+    /// # Safety
+    /// Nobody executes what is there so far, and the bytes are code that may be executed there.
+    pub(crate) unsafe fn write(&self, address: u64, bytes: &[u8]) {
         let offset = self.offset(address, bytes.len() as u64);
         // SAFETY: the alias maps the whole range writable and the target was checked to lie in
-        // it; no Rust reference to it exists. The caller writes only bytes that nobody executes.
+        // it; no Rust reference to it exists, and for the rest, the caller.
         unsafe {
             let to = (self.alias + offset) as *mut u8;
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
@@ -217,7 +220,10 @@ impl CodeMemory {
 
     /// Replaces the 32-bit field at `address`, which lies within eight aligned bytes, while other
     /// threads may be executing the instruction that holds it.
-    pub(crate) fn patch(&self, address: u64, value: u32) {
+    ///
+    /// # Safety
+    /// The instruction may be executed with the old value and with the new one.
+    pub(crate) unsafe fn patch(&self, address: u64, value: u32) {
         let offset = self.offset(address, 4);
         assert!(address & 7 <= 4, "patched fields never cross eight aligned bytes");
         let word = self.alias + (offset & !7);
@@ -268,6 +274,9 @@ pub(crate) fn read_instruction(address: u64) -> Option<Instruction> {
 }
 
 /// Copies like `memcpy`, but returns the number of bytes not copied because of a fault.
+///
+/// # Safety
+/// `to` can be written for `len` bytes, and nobody else uses them. The fault handler is installed.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn copy_bytes(to: *mut u8, from: *const u8, len: usize) -> usize {
     core::arch::naked_asm!(

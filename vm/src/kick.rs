@@ -111,6 +111,10 @@ pub(crate) fn install() {
     });
 }
 
+/// Gets the thread out of the call that it is about to make or to wait in.
+///
+/// # Safety
+/// The kernel calls this: the arguments are those of an `SA_SIGINFO` handler.
 unsafe extern "C" fn handle(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     // SAFETY: the kernel passes a valid pointer to an SA_SIGINFO handler.
     let rip = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };

@@ -37,6 +37,9 @@ const LEAVE: i64 = -1;
 ///
 /// The function runs on the host's stack, so that nothing of the host's stays on the guest's.
 /// Everything of the guest's that a function may change is put back.
+///
+/// # Safety
+/// Translated code alone comes here, by jumps, in the state that is described above.
 #[unsafe(naked)]
 pub(super) unsafe extern "sysv64" fn call_machine() {
     naked_asm!(
@@ -163,6 +166,10 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
 /// called instead. The flags are saved as in `enter`.
 macro_rules! load_gate {
     ($name:ident, $size:literal, $($check:literal),*) => {
+        /// A gate for loads.
+        ///
+        /// # Safety
+        /// Translated code alone comes here, by jumps, in the state that the macro describes.
         #[unsafe(naked)]
         unsafe extern "sysv64" fn $name() {
             naked_asm!(

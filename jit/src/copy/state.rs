@@ -371,6 +371,9 @@ pub(super) unsafe extern "sysv64" fn enter(state: *mut ThreadState) {
 
 /// Where exits of translated code jump to, with the guest's rcx in its slot and the address of
 /// the exit's [`Desc`] in rcx. Stores the guest's registers and returns from [`enter`].
+///
+/// # Safety
+/// Translated code alone comes here, by jumps, in the state that is described above.
 #[unsafe(naked)]
 pub(super) unsafe extern "sysv64" fn leave() {
     naked_asm!(
@@ -395,6 +398,9 @@ pub(super) unsafe extern "sysv64" fn leave() {
 /// integer registers but rax are put back. At a function's entry the psABI promises nothing of
 /// the flags and, where no argument is a floating-point number, of the vector registers: those
 /// are left as the function leaves them.
+///
+/// # Safety
+/// Translated code alone comes here, by jumps, in the state that is described above.
 #[unsafe(naked)]
 pub(super) unsafe extern "sysv64" fn call_leaf() {
     naked_asm!(
@@ -443,6 +449,9 @@ pub(super) unsafe extern "sysv64" fn call_leaf() {
 
 /// Where the fault handler sends a thread: all registers are as they were at the faulting
 /// instruction, and the slots too.
+///
+/// # Safety
+/// The fault handler alone sends threads here, out of translated code.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn leave_faulted() {
     naked_asm!(
@@ -469,6 +478,9 @@ unsafe extern "sysv64" fn leave_faulted() {
 const ALIGNMENT_CHECK: u32 = 1 << 18;
 
 /// The common end of leaving: rcx is the context, rax and rcx are saved, flags are the guest's.
+///
+/// # Safety
+/// The two ways out jump here, in the state that is described above.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn save() {
     naked_asm!(

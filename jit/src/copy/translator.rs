@@ -243,7 +243,9 @@ impl Translator {
 
     /// Lets a field lead somewhere else.
     pub(super) fn patch(&self, field: u64, to: u64) {
-        self.memory.patch(field, emit::displacement(field, to));
+        // SAFETY: the field is the target of a jump whose targets, the old one and the new one, go on
+        // at one guest address.
+        unsafe { self.memory.patch(field, emit::displacement(field, to)) };
     }
 
     /// Whether translated code may lead from block to block.
@@ -476,8 +478,12 @@ impl Translator {
         let fits = self.hot.here() <= self.cold_chunk && self.cold.here() <= self.cold_end;
         assert!(fits, "a translation is longer than the margin that it was given");
         let end = self.hot.here() / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
-        self.memory.write(self.hot.base(), self.hot.bytes());
-        self.memory.write(self.cold.base(), self.cold.bytes());
+        // SAFETY: both lie in free parts of the code memory, which no translated code leads to; they
+        // were emitted for these addresses.
+        unsafe {
+            self.memory.write(self.hot.base(), self.hot.bytes());
+            self.memory.write(self.cold.base(), self.cold.bytes());
+        }
         self.hot_next = end;
         self.cold_next = self.cold.here();
         for (pc, variant, entry) in std::mem::take(&mut self.pending_returns) {

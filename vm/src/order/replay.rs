@@ -69,7 +69,8 @@ impl LeafThread {
         if self.awaits_loads() {
             return None;
         }
-        let Lent { gate, cursor, tally } = self.lent()?;
+        // SAFETY: only the leaf function for ordered instructions calls this, once in a call.
+        let Lent { gate, cursor, tally } = unsafe { self.lent() }?;
         let [event, after, ..] = cursor.loaded() else { return None };
         let code = event_kind(kind) as u8;
         let recorded = (event.code, event.flags, event.nr, event.pc, event.sp, event.object);
@@ -128,7 +129,8 @@ impl LeafThread {
         if self.awaits_loads() {
             return None;
         }
-        let Lent { gate, cursor, tally } = self.lent()?;
+        // SAFETY: only the leaf function for ordered instructions calls this, once in a call.
+        let Lent { gate, cursor, tally } = unsafe { self.lent() }?;
         let [event, after, ..] = cursor.loaded() else { return None };
         let recorded = (event.code, event.pc, event.object);
         if recorded != (EventKind::SyncLoad as u8, pc, address)

@@ -87,9 +87,13 @@ impl LeafThread {
         }
     }
 
-    /// What the thread has lent to the leaf function that runs now; one at a time. `None` if every
-    /// call has to go the long way.
-    pub(crate) fn lent<'a>(&self) -> Option<Lent<'a>> {
+    /// What the thread has lent to the leaf function that runs now. `None` if every call has to go
+    /// the long way.
+    ///
+    /// # Safety
+    /// The caller is a leaf function of this thread, or called by one, and nothing that was lent
+    /// before is still in use. What it is lent it uses no longer than the leaf function runs.
+    pub(crate) unsafe fn lent<'a>(&self) -> Option<Lent<'a>> {
         if self.cursor.is_null() {
             return None;
         }
@@ -154,7 +158,8 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
     if thread.awaits_loads() {
         return LONG_WAY;
     }
-    let Some(Lent { gate, cursor, tally }) = thread.lent() else { return LONG_WAY };
+    // SAFETY: this is a leaf function, which is lent these here and nowhere else.
+    let Some(Lent { gate, cursor, tally }) = (unsafe { thread.lent() }) else { return LONG_WAY };
     // SAFETY: at a function's entry the return address is at the stack pointer.
     let site = unsafe { host::Guest.stack_word(sp) };
     let [event, after, ..] = cursor.loaded() else { return LONG_WAY };

@@ -86,10 +86,14 @@ fn a_fault_keeps_them() {
 fn the_machine_may_use_them_around_ordered_instructions() {
     let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
     let Some(engine) = engine_with_avx(config) else { return };
+    /// # Safety
+    /// None is needed: it uses no argument.
     unsafe extern "sysv64" fn before(_: *mut OrderedAccess, _: u64) -> i64 {
         disturb();
         0
     }
+    /// # Safety
+    /// None is needed: it uses no argument.
     unsafe extern "sysv64" fn after(_: u64) {
         disturb();
     }

@@ -47,6 +47,8 @@ fn leaf_functions() {
         calls: u64,
         stack: u64,
     }
+    /// # Safety
+    /// `data` is the address of the test's own variable.
     unsafe extern "sysv64" fn leaf(argument: u64, stack: u64, data: u64) -> i64 {
         // SAFETY: the word is the address of the test's own variable, which outlives the run.
         let seen = unsafe { &mut *(data as *mut Seen) };

@@ -56,6 +56,8 @@ fn disturb() {
     }
 }
 
+/// # Safety
+/// As [`OrderedLeaf`] says: `data` is the address of the test's own machine.
 unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     // SAFETY: the word is the address of the test's own machine, which outlives the run.
     let (access, machine) = unsafe { (&mut *access, &mut *(data as *mut Machine)) };
@@ -71,6 +73,8 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     0
 }
 
+/// # Safety
+/// As [`OrderedLeaf`] says: `data` is the address of the test's own machine.
 unsafe extern "sysv64" fn after(data: u64) {
     // SAFETY: as in `before`.
     unsafe { &mut *(data as *mut Machine) }.told += 1;
