@@ -63,6 +63,22 @@ fn spinning_keeps_the_core_and_blocking_gives_it_away() {
 }
 
 #[test]
+fn threads_that_spin_for_one_another_are_a_deadlock() {
+    const M: u64 = L + 0x1000;
+    let mut r = Recording::new(3);
+    for (thread, [first, second]) in [(0, [L, M]), (1, [M, L])] {
+        r.push(thread, 10, SpinLock, first);
+        r.push(thread, 10, SpinLock, second);
+        r.push(thread, 10, SpinUnlock, second);
+        r.push(thread, 10, SpinUnlock, first);
+    }
+    r.push(2, 1, ThreadExit, 3);
+    let config = Config { cores: 2, quantum: 15, costs: Costs::FREE };
+    let (outcome, _) = replay(&r.skeleton(), &Constraints::none(), &config, Orig::exact());
+    assert!(matches!(outcome, Outcome::Deadlocked(_)), "{outcome:?}");
+}
+
+#[test]
 fn order_of_the_recording_is_artificial_waiting() {
     // Recorded: t1 first. In the replay t0 comes first and finds the lock free.
     let mut r = Recording::new(2);

@@ -15,6 +15,12 @@ use refrain_scheduler::{
 use refrain_trace::{Event, EventId, ThreadId, Trace};
 use refrain_transform::{Cores, Made, NOMINAL, Plan, RECORDED, Relaxed, Replayer};
 
+/// Slices of a recording, at most: no more steps than that are spent on sharing cores. Recordings
+/// of up to a quarter of an hour keep the usual slices.
+const SLICES: u64 = 1 << 18;
+/// The longest time of all threads together, in ticks.
+const LONGEST: u64 = 1 << 62;
+
 /// A trace without its work.
 pub(crate) struct Skeleton {
     reduced: Reduced,
@@ -74,9 +80,14 @@ impl Skeleton {
         let view = |thread, id, event: &Event| made.view(thread, id, event);
         let recorded = builder.read_as::<anyhow::Error>(trace, view)?;
         let wakings = builder.waking();
+        // Times are added up for all threads on one core.
+        if recorded.saturating_mul(trace.threads().max(1).into()) > LONGEST {
+            bail!("the trace says that it was recorded over years; virtual time cannot have that");
+        }
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
         let (costs, latencies) = calibration::costs(header.machine.latencies, ticks_per_second);
-        let typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
+        let mut typical = Config::typical(header.machine.cores.max(1), ticks_per_second);
+        typical.quantum = typical.quantum.max(recorded / SLICES);
         let wake = middle(wakings.iter().map(|waking| waking.wake)).unwrap_or(costs.wake);
         let rouse = middle(wakings.iter().map(|waking| waking.rouse)).unwrap_or(costs.rouse);
         let config = Config { costs: Costs { wake, rouse, ..costs }, ..typical };

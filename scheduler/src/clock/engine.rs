@@ -604,14 +604,18 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     }
 
     fn give_up_spinning(&mut self, id: usize) {
-        if self.ready.is_empty() {
-            let next = self.now.saturating_add(self.config.quantum);
-            self.timers.set(id, next);
-        } else {
+        use Phase::{Dozing, Running, Sleeping, Waking};
+        let moves = |it: &Thread<'_>| matches!(it.phase, Running | Dozing | Sleeping | Waking);
+        if !self.ready.is_empty() {
             self.settle(id);
             self.threads[id].phase = Phase::Waiting;
             self.timers.clear(id);
             self.release_core();
+        } else if self.threads.iter().any(moves) || self.timers.is_set(self.threads.len()) {
+            self.timers.set(id, self.now.saturating_add(self.config.quantum));
+        } else {
+            // Nobody is left to end the wait: a deadlock.
+            self.timers.clear(id);
         }
     }
 

@@ -47,6 +47,11 @@ impl Timers {
         (moment != NEVER).then_some((moment, player))
     }
 
+    /// Whether a player has a moment.
+    pub(super) fn is_set(&self, player: usize) -> bool {
+        self.moments[player] != NEVER
+    }
+
     /// The time in the key of a moment that is too far away for one, or of none.
     #[inline]
     fn far(&self) -> u64 {
