@@ -9,7 +9,7 @@
 use super::catalog::Catalog;
 use super::format::{CHUNK_HEADER, Chunk, ChunkHeader, ChunkKind, MAX_INDEX, PREAMBLE};
 use super::writer::{Writer, footer_and_tail};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::{Ending, Footer};
 use std::fs::File;
 use std::io::{self, Write};
@@ -51,8 +51,7 @@ pub struct Salvaged {
 }
 
 impl<W: Write + Truncate> Writer<W> {
-    /// Ends the trace after a failed write. `Err` if not even half a chunk can be cut away: the
-    /// file is then one that was cut off there.
+    /// Ends the trace after a failed write.
     pub fn salvage(mut self, tsc_end: u64) -> Result<(Salvaged, W)> {
         Ok((self.end_where_it_is(tsc_end)?, self.out))
     }
@@ -68,14 +67,14 @@ impl<W: Write + Truncate> Writer<W> {
         let initial = headers.iter().take_while(|chunk| is_initial(chunk.header.kind)).count();
         let mut rooms = ROOMS.iter();
         loop {
-            self.cut(self.written)?;
             let catalog = Catalog::new(&headers, |_, error| Err(error))?;
             let threads = catalog.threads.last_key_value().map_or(0, |(&last, _)| last + 1);
             let of = |thread| catalog.threads.get(&thread).map_or(0, |stream| stream.events);
             let events: Vec<u64> = (0..threads).map(of).collect();
             let mut salvaged =
                 Salvaged { bytes: self.written, events: events.iter().sum(), whole: false };
-            if !complete {
+            // Behind half a chunk that cannot be cut away, nothing would be found.
+            if self.out.truncate_to(self.written).is_err() || !complete {
                 return Ok(salvaged);
             }
             let footer =
@@ -88,14 +87,10 @@ impl<W: Write + Truncate> Writer<W> {
             }
             let room = rooms.next().map(|room| tail.len() as u64 + room);
             if room.is_none_or(|room| !self.make_room(&mut headers, initial, room)) {
-                self.cut(self.written)?;
+                let _ = self.out.truncate_to(self.written);
                 return Ok(salvaged);
             }
         }
-    }
-
-    fn cut(&mut self, len: u64) -> Result<()> {
-        self.out.truncate_to(len).map_err(Error::io("cut the trace off"))
     }
 
     /// Gives up the last chunks until so many bytes are free; false if nothing can be given up.
