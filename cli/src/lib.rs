@@ -34,6 +34,10 @@ mod watchdog;
 
 pub use commands::main;
 
+/// A recording that runs out of memory ends before the program does.
+#[global_allocator]
+static MEMORY: refrain_vm::Allocator = refrain_vm::Allocator;
+
 /// What the fuzz targets run.
 #[doc(hidden)]
 pub mod fuzzing {

@@ -6,6 +6,7 @@ use crate::hidden::Hidden;
 use crate::host;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use std::fs::File;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
@@ -15,18 +16,21 @@ static JOBS: OnceLock<Sender<Job>> = OnceLock::new();
 
 /// Runs `main` on a thread of its own, and keeps this one, which must be the process's first, for
 /// the main thread of a program that `main` records. The process ends when `main` returns, with
-/// the status that it returns.
-pub fn lend_first_thread(main: impl FnOnce() -> u8 + Send + 'static) -> ! {
+/// the status that it returns. This returns only if the system refuses the thread.
+pub fn lend_first_thread(main: impl FnOnce() -> u8 + Send + 'static) -> io::Error {
     /// As of Rust programs whose first thread panics.
     const PANICKED: i32 = 101;
     let (jobs, to_do): (Sender<Job>, Receiver<Job>) = unbounded();
     prepare();
     let first = JOBS.set(jobs).is_ok();
     assert!(first, "a process has one first thread, and lends it once");
-    std::thread::spawn(move || {
+    let run = move || {
         let status = catch_unwind(AssertUnwindSafe(main)).map_or(PANICKED, i32::from);
         std::process::exit(status)
-    });
+    };
+    if let Err(error) = std::thread::Builder::new().spawn(run) {
+        return error;
+    }
     loop {
         // The other end is static.
         if let Ok(job) = to_do.recv() {

@@ -20,8 +20,10 @@ const HIGHEST: i32 = 4096;
 const BITS: usize = 64;
 
 /// Which of the numbers are taken.
-static TAKEN: [AtomicU64; ROOM as usize / BITS] =
-    [const { AtomicU64::new(0) }; ROOM as usize / BITS];
+static TAKEN: Marks = [const { AtomicU64::new(0) }; ROOM as usize / BITS];
+
+/// Of these, the ones that child processes of the guest close.
+static UNSHARED: Marks = [const { AtomicU64::new(0) }; ROOM as usize / BITS];
 
 /// A descriptor that the guest neither sees nor reaches. Its number is free again when this is
 /// dropped.
@@ -33,10 +35,19 @@ impl Hidden {
     /// programs that are executed.
     pub fn copy(of: impl AsFd) -> io::Result<Hidden> {
         let fd = duplicate(of.as_fd())?;
-        let (word, bit) =
-            place(fd.as_raw_fd()).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
+        let (word, bit) = place(&TAKEN, fd.as_raw_fd())
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
         word.fetch_or(bit, Ordering::SeqCst);
         Ok(Hidden(Some(fd.into())))
+    }
+
+    /// No child process of the guest keeps it: the file is closed, and unlocked, with this process.
+    #[must_use]
+    pub fn unshared(self) -> Hidden {
+        if let Some((word, bit)) = place(&UNSHARED, self.file().as_raw_fd()) {
+            word.fetch_or(bit, Ordering::SeqCst);
+        }
+        self
     }
 
     /// The file.
@@ -64,23 +75,42 @@ impl AsFd for Hidden {
 impl Drop for Hidden {
     fn drop(&mut self) {
         if let Some(fd) = self.0.take() {
-            let taken = place(fd.as_raw_fd());
+            let number = fd.as_raw_fd();
             drop(fd);
-            if let Some((word, bit)) = taken {
-                word.fetch_and(!bit, Ordering::SeqCst);
-            }
+            forget(number);
         }
     }
 }
 
 /// Whether a descriptor is refrain's own.
 pub(crate) fn is_own(fd: i32) -> bool {
-    place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    place(&TAKEN, fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
 /// All that are refrain's own, ascending.
 pub(crate) fn own() -> impl Iterator<Item = i32> {
     numbers().filter(|&fd| is_own(fd))
+}
+
+/// In a child process: closes what is its parent's alone.
+pub(crate) fn close_unshared() {
+    let is_unshared = |&fd: &i32| {
+        place(&UNSHARED, fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    };
+    for fd in own().filter(is_unshared) {
+        // SAFETY: whoever used it is a thread that this process does not have.
+        unsafe { libc::close(fd) };
+        forget(fd);
+    }
+}
+
+/// The number is free again.
+fn forget(fd: i32) {
+    for marks in [&UNSHARED, &TAKEN] {
+        if let Some((word, bit)) = place(marks, fd) {
+            word.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
 }
 
 /// Closes the guest's descriptors that do not outlive the execution of a program.
@@ -97,11 +127,14 @@ pub(crate) fn close_on_execution() {
     }
 }
 
-/// Where is noted that a number is taken, if it is one of those that are set apart.
-fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+/// A mark for each number that is set apart.
+type Marks = [AtomicU64; ROOM as usize / BITS];
+
+/// Where the mark of a number is, if it is one of those that are set apart.
+fn place(marks: &'static Marks, fd: i32) -> Option<(&'static AtomicU64, u64)> {
     let numbers = numbers();
     let number = numbers.contains(&fd).then(|| (fd - numbers.start) as usize)?;
-    Some((&TAKEN[number / BITS], 1 << (number % BITS)))
+    Some((&marks[number / BITS], 1 << (number % BITS)))
 }
 
 /// The numbers that are set apart: behind what the guest may open, or a quarter of those if it may
@@ -158,6 +191,7 @@ fn set_limit(limit: libc::rlimit) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
 
     #[test]
     fn a_copy_is_known_as_refrains_own_until_it_is_dropped() {
@@ -167,5 +201,19 @@ mod tests {
         assert!(!is_own(0) && !is_own(fd + 1) && !is_own(-1));
         drop(copy);
         assert!(!is_own(fd));
+    }
+
+    #[test]
+    fn a_child_closes_what_is_its_parents_alone() {
+        let (mut reader, writer) = io::pipe().expect("there is room");
+        let kept = Hidden::copy(&writer).expect("there is room");
+        let left = Hidden::copy(writer).expect("there is room").unshared();
+        std::mem::forget(left.into_file());
+        close_unshared();
+        drop(kept.file().write_all(b"kept"));
+        drop(kept);
+        let mut read = String::new();
+        reader.read_to_string(&mut read).expect("ends, since nobody can write");
+        assert_eq!(read, "kept");
     }
 }

@@ -298,6 +298,30 @@ pub(crate) fn set_child_action(ignored: bool, flags: i32) {
     }
 }
 
+/// The soft and the hard limit of the address space.
+pub(crate) fn space_limit() -> [u64; 2] {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is live, and the call only fills it in.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    [limit.rlim_cur, limit.rlim_max]
+}
+
+/// Sets both; whether the kernel allows that.
+pub(crate) fn set_space_limit([rlim_cur, rlim_max]: [u64; 2]) -> bool {
+    // SAFETY: the structure is live, and the call only reads it.
+    unsafe { libc::setrlimit(libc::RLIMIT_AS, &libc::rlimit { rlim_cur, rlim_max }) == 0 }
+}
+
+/// Whether this thread has a capability in effect, of the first 32.
+pub(crate) fn has_capability(number: u32) -> bool {
+    const VERSION: u32 = 0x2008_0522;
+    let (mut header, mut sets) = ([VERSION, 0], [0_u32; 6]);
+    let arguments = [header.as_mut_ptr() as u64, sets.as_mut_ptr() as u64, 0, 0, 0, 0];
+    // SAFETY: of this version, the kernel writes two times three words, which are there.
+    let result = unsafe { syscall(libc::SYS_capget as u64, arguments) };
+    result == 0 && sets[0] & 1 << number != 0
+}
+
 /// Ends the process, without any of what is done at a normal exit.
 pub(crate) fn exit_process(status: i32) -> ! {
     // SAFETY: nothing is done but ending.

@@ -35,6 +35,7 @@ mod pipes;
 mod processor;
 mod record;
 mod replay;
+mod reserve;
 mod seen;
 mod slots;
 mod syscall;
@@ -62,5 +63,6 @@ pub use replay::{
     Divergence, DivergenceKind, Outcome, Output, Placement, Policy, ReplayOptions,
     recorded_processor, replay, replayable,
 };
+pub use reserve::Allocator;
 pub use seen::Seen;
 pub use syscall::syscall_number;

@@ -55,6 +55,10 @@ pub(crate) struct AddressSpace {
     /// The guest has mapped memory that others can see it write.
     shared: bool,
     brk: u64,
+    /// How many bytes the guest may map (`RLIMIT_AS`), and to what it may raise that.
+    limit: [u64; 2],
+    /// Bytes of `used` that were an earlier program's.
+    left: u64,
 }
 
 impl AddressSpace {
@@ -65,7 +69,35 @@ impl AddressSpace {
             own: BTreeMap::new(),
             shared: false,
             brk: layout::HEAP.start,
+            limit: [u64::MAX; 2],
+            left: 0,
         }
+    }
+
+    /// How many bytes the guest may map, and to what it may raise that.
+    pub(crate) fn limit(&self) -> [u64; 2] {
+        self.limit
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: [u64; 2]) {
+        self.limit = limit;
+    }
+
+    /// Whether so many more bytes, some of them in place of what is there, are too many. The main
+    /// thread's stack counts nothing: natively it is as large as it has grown.
+    fn exceeds(&self, more: u64, replaced: &Range<u64>) -> bool {
+        let [most, _] = self.limit;
+        if most == u64::MAX {
+            return false;
+        }
+        let len = |(&start, &end): (&u64, &u64)| end - start;
+        let all = self.used.iter().filter(|(start, _)| !layout::STACK.contains(start));
+        let overlap = |(&start, &end): (&u64, &u64)| {
+            end.min(replaced.end).saturating_sub(start.max(replaced.start))
+        };
+        let there: u64 = all.clone().map(len).sum::<u64>() - self.left;
+        let there = there.saturating_sub(all.map(overlap).sum());
+        there.saturating_add(more) > most
     }
 
     /// Maps where the guest asked for (MAP_FIXED, or a hint that is free) or where there is room;
@@ -95,6 +127,9 @@ impl AddressSpace {
                 None => return -i64::from(libc::ENOMEM),
             }
         };
+        if self.exceeds(len, &(address..address.saturating_add(len))) {
+            return OUT_OF_MEMORY;
+        }
         match map_fixed(MapRequest { address, ..request }) {
             Ok(()) => {
                 self.note(address..address + len, request.prot);
@@ -231,6 +266,10 @@ impl AddressSpace {
         } else {
             return -i64::from(libc::ENOMEM);
         };
+        let gone = if stays { old_range.clone() } else { old..old };
+        if new_len > old_len && self.exceeds(new_len, &gone) {
+            return OUT_OF_MEMORY;
+        }
         let result = self.remap_to([old, old_len, new_len, flags], target);
         if result >= 0 {
             let target = target..target + new_len;
@@ -360,6 +399,7 @@ impl AddressSpace {
         self.used.retain(|&start, _| ARENAS[0].contains(&start));
         self.executable.clear();
         self.own.clear();
+        self.left = self.used.iter().map(|(start, end)| end - start).sum();
         (self.shared, self.brk) = (false, layout::HEAP.start);
     }
 

@@ -24,7 +24,7 @@ mod simulate;
 mod sites;
 
 use crate::args::{Cli, Command};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{self, Failure, Outcome};
 use clap::Parser;
 use std::process::ExitCode;
 
@@ -37,7 +37,9 @@ pub fn main() -> ExitCode {
     let command = cli.command;
     if matches!(command, Command::Record(_) | Command::Run(_) | Command::Demo(_)) {
         // The recorded program's main thread is to be the process's first.
-        refrain_vm::lend_first_thread(|| run_command(command));
+        let error = refrain_vm::lend_first_thread(|| run_command(command));
+        eprintln!("refrain: error: cannot start a thread: {error}");
+        return ExitCode::from(failure::CANNOT_RECORD);
     }
     ExitCode::from(run_command(command))
 }

@@ -174,7 +174,7 @@ fn unnamed(wanted: &Path) -> io::Result<(File, Place)> {
 
 /// The program expects the lowest free numbers, and may close everything that it finds.
 fn out_of_reach(file: File) -> File {
-    Hidden::copy(&file).map_or(file, Hidden::into_file)
+    Hidden::copy(&file).map_or(file, |copy| copy.unshared().into_file())
 }
 
 fn directory_of(path: &Path) -> &Path {

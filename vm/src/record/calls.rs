@@ -229,6 +229,7 @@ impl GuestThread {
             MachineCall::SignalFile => self.signal_file(pending),
             MachineCall::CreateTimer => self.create_timer(pending),
             MachineCall::CloseRange => self.close_range(pending),
+            MachineCall::Limit => self.limit(pending),
             MachineCall::ReadLink => self.read_link(pending),
             MachineCall::Open => self.open(pending),
             MachineCall::ListDirectory => self.list_directory(pending),

@@ -3,9 +3,9 @@
 use super::calls::{Pending, words};
 use super::machine::park_forever;
 use super::thread::{Birth, GuestThread, spawn};
+use crate::Result;
 use crate::context::reg::*;
 use crate::host::{self, Guest};
-use crate::{Error, Result};
 use refrain_trace::payload::{Effect, Write};
 use refrain_trace::{Event, EventKind, order};
 
@@ -26,7 +26,6 @@ impl GuestThread {
         if flags & THREAD != THREAD {
             return self.fork(pending);
         }
-        self.machine.engine.several_threads();
         self.enter(&mut pending);
         let mut context = self.context.clone();
         context.finish_syscall(0);
@@ -37,23 +36,19 @@ impl GuestThread {
             context.fs_base = tls;
         }
         let clear = flags & libc::CLONE_CHILD_CLEARTID as u64 != 0;
-        let (child, log) = self.machine.add_thread(context.fs_base);
-        let attention = self.machine.signals.begin_thread(child, Some(self.id));
-
-        // The child tells its id and waits until its parent has stored it.
-        let (tell, told) = crossbeam::channel::bounded(1);
-        let (go, may_go) = crossbeam::channel::bounded::<()>(1);
-        let started = move |tid| {
-            let _ = tell.send(tid);
-            let _ = may_go.recv();
+        // It waits until its parent has stored its id.
+        let Ok((tid, thread)) = spawn(&self.machine) else {
+            self.leave(&mut pending);
+            self.end_creation();
+            self.conclude(pending, -i64::from(libc::EAGAIN), Vec::new(), Effect::None);
+            return Ok(());
         };
+        // Not before there is one: a replay cannot know of an attempt.
+        self.machine.engine.several_threads();
+        let (child, log) = self.machine.add_thread(context.fs_base);
+        self.machine.set_kernel_id(child, tid);
+        let attention = self.machine.signals.begin_thread(child, Some(self.id));
         let clear_at_exit = if clear { child_tid } else { 0 };
-        let birth = Birth { id: child, log, attention, context, clear_at_exit };
-        spawn(&self.machine, birth, started)?;
-        let tid: i32 = told.recv().map_err(|_| Error::Host {
-            what: "starting a guest thread".into(),
-            answer: std::io::Error::other("it ended at once"),
-        })?;
 
         let mut writes = Vec::new();
         for (flag, address) in
@@ -68,7 +63,7 @@ impl GuestThread {
         self.leave(&mut pending);
         self.end_creation();
         self.conclude(pending, i64::from(tid), writes, Effect::Clone { child });
-        drop(go);
+        let _ = thread.send(Birth { id: child, log, attention, context, clear_at_exit });
         Ok(())
     }
 

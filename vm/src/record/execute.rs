@@ -8,7 +8,7 @@ use super::calls::Pending;
 use super::files::ANYWHERE;
 use super::signals::Signals;
 use super::thread::GuestThread;
-use super::{initial_mappings, itself};
+use super::{initial_mappings, itself, limits};
 use crate::file_maps::FileMaps;
 use crate::host::{self, Guest};
 use crate::layout::PAGE;
@@ -154,7 +154,11 @@ impl GuestThread {
             None => command.clone(),
         };
         let mask = self.machine.signals.mask(self.id, None);
+        let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+        limits::hand_on(space.limit());
+        drop(space);
         let result = execute(&issued, mask, &self.machine.signals);
+        limits::raise();
         self.answer(pending, result);
     }
 }

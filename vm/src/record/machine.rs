@@ -17,7 +17,7 @@ use crate::kick::{self, Attention};
 use crate::memory::AddressSpace;
 use crate::order::lines::Lines;
 use crate::slots::Tickets;
-use crate::{Error, Processor, host};
+use crate::{Error, Processor, hidden, host};
 use crossbeam::channel::Sender;
 use refrain_trace::{Ending, Header, Module, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -198,6 +198,8 @@ impl Machine {
     /// From here on this is a child process, with one thread, whose events nobody keeps.
     pub(crate) fn begin_child(&self, only: ThreadId, waiting: Option<Waiting>) {
         self.child.store(true, Ordering::Relaxed);
+        // The trace is unlocked when the recorder ends, whatever its children still do.
+        hidden::close_unshared();
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
         self.log.begin_child();
         self.tickets.release_all();

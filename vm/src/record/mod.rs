@@ -14,6 +14,7 @@ mod execute;
 pub(crate) mod files;
 mod itself;
 pub(crate) mod leaf;
+mod limits;
 pub(crate) mod log;
 pub(crate) mod machine;
 mod memory;
@@ -31,7 +32,7 @@ use crate::host::{self, Guest};
 use crate::loader::{self, Command};
 use crate::memory::AddressSpace;
 use crate::order;
-use crate::{Error, Hidden, Processor, Result, kick};
+use crate::{Error, Hidden, Processor, Result, kick, reserve};
 use files::Files;
 use log::Written;
 use machine::{Machine, Stop};
@@ -125,8 +126,10 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
     let (ignored, blocked) = outside::inherited();
     outside::block_signals();
     kick::install();
+    reserve::set_aside();
     let mut space = AddressSpace::new();
     let image = loader::load(&options.command, &mut space)?;
+    space.set_limit(limits::raise());
     let (stop, stopped) = crossbeam::channel::unbounded();
 
     let mapped = Arc::new(Files::new());
@@ -171,7 +174,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordS
         machine.register_module(&file.path, &file.elf, file.bias);
     }
     machine.signals.inherit(&ignored, blocked);
-    outside::watch_signals(machine.clone());
+    outside::watch_signals(machine.clone()).map_err(Error::host("cannot start a thread"))?;
     let start = (Instant::now(), host::ticks());
     thread::start_main(&machine, &header.entry, &options.command.program)?;
 
@@ -311,5 +314,5 @@ pub fn this_machine() -> MachineInfo {
 /// numbers and may close everything it finds.
 fn out_of_reach(file: File) -> Result<File> {
     let hidden = Hidden::copy(&file).map_err(Error::host("keeping the trace out of reach"))?;
-    Ok(hidden.into_file())
+    Ok(hidden.unshared().into_file())
 }

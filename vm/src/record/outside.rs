@@ -16,6 +16,7 @@ use super::notice::Notice;
 use super::signals::{Delivery, Due, Signal, bit};
 use crate::host;
 use refrain_trace::Ending;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -94,10 +95,10 @@ pub(super) fn block_signals() -> u64 {
 }
 
 /// Takes the signals that come from outside.
-pub(super) fn watch_signals(machine: Arc<Machine>) {
+pub(super) fn watch_signals(machine: Arc<Machine>) -> io::Result<()> {
     let (tell, told) = crossbeam::channel::bounded(1);
     let watcher = machine.clone();
-    std::thread::spawn(move || {
+    std::thread::Builder::new().spawn(move || {
         // The C library has unblocked some signals of its own.
         let signals = block_signals();
         let _ = tell.send(host::thread_id());
@@ -113,9 +114,10 @@ pub(super) fn watch_signals(machine: Arc<Machine>) {
                 pass_on(&watcher, number, info);
             }
         }
-    });
+    })?;
     let id = told.recv().expect("the thread tells its id before all else");
     machine.watcher.store(id, Ordering::Relaxed);
+    Ok(())
 }
 
 fn ends(signal: u64) -> bool {

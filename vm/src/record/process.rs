@@ -127,7 +127,8 @@ impl GuestThread {
         if watches {
             // Before it executes a program, a spawned child has no use for signals.
             outside::block_signals();
-            outside::watch_signals(self.machine.clone());
+            // One that the system refuses the thread goes on without signals from outside.
+            let _ = outside::watch_signals(self.machine.clone());
         }
         let [flags, stack, _, child_tid, tls, _] = args;
         if stack != 0 {

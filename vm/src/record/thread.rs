@@ -11,8 +11,10 @@ use crate::hooks::HookMap;
 use crate::host;
 use crate::kick::Attention;
 use crate::{Error, Processor, Result, cpuid, first_thread};
+use crossbeam::channel::{Sender, bounded};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Entry, Event, EventKind, NO_TICKET, ThreadId, order};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -78,11 +80,15 @@ pub(crate) fn start_main(machine: &Arc<Machine>, entry: &Entry, name: &Path) -> 
     let (machine, name) = (machine.clone(), name.to_owned());
     let run: Box<dyn FnOnce() + Send> = Box::new(move || {
         itself::take_name(&name);
-        run_thread(machine, birth, |_| {});
+        host::block_signals();
+        match machine.engine.attach() {
+            Ok(cpu) => run_thread(machine, birth, cpu),
+            Err(error) => machine.stop(Stop::Failed(error.into())),
+        }
     });
     match first_thread::run_there(run) {
         Ok(()) => Ok(()),
-        Err(run) => on_thread(run),
+        Err(run) => on_thread(run).map_err(Error::host("cannot start the main thread")),
     }
 }
 
@@ -95,38 +101,34 @@ pub(crate) struct Birth {
     pub(crate) clear_at_exit: u64,
 }
 
-/// Starts a guest thread on a host thread of its own. `started` is told the kernel's thread id,
-/// on the new thread, before the guest runs.
-pub(crate) fn spawn(
-    machine: &Arc<Machine>,
-    birth: Birth,
-    started: impl FnOnce(i32) + Send + 'static,
-) -> Result<()> {
+/// Starts a host thread for a guest thread, and has it wait for what that begins with. Returns the
+/// kernel's id of it. The system may refuse, for want of memory or because there are too many.
+pub(crate) fn spawn(machine: &Arc<Machine>) -> io::Result<(i32, Sender<Birth>)> {
     let machine = machine.clone();
-    on_thread(Box::new(move || run_thread(machine, birth, started)))
+    let (tell, told) = bounded(1);
+    let (give, given) = bounded(1);
+    on_thread(Box::new(move || {
+        host::block_signals();
+        let Ok(cpu) = machine.engine.attach() else { return };
+        let _ = tell.send(host::thread_id());
+        if let Ok(birth) = given.recv() {
+            run_thread(machine, birth, cpu);
+        }
+    }))?;
+    let refused = |_| io::Error::from_raw_os_error(libc::EAGAIN);
+    Ok((told.recv().map_err(refused)?, give))
 }
 
 /// Starts a host thread. It inherits its name from the guest thread that creates it, as natively.
-fn on_thread(run: Box<dyn FnOnce() + Send>) -> Result<()> {
-    let builder = std::thread::Builder::new().stack_size(HOST_STACK);
-    builder.spawn(run).map_err(Error::host("starting a guest thread"))?;
-    Ok(())
+fn on_thread(run: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    std::thread::Builder::new().stack_size(HOST_STACK).spawn(run).map(drop)
 }
 
 /// Runs a guest thread on the calling host thread, to its end.
-fn run_thread(machine: Arc<Machine>, birth: Birth, started: impl FnOnce(i32)) {
+fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn Cpu>) {
     let Birth { id, log, attention, context, clear_at_exit } = birth;
-    host::block_signals();
-    let cpu = match machine.engine.attach() {
-        Ok(cpu) => cpu,
-        Err(e) => {
-            machine.stop(Stop::Failed(e.into()));
-            return;
-        }
-    };
     machine.set_kernel_id(id, host::thread_id());
     machine.signals.reach(id, host::thread_id(), cpu.interrupt());
-    started(host::thread_id());
     let mut thread = Box::new(GuestThread {
         hooks: machine.hooks(),
         machine,

@@ -128,6 +128,8 @@ pub(crate) enum MachineCall {
     /// `getdents`, `getdents64`: passed on, but the recorder's descriptors and threads are left
     /// out.
     ListDirectory,
+    /// `getrlimit`, `setrlimit`, `prlimit64`: passed on, except for the size of the address space.
+    Limit,
     /// `semctl(GETALL)`: the kernel is asked first how many there are.
     AllSemaphores,
 }

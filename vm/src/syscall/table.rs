@@ -149,7 +149,7 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(94, "lchown", "sii", Kernel),
     pass(95, "umask", "i", Kernel),
     pass(96, "gettimeofday", "pp", Local).writes(&[object::<timeval>(0), sized(1, TIMEZONE)]),
-    pass(97, "getrlimit", "ip", Kernel).writes(&[object::<rlimit>(1)]),
+    machine(97, "getrlimit", "ip", Kernel, M::Limit).writes(&[object::<rlimit>(1)]),
     pass(98, "getrusage", "ip", Local).writes(&[object::<rusage>(1)]),
     pass(99, "sysinfo", "p", Local).writes(&[object::<sysinfo>(0)]),
     pass(100, "times", "p", Local).writes(&[object::<tms>(0)]),
@@ -216,7 +216,7 @@ pub(crate) static CALLS: &[Spec] = &[
     select(157, "prctl", &PRCTL),
     machine(158, "arch_prctl", "ip", Local, M::ArchPrctl),
     pass(159, "adjtimex", "p", Kernel).reads(&[object::<timex>(0)]).writes(&[object::<timex>(0)]),
-    pass(160, "setrlimit", "ip", Kernel).reads(&[object::<rlimit>(1)]),
+    machine(160, "setrlimit", "ip", Kernel, M::Limit).reads(&[object::<rlimit>(1)]),
     pass(161, "chroot", "s", Kernel),
     pass(162, "sync", "", Kernel),
     pass(163, "acct", "s", Kernel),
@@ -376,7 +376,7 @@ pub(crate) static CALLS: &[Spec] = &[
         .reads(&[object::<timespec>(4)]).writes(&[received_many(1, 2), object::<timespec>(4)]),
     pass(300, "fanotify_init", "ii", Kernel),
     pass(301, "fanotify_mark", "dilds", Kernel),
-    pass(302, "prlimit64", "iipp", Kernel)
+    machine(302, "prlimit64", "iipp", Kernel, M::Limit)
         .reads(&[object::<rlimit>(2)]).writes(&[object::<rlimit>(3)]),
     pass(303, "name_to_handle_at", "dsppi", Kernel)
         .writes(&[file_handle(2).always(), object::<c_int>(3).always()]),

@@ -6,14 +6,14 @@
 
 use super::super::files::Files;
 use super::{Chunk, Log, Message, OPEN, Part, Shared, VISITED};
-use crate::{Error, Result, host};
+use crate::{Error, Result, host, reserve};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use refrain_trace::container::Truncate;
 use refrain_trace::{
     BlobId, CodeBlock, EventId, Footer, HAS_PAYLOAD, Header, ThreadId, UNFINISHED, Writer,
 };
-use std::collections::BTreeMap;
-use std::io::Write;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -92,7 +92,7 @@ where
             host::block_signals();
             desk.run(strict)
         })
-        .map_err(Error::host("starting the writer"))?;
+        .map_err(Error::host("cannot start the thread that writes"))?;
     Ok((log, thread))
 }
 
@@ -131,18 +131,26 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
     fn write_all(&mut self) -> Result<()> {
         let mut next = Instant::now() + ROUND;
         loop {
-            match self.messages.recv_deadline(next) {
-                Ok(Message::Finish(footer)) => return self.finish(&footer),
-                Ok(message) => self.write(message)?,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            if reserve::is_given_up() {
+                let answer = io::Error::from_raw_os_error(libc::ENOMEM);
+                return Err(Error::host("the recorder has no memory left")(answer));
             }
-            if Instant::now() >= next {
+            let message = match self.messages.recv_deadline(next) {
+                Ok(Message::Finish(footer)) => return self.finish(&footer),
+                Ok(message) => Some(message),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            };
+            // Without those of its creator, a thread's first events are of no use.
+            let begins = matches!(&message, Some(Message::Events(_, chunk)) if chunk.first == 0);
+            if begins || Instant::now() >= next {
                 let (parts, all) = self.collect();
-                if let Some(footer) = self.write_round(parts)? {
+                if let Some(footer) = self.write_round(message, parts)? {
                     return self.finish(&footer);
                 }
                 next = Instant::now() + if all { ROUND } else { SOON };
+            } else if let Some(message) = message {
+                self.write(message)?;
             }
         }
     }
@@ -206,32 +214,40 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
         (parts, all)
     }
 
-    /// Writes what was taken from the streams, after what had been sent before.
-    fn write_round(&mut self, mut parts: BTreeMap<ThreadId, Part>) -> Result<Option<Footer>> {
-        for _ in 0..self.messages.len() {
-            let Ok(message) = self.messages.try_recv() else { break };
-            if let Message::Finish(footer) = message {
-                self.write_parts(parts)?;
-                return Ok(Some(footer));
+    /// Writes what was sent before and what was taken from the streams, thread by thread: those who
+    /// create come before those that they create, wherever the file ends.
+    fn write_round(
+        &mut self,
+        at_hand: Option<Message>,
+        mut parts: BTreeMap<ThreadId, Part>,
+    ) -> Result<Option<Footer>> {
+        let mut chunks: BTreeMap<ThreadId, Vec<Chunk>> = BTreeMap::new();
+        let mut end = None;
+        let sent: Vec<_> = self.messages.try_iter().take(self.messages.len()).collect();
+        for message in at_hand.into_iter().chain(sent) {
+            match message {
+                Message::Events(thread, chunk) => chunks.entry(thread).or_default().push(chunk),
+                Message::Finish(footer) => end = Some(footer),
+                other => self.write(other)?,
             }
-            // Sent by a thread after it was visited.
-            if let Message::Events(thread, chunk) = &message
-                && let Some(part) = parts.get(thread)
-                && chunk.first >= part.chunk.first
-            {
-                self.part(part)?;
-                parts.remove(thread);
-            }
-            self.write(message)?;
         }
-        self.write_parts(parts)?;
-        // What is written becomes visible in the file.
-        self.writer.flush()?;
-        Ok(None)
-    }
-
-    fn write_parts(&mut self, parts: BTreeMap<ThreadId, Part>) -> Result<()> {
-        parts.values().try_for_each(|part| self.part(part))
+        let threads: BTreeSet<_> = chunks.keys().chain(parts.keys()).copied().collect();
+        for thread in threads {
+            let mut part = parts.remove(&thread);
+            for chunk in chunks.remove(&thread).into_iter().flatten() {
+                // Sent by a thread after it was visited.
+                if let Some(part) = part.take_if(|part| chunk.first >= part.chunk.first) {
+                    self.part(&part)?;
+                }
+                self.write(Message::Events(thread, chunk))?;
+            }
+            part.iter().try_for_each(|part| self.part(part))?;
+        }
+        if end.is_none() {
+            // What is written becomes visible in the file.
+            self.writer.flush()?;
+        }
+        Ok(end)
     }
 
     /// Writes what the events that come next need.
@@ -243,5 +259,52 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
     fn finish(&mut self, footer: &Footer) -> Result<()> {
         self.needed(true)?;
         Ok(self.writer.conclude(footer)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use refrain_trace::{Event, EventKind, NO_TICKET, Trace};
+
+    /// Whatever is sent first: a thread's events lie behind those of the threads before it.
+    #[test]
+    fn a_round_is_written_in_the_order_of_the_threads() {
+        let (to_writer, messages) = bounded(IN_FLIGHT);
+        let (give_back, empties) = bounded(IN_FLIGHT);
+        let log = Log { to_writer, empties, shared: Default::default() };
+        let writer = Writer::new(Vec::new(), &Header::default()).expect("memory takes all");
+        let (shared, mapped) = (log.shared.clone(), Arc::default());
+        let blocks = Vec::new;
+        let mut desk = Desk { writer, blocks, mapped, messages, give_back, shared };
+        let event = |value| Event {
+            code: EventKind::Rdtsc as u8,
+            flags: NO_TICKET,
+            value,
+            ..Event::default()
+        };
+        let streams: Vec<_> = (0..3).map(|id| log.stream(ThreadId(id))).collect();
+        streams[0].append(|| event(0), None).expect("is open");
+        let chunk = |first| Chunk { first, events: vec![event(first)], payloads: Vec::new() };
+        for message in [(2, 0), (0, 1), (2, 1)] {
+            log.send(Message::Events(ThreadId(message.0), chunk(message.1)));
+        }
+        let (parts, all) = desk.collect();
+        assert!(all && parts.len() == 1);
+        let end = desk.write_round(Some(Message::Events(ThreadId(1), chunk(0))), parts);
+        assert!(end.expect("memory takes all").is_none());
+        let bytes = desk.writer.abandon();
+        // Cut after each chunk: the threads are there one after the other.
+        let mut seen = Vec::new();
+        for len in 0..=bytes.len() {
+            let Ok(trace) = Trace::from_bytes(bytes[..len].to_vec()) else { continue };
+            let threads: Vec<_> =
+                (0..trace.threads()).map(|id| trace.events_of(ThreadId(id))).collect();
+            if seen.last() != Some(&threads) {
+                seen.push(threads);
+            }
+        }
+        let expected: [&[u64]; 6] = [&[], &[1], &[2], &[2, 1], &[2, 1, 1], &[2, 1, 2]];
+        assert_eq!(seen, expected);
     }
 }
