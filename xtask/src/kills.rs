@@ -24,6 +24,8 @@ const NANOSECONDS: u64 = 100_000_000;
 const EVENTS: u64 = 10_000;
 /// Text for the compressors: more than they manage until they are killed.
 const BYTES: u64 = 256 << 20;
+/// Every program is recorded with each.
+pub(crate) const ORDERS: [&str; 2] = ["sync", "stride"];
 /// Where the server listens.
 const PORT: u16 = 47_113;
 
@@ -45,16 +47,21 @@ pub(crate) fn run(kills: u64, seed: u64, names: &[String]) -> anyhow::Result<()>
     let mut failures = 0;
     for kill in 0..kills {
         let victim = &victims[kill as usize % victims.len()];
+        let order = ORDERS[kill as usize / victims.len() % ORDERS.len()];
         let after = Duration::from_millis(random.below(LONGEST) as u64);
         let directory = tempfile::tempdir()?;
-        match one(&refrain, victim, after, directory.path()) {
-            Ok(line) => println!("{kill:5} {:10} {:4} ms: {line}", victim.name, after.as_millis()),
+        match one(&refrain, victim, order, after, directory.path()) {
+            Ok(line) => {
+                let (name, after) = (victim.name, after.as_millis());
+                println!("{kill:5} {name:10} {order:6} {after:4} ms: {line}");
+            }
             Err(error) => {
                 failures += 1;
                 let kept = root::cache()?.join(format!("killed-{kill}.refrain"));
                 let _ = std::fs::copy(directory.path().join("a.refrain"), &kept);
                 let (name, after) = (victim.name, after.as_millis());
-                println!("{kill:5} {name:10} {after:4} ms: FAILED: {error:#} ({})", kept.display());
+                let kept = kept.display();
+                println!("{kill:5} {name:10} {order:6} {after:4} ms: FAILED: {error:#} ({kept})");
             }
         }
     }
@@ -116,9 +123,15 @@ done.wait()
 ";
 
 /// Records a program, kills the recorder, and looks at what is left.
-fn one(refrain: &Path, victim: &Victim, after: Duration, place: &Path) -> anyhow::Result<String> {
+fn one(
+    refrain: &Path,
+    victim: &Victim,
+    order: &str,
+    after: Duration,
+    place: &Path,
+) -> anyhow::Result<String> {
     let trace = place.join("a.refrain");
-    let line = victim.line.recorded(refrain, &trace);
+    let line = victim.line.recorded_in(order, refrain, &trace);
     let (program, arguments) = line.words.split_first().context("an empty command line")?;
     let mut child = Command::new(program)
         .args(arguments)
@@ -175,7 +188,11 @@ fn under_load<T>(act: impl FnOnce() -> T) -> T {
 }
 
 /// What `refrain` says of a trace, and its status.
-fn report(refrain: &Path, arguments: &[&str], trace: &Path) -> anyhow::Result<(i32, Value)> {
+pub(crate) fn report(
+    refrain: &Path,
+    arguments: &[&str],
+    trace: &Path,
+) -> anyhow::Result<(i32, Value)> {
     let output = Command::new(refrain).args(arguments).arg("--json").arg(trace).output()?;
     let status = output.status.code().context("refrain was killed")?;
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -12,6 +12,7 @@
 mod bench;
 mod ci;
 mod exact;
+mod faults;
 mod fidelity;
 mod fuzz;
 mod kills;

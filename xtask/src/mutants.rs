@@ -2,19 +2,21 @@
 //! are right. Whatever reads or replays one must say something of it, soon, without a panic, with
 //! little memory; and must not call exact what a replay compares.
 
+use crate::kills::ORDERS;
 use crate::process::{self, CommandLine};
 use crate::root;
 use crate::workload::{self, Size};
 use anyhow::{Context, bail};
 use refrain_trace::mutants::mutant;
 use refrain_trace::{OwnedTrace, Trace};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The commands that each mutant is given to.
 const COMMANDS: [&str; 3] = ["check", "replay", "locks"];
-/// Programs whose traces are mutated: small ones, of different kinds.
-const SEEDS: usize = 4;
+/// Recordings that are mutated: of small programs of different kinds, in each order.
+const SEEDS: usize = 8;
 /// No trace with more events is mutated: each mutant is written as a whole.
 const EVENTS: u64 = 20_000;
 /// A program that is mutated into computing for ever is stopped after 20 s of it.
@@ -28,7 +30,8 @@ pub(crate) fn run(count: u64, first: u64) -> anyhow::Result<()> {
     let kept = root::cache()?.join("mutants");
     let seeds = seeds(&refrain, scratch.path())?;
     let began = Instant::now();
-    let (mut exact, mut bad, mut peak) = (0, 0, 0);
+    let mut exact = BTreeMap::<String, u64>::new();
+    let (mut bad, mut peak) = (0, 0);
     for number in first..first.saturating_add(count) {
         let (name, trace) = &seeds[number as usize % seeds.len()];
         let mutant = mutant(trace, number);
@@ -40,7 +43,9 @@ pub(crate) fn run(count: u64, first: u64) -> anyhow::Result<()> {
             let run = taken(&refrain, command, &path, scratch.path())?;
             peak = peak.max(run.peak_kib);
             let is_exact = command == "replay" && run.status == 0;
-            exact += u64::from(is_exact);
+            if is_exact {
+                *exact.entry(kind(&mutant.what)).or_default() += 1;
+            }
             let complaint = complaint(&run, is_exact && mutant.is_compared);
             if let Some(complaint) = complaint {
                 bad += 1;
@@ -54,14 +59,22 @@ pub(crate) fn run(count: u64, first: u64) -> anyhow::Result<()> {
         }
     }
     println!(
-        "{count} mutants from {first}: {bad} taken badly; {exact} replayed exactly, with other \
+        "{count} mutants from {first}: {bad} taken badly; {} replayed exactly, with other \
          inputs or times; the parent's memory at most {} MiB",
+        exact.values().sum::<u64>(),
         peak >> 10
     );
+    exact.iter().for_each(|(what, number)| println!("{number:6} exactly: {what}"));
     if bad > 0 {
         bail!("{bad} mutants were taken badly");
     }
     Ok(())
+}
+
+/// What was changed, without where and how.
+fn kind(what: &str) -> String {
+    let words = what.split(' ').filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// What is wrong with how a mutant was taken.
@@ -109,15 +122,19 @@ fn keep(place: &Path, number: u64, path: &Path) -> anyhow::Result<PathBuf> {
 fn seeds(refrain: &Path, scratch: &Path) -> anyhow::Result<Vec<(String, OwnedTrace)>> {
     let mut seeds = Vec::new();
     for workload in workload::corpus(&root::cache()?, |_| Size::Small)? {
-        if workload.racy || seeds.len() == SEEDS {
+        if workload.racy || seeds.len() >= SEEDS {
             continue;
         }
         let path = scratch.join("seed.refrain");
-        let run = process::run(&workload.line.recorded(refrain, &path), scratch)?;
-        let trace = Trace::open(&path)
-            .with_context(|| format!("{} was not recorded: {}", workload.name, run.errors))?;
-        if trace.events() <= EVENTS {
-            seeds.push((workload.name.clone(), OwnedTrace::read(&trace)?));
+        for order in ORDERS {
+            let name = format!("{} {order}", workload.name);
+            let line = workload.line.recorded_in(order, refrain, &path);
+            let run = process::run(&line, scratch)?;
+            let trace = Trace::open(&path)
+                .with_context(|| format!("{name} was not recorded: {}", run.errors))?;
+            if trace.events() <= EVENTS {
+                seeds.push((name, OwnedTrace::read(&trace)?));
+            }
         }
     }
     if seeds.is_empty() {

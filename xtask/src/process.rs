@@ -34,11 +34,18 @@ impl CommandLine {
 
     /// The same command, recorded into a trace.
     pub(crate) fn recorded(&self, refrain: &Path, trace: &Path) -> CommandLine {
+        self.recorded_in("sync", refrain, trace)
+    }
+
+    /// As [`CommandLine::recorded`], with this order of shared memory.
+    pub(crate) fn recorded_in(&self, order: &str, refrain: &Path, trace: &Path) -> CommandLine {
         self.under::<&OsStr>([
             refrain.as_os_str(),
             "record".as_ref(),
             "--quiet".as_ref(),
             "--force".as_ref(),
+            "--order".as_ref(),
+            order.as_ref(),
             "-o".as_ref(),
             trace.as_os_str(),
             "--".as_ref(),

@@ -3,7 +3,7 @@
 
 use crate::text_data::Random;
 use crate::workload::Size;
-use crate::{exact, kills, mutants, root, workload};
+use crate::{exact, faults, kills, mutants, root, workload};
 use anyhow::bail;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +16,12 @@ pub(crate) struct Options {
     /// Kill so many recorders at random moments instead, and look at what they leave
     #[arg(long, value_name = "N", conflicts_with = "seconds")]
     kill: Option<u64>,
+    /// Let each write of some recordings fail instead, in several ways
+    #[arg(long, conflicts_with = "seconds")]
+    faults: bool,
+    /// Start two recorders at once in one folder, so many times, instead
+    #[arg(long, value_name = "N", conflicts_with = "seconds")]
+    pairs: Option<u64>,
     /// Replay, rank and check so many mutants of recorded traces instead
     #[arg(long, value_name = "N", conflicts_with = "seconds")]
     mutants: Option<u64>,
@@ -31,6 +37,13 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if let Some(count) = options.mutants {
         return mutants::run(count, options.seed.unwrap_or_default());
+    }
+    if options.faults {
+        return faults::run();
+    }
+    if let Some(times) = options.pairs {
+        faults::together(times, 2)?;
+        return faults::together(times.div_ceil(8), 8);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = options.seed.unwrap_or(now.as_nanos() as u64);
