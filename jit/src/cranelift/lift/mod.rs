@@ -24,6 +24,8 @@ mod sse_float;
 mod sse_int;
 mod sse_move;
 mod strings;
+#[cfg(test)]
+mod tests;
 mod thunks;
 mod wide;
 
