@@ -4,8 +4,8 @@
 //! `tidy` (rules of the house that no other tool checks), `bench` (speed, against native and
 //! valgrind), `fidelity` (time, against the recorded run), `predict`
 //! (predicted gains, against native ones), `exact` (does every replay equal its
-//! recording), `soak` and `fuzz` (the same for as long as one likes); `process` is how all of them
-//! run programs.
+//! recording), `soak` and `fuzz` (the same for as long as one likes), `miri` (undefined behaviour);
+//! `process` is how all of them run programs.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod faults;
 mod fidelity;
 mod fuzz;
 mod kills;
+mod miri;
 mod mutants;
 mod predict;
 mod process;
@@ -52,6 +53,8 @@ enum Habit {
     Fidelity(fidelity::Options),
     /// Compare predicted gains with those that fixes have natively, and write docs/predictions.md
     Predict(predict::Options),
+    /// Run tests of the crates without unsafe code under Miri (nightly, with its component `miri`)
+    Miri,
     /// Run every fuzz target for so many seconds
     Fuzz {
         /// Seconds for each target
@@ -80,6 +83,7 @@ fn run(habit: Habit) -> anyhow::Result<()> {
         Habit::Exact(options) => exact::run(&options),
         Habit::Fidelity(options) => fidelity::run(&options),
         Habit::Predict(options) => predict::run(&options),
+        Habit::Miri => miri::run(),
         Habit::Fuzz { seconds } => fuzz::run(seconds),
         Habit::Soak(options) => soak::run(&options),
     }
