@@ -52,6 +52,44 @@ fn files_that_are_no_traces() {
     all_refuse(&bench, "dir.refrain", &[]);
 }
 
+/// Threads that share a core for years are computed at once, and for longer not at all.
+#[test]
+fn absurd_times_are_no_hang_in_virtual_time() {
+    let bench = bench();
+    let thread = |id: u32, ticks: u64| {
+        format!(
+            "
+            t{id} start
+            t{id} mutex.lock obj=0x1000 pc=0x10001001 ticket={id} at=+{ticks}+5
+            t{id} mutex.unlock obj=0x1000 pc=0x10001002 at=+5
+            t{id} exit"
+        )
+    };
+    let of = |ticks: u64| {
+        let text = format!(
+            "
+            machine cpu=\"Example\" cores=1 kernel=\"6.1\"
+            clock hz=1000000000 start=0 unix_ns=0
+            entry rip=0x10001000 rsp=0xfffeffff0000 brk=0x1000000000
+            map 0x10001000 len=0x1000 prot=5 content=blob0
+            blob0 0f0b90c3
+            blk0 0x10001000 0f0b
+            {}{}
+            end exited=0
+            ",
+            thread(0, ticks),
+            thread(1, ticks)
+        );
+        let owned: OwnedTrace = text.parse().expect("the text is a trace");
+        owned.to_bytes().expect("a vector takes it")
+    };
+    let virtually = ["replay", "--clock", "virtual", "a.refrain"];
+    bench.file("a.refrain", &of(400_000_000_000_000_000));
+    bench.refrain(virtually).succeeds();
+    bench.file("a.refrain", &of(4_000_000_000_000_000_000));
+    bench.refrain(virtually).fails(1, &["recorded over years"]);
+}
+
 #[test]
 fn traces_of_another_version() {
     let bench = bench();

@@ -15,6 +15,8 @@ use std::process::{Command, Stdio};
 const WAYS: [&str; 4] = ["full", "broken", "short", "gone"];
 /// What makes them fail.
 const SHIM: &str = include_str!("../../tests/guest/failing_writes.c");
+/// So many failures of one kind are not about single writes.
+const TOO_MANY: u64 = 50;
 /// Text for the compressor.
 const BYTES: u64 = 1 << 20;
 
@@ -38,6 +40,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
                         Err(error) => {
                             counts.bad += 1;
                             println!("{name} {order} {how} {at}: FAILED: {error:#}");
+                            ensure!(counts.bad < TOO_MANY, "this goes on and on");
                         }
                     }
                 }
@@ -136,7 +139,9 @@ fn one(case: &Case<'_>, shim: &Path, native: &Run, scratch: &Path) -> anyhow::Re
     let wanted = if whole { 0 } else { 3 };
     let replays = || -> anyhow::Result<()> {
         let (status, replay) = report(case.refrain, &["replay", "--engine", "copy"], &trace)?;
-        ensure!(status == wanted, "replay ends with {status}: {}", replay["divergence"]);
+        // A footer that cannot be cut off again stays, and all that it stands for is there.
+        let stays = case.how == "gone" && status == 0;
+        ensure!(status == wanted || stays, "replay ends with {status}: {}", replay["divergence"]);
         Ok(())
     };
     replays()?;
