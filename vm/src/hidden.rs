@@ -5,10 +5,12 @@
 //! descriptors leave them out.
 
 use crate::host;
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -142,7 +144,8 @@ fn place(marks: &'static Marks, fd: i32) -> Option<(&'static AtomicU64, u64)> {
 fn numbers() -> Range<i32> {
     static NUMBERS: OnceLock<(i32, i32)> = OnceLock::new();
     let &(first, room) = NUMBERS.get_or_init(|| {
-        let libc::rlimit { rlim_cur: soft, rlim_max: hard } = limit();
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        let [soft, hard] = [current, maximum].map(|limit| limit.unwrap_or(u64::MAX));
         let room = ROOM as u64;
         let (first, room) = match soft.saturating_add(room) <= hard {
             true => (soft, room),
@@ -157,35 +160,19 @@ fn numbers() -> Range<i32> {
 /// limit is.
 fn duplicate(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let Range { start: first, end } = numbers();
-    let before = limit();
+    let before = getrlimit(Resource::Nofile);
     let needed = end as u64;
-    let raised = before.rlim_cur < needed;
+    let raised = before.current.is_some_and(|soft| soft < needed);
     if raised {
-        set_limit(libc::rlimit { rlim_cur: needed.min(before.rlim_max), ..before });
+        let current = Some(needed.min(before.maximum.unwrap_or(u64::MAX)));
+        // Where that is refused, there is no such number, which is said below.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current, ..before });
     }
-    // SAFETY: the descriptor is open; F_DUPFD_CLOEXEC makes another one.
-    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) };
-    let error = io::Error::last_os_error();
+    let copy = fcntl_dupfd_cloexec(fd, first);
     if raised {
-        set_limit(before);
+        let _ = setrlimit(Resource::Nofile, before);
     }
-    if copy < 0 {
-        return Err(error);
-    }
-    // SAFETY: it was just made and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
-}
-
-fn limit() -> libc::rlimit {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is live, and the call only fills it in.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit
-}
-
-fn set_limit(limit: libc::rlimit) {
-    // SAFETY: the structure is live, and the call only reads it.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    Ok(copy?)
 }
 
 #[cfg(test)]

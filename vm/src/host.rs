@@ -6,10 +6,11 @@ mod process;
 pub use process::end_like_the_program;
 pub(crate) use process::*;
 
+use rustix::fs::MemfdFlags;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::arch::asm;
 use std::fs::File;
 use std::io;
-use std::os::fd::FromRawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -56,13 +57,7 @@ pub(crate) fn yield_now() {
 
 /// A new file in memory, which is gone when its descriptor is closed.
 pub(crate) fn memory_file() -> io::Result<File> {
-    // SAFETY: the name is a string, and the call makes a descriptor of its own.
-    let fd = unsafe { libc::memfd_create(c"refrain-contents".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it was just made, and nobody else knows it.
-    Ok(unsafe { File::from_raw_fd(fd) })
+    Ok(rustix::fs::memfd_create(c"refrain-contents", MemfdFlags::CLOEXEC)?.into())
 }
 
 /// Has every descriptor but the first three closed in the processes that this one will execute:
@@ -85,26 +80,15 @@ pub(crate) fn open_descriptors() -> io::Result<Vec<i32>> {
 
 /// The cores that this process may run on.
 pub(crate) fn allowed_cores() -> Vec<usize> {
-    // SAFETY: a set of cores is plain bits, for which zero is a value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most the size that it is told.
-    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
-    let cores = 0..8 * size_of_val(&set);
-    // SAFETY: the index is below the number of bits in the set.
-    cores.filter(|&core| result == 0 && unsafe { libc::CPU_ISSET(core, &set) }).collect()
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
 }
 
 /// Keeps the calling thread on these cores. A host that forbids it is no reason to stop.
 pub(crate) fn run_on(cores: &[usize]) {
-    // SAFETY: as in `allowed_cores`.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    let bits = 8 * size_of_val(&set);
-    for &core in cores.iter().filter(|&&core| core < bits) {
-        // SAFETY: the index is below the number of bits in the set.
-        unsafe { libc::CPU_SET(core, &mut set) };
-    }
-    // SAFETY: the kernel reads the set, which lives until the call is over.
-    unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
+    let mut set = CpuSet::new();
+    cores.iter().filter(|&&core| core < CpuSet::MAX_CPU).for_each(|&core| set.set(core));
+    let _ = sched_setaffinity(None, &set);
 }
 
 /// Has the calling thread's sleep end when it should, and not up to 50 µs later.

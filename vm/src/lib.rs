@@ -11,6 +11,7 @@
 //! - A system call without a row in the table is refused by name; nothing passes unrecorded.
 //! - Host code never runs guest code, and maps nothing in the guest's arenas.
 
+mod at_address;
 mod attempts;
 mod barrier;
 mod context;

@@ -6,6 +6,7 @@ use crate::layout::{self, PAGE};
 use crate::memory::{AddressSpace, MapRequest, guest_may_map, map_fixed, page_down, page_up};
 use crate::{Error, Hidden, Result, cpuid};
 use refrain_trace::Entry;
+use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::Read;
@@ -426,9 +427,8 @@ impl Strings {
 fn auxiliary_vector(files: &[Loaded], [exec_name, random, platform]: [u64; 3]) -> Vec<u64> {
     let program = &files[0];
     let interpreter = files.get(1).map_or(0, |i| i.bias);
-    // SAFETY: these calls have no arguments and cannot fail.
-    let [uid, euid, gid, egid] =
-        unsafe { [libc::getuid(), libc::geteuid(), libc::getgid(), libc::getegid()] };
+    let [uid, euid] = [getuid(), geteuid()].map(|uid| uid.as_raw());
+    let [gid, egid] = [getgid(), getegid()].map(|gid| gid.as_raw());
     let (headers, count) = program.elf.program_headers;
     let vector = [
         (libc::AT_PHDR, program.bias + headers),

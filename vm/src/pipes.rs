@@ -1,23 +1,18 @@
 //! Pipes of which the guest has the reading end and refrain the writing end.
 
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// A pipe: a descriptor for the guest, made with these flags (`O_CLOEXEC`, `O_NONBLOCK`), and the
 /// other end, which never waits.
 pub(crate) fn of_the_guests(flags: i32) -> io::Result<(i32, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: the call fills in the array, and makes descriptors of its own.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), flags) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was just made, and nobody else owns it.
-    let writer = unsafe { OwnedFd::from_raw_fd(ends[1]) };
-    // SAFETY: setting a flag of an open file touches no memory.
-    unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_WRONLY | libc::O_NONBLOCK) };
-    Ok((ends[0], writer))
+    let (reader, writer) = pipe_with(PipeFlags::from_bits_retain(flags as u32))?;
+    fcntl_setfl(&writer, OFlags::WRONLY | OFlags::NONBLOCK)?;
+    Ok((reader.into_raw_fd(), writer))
 }
 
 /// Whether nobody has a reading end open any more.
@@ -72,6 +67,7 @@ fn events(fd: i32, events: i16) -> i16 {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::os::fd::FromRawFd;
 
     #[test]
     fn a_pipe_is_drained_without_waiting_and_known_to_be_deserted() {

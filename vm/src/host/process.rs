@@ -2,29 +2,25 @@
 //! descriptors, names, groups, the programs that it executes.
 
 use super::{end_process_by, syscall};
+use rustix::fs::MemfdFlags;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::Path;
 
 /// A file in memory for the guest, with this content, as one that it has opened; the descriptor
 /// or a negative errno.
 pub(crate) fn file_of_the_guests(content: &[u8], cloexec: bool) -> i64 {
-    let flags = if cloexec { libc::MFD_CLOEXEC } else { 0 };
-    // SAFETY: the name is a string, and the call makes a descriptor of its own.
-    let fd = unsafe { libc::memfd_create(c"proc".as_ptr(), flags) };
-    if fd < 0 {
-        return -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE));
-    }
-    // SAFETY: it was just made; ManuallyDrop leaves it to the guest.
-    let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+    let flags = if cloexec { MemfdFlags::CLOEXEC } else { MemfdFlags::empty() };
+    let mut file = match rustix::fs::memfd_create(c"proc", flags) {
+        Ok(fd) => File::from(fd),
+        Err(errno) => return -i64::from(errno.raw_os_error()),
+    };
     let written = file.write_all(content).and_then(|()| file.rewind());
-    match written {
-        Ok(()) => fd.into(),
-        Err(_) => -i64::from(libc::EIO),
-    }
+    // From here on it is the guest's.
+    let fd = file.into_raw_fd();
+    if written.is_ok() { fd.into() } else { -i64::from(libc::EIO) }
 }
 
 /// Has the kernel show other strings as the process's arguments, environment and auxiliary vector

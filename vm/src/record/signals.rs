@@ -661,8 +661,7 @@ pub(crate) fn own_info(signal: u64, code: i32) -> Info {
     info[0..4].copy_from_slice(&(signal as i32).to_le_bytes());
     info[8..12].copy_from_slice(&code.to_le_bytes());
     info[16..20].copy_from_slice(&std::process::id().to_le_bytes());
-    // SAFETY: getuid has no arguments and cannot fail.
-    info[20..24].copy_from_slice(&unsafe { libc::getuid() }.to_le_bytes());
+    info[20..24].copy_from_slice(&rustix::process::getuid().as_raw().to_le_bytes());
     info
 }
 

@@ -4,6 +4,7 @@ use super::itself;
 use super::leaf::LeafThread;
 use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
+use crate::at_address::AtAddress;
 use crate::context::Context;
 use crate::context::reg::*;
 use crate::engine::{Cpu, Emulate, Exit, Mode};
@@ -66,7 +67,7 @@ pub(crate) struct GuestThread {
     /// When the last of them returned: the event that it interrupted goes on from there.
     pub(crate) handlers_until: u64,
     /// What the leaf functions know of this thread. It refers to `context` and `log`.
-    pub(crate) leaf: Box<LeafThread>,
+    pub(crate) leaf: AtAddress<LeafThread>,
 }
 
 /// Starts the main thread at the program's entry.
@@ -149,7 +150,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn Cpu>) {
         handlers_in_bodies: Vec::new(),
         handlers_wait: false,
         handlers_until: 0,
-        leaf: Box::default(),
+        leaf: AtAddress::new(LeafThread::default()),
     });
     thread.arm_leaves();
     let ended = thread.run();
@@ -174,7 +175,7 @@ impl GuestThread {
         let tid = self.machine.kernel_id(self.id);
         let (tickets, log) = (&self.machine.tickets, &self.log);
         self.leaf.arm(tickets, log, &raw const self.context, tid, &self.attention);
-        self.cpu.set_leaf_data(&raw mut *self.leaf as u64);
+        self.cpu.set_leaf_data(self.leaf.address());
         // SAFETY: the table is the log's, which the thread owns too, and the guest thread's own.
         unsafe { self.cpu.set_last_met(self.log.last_met()) };
         self.enter_lines();
@@ -322,7 +323,7 @@ impl GuestThread {
 /// A random number from the host's kernel (the host's processor may not have `rdrand`).
 fn random() -> u64 {
     let mut bytes = [0; 8];
-    // SAFETY: the buffer is live and of the length given.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    // The kernel interrupts nobody who asks for so little.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_le_bytes(bytes)
 }

@@ -6,6 +6,7 @@ use super::leaf::LeafThread;
 use super::machine::{Machine, Report, Tally};
 use super::outcome::{Divergence, DivergenceKind};
 use super::signals::Ahead;
+use crate::at_address::AtAddress;
 use crate::context::reg::*;
 use crate::context::{Context, SeenWords};
 use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
@@ -81,7 +82,7 @@ pub(crate) struct GuestThread {
     /// Its bit in the notes, once it has filled its buffer often enough.
     bit: Option<u8>,
     filled: u32,
-    pub(crate) leaf: Box<LeafThread>,
+    pub(crate) leaf: AtAddress<LeafThread>,
     pub(crate) translation: Translation,
 }
 
@@ -120,7 +121,7 @@ pub(crate) fn spawn(
             };
             let cursor = machine.trace.cursor(id);
             let observer = machine.options.observer.as_ref().map(|o| o.thread(id));
-            let leaf = Box::new(LeafThread::new(id, &machine.gate));
+            let leaf = AtAddress::new(LeafThread::new(id, &machine.gate));
             let mut thread = GuestThread {
                 machine,
                 id,
@@ -143,7 +144,7 @@ pub(crate) fn spawn(
                 leaf,
                 translation: Translation::default(),
             };
-            thread.cpu.set_leaf_data(&raw mut *thread.leaf as u64);
+            thread.cpu.set_leaf_data(thread.leaf.address());
             thread.leaf.counts = thread.cpu.filter();
             if !thread.machine.gate.is_live() {
                 // SAFETY: the table is dropped with the thread, whose executor it outlives or
