@@ -2,6 +2,8 @@
 
 use crate::report::numbers::nanoseconds;
 use hdrhistogram::Histogram;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 /// Times of repeated replays, in nanoseconds.
@@ -78,7 +80,7 @@ impl Difference {
         if count == 0 {
             return None;
         }
-        let mut random = SplitMix(seed);
+        let mut random = SplitMix::new(seed);
         let mut means: Vec<f64> = (0..RESAMPLES)
             .map(|_| mean((0..count).map(|_| differences[random.below(count)]), count))
             .collect();
@@ -99,15 +101,15 @@ impl Difference {
 }
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-struct SplitMix(u64);
+struct SplitMix(SplitMix64);
 
 impl SplitMix {
+    fn new(seed: u64) -> SplitMix {
+        SplitMix(SplitMix64::seed_from_u64(seed))
+    }
+
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (((z ^ (z >> 31)) as u128 * bound as u128) >> 64) as usize
+        ((u128::from(self.0.next_u64()) * bound as u128) >> 64) as usize
     }
 }
 

@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
     let seed = input
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut cases = Vec::new();
     for choice in input.chunks_exact(2).take(32) {
         let code = codes[usize::from(u16::from_le_bytes([choice[0], choice[1]])) % codes.len()];

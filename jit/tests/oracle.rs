@@ -40,7 +40,7 @@ fn single_instructions() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
     let native = Native::new();
     let seed = setting("REFRAIN_ORACLE_SEED", 1);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut differences = Vec::new();
     let mut tried = 0;
     let only = std::env::var("REFRAIN_ORACLE_ONLY").ok();
@@ -69,7 +69,7 @@ fn straight_lines() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
     let native = Native::new();
     let seed = setting("REFRAIN_ORACLE_SEED", 1);
-    let mut random = Random(seed ^ 0x5eed);
+    let mut random = Random::new(seed ^ 0x5eed);
     let codes: Vec<_> = generate::codes().into_iter().filter(|c| suits_lines(*c)).collect();
     let mut differences = Vec::new();
     for round in 0..setting("REFRAIN_ORACLE_ROUNDS", 2) {

@@ -25,8 +25,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
         command.args(["+nightly", "miri", "test", "--package", package]).args(*targets).arg("--");
         command.args(skipped.iter().flat_map(|name| ["--skip", name]));
         command.current_dir(directory()).env_remove("RUSTUP_TOOLCHAIN");
-        // Tests read case files, and the dependencies' own.
-        command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
+        // Tests read case files. Of generated inputs a few must do.
+        command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "4");
         must(&mut command)?;
     }
     Ok(())

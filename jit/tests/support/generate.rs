@@ -6,19 +6,22 @@ use iced_x86::{
     Code, CodeSize, Decoder, DecoderOptions, Encoder, EncodingKind, Instruction, Mnemonic,
     OpCodeOperandKind, OpKind, Register, RflagsBits,
 };
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use refrain_vm::{Context, Feature, Processor};
 
-/// A small generator of random numbers (splitmix64).
-pub struct Random(pub u64);
+/// A small generator of random numbers.
+pub struct Random(SplitMix64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+    pub fn new(seed: u64) -> Random {
+        Random(SplitMix64::seed_from_u64(seed))
     }
+
+    pub fn next(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }

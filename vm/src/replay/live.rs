@@ -27,6 +27,8 @@
 //!    least of those that are ready gets one.
 
 use super::policy::Policy;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use refrain_trace::{ThreadId, order};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -140,7 +142,7 @@ impl<W: Words> Live<W> {
             Policy::Pct { seed, .. } | Policy::Random { seed } => seed,
             _ => 0,
         };
-        let mut random = SplitMix(seed);
+        let mut random = SplitMix::new(seed);
         let falls = match policy {
             Policy::Pct { depth, .. } => {
                 (1..depth).map(|_| random.below(operations.max(1))).collect()
@@ -529,15 +531,15 @@ impl<W: Words> Live<W> {
 }
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-struct SplitMix(u64);
+struct SplitMix(SplitMix64);
 
 impl SplitMix {
+    fn new(seed: u64) -> SplitMix {
+        SplitMix(SplitMix64::seed_from_u64(seed))
+    }
+
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ (z >> 31)) * u128::from(bound)) >> 64) as u64
+        ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 }
 

@@ -190,7 +190,7 @@ fn kendo_goes_by_the_clocks_whoever_comes_first() {
 /// decides, and returns the order in which they got it.
 fn play(policy: Policy, threads: u32, rounds: u32, hurry: u64) -> Vec<u32> {
     let mut live = live(policy, threads, &[]);
-    let mut random = SplitMix(hurry);
+    let mut random = SplitMix::new(hurry);
     let mut steps = vec![0; threads as usize];
     let mut waits = vec![false; threads as usize];
     let mut got = Vec::new();
