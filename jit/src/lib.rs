@@ -9,9 +9,10 @@
 //! - Nothing here knows what is recorded, replayed or scheduled: the machine is met only through
 //!   [`refrain_vm::Engine`], [`refrain_vm::Cpu`] and [`refrain_vm::Context`].
 //!
-//! Reading order: `memory`, `fault`, `refused`, `features` and `cost` (shared by both), then the engines' own
-//! `mod.rs`.
+//! Reading order: `memory`, `fault`, `refused`, `features`, `cost` and `accesses` (shared by both), then the
+//! engines' own `mod.rs`.
 
+mod accesses;
 mod copy;
 mod cost;
 mod cranelift;

@@ -1,6 +1,9 @@
 //! Small programs: recorded by the copy engine, replayed by the Cranelift engine.
 
+mod programs;
+
 use iced_x86::code_asm::*;
+use programs::*;
 use refrain_jit::{CraneliftEngine, MIN_ACCESSES, Program};
 use refrain_trace::{Access, CodeBlock};
 use refrain_vm::{
@@ -8,90 +11,7 @@ use refrain_vm::{
     Seen, SeenWords, reg,
 };
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard};
-
-const CODE: u64 = 0x2300_0000;
-const DATA: u64 = 0x2400_0000;
-const STACK: u64 = 0x2400_8000;
-const LEN: usize = 1 << 16;
-
-/// Programs lie at fixed addresses, so one test runs at a time.
-fn memory() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(|e| e.into_inner());
-    for (at, protection) in [(CODE, 7), (DATA, 3)] {
-        // SAFETY: low addresses that nothing else in a test process uses.
-        let got = unsafe {
-            libc::mmap(
-                at as *mut libc::c_void,
-                LEN,
-                protection,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
-                -1,
-                0,
-            )
-        };
-        assert_eq!(got as u64, at);
-    }
-    guard
-}
-
-fn data(at: u64, bytes: &[u8]) {
-    assert!((DATA..DATA + LEN as u64).contains(&at));
-    // SAFETY: mapped by `memory`.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
-}
-
-fn all_data() -> Vec<u8> {
-    // SAFETY: mapped by `memory`.
-    unsafe { std::slice::from_raw_parts(DATA as *const u8, LEN).to_vec() }
-}
-
-/// Assembles a program at `CODE`.
-fn program(write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) {
-    let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-    write(&mut a).expect("the program is valid");
-    let bytes = a.assemble(CODE).expect("the program can be encoded");
-    // SAFETY: mapped by `memory`.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), CODE as *mut u8, bytes.len()) };
-}
-
-fn start() -> Context {
-    let mut context = Context::default();
-    context.rip = CODE;
-    context.gpr[reg::RSP] = STACK;
-    context.gpr[reg::RBX] = DATA;
-    context
-}
-
-/// What the copy engine does, and the blocks that it saw.
-fn record(mut context: Context) -> (Exit, Context, Vec<CodeBlock>) {
-    let config = EngineConfig { keep_blocks: true, ..EngineConfig::default() };
-    let engine = refrain_jit::copy(config).expect("the copy engine works here");
-    let exit = engine.attach().expect("attaches").run(&mut context, Mode::Observed);
-    (exit, context, engine.take_blocks())
-}
-
-fn block(pc: u64, code: Vec<u8>) -> CodeBlock {
-    CodeBlock { pc, code, loads: Vec::new() }
-}
-
-fn engine(config: &EngineConfig, blocks: &[CodeBlock], hooks: &[u64]) -> CraneliftEngine {
-    CraneliftEngine::new(config, Program { blocks, hooks }).expect("the engine works here")
-}
-
-fn cpu(config: &EngineConfig, blocks: &[CodeBlock], hooks: &[u64]) -> Box<dyn Cpu> {
-    let engine = engine(config, blocks, hooks);
-    engine.several_threads();
-    engine.attach().expect("attaches")
-}
-
-/// Flags are not compared: the exits here are the programs' ends, behind which nobody reads them.
-fn assert_same(expected: &Context, actual: &Context) {
-    assert_eq!(expected.gpr, actual.gpr);
-    assert_eq!(expected.xmm, actual.xmm);
-    assert_eq!(expected.rip, actual.rip);
-}
+use std::sync::Arc;
 
 /// Runs the program on both engines, without and with everything watched.
 fn check() -> (Context, Vec<Access>) {

@@ -1,6 +1,8 @@
 //! `--order stride`: whatever races, the replay is exact.
 
 use refrain_tests::{Bench, Run};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A program with its arguments.
@@ -25,13 +27,12 @@ fn corpus(name: &str) -> Program {
     (path, program.small.to_vec())
 }
 
-/// Records a program with the order of every access, and replays it twice.
+/// Records a program with the order of every access, and replays it on both engines.
 fn is_exact(bench: &Bench, (path, arguments): &Program) -> Run {
     let options = ["record", "-q", "--force", "--order", "stride", "-o", "a.refrain", "--"];
     let recorded = Run::of(bench.command(options).arg(path).args(arguments));
-    for replay in [&["replay", "a.refrain"][..], &["replay", "--engine", "copy", "a.refrain"]] {
-        let replay = bench.refrain(replay);
-        assert!(replay.succeeds().text().contains("on the copy engine"), "{replay:?}");
+    for engine in ["copy", "cranelift"] {
+        bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
     }
     bench.refrain(["check", "a.refrain"]).succeeds();
     recorded
@@ -83,10 +84,30 @@ fn the_trace_says_what_it_is_and_what_cannot_be_done_with_it() {
     is_exact(&bench, &corpus("ex_mutex"));
     let info = bench.refrain(["info", "--json", "a.refrain"]);
     assert!(info.succeeds().text().contains(r#""order": "stride""#), "{info:?}");
-    let words = ["--order stride", "record with --order sync"];
-    bench.refrain(["replay", "--engine", "cranelift", "a.refrain"]).fails(1, &words);
-    bench.refrain(["locks", "a.refrain"]).fails(1, &words);
+    let words = ["--order stride", "a recording with --order sync"];
+    bench.refrain(["replay", "--races", "a.refrain"]).fails(1, &words);
     let unknown = bench.refrain(["record", "--order", "leap", "--", "/bin/true"]);
     assert_eq!(unknown.status, 2, "{unknown:?}");
     assert!(unknown.stderr.contains("use `sync` or `stride`"), "{unknown:?}");
+}
+
+/// What is unnecessary is the same in both orders.
+#[test]
+fn locks_are_ranked() {
+    let Some(bench) = bench() else { return };
+    let demo = refrain_corpus::find("demo").expect("the corpus has it");
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = refrain_corpus::compile(demo, demo.variants[0], cache).expect("is compiled");
+    is_exact(&bench, &(path, demo.small.to_vec()));
+    let ranked = bench.refrain(["locks", "--json", "a.refrain"]);
+    let report: Value = serde_json::from_str(&ranked.succeeds().text()).expect("is JSON");
+    let kinds: BTreeSet<&str> = report["groups"]
+        .as_array()
+        .expect("there are groups")
+        .iter()
+        .filter_map(|group| group["kind"].as_str())
+        .collect();
+    assert!(kinds.is_superset(&["read-read", "disjoint-write", "null-lock"].into()), "{kinds:?}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("order of every access"), "{notes}");
 }

@@ -15,7 +15,7 @@ use crate::report::several;
 use crate::symbols::{Place, Symbols};
 use crate::trace_file;
 use anyhow::{Context, anyhow};
-use refrain_trace::Trace;
+use refrain_trace::{Order, Trace};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -151,7 +151,13 @@ fn notes(trace: &Trace, Extent { events, recorded, .. }: Extent) -> Vec<String> 
         let (events, recorded) = (count(events), counted(recorded, "event"));
         format!("the recording was cut off: {events} of {recorded} could be replayed and analysed")
     };
-    trace.is_truncated().then(cut).into_iter().collect()
+    let every = || {
+        "with the order of every access, sections and waits took several times as long as without: \
+         gains are rough, and locks that the program makes itself are not recognised"
+            .to_owned()
+    };
+    let is_stride = trace.header().order == Order::Stride;
+    [trace.is_truncated().then(cut), is_stride.then(every)].into_iter().flatten().collect()
 }
 
 /// Prints a ranking as text or as JSON.

@@ -67,12 +67,6 @@ fn replaying_engine(
         trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc).collect();
     // Observers are compiled into code, and the costs of instructions too.
     let is_compiled_in = config.accesses || config.count == Count::Cycles;
-    if every_access && (is_compiled_in || kind == EngineKind::Cranelift) {
-        bail!(
-            "the trace has the order of every access (--order stride), which only the engine `copy` \
-             replays, and nothing can be measured in it: record with --order sync for that"
-        );
-    }
     Ok(match kind {
         EngineKind::Tiered if every_access => refrain_jit::copy(config)?,
         EngineKind::Copy => refrain_jit::copy(config)?,
@@ -106,7 +100,8 @@ fn recorded_processor(
 
 /// What an engine has to look out for in a replay.
 struct Watched {
-    /// The plain loads and stores that the recording watched.
+    /// The plain loads and stores that the recording watched; if it watched all accesses, those that
+    /// had events.
     sites: BTreeSet<u64>,
     /// Where signals interrupted computations.
     places: BTreeSet<u64>,
@@ -117,13 +112,16 @@ fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched
         let pc = block.pc;
         block.loads.clone().into_iter().map(move |offset| pc.wrapping_add(u64::from(offset)))
     };
-    let sites = blocks.iter().flat_map(sites).collect();
+    let mut sites: BTreeSet<u64> = blocks.iter().flat_map(sites).collect();
     let mut places = BTreeSet::new();
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         while let Some(event) = cursor.next()? {
             if event.interrupts() {
                 places.insert(event.pc);
+            }
+            if event.kind().is_of_access() && event.pc != 0 {
+                sites.insert(event.pc);
             }
         }
     }

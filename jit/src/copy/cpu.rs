@@ -1,12 +1,11 @@
 //! One guest thread's executor: enters translated code and deals with what it is left for.
 
 use super::desc::{Desc, Kind, Operand, Variant};
-use super::every::{Part, spans_of};
 use super::faults::Fix;
-use super::ordered::bit_offset;
 use super::state::{Home, ThreadState, enter};
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
+use crate::accesses::{Part, bit_offset, spans_of};
 use crate::fault::SignalStack;
 use crate::memory::read_instruction;
 use refrain_vm::{

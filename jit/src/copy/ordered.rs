@@ -8,6 +8,7 @@
 use super::desc::Operand;
 use super::idioms::Idioms;
 use super::translator::Translator;
+use crate::accesses::bit_register;
 use iced_x86::{
     Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, MemorySize,
     Mnemonic, OpAccess, OpKind, Register,
@@ -251,24 +252,4 @@ fn memory_size(instruction: &Instruction) -> u8 {
         MemorySize::Unknown => instruction.op1_register().size() as u8,
         size => size.size() as u8,
     }
-}
-
-/// The register with the bit offset of `bts [mem], reg` and its kind.
-pub(super) fn bit_register(instruction: &Instruction) -> Option<u8> {
-    let is_bit_string = matches!(
-        instruction.mnemonic(),
-        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
-    ) && instruction.op1_kind() == OpKind::Register;
-    is_bit_string.then(|| instruction.op1_register().number() as u8)
-}
-
-/// How far from its operand a bit string's instruction accesses memory: the register with the bit
-/// offset has so many bytes, and holds `value`.
-pub(super) fn bit_offset(size: u8, value: u64) -> u64 {
-    let bytes = match size {
-        2 => (i64::from(value as i16) >> 4) * 2,
-        4 => (i64::from(value as i32) >> 5) * 4,
-        _ => (value as i64 >> 6) * 8,
-    };
-    bytes as u64
 }

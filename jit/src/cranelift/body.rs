@@ -13,7 +13,7 @@ mod rep;
 
 use super::flow::{self, Flow};
 use super::frame::{self, Frame, leave};
-use super::graph::{Block, Graph, Term, is_repeated};
+use super::graph::{Block, Graph, Site, Term, is_repeated};
 use super::lift::{Lifter, State, Watch, symbol};
 use super::regions::Region;
 use super::thunk::Batch;
@@ -160,6 +160,10 @@ impl Body<'_> {
             let pc = self.source(at).pc;
             self.check_room(records, |body| body.leave(pc, leave::ACCESSES_FULL));
         }
+        if self.l.watch.every {
+            let pc = self.source(at).pc;
+            self.check_handover(|body| body.leave(pc, leave::INTERRUPTED));
+        }
         let flags = self.flow.needed[at].flags();
         if flags != 0 {
             self.fetch_flags(flags);
@@ -215,6 +219,12 @@ impl Body<'_> {
             let reached = self.l.b.ins().icmp(IntCC::Equal, retired, limit);
             self.leave_if(reached, |body| body.exit(source.pc, leave::INTERRUPTED, live));
         }
+        if self.l.watch.every && self.region.loops[at] {
+            let live = source.live_flags;
+            self.check_handover(|body| body.exit(source.pc, leave::INTERRUPTED, live));
+        }
+        self.site(&source);
+        self.count_down(source.accesses);
         let instructions = self.graph.instructions(&source).to_vec();
         let (last, ends) = (instructions.last(), ends_block(source.term));
         let plain = instructions.len() - usize::from(ends);
@@ -318,6 +328,52 @@ impl Body<'_> {
         self.leave_if(full, leave);
     }
 
+    // Where every access is ordered.
+
+    /// Leaves for an instruction that is executed by itself, or has an event now.
+    fn site(&mut self, source: &Block) {
+        let live = source.live_flags;
+        match source.site {
+            None => {}
+            Some(Site::Spans) => {
+                let several = self.several();
+                self.leave_if(several, |body| body.exit(source.pc, leave::SPANS, live));
+            }
+            Some(Site::Access(..)) => {
+                let i = self.graph.instructions(source)[0];
+                let left = self.l.frame_load(I64, frame::OFF_LEFT);
+                let none = self.l.icmp_imm(IntCC::Equal, left, 0);
+                self.leave_if(none, |body| {
+                    let address = body.l.operand_address(&i);
+                    body.l.frame_store(address, frame::OFF_DETAIL);
+                    body.exit(source.pc, leave::ORDERED, live);
+                });
+            }
+        }
+    }
+
+    /// Leaves here if more accesses have been made than were to come before the thread's next event:
+    /// it is a handover, then, which may come late.
+    fn check_handover(&mut self, leave: impl FnOnce(&mut Self)) {
+        let left = self.l.frame_load(I64, frame::OFF_LEFT);
+        let late = self.l.icmp_imm(IntCC::SignedLessThan, left, 0);
+        self.leave_if(late, leave);
+    }
+
+    fn count_down(&mut self, accesses: u32) {
+        if accesses != 0 {
+            let left = self.l.frame_load(I64, frame::OFF_LEFT);
+            let left = self.l.add_imm(left, -i64::from(accesses));
+            self.l.frame_store(left, frame::OFF_LEFT);
+        }
+    }
+
+    /// Not 0 once there are several threads.
+    fn several(&mut self) -> Value {
+        let flag = self.l.iconst(I64, self.l.watch.several);
+        self.l.b.ins().uload8(I64, MemFlagsData::trusted(), flag, 0)
+    }
+
     /// Leaves here if `condition` is not 0.
     fn leave_if(&mut self, condition: Value, leave: impl FnOnce(&mut Self)) {
         let (out, on) = (self.l.b.create_block(), self.l.b.create_block());
@@ -397,8 +453,7 @@ impl Body<'_> {
     /// read in what the thread met last; then it reads there.
     fn watched(&mut self, at: usize, i: &Instruction, kind: OrderedKind) {
         let address = self.l.operand_address(i);
-        let flag = self.l.iconst(I64, self.l.watch.several);
-        let several = self.l.b.ins().uload8(I64, MemFlagsData::trusted(), flag, 0);
+        let several = self.several();
         let (ask, on) = (self.l.b.create_block(), self.l.b.create_block());
         let reads = kind.is_load() && !self.l.watch.accesses && reads_where_told(i);
         let from = reads.then(|| self.l.b.append_block_param(on, I64));

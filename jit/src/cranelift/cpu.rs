@@ -1,18 +1,23 @@
 //! One guest thread's executor.
 
 use super::frame::{BELOW, DF, Frame, Gs, SPILL, leave};
-use super::graph::Term;
+use super::graph::{Site, Term, is_atomic, is_counted};
 use super::thunk::Batch;
 use super::{AGAIN, Shared};
-use crate::cost::weigh;
+use crate::accesses::{Part, spans_of};
+use crate::cost::{BYTES_A_QUARTER, weigh};
 use crate::fault::{SignalStack, ThreadArea};
 use iced_x86::InstructionInfoFactory;
-use refrain_vm::{Context, Cpu, EngineError, Exit, Fault, LastMet, Mode, OrderedKind};
+use refrain_trace::Access;
+use refrain_vm::{
+    Context, Count, Cpu, EngineError, Exit, Fault, LastMet, Mode, OrderedKind, Span, reg,
+};
 use std::arch::asm;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The executor of a thread.
 pub(super) struct CraneliftCpu {
@@ -26,6 +31,9 @@ pub(super) struct CraneliftCpu {
     bodies: BTreeMap<u64, u64>,
     /// What the thread met last, until the machine says where that is.
     _own_met: Box<LastMet>,
+    /// What an instruction accesses that is executed by itself, and the part of it.
+    spans: Vec<Span>,
+    part: Option<Part>,
     _signal_stack: Rc<SignalStack>,
 }
 
@@ -99,6 +107,8 @@ impl CraneliftCpu {
             stack,
             gs,
             _own_met: own_met,
+            spans: Vec::new(),
+            part: None,
             steps: BTreeMap::new(),
             bodies: BTreeMap::new(),
             _signal_stack: signal_stack,
@@ -158,7 +168,10 @@ impl CraneliftCpu {
         let pc = self.shared.place(host).unwrap_or_else(|| {
             panic!("only guest instructions fault in translated code, not {host:#x}")
         });
-        self.frame().context.rip = pc;
+        let behind = self.shared.accesses_behind(pc);
+        let frame = self.frame();
+        frame.context.rip = pc;
+        frame.left += i64::from(behind);
         Some(fault)
     }
 
@@ -181,6 +194,7 @@ impl CraneliftCpu {
                 let (kind, size) = shared.ordered(rip);
                 Exit::Ordered { address, size, kind }
             }
+            leave::SPANS => Exit::Spans,
             leave::EMULATE => Exit::Emulate(shared.emulated(frame.detail)),
             leave::UNSUPPORTED => Exit::Unsupported(shared.unsupported(rip)),
             leave::RAISE => Exit::Fault(Fault { signal: frame.detail as i32, address: rip }),
@@ -213,6 +227,39 @@ impl CraneliftCpu {
         None
     }
 
+    /// What the machine and the thread share of its watched accesses.
+    fn met(&mut self) -> &LastMet {
+        // SAFETY: it is there as long as the executor (`set_last_met`), or is the executor's own; and
+        // nobody else uses it.
+        unsafe { &*(self.frame().met as *const LastMet) }
+    }
+
+    /// How many accesses come before the thread's next event, if they are counted.
+    fn counts(&mut self) -> Option<u64> {
+        let counts = self.shared.watch.every && self.shared.several.load(Ordering::SeqCst) != 0;
+        counts.then(|| self.met().unrecorded.load(Ordering::Relaxed))
+    }
+
+    /// Logs what an instruction has accessed that was executed by itself. (The buffer is empty when the
+    /// machine has an instruction executed.)
+    fn log(&self, context: &mut Context, pc: u64, spans: &[Span]) {
+        let is_atomic = self.shared.graph.instruction(pc).is_some_and(is_atomic);
+        for span in spans {
+            let kind = match (span.write, is_atomic) {
+                (_, true) => Access::ATOMIC,
+                (true, _) => Access::READ | Access::WRITE,
+                (false, _) => Access::READ,
+            };
+            let record = Access { address: span.start, pc: pc as u32, size: span.len as u16, kind };
+            if context.access_cursor + size_of::<Access>() as u64 > context.access_limit {
+                return;
+            }
+            // SAFETY: the machine's buffer, which has room up to its limit.
+            unsafe { (context.access_cursor as *mut Access).write(record) };
+            context.access_cursor += size_of::<Access>() as u64;
+        }
+    }
+
     /// Host address of the block at `pc` past its hook, if it is hooked.
     fn body(&mut self, pc: u64) -> Option<u64> {
         if let Some(&body) = self.bodies.get(&pc) {
@@ -243,6 +290,8 @@ impl Cpu for CraneliftCpu {
             None => self.target(context.rip),
         };
         self.load(context);
+        let counts = self.counts();
+        self.frame().left = counts.map_or(i64::MAX / 2, |left| left as i64);
         let exit = loop {
             let Some(host) = entry else { break Exit::UnknownTarget };
             self.enter(host, 0);
@@ -255,6 +304,13 @@ impl Cpu for CraneliftCpu {
             }
         };
         self.store(context);
+        if counts.is_some() {
+            let left = self.frame().left;
+            self.met().unrecorded.store(left as u64, Ordering::Relaxed);
+        }
+        if exit == Exit::Spans {
+            (self.spans, self.part) = self.shared.spans(context);
+        }
         exit
     }
 
@@ -263,7 +319,31 @@ impl Cpu for CraneliftCpu {
     }
 
     fn step(&mut self, context: &mut Context) -> Option<Fault> {
-        self.step_as(context, None)
+        let (pc, part) = (context.rip, self.part.take());
+        let logs = self.shared.watch.every && self.shared.watch.accesses;
+        let spans = if logs { self.shared.spans(context).0 } else { Vec::new() };
+        let Some(part) = part else {
+            let fault = self.step_as(context, None);
+            self.log(context, pc, &spans);
+            return fault;
+        };
+        part.begin(context);
+        let before = context.gpr[reg::RCX];
+        let fault = self.step_as(context, None);
+        let elements = before - context.gpr[reg::RCX];
+        if self.shared.watch.count == Count::Cycles {
+            let size = self.shared.graph.instruction(pc).map_or(1, |i| i.memory_size().size());
+            context.retired += elements * size as u64 / BYTES_A_QUARTER;
+        }
+        self.log(context, pc, &spans);
+        if part.end(context) && fault.is_none() {
+            context.rip = pc;
+        }
+        fault
+    }
+
+    fn spans(&self) -> &[Span] {
+        &self.spans
     }
 
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
@@ -297,12 +377,34 @@ impl Shared {
     fn ordered(&self, pc: u64) -> (OrderedKind, u8) {
         let block = self.graph.at(pc).expect("ordered instructions are blocks of their own");
         let block = &self.graph.blocks[block];
-        let kind = match block.term {
-            Term::Watched(kind, _) => kind,
+        match (block.site, block.term) {
+            (Some(Site::Access(kind, size)), _) => (kind, size),
+            (_, Term::Watched(kind, _)) => {
+                (kind, self.graph.instructions(block)[0].memory_size().size() as u8)
+            }
             _ => panic!("an ordered exit comes from such a block"),
+        }
+    }
+
+    /// What the instruction that the thread is at accesses, and the part of it that is executed by
+    /// itself.
+    fn spans(&self, context: &Context) -> (Vec<Span>, Option<Part>) {
+        let i = self.graph.instruction(context.rip).expect("the thread has come to it");
+        spans_of(i, context)
+    }
+
+    /// How many accesses have been counted that come behind the one at `pc` in its block.
+    fn accesses_behind(&self, pc: u64) -> u32 {
+        let Some(at) = self.graph.blocks.partition_point(|block| block.pc <= pc).checked_sub(1)
+        else {
+            return 0;
         };
-        let i = &self.graph.instructions(block)[0];
-        (kind, i.memory_size().size() as u8)
+        let block = &self.graph.blocks[at];
+        if block.accesses == 0 {
+            return 0;
+        }
+        let behind = self.graph.instructions(block).iter().filter(|i| i.ip() > pc);
+        behind.filter(|i| is_counted(i)).count() as u32
     }
 
     fn emulated(&self, pc: u64) -> refrain_vm::Emulate {

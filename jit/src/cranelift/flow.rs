@@ -110,7 +110,8 @@ impl Flow {
                 let mut needed = out.without(effects[at].kills).or(effects[at].uses);
                 let piecewise =
                     watch.accesses && regions::begins_repeated(graph, region.blocks[at]);
-                if self.room[at].is_some() || piecewise || block.place {
+                let counts_down = watch.every && region.loops[at] || block.site.is_some();
+                if self.room[at].is_some() || piecewise || block.place || counts_down {
                     needed = needed
                         .or(self.dirty[at].without(VarSet::FLAGS))
                         .or(VarSet::HOT)

@@ -40,6 +40,9 @@ pub(super) struct Frame {
     pub(super) host_rsp: u64,
     /// The host's MXCSR.
     pub(super) host_mxcsr: u64,
+    /// Accesses before the thread's next event, where all are counted. Less than none if more have
+    /// been made.
+    pub(super) left: i64,
     /// Address of what the thread met last ([`refrain_vm::LastMet`]).
     pub(super) met: u64,
 }
@@ -79,6 +82,8 @@ pub(super) mod leave {
     pub(in super::super) const RAISE: u64 = 9;
     /// `rip` is where the thread was to leave.
     pub(in super::super) const INTERRUPTED: u64 = 11;
+    /// `rip` is at an instruction with other operands than one in memory.
+    pub(in super::super) const SPANS: u64 = 12;
 }
 
 /// Forms of lazily kept flags: `tag = form << 8 | operand bytes`.
@@ -118,6 +123,7 @@ pub(super) const OFF_LEAVE: i32 = offset_of!(Frame, leave) as i32;
 pub(super) const OFF_DETAIL: i32 = offset_of!(Frame, detail) as i32;
 pub(super) const OFF_HOST_RSP: i32 = offset_of!(Frame, host_rsp) as i32;
 pub(super) const OFF_HOST_MXCSR: i32 = offset_of!(Frame, host_mxcsr) as i32;
+pub(super) const OFF_LEFT: i32 = offset_of!(Frame, left) as i32;
 pub(super) const OFF_MET: i32 = offset_of!(Frame, met) as i32;
 
 /// Offset of general register `index`.

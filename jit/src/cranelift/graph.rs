@@ -5,7 +5,9 @@
 //! from a leader to the next leader or to an instruction that ends it. Streams that overlap out
 //! of step (a jump past a `lock` prefix) are separate blocks.
 
+use super::thunk::Batch;
 use super::vars::{self, Effects, VarSet};
+use crate::accesses::{Memory, memory_of};
 use crate::features::may_execute;
 use crate::refused::is_refused;
 use iced_x86::{
@@ -56,6 +58,10 @@ pub(super) struct Block {
     pub(super) first: u32,
     pub(super) count: u32,
     pub(super) term: Term,
+    /// What threads may have to leave for before it is executed, if every access is ordered.
+    pub(super) site: Option<Site>,
+    /// Accesses that it counts then.
+    pub(super) accesses: u32,
     /// A hooked address.
     pub(super) hooked: bool,
     /// Threads may have to leave before it, when they have executed so many instructions.
@@ -65,6 +71,16 @@ pub(super) struct Block {
     indirect: bool,
     /// Status flags that are live at its entry.
     pub(super) live_flags: u8,
+}
+
+/// An instruction that threads may have to leave for, if every access is ordered. It is the first of
+/// its block, and the last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Site {
+    /// It has had an event: the thread leaves when no more accesses come before the next one.
+    Access(OrderedKind, u8),
+    /// It is executed by itself once there are several threads.
+    Spans,
 }
 
 /// Instructions of a block, at most.
@@ -91,6 +107,8 @@ pub(super) struct Cuts<'a> {
     /// Plain loads and stores that are watched.
     pub(super) watched: Option<&'a BTreeSet<u64>>,
     pub(super) order_atomics: bool,
+    /// Every access is ordered: those at `watched` instructions have had events.
+    pub(super) every_access: bool,
     /// The guest's.
     pub(super) processor: Processor,
     /// Repeated string instructions may stop in between, and so begin blocks.
@@ -143,6 +161,7 @@ impl Graph {
         let mut at = pc;
         let mut long = None;
         let mut effects = Effects::default();
+        let (mut site, mut accesses) = (None, 0);
         let term = loop {
             if at != pc && leaders.binary_search(&at).is_ok() {
                 break Term::Next(at);
@@ -154,15 +173,21 @@ impl Graph {
             let Some(&i) = find(&self.table, at) else { break Term::Next(at) };
             at = i.next_ip();
             let term = ending(&i, cuts);
-            if let Some(Term::Watched(..)) = term
-                && i.ip() != pc
-            {
+            let alone = matches!(term, Some(Term::Watched(..))) || site_of(&i, cuts).is_some();
+            if alone && i.ip() != pc {
                 break Term::Next(i.ip());
             }
+            if i.ip() == pc {
+                site = site_of(&i, cuts);
+            }
             self.code.push(i);
+            accesses += u32::from(cuts.every_access && is_counted(&i));
             effects = effects.then(effects_of(factory, &i, term));
             if let Some(term) = term {
                 break term;
+            }
+            if site.is_some() {
+                break Term::Next(at);
             }
         };
         let (first, count) = (first as u32, (self.code.len() - first) as u32);
@@ -172,6 +197,8 @@ impl Graph {
             first,
             count,
             term,
+            site,
+            accesses,
             hooked,
             place: cuts.places.contains(&pc),
             effects,
@@ -323,6 +350,9 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
         if direct {
             leaders.push(i.near_branch_target());
         }
+        if site_of(i, cuts).is_some() {
+            leaders.extend([i.ip(), i.next_ip()]);
+        }
         match ending(i, cuts) {
             Some(Term::Watched(_, next)) => leaders.extend([i.ip(), next]),
             Some(_) => leaders.push(i.next_ip()),
@@ -355,9 +385,29 @@ pub(super) fn is_atomic(i: &Instruction) -> bool {
             && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
 }
 
+/// Whether an instruction accesses memory that it can count by itself.
+pub(super) fn is_counted(i: &Instruction) -> bool {
+    matches!(memory_of(i), Memory::Operand(..))
+}
+
+/// What threads may have to leave for at an instruction, if every access is ordered.
+fn site_of(i: &Instruction, cuts: Cuts<'_>) -> Option<Site> {
+    if !cuts.every_access {
+        return None;
+    }
+    match memory_of(i) {
+        Memory::None => None,
+        Memory::Spans => Some(Site::Spans),
+        Memory::Operand(kind, size) => {
+            let watched = cuts.watched.is_some_and(|watched| watched.contains(&i.ip()));
+            watched.then_some(Site::Access(kind, size))
+        }
+    }
+}
+
 fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
     let next = i.next_ip();
-    if cuts.order_atomics {
+    if cuts.order_atomics && !cuts.every_access {
         if is_atomic(i) {
             return Some(Term::Watched(OrderedKind::ReadModifyWrite, next));
         }
@@ -377,7 +427,12 @@ fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
         return Some(Term::Emulate(emulate, next));
     }
     match i.flow_control() {
-        FlowControl::Next => unsupported(i, cuts.processor).map(Term::Unsupported),
+        FlowControl::Next => {
+            let alone = site_of(i, cuts).is_some();
+            let cannot = alone && Batch::new(i, &mut InstructionInfoFactory::new()).is_none();
+            let refused = unsupported(i, cuts.processor).or_else(|| cannot.then(|| name(i)));
+            refused.map(Term::Unsupported)
+        }
         FlowControl::UnconditionalBranch if i.is_jmp_short_or_near() => {
             Some(Term::Jump(i.near_branch_target()))
         }

@@ -159,6 +159,7 @@ impl CraneliftEngine {
             seen: config.accesses && config.seen,
             calls: config.calls,
             count: config.count,
+            every: config.every_access,
             several: several.as_ptr() as u64,
         };
         let cuts = Cuts {
@@ -166,6 +167,7 @@ impl CraneliftEngine {
             places: &config.places,
             watched: config.watched.as_deref(),
             order_atomics: config.order_atomics,
+            every_access: config.every_access,
             processor: config.processor,
             pieces: config.accesses,
         };

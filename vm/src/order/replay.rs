@@ -172,9 +172,9 @@ impl LeafThread {
         self.left() != 0
     }
 
-    /// So many watched loads without events come before the next event.
+    /// So many accesses without events lie between the event before and the next one.
     pub(crate) fn expect_loads(&mut self, count: u64) {
-        self.set_left(count);
+        self.set_left(self.left().saturating_add_unsigned(count));
         self.expecting = true;
     }
 }
@@ -283,15 +283,14 @@ impl GuestThread {
     /// The thread has come to its next event: no watched load may be missing before it.
     pub(crate) fn loads_are_done(&mut self, event: &Event) -> Result<(), Halt> {
         self.leaf.expecting = false;
-        let missing = self.leaf.left();
+        let late = event.kind() == EventKind::Handover;
+        let (expected, actual) = match self.leaf.left() {
+            0 => return Ok(()),
+            ..0 if late => return Ok(()),
+            left @ 1.. => (format!("{left} more accesses before {event:?}"), format!("{event:?}")),
+            left => (format!("{event:?}"), format!("{} more accesses before it", -left)),
+        };
         self.leaf.set_left(0);
-        if missing == 0 {
-            return Ok(());
-        }
-        self.diverge(
-            DivergenceKind::Event,
-            format!("{missing} more watched accesses before {event:?}"),
-            format!("{event:?}"),
-        )
+        self.diverge(DivergenceKind::Event, expected, actual)
     }
 }

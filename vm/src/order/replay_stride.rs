@@ -2,7 +2,9 @@
 //!
 //! Translated code counts down the accesses before the thread's next event and leaves when there is
 //! none left: the event is one of the access that comes then, or of what others waited for
-//! ([`super::lines`]).
+//! ([`super::lines`]). Others may wait longer: a handover may come after more of its thread's accesses
+//! than in the recording, for as long as none of these has an event. So an engine may count down block
+//! by block, below zero, where no access has had an event, if it leaves soon.
 
 use crate::engine::OrderedKind;
 use crate::replay::gate::Condition;
@@ -19,6 +21,7 @@ impl GuestThread {
             return Ok(());
         }
         let fault = self.cpu.step(&mut self.context);
+        self.report_accesses();
         for (slot, ticket) in turns {
             self.machine.gate.advance(slot, ticket);
         }
@@ -36,7 +39,7 @@ impl GuestThread {
             self.expect_loads()?;
             let left = self.leaf.left();
             if left > 0 {
-                self.leaf.set_left(left - u64::from(executed));
+                self.leaf.set_left(left - i64::from(executed));
                 return Ok(turns);
             }
             let Some(event) = self.cursor.peek()?.copied() else {
@@ -55,17 +58,31 @@ impl GuestThread {
     /// Performs the next events as far as they belong to what the thread has done.
     pub(crate) fn events_before(&mut self) -> Result<(), Halt> {
         while let Some(event) = self.cursor.peek()?.copied() {
+            self.expect_loads()?;
             let of_next = event.kind() != EventKind::Handover && event.nr == 0;
             if !event.kind().is_of_access() || of_next {
                 break;
             }
-            self.expect_loads()?;
-            if self.leaf.left() != 0 {
+            if self.leaf.left() > 0 {
                 break;
             }
             self.event_of_access()?;
         }
         Ok(())
+    }
+
+    /// The thread has left translated code for nothing else than a handover or a signal. If it has made
+    /// more accesses than come before its next event, it is not where it was.
+    pub(crate) fn handovers(&mut self) -> Result<(), Halt> {
+        self.events_before()?;
+        match self.leaf.left() {
+            0.. => Ok(()),
+            more => {
+                let event = self.cursor.peek()?.copied();
+                let actual = format!("{} more accesses at {:#x}", -more, self.context.rip);
+                self.diverge(DivergenceKind::Event, format!("{event:?}"), actual)
+            }
+        }
     }
 
     /// Performs the next event, one of accesses; the turn that it keeps.

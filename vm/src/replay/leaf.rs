@@ -69,14 +69,15 @@ impl LeafThread {
         }
     }
 
-    /// How many accesses come before the next event.
-    pub(crate) fn left(&self) -> u64 {
-        self.countdown().load(Ordering::Relaxed)
+    /// How many accesses come before the next event; less than none if more have been made
+    /// ([`crate::order`]'s `replay_stride`).
+    pub(crate) fn left(&self) -> i64 {
+        self.countdown().load(Ordering::Relaxed) as i64
     }
 
     /// See [`Self::left`].
-    pub(crate) fn set_left(&self, left: u64) {
-        self.countdown().store(left, Ordering::Relaxed);
+    pub(crate) fn set_left(&self, left: i64) {
+        self.countdown().store(left as u64, Ordering::Relaxed);
     }
 
     fn countdown(&self) -> &AtomicU64 {

@@ -217,7 +217,7 @@ impl GuestThread {
                     Ok(())
                 }
                 Exit::Fault(fault) => self.fault(fault),
-                Exit::Interrupted => Ok(()),
+                Exit::Interrupted => self.handovers(),
                 Exit::Unsupported(what) => Err(Halt::Failed(Error::Unsupported(format!(
                     "{what} (at {:#x})",
                     self.context.rip

@@ -67,6 +67,8 @@ pub(super) struct Watch {
     pub(super) seen: bool,
     pub(super) calls: bool,
     pub(super) count: Count,
+    /// Every access is counted, down to the thread's next event.
+    pub(super) every: bool,
     /// Address of a byte that is not 0 once there are several threads.
     pub(super) several: u64,
 }

@@ -1,0 +1,222 @@
+//! What an instruction does with memory, for engines that order every access
+//! ([`refrain_vm::EngineConfig::every_access`]). Both engines count accesses by these rules, so that a
+//! place in one is a place in the other.
+//!
+//! All operands in memory are accesses; not what `push`, `pop`, `call`, `ret`, `enter` and `leave` do
+//! to the stack by themselves. What has several operands in memory, or others than its encoding names,
+//! is executed by itself: string instructions (page by page, if they repeat), gathers, `xsave` and its
+//! like.
+
+use iced_x86::{
+    FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind,
+    Register, UsedMemory,
+};
+use refrain_vm::layout::PAGE;
+use refrain_vm::{Context, OrderedKind, Span, reg};
+
+/// Bytes of the largest operand that is looked up in line.
+const LARGEST: usize = 64;
+/// Bytes that `xsave` and its like may access.
+const LARGEST_STATE: u64 = 4096;
+
+/// What an instruction does with memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Memory {
+    /// Nothing that is looked at.
+    None,
+    /// It accesses its operand.
+    Operand(OrderedKind, u8),
+    /// Something else.
+    Spans,
+}
+
+/// Whether an instruction accesses the stack by itself, and nothing else unless it has an operand in
+/// memory.
+fn is_of_stack(instruction: &Instruction) -> bool {
+    use Mnemonic::*;
+    instruction.is_stack_instruction()
+        || matches!(
+            instruction.mnemonic(),
+            Call | Ret | Enter | Leave | Push | Pop | Pushfq | Popfq
+        )
+}
+
+pub(crate) fn memory_of(instruction: &Instruction) -> Memory {
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(instruction).used_memory();
+    let accessed = |access| !matches!(access, OpAccess::None | OpAccess::NoMemAccess);
+    if !used.iter().any(|memory| accessed(memory.access())) {
+        return Memory::None;
+    }
+    let operands = 0..instruction.op_count();
+    let named = operands.filter(|&at| instruction.op_kind(at) == OpKind::Memory).count();
+    if named == 0 && is_of_stack(instruction) {
+        return Memory::None;
+    }
+    let size = instruction.memory_size().size();
+    let simple = named == 1
+        && !instruction.is_string_instruction()
+        && !instruction.is_vsib()
+        && bit_register(instruction).is_none()
+        && (1..=LARGEST).contains(&size)
+        && instruction.memory_size() != MemorySize::Unknown;
+    if !simple {
+        return Memory::Spans;
+    }
+    let reads_only = |access| matches!(access, OpAccess::Read | OpAccess::CondRead);
+    let mut own = used.iter().filter(|memory| is_operand(instruction, memory));
+    let kind = if instruction.flow_control() != FlowControl::Next {
+        OrderedKind::Target
+    } else if own.all(|memory| reads_only(memory.access())) {
+        OrderedKind::Read
+    } else {
+        OrderedKind::Write
+    };
+    // The address of `pop [rsp + x]` is that after the pop.
+    let pops = instruction.mnemonic() == Mnemonic::Pop
+        && instruction.memory_base().full_register() == Register::RSP;
+    Memory::Operand(kind, size as u8 + if pops { 8 } else { 0 })
+}
+
+/// Whether this is what the instruction's operand names, and not the stack.
+fn is_operand(instruction: &Instruction, memory: &UsedMemory) -> bool {
+    let base = match instruction.is_ip_rel_memory_operand() {
+        true => Register::None,
+        false => instruction.memory_base(),
+    };
+    let same = memory.index() == instruction.memory_index()
+        && memory.displacement() == instruction.memory_displacement64()
+        && (memory.base() == base || memory.base() == instruction.memory_base());
+    same || !is_of_stack(instruction)
+}
+
+/// The register with the bit offset of `bts [mem], reg` and its kind.
+pub(crate) fn bit_register(instruction: &Instruction) -> Option<u8> {
+    let is_bit_string = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
+    ) && instruction.op1_kind() == OpKind::Register;
+    is_bit_string.then(|| instruction.op1_register().number() as u8)
+}
+
+/// How far from its operand a bit string's instruction accesses memory: the register with the bit
+/// offset has so many bytes, and holds `value`.
+pub(crate) fn bit_offset(size: u8, value: u64) -> u64 {
+    let bytes = match size {
+        2 => (i64::from(value as i16) >> 4) * 2,
+        4 => (i64::from(value as i32) >> 5) * 4,
+        _ => (value as i64 >> 6) * 8,
+    };
+    bytes as u64
+}
+
+/// A part of a repeated instruction that is executed by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    /// Repetitions of the whole.
+    total: u64,
+    /// Repetitions of the part.
+    now: u64,
+    /// It also ends where ZF is this, if it compares.
+    ends_at: Option<bool>,
+}
+
+impl Part {
+    /// Sets rcx, so that the instruction ends after the repetitions of this part.
+    pub(crate) fn begin(self, context: &mut Context) {
+        context.gpr[reg::RCX] = self.now;
+    }
+
+    /// The part has been executed; whether the instruction goes on, at `rip`.
+    pub(crate) fn end(self, context: &mut Context) -> bool {
+        const ZF: u64 = 1 << 6;
+        let left = context.gpr[reg::RCX];
+        context.gpr[reg::RCX] = self.total - (self.now - left);
+        let ended = self.ends_at.is_some_and(|zero| (context.rflags & ZF != 0) == zero);
+        left == 0 && self.now < self.total && !ended
+    }
+}
+
+/// The bytes that the instruction accesses, or the first part of it that is executed by itself.
+pub(crate) fn spans_of(instruction: &Instruction, context: &Context) -> (Vec<Span>, Option<Part>) {
+    if instruction.is_string_instruction() {
+        return string_spans(instruction, context);
+    }
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(instruction).used_memory();
+    let mut spans = Vec::new();
+    for memory in used.iter().filter(|memory| is_operand(instruction, memory)) {
+        let write = !matches!(memory.access(), OpAccess::Read | OpAccess::CondRead);
+        let size = match memory.memory_size().size() as u64 {
+            0 => LARGEST_STATE,
+            size => size,
+        };
+        let elements = match memory.vsib_size() {
+            0 => 1,
+            size => memory.index().size() / size as usize,
+        };
+        for element in 0..elements {
+            let value = |register: Register, at, size| value_of(context, register, at, size);
+            let Some(start) = memory.virtual_address(element, value) else { continue };
+            let (start, len) = match bit_register(instruction) {
+                Some(register) => {
+                    let size = instruction.op1_register().size() as u8;
+                    let offset = bit_offset(size, context.gpr[usize::from(register)]);
+                    (start.wrapping_add(offset), size.into())
+                }
+                None => (start, size),
+            };
+            spans.push(Span { start, len, write });
+        }
+    }
+    (spans, None)
+}
+
+/// The same for a string instruction: as many repetitions as fit into a page.
+fn string_spans(instruction: &Instruction, context: &Context) -> (Vec<Span>, Option<Part>) {
+    use Mnemonic::{Cmpsb, Cmpsd, Cmpsq, Cmpsw, Scasb, Scasd, Scasq, Scasw};
+    const DF: u64 = 1 << 10;
+    let size = instruction.memory_size().size().max(1) as u64;
+    let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+    let total = if repeats { context.gpr[reg::RCX] } else { 1 };
+    let now = total.min(PAGE / size);
+    let backwards = context.rflags & DF != 0;
+    let compares = matches!(
+        instruction.mnemonic(),
+        Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq
+    );
+    let mut spans = Vec::new();
+    for at in 0..instruction.op_count() {
+        use OpKind::{
+            MemoryESDI, MemoryESEDI, MemoryESRDI, MemorySegESI, MemorySegRSI, MemorySegSI,
+        };
+        let (start, destination) = match instruction.op_kind(at) {
+            MemoryESRDI | MemoryESEDI | MemoryESDI => (context.gpr[reg::RDI], true),
+            MemorySegRSI | MemorySegESI | MemorySegSI => (context.gpr[reg::RSI], false),
+            _ => continue,
+        };
+        let len = now * size;
+        let start = if backwards { start.wrapping_add(size).wrapping_sub(len) } else { start };
+        spans.push(Span { start, len, write: destination && !compares });
+    }
+    let ends_at = compares.then(|| instruction.has_repne_prefix());
+    (spans, repeats.then_some(Part { total, now, ends_at }))
+}
+
+/// A register's value, or that of an element of an index register.
+fn value_of(context: &Context, register: Register, at: usize, size: usize) -> Option<u64> {
+    if register.is_segment_register() {
+        return Some(if register == Register::FS { context.fs_base } else { 0 });
+    }
+    if register.is_gpr() {
+        let value = context.gpr[register.full_register().number()];
+        return Some(if register.size() == 4 { value & 0xffff_ffff } else { value });
+    }
+    let (number, offset) = (register.number(), at * size);
+    let half = if offset < 16 { &context.xmm } else { &context.high };
+    let word = half.get(number)?[offset % 16 / 8];
+    Some(match size {
+        4 => i64::from((word >> (offset % 8 * 8)) as i32) as u64,
+        _ => word,
+    })
+}

@@ -1,0 +1,116 @@
+//! Every access: both engines count the same ones.
+
+mod programs;
+
+use iced_x86::code_asm::*;
+use programs::*;
+use refrain_vm::{Context, Cpu, EngineConfig, Exit, LastMet, Mode, OrderedKind};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where a thread has left translated code that counts accesses, and how many were left.
+type Places = Vec<(Exit, u64, i64)>;
+
+/// Runs a program whose accesses are counted down, `left` of them before the first event and none
+/// before those that follow, to its system call.
+fn count_down(cpu: &mut dyn Cpu, counter: &AtomicU64, left: u64) -> (Places, Context) {
+    counter.store(left, Ordering::Relaxed);
+    let mut context = start();
+    let mut places = Places::new();
+    loop {
+        let exit = cpu.run(&mut context, Mode::Observed);
+        let left = counter.load(Ordering::Relaxed) as i64;
+        match exit {
+            Exit::Syscall => {
+                places.push((exit, context.rip, left));
+                return (places, context);
+            }
+            Exit::Ordered { kind: OrderedKind::Target, .. } => counter.store(1, Ordering::Relaxed),
+            Exit::Ordered { .. } | Exit::Spans => {
+                if exit == Exit::Spans && left > 0 {
+                    counter.store(left as u64 - 1, Ordering::Relaxed);
+                }
+                assert_eq!(cpu.step(&mut context), None);
+            }
+            other => panic!("{other:?} at {:#x}", context.rip),
+        }
+        places.push((exit, context.rip, left));
+    }
+}
+
+/// What has an event, and how many accesses come before it, is the same to both engines.
+#[test]
+fn both_engines_count_the_same_accesses() {
+    if !is_x86_feature_detected!("bmi2") {
+        eprintln!("SKIPPED: this processor has no BMI2");
+        return;
+    }
+    let _memory = memory();
+    program(|a| {
+        let (mut again, mut function, mut on) =
+            (a.create_label(), a.create_label(), a.create_label());
+        a.lea(rax, ptr(function))?;
+        a.mov(qword_ptr(rbx + 8), rax)?;
+        a.mov(ecx, 3)?;
+        a.set_label(&mut again)?;
+        a.add(dword_ptr(rbx), ecx)?;
+        a.movups(xmm1, xmmword_ptr(rbx + 60))?;
+        a.lock().xadd(qword_ptr(rbx + 24), rcx)?;
+        a.mov(rcx, qword_ptr(rbx + 24))?;
+        a.push(rcx)?;
+        a.call(qword_ptr(rbx + 8))?;
+        a.pop(rcx)?;
+        a.cmp(byte_ptr(rbx + rcx), 0)?;
+        a.mov(ecx, dword_ptr(rbx))?;
+        a.cmp(ecx, 9)?;
+        a.jb(again)?;
+        a.mov(ecx, 2500)?;
+        a.lea(rsi, qword_ptr(rbx))?;
+        a.lea(rdi, qword_ptr(rbx + 0x2000))?;
+        a.rep().movsd()?;
+        a.bts(qword_ptr(rbx + 64), rcx)?;
+        a.jmp(on)?;
+        a.set_label(&mut function)?;
+        a.not(qword_ptr(rbx + 32))?;
+        a.ret()?;
+        a.set_label(&mut on)?;
+        a.test(qword_ptr(rbx), rbx)?;
+        a.syscall()
+    });
+    let before = all_data();
+    let (_, _, blocks) = record(start());
+    let pcs: BTreeSet<u64> = (CODE..CODE + 0x100).collect();
+    for sites in [BTreeSet::new(), pcs] {
+        let (all, sites) = (!sites.is_empty(), Arc::new(sites));
+        let config = EngineConfig {
+            order_atomics: true,
+            every_access: true,
+            watched: Some(sites),
+            ..EngineConfig::default()
+        };
+        let copies = refrain_jit::copy(config.clone()).expect("the copy engine works here");
+        copies.several_threads();
+        let mut met = LastMet::new();
+        // With sites, a thread leaves when no more accesses come before the next event.
+        let counts = if all { 0..45 } else { 1000..1001 };
+        for left in counts {
+            data(DATA, &before);
+            let mut cpu = copies.attach().expect("attaches");
+            let filter = cpu.filter().expect("it counts");
+            // SAFETY: the executor is there.
+            let counter = unsafe { &*filter.count };
+            let (places, expected) = count_down(&mut *cpu, counter, left);
+            let after = all_data();
+            data(DATA, &before);
+            let mut cpu = programs::cpu(&config, &blocks, &[]);
+            // SAFETY: it is there until the executor is dropped.
+            unsafe { cpu.set_last_met(&raw mut *met) };
+            let (actual, context) = count_down(&mut *cpu, &met.unrecorded, left);
+            assert_eq!(actual, places, "{left} accesses before the event");
+            assert_same(&expected, &context);
+            assert!(all_data() == after, "{left}");
+            assert!(places.len() > 4, "strings and bits are executed by themselves");
+        }
+    }
+}
