@@ -119,9 +119,10 @@ pub(crate) struct Recording {
     /// Order of shared memory to record
     ///
     /// `sync` records synchronization, atomics, and accesses that are known to race; `stride` every
-    /// access, which takes several times as long, and whose replay is exact whatever races.
-    #[arg(long, value_name = "ORDER", default_value = "sync", value_parser = parse_order)]
-    pub(crate) order: Order,
+    /// access, which takes several times as long, and whose replay is exact whatever races [default:
+    /// sync; stride for a program of which a replay has diverged although no race was left to watch]
+    #[arg(long, value_name = "ORDER", value_parser = parse_order)]
+    pub(crate) order: Option<Order>,
     /// Processor that the program sees [default: this machine's, up to v3]
     ///
     /// `v2` has no AVX; `v3` is an x86-64-v3 (AVX2, FMA, BMI) with what this machine has of AES,

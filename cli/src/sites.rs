@@ -1,9 +1,12 @@
-//! Sites that accesses were found to race at: what later recordings watch beside the idioms.
+//! What replays that diverged have taught: sites that accesses were found to race at, which later
+//! recordings watch beside the idioms; and programs in which no such site was to be found, every access
+//! of which later recordings order.
 //!
 //! Kept per build of a program or library ([`Module::identity`]) in the user's cache folder, so that
 //! another build, in which the instructions lie elsewhere, begins anew.
 
 use crate::cache;
+use crate::report::numbers::counted;
 use crate::report::races::{Races, Side};
 use anyhow::Context;
 use refrain_trace::Module;
@@ -18,20 +21,37 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Profile {
     /// By identity of the module: addresses of instructions in it.
     pub(crate) sites: LearnedSites,
+    /// Identities of programs.
+    #[serde(default)]
+    pub(crate) programs: BTreeSet<String>,
 }
 
 impl Profile {
-    /// How many sites there are.
-    pub(crate) fn len(&self) -> usize {
+    fn count_sites(&self) -> usize {
         self.sites.values().map(BTreeSet::len).sum()
     }
 
-    /// Adds sites; returns how many are new.
+    /// How many sites and programs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.count_sites() + self.programs.len()
+    }
+
+    /// The same in words.
+    pub(crate) fn describe(&self) -> String {
+        let sites = counted(self.count_sites() as u64, "site");
+        match self.programs.len() {
+            0 => sites,
+            programs => format!("{sites} and {}", counted(programs as u64, "program")),
+        }
+    }
+
+    /// Adds another profile; returns how much of it is new.
     pub(crate) fn add(&mut self, other: Profile) -> usize {
         let before = self.len();
         for (id, sites) in other.sites {
             self.sites.entry(id).or_default().extend(sites);
         }
+        self.programs.extend(other.programs);
         self.len() - before
     }
 
@@ -87,7 +107,8 @@ mod tests {
     use super::Profile;
 
     fn profile(id: &str, sites: &[u64]) -> Profile {
-        Profile { sites: [(id.to_owned(), sites.iter().copied().collect())].into() }
+        let sites = [(id.to_owned(), sites.iter().copied().collect())].into();
+        Profile { sites, ..Profile::default() }
     }
 
     #[test]
@@ -96,5 +117,7 @@ mod tests {
         assert_eq!(known.add(profile("a", &[2, 3])), 1);
         assert_eq!(known.add(profile("b", &[2])), 1);
         assert_eq!((known.add(profile("b", &[2])), known.len()), (0, 4));
+        let program = Profile { programs: ["c".to_owned()].into(), ..Profile::default() };
+        assert_eq!((known.add(program.clone()), known.add(program)), (1, 0));
     }
 }

@@ -112,12 +112,12 @@ fn learns(link: &str, listed: &str) {
         bench.refrain(arguments.iter().chain(more))
     };
     record().succeeds();
-    assert!(bench.refrain(["sites", "list"]).text().contains("no sites were learned"));
+    assert!(bench.refrain(["sites", "list"]).text().contains("nothing was learned"));
     // On one core the threads may have run one after the other.
     if replay(&["--no-learn"]).status == 0 {
         return;
     }
-    assert!(bench.refrain(["sites", "list"]).text().contains("no sites were learned"));
+    assert!(bench.refrain(["sites", "list"]).text().contains("nothing was learned"));
     let diverged = replay(&[]);
     assert_eq!(diverged.status, 1, "{diverged:?}");
     assert!(diverged.text().contains("more will be watched: record again"), "{diverged:?}");
@@ -131,7 +131,84 @@ fn learns(link: &str, listed: &str) {
     bench.file("sites.json", &exported.succeeds().stdout);
     assert!(bench.refrain(["sites", "clear"]).succeeds().text().contains("forgot 2 sites"));
     let imported = bench.refrain(["sites", "import", "sites.json"]);
-    assert!(imported.succeeds().text().contains("2 sites new"), "{imported:?}");
+    assert!(imported.succeeds().text().contains("2 new; 2 sites in all"), "{imported:?}");
+}
+
+/// Where no race is left to watch, the next recording orders every access.
+#[test]
+fn what_cannot_be_watched_is_ordered_with_everything_else() {
+    let bench = bench();
+    // Loads and stores of 16 bytes, which no recording watches.
+    let source = r#"
+        #include <emmintrin.h>
+        #include <pthread.h>
+        #include <stdio.h>
+        static struct cell { long pad[8]; __m128i value; } *cell;
+        static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+        static void *writer(void *none) {
+            for (int i = 0; i < 40000; i++)
+                *(volatile __m128i *)&cell->value = _mm_set1_epi32(i);
+            return none;
+        }
+        static void *reader(void *none) {
+            for (int i = 0; i < 20000; i++) {
+                __m128i seen = *(volatile __m128i *)&cell->value;
+                if (_mm_cvtsi128_si32(seen) & 64) {
+                    pthread_mutex_lock(&lock);
+                    pthread_mutex_unlock(&lock);
+                }
+            }
+            return none;
+        }
+        int main(void) {
+            static struct cell own;
+            cell = &own;
+            pthread_t a, b;
+            pthread_create(&a, 0, writer, 0);
+            pthread_create(&b, 0, reader, 0);
+            pthread_join(a, 0);
+            pthread_join(b, 0);
+            puts("done");
+            return 0;
+        }
+    "#;
+    bench.cc(source, &["-O1", "-g", "-pthread", "-o", "vectors"]);
+    let record = |more: &[&str]| {
+        let arguments = ["record", "--force", "-o", "a.refrain"];
+        bench.refrain(arguments.iter().chain(more).chain(&["--", "./vectors"]))
+    };
+    let tried = record(&["--order", "stride"]);
+    if ["BMI2", "membarrier"].iter().any(|word| tried.stderr.contains(word)) {
+        eprintln!("SKIPPED: {}", tried.stderr);
+        return;
+    }
+    let says_so = |run: &Run| run.stderr.contains("the order of every access is recorded");
+    for _ in 0..3 {
+        let recorded = record(&[]);
+        assert!(!says_so(&recorded), "{recorded:?}");
+        let replay = bench.refrain(["replay", "a.refrain"]);
+        // On one core the threads may have run one after the other.
+        if replay.status == 0 {
+            return;
+        }
+        let more = replay.text().contains("more will be watched");
+        let every =
+            replay.text().contains("next recording of this program will order every access");
+        assert!(more != every, "{replay:?}");
+        if every {
+            break;
+        }
+    }
+    let list = bench.refrain(["sites", "list"]).text();
+    assert!(list.contains("program with build id") && list.contains("every access"), "{list}");
+    for _ in 0..2 {
+        assert!(says_so(record(&[]).succeeds()));
+        bench.refrain(["replay", "a.refrain"]).succeeds();
+    }
+    assert!(!says_so(record(&["--order", "sync"]).succeeds()));
+    assert!(!says_so(record(&["--no-learn"]).succeeds()));
+    bench.refrain(["sites", "clear"]).succeeds();
+    assert!(!says_so(record(&[]).succeeds()));
 }
 
 /// A program with one thread has nobody to be ordered against: no load and no locked instruction of

@@ -53,7 +53,7 @@ pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;
 pub use hidden::Hidden;
 pub use host::{close_on_exec, end_like_the_program};
-pub use loader::Command;
+pub use loader::{Command, identity};
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{ENTRIES as FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, Met, Span, line_index};
 pub use processor::{Feature, Level, Processor};

@@ -5,7 +5,7 @@ use crate::host::Guest;
 use crate::layout::{self, PAGE};
 use crate::memory::{AddressSpace, MapRequest, guest_may_map, map_fixed, page_down, page_up};
 use crate::{Error, Hidden, Result, cpuid};
-use refrain_trace::Entry;
+use refrain_trace::{Entry, Module};
 use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -69,6 +69,23 @@ fn first_line(path: &Path) -> Result<Option<Vec<OsString>>, i32> {
 /// What the kernel says of a command's format: whether there is anything that can execute it.
 pub(crate) fn kind(command: &Command) -> Result<(), i32> {
     command.interpreted().map(|_| ())
+}
+
+/// The identity that the command's program has among the modules of its recordings
+/// ([`refrain_trace::Module::identity`]); of a script, its interpreter's.
+pub fn identity(command: &Command) -> Option<String> {
+    let (path, _) = command.interpreted().ok()?;
+    let elf = Elf::read(&path).ok()?;
+    let (start, end) = elf.span();
+    let module = Module {
+        path: path.to_string_lossy().into_owned(),
+        build_id: elf.build_id.clone(),
+        start,
+        end,
+        constant: elf.constant(),
+        ..Module::default()
+    };
+    Some(module.identity())
 }
 
 /// Whether the program can be loaded.

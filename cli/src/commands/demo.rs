@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
         follow: false,
         quiet: false,
         no_learn: true,
-        order: Order::Sync,
+        order: Some(Order::Sync),
         cpu: None,
         no_jit: false,
         command: Vec::new(),

@@ -30,7 +30,7 @@ fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races>
     races.sort_by_key(|race| cause.distance(race));
     let mut symbols = Symbols::new(trace.modules());
     let pairs = races.iter().map(|race| pair(race, cause.is_library(race), &mut symbols));
-    Ok(Races { pairs: pairs.collect(), error: None, learned: None })
+    Ok(Races { pairs: pairs.collect(), ..Races::default() })
 }
 
 /// Races of the same two instructions are one, whichever threads executed them; the last of each

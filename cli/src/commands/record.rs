@@ -6,11 +6,11 @@ use crate::machine::{self, RecordOptions, RecordSummary};
 use crate::output::Console;
 use crate::program::{self, Program};
 use crate::report::numbers::{bytes, counted, duration};
-use crate::sites;
+use crate::sites::{self, Profile};
 use crate::trace_file::{Named, NewTrace};
 use anyhow::anyhow;
 use clap::ValueEnum;
-use refrain_trace::Ending;
+use refrain_trace::{Ending, Order};
 use refrain_vm::{Follow, Level, LostEnd};
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -60,10 +60,17 @@ pub(crate) fn record(
         CpuLevel::V2 => Level::V2,
         CpuLevel::V3 => Level::V3,
     });
-    let learned = if recording.no_learn { Default::default() } else { sites::known().sites };
+    let known = if recording.no_learn { Profile::default() } else { sites::known() };
     let (no_jit, strict, begun) = (recording.no_jit, recording.strict, Box::new(begun));
     let follow = recording.follow.then(|| follow(path, recording)).transpose()?;
-    let order = recording.order;
+    let order = recording.order.unwrap_or_else(|| {
+        let order = order_of(&program, &known);
+        if order == Order::Stride && !quiet {
+            console.note(&EVERY_ACCESS);
+        }
+        order
+    });
+    let learned = known.sites;
     let options = RecordOptions {
         program,
         output,
@@ -101,6 +108,23 @@ pub(crate) fn record(
     }
 }
 
+/// What a recording costs that nobody asked for so.
+const EVERY_ACCESS: &str = "the order of every access is recorded, since a replay of this program has \
+                            diverged and no race was left to watch; it takes several times as long \
+                            (--order sync does not, `refrain sites clear` forgets it)";
+
+/// Which order a program's recordings have, unless the user says so.
+fn order_of(program: &Program, known: &Profile) -> Order {
+    let Program { path, argv } = program.clone();
+    let identity =
+        || refrain_vm::identity(&refrain_vm::Command { program: path, argv, env: vec![] });
+    // The file is only read if that can make a difference.
+    match !known.programs.is_empty() && identity().is_some_and(|id| known.programs.contains(&id)) {
+        true => Order::Stride,
+        false => Order::Sync,
+    }
+}
+
 /// How child processes are recorded: each program that one executes into a trace next to the
 /// parent's, with the process's id in its name, and otherwise as the parent is.
 fn follow(path: &Path, recording: &Recording) -> Result<Follow, Failure> {
@@ -112,7 +136,9 @@ fn follow(path: &Path, recording: &Recording) -> Result<Follow, Failure> {
     let flags =
         [(force, "--force"), (strict, "--strict"), (no_learn, "--no-learn"), (no_jit, "--no-jit")];
     options.extend(flags.into_iter().filter(|flag| flag.0).map(|flag| flag.1.into()));
-    options.extend(["--order".into(), order.name().into()]);
+    if let Some(order) = order {
+        options.extend(["--order".into(), order.name().into()]);
+    }
     if let Some(level) = cpu.and_then(|level| level.to_possible_value()) {
         options.extend(["--cpu".into(), level.get_name().into()]);
     }

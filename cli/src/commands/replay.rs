@@ -12,7 +12,7 @@ use crate::stats::Distribution;
 use crate::symbols::{Code, Symbols};
 use crate::trace_file;
 use anyhow::anyhow;
-use refrain_trace::Order;
+use refrain_trace::{Module, Order};
 use std::path::Path;
 
 /// Replays by the clock that is asked for. The status is 0 if all that was recorded has happened, 3
@@ -32,6 +32,14 @@ fn execute(args: &Replay) -> Outcome {
     }
     if schedule.cost != Cost::Recorded {
         return Err(anyhow!("--cost needs --clock virtual: the wall clock measures").into());
+    }
+    if args.races && trace_file::read(&args.trace)?.header().order == Order::Stride {
+        return Err(anyhow!(
+            "{}: has the order of every access (--order stride), in which nothing races; look for \
+             races in a recording with --order sync",
+            args.trace.display()
+        )
+        .into());
     }
     let first = Policy { scheduler: schedule.scheduler, seed: schedule.seed };
     let (mut times, mut last) = (Vec::new(), None);
@@ -64,14 +72,9 @@ fn execute(args: &Replay) -> Outcome {
     // end would do so again in a search for races.
     let exact = schedule.scheduler == SchedulerKind::Elsc;
     let endless = report.divergence.as_ref().is_some_and(Divergence::is_endless);
-    // Where every access is ordered there is no race to learn of.
-    let may_race = || Ok::<_, anyhow::Error>(order_of(&args.trace)? == Order::Sync);
-    if args.races || diverged && exact && !endless && may_race()? {
-        let mut races = racing::find(&args.trace, report.divergence.as_ref());
-        if diverged && exact && !args.no_learn {
-            races.learned = Some(learn(&args.trace, &races)?);
-        }
-        report.races = Some(races);
+    let explains = diverged && exact && !endless;
+    if args.races || explains {
+        report.races = races(args, &report, explains && !args.no_learn)?;
     }
     if args.json {
         output::print_json("replay", &report)?;
@@ -84,15 +87,29 @@ fn execute(args: &Replay) -> Outcome {
     Ok(report.status())
 }
 
-/// Which order of shared memory a trace has.
-fn order_of(path: &Path) -> anyhow::Result<Order> {
-    Ok(trace_file::read(path)?.header().order)
-}
-
-/// Keeps the sites of races for later recordings; returns how many are new.
-fn learn(path: &Path, races: &Races) -> anyhow::Result<u64> {
-    let found = Profile::of(races, trace_file::read(path)?.modules());
-    Ok(sites::change(|known| known.add(found))? as u64)
+/// Looks for what raced and, if it `learns` from a replay that has diverged, keeps for later
+/// recordings what helps.
+fn races(args: &Replay, report: &Report, learns: bool) -> anyhow::Result<Option<Races>> {
+    let trace = trace_file::read(&args.trace)?;
+    let program = trace.modules().first().map(Module::identity);
+    if trace.header().order == Order::Stride {
+        // It takes its time and does not help.
+        if let (true, Some(program)) = (learns, program) {
+            sites::change(|known| known.programs.remove(&program))?;
+        }
+        return Ok(None);
+    }
+    let mut races = racing::find(&args.trace, report.divergence.as_ref());
+    if learns {
+        let found = Profile::of(&races, trace.modules());
+        let new = sites::change(|known| known.add(found))? as u64;
+        races.learned = Some(new);
+        if let (0, Some(program), true) = (new, program, trace.threads() > 1) {
+            sites::change(|known| known.programs.insert(program))?;
+            races.every_access = true;
+        }
+    }
+    Ok(Some(races))
 }
 
 /// Where a divergence happened.

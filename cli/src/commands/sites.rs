@@ -13,8 +13,8 @@ pub(crate) fn run(args: &Sites) -> Outcome {
     match &args.action {
         SitesAction::List => output::print(&list(&sites::known()))?,
         SitesAction::Clear => {
-            let cleared = sites::change(|known| std::mem::take(known).len())?;
-            output::print(&format!("forgot {}\n", counted(cleared as u64, "site")))?;
+            let cleared = sites::change(std::mem::take)?;
+            output::print(&format!("forgot {}\n", cleared.describe()))?;
         }
         SitesAction::Export => {
             let text = serde_json::to_string_pretty(&sites::known()).context("a map is JSON")?;
@@ -24,8 +24,8 @@ pub(crate) fn run(args: &Sites) -> Outcome {
             let cannot = || format!("cannot import sites from {}", file.display());
             let bytes = std::fs::read(file).with_context(cannot)?;
             let imported: Profile = serde_json::from_slice(&bytes).with_context(cannot)?;
-            let new = sites::change(|known| known.add(imported))?;
-            output::print(&format!("{} new\n", counted(new as u64, "site")))?;
+            let (new, all) = sites::change(|known| (known.add(imported), known.describe()))?;
+            output::print(&format!("{new} new; {all} in all\n"))?;
         }
     }
     Ok(0)
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Sites) -> Outcome {
 
 fn list(known: &Profile) -> String {
     if known.len() == 0 {
-        return "no sites were learned\n".to_owned();
+        return "nothing was learned\n".to_owned();
     }
     let mut text = String::new();
     for (id, sites) in &known.sites {
@@ -41,6 +41,9 @@ fn list(known: &Profile) -> String {
         for site in sites {
             let _ = writeln!(text, "  {site:#x}");
         }
+    }
+    for id in &known.programs {
+        let _ = writeln!(text, "program with build id {id}: every access");
     }
     text
 }
@@ -51,8 +54,13 @@ mod tests {
 
     #[test]
     fn sites_are_listed_by_build() {
-        assert_eq!(list(&Profile::default()), "no sites were learned\n");
-        let known = Profile { sites: [("ab12".to_owned(), [0x1139, 0x11c0].into())].into() };
-        assert_eq!(list(&known), "build id ab12: 2 sites\n  0x1139\n  0x11c0\n");
+        assert_eq!(list(&Profile::default()), "nothing was learned\n");
+        let known = Profile {
+            sites: [("ab12".to_owned(), [0x1139, 0x11c0].into())].into(),
+            programs: ["cd34".to_owned()].into(),
+        };
+        let text = "build id ab12: 2 sites\n  0x1139\n  0x11c0\n\
+                    program with build id cd34: every access\n";
+        assert_eq!(list(&known), text);
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Races {
     /// How many of their instructions were not watched so far and will be in the next recording,
     /// if that was asked for.
     pub(crate) learned: Option<u64>,
+    /// Later recordings of the program order every access.
+    pub(crate) every_access: bool,
 }
 
 /// Two accesses of which one writes, and that nothing orders.
@@ -88,20 +90,26 @@ impl Pair {
     }
 }
 
-/// What helps where nothing can be learned.
-const REMEDY: &str = "`refrain record --order stride` orders every access, whatever races";
+/// What helps where there is no more site to be learned.
+fn remedy(races: &Races) -> &'static str {
+    match races.every_access {
+        true => "the next recording of this program will order every access (--order stride)",
+        false => "`refrain record --order stride` orders every access, whatever races",
+    }
+}
 
 /// The races in words; `diverged` tells whether they are to explain something.
 pub(crate) fn render(races: &Races, diverged: bool) -> String {
     if let Some(error) = &races.error {
-        return format!("what raced could not be found out: {error}\n{REMEDY}\n");
+        return format!("what raced could not be found out: {error}\n{}\n", remedy(races));
     }
     if races.pairs.is_empty() {
         let none = "no race was found";
         return match diverged {
             true => format!(
                 "{none}: it did not happen again, or an order that the program keeps was \
-                 missed\n{REMEDY}\n"
+                 missed\n{}\n",
+                remedy(races)
             ),
             false => format!("{none}\n"),
         };
@@ -123,7 +131,7 @@ pub(crate) fn render(races: &Races, diverged: bool) -> String {
     match races.learned {
         Some(0) => {
             let why = "their instructions were watched already, or cannot be watched";
-            let _ = writeln!(text, "{why}\n{REMEDY}");
+            let _ = writeln!(text, "{why}\n{}", remedy(races));
         }
         Some(new) => {
             let new = counted(new, "instruction");
@@ -164,7 +172,7 @@ mod tests {
 
     #[test]
     fn two_sided() {
-        let mut races = Races { pairs: vec![pair([14, 11])], error: None, learned: Some(2) };
+        let mut races = Races { pairs: vec![pair([14, 11])], learned: Some(2), ..Races::default() };
         races.pairs[0].second.place.frames.extend(Place::example("role", "/src/race.c", 20).frames);
         races.pairs.extend([pair([14, 14]), pair([14, 15]), pair([1, 2]), pair([3, 4])]);
         assert_snapshot!(render(&races, true));
@@ -175,7 +183,7 @@ mod tests {
         let error = Some("the replay process was killed by signal 9".to_owned());
         let failed = render(&Races { error, ..Races::default() }, true);
         let library = Pair { in_c_library: true, ..pair([7, 8]) };
-        let library = render(&Races { pairs: vec![library], error: None, learned: None }, true);
+        let library = render(&Races { pairs: vec![library], ..Races::default() }, true);
         let none = [true, false].map(|diverged| render(&Races::default(), diverged)).concat();
         assert_snapshot!(none + &failed + &library);
     }
