@@ -114,3 +114,36 @@ fn both_engines_count_the_same_accesses() {
         }
     }
 }
+
+/// A handover may come late, and behind it an access with an event: no thread goes past that one.
+#[test]
+fn an_access_with_an_event_waits_for_a_late_handover() {
+    let _memory = memory();
+    let mut site = 0;
+    program(|a| {
+        a.mov(rax, qword_ptr(rbx))?;
+        a.mov(rcx, qword_ptr(rbx + 8))?;
+        a.mov(rdx, qword_ptr(rbx + 64))?;
+        a.syscall()
+    });
+    let (_, _, blocks) = record(start());
+    for block in &blocks {
+        let decoder = iced_x86::Decoder::with_ip(64, &block.code, block.pc, 0);
+        site = decoder.into_iter().nth(2).map_or(site, |third| third.ip());
+    }
+    let config = EngineConfig {
+        order_atomics: true,
+        every_access: true,
+        watched: Some(Arc::new([site].into())),
+        ..EngineConfig::default()
+    };
+    let mut met = LastMet::new();
+    let mut cpu = cpu(&config, &blocks, &[]);
+    // SAFETY: it is there until the executor is dropped.
+    unsafe { cpu.set_last_met(&raw mut *met) };
+    met.unrecorded.store(1, Ordering::Relaxed);
+    let mut context = start();
+    let exit = cpu.run(&mut context, Mode::Observed);
+    assert_eq!(exit, Exit::Ordered { address: DATA + 64, size: 8, kind: OrderedKind::Read });
+    assert_eq!((context.rip, met.unrecorded.load(Ordering::Relaxed) as i64), (site, -1));
+}

@@ -342,7 +342,8 @@ impl Body<'_> {
             Some(Site::Access(..)) => {
                 let i = self.graph.instructions(source)[0];
                 let left = self.l.frame_load(I64, frame::OFF_LEFT);
-                let none = self.l.icmp_imm(IntCC::Equal, left, 0);
+                // Less than none if a handover is late, behind which some may come.
+                let none = self.l.icmp_imm(IntCC::SignedLessThanOrEqual, left, 0);
                 self.leave_if(none, |body| {
                     let address = body.l.operand_address(&i);
                     body.l.frame_store(address, frame::OFF_DETAIL);
