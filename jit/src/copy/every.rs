@@ -31,7 +31,7 @@
 //!       mov rcx, [rcx slot]
 //!       the instruction
 //!       jmp done
-//! event: leave
+//! event: asks the machine, makes the access, tells the machine
 //! done:
 //! ```
 
@@ -151,14 +151,23 @@ impl Translator {
         self.hot.reload(RCX, emit::RCX_SLOT);
         self.full_address(place.instruction);
         self.hot.spill(emit::OPERAND, RCX);
-        let field = Self::call_machine(&mut self.hot, self.leave);
-        let desc = Desc::new(Kind::Ordered(operand), place.instruction.ip());
-        self.exits.push((field, desc, place.index));
+        let done = if operand.kind == OrderedKind::Target {
+            let field = Self::call_machine(&mut self.hot, self.leave);
+            let desc = Desc::new(Kind::Ordered(operand), place.instruction.ip());
+            self.exits.push((field, desc, place.index));
+            None
+        } else {
+            Some(self.asked(place, operand))
+        };
         self.hot.arrive8(more);
         self.hot.add_to_rcx(-1);
         self.hot.spill(emit::COUNT, RCX);
         self.hot.reload(RCX, emit::RCX_SLOT);
-        self.instruction(place)
+        let flow = self.instruction(place);
+        if let (Flow::Next, Some(done)) = (flow, done) {
+            self.hot.arrive8(done);
+        }
+        flow
     }
 
     /// Emits the computation of an operand's address, FS base included, into rcx. All registers are

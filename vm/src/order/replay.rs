@@ -32,7 +32,7 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     // SAFETY: the caller's; the thread is in guest code, so that nobody else uses its state.
     let (access, thread) = unsafe { (&mut *access, &mut *(data as *mut LeafThread)) };
     let done = match access.kind {
-        kind if kind.is_any() => None,
+        kind if kind.is_any() => thread.access(access),
         kind if kind.is_load() => thread.load(access),
         _ => thread.operate(access),
     };
@@ -51,9 +51,10 @@ unsafe extern "sysv64" fn after(data: u64) {
 /// An instruction that has its turn.
 #[derive(Clone, Copy)]
 pub(crate) struct Performing {
-    slot: usize,
-    ticket: u64,
-    operand: (u64, u8),
+    pub(super) slot: usize,
+    pub(super) ticket: u64,
+    /// The word whose new value its thread meets, if it is a watched one.
+    pub(super) operand: Option<(u64, u8)>,
 }
 
 /// The kind of the event of an instruction that writes.
@@ -95,14 +96,20 @@ impl LeafThread {
         let _ = cursor.next();
         tally.count_equal(code, 0);
         self.expect_loads(next);
-        self.performing = Some(Performing { slot, ticket, operand: (address, size) });
+        self.performing = Some(Performing { slot, ticket, operand: Some((address, size)) });
         Some(())
     }
 
     /// Lets others go on with the word of the instruction that was executed last.
     pub(crate) fn finish(&mut self) {
         let Some(Performing { slot, ticket, operand }) = self.performing.take() else { return };
-        self.meet_now(operand);
+        if let Some(operand) = operand {
+            self.meet_now(operand);
+        }
+        self.finish_turn(slot, ticket);
+    }
+
+    pub(super) fn finish_turn(&self, slot: usize, ticket: u64) {
         // SAFETY: it is there as long as the thread runs guest code.
         let gate = unsafe { &*self.gate };
         if gate.finish_turn(slot, ticket) {

@@ -6,11 +6,60 @@
 //! than in the recording, for as long as none of these has an event. So an engine may count down block
 //! by block, below zero, where no access has had an event, if it leaves soon.
 
-use crate::engine::OrderedKind;
+use super::replay::Performing;
+use crate::engine::{OrderedAccess, OrderedKind};
 use crate::replay::gate::Condition;
+use crate::replay::leaf::{LeafThread, Lent, goes_the_long_way};
 use crate::replay::outcome::DivergenceKind;
 use crate::replay::thread::{GuestThread, Halt};
 use refrain_trace::{EventKind, order};
+
+impl LeafThread {
+    /// Performs the events of an access that translated code is about to make; it keeps its turn until
+    /// [`Self::finish`]. `None` if what is left of them has to go the long way.
+    ///
+    /// (Called by translated code: see `order::replay`.)
+    pub(super) fn access(&mut self, access: &OrderedAccess) -> Option<()> {
+        while !self.awaits_loads() {
+            // SAFETY: only the leaf function for ordered instructions calls this, once in a call; what
+            // was lent in the round before is not used any more.
+            let Lent { gate, cursor, tally } = unsafe { self.lent() }?;
+            let [event, after, ..] = cursor.loaded() else { return None };
+            if goes_the_long_way(event, after, tally) {
+                return None;
+            }
+            let (kind, slot, ticket) = (event.kind(), order::slot(event.object), event.ticket);
+            let (is_here, left) = (event.pc == access.pc && event.nr == 0, after.unrecorded);
+            let turn = Condition::Turn { slot, ticket };
+            let soon = match kind {
+                EventKind::Handover => gate.soon(self.id, turn),
+                EventKind::Takeover if is_here => {
+                    gate.soon(self.id, Condition::Reached { slot, count: ticket })
+                }
+                // Of an access with several turns, none is kept so.
+                EventKind::Contended if is_here && left > 0 => gate.soon(self.id, turn),
+                _ => false,
+            };
+            if !soon {
+                return None;
+            }
+            // It was loaded, so this only counts.
+            let _ = cursor.next();
+            tally.events += 1;
+            self.expect_loads(left);
+            match kind {
+                EventKind::Handover => self.finish_turn(slot, ticket),
+                EventKind::Contended => {
+                    self.performing = Some(Performing { slot, ticket, operand: None });
+                }
+                _ => {}
+            }
+        }
+        // The access itself is one of those that come before the next event.
+        self.set_left(self.left() - 1);
+        Some(())
+    }
+}
 
 impl GuestThread {
     /// The thread is at an access that translated code has not made.
