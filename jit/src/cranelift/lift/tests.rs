@@ -75,6 +75,7 @@ fn lifted(input: &str) -> String {
         places: &BTreeSet::new(),
         watched: None,
         order_atomics: false,
+        every_access: false,
         processor: Processor::V2,
         pieces: false,
     };
@@ -84,6 +85,7 @@ fn lifted(input: &str) -> String {
         seen: false,
         calls: false,
         count: Count::Nothing,
+        every: false,
         several: 0x2000,
     };
     let isa = compile::host_isa().expect("the host is an x86-64");
