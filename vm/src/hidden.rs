@@ -182,12 +182,16 @@ mod tests {
 
     #[test]
     fn a_copy_is_known_as_refrains_own_until_it_is_dropped() {
-        let copy = Hidden::copy(io::stderr()).expect("there is room");
-        let fd = copy.as_fd().as_raw_fd();
-        assert!(is_own(fd) && own().any(|own| own == fd));
-        assert!(!is_own(0) && !is_own(fd + 1) && !is_own(-1));
-        drop(copy);
-        assert!(!is_own(fd));
+        assert!(!is_own(0) && !is_own(-1));
+        let is_forgotten = || {
+            let copy = Hidden::copy(io::stderr()).expect("there is room");
+            let fd = copy.as_fd().as_raw_fd();
+            assert!(is_own(fd) && own().any(|own| own == fd));
+            drop(copy);
+            !is_own(fd)
+        };
+        // Another test may get the number at once.
+        assert!((0..100).any(|_| is_forgotten()));
     }
 
     #[test]
