@@ -120,7 +120,7 @@ pub(crate) struct Recording {
     ///
     /// `sync` records synchronization, atomics, and accesses that are known to race; `stride` every
     /// access, which takes several times as long, and whose replay is exact whatever races [default:
-    /// sync; stride for a program of which a replay has diverged although no race was left to watch]
+    /// sync; stride for a program whose replays have diverged, if watching what races did not help]
     #[arg(long, value_name = "ORDER", value_parser = parse_order)]
     pub(crate) order: Option<Order>,
     /// Processor that the program sees [default: this machine's, up to v3]

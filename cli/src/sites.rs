@@ -1,6 +1,6 @@
 //! What replays that diverged have taught: sites that accesses were found to race at, which later
-//! recordings watch beside the idioms; and programs in which no such site was to be found, every access
-//! of which later recordings order.
+//! recordings watch beside the idioms; and programs that watching them does not help, every access of
+//! which later recordings order.
 //!
 //! Kept per build of a program or library ([`Module::identity`]) in the user's cache folder, so that
 //! another build, in which the instructions lie elsewhere, begins anew.
@@ -12,9 +12,12 @@ use anyhow::Context;
 use refrain_trace::Module;
 use refrain_vm::LearnedSites;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+
+/// Diverged recordings of a program, after which every access of it is ordered.
+const PATIENCE: usize = 3;
 
 /// What the file holds, and what `refrain sites export` prints.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -24,6 +27,9 @@ pub(crate) struct Profile {
     /// Identities of programs.
     #[serde(default)]
     pub(crate) programs: BTreeSet<String>,
+    /// By identity of the program: when the recordings were begun whose replays have diverged.
+    #[serde(default)]
+    pub(crate) recordings: BTreeMap<String, BTreeSet<u64>>,
 }
 
 impl Profile {
@@ -43,6 +49,26 @@ impl Profile {
             0 => sites,
             programs => format!("{sites} and {}", counted(programs as u64, "program")),
         }
+    }
+
+    /// A replay of a `recording` of the program has diverged, and taught so many `new` sites; whether
+    /// the next recording orders every access: if there was nothing new, or sites of so many
+    /// recordings did not help.
+    pub(crate) fn diverged(&mut self, program: &str, recording: u64, new: usize) -> bool {
+        let recordings = self.recordings.entry(program.to_owned()).or_default();
+        // What a second replay of it finds is known from the first.
+        let is_first = recordings.insert(recording);
+        if is_first && new == 0 || recordings.len() >= PATIENCE {
+            self.recordings.remove(program);
+            self.programs.insert(program.to_owned());
+        }
+        self.programs.contains(program)
+    }
+
+    /// A replay of a recording with every access has diverged: it takes its time and does not help.
+    pub(crate) fn forget(&mut self, program: &str) {
+        self.recordings.remove(program);
+        self.programs.remove(program);
     }
 
     /// Adds another profile; returns how much of it is new.
@@ -109,6 +135,19 @@ mod tests {
     fn profile(id: &str, sites: &[u64]) -> Profile {
         let sites = [(id.to_owned(), sites.iter().copied().collect())].into();
         Profile { sites, ..Profile::default() }
+    }
+
+    #[test]
+    fn what_sites_do_not_help_is_ordered() {
+        let mut known = Profile::default();
+        assert!(!known.diverged("a", 1, 2));
+        assert!(!known.diverged("a", 1, 0), "the same recording again");
+        assert!(!known.diverged("a", 2, 1) && !known.diverged("b", 3, 1));
+        assert!(known.diverged("a", 3, 1), "the third recording");
+        assert!(known.diverged("b", 4, 0), "nothing new");
+        known.forget("a");
+        assert!(!known.diverged("a", 5, 1));
+        assert_eq!(known.programs, ["b".to_owned()].into());
     }
 
     #[test]

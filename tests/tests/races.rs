@@ -144,9 +144,10 @@ fn what_cannot_be_watched_is_ordered_with_everything_else() {
         #include <pthread.h>
         #include <stdio.h>
         static struct cell { long pad[8]; __m128i value; } *cell;
+        static int stop;
         static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
         static void *writer(void *none) {
-            for (int i = 0; i < 40000; i++)
+            for (int i = 0; i < 9000000 && !__atomic_load_n(&stop, __ATOMIC_ACQUIRE); i++)
                 *(volatile __m128i *)&cell->value = _mm_set1_epi32(i);
             return none;
         }
@@ -158,6 +159,7 @@ fn what_cannot_be_watched_is_ordered_with_everything_else() {
                     pthread_mutex_unlock(&lock);
                 }
             }
+            __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
             return none;
         }
         int main(void) {

@@ -109,8 +109,8 @@ pub(crate) fn record(
 }
 
 /// What a recording costs that nobody asked for so.
-const EVERY_ACCESS: &str = "the order of every access is recorded, since a replay of this program has \
-                            diverged and no race was left to watch; it takes several times as long \
+const EVERY_ACCESS: &str = "the order of every access is recorded, since replays of this program have \
+                            diverged, and watching what races did not help; it takes several times as long \
                             (--order sync does not, `refrain sites clear` forgets it)";
 
 /// Which order a program's recordings have, unless the user says so.

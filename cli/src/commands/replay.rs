@@ -93,21 +93,20 @@ fn races(args: &Replay, report: &Report, learns: bool) -> anyhow::Result<Option<
     let trace = trace_file::read(&args.trace)?;
     let program = trace.modules().first().map(Module::identity);
     if trace.header().order == Order::Stride {
-        // It takes its time and does not help.
         if let (true, Some(program)) = (learns, program) {
-            sites::change(|known| known.programs.remove(&program))?;
+            sites::change(|known| known.forget(&program))?;
         }
         return Ok(None);
     }
     let mut races = racing::find(&args.trace, report.divergence.as_ref());
     if learns {
         let found = Profile::of(&races, trace.modules());
-        let new = sites::change(|known| known.add(found))? as u64;
-        races.learned = Some(new);
-        if let (0, Some(program), true) = (new, program, trace.threads() > 1) {
-            sites::change(|known| known.programs.insert(program))?;
-            races.every_access = true;
-        }
+        let (program, recording) = (program.unwrap_or_default(), trace.header().started_unix_ns);
+        sites::change(|known| {
+            let new = known.add(found);
+            races.learned = Some(new as u64);
+            races.every_access = trace.threads() > 1 && known.diverged(&program, recording, new);
+        })?;
     }
     Ok(Some(races))
 }

@@ -58,6 +58,7 @@ mod tests {
         let known = Profile {
             sites: [("ab12".to_owned(), [0x1139, 0x11c0].into())].into(),
             programs: ["cd34".to_owned()].into(),
+            ..Profile::default()
         };
         let text = "build id ab12: 2 sites\n  0x1139\n  0x11c0\n\
                     program with build id cd34: every access\n";

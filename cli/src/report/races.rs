@@ -133,6 +133,9 @@ pub(crate) fn render(races: &Races, diverged: bool) -> String {
             let why = "their instructions were watched already, or cannot be watched";
             let _ = writeln!(text, "{why}\n{}", remedy(races));
         }
+        Some(_) if races.every_access => {
+            let _ = writeln!(text, "watching more of them has not helped\n{}", remedy(races));
+        }
         Some(new) => {
             let new = counted(new, "instruction");
             let _ = writeln!(
