@@ -172,19 +172,26 @@ pub(crate) fn spans_of(instruction: &Instruction, context: &Context) -> (Vec<Spa
     (spans, None)
 }
 
+/// A string instruction with a repeat prefix that means something.
+pub(crate) fn is_repeated(i: &Instruction) -> bool {
+    i.is_string_instruction() && (i.has_rep_prefix() || i.has_repne_prefix())
+}
+
+/// A string instruction that compares: repeated, it ends where ZF says so.
+pub(crate) fn compares(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    matches!(i.mnemonic(), Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq)
+}
+
 /// The same for a string instruction: as many repetitions as fit into a page.
 fn string_spans(instruction: &Instruction, context: &Context) -> (Vec<Span>, Option<Part>) {
-    use Mnemonic::{Cmpsb, Cmpsd, Cmpsq, Cmpsw, Scasb, Scasd, Scasq, Scasw};
     const DF: u64 = 1 << 10;
     let size = instruction.memory_size().size().max(1) as u64;
-    let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+    let repeats = is_repeated(instruction);
     let total = if repeats { context.gpr[reg::RCX] } else { 1 };
     let now = total.min(PAGE / size);
     let backwards = context.rflags & DF != 0;
-    let compares = matches!(
-        instruction.mnemonic(),
-        Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq
-    );
+    let compares = compares(instruction);
     let mut spans = Vec::new();
     for at in 0..instruction.op_count() {
         use OpKind::{

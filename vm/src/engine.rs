@@ -215,7 +215,8 @@ pub trait Cpu {
 
     /// Executes the one instruction at `rip` as the processor would, without reporting it. Used
     /// for the instruction of an [`Exit::Ordered`], while the machine holds its place in the
-    /// order; after an [`Exit::Spans`], the part of a repeated instruction that was reported. Returns `None`, or the fault that the instruction raised.
+    /// order; after an [`Exit::Spans`], the part of a repeated instruction that was reported. Returns
+    /// `None`, or the fault that the instruction raised.
     fn step(&mut self, context: &mut Context) -> Option<Fault>;
 
     /// Executes the load at `rip`, reported as [`OrderedKind::Load`], as if its memory operand

@@ -13,11 +13,12 @@ mod rep;
 
 use super::flow::{self, Flow};
 use super::frame::{self, Frame, leave};
-use super::graph::{Block, Graph, Site, Term, is_repeated};
+use super::graph::{Block, Graph, Site, Term};
 use super::lift::{Lifter, State, Watch, symbol};
 use super::regions::Region;
 use super::thunk::Batch;
 use super::vars::{self, FLAG, RETIRED, VarSet};
+use crate::accesses::is_repeated;
 use crate::cost::{BYTES_A_QUARTER, weigh};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
@@ -676,7 +677,6 @@ enum TargetKind {
     Outside,
 }
 
-/// Whether the last instruction is translated by [`Body::end`].
 /// Whether the lifter reads a load's operand at the address that it is told.
 fn reads_where_told(i: &Instruction) -> bool {
     use Mnemonic::*;
@@ -684,6 +684,7 @@ fn reads_where_told(i: &Instruction) -> bool {
         && matches!(i.memory_size().size(), 1 | 2 | 4 | 8)
 }
 
+/// Whether the last instruction is translated by [`Body::end`].
 fn ends_block(term: Term) -> bool {
     !matches!(term, Term::Next(_))
 }

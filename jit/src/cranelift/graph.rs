@@ -7,7 +7,7 @@
 
 use super::thunk::Batch;
 use super::vars::{self, Effects, VarSet};
-use crate::accesses::{Memory, memory_of};
+use crate::accesses::{Memory, is_repeated, memory_of};
 use crate::features::may_execute;
 use crate::refused::is_refused;
 use iced_x86::{
@@ -371,11 +371,6 @@ fn writes_memory(i: &Instruction) -> bool {
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(i).used_memory();
     used.iter().any(|used| matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite))
-}
-
-/// A string instruction with a repeat prefix that means something.
-pub(super) fn is_repeated(i: &Instruction) -> bool {
-    i.is_string_instruction() && (i.has_rep_prefix() || i.has_repne_prefix())
 }
 
 /// Whether the instruction is a locked read-modify-write.

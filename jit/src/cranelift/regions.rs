@@ -7,7 +7,8 @@
 //! is no entry; should an indirect jump go there nevertheless, the engine compiles a region of
 //! its own for it then ([`single`]).
 
-use super::graph::{Graph, Term, is_repeated};
+use super::graph::{Graph, Term};
+use crate::accesses::is_repeated;
 
 /// Where regions end.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,7 @@
 //! they run in pieces of at most [`PIECE`] bytes, each between a check for room and its records.
 
 use super::Body;
+use crate::accesses::compares;
 use crate::cranelift::frame::{self, leave, off_gpr};
 use crate::cranelift::lift::{Lifter, int_of};
 use crate::cranelift::thunk::Batch;
@@ -103,11 +104,6 @@ fn one_piece(l: &mut Lifter<'_>, i: &Instruction, batch: Batch, left: Value) -> 
     let wanted = if i.has_repne_prefix() { IntCC::Equal } else { IntCC::NotEqual };
     let goes_on = l.icmp_imm(wanted, zero, 0);
     l.b.ins().band(more, goes_on)
-}
-
-fn compares(i: &Instruction) -> bool {
-    use Mnemonic::*;
-    matches!(i.mnemonic(), Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq)
 }
 
 fn log_piece(

@@ -2,8 +2,8 @@
 
 use super::sse_move::int_lanes;
 use super::{Lifter, symbol};
+use crate::accesses::is_repeated;
 use crate::cranelift::frame;
-use crate::cranelift::graph::is_repeated;
 use crate::cranelift::lanes::{self, Lanes};
 use crate::cranelift::thunk::Batch;
 use crate::cranelift::vars::{self, HIGH, VarSet, XMM};
