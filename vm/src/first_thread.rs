@@ -42,6 +42,7 @@ pub fn lend_first_thread(main: impl FnOnce() -> u8 + Send + 'static) -> io::Erro
 /// What costs nothing as long as the process has one thread: with several, the kernel waits for all
 /// processors, some ten milliseconds each time.
 fn prepare() {
+    host::share_one_heap();
     host::read_clocks();
     // Both are for the whole process and last; who needs them learns whether there are any.
     drop(Barrier::new());

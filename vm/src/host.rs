@@ -2,9 +2,11 @@
 //! counter, and guest memory as host memory.
 
 mod process;
+mod single_pages;
 
 pub use process::end_like_the_program;
 pub(crate) use process::*;
+pub(crate) use single_pages::SinglePages;
 
 use rustix::fs::MemfdFlags;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -48,6 +50,24 @@ pub(crate) unsafe fn syscall(nr: u64, args: [u64; 6]) -> i64 {
 pub(crate) fn ticks() -> u64 {
     // SAFETY: `rdtsc` has no effect but its result, and every x86-64 has it.
     unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Has all threads allocate from the heap of the first one, which grows in large steps and keeps what
+/// it has. Those that the C library gives to other threads grow by single pages, with a system call
+/// for each, and return large pieces to the system, which clears them each time anew.
+pub(crate) fn share_one_heap() {
+    let (step, large) = (1 << 20, 16 << 20);
+    let settings = [
+        (libc::M_ARENA_MAX, 1),
+        (libc::M_TOP_PAD, step),
+        (libc::M_TRIM_THRESHOLD, large),
+        (libc::M_MMAP_THRESHOLD, large),
+    ];
+    for (setting, value) in settings {
+        // SAFETY: no memory that was allocated is concerned. Where a setting is refused, the
+        // default holds.
+        unsafe { libc::mallopt(setting, value) };
+    }
 }
 
 /// Gives the processor to another thread.

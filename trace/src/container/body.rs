@@ -3,10 +3,14 @@
 use super::format::{CHUNK_HEADER, CODING_RAW, CODING_ZSTD, Chunk, ChunkHeader, ChunkKind};
 use super::source::Source;
 use crate::error::{Error, Result};
+use std::io::Cursor;
 use zstd::bulk::{Compressor, Decompressor};
 
 /// Fast, and within a few percent of level 3 on event columns.
 const LEVEL: i32 = 1;
+/// Of pages of files, which are most of a short program's trace: almost twice as fast, for an
+/// eighth more bytes.
+const LEVEL_OF_PAGES: i32 = -1;
 
 /// What a chunk is called: the part of its header that its maker chooses.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +31,27 @@ impl Label {
 /// Turns bodies into chunks.
 pub(crate) struct Packer {
     zstd: Compressor<'static>,
-    packed: Vec<u8>,
+    level: i32,
 }
 
 impl Packer {
     pub(crate) fn new() -> Result<Packer> {
         let zstd = Compressor::new(LEVEL).map_err(Error::io("set up compression"))?;
-        Ok(Packer { zstd, packed: Vec::new() })
+        Ok(Packer { zstd, level: LEVEL })
+    }
+
+    /// Compresses `body` to the end of `out`.
+    fn compress(&mut self, kind: ChunkKind, body: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
+        let level = if kind == ChunkKind::Pages { LEVEL_OF_PAGES } else { LEVEL };
+        if level != self.level {
+            self.zstd.set_compression_level(level)?;
+            self.level = level;
+        }
+        out.reserve(zstd::zstd_safe::compress_bound(body.len()));
+        let end = out.len() as u64;
+        let mut behind = Cursor::new(out);
+        behind.set_position(end);
+        self.zstd.compress_to_buffer(body, &mut behind).map(drop)
     }
 
     /// Writes the chunk to `out` (cleared first).
@@ -48,18 +66,19 @@ impl Packer {
             let (found, limit) = (body.len() as u64, limit as u64);
             return Err(Error::Limit { what: label.kind.name(), found, limit });
         }
-        self.packed.clear();
-        self.packed.reserve(zstd::zstd_safe::compress_bound(body.len()));
-        self.zstd
-            .compress_to_buffer(body, &mut self.packed)
-            .map_err(Error::io("compress a part of the trace"))?;
-        let smaller = self.packed.len() < body.len();
-        let (coding, stored) =
-            if smaller { (CODING_ZSTD, &self.packed[..]) } else { (CODING_RAW, body) };
+        out.clear();
+        out.resize(CHUNK_HEADER, 0);
+        self.compress(label.kind, body, out).map_err(Error::io("compress a part of the trace"))?;
+        let smaller = out.len() - CHUNK_HEADER < body.len();
+        if !smaller {
+            out.truncate(CHUNK_HEADER);
+            out.extend_from_slice(body);
+        }
+        let (head, stored) = out.split_at_mut(CHUNK_HEADER);
         let Label { kind, id, count, first } = label;
         let header = ChunkHeader {
             kind,
-            coding,
+            coding: if smaller { CODING_ZSTD } else { CODING_RAW },
             id,
             count,
             first,
@@ -67,9 +86,7 @@ impl Packer {
             stored_len: stored.len() as u32,
             body_crc: crc32fast::hash(stored),
         };
-        out.clear();
-        out.extend_from_slice(&header.encode());
-        out.extend_from_slice(stored);
+        head.copy_from_slice(&header.encode());
         Ok(header)
     }
 }

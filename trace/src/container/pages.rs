@@ -5,10 +5,13 @@
 //! runs.
 
 use super::format::{Chunk, MAX_PAGES, PAGE};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Bytes of a run in a chunk.
 const RUN: usize = 8;
+/// Pages of a chunk that is written; fewer than there may be.
+const PORTION: u32 = 64;
+const _: () = assert!(PORTION as usize <= MAX_PAGES);
 
 /// Neighbouring pages of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,43 +44,49 @@ impl PageRun {
     }
 }
 
-/// Hands out pages in portions that fit into chunks.
-pub(super) fn batches(
+/// Hands out runs in portions for one chunk each, which stay in the processor's cache while they are
+/// read, compressed and written.
+pub(super) fn portions(
     runs: &[PageRun],
-    bytes: &[u8],
-    mut write: impl FnMut(&[PageRun], &[u8]) -> Result<()>,
+    mut write: impl FnMut(&[PageRun]) -> Result<()>,
 ) -> Result<()> {
-    let pages: u64 = runs.iter().map(|run| run.len()).sum();
-    if pages != bytes.len() as u64 {
-        return Err(Error::Misuse("pages without their bytes".into()));
-    }
-    let (mut batch, mut room, mut rest) = (Vec::new(), MAX_PAGES as u32, bytes);
+    let (mut portion, mut room) = (Vec::new(), PORTION);
     for &run in runs {
         let mut run = run;
         while run.count > 0 {
             let taken = PageRun { count: run.count.min(room), ..run };
-            batch.push(taken);
+            portion.push(taken);
             room -= taken.count;
             run = PageRun { first: run.first + taken.count, count: run.count - taken.count };
             if room == 0 {
-                let (now, later) = rest.split_at(MAX_PAGES * PAGE);
-                write(&batch, now)?;
-                (room, rest) = (MAX_PAGES as u32, later);
-                batch.clear();
+                write(&portion)?;
+                portion.clear();
+                room = PORTION;
             }
         }
     }
-    if batch.is_empty() { Ok(()) } else { write(&batch, rest) }
+    if portion.is_empty() { Ok(()) } else { write(&portion) }
 }
 
-pub(super) fn encode(runs: &[PageRun], bytes: &[u8]) -> Vec<u8> {
-    let mut body = Vec::with_capacity(RUN * runs.len() + bytes.len());
+/// Makes `body` that of a chunk; `read` gives the bytes of each run.
+pub(super) fn encode(
+    runs: &[PageRun],
+    body: &mut Vec<u8>,
+    mut read: impl FnMut(PageRun, &mut [u8]),
+) {
+    body.clear();
     for run in runs {
         body.extend_from_slice(&run.first.to_le_bytes());
         body.extend_from_slice(&run.count.to_le_bytes());
     }
-    body.extend_from_slice(bytes);
-    body
+    let mut at = body.len();
+    let len: u64 = runs.iter().map(|run| run.len()).sum();
+    body.resize(at + len as usize, 0);
+    for &run in runs {
+        let end = at + run.len() as usize;
+        read(run, &mut body[at..end]);
+        at = end;
+    }
 }
 
 /// The runs in a chunk's body, each with its bytes; the file has so many bytes.

@@ -80,11 +80,33 @@ impl<W: Write> Writer<W> {
     /// Writes pages of a blob begun with [`Writer::file`], each once: `bytes` are those of all
     /// runs. A page must be written before an event that depends on it.
     pub fn pages(&mut self, id: BlobId, runs: &[PageRun], bytes: &[u8]) -> Result<()> {
-        pages::batches(runs, bytes, |runs, bytes| {
-            let body = pages::encode(runs, bytes);
+        if runs.iter().map(|run| run.len()).sum::<u64>() != bytes.len() as u64 {
+            return Err(Error::Misuse("pages without their bytes".into()));
+        }
+        let mut rest = bytes;
+        self.pages_read(id, runs, |run, page| {
+            let (now, later) = rest.split_at(run.len() as usize);
+            page.copy_from_slice(now);
+            rest = later;
+        })
+    }
+
+    /// The same; `read` is called for all runs or parts of them, in their order, and fills in the
+    /// bytes, which are zero.
+    pub fn pages_read(
+        &mut self,
+        id: BlobId,
+        runs: &[PageRun],
+        mut read: impl FnMut(PageRun, &mut [u8]),
+    ) -> Result<()> {
+        let mut body = std::mem::take(&mut self.body);
+        let written = pages::portions(runs, |runs| {
+            pages::encode(runs, &mut body, &mut read);
             let count = runs.len() as u32;
             self.put(Label { kind: ChunkKind::Pages, id: id.0, count, first: 0 }, &body)
-        })
+        });
+        self.body = body;
+        written
     }
 
     /// Writes the next events of a thread, the first of which has the id `first`; `payloads` are

@@ -1,14 +1,16 @@
 //! Contents of files that the guest has mapped: the trace gets the pages that were touched.
 //!
 //! A private mapping costs a program nothing until it touches a page, and then the kernel enters
-//! the page (and some neighbours that it has at hand) into the process's page table. The rule
-//! here: *before an event is written, every page of a mapped file that the page table has is
+//! the page (not its neighbours, if that can be had: [`SinglePages`]) into the process's page
+//! table. The rule here: *before an event is written, every page of a mapped file that the page table has is
 //! written*. Whoever touched it is included: translated code, the translator, the kernel in a
 //! system call. Pages are looked for when events are written, when the guest takes a mapping away,
 //! and at the end; a recorder that is killed leaves what its written events need. The loader maps
 //! the program and its interpreter likewise.
 //!
-//! The bytes come from the file, since the guest may have changed its own copy. So files have
+//! The bytes come from the file, since the guest may have changed its own copy. They are read when
+//! they are written; a mapping's, when the guest takes it away, and whoever takes a file's last
+//! mapping away waits until the writer has read what it is about to write. So files have
 //! their whole content kept at once, as before there were pages, if it may change: those that are
 //! mapped shared, and those that somebody has just written. Should another one change nevertheless
 //! while it is mapped, the recording says so ([`Notice::FileChanged`](super::Notice::FileChanged)).
@@ -20,7 +22,7 @@
 //!   killed recorder leaves may end in events whose pages are missing. A replay ends before them.
 
 use crate::file_maps::{FileMaps, Part};
-use crate::host;
+use crate::host::{self, SinglePages};
 use crate::layout::PAGE;
 use crate::loader::is_settled;
 use crate::memory::page_up;
@@ -32,7 +34,7 @@ use std::fs::{File, Metadata};
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// Bytes of pages that wait for the writer; beyond, it is to be woken.
@@ -51,20 +53,33 @@ pub(super) const ANYWHERE: Range<u64> = 0..u64::MAX;
 /// Device and inode, size, and time of change: what tells contents apart.
 type Identity = (u64, u64, u64, i64, i64);
 
-/// Bytes of one file that are on their way to the trace.
+/// Pages of one file that are on their way to the trace.
 struct Pages {
     blob: BlobId,
     runs: Vec<PageRun>,
-    bytes: Vec<u8>,
+    bytes: Bytes,
+}
+
+/// Where the bytes of pages are.
+enum Bytes {
+    /// Here: of a file that may change.
+    Read(Vec<u8>),
+    /// In the file still.
+    InFile(Arc<Source>),
+}
+
+/// A file that is open.
+struct Source {
+    file: Hidden,
+    identity: Identity,
 }
 
 /// A file.
 struct Content {
     blob: BlobId,
-    identity: Identity,
     len: u64,
     /// Open as long as it is mapped.
-    file: Option<Hidden>,
+    file: Option<Arc<Source>>,
     /// Pages that the trace has or will have: 64 in a word.
     kept: BTreeMap<u32, u64>,
 }
@@ -92,13 +107,16 @@ pub(super) struct State {
 pub(crate) struct Files {
     /// The process's page table.
     table: Option<Hidden>,
+    single: Option<SinglePages>,
     state: Mutex<State>,
+    /// Held while the writer reads files; taken by who has `state`.
+    reading: Mutex<()>,
 }
 
 impl Files {
     pub(crate) fn new() -> Files {
         let table = File::open("/proc/self/pagemap").and_then(Hidden::copy).ok();
-        Files { table, state: Mutex::default() }
+        Files { table, single: SinglePages::new(), ..Files::default() }
     }
 
     /// Notes that the guest sees `file` at `range`, from `offset` on. `None` if its content must
@@ -120,20 +138,24 @@ impl Files {
         let state = &mut *state;
         let known = state.known.get(&identity).copied();
         if known.is_none_or(|known| state.contents[known].file.is_none()) {
-            if state.contents.iter().filter(|content| content.file.is_some()).count() >= MOST_FILES
-            {
+            let open_files = state.contents.iter().filter(|content| content.file.is_some());
+            if open_files.count() + state.pages.len() >= MOST_FILES {
                 return None;
             }
             let (file, path) = open()?;
+            let file = Arc::new(Source { file, identity });
             match known {
                 Some(known) => state.contents[known].file = Some(file),
-                None => state.begin(identity, id(), file, path, metadata),
+                None => state.begin(id(), file, path, metadata),
             }
         }
         let content = state.known[&identity];
+        if let Some(single) = &self.single {
+            single.register(&range);
+        }
         let Range { start, end } = range;
         state.maps.insert(Part { start, end, file: content as u64, offset });
-        state.close_unused();
+        self.close_unused(state);
         Some(state.contents[content].blob)
     }
 
@@ -142,14 +164,15 @@ impl Files {
     pub(crate) fn before(&self, range: &Range<u64>) -> bool {
         let mut state = self.lock();
         self.look(&mut state, range);
-        state.pages.iter().map(|pages| pages.bytes.len()).sum::<usize>() > PENDING
+        state.read_pages();
+        state.pages.iter().map(|pages| pages.bytes.in_memory()).sum::<usize>() > PENDING
     }
 
     /// The guest has no file mapped there any more.
     pub(crate) fn unmap(&self, range: &Range<u64>) {
         let mut state = self.lock();
         if state.maps.cut(range) {
-            state.close_unused();
+            self.close_unused(&mut state);
         }
     }
 
@@ -157,7 +180,15 @@ impl Files {
     pub(crate) fn moved(&self, from: Range<u64>, to: Range<u64>) {
         let mut state = self.lock();
         state.maps.remap(from, to, false);
-        state.close_unused();
+        self.close_unused(&mut state);
+    }
+
+    /// In a child process, of which nothing is kept: forgets what was mapped, and what a writer was
+    /// about to read that this process does not have.
+    pub(crate) fn begin_child(&self) {
+        let mut state = self.lock();
+        state.maps = FileMaps::default();
+        state.contents.iter_mut().for_each(|content| content.file = None);
     }
 
     /// Writes which files there are so far.
@@ -169,7 +200,7 @@ impl Files {
     /// Writes what was touched since the last time, or what is there already if that would take
     /// long and is not the `last` chance.
     pub(crate) fn write<W: Write>(&self, writer: &mut Writer<W>, last: bool) -> Result<()> {
-        let (files, pages) = {
+        let (files, pages, reading) = {
             let mut state = self.lock();
             let rests = state.rest.is_some_and(|rest| Instant::now() < rest);
             let faults = host::page_faults();
@@ -182,14 +213,27 @@ impl Files {
                 state.rest =
                     (took > LONG).then(|| Instant::now() + (10 * took).min(REST.max(took)));
             }
-            (std::mem::take(&mut state.files), std::mem::take(&mut state.pages))
+            let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+            (std::mem::take(&mut state.files), std::mem::take(&mut state.pages), reading)
         };
         for (blob, file) in &files {
             writer.file(*blob, file)?;
         }
+        let mut changed = false;
         for Pages { blob, runs, bytes } in &pages {
-            writer.pages(*blob, runs, bytes)?;
+            match bytes {
+                Bytes::Read(bytes) => writer.pages(*blob, runs, bytes)?,
+                Bytes::InFile(source) => {
+                    let mut failed = false;
+                    writer.pages_read(*blob, runs, |run, bytes| {
+                        failed |= !source.read(run, bytes);
+                    })?;
+                    changed |= failed || source.has_changed();
+                }
+            }
         }
+        drop((pages, reading));
+        self.lock().changed |= changed;
         Ok(())
     }
 
@@ -201,6 +245,17 @@ impl Files {
     /// Nobody else is in here as long as this is held: for who forks.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes files that are not mapped any more: whoever has mapped one may change it now.
+    fn close_unused(&self, state: &mut State) {
+        let used = state.maps.files();
+        for (number, content) in (0..).zip(&mut state.contents) {
+            let unused = if used.contains(&number) { None } else { content.file.take() };
+            if unused.is_some_and(|file| Arc::strong_count(&file) > 1) {
+                drop(self.reading.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        }
     }
 
     /// Takes the pages that were touched in a range.
@@ -235,6 +290,29 @@ impl Files {
     }
 }
 
+impl Bytes {
+    fn in_memory(&self) -> usize {
+        match self {
+            Bytes::Read(bytes) => bytes.len(),
+            Bytes::InFile(_) => 0,
+        }
+    }
+}
+
+impl Source {
+    /// Reads pages, the last of which may be the file's and not whole; false if that fails.
+    fn read(&self, run: PageRun, bytes: &mut [u8]) -> bool {
+        let (_, _, len, ..) = self.identity;
+        let there = len.saturating_sub(run.offset()).min(run.len()) as usize;
+        self.file.file().read_exact_at(&mut bytes[..there], run.offset()).is_ok()
+    }
+
+    /// Whether it is not what it was when it was opened.
+    fn has_changed(&self) -> bool {
+        self.file.file().metadata().map_or(true, |now| identity(&now) != self.identity)
+    }
+}
+
 impl Content {
     /// Notes that a page is wanted, unless it was before.
     fn keep(&mut self, page: u32, runs: &mut Vec<PageRun>) {
@@ -252,48 +330,38 @@ impl Content {
 }
 
 impl State {
-    fn begin(
-        &mut self,
-        identity: Identity,
-        blob: BlobId,
-        file: Hidden,
-        path: String,
-        metadata: &Metadata,
-    ) {
-        let len = metadata.len();
+    fn begin(&mut self, blob: BlobId, file: Arc<Source>, path: String, metadata: &Metadata) {
+        let (len, identity) = (metadata.len(), file.identity);
         let modified = metadata.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         let modified_ns = modified.unwrap_or_default().as_nanos() as u64;
         self.files.push((blob, MappedFile { path, len, modified_ns }));
         self.known.insert(identity, self.contents.len());
         let kept = BTreeMap::new();
-        let content = Content { blob, identity, len, file: Some(file), kept };
+        let content = Content { blob, len, file: Some(file), kept };
         self.contents.push(content);
     }
 
-    /// Reads pages of a file.
+    /// Notes that pages of a file are to be written.
     fn take(&mut self, index: usize, runs: Vec<PageRun>) {
-        let content = &mut self.contents[index];
-        let Some(file) = content.file.as_ref().map(Hidden::file) else { return };
-        let len: u64 = runs.iter().map(|run| run.len()).sum();
-        let mut bytes = vec![0; len as usize];
-        let mut rest = &mut bytes[..];
-        for run in &runs {
-            let (part, later) = rest.split_at_mut(run.len() as usize);
-            rest = later;
-            let there = content.len.saturating_sub(run.offset()).min(run.len()) as usize;
-            self.changed |= file.read_exact_at(&mut part[..there], run.offset()).is_err();
-        }
-        self.changed |= file.metadata().map_or(true, |now| identity(&now) != content.identity);
-        self.pages.push(Pages { blob: content.blob, runs, bytes });
+        let Content { blob, file, .. } = &self.contents[index];
+        let Some(source) = file.clone() else { return };
+        self.pages.push(Pages { blob: *blob, runs, bytes: Bytes::InFile(source) });
     }
 
-    /// Closes files that are not mapped any more.
-    fn close_unused(&mut self) {
-        let used = self.maps.files();
-        for (number, content) in (0..).zip(&mut self.contents) {
-            if !used.contains(&number) {
-                content.file = None;
+    /// Reads what is to be written, as long as the files are what they were.
+    fn read_pages(&mut self) {
+        for Pages { runs, bytes, .. } in &mut self.pages {
+            let Bytes::InFile(source) = bytes else { continue };
+            let len: u64 = runs.iter().map(|run| run.len()).sum();
+            let mut read = vec![0; len as usize];
+            let mut rest = &mut read[..];
+            for &run in runs.iter() {
+                let (part, later) = rest.split_at_mut(run.len() as usize);
+                rest = later;
+                self.changed |= !source.read(run, part);
             }
+            self.changed |= source.has_changed();
+            *bytes = Bytes::Read(read);
         }
     }
 }

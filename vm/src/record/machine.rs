@@ -198,6 +198,7 @@ impl Machine {
     /// From here on this is a child process, with one thread, whose events nobody keeps.
     pub(crate) fn begin_child(&self, only: ThreadId, waiting: Option<Waiting>) {
         self.child.store(true, Ordering::Relaxed);
+        self.mapped.begin_child();
         // The trace is unlocked when the recorder ends, whatever its children still do.
         hidden::close_unshared();
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;

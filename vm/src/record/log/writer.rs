@@ -23,7 +23,10 @@ use std::time::{Duration, Instant};
 const IN_FLIGHT: usize = 32;
 /// From one round to the next. With what a round and its writing take, it stays below 100 ms.
 const ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
-/// The same, if a thread was busy in the first.
+/// The first one comes sooner, and each pause is twice as long as the one before it: most of what a
+/// short program needs it has touched soon, and the writer works while it runs.
+const FIRST_ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 6 });
+/// From a round to the next, if a thread was busy in the first.
 const SOON: Duration = Duration::from_millis(5);
 /// Looks at a stream whose thread is busy. It may be waiting for a mutex, which takes longer than
 /// an event; one that waits for the writer itself leaves the stream only when that goes on.
@@ -129,7 +132,8 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
 
     /// Writes until all is said.
     fn write_all(&mut self) -> Result<()> {
-        let mut next = Instant::now() + ROUND;
+        let mut pause = FIRST_ROUND;
+        let mut next = Instant::now() + pause;
         loop {
             if reserve::is_given_up() {
                 let answer = io::Error::from_raw_os_error(libc::ENOMEM);
@@ -148,7 +152,8 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
                 if let Some(footer) = self.write_round(message, parts)? {
                     return self.finish(&footer);
                 }
-                next = Instant::now() + if all { ROUND } else { SOON };
+                pause = (2 * pause).min(ROUND);
+                next = Instant::now() + if all { pause } else { SOON };
             } else if let Some(message) = message {
                 self.write(message)?;
             }

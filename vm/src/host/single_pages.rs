@@ -1,0 +1,117 @@
+//! Pages of files that the kernel maps one by one.
+//!
+//! Where a process touches a page of a file that it has mapped, the kernel maps its neighbours too,
+//! sixteen at a time, if it has them in memory. Who wants to know from the page table what was
+//! touched then finds several times as much. The kernel leaves the neighbours alone where
+//! accesses may have to be reported, page by page, to the owner of a `userfaultfd` (`mm/memory.c`,
+//! `should_fault_around`). So such memory is registered with one for write protection, of which
+//! nothing is protected ever, and nothing reported.
+
+use crate::{Hidden, Result, host};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd};
+
+/// `UFFD_USER_MODE_ONLY`: no privilege is needed.
+const USER_MODE_ONLY: u64 = 1;
+/// `UFFD_API`.
+const API: u64 = 0xaa;
+/// `UFFD_FEATURE_WP_ASYNC` (Linux 6.7): faults are not reported, and any memory can be registered.
+const ASYNCHRONOUS: u64 = 1 << 15;
+/// `UFFDIO_REGISTER_MODE_WP`.
+const WRITE_PROTECTION: u64 = 2;
+
+/// `struct uffdio_api`; the call `UFFDIO_API` is `_IOWR(0xaa, 0x3f, …)`.
+#[repr(C)]
+struct Agreement {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+const AGREE: u64 = 0xc018_aa3f;
+
+/// `struct uffdio_register`; the call `UFFDIO_REGISTER` is `_IOWR(0xaa, 0, …)`.
+#[repr(C)]
+struct Registration {
+    start: u64,
+    len: u64,
+    mode: u64,
+    ioctls: u64,
+}
+const REGISTER: u64 = 0xc020_aa00;
+
+/// What memory is registered with.
+pub(crate) struct SinglePages(Hidden);
+
+impl SinglePages {
+    /// `None` where the system has no such thing, or forbids it.
+    pub(crate) fn new() -> Option<SinglePages> {
+        let flags = libc::O_CLOEXEC as u64 | USER_MODE_ONLY;
+        // SAFETY: the call makes a descriptor and nothing else.
+        let fd = unsafe { host::syscall(libc::SYS_userfaultfd as u64, [flags, 0, 0, 0, 0, 0]) };
+        let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0)?;
+        // SAFETY: it was made just now, for nobody else.
+        let made = unsafe { File::from_raw_fd(fd) };
+        let mut agreement = Agreement { api: API, features: ASYNCHRONOUS, ioctls: 0 };
+        control(&made, AGREE, &mut agreement).ok()?;
+        // A child process has other memory.
+        Hidden::copy(&made).ok().map(|copy| SinglePages(copy.unshared()))
+    }
+
+    /// From now on pages at `range`, all of which is mapped, are mapped one by one. Whatever is
+    /// mapped there instead later is not concerned.
+    pub(crate) fn register(&self, range: &Range<u64>) {
+        let (start, len) = (range.start, range.end - range.start);
+        let mut registration = Registration { start, len, mode: WRITE_PROTECTION, ioctls: 0 };
+        // Where it is refused, more pages than needed are kept.
+        let _ = control(self.0.file(), REGISTER, &mut registration);
+    }
+}
+
+fn control<T>(file: &File, call: u64, argument: &mut T) -> Result<(), io::Error> {
+    let (fd, argument) = (file.as_raw_fd() as u64, std::ptr::from_mut(argument) as u64);
+    // SAFETY: the two calls read and write the structure of this size that they are named after.
+    let answer = unsafe { host::syscall(libc::SYS_ioctl as u64, [fd, call, argument, 0, 0, 0]) };
+    if answer < 0 { Err(io::Error::from_raw_os_error(-answer as i32)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::PAGE;
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+
+    /// How many pages of a file the page table has after one in `step` was read.
+    fn present(pages: u64, step: u64, single: Option<&SinglePages>) -> u64 {
+        let mut file = host::memory_file().expect("a file for the test");
+        file.write_all(&vec![1; (pages * PAGE) as usize]).expect("there is room");
+        let (len, prot, flags) = ((pages * PAGE) as usize, libc::PROT_READ, libc::MAP_PRIVATE);
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let start = at as u64;
+        if let Some(single) = single {
+            single.register(&(start..start + len as u64));
+        }
+        for page in (0..pages).step_by(step as usize) {
+            // SAFETY: within the mapping, which is there until the end of this function.
+            assert_eq!(unsafe { ((start + page * PAGE) as *const u8).read_volatile() }, 1);
+        }
+        let table = File::open("/proc/self/pagemap").expect("there is one");
+        let mut entries = vec![0; 8 * pages as usize];
+        table.read_exact_at(&mut entries, start / PAGE * 8).expect("can be read");
+        // SAFETY: the mapping made above, which nobody refers to any more.
+        unsafe { libc::munmap(at, len) };
+        entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count() as u64
+    }
+
+    #[test]
+    fn only_what_is_touched_is_mapped() {
+        // Older kernels have no such thing.
+        let Some(single) = SinglePages::new() else { return };
+        assert_eq!(present(64, 8, Some(&single)), 8);
+        assert!(present(64, 8, None) >= 8);
+    }
+}
