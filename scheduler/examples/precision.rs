@@ -5,8 +5,8 @@
 //! with like; `own` is the ELSC replay of the program's own time.
 
 use refrain_scheduler::{
-    Account, Builder, Config, Constraints, Elsc, Kendo, MemS, Orig, Outcome, Run, Scheduler,
-    Skeleton, simulate,
+    Account, Builder, Config, Constraints, Elsc, Kendo, MemS, Model, Orig, Outcome, Run, Scheduler,
+    Skeleton, Waiting, simulate,
 };
 use refrain_trace::Trace;
 
@@ -27,16 +27,16 @@ fn main() -> Result<(), Failure> {
 fn row(name: &str, trace: &Trace) -> Result<(), Failure> {
     let cores = trace.threads().max(1);
     let (repeated, recorded) = read(trace, Builder::as_recorded)?;
-    let virtually = run(&repeated, &Config::ideal(cores), Elsc)?;
+    let virtually = run(&repeated, &Config::ideal(cores), Waiting::Handover, Elsc)?;
     let machine = trace.header().machine.cores.max(1);
     let (skeleton, _) = read(trace, |builder| builder.recorded_on(machine))?;
     let config = Config::typical(machine, skeleton.ticks_per_second());
-    let elsc = run(&skeleton, &config, Elsc)?;
+    let elsc = run(&skeleton, &config, Waiting::Handover, Elsc)?;
     let none = Constraints::none();
     let others = [
-        run(&skeleton, &config, Kendo::new(&skeleton, &none)),
-        run(&skeleton, &config, MemS::new(&skeleton, &none, &config, &[])),
-        run(&skeleton, &config, Orig::exact()),
+        run(&skeleton, &config, Waiting::Polling, Kendo::default()),
+        run(&skeleton, &config, Waiting::Handover, MemS::new(&skeleton, &none, &config, &[])),
+        run(&skeleton, &config, Waiting::Barging, Orig),
     ];
     let ms = |ticks: u64| skeleton.nanoseconds(ticks) as f64 / 1e6;
     let against = |other: &Result<Run, Failure>| match other {
@@ -79,8 +79,14 @@ fn percent(value: u64, of: u64) -> String {
     format!("{:+.2} %", (value as f64 / of as f64 - 1.0) * 100.0)
 }
 
-fn run<S: Scheduler>(skeleton: &Skeleton, config: &Config, mut by: S) -> Result<Run, Failure> {
-    match simulate(skeleton, &Constraints::none(), config, &mut by, &mut ()) {
+fn run<S: Scheduler>(
+    skeleton: &Skeleton,
+    config: &Config,
+    waiting: Waiting,
+    mut by: S,
+) -> Result<Run, Failure> {
+    let model = Model::waiting(waiting);
+    match simulate(skeleton, &Constraints::none(), config, &model, &mut by, &mut ()) {
         Outcome::Completed(run) => Ok(run),
         Outcome::Deadlocked(deadlock) => Err(deadlock.to_string().into()),
     }

@@ -4,7 +4,9 @@
 //! take locks of their own, *shared* ones eight locks between them, so that most acquisitions
 //! wait.
 
-use refrain_scheduler::{Builder, Config, Constraints, Elsc, Orig, Scheduler, Skeleton, simulate};
+use refrain_scheduler::{
+    Builder, Config, Constraints, Elsc, Model, Orig, Scheduler, Skeleton, Waiting, simulate,
+};
 use refrain_trace::{Event, EventKind, ThreadId, order};
 
 const HZ: u64 = 1_000_000_000;
@@ -24,7 +26,10 @@ fn main() {
             for events in sizes.take_while(|&size| size <= most) {
                 let (build, skeleton) = timed(events, || build(events, threads, shared));
                 let locks = if shared { "shared" } else { "private" };
-                let (elsc, orig) = (rate(&skeleton, Elsc), rate(&skeleton, Orig::exact()));
+                let (elsc, orig) = (
+                    rate(&skeleton, Waiting::Handover, Elsc),
+                    rate(&skeleton, Waiting::Barging, Orig),
+                );
                 println!(
                     "{events:>11}  {threads:>7}  {locks:<7}  {build:>6.1}  {elsc:>6.1}  {orig:>6.1}"
                 );
@@ -45,10 +50,11 @@ fn processor_time() -> u64 {
     text.split(' ').next().and_then(|time| time.parse().ok()).expect("a kernel with statistics")
 }
 
-fn rate<S: Scheduler>(skeleton: &Skeleton, mut scheduler: S) -> f64 {
+fn rate<S: Scheduler>(skeleton: &Skeleton, waiting: Waiting, mut scheduler: S) -> f64 {
+    let model = Model::waiting(waiting);
     let config = Config::typical(skeleton.threads() as u32, HZ);
     let constraints = Constraints::none();
-    let run = || simulate(skeleton, &constraints, &config, &mut scheduler, &mut ());
+    let run = || simulate(skeleton, &constraints, &config, &model, &mut scheduler, &mut ());
     let (rate, outcome) = timed(skeleton.events(), run);
     outcome.completed().expect("threads that hold one lock at a time cannot deadlock");
     rate

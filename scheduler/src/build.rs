@@ -244,10 +244,7 @@ impl Builder {
         if kind == EventKind::BarrierDestroy {
             flags |= RESET;
         }
-        if kind == EventKind::Syscall
-            && linux::creates_threads(event.nr)
-            && (event.value as i64) > 0
-        {
+        if kind == EventKind::Syscall && creates(event) {
             self.clones.push((event.ticket, thread, position));
         }
         if kind == EventKind::ThreadCreate {
@@ -283,6 +280,11 @@ impl Builder {
     }
 }
 
+/// Whether a system call has created a thread.
+fn creates(event: &Event) -> bool {
+    linux::creates_threads(event.nr) && (event.value as i64) > 0
+}
+
 fn try_flags(kind: EventKind) -> u8 {
     match kind {
         EventKind::MutexTryLock | EventKind::WriteTryLock | EventKind::SpinTryLock => TRY,
@@ -298,7 +300,8 @@ fn code(event: &Event) -> Code {
     let acquired = |code| if granted { code } else { Code::Plain };
     let timed = |code| if granted { code } else { Code::TimedOut };
     match event.kind() {
-        ThreadStart | ThreadExit | ThreadCreate | ThreadDetach | ThreadCancel => Code::Plain,
+        ThreadExit => Code::Exit,
+        ThreadStart | ThreadCreate | ThreadDetach | ThreadCancel => Code::Plain,
         MutexDestroy | MutexConsistent | RwDestroy | Rdtsc | Rdrand | Killed | Signal
         | SemGetValue => Code::Plain,
         ThreadJoin => timed(Code::Join),
@@ -321,6 +324,7 @@ fn code(event: &Event) -> Code {
         SyncLoad | Takeover => Code::AwaitLoad,
         // Whoever wakes others does not wait, and wakes them when it comes, not when it is done.
         Syscall if linux::wakes(event).is_some() => Code::Kernel,
+        Syscall if creates(event) => Code::Create,
         Syscall if linux::waits_off_core(event.nr) => Code::Sleep,
         Syscall => Code::Kernel,
     }

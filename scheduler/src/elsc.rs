@@ -11,7 +11,7 @@
 //! 2. A try-lock that failed takes no place in the order. Its outcome is the recorded one in any
 //!    case, and a place would only make others wait for it.
 
-use crate::{Choice, Moment, Request, Scheduler};
+use crate::{Choice, Moment, Request, Scheduler, Scope};
 
 /// Per object the recorded order; free otherwise.
 ///
@@ -21,8 +21,8 @@ pub struct Elsc;
 
 impl Scheduler for Elsc {
     #[inline]
-    fn keeps_order(&self) -> bool {
-        true
+    fn scope(&self) -> Scope {
+        Scope::Order
     }
 
     #[inline]
@@ -30,7 +30,7 @@ impl Scheduler for Elsc {
         let next = |request: &Request| request.rank.is_none_or(|rank| rank == request.granted);
         match requests.iter().position(next) {
             Some(index) => Choice::Grant(index),
-            None => Choice::Hold,
+            None => Choice::Hold(None),
         }
     }
 }

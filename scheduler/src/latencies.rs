@@ -10,7 +10,7 @@
 //! again. (Other threads may take and release the lock, without a system call, while the woken thread
 //! is on its way; leaving out the waits in which they do would leave out the slow ones.) Each such
 //! wait is one sample of both latencies,
-//! and [`crate::Arrival`] draws from the samples as they are: their middle would not do, since a thread
+//! and [`crate::Waiting::Glibc`] draws from the samples as they are: their middle would not do, since a thread
 //! that wakes late is overtaken, and one that wakes early is not.
 
 use crate::config::ticks;

@@ -8,9 +8,11 @@
 //!
 //! # Reading order
 //! [`Skeleton`] and its [`Builder`] (what is replayed), [`Scheduler`] (who may go next) with one
-//! algorithm in each of `elsc`, `kendo`, `mem`, `orig`, `random` and `pct`, [`Schedule`] (what a
+//! algorithm in each of `elsc`, `kendo`, `mem`, `orig`, `random` and `pct` (three of them by `turns`), [`Schedule`] (what a
 //! scheduler decided, to be repeated), [`Constraints`] (what a transformed
-//! trace replaces locks with), [`Config`] and [`simulate`] (when it is).
+//! trace replaces locks with), [`Config`], [`Model`] and [`simulate`] (when it is).
+//!
+//! A scheduler is asked by two clocks: by [`simulate`], and by the full replay of the `vm` crate.
 //!
 //! `examples/precision.rs` holds virtual durations against recorded ones, and
 //! `examples/throughput.rs` measures how fast skeletons are built and replayed.
@@ -34,6 +36,7 @@ mod facts;
 mod kendo;
 mod latencies;
 mod mem;
+mod model;
 mod orig;
 mod pct;
 mod places;
@@ -50,6 +53,7 @@ mod splitmix;
 mod sweep;
 mod traits;
 mod travel;
+mod turns;
 mod wakes;
 
 pub use admission::{Admission, Conflicts};
@@ -62,7 +66,8 @@ pub use error::Error;
 pub use kendo::Kendo;
 pub use latencies::Waking;
 pub use mem::MemS;
-pub use orig::{Arrival, Orig};
+pub use model::{Model, Waiting};
+pub use orig::Orig;
 pub use pct::Pct;
 pub use random::Random;
 pub use saved::{Fixed, Recorder};

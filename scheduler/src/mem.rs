@@ -33,7 +33,7 @@
 
 use crate::travel::Travel;
 use crate::{
-    Choice, Config, Constraints, Costs, Elsc, Moment, Recorder, Request, Scheduler, Scope,
+    Choice, Config, Constraints, Costs, Elsc, Model, Moment, Recorder, Request, Scheduler, Scope,
     Skeleton, simulate,
 };
 use refrain_trace::{EventId, ThreadId};
@@ -64,13 +64,14 @@ impl MemS {
         machine: &Config,
         accesses: &[Vec<u64>],
     ) -> MemS {
-        let mut recorder = Recorder::new(Everything);
+        let model = Model::default();
+        let mut recorder = Recorder::new(Everything, &model);
         let mut travel = Travel::new(accesses, skeleton.threads());
         let mut visit = |thread: ThreadId, event: EventId, begin: u64, end: u64| {
             travel.event(thread, event, begin, end);
         };
         // ELSC performs every event, unless the constraints contradict the recording.
-        let _ = simulate(skeleton, constraints, machine, &mut recorder, &mut visit);
+        let _ = simulate(skeleton, constraints, machine, &model, &mut recorder, &mut visit);
         let grants = recorder.into_schedule().grants;
         let order = grants.iter().map(|grant| (grant.thread, grant.event.0 as u32)).collect();
         let bursts = bursts(skeleton, travel, machine.costs);
@@ -97,9 +98,11 @@ impl Scheduler for MemS {
 
     fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
         // ELSC came to a deadlock here, and so does this.
-        let Some(&next) = self.order.get(self.next) else { return Choice::Hold };
+        let Some(&next) = self.order.get(self.next) else { return Choice::Hold(None) };
         let wanted = |request: &Request| (request.thread, request.event) == next;
-        let Some(index) = requests.iter().position(wanted) else { return Choice::Hold };
+        let Some(index) = requests.iter().position(wanted) else {
+            return Choice::Hold(Some(next.0));
+        };
         let ready = self.ready(&requests[index]);
         if moment.now < ready {
             return Choice::HoldUntil(ready);
@@ -107,10 +110,6 @@ impl Scheduler for MemS {
         self.next += 1;
         self.last = Some((requests[index].thread, moment.now));
         Choice::Grant(index)
-    }
-
-    fn awaits(&self, _: &Request) -> Option<ThreadId> {
-        self.order.get(self.next).map(|next| next.0)
     }
 }
 

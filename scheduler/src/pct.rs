@@ -6,19 +6,24 @@
 //!
 //! # Deviations
 //! 1. Threads run in parallel between operations. A thread of lower priority waits at its next
-//!    competing operation until every thread above it waits or is done, which gives the same
-//!    orders of competing operations as one core would.
-//! 2. A step is one competing operation, not one instruction.
+//!    operation until every thread above it waits or is done (`turns`), which gives the same orders
+//!    of operations as one core would.
+//! 2. A step is one operation, not one instruction.
 
 use crate::splitmix::SplitMix;
-use crate::{Choice, Moment, Request, Scheduler, Scope, Status};
+use crate::turns::{Key, turn};
+use crate::{Choice, Moment, Progress, Request, Scheduler, Scope};
+use refrain_trace::ThreadId;
+
+/// Keys of threads that have fallen lie from here on.
+const FALLEN: u64 = 1 << 63;
 
 /// Strict random priorities with a few changes.
 #[derive(Clone, Debug)]
 pub struct Pct {
     random: SplitMix,
-    /// Priority of each thread seen so far; higher goes first.
-    priorities: Vec<u64>,
+    /// By thread; the least goes first.
+    keys: Vec<u64>,
     /// Steps after which the thread that took the step falls, ascending.
     changes: Vec<u64>,
     step: u64,
@@ -30,43 +35,35 @@ impl Pct {
         let mut random = SplitMix::new(seed);
         let mut changes: Vec<u64> = (1..depth).map(|_| random.below(steps.max(1))).collect();
         changes.sort_unstable();
-        Pct { random, priorities: Vec::new(), changes, step: 0 }
-    }
-
-    /// First priorities lie above every priority that a change gives.
-    fn know(&mut self, threads: usize) {
-        while self.priorities.len() < threads {
-            self.priorities.push((self.random.next() >> 1) | (1 << 63));
-        }
+        Pct { random, keys: Vec::new(), changes, step: 0 }
     }
 }
 
 impl Scheduler for Pct {
     fn scope(&self) -> Scope {
-        Scope::Global
+        Scope::Total
     }
 
     fn choose(&mut self, moment: Moment<'_>, requests: &[Request]) -> Choice {
-        self.know(moment.threads.len());
-        let (index, best) = requests
-            .iter()
-            .enumerate()
-            .max_by_key(|(_, request)| self.priorities[request.thread.index()])
-            .expect("the caller guarantees that requests are not empty");
-        let thread = best.thread.index();
-        let above = |other: usize| self.priorities[other] > self.priorities[thread];
-        let going = |status| matches!(status, Status::Going | Status::Away);
-        let mut threads = moment.threads.iter().enumerate();
-        if threads.any(|(other, progress)| going(progress.status) && above(other)) {
-            return Choice::Hold;
+        while self.keys.len() < moment.threads.len() {
+            self.keys.push(self.random.below(FALLEN));
         }
-        let falls = self.changes.iter().filter(|&&at| at == self.step).count();
-        if falls > 0 {
+        let choice = by_keys(moment, requests, &self.keys);
+        if let Choice::Grant(index) = choice {
             // Later changes give lower priorities, as in the paper (d, d-1, ..., 1).
-            let left = self.changes.iter().filter(|&&at| at > self.step).count();
-            self.priorities[thread] = left as u64;
+            if self.changes.contains(&self.step) {
+                self.keys[requests[index].thread.index()] = FALLEN + self.step;
+            }
+            self.step += 1;
         }
-        self.step += 1;
-        Choice::Grant(index)
+        choice
     }
+}
+
+/// Whose turn it is by keys that stay as they are until the next turn.
+pub(crate) fn by_keys(moment: Moment<'_>, requests: &[Request], keys: &[u64]) -> Choice {
+    let comes = |other: ThreadId, _: &Progress, mine: Key| {
+        ((keys[other.index()], other) > mine).then_some(moment.now)
+    };
+    turn(moment, requests, |request| keys[request.thread.index()], comes)
 }

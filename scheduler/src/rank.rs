@@ -30,7 +30,7 @@ pub(crate) fn applies(code: Code) -> bool {
         Lock | Spin | Read | CondRelock | CondTimeout | SemWait | SemPost => true,
         Count | Await | Ordered => true,
         Plain | Tried | Unlock | CondRelease | AwaitLoad | Join | Sleep | Woken | TimedOut
-        | Kernel => false,
+        | Kernel | Exit | Create => false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Schedules: what a scheduler decided, kept.
 
-use crate::Error;
+use crate::splitmix::SplitMix;
+use crate::{Error, Model, Waiting};
 use refrain_trace::{EventId, ThreadId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -22,15 +23,26 @@ pub struct Grant {
     pub step: u64,
 }
 
-/// Noise that a scheduler added to the work before an event.
+/// The machine's noise: the work before each event takes longer, by a part that is drawn evenly for
+/// the event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Noise {
-    /// The event's thread.
-    pub thread: ThreadId,
-    /// The event.
-    pub event: EventId,
-    /// By how many ticks its work took longer.
-    pub more: u64,
+    /// Decides every draw.
+    pub seed: u64,
+    /// Work takes up to so many thousandths longer.
+    pub per_mille: u32,
+}
+
+impl Noise {
+    /// By how many ticks the work before an event takes longer.
+    #[inline]
+    pub(crate) fn more(self, thread: u32, event: u32, work: u64) -> u64 {
+        let most = u128::from(work) * u128::from(self.per_mille) / 1000;
+        // An odd factor keeps the states of all events apart; SplitMix mixes them.
+        let place =
+            (u64::from(thread) << 32 | u64::from(event)).wrapping_mul(0xd134_2543_de82_ef95);
+        SplitMix::new(self.seed ^ place).below((most as u64).saturating_add(1))
+    }
 }
 
 /// All decisions of a replay, in their order. [`crate::Recorder`] keeps one, [`crate::Fixed`]
@@ -41,28 +53,29 @@ pub struct Noise {
 /// ```text
 /// refrain schedule 1
 /// total
+/// noise 7 10
 /// t3 e1042 @77120 #310
-/// t0 e17 +250
 /// ```
 ///
 /// `total` stands there if releases were decided on too ([`crate::Scope::Total`]), `barging` if
-/// waiting threads are woken first ([`crate::Scheduler::barges`]), `polling` if they stay awake
-/// ([`crate::Scheduler::polls`]); `@` is the virtual time and `#` the step of a grant; a line with
-/// `+` is noise.
+/// waiting threads were woken first ([`Waiting::Barging`]), `polling` if they stayed awake
+/// ([`Waiting::Polling`]), `noise` with its seed and thousandths if there was some; `@` is the
+/// virtual time and `#` the step of a grant.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Schedule {
     /// Whether every operation on an object was decided on, not competing ones only.
     pub total: bool,
-    /// Whether a waiting thread is granted its request twice: to wake, and to go, see
-    /// [`crate::Scheduler::barges`].
-    pub barging: bool,
-    /// Whether a waiting thread stays awake, see [`crate::Scheduler::polls`].
-    pub polling: bool,
+    /// How threads waited. A thread that barges is granted its request twice: to wake, and to go.
+    pub waiting: Waiting,
+    /// The noise.
+    pub noise: Option<Noise>,
     /// What went, in order.
     pub grants: Vec<Grant>,
-    /// What took longer, in the order in which each thread came to it.
-    pub noise: Vec<Noise>,
 }
+
+/// How threads wait, as the text form says it.
+const WAITING: [(Waiting, &str); 3] =
+    [(Waiting::Barging, "barging"), (Waiting::Polling, "polling"), (Waiting::Glibc, "glibc")];
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,17 +83,14 @@ impl fmt::Display for Schedule {
         if self.total {
             writeln!(f, "total")?;
         }
-        if self.barging {
-            writeln!(f, "barging")?;
+        if let Some((_, word)) = WAITING.iter().find(|(waiting, _)| *waiting == self.waiting) {
+            writeln!(f, "{word}")?;
         }
-        if self.polling {
-            writeln!(f, "polling")?;
+        if let Some(Noise { seed, per_mille }) = self.noise {
+            writeln!(f, "noise {seed} {per_mille}")?;
         }
         for Grant { thread, event, at, step } in &self.grants {
             writeln!(f, "{thread} {event} @{at} #{step}")?;
-        }
-        for Noise { thread, event, more } in &self.noise {
-            writeln!(f, "{thread} {event} +{more}")?;
         }
         Ok(())
     }
@@ -97,22 +107,25 @@ impl FromStr for Schedule {
         let mut schedule = Schedule::default();
         for (text, line) in lines {
             let words: Vec<&str> = text.split_whitespace().collect();
+            let wanted =
+                "`total`, `barging`, `polling`, `glibc`, `noise 7 10` or `t3 e1042 @77120 #310`";
+            let bad = Error::BadSchedule { line, wanted };
             match words.as_slice() {
                 [] => {}
                 ["total"] => schedule.total = true,
-                ["barging"] => schedule.barging = true,
-                ["polling"] => schedule.polling = true,
-                [thread, event, rest @ ..] => {
-                    let wanted = "`t3 e1042 @77120 #310` or `t3 e1042 +250`";
-                    let bad = Error::BadSchedule { line, wanted };
-                    schedule.read(thread, event, rest).ok_or(bad)?;
+                ["noise", seed, per_mille] => {
+                    let read = || Some((number(seed, "")?, number(per_mille, "")?));
+                    let (seed, per_mille) = read().ok_or(bad)?;
+                    schedule.noise = Some(Noise { seed, per_mille });
                 }
-                _ => {
-                    return Err(Error::BadSchedule {
-                        line,
-                        wanted: "`total`, `barging`, `polling` or a decision",
-                    });
+                [word] => {
+                    let waiting = WAITING.iter().find(|(_, name)| name == word).ok_or(bad)?;
+                    schedule.waiting = waiting.0;
                 }
+                [thread, event, at, step] => {
+                    schedule.grants.push(grant(thread, event, at, step).ok_or(bad)?);
+                }
+                _ => return Err(bad),
             }
         }
         Ok(schedule)
@@ -120,22 +133,18 @@ impl FromStr for Schedule {
 }
 
 impl Schedule {
-    fn read(&mut self, thread: &str, event: &str, rest: &[&str]) -> Option<()> {
-        let thread = ThreadId(u32::try_from(number(thread, 't')?).ok()?);
-        let event = EventId(number(event, 'e')?);
-        match *rest {
-            [at, step] => {
-                let (at, step) = (number(at, '@')?, number(step, '#')?);
-                self.grants.push(Grant { thread, event, at, step });
-            }
-            [more] => self.noise.push(Noise { thread, event, more: number(more, '+')? }),
-            _ => return None,
-        }
-        Some(())
+    /// What the simulation assumed whose decisions these are.
+    pub fn model(&self) -> Model<'static> {
+        Model { waiting: self.waiting, noise: self.noise, ..Model::default() }
     }
 }
 
-fn number(word: &str, prefix: char) -> Option<u64> {
+fn grant(thread: &str, event: &str, at: &str, step: &str) -> Option<Grant> {
+    let (thread, event) = (ThreadId(number(thread, "t")?), EventId(number(event, "e")?));
+    Some(Grant { thread, event, at: number(at, "@")?, step: number(step, "#")? })
+}
+
+fn number<T: FromStr>(word: &str, prefix: &str) -> Option<T> {
     let digits = word.strip_prefix(prefix)?;
     // `parse` would take a sign.
     let all = digits.bytes().all(|byte| byte.is_ascii_digit());

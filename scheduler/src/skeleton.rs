@@ -63,6 +63,11 @@ codes! {
     Kernel,
     /// A try that failed; never waits.
     Tried,
+    /// A thread's end: orders nothing that [`Code::Join`] does not, but takes a turn where every
+    /// operation does.
+    Exit,
+    /// A system call that creates a thread, the same.
+    Create,
 }
 
 impl Code {
@@ -77,9 +82,15 @@ impl Code {
         matches!(self, Code::Join | Code::Await | Code::AwaitLoad | Code::CondRelock)
     }
 
+    /// Whether the operation is a system call that keeps the core.
+    #[inline]
+    pub(crate) fn is_kernel(self) -> bool {
+        matches!(self, Code::Kernel | Code::Create)
+    }
+
     /// Whether the operation's `rank` is a duration (and may lie in the side column).
     pub(crate) fn lasts(self) -> bool {
-        matches!(self, Code::Sleep | Code::Woken | Code::TimedOut | Code::Kernel)
+        matches!(self, Code::Sleep | Code::Woken | Code::TimedOut) || self.is_kernel()
     }
 }
 
@@ -125,7 +136,8 @@ impl Operation {
         self.code.possesses() || matches!(self.code, Read | SemWait | Ordered)
     }
 
-    /// Whether the operation reads or writes its object: what [`crate::Scope::Total`] asks for.
+    /// Whether the operation reads or writes its object, or begins or ends a thread: what
+    /// [`crate::Scope::Total`] asks for.
     pub fn acts(&self) -> bool {
         use Code::{Join, Kernel, Plain, Sleep, TimedOut, Tried, Woken};
         !matches!(self.code, Plain | Tried | Join | Kernel | Sleep | Woken | TimedOut)
@@ -133,7 +145,7 @@ impl Operation {
 
     /// Whether it is a system call that keeps the core.
     pub(crate) fn is_kernel(&self) -> bool {
-        self.code == Code::Kernel
+        self.code.is_kernel()
     }
 
     /// Index of the operation's object.

@@ -4,7 +4,8 @@ mod common;
 
 use common::{Recording, replay};
 use refrain_scheduler::{
-    Admission, Arrival, Config, Conflicts, Constraints, Costs, Orig, Outcome, Skeleton, simulate,
+    Admission, Config, Conflicts, Constraints, Costs, Model, Orig, Outcome, Skeleton, Waiting,
+    simulate,
 };
 use refrain_trace::EventKind::*;
 use refrain_trace::ThreadId;
@@ -13,8 +14,10 @@ const L: u64 = 0x1000;
 const COSTS: Costs = Costs { wake: 50, patience: 10, rouse: 20, ..Costs::FREE };
 const MACHINE: Config = Config { cores: 2, quantum: u64::MAX, costs: COSTS };
 
-fn exact() -> Arrival<'static> {
-    Arrival::with_jitter(1, 0, &[])
+const MODEL: Model<'_> = Model { waiting: Waiting::Glibc, noise: None, wakings: &[], clocks: None };
+
+fn exact() -> (Orig, Model<'static>) {
+    (Orig, MODEL)
 }
 
 /// `t0` has the lock from 0 to `release`; `t1` comes to it at 30.
@@ -100,7 +103,7 @@ fn rounds(sections: u64) -> (Skeleton, Vec<(ThreadId, u32, u32)>) {
 }
 
 fn duration(skeleton: &Skeleton, constraints: &Constraints<'_>, config: &Config) -> u64 {
-    let outcome = simulate(skeleton, constraints, config, &mut exact(), &mut ());
+    let outcome = simulate(skeleton, constraints, config, &MODEL, &mut Orig, &mut ());
     outcome.completed().expect("no deadlock").duration
 }
 
@@ -143,7 +146,7 @@ fn sections_exclude_those_that_they_conflict_with_and_no_others() {
         even if even % 2 == 0 => entered[thread.index()] = end,
         _ => inside.push((entered[thread.index()], begin, thread.0)),
     };
-    let outcome = simulate(&skeleton, &relaxed, &config, &mut exact(), &mut visit);
+    let outcome = simulate(&skeleton, &relaxed, &config, &MODEL, &mut Orig, &mut visit);
     assert!(matches!(outcome, Outcome::Completed(_)));
     let mut together = 0;
     for (index, a) in inside.iter().enumerate() {
@@ -161,6 +164,6 @@ fn sections_exclude_those_that_they_conflict_with_and_no_others() {
 #[test]
 fn the_papers_scheduler_pays_for_no_waking() {
     let none = Constraints::none();
-    let (_, times) = replay(&contended(100).skeleton(), &none, &MACHINE, Orig::exact());
+    let (_, times) = replay(&contended(100).skeleton(), &none, &MACHINE, Orig);
     assert!(times.contains(&(0, 2, 105, 105)), "{times:?}");
 }

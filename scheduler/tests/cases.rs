@@ -3,9 +3,11 @@
 //! A line of the result has the scheduler, a letter for each grant (A is t0), and how long the
 //! replay took, on a core for each thread where nothing costs time but the program's own work.
 
+mod common;
+
+use common::{Played, decided, kendo};
 use refrain_scheduler::{
-    Builder, Config, Constraints, Elsc, Error, Kendo, MemS, Orig, Outcome, Pct, Random, Recorder,
-    Scheduler, Skeleton, simulate,
+    Builder, Config, Constraints, Elsc, Error, MemS, Orig, Outcome, Pct, Random, Skeleton,
 };
 use refrain_trace::{OwnedTrace, cases};
 use std::path::Path;
@@ -40,13 +42,11 @@ fn skeleton(input: &str) -> Skeleton {
     builder.finish().expect("its events can be replayed")
 }
 
-fn line<S: Scheduler>(name: &str, skeleton: &Skeleton, scheduler: S) -> String {
+fn line<'a>(name: &str, skeleton: &Skeleton, played: impl Played<'a>) -> String {
     let config = Config::ideal(skeleton.threads() as u32);
-    let mut recorder = Recorder::new(scheduler);
-    let outcome = simulate(skeleton, &Constraints::none(), &config, &mut recorder, &mut ());
+    let (outcome, _, schedule) = decided(skeleton, &Constraints::none(), &config, played);
     let letter = |thread: u32| char::from(b'A' + thread as u8);
-    let grants = recorder.into_schedule().grants;
-    let order: String = grants.iter().map(|grant| letter(grant.thread.0)).collect();
+    let order: String = schedule.grants.iter().map(|grant| letter(grant.thread.0)).collect();
     match outcome {
         Outcome::Completed(run) => format!("{name:6} {order} {}\n", run.duration),
         Outcome::Deadlocked(deadlock) => format!("{name:6} {order} {deadlock}\n"),
@@ -63,9 +63,9 @@ fn schedulers() {
         let steps = skeleton.events();
         [
             line("elsc", skeleton, Elsc),
-            line("kendo", skeleton, Kendo::new(skeleton, &none)),
+            line("kendo", skeleton, kendo(skeleton)),
             line("mem-s", skeleton, MemS::new(skeleton, &none, &config, &[])),
-            line("orig-s", skeleton, Orig::exact()),
+            line("orig-s", skeleton, Orig),
             line("pct", skeleton, Pct::new(SEED, 3, steps)),
             line("random", skeleton, Random::new(SEED)),
         ]

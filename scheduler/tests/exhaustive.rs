@@ -12,10 +12,10 @@
 
 mod common;
 
-use common::{Recording, replay};
+use common::{Played, Recording, decided, kendo, repeat, replay};
 use refrain_scheduler::{
-    Config, Constraints, Costs, Durations, Elsc, Fixed, Grant, Kendo, MemS, Orig, Outcome, Pct,
-    Random, Recorder, Schedule, Scheduler, Skeleton,
+    Config, Constraints, Costs, Durations, Elsc, Grant, MemS, Orig, Outcome, Pct, Random, Schedule,
+    Skeleton,
 };
 use refrain_trace::EventKind::{self, *};
 use refrain_trace::{EventId, ThreadId};
@@ -190,22 +190,14 @@ impl System<'_> {
     }
 
     /// The order by logical clocks, worked out tick by tick: a thread comes to its next event
-    /// `work` ticks after the last; what becomes possible goes to whoever waits longest, who then
-    /// takes its turn among the threads of the tick, in the order of their ids.
+    /// `work` ticks after the last, threads of one tick in the order of their ids; what becomes
+    /// possible goes at once to whoever waits longest.
     fn by_clocks(&self, work: &dyn Fn(usize, usize) -> u64) -> Order {
         let (mut state, mut order, mut queue) = (self.start(), Order::new(), Vec::new());
         let threads = 0..self.threads.len();
         let mut due: Vec<Option<u64>> = threads.clone().map(|t| Some(work(t, 0))).collect();
-        let mut granted: Vec<Option<usize>> = vec![None; threads.len()];
         for tick in 0..200 {
-            while let Some(thread) =
-                threads.clone().find(|&t| granted[t].is_some() || due[t] == Some(tick))
-            {
-                if let Some(event) = granted[thread].take() {
-                    order.push((thread, event));
-                    due[thread] = Some(tick + work(thread, event + 1));
-                    continue;
-                }
+            while let Some(thread) = threads.clone().find(|&t| due[t] == Some(tick)) {
                 due[thread] = None;
                 if self.op(&state, thread).is_some() {
                     queue.push(thread);
@@ -214,12 +206,8 @@ impl System<'_> {
                     let goes = queue.remove(at);
                     let event = state.next[goes];
                     state = self.step(&state, goes);
-                    if goes == thread {
-                        order.push((goes, event));
-                        due[goes] = Some(tick + work(goes, event + 1));
-                    } else {
-                        granted[goes] = Some(event);
-                    }
+                    order.push((goes, event));
+                    due[goes] = Some(tick + work(goes, event + 1));
                 }
             }
         }
@@ -360,15 +348,14 @@ impl<'a> Case<'a> {
         assert!(legal.contains(&total) && self.keeps(&total), "{total:?}");
         for order in &self.legal {
             let timed = self.timed(order);
-            assert_eq!(visited(&timed, Orig::exact()).as_ref(), Some(order), "ORIG-S");
+            assert_eq!(visited(&timed, Orig).as_ref(), Some(order), "ORIG-S");
             let elsc = visited(&timed, Elsc).expect("ELSC cannot get stuck");
             assert!(self.legal.contains(&elsc) && self.keeps(&elsc), "{elsc:?}");
             assert_eq!(elsc == *order, self.keeps(order), "{order:?} {elsc:?}");
             assert_eq!(performed(&timed, mem.clone()), Some(total.clone()), "MEM-S");
-            let kendo = Kendo::new(&timed, &none);
-            let by_clocks = Some(self.competing(order));
-            assert_eq!(performed(&self.skeleton, kendo.clone()), by_clocks, "Kendo");
-            assert_eq!(performed(&timed, kendo), by_clocks, "Kendo");
+            let by_clocks = Some(self.acting(order));
+            assert_eq!(performed(&self.skeleton, kendo(&timed)), by_clocks, "Kendo");
+            assert_eq!(performed(&timed, kendo(&timed)), by_clocks, "Kendo");
         }
         for seed in 0..4 {
             self.check_clocks(seed);
@@ -386,10 +373,9 @@ impl<'a> Case<'a> {
             step: 0,
         };
         let grants = order.iter().map(grant).collect();
-        let mut fixed = Fixed::new(Schedule { total: true, grants, ..Schedule::default() });
-        let machine = Config::ideal(1);
-        let (outcome, _) = replay(&self.skeleton, &Constraints::none(), &machine, &mut fixed);
-        assert_eq!(fixed.left() == 0, outcome.clone().completed().is_some());
+        let schedule = Schedule { total: true, grants, ..Schedule::default() };
+        let (outcome, _, left) = repeat(&self.skeleton, &Config::ideal(1), schedule);
+        assert_eq!(left == 0, outcome.clone().completed().is_some());
         outcome.completed().is_some()
     }
 
@@ -406,15 +392,14 @@ impl<'a> Case<'a> {
         });
         let expected = self.system.by_clocks(&work);
         let complete = expected.len() == self.recording.len();
-        let kendo = Kendo::new(&logical, &Constraints::none());
-        let found = performed(&self.skeleton, kendo);
-        assert_eq!(found, complete.then(|| self.competing(&expected)), "{:?}", self.recording);
+        let found = performed(&self.skeleton, kendo(&logical));
+        assert_eq!(found, complete.then(|| self.acting(&expected)), "{:?}", self.recording);
     }
 
-    fn check_within<S: Scheduler>(&self, scheduler: S) {
-        match performed(&self.skeleton, scheduler) {
+    fn check_within<'b>(&self, played: impl Played<'b>) {
+        match performed(&self.skeleton, played) {
             Some(order) => {
-                assert!(self.legal.iter().any(|legal| self.competing(legal) == order), "{order:?}");
+                assert!(self.legal.iter().any(|legal| self.acting(legal) == order), "{order:?}");
             }
             None => assert!(self.stuck, "{:?}", self.recording),
         }
@@ -422,21 +407,20 @@ impl<'a> Case<'a> {
 }
 
 /// What was granted, in order; `None` for a deadlock.
-fn performed<S: Scheduler>(skeleton: &Skeleton, scheduler: S) -> Option<Order> {
-    let mut recorder = Recorder::new(scheduler);
-    let none = Constraints::none();
-    let (outcome, _) = replay(skeleton, &none, &Config::ideal(4), &mut recorder);
+fn performed<'a>(skeleton: &Skeleton, played: impl Played<'a>) -> Option<Order> {
+    let machine = Config::ideal(4);
+    let (outcome, _, schedule) = decided(skeleton, &Constraints::none(), &machine, played);
     if let Outcome::Deadlocked(deadlock) = &outcome {
         assert!(!deadlock.waits.is_empty());
     }
-    let grants = recorder.into_schedule().grants;
-    let order = grants.iter().map(|grant| (grant.thread.index(), grant.event.index())).collect();
+    let grants = schedule.grants.iter();
+    let order = grants.map(|grant| (grant.thread.index(), grant.event.index())).collect();
     outcome.completed().map(|_| order)
 }
 
 /// All events, in the order in which they ended.
-fn visited<S: Scheduler>(skeleton: &Skeleton, scheduler: S) -> Option<Order> {
-    let (outcome, times) = replay(skeleton, &Constraints::none(), &Config::ideal(4), scheduler);
+fn visited<'a>(skeleton: &Skeleton, played: impl Played<'a>) -> Option<Order> {
+    let (outcome, times) = replay(skeleton, &Constraints::none(), &Config::ideal(4), played);
     let order = times.iter().map(|time| (time.0 as usize, time.1 as usize)).collect();
     outcome.completed().map(|_| order)
 }

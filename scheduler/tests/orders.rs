@@ -2,17 +2,15 @@
 
 mod common;
 
-use common::{Recording, replay};
-use refrain_scheduler::{
-    Config, Constraints, Costs, Elsc, Kendo, MemS, Outcome, Run, Scheduler, Skeleton,
-};
+use common::{Played, Recording, kendo, replay};
+use refrain_scheduler::{Config, Constraints, Costs, Elsc, MemS, Outcome, Run, Skeleton};
 use refrain_trace::EventKind::*;
 
 const L: u64 = 0x1000;
 const M: u64 = 0x2000;
 
-fn completed<S: Scheduler>(skeleton: &Skeleton, config: &Config, scheduler: S) -> Run {
-    match replay(skeleton, &Constraints::none(), config, scheduler).0 {
+fn completed<'a>(skeleton: &Skeleton, config: &Config, played: impl Played<'a>) -> Run {
+    match replay(skeleton, &Constraints::none(), config, played).0 {
         Outcome::Completed(run) => run,
         Outcome::Deadlocked(deadlock) => panic!("{deadlock}"),
     }
@@ -35,15 +33,14 @@ fn away(time: u64) -> Recording {
 fn kendo_waits_for_nobody_who_is_away() {
     let none = Constraints::none();
     let skeleton = away(1000).skeleton();
-    let kendo = Kendo::new(&skeleton, &none);
-    let (outcome, times) = replay(&skeleton, &none, &Config::ideal(2), kendo.clone());
+    let (outcome, times) = replay(&skeleton, &none, &Config::ideal(2), kendo(&skeleton));
     let run = outcome.completed().expect("no deadlock");
     assert!(times.contains(&(1, 0, 50, 50)) && times.contains(&(1, 2, 500, 500)), "{times:?}");
     assert_eq!((run.duration, run.threads[1].artificial), (1020, 0));
     // It comes back with the clock of the recording, in which it was away for 100 and so before
     // t1's last lock. t1 waits for that however long it is away here, but not at another lock.
-    let kendo_of_short = Kendo::new(&away(100).skeleton(), &none);
-    let (outcome, times) = replay(&skeleton, &none, &Config::ideal(2), kendo_of_short);
+    let short = away(100).skeleton();
+    let (outcome, times) = replay(&skeleton, &none, &Config::ideal(2), kendo(&short));
     assert!(times.contains(&(1, 0, 50, 50)) && times.contains(&(1, 2, 500, 1020)), "{times:?}");
     assert_eq!(outcome.completed().expect("no deadlock").threads[1].artificial, 1015 - 500);
 }
@@ -58,8 +55,7 @@ fn kendo_waits_awake() {
     let costs = Costs { handoff: 3, wake: 90, patience: 50, ..Costs::FREE };
     let config = Config { costs, ..Config::ideal(2) };
     let skeleton = r.skeleton();
-    let kendo = Kendo::new(&skeleton, &Constraints::none());
-    assert_eq!(completed(&skeleton, &config, kendo).duration, 110 + 3 + 30);
+    assert_eq!(completed(&skeleton, &config, kendo(&skeleton)).duration, 110 + 3 + 30);
     assert_eq!(completed(&skeleton, &config, Elsc).duration, 110 + 90 + 30);
 }
 

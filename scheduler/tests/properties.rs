@@ -3,11 +3,13 @@
 mod common;
 
 use common::program::{Program, any_program, choices, may_deadlock, plain, record};
-use common::{Recording, Times, machines, order, replay};
+use common::{
+    Boxed, Played, Recording, Times, boxed, decided, kendo, machines, noisy, order, repeat, replay,
+};
 use proptest::prelude::*;
 use refrain_scheduler::{
-    Config, Constraints, Costs, Durations, Elsc, Fixed, Grant, Kendo, MemS, Orig, Outcome, Pct,
-    Random, Recorder, Run, Schedule, Scheduler, Skeleton,
+    Config, Constraints, Costs, Durations, Elsc, Grant, MemS, Orig, Outcome, Pct, Random, Run,
+    Schedule, Skeleton,
 };
 use refrain_trace::{Event, EventKind};
 use std::collections::BTreeMap;
@@ -19,28 +21,28 @@ fn token(travel: u64) -> Config {
 }
 
 /// Every scheduler, for one skeleton.
-fn all(skeleton: &Skeleton, seed: u64) -> Vec<(&'static str, Box<dyn Scheduler>)> {
+fn all(skeleton: &Skeleton, seed: u64) -> Vec<(&'static str, Boxed<'_>)> {
     let none = Constraints::none();
     vec![
-        ("elsc", Box::new(Elsc)),
-        ("kendo", Box::new(Kendo::new(skeleton, &none))),
-        ("mem-s", Box::new(MemS::new(skeleton, &none, &token(5), &[]))),
-        ("orig-s", Box::new(Orig::exact())),
-        ("orig-s with noise", Box::new(Orig::with_jitter(seed, 100))),
-        ("random", Box::new(Random::new(seed))),
-        ("pct", Box::new(Pct::new(seed, 3, 20))),
+        ("elsc", boxed(Elsc)),
+        ("kendo", boxed(kendo(skeleton))),
+        ("mem-s", boxed(MemS::new(skeleton, &none, &token(5), &[]))),
+        ("orig-s", boxed(Orig)),
+        ("orig-s with noise", boxed(noisy(seed, 100))),
+        ("random", boxed(Random::new(seed))),
+        ("pct", boxed(Pct::new(seed, 3, 20))),
     ]
 }
 
 /// What must hold of any replay. `None` for a deadlock, where one may be.
-fn check<S: Scheduler>(
+fn check<'a>(
     program: &Program,
     r: &Recording,
     skeleton: &Skeleton,
     config: &Config,
-    scheduler: S,
+    played: impl Played<'a>,
 ) -> Result<Option<(Run, Times)>, TestCaseError> {
-    let (outcome, times) = replay(skeleton, &Constraints::none(), config, scheduler);
+    let (outcome, times) = replay(skeleton, &Constraints::none(), config, played);
     let Outcome::Completed(run) = outcome else {
         prop_assert!(may_deadlock(program), "{:?}", outcome);
         return Ok(None);
@@ -102,10 +104,8 @@ fn excludes(r: &Recording, times: &Times) -> Result<(), TestCaseError> {
 }
 
 /// What a scheduler granted, in order, on one machine.
-fn grants<S: Scheduler>(skeleton: &Skeleton, config: &Config, scheduler: S) -> Schedule {
-    let mut recorder = Recorder::new(scheduler);
-    replay(skeleton, &Constraints::none(), config, &mut recorder);
-    recorder.into_schedule()
+fn grants<'a>(skeleton: &Skeleton, config: &Config, played: impl Played<'a>) -> Schedule {
+    decided(skeleton, &Constraints::none(), config, played).2
 }
 
 /// Tickets of the acquisitions of each object, in the order of the grants.
@@ -196,11 +196,11 @@ proptest! {
             keeps_order(&r, &of_mem.grants)?;
             prop_assert_eq!(&order(&of_mem), &total, "one total order on every machine");
         }
-        let duration = |scheduler: Box<dyn Scheduler>| {
+        let duration = |scheduler: Boxed<'_>| {
             let (outcome, _) = replay(&skeleton, &Constraints::none(), &Config::ideal(8), scheduler);
             outcome.completed().expect("cannot deadlock").duration
         };
-        prop_assert!(duration(Box::new(Elsc)) <= duration(Box::new(mem)), "more order, no shorter");
+        prop_assert!(duration(boxed(Elsc)) <= duration(boxed(mem)), "more order, no shorter");
         let acts = |event: &Event| {
             event.kind() != EventKind::Syscall && event.result != 16 && event.result != -1
         };
@@ -209,21 +209,25 @@ proptest! {
     }
 
     #[test]
-    fn kendos_order_is_the_same_for_any_timing(
+    fn orders_by_turns_are_the_same_for_any_timing(
         program in any_program(), choices in choices(), seed in any::<u64>(),
     ) {
         let skeleton = record(&program, &choices).skeleton();
-        let kendo = Kendo::new(&skeleton, &Constraints::none());
-        let expected = order(&grants(&skeleton, &Config::ideal(8), kendo.clone()));
         let mut state = seed;
         let other = skeleton.retimed(|_, _, _| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
             Durations { work: (state >> 33) % 60, time: (state >> 40) % 90 }
         });
-        for timing in [&skeleton, &other] {
-            for config in machines() {
-                let found = order(&grants(timing, &config, kendo.clone()));
-                prop_assert_eq!(&found, &expected);
+        let by_turns =
+            || [boxed(kendo(&skeleton)), boxed(Pct::new(seed, 3, 20)), boxed(Random::new(seed))];
+        for (at, by) in by_turns().into_iter().enumerate() {
+            let expected = order(&grants(&skeleton, &Config::ideal(8), by));
+            for timing in [&skeleton, &other] {
+                for config in machines() {
+                    let [.., by] = &mut by_turns()[..=at] else { unreachable!("never empty") };
+                    let found = order(&grants(timing, &config, (&mut by.0, by.1)));
+                    prop_assert_eq!(&found, &expected);
+                }
             }
         }
     }
@@ -234,8 +238,7 @@ proptest! {
     ) {
         let sequence = |choices: &[u8]| {
             let skeleton = record(&program, choices).skeleton();
-            let kendo = Kendo::new(&skeleton, &Constraints::none());
-            order(&grants(&skeleton, &Config::ideal(2), kendo))
+            order(&grants(&skeleton, &Config::ideal(2), kendo(&skeleton)))
         };
         prop_assert_eq!(sequence(&one), sequence(&two));
     }
@@ -247,16 +250,13 @@ proptest! {
         let skeleton = record(&program, &choices).skeleton();
         for config in machines() {
             for (name, scheduler) in all(&skeleton, seed) {
-                let mut recorder = Recorder::new(scheduler);
                 let none = Constraints::none();
-                let (outcome, mut times) = replay(&skeleton, &none, &config, &mut recorder);
-                let schedule = recorder.into_schedule();
+                let (outcome, mut times, schedule) = decided(&skeleton, &none, &config, scheduler);
                 let text = schedule.to_string();
                 prop_assert_eq!(&text.parse::<Schedule>().expect("just printed"), &schedule);
                 let json = serde_json::to_string(&schedule).expect("plain data");
                 prop_assert_eq!(&serde_json::from_str::<Schedule>(&json).unwrap(), &schedule);
-                let mut fixed = Fixed::new(schedule);
-                let (again, mut same) = replay(&skeleton, &none, &config, &mut fixed);
+                let (again, mut same, left) = repeat(&skeleton, &config, schedule);
                 if let (Outcome::Completed(_), Outcome::Completed(_)) = (&again, &outcome) {
                     prop_assert_eq!(&again, &outcome, "{} {:?}\n{}", name, config, text);
                 }
@@ -264,7 +264,7 @@ proptest! {
                 times.sort_unstable();
                 same.sort_unstable();
                 prop_assert_eq!(same, times);
-                prop_assert_eq!(fixed.left(), 0);
+                prop_assert_eq!(left, 0);
             }
         }
     }

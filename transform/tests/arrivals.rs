@@ -4,7 +4,8 @@ mod common;
 
 use common::{Recording, Virtual};
 use refrain_scheduler::{
-    Admission, Arrival, Config, Conflicts, Constraints, Costs, Outcome, Skeleton, simulate,
+    Admission, Config, Conflicts, Constraints, Costs, Model, Noise, Orig, Outcome, Skeleton,
+    Waiting, simulate,
 };
 use refrain_trace::{Access, EventId, EventKind::*, ThreadId};
 use refrain_transform::{Cores, Options, Plan, Relaxed, Replayer, measure, rank};
@@ -55,12 +56,14 @@ impl Replayer for ByArrival {
     fn arrive(&mut self, relaxed: Option<&Relaxed<'_>>, trial: u32) -> Result<u64, String> {
         let costs = Costs { patience: 3, rouse: 20, wake: 40, ..Costs::FREE };
         let config = Config { cores: self.cores, quantum: 10_000, costs };
-        let mut arrival = Arrival::with_jitter(u64::from(trial), 10, &[]);
-        let mut run = |constraints: &Constraints<'_>| match simulate(
+        let noise = Some(Noise { seed: u64::from(trial), per_mille: 10 });
+        let model = Model { noise, ..Model::waiting(Waiting::Glibc) };
+        let run = |constraints: &Constraints<'_>| match simulate(
             &self.skeleton,
             constraints,
             &config,
-            &mut arrival,
+            &model,
+            &mut Orig,
             &mut (),
         ) {
             Outcome::Completed(run) => Ok(run.duration),

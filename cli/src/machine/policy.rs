@@ -3,8 +3,8 @@
 use super::segments::Segments;
 use crate::args::SchedulerKind;
 use refrain_scheduler::{
-    Config, Constraints, Durations, Elsc, Kendo, MemS, Orig, Outcome, Pct, Random, Recorder,
-    Schedule, Scheduler, Skeleton, simulate,
+    Config, Constraints, Durations, Elsc, Kendo, MemS, Model, Noise, Orig, Outcome, Pct, Random,
+    Recorder, Schedule, Scheduler, Skeleton, Waiting, simulate,
 };
 use refrain_trace::{EventId, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -72,48 +72,52 @@ impl Policy {
         keep: bool,
     ) -> (Outcome, Option<Schedule>) {
         let seed = self.seed.unwrap_or(0);
-        let at = (skeleton, config, keep);
-        let none = Constraints::none();
+        let at = |model| (skeleton, config, model, keep);
+        let plain = at(Model::default());
         let counted = "whoever chose the scheduler had it counted";
         match self.scheduler {
-            SchedulerKind::Elsc => replayed(at, Elsc),
+            SchedulerKind::Elsc => replayed(plain, Elsc),
             SchedulerKind::Kendo => {
                 let instructions = decisive.instructions.as_ref().expect(counted);
-                replayed(at, Kendo::new(&worked(skeleton, instructions), &none))
+                let clocks = worked(skeleton, instructions);
+                let model = Model { clocks: Some(&clocks), ..Model::waiting(Waiting::Polling) };
+                let at = (skeleton, config, model, keep);
+                replayed(at, Kendo::default())
             }
             SchedulerKind::MemS => {
                 let accesses = decisive.accesses.as_ref().expect(counted);
-                replayed(at, MemS::new(skeleton, &none, config, accesses))
+                let none = Constraints::none();
+                replayed(plain, MemS::new(skeleton, &none, config, accesses))
             }
             SchedulerKind::OrigS => {
-                let noisy = |seed| Orig::with_jitter(seed, NOISE_PER_MILLE);
-                replayed(at, self.seed.map_or_else(Orig::exact, noisy))
+                let noise = self.seed.map(|seed| Noise { seed, per_mille: NOISE_PER_MILLE });
+                replayed(at(Model { noise, ..Model::waiting(Waiting::Barging) }), Orig)
             }
-            SchedulerKind::Pct => replayed(at, Pct::new(seed, DEPTH, competing(skeleton))),
-            SchedulerKind::Random => replayed(at, Random::new(seed)),
+            SchedulerKind::Pct => replayed(plain, Pct::new(seed, DEPTH, acting(skeleton))),
+            SchedulerKind::Random => replayed(plain, Random::new(seed)),
         }
     }
 }
 
-/// What is replayed, where, and whether the decisions are kept.
-type Place<'a> = (&'a Skeleton, &'a Config, bool);
+/// What is replayed, where, what is assumed, and whether the decisions are kept.
+type Place<'a> = (&'a Skeleton, &'a Config, Model<'a>, bool);
 
 fn replayed<S: Scheduler>(at: Place<'_>, mut by: S) -> (Outcome, Option<Schedule>) {
-    let (skeleton, config, keep) = at;
+    let (skeleton, config, model, keep) = at;
     let none = Constraints::none();
     if !keep {
-        return (simulate(skeleton, &none, config, &mut by, &mut ()), None);
+        return (simulate(skeleton, &none, config, &model, &mut by, &mut ()), None);
     }
-    let mut recorder = Recorder::new(by);
-    let outcome = simulate(skeleton, &none, config, &mut recorder, &mut ());
+    let mut recorder = Recorder::new(by, &model);
+    let outcome = simulate(skeleton, &none, config, &model, &mut recorder, &mut ());
     (outcome, Some(recorder.into_schedule()))
 }
 
-/// Operations that a scheduler decides on.
-fn competing(skeleton: &Skeleton) -> u64 {
+/// Operations that take a turn.
+fn acting(skeleton: &Skeleton) -> u64 {
     let threads = (0..skeleton.threads()).map(|id| ThreadId(id as u32));
     let operations = threads.flat_map(|thread| skeleton.operations(thread));
-    operations.filter(|operation| operation.competes()).count() as u64
+    operations.filter(|operation| operation.acts()).count() as u64
 }
 
 /// The skeleton with other amounts of work.

@@ -9,8 +9,9 @@ use crate::calibration::{self, Source};
 use crate::report::model::Model;
 use anyhow::{Context, bail};
 use refrain_scheduler::{
-    Account, Admission, Arrival, Builder, Config, Conflicts, Constraints, Costs, Edge, Elsc, Fixed,
-    Outcome, Run, Schedule, Skeleton as Reduced, Waking, simulate,
+    self as scheduler, Account, Admission, Builder, Config, Conflicts, Constraints, Costs, Edge,
+    Elsc, Fixed, Noise, Orig, Outcome, Run, Schedule, Skeleton as Reduced, Waiting, Waking,
+    simulate,
 };
 use refrain_trace::{Event, EventId, ThreadId, Trace};
 use refrain_transform::{Cores, Made, NOMINAL, Plan, RECORDED, Relaxed, Replayer};
@@ -134,8 +135,10 @@ impl Skeleton {
         let wakings: Vec<Waking> = wakings
             .map(|waking| Waking { wake: scaled(waking.wake), rouse: scaled(waking.rouse) })
             .collect();
-        let mut arrival = Arrival::with_jitter(seed, NOISE_PER_MILLE, &wakings);
-        match simulate(reduced, constraints, &config, &mut arrival, &mut ()) {
+        let noise = Some(Noise { seed, per_mille: NOISE_PER_MILLE });
+        let glibc = Waiting::Glibc;
+        let model = scheduler::Model { waiting: glibc, noise, wakings: &wakings, clocks: None };
+        match simulate(reduced, constraints, &config, &model, &mut Orig, &mut ()) {
             Outcome::Completed(run) => Ok(run.duration),
             Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
         }
@@ -200,8 +203,9 @@ impl Skeleton {
     /// Replays what was decided before.
     pub(crate) fn repeat(&self, schedule: Schedule) -> anyhow::Result<Run> {
         let none = Constraints::none();
+        let model = schedule.model();
         let mut fixed = Fixed::new(schedule);
-        match simulate(&self.reduced, &none, &self.config, &mut fixed, &mut ()) {
+        match simulate(&self.reduced, &none, &self.config, &model, &mut fixed, &mut ()) {
             Outcome::Completed(_) if fixed.left() > 0 => {
                 bail!("{} decisions of the schedule are for another replay", fixed.left())
             }
@@ -248,7 +252,8 @@ impl Replayer for Skeleton {
             Cores::Recorded => self.config,
             Cores::Enough => Config { cores: self.config.cores.max(threads), ..self.config },
         };
-        match simulate(&self.reduced, &constraints, &config, &mut Elsc, &mut visit) {
+        let model = scheduler::Model::default();
+        match simulate(&self.reduced, &constraints, &config, &model, &mut Elsc, &mut visit) {
             Outcome::Completed(run) => Ok(run.duration),
             Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
         }

@@ -142,7 +142,7 @@ fn at_object<S: Scheduler, V: Visitor>(
         let others = engine.preceding(thread).map(|before| ThreadId(before.thread));
         return (Want::Precedence, others.collect());
     }
-    if let Some(thread) = engine.scheduler.awaits(&engine.request(id, object)) {
+    if let Some(thread) = engine.behind {
         return (Want::Turn, vec![thread]);
     }
     // Held back: by whoever has the object's next place.

@@ -5,14 +5,19 @@
 //! on with the next work), directly if it never waited, else after being woken and given a core.
 //! An event's effects on others are put on work lists, so that grants never recurse.
 
+use super::logical::Clocks;
 use super::objects::{NOBODY, State};
 use super::threads::{Phase, Reason, Then, Thread, Waiter};
 use super::timers::Timers;
 use super::{Run, Visitor};
 use crate::admission::Occupants;
 use crate::constraints::Edge;
+use crate::model::Wakings;
 use crate::skeleton::{Code, Operation, TRY};
-use crate::{Config, Constraints, Costs, Progress, Request, Scheduler, Scope, Skeleton, rank};
+use crate::{
+    Config, Constraints, Costs, Model, Noise, Progress, Request, Scheduler, Scope, Skeleton,
+    Waiting, rank,
+};
 use refrain_trace::{EventId, ThreadId};
 use std::collections::VecDeque;
 
@@ -26,9 +31,15 @@ pub(super) struct Engine<'a, S, V> {
     total: bool,
     pub(super) barging: bool,
     polling: bool,
-    /// See [`Scheduler::sleeps_as_glibc`].
+    /// See [`Waiting::Glibc`].
     pub(super) glibc: bool,
     pub(super) in_order: bool,
+    noise: Option<Noise>,
+    wakings: Wakings<'a>,
+    /// For a scheduler that looks at all threads.
+    pub(super) clocks: Clocks,
+    /// For whom held requests wait, as the scheduler said last.
+    pub(super) behind: Option<ThreadId>,
     /// What operations cost, by code: a table, because nobody can predict which code is next.
     costs: [u64; Code::ALL.len()],
     pub(super) threads: Vec<Thread<'a>>,
@@ -63,20 +74,30 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         skeleton: &'a Skeleton,
         constraints: &'a Constraints<'a>,
         config: &'a Config,
+        model: &'a Model<'a>,
         scheduler: &'a mut S,
         visitor: &'a mut V,
     ) -> Self {
+        let scope = scheduler.scope();
         let strands = skeleton.strands.iter().enumerate();
         let threads: Vec<Thread<'a>> =
             strands.map(|(id, strand)| Thread::new(strand, constraints.edges_of(id))).collect();
         Engine {
             costs: Code::ALL.map(|code| cost(code, &config.costs)),
-            global: scheduler.scope() != Scope::Object,
-            total: scheduler.scope() == Scope::Total,
-            barging: scheduler.barges(),
-            polling: scheduler.polls(),
-            glibc: scheduler.sleeps_as_glibc() && scheduler.scope() == Scope::Object,
-            in_order: scheduler.scope() == Scope::Object && scheduler.keeps_order(),
+            global: scope.is_global(),
+            total: scope == Scope::Total,
+            barging: matches!(model.waiting, Waiting::Barging | Waiting::Glibc),
+            polling: model.waiting == Waiting::Polling,
+            glibc: model.waiting == Waiting::Glibc && !scope.is_global(),
+            in_order: scope == Scope::Order,
+            noise: model.noise,
+            wakings: Wakings::new(model),
+            clocks: if scope.is_global() {
+                Clocks::of(model.clocks.unwrap_or(skeleton))
+            } else {
+                Clocks::default()
+            },
+            behind: None,
             timers: Timers::new(threads.len() + 1),
             objects: skeleton.objects.iter().map(State::new).collect(),
             waiters: vec![Waiter::default(); threads.len()],
@@ -456,7 +477,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     fn leave(&mut self, id: usize, latency: u64) {
         let thread = &mut self.threads[id];
         let Operation { code, flags, .. } = thread.operation();
-        let cost = latency.saturating_add(if code == Code::Kernel {
+        let cost = latency.saturating_add(if code.is_kernel() {
             thread.duration()
         } else if thread.costs.is_empty() {
             if thread.lockless { 0 } else { self.costs[code as usize] }
@@ -491,9 +512,10 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         let mut work = 0;
         if !thread.is_over() {
             work = thread.work();
-            work = work.saturating_add(self.scheduler.jitter(ThreadId(id as u32), work));
+            if let Some(noise) = self.noise {
+                work = work.saturating_add(noise.more(id as u32, thread.position, work));
+            }
         }
-        thread.clock = thread.clock.saturating_add(work);
         thread.span = work.saturating_add(cost);
         thread.remaining = thread.span;
     }
@@ -559,7 +581,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             // Where no core is idle, none has to be woken.
             _ if self.glibc && self.idle_cores == 0 => costs.patience,
             _ => {
-                let drawn = if self.glibc { self.scheduler.waking() } else { None };
+                let drawn = if self.glibc { self.wakings.draw() } else { None };
                 slept = true;
                 rouse = drawn.map_or(rouse, |waking| waking.rouse);
                 drawn.map_or(costs.wake, |waking| waking.wake)
@@ -692,6 +714,6 @@ fn cost(code: Code, costs: &Costs) -> u64 {
         Lock | Spin | Read | SemWait | CondRelock | CondTimeout => costs.acquire,
         Unlock | CondRelease | SemPost => costs.release,
         Count | Await | AwaitLoad | Ordered | Join | Woken => costs.other,
-        Plain | Tried | Sleep | TimedOut | Kernel => 0,
+        Plain | Tried | Sleep | TimedOut | Kernel | Exit | Create => 0,
     }
 }

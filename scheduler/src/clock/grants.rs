@@ -88,7 +88,11 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         self.threads[id].reason = Reason::Object { object };
         self.enlist(id, object);
         if self.global {
-            self.grant_any();
+            // What others have just done may have consequences that come first: `settle_others`
+            // asks then.
+            if self.passed.is_empty() && self.changed.is_empty() {
+                self.grant_one();
+            }
         } else if !alone && possible {
             self.grant(object);
         }
@@ -119,11 +123,10 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         Request {
             thread: ThreadId(id as u32),
             event: thread.position,
-            object,
             rank: placed.then_some(operation.rank),
             granted: self.objects[object as usize].granted,
             arrived: thread.queued,
-            clock: thread.clock,
+            clock: if self.global { self.clocks.at(id, thread.position).1 } else { 0 },
         }
     }
 
@@ -195,36 +198,33 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         self.rousing.iter().any(|&other| admission.exclude(at(id), at(other)))
     }
 
-    /// The same for a scheduler that looks at everything.
-    fn grant_any(&mut self) -> bool {
-        let mut any = false;
-        while self.queued > 0 {
-            self.requests.clear();
-            for id in 0..self.threads.len() {
-                if let Some(object) = self.queued_at(id)
-                    && self.admits(object, id)
-                    && self.is_preceded(id)
-                {
-                    let request = self.request(id, object);
-                    self.requests.push(request);
-                }
-            }
-            if self.requests.is_empty() {
-                return any;
-            }
-            self.requests.sort_by_key(|request| request.arrived);
-            let mut progress = std::mem::take(&mut self.progress);
-            progress.clear();
-            progress.extend((0..self.threads.len()).map(|id| self.progress(id)));
-            let moment = Moment { now: self.now, step: self.step, threads: &progress };
-            let granted = self.ask(moment);
-            self.progress = progress;
-            if granted.is_none() {
-                return any;
-            }
-            any = true;
+    /// The same for a scheduler that looks at everything, and that is asked again once others have
+    /// reacted to the grant. Whether there was one.
+    fn grant_one(&mut self) -> bool {
+        if self.queued == 0 {
+            return false;
         }
-        any
+        self.requests.clear();
+        for id in 0..self.threads.len() {
+            if let Some(object) = self.queued_at(id)
+                && self.admits(object, id)
+                && self.is_preceded(id)
+            {
+                let request = self.request(id, object);
+                self.requests.push(request);
+            }
+        }
+        if self.requests.is_empty() {
+            return false;
+        }
+        self.requests.sort_by_key(|request| request.arrived);
+        let mut progress = std::mem::take(&mut self.progress);
+        progress.clear();
+        progress.extend((0..self.threads.len()).map(|id| self.progress(id)));
+        let moment = Moment { now: self.now, step: self.step, threads: &progress };
+        let granted = self.ask(moment);
+        self.progress = progress;
+        granted.is_some()
     }
 
     fn queued_at(&self, id: usize) -> Option<u32> {
@@ -254,20 +254,26 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
             _ => 0,
         };
         let span = thread.span.max(left);
-        Progress { status, event: thread.performed, clock: thread.clock, due, left, span }
+        let from = self.clocks.before(id, thread.performed);
+        let (arrive, leave) = self.clocks.at(id, thread.performed);
+        let clock = if status == Status::Away { leave } else { arrive };
+        Progress { status, from, clock, due, left, span }
     }
 
     /// Puts one question about `self.requests`; to which thread something was granted.
     fn ask(&mut self, moment: Moment<'_>) -> Option<usize> {
         match self.scheduler.choose(moment, &self.requests) {
             Choice::Grant(index) => {
-                let Request { thread, object, .. } = self.requests[index];
-                let id = thread.index();
+                let id = self.requests[index].thread.index();
+                let object = self.threads[id].operation().object;
                 self.delist(id, object);
                 self.admit(id);
                 Some(id)
             }
-            Choice::Hold => None,
+            Choice::Hold(behind) => {
+                self.behind = behind;
+                None
+            }
             Choice::HoldUntil(moment) => {
                 let timer = self.threads.len();
                 self.timers.set(timer, moment.max(self.now + 1));
@@ -343,7 +349,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
                 self.idle_cores -= 1;
                 let id = self.ready.pop_front().expect("just seen not to be empty");
                 self.start(id as usize);
-            } else if self.global && self.grant_any() {
+            } else if self.global && self.grant_one() {
                 // Another round, for what the grants have changed.
             } else {
                 return;

@@ -12,13 +12,14 @@
 mod deadlock;
 mod engine;
 mod grants;
+mod logical;
 mod objects;
 mod threads;
 mod timers;
 
 pub use deadlock::{Deadlock, Wait, Want};
 
-use crate::{Config, Constraints, Scheduler, Skeleton};
+use crate::{Config, Constraints, Model, Scheduler, Skeleton};
 use refrain_trace::{EventId, ThreadId};
 
 /// Where a thread's time went, in ticks. The parts add up to `finished - started`.
@@ -102,17 +103,18 @@ impl<F: FnMut(ThreadId, EventId, u64, u64)> Visitor for F {
 /// Replays `skeleton` under `constraints` in virtual time.
 ///
 /// # Panics
-/// If `config.cores` is zero, or if the scheduler breaks its contract: a grant that is not among
-/// the requests.
+/// If `config.cores` is zero, if the clocks of `model` are of other threads, or if the scheduler
+/// breaks its contract: a grant that is not among the requests.
 pub fn simulate<S: Scheduler, V: Visitor>(
     skeleton: &Skeleton,
     constraints: &Constraints<'_>,
     config: &Config,
+    model: &Model<'_>,
     scheduler: &mut S,
     visitor: &mut V,
 ) -> Outcome {
     assert!(config.cores > 0, "a machine has at least one core");
-    let mut engine = engine::Engine::new(skeleton, constraints, config, scheduler, visitor);
+    let mut engine = engine::Engine::new(skeleton, constraints, config, model, scheduler, visitor);
     match engine.run() {
         Some(run) => Outcome::Completed(run),
         None => Outcome::Deadlocked(deadlock::explain(&engine)),

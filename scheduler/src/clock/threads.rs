@@ -2,6 +2,7 @@
 
 use super::Account;
 use super::objects::NOBODY;
+use crate::Durations;
 use crate::constraints::Edge;
 use crate::rank;
 use crate::skeleton::Precedence;
@@ -140,8 +141,6 @@ pub(super) struct Thread<'a> {
     pub(super) watched: u32,
     /// How long the work before the event in hand takes in all.
     pub(super) span: u64,
-    /// Sum of work up to the event in hand.
-    pub(super) clock: u64,
     /// Objects held.
     pub(super) holding: u32,
     pub(super) account: Account,
@@ -177,7 +176,6 @@ impl<'a> Thread<'a> {
             lockless: false,
             watched: u32::MAX,
             span: 0,
-            clock: 0,
             holding: 0,
             account: Account::default(),
         }
@@ -209,6 +207,21 @@ impl<'a> Thread<'a> {
         let operation = self.operation();
         let wide = operation.flags & WIDE_TIME != 0 || operation.code == Code::CondTimeout;
         if wide { self.side() } else { u64::from(operation.rank) }
+    }
+
+    /// How long the work before the event in hand takes, and the event itself. The side column is
+    /// read once only.
+    pub(super) fn durations(&mut self) -> Durations {
+        let work = self.work();
+        let time = match self.operation().code {
+            Code::CondRelock => {
+                self.pass_side();
+                0
+            }
+            code if code.lasts() || code == Code::CondTimeout => self.duration(),
+            _ => 0,
+        };
+        Durations { work, time }
     }
 
     /// The event that ends the sleep in hand, [`Code::Woken`].

@@ -2,7 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
-use refrain_scheduler::{Builder, Config, Constraints, Edge, Elsc, Outcome, Skeleton, simulate};
+use refrain_scheduler::{
+    Builder, Config, Constraints, Edge, Elsc, Model, Outcome, Skeleton, simulate,
+};
 use refrain_trace::{Access, Event, EventId, EventKind, ThreadId, order};
 use refrain_transform::{Collector, Cores, Plan, Replayer, Role, Sections};
 use std::collections::{BTreeMap, BTreeSet};
@@ -198,7 +200,8 @@ impl Replayer for Virtual {
             }
         };
         let mut visit = |thread, event, begin, end| visit(thread, event, begin, end);
-        match simulate(&self.skeleton, &constraints, &self.config, &mut Elsc, &mut visit) {
+        let model = Model::default();
+        match simulate(&self.skeleton, &constraints, &self.config, &model, &mut Elsc, &mut visit) {
             Outcome::Completed(run) => Ok(run.duration),
             Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
         }
