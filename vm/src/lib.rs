@@ -61,7 +61,7 @@ pub use record::{
     Follow, LearnedSites, LostEnd, Notice, RecordOptions, RecordSummary, Warn, record, this_machine,
 };
 pub use replay::{
-    Divergence, DivergenceKind, Outcome, Output, Placement, Policy, ReplayOptions,
+    Divergence, DivergenceKind, NewScheduler, Outcome, Output, Placement, Policy, ReplayOptions,
     recorded_processor, replay, replayable,
 };
 pub use reserve::Allocator;

@@ -317,7 +317,7 @@ pub(crate) fn replay(
         patience: listener.patience(),
         progress: watched(trace.events(), listener),
         until: None,
-        policy: options.policy.live(),
+        policy: options.policy.full(),
         placement: Placement { cores: options.cores, pinned: options.pin },
         lasting: options.pin,
     };

@@ -8,6 +8,7 @@ use refrain_scheduler::{
 };
 use refrain_trace::{EventId, ThreadId};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Noise of `orig-s` in virtual time: each piece of work takes up to so many thousandths longer.
 pub(super) const NOISE_PER_MILLE: u32 = 10;
@@ -49,16 +50,26 @@ impl Policy {
     }
 
     /// The policy of a full replay.
-    pub(super) fn live(self) -> refrain_vm::Policy {
-        let seed = self.seed.unwrap_or(0);
+    pub(super) fn full(self) -> refrain_vm::Policy {
+        let anew = move |turns| self.anew(turns).expect("this one decides anew");
         match self.scheduler {
             SchedulerKind::Elsc => refrain_vm::Policy::Elsc,
             SchedulerKind::MemS => refrain_vm::Policy::MemS,
-            SchedulerKind::OrigS => refrain_vm::Policy::OrigS,
-            SchedulerKind::Kendo => refrain_vm::Policy::Kendo,
-            SchedulerKind::Random => refrain_vm::Policy::Random { seed },
-            SchedulerKind::Pct => refrain_vm::Policy::Pct { seed, depth: DEPTH },
+            _ => refrain_vm::Policy::Anew(Arc::new(anew)),
         }
+    }
+
+    /// The scheduler that both clocks ask, for a trace in which so many operations take a turn.
+    /// `None` for one that keeps the recorded order.
+    fn anew(self, turns: u64) -> Option<Box<dyn Scheduler + Send>> {
+        let seed = self.seed.unwrap_or(0);
+        Some(match self.scheduler {
+            SchedulerKind::Elsc | SchedulerKind::MemS => return None,
+            SchedulerKind::OrigS => Box::new(Orig),
+            SchedulerKind::Kendo => Box::new(Kendo::default()),
+            SchedulerKind::Pct => Box::new(Pct::new(seed, DEPTH, turns)),
+            SchedulerKind::Random => Box::new(Random::new(seed)),
+        })
     }
 
     /// Replays a skeleton in virtual time; with `keep`, the decisions come back too.
@@ -71,30 +82,30 @@ impl Policy {
         decisive: &Decisive,
         keep: bool,
     ) -> (Outcome, Option<Schedule>) {
-        let seed = self.seed.unwrap_or(0);
-        let at = |model| (skeleton, config, model, keep);
-        let plain = at(Model::default());
         let counted = "whoever chose the scheduler had it counted";
-        match self.scheduler {
-            SchedulerKind::Elsc => replayed(plain, Elsc),
+        let kendo = self.scheduler == SchedulerKind::Kendo;
+        let clocks = kendo.then(|| {
+            let instructions = decisive.instructions.as_ref().expect(counted);
+            worked(skeleton, instructions)
+        });
+        let noise = |seed| Noise { seed, per_mille: NOISE_PER_MILLE };
+        let model = match self.scheduler {
             SchedulerKind::Kendo => {
-                let instructions = decisive.instructions.as_ref().expect(counted);
-                let clocks = worked(skeleton, instructions);
-                let model = Model { clocks: Some(&clocks), ..Model::waiting(Waiting::Polling) };
-                let at = (skeleton, config, model, keep);
-                replayed(at, Kendo::default())
-            }
-            SchedulerKind::MemS => {
-                let accesses = decisive.accesses.as_ref().expect(counted);
-                let none = Constraints::none();
-                replayed(plain, MemS::new(skeleton, &none, config, accesses))
+                Model { clocks: clocks.as_ref(), ..Model::waiting(Waiting::Polling) }
             }
             SchedulerKind::OrigS => {
-                let noise = self.seed.map(|seed| Noise { seed, per_mille: NOISE_PER_MILLE });
-                replayed(at(Model { noise, ..Model::waiting(Waiting::Barging) }), Orig)
+                Model { noise: self.seed.map(noise), ..Model::waiting(Waiting::Barging) }
             }
-            SchedulerKind::Pct => replayed(plain, Pct::new(seed, DEPTH, acting(skeleton))),
-            SchedulerKind::Random => replayed(plain, Random::new(seed)),
+            _ => Model::default(),
+        };
+        let at = (skeleton, config, model, keep);
+        match self.anew(acting(skeleton)) {
+            Some(scheduler) => replayed(at, scheduler),
+            None if self.scheduler == SchedulerKind::Elsc => replayed(at, Elsc),
+            None => {
+                let accesses = decisive.accesses.as_ref().expect(counted);
+                replayed(at, MemS::new(skeleton, &Constraints::none(), config, accesses))
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! System calls of a replayed guest: results and effects from the trace.
 
 use super::gate::Condition;
-use super::live::Operation;
 use super::machine::store;
+use super::objects::Operation;
 use super::outcome::DivergenceKind;
 use super::thread::{GuestThread, Halt, spawn};
 use crate::context::Translating;
@@ -75,7 +75,7 @@ impl GuestThread {
         if let Effect::Clone { child } = record.effect {
             self.machine.engine.several_threads();
             self.end_creation();
-            self.clone_thread(child, &record)?;
+            self.clone_thread(child, &event, &record)?;
         }
         self.machine_effects(&call, &event)?;
         self.last(&event, came);
@@ -187,7 +187,15 @@ impl GuestThread {
         Ok(())
     }
 
-    fn clone_thread(&mut self, child: ThreadId, record: &SyscallRecord) -> Result<(), Halt> {
+    fn clone_thread(
+        &mut self,
+        child: ThreadId,
+        event: &Event,
+        record: &SyscallRecord,
+    ) -> Result<(), Halt> {
+        if self.machine.gate.is_live() {
+            self.ask_for(Operation::Create { thread: child }, event, self.event_id())?;
+        }
         let [flags, stack, _, child_tid, tls, _] = record.args;
         let mut context = self.context.clone();
         context.finish_syscall(0);
@@ -199,7 +207,7 @@ impl GuestThread {
             context.fs_base = tls;
         }
         let clear = flags & libc::CLONE_CHILD_CLEARTID as u64 != 0;
-        spawn(&self.machine, child, Some(self.id), context, if clear { child_tid } else { 0 })?;
+        spawn(&self.machine, child, context, if clear { child_tid } else { 0 })?;
         Ok(())
     }
 
@@ -229,7 +237,7 @@ impl GuestThread {
         let event = self.next(EventKind::ThreadExit)?;
         self.perform(&event)?;
         if self.machine.gate.is_live() {
-            self.perform_live(Operation::Exit, &event)?;
+            self.ask_for(Operation::Exit, &event, self.event_id())?;
         }
         if self.clear_at_exit != 0 {
             // As in the kernel, an address without memory is nobody's trouble.

@@ -4,18 +4,19 @@
 //! A thread that waits here is held back *artificially*. When every thread waits and no
 //! condition holds, none ever will: the gate says so instead of hanging.
 //!
-//! Under a policy that decides anew ([`Policy`]) threads wait here for locks that are `live` too,
-//! and a recorded order that nobody can go on with gives way.
+//! Under a scheduler that decides anew ([`super::Policy::Anew`]) threads wait here for its grants
+//! too, and a recorded order that nobody can go on with gives way.
 
 mod looks;
 mod sleepers;
 
 use super::arrivals::Arrivals;
-use super::live::{Live, News, Operation, Words};
+use super::grants::{Asked, Grants, News};
+use super::objects::Words;
 use super::overwritten::Overwritten;
-use super::policy::Policy;
 use crate::host::{self, Guest};
 use looks::Looks;
+use refrain_scheduler::Scheduler;
 use refrain_trace::{ThreadId, order};
 use sleepers::Sleepers;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +59,7 @@ pub(crate) enum Condition {
     /// later one's holder has overwritten it, or everybody else has come past that time, so that
     /// no store of before is missing. Need not hold: the load has its value in any case.
     Caught { address: u64, size: u8, value: u64, count: u64, time: u64 },
-    /// There is news for the thread about its live operation.
+    /// There is news for the thread about its request.
     News { thread: ThreadId },
     /// The thread has ended.
     Ended { thread: ThreadId },
@@ -80,7 +81,7 @@ impl Condition {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stuck;
 
-/// Live words of the guest.
+/// Words of the guest.
 struct GuestWords;
 
 impl Words for GuestWords {
@@ -95,7 +96,7 @@ impl Words for GuestWords {
 
 /// What it takes to decide anew.
 struct Anew {
-    live: Mutex<Live<GuestWords>>,
+    grants: Mutex<Grants<GuestWords>>,
     /// By thread, as [`News`]: 0 for none.
     news: Box<[AtomicU8]>,
     ended: Box<[AtomicBool]>,
@@ -109,14 +110,14 @@ const GRANTED: u8 = 1;
 const RETRY: u8 = 2;
 
 impl Anew {
-    /// Takes the news out of the live objects to where threads look; says whose they are.
-    fn post_news(&self, live: &mut Live<GuestWords>) -> Vec<ThreadId> {
+    /// Takes the news to where threads look; says whose they are.
+    fn post_news(&self, grants: &mut Grants<GuestWords>) -> Vec<ThreadId> {
         let post = |(thread, news): (ThreadId, News)| {
             let code = if news == News::Granted { GRANTED } else { RETRY };
             self.news[thread.index()].store(code, Ordering::SeqCst);
             thread
         };
-        live.take_news().into_iter().map(post).collect()
+        grants.take_news().into_iter().map(post).collect()
     }
 }
 
@@ -153,16 +154,15 @@ impl Gate {
         }
     }
 
-    /// The same, but locks are live: for a trace with so many threads and operations on locks.
-    pub(crate) fn live(
+    /// The same, but a scheduler decides who gets a lock.
+    pub(crate) fn anew(
         recorded: Duration,
-        policy: Policy,
+        scheduler: Box<dyn Scheduler + Send>,
         threads: u32,
         cores: usize,
-        operations: u64,
     ) -> Gate {
         let anew = Anew {
-            live: Mutex::new(Live::new(policy, GuestWords, threads as usize, operations)),
+            grants: Mutex::new(Grants::new(scheduler, GuestWords, threads as usize)),
             news: (0..threads).map(|_| AtomicU8::new(0)).collect(),
             ended: (0..threads).map(|_| AtomicBool::new(false)).collect(),
             early: Mutex::default(),
@@ -171,17 +171,17 @@ impl Gate {
         Gate { anew: Some(anew), ..Gate::new(recorded, threads, cores) }
     }
 
-    /// Whether locks are live.
+    /// Whether a scheduler decides who gets a lock, so that values are live.
     pub(crate) fn is_live(&self) -> bool {
         self.anew.is_some()
     }
 
-    /// A thread, created by another, begins to run.
-    pub(crate) fn enter(&self, thread: ThreadId, creator: Option<ThreadId>) {
+    /// A thread begins to run.
+    pub(crate) fn enter(&self, thread: ThreadId) {
         self.arrivals.begin(thread);
         self.sleepers.enter();
         if let Some(anew) = self.anew_for(thread) {
-            locked(&anew.live).begin(thread, creator);
+            locked(&anew.grants).begin(thread);
         }
     }
 
@@ -196,7 +196,7 @@ impl Gate {
         self.arrivals.end(thread);
         if let Some(anew) = self.anew_for(thread) {
             anew.ended[thread.index()].store(true, Ordering::SeqCst);
-            self.with_live(anew, |live| live.end(thread));
+            self.with_grants(anew, |grants| grants.end(thread));
         }
         self.sleepers.leave();
         // Those who wait must find out whether anybody is left to wait for.
@@ -302,15 +302,11 @@ impl Gate {
         self.sleep(thread, condition)
     }
 
-    /// Performs an operation on a live object, once it is possible and the policy lets it.
-    pub(crate) fn perform(
-        &self,
-        thread: ThreadId,
-        operation: Operation,
-        ticket: u64,
-    ) -> Result<(), Stuck> {
-        let anew = self.anew.as_ref().expect("only live objects are operated on");
-        while !self.with_live(anew, |live| live.request(thread, operation, ticket)) {
+    /// Performs an operation on an object of the library, once it is possible and the scheduler
+    /// grants it.
+    pub(crate) fn perform(&self, thread: ThreadId, asked: Asked) -> Result<(), Stuck> {
+        let anew = self.anew.as_ref().expect("requests are for schedulers that decide anew");
+        while !self.with_grants(anew, |grants| grants.request(thread, asked)) {
             self.wait(thread, Condition::News { thread })?;
             if anew.news[thread.index()].swap(0, Ordering::SeqCst) == GRANTED {
                 break;
@@ -322,7 +318,7 @@ impl Gate {
     /// A thread has retired so many instructions.
     pub(crate) fn publish(&self, thread: ThreadId, retired: u64) {
         if let Some(anew) = self.anew_for(thread) {
-            self.with_live(anew, |live| live.publish(thread, retired));
+            self.with_grants(anew, |grants| grants.publish(thread, retired));
         }
     }
 
@@ -338,7 +334,7 @@ impl Gate {
         };
         let lock = |at| format!("the lock at {at:#x}");
         let too_soon = |at| early.contains(&order::slot(at));
-        let mut all: Vec<String> = locked(&anew.live).reordered(too_soon).map(lock).collect();
+        let mut all: Vec<String> = locked(&anew.grants).reordered(too_soon).map(lock).collect();
         let name = |&slot: &usize| match slot {
             order::SYSCALL_SLOT => "system calls",
             order::MEMORY_SLOT => "changes of the address space",
@@ -350,17 +346,17 @@ impl Gate {
         all
     }
 
-    /// Which live objects keep the threads from going on, in words; empty if none does.
+    /// Which objects keep the threads from going on, in words; empty if none does.
     pub(crate) fn explain(&self) -> String {
-        self.anew.as_ref().map_or_else(String::new, |anew| locked(&anew.live).explain())
+        self.anew.as_ref().map_or_else(String::new, |anew| locked(&anew.grants).explain())
     }
 
-    /// Does something to the live objects, and passes on what that means for waiting threads.
-    fn with_live<T>(&self, anew: &Anew, act: impl FnOnce(&mut Live<GuestWords>) -> T) -> T {
-        let mut live = locked(&anew.live);
-        let result = act(&mut live);
-        let all = anew.post_news(&mut live);
-        drop(live);
+    /// Does something to the requests, and passes on what that means for waiting threads.
+    fn with_grants<T>(&self, anew: &Anew, act: impl FnOnce(&mut Grants<GuestWords>) -> T) -> T {
+        let mut grants = locked(&anew.grants);
+        let result = act(&mut grants);
+        let all = anew.post_news(&mut grants);
+        drop(grants);
         all.into_iter().for_each(|thread| self.sleepers.call(thread));
         result
     }
@@ -439,13 +435,13 @@ impl Gate {
         true
     }
 
-    /// Every thread waits. First a thread that waits for its turn at a live object gets one, and
-    /// if there is none, a recorded order gives way to the thread that is nearest to its place.
+    /// Every thread waits. First a thread that waits for its turn at an object gets one, and if
+    /// there is none, a recorded order gives way to the thread that is nearest to its place.
     /// All threads wait whenever this happens, so it does not depend on their speed.
     fn give_way(&self, anew: &Anew, asleep: &[(ThreadId, Condition)]) -> bool {
-        let mut live = locked(&anew.live);
-        while live.force() {
-            let all = anew.post_news(&mut live);
+        let mut grants = locked(&anew.grants);
+        while grants.force() {
+            let all = anew.post_news(&mut grants);
             if !all.is_empty() {
                 all.into_iter().for_each(|thread| self.sleepers.call(thread));
                 return true;

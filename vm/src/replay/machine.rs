@@ -9,7 +9,7 @@ use super::outcome::Divergence;
 use super::policy::{Cores, Policy};
 use super::sequence::sequence;
 use super::shared::SharedFiles;
-use super::sync::live_operation;
+use super::sync::takes_turns;
 use crate::engine::Engine;
 use crate::hooks::{self, HookMap};
 use crate::host::Guest;
@@ -92,8 +92,8 @@ pub(crate) struct Machine {
     began: OnceLock<Instant>,
     pub(crate) hooks: HookMap,
     pub(crate) contents: Contents,
-    /// Words that threads synchronize through, if locks are live: loads of others have live
-    /// values.
+    /// Words that threads synchronize through, if a scheduler decides anew: loads of others have
+    /// live values.
     pub(crate) synchronizing: FixedSet<u64>,
     /// Files that memory shows.
     pub(crate) shared: SharedFiles,
@@ -131,16 +131,15 @@ impl Machine {
             trace.footer().map_or(0, |footer| footer.tsc_end.saturating_sub(header.tsc_start));
         let recorded = Duration::from_secs(ticks / header.tsc_hz.max(1));
         let (reports, receiver) = unbounded();
-        let policy = options.policy;
         let cores = Cores::new(options.placement, trace.threads())?;
-        let gate = match policy {
+        let gate = match &options.policy {
             Policy::Elsc | Policy::MemS => Gate::new(recorded, trace.threads(), cores.count()),
-            anew => {
-                let (threads, operations) = (trace.threads(), operations(&trace)?);
-                Gate::live(recorded, anew, threads, cores.count(), operations)
+            Policy::Anew(scheduler) => {
+                let scheduler = scheduler(turns(&trace)?);
+                Gate::anew(recorded, scheduler, trace.threads(), cores.count())
             }
         };
-        let sequence = match policy {
+        let sequence = match options.policy {
             Policy::MemS => sequence(&trace)?,
             _ => Vec::new(),
         };
@@ -233,13 +232,13 @@ fn synchronizing(trace: &Trace) -> Result<FixedSet<u64>> {
     Ok(words)
 }
 
-/// Operations of the library in a trace.
-fn operations(trace: &Trace) -> Result<u64> {
+/// Operations of a trace that take a turn where all do.
+fn turns(trace: &Trace) -> Result<u64> {
     let mut count = 0;
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         while let Some(event) = cursor.next()? {
-            count += u64::from(live_operation(event.kind()));
+            count += u64::from(takes_turns(&event));
         }
     }
     Ok(count)

@@ -4,8 +4,8 @@
 //! nondeterministic instructions come from it; everything else is computed again, and every
 //! recorded event is compared. A difference is a [`Divergence`], never a hang: see `gate`.
 //!
-//! The order is the recorded one unless a [`Policy`] says otherwise; then the library's locks are
-//! `live`, and what depends on their order shows as a difference.
+//! The order is the recorded one unless a [`Policy`] says otherwise; then a scheduler grants the
+//! library's locks (`grants`), and what depends on their order shows as a difference.
 
 mod account;
 mod arrivals;
@@ -13,10 +13,11 @@ mod calls;
 mod circles;
 mod contents;
 pub(crate) mod gate;
+mod grants;
 mod lasting;
 pub(crate) mod leaf;
-mod live;
 mod machine;
+mod objects;
 pub(crate) mod outcome;
 mod overwritten;
 mod policy;
@@ -28,7 +29,7 @@ pub(crate) mod thread;
 
 pub use machine::recorded_processor;
 pub use outcome::{Divergence, DivergenceKind, Outcome};
-pub use policy::{Placement, Policy};
+pub use policy::{NewScheduler, Placement, Policy};
 
 use crate::engine::Engine;
 use crate::observer::Observer;
@@ -60,7 +61,7 @@ pub struct ReplayOptions {
     pub until: Option<(ThreadId, EventId)>,
     /// Counts the events that are done, roughly.
     pub progress: Arc<AtomicU64>,
-    /// Who decides which thread goes next. [`Policy::Kendo`] needs an engine that counts.
+    /// Who decides which thread goes next.
     pub policy: Policy,
     /// On which cores guest threads run.
     pub placement: Placement,
@@ -75,7 +76,7 @@ pub struct ReplayOptions {
 impl ReplayOptions {
     /// Whether library functions may be replayed without leaving translated code.
     fn has_leaves(&self) -> bool {
-        self.policy == Policy::Elsc && self.observer.is_none() && self.until.is_none()
+        matches!(self.policy, Policy::Elsc) && self.observer.is_none() && self.until.is_none()
     }
 }
 

@@ -1,42 +1,38 @@
 //! Who decides which thread goes next in a full replay.
 
 use crate::{Error, Result, host};
+use refrain_scheduler::Scheduler;
+use std::sync::Arc;
 
-/// A scheduler of full replays, where the program's values are live.
+/// Makes a scheduler for a trace in which so many operations take a turn.
+pub type NewScheduler = Arc<dyn Fn(u64) -> Box<dyn Scheduler + Send> + Send + Sync>;
+
+/// Who decides which thread goes next in a full replay, where the program's values are live.
 ///
-/// `Elsc` and `MemS` replay the recorded order and can be exact. The others decide anew who gets
-/// a lock of the library (see `live`), so that the program may do something else than it did when
-/// it was recorded; the first difference is the replay's result then.
+/// The recorded order can be exact. A scheduler decides anew who gets a lock of the library, so that
+/// the program may do something else than it did when it was recorded; the first difference is the
+/// replay's result then.
 ///
 /// What is no lock of the library keeps its recorded order under all of them: atomic
-/// instructions, system calls, threads, the address space. Under the policies that decide anew
-/// that order gives way, one event at a time, when no thread could go on with it: a thread that
-/// waits for its turn at an atomic counter while it holds the lock that the other needs, say.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// instructions, system calls, threads, the address space. Under a scheduler that order gives way,
+/// one event at a time, when no thread could go on with it: a thread that waits for its turn at an
+/// atomic counter while it holds the lock that the other needs, say.
+#[derive(Clone, Default)]
 pub enum Policy {
-    /// Per object the recorded order; free otherwise (PerfPlay, section 5.2).
+    /// Per object the recorded order; free otherwise: ELSC (PerfPlay, section 5.2).
     #[default]
     Elsc,
     /// All ordered events in one sequence that extends the recorded orders, as PinPlay and
     /// CoreDet enforce it.
     MemS,
-    /// A lock goes to whoever comes first.
-    OrigS,
-    /// By deterministic logical clocks, which count retired instructions: the engine must count
-    /// (Olszewski, Ansel and Amarasinghe, "Kendo", ASPLOS 2009).
-    Kendo,
-    /// Random distinct priorities and `depth - 1` changes (Burckhardt et al., ASPLOS 2010).
-    Pct {
-        /// Of the priorities and changes.
-        seed: u64,
-        /// Ordered steps that a bug may need to be found.
-        depth: u32,
-    },
-    /// Each operation gives its thread a new random priority.
-    Random {
-        /// Of the priorities.
-        seed: u64,
-    },
+    /// The very schedulers of the virtual clock. Those that look at [`Request::clock`] need an
+    /// engine that counts instructions; [`Request::rank`] is always `None`. One that decides object
+    /// by object has threads race: who waited for a lock asks again, and whoever comes first gets
+    /// it.
+    ///
+    /// [`Request::clock`]: refrain_scheduler::Request::clock
+    /// [`Request::rank`]: refrain_scheduler::Request::rank
+    Anew(NewScheduler),
 }
 
 /// On which cores guest threads run.

@@ -1,28 +1,32 @@
 //! Library functions of a replayed guest: their events instead of their bodies.
 
 use super::gate::Condition;
-use super::live::Operation;
+use super::grants::Asked;
+use super::objects::Operation;
 use super::thread::{GuestThread, Halt};
 use super::unknown_hook;
 use crate::context::reg::*;
 use crate::hooks::{Hook, Model};
 use crate::loader;
-use refrain_trace::{Event, EventKind, ThreadId, order};
+use refrain_trace::{Event, EventId, EventKind, ThreadId, linux, order};
 use std::sync::atomic::Ordering;
 
 const ONCE_DONE: u64 = 2;
 /// The last owner of a robust mutex has died; it is held all the same.
 const OWNER_DEAD: i32 = libc::EOWNERDEAD;
 
-/// Whether an event of this kind may be an operation on a live object.
-pub(super) fn live_operation(kind: EventKind) -> bool {
+/// Whether an event takes a turn under a scheduler that decides on every operation.
+pub(super) fn takes_turns(event: &Event) -> bool {
     use EventKind::*;
-    let waits = matches!(kind, CondWaitEnd | BarrierLeave);
-    waits || operation(&Event { code: kind as u8, ..Event::default() }).is_some()
+    match event.kind() {
+        CondWaitBegin | CondWaitEnd | ThreadExit => true,
+        Syscall => linux::creates_threads(event.nr) && event.value as i64 > 0,
+        _ => operation(event).is_some(),
+    }
 }
 
-/// What an event does to a live object, if it has one. Failed attempts do nothing, and the waits
-/// of condition variables and barriers are one operation, at their second event.
+/// What an event does to an object of the library, if it has one. Failed attempts do nothing, and
+/// a wait on a condition variable is two operations at its second event, which has its outcome.
 fn operation(event: &Event) -> Option<Operation> {
     use EventKind::*;
     let object = event.object;
@@ -34,7 +38,8 @@ fn operation(event: &Event) -> Option<Operation> {
         MutexUnlock | RwUnlock | SpinUnlock => Operation::Unlock { object },
         CondSignal => Operation::Signal { condition: object, all: false },
         CondBroadcast => Operation::Signal { condition: object, all: true },
-        BarrierLeave => return Some(Operation::Arrive { barrier: object }),
+        BarrierArrive => return Some(Operation::Arrive { barrier: object }),
+        BarrierLeave => return Some(Operation::Leave { barrier: object }),
         SemWait | SemTryWait | SemTimedWait => Operation::Take { semaphore: object },
         SemPost => Operation::Post { semaphore: object },
         _ => return None,
@@ -80,8 +85,8 @@ impl GuestThread {
         Event { pc: site, sp, object, ..self.here(kind) }
     }
 
-    /// Takes the next event of a modelled function, compares it, and performs it: in its turn, or
-    /// on the live object.
+    /// Takes the next event of a modelled function, compares it, and performs it: in its recorded
+    /// turn, or when the scheduler grants it.
     fn operate(&mut self, kind: EventKind, object: u64) -> Result<Event, Halt> {
         let actual = self.call(kind, object);
         let event = self.next(kind)?;
@@ -89,16 +94,23 @@ impl GuestThread {
         self.last_timeout(&event);
         match operation(&event) {
             _ if !self.machine.gate.is_live() => self.perform(&event)?,
-            Some(wanted) => self.perform_live(wanted, &event)?,
+            Some(wanted) => self.ask_for(wanted, &event, self.event_id())?,
             None => {}
         }
         Ok(event)
     }
 
-    pub(crate) fn perform_live(&mut self, wanted: Operation, event: &Event) -> Result<(), Halt> {
+    /// Performs an operation of an event when the scheduler grants it. `id` is the event's, or that
+    /// of an earlier one that has waited to be performed.
+    pub(crate) fn ask_for(
+        &mut self,
+        operation: Operation,
+        event: &Event,
+        id: EventId,
+    ) -> Result<(), Halt> {
         let gate = &self.machine.gate;
         gate.publish(self.id, self.context.retired);
-        if gate.perform(self.id, wanted, event.ticket).is_ok() {
+        if gate.perform(self.id, Asked { operation, event: id, ticket: event.ticket }).is_ok() {
             return Ok(());
         }
         self.stuck(Condition::News { thread: self.id })
@@ -137,6 +149,7 @@ impl GuestThread {
     fn cond_wait(&mut self) -> Result<(), Halt> {
         let mutex = self.context.gpr[RSI];
         let begun = self.operate(EventKind::CondWaitBegin, mutex)?;
+        let begin = self.event_id();
         self.finish_event(&begun)?;
         let actual = self.call(EventKind::CondWaitEnd, mutex);
         let ended = self.next(EventKind::CondWaitEnd)?;
@@ -144,7 +157,8 @@ impl GuestThread {
         self.last_timeout(&ended);
         if self.machine.gate.is_live() {
             let condition = (ended.result != libc::ETIMEDOUT).then_some(ended.value);
-            self.perform_live(Operation::Wait { mutex, condition }, &ended)?;
+            self.ask_for(Operation::Wait { mutex, condition }, &begun, begin)?;
+            self.ask_for(Operation::Relock { mutex }, &ended, self.event_id())?;
         } else {
             self.wait(Condition::Reached { slot: order::slot(ended.value), count: ended.aux })?;
             self.perform(&ended)?;
@@ -206,7 +220,7 @@ impl GuestThread {
         let joined = joined.filter(|&id| event.result == 0 && id < self.machine.trace.threads());
         match joined.map(ThreadId) {
             Some(thread) if self.machine.gate.is_live() => {
-                self.perform_live(Operation::Join { thread }, &event)?;
+                self.ask_for(Operation::Join { thread }, &event, self.event_id())?;
                 // From its exit to its end it may still have to clean up.
                 self.wait(Condition::Ended { thread })?;
             }

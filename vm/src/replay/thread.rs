@@ -92,19 +92,18 @@ pub(crate) fn start_main(machine: &Arc<Machine>) -> Result<()> {
     let mut context = Context::default();
     context.rip = entry.rip;
     context.gpr[RSP] = entry.rsp;
-    spawn(machine, ThreadId(0), None, context, 0)
+    spawn(machine, ThreadId(0), context, 0)
 }
 
 /// Starts a guest thread on a host thread of its own.
 pub(crate) fn spawn(
     machine: &Arc<Machine>,
     id: ThreadId,
-    creator: Option<ThreadId>,
     context: Context,
     clear_at_exit: u64,
 ) -> Result<()> {
     let machine = machine.clone();
-    machine.gate.enter(id, creator);
+    machine.gate.enter(id);
     machine.count_thread();
     std::thread::Builder::new()
         .name(format!("guest {id}"))
@@ -443,7 +442,7 @@ impl GuestThread {
     }
 
     /// The event taken last.
-    fn event_id(&self) -> EventId {
+    pub(super) fn event_id(&self) -> EventId {
         EventId(self.cursor.position().0.saturating_sub(1))
     }
 

@@ -1,7 +1,10 @@
 //! The gate under shuttle (`shuttle::check_random`): many interleavings of a few threads, in
 //! which no nap ever ends. A wake-up that is lost shows as a deadlock of the test.
 
+use super::super::objects::Operation;
 use super::*;
+use refrain_scheduler::{Kendo, Orig, Pct, Random};
+use refrain_trace::EventId;
 use shuttle::sync::atomic::AtomicUsize;
 use shuttle::sync::{Arc, Barrier};
 
@@ -22,7 +25,7 @@ fn run(gate: &Arc<Gate>, threads: u32, body: impl Fn(&Gate, ThreadId) + Send + S
     let body = Arc::new(body);
     let all: Vec<ThreadId> = (0..threads).map(ThreadId).collect();
     for &id in &all {
-        gate.enter(id, None);
+        gate.enter(id);
     }
     let spawn = |id| {
         let (gate, body) = (gate.clone(), body.clone());
@@ -36,6 +39,16 @@ fn run(gate: &Arc<Gate>, threads: u32, body: impl Fn(&Gate, ThreadId) + Send + S
         handle.join().expect("no thread panics");
     }
 }
+
+fn perform(gate: &Gate, thread: ThreadId, operation: Operation, ticket: u64) -> Result<(), Stuck> {
+    gate.perform(thread, Asked { operation, event: EventId(0), ticket })
+}
+
+/// Makes schedulers that decide by turns.
+type ByTurns = fn() -> Box<dyn Scheduler + Send>;
+
+const BY_TURNS: [ByTurns; 3] =
+    [|| Box::new(Kendo::default()), || Box::new(Pct::new(3, 2, 12)), || Box::new(Random::new(3))];
 
 fn lock(object: u64) -> Operation {
     Operation::Lock { object }
@@ -100,17 +113,17 @@ fn waiting_for_nobody_is_noticed() {
 
 /// Two threads hold a lock each and want the other's.
 #[test]
-fn a_deadlock_of_live_locks_is_noticed_and_named() {
+fn a_deadlock_of_locks_is_noticed_and_named() {
     explore(|| {
-        let gate = Arc::new(Gate::live(Duration::ZERO, Policy::OrigS, 2, CORES, 4));
+        let gate = Arc::new(Gate::anew(Duration::ZERO, Box::new(Orig), 2, CORES));
         let both_hold = Barrier::new(2);
         let reasons = Arc::new(Mutex::new(Vec::new()));
         let given = reasons.clone();
         run(&gate, 2, move |gate, thread| {
             let locks = [LOCK, OTHER];
-            assert_eq!(gate.perform(thread, lock(locks[thread.index()]), 0), Ok(()));
+            assert_eq!(perform(gate, thread, lock(locks[thread.index()]), 0), Ok(()));
             both_hold.wait();
-            assert_eq!(gate.perform(thread, lock(locks[1 - thread.index()]), 0), Err(Stuck));
+            assert_eq!(perform(gate, thread, lock(locks[1 - thread.index()]), 0), Err(Stuck));
             locked(&reasons).push(gate.explain());
         });
         // Whoever explains it later may find the other gone.
@@ -121,23 +134,23 @@ fn a_deadlock_of_live_locks_is_noticed_and_named() {
 
 /// The second ticket's thread holds the lock that the first ticket's wants.
 #[test]
-fn a_recorded_order_gives_way_to_live_locks() {
+fn a_recorded_order_gives_way_to_locks() {
     explore(|| {
-        let gate = Arc::new(Gate::live(Duration::ZERO, Policy::OrigS, 2, CORES, 4));
+        let gate = Arc::new(Gate::anew(Duration::ZERO, Box::new(Orig), 2, CORES));
         let holds = Barrier::new(2);
         run(&gate, 2, move |gate, thread| {
             let ticket = if thread.0 == 0 {
-                gate.perform(thread, lock(LOCK), 2).expect("it is free");
+                perform(gate, thread, lock(LOCK), 2).expect("it is free");
                 holds.wait();
                 1
             } else {
                 holds.wait();
-                gate.perform(thread, lock(LOCK), 0).expect("the other lets go of it");
+                perform(gate, thread, lock(LOCK), 0).expect("the other lets go of it");
                 0
             };
             gate.wait(thread, Condition::Turn { slot: 9, ticket }).expect("it gives way");
             gate.advance(9, ticket);
-            gate.perform(thread, unlock(LOCK), 3).expect("it holds it");
+            perform(gate, thread, unlock(LOCK), 3).expect("it holds it");
         });
         assert!(
             gate.holds(ThreadId(0), Condition::Reached { slot: 9, count: 2 }),
@@ -148,27 +161,27 @@ fn a_recorded_order_gives_way_to_live_locks() {
 }
 
 #[test]
-fn live_locks_exclude_under_every_policy_and_wake_whom_they_must() {
-    let seeded = [Policy::Pct { seed: 7, depth: 3 }, Policy::Random { seed: 7 }];
-    for policy in [Policy::OrigS, Policy::Kendo].into_iter().chain(seeded) {
+fn locks_exclude_under_every_scheduler_and_wake_whom_they_must() {
+    let orig: ByTurns = || Box::new(Orig);
+    for (at, scheduler) in BY_TURNS.into_iter().chain([orig]).enumerate() {
         explore(move || {
-            let gate = Arc::new(Gate::live(Duration::ZERO, policy, 3, CORES, 12));
+            let gate = Arc::new(Gate::anew(Duration::ZERO, scheduler(), 3, CORES));
             let inside = AtomicUsize::new(0);
             let entered = Arc::new(AtomicUsize::new(0));
             let count = entered.clone();
             run(&gate, 3, move |gate, thread| {
                 for round in 0..2 {
                     gate.publish(thread, round * 10);
-                    gate.perform(thread, lock(LOCK), 0).expect("whoever holds it lets go of it");
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "{policy:?}");
+                    perform(gate, thread, lock(LOCK), 0).expect("whoever holds it lets go of it");
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "{at}");
                     thread::yield_now();
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    gate.perform(thread, unlock(LOCK), 0).expect("it holds it");
+                    perform(gate, thread, unlock(LOCK), 0).expect("it holds it");
                     count.fetch_add(1, Ordering::SeqCst);
                 }
-                gate.perform(thread, Operation::Exit, 0).expect("threads may end");
+                perform(gate, thread, Operation::Exit, 0).expect("threads may end");
             });
-            assert_eq!(entered.load(Ordering::SeqCst), 6, "{policy:?}");
+            assert_eq!(entered.load(Ordering::SeqCst), 6, "{at}");
         });
     }
 }
@@ -176,25 +189,25 @@ fn live_locks_exclude_under_every_policy_and_wake_whom_they_must() {
 /// The order in which threads get a lock depends on the seed and on nothing else.
 #[test]
 fn with_turns_every_interleaving_has_one_order() {
-    for policy in [Policy::Kendo, Policy::Pct { seed: 3, depth: 2 }, Policy::Random { seed: 3 }] {
+    for (at, scheduler) in BY_TURNS.into_iter().enumerate() {
         let first = std::sync::Arc::new(std::sync::Mutex::new(None));
         explore(move || {
-            let gate = Arc::new(Gate::live(Duration::ZERO, policy, 3, CORES, 12));
+            let gate = Arc::new(Gate::anew(Duration::ZERO, scheduler(), 3, CORES));
             let order = Arc::new(Mutex::new(Vec::new()));
             let seen = order.clone();
             run(&gate, 3, move |gate, thread| {
                 for round in 0..2 {
                     gate.publish(thread, (round + 1) * (10 + u64::from(thread.0)));
-                    gate.perform(thread, lock(LOCK), 0).expect("whoever holds it lets go of it");
+                    perform(gate, thread, lock(LOCK), 0).expect("whoever holds it lets go of it");
                     locked(&order).push(thread);
-                    gate.perform(thread, unlock(LOCK), 0).expect("it holds it");
+                    perform(gate, thread, unlock(LOCK), 0).expect("it holds it");
                 }
-                gate.perform(thread, Operation::Exit, 0).expect("threads may end");
+                perform(gate, thread, Operation::Exit, 0).expect("threads may end");
             });
             let order = locked(&seen).clone();
             let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
             let first = first.get_or_insert_with(|| order.clone());
-            assert_eq!(*first, order, "{policy:?}");
+            assert_eq!(*first, order, "{at}");
         });
     }
 }
