@@ -45,25 +45,43 @@ pub struct Kendo {
 #[derive(Clone, Copy, Debug, Default)]
 struct Lift {
     ahead: u64,
-    /// It waited, or was not there, when it was last looked at.
-    waited: bool,
+    /// It has been seen; its own clock began at 0.
+    begun: bool,
+    /// The event and the own clock at which it was seen waiting.
+    waits: Option<(u32, u64)>,
 }
 
 impl Kendo {
-    /// Threads that go on, or begin, have the logical time of the turn that let them.
+    /// Threads that go on, or begin, have the logical time of the turn that let them: the last one,
+    /// since a question comes before each turn.
     fn lift(&mut self, threads: &[Progress]) {
-        let new = Lift { ahead: 0, waited: true };
-        self.threads.resize(threads.len().max(self.threads.len()), new);
+        let known = threads.len().max(self.threads.len());
+        self.threads.resize(known, Lift::default());
         for (lift, progress) in self.threads.iter_mut().zip(threads) {
-            match progress.status {
-                Status::Unborn | Status::Waiting => lift.waited = true,
-                Status::Going | Status::Away | Status::Done if lift.waited => {
-                    lift.waited = false;
-                    lift.ahead = lift.ahead.max(self.time.saturating_sub(progress.from));
-                }
-                _ => {}
+            if progress.status == Status::Unborn {
+                continue;
+            }
+            if !lift.begun {
+                (lift.begun, lift.ahead) = (true, self.time);
+            }
+            let waits = progress.status == Status::Waiting;
+            if let Some((event, clock)) = lift.waits
+                && !(waits && event == progress.event)
+            {
+                lift.go_on(self.time, clock);
+            }
+            if waits {
+                lift.waits.get_or_insert((progress.event, progress.clock));
             }
         }
+    }
+}
+
+impl Lift {
+    /// The thread, which waited at `clock`, goes on at this time.
+    fn go_on(&mut self, time: u64, clock: u64) {
+        self.ahead = self.ahead.max(time.saturating_sub(clock));
+        self.waits = None;
     }
 }
 
@@ -85,9 +103,7 @@ impl Scheduler for Kendo {
         if let Choice::Grant(index) = choice {
             let request = &requests[index];
             self.time = self.time.max(key(request));
-            let lift = &mut self.threads[request.thread.index()];
-            lift.ahead = lift.ahead.max(self.time.saturating_sub(request.clock));
-            lift.waited = false;
+            self.threads[request.thread.index()].go_on(self.time, request.clock);
         }
         choice
     }

@@ -51,6 +51,8 @@ mod sharing;
 mod skeleton;
 mod splitmix;
 mod sweep;
+#[cfg(feature = "proptest")]
+pub mod testing;
 mod traits;
 mod travel;
 mod turns;

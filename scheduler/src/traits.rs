@@ -40,6 +40,8 @@ pub enum Status {
 pub struct Progress {
     /// What it is doing.
     pub status: Status,
+    /// Its next event that is not performed yet, as far as is known.
+    pub event: u32,
     /// Its logical clock, see [`Request::clock`], where it came from its last operation: what it
     /// does later does not come before this.
     pub from: u64,

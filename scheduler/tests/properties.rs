@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::program::{Program, any_program, choices, may_deadlock, plain, record};
 use common::{
     Boxed, Played, Recording, Times, boxed, decided, kendo, machines, noisy, order, repeat, replay,
 };
 use proptest::prelude::*;
+use refrain_scheduler::testing::{Program, any_program, choices, may_deadlock, plain, record};
 use refrain_scheduler::{
     Config, Constraints, Costs, Durations, Elsc, Grant, MemS, Orig, Outcome, Pct, Random, Run,
     Schedule, Skeleton,

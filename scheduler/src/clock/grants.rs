@@ -88,9 +88,10 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         self.threads[id].reason = Reason::Object { object };
         self.enlist(id, object);
         if self.global {
-            // What others have just done may have consequences that come first: `settle_others`
-            // asks then.
-            if self.passed.is_empty() && self.changed.is_empty() {
+            // Who reacts to what others have done is not alone: `settle_others` asks when all have
+            // reacted.
+            let reacts = self.threads[id].phase != Phase::Arriving;
+            if !reacts && self.passed.is_empty() && self.changed.is_empty() {
                 self.grant_one();
             }
         } else if !alone && possible {
@@ -257,7 +258,7 @@ impl<S: Scheduler, V: Visitor> Engine<'_, S, V> {
         let from = self.clocks.before(id, thread.performed);
         let (arrive, leave) = self.clocks.at(id, thread.performed);
         let clock = if status == Status::Away { leave } else { arrive };
-        Progress { status, from, clock, due, left, span }
+        Progress { status, event: thread.performed, from, clock, due, left, span }
     }
 
     /// Puts one question about `self.requests`; to which thread something was granted.

@@ -37,6 +37,12 @@ struct Waiter {
     arrived: u64,
 }
 
+impl Waiter {
+    fn event(&self) -> u32 {
+        u32::try_from(self.asked.event.0).unwrap_or(u32::MAX)
+    }
+}
+
 /// What becomes of a thread that waited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum News {
@@ -68,8 +74,15 @@ pub(crate) struct Grants<W> {
 impl<W: Words> Grants<W> {
     /// For a trace with so many threads.
     pub(crate) fn new(scheduler: Box<dyn Scheduler + Send>, words: W, threads: usize) -> Grants<W> {
-        let unborn =
-            Progress { status: Status::Unborn, from: 0, clock: 0, due: u64::MAX, left: 0, span: 0 };
+        let unborn = Progress {
+            status: Status::Unborn,
+            event: 0,
+            from: 0,
+            clock: 0,
+            due: u64::MAX,
+            left: 0,
+            span: 0,
+        };
         Grants {
             scope: scheduler.scope(),
             scheduler,
@@ -118,7 +131,8 @@ impl<W: Words> Grants<W> {
             self.react(asked.operation);
             return true;
         }
-        self.progress[thread.index()].status = Status::Waiting;
+        let progress = &mut self.progress[thread.index()];
+        (progress.status, progress.event) = (Status::Waiting, waiter.event());
         self.waiting.push(waiter);
         self.settle();
         // It is here to hear it.
@@ -240,7 +254,7 @@ impl<W: Words> Grants<W> {
         };
         let request = |waiter: &Waiter| Request {
             thread: waiter.thread,
-            event: u32::try_from(waiter.asked.event.0).unwrap_or(u32::MAX),
+            event: waiter.event(),
             rank: None,
             granted: 0,
             arrived: waiter.arrived,
@@ -264,9 +278,11 @@ impl<W: Words> Grants<W> {
         self.news.push((waiter.thread, News::Granted));
     }
 
-    fn perform(&mut self, Waiter { thread, asked, .. }: Waiter) {
+    fn perform(&mut self, waiter: Waiter) {
+        let Waiter { thread, asked, .. } = waiter;
         self.step += 1;
-        self.progress[thread.index()].status = Status::Going;
+        let progress = &mut self.progress[thread.index()];
+        (progress.status, progress.event) = (Status::Going, waiter.event().saturating_add(1));
         if let Operation::Create { thread } = asked.operation {
             self.begin(thread);
         }
@@ -329,5 +345,7 @@ impl<W: Words> Grants<W> {
     }
 }
 
+#[cfg(test)]
+mod across_clocks;
 #[cfg(test)]
 mod tests;

@@ -27,7 +27,7 @@ pub(super) fn takes_turns(event: &Event) -> bool {
 
 /// What an event does to an object of the library, if it has one. Failed attempts do nothing, and
 /// a wait on a condition variable is two operations at its second event, which has its outcome.
-fn operation(event: &Event) -> Option<Operation> {
+pub(super) fn operation(event: &Event) -> Option<Operation> {
     use EventKind::*;
     let object = event.object;
     let operation = match event.kind() {

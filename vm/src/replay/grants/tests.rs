@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Guest memory: a few words.
 #[derive(Default)]
-struct Memory(BTreeMap<u64, u32>);
+pub(super) struct Memory(pub(super) BTreeMap<u64, u32>);
 
 impl Words for Memory {
     fn load(&self, address: u64) -> u32 {
