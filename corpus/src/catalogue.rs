@@ -232,6 +232,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_file", "c/ex_file.c", &["4"]),
     Program { exit: Exit::Signal(12), ..exerciser("ex_signal", "c/ex_signal.c", &["20"]) },
     exerciser("ex_alarm", "c/ex_alarm.c", &["10"]),
+    exerciser("ex_jumps", "c/ex_jumps.c", &["30000"]),
     exerciser("ex_avx", "c/ex_avx.c", &["100"]),
     exerciser("ex_jit", "c/ex_jit.c", &["40"]),
     exerciser("ex_process", "c/ex_process.c", &["2"]),

@@ -32,6 +32,7 @@ fn output_and_status_are_those_of_the_program() {
         "ex_cond",
         "ex_signal",
         "ex_alarm",
+        "ex_jumps",
         "ex_avx",
         "ex_threads",
         "ex_process",

@@ -72,11 +72,12 @@ impl LeafThread {
         }
         // SAFETY: only the leaf function for ordered instructions calls this, once in a call.
         let Lent { gate, cursor, tally } = unsafe { self.lent() }?;
-        let [event, after, ..] = cursor.loaded() else { return None };
+        let [event, rest @ ..] = cursor.loaded() else { return None };
+        let [after, ..] = rest else { return None };
         let code = event_kind(kind) as u8;
         let recorded = (event.code, event.flags, event.nr, event.pc, event.sp, event.object);
         let actual = (code, 0, u16::from(size), pc, sp, address);
-        if recorded != actual || goes_the_long_way(event, after, tally) {
+        if recorded != actual || goes_the_long_way(event, rest, tally) {
             return None;
         }
         let &Event { ticket, end, value, .. } = event;
@@ -138,10 +139,11 @@ impl LeafThread {
         }
         // SAFETY: only the leaf function for ordered instructions calls this, once in a call.
         let Lent { gate, cursor, tally } = unsafe { self.lent() }?;
-        let [event, after, ..] = cursor.loaded() else { return None };
+        let [event, rest @ ..] = cursor.loaded() else { return None };
+        let [after, ..] = rest else { return None };
         let recorded = (event.code, event.pc, event.object);
         if recorded != (EventKind::SyncLoad as u8, pc, address)
-            || goes_the_long_way(event, after, tally)
+            || goes_the_long_way(event, rest, tally)
         {
             return None;
         }

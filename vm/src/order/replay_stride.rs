@@ -24,8 +24,9 @@ impl LeafThread {
             // SAFETY: only the leaf function for ordered instructions calls this, once in a call; what
             // was lent in the round before is not used any more.
             let Lent { gate, cursor, tally } = unsafe { self.lent() }?;
-            let [event, after, ..] = cursor.loaded() else { return None };
-            if goes_the_long_way(event, after, tally) {
+            let [event, rest @ ..] = cursor.loaded() else { return None };
+            let [after, ..] = rest else { return None };
+            if goes_the_long_way(event, rest, tally) {
                 return None;
             }
             let (kind, slot, ticket) = (event.kind(), order::slot(event.object), event.ticket);
@@ -84,6 +85,7 @@ impl GuestThread {
     /// by itself; the turns that it has until the access is over.
     fn begin_access(&mut self, executed: bool) -> Result<Vec<(usize, u64)>, Halt> {
         let mut turns = Vec::new();
+        let mut performed = false;
         loop {
             self.expect_loads()?;
             let left = self.leaf.left();
@@ -96,11 +98,16 @@ impl GuestThread {
                 return if turns.is_empty() { Err(Halt::Done) } else { Ok(turns) };
             };
             let elsewhere = event.kind() != EventKind::Handover && event.pc != self.context.rip;
+            if !executed && performed && !event.kind().is_of_access() {
+                // A signal may come between a branch's events and the branch.
+                return Ok(turns);
+            }
             if !event.kind().is_of_access() || elsewhere {
                 let actual = format!("an access at {:#x}", self.context.rip);
                 return self.diverge(DivergenceKind::Event, format!("{event:?}"), actual);
             }
             turns.extend(self.event_of_access()?);
+            performed = true;
         }
     }
 

@@ -163,11 +163,12 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
     let Some(Lent { gate, cursor, tally }) = (unsafe { thread.lent() }) else { return LONG_WAY };
     // SAFETY: at a function's entry the return address is at the stack pointer.
     let site = unsafe { host::Guest.stack_word(sp) };
-    let [event, after, ..] = cursor.loaded() else { return LONG_WAY };
+    let [event, rest @ ..] = cursor.loaded() else { return LONG_WAY };
+    let [after, ..] = rest else { return LONG_WAY };
     let recorded = (event.code, event.flags, event.nr, event.pc, event.sp, event.object);
     if recorded != (KIND, 0, 0, site, sp, object)
         || event.result < 0
-        || goes_the_long_way(event, after, tally)
+        || goes_the_long_way(event, rest, tally)
     {
         return LONG_WAY;
     }
@@ -189,11 +190,14 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
     i64::from(result)
 }
 
-/// Whether the long way has something to do at an event, which another one comes `after`: to let
-/// translating last, to tell of progress, to take a signal that comes right after the event.
-pub(crate) fn goes_the_long_way(event: &Event, after: &Event, tally: &Tally) -> bool {
+/// Whether the long way has something to do at an event, which `rest` comes after: to let translating
+/// last, to tell of progress, to take a signal that comes right after the event. Others may have taken
+/// lines over between the event and the signal.
+pub(crate) fn goes_the_long_way(event: &Event, rest: &[Event], tally: &Tally) -> bool {
+    let after = rest.iter().find(|event| event.code != EventKind::Handover as u8);
     event.busy > 0
         || (tally.events + 1).is_multiple_of(PROGRESS)
-        || after.code == EventKind::Signal as u8
-        || after.code == EventKind::Killed as u8
+        || after.is_none_or(|after| {
+            after.code == EventKind::Signal as u8 || after.code == EventKind::Killed as u8
+        })
 }

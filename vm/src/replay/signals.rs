@@ -36,10 +36,7 @@ impl GuestThread {
                 _ => false,
             };
             match event.kind() {
-                EventKind::Killed if here => {
-                    self.tally.events += 1;
-                    return Err(Halt::Done);
-                }
+                EventKind::Killed if here => return self.killed(),
                 EventKind::Signal if here => self.begin_handler()?,
                 _ => break,
             }
@@ -55,12 +52,21 @@ impl GuestThread {
         Ok(count.map_or(u64::MAX, |count| self.counted.wrapping_add(count)))
     }
 
-    /// The next event that is not one of accesses. (Where no instructions are counted, no signal
-    /// interrupts a computation, and nobody looks past those.)
+    /// The next event is the guest's end. What others took over from the thread until they stopped,
+    /// too, comes behind it.
+    fn killed(&mut self) -> Result<(), Halt> {
+        if let Some(event) = self.cursor.next()? {
+            self.loads_are_done(&event)?;
+            self.note_event(&event)?;
+        }
+        self.events_before()?;
+        Err(Halt::Done)
+    }
+
+    /// The next event that is not one of accesses.
     fn next_beside_accesses(&mut self) -> Result<Option<Event>, Halt> {
         let next = self.cursor.peek()?.copied();
-        let is_beside = next.is_none_or(|event| !event.kind().is_of_access());
-        if is_beside || self.context.retired == 0 {
+        if next.is_none_or(|event| !event.kind().is_of_access()) {
             return Ok(next);
         }
         let position = self.cursor.position();
@@ -148,8 +154,7 @@ impl GuestThread {
             }
             EventKind::Killed if same => {
                 self.count_equal();
-                self.tally.events += 1;
-                Err(Halt::Done)
+                self.killed()
             }
             _ => self.diverge(DivergenceKind::Fault, format!("{event:?}"), actual),
         }
