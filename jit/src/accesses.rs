@@ -2,7 +2,8 @@
 //! ([`refrain_vm::EngineConfig::every_access`]). Both engines count accesses by these rules, so that a
 //! place in one is a place in the other.
 //!
-//! All operands in memory are accesses; not what `push`, `pop`, `call`, `ret`, `enter` and `leave` do
+//! All operands in memory are accesses, and so is each branch of code that the guest has generated
+//! (`copy/generated`); not what `push`, `pop`, `call`, `ret`, `enter` and `leave` do
 //! to the stack by themselves. What has several operands in memory, or others than its encoding names,
 //! is executed by itself: string instructions (page by page, if they repeat), gathers, `xsave` and its
 //! like.
@@ -76,6 +77,16 @@ pub(crate) fn memory_of(instruction: &Instruction) -> Memory {
     let pops = instruction.mnemonic() == Mnemonic::Pop
         && instruction.memory_base().full_register() == Register::RSP;
     Memory::Operand(kind, size as u8 + if pops { 8 } else { 0 })
+}
+
+/// Whether an instruction may go on somewhere else than behind itself, without a signal.
+pub(crate) fn transfers_control(instruction: &Instruction) -> bool {
+    use FlowControl::*;
+    let branches = matches!(
+        instruction.flow_control(),
+        UnconditionalBranch | ConditionalBranch | IndirectBranch | Call | IndirectCall | Return
+    );
+    branches && instruction.mnemonic() != Mnemonic::Syscall
 }
 
 /// Whether this is what the instruction's operand names, and not the stack.

@@ -28,11 +28,15 @@ fn corpus(name: &str) -> Program {
 }
 
 /// Records a program with the order of every access, and replays it on both engines.
-fn is_exact(bench: &Bench, (path, arguments): &Program) -> Run {
+fn is_exact(bench: &Bench, program: &Program) -> Run {
+    is_exact_on(&["copy", "cranelift"], bench, program)
+}
+
+fn is_exact_on(engines: &[&str], bench: &Bench, (path, arguments): &Program) -> Run {
     let options = ["record", "-q", "--force", "--order", "stride", "-o", "a.refrain", "--"];
     let recorded = Run::of(bench.command(options).arg(path).args(arguments));
-    for engine in ["copy", "cranelift"] {
-        bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+    for engine in engines {
+        bench.refrain(["replay", "--engine", *engine, "a.refrain"]).succeeds();
     }
     bench.refrain(["check", "a.refrain"]).succeeds();
     recorded
@@ -79,6 +83,16 @@ fn programs_are_exact() {
     for name in names {
         eprintln!("{name}");
         is_exact(&bench, &corpus(name));
+    }
+}
+
+/// One thread changes instructions while others execute them.
+#[test]
+fn generated_code_is_exact() {
+    let Some(bench) = bench() else { return };
+    for name in ["ex_patch", "ex_jit"] {
+        eprintln!("{name}");
+        is_exact_on(&["copy", "tiered"], &bench, &corpus(name));
     }
 }
 

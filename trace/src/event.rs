@@ -169,11 +169,11 @@ event_kinds! {
     Handover = 67, "handover", Release;
     /// The thread is about to access a line that others have accessed: `object` stands for the
     /// accesses of one of them, and `ticket` is the number of tickets of its slot that were given
-    /// out by then (a lower bound as for [`EventKind::SyncLoad`]). `nr` is 1 if the kernel makes the
-    /// access, or a branch that reads where it goes to.
+    /// out by then (a lower bound as for [`EventKind::SyncLoad`]). `nr` says which access it is
+    /// ([`crate::accessed`]).
     Takeover = 68, "takeover", Acquire;
-    /// An access to a line that many threads change: `object` is the line's address. If `nr` is 0,
-    /// the thread keeps the line's turn until the access that follows is over.
+    /// An access to a line that many threads change: `object` is the line's address. Unless `nr` is
+    /// [`crate::accessed::AHEAD`], the thread keeps the line's turn until the access is over.
     Contended = 69, "contended", Both;
 
     /// A system call: `nr` its number, `value` its result, `object` the digest of its arguments,
@@ -191,6 +191,16 @@ event_kinds! {
     /// interrupted, and `nr` says what that place is ([`crate::delivery`]); `ticket` may belong to
     /// that.
     Signal = 76, "signal", Local;
+}
+
+/// Which access the events [`EventKind::Takeover`] and [`EventKind::Contended`] are of: their `nr`.
+pub mod accessed {
+    /// That of the instruction at `pc`, which comes next.
+    pub const NEXT: u16 = 0;
+    /// One of the kernel's, or of a branch that reads where it goes to: it is made later.
+    pub const AHEAD: u16 = 1;
+    /// The reading of the instructions themselves, from `pc` on, which the guest has generated.
+    pub const CODE: u16 = 2;
 }
 
 /// Where a signal is delivered: `nr` of an event of the kind [`EventKind::Signal`] or

@@ -38,7 +38,9 @@ pub mod verify;
 pub use access::Access;
 pub use container::{Cursor, Trace, Writer};
 pub use error::{ChunkAt, Error, Result};
-pub use event::{Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET, UNFINISHED, delivery};
+pub use event::{
+    Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET, UNFINISHED, accessed, delivery,
+};
 pub use ids::{AuxLock, BlobId, BlockId, EventId, ThreadId};
 pub use meta::{
     CodeBlock, Ending, Entry, Executed, Footer, Header, Latencies, Machine, MappedFile, Mapping,

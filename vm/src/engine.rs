@@ -208,9 +208,14 @@ pub trait Cpu {
         None
     }
 
-    /// The bytes that the instruction of an [`Exit::Spans`] accesses.
+    /// The bytes that the instruction of an [`Exit::Spans`] accesses, or an [`Exit::Code`].
     fn spans(&self) -> &[Span] {
         &[]
+    }
+
+    /// After an [`Exit::Code`]: the code at `rip` is what it is now, when it is executed next.
+    fn read_code(&mut self, context: &mut Context) {
+        let _ = context;
     }
 
     /// Executes the one instruction at `rip` as the processor would, without reporting it. Used
@@ -268,6 +273,9 @@ pub enum Exit {
     },
     /// `rip` is at an instruction with other operands than one in memory: [`Cpu::spans`] has them.
     Spans,
+    /// With [`EngineConfig::every_access`]: `rip` is at code that the guest has generated, and
+    /// before it is executed, the bytes in [`Cpu::spans`] have to be read.
+    Code,
     /// A nondeterministic or virtualized instruction; `rip` is past it, the machine supplies the
     /// result.
     Emulate(Emulate),

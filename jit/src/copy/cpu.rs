@@ -47,6 +47,8 @@ pub(super) struct CopyCpu {
     /// executed next.
     spans: Vec<Span>,
     part: Option<Part>,
+    /// Where the code goes on that the thread has read last, if it has not executed anything since.
+    read: Option<Start>,
     inside: Arc<Inside>,
     /// Where this thread entered translated code lately, by [`place`].
     recent: Box<[Start; RECENT]>,
@@ -108,8 +110,9 @@ impl CopyCpu {
             .push(Arc::clone(&inside));
         let recent = Box::new([Start::NONE; RECENT]);
         let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
-        let (spans, part, _signal_stack) = (Vec::new(), None, signal_stack);
-        Ok(CopyCpu { shared, state, spans, part, inside, recent, number, _signal_stack })
+        let (spans, part, read) = (Vec::new(), None, None);
+        let _signal_stack = signal_stack;
+        Ok(CopyCpu { shared, state, spans, part, read, inside, recent, number, _signal_stack })
     }
 
     /// Runs until something concerns the machine.
@@ -130,10 +133,16 @@ impl CopyCpu {
     /// Goes on at the context's `rip`.
     fn at(&mut self, context: &mut Context, variant: Variant) -> Next {
         let pc = context.rip;
+        let generation = self.shared.generation.load(Ordering::Acquire);
+        let is_this = |start: &Start| {
+            (start.pc, start.variant, start.generation) == (pc, variant, generation)
+        };
+        if let Some(read) = self.read.take().filter(is_this) {
+            return Next::Run(read);
+        }
         let place = place(pc, variant);
         let known = self.recent[place];
-        let generation = self.shared.generation.load(Ordering::Acquire);
-        if (known.pc, known.variant, known.generation) == (pc, variant, generation) {
+        if is_this(&known) {
             return Next::Run(known);
         }
         let next = self.translated(context, variant, |_| Ok(()));
@@ -320,6 +329,11 @@ impl CopyCpu {
                 }
                 None => Exit::Fault(Fault { signal: libc::SIGSEGV, address: desc.pc }),
             },
+            Kind::Code(len) => {
+                self.spans.clear();
+                self.spans.push(Span { start: desc.pc, len: len.into(), write: false });
+                Exit::Code
+            }
             Kind::Syscall => Exit::Syscall,
             Kind::Hook => Exit::Hook,
             Kind::Emulate(what) => Exit::Emulate(what),
@@ -390,6 +404,11 @@ impl CopyCpu {
         fault
     }
 
+    /// How the code at an address is translated that a thread in [`Mode::Observed`] begins with.
+    fn observed_at(&self, pc: u64) -> Variant {
+        if self.shared.may_be_hooked(pc) { Variant::Resumed } else { Variant::Observed }
+    }
+
     /// The fault that the handler noted.
     fn fault(&self) -> Fault {
         let area = &self.state.area;
@@ -413,8 +432,7 @@ impl Cpu for CopyCpu {
                 self.state.minus_watched = sp.wrapping_neg();
                 Variant::Opaque
             }
-            Mode::Observed if self.shared.may_be_hooked(context.rip) => Variant::Resumed,
-            Mode::Observed => Variant::Observed,
+            Mode::Observed => self.observed_at(context.rip),
         };
         self.state.retired = context.retired;
         self.state.minus_leave_at = context.leave_at.wrapping_neg();
@@ -432,6 +450,18 @@ impl Cpu for CopyCpu {
             context.rip = pc;
         }
         fault
+    }
+
+    fn read_code(&mut self, context: &mut Context) {
+        let (pc, variant) = (context.rip, self.observed_at(context.rip));
+        self.read = None;
+        let again = |translator: &mut Translator| translator.look_again(pc, variant);
+        if let Next::Run(start) = self.translated(context, variant, again) {
+            let translator = self.shared.lock();
+            let behind = translator.behind_the_look(pc, variant);
+            let same = translator.generation == start.generation;
+            self.read = behind.filter(|_| same).map(|body| Start { body, ..start });
+        }
     }
 
     fn filter(&self) -> Option<Filter> {

@@ -52,6 +52,8 @@ pub(super) enum Kind {
     Spans,
     /// An instruction has been executed in line: the machine is told, and code goes on.
     Performed { resume: u32 },
+    /// `Exit::Code`: of so many bytes.
+    Code(u16),
     /// `Exit::Emulate`.
     Emulate(Emulate),
     /// `Exit::Fault` that was known when the code was translated.

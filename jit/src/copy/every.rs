@@ -40,7 +40,7 @@ use super::emit::{self, RCX, RDX};
 use super::translate::{Flow, Place};
 use super::translator::Translator;
 use super::watch::operand_address;
-use crate::accesses::{Memory, memory_of};
+use crate::accesses::{Memory, memory_of, transfers_control};
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use refrain_vm::OrderedKind;
 
@@ -62,7 +62,12 @@ impl Translator {
     pub(super) fn every_access(&mut self, place: Place) -> Flow {
         let instruction = place.instruction;
         match memory_of(instruction) {
-            Memory::None => self.instruction(place),
+            Memory::None => {
+                if transfers_control(instruction) && self.generated.holds(instruction.ip()) {
+                    self.counted_branch(place);
+                }
+                self.instruction(place)
+            }
             Memory::Spans => {
                 self.hot.spill(emit::RCX_SLOT, RCX);
                 self.leave_here(Kind::Spans, instruction.ip(), false);
@@ -76,6 +81,32 @@ impl Translator {
                 }
             }
         }
+    }
+
+    /// Emits the counting of a branch that the guest has generated. It is no access; but between two
+    /// looks at the same code there is one, so that the count tells them apart.
+    fn counted_branch(&mut self, place: Place) {
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        self.hot.reload(RCX, emit::COUNT);
+        if self.config.watched.is_none() {
+            self.hot.add_to_rcx(1);
+        } else {
+            let more = self.hot.forward_unless_rcx_zero();
+            let operand =
+                Operand { size: 0, kind: OrderedKind::Target, fs: false, bit_register: None };
+            self.leave_for(place, operand);
+            self.hot.arrive8(more);
+            self.hot.add_to_rcx(-1);
+        }
+        self.hot.spill(emit::COUNT, RCX);
+        self.hot.reload(RCX, emit::RCX_SLOT);
+    }
+
+    /// Emits the exit for what comes before a branch of a replay. rcx is in its slot.
+    fn leave_for(&mut self, place: Place, operand: Operand) {
+        let field = Self::call_machine(&mut self.hot, self.leave);
+        let desc = Desc::new(Kind::Ordered(operand), place.instruction.ip());
+        self.exits.push((field, desc, place.index));
     }
 
     /// Emits an access of a recording.
@@ -152,9 +183,7 @@ impl Translator {
         self.full_address(place.instruction);
         self.hot.spill(emit::OPERAND, RCX);
         let done = if operand.kind == OrderedKind::Target {
-            let field = Self::call_machine(&mut self.hot, self.leave);
-            let desc = Desc::new(Kind::Ordered(operand), place.instruction.ip());
-            self.exits.push((field, desc, place.index));
+            self.leave_for(place, operand);
             None
         } else {
             Some(self.asked(place, operand))

@@ -15,6 +15,12 @@
 //! `jrcxz` instead. The comparison holds for whatever has written the code: this thread or another,
 //! the kernel, or a second mapping of the same memory. Nothing needs to be invalidated.
 //!
+//! With every access in order ([`refrain_vm::EngineConfig::every_access`]), the comparison is an access
+//! too, in a window of its own: a thread that may not read the lines of the code by itself asks the
+//! machine ([`refrain_vm::Exit::Code`]), and executes what it has found under the machine's eyes. Such
+//! an access is not counted, because blocks begin elsewhere in a replay; a replay asks where the
+//! recording had an event, once no accesses are left before the next one.
+//!
 //! A block whose code has changed leads to its new translation from then on. If the code is what it
 //! was again, so is the translation.
 
@@ -32,6 +38,8 @@ use std::ops::Range;
 const STEP: usize = 4;
 /// Bytes of the jump to where a block's code has changed.
 const JUMP: u8 = 5;
+/// No more than the bytes of a line that is looked up.
+const LINE: usize = 64;
 
 /// Ranges where the guest generates code.
 #[derive(Default)]
@@ -57,6 +65,27 @@ impl Generated {
     pub(super) fn holds(&self, pc: u64) -> bool {
         self.ranges.range(..=pc).next_back().is_some_and(|(_, &end)| pc < end)
     }
+}
+
+/// How a block looks at its code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Look {
+    /// It compares.
+    Plain,
+    /// In a recording of every access: if the thread may.
+    Permitted,
+    /// In a replay of one, where an event may come: if the machine has said so.
+    Asked,
+}
+
+/// A block's translation behind its look.
+pub(super) struct Looked {
+    /// The code that it is the translation of.
+    code: Vec<u8>,
+    /// Where it begins.
+    start: u64,
+    /// Where the translation goes on.
+    behind: u64,
 }
 
 /// What a block's look at its code depends on.
@@ -131,6 +160,12 @@ impl Translator {
         }
         self.faults.begin(body, pc);
         self.hot.spill(emit::RCX_SLOT, RCX);
+        let look = self.look(pc, variant);
+        match look {
+            Look::Plain => {}
+            Look::Permitted => self.may_read_code(pc, start..start + code.len() as u64),
+            Look::Asked => self.ask_when_none_are_left(pc, code.len()),
+        }
         if flags_dead {
             self.faults.mark(self.hot.here(), pc, 0, Fix::Rcx);
         } else {
@@ -156,9 +191,80 @@ impl Translator {
         if !flags_dead {
             self.hot.reload(RDX, emit::SCRATCH);
         }
+        if look == Look::Permitted {
+            self.hot.set_byte(emit::WINDOW, 0);
+        }
         self.hot.reload(RCX, emit::RCX_SLOT);
         self.faults.end(self.hot.here(), 0);
+        if look != Look::Plain {
+            let looked = Looked { code: code.to_vec(), start, behind: self.hot.here() };
+            self.looked.insert((pc, variant), looked);
+        }
         self.changed_exit(pc, body, variant, flags_dead);
+    }
+
+    /// How the block at an address looks at its code, if that is generated.
+    pub(super) fn look(&self, pc: u64, variant: Variant) -> Look {
+        let every = self.config.order_atomics && self.several && self.config.every_access;
+        match &self.config.watched {
+            _ if !every || !variant.observed() => Look::Plain,
+            None => Look::Permitted,
+            Some(sites) if sites.contains(&pc) && self.generated.holds(pc) => Look::Asked,
+            Some(_) => Look::Plain,
+        }
+    }
+
+    /// Emits the opening of the window, and the way out if the thread may not read the code. rcx is
+    /// in its slot.
+    fn may_read_code(&mut self, pc: u64, code: Range<u64>) {
+        let ask = self.ask_for_code(pc, (code.end - pc) as usize);
+        self.hot.set_byte(emit::WINDOW, 1);
+        let lines = (code.start..code.end).step_by(LINE).chain([code.end - 1]);
+        for address in lines {
+            self.hot.load_constant(RCX, address);
+            self.hot.line_of_rcx();
+            self.hot.look_up(emit::READABLE);
+            self.hot.skip_if_rcx_zero(JUMP);
+            self.hot.jmp(ask);
+        }
+    }
+
+    /// Emits the way out of a replay where the next event may be of reading this code. rcx is in its
+    /// slot.
+    fn ask_when_none_are_left(&mut self, pc: u64, len: usize) {
+        let ask = self.ask_for_code(pc, len);
+        self.hot.reload(RCX, emit::COUNT);
+        let more = self.hot.forward_unless_rcx_zero();
+        self.hot.jmp(ask);
+        self.hot.arrive8(more);
+    }
+
+    /// Emits, among the rare exits, the one that asks the machine for the code at `pc`.
+    fn ask_for_code(&mut self, pc: u64, len: usize) -> u64 {
+        let ask = self.cold.here();
+        self.leave_cold(Kind::Code(len as u16), pc);
+        ask
+    }
+
+    /// Where the translation of the block at `pc`, as its code is now, goes on behind its look. The
+    /// block has been asked for.
+    pub(super) fn behind_the_look(&self, pc: u64, variant: Variant) -> Option<u64> {
+        self.looked.get(&(pc, variant)).map(|looked| looked.behind)
+    }
+
+    /// Forgets the translation of a block if its code has changed.
+    pub(super) fn look_again(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
+        let key = (pc, variant);
+        let (Some(looked), Some(&body)) = (self.looked.get(&key), self.bodies.get(&key)) else {
+            return Ok(());
+        };
+        let mut now = vec![0; looked.code.len()];
+        let readable = read_guest(looked.start, &mut now);
+        if now[..readable] == looked.code[..] {
+            Ok(())
+        } else {
+            self.changed(pc, variant, body, None)
+        }
     }
 
     /// Emits the way out of a block whose code has changed: a jump to its translation, once there

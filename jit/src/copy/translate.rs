@@ -4,6 +4,7 @@ use super::classify::{Action, classify};
 use super::desc::{Desc, Kind, Variant};
 use super::emit::{self, Code, RCX};
 use super::faults::Fix;
+use super::generated::Look;
 use super::ordered::{Window, is_load};
 use super::translator::{Failure, Translator};
 use crate::memory::read_guest;
@@ -192,6 +193,7 @@ impl Translator {
             || index > 8 && at + MAX_INSTRUCTION > readable_end
             || variant.observed() && self.hooks.contains(&at)
             || self.is_place(at, variant)
+            || self.look(at, variant) == Look::Asked
     }
 
     /// Whether threads may have to leave before the instruction at `pc`.

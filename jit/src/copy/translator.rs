@@ -12,7 +12,7 @@ use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
 use super::faults::FaultMap;
 use super::functions::Functions;
-use super::generated::Generated;
+use super::generated::{Generated, Looked};
 use super::inline;
 use super::learned::Learned;
 use super::state;
@@ -123,6 +123,8 @@ pub(super) struct Translator {
     pub(super) ordered_leaf: Option<OrderedLeaf>,
     /// Where the guest generates code.
     pub(super) generated: Generated,
+    /// Blocks of such code that look whether their thread may read it.
+    pub(super) looked: Map<(u64, Variant), Looked>,
     /// Pages that hold guest code of some block, but for code that the guest generates.
     pub(super) pages: Set<u64>,
     /// In the block under construction: fields among the rare exits that are to hold how many
@@ -182,6 +184,7 @@ impl Translator {
             leaves: Map::default(),
             ordered_leaf: None,
             generated: Generated::default(),
+            looked: Map::default(),
             pages: Set::default(),
             rests: Vec::new(),
             exits: Vec::new(),
@@ -498,6 +501,7 @@ impl Translator {
         self.unlink(|_| true);
         self.links.clear();
         self.bodies.clear();
+        self.looked.clear();
         self.jump_entries.clear();
         self.return_entries.clear();
         self.call_sites.clear();

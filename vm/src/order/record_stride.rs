@@ -11,7 +11,7 @@ use crate::host;
 use crate::record::leaf::LeafThread;
 use crate::record::machine::park_forever;
 use crate::record::thread::{Flow, GuestThread};
-use refrain_trace::{Event, EventKind, ThreadId, order};
+use refrain_trace::{Event, EventKind, ThreadId, accessed, order};
 use std::ops::Range;
 
 /// What a thread's leaf functions know of its accesses.
@@ -97,7 +97,7 @@ impl LeafThread {
             let spent = std::mem::take(&mut translated);
             log.push(Event {
                 code: EventKind::Contended as u8,
-                nr: u16::from(!holds),
+                nr: if holds { accessed::NEXT } else { accessed::AHEAD },
                 object,
                 ticket,
                 begin,
@@ -179,7 +179,8 @@ impl GuestThread {
 
     /// Gets the lines of an access, and makes it, if it is `executed` by itself.
     pub(super) fn access(&mut self, spans: &[Span], executed: bool) -> Option<Fault> {
-        let turns = self.take_lines(spans, executed);
+        let which = if executed { accessed::NEXT } else { accessed::AHEAD };
+        let turns = self.take_lines(spans, which);
         let fault = executed.then(|| {
             if let Some(accesses) = &self.leaf.accesses {
                 accesses.filter.count_one();
@@ -205,12 +206,22 @@ impl GuestThread {
         if spans.is_empty() || self.machine.threads_alive() == 1 {
             return;
         }
-        let turns = self.take_lines(&spans, false);
+        let turns = self.take_lines(&spans, accessed::AHEAD);
         self.end_turns(&turns);
     }
 
-    /// Takes lines over, and the turns of those that are contended, which are kept if `holds`.
-    fn take_lines(&mut self, spans: &[Span], holds: bool) -> Vec<(usize, u64)> {
+    /// The thread has come to code that the guest has generated, perhaps another thread.
+    pub(crate) fn read_code(&mut self) -> Flow {
+        let spans = self.cpu.spans().to_vec();
+        let turns = self.take_lines(&spans, accessed::CODE);
+        self.cpu.read_code(&mut self.context);
+        self.end_turns(&turns);
+        Flow::Continue
+    }
+
+    /// Takes lines over, and the turns of those that are contended, which are kept until the access
+    /// is over if it comes at once.
+    fn take_lines(&mut self, spans: &[Span], which: u16) -> Vec<(usize, u64)> {
         let machine = self.machine.clone();
         let Some(lines) = &machine.lines else { return Vec::new() };
         let mut turns = Vec::new();
@@ -220,7 +231,7 @@ impl GuestThread {
             let Acquired { awaited, contended, hands_over } = acquired;
             for (object, ticket) in awaited {
                 let event = self.event(EventKind::Takeover, host::ticks());
-                self.append(Event { object, ticket, nr: u16::from(!holds), ..event }, None);
+                self.append(Event { object, ticket, nr: which, ..event }, None);
             }
             let mut slots: Vec<_> =
                 contended.iter().map(|&line| (order::slot(line), line)).collect();
@@ -228,15 +239,15 @@ impl GuestThread {
             slots.dedup_by_key(|&mut (slot, _)| slot);
             for (slot, object) in slots {
                 let event = self.event(EventKind::Contended, host::ticks());
-                let event = Event { nr: u16::from(!holds), ..event };
+                let event = Event { nr: which, ..event };
                 let mut ticket = 0;
                 self.append_made(None, || {
                     ticket = machine.tickets.hold(slot);
                     Event { object, ticket, end: host::ticks(), ..event }
                 });
-                match holds {
-                    true => turns.push((slot, ticket)),
-                    false => machine.tickets.release(slot, ticket),
+                match which {
+                    accessed::AHEAD => machine.tickets.release(slot, ticket),
+                    _ => turns.push((slot, ticket)),
                 }
             }
             if hands_over {

@@ -12,7 +12,7 @@ use crate::replay::gate::Condition;
 use crate::replay::leaf::{LeafThread, Lent, goes_the_long_way};
 use crate::replay::outcome::DivergenceKind;
 use crate::replay::thread::{GuestThread, Halt};
-use refrain_trace::{EventKind, order};
+use refrain_trace::{Event, EventId, EventKind, accessed, order};
 
 impl LeafThread {
     /// Performs the events of an access that translated code is about to make; it keeps its turn until
@@ -30,7 +30,8 @@ impl LeafThread {
                 return None;
             }
             let (kind, slot, ticket) = (event.kind(), order::slot(event.object), event.ticket);
-            let (is_here, left) = (event.pc == access.pc && event.nr == 0, after.unrecorded);
+            let is_here = event.pc == access.pc && event.nr == accessed::NEXT;
+            let left = after.unrecorded;
             let turn = Condition::Turn { slot, ticket };
             let soon = match kind {
                 EventKind::Handover => gate.soon(self.id, turn),
@@ -97,7 +98,8 @@ impl GuestThread {
                 // Others wait for the turns of the thread's last access.
                 return if turns.is_empty() { Err(Halt::Done) } else { Ok(turns) };
             };
-            let elsewhere = event.kind() != EventKind::Handover && event.pc != self.context.rip;
+            let elsewhere = event.kind() != EventKind::Handover
+                && (event.pc != self.context.rip || event.nr == accessed::CODE);
             if !executed && performed && !event.kind().is_of_access() {
                 // A signal may come between a branch's events and the branch.
                 return Ok(turns);
@@ -111,11 +113,56 @@ impl GuestThread {
         }
     }
 
+    /// The thread has come to code that the guest has generated, where an event may be of reading it.
+    pub(crate) fn read_code(&mut self) -> Result<(), Halt> {
+        let mut turns = Vec::new();
+        while self.reads_code_next()? {
+            turns.extend(self.event_of_access()?);
+        }
+        self.cpu.read_code(&mut self.context);
+        for (slot, ticket) in turns {
+            self.machine.gate.advance(slot, ticket);
+        }
+        if self.cursor.peek()?.is_none() { Err(Halt::Done) } else { Ok(()) }
+    }
+
+    /// Whether the thread's next event is of reading the code that it has come to, or such a one comes
+    /// right behind its next events. (Others that take lines over here, but not before the next
+    /// access, may do so once the code has been read.)
+    fn reads_code_next(&mut self) -> Result<bool, Halt> {
+        self.expect_loads()?;
+        if self.leaf.left() > 0 || self.cursor.peek()?.is_none() {
+            return Ok(false);
+        }
+        let pc = self.context.rip;
+        let is_here = |event: &Event| {
+            event.kind().is_of_access() && (event.nr, event.pc) == (accessed::CODE, pc)
+        };
+        let mut first = true;
+        let mut decides = |event: &Event| {
+            let passed = event.kind() == EventKind::Handover && (first || event.unrecorded == 0);
+            let here = is_here(event) && (first || event.unrecorded == 0);
+            first = false;
+            (!passed).then_some(here)
+        };
+        if let Some(here) = self.cursor.loaded().iter().find_map(&mut decides) {
+            return Ok(here);
+        }
+        let behind = EventId(self.cursor.position().0 + self.cursor.loaded().len() as u64);
+        let mut cursor = self.machine.trace.cursor_at(self.id, behind);
+        while let Some(event) = cursor.next()? {
+            if let Some(here) = decides(&event) {
+                return Ok(here);
+            }
+        }
+        Ok(false)
+    }
+
     /// Performs the next events as far as they belong to what the thread has done.
     pub(crate) fn events_before(&mut self) -> Result<(), Halt> {
         while let Some(event) = self.cursor.peek()?.copied() {
             self.expect_loads()?;
-            let of_next = event.kind() != EventKind::Handover && event.nr == 0;
+            let of_next = event.kind() != EventKind::Handover && event.nr != accessed::AHEAD;
             if !event.kind().is_of_access() || of_next {
                 break;
             }
@@ -153,7 +200,7 @@ impl GuestThread {
             }
             kind => {
                 self.wait(Condition::Turn { slot, ticket: event.ticket })?;
-                if kind == EventKind::Contended && event.nr == 0 {
+                if kind == EventKind::Contended && event.nr != accessed::AHEAD {
                     kept = Some((slot, event.ticket));
                 } else {
                     self.machine.gate.advance(slot, event.ticket);

@@ -202,6 +202,7 @@ impl GuestThread {
                 Exit::Hook => self.hook()?,
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
                 Exit::Spans => self.access_spans(),
+                Exit::Code => self.read_code(),
                 Exit::Emulate(what) => self.emulate(what),
                 Exit::Fault(fault) => self.fault(fault),
                 Exit::Interrupted => {

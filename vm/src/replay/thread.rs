@@ -210,6 +210,7 @@ impl GuestThread {
                 Exit::Hook => self.hook(),
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
                 Exit::Spans => self.access(OrderedKind::Write),
+                Exit::Code => self.read_code(),
                 Exit::Emulate(what) => self.emulate(what),
                 Exit::AccessesFull => {
                     self.filled_buffer();

@@ -263,3 +263,80 @@ fn a_replay_leaves_when_no_access_is_left() {
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
     assert_eq!(guest.read(guest.data + 32), 1);
 }
+
+/// A function of one line, which jumps to a system call in the next.
+fn generated(guest: &Guest, constant: i32) {
+    let next = guest.code + 64;
+    guest.assemble(|a| {
+        a.mov(eax, constant).unwrap();
+        a.jmp(next).unwrap();
+    });
+    guest.assemble_at(next, |a| a.syscall().unwrap());
+}
+
+#[test]
+fn generated_code_is_read_if_the_thread_may() {
+    let Some(engine) = recording() else { return };
+    let guest = Guest::new();
+    engine.generated(guest.code..guest.code + 4096);
+    generated(&guest, 1);
+    let mut cpu = engine.attach().unwrap();
+    let filter = cpu.filter().unwrap();
+    let mut context = context_of(&guest);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Code);
+    let [span] = cpu.spans() else { panic!("{:?}", cpu.spans()) };
+    assert_eq!((span.start, span.write), (guest.code, false));
+    assert!(span.len >= 7, "both instructions are read: {span:?}");
+    permit(&filter, guest.code, false);
+    let before = context.clone();
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Code);
+    assert_eq!(context.rip, guest.code + 64);
+    assert_eq!(context.gpr[reg::RAX], 1);
+    assert_eq!(count(&filter), 1, "the jump is counted");
+    for register in [reg::RCX, reg::RDX] {
+        assert_eq!(context.gpr[register], before.gpr[register]);
+    }
+    // SAFETY: as in `count`.
+    assert_eq!(unsafe { &*filter.window }.load(Ordering::Relaxed), 0, "it is closed again");
+}
+
+#[test]
+fn generated_code_is_what_it_was_when_it_was_read() {
+    let Some(engine) = recording() else { return };
+    let guest = Guest::new();
+    engine.generated(guest.code..guest.code + 4096);
+    let mut cpu = engine.attach().unwrap();
+    permit(&cpu.filter().unwrap(), guest.code + 64, false);
+    for constant in [1, 2, 2, 3] {
+        let mut context = context_of(&guest);
+        generated(&guest, constant);
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Code);
+        cpu.read_code(&mut context);
+        generated(&guest, 7);
+        assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+        assert_eq!(context.gpr[reg::RAX], constant as u64);
+    }
+}
+
+#[test]
+fn a_replay_asks_for_generated_code_where_events_are() {
+    let guest = Guest::new();
+    let sites = Arc::new(BTreeSet::from([guest.code + 64]));
+    let Some(engine) = every(Some(sites)) else { return };
+    engine.generated(guest.code..guest.code + 4096);
+    generated(&guest, 1);
+    let mut cpu = engine.attach().unwrap();
+    let filter = cpu.filter().unwrap();
+    let mut context = context_of(&guest);
+    let kind = OrderedKind::Target;
+    let Exit::Ordered { kind: reported, .. } = cpu.run(&mut context, Mode::Observed) else {
+        panic!("no event is left before the jump, which is counted")
+    };
+    assert_eq!((reported, context.rip), (kind, guest.code + 5));
+    // SAFETY: as in `count`.
+    unsafe { &*filter.count }.store(1, Ordering::Relaxed);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Code);
+    assert_eq!((context.rip, count(&filter)), (guest.code + 64, 0));
+    cpu.read_code(&mut context);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+}
