@@ -25,6 +25,7 @@ mod output;
 mod program;
 mod progress;
 mod report;
+mod runtimes;
 mod sandbox;
 mod sites;
 mod stats;

@@ -96,6 +96,28 @@ fn generated_code_is_exact() {
     }
 }
 
+/// Programs of some runtimes are recorded so without being asked.
+#[test]
+fn runtimes_that_synchronize_through_plain_accesses() {
+    let Some(bench) = bench() else { return };
+    let source = r#"
+        __attribute__((section(".go.buildinfo"))) int mark = 1;
+        int main(void) { return 0; }
+    "#;
+    bench.cc(source, &["-o", "marked"]);
+    let order = |more: &[&str]| {
+        let arguments = ["record", "--force", "-o", "a.refrain"];
+        let recorded = bench.refrain(arguments.iter().chain(more).chain(&["--", "./marked"]));
+        let says_so = recorded.stderr.contains("threads of Go synchronize");
+        let info = bench.refrain(["info", "--json", "a.refrain"]).text();
+        let stride = info.contains(r#""order": "stride""#);
+        assert_eq!(says_so, stride && more.is_empty(), "{recorded:?}");
+        stride
+    };
+    assert!(order(&[]));
+    assert!(!order(&["--order", "sync"]));
+}
+
 #[test]
 fn the_trace_says_what_it_is_and_what_cannot_be_done_with_it() {
     let Some(bench) = bench() else { return };

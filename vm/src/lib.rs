@@ -55,7 +55,10 @@ pub use hidden::Hidden;
 pub use host::{close_on_exec, end_like_the_program};
 pub use loader::{Command, identity};
 pub use observer::{Interest, Observer, ThreadObserver};
-pub use order::{ENTRIES as FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, Met, Span, line_index};
+pub use order::{
+    ENTRIES as FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, Met, Span, can_order_every_access,
+    line_index,
+};
 pub use processor::{Feature, Level, Processor};
 pub use record::{
     Follow, LearnedSites, LostEnd, Notice, RecordOptions, RecordSummary, Warn, record, this_machine,

@@ -45,7 +45,7 @@ pub(crate) fn rank(path: &Path, ranking: &Ranking) -> anyhow::Result<Report> {
     drop(news);
     let (measured, beside, extent) = match analysis {
         Analysis::Measured(measured, beside, extent) => (measured, beside, extent),
-        Analysis::Diverged(divergence) => return Err(diverged(path, &divergence)),
+        Analysis::Diverged(divergence) => return Err(diverged(path, &divergence)?),
     };
     let mut symbols = Symbols::new(trace.modules());
     let ranked = refrain_transform::rank(&measured, &mut symbols);
@@ -129,20 +129,22 @@ fn excerpts(places: &[&Place]) -> Vec<Excerpt> {
     found
 }
 
-/// What left the recording has no ranking. If the program raced, that is why.
-fn diverged(path: &Path, divergence: &Divergence) -> anyhow::Error {
+/// What left the recording has no ranking. If the program raced, that is why, and the next recording
+/// knows it.
+fn diverged(path: &Path, divergence: &Divergence) -> anyhow::Result<anyhow::Error> {
     let Divergence { thread, event, kind, .. } = divergence;
-    // What computes without end would do so again in a search for races.
-    let races = (!divergence.is_endless()).then(|| racing::find(path, Some(divergence)));
+    let races = racing::explain(path, divergence, true)?;
     let pair = races.as_ref().and_then(|races| races.of_the_program());
     let why = pair.map_or_else(String::new, |pair| {
         format!(", and the program races: {} are not ordered", pair.short())
     });
-    anyhow!(
-        "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; \
+    let learned = races.is_some_and(|races| races.every_access || races.learned > Some(0));
+    let then = if learned { "record it again, which orders more; " } else { "" };
+    Ok(anyhow!(
+        "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; {then}\
          `refrain replay` says more",
         path.display()
-    )
+    ))
 }
 
 /// What the reader must know to judge the numbers.

@@ -4,13 +4,48 @@ use super::once::News;
 use crate::child;
 use crate::report::races::{Pair, Races, Side};
 use crate::report::replay::Divergence;
+use crate::sites::{self, Profile};
 use crate::symbols::{Code, Symbols};
 use crate::trace_file;
 use refrain_analysis as analysis;
-use refrain_trace::{Event, EventId, EventKind, Trace};
+use refrain_trace::{Event, EventId, EventKind, Module, Order, Trace};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Explains why an exact replay has diverged, and, if it `learns`, sees to it that the next recording
+/// of the program does better. `None` if every access was recorded: then nothing races.
+pub(crate) fn explain(
+    path: &Path,
+    divergence: &Divergence,
+    learns: bool,
+) -> anyhow::Result<Option<Races>> {
+    let trace = trace_file::read(path)?;
+    let program = trace.modules().first().map(Module::identity).unwrap_or_default();
+    if trace.header().order == Order::Stride {
+        if learns {
+            sites::change(|known| known.forget(&program))?;
+        }
+        return Ok(None);
+    }
+    let mut races = match divergence.is_endless() {
+        true => {
+            let why = "a thread computes without end, and would do so again in the search";
+            Races { error: Some(why.into()), ..Races::default() }
+        }
+        false => find(path, Some(divergence)),
+    };
+    if learns {
+        let found = Profile::of(&races, trace.modules());
+        let recording = trace.header().started_unix_ns;
+        sites::change(|known| {
+            let new = known.add(found);
+            races.learned = Some(new as u64);
+            races.every_access = trace.threads() > 1 && known.diverged(&program, recording, new);
+        })?;
+    }
+    Ok(Some(races))
+}
 
 /// Finds what races, up to a divergence if there is one. That the search fails is an answer too.
 pub(crate) fn find(path: &Path, divergence: Option<&Divergence>) -> Races {

@@ -6,6 +6,7 @@ use crate::machine::{self, RecordOptions, RecordSummary};
 use crate::output::Console;
 use crate::program::{self, Program};
 use crate::report::numbers::{bytes, counted, duration};
+use crate::runtimes;
 use crate::sites::{self, Profile};
 use crate::trace_file::{Named, NewTrace};
 use anyhow::anyhow;
@@ -64,11 +65,14 @@ pub(crate) fn record(
     let (no_jit, strict, begun) = (recording.no_jit, recording.strict, Box::new(begun));
     let follow = recording.follow.then(|| follow(path, recording)).transpose()?;
     let order = recording.order.unwrap_or_else(|| {
-        let order = order_of(&program, &known);
-        if order == Order::Stride && !quiet {
-            console.note(&EVERY_ACCESS);
+        let why = every_access(&program, &known);
+        if let Some(why) = why.as_ref().filter(|_| !quiet) {
+            console.note(&format!(
+                "the order of every access is recorded, which takes several times as long as \
+                 --order sync: {why}"
+            ));
         }
-        order
+        if why.is_some() { Order::Stride } else { Order::Sync }
     });
     let learned = known.sites;
     let options = RecordOptions {
@@ -108,21 +112,25 @@ pub(crate) fn record(
     }
 }
 
-/// What a recording costs that nobody asked for so.
-const EVERY_ACCESS: &str = "the order of every access is recorded, since replays of this program have \
-                            diverged, and watching what races did not help; it takes several times as long \
-                            (--order sync does not, `refrain sites clear` forgets it)";
-
-/// Which order a program's recordings have, unless the user says so.
-fn order_of(program: &Program, known: &Profile) -> Order {
+/// Why a program's recordings order every access where the user has not said which they should, if they
+/// do.
+fn every_access(program: &Program, known: &Profile) -> Option<String> {
     let Program { path, argv } = program.clone();
     let identity =
         || refrain_vm::identity(&refrain_vm::Command { program: path, argv, env: vec![] });
     // The file is only read if that can make a difference.
-    match !known.programs.is_empty() && identity().is_some_and(|id| known.programs.contains(&id)) {
-        true => Order::Stride,
-        false => Order::Sync,
-    }
+    let learned =
+        !known.programs.is_empty() && identity().is_some_and(|id| known.programs.contains(&id));
+    let why = match learned {
+        true => "replays of this program have diverged, and watching what races did not help \
+                 (`refrain sites clear` forgets that)"
+            .to_owned(),
+        false => {
+            let runtime = runtimes::of(&program.path)?;
+            format!("threads of {runtime} synchronize through plain loads and stores")
+        }
+    };
+    refrain_vm::can_order_every_access().then_some(why)
 }
 
 /// How child processes are recorded: each program that one executes into a trace next to the

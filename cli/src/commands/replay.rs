@@ -5,14 +5,12 @@ use crate::args::{Clock, Cost, EngineKind, Replay, SchedulerKind};
 use crate::failure::Outcome;
 use crate::machine::{Policy, ReplayOptions};
 use crate::output;
-use crate::report::races::Races;
-use crate::report::replay::{Divergence, Places, Report, render};
-use crate::sites::{self, Profile};
+use crate::report::replay::{Places, Report, render};
 use crate::stats::Distribution;
 use crate::symbols::{Code, Symbols};
 use crate::trace_file;
 use anyhow::anyhow;
-use refrain_trace::{Module, Order};
+use refrain_trace::Order;
 use std::path::Path;
 
 /// Replays by the clock that is asked for. The status is 0 if all that was recorded has happened, 3
@@ -68,14 +66,12 @@ fn execute(args: &Replay) -> Outcome {
     if !diverged && schedule.repeat > 1 {
         report.times = Distribution::of(&times);
     }
-    // Under another scheduler the order is to blame, which the report says. What computes without
-    // end would do so again in a search for races.
+    // Under another scheduler the order is to blame, which the report says.
     let exact = schedule.scheduler == SchedulerKind::Elsc;
-    let endless = report.divergence.as_ref().is_some_and(Divergence::is_endless);
-    let explains = diverged && exact && !endless;
-    if args.races || explains {
-        report.races = races(args, &report, explains && !args.no_learn)?;
-    }
+    report.races = match &report.divergence {
+        Some(divergence) if exact => racing::explain(&args.trace, divergence, !args.no_learn)?,
+        divergence => args.races.then(|| racing::find(&args.trace, divergence.as_ref())),
+    };
     if args.json {
         output::print_json("replay", &report)?;
     } else {
@@ -85,30 +81,6 @@ fn execute(args: &Replay) -> Outcome {
         eprintln!("refrain: `{}` repeats this", repeat::wall_command(&args.trace, &options));
     }
     Ok(report.status())
-}
-
-/// Looks for what raced and, if it `learns` from a replay that has diverged, keeps for later
-/// recordings what helps.
-fn races(args: &Replay, report: &Report, learns: bool) -> anyhow::Result<Option<Races>> {
-    let trace = trace_file::read(&args.trace)?;
-    let program = trace.modules().first().map(Module::identity);
-    if trace.header().order == Order::Stride {
-        if let (true, Some(program)) = (learns, program) {
-            sites::change(|known| known.forget(&program))?;
-        }
-        return Ok(None);
-    }
-    let mut races = racing::find(&args.trace, report.divergence.as_ref());
-    if learns {
-        let found = Profile::of(&races, trace.modules());
-        let (program, recording) = (program.unwrap_or_default(), trace.header().started_unix_ns);
-        sites::change(|known| {
-            let new = known.add(found);
-            races.learned = Some(new as u64);
-            races.every_access = trace.threads() > 1 && known.diverged(&program, recording, new);
-        })?;
-    }
-    Ok(Some(races))
 }
 
 /// Where a divergence happened.

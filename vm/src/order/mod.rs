@@ -43,7 +43,16 @@ mod replay_stride;
 
 pub use filter::{ENTRIES, Filter, INDEX_MASK, Span, index as line_index};
 
+use crate::barrier::Barrier;
+use crate::{Feature, Processor};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Whether this machine can record with [`refrain_trace::Order::Stride`]: translated code needs an
+/// instruction of BMI2, and the recorder `membarrier`.
+#[must_use]
+pub fn can_order_every_access() -> bool {
+    Processor::host().has(Feature::Bmi2) && Barrier::new().is_asymmetric()
+}
 
 /// What a thread met last at words of its watched accesses. Translated code reads and counts here,
 /// so the layout is fixed. Only the thread itself uses it while it runs guest code.
