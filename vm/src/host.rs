@@ -1,9 +1,11 @@
 //! The few places where the machine touches the host directly: raw system calls, the time-stamp
 //! counter, and guest memory as host memory.
 
+mod page_table;
 mod process;
 mod single_pages;
 
+pub(crate) use page_table::PageTable;
 pub use process::end_like_the_program;
 pub(crate) use process::*;
 pub(crate) use single_pages::SinglePages;
@@ -646,7 +648,16 @@ pub(crate) fn futex_wake_all(address: u64) {
 
 /// `futex(FUTEX_WAKE_PRIVATE)` of one thread that waits on a word of guest memory.
 pub(crate) fn futex_wake_one(address: u64) {
+    futex_wake(address, 1);
+}
+
+/// The same, of all threads.
+pub(crate) fn futex_wake_private(address: u64) {
+    futex_wake(address, i32::MAX as u64);
+}
+
+fn futex_wake(address: u64, most: u64) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
     // SAFETY: waking a waiter changes no memory, and the kernel checks the address.
-    unsafe { syscall(libc::SYS_futex as u64, [address, operation, 1, 0, 0, 0]) };
+    unsafe { syscall(libc::SYS_futex as u64, [address, operation, most, 0, 0, 0]) };
 }

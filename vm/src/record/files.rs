@@ -22,7 +22,7 @@
 //!   killed recorder leaves may end in events whose pages are missing. A replay ends before them.
 
 use crate::file_maps::{FileMaps, Part};
-use crate::host::{self, SinglePages};
+use crate::host::{self, PageTable, SinglePages};
 use crate::layout::PAGE;
 use crate::loader::is_settled;
 use crate::memory::page_up;
@@ -30,7 +30,7 @@ use crate::{Hidden, Result};
 use refrain_trace::container::PageRun;
 use refrain_trace::{BlobId, MappedFile, Writer};
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -45,8 +45,6 @@ const MOST_FILES: usize = 512;
 /// than [`REST`] and the look itself.
 const LONG: Duration = Duration::from_millis(2);
 const REST: Duration = Duration::from_millis(30);
-/// Entries of the page table that are looked at in one go.
-const ENTRIES: usize = 1 << 14;
 /// All addresses.
 pub(super) const ANYWHERE: Range<u64> = 0..u64::MAX;
 
@@ -105,8 +103,7 @@ pub(super) struct State {
 /// All files that are kept by pages.
 #[derive(Default)]
 pub(crate) struct Files {
-    /// The process's page table.
-    table: Option<Hidden>,
+    table: Option<PageTable>,
     single: Option<SinglePages>,
     state: Mutex<State>,
     /// Held while the writer reads files; taken by who has `state`.
@@ -115,8 +112,7 @@ pub(crate) struct Files {
 
 impl Files {
     pub(crate) fn new() -> Files {
-        let table = File::open("/proc/self/pagemap").and_then(Hidden::copy).ok();
-        Files { table, single: SinglePages::new(), ..Files::default() }
+        Files { table: PageTable::open(), single: SinglePages::new(), ..Files::default() }
     }
 
     /// Notes that the guest sees `file` at `range`, from `offset` on. `None` if its content must
@@ -262,27 +258,16 @@ impl Files {
     fn look(&self, state: &mut State, range: &Range<u64>) {
         let Some(table) = &self.table else { return };
         let parts = state.maps.parts(range);
-        let mut entries = Vec::new();
         let mut found: BTreeMap<usize, Vec<PageRun>> = BTreeMap::new();
         for Part { start, end, file, offset } in parts {
             let content = &mut state.contents[file as usize];
             let runs = found.entry(file as usize).or_default();
             // What lies behind the file's last page has no content.
             let end = end.min(start + page_up(content.len).saturating_sub(offset));
-            let mut at = start;
-            while at < end {
-                let count = ((end - at).div_ceil(PAGE) as usize).min(ENTRIES);
-                entries.resize(8 * count, 0);
-                if table.file().read_exact_at(&mut entries, at / PAGE * 8).is_err() {
-                    break;
-                }
-                let first = (offset + (at - start)) / PAGE;
-                let touched = entries.chunks_exact(8).enumerate().filter(|(_, e)| e[7] & 0xc0 != 0);
-                for (n, _) in touched {
-                    content.keep((first + n as u64) as u32, runs);
-                }
-                at += count as u64 * PAGE;
-            }
+            let first = |address: u64| ((offset + (address - start)) / PAGE) as u32;
+            table.present(start..end, |pages| {
+                (first(pages.start)..first(pages.end)).for_each(|page| content.keep(page, runs));
+            });
         }
         for (content, runs) in found.into_iter().filter(|(_, runs)| !runs.is_empty()) {
             state.take(content, runs);
