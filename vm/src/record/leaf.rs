@@ -1,4 +1,4 @@
-//! Locking and unlocking glibc's mutexes and spin locks without leaving translated code.
+//! Locking and unlocking glibc's mutexes, spin locks and read locks without leaving translated code.
 //!
 //! A short critical section costs some 10 ns natively. Leaving translated code, running the
 //! library's body and coming back costs several times that, most of it while the mutex is held.
@@ -8,6 +8,8 @@
 //!
 //! These functions run with the guest's thread pointer: nothing in them may use thread-local
 //! storage of the host, allocate, or panic.
+
+mod rwlock;
 
 use super::log::{Busy, ThreadLog};
 use crate::context::{Context, Translating};
@@ -189,6 +191,8 @@ pub(crate) fn install(engine: &dyn Engine, pc: u64, kind: EventKind, library: &P
         EventKind::SpinLock => spin_lock,
         EventKind::SpinTryLock => spin_try_lock,
         EventKind::SpinUnlock => spin_unlock,
+        EventKind::ReadLock => rwlock::read_lock,
+        EventKind::RwUnlock => rwlock::unlock,
         _ => return,
     };
     if name.starts_with("libc.so.6") || name.starts_with("libc-2") {
