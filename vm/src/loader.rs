@@ -75,7 +75,7 @@ pub(crate) fn kind(command: &Command) -> Result<(), i32> {
 /// ([`refrain_trace::Module::identity`]); of a script, its interpreter's.
 pub fn identity(command: &Command) -> Option<String> {
     let (path, _) = command.interpreted().ok()?;
-    let elf = Elf::read(&path).ok()?;
+    let (elf, _) = open(&path).ok()?;
     let (start, end) = elf.span();
     let module = Module {
         path: path.to_string_lossy().into_owned(),
@@ -91,8 +91,8 @@ pub fn identity(command: &Command) -> Option<String> {
 /// Whether the program can be loaded.
 pub(crate) fn check(command: &Command) -> Result<()> {
     let (program, _) = interpreted(command)?;
-    if let Some(interpreter) = Elf::read(&program)?.interpreter {
-        Elf::read(Path::new(&interpreter))?;
+    if let Some(interpreter) = open(&program)?.0.interpreter {
+        open(Path::new(&interpreter))?;
     }
     Ok(())
 }

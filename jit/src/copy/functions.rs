@@ -20,8 +20,10 @@ const MAX_BYTES: u64 = 64 << 10;
 /// The functions and the constant data of all modules.
 #[derive(Default)]
 pub(super) struct Functions {
-    /// In ascending order, each once.
+    /// In ascending order, each once, but for what was added lately.
     starts: Vec<u64>,
+    /// How many of them are in order.
+    ordered: usize,
     /// In ascending order.
     constant: Vec<Range<u64>>,
     /// Where the functions of each module lie, and whether it is a trusted one.
@@ -66,12 +68,20 @@ impl Functions {
             self.modules.push((first..last.saturating_add(1), trusted));
         }
         self.starts.extend_from_slice(starts);
-        // Not `sort_unstable`: modules come sorted, and merging runs costs less.
-        self.starts.sort();
-        self.starts.dedup();
         self.constant.extend_from_slice(constant);
         self.constant.sort_unstable_by_key(|range| range.start);
         self.forget_code();
+    }
+
+    /// Puts the starts in order, when somebody asks for them: a program of one thread has many
+    /// modules, and asks for none.
+    fn settle(&mut self) {
+        if self.ordered != self.starts.len() {
+            // Not `sort_unstable`: modules come sorted, and merging runs costs less.
+            self.starts.sort();
+            self.starts.dedup();
+            self.ordered = self.starts.len();
+        }
     }
 
     /// The machine wants to see calls of this function.
@@ -107,6 +117,7 @@ impl Functions {
 
     /// The idioms of the function around `pc`; `None` if no function is known there.
     pub(super) fn idioms(&mut self, pc: u64) -> Option<Arc<Idioms>> {
+        self.settle();
         let extent = self.around(pc)?;
         let start = extent.range.start;
         if let Some(found) = self.found.get(&start) {
@@ -364,7 +375,9 @@ mod tests {
         let mut functions = Functions::default();
         assert_eq!(functions.around(0x1000), None);
         functions.add(&[0x3000, 0x1000], &[], false);
+        functions.settle();
         functions.add(&[0x2000, 0x1000], &[], false);
+        functions.settle();
         assert_eq!(functions.around(0xfff), None);
         assert_eq!(functions.around(0x1000), extent(0x1000..0x2000, true));
         assert_eq!(functions.around(0x1fff), extent(0x1000..0x2000, true));
@@ -372,6 +385,7 @@ mod tests {
         assert_eq!(functions.around(0x4000), extent(0x3000..0x3000 + MAX_BYTES, false));
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
         functions.add(&[u64::MAX], &[], false);
+        functions.settle();
         assert_eq!(functions.around(u64::MAX), None);
     }
 
@@ -392,6 +406,7 @@ mod tests {
         let starts: Vec<u64> = starts.iter().map(|at| code.as_ptr() as u64 + at).collect();
         let mut functions = Functions::default();
         functions.add(&starts, &[], false);
+        functions.settle();
         (functions, starts)
     }
 

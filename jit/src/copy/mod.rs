@@ -234,7 +234,8 @@ impl Engine for CopyEngine {
     }
 
     fn take_blocks(&self) -> Vec<CodeBlock> {
-        self.shared.lock().take_kept()
+        let kept = self.shared.lock().take_kept();
+        kept.into_blocks()
     }
 }
 

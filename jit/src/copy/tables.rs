@@ -71,6 +71,7 @@ impl Tables {
     /// Makes every entry of a table lead to `miss`.
     pub(super) fn reset(&self, which: Use, variant: Variant, miss: u64) {
         let start = u64::from(self.address(which, variant));
+        self.words.prepare(start..start + ENTRIES * 8);
         for index in 0..ENTRIES {
             self.words.word(start + index * 8).store(miss, Ordering::Release);
         }

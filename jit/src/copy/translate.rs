@@ -18,6 +18,8 @@ use refrain_vm::{Count, Fault};
 pub(super) const MAX_BLOCK: usize = 64;
 /// Guest code that is looked at for one block: the block and what the ordering looks ahead at.
 const WINDOW: usize = 1024;
+/// The same where there is no ordering: most blocks are much shorter.
+const SHORT_WINDOW: usize = 256;
 /// Translated code behind which no further block is put in line.
 const MAX_RUN: u64 = 4096;
 /// Bytes of the longest instruction.
@@ -39,6 +41,7 @@ pub(super) enum Flow {
 pub(super) struct Place<'a> {
     pub(super) instruction: &'a Instruction,
     pub(super) bytes: &'a [u8],
+    /// Of an instruction with an operand relative to its address.
     pub(super) offsets: ConstantOffsets,
     /// Instructions of the block before it.
     pub(super) index: usize,
@@ -71,8 +74,11 @@ impl Translator {
 
     /// Emits one block.
     fn block(&mut self, pc: u64, variant: Variant, with_entry: bool) -> Result<u64, Failure> {
+        let generated = self.generated.holds(pc);
+        let ahead = generated || self.orders(variant);
         let mut buffer = [0; WINDOW];
-        let readable = read_guest(pc, &mut buffer);
+        let window = if ahead { &mut buffer[..] } else { &mut buffer[..SHORT_WINDOW] };
+        let readable = read_guest(pc, window);
         let code = &buffer[..readable];
         let hooked = variant == Variant::Observed && self.hooks.contains(&pc);
         if with_entry {
@@ -80,7 +86,7 @@ impl Translator {
         }
         let body = self.hot.here();
         self.bodies.insert((pc, variant), body);
-        if self.generated.holds(pc) {
+        if generated {
             self.look_at_code(pc, code, variant);
         }
         self.faults.begin(self.hot.here(), pc);
@@ -115,6 +121,11 @@ impl Translator {
         Ok(body)
     }
 
+    /// Whether accesses of such code are ordered.
+    fn orders(&self, variant: Variant) -> bool {
+        self.config.order_atomics && self.several && variant.observed()
+    }
+
     /// Emits the instructions of a block; returns where the last one ends and how many are
     /// executed.
     fn instructions(
@@ -126,7 +137,7 @@ impl Translator {
         let readable_end = pc + code.len() as u64;
         let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         let mut window = Window::new(code, pc);
-        let ordered = self.config.order_atomics && self.several && variant.observed();
+        let ordered = self.orders(variant);
         let every = ordered && self.config.every_access;
         let idioms = if ordered && !every { self.idioms_around(pc) } else { None };
         self.watched_loads.clear();
@@ -144,10 +155,15 @@ impl Translator {
                 return Ok((at, index));
             }
             let end = decoder.ip();
+            // Nobody asks for the others'.
+            let offsets = match instruction.is_ip_rel_memory_operand() {
+                true => decoder.get_constant_offsets(&instruction),
+                false => ConstantOffsets::default(),
+            };
             let place = Place {
                 instruction: &instruction,
                 bytes: &code[(at - pc) as usize..(end - pc) as usize],
-                offsets: decoder.get_constant_offsets(&instruction),
+                offsets,
                 index,
                 variant,
             };

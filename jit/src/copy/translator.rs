@@ -25,6 +25,7 @@ use refrain_vm::layout::PAGE;
 use refrain_vm::{EngineConfig, EngineError, Fault, Leaf, OrderedLeaf};
 use std::collections::BTreeSet;
 use std::hash::Hasher;
+use std::mem::replace;
 use std::ops::Range;
 
 /// Room that one translation may need in each direction: a run of blocks, each instruction of the
@@ -36,6 +37,10 @@ const BLOCK_ALIGNMENT: u64 = 16;
 const CHUNK: u64 = 64 << 10;
 /// Bytes of a `jmp` to a fixed place.
 const JUMP: u64 = 5;
+/// Blocks of a short program.
+const EXPECTED: usize = 14 << 10;
+/// Code memory that the system gives at once.
+const STEP: u64 = 128 << 10;
 /// Code below has return addresses that fit an immediate.
 const REACH: u64 = 1 << 31;
 
@@ -55,6 +60,35 @@ pub(super) struct PendingCall {
     /// The callee, or `None` if it is the thread's target.
     pub(super) target: Option<u64>,
     pub(super) variant: Variant,
+}
+
+/// Blocks that were kept, one behind the other: a thread that translates allocates nothing for each.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// Address, and the ends of its code and of its watched accesses in what follows.
+    blocks: Vec<(u64, usize, usize)>,
+    code: Vec<u8>,
+    loads: Vec<u16>,
+}
+
+impl Kept {
+    fn push(&mut self, pc: u64, code: &[u8], loads: &[u16]) {
+        self.code.extend_from_slice(code);
+        self.loads.extend_from_slice(loads);
+        self.blocks.push((pc, self.code.len(), self.loads.len()));
+    }
+
+    /// As a trace has them.
+    pub(super) fn into_blocks(self) -> Vec<CodeBlock> {
+        let (mut code, mut loads) = (0, 0);
+        let block = |&(pc, code_end, loads_end): &(u64, usize, usize)| {
+            let (code_start, loads_start) =
+                (replace(&mut code, code_end), replace(&mut loads, loads_end));
+            let code = self.code[code_start..code_end].to_vec();
+            CodeBlock { pc, code, loads: self.loads[loads_start..loads_end].to_vec() }
+        };
+        self.blocks.iter().map(block).collect()
+    }
 }
 
 /// A map from guest addresses.
@@ -79,6 +113,8 @@ pub(super) struct Translator {
     /// Its rare exits.
     pub(super) cold: Code,
     hot_next: u64,
+    /// Where the memory ends that the system has been asked for.
+    hot_ready: u64,
     cold_next: u64,
     cold_end: u64,
     cold_chunk: u64,
@@ -137,7 +173,7 @@ pub(super) struct Translator {
     pub(super) closes_window: bool,
     /// Offsets of the plain loads and stores that are watched in the block under construction.
     pub(super) watched_loads: Vec<u16>,
-    kept: Vec<CodeBlock>,
+    kept: Kept,
     kept_before: Set<(u64, u64)>,
     names: Vec<&'static str>,
     pub(super) encoder: Encoder,
@@ -160,6 +196,7 @@ impl Translator {
             hot: Code::default(),
             cold: Code::default(),
             hot_next: 0,
+            hot_ready: 0,
             cold_next: 0,
             cold_end: 0,
             cold_chunk: 0,
@@ -169,10 +206,10 @@ impl Translator {
             load_gates: [0; 4],
             armed: Set::default(),
             misses: Map::default(),
-            bodies: Map::default(),
+            bodies: with_room(),
             jump_entries: Map::default(),
-            return_entries: Map::default(),
-            call_sites: Map::default(),
+            return_entries: with_room(),
+            call_sites: with_room(),
             pending_returns: Vec::new(),
             links: Vec::new(),
             faults: FaultMap::default(),
@@ -190,8 +227,8 @@ impl Translator {
             exits: Vec::new(),
             closes_window: false,
             watched_loads: Vec::new(),
-            kept: Vec::new(),
-            kept_before: Set::default(),
+            kept: Kept::default(),
+            kept_before: Set::with_capacity_and_hasher(EXPECTED, Default::default()),
             names: Vec::new(),
             encoder: Encoder::new(64),
             generation: 0,
@@ -447,13 +484,12 @@ impl Translator {
         // what is watched in it.
         hash.write_u8(u8::from(self.several));
         if self.kept_before.insert((pc, hash.finish())) {
-            let loads = self.watched_loads.clone();
-            self.kept.push(CodeBlock { pc, code: code.to_vec(), loads });
+            self.kept.push(pc, code, &self.watched_loads);
         }
     }
 
     /// What was remembered since the last call.
-    pub(super) fn take_kept(&mut self) -> Vec<CodeBlock> {
+    pub(super) fn take_kept(&mut self) -> Kept {
         std::mem::take(&mut self.kept)
     }
 
@@ -463,9 +499,14 @@ impl Translator {
             self.cold_chunk -= CHUNK;
             self.cold_next = self.cold_chunk;
             self.cold_end = self.cold_chunk + CHUNK;
+            self.memory.prepare(self.cold_chunk..self.cold_end);
         }
         if self.hot_next + MARGIN > self.cold_chunk {
             return Err(Failure::Full);
+        }
+        if self.hot_next + MARGIN > self.hot_ready && self.hot_ready + STEP <= self.cold_chunk {
+            self.memory.prepare(self.hot_ready..self.hot_ready + STEP);
+            self.hot_ready += STEP;
         }
         self.hot.reset(self.hot_next);
         self.cold.reset(self.cold_next);
@@ -572,6 +613,7 @@ impl Translator {
         self.faults = FaultMap::default();
         self.arena = Arena::default();
         self.hot_next = code.start;
+        self.hot_ready = code.start;
         self.cold_chunk = code.end;
         self.cold_next = code.end;
         self.cold_end = code.end;
@@ -601,6 +643,11 @@ impl Translator {
         self.commit();
         self.reset_tables(|_| true);
     }
+}
+
+/// An empty map with room for what a short program has, so that it is not moved again and again.
+fn with_room<K, V>() -> Map<K, V> {
+    Map::with_capacity_and_hasher(EXPECTED, Default::default())
 }
 
 /// The tables that are used. Returns of resumed code are those of observed code, and a single
