@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_last_reader_lets_the_writer_in_and_wakes_who_waits() {
-        let first = lock(2 * READER | WRITER | READERS_WAIT);
+        let first = lock((2 * READER) | WRITER | READERS_WAIT);
         assert!(first.unlock_read().iter().all(Option::is_none));
         let waits = READER | WRITER | READERS_WAIT;
         assert_eq!(first.readers.load(Ordering::Relaxed), waits);
