@@ -398,7 +398,6 @@ impl GuestThread {
     /// Counts an event and shows it to the observer. After its last event the thread has nothing
     /// to compare any more, and stops.
     pub(crate) fn note_event(&mut self, event: &Event) -> Result<(), Halt> {
-        self.leave_place();
         self.tally.events += 1;
         if self.tally.events.is_multiple_of(PROGRESS) {
             let progress = &self.machine.options.progress;
@@ -408,6 +407,7 @@ impl GuestThread {
         if let Some(observer) = &mut self.observer {
             observer.event(id, event, self.context.retired);
         }
+        self.leave_place();
         self.choose_accesses();
         if self.cursor.peek()?.is_none() {
             return Err(Halt::Done);
