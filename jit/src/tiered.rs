@@ -21,8 +21,8 @@ use crate::copy::copy;
 use crate::cranelift::{CraneliftEngine, Program};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Context, Count, Cpu, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, LastMet, Leaf,
-    Mode, OrderedLeaf,
+    Context, Count, Cpu, Engine, EngineConfig, EngineError, Exit, Fault, LastMet, Leaf, Mode,
+    OrderedLeaf,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,14 +119,6 @@ impl Engine for Tiered {
         self.copies.hook(pc);
     }
 
-    fn functions(&self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
-        self.copies.functions(starts, constant, trusted);
-    }
-
-    fn watch(&self, sites: &[u64]) {
-        self.copies.watch(sites);
-    }
-
     fn several_threads(&self) {
         self.copies.several_threads();
         self.copies_only.store(true, Ordering::SeqCst);
@@ -154,18 +146,6 @@ impl Engine for Tiered {
 
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
         Ok(Box::new(self.attach_tiers()?))
-    }
-
-    fn count_from_now_on(&self) {
-        self.copies.count_from_now_on();
-    }
-
-    fn fork(&self, fork: &mut dyn FnMut() -> bool) {
-        self.copies.fork(fork);
-    }
-
-    fn take_blocks(&self) -> Vec<CodeBlock> {
-        self.copies.take_blocks()
     }
 }
 
@@ -229,11 +209,6 @@ impl Cpu for TieredCpu {
     unsafe fn set_last_met(&mut self, met: *mut LastMet) {
         // SAFETY: the caller's; compiled code does not use it.
         unsafe { self.copies.set_last_met(met) };
-    }
-
-    fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
-        // It would not get a thread out of compiled code. Only recordings interrupt.
-        None
     }
 
     fn step(&mut self, context: &mut Context) -> Option<Fault> {

@@ -1,5 +1,9 @@
 //! The contract between the machine and the engines that execute guest code.
 //!
+//! There are two roles, and two contracts. Any [`Engine`] replays: it is told beforehand what there
+//! is to execute, to hook and to watch. A [`RecordingEngine`] records, too: it learns all that while
+//! the guest runs, tells what it has executed, and lets itself be interrupted.
+//!
 //! An engine runs one guest thread at a time on the calling host thread, at full speed, until
 //! something happens that the machine must see; then [`Cpu::run`] returns an [`Exit`]. The engine
 //! knows nothing of what is recorded or replayed, and the machine nothing of how code is
@@ -21,7 +25,7 @@ pub struct EngineConfig {
     /// With `order_atomics`: order every access, but for those of the stack's own instructions.
     /// Translated code counts them ([`Cpu::filter`]), and reports the ones that need it.
     pub every_access: bool,
-    /// Remember translated blocks for [`Engine::take_blocks`].
+    /// Remember translated blocks for [`RecordingEngine::take_blocks`].
     pub keep_blocks: bool,
     /// What to count in [`Context::retired`].
     pub count: Count,
@@ -56,7 +60,7 @@ pub enum Count {
     Cycles,
 }
 
-/// A translator and executor of guest code, shared by all guest threads.
+/// A translator and executor of guest code, shared by all guest threads: what replays.
 pub trait Engine: Send + Sync {
     /// The name that users pick it by.
     fn name(&self) -> &'static str;
@@ -64,22 +68,6 @@ pub trait Engine: Send + Sync {
     /// From now on a thread that comes to the instruction at `pc` exits with [`Exit::Hook`].
     /// The caller guarantees that no code there has been executed yet.
     fn hook(&self, pc: u64);
-
-    /// Tells where functions of a module begin (any order, not necessarily all), and which of its
-    /// addresses are no variables'.
-    ///
-    /// With [`EngineConfig::order_atomics`], plain loads and stores of at most 8 bytes that are
-    /// part of a synchronization idiom are watched, as told by the code around them. In a
-    /// `trusted` module, the C library, fewer idioms count.
-    fn functions(&self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
-        let _ = (starts, constant, trusted);
-    }
-
-    /// Watches these instructions too, where they are plain loads and stores of at most 8 bytes.
-    /// The caller guarantees that no code there has been executed yet.
-    fn watch(&self, sites: &[u64]) {
-        let _ = sites;
-    }
 
     /// From now on there may be several threads: watched accesses and locked instructions are
     /// reported, which they were not before. The caller is the only thread.
@@ -124,16 +112,32 @@ pub trait Engine: Send + Sync {
 
     /// The executing half for one guest thread. It stays on the host thread that asked for it.
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError>;
+}
+
+/// An engine that records: what it executes is not known before.
+pub trait RecordingEngine: Engine {
+    /// Tells where functions of a module begin (any order, not necessarily all), and which of its
+    /// addresses are no variables'.
+    ///
+    /// With [`EngineConfig::order_atomics`], plain loads and stores of at most 8 bytes that are
+    /// part of a synchronization idiom are watched, as told by the code around them. In a
+    /// `trusted` module, the C library, fewer idioms count.
+    fn functions(&self, starts: &[u64], constant: &[Range<u64>], trusted: bool);
+
+    /// Watches these instructions too, where they are plain loads and stores of at most 8 bytes.
+    /// The caller guarantees that no code there has been executed yet.
+    fn watch(&self, sites: &[u64]);
+
+    /// The executing half for one guest thread that is recorded, see [`Engine::attach`].
+    fn attach_recording(&self) -> Result<Box<dyn RecordingCpu>, EngineError>;
 
     /// From now on instructions are counted ([`Count::Instructions`]): by a thread that runs later
     /// at once, by one that is inside translated code from the next time on that it has left it.
-    fn count_from_now_on(&self) {}
+    fn count_from_now_on(&self);
 
     /// Calls `fork`, which splits the process and says whether this is the child, while no other
     /// thread is inside the engine's locks. In the child, this thread alone goes on.
-    fn fork(&self, fork: &mut dyn FnMut() -> bool) {
-        fork();
-    }
+    fn fork(&self, fork: &mut dyn FnMut() -> bool);
 
     /// Blocks that were translated in [`Mode::Observed`] since the last call, each once.
     fn take_blocks(&self) -> Vec<CodeBlock>;
@@ -196,12 +200,6 @@ pub trait Cpu {
         let _ = met;
     }
 
-    /// What gets this thread out of guest code, for other threads to use. Engines that only replay
-    /// have none.
-    fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
-        None
-    }
-
     /// What the thread shares with the machine, with [`EngineConfig::every_access`]. It is there as
     /// long as the executor.
     fn filter(&self) -> Option<Filter> {
@@ -227,6 +225,12 @@ pub trait Cpu {
     /// Executes the load at `rip`, reported as [`OrderedKind::Load`], as if its memory operand
     /// held `value`.
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault>;
+}
+
+/// The executor of a guest thread that is recorded. It alone knows [`Mode::Opaque`].
+pub trait RecordingCpu: Cpu {
+    /// What gets this thread out of guest code, for other threads to use.
+    fn interrupt(&self) -> Arc<dyn Interrupt>;
 }
 
 /// Gets a guest thread out of guest code.

@@ -9,8 +9,8 @@ use crate::accesses::{Part, bit_offset, spans_of};
 use crate::fault::SignalStack;
 use crate::memory::read_instruction;
 use refrain_vm::{
-    Context, Cpu, EngineConfig, EngineError, Exit, Fault, Filter, Interrupt, LastMet, Mode, Span,
-    reg,
+    Context, Cpu, EngineConfig, EngineError, Exit, Fault, Filter, Interrupt, LastMet, Mode,
+    RecordingCpu, Span, reg,
 };
 use std::arch::asm;
 use std::rc::Rc;
@@ -477,17 +477,19 @@ impl Cpu for CopyCpu {
         self.step_as(context, Variant::StepLoad)
     }
 
-    fn interrupt(&self) -> Option<Arc<dyn Interrupt>> {
-        let (shared, inside) = (Arc::clone(&self.shared), Arc::clone(&self.inside));
-        Some(Arc::new(Interrupter { shared, inside, number: self.number }))
-    }
-
     fn set_leaf_data(&mut self, data: u64) {
         self.state.leaf_data = data;
     }
 
     unsafe fn set_last_met(&mut self, met: *mut LastMet) {
         self.state.met = met;
+    }
+}
+
+impl RecordingCpu for CopyCpu {
+    fn interrupt(&self) -> Arc<dyn Interrupt> {
+        let (shared, inside) = (Arc::clone(&self.shared), Arc::clone(&self.inside));
+        Arc::new(Interrupter { shared, inside, number: self.number })
     }
 }
 

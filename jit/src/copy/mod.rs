@@ -59,7 +59,10 @@ mod watch;
 
 use crate::{fault, memory};
 use refrain_trace::CodeBlock;
-use refrain_vm::{Barrier, Count, Cpu, Engine, EngineConfig, EngineError, Leaf, OrderedLeaf};
+use refrain_vm::{
+    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, Leaf, OrderedLeaf, RecordingCpu,
+    RecordingEngine,
+};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -76,7 +79,7 @@ const CODE_BYTES: u64 = 64 << 20;
 /// # Errors
 /// If the processor or kernel lacks FSGSBASE, code memory cannot be had, or `config` asks for
 /// observers.
-pub fn copy(config: EngineConfig) -> Result<Arc<dyn Engine>, EngineError> {
+pub fn copy(config: EngineConfig) -> Result<Arc<dyn RecordingEngine>, EngineError> {
     Ok(Arc::new(CopyEngine::new(config, CODE_BYTES)?))
 }
 
@@ -163,18 +166,6 @@ impl Engine for CopyEngine {
         }
     }
 
-    fn functions(&self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
-        self.shared.lock().functions.add(starts, constant, trusted);
-    }
-
-    fn watch(&self, sites: &[u64]) {
-        let mut translator = self.shared.lock();
-        translator.learned.add(sites);
-        if translator.several {
-            translator.learned.read();
-        }
-    }
-
     fn several_threads(&self) {
         let mut translator = self.shared.lock();
         translator.learned.read();
@@ -206,16 +197,34 @@ impl Engine for CopyEngine {
         self.shared.lock().generated.add(range);
     }
 
+    fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
+        Ok(Box::new(cpu::CopyCpu::new(Arc::clone(&self.shared))?))
+    }
+}
+
+impl RecordingEngine for CopyEngine {
+    fn functions(&self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
+        self.shared.lock().functions.add(starts, constant, trusted);
+    }
+
+    fn watch(&self, sites: &[u64]) {
+        let mut translator = self.shared.lock();
+        translator.learned.add(sites);
+        if translator.several {
+            translator.learned.read();
+        }
+    }
+
+    fn attach_recording(&self) -> Result<Box<dyn RecordingCpu>, EngineError> {
+        Ok(Box::new(cpu::CopyCpu::new(Arc::clone(&self.shared))?))
+    }
+
     fn count_from_now_on(&self) {
         let mut translator = self.shared.lock();
         if translator.config.count == Count::Nothing {
             translator.config.count = Count::Instructions;
             self.shared.flush(&mut translator);
         }
-    }
-
-    fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
-        Ok(Box::new(cpu::CopyCpu::new(Arc::clone(&self.shared))?))
     }
 
     fn fork(&self, fork: &mut dyn FnMut() -> bool) {

@@ -314,8 +314,4 @@ impl Engine for CraneliftEngine {
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
         Ok(Box::new(CraneliftCpu::new(Arc::clone(&self.shared))?))
     }
-
-    fn take_blocks(&self) -> Vec<CodeBlock> {
-        Vec::new()
-    }
 }

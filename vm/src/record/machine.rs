@@ -11,7 +11,7 @@ use super::process::Waiting;
 use super::signals::Signals;
 use super::{Follow, LearnedSites, Warn};
 use crate::elf::Elf;
-use crate::engine::Engine;
+use crate::engine::RecordingEngine;
 use crate::hooks::{self, Hook, HookMap};
 use crate::kick::{self, Attention};
 use crate::memory::AddressSpace;
@@ -38,7 +38,7 @@ pub(crate) enum Stop {
 
 /// The recorder's state beyond single threads.
 pub(crate) struct Machine {
-    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) engine: Arc<dyn RecordingEngine>,
     pub(crate) tickets: Tickets,
     /// Who may access which line, if every access is recorded.
     pub(crate) lines: Option<Lines>,
@@ -112,7 +112,7 @@ struct Thread {
 
 impl Machine {
     pub(crate) fn new(
-        engine: Arc<dyn Engine>,
+        engine: Arc<dyn RecordingEngine>,
         space: AddressSpace,
         (log, mapped): (Log, Arc<Files>),
         (header, processor, forbids_generated_code): (&Header, Processor, bool),

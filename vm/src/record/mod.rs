@@ -27,7 +27,7 @@ mod signals;
 mod sync;
 pub(crate) mod thread;
 
-use crate::engine::Engine;
+use crate::engine::RecordingEngine;
 use crate::host::{self, Guest};
 use crate::loader::{self, Command};
 use crate::memory::AddressSpace;
@@ -122,7 +122,7 @@ pub struct LostEnd {
 
 /// Records a program. Returns when the guest has ended; its other threads may still be running,
 /// unrecorded and unable to act, so the caller is expected to exit soon.
-pub fn record(options: RecordOptions, engine: Arc<dyn Engine>) -> Result<RecordSummary> {
+pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Result<RecordSummary> {
     let (ignored, blocked) = outside::inherited();
     outside::block_signals();
     kick::install();

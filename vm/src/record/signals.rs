@@ -167,10 +167,10 @@ impl Signals {
     }
 
     /// How to reach a thread that waits, and one that computes.
-    pub(crate) fn reach(&self, thread: ThreadId, kernel_id: i32, of: Option<Arc<dyn Interrupt>>) {
+    pub(crate) fn reach(&self, thread: ThreadId, kernel_id: i32, of: Arc<dyn Interrupt>) {
         let mut state = self.lock();
         let entry = state.of(thread);
-        (entry.kernel_id, entry.interrupt) = (kernel_id, of);
+        (entry.kernel_id, entry.interrupt) = (kernel_id, Some(of));
         state.call_for_pending();
     }
 

@@ -7,7 +7,7 @@ use super::machine::{Machine, Stop, park_forever};
 use crate::at_address::AtAddress;
 use crate::context::Context;
 use crate::context::reg::*;
-use crate::engine::{Cpu, Emulate, Exit, Mode};
+use crate::engine::{Emulate, Exit, Mode, RecordingCpu};
 use crate::hooks::HookMap;
 use crate::host;
 use crate::kick::Attention;
@@ -36,7 +36,7 @@ pub(crate) struct GuestThread {
     pub(crate) machine: Arc<Machine>,
     pub(crate) id: ThreadId,
     pub(crate) context: Context,
-    pub(crate) cpu: Box<dyn Cpu>,
+    pub(crate) cpu: Box<dyn RecordingCpu>,
     pub(crate) log: Arc<ThreadLog>,
     pub(crate) hooks: Arc<HookMap>,
     /// Word that is cleared, and whose waiters are woken, when the thread ends.
@@ -82,7 +82,7 @@ pub(crate) fn start_main(machine: &Arc<Machine>, entry: &Entry, name: &Path) -> 
     let run: Box<dyn FnOnce() + Send> = Box::new(move || {
         itself::take_name(&name);
         host::block_signals();
-        match machine.engine.attach() {
+        match machine.engine.attach_recording() {
             Ok(cpu) => run_thread(machine, birth, cpu),
             Err(error) => machine.stop(Stop::Failed(error.into())),
         }
@@ -110,7 +110,7 @@ pub(crate) fn spawn(machine: &Arc<Machine>) -> io::Result<(i32, Sender<Birth>)> 
     let (give, given) = bounded(1);
     on_thread(Box::new(move || {
         host::block_signals();
-        let Ok(cpu) = machine.engine.attach() else { return };
+        let Ok(cpu) = machine.engine.attach_recording() else { return };
         let _ = tell.send(host::thread_id());
         if let Ok(birth) = given.recv() {
             run_thread(machine, birth, cpu);
@@ -126,7 +126,7 @@ fn on_thread(run: Box<dyn FnOnce() + Send>) -> io::Result<()> {
 }
 
 /// Runs a guest thread on the calling host thread, to its end.
-fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn Cpu>) {
+fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
     let Birth { id, log, attention, context, clear_at_exit } = birth;
     machine.set_kernel_id(id, host::thread_id());
     machine.signals.reach(id, host::thread_id(), cpu.interrupt());

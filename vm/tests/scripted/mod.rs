@@ -58,10 +58,6 @@ impl Engine for Scripted {
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {
         Ok(Box::new(Thread { script: Arc::clone(&self.script), pace: self.pace }))
     }
-
-    fn take_blocks(&self) -> Vec<refrain_trace::CodeBlock> {
-        Vec::new()
-    }
 }
 
 /// A thread of the guest.

@@ -2,7 +2,9 @@
 
 use super::{Guest, engine, run, run_code};
 use iced_x86::code_asm::*;
-use refrain_vm::{Context, Count, Emulate, Engine, EngineConfig, Exit, Mode, OrderedKind, reg};
+use refrain_vm::{
+    Context, Count, Emulate, Engine, EngineConfig, Exit, Mode, OrderedKind, RecordingEngine, reg,
+};
 
 fn ordering() -> EngineConfig {
     EngineConfig { order_atomics: true, keep_blocks: true, ..EngineConfig::default() }

@@ -4,7 +4,7 @@ use super::{CopyEngine, Guest, context_of, engine};
 use iced_x86::code_asm::*;
 use refrain_vm::{
     Count, Cpu, Engine, EngineConfig, Exit, Fault, LastMet, Mode, OrderedAccess, OrderedKind,
-    OrderedLeaf, reg,
+    OrderedLeaf, RecordingEngine, reg,
 };
 use std::arch::asm;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::{Guest, engine, run};
 use iced_x86::code_asm::*;
-use refrain_vm::{Count, Engine, EngineConfig, Exit, Interrupt, Mode, reg};
+use refrain_vm::{Count, Engine, EngineConfig, Exit, Interrupt, Mode, RecordingEngine, reg};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -43,8 +43,8 @@ fn a_replay_finds_where_a_computing_thread_came_out() {
     let fetched = std::thread::scope(|scope| {
         let (guest, recording) = (&guest, &recording);
         let thread = scope.spawn(move || {
-            let mut cpu = recording.attach().unwrap();
-            tell.send(cpu.interrupt().unwrap()).unwrap();
+            let mut cpu = recording.attach_recording().unwrap();
+            tell.send(cpu.interrupt()).unwrap();
             let mut context = guest.context();
             assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Interrupted);
             context
@@ -59,7 +59,7 @@ fn a_replay_finds_where_a_computing_thread_came_out() {
     let places = Arc::new(BTreeSet::from([fetched.rip]));
     let config = EngineConfig { count: Count::Instructions, places, ..EngineConfig::default() };
     let replay = engine(config);
-    let mut cpu = replay.attach().unwrap();
+    let mut cpu = replay.attach_recording().unwrap();
     let mut context = guest.context();
     context.leave_at = fetched.retired;
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Interrupted);
@@ -84,9 +84,9 @@ fn threads_in_the_same_loop_come_out_one_by_one() {
         for index in 0..2 {
             let (guest, engine, tell) = (&guest, &engine, tell.clone());
             scope.spawn(move || {
-                let mut cpu = engine.attach().unwrap();
+                let mut cpu = engine.attach_recording().unwrap();
                 let (out, came_out) = channel();
-                tell.send((cpu.interrupt().unwrap(), came_out)).unwrap();
+                tell.send((cpu.interrupt(), came_out)).unwrap();
                 let mut context = guest.context();
                 context.gpr[reg::RSP] -= index * 0x4000;
                 while cpu.run(&mut context, Mode::Observed) == Exit::Interrupted {
@@ -119,8 +119,8 @@ fn nobody_comes_out_at_a_hook() {
     });
     let engine = engine(EngineConfig::default());
     engine.hook(function);
-    let mut cpu = engine.attach().unwrap();
-    let interrupt = cpu.interrupt().unwrap();
+    let mut cpu = engine.attach_recording().unwrap();
+    let interrupt = cpu.interrupt();
     let mut context = guest.context();
 
     interrupt.interrupt();

@@ -2,7 +2,9 @@
 
 use super::{CopyEngine, Guest, ROOM, engine, run};
 use iced_x86::code_asm::*;
-use refrain_vm::{Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, reg};
+use refrain_vm::{
+    Context, Count, Cpu, Engine, EngineConfig, Exit, Fault, Mode, OrderedKind, RecordingEngine, reg,
+};
 use std::sync::Arc;
 
 fn ordering() -> EngineConfig {
