@@ -1,10 +1,10 @@
 //! From events to a skeleton: one pass over the events, then one over the tickets ([`rank`]),
-//! which also tells what waits under locks need ([`Facts`]).
+//! which also tells what waits under locks need ([`Precedences`]).
 
 use crate::Error;
-use crate::facts::Facts;
 use crate::latencies::{Samples, Waking};
 use crate::places::Places;
+use crate::precedence::Precedences;
 use crate::rank::{self, Query};
 use crate::recorded::{self, Recorded};
 use crate::recording;
@@ -196,9 +196,9 @@ impl Builder {
             strand.woken.push(woken);
         });
         let counts = queries.iter().map(|query| (query.thread.0, query.position, query.object));
-        let mut facts = Facts::new(&strands, counts);
-        rank::rank(&mut strands, &mut objects, queries, self.recorded.as_mut(), &mut facts)?;
-        facts.finish(&mut strands);
+        let mut precedences = Precedences::new(&strands, counts);
+        rank::rank(&mut strands, &mut objects, queries, self.recorded.as_mut(), &mut precedences)?;
+        precedences.finish(&mut strands);
         if let Some(recorded) = self.recorded {
             recorded.finish(&mut strands);
             return Ok(Skeleton { strands, objects, ticks_per_second });

@@ -14,7 +14,7 @@
 //! - the least initial value of a semaphore that lets the recorded order happen.
 
 use crate::Error;
-use crate::facts::Facts;
+use crate::precedence::Precedences;
 use crate::recorded::Recorded;
 use crate::skeleton::{Code, Object, Operation, RESET, Strand, TICKETED, UNKNOWN};
 use refrain_trace::fixed::FixedMap;
@@ -66,14 +66,14 @@ pub(crate) fn rank(
     objects: &mut [Object],
     queries: Vec<Query>,
     recorded: Option<&mut Recorded>,
-    facts: &mut Facts,
+    precedences: &mut Precedences,
 ) -> Result<(), Error> {
     let (slots, used) = number_slots(objects);
     let bases = Bases::new(strands, &slots, used)?;
     let cells = bases.lay_out(strands, &slots, objects)?;
     let mut queries: Vec<(u32, Query)> =
         queries.into_iter().map(|query| (slots[query.object as usize], query)).collect();
-    // Of one thread in its order, which facts go by.
+    // Of one thread in its order, which precedences go by.
     let key = |(slot, query): &(u32, Query)| (*slot, query.bound, query.thread, query.position);
     queries.sort_unstable_by_key(key);
     let mut queries = queries.into_iter().peekable();
@@ -83,7 +83,7 @@ pub(crate) fn rank(
         strands,
         objects,
         recorded,
-        facts,
+        precedences,
     };
     for slot in 0..used as u32 {
         for (offset, &cell) in cells[bases.range(slot)].iter().enumerate() {
@@ -111,13 +111,13 @@ struct Walker<'a> {
     strands: &'a mut [Strand],
     objects: &'a mut [Object],
     recorded: Option<&'a mut Recorded>,
-    facts: &'a mut Facts,
+    precedences: &'a mut Precedences,
 }
 
 impl Walker<'_> {
     fn answer(&mut self, query: &Query) {
         let count = self.walks[query.object as usize].counting;
-        self.facts.follow(query.thread.0, query.position, query.object, count);
+        self.precedences.follow(query.thread.0, query.position, query.object, count);
         let strand = &mut self.strands[query.thread.index()];
         if let Some(recorded) = &mut self.recorded {
             recorded.follows_count(query.thread.0, query.position, query.object, count);
@@ -136,7 +136,7 @@ impl Walker<'_> {
                 if operation.code == Code::Await && operation.flags & TICKETED == 0 {
                     let object = operation.object;
                     operation.rank = self.walks[object as usize].counting.min(1);
-                    self.facts.follow(thread as u32, position as u32, object, operation.rank);
+                    self.precedences.follow(thread as u32, position as u32, object, operation.rank);
                 }
             }
         }
@@ -153,7 +153,7 @@ impl Walker<'_> {
             Code::Unlock | Code::CondRelease => operation.rank = 0,
             Code::Count => {
                 walk.counting += 1;
-                self.facts.count(object, thread, position);
+                self.precedences.count(object, thread, position);
                 self.arrivals.insert((object, thread), walk.counting);
                 if operation.flags & RESET != 0 {
                     (walk.base, walk.size) = (walk.counting, 0);
@@ -161,7 +161,7 @@ impl Walker<'_> {
             }
             Code::Await => {
                 operation.rank = walk.leave(self.arrivals.get(&(object, thread)));
-                self.facts.follow(thread, position, object, operation.rank);
+                self.precedences.follow(thread, position, object, operation.rank);
                 if let Some(recorded) = &mut self.recorded {
                     recorded.follows_count(thread, position, object, operation.rank);
                 }
@@ -174,7 +174,7 @@ impl Walker<'_> {
                 operation.rank = walk.competing;
                 if code == Code::Ordered {
                     walk.counting += 1;
-                    self.facts.count(object, thread, position);
+                    self.precedences.count(object, thread, position);
                 }
                 if code == Code::SemWait {
                     walk.level -= 1;

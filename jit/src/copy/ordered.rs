@@ -1,7 +1,7 @@
 //! Which instructions are ordered against other threads, and what their operands are.
 //!
 //! Locked instructions and `xchg` with memory always are; plain loads and stores where `idioms`
-//! finds them, where the machine asked for it ([`refrain_vm::Engine::watch`]), and, in a replay,
+//! finds them, where the machine asked for it ([`refrain_vm::RecordingEngine::watch`]), and, in a replay,
 //! exactly where the recording watched. Where no function is known, a load is watched whose
 //! operand is that of a locked instruction that follows shortly.
 

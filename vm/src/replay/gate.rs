@@ -7,18 +7,18 @@
 //! Under a scheduler that decides anew ([`super::Policy::Anew`]) threads wait here for its grants
 //! too, and a recorded order that nobody can go on with gives way.
 
-mod looks;
 mod sleepers;
+mod spin;
 
 use super::arrivals::Arrivals;
 use super::grants::{Asked, Grants, News};
 use super::objects::Words;
 use super::overwritten::Overwritten;
 use crate::host::{self, Guest};
-use looks::Looks;
 use refrain_scheduler::Scheduler;
 use refrain_trace::{ThreadId, order};
 use sleepers::Sleepers;
+use spin::Spin;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -230,13 +230,13 @@ impl Gate {
 
     /// Whether `condition` holds now or in a moment. For callers that cannot [`Self::wait`].
     pub(crate) fn soon(&self, thread: ThreadId, condition: Condition) -> bool {
-        let mut looks = Looks::at(condition);
+        let mut spin = Spin::on(condition);
         let Some((slot, place)) = condition.place() else {
-            return looks.until(|| if self.holds(thread, condition) { Ok(()) } else { Err(1) });
+            return spin.until(|| if self.holds(thread, condition) { Ok(()) } else { Err(1) });
         };
         // One look at the counter tells both.
         let exactly = matches!(condition, Condition::Turn { .. });
-        looks.until(|| {
+        spin.until(|| {
             let done = self.done[slot].load(Ordering::SeqCst);
             let holds = done == place || done > place && !exactly;
             if holds { Ok(()) } else { Err(place.saturating_sub(done)) }
@@ -246,7 +246,7 @@ impl Gate {
     /// Whether a word has the value that `condition` asks for, which the caller can see, now or in
     /// a moment.
     pub(crate) fn soon_there(&self, condition: Condition, is_there: impl Fn() -> bool) -> bool {
-        Looks::at(condition).until(|| if is_there() { Ok(()) } else { Err(1) })
+        Spin::on(condition).until(|| if is_there() { Ok(()) } else { Err(1) })
     }
 
     /// The holder of `ticket` has performed its event. Whether the caller must [`Self::wake`].

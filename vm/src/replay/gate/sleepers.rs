@@ -19,9 +19,9 @@ use crossbeam::utils::CachePadded;
 use refrain_trace::ThreadId;
 
 /// Counters of sleepers by slot. Slots share them, at the price of a look at sleepers in vain.
-const KNOTS: usize = 256;
+const COUNTERS: usize = 256;
 /// The counter of those who wait for memory.
-const MEMORY: usize = KNOTS;
+const MEMORY: usize = COUNTERS;
 const BITS: usize = u64::BITS as usize;
 
 /// A thread's place to sleep.
@@ -45,19 +45,19 @@ pub(super) struct Sleepers {
     awake: AtomicUsize,
     /// How often a thread has ceased to sleep.
     risen: AtomicU64,
-    /// How many sleep for a slot, by [`Condition::knot`], so that most events find out by a load
+    /// How many sleep for a slot, by [`Condition::counter`], so that most events find out by a load
     /// that they need not wake anybody.
-    knots: Box<[AtomicUsize]>,
+    counts: Box<[AtomicUsize]>,
 }
 
 impl Condition {
     /// Which counter a sleeper is in. Who waits for a thread is told by that thread.
-    fn knot(self) -> Option<usize> {
+    fn counter(self) -> Option<usize> {
         match self {
             Condition::Value { .. } | Condition::Bits { .. } | Condition::Caught { .. } => {
                 Some(MEMORY)
             }
-            _ => self.place().map(|(slot, _)| slot % KNOTS),
+            _ => self.place().map(|(slot, _)| slot % COUNTERS),
         }
     }
 }
@@ -71,7 +71,7 @@ impl Sleepers {
             asleep: (0..threads.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect(),
             awake: AtomicUsize::new(0),
             risen: AtomicU64::new(0),
-            knots: (0..=MEMORY).map(|_| AtomicUsize::new(0)).collect(),
+            counts: (0..=MEMORY).map(|_| AtomicUsize::new(0)).collect(),
         }
     }
 
@@ -107,8 +107,8 @@ impl Sleepers {
         let (slot, place) = condition.place().unwrap_or((usize::MAX, 0));
         self.berths[thread.index()].slot.store(slot, Ordering::SeqCst);
         self.berths[thread.index()].place.store(place, Ordering::SeqCst);
-        if let Some(knot) = condition.knot() {
-            self.knots[knot].fetch_add(1, Ordering::SeqCst);
+        if let Some(counter) = condition.counter() {
+            self.counts[counter].fetch_add(1, Ordering::SeqCst);
         }
         self.doze(thread);
     }
@@ -125,8 +125,8 @@ impl Sleepers {
     pub(super) fn rise(&self, thread: ThreadId, condition: Condition) {
         self.count_awake(thread);
         self.risen.fetch_add(1, Ordering::SeqCst);
-        if let Some(knot) = condition.knot() {
-            self.knots[knot].fetch_sub(1, Ordering::SeqCst);
+        if let Some(counter) = condition.counter() {
+            self.counts[counter].fetch_sub(1, Ordering::SeqCst);
         }
         self.berths[thread.index()].excused.store(false, Ordering::SeqCst);
     }
@@ -146,12 +146,12 @@ impl Sleepers {
     /// Whether somebody sleeps who may be able to go on now that so many tickets of this slot are
     /// done: who waits for them, or for memory.
     pub(super) fn may_go_on(&self, slot: usize, done: u64) -> bool {
-        let sleeps = |knot: usize| self.knots[knot].load(Ordering::SeqCst) > 0;
+        let sleeps = |counter: usize| self.counts[counter].load(Ordering::SeqCst) > 0;
         let waits = |id: ThreadId| {
             let berth = &self.berths[id.index()];
             berth.slot.load(Ordering::SeqCst) == slot && berth.place.load(Ordering::SeqCst) <= done
         };
-        sleeps(MEMORY) || sleeps(slot % KNOTS) && self.ids().any(waits)
+        sleeps(MEMORY) || sleeps(slot % COUNTERS) && self.ids().any(waits)
     }
 
     /// Those who sleep, in the order of their ids, and what each waits for.

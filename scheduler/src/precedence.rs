@@ -58,7 +58,7 @@ struct Need {
 
 /// Collects needs while the builder finds out who counted what.
 #[derive(Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct Precedences {
     /// By thread and position.
     waits: Vec<Wait>,
     acquisitions: Acquisitions,
@@ -69,30 +69,34 @@ pub(crate) struct Facts {
     seen: FixedMap<(u32, u32), usize>,
 }
 
-impl Facts {
+impl Precedences {
     /// Finds the waits under locks. `counts` are the waits for counts of other objects than the
     /// operation's: thread, position, object.
-    pub(crate) fn new(strands: &[Strand], counts: impl Iterator<Item = (u32, u32, u32)>) -> Facts {
-        let mut facts = Facts::default();
+    pub(crate) fn new(
+        strands: &[Strand],
+        counts: impl Iterator<Item = (u32, u32, u32)>,
+    ) -> Precedences {
+        let mut precedences = Precedences::default();
         for (thread, strand) in strands.iter().enumerate() {
             if strand.operations.iter().any(|operation| operation.code.awaits()) {
-                facts.find_waits(thread as u32, &strand.operations);
+                precedences.find_waits(thread as u32, &strand.operations);
             }
         }
-        if facts.waits.is_empty() {
-            return facts;
+        if precedences.waits.is_empty() {
+            return precedences;
         }
-        facts.acquisitions = Acquisitions::of(strands, &facts.waits);
-        facts.join(strands);
+        precedences.acquisitions = Acquisitions::of(strands, &precedences.waits);
+        precedences.join(strands);
         let awaits = |wait: &Wait| strands[wait.thread as usize].operations[wait.position as usize];
-        let own = facts.waits.iter().map(awaits).filter(|operation| operation.code == Code::Await);
-        facts.counted.extend(own.map(|operation| (operation.object, Vec::new())));
+        let own =
+            precedences.waits.iter().map(awaits).filter(|operation| operation.code == Code::Await);
+        precedences.counted.extend(own.map(|operation| (operation.object, Vec::new())));
         for (thread, position, object) in counts {
-            if facts.held(thread, position).next().is_some() {
-                facts.counted.entry(object).or_default();
+            if precedences.held(thread, position).next().is_some() {
+                precedences.counted.entry(object).or_default();
             }
         }
-        facts
+        precedences
     }
 
     fn find_waits(&mut self, thread: u32, operations: &[Operation]) {

@@ -1,4 +1,4 @@
-//! Waiting awake: a few looks at a condition, before a thread gives its core away.
+//! Spinning: a thread looks at its condition a few times before it gives its core away.
 
 use super::Condition;
 
@@ -10,15 +10,16 @@ const PAUSES_FOR_NEWS: u32 = if cfg!(test) { 1 } else { 20 };
 /// Pauses between two looks at most.
 const MOST: u64 = 64;
 
-/// Looks that are left.
-pub(super) struct Looks {
+/// The spinning of one wait.
+pub(super) struct Spin {
     pauses: u32,
 }
 
-impl Looks {
-    pub(super) fn at(condition: Condition) -> Looks {
+impl Spin {
+    /// For so many pauses, by what is waited for.
+    pub(super) fn on(condition: Condition) -> Spin {
         let news = matches!(condition, Condition::News { .. });
-        Looks { pauses: if news { PAUSES_FOR_NEWS } else { PAUSES } }
+        Spin { pauses: if news { PAUSES_FOR_NEWS } else { PAUSES } }
     }
 
     /// Looks until what is waited for is there; false if there have been looks enough. A look in
