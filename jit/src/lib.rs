@@ -26,3 +26,10 @@ pub use copy::copy;
 pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};
 pub use features::needs;
 pub use tiered::tiered;
+
+/// Makes the tables that decoding needs, which the first instruction would wait for.
+pub fn warm_up() {
+    let no_op = [0x90];
+    let instruction = iced_x86::Decoder::new(64, &no_op, 0).decode();
+    debug_assert!(!instruction.is_invalid());
+}

@@ -92,7 +92,7 @@ impl Translator {
             self.hot.copy_to_rcx(instruction.op0_register().number() as u8);
         } else if instruction.is_ip_rel_memory_operand() {
             self.load_ip_relative(place);
-        } else {
+        } else if !self.hot.load_operand_of_branch(place.bytes) {
             let memory = memory_operand(instruction);
             let load = Instruction::with2(Opcode::Mov_r64_rm64, Register::RCX, memory)
                 .expect("the operands fit the instruction");

@@ -182,6 +182,30 @@ impl Code {
         }
     }
 
+    /// `mov rcx, [operand]`, with the memory operand of an indirect jump or call; false if the
+    /// instruction is none that is known here. The encoder's tables take longer to make than many a
+    /// program to translate.
+    pub(super) fn load_operand_of_branch(&mut self, branch: &[u8]) -> bool {
+        const FS: u8 = 0x64;
+        const NARROW_ADDRESS: u8 = 0x67;
+        // Other prefixes mean nothing here, or for the branch alone (`notrack`, `bnd`).
+        let is_prefix =
+            |byte: &&u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf2 | 0xf3);
+        let prefixes = branch.iter().take_while(is_prefix).count();
+        let (prefixes, opcode) = branch.split_at(prefixes);
+        let (rex, opcode) = match opcode {
+            [rex @ 0x40..=0x4f, rest @ ..] => (*rex, rest),
+            rest => (0, rest),
+        };
+        let [0xff, modrm, rest @ ..] = opcode else { return false };
+        for prefix in prefixes.iter().filter(|prefix| [FS, NARROW_ADDRESS].contains(prefix)) {
+            self.put(&[*prefix]);
+        }
+        self.put(&[0x48 | rex & 3, 0x8b, modrm & 0xc7 | RCX << 3]);
+        self.put(rest);
+        true
+    }
+
     /// `mov rcx, [rsp]`
     pub(super) fn load_return_address(&mut self) {
         self.put(&[0x48, 0x8b, 0x0c, 0x24]);
@@ -316,4 +340,43 @@ impl Code {
 /// The displacement for a field at `field` that ends an instruction and leads to `target`.
 pub(super) fn displacement(field: u64, target: u64) -> u32 {
     target.wrapping_sub(field + 4) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
+
+    /// Whatever the operand is, the load has the same one.
+    #[test]
+    fn operands_of_branches_are_loaded() {
+        let branches: [&[u8]; 9] = [
+            &[0xff, 0x10],
+            &[0xff, 0x20],
+            &[0xff, 0x50, 0x18],
+            &[0x41, 0xff, 0x54, 0x24, 0x08],
+            &[0x42, 0xff, 0x24, 0xe5, 0x10, 0x20, 0x30, 0x00],
+            &[0x43, 0xff, 0xa4, 0xcd, 0x78, 0x56, 0x34, 0x12],
+            &[0x3e, 0xff, 0x24, 0xc2],
+            &[0x64, 0xff, 0x14, 0x25, 0x10, 0, 0, 0],
+            &[0xf2, 0x67, 0x41, 0xff, 0x50, 0xf8],
+        ];
+        let decode =
+            |bytes: &[u8]| Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
+        for bytes in branches {
+            let mut code = Code::default();
+            assert!(code.load_operand_of_branch(bytes), "{bytes:x?}");
+            let (branch, load) = (decode(bytes), decode(code.bytes()));
+            assert_eq!((load.mnemonic(), load.op0_register()), (Mnemonic::Mov, Register::RCX));
+            let operand = |i: &iced_x86::Instruction| {
+                let prefix = Some(i.segment_prefix()).filter(|&segment| segment == Register::FS);
+                let address = (i.memory_base(), i.memory_index(), i.memory_index_scale());
+                (prefix, address, i.memory_displacement64())
+            };
+            assert_eq!(operand(&branch), operand(&load), "{bytes:x?}");
+            assert_eq!(load.len(), code.bytes().len());
+        }
+        assert!(!Code::default().load_operand_of_branch(&[]));
+        assert!(!Code::default().load_operand_of_branch(&[0xe8, 0, 0, 0, 0]));
+    }
 }

@@ -23,6 +23,7 @@ use refrain_trace::CodeBlock;
 use refrain_trace::fixed::{FixedHasher, FixedMap, FixedSet};
 use refrain_vm::layout::PAGE;
 use refrain_vm::{EngineConfig, EngineError, Fault, Leaf, OrderedLeaf};
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::hash::Hasher;
 use std::mem::replace;
@@ -38,7 +39,7 @@ const CHUNK: u64 = 64 << 10;
 /// Bytes of a `jmp` to a fixed place.
 const JUMP: u64 = 5;
 /// Blocks of a short program.
-const EXPECTED: usize = 14 << 10;
+const EXPECTED: usize = 3 << 10;
 /// Code memory that the system gives at once.
 const STEP: u64 = 128 << 10;
 /// Code below has return addresses that fit an immediate.
@@ -176,7 +177,8 @@ pub(super) struct Translator {
     kept: Kept,
     kept_before: Set<(u64, u64)>,
     names: Vec<&'static str>,
-    pub(super) encoder: Encoder,
+    /// Made when it is used first.
+    pub(super) encoder: LazyCell<Encoder>,
     /// Counts flushes: blocks of another generation are not linked to.
     pub(super) generation: u64,
 }
@@ -230,7 +232,7 @@ impl Translator {
             kept: Kept::default(),
             kept_before: Set::with_capacity_and_hasher(EXPECTED, Default::default()),
             names: Vec::new(),
-            encoder: Encoder::new(64),
+            encoder: LazyCell::new(|| Encoder::new(64)),
             generation: 0,
         };
         translator.reclaim();
