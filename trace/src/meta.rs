@@ -223,9 +223,15 @@ pub struct CodeBlock {
     /// Guest address of the first instruction.
     pub pc: u64,
     /// The instructions.
+    #[serde(serialize_with = "in_one_go")]
     pub code: Vec<u8>,
     /// Offsets of the plain loads and stores in it that the recorder watched. Each execution of
     /// them is an event ([`crate::EventKind::SyncLoad`], [`crate::EventKind::SyncStore`]), or a
     /// load that an event counts ([`crate::Event::unrecorded`]).
     pub loads: Vec<u16>,
+}
+
+/// Bytes as what they are, which a format of serde's writes as it writes a sequence of numbers.
+fn in_one_go<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(bytes)
 }

@@ -2,7 +2,7 @@
 
 use crate::{Error, Hidden, Result};
 use object::elf;
-use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::fs;
@@ -103,6 +103,8 @@ pub(crate) struct Elf {
     pub(crate) segments: Vec<Segment>,
     pub(crate) interpreter: Option<String>,
     pub(crate) build_id: Option<String>,
+    /// It needs libraries, so that it is one itself or has an interpreter.
+    pub(crate) needs_libraries: bool,
     /// What is read-only once the dynamic linker is done: virtual addresses, end exclusive.
     relro: Option<(u64, u64)>,
 }
@@ -160,6 +162,10 @@ impl Elf {
             let start = p.p_vaddr(endian);
             (start, start.saturating_add(p.p_memsz(endian)))
         });
+        let needs_libraries = raw.iter().any(|p| {
+            let entries = p.dynamic(endian, data).ok().flatten().unwrap_or_default();
+            entries.iter().any(|entry| entry.d_tag(endian) == elf::DT_NEEDED)
+        });
         let phoff = header.e_phoff(endian);
         let table = raw
             .iter()
@@ -188,6 +194,7 @@ impl Elf {
             segments,
             interpreter,
             build_id,
+            needs_libraries,
             relro,
             data: owned,
         })

@@ -16,8 +16,12 @@ static JOBS: OnceLock<Sender<Job>> = OnceLock::new();
 
 /// Runs `main` on a thread of its own, and keeps this one, which must be the process's first, for
 /// the main thread of a program that `main` records. The process ends when `main` returns, with
-/// the status that it returns. This returns only if the system refuses the thread.
-pub fn lend_first_thread(main: impl FnOnce() -> u8 + Send + 'static) -> io::Error {
+/// the status that it returns. This returns only if the system refuses the thread. This thread
+/// does `meanwhile` while `main` gets ready.
+pub fn lend_first_thread(
+    main: impl FnOnce() -> u8 + Send + 'static,
+    meanwhile: impl FnOnce(),
+) -> io::Error {
     /// As of Rust programs whose first thread panics.
     const PANICKED: i32 = 101;
     let (jobs, to_do): (Sender<Job>, Receiver<Job>) = unbounded();
@@ -31,6 +35,7 @@ pub fn lend_first_thread(main: impl FnOnce() -> u8 + Send + 'static) -> io::Erro
     if let Err(error) = std::thread::Builder::new().spawn(run) {
         return error;
     }
+    meanwhile();
     loop {
         // The other end is static.
         if let Ok(job) = to_do.recv() {

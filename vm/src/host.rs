@@ -56,14 +56,14 @@ pub(crate) fn ticks() -> u64 {
 
 /// Has all threads allocate from the heap of the first one, which grows in large steps and keeps what
 /// it has. Those that the C library gives to other threads grow by single pages, with a system call
-/// for each, and return large pieces to the system, which clears them each time anew.
+/// for each. Large tables come from the system, of which they use but a few pages.
 pub(crate) fn share_one_heap() {
-    let (step, large) = (1 << 20, 16 << 20);
+    let (step, kept, table) = (1 << 20, 16 << 20, 1 << 19);
     let settings = [
         (libc::M_ARENA_MAX, 1),
         (libc::M_TOP_PAD, step),
-        (libc::M_TRIM_THRESHOLD, large),
-        (libc::M_MMAP_THRESHOLD, large),
+        (libc::M_TRIM_THRESHOLD, kept),
+        (libc::M_MMAP_THRESHOLD, table),
     ];
     for (setting, value) in settings {
         // SAFETY: no memory that was allocated is concerned. Where a setting is refused, the

@@ -37,7 +37,7 @@ pub fn main() -> ExitCode {
     let command = cli.command;
     if matches!(command, Command::Record(_) | Command::Run(_) | Command::Demo(_)) {
         // The recorded program's main thread is to be the process's first.
-        let error = refrain_vm::lend_first_thread(|| run_command(command));
+        let error = refrain_vm::lend_first_thread(|| run_command(command), refrain_jit::warm_up);
         eprintln!("refrain: error: cannot start a thread: {error}");
         return ExitCode::from(failure::CANNOT_RECORD);
     }

@@ -475,8 +475,11 @@ fn defines_synchronization(path: &Path) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
+/// Whether it has the C library in itself.
 fn is_static_program(elf: &Elf) -> bool {
     let mut has_main = false;
-    elf.functions(|name, _| has_main |= name == "pthread_mutex_lock");
+    if !elf.needs_libraries {
+        elf.functions(|name, _| has_main |= name == "pthread_mutex_lock");
+    }
     has_main
 }
