@@ -23,9 +23,12 @@ use std::time::{Duration, Instant};
 const IN_FLIGHT: usize = 32;
 /// From one round to the next. With what a round and its writing take, it stays below 100 ms.
 const ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
-/// The first one comes sooner, and each pause is twice as long as the one before it: most of what a
-/// short program needs it has touched soon, and the writer works while it runs.
+/// The first one comes sooner, and so does each one after a round that had many pages to write; otherwise
+/// each pause is twice as long as the one before it. So the writer does most of what a short
+/// program takes while that runs.
 const FIRST_ROUND: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 6 });
+/// Bytes of pages that are much.
+const MUCH: u64 = 128 << 10;
 /// From a round to the next, if a thread was busy in the first.
 const SOON: Duration = Duration::from_millis(5);
 /// Looks at a stream whose thread is busy. It may be waiting for a mutex, which takes longer than
@@ -88,7 +91,7 @@ where
     mapped.begin(&mut writer)?;
     log.shared.blobs.store(blobs, Ordering::Relaxed);
     let shared = log.shared.clone();
-    let desk = Desk { writer, blocks, mapped, messages, give_back, shared };
+    let desk = Desk { writer, blocks, mapped, messages, give_back, shared, pages: 0 };
     let thread = std::thread::Builder::new()
         .name("refrain-writer".into())
         .spawn(move || {
@@ -107,6 +110,8 @@ struct Desk<F: Write, B> {
     messages: Receiver<Message>,
     give_back: Sender<Chunk>,
     shared: Arc<Shared>,
+    /// Bytes of pages that were written with events.
+    pages: u64,
 }
 
 impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
@@ -148,11 +153,13 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
             // Without those of its creator, a thread's first events are of no use.
             let begins = matches!(&message, Some(Message::Events(_, chunk)) if chunk.first == 0);
             if begins || Instant::now() >= next {
+                let before = self.pages;
                 let (parts, all) = self.collect();
                 if let Some(footer) = self.write_round(message, parts)? {
                     return self.finish(&footer);
                 }
-                pause = (2 * pause).min(ROUND);
+                pause =
+                    if self.pages - before > MUCH { FIRST_ROUND } else { (2 * pause).min(ROUND) };
                 next = Instant::now() + if all { pause } else { SOON };
             } else if let Some(message) = message {
                 self.write(message)?;
@@ -257,7 +264,9 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
 
     /// Writes what the events that come next need.
     fn needed(&mut self, last: bool) -> Result<()> {
+        let before = self.writer.bytes_written();
         self.mapped.write(&mut self.writer, last)?;
+        self.pages += self.writer.bytes_written() - before;
         Ok(self.writer.blocks(&(self.blocks)())?)
     }
 
@@ -281,7 +290,7 @@ mod tests {
         let writer = Writer::new(Vec::new(), &Header::default()).expect("memory takes all");
         let (shared, mapped) = (log.shared.clone(), Arc::default());
         let blocks = Vec::new;
-        let mut desk = Desk { writer, blocks, mapped, messages, give_back, shared };
+        let mut desk = Desk { writer, blocks, mapped, messages, give_back, shared, pages: 0 };
         let event = |value| Event {
             code: EventKind::Rdtsc as u8,
             flags: NO_TICKET,
