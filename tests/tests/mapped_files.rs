@@ -227,6 +227,47 @@ int main(void) {
     replays(&bench);
 }
 
+/// The writer may not have read it yet.
+#[test]
+fn a_file_may_be_overwritten_when_it_is_not_mapped_any_more() {
+    let bench = bench();
+    bench.cc(
+        r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+static char junk[1 << 20];
+int main(void) {
+    unsigned long sum = 0;
+    for (int file = 0; file < 12; file++) {
+        char name[8];
+        sprintf(name, "old%d", file);
+        int fd = open(name, O_RDWR);
+        char *at = mmap(0, sizeof junk, PROT_READ, MAP_PRIVATE, fd, 0);
+        for (unsigned i = 0; i < sizeof junk; i += 4096) sum = sum * 31 + at[i + file];
+        struct timespec wait = {0, file % 4 * 5000000};
+        nanosleep(&wait, 0);
+        munmap(at, sizeof junk);
+        memset(junk, 'a' + file, sizeof junk);
+        if (pwrite(fd, junk, sizeof junk, 0) != sizeof junk) return 1;
+        close(fd);
+    }
+    printf("%lx\n", sum);
+    return 0;
+}
+"#,
+        &["-O1", "-o", "overwrites"],
+    );
+    (0..12).for_each(|file| old_file(&bench, &format!("old{file}"), MIB));
+    let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./overwrites"]);
+    assert!(!recorded.succeeds().stderr.contains("a file was changed"), "{recorded:?}");
+    replays(&bench);
+}
+
 #[test]
 fn a_file_that_changes_is_mentioned() {
     let bench = bench();
@@ -247,6 +288,33 @@ int main(void) {
     );
     let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./changes"]);
     assert!(recorded.succeeds().stderr.contains("a file was changed"), "{recorded:?}");
+}
+
+/// However long ago the page was written that was touched before the change.
+#[test]
+fn a_file_that_changes_late_is_mentioned() {
+    let bench = bench();
+    for end in ["return 0;", "munmap(at, 1 << 20); return 0;"] {
+        old_file(&bench, "data", MIB);
+        let source = format!(
+            r#"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void) {{
+    int fd = open("data", O_RDWR);
+    char *at = mmap(0, 1 << 20, PROT_READ, MAP_PRIVATE, fd, 0);
+    volatile char first = *(volatile char *)at;
+    for (int i = 0; i < 20; i++) usleep(10000);
+    if (pwrite(fd, "x", 1, 0) != 1 || first == 'x') return 1;
+    {end}
+}}
+"#
+        );
+        bench.cc(&source, &["-o", "changes"]);
+        let recorded = bench.refrain(["record", "--force", "-o", "a.refrain", "--", "./changes"]);
+        assert!(recorded.succeeds().stderr.contains("a file was changed"), "{recorded:?}");
+    }
 }
 
 /// What events that were written need was written before them.

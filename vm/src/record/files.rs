@@ -209,6 +209,10 @@ impl Files {
                 state.rest =
                     (took > LONG).then(|| Instant::now() + (10 * took).min(REST.max(took)));
             }
+            if last {
+                let mut mapped = state.contents.iter().filter_map(|content| content.file.as_ref());
+                state.changed |= mapped.any(|file| file.has_changed());
+            }
             let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
             (std::mem::take(&mut state.files), std::mem::take(&mut state.pages), reading)
         };
@@ -248,7 +252,9 @@ impl Files {
         let used = state.maps.files();
         for (number, content) in (0..).zip(&mut state.contents) {
             let unused = if used.contains(&number) { None } else { content.file.take() };
-            if unused.is_some_and(|file| Arc::strong_count(&file) > 1) {
+            let Some(unused) = unused else { continue };
+            state.changed |= unused.has_changed();
+            if Arc::strong_count(&unused) > 1 {
                 drop(self.reading.lock().unwrap_or_else(PoisonError::into_inner));
             }
         }
