@@ -2,16 +2,18 @@
 
 use crate::cell::{ATOMIC, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
-use crate::edges;
+use crate::edges::{self, Edges, Relation};
 use crate::findings::{Findings, Local, Race, Whole};
 use crate::objects::{Object, Objects};
 use crate::shadow::{Blocks, CELL, Shadow, word_of};
-use refrain_trace::linux::writes_a_buffer;
+use refrain_trace::fixed::{FixedMap, FixedSet};
+use refrain_trace::linux::{self, writes_a_buffer};
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{Access, Event, EventId, EventKind, ThreadId, order};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Entries of a watcher's filter.
 const FILTER: usize = 4096;
@@ -21,6 +23,10 @@ const MASKS: [u8; 9] = [0, 1, 3, 7, 15, 31, 63, 127, 255];
 
 /// What the threads of a program have in common.
 pub struct Detector {
+    relation: Relation,
+    stacks: Mutex<Stacks>,
+    /// Words of once-objects that have run.
+    onces: Mutex<FixedSet<u64>>,
     shadow: Shadow,
     objects: Objects,
     findings: Findings,
@@ -35,8 +41,11 @@ impl Detector {
     /// [`EventKind::Atomic`], [`EventKind::SyncStore`] and [`EventKind::OnceRun`] events, and those
     /// that loads poll. A plain store to one of these is a release, since to the processor a store
     /// that releases is none but a plain one.
-    pub fn new(words: impl IntoIterator<Item = u64>) -> Arc<Detector> {
+    pub fn new(words: impl IntoIterator<Item = u64>, relation: Relation) -> Arc<Detector> {
         Arc::new(Detector {
+            relation,
+            stacks: Mutex::default(),
+            onces: Mutex::default(),
             shadow: Shadow::new(words),
             objects: Objects::new(),
             findings: Findings::default(),
@@ -70,6 +79,19 @@ impl Detector {
         })
     }
 
+    /// What stands for the stack of a thread.
+    fn stack(&self, thread: u16) -> Option<Object> {
+        self.stacks().pointers.get(&thread).copied().map(Object::Stack)
+    }
+
+    fn stacks(&self) -> MutexGuard<'_, Stacks> {
+        self.stacks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn onces(&self) -> MutexGuard<'_, FixedSet<u64>> {
+        self.onces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What the first thread does before there is another happens before all of that.
     fn may_race(&self) -> bool {
         self.parallel.load(Ordering::Relaxed) && !self.blind.load(Ordering::Relaxed)
@@ -78,6 +100,25 @@ impl Detector {
     /// The races found so far, ordered by instructions and threads.
     pub fn races(&self) -> Vec<Race> {
         self.findings.races(&self.objects)
+    }
+}
+
+/// Where the stacks of threads are.
+#[derive(Default)]
+struct Stacks {
+    /// Thread pointers of threads, as they were created. A thread pointer lies in the same mapping as the
+    /// stack, in glibc and musl.
+    pointers: FixedMap<u16, u64>,
+    /// Ends of mappings by their starts, as they were made.
+    mappings: BTreeMap<u64, u64>,
+}
+
+impl Stacks {
+    /// The mapping of an address, if it is no larger than a stack.
+    fn mapping(&self, address: u64) -> Option<Range<u64>> {
+        const LARGEST: u64 = 64 << 20;
+        let (&start, &end) = self.mappings.range(..=address).next_back()?;
+        (address < end && end - start <= LARGEST).then_some(start..end)
     }
 }
 
@@ -137,11 +178,17 @@ impl Watcher {
 
     /// The thread enters a system call; other threads do not yet know.
     pub fn enter(&mut self, call: &Event, record: Option<&SyscallRecord>) {
-        let calls =
-            (order::slot_of(call, record) == Some(order::SYSCALL_SLOT)).then_some(Object::Calls);
+        let calls = match (&self.detector.relation, record) {
+            (Relation::Kept, _) => {
+                (order::slot_of(call, record) == Some(order::SYSCALL_SLOT)).then_some(Object::Calls)
+            }
+            (Relation::Program { .. }, None) => None,
+            (Relation::Program { .. }, Some(record)) => edges::handed_over(call, record),
+        };
         let child = match record.map(|record| &record.effect) {
             Some(Effect::Clone { child }) => {
                 self.detector.parallel.store(true, Ordering::SeqCst);
+                self.take_stack(*child, record);
                 // The child finds what the kernel wrote for it.
                 self.kernel_accesses(call, record);
                 Some(Object::At(order::thread_object(*child)))
@@ -151,13 +198,52 @@ impl Watcher {
         self.release([calls, child]);
     }
 
+    /// The thread creates a child, perhaps on the stack of one that has ended.
+    fn take_stack(&mut self, child: ThreadId, record: Option<&SyscallRecord>) {
+        let (Ok(id), Some(record)) = (u16::try_from(child.0), record) else { return };
+        if self.detector.relation == Relation::Kept {
+            return;
+        }
+        let [_, top, _, _, pointer, _] = record.args;
+        let mut stacks = self.detector.stacks();
+        let is_used_again = stacks.pointers.values().any(|&other| other == pointer);
+        stacks.pointers.insert(id, pointer);
+        match stacks.mapping(pointer).filter(|it| it.contains(&top.wrapping_sub(1))) {
+            // Memory that nobody has touched: what was there was another thread's.
+            Some(mapping) if is_used_again => self.detector.shadow.forget(mapping),
+            _ if is_used_again => {
+                let stack = Object::Stack(pointer);
+                self.detector.objects.acquire(stack, self.id, &mut self.clock);
+            }
+            _ => {}
+        }
+    }
+
     /// The thread performs an event; a system call returns. `record` is the event's payload.
     pub fn event(&mut self, id: EventId, event: &Event, record: Option<&SyscallRecord>) {
         self.event = u32::try_from(id.0).unwrap_or(u32::MAX);
         self.next_epoch();
         let slot = order::slot_of(event, record);
         let writing = self.writing.contains(&event.object);
-        let edges = edges::of(event, slot, writing);
+        let mut edges = edges::of(event, slot, writing, &self.detector.relation);
+        if event.kind() == EventKind::OnceRun {
+            self.detector.onces().insert(event.object);
+        }
+        // The library tells through such a word that what runs once is done.
+        let is_once = || self.detector.onces().contains(&event.object);
+        if self.detector.relation.silences(event) && !is_once() {
+            edges = Edges::default();
+        }
+        if self.detector.relation != Relation::Kept {
+            match (event.kind(), record) {
+                (EventKind::ThreadExit, _) => edges.releases[1] = self.detector.stack(self.id),
+                (EventKind::Syscall, Some(record)) => {
+                    edges.acquires[0] = edges::taken_over(event, record);
+                    self.renew(event, record);
+                }
+                _ => {}
+            }
+        }
         for object in edges.acquires.into_iter().flatten() {
             self.detector.objects.acquire(object, self.id, &mut self.clock);
         }
@@ -169,6 +255,20 @@ impl Watcher {
         self.own_accesses(event, record);
         self.release(edges.releases);
         self.since = self.detector.objects.now();
+    }
+
+    /// What a call has mapped is new memory.
+    fn renew(&self, call: &Event, record: &SyscallRecord) {
+        let len = match call.nr {
+            linux::MMAP => record.args[1],
+            linux::MREMAP => record.args[2],
+            _ => return,
+        };
+        // Errors are the highest addresses.
+        if let (Effect::Memory { .. }, Some(end)) = (&record.effect, call.value.checked_add(len)) {
+            self.detector.shadow.forget(call.value..end);
+            self.detector.stacks().mappings.insert(call.value, end);
+        }
     }
 
     /// The accesses that are part of an event, which are not reported as accesses.
@@ -261,10 +361,14 @@ impl Watcher {
         let Checked { whole, pc, mut kind } = access;
         let mut block =
             blocks.of(cell, &detector.shadow).lock().unwrap_or_else(PoisonError::into_inner);
-        let stored =
-            if kind & (WRITE | ATOMIC | KERNEL) == WRITE { block.words(cell, mask) } else { 0 };
+        let words = if kind & (ATOMIC | KERNEL) == 0 { block.words(cell, mask) } else { 0 };
+        let stored = if kind & WRITE != 0 { words } else { 0 };
         if stored != 0 {
             kind |= ATOMIC | STORE;
+        } else if words != 0 && detector.relation != Relation::Kept {
+            // To the processor, an atomic load is a plain one. What it acquires it has acquired by the
+            // event before, if it needed none. (For a replay it makes a difference what is watched.)
+            kind |= ATOMIC;
         }
         let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
         block.cell(cell).access(now, &self.clock, &mut |earlier| {

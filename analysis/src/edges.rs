@@ -1,10 +1,42 @@
 //! Which event orders what.
 
 use crate::objects::Object;
-use refrain_trace::{Event, EventKind, order};
+use refrain_trace::payload::SyscallRecord;
+use refrain_trace::{Event, EventKind, linux, order};
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
 const OWNER_DEAD: i32 = 130;
+
+/// What counts as ordered (see the crate's documentation).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Relation {
+    /// What a replay keeps.
+    Kept,
+    /// What the program orders.
+    Program {
+        /// Locked instructions whose results nobody uses: they acquire nothing.
+        unused: BTreeSet<u64>,
+        /// Code whose atomics are its own business, and order nothing: a C library's, but for its
+        /// allocator's, which hand memory from thread to thread.
+        silent: Vec<Range<u64>>,
+    },
+}
+
+impl Relation {
+    /// Whether an event is of an atomic that is its library's own business.
+    pub(crate) fn silences(&self, event: &Event) -> bool {
+        use EventKind::{Atomic, SyncLoad, SyncStore};
+        match self {
+            Relation::Kept => false,
+            Relation::Program { silent, .. } => {
+                matches!(event.kind(), Atomic | SyncLoad | SyncStore)
+                    && silent.iter().any(|code| code.contains(&event.pc))
+            }
+        }
+    }
+}
 
 /// What an event acquires and then releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,8 +58,10 @@ fn releases(objects: [Option<Object>; 2]) -> Edges {
 ///
 /// # Threads
 /// The library gives the stack of a thread that has ended to a new one once the kernel has cleared
-/// a word; so the end of a thread happens before the next creation of one. The call that creates a
-/// thread releases it; see [`crate::Watcher::enter`].
+/// a word; so, for a replay, the end of a thread happens before the next creation of one. For the
+/// program, a stack that is used again is new memory; where it is not known how far it reaches, the end
+/// of its thread happens before the creation of the next one ([`Object::Stack`]). The call that
+/// creates a thread releases it; see [`crate::Watcher::enter`].
 ///
 /// # Read-write locks
 /// A reader acquires what writers released; a writer, what both did.
@@ -35,8 +69,17 @@ fn releases(objects: [Option<Object>; 2]) -> Edges {
 /// # Barriers, semaphores, condition variables
 /// Who leaves, is granted or woken acquires what anybody released up to then: a replay keeps the
 /// order of all events of one object, so nothing that it leaves open is taken for ordered.
-pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool) -> Edges {
+pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool, relation: &Relation) -> Edges {
     use EventKind::*;
+    if let Relation::Program { unused, .. } = relation {
+        match event.kind() {
+            ThreadCreate | Syscall => return Edges::default(),
+            ThreadExit => return releases([Some(Object::At(event.object)), None]),
+            Signal => return acquires([Some(Object::Signals), None]),
+            Atomic if unused.contains(&event.pc) => return releases([word(event), None]),
+            _ => {}
+        }
+    }
     let at = Some(Object::At(event.object));
     let readers = Some(Object::Readers(event.object));
     let ended = Some(Object::At(order::THREADS));
@@ -71,6 +114,26 @@ pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool) -> Edges {
         // The entry has released it.
         Syscall if slot.is_some() => acquires([Some(Object::Calls), None]),
         _ => Edges::default(),
+    }
+}
+
+/// What a system call releases when it is entered, to the program: what it hands to others.
+pub(crate) fn handed_over(call: &Event, record: &SyscallRecord) -> Option<Object> {
+    match call.nr {
+        linux::FUTEX if !linux::futex_waits(record.args[1]) => Some(Object::Futex(record.args[0])),
+        nr if linux::sends(nr) => Some(Object::Channels),
+        nr if linux::sends_signals(nr) => Some(Object::Signals),
+        _ => None,
+    }
+}
+
+/// What a system call acquires when it returns, to the program.
+pub(crate) fn taken_over(call: &Event, record: &SyscallRecord) -> Option<Object> {
+    match call.nr {
+        linux::FUTEX if linux::futex_waits(record.args[1]) => Some(Object::Futex(record.args[0])),
+        nr if linux::receives(nr) => Some(Object::Channels),
+        linux::RT_SIGTIMEDWAIT => Some(Object::Signals),
+        _ => None,
     }
 }
 

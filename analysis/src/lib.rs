@@ -7,10 +7,15 @@
 //! of memory, `cell` compares them, and `findings` keeps the races that were found.
 //!
 //! # Happens-before
-//! Two accesses are ordered if a replay keeps their order: by the program order of a thread, by
-//! locks, condition variables, barriers, semaphores, once-objects and threads, by atomic words, and
-//! by the order of system calls. So a replay of a program without races is exact, and when one is
-//! not, one of the races explains it.
+//! There are two relations ([`Relation`]). In both, accesses are ordered by the program order of a
+//! thread, by locks, condition variables, barriers, semaphores, once-objects and threads, and by
+//! atomic words.
+//! - What a replay *keeps* also has the order of all system calls and of all changes of the address
+//!   space. A replay of a program that has no race in this relation is exact, and when one is not,
+//!   one of the races explains it.
+//! - What the *program* orders has neither. Of system calls, only those order that hand something
+//!   over: a wake-up, a signal, bytes. These races are there whatever the kernel did first in this
+//!   run; which words race does not depend on the replay's timing.
 //!
 //! # Invariants
 //! - This crate does not know where accesses and events come from, nor symbols.
@@ -29,4 +34,5 @@ mod objects;
 mod shadow;
 
 pub use detector::{Detector, Watcher};
+pub use edges::Relation;
 pub use findings::{Race, Side};

@@ -33,6 +33,14 @@ pub(crate) enum Object {
     Calls,
     /// The address space.
     Memory,
+    /// The stack of a thread, by what its thread pointer is.
+    Stack(u64),
+    /// A word that threads sleep on.
+    Futex(u64),
+    /// All pipes, sockets and files: what is written into them may be read.
+    Channels,
+    /// All signals.
+    Signals,
 }
 
 /// A thread and its clock.
@@ -156,8 +164,11 @@ impl Objects {
     fn shard(&self, object: Object) -> MutexGuard<'_, FixedMap<Object, State>> {
         let address = match object {
             Object::At(address) | Object::Readers(address) | Object::Word(address) => address,
+            Object::Stack(address) | Object::Futex(address) => address,
             Object::Calls => 0,
             Object::Memory => 4,
+            Object::Channels => 8,
+            Object::Signals => 12,
         };
         let shard = &self.shards[(address >> 2 ^ address >> 10) as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)

@@ -5,6 +5,7 @@
 
 use crate::cell::Cell;
 use refrain_trace::fixed::FixedMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a cell.
@@ -64,8 +65,30 @@ impl Shadow {
         Shadow { shards: (0..SHARDS).map(|_| Shard::default()).collect(), words }
     }
 
+    /// The memory in this range is new: nobody has touched it.
+    pub(crate) fn forget(&self, range: Range<u64>) {
+        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        for (at, shard) in self.shards.iter().enumerate() {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whichever are fewer.
+            let all = (blocks.end - blocks.start) / SHARDS as u64 > shard.len() as u64;
+            let there: Vec<_> = match all {
+                true => shard.iter().filter(|(number, _)| blocks.contains(number)).collect(),
+                false => {
+                    let mine = |number: &u64| shard_of(*number) == at;
+                    let named = blocks.clone().filter(mine);
+                    named.filter_map(|number| shard.get_key_value(&number)).collect()
+                }
+            };
+            for (_, block) in there {
+                let mut block = block.lock().unwrap_or_else(PoisonError::into_inner);
+                block.cells = std::array::from_fn(|_| Cell::default());
+            }
+        }
+    }
+
     fn block(&self, number: u64) -> Arc<Mutex<Block>> {
-        let shard = &self.shards[(number ^ number >> 6) as usize % SHARDS];
+        let shard = &self.shards[shard_of(number)];
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = || {
             let words = self.words.get(&number).copied().unwrap_or(0);
@@ -73,6 +96,10 @@ impl Shadow {
         };
         shard.entry(number).or_insert_with(fresh).clone()
     }
+}
+
+fn shard_of(block: u64) -> usize {
+    (block ^ block >> 6) as usize % SHARDS
 }
 
 /// The blocks that one thread used last.

@@ -3,7 +3,7 @@
 //! An access is a line `tN read ADDRESS SIZE` or `tN write ADDRESS SIZE`. The lines happen in the
 //! order in which they are written. A line of the result has the numbers of the lines that race.
 
-use refrain_analysis::{Detector, Watcher};
+use refrain_analysis::{Detector, Relation, Watcher};
 use refrain_trace::{Access, EventId, EventKind, OwnedTrace, ThreadId, cases};
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn races(input: &str) -> String {
     let trace: OwnedTrace = events.join("\n").parse().expect("the rest of the case is a trace");
     let all = trace.threads.iter().flatten();
     let words = all.filter(|owned| owned.event.kind() == EventKind::Atomic);
-    let detector = Detector::new(words.map(|owned| owned.event.object));
+    let detector = Detector::new(words.map(|owned| owned.event.object), Relation::Kept);
     let watcher = |id| detector.thread(ThreadId(id as u32)).expect("there are few threads");
     let mut threads: Vec<(Watcher, usize)> =
         (0..trace.threads.len()).map(|id| (watcher(id), 0)).collect();

@@ -8,14 +8,14 @@
 
 use crate::args::REPLAY_CHILD;
 use crate::failure;
-use crate::machine::{self, Amount, Analysis, Listener, ReplayOptions, Segments};
+use crate::machine::{self, Amount, Analysis, Listener, RaceSearch, ReplayOptions, Segments};
 use crate::output;
 use crate::report::replay;
 use crate::sandbox::{self, Need, Purpose, Stated, UNSANDBOXED_FLAG};
 use crate::watchdog::Watchdog;
 use anyhow::{Context, anyhow, bail};
 use refrain_analysis::Race;
-use refrain_trace::{EventId, ThreadId, Trace};
+use refrain_trace::{ThreadId, Trace};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -47,8 +47,8 @@ pub(crate) enum Request {
     Replay(ReplayOptions),
     /// Replay with observers, and rank the locks.
     Analyse,
-    /// Replay up to this event, or the whole trace, and find what races.
-    Races(Option<(ThreadId, EventId)>),
+    /// Replay and find what races.
+    Races(RaceSearch),
     /// Replay and count between events.
     Segments(Amount),
     /// Try a system call that the sandbox must refuse, aimed at this process: for tests.
@@ -109,13 +109,13 @@ pub(crate) fn analyse(trace: File, listener: &mut dyn ParentListener) -> anyhow:
     })
 }
 
-/// Finds what races in a trace, up to an event of a thread, in a child process.
+/// Finds what races in a trace, in a child process.
 pub(crate) fn races(
     trace: File,
-    until: Option<(ThreadId, EventId)>,
+    search: RaceSearch,
     listener: &mut dyn ParentListener,
 ) -> anyhow::Result<Vec<Race>> {
-    ask(trace, &Request::Races(until), listener, |answer| match answer {
+    ask(trace, &Request::Races(search), listener, |answer| match answer {
         Message::Raced(races) => Some(races),
         _ => None,
     })
@@ -374,7 +374,7 @@ fn answer(trace: File, request: Request, pipe: &Arc<Pipe>) -> anyhow::Result<Mes
         Request::Analyse => {
             machine::analyse(&trace, pipe.clone()).map(Box::new).map(Message::Analysed)
         }
-        Request::Races(until) => machine::races(&trace, until, pipe.clone()).map(Message::Raced),
+        Request::Races(search) => machine::races(&trace, search, pipe.clone()).map(Message::Raced),
         Request::Segments(amount) => {
             let segments = machine::segments(&trace, amount, pipe.clone())?;
             for (thread, amounts) in (0..).map(ThreadId).zip(&segments) {

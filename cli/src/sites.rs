@@ -83,8 +83,8 @@ impl Profile {
 
     /// The sites of the program's own races, or, if there are none, of the C library's.
     pub(crate) fn of(races: &Races, modules: &[Module]) -> Profile {
-        let only_library = races.pairs.iter().all(|pair| pair.in_c_library);
-        let pairs = races.pairs.iter().filter(|pair| only_library || !pair.in_c_library);
+        let only_library = races.pairs.iter().all(|pair| pair.in_library);
+        let pairs = races.pairs.iter().filter(|pair| only_library || !pair.in_library);
         let mut profile = Profile::default();
         for Side { pc, kernel, .. } in pairs.flat_map(|pair| [&pair.first, &pair.second]) {
             let module = modules.iter().find(|module| (module.start..module.end).contains(pc));

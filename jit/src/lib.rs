@@ -10,7 +10,7 @@
 //!   [`refrain_vm::Engine`], [`refrain_vm::Cpu`] and [`refrain_vm::Context`].
 //!
 //! Reading order: `memory`, `fault`, `refused`, `features`, `cost` and `accesses` (shared by both), then the
-//! engines' own `mod.rs`.
+//! engines' own `mod.rs`; `unused` is for who looks for races.
 
 mod accesses;
 mod copy;
@@ -21,11 +21,13 @@ mod features;
 mod memory;
 mod refused;
 mod tiered;
+mod unused;
 
 pub use copy::copy;
 pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};
 pub use features::needs;
 pub use tiered::tiered;
+pub use unused::unused_results;
 
 /// Makes the tables that decoding needs, which the first instruction would wait for.
 pub fn warm_up() {

@@ -33,7 +33,7 @@ fn pairs(report: &Value) -> Vec<[(String, u64); 2]> {
         (frame["function"].as_str().unwrap_or("?").to_owned(), frame["line"].as_u64().unwrap_or(0))
     };
     let pairs = report["races"]["pairs"].as_array().expect("a search was asked for");
-    let own = pairs.iter().filter(|pair| pair["in_c_library"] == false);
+    let own = pairs.iter().filter(|pair| pair["in_library"] == false);
     own.map(|pair| [place(&pair["first"]), place(&pair["second"])]).collect()
 }
 
@@ -245,5 +245,64 @@ fn programs_that_synchronize_do_not_race() {
         let (run, report) = raced(&bench, &compiled(name, Variant::Plain), program.small);
         assert!(report["races"]["error"].is_null(), "{name}: {run:?}");
         assert!(pairs(&report).is_empty(), "{name}: {run:?}");
+    }
+}
+
+/// What a replay keeps in order, the program need not: whatever happens between two writes that nothing
+/// of the program's orders, they race, whichever comes first in this run.
+#[test]
+fn what_only_the_kernel_and_the_library_order_races() {
+    let bench = bench();
+    let source = r#"
+        #include <fcntl.h>
+        #include <pthread.h>
+        #include <stdatomic.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        static volatile int x;
+        static int null, ends[2], how;
+        static atomic_int count, flag;
+        static void between(int first) {
+            char byte = 1;
+            switch (how) {
+            case 'w': write(null, &byte, 1); break;
+            case 'm': free(malloc(1000000)); break;
+            case 'c': atomic_fetch_add_explicit(&count, 1, memory_order_relaxed); break;
+            case 'p': printf("%d\n", first); break;
+            case 'B': first ? write(ends[1], &byte, 1) : read(ends[0], &byte, 1); break;
+            case 'F':
+                if (first) atomic_store_explicit(&flag, 1, memory_order_release);
+                else while (!atomic_load_explicit(&flag, memory_order_acquire)) {}
+                break;
+            }
+        }
+        static void *one(void *none) { x = 1; between(1); return none; }
+        static void *other(void *none) { between(0); x = 2; return none; }
+        int main(int argc, char **argv) {
+            how = argv[argc - 1][0];
+            null = open("/dev/null", O_WRONLY);
+            pthread_t a, b;
+            if (pipe(ends) != 0) return 1;
+            pthread_create(&a, 0, one, 0);
+            usleep(20000);
+            pthread_create(&b, 0, other, 0);
+            pthread_join(a, 0);
+            pthread_join(b, 0);
+            return 0;
+        }
+    "#;
+    bench.cc(source, &["-O1", "-g", "-w", "-pthread", "-o", "between"]);
+    let program = bench.path().join("between");
+    for (how, races) in
+        [("w", true), ("m", true), ("c", true), ("p", true), ("B", false), ("F", false)]
+    {
+        let (_, report) = raced(&bench, &program, &[how]);
+        let found = pairs(&report);
+        assert_eq!(!found.is_empty(), races, "{how}: {report}");
+        for pair in found {
+            let functions: BTreeSet<&str> = pair.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(functions, ["one", "other"].into(), "{how}");
+        }
     }
 }

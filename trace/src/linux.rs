@@ -15,15 +15,16 @@ macro_rules! calls {
 }
 
 calls! {
-    READ = 0, WRITE = 1, POLL = 7, MMAP = 9, MPROTECT = 10, MUNMAP = 11, BRK = 12, PREAD64 = 17,
-    PWRITE64 = 18, READV = 19, SELECT = 23, MREMAP = 25, MADVISE = 28, SHMAT = 30, PAUSE = 34, NANOSLEEP = 35,
-    CONNECT = 42, ACCEPT = 43, SENDTO = 44, RECVFROM = 45, RECVMSG = 47, CLONE = 56, WAIT4 = 61,
-    KILL = 62, SEMOP = 65, SHMDT = 67, MSGRCV = 70, FLOCK = 73, FSYNC = 74, FDATASYNC = 75,
+    READ = 0, WRITE = 1, CLOSE = 3, POLL = 7, MMAP = 9, MPROTECT = 10, MUNMAP = 11, BRK = 12, PREAD64 = 17,
+    PWRITE64 = 18, READV = 19, WRITEV = 20, SELECT = 23, MREMAP = 25, MADVISE = 28, SHMAT = 30, PAUSE = 34, NANOSLEEP = 35,
+    SENDFILE = 40, CONNECT = 42, ACCEPT = 43, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47,
+    SHUTDOWN = 48, CLONE = 56, WAIT4 = 61,
+    KILL = 62, SEMOP = 65, SHMDT = 67, MSGSND = 69, MSGRCV = 70, FLOCK = 73, FSYNC = 74, FDATASYNC = 75,
     RT_SIGTIMEDWAIT = 128, RT_SIGQUEUEINFO = 129, RT_SIGSUSPEND = 130, SYNC = 162, TKILL = 200,
     FUTEX = 202, IO_GETEVENTS = 208, SEMTIMEDOP = 220, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232,
-    TGKILL = 234, MQ_TIMEDRECEIVE = 243, WAITID = 247, PSELECT6 = 270, PPOLL = 271,
-    SYNC_FILE_RANGE = 277, EPOLL_PWAIT = 281, ACCEPT4 = 288, PREADV = 295, RT_TGSIGQUEUEINFO = 297,
-    RECVMMSG = 299, PREADV2 = 327, CLONE3 = 435, EPOLL_PWAIT2 = 441,
+    TGKILL = 234, MQ_TIMEDSEND = 242, MQ_TIMEDRECEIVE = 243, WAITID = 247, PSELECT6 = 270, PPOLL = 271,
+    SPLICE = 275, SYNC_FILE_RANGE = 277, EPOLL_PWAIT = 281, ACCEPT4 = 288, PREADV = 295, PWRITEV = 296, RT_TGSIGQUEUEINFO = 297,
+    RECVMMSG = 299, SENDMMSG = 307, PREADV2 = 327, PWRITEV2 = 328, CLONE3 = 435, EPOLL_PWAIT2 = 441,
 }
 
 /// Whether calls with this number spend their time waiting, off the core.
@@ -67,6 +68,32 @@ pub fn writes_a_buffer(number: u16) -> bool {
     matches!(number, WRITE | PWRITE64 | SENDTO)
 }
 
+/// Whether calls with this number may hand something to who receives it: bytes, or that there will be
+/// no more.
+pub fn sends(number: u16) -> bool {
+    let writes = matches!(number, WRITE | PWRITE64 | WRITEV | PWRITEV | PWRITEV2);
+    let to_peers = matches!(number, SENDTO | SENDMSG | SENDMMSG | SHUTDOWN | CLOSE | CONNECT);
+    let copies = matches!(number, SENDFILE | SPLICE);
+    let messages = matches!(number, MSGSND | MQ_TIMEDSEND | SEMOP | SEMTIMEDOP | FLOCK);
+    writes || to_peers || copies || messages
+}
+
+/// Whether calls with this number may receive what others send ([`sends`]), or wait for it.
+pub fn receives(number: u16) -> bool {
+    let reads = matches!(number, READ | PREAD64 | READV | PREADV | PREADV2);
+    let polls = matches!(number, POLL | SELECT | PSELECT6 | PPOLL);
+    let polls_many = matches!(number, EPOLL_WAIT | EPOLL_PWAIT | EPOLL_PWAIT2);
+    let from_peers = matches!(number, ACCEPT | ACCEPT4 | RECVFROM | RECVMSG | RECVMMSG);
+    let copies = matches!(number, SENDFILE | SPLICE);
+    let messages = matches!(number, MSGRCV | MQ_TIMEDRECEIVE | SEMOP | SEMTIMEDOP | FLOCK);
+    reads || polls || polls_many || from_peers || copies || messages
+}
+
+/// Whether calls with this number send signals.
+pub fn sends_signals(number: u16) -> bool {
+    matches!(number, KILL | RT_SIGQUEUEINFO | TKILL | TGKILL | RT_TGSIGQUEUEINFO)
+}
+
 /// Whether a [`FUTEX`] call with this operation sleeps on the word that its first argument names:
 /// `FUTEX_WAIT`, `FUTEX_LOCK_PI` and `FUTEX_WAIT_BITSET`, whatever flags come with them.
 pub fn futex_waits(operation: u64) -> bool {
@@ -88,7 +115,7 @@ pub fn wakes(call: &Event) -> Option<Means> {
     match (call.nr, call.value as i64) {
         // One that waits returns nothing above zero.
         (FUTEX, 1..) => Some(Means::Futex),
-        (KILL | RT_SIGQUEUEINFO | TKILL | TGKILL | RT_TGSIGQUEUEINFO, 0) => Some(Means::Signal),
+        (number, 0) if sends_signals(number) => Some(Means::Signal),
         _ => None,
     }
 }

@@ -2,4 +2,5 @@
 
 mod exact;
 mod program;
+mod relation;
 mod textbook;

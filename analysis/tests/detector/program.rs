@@ -1,8 +1,10 @@
 //! Programs as lists of steps, and what the detector finds in them.
 
-use refrain_analysis::{Detector, Race, Watcher};
+use refrain_analysis::{Detector, Race, Relation, Watcher};
 use refrain_trace::payload::{Effect, SyscallRecord};
-use refrain_trace::{Access, Event, EventId, EventKind, HAS_PAYLOAD, NO_TICKET, ThreadId, order};
+use refrain_trace::{
+    Access, Event, EventId, EventKind, HAS_PAYLOAD, NO_TICKET, ThreadId, linux, order,
+};
 use std::sync::Arc;
 
 /// The number of `clone`.
@@ -24,6 +26,12 @@ pub(crate) enum Step {
     /// A recorded load of four bytes.
     Load(u64),
     Create(u32),
+    /// The same, on a stack with this thread pointer.
+    CreateOn(u32, u64),
+    /// New memory: where, and how much.
+    Map(u64, u64),
+    /// A signal to somebody.
+    Kill,
     /// A system call that writes to memory: `read`.
     Receive(u64, usize),
     /// One that reads memory: `write`.
@@ -42,11 +50,15 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(threads: u32, program: &[(u32, Step)]) -> Run {
+        Run::with(threads, program, Relation::Kept)
+    }
+
+    pub(crate) fn with(threads: u32, program: &[(u32, Step)], relation: Relation) -> Run {
         let words = program.iter().filter_map(|(_, step)| match *step {
             Step::Rmw(address) | Step::Load(address) => Some(address),
             _ => None,
         });
-        let detector = Detector::new(words);
+        let detector = Detector::new(words, relation);
         let watcher = |t| (detector.thread(ThreadId(t)).expect("there are few threads"), 0);
         Run { watchers: (0..threads).map(watcher).collect(), detector, calls: 0 }
     }
@@ -84,18 +96,28 @@ impl Run {
             Step::Load(at) => {
                 self.event(thread, Event { nr: 4, ..event(EventKind::SyncLoad, at) }, None);
             }
-            Step::Create(child) => self.create(thread, ThreadId(child), pc),
+            Step::Create(child) => self.create(thread, (ThreadId(child), 0), pc),
+            Step::CreateOn(child, pointer) => {
+                self.create(thread, (ThreadId(child), pointer), pc);
+            }
+            Step::Map(at, len) => {
+                let args = [0, len, 3, 0, 0, 0];
+                let effect = Effect::Memory { content: None };
+                let record = SyscallRecord { args, effect, ..SyscallRecord::default() };
+                self.call(thread, (linux::MMAP, at), pc, record);
+            }
+            Step::Kill => self.call(thread, (linux::KILL, 0), pc, SyscallRecord::default()),
             Step::Receive(address, len) => {
                 let write = refrain_trace::payload::Write { address, bytes: vec![0; len] };
                 let record = SyscallRecord { writes: vec![write], ..SyscallRecord::default() };
-                self.call(thread, 0, pc, record);
+                self.call(thread, (0, 0), pc, record);
             }
             Step::Send(address, len) => {
                 let effect = Effect::Output { fd: 1, len, crc: 0 };
                 let args = [1, address, len, 0, 0, 0];
                 self.call(
                     thread,
-                    1,
+                    (1, 0),
                     pc,
                     SyscallRecord { args, effect, ..SyscallRecord::default() },
                 );
@@ -109,9 +131,11 @@ impl Run {
         *events += 1;
     }
 
-    fn create(&mut self, thread: u32, child: ThreadId, pc: u64) {
+    fn create(&mut self, thread: u32, (child, pointer): (ThreadId, u64), pc: u64) {
         let effect = Effect::Clone { child };
-        self.call(thread, CLONE, pc, SyscallRecord { effect, ..SyscallRecord::default() });
+        let args = [0, pointer, 0, 0, pointer, 0];
+        let record = SyscallRecord { args, effect, ..SyscallRecord::default() };
+        self.call(thread, (CLONE, 0), pc, record);
         let start = Event {
             code: EventKind::ThreadStart as u8,
             object: order::thread_object(child),
@@ -121,10 +145,10 @@ impl Run {
     }
 
     /// System calls of these programs return before the next is entered.
-    fn call(&mut self, thread: u32, nr: u16, pc: u64, record: SyscallRecord) {
+    fn call(&mut self, thread: u32, (nr, value): (u16, u64), pc: u64, record: SyscallRecord) {
         let local = if nr == CLONE { NO_TICKET } else { 0 };
         let (code, flags) = (EventKind::Syscall as u8, HAS_PAYLOAD | local);
-        let event = Event { code, flags, nr, pc, ticket: self.calls, ..Event::default() };
+        let event = Event { code, flags, nr, value, pc, ticket: self.calls, ..Event::default() };
         self.calls += 1;
         self.watchers[thread as usize].0.enter(&event, Some(&record));
         self.event(thread, event, Some(&record));
@@ -133,7 +157,12 @@ impl Run {
 
 /// Runs a whole program.
 pub(crate) fn run(threads: u32, program: &Program) -> Vec<Race> {
-    let mut run = Run::new(threads, program);
+    run_with(threads, program, Relation::Kept)
+}
+
+/// The same, with what is to count as ordered.
+pub(crate) fn run_with(threads: u32, program: &Program, relation: Relation) -> Vec<Race> {
+    let mut run = Run::with(threads, program, relation);
     for (number, &step) in program.iter().enumerate() {
         run.step(number, step);
     }

@@ -249,7 +249,7 @@ fn the_kernel_reads_and_writes_for_its_caller() {
 
 #[test]
 fn threads_that_cannot_be_watched_end_the_search() {
-    let detector = refrain_analysis::Detector::new([]);
+    let detector = refrain_analysis::Detector::new([], refrain_analysis::Relation::Kept);
     let mut watchers = [0, 1].map(|id| detector.thread(ThreadId(id)).expect("is watched"));
     let write = |at| refrain_trace::Access { address: at, size: 8, kind: 2, pc: at as u32 };
     watchers.iter_mut().for_each(|watcher| watcher.accesses(&[write(X)]));

@@ -2,15 +2,17 @@
 
 use super::once::News;
 use crate::child;
+use crate::machine::RaceSearch;
 use crate::report::races::{Pair, Races, Side};
 use crate::report::replay::Divergence;
 use crate::sites::{self, Profile};
-use crate::symbols::{Code, Symbols};
+use crate::symbols::{self, Code, Symbols};
 use crate::trace_file;
 use refrain_analysis as analysis;
 use refrain_trace::{Event, EventId, EventKind, Module, Order, Trace};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 /// Explains why an exact replay has diverged, and, if it `learns`, sees to it that the next recording
@@ -56,9 +58,18 @@ pub(crate) fn find(path: &Path, divergence: Option<&Divergence>) -> Races {
 fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races> {
     let trace = trace_file::read(path)?;
     // What the event itself does may race too.
-    let until = divergence.map(|at| (at.thread, EventId(at.event.0.saturating_add(1))));
+    let search = match divergence {
+        Some(at) => RaceSearch::Divergence(at.thread, EventId(at.event.0.saturating_add(1))),
+        None => {
+            let system = system_libraries(trace.modules()).filter(|module| !is_c_library(module));
+            RaceSearch::Program {
+                silent: silent(trace.modules()),
+                trusted: system.map(|module| module.start..module.end).collect(),
+            }
+        }
+    };
     let mut news = News::new("looking for what raced", true);
-    let found = child::races(trace_file::open(path)?, until, &mut news)?;
+    let found = child::races(trace_file::open(path)?, search, &mut news)?;
     drop(news);
     let cause = Cause::new(&trace, divergence)?;
     let mut races = merge(found);
@@ -66,6 +77,21 @@ fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races>
     let mut symbols = Symbols::new(trace.modules());
     let pairs = races.iter().map(|race| pair(race, cause.is_library(race), &mut symbols));
     Ok(Races { pairs: pairs.collect(), ..Races::default() })
+}
+
+/// The C library, but for its allocator.
+fn silent(modules: &[Module]) -> Vec<Range<u64>> {
+    let libraries = modules.iter().filter(|module| is_c_library(module));
+    let around = libraries.filter_map(|module| {
+        let malloc = symbols::malloc::code(module)?;
+        Some([module.start..malloc.start, malloc.end..module.end])
+    });
+    around.flatten().collect()
+}
+
+/// The library whose functions are recorded as events.
+fn is_c_library(module: &Module) -> bool {
+    module.hooks.iter().any(|(_, name)| name == "pthread_create")
 }
 
 /// Races of the same two instructions are one, whichever threads executed them; the last of each
@@ -94,7 +120,8 @@ fn last(race: &analysis::Race) -> EventId {
 
 /// What is known of a divergence.
 struct Cause<'a> {
-    trace: &'a Trace,
+    /// Where races are not the program's own.
+    libraries: Vec<Range<u64>>,
     divergence: Option<&'a Divergence>,
     /// The object that the diverging event was about, in memory.
     object: Option<u64>,
@@ -104,17 +131,17 @@ struct Cause<'a> {
 type Distance = (bool, bool, bool, u64, Reverse<u64>);
 
 impl<'a> Cause<'a> {
-    fn new(trace: &'a Trace, divergence: Option<&'a Divergence>) -> anyhow::Result<Cause<'a>> {
+    fn new(trace: &Trace, divergence: Option<&'a Divergence>) -> anyhow::Result<Cause<'a>> {
         let event = divergence.map_or(Ok(None), |divergence| event_at(trace, divergence))?;
         let object = event.and_then(|event| match event.kind() {
             EventKind::Syscall => None,
             _ => Some(event.object).filter(|&object| object > refrain_trace::order::THREADS),
         });
-        Ok(Cause { trace, divergence, object })
+        Ok(Cause { libraries: libraries(trace, divergence.is_some()), divergence, object })
     }
 
     /// First what is about the address that the replay diverged on, then what the diverging
-    /// thread did last. The C library has races of its own that do no harm.
+    /// thread did last. Libraries have races of their own that do no harm.
     fn distance(&self, race: &analysis::Race) -> Distance {
         let sides = [&race.first, &race.second];
         let touches = |object: u64| {
@@ -134,17 +161,31 @@ impl<'a> Cause<'a> {
     }
 
     fn is_library(&self, race: &analysis::Race) -> bool {
-        self.in_c_library(race.first.pc) && self.in_c_library(race.second.pc)
+        let in_library = |pc| self.libraries.iter().any(|library| library.contains(&pc));
+        in_library(race.first.pc) && in_library(race.second.pc)
     }
+}
 
-    /// The library whose functions are recorded as events.
-    fn in_c_library(&self, pc: u64) -> bool {
-        let hooked = |name: &str| name == "pthread_create";
-        self.trace.modules().iter().any(|module| {
-            (module.start..module.end).contains(&pc)
-                && module.hooks.iter().any(|(_, name)| hooked(name))
-        })
+/// The libraries whose own races are not the program's: to explain a divergence, the C library; else all
+/// that come with the system.
+fn libraries(trace: &Trace, explains: bool) -> Vec<Range<u64>> {
+    let range = |module: &Module| module.start..module.end;
+    match explains {
+        true => trace.modules().iter().filter(|module| is_c_library(module)).map(range).collect(),
+        false => system_libraries(trace.modules()).map(range).collect(),
     }
+}
+
+/// What comes with the system, the C library included. The first module is the program.
+fn system_libraries(modules: &[Module]) -> impl Iterator<Item = &Module> {
+    let is_system = |module: &Module| {
+        let directories = ["/usr/lib", "/usr/lib64", "/lib", "/lib64"];
+        directories.iter().any(|directory| Path::new(&module.path).starts_with(directory))
+    };
+    let modules = modules.iter().enumerate();
+    let own =
+        modules.filter(move |&(at, module)| is_c_library(module) || at > 0 && is_system(module));
+    own.map(|(_, module)| module)
 }
 
 /// The recorded event that the replay diverged at.
@@ -158,10 +199,10 @@ fn event_at(trace: &Trace, divergence: &Divergence) -> anyhow::Result<Option<Eve
     Ok(cursor.next()?)
 }
 
-fn pair(race: &analysis::Race, in_c_library: bool, symbols: &mut Symbols) -> Pair {
+fn pair(race: &analysis::Race, in_library: bool, symbols: &mut Symbols) -> Pair {
     Pair {
         count: race.count,
-        in_c_library,
+        in_library,
         first: side(&race.first, symbols),
         second: side(&race.second, symbols),
     }

@@ -38,6 +38,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -408,13 +409,31 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
     Ok(Analysis::Measured(Box::new(measured), beside, extent))
 }
 
-/// Replays a trace up to an event of a thread, or to where it diverges, and returns what raced.
+/// What to look for when looking for races.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum RaceSearch {
+    /// Why the replay diverges before this event of a thread.
+    Divergence(ThreadId, EventId),
+    /// What the program does not order, whatever the replay keeps.
+    Program {
+        /// Code whose atomics order nothing.
+        silent: Vec<Range<u64>>,
+        /// Code whose watched loads are atomics.
+        trusted: Vec<Range<u64>>,
+    },
+}
+
+/// Replays a trace, up to where it diverges, and returns what raced.
 pub(crate) fn races(
     trace: &Trace,
-    until: Option<(ThreadId, EventId)>,
+    search: RaceSearch,
     listener: Arc<dyn Listener>,
 ) -> anyhow::Result<Vec<Race>> {
-    let races = Arc::new(Races::new(trace)?);
+    let until = match search {
+        RaceSearch::Divergence(thread, event) => Some((thread, event)),
+        RaceSearch::Program { .. } => None,
+    };
+    let races = Arc::new(Races::new(trace, search)?);
     observed(trace, Count::Nothing, races.clone(), until, listener)?;
     Ok(races.wait())
 }

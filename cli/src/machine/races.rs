@@ -1,9 +1,11 @@
 //! The observer that looks for races: a watcher on every replayed thread.
 
-use refrain_analysis::{Detector, Race, Watcher};
+use super::RaceSearch;
+use refrain_analysis::{Detector, Race, Relation, Watcher};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace};
 use refrain_vm::{Interest, Observer, ThreadObserver};
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,8 +21,15 @@ pub(super) struct Races {
 
 impl Races {
     /// An observer of a replay of `trace`.
-    pub(super) fn new(trace: &Trace) -> anyhow::Result<Races> {
-        let detector = Detector::new(words(trace)?);
+    pub(super) fn new(trace: &Trace, search: RaceSearch) -> anyhow::Result<Races> {
+        let (relation, trusted) = match search {
+            RaceSearch::Divergence(..) => (Relation::Kept, Vec::new()),
+            RaceSearch::Program { silent, trusted } => {
+                let unused = refrain_jit::unused_results(&trace.blocks()?);
+                (Relation::Program { unused, silent }, trusted)
+            }
+        };
+        let detector = Detector::new(words(trace, &trusted)?, relation);
         Ok(Races { detector, trace: trace.clone(), running: Arc::default() })
     }
 
@@ -33,8 +42,9 @@ impl Races {
 }
 
 /// The words that the program synchronizes through: those of locked instructions and watched
-/// stores, and those that it polls. That a load is watched does not say that its word is one.
-fn words(trace: &Trace) -> anyhow::Result<Vec<u64>> {
+/// stores, and those that it polls. That a load is watched does not say that its word is one, but in
+/// `trusted` code.
+fn words(trace: &Trace, trusted: &[Range<u64>]) -> anyhow::Result<Vec<u64>> {
     use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore};
     let mut words = Vec::new();
     for thread in (0..trace.threads()).map(ThreadId) {
@@ -42,7 +52,10 @@ fn words(trace: &Trace) -> anyhow::Result<Vec<u64>> {
         while let Some(event) = cursor.next()? {
             let synchronizes = match event.kind() {
                 Atomic | SyncStore | OnceRun | OnceDone => true,
-                SyncLoad => event.aux > 0,
+                SyncLoad => {
+                    let is_trusted = || trusted.iter().any(|code| code.contains(&event.pc));
+                    event.aux > 0 || event.result > 0 || is_trusted()
+                }
                 _ => false,
             };
             if synchronizes && words.last() != Some(&event.object) {

@@ -28,8 +28,9 @@ pub(crate) struct Races {
 pub(crate) struct Pair {
     /// How often these instructions raced.
     pub(crate) count: u64,
-    /// Both are in the C library, which has such races by design.
-    pub(crate) in_c_library: bool,
+    /// Both are in libraries of the system. In a search for the cause of a divergence, that is the C
+    /// library alone, which has such races by design.
+    pub(crate) in_library: bool,
     /// The access that was seen first.
     pub(crate) first: Side,
     /// The one that was seen second.
@@ -64,7 +65,7 @@ pub(crate) struct Side {
 impl Races {
     /// The likeliest race, if it is the program's own.
     pub(crate) fn of_the_program(&self) -> Option<&Pair> {
-        self.pairs.first().filter(|pair| !pair.in_c_library)
+        self.pairs.first().filter(|pair| !pair.in_library)
     }
 }
 
@@ -116,7 +117,7 @@ pub(crate) fn render(races: &Races, diverged: bool) -> String {
     }
     let mut text = match races.of_the_program() {
         Some(_) => "the program races: nothing that was recorded orders these accesses\n",
-        None => "no race of the program's own was found; these are the C library's, by design\n",
+        None => "no race of the program's own was found; these are the system's libraries'\n",
     }
     .to_owned();
     for pair in races.pairs.iter().take(SHOWN) {
@@ -170,7 +171,7 @@ mod tests {
     fn pair(lines: [u32; 2]) -> Pair {
         let [first, second] = lines;
         let [first, second] = [side(1, 7, "writes", first), side(2, 3, "reads", second)];
-        Pair { count: 40, in_c_library: false, first, second }
+        Pair { count: 40, in_library: false, first, second }
     }
 
     #[test]
@@ -185,7 +186,7 @@ mod tests {
     fn nothing_found() {
         let error = Some("the replay process was killed by signal 9".to_owned());
         let failed = render(&Races { error, ..Races::default() }, true);
-        let library = Pair { in_c_library: true, ..pair([7, 8]) };
+        let library = Pair { in_library: true, ..pair([7, 8]) };
         let library = render(&Races { pairs: vec![library], ..Races::default() }, true);
         let none = [true, false].map(|diverged| render(&Races::default(), diverged)).concat();
         assert_snapshot!(none + &failed + &library);

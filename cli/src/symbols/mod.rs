@@ -6,6 +6,7 @@
 //! the lines of a newer program.
 
 mod files;
+pub(crate) mod malloc;
 mod place;
 
 pub(crate) use place::{Frame, Place};

@@ -129,6 +129,7 @@ impl LeafThread {
                 return Some(());
             }
             (event.begin, event.aux) = log.waits_since(&event);
+            event.result = i32::from(kind == OrderedKind::Poll);
         } else {
             let slot = order::slot(address);
             event.ticket = tickets.hold(slot);
@@ -233,7 +234,8 @@ impl GuestThread {
                 log.known_load(&event, kind);
             }
             let (begin, aux) = log.waits_since(&event);
-            let event = Event { begin, aux, end: host::ticks(), ..event };
+            let result = i32::from(kind == OrderedKind::Poll);
+            let event = Event { begin, aux, result, end: host::ticks(), ..event };
             (event, linkage.known)
         });
         let Ok((event, known)) = linked else { park_forever() };

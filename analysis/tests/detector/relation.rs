@@ -1,0 +1,113 @@
+//! What the program orders, against what a replay keeps.
+
+use crate::program::{Program, Step, run_with};
+use Step::*;
+use refrain_analysis::Relation;
+use refrain_trace::EventKind::*;
+use refrain_trace::{ThreadId, order};
+
+const X: u64 = 0x10_0000;
+const Y: u64 = 0x10_0100;
+const FLAG: u64 = 0x20_0100;
+
+/// How many races there are in what a replay keeps, and in what the program orders.
+fn races(program: Program) -> (usize, usize) {
+    let unused = [0x1000 + 1, 0x1000 + 2].into();
+    let library = 0x1000 + 8..0x1000 + 16;
+    let silent = Vec::from([library]);
+    let of = |relation| run_with(3, &program, relation).len();
+    (of(Relation::Kept), of(Relation::Program { unused, silent }))
+}
+
+#[test]
+fn two_writes_of_bytes_order_nothing_for_the_program() {
+    let program = vec![(0, Write(X, 8)), (0, Send(Y, 1)), (1, Send(Y + 8, 1)), (1, Write(X, 8))];
+    assert_eq!(races(program), (0, 1));
+}
+
+#[test]
+fn bytes_that_are_received_do() {
+    let program = vec![(0, Write(X, 8)), (0, Send(Y, 1)), (1, Receive(Y + 8, 1)), (1, Write(X, 8))];
+    assert_eq!(races(program), (0, 0));
+}
+
+#[test]
+fn a_result_that_nobody_uses_acquires_nothing() {
+    let program = vec![(0, Write(X, 8)), (0, Rmw(FLAG)), (1, Rmw(FLAG)), (1, Write(X, 8))];
+    assert_eq!(races(program), (0, 1));
+    let used = vec![
+        (1, Read(Y, 8)),
+        (0, Write(X, 8)),
+        (2, Read(Y, 8)),
+        (0, Rmw(FLAG)),
+        (1, Rmw(FLAG)),
+        (1, Write(X, 8)),
+    ];
+    assert_eq!(races(used), (0, 0));
+}
+
+#[test]
+fn atomics_of_the_library_are_its_own() {
+    let idle = |_| (2, Read(Y, 8));
+    let with = |after: usize| -> Program {
+        let before = (0..after).map(idle);
+        let program = [(0, Write(X, 8)), (0, Rmw(FLAG)), (1, Rmw(FLAG)), (1, Write(X, 8))];
+        before.chain(program).collect()
+    };
+    assert_eq!(races(with(4)), (0, 0));
+    assert_eq!(races(with(7)), (0, 1));
+}
+
+/// The end of a thread comes before the creation of another for a replay; for the program only if that
+/// one gets its stack.
+#[test]
+fn threads_that_end_and_begin() {
+    let exit = Sync(ThreadExit, order::thread_object(ThreadId(1)));
+    let create = Sync(ThreadCreate, 0);
+    let with = |stack| {
+        vec![
+            (0, CreateOn(1, 0x5000)),
+            (1, Write(X, 8)),
+            (1, exit),
+            (0, create),
+            (0, CreateOn(2, stack)),
+            (2, Write(X, 8)),
+        ]
+    };
+    assert_eq!(races(with(0x6000)), (0, 1));
+    assert_eq!(races(with(0x5000)), (0, 0), "nobody knows where the stack is");
+}
+
+#[test]
+fn a_stack_that_is_used_again_is_new_memory() {
+    let with = |at| {
+        vec![
+            (0, Map(0x5000, 0x2000)),
+            (0, CreateOn(1, 0x6000)),
+            (1, Write(X, 8)),
+            (1, Write(at, 8)),
+            (1, Sync(ThreadExit, order::thread_object(ThreadId(1)))),
+            (0, CreateOn(2, 0x6000)),
+            (2, Write(at, 8)),
+        ]
+    };
+    assert_eq!(races(with(0x5100)).1, 0);
+    assert_eq!(races(with(X)).1, 1);
+}
+
+/// Memory that is mapped anew has no history.
+#[test]
+fn new_memory() {
+    let with = |at| vec![(0, Write(X, 8)), (1, Map(at, 0x1000)), (1, Write(X, 8))];
+    assert_eq!(races(with(X)), (1, 0));
+    assert_eq!(races(with(X + 0x1000)), (1, 1));
+    assert_eq!(races(with(X - 0x1000)), (1, 1));
+    let much = vec![(0, Write(X, 8)), (1, Map(0, 1 << 40)), (1, Write(X, 8))];
+    assert_eq!(races(much), (1, 0));
+}
+
+#[test]
+fn a_signal_comes_after_it_was_sent() {
+    let program = vec![(0, Write(X, 8)), (0, Kill), (1, Sync(Signal, 0)), (1, Write(X, 8))];
+    assert_eq!(races(program).1, 0);
+}
