@@ -67,7 +67,9 @@ fn reads_flags(
                 return false;
             }
             next = match instruction.flow_control() {
-                FlowControl::Call | FlowControl::IndirectCall | FlowControl::Return => return false,
+                FlowControl::Call | FlowControl::IndirectCall | FlowControl::Return => {
+                    return false;
+                }
                 FlowControl::Next => instruction.next_ip(),
                 FlowControl::UnconditionalBranch => instruction.near_branch_target(),
                 _ => return true,

@@ -258,7 +258,7 @@ fn what_only_the_kernel_and_the_library_order_races() {
         #include <pthread.h>
         #include <stdatomic.h>
         #include <stdio.h>
-        #include <stdlib.h>
+        #include <sys/mman.h>
         #include <unistd.h>
         static volatile int x;
         static int null, ends[2], how;
@@ -267,7 +267,7 @@ fn what_only_the_kernel_and_the_library_order_races() {
             char byte = 1;
             switch (how) {
             case 'w': write(null, &byte, 1); break;
-            case 'm': free(malloc(1000000)); break;
+            case 'm': munmap(mmap(0, 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 4096); break;
             case 'c': atomic_fetch_add_explicit(&count, 1, memory_order_relaxed); break;
             case 'p': printf("%d\n", first); break;
             case 'B': first ? write(ends[1], &byte, 1) : read(ends[0], &byte, 1); break;
