@@ -213,6 +213,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_spin", "c/ex_spin.c", &["5000"]),
     exerciser("ex_cond", "c/ex_cond.c", &["500"]),
     exerciser("ex_barrier", "c/ex_barrier.c", &["200"]),
+    exerciser("ex_phases", "c/ex_phases.c", &["200"]),
     exerciser("ex_sem", "c/ex_sem.c", &["200"]),
     exerciser("ex_once", "c/ex_once.c", &["100"]),
     exerciser("ex_threads", "c/ex_threads.c", &["15"]),
