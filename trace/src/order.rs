@@ -23,8 +23,17 @@ pub const THREADS_SLOT: usize = 2;
 /// The object of [`EventKind::ThreadCreate`]: the set of all threads.
 pub const THREADS: u64 = 0xffff;
 
+/// First slot of threads' accesses ([`accesses_object`]), which nothing else shares: what others take
+/// over from a thread while it is in a system call is in its stream before the call, whose place is from
+/// before that. So it must not wait for anybody else.
+const ACCESSES_SLOT: usize = 8;
+
+/// How many these are, that of [`ENDED_ACCESSES`] included. Only threads whose numbers are that far apart
+/// share one.
+const ACCESSES_SLOTS: usize = 1 << 10;
+
 /// First slot that addresses hash into.
-const FIRST: usize = 8;
+const FIRST: usize = ACCESSES_SLOT + ACCESSES_SLOTS;
 
 /// The slot of the object at `address`. Part of the format: tickets of a trace mean nothing
 /// under another function.
@@ -33,8 +42,14 @@ pub fn slot(address: u64) -> usize {
     if address <= THREADS {
         return THREADS_SLOT;
     }
+    if address >= ACCESSES {
+        let last = ACCESSES_SLOTS - 1;
+        let number = (address - ACCESSES) as usize >> 4;
+        return ACCESSES_SLOT + if address == ENDED_ACCESSES { last } else { number % last };
+    }
     let hash = (address >> 2).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-    (hash as usize).max(FIRST)
+    let hash = hash as usize;
+    if hash < FIRST { hash | (SLOTS / 2) } else { hash }
 }
 
 /// The object that stands for a thread in events about it (create, join, exit). Lies below any
@@ -80,5 +95,22 @@ pub fn bound_of(event: &Event) -> Option<(usize, u64)> {
         EventKind::CondWaitEnd => Some((slot(event.value), event.aux)),
         EventKind::Syscall => Some((SYSCALL_SLOT, event.aux)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ThreadId;
+
+    #[test]
+    fn accesses_share_no_slot_with_anything_else() {
+        let slots = ACCESSES_SLOT..FIRST;
+        let threads = (0..5000).map(|thread| accesses_object(ThreadId(thread)));
+        let own: Vec<usize> = threads.chain([ENDED_ACCESSES]).map(slot).collect();
+        assert!(own.iter().all(|slot| slots.contains(slot)));
+        assert!(own[1..1000].iter().all(|&slot| slot != own[0] && slot != own[5000]));
+        assert!((0..1 << 20).all(|at| !slots.contains(&slot(at << 6))));
+        assert!((0..1 << 20).all(|at| slot(at << 2) < SLOTS));
     }
 }

@@ -191,13 +191,6 @@ impl States {
     }
 }
 
-/// Whether a thread that has the turns of these lines can take the ticket of a handover: not if it
-/// has the turn of that very slot, by which lines and objects are put together.
-fn may_hand_over(me: ThreadId, contended: &[u64]) -> bool {
-    let own = order::slot(order::accesses_object(me));
-    contended.iter().all(|&line| order::slot(line) != own)
-}
-
 /// A thread that loses a line, and whether it may not even read it any more.
 struct Loss {
     thread: ThreadId,
@@ -349,9 +342,7 @@ impl Lines {
         acquired.contended.dedup();
         // Nobody else can be about to insert into this thread's stream: it would wait for the
         // window, and the thread for its stream.
-        let wish = wish
-            .filter(|wish| acquired.contended.contains(&wish.line))
-            .filter(|_| may_hand_over(me, &acquired.contended));
+        let wish = wish.filter(|wish| acquired.contended.contains(&wish.line));
         acquired.hands_over = wish.is_some_and(|wish| !wish.write);
         record(acquired);
         // The thread has their turns: nobody has one before it.

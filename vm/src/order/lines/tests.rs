@@ -101,13 +101,3 @@ fn a_line_is_calm_when_one_thread_alone_has_its_turns() {
     assert_eq!(calm.wish(line, next + 1, false), None, "somebody else has had a turn");
     assert_eq!(calm.wish(line + LINE, next, false), None);
 }
-
-/// Lines and objects that share a slot share its turn, and nobody can wait for his own.
-#[test]
-fn a_thread_does_not_wait_for_its_own_turn() {
-    let own = order::slot(order::accesses_object(A));
-    let line = (0..).map(|line| 0x1000_0000 + line * LINE).find(|&line| order::slot(line) == own);
-    let line = line.expect("some line has the slot");
-    assert!(!may_hand_over(A, &[line]) && may_hand_over(B, &[line]));
-    assert!(!may_hand_over(A, &[line + LINE, line]));
-}
