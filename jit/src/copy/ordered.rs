@@ -74,7 +74,8 @@ pub(super) fn looks_alike(load: &Instruction, locked: &Instruction) -> bool {
 pub(super) struct Window<'a> {
     code: &'a [u8],
     pc: u64,
-    decoder: Decoder<'a>,
+    /// Made when somebody looks ahead, which is seldom.
+    decoder: Option<Decoder<'a>>,
     /// As far as anyone has looked.
     decoded: Vec<Instruction>,
 }
@@ -82,8 +83,7 @@ pub(super) struct Window<'a> {
 impl<'a> Window<'a> {
     /// A window of `code` at `pc`.
     pub(super) fn new(code: &'a [u8], pc: u64) -> Window<'a> {
-        let decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
-        Window { code, pc, decoder, decoded: Vec::new() }
+        Window { code, pc, decoder: None, decoded: Vec::new() }
     }
 
     /// Where it begins.
@@ -128,8 +128,12 @@ impl<'a> Window<'a> {
         if !may_hold_locked(&self.code[offset..end]) {
             return &[];
         }
-        while self.decoded.len() < index + 1 + LOOKAHEAD && self.decoder.can_decode() {
-            self.decoded.push(self.decoder.decode());
+        let (code, pc) = (self.code, self.pc);
+        let decoder = self
+            .decoder
+            .get_or_insert_with(|| Decoder::with_ip(64, code, pc, DecoderOptions::NONE));
+        while self.decoded.len() < index + 1 + LOOKAHEAD && decoder.can_decode() {
+            self.decoded.push(decoder.decode());
         }
         let end = self.decoded.len().min(index + 1 + LOOKAHEAD);
         self.decoded.get(index + 1..end).unwrap_or(&[])
