@@ -130,32 +130,38 @@ impl GuestThread {
     /// right behind its next events. (Others that take lines over here, but not before the next
     /// access, may do so once the code has been read.)
     fn reads_code_next(&mut self) -> Result<bool, Halt> {
+        let pc = self.context.rip;
+        Ok(self.behind_handovers()?.is_some_and(|event| {
+            event.kind().is_of_access() && (event.nr, event.pc) == (accessed::CODE, pc)
+        }))
+    }
+
+    /// The thread's next event that is no handover, if it comes before the thread's next access.
+    pub(crate) fn behind_handovers(&mut self) -> Result<Option<Event>, Halt> {
         self.expect_loads()?;
         if self.leaf.left() > 0 || self.cursor.peek()?.is_none() {
-            return Ok(false);
+            return Ok(None);
         }
-        let pc = self.context.rip;
-        let is_here = |event: &Event| {
-            event.kind().is_of_access() && (event.nr, event.pc) == (accessed::CODE, pc)
+        let is_handover = |event: &Event| event.kind() == EventKind::Handover;
+        let loaded = self.cursor.loaded();
+        let mut number = 0;
+        let mut decisive = |event: &Event| {
+            number += 1;
+            // What comes before the first is counted down already.
+            let later = number > 1 && event.unrecorded > 0;
+            (later || !is_handover(event)).then_some(Some(*event).filter(|_| !later))
         };
-        let mut first = true;
-        let mut decides = |event: &Event| {
-            let passed = event.kind() == EventKind::Handover && (first || event.unrecorded == 0);
-            let here = is_here(event) && (first || event.unrecorded == 0);
-            first = false;
-            (!passed).then_some(here)
-        };
-        if let Some(here) = self.cursor.loaded().iter().find_map(&mut decides) {
-            return Ok(here);
+        if let Some(event) = loaded.iter().find_map(&mut decisive) {
+            return Ok(event);
         }
-        let behind = EventId(self.cursor.position().0 + self.cursor.loaded().len() as u64);
+        let behind = EventId(self.cursor.position().0 + loaded.len() as u64);
         let mut cursor = self.machine.trace.cursor_at(self.id, behind);
         while let Some(event) = cursor.next()? {
-            if let Some(here) = decides(&event) {
-                return Ok(here);
+            if let Some(event) = decisive(&event) {
+                return Ok(event);
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Performs the next events as far as they belong to what the thread has done.

@@ -5,7 +5,7 @@ use super::outcome::DivergenceKind;
 use super::thread::{Flow, GuestThread, Halt};
 use crate::engine::Fault;
 use crate::frame;
-use refrain_trace::{Cursor, Event, EventId, EventKind, delivery};
+use refrain_trace::{Cursor, Event, EventId, EventKind, accessed, delivery};
 
 /// A second look at a thread's events, ahead of the first.
 pub(super) struct Ahead {
@@ -25,6 +25,18 @@ impl GuestThread {
     /// in its computation: a handler begins, or the guest has ended.
     pub(crate) fn take_signals(&mut self) -> Result<(), Halt> {
         loop {
+            // Code that comes before the next access may have to be read before what others take over
+            // here: that is done when the thread comes to the access, unless something that happens
+            // here is behind it.
+            let is_here = |event: &Event| {
+                let of_kernel = event.kind().is_of_access() && event.nr == accessed::AHEAD;
+                of_kernel || matches!(event.kind(), EventKind::Signal | EventKind::Killed)
+            };
+            let next = self.cursor.peek()?.copied();
+            let is_handover = next.is_some_and(|event| event.kind() == EventKind::Handover);
+            if is_handover && !self.behind_handovers()?.is_some_and(|event| is_here(&event)) {
+                break;
+            }
             self.events_before()?;
             let Some(event) = self.cursor.peek()?.copied() else { break };
             let here = match event.nr {
