@@ -4,6 +4,7 @@ use super::{Guest, engine, run};
 use crate::copy::CopyEngine;
 use iced_x86::code_asm::*;
 use refrain_vm::{Context, Engine, EngineConfig, Exit, Mode, reg};
+use std::time::Duration;
 
 #[test]
 fn two_threads_at_once() {
@@ -135,6 +136,8 @@ fn forgetting_while_threads_run() {
             if forgotten % 16 == 0 {
                 engine.shared.reclaim();
             }
+            // The threads have to get the lock in between, however busy the machine is.
+            std::thread::sleep(Duration::from_micros(50));
         }
     });
 }
