@@ -4,7 +4,8 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Rflags
 use refrain_trace::CodeBlock;
 use std::collections::{BTreeMap, BTreeSet};
 
-const STATUS: u32 = RflagsBits::CF
+/// The status flags, as iced names them.
+pub(crate) const STATUS: u32 = RflagsBits::CF
     | RflagsBits::PF
     | RflagsBits::AF
     | RflagsBits::ZF

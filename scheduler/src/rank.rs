@@ -73,7 +73,7 @@ pub(crate) fn rank(
     let cells = bases.lay_out(strands, &slots, objects)?;
     let mut queries: Vec<(u32, Query)> =
         queries.into_iter().map(|query| (slots[query.object as usize], query)).collect();
-    // Of one thread in its order, which precedences go by.
+    // Queries of one thread stay in the order of its events, in which its precedences are looked up.
     let key = |(slot, query): &(u32, Query)| (*slot, query.bound, query.thread, query.position);
     queries.sort_unstable_by_key(key);
     let mut queries = queries.into_iter().peekable();

@@ -36,6 +36,12 @@ fn debug_file(build_id: &str) -> Option<PathBuf> {
         .find(|path| examine(path).is_some_and(|facts| facts.build_id.as_deref() == Some(build_id)))
 }
 
+/// The build id of a file in hexadecimal digits, if it has one; `None` if its notes cannot be read.
+pub(super) fn build_id<'data>(elf: &impl Object<'data>) -> Option<Option<String>> {
+    let id = elf.build_id().ok()?;
+    Some(id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
 struct Facts {
     build_id: Option<String>,
     has_debug_info: bool,
@@ -49,7 +55,7 @@ fn examine(path: &Path) -> Option<Facts> {
     }
     let data = ReadCache::new(File::open(path).ok()?);
     let elf = object::File::parse(&data).ok()?;
-    let build_id = elf.build_id().ok()?.map(|id| id.iter().map(|b| format!("{b:02x}")).collect());
+    let build_id = build_id(&elf)?;
     let has_debug_info =
         elf.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
     Some(Facts { build_id, has_debug_info })

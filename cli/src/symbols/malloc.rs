@@ -1,5 +1,6 @@
 //! Where the C library's allocator is.
 
+use super::files::build_id;
 use object::read::ReadCache;
 use object::{Object, ObjectSegment, ObjectSymbol};
 use refrain_trace::Module;
@@ -27,8 +28,7 @@ const FUNCTIONS: [&str; 12] = [
 pub(crate) fn code(module: &Module) -> Option<Range<u64>> {
     let data = ReadCache::new(File::open(&module.path).ok()?);
     let elf = object::File::parse(&data).ok()?;
-    let id = elf.build_id().ok()?.map(|id| id.iter().map(|b| format!("{b:02x}")).collect());
-    if id != module.build_id {
+    if build_id(&elf)? != module.build_id {
         return None;
     }
     let lowest = elf.segments().map(|segment| segment.address()).min()?;

@@ -17,7 +17,7 @@
 //!
 //! With every access in order ([`refrain_vm::EngineConfig::every_access`]), the comparison is an access
 //! too, in a window of its own: a thread that may not read the lines of the code by itself asks the
-//! machine ([`refrain_vm::Exit::Code`]), and executes what it has found under the machine's eyes. Such
+//! machine ([`refrain_vm::Exit::Code`]), which lets it read the code, and executes what it has read. Such
 //! an access is not counted, because blocks begin elsewhere in a replay; a replay asks where the
 //! recording had an event, once no accesses are left before the next one.
 //!
@@ -30,7 +30,8 @@ use super::faults::Fix;
 use super::translate::MAX_BLOCK;
 use super::translator::{Failure, Translator};
 use crate::memory::read_guest;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, RflagsBits};
+use crate::unused::STATUS;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -118,13 +119,6 @@ fn extent(pc: u64, code: &[u8], most: usize) -> Extent {
     }
     Extent { len: len.clamp(STEP.min(code.len()), code.len()), flags_dead }
 }
-
-const STATUS: u32 = RflagsBits::CF
-    | RflagsBits::PF
-    | RflagsBits::AF
-    | RflagsBits::ZF
-    | RflagsBits::SF
-    | RflagsBits::OF;
 
 /// Whether an instruction may fault, and so show the flags to a handler of the guest's.
 fn touches_memory(instruction: &Instruction) -> bool {
