@@ -29,6 +29,10 @@ pub(crate) const ATOMIC: u8 = 4;
 pub(crate) const KERNEL: u8 = 8;
 /// A plain store to a word that synchronizes, which counts as [`ATOMIC`].
 pub(crate) const STORE: u8 = 16;
+/// Of a function of the library's, which returns to the instruction that is named.
+pub(crate) const CALL: u8 = 32;
+/// The memory, or whatever else it is, is given back.
+pub(crate) const FREE: u8 = 64;
 
 /// An access of some of the bytes of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

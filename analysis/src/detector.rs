@@ -1,11 +1,16 @@
 //! The detector and its watchers, one per thread.
 
-use crate::cell::{ATOMIC, KERNEL, READ, STORE, Stamp, WRITE};
+mod lives;
+
+use crate::cell::{ATOMIC, CALL, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
+use crate::descriptors::Descriptors;
 use crate::edges::{self, Edges, Relation};
 use crate::findings::{Findings, Local, Race, Whole};
+use crate::heap::Heap;
 use crate::objects::{Object, Objects};
 use crate::shadow::{Blocks, CELL, Shadow, word_of};
+use lives::Call;
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::linux::{self, writes_a_buffer};
 use refrain_trace::payload::{Effect, SyscallRecord};
@@ -23,13 +28,15 @@ const MASKS: [u8; 9] = [0, 1, 3, 7, 15, 31, 63, 127, 255];
 
 /// What the threads of a program have in common.
 pub struct Detector {
-    relation: Relation,
+    pub(crate) relation: Relation,
     stacks: Mutex<Stacks>,
     /// Words of once-objects that have run.
     onces: Mutex<FixedSet<u64>>,
-    shadow: Shadow,
+    pub(crate) shadow: Shadow,
     objects: Objects,
     findings: Findings,
+    pub(crate) heap: Heap,
+    pub(crate) descriptors: Descriptors,
     /// There is more than one thread.
     parallel: AtomicBool,
     /// There is a thread that is not watched: from then on, orders are missed.
@@ -49,6 +56,8 @@ impl Detector {
             shadow: Shadow::new(words),
             objects: Objects::new(),
             findings: Findings::default(),
+            heap: Heap::default(),
+            descriptors: Descriptors::default(),
             parallel: AtomicBool::new(false),
             blind: AtomicBool::new(false),
         })
@@ -73,6 +82,7 @@ impl Detector {
             event: 0,
             since: self.objects.now(),
             writing: BTreeSet::new(),
+            allocating: None,
             blocks: Blocks::new(),
             filter: vec![Seen::default(); FILTER].into_boxed_slice(),
             found: Local::default(),
@@ -84,7 +94,7 @@ impl Detector {
         self.stacks().pointers.get(&thread).copied().map(Object::Stack)
     }
 
-    fn stacks(&self) -> MutexGuard<'_, Stacks> {
+    pub(crate) fn stacks(&self) -> MutexGuard<'_, Stacks> {
         self.stacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -93,7 +103,7 @@ impl Detector {
     }
 
     /// What the first thread does before there is another happens before all of that.
-    fn may_race(&self) -> bool {
+    pub(crate) fn may_race(&self) -> bool {
         self.parallel.load(Ordering::Relaxed) && !self.blind.load(Ordering::Relaxed)
     }
 
@@ -105,10 +115,10 @@ impl Detector {
 
 /// Where the stacks of threads are.
 #[derive(Default)]
-struct Stacks {
+pub(crate) struct Stacks {
     /// Thread pointers of threads, as they were created. A thread pointer lies in the same mapping as the
     /// stack, in glibc and musl.
-    pointers: FixedMap<u16, u64>,
+    pub(crate) pointers: FixedMap<u16, u64>,
     /// Ends of mappings by their starts, as they were made.
     mappings: BTreeMap<u64, u64>,
 }
@@ -135,7 +145,7 @@ struct Seen {
 /// event that lets other threads go on must come before they do, and one that waited for others
 /// after the wait.
 pub struct Watcher {
-    detector: Arc<Detector>,
+    pub(crate) detector: Arc<Detector>,
     id: u16,
     clock: VectorClock,
     /// The last event.
@@ -144,6 +154,8 @@ pub struct Watcher {
     since: u64,
     /// Read-write locks that the thread holds for writing.
     writing: BTreeSet<u64>,
+    /// The call of an allocator's function that the thread is in.
+    pub(crate) allocating: Option<Call>,
     blocks: Blocks,
     /// Drops accesses like those seen before in the same epoch (the rules of the same epoch in
     /// FastTrack, Figure 5): they are most, and cost no look at what threads share.
@@ -153,25 +165,27 @@ pub struct Watcher {
 
 /// An access that is to be checked.
 #[derive(Clone, Copy)]
-struct Checked {
-    whole: Whole,
-    pc: u32,
-    kind: u8,
+pub(crate) struct Checked {
+    pub(crate) whole: Whole,
+    pub(crate) pc: u32,
+    pub(crate) kind: u8,
 }
 
 impl Watcher {
     /// Takes the accesses since the last call.
     pub fn accesses(&mut self, batch: &[Access]) {
-        if self.detector.may_race() {
+        let calls = self.detector.relation.code().is_some_and(|code| !code.allocators.is_empty());
+        if calls || self.detector.may_race() {
             for access in batch {
                 let kind = access.kind as u8 & (READ | WRITE);
-                // Not a call or a return.
-                if kind != 0 {
+                if kind == 0 {
+                    self.note_call(access);
+                } else if self.allocating.is_none() && self.detector.may_race() {
                     let whole = Whole { address: access.address, size: access.size.into() };
                     self.check(Checked { whole, pc: access.pc, kind });
                 }
             }
-            self.detector.findings.take(&mut self.found);
+            self.take_found();
         }
         self.since = self.detector.objects.now();
     }
@@ -182,8 +196,12 @@ impl Watcher {
             (Relation::Kept, _) => {
                 (order::slot_of(call, record) == Some(order::SYSCALL_SLOT)).then_some(Object::Calls)
             }
-            (Relation::Program { .. }, None) => None,
-            (Relation::Program { .. }, Some(record)) => edges::handed_over(call, record),
+            (Relation::Program(_), None) => None,
+            (Relation::Program(_), Some(_)) if self.allocating.is_some() => None,
+            (Relation::Program(_), Some(record)) => {
+                self.use_descriptor(call, record);
+                edges::handed_over(call, record)
+            }
         };
         let child = match record.map(|record| &record.effect) {
             Some(Effect::Clone { child }) => {
@@ -231,14 +249,18 @@ impl Watcher {
         }
         // The library tells through such a word that what runs once is done.
         let is_once = || self.detector.onces().contains(&event.object);
-        if self.detector.relation.silences(event) && !is_once() {
+        let is_silent = self.detector.relation.silences(event) && !is_once();
+        if is_silent || self.allocating.is_some() {
             edges = Edges::default();
         }
         if self.detector.relation != Relation::Kept {
             match (event.kind(), record) {
                 (EventKind::ThreadExit, _) => edges.releases[1] = self.detector.stack(self.id),
                 (EventKind::Syscall, Some(record)) => {
-                    edges.acquires[0] = edges::taken_over(event, record);
+                    if self.allocating.is_none() {
+                        edges.acquires[0] = edges::taken_over(event, record);
+                        self.unmap(event, record);
+                    }
                     self.renew(event, record);
                 }
                 _ => {}
@@ -252,7 +274,9 @@ impl Watcher {
             Some(false) => drop(self.writing.remove(&event.object)),
             None => {}
         }
-        self.own_accesses(event, record);
+        if self.allocating.is_none() {
+            self.own_accesses(event, record);
+        }
         self.release(edges.releases);
         self.since = self.detector.objects.now();
     }
@@ -287,11 +311,11 @@ impl Watcher {
                 }
                 return;
             }
-            _ => return,
+            _ => return self.use_objects(event),
         };
         let whole = Whole { address: event.object, size: event.nr.into() };
         self.check(Checked { whole, pc: event.pc as u32, kind });
-        self.detector.findings.take(&mut self.found);
+        self.take_found();
     }
 
     fn kernel_accesses(&mut self, event: &Event, record: Option<&SyscallRecord>) {
@@ -307,11 +331,16 @@ impl Watcher {
             let whole = Whole { address: write.address, size: write.bytes.len() as u64 };
             self.check(Checked { whole, pc, kind: WRITE | KERNEL });
         }
+        self.take_found();
+    }
+
+    /// Hands over what was found.
+    pub(crate) fn take_found(&mut self) {
         self.detector.findings.take(&mut self.found);
     }
 
     /// What follows is told from what came before.
-    fn next_epoch(&mut self) {
+    pub(crate) fn next_epoch(&mut self) {
         let clock = self.clock.of(self.id);
         self.clock.set(self.id, clock.saturating_add(1));
     }
@@ -327,7 +356,7 @@ impl Watcher {
 
     /// Checks an access, cell by cell.
     #[inline]
-    fn check(&mut self, access: Checked) {
+    pub(crate) fn check(&mut self, access: Checked) {
         let Whole { address, size } = access.whole;
         let (cell, within) = (address / CELL, address % CELL);
         if within + size <= CELL {
@@ -361,7 +390,7 @@ impl Watcher {
         let Checked { whole, pc, mut kind } = access;
         let mut block =
             blocks.of(cell, &detector.shadow).lock().unwrap_or_else(PoisonError::into_inner);
-        let words = if kind & (ATOMIC | KERNEL) == 0 { block.words(cell, mask) } else { 0 };
+        let words = if kind & (ATOMIC | KERNEL | CALL) == 0 { block.words(cell, mask) } else { 0 };
         let stored = if kind & WRITE != 0 { words } else { 0 };
         if stored != 0 {
             kind |= ATOMIC | STORE;

@@ -1,9 +1,11 @@
 //! Which event orders what.
 
+use crate::heap::Allocator;
 use crate::objects::Object;
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Event, EventKind, linux, order};
-use std::collections::BTreeSet;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
@@ -15,13 +17,29 @@ pub enum Relation {
     /// What a replay keeps.
     Kept,
     /// What the program orders.
-    Program {
-        /// Locked instructions whose results nobody uses: they acquire nothing.
-        unused: BTreeSet<u64>,
-        /// Code whose atomics are its own business, and order nothing: a C library's, but for its
-        /// allocator's, which hand memory from thread to thread.
-        silent: Vec<Range<u64>>,
-    },
+    Program(Code),
+}
+
+/// What has to be known of a program's code to tell what the program orders.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Code {
+    /// Locked instructions whose results nobody uses: they acquire nothing.
+    pub unused: BTreeSet<u64>,
+    /// Code whose atomics and memory are its own business: what they do orders nothing, and what it
+    /// frees was its own. The C library's.
+    pub silent: Vec<Range<u64>>,
+    /// Code whose watched loads are of atomics, whatever they are watched for.
+    pub trusted: Vec<Range<u64>>,
+    /// Functions that allocate and free memory, by their first instructions. What they do inside is
+    /// no access, and orders nothing.
+    pub allocators: BTreeMap<u64, Allocator>,
+}
+
+impl Code {
+    /// Whether the code at `pc` minds its own business.
+    pub(crate) fn is_silent(&self, pc: u64) -> bool {
+        self.silent.iter().any(|code| code.contains(&pc))
+    }
 }
 
 impl Relation {
@@ -30,10 +48,17 @@ impl Relation {
         use EventKind::{Atomic, SyncLoad, SyncStore};
         match self {
             Relation::Kept => false,
-            Relation::Program { silent, .. } => {
-                matches!(event.kind(), Atomic | SyncLoad | SyncStore)
-                    && silent.iter().any(|code| code.contains(&event.pc))
+            Relation::Program(code) => {
+                matches!(event.kind(), Atomic | SyncLoad | SyncStore) && code.is_silent(event.pc)
             }
+        }
+    }
+
+    /// What is known of the code, where that matters.
+    pub(crate) fn code(&self) -> Option<&Code> {
+        match self {
+            Relation::Kept => None,
+            Relation::Program(code) => Some(code),
         }
     }
 }
@@ -71,7 +96,7 @@ fn releases(objects: [Option<Object>; 2]) -> Edges {
 /// order of all events of one object, so nothing that it leaves open is taken for ordered.
 pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool, relation: &Relation) -> Edges {
     use EventKind::*;
-    if let Relation::Program { unused, .. } = relation {
+    if let Relation::Program(Code { unused, .. }) = relation {
         match event.kind() {
             ThreadCreate | Syscall => return Edges::default(),
             ThreadExit => return releases([Some(Object::At(event.object)), None]),
@@ -131,7 +156,8 @@ pub(crate) fn handed_over(call: &Event, record: &SyscallRecord) -> Option<Object
 pub(crate) fn taken_over(call: &Event, record: &SyscallRecord) -> Option<Object> {
     match call.nr {
         linux::FUTEX if linux::futex_waits(record.args[1]) => Some(Object::Futex(record.args[0])),
-        nr if linux::receives(nr) => Some(Object::Channels),
+        // One that failed has received nothing.
+        nr if linux::receives(nr) && call.value as i64 >= 0 => Some(Object::Channels),
         linux::RT_SIGTIMEDWAIT => Some(Object::Signals),
         _ => None,
     }
@@ -147,6 +173,37 @@ pub(crate) fn holds_for_writing(event: &Event) -> Option<bool> {
     match event.kind() {
         WriteLock | WriteTryLock | WriteTimedLock if event.result == 0 => Some(true),
         RwUnlock if event.result == 0 => Some(false),
+        _ => None,
+    }
+}
+
+/// What an event does with a lock, a condition variable, a barrier or a semaphore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    /// As it is meant to.
+    Works,
+    /// Ends it.
+    Destroys,
+}
+
+/// The objects of the library that an event uses, by their addresses, and what for.
+///
+/// Who comes from a barrier or from a wait on a condition variable no longer touches it: it may be
+/// destroyed by then.
+pub(crate) fn uses(event: &Event) -> Option<(Use, [Option<u64>; 2])> {
+    use EventKind::*;
+    let one = [Some(event.object), None];
+    match event.kind() {
+        MutexLock | MutexTryLock | MutexTimedLock | MutexUnlock | MutexConsistent | ReadLock
+        | ReadTryLock | ReadTimedLock | WriteLock | WriteTryLock | WriteTimedLock | RwUnlock
+        | SpinLock | SpinTryLock | SpinUnlock | CondWaitEnd | CondSignal | CondBroadcast
+        | BarrierArrive | SemWait | SemTryWait | SemTimedWait | SemPost | SemGetValue => {
+            Some((Use::Works, one))
+        }
+        CondWaitBegin => Some((Use::Works, [Some(event.object), Some(event.value)])),
+        MutexDestroy | RwDestroy | CondDestroy | BarrierDestroy if event.result == 0 => {
+            Some((Use::Destroys, one))
+        }
         _ => None,
     }
 }

@@ -1,7 +1,8 @@
 //! The races that were found.
 
-use crate::cell::{ATOMIC, KERNEL, READ, STORE, Stamp, WRITE};
+use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
+use crate::descriptors::descriptor;
 use crate::objects::Objects;
 use crate::shadow::CELL;
 use refrain_trace::fixed::FixedMap;
@@ -41,10 +42,38 @@ pub struct Side {
     pub reads: bool,
     /// It stores.
     pub writes: bool,
-    /// It is an atomic instruction, or a load that was recorded in order.
-    pub atomic: bool,
-    /// The kernel did it, in a system call.
-    pub kernel: bool,
+    /// What it is.
+    pub act: Act,
+}
+
+/// What an access is, beside what it reads and writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Act {
+    /// An instruction's.
+    Plain,
+    /// An atomic instruction's, or a load that was recorded in order.
+    Atomic,
+    /// The kernel's, in a system call.
+    Kernel,
+    /// The use of a lock, a condition variable, a barrier or a semaphore.
+    Lock,
+    /// The end of one of these.
+    Destroy,
+    /// The end of a block of the heap.
+    Free,
+    /// The end of a mapping.
+    Unmap,
+    /// The use of a descriptor.
+    Descriptor,
+    /// The end of a descriptor.
+    Close,
+}
+
+impl Side {
+    /// Whether [`Side::pc`] is where a call returns to, and not the instruction that accesses.
+    pub fn is_a_call(&self) -> bool {
+        !matches!(self.act, Act::Plain | Act::Atomic)
+    }
 }
 
 /// The second access of a race, beside its stamp.
@@ -168,7 +197,16 @@ fn side(stamp: &Stamp, Whole { address, size }: Whole) -> Side {
         pc: u64::from(stamp.pc),
         reads: has(READ),
         writes: has(WRITE),
-        atomic: has(ATOMIC) && !has(STORE),
-        kernel: has(KERNEL),
+        act: match (descriptor(address), has(FREE)) {
+            (Some(_), true) => Act::Close,
+            (Some(_), false) => Act::Descriptor,
+            _ if has(KERNEL) && has(FREE) => Act::Unmap,
+            _ if has(KERNEL) => Act::Kernel,
+            _ if has(FREE) => Act::Free,
+            _ if has(CALL) && has(ATOMIC) => Act::Lock,
+            _ if has(CALL) => Act::Destroy,
+            _ if has(ATOMIC) && !has(STORE) => Act::Atomic,
+            _ => Act::Plain,
+        },
     }
 }

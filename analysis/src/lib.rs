@@ -4,7 +4,7 @@
 //! # Reading order
 //! [`Detector`] is shared by all threads and hands a [`Watcher`] to each; `edges` says which event
 //! orders what (happens-before), `objects` keeps the clocks of what synchronizes, `shadow` those
-//! of memory, `cell` compares them, and `findings` keeps the races that were found.
+//! of memory, `detector/lives` (with `heap` and `descriptors`) is about what begins and ends, `cell` compares them, and `findings` keeps the races that were found.
 //!
 //! # Happens-before
 //! There are two relations ([`Relation`]). In both, accesses are ordered by the program order of a
@@ -14,8 +14,10 @@
 //!   space. A replay of a program that has no race in this relation is exact, and when one is not,
 //!   one of the races explains it.
 //! - What the *program* orders has neither. Of system calls, only those order that hand something
-//!   over: a wake-up, a signal, bytes. These races are there whatever the kernel did first in this
-//!   run; which words race does not depend on the replay's timing.
+//!   over: a wake-up, a signal, bytes. A call of an allocator is one step: it ends a block or begins
+//!   one, and what it does inside is no access and orders nothing. To end a block, a mapping, a
+//!   descriptor, a lock or a barrier is to write it. These races are there whatever the kernel did
+//!   first in this run; which words race does not depend on the replay's timing.
 //!
 //! # Invariants
 //! - This crate does not know where accesses and events come from, nor symbols.
@@ -27,12 +29,15 @@
 
 mod cell;
 mod clock;
+mod descriptors;
 mod detector;
 mod edges;
 mod findings;
+mod heap;
 mod objects;
 mod shadow;
 
 pub use detector::{Detector, Watcher};
-pub use edges::Relation;
-pub use findings::{Race, Side};
+pub use edges::{Code, Relation};
+pub use findings::{Act, Race, Side};
+pub use heap::Allocator;

@@ -65,24 +65,56 @@ impl Shadow {
         Shadow { shards: (0..SHARDS).map(|_| Shard::default()).collect(), words }
     }
 
-    /// The memory in this range is new: nobody has touched it.
+    /// The memory in this range is new, up to the end of its last cell: nobody has touched it.
     pub(crate) fn forget(&self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let cells = range.start / CELL..range.end.div_ceil(CELL);
+        self.visit(&range, |number, block| {
+            let first = number * CELLS;
+            let mut block = block.lock().unwrap_or_else(PoisonError::into_inner);
+            for cell in cells.start.max(first)..cells.end.min(first + CELLS) {
+                *block.cell(cell) = Cell::default();
+            }
+        });
+    }
+
+    /// The parts of a range that somebody may have touched: pieces, ascending.
+    pub(crate) fn touched(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut pieces = Vec::new();
+        self.visit(range, |number, _| {
+            let (start, end) = (number * BLOCK, (number + 1) * BLOCK);
+            pieces.push(start.max(range.start)..end.min(range.end));
+        });
+        pieces.sort_unstable_by_key(|piece| piece.start);
+        pieces
+    }
+
+    /// Shows the blocks of a range that are there, with their numbers.
+    fn visit(&self, range: &Range<u64>, mut show: impl FnMut(u64, &Mutex<Block>)) {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        // Looked up one by one if they are few.
+        if blocks.end.saturating_sub(blocks.start) <= SHARDS as u64 {
+            for number in blocks {
+                let shard = &self.shards[shard_of(number)];
+                let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(block) = shard.get(&number) {
+                    show(number, block);
+                }
+            }
+            return;
+        }
         for (at, shard) in self.shards.iter().enumerate() {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             // Whichever are fewer.
-            let all = (blocks.end - blocks.start) / SHARDS as u64 > shard.len() as u64;
-            let there: Vec<_> = match all {
-                true => shard.iter().filter(|(number, _)| blocks.contains(number)).collect(),
-                false => {
-                    let mine = |number: &u64| shard_of(*number) == at;
-                    let named = blocks.clone().filter(mine);
-                    named.filter_map(|number| shard.get_key_value(&number)).collect()
-                }
-            };
-            for (_, block) in there {
-                let mut block = block.lock().unwrap_or_else(PoisonError::into_inner);
-                block.cells = std::array::from_fn(|_| Cell::default());
+            if (blocks.end - blocks.start) / SHARDS as u64 > shard.len() as u64 {
+                let there = shard.iter().filter(|(number, _)| blocks.contains(number));
+                there.for_each(|(number, block)| show(*number, block));
+            } else {
+                let mine = blocks.clone().filter(|number| shard_of(*number) == at);
+                let there = mine.filter_map(|number| shard.get_key_value(&number));
+                there.for_each(|(number, block)| show(*number, block));
             }
         }
     }

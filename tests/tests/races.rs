@@ -306,3 +306,79 @@ fn what_only_the_kernel_and_the_library_order_races() {
         }
     }
 }
+
+/// To free a block, to unmap memory, to destroy a lock and to close a descriptor are writes; what is
+/// allocated anew has no history.
+#[test]
+fn what_ends_while_it_is_used_races() {
+    let bench = bench();
+    let source = r#"
+        #include <fcntl.h>
+        #include <pthread.h>
+        #include <stdlib.h>
+        #include <sys/mman.h>
+        #include <unistd.h>
+        static char *block, *larger, *pages;
+        static volatile char seen;
+        static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+        static int null, how;
+        static void again(void) {
+            for (int i = 0; i < 50; i++) {
+                volatile char *mine = malloc(2000);
+                mine[i] = 1;
+                free((void *)mine);
+            }
+        }
+        static void *one(void *none) {
+            switch (how) {
+            case 'f': free(block); break;
+            case 'r': larger = realloc(block, 100000); break;
+            case 'm': seen = pages[9]; break;
+            case 'd': pthread_mutex_lock(&lock); pthread_mutex_unlock(&lock); break;
+            case 'c': write(null, "x", 1); break;
+            case 'n': again(); break;
+            }
+            return none;
+        }
+        static void *other(void *none) {
+            switch (how) {
+            case 'f': case 'r': seen = block[70]; break;
+            case 'm': munmap(pages, 8192); break;
+            case 'd': pthread_mutex_destroy(&lock); break;
+            case 'c': close(null); break;
+            case 'n': again(); break;
+            }
+            return none;
+        }
+        int main(int argc, char **argv) {
+            how = argv[argc - 1][0];
+            null = open("/dev/null", O_WRONLY);
+            block = calloc(100, 1);
+            pages = mmap(0, 8192, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            pthread_t a, b;
+            pthread_create(&a, 0, one, 0);
+            usleep(20000);
+            pthread_create(&b, 0, other, 0);
+            pthread_join(a, 0);
+            pthread_join(b, 0);
+            return 0;
+        }
+    "#;
+    bench.cc(source, &["-O1", "-g", "-w", "-pthread", "-o", "ends"]);
+    let program = bench.path().join("ends");
+    for (how, access) in [
+        ("f", "frees"),
+        ("r", "frees"),
+        ("m", "unmaps"),
+        ("d", "destroys (lock, condition variable or barrier)"),
+        ("c", "closes (descriptor)"),
+        ("n", ""),
+    ] {
+        let (_, report) = raced(&bench, &program, &[how]);
+        let found = report["races"]["pairs"].as_array().expect("a search was asked for");
+        let is_it =
+            |pair: &Value| ["first", "second"].iter().any(|side| pair[side]["access"] == access);
+        assert_eq!(found.iter().any(is_it), !access.is_empty(), "{how}: {report}");
+        assert!(!access.is_empty() || pairs(&report).is_empty(), "{how}: {report}");
+    }
+}

@@ -26,4 +26,12 @@ impl Access {
     pub const CALL: u16 = 8;
     /// Not an access: a return; `address` is where it returns to.
     pub const RETURN: u16 = 16;
+    /// Not an access: a call of a function that the observer has named, at its first instruction;
+    /// `address` is the first argument. Three of [`Access::ARGUMENT`] follow.
+    pub const CALLED: u16 = 32;
+    /// Not an access: what else that function is given. `address` is the second argument, the third
+    /// one, and where the function returns to, in this order.
+    pub const ARGUMENT: u16 = 64;
+    /// Not an access: the function has returned; `address` is what it answered.
+    pub const ANSWERED: u16 = 128;
 }

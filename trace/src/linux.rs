@@ -89,6 +89,13 @@ pub fn receives(number: u16) -> bool {
     reads || polls || polls_many || from_peers || copies || messages
 }
 
+/// Whether bytes go through the descriptor that calls with this number have as their first argument.
+pub fn uses_a_descriptor(number: u16) -> bool {
+    let several = matches!(number, POLL | SELECT | PSELECT6 | PPOLL);
+    let queues = matches!(number, MSGSND | MSGRCV | SEMOP | SEMTIMEDOP);
+    (sends(number) || receives(number)) && !several && !queues && number != CLOSE
+}
+
 /// Whether calls with this number send signals.
 pub fn sends_signals(number: u16) -> bool {
     matches!(number, KILL | RT_SIGQUEUEINFO | TKILL | TGKILL | RT_TGSIGQUEUEINFO)

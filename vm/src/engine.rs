@@ -12,7 +12,7 @@
 use crate::order::{Filter, LastMet, Span};
 use crate::{Context, Processor};
 use refrain_trace::CodeBlock;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,6 +35,10 @@ pub struct EngineConfig {
     pub seen: bool,
     /// Log calls and returns there too.
     pub calls: bool,
+    /// With `accesses`: log there what these functions are given and what they answer, too, by the
+    /// addresses of their first instructions ([`refrain_trace::Access::CALLED`]). What they call
+    /// among themselves is left out.
+    pub functions: Arc<BTreeMap<u64, Answer>>,
     /// The guest's processor: other instructions than its own are not executed. Those of its
     /// features that this machine lacks cannot be.
     pub processor: Processor,
@@ -45,6 +49,15 @@ pub struct EngineConfig {
     /// [`Exit::Interrupted`], when it has retired exactly [`Context::leave_at`] instructions. That
     /// needs [`Count::Instructions`].
     pub places: Arc<BTreeSet<u64>>,
+}
+
+/// Where one of [`EngineConfig::functions`] leaves its answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// In rax.
+    Register,
+    /// Where its first argument says, if it returns zero; its answer is zero if not.
+    Memory,
 }
 
 /// What [`Context::retired`] counts, in instructions that are observed ([`Mode::Observed`]).

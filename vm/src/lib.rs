@@ -46,8 +46,8 @@ pub use barrier::Barrier;
 pub use context::{Context, SeenWords, Translating, reg};
 pub use cpuid::is_recorded;
 pub use engine::{
-    Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, Leaf, Mode,
-    OrderedAccess, OrderedKind, OrderedLeaf, RecordingCpu, RecordingEngine,
+    Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, Leaf,
+    Mode, OrderedAccess, OrderedKind, OrderedLeaf, RecordingCpu, RecordingEngine,
 };
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;

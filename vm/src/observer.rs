@@ -1,8 +1,10 @@
 //! Observers of a replay: whatever wants to see accesses, calls or events.
 
-use crate::Seen;
+use crate::{Answer, Seen};
 use refrain_trace::{Access, Event, EventId, ThreadId};
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What an observer wants compiled into the thread bodies. What nobody wants costs nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -20,6 +22,11 @@ pub trait Observer: Send + Sync {
     fn interest(&self) -> Interest;
     /// The watcher of one thread, called on that thread before it runs.
     fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver>;
+    /// Functions of which the calls are wanted, with the accesses
+    /// ([`crate::EngineConfig::functions`]).
+    fn functions(&self) -> Arc<BTreeMap<u64, Answer>> {
+        Arc::default()
+    }
     /// The notes by which repeated accesses are left out, if the engine was made to use them
     /// ([`crate::EngineConfig::seen`]). [`ThreadObserver::repeats`] then says when.
     fn seen(&self) -> Option<&Seen> {

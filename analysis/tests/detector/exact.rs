@@ -1,30 +1,37 @@
-//! The detector against an exact one: all pairs of accesses, and happens-before as a relation on
+//! The detector against an exact one, by both relations: all pairs of accesses, and happens-before as a relation on
 //! steps. FastTrack finds the first race of each variable, so what is compared is which bytes
 //! race, not which pairs.
 
-use crate::program::{Program, Run, Step, run};
+use crate::program::{Program, Run, Step, code, run};
 use proptest::prelude::*;
-use refrain_analysis::Race;
+use refrain_analysis::{Code, Race, Relation};
 use refrain_trace::{EventKind, ThreadId, order};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 const THREADS: u32 = 3;
 const DATA: u64 = 0x10_0000;
 const LOCKS: u64 = 0x20_0000;
 const WORDS: u64 = 0x30_0000;
+const HEAP: u64 = 0x60_1000;
+/// Bytes of a block.
+const BLOCK: u64 = 8;
 
 /// What an exact detector knows of a step.
 struct Known {
     thread: u32,
     /// First byte, bytes, whether it writes, whether it is atomic.
     access: Option<(u64, u64, bool, bool)>,
+    /// Memory that is new: accesses before do not count.
+    fresh: Range<u64>,
     acquires: Vec<(char, u64)>,
     releases: Vec<(char, u64)>,
 }
 
 fn known(thread: u32, step: Step, writing: &mut BTreeSet<(u32, u64)>) -> Known {
     use EventKind::*;
-    let mut known = Known { thread, access: None, acquires: Vec::new(), releases: Vec::new() };
+    let mut known =
+        Known { thread, access: None, fresh: 0..0, acquires: Vec::new(), releases: Vec::new() };
     match step {
         Step::Read(at, size) => known.access = Some((at, size.into(), false, false)),
         Step::Write(at, size) => {
@@ -54,17 +61,48 @@ fn known(thread: u32, step: Step, writing: &mut BTreeSet<(u32, u64)>) -> Known {
         }
         Step::Sync(ThreadExit, _) => {}
         Step::Create(child) => known.releases.push(('t', child.into())),
+        Step::Sync(MutexDestroy, lock) => known.access = Some((lock, 1, true, false)),
+        Step::Allocate(at, size) => known.fresh = at..at + size,
+        Step::Free(at) => known.access = Some((at, BLOCK, true, false)),
+        Step::Kill => known.releases.push(('s', 0)),
+        Step::Sync(Signal, _) => known.acquires.push(('s', 0)),
         other => panic!("{other:?} is not generated"),
     }
     known
 }
 
+/// What differs to the program: its locks are memory, and not all atomics acquire.
+fn to_the_program(number: usize, step: Step, code: &Code, known: &mut Known) {
+    let pc = 0x1000 + number as u64;
+    match step {
+        Step::Sync(kind, lock) if lock != 0 && kind != EventKind::MutexDestroy => {
+            known.access = Some((lock, 1, true, true));
+        }
+        Step::Rmw(_) | Step::Load(_) if code.silent.iter().any(|range| range.contains(&pc)) => {
+            known.acquires.clear();
+            known.releases.clear();
+        }
+        Step::Rmw(_) if code.unused.contains(&pc) => known.acquires.clear(),
+        // The processor's atomic loads are plain ones.
+        Step::Read(at, size) if (WORDS..WORDS + 64).contains(&at) => {
+            known.access = Some((at, size.into(), false, true));
+        }
+        _ => {}
+    }
+}
+
 /// Bytes that two unordered accesses touch of which one writes.
-fn racy_bytes(program: &Program) -> BTreeSet<u64> {
+fn racy_bytes(program: &Program, relation: &Relation) -> BTreeSet<u64> {
     let mut writing = BTreeSet::new();
     let mut begun = BTreeSet::new();
-    let mut steps: Vec<Known> =
-        program.iter().map(|&(thread, step)| known(thread, step, &mut writing)).collect();
+    let known = |(number, &(thread, step)): (usize, &(u32, Step))| {
+        let mut known = known(thread, step, &mut writing);
+        if let Relation::Program(code) = relation {
+            to_the_program(number, step, code, &mut known);
+        }
+        known
+    };
+    let mut steps: Vec<Known> = program.iter().enumerate().map(known).collect();
     for step in &mut steps {
         if begun.insert(step.thread) {
             step.acquires.push(('t', step.thread.into()));
@@ -89,7 +127,11 @@ fn racy_bytes(program: &Program) -> BTreeSet<u64> {
             let (Some(a), Some(b)) = (other.access, step.access) else { continue };
             let conflict = (a.2 || b.2) && !(a.3 && b.3);
             if conflict && !before[index].contains(&earlier) {
-                racy.extend((a.0.max(b.0)..(a.0 + a.1).min(b.0 + b.1)).collect::<Vec<_>>());
+                let renewed = |byte: &u64| {
+                    steps[earlier..index].iter().any(|between| between.fresh.contains(byte))
+                };
+                let common = a.0.max(b.0)..(a.0 + a.1).min(b.0 + b.1);
+                racy.extend(common.filter(|byte| !renewed(byte)));
             }
         }
     }
@@ -157,24 +199,93 @@ fn program(wishes: Vec<(u32, u8, u64, u16)>, created: bool) -> Program {
     program
 }
 
+/// The same, with more of what makes a difference to the program: blocks of the heap that are
+/// allocated before they are freed, locks that are destroyed, and signals.
+fn with_lives(wishes: &[(u32, u8, u64, u16)], mut program: Program) -> Program {
+    let mut allocated = [true; 3];
+    let mut at = 2.min(program.len());
+    let first = (0..3).map(|which| (0, Step::Allocate(HEAP + 16 * which, BLOCK)));
+    program.splice(at..at, first);
+    at += 3;
+    for &(thread, what, which, _) in wishes {
+        let block = HEAP + 16 * which;
+        let is_allocated = &mut allocated[which as usize];
+        let step = match what {
+            0..=2 if *is_allocated => Step::Free(block),
+            0..=2 => Step::Allocate(block, BLOCK),
+            3..=4 => Step::Write(block, 8),
+            5..=6 => Step::Read(block + 4, 4),
+            7 => Step::Sync(EventKind::MutexDestroy, LOCKS + 64 * which),
+            8 => Step::Kill,
+            9 => Step::Sync(EventKind::Signal, 0),
+            _ => continue,
+        };
+        if what <= 2 {
+            *is_allocated = !*is_allocated;
+        }
+        // Somewhere among the others, in the order in which they come.
+        at = (at + what as usize % 3).min(program.len());
+        program.insert(at, (thread, step));
+        at += 1;
+        // A thread that has used a block after its end forgets so only at its next event.
+        if matches!(what, 3..=6) && !*is_allocated {
+            program.insert(at, (thread, Step::Kill));
+            at += 1;
+        }
+    }
+    program
+}
+
+/// What differs between the program's atomics: some leave no result, some are the library's.
+fn with_atomics(program: &Program, kinds: &[u8]) -> Code {
+    let mut code = code();
+    for (number, (_, step)) in program.iter().enumerate() {
+        let pc = 0x1000 + number as u64;
+        match (step, kinds[number % kinds.len()]) {
+            (Step::Rmw(_), 0) => drop(code.unused.insert(pc)),
+            (Step::Rmw(_) | Step::Load(_), 1) => code.silent.push(pc..pc + 1),
+            _ => {}
+        }
+    }
+    code
+}
+
+/// The bytes that were found to race.
+fn found(program: &Program, relation: &Relation, aligned: u64) -> BTreeSet<u64> {
+    let mut run = Run::with(THREADS, program, relation.clone());
+    let mut found = BTreeSet::new();
+    for (number, &(thread, step)) in program.iter().enumerate() {
+        for piece in pieces(step, aligned) {
+            run.settle();
+            run.step(number, (thread, piece));
+            // Of each pair of instructions the last instance is kept: this one.
+            let bytes = |race: Race| race.first.address..race.first.address + race.first.size;
+            found.extend(run.races().into_iter().flat_map(bytes));
+        }
+    }
+    found
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
+    fn the_same_bytes_race_to_the_program(
+        wishes in wishes(),
+        more in wishes(),
+        created in any::<bool>(),
+        kinds in proptest::collection::vec(0u8..4, 1..9),
+    ) {
+        let program = with_lives(&more, program(wishes, created));
+        let relation = Relation::Program(with_atomics(&program, &kinds));
+        prop_assert_eq!(found(&program, &relation, 1), racy_bytes(&program, &relation));
+    }
+
+    #[test]
     fn the_same_bytes_race(wishes in wishes(), created in any::<bool>(), whole in any::<bool>()) {
         let program = program(wishes, created);
-        let mut run = Run::new(THREADS, &program);
-        let mut found = BTreeSet::new();
-        for (number, &(thread, step)) in program.iter().enumerate() {
-            for piece in pieces(step, if whole { 8 } else { 1 }) {
-                run.settle();
-                run.step(number, (thread, piece));
-                // Of each pair of instructions the last instance is kept: this one.
-                let bytes = |race: Race| race.first.address..race.first.address + race.first.size;
-                found.extend(run.races().into_iter().flat_map(bytes));
-            }
-        }
-        let exact = racy_bytes(&program);
+        let found = found(&program, &Relation::Kept, if whole { 8 } else { 1 });
+        let exact = racy_bytes(&program, &Relation::Kept);
         if whole {
             // A race names the first bytes that it is about, of which eight lie together.
             prop_assert!(found.is_subset(&exact), "{:?} of {:?}", found, exact);
@@ -190,6 +301,6 @@ proptest! {
 fn a_thread_that_ends_is_no_edge_to_others() {
     let end = Step::Sync(EventKind::ThreadExit, order::thread_object(ThreadId(1)));
     let program = vec![(1, Step::Write(DATA, 8)), (1, end), (0, Step::Write(DATA, 8))];
-    assert_eq!(racy_bytes(&program).len(), 8);
+    assert_eq!(racy_bytes(&program, &Relation::Kept).len(), 8);
     assert_eq!(run(2, &program).len(), 1);
 }

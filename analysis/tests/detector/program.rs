@@ -1,6 +1,6 @@
 //! Programs as lists of steps, and what the detector finds in them.
 
-use refrain_analysis::{Detector, Race, Relation, Watcher};
+use refrain_analysis::{Allocator, Code, Detector, Race, Relation, Watcher};
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{
     Access, Event, EventId, EventKind, HAS_PAYLOAD, NO_TICKET, ThreadId, linux, order,
@@ -36,6 +36,30 @@ pub(crate) enum Step {
     Receive(u64, usize),
     /// One that reads memory: `write`.
     Send(u64, u64),
+    /// The allocator is asked for so many bytes and answers with this address.
+    Allocate(u64, u64),
+    /// The allocator is called for this address, and to enlarge the block.
+    Reallocate(u64, u64),
+    Free(u64),
+    /// The allocator is called and does something else meanwhile.
+    Within(u64),
+    /// A descriptor is closed, or `read` from: it answers this.
+    Close(u32, i64),
+    Use(u32, i64),
+    Unmap(u64, u64),
+}
+
+/// Functions of the allocator.
+pub(crate) const MALLOC: u32 = 0x801;
+pub(crate) const REALLOC: u32 = 0x802;
+pub(crate) const FREE: u32 = 0x803;
+
+/// Code with these functions.
+pub(crate) fn code() -> Code {
+    let functions =
+        [(MALLOC, Allocator::Size), (REALLOC, Allocator::Again), (FREE, Allocator::Free)];
+    let allocators = functions.into_iter().map(|(pc, function)| (pc.into(), function)).collect();
+    Code { allocators, ..Code::default() }
 }
 
 /// A thread does something.
@@ -49,10 +73,6 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(threads: u32, program: &[(u32, Step)]) -> Run {
-        Run::with(threads, program, Relation::Kept)
-    }
-
     pub(crate) fn with(threads: u32, program: &[(u32, Step)], relation: Relation) -> Run {
         let words = program.iter().filter_map(|(_, step)| match *step {
             Step::Rmw(address) | Step::Load(address) => Some(address),
@@ -112,6 +132,31 @@ impl Run {
                 let record = SyscallRecord { writes: vec![write], ..SyscallRecord::default() };
                 self.call(thread, (0, 0), pc, record);
             }
+            Step::Allocate(at, size) => self.allocator(thread, (MALLOC, pc), [size, 0], at),
+            Step::Reallocate(at, size) => self.allocator(thread, (REALLOC, pc), [at, size], at),
+            Step::Free(at) => self.allocator(thread, (FREE, pc), [at, 0], 0),
+            Step::Within(word) => {
+                let record = |kind| Access { address: 0, size: 0, kind, pc: MALLOC };
+                watcher.accesses(&[record(Access::CALLED)]);
+                self.step(number, (thread, Step::Rmw(word)));
+                self.watchers[thread as usize].0.accesses(&[record(Access::ANSWERED)]);
+            }
+            Step::Close(descriptor, answer) => {
+                let args = [descriptor.into(), 0, 0, 0, 0, 0];
+                let record = SyscallRecord { args, ..SyscallRecord::default() };
+                self.call(thread, (linux::CLOSE, answer as u64), pc, record);
+            }
+            Step::Use(descriptor, answer) => {
+                let args = [descriptor.into(), 0, 0, 0, 0, 0];
+                let record = SyscallRecord { args, ..SyscallRecord::default() };
+                self.call(thread, (linux::READ, answer as u64), pc, record);
+            }
+            Step::Unmap(at, len) => {
+                let args = [at, len, 0, 0, 0, 0];
+                let effect = Effect::Memory { content: None };
+                let record = SyscallRecord { args, effect, ..SyscallRecord::default() };
+                self.call(thread, (linux::MUNMAP, 0), pc, record);
+            }
             Step::Send(address, len) => {
                 let effect = Effect::Output { fd: 1, len, crc: 0 };
                 let args = [1, address, len, 0, 0, 0];
@@ -123,6 +168,25 @@ impl Run {
                 );
             }
         }
+    }
+
+    /// The records of a call of the allocator's, with what is done meanwhile.
+    fn allocator(
+        &mut self,
+        thread: u32,
+        (function, back): (u32, u64),
+        given: [u64; 2],
+        answer: u64,
+    ) {
+        let record = |address, kind| Access { address, size: 0, kind, pc: function };
+        let [first, second] = given;
+        let argument = |address| record(address, Access::ARGUMENT);
+        let called = [record(first, Access::CALLED), argument(second), argument(0), argument(back)];
+        let (watcher, _) = &mut self.watchers[thread as usize];
+        watcher.accesses(&called);
+        let inside = [Access { address: 0x40_0000, size: 8, kind: Access::WRITE, pc: function }];
+        watcher.accesses(&inside);
+        watcher.accesses(&[record(answer, Access::ANSWERED)]);
     }
 
     fn event(&mut self, thread: u32, event: Event, record: Option<&SyscallRecord>) {

@@ -2,7 +2,7 @@
 
 use crate::program::{Program, Step, run_with};
 use Step::*;
-use refrain_analysis::Relation;
+use refrain_analysis::{Code, Relation};
 use refrain_trace::EventKind::*;
 use refrain_trace::{ThreadId, order};
 
@@ -12,11 +12,13 @@ const FLAG: u64 = 0x20_0100;
 
 /// How many races there are in what a replay keeps, and in what the program orders.
 fn races(program: Program) -> (usize, usize) {
-    let unused = [0x1000 + 1, 0x1000 + 2].into();
-    let library = 0x1000 + 8..0x1000 + 16;
-    let silent = Vec::from([library]);
+    let code = Code {
+        unused: [0x1000 + 1, 0x1000 + 2].into(),
+        silent: std::iter::once(0x1000 + 8..0x1000 + 16).collect(),
+        ..Code::default()
+    };
     let of = |relation| run_with(3, &program, relation).len();
-    (of(Relation::Kept), of(Relation::Program { unused, silent }))
+    (of(Relation::Kept), of(Relation::Program(code)))
 }
 
 #[test]

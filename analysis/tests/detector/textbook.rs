@@ -2,7 +2,7 @@
 
 use crate::program::{Program, Step, run};
 use Step::*;
-use refrain_analysis::Race;
+use refrain_analysis::{Act, Race};
 use refrain_trace::EventKind::*;
 use refrain_trace::{EventId, ThreadId, order};
 
@@ -244,7 +244,9 @@ fn the_kernel_reads_and_writes_for_its_caller() {
     let races = run(3, &program);
     let pairs: Vec<_> = races.iter().map(|race| (race.first.pc, race.second.pc)).collect();
     assert_eq!(pairs, [(0x1000, 0x1001), (0x1002, 0x1003)]);
-    assert!(races.iter().all(|race| race.second.kernel && !race.first.kernel));
+    assert!(
+        races.iter().all(|race| (race.first.act, race.second.act) == (Act::Plain, Act::Kernel))
+    );
 }
 
 #[test]

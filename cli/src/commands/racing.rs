@@ -8,7 +8,7 @@ use crate::report::replay::Divergence;
 use crate::sites::{self, Profile};
 use crate::symbols::{self, Code, Symbols};
 use crate::trace_file;
-use refrain_analysis as analysis;
+use refrain_analysis::{self as analysis, Act, Code as ProgramCode};
 use refrain_trace::{Event, EventId, EventKind, Module, Order, Trace};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -60,13 +60,7 @@ fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races>
     // What the event itself does may race too.
     let search = match divergence {
         Some(at) => RaceSearch::Divergence(at.thread, EventId(at.event.0.saturating_add(1))),
-        None => {
-            let system = system_libraries(trace.modules()).filter(|module| !is_c_library(module));
-            RaceSearch::Program {
-                silent: silent(trace.modules()),
-                trusted: system.map(|module| module.start..module.end).collect(),
-            }
-        }
+        None => RaceSearch::Program(code(trace.modules())),
     };
     let mut news = News::new("looking for what raced", true);
     let found = child::races(trace_file::open(path)?, search, &mut news)?;
@@ -79,14 +73,26 @@ fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races>
     Ok(Races { pairs: pairs.collect(), ..Races::default() })
 }
 
-/// The C library, but for its allocator.
-fn silent(modules: &[Module]) -> Vec<Range<u64>> {
-    let libraries = modules.iter().filter(|module| is_c_library(module));
-    let around = libraries.filter_map(|module| {
-        let malloc = symbols::malloc::code(module)?;
-        Some([module.start..malloc.start, malloc.end..module.end])
-    });
-    around.flatten().collect()
+/// What the files of the modules tell of their code.
+fn code(modules: &[Module]) -> ProgramCode {
+    let range = |module: &Module| module.start..module.end;
+    let libraries = || system_libraries(modules);
+    let c_library = libraries().filter(|module| is_c_library(module) || is_loader(module));
+    let others = libraries().filter(|module| !is_c_library(module));
+    let is_system = |module: &Module| libraries().any(|it| it.start == module.start);
+    let allocators = modules.iter().map(|it| symbols::allocator::functions(it, is_system(it)));
+    ProgramCode {
+        silent: c_library.map(range).collect(),
+        trusted: others.map(range).collect(),
+        allocators: allocators.flatten().collect(),
+        ..ProgramCode::default()
+    }
+}
+
+/// The dynamic loader, which is a part of the C library.
+fn is_loader(module: &Module) -> bool {
+    let name = Path::new(&module.path).file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(b"ld-")
 }
 
 /// The library whose functions are recorded as events.
@@ -214,13 +220,19 @@ fn side(side: &analysis::Side, symbols: &mut Symbols) -> Side {
         (_, true) => "writes",
         _ => "reads",
     };
-    let access = match (side.atomic, side.kernel) {
-        (true, _) => format!("atomically {verb}"),
-        (_, true) => format!("{verb} (the kernel)"),
-        _ => verb.to_owned(),
+    let access = match side.act {
+        Act::Plain => verb.to_owned(),
+        Act::Atomic => format!("atomically {verb}"),
+        Act::Kernel => format!("{verb} (the kernel)"),
+        Act::Lock => "uses (lock, condition variable, barrier or semaphore)".to_owned(),
+        Act::Destroy => "destroys (lock, condition variable or barrier)".to_owned(),
+        Act::Free => "frees".to_owned(),
+        Act::Unmap => "unmaps".to_owned(),
+        Act::Descriptor => "uses (descriptor)".to_owned(),
+        Act::Close => "closes (descriptor)".to_owned(),
     };
-    // The instruction after a system call is the one that is recorded.
-    let code = if side.kernel { Code::After(side.pc) } else { Code::At(side.pc) };
+    // The instruction after a call is the one that is recorded.
+    let code = if side.is_a_call() { Code::After(side.pc) } else { Code::At(side.pc) };
     Side {
         thread: side.thread,
         event: side.event,
@@ -228,7 +240,7 @@ fn side(side: &analysis::Side, symbols: &mut Symbols) -> Side {
         address: side.address,
         size: side.size,
         pc: side.pc,
-        kernel: side.kernel,
+        kernel: side.act == Act::Kernel,
         place: symbols.place(code),
     }
 }

@@ -17,15 +17,15 @@ pub(crate) use skeleton::Skeleton;
 use crate::args::{EngineKind, SchedulerKind};
 use crate::calibration;
 use crate::failure::Failure;
-use crate::program::Program;
+use crate::program;
 use crate::report::replay;
 use anyhow::bail;
 use collect::Collect;
 use ground::Ground;
 use made::OwnLocks;
 use races::Races;
-use refrain_analysis::Race;
-use refrain_jit::{CraneliftEngine, Program as Code};
+use refrain_analysis::{Code, Race};
+use refrain_jit::{CraneliftEngine, Program};
 use refrain_trace::{CodeBlock, Ending, EventId, Order, ThreadId, Trace};
 use refrain_transform::{
     Irregularity, LockKind, Made, Make, Measurement, Options, Replayer, Sections, Unknown, measure,
@@ -38,7 +38,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -73,7 +72,7 @@ fn replaying_engine(
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Tiered if !is_compiled_in => refrain_jit::tiered(config, blocks, hooks)?,
         EngineKind::Tiered | EngineKind::Cranelift => {
-            let program = Code { blocks: &blocks, hooks: &hooks };
+            let program = Program { blocks: &blocks, hooks: &hooks };
             Arc::new(CraneliftEngine::new(&config, program)?)
         }
     })
@@ -132,7 +131,7 @@ fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched
 /// What to record, and where to.
 pub(crate) struct RecordOptions {
     /// The program.
-    pub(crate) program: Program,
+    pub(crate) program: program::Program,
     /// The trace, open for writing and empty.
     pub(crate) output: File,
     /// Level of the processor that it sees; by default as high as it can be.
@@ -415,12 +414,7 @@ pub(crate) enum RaceSearch {
     /// Why the replay diverges before this event of a thread.
     Divergence(ThreadId, EventId),
     /// What the program does not order, whatever the replay keeps.
-    Program {
-        /// Code whose atomics order nothing.
-        silent: Vec<Range<u64>>,
-        /// Code whose watched loads are atomics.
-        trusted: Vec<Range<u64>>,
-    },
+    Program(Code),
 }
 
 /// Replays a trace, up to where it diverges, and returns what raced.
@@ -431,7 +425,7 @@ pub(crate) fn races(
 ) -> anyhow::Result<Vec<Race>> {
     let until = match search {
         RaceSearch::Divergence(thread, event) => Some((thread, event)),
-        RaceSearch::Program { .. } => None,
+        RaceSearch::Program(_) => None,
     };
     let races = Arc::new(Races::new(trace, search)?);
     observed(trace, Count::Nothing, races.clone(), until, listener)?;
@@ -452,6 +446,7 @@ fn observed(
         count,
         accesses: observer.interest().accesses,
         calls: observer.interest().calls,
+        functions: observer.functions(),
         seen: observer.seen().is_some(),
         ..EngineConfig::default()
     };

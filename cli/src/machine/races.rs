@@ -1,10 +1,11 @@
 //! The observer that looks for races: a watcher on every replayed thread.
 
 use super::RaceSearch;
-use refrain_analysis::{Detector, Race, Relation, Watcher};
+use refrain_analysis::{Allocator, Code, Detector, Race, Relation, Watcher};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace};
-use refrain_vm::{Interest, Observer, ThreadObserver};
+use refrain_vm::{Answer, Interest, Observer, ThreadObserver};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Gives each thread a watcher.
 pub(super) struct Races {
     detector: Arc<Detector>,
+    /// Those of the allocators.
+    functions: Arc<BTreeMap<u64, Answer>>,
     trace: Trace,
     running: Arc<Running>,
 }
@@ -22,15 +25,22 @@ pub(super) struct Races {
 impl Races {
     /// An observer of a replay of `trace`.
     pub(super) fn new(trace: &Trace, search: RaceSearch) -> anyhow::Result<Races> {
-        let (relation, trusted) = match search {
-            RaceSearch::Divergence(..) => (Relation::Kept, Vec::new()),
-            RaceSearch::Program { silent, trusted } => {
+        let (relation, words, functions) = match search {
+            RaceSearch::Divergence(..) => (Relation::Kept, words(trace, &[])?, BTreeMap::new()),
+            RaceSearch::Program(code) => {
+                let words = words(trace, &code.trusted)?;
+                let answers = code.allocators.iter().map(|(&pc, &it)| (pc, answer(it)));
+                let functions = answers.collect();
                 let unused = refrain_jit::unused_results(&trace.blocks()?);
-                (Relation::Program { unused, silent }, trusted)
+                (Relation::Program(Code { unused, ..code }), words, functions)
             }
         };
-        let detector = Detector::new(words(trace, &trusted)?, relation);
-        Ok(Races { detector, trace: trace.clone(), running: Arc::default() })
+        Ok(Races {
+            detector: Detector::new(words, relation),
+            functions: Arc::new(functions),
+            trace: trace.clone(),
+            running: Arc::default(),
+        })
     }
 
     /// What was found once the threads have stopped. A replay ends with the first thread that
@@ -38,6 +48,14 @@ impl Races {
     pub(super) fn wait(&self) -> Vec<Race> {
         self.running.wait();
         self.detector.races()
+    }
+}
+
+/// Where a function of an allocator says what it has allocated.
+fn answer(function: Allocator) -> Answer {
+    match function {
+        Allocator::ThirdSize => Answer::Memory,
+        _ => Answer::Register,
     }
 }
 
@@ -71,6 +89,10 @@ fn words(trace: &Trace, trusted: &[Range<u64>]) -> anyhow::Result<Vec<u64>> {
 impl Observer for Races {
     fn interest(&self) -> Interest {
         Interest { accesses: true, calls: false }
+    }
+
+    fn functions(&self) -> Arc<BTreeMap<u64, Answer>> {
+        self.functions.clone()
     }
 
     fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver> {

@@ -5,8 +5,8 @@
 //! is looked for; otherwise the address stays `module+offset`. An old trace therefore never gets
 //! the lines of a newer program.
 
+pub(crate) mod allocator;
 mod files;
-pub(crate) mod malloc;
 mod place;
 
 pub(crate) use place::{Frame, Place};

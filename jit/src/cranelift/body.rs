@@ -224,6 +224,9 @@ impl Body<'_> {
             let live = source.live_flags;
             self.check_handover(|body| body.exit(source.pc, leave::INTERRUPTED, live));
         }
+        if let Some(answer) = source.function {
+            self.l.enter_function(source.pc, answer);
+        }
         self.site(&source);
         self.count_down(source.accesses);
         let instructions = self.graph.instructions(&source).to_vec();
@@ -416,6 +419,7 @@ impl Body<'_> {
                 self.indirect(target);
             }
             Term::Return => {
+                let sp = self.l.var(refrain_vm::reg::RSP);
                 let target = self.l.pop(I64);
                 if i.op_count() == 1 {
                     let rsp = self.l.var(refrain_vm::reg::RSP);
@@ -423,6 +427,9 @@ impl Body<'_> {
                     self.l.set_var(refrain_vm::reg::RSP, rsp);
                 }
                 self.log_transfer(target, Access::RETURN);
+                if self.l.watch.functions {
+                    self.l.leave_function(sp);
+                }
                 self.indirect(target);
             }
             Term::Syscall(next) => self.exit(next, leave::SYSCALL, self.l.live),

@@ -3,11 +3,12 @@
 
 use super::graph::{Graph, Term};
 use super::lanes;
-use super::lift::Watch;
+use super::lift::{CALL_RECORDS, Watch};
 use super::regions::{self, Region};
 use super::vars::{self, Effects, VarSet};
 use iced_x86::Instruction;
 use refrain_vm::Count;
+use refrain_vm::reg::{RDI, RDX, RSI, RSP};
 
 /// Results for each block of a region.
 pub(super) struct Flow {
@@ -56,7 +57,15 @@ pub(super) fn solve(graph: &Graph, region: &Region, watch: Watch) -> Flow {
 
 /// A block's effects, with those of what is compiled in besides.
 fn effects(graph: &Graph, region: &Region, at: usize, watch: Watch) -> Effects {
-    let mut effects = graph.blocks[region.blocks[at] as usize].effects;
+    let block = &graph.blocks[region.blocks[at] as usize];
+    let mut effects = block.effects;
+    if block.function.is_some() {
+        // The arguments are read before anything else.
+        effects.uses = [RDI, RSI, RDX, RSP].into_iter().fold(effects.uses, |mut uses, var| {
+            uses.insert(var);
+            uses
+        });
+    }
     let mut add = |var| {
         effects.uses.insert(var);
         effects.writes.insert(var);
@@ -129,8 +138,9 @@ impl Flow {
         let count = region.blocks.len();
         let checked = |at: usize| region.loops[at];
         let own = |at: usize| {
-            let instructions = graph.instructions(&graph.blocks[region.blocks[at] as usize]);
-            instructions.iter().map(accesses).sum::<u32>() + 2
+            let block = &graph.blocks[region.blocks[at] as usize];
+            let function = block.function.map_or(0, |_| CALL_RECORDS);
+            graph.instructions(block).iter().map(accesses).sum::<u32>() + 2 + function
         };
         let mut longest: Vec<u32> = (0..count).map(own).collect();
         // Paths between checks have no cycles, so this ends after as many rounds as blocks.

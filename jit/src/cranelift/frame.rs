@@ -45,6 +45,11 @@ pub(super) struct Frame {
     pub(super) left: i64,
     /// Address of what the thread met last ([`refrain_vm::LastMet`]).
     pub(super) met: u64,
+    /// The stack pointer at the first instruction of the function that is logged
+    /// ([`refrain_vm::EngineConfig::functions`]); 0 outside of one.
+    pub(super) called: u64,
+    /// Where that function leaves its answer, if not in rax.
+    pub(super) answer: u64,
 }
 
 /// What GS points to while a thread is in translated code.
@@ -125,6 +130,8 @@ pub(super) const OFF_HOST_RSP: i32 = offset_of!(Frame, host_rsp) as i32;
 pub(super) const OFF_HOST_MXCSR: i32 = offset_of!(Frame, host_mxcsr) as i32;
 pub(super) const OFF_LEFT: i32 = offset_of!(Frame, left) as i32;
 pub(super) const OFF_MET: i32 = offset_of!(Frame, met) as i32;
+pub(super) const OFF_CALLED: i32 = offset_of!(Frame, called) as i32;
+pub(super) const OFF_ANSWER: i32 = offset_of!(Frame, answer) as i32;
 
 /// Offset of general register `index`.
 pub(super) const fn off_gpr(index: usize) -> i32 {

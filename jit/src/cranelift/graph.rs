@@ -15,8 +15,8 @@ use iced_x86::{
     OpAccess, OpKind, Register,
 };
 use refrain_trace::CodeBlock;
-use refrain_vm::{Emulate, OrderedKind, Processor};
-use std::collections::BTreeSet;
+use refrain_vm::{Answer, Emulate, OrderedKind, Processor};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a basic block ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +66,8 @@ pub(super) struct Block {
     pub(super) hooked: bool,
     /// Threads may have to leave before it, when they have executed so many instructions.
     pub(super) place: bool,
+    /// A function begins here whose calls are logged.
+    pub(super) function: Option<Answer>,
     pub(super) effects: Effects,
     /// Indirect transfers may lead here.
     indirect: bool,
@@ -104,6 +106,8 @@ pub(super) struct Cuts<'a> {
     pub(super) hooks: &'a [u64],
     /// Where threads may have to leave.
     pub(super) places: &'a BTreeSet<u64>,
+    /// Where functions begin whose calls are logged.
+    pub(super) functions: &'a BTreeMap<u64, Answer>,
     /// Plain loads and stores that are watched.
     pub(super) watched: Option<&'a BTreeSet<u64>>,
     pub(super) order_atomics: bool,
@@ -201,6 +205,7 @@ impl Graph {
             accesses,
             hooked,
             place: cuts.places.contains(&pc),
+            function: cuts.functions.get(&pc).copied(),
             effects,
             indirect: false,
             live_flags: 0,
@@ -340,6 +345,7 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
     let mut leaders: Vec<u64> = blocks.iter().map(|b| b.pc).collect();
     leaders.extend(cuts.hooks);
     leaders.extend(cuts.places);
+    leaders.extend(cuts.functions.keys());
     for i in table {
         let direct = i.is_jcc_short_or_near()
             || i.is_jmp_short_or_near()

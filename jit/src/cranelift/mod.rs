@@ -49,6 +49,7 @@ use refrain_trace::CodeBlock;
 use refrain_vm::{Cpu, Engine, EngineConfig, EngineError};
 use regions::{Limits, Region};
 use routines::Routines;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -158,6 +159,7 @@ impl CraneliftEngine {
             accesses: config.accesses,
             seen: config.accesses && config.seen,
             calls: config.calls,
+            functions: config.accesses && !config.functions.is_empty(),
             count: config.count,
             every: config.every_access,
             several: several.as_ptr() as u64,
@@ -165,6 +167,7 @@ impl CraneliftEngine {
         let cuts = Cuts {
             hooks: &hooks,
             places: &config.places,
+            functions: if config.accesses { &config.functions } else { &BTreeMap::new() },
             watched: config.watched.as_deref(),
             order_atomics: config.order_atomics,
             every_access: config.every_access,

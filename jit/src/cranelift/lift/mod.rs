@@ -17,6 +17,7 @@
 mod arith;
 mod bits;
 pub(super) mod flags;
+mod functions;
 mod memory;
 mod moves;
 mod shift;
@@ -28,6 +29,8 @@ mod strings;
 mod tests;
 mod thunks;
 mod wide;
+
+pub(super) use functions::CALL_RECORDS;
 
 use super::frame;
 use super::vars::{self, VARS, VarSet, XMM};
@@ -66,6 +69,8 @@ pub(super) struct Watch {
     /// Leave out accesses according to notes.
     pub(super) seen: bool,
     pub(super) calls: bool,
+    /// Log the calls of some functions.
+    pub(super) functions: bool,
     pub(super) count: Count,
     /// Every access is counted, down to the thread's next event.
     pub(super) every: bool,

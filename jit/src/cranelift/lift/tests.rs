@@ -12,7 +12,7 @@ use cranelift_codegen::ir::Function;
 use cranelift_frontend::FunctionBuilderContext;
 use refrain_trace::{CodeBlock, cases};
 use refrain_vm::{Count, Processor};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 const GPR: [&str; 16] = [
@@ -73,6 +73,7 @@ fn lifted(input: &str) -> String {
     let cuts = Cuts {
         hooks: &[],
         places: &BTreeSet::new(),
+        functions: &BTreeMap::new(),
         watched: None,
         order_atomics: false,
         every_access: false,
@@ -84,6 +85,7 @@ fn lifted(input: &str) -> String {
         accesses: false,
         seen: false,
         calls: false,
+        functions: false,
         count: Count::Nothing,
         every: false,
         several: 0x2000,

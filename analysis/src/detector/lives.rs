@@ -1,0 +1,183 @@
+//! What has a beginning and an end: blocks of the heap, mappings, descriptors, locks.
+//!
+//! To use such a thing is to read or update it, and to end it is to write it: `free` writes its block,
+//! `munmap` its range (behind the first KiB, what somebody has touched), `close` its descriptor, the
+//! destruction of a lock the lock. What begins anew has no history: a block that is allocated, a range
+//! that is mapped, a descriptor after its number was closed.
+//!
+//! A thread that uses a block after its own `free` of it, and again when the block is another's, is not
+//! seen the second time, unless there is an event of the thread in between.
+
+use super::{Checked, Watcher};
+use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, WRITE};
+use crate::descriptors::cell;
+use crate::edges::{self, Use};
+use crate::findings::Whole;
+use crate::heap::Allocator;
+use crate::shadow::CELL;
+use refrain_trace::linux::{self, uses_a_descriptor};
+use refrain_trace::payload::{Effect, SyscallRecord};
+use refrain_trace::{Access, Event};
+use std::ops::Range;
+
+/// So much of what ends is written whether somebody has touched it or not.
+const HEAD: u64 = 1024;
+
+/// A call of an allocator's function.
+pub(crate) struct Call {
+    function: Option<Allocator>,
+    /// Three arguments, and where it returns to.
+    given: [u64; 4],
+    /// How many of them are known.
+    count: usize,
+    /// The block that it has freed.
+    freed: Range<u64>,
+}
+
+impl Call {
+    fn arguments(&self) -> [u64; 3] {
+        let [first, second, third, _] = self.given;
+        [first, second, third]
+    }
+}
+
+impl Watcher {
+    /// Takes a record that is no access.
+    pub(crate) fn note_call(&mut self, record: &Access) {
+        match record.kind {
+            Access::CALLED => {
+                let code = self.detector.relation.code();
+                let function =
+                    code.and_then(|code| code.allocators.get(&u64::from(record.pc)).copied());
+                self.allocating = Some(Call {
+                    function,
+                    given: [record.address, 0, 0, 0],
+                    count: 1,
+                    freed: 0..0,
+                });
+            }
+            Access::ARGUMENT => {
+                let Some(call) = &mut self.allocating else { return };
+                let Some(given) = call.given.get_mut(call.count) else { return };
+                *given = record.address;
+                call.count += 1;
+                if let (Some(function), 4) = (call.function, call.count) {
+                    let (arguments, [_, _, _, back]) = (call.arguments(), call.given);
+                    let freed = self.free(function, arguments, back).unwrap_or_default();
+                    self.allocating.iter_mut().for_each(|call| call.freed = freed.clone());
+                }
+            }
+            Access::ANSWERED => {
+                let Some(call) = self.allocating.take() else { return };
+                let arguments = call.arguments();
+                if let Some(size) = call.function.and_then(|function| function.size(arguments))
+                    && record.address != 0
+                {
+                    self.allocate(record.address, size, &call.freed);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A function begins that may free a block: the block.
+    fn free(&mut self, function: Allocator, arguments: [u64; 3], back: u64) -> Option<Range<u64>> {
+        let start = function.frees(arguments)?;
+        let size = self.detector.heap.free(start)?;
+        let block = start..start.saturating_add(size.max(1));
+        let is_silent = self.detector.relation.code().is_some_and(|code| code.is_silent(back));
+        if !is_silent {
+            self.end(block.clone(), back, WRITE | CALL | FREE);
+        }
+        Some(block)
+    }
+
+    /// A new block. One that has only become larger is new behind its end.
+    fn allocate(&mut self, start: u64, size: u64, freed: &Range<u64>) {
+        self.detector.heap.allocate(start, size);
+        if self.detector.may_race() {
+            let fresh = if freed.start == start { freed.end } else { start };
+            self.detector.shadow.forget(fresh.next_multiple_of(CELL)..start.saturating_add(size));
+            // What the thread remembers of the memory is of the past.
+            self.next_epoch();
+        }
+    }
+
+    /// Memory is no longer used: that writes its head, and what has been touched of the rest.
+    fn end(&mut self, range: Range<u64>, pc: u64, kind: u8) {
+        if !self.detector.may_race() {
+            return;
+        }
+        self.next_epoch();
+        let head = range.start..range.end.min(range.start.saturating_add(HEAD));
+        let touched = self.detector.shadow.touched(&(head.end..range.end));
+        for piece in std::iter::once(head).chain(touched) {
+            let whole = Whole { address: piece.start, size: piece.end - piece.start };
+            self.check(Checked { whole, pc: pc as u32, kind });
+        }
+        // What the thread still does there is not the same: the memory may be another's by then.
+        self.next_epoch();
+        self.take_found();
+    }
+
+    /// The thread unmaps memory. The stacks of threads are the library's business.
+    pub(crate) fn unmap(&mut self, call: &Event, record: &SyscallRecord) {
+        if call.nr != linux::MUNMAP || !matches!(record.effect, Effect::Memory { .. }) {
+            return;
+        }
+        let [start, len, ..] = record.args;
+        let range = start..start.saturating_add(len);
+        let holds_a_stack =
+            self.detector.stacks().pointers.values().any(|pointer| range.contains(pointer));
+        if call.value == 0 && !range.is_empty() && !holds_a_stack {
+            self.end(range, call.pc, WRITE | KERNEL | FREE);
+        }
+    }
+
+    /// The thread enters a call that is about a descriptor. One that is answered by `EBADF` uses the
+    /// descriptor that was closed last.
+    pub(crate) fn use_descriptor(&mut self, call: &Event, record: &SyscallRecord) {
+        const EBADF: i64 = -9;
+        let closes = call.nr == linux::CLOSE;
+        let Ok(number) = u32::try_from(record.args[0]) else { return };
+        if !self.detector.may_race() || !closes && !uses_a_descriptor(call.nr) {
+            return;
+        }
+        let is_bad = call.value as i64 == EBADF;
+        let detector = self.detector.clone();
+        let mut closed = detector.descriptors.closed();
+        let count = closed.entry(number).or_default();
+        let at = match is_bad {
+            true => cell(number, count.wrapping_sub(1)),
+            false => cell(number, *count),
+        };
+        let kind = if closes { WRITE | FREE } else { READ };
+        if closes && !is_bad {
+            *count += 1;
+            detector.shadow.forget(cell(number, *count));
+        }
+        let whole = Whole { address: at.start, size: CELL };
+        self.next_epoch();
+        self.check(Checked { whole, pc: call.pc as u32, kind: kind | KERNEL });
+        drop(closed);
+        self.take_found();
+    }
+
+    /// The thread uses a lock or something of that kind, or ends it: an update of its first byte, or a
+    /// write.
+    pub(crate) fn use_objects(&mut self, event: &Event) {
+        let Some((what, objects)) = edges::uses(event) else { return };
+        if self.detector.relation.code().is_none() {
+            return;
+        }
+        let kind = match what {
+            Use::Works => READ | WRITE | ATOMIC | CALL,
+            Use::Destroys => WRITE | CALL,
+        };
+        for address in objects.into_iter().flatten() {
+            let whole = Whole { address, size: 1 };
+            self.check(Checked { whole, pc: event.pc as u32, kind });
+        }
+        self.take_found();
+    }
+}

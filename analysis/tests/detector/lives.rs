@@ -1,0 +1,119 @@
+//! What begins and ends: blocks of the heap, locks, descriptors, mappings.
+
+use crate::program::{Program, Step, code, run_with};
+use Step::*;
+use refrain_analysis::{Act, Relation};
+use refrain_trace::EventKind::*;
+
+const X: u64 = 0x10_0000;
+const LOCK: u64 = 0x20_0000;
+const WORD: u64 = 0x30_0000;
+
+/// The steps that race, and what they are, by the relation of the program.
+fn races(program: Program) -> Vec<((u64, Act), (u64, Act))> {
+    let races = run_with(3, &program, Relation::Program(code()));
+    let side = |side: refrain_analysis::Side| (side.pc - 0x1000, side.act);
+    races.into_iter().map(|race| (side(race.first), side(race.second))).collect()
+}
+
+#[test]
+fn to_free_a_block_writes_all_of_it() {
+    let before = |at| vec![(0, Allocate(X, 32)), (1, Write(at, 8)), (0, Free(X)), (2, Free(X))];
+    assert_eq!(races(before(X)), [((1, Act::Plain), (2, Act::Free))]);
+    assert_eq!(races(before(X + 24)), [((1, Act::Plain), (2, Act::Free))]);
+    assert_eq!(races(before(X + 32)), []);
+    let after = vec![(0, Allocate(X, 32)), (0, Free(X)), (1, Read(X, 4))];
+    assert_eq!(races(after), [((1, Act::Free), (2, Act::Plain))]);
+    // What it holds is of no account: a counter, say.
+    let counter = vec![(0, Allocate(X, 8)), (1, Rmw(X)), (0, Rmw(X)), (0, Free(X)), (1, Rmw(X))];
+    assert_eq!(races(counter), [((3, Act::Free), (4, Act::Atomic))]);
+}
+
+#[test]
+fn to_enlarge_a_block_ends_it() {
+    let program = vec![(0, Allocate(X, 32)), (1, Read(X, 8)), (0, Reallocate(X, 64))];
+    assert_eq!(races(program), [((1, Act::Plain), (2, Act::Free))]);
+    // Where it is, the block keeps its history.
+    let after = |at| vec![(0, Allocate(X, 32)), (0, Reallocate(X, 64)), (1, Read(at, 8))];
+    assert_eq!(races(after(X)), [((1, Act::Free), (2, Act::Plain))]);
+    assert_eq!(races(after(X + 32)), []);
+}
+
+#[test]
+fn a_block_that_is_used_again_is_new() {
+    let again = |at| {
+        vec![
+            (0, Allocate(X, 32)),
+            (0, Write(at, 8)),
+            (0, Free(X)),
+            (1, Allocate(X, 32)),
+            (1, Write(at, 8)),
+        ]
+    };
+    assert_eq!(races(again(X + 24)), []);
+    assert_eq!(races(again(X + 32)).len(), 1, "behind the block");
+    // The same thread in the same epoch.
+    let mine = vec![(0, Write(X, 8)), (0, Allocate(X, 8)), (0, Write(X, 8)), (1, Read(X, 8))];
+    assert_eq!(races(mine), [((2, Act::Plain), (3, Act::Plain))]);
+}
+
+#[test]
+fn an_allocator_s_own_work_is_no_access_and_no_order() {
+    let memory = vec![(0, Allocate(X, 8)), (1, Allocate(X + 64, 8))];
+    assert_eq!(races(memory), []);
+    let order = vec![
+        (0, Rmw(WORD)),
+        (0, Write(X, 8)),
+        (0, Within(WORD)),
+        (1, Within(WORD)),
+        (1, Write(X, 8)),
+    ];
+    assert_eq!(races(order), [((1, Act::Plain), (4, Act::Plain))]);
+}
+
+#[test]
+fn to_destroy_a_lock_writes_it() {
+    let program = |ordered: bool| -> Program {
+        let join = [(0, Sync(MutexLock, LOCK)), (0, Sync(MutexUnlock, LOCK))];
+        let use_it = [(1, Sync(MutexLock, LOCK)), (1, Sync(MutexUnlock, LOCK))];
+        let join = join.into_iter().filter(|_| ordered);
+        use_it.into_iter().chain(join).chain([(0, Sync(MutexDestroy, LOCK))]).collect()
+    };
+    assert_eq!(races(program(true)), []);
+    assert_eq!(races(program(false)), [((1, Act::Lock), (2, Act::Destroy))]);
+    let block = vec![(0, Allocate(LOCK, 40)), (1, Sync(MutexUnlock, LOCK)), (0, Free(LOCK))];
+    assert_eq!(races(block), [((1, Act::Lock), (2, Act::Free))]);
+    // A lock that was busy has not been destroyed.
+    let busy = vec![(1, Sync(MutexLock, LOCK)), (0, Fails(MutexDestroy, LOCK))];
+    assert_eq!(races(busy), []);
+}
+
+/// Who was released by a barrier may destroy it while others have not left it.
+#[test]
+fn a_barrier_may_be_destroyed_by_the_first_to_leave() {
+    let arrive = |thread| (thread, Sync(BarrierArrive, LOCK));
+    let leave = |thread| (thread, Sync(BarrierLeave, LOCK));
+    let destroy = (0, Sync(BarrierDestroy, LOCK));
+    assert_eq!(races(vec![arrive(0), arrive(1), leave(0), destroy, leave(1)]), []);
+    assert_eq!(races(vec![arrive(1), destroy]), [((0, Act::Lock), (1, Act::Destroy))]);
+}
+
+#[test]
+fn to_close_a_descriptor_writes_it() {
+    let uses = vec![(0, Use(7, 1)), (1, Close(7, 0)), (2, Use(7, 3))];
+    assert_eq!(races(uses), [((0, Act::Descriptor), (1, Act::Close))], "the third is another one");
+    let after = vec![(1, Close(7, 0)), (0, Use(7, -9))];
+    assert_eq!(races(after), [((0, Act::Close), (1, Act::Descriptor))]);
+    assert_eq!(races(vec![(0, Use(8, 1)), (1, Close(7, 0))]), []);
+    let twice = vec![(0, Close(7, 0)), (1, Close(7, -9))];
+    assert_eq!(races(twice), [((0, Act::Close), (1, Act::Close))]);
+}
+
+#[test]
+fn to_unmap_memory_writes_it() {
+    let program = |at| vec![(0, Map(X, 0x2000)), (1, Write(at, 8)), (0, Unmap(X, 0x2000))];
+    assert_eq!(races(program(X + 0x1ff8)), [((1, Act::Plain), (2, Act::Unmap))]);
+    assert_eq!(races(program(X + 0x2000)), []);
+    let much = vec![(0, Map(X, 1 << 40)), (1, Write(X + 0x1000, 8)), (0, Unmap(X, 1 << 40))];
+    assert_eq!(races(much), [((1, Act::Plain), (2, Act::Unmap))]);
+}
