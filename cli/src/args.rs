@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Dump(Dump),
     /// Rank unnecessary lock contention by what it costs, by source line
     Locks(Locks),
+    /// Write the trace without its unnecessary lock contention, to be checked, drawn and replayed
+    Transform(Transform),
     /// Record a program and rank its locks in one go
     Run(Run),
     /// Compare how stable and how precise replays under different schedulers are
@@ -267,6 +269,28 @@ pub(crate) struct Dump {
     /// Print the executed code instead of the events
     #[arg(long, conflicts_with_all = ["thread", "events", "full", "sites"])]
     pub(crate) instructions: bool,
+    /// Of a transformed trace, print what replaces its freed locks: sections, sets, causal edges
+    #[arg(long, conflicts_with_all = ["thread", "events", "full", "sites", "instructions"])]
+    pub(crate) topology: bool,
+    /// Draw that: sections and causal edges as a graph for GraphViz
+    #[arg(long, conflicts_with_all = ["thread", "events", "full", "instructions", "topology"])]
+    pub(crate) dot: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Transform {
+    /// Trace to transform
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// Transformed trace to write; a trace that is there already is kept as FILE.old
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Overwrite FILE even if it is not a trace, and keep no FILE.old
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// How a ranking is shown.

@@ -8,7 +8,9 @@
 
 use crate::args::REPLAY_CHILD;
 use crate::failure;
-use crate::machine::{self, Amount, Analysis, Listener, RaceSearch, ReplayOptions, Segments};
+use crate::machine::{
+    self, Amount, Analysis, Listener, RaceSearch, ReplayOptions, Segments, Transformation,
+};
 use crate::output;
 use crate::report::replay;
 use crate::sandbox::{self, Need, Purpose, Stated, UNSANDBOXED_FLAG};
@@ -47,6 +49,8 @@ pub(crate) enum Request {
     Replay(ReplayOptions),
     /// Replay with observers, and rank the locks.
     Analyse,
+    /// Replay with observers, and transform the trace.
+    Transform,
     /// Replay and find what races.
     Races(RaceSearch),
     /// Replay and count between events.
@@ -61,7 +65,9 @@ impl Request {
         match self {
             Request::Replay(options) => options.observe,
             Request::Attempt(..) => false,
-            Request::Analyse | Request::Races(_) | Request::Segments(_) => true,
+            Request::Analyse | Request::Transform | Request::Races(_) | Request::Segments(_) => {
+                true
+            }
         }
     }
 }
@@ -81,6 +87,7 @@ enum Message {
     },
     Replayed(Box<replay::Report>),
     Analysed(Box<Analysis>),
+    Transformed(Box<Transformation>),
     Raced(Vec<Race>),
     /// The next amounts of a thread.
     Amounts(ThreadId, Vec<u64>),
@@ -105,6 +112,17 @@ pub(crate) fn replay(
 pub(crate) fn analyse(trace: File, listener: &mut dyn ParentListener) -> anyhow::Result<Analysis> {
     ask(trace, &Request::Analyse, listener, |answer| match answer {
         Message::Analysed(analysis) => Some(*analysis),
+        _ => None,
+    })
+}
+
+/// Transforms a trace in a child process.
+pub(crate) fn transform(
+    trace: File,
+    listener: &mut dyn ParentListener,
+) -> anyhow::Result<Transformation> {
+    ask(trace, &Request::Transform, listener, |answer| match answer {
+        Message::Transformed(transformation) => Some(*transformation),
         _ => None,
     })
 }
@@ -373,6 +391,9 @@ fn answer(trace: File, request: Request, pipe: &Arc<Pipe>) -> anyhow::Result<Mes
         }
         Request::Analyse => {
             machine::analyse(&trace, pipe.clone()).map(Box::new).map(Message::Analysed)
+        }
+        Request::Transform => {
+            machine::transform(&trace, pipe.clone()).map(Box::new).map(Message::Transformed)
         }
         Request::Races(search) => machine::races(&trace, search, pipe.clone()).map(Message::Raced),
         Request::Segments(amount) => {

@@ -21,6 +21,22 @@ pub struct Edge {
     pub source: u32,
 }
 
+/// What the acquisitions of freed objects cost: PerfPlay, Rule 3 and section 6.4. An auxiliary lock
+/// is taken and given back, which costs what an acquisition and a release cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Locksets {
+    /// What they cost in the original.
+    #[default]
+    Original,
+    /// Nothing: causal edges alone.
+    Free,
+    /// A section takes all locks of its lockset: its own, if it has outgoing edges, and those of its
+    /// sources.
+    Static,
+    /// A lock is left out if its section has ended when this one comes: dynamic locking.
+    Dynamic,
+}
+
 /// Changes to a skeleton for one replay.
 ///
 /// An object is freed as a whole: its acquisitions neither wait nor order anything, and its
@@ -33,6 +49,9 @@ pub struct Constraints<'a> {
     freed: Vec<bool>,
     /// Per thread, in the order of the targets.
     edges: Vec<Vec<Edge>>,
+    locksets: Locksets,
+    /// Per thread the acquisitions of sections with outgoing edges, ascending.
+    sources: Vec<Vec<u32>>,
     /// Per object whether it is relaxed, and which of its sections conflict.
     relaxed: Option<(Vec<bool>, Admission<'a>)>,
 }
@@ -60,7 +79,47 @@ impl<'a> Constraints<'a> {
             list.sort_unstable();
             list.dedup();
         }
-        Ok(Constraints { freed, edges: lists, relaxed: None })
+        Ok(Constraints { freed, edges: lists, ..Constraints::default() })
+    }
+
+    /// The same, with what acquisitions of freed objects cost. `sources` are the acquisitions, by
+    /// thread and event, of sections with outgoing edges.
+    pub fn with_locksets(
+        mut self,
+        locksets: Locksets,
+        sources: impl IntoIterator<Item = (ThreadId, u32)>,
+    ) -> Constraints<'a> {
+        self.locksets = locksets;
+        self.sources = vec![Vec::new(); self.edges.len()];
+        for (thread, event) in sources {
+            if let Some(of_thread) = self.sources.get_mut(thread.index()) {
+                of_thread.push(event);
+            }
+        }
+        for of_thread in &mut self.sources {
+            of_thread.sort_unstable();
+        }
+        self
+    }
+
+    /// How many auxiliary locks an acquisition of a freed object takes, of whose sources `waited`
+    /// had not ended when it came; `None` if it costs what it costs in the original.
+    pub(crate) fn lockset(&self, thread: usize, event: u32, waited: u32) -> Option<u64> {
+        let own = || {
+            let of_thread = self.sources.get(thread);
+            u64::from(of_thread.is_some_and(|all| all.binary_search(&event).is_ok()))
+        };
+        match self.locksets {
+            Locksets::Original => None,
+            Locksets::Free => Some(0),
+            Locksets::Dynamic => Some(own() + u64::from(waited)),
+            Locksets::Static => {
+                let edges = self.edges_of(thread);
+                let from = edges.partition_point(|edge| edge.target < event);
+                let into = edges[from..].partition_point(|edge| edge.target == event);
+                Some(own() + into as u64)
+            }
+        }
     }
 
     /// Relaxes the objects at the addresses for which `relaxed` says so: their sections exclude only

@@ -8,7 +8,8 @@
 //!
 //! # Reading order
 //! [`Skeleton`] and its [`Builder`] (what is replayed), [`Scheduler`] (who may go next) with one
-//! algorithm in each of `elsc`, `kendo`, `mem`, `orig`, `random` and `pct` (three of them by `turns`), [`Schedule`] (what a
+//! algorithm in each of `elsc`, `kendo`, `mem`, `orig`, `random` and `pct` (three of them by `turns`), [`InOrder`] (any of them on a transformed
+//! trace), [`Schedule`] (what a
 //! scheduler decided, to be repeated), [`Constraints`] (what a transformed
 //! trace replaces locks with), [`Config`], [`Model`] and [`simulate`] (when it is).
 //!
@@ -32,6 +33,7 @@ mod config;
 mod constraints;
 mod elsc;
 mod error;
+mod in_order;
 mod kendo;
 mod latencies;
 mod mem;
@@ -62,9 +64,10 @@ pub use admission::{Admission, Conflicts};
 pub use build::Builder;
 pub use clock::{Account, Deadlock, Outcome, Run, Visitor, Wait, Want, simulate};
 pub use config::{Config, Costs};
-pub use constraints::{Constraints, Edge};
+pub use constraints::{Constraints, Edge, Locksets};
 pub use elsc::Elsc;
 pub use error::Error;
+pub use in_order::InOrder;
 pub use kendo::Kendo;
 pub use latencies::Waking;
 pub use mem::MemS;

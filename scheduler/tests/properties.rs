@@ -8,11 +8,11 @@ use common::{
 use proptest::prelude::*;
 use refrain_scheduler::testing::{Program, any_program, choices, may_deadlock, plain, record};
 use refrain_scheduler::{
-    Config, Constraints, Costs, Durations, Elsc, Grant, MemS, Orig, Outcome, Pct, Random, Run,
-    Schedule, Skeleton,
+    Config, Constraints, Costs, Durations, Edge, Elsc, Grant, InOrder, Locksets, MemS, Orig,
+    Outcome, Pct, Random, Run, Schedule, Skeleton,
 };
-use refrain_trace::{Event, EventKind};
-use std::collections::BTreeMap;
+use refrain_trace::{Event, EventKind, ThreadId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A core for each thread and nothing but the token.
 fn token(travel: u64) -> Config {
@@ -103,6 +103,58 @@ fn excludes(r: &Recording, times: &Times) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+fn in_order<'a, P: Played<'a>>(played: P) -> Boxed<'a>
+where
+    P::By: 'static,
+{
+    let (by, model) = played.parts();
+    (Box::new(InOrder::new(by)), model)
+}
+
+type Freed = (BTreeSet<u64>, Vec<Edge>, Vec<(ThreadId, u32)>);
+
+/// Some of a recording's mutexes, edges between all their sections in the recorded order, and the
+/// acquisitions that begin sections with outgoing edges.
+fn sections_in_order(r: &Recording, seed: u64) -> Freed {
+    use EventKind::*;
+    let is_mutex = |kind| matches!(kind, MutexLock | MutexUnlock | CondWaitBegin | CondWaitEnd);
+    let others: BTreeSet<u64> = r
+        .threads
+        .iter()
+        .flatten()
+        .filter(|event| !is_mutex(event.kind()))
+        .map(|event| event.object)
+        .collect();
+    let (mut freed, mut edges, mut sources) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let mut open: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+    let mut last: BTreeMap<u64, (usize, usize, usize)> = BTreeMap::new();
+    for &(thread, index) in &r.sequence {
+        let event = &r.threads[thread][index];
+        let wanted = (event.object >> 4).wrapping_mul(seed | 1).count_ones() & 3 != 0;
+        if !is_mutex(event.kind()) || others.contains(&event.object) || !wanted {
+            continue;
+        }
+        freed.insert(event.object);
+        let id = |thread: usize| ThreadId(thread as u32);
+        if matches!(event.kind(), MutexLock | CondWaitEnd) {
+            open.insert(event.object, (thread, index));
+            let before = last.get(&event.object).copied();
+            if let Some((other, acquire, release)) = before.filter(|it| it.0 != thread) {
+                edges.push(Edge {
+                    target_thread: id(thread),
+                    target: index as u32,
+                    source_thread: id(other),
+                    source: release as u32,
+                });
+                sources.push((id(other), acquire as u32));
+            }
+        } else if let Some((_, acquire)) = open.remove(&event.object) {
+            last.insert(event.object, (thread, acquire, index));
+        }
+    }
+    (freed, edges, sources)
+}
+
 /// What a scheduler granted, in order, on one machine.
 fn grants<'a>(skeleton: &Skeleton, config: &Config, played: impl Played<'a>) -> Schedule {
     decided(skeleton, &Constraints::none(), config, played).2
@@ -178,6 +230,44 @@ proptest! {
             for (name, scheduler) in all(&skeleton, seed) {
                 let run = check(&program, &r, &skeleton, &config, scheduler)?;
                 prop_assert!(run.is_some() || !["elsc", "mem-s"].contains(&name), "deadlock");
+            }
+        }
+    }
+
+    /// Locks are freed, and every two sections of them that follow each other keep their order:
+    /// nothing deadlocks, whoever decides, and what the edges say holds.
+    #[test]
+    fn with_freed_locks_every_scheduler_is_sound(
+        program in any_program(), choices in choices(), seed in any::<u64>(),
+    ) {
+        let r = record(&program, &choices);
+        let skeleton = r.skeleton();
+        let (freed, edges, sources) = sections_in_order(&r, seed);
+        let schedulers = || vec![
+            boxed(Elsc),
+            in_order(kendo(&skeleton)),
+            in_order(noisy(seed, 100)),
+            in_order(Random::new(seed)),
+            in_order(Pct::new(seed, 3, 20)),
+        ];
+        for locksets in [Locksets::Original, Locksets::Static, Locksets::Dynamic] {
+            let constraints =
+                Constraints::new(&skeleton, |at| freed.contains(&at), edges.iter().copied())
+                    .expect("the edges are between events")
+                    .with_locksets(locksets, sources.iter().copied());
+            for config in machines() {
+                let mem = MemS::new(&skeleton, &constraints, &config, &[]);
+                for scheduler in schedulers().into_iter().chain([boxed(mem)]) {
+                    let (outcome, times) = replay(&skeleton, &constraints, &config, scheduler);
+                    prop_assert!(outcome.completed().is_some(), "a deadlock");
+                    let at: BTreeMap<_, _> =
+                        times.iter().map(|t| ((t.0, t.1 as u32), (t.2, t.3))).collect();
+                    for edge in &edges {
+                        let (came, _) = at[&(edge.source_thread.0, edge.source)];
+                        let (_, went_on) = at[&(edge.target_thread.0, edge.target)];
+                        prop_assert!(came <= went_on);
+                    }
+                }
             }
         }
     }

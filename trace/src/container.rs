@@ -23,6 +23,7 @@ mod repair;
 mod salvage;
 mod scan;
 mod source;
+mod transform;
 mod varint;
 mod writer;
 
@@ -30,7 +31,7 @@ pub use check::{CheckReport, IndexState, Problem, check, check_bytes};
 pub use cursor::Cursor;
 pub use format::{
     ChunkKind, FORMAT_VERSION, MAX_BLOB, MAX_CODE, MAX_EVENTS, MAX_MODULES, MAX_PART, MAX_PAYLOAD,
-    MAX_RAW, MAX_THREADS, PAGE,
+    MAX_RAW, MAX_THREADS, MAX_TRANSFORMED, PAGE,
 };
 pub use pages::PageRun;
 pub use reader::Trace;
@@ -38,4 +39,5 @@ pub use reader::Trace;
 pub use recipe::chunks_from;
 pub use repair::{RepairReport, repair_bytes, repair_in_place, repair_to};
 pub use salvage::{Salvaged, Truncate};
+pub use transform::write_transformed;
 pub use writer::Writer;

@@ -97,6 +97,7 @@ fn walk(trace: &Trace) -> crate::Result<()> {
     for id in trace.files() {
         trace.pages(id, |_, bytes| size += bytes.len())?;
     }
+    trace.transformed()?;
     let blocks = trace.blocks()?;
     if size + blocks.len() + events < SMALL {
         compare(&OwnedTrace::read(trace)?);

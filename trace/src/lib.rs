@@ -6,7 +6,8 @@
 //! text form, and a verifier. It knows nothing of CPUs, policies or what a path names.
 //!
 //! # Reading order
-//! `ids`, `event` (what happened, and how tickets order it), `order`, `payload`, `linux`, `meta`; then
+//! `ids`, `event` (what happened, and how tickets order it), `order`, `payload`, `linux`, `meta`,
+//! `transformed` (what replaces the locks of a transformed trace); then
 //! `container` (the `*.refrain` file), `owned` (a whole trace in memory), `text`, `verify`.
 //!
 //! # Invariants
@@ -33,6 +34,7 @@ pub mod order;
 mod owned;
 pub mod payload;
 pub mod text;
+mod transformed;
 pub mod verify;
 
 pub use access::Access;
@@ -47,3 +49,4 @@ pub use meta::{
     Module, Order,
 };
 pub use owned::{OwnedEvent, OwnedTrace};
+pub use transformed::{CausalEdge, FreedSection, Transformed};

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::payload::{self, SyscallRecord};
 use crate::{
     BlobId, CodeBlock, Event, EventId, Footer, HAS_PAYLOAD, Header, MappedFile, Module, ThreadId,
-    text,
+    Transformed, text,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,6 +28,8 @@ pub struct OwnedTrace {
     pub blocks: Vec<CodeBlock>,
     /// The events of each thread.
     pub threads: Vec<Vec<OwnedEvent>>,
+    /// What replaces its freed locks, if it is a transformed trace.
+    pub transformed: Option<Transformed>,
     /// How the recording ended; `None` if it was cut off.
     pub footer: Option<Footer>,
 }
@@ -91,6 +93,7 @@ impl OwnedTrace {
             files,
             blocks: trace.blocks()?,
             threads,
+            transformed: trace.transformed()?,
             footer: trace.footer().cloned(),
         })
     }
@@ -123,6 +126,9 @@ impl OwnedTrace {
                 payload.iter().for_each(|record| payload::push(&mut payloads, record));
             }
             writer.events(ThreadId(t as u32), EventId(0), &events, &payloads)?;
+        }
+        if let Some(transformed) = &self.transformed {
+            writer.transformed(transformed)?;
         }
         match &self.footer {
             Some(footer) => writer.finish(footer),

@@ -36,6 +36,11 @@
 //! | `page blobN OFFSET HEX` | lines of one page are joined; zeros at its end may be left out |
 //! | `blkN ADDRESS HEX` | |
 //! | `tN [eN] KIND` | see below |
+//! | `transformed ADDRESS…` | the locks that are freed |
+//! | `bytes START:END…` | the next set of bytes |
+//! | `section csN` | `lock= thread=tN events=ACQUIRE:RELEASE reads= writes=` `shared` `after_wait`; locks by place, sets too |
+//! | `state N` | the digest of those bytes at the end of the original |
+//! | `edge csN csN` | the second begins after the first has ended |
 //! | `end` | `exited=` or `signaled=` or `stopped=`, `tsc= cpu_ns= output= events=N,N…` |
 //!
 //! Fields of an event, with the default of each:
@@ -63,4 +68,4 @@ mod parse_event;
 mod print;
 
 pub use parse::parse;
-pub use print::{EventLine, print};
+pub use print::{EventLine, TransformedText, print};

@@ -15,6 +15,9 @@
 //!   another begins, on the same pair of mutex and variable.
 //! - *Payloads.* System calls with a ticket have one, signals may; events of other kinds have none.
 //!
+//! - *Transformation.* What replaces the locks of a transformed trace names what is there, lets
+//!   every section happen, and loses no order between sections that conflict (`transformed`).
+//!
 //! # What is not a violation
 //! A trace that was cut off lacks tickets that its lost events had; from the first such gap on,
 //! order and exclusion are no longer judged. A thread without an exit is in order if the trace
@@ -24,6 +27,7 @@
 
 mod replay;
 mod rules;
+mod transformed;
 
 use crate::container::Trace;
 use crate::error::Result;
@@ -113,6 +117,29 @@ pub enum ViolationKind {
     PayloadMissing,
     /// An event that is no system call has a payload.
     PayloadUnexpected,
+    /// The locks, sets or sections of the transformation are not in order.
+    TransformationUnordered,
+    /// The transformation has a critical section that the trace does not have.
+    NoSection {
+        /// Its place.
+        section: u32,
+    },
+    /// A causal edge does not lead to a later section of the same lock in another thread.
+    BadEdge {
+        /// Where it comes from.
+        source: u32,
+        /// Where it leads to.
+        target: u32,
+    },
+    /// The causal edges make threads wait for each other.
+    Circle,
+    /// Two sections conflict, and no causal edges keep their order.
+    OrderLost {
+        /// The one that had the lock first.
+        earlier: u32,
+        /// The other.
+        later: u32,
+    },
 }
 
 impl fmt::Display for Violation {
@@ -149,6 +176,18 @@ impl fmt::Display for ViolationKind {
             WaitNotBegun => f.write_str("ends a wait on a condition variable that did not begin"),
             PayloadMissing => f.write_str("a system call with a ticket, but without a payload"),
             PayloadUnexpected => f.write_str("has a payload, but is no system call"),
+            TransformationUnordered => f.write_str("the transformation is not in order here"),
+            NoSection { section } => {
+                write!(f, "cs{section} of the transformation is no critical section of its lock")
+            }
+            BadEdge { source, target } => write!(
+                f,
+                "an edge from cs{source} to cs{target}, which is no later section of its lock"
+            ),
+            Circle => f.write_str("waits, by causal edges, for what waits for it"),
+            OrderLost { earlier, later } => {
+                write!(f, "cs{later} conflicts with cs{earlier}, and nothing keeps their order")
+            }
         }
     }
 }
@@ -156,5 +195,14 @@ impl fmt::Display for ViolationKind {
 /// Verifies a trace. Violations come in the order in which a replay would meet them; `Err` is a
 /// trace that cannot be read to its end.
 pub fn verify(trace: &Trace) -> Result<Vec<Violation>> {
-    replay::Replay::new(trace).run()
+    let mut violations = replay::Replay::new(trace).run()?;
+    transformed::verify(trace, &mut violations)?;
+    Ok(violations)
+}
+
+/// Verifies what replaces the freed locks of a transformed trace, and nothing else of it.
+pub fn transformed(trace: &Trace) -> Result<Vec<Violation>> {
+    let mut violations = Vec::new();
+    transformed::verify(trace, &mut violations)?;
+    Ok(violations)
 }

@@ -30,7 +30,7 @@
 use crate::intervals::{Interval, leap, normalise};
 use crate::{Lock, LockKind, Plan, Section, SectionId, Sections, SetId};
 use refrain_trace::fixed::FixedMap;
-use refrain_trace::{AuxLock, ThreadId};
+use refrain_trace::{self as trace, AuxLock, FreedSection, ThreadId, Transformed};
 
 /// `source.END` before `target.BEGIN`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -97,6 +97,49 @@ impl Topology {
         locks.extend(self.aux_lock(section));
         locks.sort_unstable();
         locks
+    }
+
+    /// The transformed trace, as a record beside its events: the regular locks are freed.
+    pub fn record(&self, sections: &Sections) -> Transformed {
+        let mut record = Transformed { sets: vec![Vec::new()], ..Transformed::default() };
+        let mut sets: FixedMap<SetId, u32> = FixedMap::default();
+        sets.insert(SetId::EMPTY, 0);
+        // By place among all sections: the place among those of freed locks.
+        let mut places = vec![u32::MAX; sections.all().len()];
+        for lock in sections.locks().iter().filter(|lock| lock.kind == LockKind::Regular) {
+            record.locks.push(lock.address);
+            for at in lock.sections.clone() {
+                let section = &sections.all()[at];
+                let mut set = |id: SetId| {
+                    *sets.entry(id).or_insert_with(|| {
+                        let intervals = sections.sets().get(id).iter();
+                        record.sets.push(intervals.map(|i| (i.start, i.end)).collect());
+                        record.sets.len() as u32 - 1
+                    })
+                };
+                let (reads, writes) = (set(section.reads), set(section.writes));
+                places[at] = record.sections.len() as u32;
+                record.sections.push(FreedSection {
+                    lock: record.locks.len() as u32 - 1,
+                    thread: section.thread.0,
+                    acquire: section.acquire,
+                    release: section.release,
+                    reads,
+                    writes,
+                    shared: section.shared,
+                    after_wait: section.after_wait,
+                });
+            }
+        }
+        let place = |section: SectionId| places[section.index()];
+        let edges = self.edges.iter();
+        record.edges = edges
+            .map(|edge| trace::CausalEdge {
+                target: place(edge.target),
+                source: place(edge.source),
+            })
+            .collect();
+        record
     }
 
     /// The transformed trace.

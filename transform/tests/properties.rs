@@ -4,7 +4,7 @@ mod common;
 
 use common::{Item, Recording};
 use proptest::prelude::*;
-use refrain_trace::{Access, EventKind};
+use refrain_trace::{Access, EventKind, OwnedTrace, Transformed, verify};
 use refrain_transform::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -149,6 +149,25 @@ fn positions(r: &Recording, sections: &Sections, steps: &[Step]) -> Vec<usize> {
     sections.all().iter().map(|s| next[&(s.thread.index(), s.acquire)]).collect()
 }
 
+/// What is wrong with a transformation of a recording.
+fn verified(r: &Recording, record: &Transformed) -> Vec<String> {
+    let events = |items: &Vec<Item>| {
+        let events = items.iter().filter_map(|item| match item {
+            Item::Event(event) => Some((*event).into()),
+            Item::Access(_) | Item::Kernel(..) => None,
+        });
+        events.collect()
+    };
+    let trace = OwnedTrace {
+        threads: r.threads.iter().map(events).collect(),
+        transformed: Some(record.clone()),
+        ..OwnedTrace::default()
+    };
+    let trace = trace.to_trace().expect("a trace in memory can be written and read");
+    let violations = verify::transformed(&trace).expect("it can be read");
+    violations.iter().map(ToString::to_string).collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
@@ -173,6 +192,34 @@ proptest! {
             !naive.iter().any(|b| a.0 != b.0 && a.1 == b.1 && naive_conflict(a, b))
         });
         prop_assert_eq!(topology.removed() as usize, alone.count());
+    }
+
+    /// The verifier shares no code with what it verifies: it finds nothing wrong with the record of
+    /// a transformation, and without one of its edges exactly the orders that are lost.
+    #[test]
+    fn the_record_is_verified((threads, steps) in steps(), without in any::<prop::sample::Index>()) {
+        let r = record(threads, &steps);
+        let sections = r.sections();
+        let naive = naive_sections(threads, &steps);
+        let position = positions(&r, &sections, &steps);
+        let mut record = Topology::new(&sections).record(&sections);
+        prop_assert_eq!(verified(&r, &record), Vec::<String>::new());
+        if record.edges.is_empty() {
+            return Ok(());
+        }
+        record.edges.remove(without.index(record.edges.len()));
+        let edges = record.edges.iter();
+        let edges = edges.map(|edge| (position[edge.source as usize], position[edge.target as usize]));
+        let kept = closure(&naive, &edges.collect());
+        let lost = (0..naive.len()).any(|second| {
+            (0..second).any(|first| {
+                let (a, b) = (&naive[first], &naive[second]);
+                a.1 == b.1 && naive_conflict(a, b) && !kept.contains(&(first, second))
+            })
+        });
+        let found = verified(&r, &record);
+        prop_assert_eq!(!found.is_empty(), lost, "{:?}", found);
+        prop_assert!(found.iter().all(|violation| violation.contains("nothing keeps their order")));
     }
 
     #[test]

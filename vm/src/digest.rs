@@ -23,3 +23,26 @@ pub(crate) fn of_ranges(ranges: &[Range<u64>]) -> u32 {
     }
     hasher.finalize()
 }
+
+/// Bytes that are read at once.
+const PIECE: u64 = 1 << 16;
+
+/// A digest of what guest memory holds in these ranges, after a replay in this process: each range up
+/// to its first byte that cannot be read.
+pub fn memory_digest(ranges: &[Range<u64>]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for range in ranges {
+        let mut at = range.start;
+        while at < range.end {
+            let wanted = (range.end - at).min(PIECE);
+            let bytes = Guest.read_prefix(at, wanted as usize);
+            hasher.update(&bytes);
+            at += bytes.len() as u64;
+            if (bytes.len() as u64) < wanted {
+                break;
+            }
+        }
+        hasher.update(&at.to_le_bytes());
+    }
+    hasher.finalize()
+}

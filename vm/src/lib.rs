@@ -45,6 +45,7 @@ pub use attempts::{attempt, forbidden_calls};
 pub use barrier::Barrier;
 pub use context::{Context, SeenWords, Translating, reg};
 pub use cpuid::is_recorded;
+pub use digest::memory_digest;
 pub use engine::{
     Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, Leaf,
     Mode, OrderedAccess, OrderedKind, OrderedLeaf, RecordingCpu, RecordingEngine,

@@ -1,14 +1,17 @@
-//! `refrain dump`: the events or the code of a trace as text.
+//! `refrain dump`: the events or the code of a trace as text, and what replaces the locks of a
+//! transformed one.
 
 use crate::args::Dump;
 use crate::failure::Outcome;
+use crate::report::topology as dot;
 use crate::sandbox::{self, Purpose};
 use crate::symbols::{Code, Symbols};
 use crate::trace_file::{self, advise};
 use anyhow::{Context, bail};
 use refrain_trace::payload::SyscallRecord;
-use refrain_trace::text::EventLine;
+use refrain_trace::text::{EventLine, TransformedText};
 use refrain_trace::{EventId, EventKind, ThreadId, Trace};
+use std::collections::BTreeMap;
 use std::io::{BufWriter, Write, stdout};
 use std::ops::Range;
 
@@ -21,7 +24,9 @@ pub(crate) fn run(args: &Dump) -> Outcome {
     sandbox::enter(&Purpose::Read { trace: &args.trace, symbols })?;
     let trace = trace_file::read(&args.trace)?;
     let mut out = BufWriter::new(stdout().lock());
-    if args.instructions {
+    if args.topology || args.dot {
+        topology(&trace, args, &mut out)?;
+    } else if args.instructions {
         super::disassembly::print(&trace, &mut out)?;
     } else {
         let range = args.events.clone().unwrap_or(0..u64::MAX);
@@ -37,6 +42,31 @@ pub(crate) fn run(args: &Dump) -> Outcome {
     }
     out.flush().context("cannot print")?;
     Ok(0)
+}
+
+/// What replaces the freed locks of a transformed trace, as text or as a graph.
+fn topology(trace: &Trace, args: &Dump, out: &mut impl Write) -> anyhow::Result<()> {
+    let shown = args.trace.display();
+    let record = trace.transformed().map_err(|error| advise(&args.trace, error))?;
+    let Some(record) = record else {
+        bail!("{shown} is no transformed trace: refrain transform {shown} -o FILE makes one");
+    };
+    if args.topology {
+        return write!(out, "{}", TransformedText(&record)).context("cannot print");
+    }
+    let mut symbols = args.sites.then(|| Symbols::new(trace.modules()));
+    let mut sites = BTreeMap::new();
+    if let Some(symbols) = symbols.as_mut() {
+        for section in dot::drawn(&record) {
+            let section = &record.sections[section as usize];
+            let place = (section.thread, section.acquire);
+            let mut cursor = trace.cursor_at(section.thread(), EventId(section.acquire.into()));
+            if let Some(event) = cursor.next()? {
+                sites.insert(place, symbols.place(Code::After(event.pc)).short());
+            }
+        }
+    }
+    out.write_all(dot::render(&record, &sites).as_bytes()).context("cannot print")
 }
 
 /// The threads asked for, all by default.

@@ -27,6 +27,9 @@ pub(crate) fn run(args: &Fidelity) -> Outcome {
 
 fn compare(args: &Fidelity) -> anyhow::Result<Report> {
     let trace = trace_file::read(&args.trace)?;
+    if trace.is_transformed() {
+        bail!("a transformed trace has no recorded time to compare with: take the recording");
+    }
     if trace.is_truncated() {
         bail!("the recording was cut off, so that there is no recorded time to compare with");
     }

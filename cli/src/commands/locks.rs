@@ -39,6 +39,9 @@ pub(crate) fn run(args: &Locks) -> Outcome {
 /// Analyses the trace at `path` in a child process, and resolves the addresses here.
 pub(crate) fn rank(path: &Path, ranking: &Ranking) -> anyhow::Result<Report> {
     let trace = trace_file::read(path)?;
+    if trace.is_transformed() {
+        return Err(anyhow!("{} is a transformed trace: rank the recording", path.display()));
+    }
     let mut news = News::new("analysing", true);
     let analysis = child::analyse(trace_file::open(path)?, &mut news)
         .with_context(|| format!("cannot analyse {}", path.display()))?;
@@ -131,7 +134,7 @@ fn excerpts(places: &[&Place]) -> Vec<Excerpt> {
 
 /// What left the recording has no ranking. If the program raced, that is why, and the next recording
 /// knows it.
-fn diverged(path: &Path, divergence: &Divergence) -> anyhow::Result<anyhow::Error> {
+pub(super) fn diverged(path: &Path, divergence: &Divergence) -> anyhow::Result<anyhow::Error> {
     let Divergence { thread, event, kind, .. } = divergence;
     let races = racing::explain(path, divergence, true)?;
     let pair = races.as_ref().and_then(|races| races.of_the_program());

@@ -22,6 +22,7 @@ mod replay;
 mod run;
 mod simulate;
 mod sites;
+mod transform;
 
 use crate::args::{Cli, Command};
 use crate::failure::{self, Failure, Outcome};
@@ -63,6 +64,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Info(args) => info::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Locks(args) => locks::run(&args),
+        Command::Transform(args) => transform::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Fidelity(args) => fidelity::run(&args),
         Command::Ab(args) => ab::run(&args),

@@ -59,6 +59,8 @@ fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races>
     let trace = trace_file::read(path)?;
     // What the event itself does may race too.
     let search = match divergence {
+        // The replay that is searched is the original's, so it does not diverge.
+        _ if trace.is_transformed() => RaceSearch::Transformed,
         Some(at) => RaceSearch::Divergence(at.thread, EventId(at.event.0.saturating_add(1))),
         None => RaceSearch::Program(code(trace.modules())),
     };

@@ -68,7 +68,10 @@ fn execute(args: &Replay) -> Outcome {
     }
     // Under another scheduler the order is to blame, which the report says.
     let exact = schedule.scheduler == SchedulerKind::Elsc;
+    let transformed = trace_file::read(&args.trace)?.is_transformed();
     report.races = match &report.divergence {
+        // What the freed locks ordered beside the data in them.
+        Some(divergence) if transformed => Some(racing::find(&args.trace, Some(divergence))),
         Some(divergence) if exact => racing::explain(&args.trace, divergence, !args.no_learn)?,
         divergence => args.races.then(|| racing::find(&args.trace, divergence.as_ref())),
     };

@@ -3,16 +3,20 @@
 //! them.
 
 mod collect;
+mod constrained;
+mod freed;
 mod ground;
 mod made;
 mod policy;
 mod races;
 mod segments;
 mod skeleton;
+mod transformed;
 
 pub(crate) use policy::Policy;
 pub(crate) use segments::{Amount, Segments, segments};
 pub(crate) use skeleton::Skeleton;
+pub(crate) use transformed::{Transformation, Worth, transform};
 
 use crate::args::{EngineKind, SchedulerKind};
 use crate::calibration;
@@ -310,7 +314,15 @@ pub(crate) fn replay(
         let listener = listener.clone();
         Arc::new(move |fd: i32, bytes: &[u8]| listener.output(fd, bytes)) as refrain_vm::Output
     });
+    let transformed = trace.transformed()?.map(Arc::new);
+    if transformed.is_some() && options.policy.scheduler != SchedulerKind::Elsc {
+        bail!(
+            "a transformed trace is replayed by the wall clock under elsc alone: its causal edges \
+             are those of the recorded order; --clock virtual takes any scheduler"
+        );
+    }
     let vm_options = refrain_vm::ReplayOptions {
+        transformed: transformed.clone(),
         counted: options.count,
         output: echo,
         observer: collect.map(|collect| Arc::new(collect) as Arc<dyn Observer>),
@@ -321,9 +333,14 @@ pub(crate) fn replay(
         placement: Placement { cores: options.cores, pinned: options.pin },
         lasting: options.pin,
     };
-    let outcome = refrain_vm::replay(trace, engine, vm_options)?;
+    let mut outcome = refrain_vm::replay(trace, engine, vm_options)?;
+    if let Some(record) = &transformed {
+        transformed::compare_state(trace, record, &mut outcome);
+    }
     let prepared = started.elapsed().saturating_sub(outcome.elapsed);
-    Ok(replay::Report::new(outcome, name, options.policy.scheduler, prepared))
+    let report = replay::Report::new(outcome, name, options.policy.scheduler, prepared);
+    let locks_freed = transformed.map_or(0, |record| record.locks.len() as u64);
+    Ok(replay::Report { locks_freed, ..report })
 }
 
 /// Whether it is what the program has that an engine cannot run.
@@ -411,6 +428,8 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
 /// What to look for when looking for races.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum RaceSearch {
+    /// What a transformed trace does not order, and the original does.
+    Transformed,
     /// Why the replay diverges before this event of a thread.
     Divergence(ThreadId, EventId),
     /// What the program does not order, whatever the replay keeps.
@@ -425,7 +444,7 @@ pub(crate) fn races(
 ) -> anyhow::Result<Vec<Race>> {
     let until = match search {
         RaceSearch::Divergence(thread, event) => Some((thread, event)),
-        RaceSearch::Program(_) => None,
+        RaceSearch::Program(_) | RaceSearch::Transformed => None,
     };
     let races = Arc::new(Races::new(trace, search)?);
     observed(trace, Count::Nothing, races.clone(), until, listener)?;

@@ -3,8 +3,8 @@
 use super::segments::Segments;
 use crate::args::SchedulerKind;
 use refrain_scheduler::{
-    Config, Constraints, Durations, Elsc, Kendo, MemS, Model, Noise, Orig, Outcome, Pct, Random,
-    Recorder, Schedule, Scheduler, Skeleton, Waiting, simulate,
+    Config, Constraints, Durations, Elsc, InOrder, Kendo, MemS, Model, Noise, Orig, Outcome, Pct,
+    Random, Recorder, Schedule, Scheduler, Skeleton, Waiting, simulate,
 };
 use refrain_trace::{EventId, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -72,13 +72,14 @@ impl Policy {
         })
     }
 
-    /// Replays a skeleton in virtual time; with `keep`, the decisions come back too.
+    /// Replays a skeleton in virtual time; with `keep`, the decisions come back too. Of a transformed
+    /// trace, what is not freed keeps its recorded order.
     ///
     /// # Panics
     /// If what the scheduler decides by has not been counted.
     pub(super) fn simulate(
         self,
-        (skeleton, config): (&Skeleton, &Config),
+        (skeleton, config, transformed): (&Skeleton, &Config, Option<&Constraints<'_>>),
         decisive: &Decisive,
         keep: bool,
     ) -> (Outcome, Option<Schedule>) {
@@ -98,29 +99,37 @@ impl Policy {
             }
             _ => Model::default(),
         };
-        let at = (skeleton, config, model, keep);
+        let none = Constraints::none();
+        let constraints = transformed.unwrap_or(&none);
+        let at = Place { skeleton, constraints, config, model, keep };
         match self.anew(acting(skeleton)) {
+            Some(scheduler) if transformed.is_some() => replayed(at, InOrder::new(scheduler)),
             Some(scheduler) => replayed(at, scheduler),
             None if self.scheduler == SchedulerKind::Elsc => replayed(at, Elsc),
             None => {
                 let accesses = decisive.accesses.as_ref().expect(counted);
-                replayed(at, MemS::new(skeleton, &Constraints::none(), config, accesses))
+                replayed(at, MemS::new(skeleton, constraints, config, accesses))
             }
         }
     }
 }
 
 /// What is replayed, where, what is assumed, and whether the decisions are kept.
-type Place<'a> = (&'a Skeleton, &'a Config, Model<'a>, bool);
+struct Place<'a> {
+    skeleton: &'a Skeleton,
+    constraints: &'a Constraints<'a>,
+    config: &'a Config,
+    model: Model<'a>,
+    keep: bool,
+}
 
 fn replayed<S: Scheduler>(at: Place<'_>, mut by: S) -> (Outcome, Option<Schedule>) {
-    let (skeleton, config, model, keep) = at;
-    let none = Constraints::none();
+    let Place { skeleton, constraints, config, model, keep } = at;
     if !keep {
-        return (simulate(skeleton, &none, config, &model, &mut by, &mut ()), None);
+        return (simulate(skeleton, constraints, config, &model, &mut by, &mut ()), None);
     }
     let mut recorder = Recorder::new(by, &model);
-    let outcome = simulate(skeleton, &none, config, &model, &mut recorder, &mut ());
+    let outcome = simulate(skeleton, constraints, config, &model, &mut recorder, &mut ());
     (outcome, Some(recorder.into_schedule()))
 }
 

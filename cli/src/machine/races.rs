@@ -1,6 +1,7 @@
 //! The observer that looks for races: a watcher on every replayed thread.
 
 use super::RaceSearch;
+use super::freed::Freed;
 use refrain_analysis::{Allocator, Code, Detector, Race, Relation, Watcher};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace};
@@ -19,14 +20,22 @@ pub(super) struct Races {
     /// Those of the allocators.
     functions: Arc<BTreeMap<u64, Answer>>,
     trace: Trace,
+    /// Of a transformed trace.
+    freed: Option<Arc<Freed>>,
     running: Arc<Running>,
 }
 
 impl Races {
     /// An observer of a replay of `trace`.
     pub(super) fn new(trace: &Trace, search: RaceSearch) -> anyhow::Result<Races> {
+        let freed = match search {
+            RaceSearch::Transformed => trace.transformed()?.map(|it| Arc::new(Freed::of(&it))),
+            _ => None,
+        };
         let (relation, words, functions) = match search {
-            RaceSearch::Divergence(..) => (Relation::Kept, words(trace, &[])?, BTreeMap::new()),
+            RaceSearch::Divergence(..) | RaceSearch::Transformed => {
+                (Relation::Kept, words(trace, &[])?, BTreeMap::new())
+            }
             RaceSearch::Program(code) => {
                 let words = words(trace, &code.trusted)?;
                 let answers = code.allocators.iter().map(|(&pc, &it)| (pc, answer(it)));
@@ -39,6 +48,7 @@ impl Races {
             detector: Detector::new(words, relation),
             functions: Arc::new(functions),
             trace: trace.clone(),
+            freed,
             running: Arc::default(),
         })
     }
@@ -99,14 +109,17 @@ impl Observer for Races {
         self.running.begin();
         let watcher = self.detector.thread(thread);
         let cursor = self.trace.cursor(thread);
-        Box::new(OnThread { watcher, cursor, running: self.running.clone() })
+        let freed = self.freed.clone();
+        Box::new(OnThread { thread, watcher, cursor, freed, running: self.running.clone() })
     }
 }
 
 struct OnThread {
+    thread: ThreadId,
     watcher: Option<Watcher>,
     /// Follows the thread, for the payloads of its events.
     cursor: Cursor,
+    freed: Option<Arc<Freed>>,
     running: Arc<Running>,
 }
 
@@ -139,8 +152,11 @@ impl ThreadObserver for OnThread {
 
     fn event(&mut self, id: EventId, event: &Event, _: u64) {
         let record = self.record(id, event);
-        if let Some(watcher) = &mut self.watcher {
-            watcher.event(id, event, record.as_ref());
+        let Some(watcher) = &mut self.watcher else { return };
+        let Some(freed) = &self.freed else { return watcher.event(id, event, record.as_ref()) };
+        for seen in freed.view(self.thread, id, event) {
+            let record = record.as_ref().filter(|_| seen.kind() == event.kind());
+            watcher.event(id, &seen, record);
         }
     }
 

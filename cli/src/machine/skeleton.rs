@@ -1,6 +1,7 @@
 //! The trace's skeleton in virtual time: what `replay --clock virtual` and its kin measure, and
 //! the replayer that the transformation is handed (ELSC, on as many cores as recorded).
 
+use super::constrained::constraints;
 use super::made::OwnLocks;
 use super::policy::{Decisive, NOISE_PER_MILLE, Policy, worked};
 use super::segments::{Amount, Segments};
@@ -10,8 +11,8 @@ use crate::report::model::Model;
 use anyhow::{Context, bail};
 use refrain_scheduler::{
     self as scheduler, Account, Admission, Builder, Config, Conflicts, Constraints, Costs, Edge,
-    Elsc, Fixed, Noise, Orig, Outcome, Run, Schedule, Skeleton as Reduced, Waiting, Waking,
-    simulate,
+    Elsc, Fixed, Locksets, Noise, Orig, Outcome, Run, Schedule, Skeleton as Reduced, Waiting,
+    Waking, simulate,
 };
 use refrain_trace::{Event, EventId, ThreadId, Trace};
 use refrain_transform::{Cores, Made, NOMINAL, Plan, RECORDED, Relaxed, Replayer};
@@ -35,16 +36,23 @@ pub(crate) struct Skeleton {
     with_recording: Option<Reduced>,
     /// What it took to wake threads, as far as the trace shows it.
     wakings: Vec<Waking>,
+    /// What replaces the freed locks of a transformed trace.
+    transformed: Option<Constraints<'static>>,
 }
 
 impl Skeleton {
-    /// The program's own time, to be replayed on the recorded machine.
+    /// The program's own time, to be replayed on the recorded machine; of a transformed trace, with
+    /// dynamic locking in place of its freed locks.
     pub(crate) fn of(trace: &Trace) -> anyhow::Result<Skeleton> {
-        Skeleton::own_time(trace, &OwnLocks::of(trace)?.made)
+        let skeleton = Skeleton::own_time(trace, &OwnLocks::of(trace)?.made)?;
+        let record = trace.transformed()?;
+        let transformed =
+            record.map(|record| constraints(&skeleton.reduced, &record, Locksets::Dynamic));
+        Ok(Skeleton { transformed: transformed.transpose()?, ..skeleton })
     }
 
     /// The same, with these locks that the program makes itself.
-    fn own_time(trace: &Trace, made: &Made) -> anyhow::Result<Skeleton> {
+    pub(super) fn own_time(trace: &Trace, made: &Made) -> anyhow::Result<Skeleton> {
         let cores = trace.header().machine.cores;
         Skeleton::read(trace, made, |builder| builder.recorded_on(cores).without_recording())
     }
@@ -103,6 +111,7 @@ impl Skeleton {
             decisive,
             with_recording,
             wakings,
+            transformed: None,
         })
     }
 
@@ -194,7 +203,8 @@ impl Skeleton {
     }
 
     fn outcome(&self, policy: Policy, keep: bool) -> anyhow::Result<(Run, Option<Schedule>)> {
-        match policy.simulate((&self.reduced, &self.config), &self.decisive, keep) {
+        let replayed = (&self.reduced, &self.config, self.transformed.as_ref());
+        match policy.simulate(replayed, &self.decisive, keep) {
             (Outcome::Completed(run), schedule) => Ok((self.in_nanoseconds(run), schedule)),
             (Outcome::Deadlocked(deadlock), _) => bail!("{deadlock}"),
         }
@@ -203,9 +213,10 @@ impl Skeleton {
     /// Replays what was decided before.
     pub(crate) fn repeat(&self, schedule: Schedule) -> anyhow::Result<Run> {
         let none = Constraints::none();
+        let constraints = self.transformed.as_ref().unwrap_or(&none);
         let model = schedule.model();
         let mut fixed = Fixed::new(schedule);
-        match simulate(&self.reduced, &none, &self.config, &model, &mut fixed, &mut ()) {
+        match simulate(&self.reduced, constraints, &self.config, &model, &mut fixed, &mut ()) {
             Outcome::Completed(_) if fixed.left() > 0 => {
                 bail!("{} decisions of the schedule are for another replay", fixed.left())
             }
@@ -213,6 +224,20 @@ impl Skeleton {
             Outcome::Deadlocked(deadlock) => {
                 bail!("the schedule does not fit the replay: {deadlock}")
             }
+        }
+    }
+
+    /// The run without its durations' source: what constraints are about.
+    pub(super) fn reduced(&self) -> &Reduced {
+        &self.reduced
+    }
+
+    /// Replays under constraints, all else in its recorded order; the duration in nanoseconds.
+    pub(super) fn in_order(&self, constraints: &Constraints<'_>) -> Result<u64, String> {
+        let model = scheduler::Model::default();
+        match simulate(&self.reduced, constraints, &self.config, &model, &mut Elsc, &mut ()) {
+            Outcome::Completed(run) => Ok(self.reduced.nanoseconds(run.duration)),
+            Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
         }
     }
 

@@ -50,6 +50,8 @@ pub(crate) struct Report {
     pub(crate) code_blocks: u64,
     /// Bytes of it.
     pub(crate) code_bytes: u64,
+    /// Of a transformed trace, what replaces its freed locks.
+    pub(crate) transformed: Option<Transformed>,
     /// Files that were mapped, of which the trace has the pages that were touched.
     pub(crate) mapped_files: Vec<MappedFile>,
     /// Threads.
@@ -58,6 +60,17 @@ pub(crate) struct Report {
     pub(crate) kinds: Vec<Kind>,
     /// Modules, in the order in which they were mapped.
     pub(crate) modules: Vec<Mapped>,
+}
+
+/// What replaces freed locks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Transformed {
+    /// Locks that are freed.
+    pub(crate) locks: u64,
+    /// Their critical sections.
+    pub(crate) critical_sections: u64,
+    /// Pairs of them that keep their order.
+    pub(crate) causal_edges: u64,
 }
 
 /// A mapped file.
@@ -145,6 +158,11 @@ impl Report {
             bytes_per_event: size as f64 / events.max(1) as f64,
             code_blocks,
             code_bytes,
+            transformed: trace.transformed()?.map(|record| Transformed {
+                locks: record.locks.len() as u64,
+                critical_sections: record.sections.len() as u64,
+                causal_edges: record.edges.len() as u64,
+            }),
             mapped_files: mapped_files(trace)?,
             threads,
             kinds,
@@ -267,6 +285,12 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         "code",
         format!("{}, {}", counted(report.code_blocks, "block"), bytes(report.code_bytes)),
     ));
+    if let Some(transformed) = &report.transformed {
+        let locks = counted(transformed.locks, "lock");
+        let sections = counted(transformed.critical_sections, "critical section");
+        let edges = counted(transformed.causal_edges, "causal edge");
+        facts.push(("transformed", format!("{locks} freed, {sections}, {edges}")));
+    }
     if !report.mapped_files.is_empty() {
         let files = report.mapped_files.iter();
         let (kept, all) = files.fold((0, 0), |(kept, all), file| {

@@ -3,7 +3,7 @@
 
 mod text;
 
-pub(crate) use text::render;
+pub(crate) use text::{paragraph, render};
 
 use super::numbers::duration;
 use crate::calibration::Source;

@@ -17,3 +17,5 @@ pub(crate) mod replay;
 pub(crate) mod several;
 pub(crate) mod simulation;
 pub(crate) mod table;
+pub(crate) mod topology;
+pub(crate) mod transform;

@@ -48,6 +48,8 @@ pub(crate) struct Report {
     pub(crate) run_ns: u64,
     /// Who decided which thread goes next.
     pub(crate) scheduler: SchedulerKind,
+    /// Of a transformed trace, how many locks are freed: 0 in any other.
+    pub(crate) locks_freed: u64,
     /// How the times to run are distributed, if there were several replays.
     pub(crate) times: Option<Distribution>,
     /// Objects whose operations came in another order than recorded.
@@ -104,6 +106,7 @@ impl Report {
             prepare_ns: nanoseconds(prepared),
             run_ns: nanoseconds(outcome.elapsed),
             scheduler,
+            locks_freed: 0,
             times: None,
             reordered: outcome.reordered,
             divergence: outcome.divergence.map(Divergence::from),
@@ -170,6 +173,13 @@ pub(crate) fn render(report: &Report, places: Option<&Places>) -> String {
     if let Some(divergence) = &report.divergence {
         text += &render_divergence(divergence, places);
         text += &render_order(report);
+        if report.locks_freed > 0 {
+            let locks = counted(report.locks_freed, "lock");
+            text += &format!(
+                "with {locks} freed the program does something else than it did: the order of \
+                 these locks kept accesses apart that lie outside of their critical sections\n"
+            );
+        }
     }
     if let Some(found) = &report.races {
         text += &races::render(found, report.divergence.is_some());
@@ -245,6 +255,9 @@ fn last_line(report: &Report) -> String {
         counted(report.threads, "thread"),
         counted(report.acquisitions, "lock acquisition"),
     );
+    if report.locks_freed > 0 {
+        let _ = write!(text, ", {} freed", counted(report.locks_freed, "lock"));
+    }
     if report.scheduler != SchedulerKind::Elsc {
         let _ = write!(text, " under {}", report.scheduler.name());
     }
@@ -288,6 +301,7 @@ mod tests {
             prepare_ns: 212_000_000,
             run_ns: 3_400_000_000,
             scheduler: SchedulerKind::Elsc,
+            locks_freed: 0,
             times: None,
             reordered: Vec::new(),
             divergence: None,

@@ -289,6 +289,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     /// Performs the event in hand if nothing is in its way; else notes what is.
     pub(super) fn proceed(&mut self, id: usize) {
         if let Some(edge) = self.pass_edges(id) {
+            self.threads[id].edges_waited += 1;
             self.wait_for_event(id, edge.source_thread.0, edge.source);
             return;
         }
@@ -475,12 +476,14 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
 
     /// On a core, with the event in hand performed: goes on with what follows.
     fn leave(&mut self, id: usize, latency: u64) {
+        let lockset = self.lockset(id);
         let thread = &mut self.threads[id];
         let Operation { code, flags, .. } = thread.operation();
         let cost = latency.saturating_add(if code.is_kernel() {
             thread.duration()
         } else if thread.costs.is_empty() {
-            if thread.lockless { 0 } else { self.costs[code as usize] }
+            let own = if thread.lockless { 0 } else { self.costs[code as usize] };
+            lockset.unwrap_or(own)
         } else {
             u64::from(thread.costs[thread.position as usize])
         });
@@ -491,6 +494,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         thread.slept = false;
         thread.roused = false;
         thread.lockless = false;
+        thread.edges_waited = 0;
         thread.awaited = 0;
         thread.then = Then::Work;
         if thread.real > 0 {
@@ -504,6 +508,18 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             self.load(id, cost);
             self.work(id);
         }
+    }
+
+    /// What the event in hand costs, if its object is freed and its locksets are counted.
+    fn lockset(&self, id: usize) -> Option<u64> {
+        let thread = &self.threads[id];
+        let operation = thread.operation();
+        if !operation.acts() || !self.constraints.is_freed(operation.object) {
+            return None;
+        }
+        let locks = self.constraints.lockset(id, thread.position, thread.edges_waited)?;
+        let Costs { acquire, release, .. } = self.config.costs;
+        Some(if operation.competes() { locks.saturating_mul(acquire + release) } else { 0 })
     }
 
     /// Sets the work before the event in hand, after `cost` more of the last one.

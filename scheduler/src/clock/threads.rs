@@ -137,6 +137,8 @@ pub(super) struct Thread<'a> {
     pub(super) roused: bool,
     /// The event in hand needs no lock: it conflicts with nobody's.
     pub(super) lockless: bool,
+    /// How many causal edges the event in hand has waited for.
+    pub(super) edges_waited: u32,
     /// The lowest event that others wait for.
     pub(super) watched: u32,
     /// How long the work before the event in hand takes in all.
@@ -174,6 +176,7 @@ impl<'a> Thread<'a> {
             slept: false,
             roused: false,
             lockless: false,
+            edges_waited: 0,
             watched: u32::MAX,
             span: 0,
             holding: 0,

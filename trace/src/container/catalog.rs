@@ -1,6 +1,8 @@
 //! What a trace holds, by chunk headers alone: which chunks make up which thread and which blob.
 
-use super::format::{Chunk, ChunkKind, MAX_EVENTS, MAX_MODULES, MAX_PAYLOAD, MAX_THREADS};
+use super::format::{
+    Chunk, ChunkKind, MAX_EVENTS, MAX_MODULES, MAX_PAYLOAD, MAX_THREADS, MAX_TRANSFORMED,
+};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -19,6 +21,8 @@ pub(crate) struct Catalog {
     pub(crate) modules: Vec<usize>,
     pub(crate) blocks: Vec<usize>,
     pub(crate) footer: Option<usize>,
+    /// The parts of the record of a transformation.
+    pub(crate) transformed: Vec<usize>,
     pub(crate) blobs: BTreeMap<u32, Vec<usize>>,
     /// Blobs of which only pages are there: the file's chunk, and those of its pages.
     pub(crate) files: BTreeMap<u32, (usize, Vec<usize>)>,
@@ -119,7 +123,11 @@ impl Catalog {
             },
             ChunkKind::Events => self.events(chunk, n, parts)?,
             ChunkKind::Entered => self.enter(chunk, n)?,
+            ChunkKind::Footer if !self.transformed.is_empty() && !self.is_transformed(chunks) => {
+                return Err(chunk.corrupt("the transformation before it is not whole"));
+            }
             ChunkKind::Footer => self.footer = Some(n),
+            ChunkKind::Transformed => self.transformed(chunks, n)?,
             ChunkKind::Payload | ChunkKind::Index => {
                 return Err(chunk.corrupt("it does not belong there"));
             }
@@ -146,6 +154,28 @@ impl Catalog {
             return Err(chunk.corrupt(format!("it is not the next part of blob{}", header.id)));
         }
         parts.push(n);
+        Ok(())
+    }
+
+    /// Whether a transformation is there as a whole.
+    pub(crate) fn is_transformed(&self, chunks: &[Chunk]) -> bool {
+        self.transformed.last().is_some_and(|&last| chunks[last].header.count == 0)
+    }
+
+    /// The parts of the one record come in order, as those of a blob do.
+    fn transformed(&mut self, chunks: &[Chunk], n: usize) -> Result<()> {
+        let (chunk, header) = (&chunks[n], &chunks[n].header);
+        let fits = match self.transformed.last().map(|&last| &chunks[last].header) {
+            None => header.first == 0,
+            Some(last) => {
+                last.count.checked_sub(1) == Some(header.count)
+                    && last.first + u64::from(last.raw_len) == header.first
+            }
+        };
+        if !fits || header.first + u64::from(header.raw_len) > MAX_TRANSFORMED {
+            return Err(chunk.corrupt("it is not the next part of the transformation"));
+        }
+        self.transformed.push(n);
         Ok(())
     }
 

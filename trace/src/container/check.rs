@@ -121,7 +121,14 @@ impl Survey {
         let mut chunks = decode_all(source, &found, &mut problems)?;
         let mut catalog = sort(&mut chunks, &mut problems)?;
         let mut last = 0;
-        let broken = broken_events(source, &chunks, &catalog, &mut problems, &mut last)?;
+        let mut broken = broken_events(source, &chunks, &catalog, &mut problems, &mut last)?;
+        if catalog.is_transformed(&chunks) {
+            let parts = &catalog.transformed;
+            let read = Scratch::new()?.transformed(source, &chunks, parts).map(drop);
+            if !sift(&chunks[parts[0]], read, &mut problems)? {
+                broken.extend(parts.iter().map(|&part| chunks[part].number));
+            }
+        }
         if !broken.is_empty() {
             chunks.retain(|chunk| !broken.contains(&chunk.number));
             catalog = sort(&mut chunks, &mut problems)?;
@@ -205,7 +212,7 @@ fn decode_all(
             ChunkKind::Module => scratch.record::<Module>(source, chunk).map(drop),
             ChunkKind::Footer => scratch.record::<Footer>(source, chunk).map(drop),
             ChunkKind::Blocks => scratch.blocks(source, chunk).map(drop),
-            ChunkKind::Blob | ChunkKind::Payload | ChunkKind::Index => {
+            ChunkKind::Blob | ChunkKind::Payload | ChunkKind::Index | ChunkKind::Transformed => {
                 scratch.unpacker.unpack(source, chunk, &mut scratch.body)
             }
             ChunkKind::Events => Ok(()),

@@ -24,6 +24,7 @@
 //! | events | thread | events | id of the first event |
 //! | entered | thread | 1 | id of the event |
 //! | blocks | 0 | blocks | number of the first block |
+//! | transformed | 0 | parts of the record after this one | offset in the record |
 //! | index | 0 | chunks before it | 0 |
 
 use crate::error::{ChunkAt, Error, Result};
@@ -66,6 +67,8 @@ pub const MAX_THREADS: u32 = 1 << 20;
 pub const MAX_PAYLOAD: u64 = (2 << 30) + MAX_PART as u64;
 /// Bytes of a blob that [`crate::Trace::blob`] puts together; read longer ones by parts.
 pub const MAX_BLOB: u64 = 4 << 30;
+/// Bytes of the record of a transformation ([`crate::Transformed`]).
+pub const MAX_TRANSFORMED: u64 = 1 << 28;
 /// Bytes of all code blocks that [`crate::Trace::blocks`] puts together.
 pub const MAX_CODE: u64 = 1 << 30;
 
@@ -115,13 +118,17 @@ chunk_kinds! {
     File = 10, "file";
     /// Pages of such a blob.
     Pages = 11, "pages";
+    /// A part of a [`crate::Transformed`].
+    Transformed = 12, "transformed";
 }
 
 impl ChunkKind {
     /// Uncompressed bytes that a chunk of this kind may have.
     pub(crate) fn max_raw(self) -> usize {
         match self {
-            ChunkKind::Blob | ChunkKind::Payload | ChunkKind::Pages => MAX_PART,
+            ChunkKind::Blob | ChunkKind::Payload | ChunkKind::Pages | ChunkKind::Transformed => {
+                MAX_PART
+            }
             ChunkKind::Module => MAX_MODULE,
             ChunkKind::Index => MAX_INDEX,
             _ => MAX_RAW,

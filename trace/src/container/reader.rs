@@ -10,7 +10,7 @@ use super::source::Source;
 use crate::error::{Error, Result};
 use crate::{
     BlobId, CodeBlock, Ending, Event, EventId, Footer, Header, MappedFile, Module, ThreadId,
-    payload,
+    Transformed, payload,
 };
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -100,6 +100,24 @@ impl Scratch {
             return Err(chunk.corrupt("it holds more than its blocks"));
         }
         Ok(blocks)
+    }
+
+    /// Reads the record of a transformation, which has these parts.
+    pub(crate) fn transformed(
+        &mut self,
+        source: &Source,
+        chunks: &[Chunk],
+        parts: &[usize],
+    ) -> Result<Transformed> {
+        let mut bytes = Vec::new();
+        for &n in parts {
+            self.unpacker.unpack(source, &chunks[n], &mut self.body)?;
+            bytes.extend_from_slice(&self.body);
+        }
+        match postcard::take_from_bytes(&bytes) {
+            Ok((record, [])) => Ok(record),
+            _ => Err(chunks[parts[0]].corrupt("it begins no transformation")),
+        }
     }
 
     /// Reads a chunk of events with its payload stream, whose `parts` come before it.
@@ -298,6 +316,27 @@ impl Trace {
             }
         }
         Ok(bytes)
+    }
+
+    /// What replaces the trace's freed locks, if it is a transformed trace.
+    pub fn transformed(&self) -> Result<Option<Transformed>> {
+        if !self.is_transformed() {
+            return Ok(None);
+        }
+        let Shared { catalog, chunks, .. } = &*self.shared;
+        self.with_scratch(|scratch, source| {
+            scratch.transformed(source, chunks, &catalog.transformed).map(Some)
+        })
+    }
+
+    /// Whether this is a transformed trace.
+    pub fn is_transformed(&self) -> bool {
+        self.shared.catalog.is_transformed(&self.shared.chunks)
+    }
+
+    /// The file, and its chunks in their order.
+    pub(super) fn parts(&self) -> (&Source, &[Chunk]) {
+        (&self.shared.source, &self.shared.chunks)
     }
 
     /// The content of a blob in parts of at most [`super::MAX_PART`].

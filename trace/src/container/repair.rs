@@ -151,6 +151,10 @@ fn kept(survey: &Survey) -> Result<(Vec<Chunk>, Catalog)> {
     if let Some(first) = survey.problems.iter().find(needed) {
         kept.retain(|chunk| chunk.offset < first.at.offset);
     }
+    if kept.last().is_none_or(|chunk| chunk.header.kind != ChunkKind::Footer) {
+        // It may be half there, or name events that are lost.
+        kept.retain(|chunk| chunk.header.kind != ChunkKind::Transformed);
+    }
     while kept.last().is_some_and(|c| c.header.kind == ChunkKind::Payload) {
         kept.pop();
     }

@@ -4,12 +4,14 @@ use super::body::{Label, Packer};
 use super::columns::Encoder;
 use super::format::{
     self, Chunk, ChunkHeader, ChunkKind, END_MAGIC, MAX_EVENTS, MAX_INDEX, MAX_MODULES, MAX_PART,
-    MAX_PAYLOAD, MAX_THREADS,
+    MAX_PAYLOAD, MAX_THREADS, MAX_TRANSFORMED,
 };
 use super::pages::{self, PageRun};
 use crate::error::{Error, Result};
 use crate::payload::{self, SyscallRecord};
-use crate::{BlobId, CodeBlock, Event, EventId, Footer, Header, MappedFile, Module, ThreadId};
+use crate::{
+    BlobId, CodeBlock, Event, EventId, Footer, Header, MappedFile, Module, ThreadId, Transformed,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -214,6 +216,12 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Writes what replaces the freed locks of a transformed trace, once, behind all events.
+    pub fn transformed(&mut self, transformed: &Transformed) -> Result<()> {
+        let body = postcard::to_stdvec(transformed).map_err(unserializable)?;
+        transformed_parts(&body)?.try_for_each(|(label, part)| self.put(label, part))
+    }
+
     /// Flushes `W`. Chunks are never held back, so there is nothing else to do.
     pub fn flush(&mut self) -> Result<()> {
         self.out.flush().map_err(Error::io("write the trace"))
@@ -277,6 +285,19 @@ impl<W: Write> Writer<W> {
     }
 }
 
+/// The parts of a record, and what their chunks are called.
+pub(super) fn transformed_parts(body: &[u8]) -> Result<impl Iterator<Item = (Label, &[u8])>> {
+    let found = body.len() as u64;
+    if found > MAX_TRANSFORMED {
+        return Err(Error::Limit { what: "transformation", found, limit: MAX_TRANSFORMED });
+    }
+    let count = body.len().div_ceil(MAX_PART);
+    Ok(body.chunks(MAX_PART).enumerate().map(move |(n, part)| {
+        let (count, first) = ((count - 1 - n) as u32, (n * MAX_PART) as u64);
+        (Label { kind: ChunkKind::Transformed, id: 0, count, first }, part)
+    }))
+}
+
 /// What stands behind the last chunk at `offset`: an index over `headers`, and the trailer.
 pub(crate) fn index_and_trailer(
     packer: &mut Packer,
@@ -334,6 +355,6 @@ fn batch(thread: ThreadId, events: &[Event], payloads: &[u8]) -> Result<(usize, 
     Ok((events.len().min(MAX_EVENTS), len))
 }
 
-fn unserializable(error: postcard::Error) -> Error {
+pub(super) fn unserializable(error: postcard::Error) -> Error {
     Error::Misuse(format!("a record that cannot be written ({error})"))
 }

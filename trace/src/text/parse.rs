@@ -6,8 +6,8 @@ use super::lex::{
 use super::parse_event::EventParser;
 use crate::container::{MAX_MODULES, MAX_THREADS, PAGE};
 use crate::{
-    BlobId, CodeBlock, Ending, Error, Footer, Header, Latencies, MappedFile, Mapping, Module,
-    Order, OwnedTrace,
+    BlobId, CausalEdge, CodeBlock, Ending, Error, Footer, FreedSection, Header, Latencies,
+    MappedFile, Mapping, Module, Order, OwnedTrace, Transformed,
 };
 
 /// Parses a trace. Errors name the line.
@@ -51,6 +51,18 @@ impl Parser {
             "end" => self.footer(rest)?,
             "file" => self.file(rest)?,
             "page" => self.page(rest)?,
+            "transformed" => self.transformed().locks.extend(numbers(rest)?),
+            "bytes" => {
+                let pairs = rest.iter().map(|word| range(word)).collect::<Result<_>>()?;
+                self.transformed().sets.push(pairs);
+            }
+            "section" => self.section(rest)?,
+            "state" => self.transformed().state = Some(number(single(rest)?)?),
+            "edge" => {
+                let [source, target] = rest else { return Err("an edge has two ends".into()) };
+                let edge = CausalEdge { target: id(target, "cs")?, source: id(source, "cs")? };
+                self.transformed().edges.push(edge);
+            }
             _ if first.starts_with("blob") => self.blob(first, rest)?,
             _ if first.starts_with("blk") => self.block(first, rest)?,
             _ if first.starts_with('t') => self.event(first, rest)?,
@@ -195,6 +207,42 @@ impl Parser {
         Ok(())
     }
 
+    fn transformed(&mut self) -> &mut Transformed {
+        self.trace.transformed.get_or_insert_default()
+    }
+
+    fn section(&mut self, words: &[&str]) -> Result<()> {
+        let next = self.transformed().sections.len();
+        let (name, rest) = words.split_first().ok_or("a section needs a number")?;
+        if id::<usize>(name, "cs")? != next {
+            return Err(format!("{} out of order, cs{next} comes next", shortened(name)));
+        }
+        let mut section = FreedSection::default();
+        for word in rest {
+            match *word {
+                "shared" => section.shared = true,
+                "after_wait" => section.after_wait = true,
+                _ => {
+                    let (name, value) = field(word)?;
+                    match name {
+                        "lock" => section.lock = number(value)?,
+                        "thread" => section.thread = id(value, "t")?,
+                        "reads" => section.reads = number(value)?,
+                        "writes" => section.writes = number(value)?,
+                        "events" => {
+                            let (acquire, release) = pair(value)?;
+                            (section.acquire, section.release) =
+                                (number(acquire)?, number(release)?);
+                        }
+                        _ => return Err(unknown(name)),
+                    }
+                }
+            }
+        }
+        self.transformed().sections.push(section);
+        Ok(())
+    }
+
     fn footer(&mut self, words: &[&str]) -> Result<()> {
         if self.trace.footer.is_some() {
             return Err("the trace has ended already".into());
@@ -236,6 +284,15 @@ impl Parser {
         }
         self.trace
     }
+}
+
+fn numbers(words: &[&str]) -> Result<Vec<u64>> {
+    words.iter().map(|word| number(word)).collect()
+}
+
+fn range(word: &str) -> Result<(u64, u64)> {
+    let (start, end) = pair(word)?;
+    Ok((number(start)?, number(end)?))
 }
 
 /// The only word.

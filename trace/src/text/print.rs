@@ -6,15 +6,15 @@
 use crate::container::MAX_THREADS;
 use crate::payload::{Effect, SyscallRecord, Window};
 use crate::{
-    CodeBlock, Ending, Entry, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, Latencies,
-    Machine, MappedFile, Mapping, Module, NO_TICKET, Order, OwnedTrace, ThreadId, UNFINISHED,
-    order,
+    CausalEdge, CodeBlock, Ending, Entry, Event, EventId, EventKind, Footer, FreedSection,
+    HAS_PAYLOAD, Header, Latencies, Machine, MappedFile, Mapping, Module, NO_TICKET, Order,
+    OwnedTrace, ThreadId, Transformed, UNFINISHED, order,
 };
 use std::fmt::{Formatter, Result, Write};
 
 /// Prints a whole trace.
 pub fn print(trace: &OwnedTrace, f: &mut Formatter<'_>) -> Result {
-    let OwnedTrace { header, modules, blobs, files, blocks, threads, footer } = trace;
+    let OwnedTrace { header, modules, blobs, files, blocks, threads, transformed, footer } = trace;
     print_header(header, f)?;
     for module in modules {
         print_module(module, f)?;
@@ -50,6 +50,9 @@ pub fn print(trace: &OwnedTrace, f: &mut Formatter<'_>) -> Result {
             writeln!(f, "{}", EventLine { thread, id, event, payload, previous_end })?;
             previous_end = event.end;
         }
+    }
+    if let Some(transformed) = transformed {
+        write!(f, "{}", TransformedText(transformed))?;
     }
     let counts: Vec<u64> = threads.iter().map(|events| events.len() as u64).collect();
     footer.as_ref().map_or(Ok(()), |footer| print_footer(footer, &counts, f))
@@ -134,6 +137,50 @@ fn print_footer(footer: &Footer, counts: &[u64], f: &mut Formatter<'_>) -> Resul
         list(events, f)?;
     }
     writeln!(f)
+}
+
+/// Displays a transformation in the text form.
+#[derive(Clone, Copy, Debug)]
+pub struct TransformedText<'a>(pub &'a Transformed);
+
+impl std::fmt::Display for TransformedText<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Transformed { locks, sets, sections, edges, state } = self.0;
+        f.write_str("transformed")?;
+        for lock in locks {
+            write!(f, " {lock:#x}")?;
+        }
+        writeln!(f)?;
+        for set in sets {
+            f.write_str("bytes")?;
+            for (start, end) in set {
+                write!(f, " {start:#x}:{end:#x}")?;
+            }
+            writeln!(f)?;
+        }
+        let locksets = self.0.sources();
+        for (n, section) in sections.iter().enumerate() {
+            let &FreedSection { lock, acquire, release, reads, writes, shared, .. } = section;
+            write!(f, "section cs{n} lock={lock} thread={} events={acquire}", section.thread())?;
+            write!(f, ":{release}")?;
+            if (reads, writes) != (0, 0) {
+                write!(f, " reads={reads} writes={writes}")?;
+            }
+            f.write_str(if shared { " shared" } else { "" })?;
+            f.write_str(if section.after_wait { " after_wait" } else { "" })?;
+            for (at, lock) in self.0.lockset(n as u32, &locksets).iter().enumerate() {
+                write!(f, "{}{lock}", if at == 0 { " # " } else { " " })?;
+            }
+            writeln!(f)?;
+        }
+        for CausalEdge { target, source } in edges {
+            writeln!(f, "edge cs{source} cs{target}")?;
+        }
+        if let Some(state) = state {
+            writeln!(f, "state {state:#x}")?;
+        }
+        Ok(())
+    }
 }
 
 fn list(numbers: &[u64], f: &mut Formatter<'_>) -> Result {

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use refrain_trace::container::PAGE;
 use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
 use refrain_trace::{
-    BlobId, CodeBlock, Ending, Entry, Event, EventKind, Footer, Header, Latencies, Machine,
-    MappedFile, Mapping, Module, Order, OwnedEvent, OwnedTrace, ThreadId,
+    BlobId, CausalEdge, CodeBlock, Ending, Entry, Event, EventKind, Footer, FreedSection, Header,
+    Latencies, Machine, MappedFile, Mapping, Module, Order, OwnedEvent, OwnedTrace, ThreadId,
+    Transformed,
 };
 
 /// Numbers as programs have them: small ones, addresses, extremes.
@@ -140,6 +141,22 @@ fn footer() -> impl Strategy<Value = Footer> {
     )
 }
 
+/// A transformation of anything.
+fn transformed() -> impl Strategy<Value = Transformed> {
+    let events = prop::array::uniform6(any::<u32>());
+    let section = (events, any::<bool>(), any::<bool>()).prop_map(|(n, shared, after_wait)| {
+        let [lock, thread, acquire, release, reads, writes] = n;
+        FreedSection { lock, thread, acquire, release, reads, writes, shared, after_wait }
+    });
+    let edge =
+        (any::<u32>(), any::<u32>()).prop_map(|(target, source)| CausalEdge { target, source });
+    let sets = vec(vec((number(), number()), 0..3), 0..3);
+    let state = prop::option::of(any::<u32>());
+    (vec(number(), 0..3), sets, vec(section, 0..5), vec(edge, 0..5), state).prop_map(
+        |(locks, sets, sections, edges, state)| Transformed { locks, sets, sections, edges, state },
+    )
+}
+
 /// A trace of anything that can be written, whether or not it makes sense.
 pub(crate) fn trace() -> impl Strategy<Value = OwnedTrace> {
     let block = (number(), vec(any::<u8>(), 0..20), vec(any::<u16>(), 0..3))
@@ -163,14 +180,16 @@ pub(crate) fn trace() -> impl Strategy<Value = OwnedTrace> {
     });
     let files = btree_map((9..12u32).prop_map(BlobId), (file, pages), 0..2);
     let parts = (vec(module(), 0..3), blobs, files, vec(block, 0..4));
-    (header(), parts, threads, prop::option::of(footer())).prop_map(
-        |(header, (modules, blobs, files, blocks), threads, footer)| OwnedTrace {
+    let ends = (prop::option::of(transformed()), prop::option::of(footer()));
+    (header(), parts, threads, ends).prop_map(
+        |(header, (modules, blobs, files, blocks), threads, (transformed, footer))| OwnedTrace {
             header,
             modules,
             blobs,
             files,
             blocks,
             threads,
+            transformed,
             footer,
         },
     )

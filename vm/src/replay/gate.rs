@@ -7,6 +7,7 @@
 //! Under a scheduler that decides anew ([`super::Policy::Anew`]) threads wait here for its grants
 //! too, and a recorded order that nobody can go on with gives way.
 
+mod freed;
 mod sleepers;
 mod spin;
 
@@ -43,6 +44,8 @@ const NAP: Duration = Duration::from_millis(20);
 const SHORT_NAP: Duration = Duration::from_micros(200);
 /// The slot of MEM-S's sequence, after those of the trace.
 pub(crate) const SEQUENCE_SLOT: usize = order::SLOTS;
+
+pub(crate) use freed::Freed;
 
 /// What a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,6 +138,7 @@ pub(crate) struct Gate {
     /// On how many threads run.
     cores: usize,
     anew: Option<Anew>,
+    freed: Option<Freed>,
 }
 
 impl Gate {
@@ -151,7 +155,35 @@ impl Gate {
             judging: Mutex::default(),
             stuck: AtomicBool::new(false),
             anew: None,
+            freed: None,
         }
+    }
+
+    /// The same, but locks are freed. Each thread then has a slot that counts its events.
+    pub(crate) fn freeing(self, freed: Freed, threads: u32) -> Gate {
+        let slots = SEQUENCE_SLOT + 1 + threads as usize;
+        let done = (0..slots).map(|_| AtomicU64::new(0)).collect();
+        Gate { done, freed: Some(freed), ..self }
+    }
+
+    /// What is freed, if anything.
+    pub(crate) fn freed(&self) -> Option<&Freed> {
+        self.freed.as_ref()
+    }
+
+    /// The end of a section of a thread: so many of its events must be done.
+    pub(crate) fn ended((thread, count): (ThreadId, u64)) -> Condition {
+        Condition::Reached { slot: SEQUENCE_SLOT + 1 + thread.index(), count }
+    }
+
+    /// A thread's events are done as far as this one, which is of a freed lock. Whether the caller
+    /// must [`Self::wake`].
+    pub(crate) fn pass(&self, thread: ThreadId, event: u64) -> bool {
+        let slot = SEQUENCE_SLOT + 1 + thread.index();
+        let Some(done) = self.done.get(slot) else { return false };
+        let count = event.saturating_add(1);
+        done.store(count, Ordering::SeqCst);
+        self.sleepers.may_go_on(slot, count)
     }
 
     /// The same, but a scheduler decides who gets a lock.
@@ -197,6 +229,10 @@ impl Gate {
         if let Some(anew) = self.anew_for(thread) {
             anew.ended[thread.index()].store(true, Ordering::SeqCst);
             self.with_grants(anew, |grants| grants.end(thread));
+        }
+        if self.freed.is_some() {
+            // A lock that it never gave back is free with its end. All are woken below.
+            self.pass(thread, u64::MAX);
         }
         self.sleepers.leave();
         // Those who wait must find out whether anybody is left to wait for.
@@ -252,8 +288,12 @@ impl Gate {
     /// The holder of `ticket` has performed its event. Whether the caller must [`Self::wake`].
     /// (For callers that have not the means.)
     pub(crate) fn finish_turn(&self, slot: usize, ticket: u64) -> bool {
-        self.done[slot].store(ticket + 1, Ordering::SeqCst);
-        self.sleepers.may_go_on(slot, ticket + 1)
+        let freed = self.freed.as_ref();
+        let done = freed.and_then(|freed| freed.advance(slot, ticket, &self.done[slot]));
+        if done.is_none() {
+            self.done[slot].store(ticket + 1, Ordering::SeqCst);
+        }
+        self.sleepers.may_go_on(slot, done.unwrap_or(ticket + 1))
     }
 
     /// Wakes the sleepers whose conditions hold.

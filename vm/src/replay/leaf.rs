@@ -175,15 +175,26 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
     let Event { ticket, end, result, .. } = *event;
     let next = after.unrecorded;
     let slot = order::slot(object);
+    let id = cursor.position().0;
+    let freed = gate.freed().filter(|freed| freed.frees(event));
     gate.arrivals.arrive(thread.id, end);
-    if !gate.soon(thread.id, Condition::Turn { slot, ticket }) {
+    let comes = match freed {
+        Some(freed) => {
+            let mut sources = freed.sources(thread.id, id);
+            sources.all(|source| gate.soon(thread.id, Gate::ended(source)))
+        }
+        None => gate.soon(thread.id, Condition::Turn { slot, ticket }),
+    };
+    if !comes {
         return LONG_WAY;
     }
+    let is_freed = freed.is_some();
     // It was loaded, so this only counts.
     let _ = cursor.next();
     tally.count_equal(KIND, result);
     thread.expect_loads(next);
-    if gate.finish_turn(slot, ticket) {
+    let wakes = gate.finish_turn(slot, ticket);
+    if is_freed && gate.pass(thread.id, id) || wakes {
         // SAFETY: the thread's own, taken when it was made.
         unsafe { host::with_thread_pointer(thread.own, || gate.wake()) };
     }

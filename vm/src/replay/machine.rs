@@ -2,7 +2,7 @@
 
 use super::ReplayOptions;
 use super::contents::Contents;
-use super::gate::Gate;
+use super::gate::{Freed, Gate};
 use super::lasting::Lasting;
 use super::leaf;
 use super::outcome::Divergence;
@@ -138,6 +138,12 @@ impl Machine {
                 let scheduler = scheduler(turns(&trace)?);
                 Gate::anew(recorded, scheduler, trace.threads(), cores.count())
             }
+        };
+        let gate = match &options.transformed {
+            Some(record) if matches!(options.policy, Policy::Elsc) => {
+                gate.freeing(Freed::of(&trace, record)?, trace.threads())
+            }
+            _ => gate,
         };
         let sequence = match options.policy {
             Policy::MemS => sequence(&trace)?,

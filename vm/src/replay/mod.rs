@@ -39,7 +39,7 @@ use circles::{Circles, Found};
 use crossbeam::channel::RecvTimeoutError;
 use machine::{Machine, Report, Tally};
 use refrain_trace::payload::Window;
-use refrain_trace::{EventId, Mapping, ThreadId, Trace};
+use refrain_trace::{EventId, Mapping, ThreadId, Trace, Transformed};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -63,6 +63,9 @@ pub struct ReplayOptions {
     pub progress: Arc<AtomicU64>,
     /// Who decides which thread goes next.
     pub policy: Policy,
+    /// What replaces the locks of a transformed trace, which are freed then. The policy must be
+    /// [`Policy::Elsc`]: everything else keeps its recorded order.
+    pub transformed: Option<Arc<Transformed>>,
     /// On which cores guest threads run.
     pub placement: Placement,
     /// Whether system calls take as long as they took in the recording: for replays whose time is

@@ -82,6 +82,8 @@ pub enum DivergenceKind {
     Control,
     /// All threads are done, and recorded events have not happened.
     Missing,
+    /// A transformed trace ended with other data than the original.
+    State,
 }
 
 impl fmt::Display for DivergenceKind {
@@ -96,6 +98,7 @@ impl fmt::Display for DivergenceKind {
             DivergenceKind::Endless => "a computation without end",
             DivergenceKind::Fault => "a fault that was not recorded",
             DivergenceKind::Control => "control left the recorded code",
+            DivergenceKind::State => "other data at the end than the original's",
             DivergenceKind::Missing => "recorded events did not happen",
         })
     }

@@ -1,6 +1,6 @@
 //! A guest thread of a replay: runs the engine and holds what it reports against the trace.
 
-use super::gate::{Condition, SEQUENCE_SLOT};
+use super::gate::{Condition, Gate, SEQUENCE_SLOT};
 use super::lasting::Translation;
 use super::leaf::LeafThread;
 use super::machine::{Machine, Report, Tally};
@@ -320,7 +320,20 @@ impl GuestThread {
         if !event.has_ticket() {
             return Ok(());
         }
+        if self.machine.gate.freed().is_some_and(|freed| freed.frees(event)) {
+            return self.await_sources();
+        }
         self.await_turn(order::slot(event.object), event.ticket)
+    }
+
+    /// Waits for the ends of the sections that an acquisition of a freed lock comes after.
+    fn await_sources(&mut self) -> Result<(), Halt> {
+        let machine = self.machine.clone();
+        if let Some(freed) = machine.gate.freed() {
+            let mut sources = freed.sources(self.id, self.event_id().0);
+            sources.try_for_each(|source| self.wait(Gate::ended(source)))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn await_turn(&mut self, slot: usize, ticket: u64) -> Result<(), Halt> {
@@ -389,8 +402,14 @@ impl GuestThread {
     /// that come after it can happen.
     pub(crate) fn finish_event_of(&mut self, event: &Event, slot: usize) -> Result<(), Halt> {
         let more = self.note_event(event);
+        let gate = &self.machine.gate;
         if event.has_ticket() {
-            self.machine.gate.advance(slot, event.ticket);
+            gate.advance(slot, event.ticket);
+        }
+        if gate.freed().is_some_and(|freed| freed.frees(event))
+            && gate.pass(self.id, self.event_id().0)
+        {
+            gate.wake();
         }
         more
     }

@@ -362,7 +362,7 @@ fn list(items: impl Iterator<Item = String>) -> String {
 }
 
 /// Text after an empty line.
-fn paragraph(text: &str, style: Style) -> String {
+pub(crate) fn paragraph(text: &str, style: Style) -> String {
     let lines = wrap(text, usize::from(style.width));
     format!("\n{}\n", lines.join("\n"))
 }

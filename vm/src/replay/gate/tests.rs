@@ -100,6 +100,65 @@ fn turns_taken_without_waiting_wake_those_who_sleep() {
     });
 }
 
+/// Two sections of a freed lock in the order of an edge, a third before both although it was recorded
+/// after them, and an event of the slot that waits for all three.
+#[test]
+fn tickets_of_a_freed_lock_are_done_in_any_order() {
+    let text = "
+        t0 start
+        t1 start
+        t2 start
+        t0 mutex.lock obj=0x100000 ticket=0
+        t0 mutex.unlock obj=0x100000 ticket=1
+        t1 mutex.lock obj=0x100000 ticket=2
+        t1 mutex.unlock obj=0x100000 ticket=3
+        t2 mutex.lock obj=0x100000 ticket=4
+        t2 mutex.unlock obj=0x100000 ticket=5
+        t0 mutex.destroy obj=0x100000 ticket=6
+        transformed 0x100000
+        section cs0 lock=0 thread=t0 events=1:2
+        section cs1 lock=0 thread=t1 events=1:2
+        section cs2 lock=0 thread=t2 events=1:2
+        edge cs0 cs1
+    ";
+    let trace: refrain_trace::OwnedTrace = text.parse().expect("the text is a trace");
+    let record = trace.transformed.clone().expect("it has one");
+    let trace = trace.to_trace().expect("it can be written and read");
+    let slot = refrain_trace::order::slot(LOCK);
+    explore(move || {
+        let freed = Freed::of(&trace, &record).expect("it can be read");
+        let gate = Arc::new(Gate::new(Duration::ZERO, 3, CORES).freeing(freed, 3));
+        let third_is_done = Barrier::new(2);
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let seen = order.clone();
+        run(&gate, 3, move |gate, thread| {
+            if thread.0 == 0 {
+                third_is_done.wait();
+            }
+            let freed = gate.freed().expect("locks are freed");
+            for source in freed.sources(thread, 1) {
+                gate.wait(thread, Gate::ended(source)).expect("the source ends");
+            }
+            gate.advance(slot, u64::from(thread.0) * 2);
+            locked(&order).push(thread.0);
+            gate.advance(slot, u64::from(thread.0) * 2 + 1);
+            if gate.pass(thread, 2) {
+                gate.wake();
+            }
+            match thread.0 {
+                0 => {
+                    let turn = Condition::Turn { slot, ticket: 6 };
+                    gate.wait(thread, turn).expect("all sections end");
+                    assert_eq!(locked(&order).len(), 3);
+                }
+                2 => _ = third_is_done.wait(),
+                _ => {}
+            }
+        });
+        assert_eq!(*locked(&seen), [2, 0, 1]);
+    });
+}
+
 #[test]
 fn waiting_for_nobody_is_noticed() {
     explore(|| {
