@@ -314,6 +314,18 @@ pub(crate) struct Locks {
     pub(crate) traces: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) ranking: Ranking,
+    /// Say what got better or worse since this ranking, which --json has printed
+    #[arg(long, value_name = "JSON")]
+    pub(crate) baseline: Option<PathBuf>,
+    /// End with status N if a row's gain is surely above 0; with --baseline, if a row is new or worse
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) error_exitcode: u8,
+    /// Leave rows out that a rule in FILE holds of
+    ///
+    /// A rule a line, of conditions with spaces between them: function:GLOB, file:GLOB, module:GLOB,
+    /// kind:GLOB. It holds of a row if one of the row's sites meets all of them. `#` begins a comment.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) suppressions: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

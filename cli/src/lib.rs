@@ -29,6 +29,7 @@ mod runtimes;
 mod sandbox;
 mod sites;
 mod stats;
+mod suppressions;
 mod symbols;
 mod trace_file;
 mod watchdog;

@@ -36,6 +36,17 @@ pub enum UlcpKind {
     DisjointWrite,
 }
 
+impl UlcpKind {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            UlcpKind::NullLock => "null-lock",
+            UlcpKind::ReadRead => "read-read",
+            UlcpKind::DisjointWrite => "disjoint-write",
+        }
+    }
+}
+
 /// What a pair is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {

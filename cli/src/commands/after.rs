@@ -64,7 +64,7 @@ fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
             return Ok(report.status());
         }
     }
-    let report = locks::rank(trace, ranking)?;
-    locks::print(&report, ranking)?;
+    let report = locks::rank(trace)?;
+    locks::print(report, ranking)?;
     Ok(0)
 }

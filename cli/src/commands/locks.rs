@@ -7,21 +7,30 @@ use crate::calibration;
 use crate::child;
 use crate::failure::Outcome;
 use crate::machine::{self, Analysis, Extent};
-use crate::output::{self, Style};
-use crate::report::locks::{self, Beside, Excerpt, IrregularLock, NotUnderstood, Report, render};
+use crate::output::{self, SCHEMA_VERSION, Style};
+use crate::report::baseline::Baseline;
+use crate::report::locks::{
+    self, Beside, Excerpt, IrregularLock, NotUnderstood, Report, Suppressed, render,
+};
 use crate::report::numbers::{count, counted};
 use crate::report::replay::Divergence;
 use crate::report::several;
+use crate::suppressions::Suppressions;
 use crate::symbols::{Place, Symbols};
 use crate::trace_file;
 use anyhow::{Context, anyhow};
 use refrain_trace::{Order, Trace};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Analyses traces and prints the ranking.
+/// Analyses traces and prints the ranking. The status is that of `--error-exitcode` if there is
+/// something to see to.
 pub(crate) fn run(args: &Locks) -> Outcome {
-    let reports = args.traces.iter().map(|trace| rank(trace, &args.ranking));
+    // What is wrong with these is said before the analysis.
+    let suppressions = args.suppressions.as_deref().map(Suppressions::read).transpose()?;
+    let baseline = args.baseline.as_deref().map(|path| Baseline::read(path, SCHEMA_VERSION));
+    let baseline = baseline.transpose()?;
+    let reports = args.traces.iter().map(|trace| rank(trace));
     let reports = reports.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(other) = reports.iter().find(|report| report.command != reports[0].command) {
         return Err(anyhow!(
@@ -31,13 +40,42 @@ pub(crate) fn run(args: &Locks) -> Outcome {
         )
         .into());
     }
-    let joined = several::join(reports).expect("there is at least one trace");
-    print(&joined, &args.ranking)?;
-    Ok(0)
+    let mut report = several::join(reports).expect("there is at least one trace");
+    if let (Some(rules), Some(path)) = (&suppressions, &args.suppressions) {
+        suppress(&mut report, rules, path);
+    }
+    report.baseline = baseline.map(|baseline| baseline.compare(&report));
+    let fails = match &report.baseline {
+        Some(comparison) => comparison.is_worse(),
+        None => report.groups.iter().any(locks::is_sure),
+    };
+    print(report, &args.ranking)?;
+    Ok(if fails { args.error_exitcode } else { 0 })
+}
+
+/// Takes the groups out that a rule holds of. Their gains are still part of the totals.
+fn suppress(report: &mut Report, rules: &Suppressions, path: &Path) {
+    let mut used = BTreeSet::new();
+    let before = report.groups.len();
+    report.groups.retain(|group| {
+        let line = rules.matching(group);
+        used.extend(line);
+        line.is_none()
+    });
+    let gone = before - report.groups.len();
+    report.groups_found -= gone;
+    let file = path.display().to_string();
+    let unused: Vec<String> =
+        rules.lines().filter(|line| !used.contains(line)).map(|line| line.to_string()).collect();
+    if !unused.is_empty() {
+        let lines = unused.join(", ");
+        report.notes.push(format!("{file}: nothing was suppressed by line {lines}"));
+    }
+    report.suppressed = Some(Suppressed { file, groups: gone as u64 });
 }
 
 /// Analyses the trace at `path` in a child process, and resolves the addresses here.
-pub(crate) fn rank(path: &Path, ranking: &Ranking) -> anyhow::Result<Report> {
+pub(crate) fn rank(path: &Path) -> anyhow::Result<Report> {
     let trace = trace_file::read(path)?;
     if trace.is_transformed() {
         return Err(anyhow!("{} is a transformed trace: rank the recording", path.display()));
@@ -59,13 +97,7 @@ pub(crate) fn rank(path: &Path, ranking: &Ranking) -> anyhow::Result<Report> {
     let machine = locks::Machine { cores, latencies };
     let beside = (beside, notes(&trace, extent));
     let machine = (machine, extent.recorded_ns);
-    let mut report = locks::report(ranked, header.argv.join(" "), machine, ranking.top, beside);
-    if ranking.details {
-        for group in &mut report.groups {
-            group.excerpts = excerpts(&[&group.first, &group.second]);
-        }
-    }
-    Ok(report)
+    Ok(locks::report(ranked, header.argv.join(" "), machine, beside))
 }
 
 /// Places that threads waited at for words that are no locks: at most so many, and each for at
@@ -165,11 +197,17 @@ fn notes(trace: &Trace, Extent { events, recorded, .. }: Extent) -> Vec<String> 
     [trace.is_truncated().then(cut), is_stride.then(every)].into_iter().flatten().collect()
 }
 
-/// Prints a ranking as text or as JSON.
-pub(crate) fn print(report: &Report, ranking: &Ranking) -> anyhow::Result<()> {
+/// Prints the first groups of a ranking as text or as JSON.
+pub(crate) fn print(report: Report, ranking: &Ranking) -> anyhow::Result<()> {
+    let mut report = report.truncated(ranking.top);
+    if ranking.details {
+        for group in &mut report.groups {
+            group.excerpts = excerpts(&[&group.first, &group.second]);
+        }
+    }
     if ranking.json {
-        output::print_json("locks", report)
+        output::print_json("locks", &report)
     } else {
-        output::print(&render(report, Style::of_stdout()))
+        output::print(&render(&report, Style::of_stdout()))
     }
 }

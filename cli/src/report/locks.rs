@@ -3,8 +3,9 @@
 
 mod text;
 
-pub(crate) use text::{paragraph, render};
+pub(crate) use text::render;
 
+use super::comparison::Comparison;
 use super::numbers::duration;
 use crate::calibration::Source;
 use crate::symbols::Place;
@@ -56,8 +57,23 @@ pub(crate) struct Report {
     pub(crate) irregular: Vec<IrregularLock>,
     /// What threads waited for without its being a lock, as far as can be told; the longest first.
     pub(crate) not_understood: Vec<NotUnderstood>,
+    /// What suppressions have taken out of the groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) suppressed: Option<Suppressed>,
+    /// The ranking against an older one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) baseline: Option<Comparison>,
     /// What the reader must know to judge the numbers.
     pub(crate) notes: Vec<String>,
+}
+
+/// Groups that the user does not want to see.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Suppressed {
+    /// The file that says so.
+    pub(crate) file: String,
+    /// How many groups.
+    pub(crate) groups: u64,
 }
 
 /// A lock of which nothing can be said.
@@ -203,18 +219,30 @@ fn doubt(recorded_ns: u64, check_ns: Option<u64>) -> Option<String> {
     ))
 }
 
-/// Takes the `top` first groups of a ranking.
+/// Whether a group's gain is surely above zero: its whole range is.
+pub(crate) fn is_sure(group: &Group) -> bool {
+    group.alone.is_some_and(|gain| gain.least_ns > 0)
+}
+
+impl Report {
+    /// Keeps the `top` first groups.
+    pub(crate) fn truncated(mut self, top: usize) -> Report {
+        self.groups.truncate(top);
+        self
+    }
+}
+
+/// A ranking with all its groups.
 pub(crate) fn report(
     ranked: transform::Report,
     command: String,
     (machine, recorded_ns): (Machine, u64),
-    top: usize,
     (beside, mut notes): (Beside, Vec<String>),
 ) -> Report {
     let groups_found = ranked.groups.len();
     notes.extend(doubt(recorded_ns, ranked.check_ns));
     notes.extend(ranked.ulcp_free_error.map(|why| format!("{why}; no gain is known")));
-    notes.extend(ranked.groups.iter().take(top).filter_map(|group| {
+    notes.extend(ranked.groups.iter().filter_map(|group| {
         let why = group.alone_error.as_ref()?;
         Some(format!("the replay with group {} alone fixed did not end: {why}", group.rank))
     }));
@@ -229,17 +257,19 @@ pub(crate) fn report(
         gain: ranked.gain,
         ulcp_free_ns: ranked.ulcp_free_ns,
         groups_found,
-        groups: ranked.groups.into_iter().take(top).map(Group::new).collect(),
+        groups: ranked.groups.into_iter().map(Group::new).collect(),
         spurious: ranked.spurious.into_iter().map(Group::new).collect(),
         made: beside.made,
         irregular: beside.irregular,
         not_understood: beside.not_understood,
+        suppressed: None,
+        baseline: None,
         notes,
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::output::Style;
     use insta::assert_snapshot;
@@ -267,7 +297,7 @@ mod tests {
         }
     }
 
-    fn example() -> Report {
+    pub(crate) fn example() -> Report {
         let lookup = Place::example("cache_lookup", "/src/corpus/c/demo.c", 92);
         let served = Place::example("count_served", "/src/corpus/c/demo.c", 113);
         let mut inlined = Place::example("lock", "mutex.h", 7);
@@ -309,6 +339,8 @@ mod tests {
             made: BTreeMap::new(),
             irregular: Vec::new(),
             not_understood: Vec::new(),
+            suppressed: None,
+            baseline: None,
             notes: vec!["the trace was cut off: only its whole part was analysed".into()],
         }
     }

@@ -3,7 +3,9 @@
 //! Rendering is pure: it reads no clock, no terminal and no file, so that tests can pin it.
 
 pub(crate) mod ab;
+pub(crate) mod baseline;
 pub(crate) mod check;
+pub(crate) mod comparison;
 pub(crate) mod fidelity;
 pub(crate) mod figure;
 pub(crate) mod hex;
@@ -19,3 +21,4 @@ pub(crate) mod simulation;
 pub(crate) mod table;
 pub(crate) mod topology;
 pub(crate) mod transform;
+pub(crate) mod words;

@@ -1,9 +1,9 @@
 //! What a transformation did, and PerfPlay's Table 3 of it.
 
-use super::locks::paragraph;
 use super::model::Model;
 use super::numbers::{count, counted, duration, percent, signed};
 use super::table::{self, Column};
+use super::words::paragraph;
 use crate::output::{Style, escape};
 use serde::Serialize;
 

@@ -2,8 +2,10 @@
 
 use super::{Excerpt, Group, IrregularLock, Report};
 use crate::output::{Style, escape};
+use crate::report::comparison;
 use crate::report::numbers::{count, counted, duration, percent, signed};
 use crate::report::table::{self, Column};
+use crate::report::words::{cut, paragraph, wrap};
 use crate::symbols::Place;
 use refrain_transform::{Gain, Irregularity, Make, UlcpKind};
 use std::fmt::Write;
@@ -37,6 +39,18 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         text += &paragraph(&irregular(lock), style);
     }
     text += &not_understood(report, style);
+    if let Some(suppressed) = &report.suppressed {
+        let groups = counted(suppressed.groups, "more group");
+        let what = format!(
+            "{groups} {} by {}.",
+            if suppressed.groups == 1 { "is suppressed" } else { "are suppressed" },
+            suppressed.file
+        );
+        text += &paragraph(&what, style);
+    }
+    if let Some(comparison) = &report.baseline {
+        text += &comparison::render(comparison, style);
+    }
     for note in &report.notes {
         text += &paragraph(&format!("note: {note}"), style);
     }
@@ -158,7 +172,7 @@ fn ranking(groups: &[Group], style: Style) -> String {
     let rows = groups.iter().map(|group| {
         vec![
             group.rank.to_string(),
-            name(group.kind).to_owned(),
+            group.kind.name().to_owned(),
             gain(group),
             waiting(group),
             percent(group.share),
@@ -176,7 +190,7 @@ fn blocks(groups: &[Group], style: Style) -> String {
         let Group { rank, kind, share, .. } = group;
         let head = format!(
             "{rank}  {}: gain {}, waiting {} ({})",
-            name(*kind),
+            kind.name(),
             gain(group),
             waiting(group),
             percent(*share)
@@ -245,7 +259,7 @@ fn legend(report: &Report, style: Style) -> String {
     for kind in [UlcpKind::NullLock, UlcpKind::ReadRead, UlcpKind::DisjointWrite] {
         let group = report.groups.iter().find(|group| group.kind == kind);
         if let Some(group) = group.filter(|_| !detailed) {
-            say(&format!("{}: {}", name(kind), group.advice));
+            say(&format!("{}: {}", kind.name(), group.advice));
         }
     }
     text
@@ -315,15 +329,6 @@ fn not_understood(report: &Report, style: Style) -> String {
     text
 }
 
-/// The kind as JSON has it too.
-fn name(kind: UlcpKind) -> &'static str {
-    match kind {
-        UlcpKind::NullLock => "null-lock",
-        UlcpKind::ReadRead => "read-read",
-        UlcpKind::DisjointWrite => "disjoint-write",
-    }
-}
-
 fn gain(group: &Group) -> String {
     match group.alone_ns {
         None => "-".to_owned(),
@@ -359,41 +364,4 @@ fn list(items: impl Iterator<Item = String>) -> String {
     let mut items: Vec<String> = items.collect();
     items.dedup();
     items.join(", ")
-}
-
-/// Text after an empty line.
-pub(crate) fn paragraph(text: &str, style: Style) -> String {
-    let lines = wrap(text, usize::from(style.width));
-    format!("\n{}\n", lines.join("\n"))
-}
-
-/// Breaks text between words; longer words than a line are cut.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let indent = text.len() - text.trim_start().len();
-    let mut lines: Vec<String> = Vec::new();
-    let mut line = " ".repeat(indent);
-    let mut empty = true;
-    for word in text.split_whitespace() {
-        let word = cut(word, width);
-        let long = line.chars().count() + usize::from(!empty) + word.chars().count() > width;
-        if long && !empty {
-            lines.push(std::mem::take(&mut line));
-            empty = true;
-        }
-        if !empty {
-            line.push(' ');
-        }
-        line += &word;
-        empty = false;
-    }
-    lines.push(line);
-    lines
-}
-
-/// At most so many characters.
-fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
