@@ -83,6 +83,7 @@ impl Detector {
             since: self.objects.now(),
             writing: BTreeSet::new(),
             allocating: None,
+            allocated: 0,
             blocks: Blocks::new(),
             filter: vec![Seen::default(); FILTER].into_boxed_slice(),
             found: Local::default(),
@@ -146,7 +147,7 @@ struct Seen {
 /// after the wait.
 pub struct Watcher {
     pub(crate) detector: Arc<Detector>,
-    id: u16,
+    pub(crate) id: u16,
     clock: VectorClock,
     /// The last event.
     event: u32,
@@ -156,6 +157,8 @@ pub struct Watcher {
     writing: BTreeSet<u64>,
     /// The call of an allocator's function that the thread is in.
     pub(crate) allocating: Option<Call>,
+    /// Blocks that it has allocated.
+    pub(crate) allocated: u64,
     blocks: Blocks,
     /// Drops accesses like those seen before in the same epoch (the rules of the same epoch in
     /// FastTrack, Figure 5): they are most, and cost no look at what threads share.
@@ -401,7 +404,8 @@ impl Watcher {
         }
         let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
         block.cell(cell).access(now, &self.clock, &mut |earlier| {
-            found.add((earlier, now), cell, whole, &self.clock);
+            let block = detector.heap.at(cell * CELL + u64::from(mask.trailing_zeros()));
+            found.add((earlier, now), cell, (whole, block), &self.clock);
         });
         drop(block);
         if kind & ATOMIC == 0 {

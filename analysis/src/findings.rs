@@ -3,6 +3,7 @@
 use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
 use crate::descriptors::descriptor;
+use crate::heap::Block;
 use crate::objects::Objects;
 use crate::shadow::CELL;
 use refrain_trace::fixed::FixedMap;
@@ -23,6 +24,8 @@ pub struct Race {
     pub second: Side,
     /// How many times these instructions of these threads were seen to race.
     pub count: u64,
+    /// The block of the heap that the bytes are in, or were in last.
+    pub block: Option<Block>,
 }
 
 /// An access that races.
@@ -70,6 +73,11 @@ pub enum Act {
 }
 
 impl Side {
+    /// The descriptor that it is about, if it is about one.
+    pub fn descriptor(&self) -> Option<u32> {
+        descriptor(self.address)
+    }
+
     /// Whether [`Side::pc`] is where a call returns to, and not the instruction that accesses.
     pub fn is_a_call(&self) -> bool {
         !matches!(self.act, Act::Plain | Act::Atomic)
@@ -92,6 +100,7 @@ struct Instance {
     second: Stamp,
     cell: u64,
     whole: Whole,
+    block: Option<Block>,
     /// What had happened before the second.
     clock: VectorClock,
 }
@@ -119,17 +128,18 @@ impl Local {
         &mut self,
         (first, second): (Stamp, Stamp),
         cell: u64,
-        whole: Whole,
+        (whole, block): (Whole, Option<Block>),
         clock: &VectorClock,
     ) {
         let key = [(first.pc, first.thread), (second.pc, second.thread)];
         if let Some(found) = self.found.get_mut(&key) {
             found.count += 1;
             let last = &mut found.last;
-            (last.first, last.second, last.cell, last.whole) = (first, second, cell, whole);
+            (last.first, last.second, last.cell) = (first, second, cell);
+            (last.whole, last.block) = (whole, block);
             last.clock.copy_from(clock);
         } else if self.found.len() < LIMIT {
-            let last = Instance { first, second, cell, whole, clock: clock.clone() };
+            let last = Instance { first, second, cell, whole, block, clock: clock.clone() };
             self.found.insert(key, Found { last, count: 1 });
         }
     }
@@ -172,6 +182,7 @@ impl Found {
             first: side(first, Whole { address, size }),
             second: side(second, *whole),
             count: self.count,
+            block: self.last.block,
         }
     }
 }

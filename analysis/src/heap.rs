@@ -1,5 +1,6 @@
 //! The heap: which memory an allocator has given to whom.
 
+use refrain_trace::ThreadId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,7 +33,7 @@ impl Allocator {
     }
 
     /// How much is allocated.
-    pub(crate) fn size(self, [first, second, third]: [u64; 3]) -> Option<u64> {
+    pub fn size(self, [first, second, third]: [u64; 3]) -> Option<u64> {
         match self {
             Allocator::Size => Some(first),
             Allocator::SecondSize | Allocator::Again => Some(second),
@@ -44,41 +45,69 @@ impl Allocator {
     }
 }
 
+/// A block of the heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Block {
+    /// Its first byte.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Who allocated it.
+    pub thread: ThreadId,
+    /// How many blocks that thread had allocated before.
+    pub number: u64,
+}
+
 /// A block, from its allocation until its memory is in another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Block {
-    size: u64,
+struct Known {
+    block: Block,
     is_freed: bool,
+}
+
+impl Known {
+    fn end(&self) -> u64 {
+        self.block.start.saturating_add(self.block.size.max(1))
+    }
 }
 
 /// All blocks, by their addresses.
 #[derive(Default)]
 pub(crate) struct Heap {
-    blocks: Mutex<BTreeMap<u64, Block>>,
+    blocks: Mutex<BTreeMap<u64, Known>>,
 }
 
 impl Heap {
     /// A new block.
-    pub(crate) fn allocate(&self, start: u64, size: u64) {
+    pub(crate) fn allocate(&self, block: Block) {
+        let new = Known { block, is_freed: false };
         let mut blocks = self.blocks();
-        let end = start.saturating_add(size.max(1));
-        while let Some((&other, _)) =
-            blocks.range(..end).next_back().filter(|(other, it)| *other + it.size.max(1) > start)
-        {
+        let below = |blocks: &BTreeMap<u64, Known>| {
+            let (&start, known) = blocks.range(..new.end()).next_back()?;
+            (known.end() > block.start).then_some(start)
+        };
+        while let Some(other) = below(&blocks) {
             blocks.remove(&other);
         }
-        blocks.insert(start, Block { size, is_freed: false });
+        blocks.insert(block.start, new);
     }
 
     /// The block here is no longer used: its size, if there is one.
     pub(crate) fn free(&self, start: u64) -> Option<u64> {
         let mut blocks = self.blocks();
-        let block = blocks.get_mut(&start).filter(|block| !block.is_freed)?;
-        block.is_freed = true;
-        Some(block.size)
+        let known = blocks.get_mut(&start).filter(|known| !known.is_freed)?;
+        known.is_freed = true;
+        Some(known.block.size)
     }
 
-    fn blocks(&self) -> MutexGuard<'_, BTreeMap<u64, Block>> {
+    /// The block that an address lies in, or has lain in last.
+    pub(crate) fn at(&self, address: u64) -> Option<Block> {
+        let blocks = self.blocks();
+        let (_, known) = blocks.range(..=address).next_back()?;
+        (address < known.end()).then_some(known.block)
+    }
+
+    fn blocks(&self) -> MutexGuard<'_, BTreeMap<u64, Known>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -87,14 +116,18 @@ impl Heap {
 mod tests {
     use super::*;
 
+    fn block(start: u64, size: u64) -> Block {
+        Block { start, size, thread: ThreadId(1), number: 7 }
+    }
+
     #[test]
     fn a_block_is_freed_once() {
         let heap = Heap::default();
-        heap.allocate(0x1000, 24);
+        heap.allocate(block(0x1000, 24));
         assert_eq!(heap.free(0x1008), None);
         assert_eq!(heap.free(0x1000), Some(24));
         assert_eq!(heap.free(0x1000), None);
-        heap.allocate(0x1000, 0);
+        heap.allocate(block(0x1000, 0));
         assert_eq!(heap.free(0x1000), Some(0));
     }
 
@@ -102,9 +135,11 @@ mod tests {
     fn a_block_takes_the_place_of_those_in_its_memory() {
         let heap = Heap::default();
         for start in [0x1000, 0x1020, 0x1040, 0x1060] {
-            heap.allocate(start, 0x20);
+            heap.allocate(block(start, 0x20));
         }
-        heap.allocate(0x1030, 0x20);
+        heap.allocate(block(0x1030, 0x20));
+        assert_eq!(heap.at(0x104f), Some(block(0x1030, 0x20)));
+        assert_eq!(heap.at(0x1050), None);
         let left = [0x1000, 0x1020, 0x1030, 0x1040, 0x1060].map(|start| heap.free(start));
         assert_eq!(left, [Some(0x20), None, Some(0x20), None, Some(0x20)]);
     }

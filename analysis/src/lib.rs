@@ -40,4 +40,4 @@ mod shadow;
 pub use detector::{Detector, Watcher};
 pub use edges::{Code, Relation};
 pub use findings::{Act, Race, Side};
-pub use heap::Allocator;
+pub use heap::{Allocator, Block};

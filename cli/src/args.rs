@@ -55,7 +55,9 @@ pub(crate) enum Command {
     Locks(Locks),
     /// Write the trace without its unnecessary lock contention, to be checked, drawn and replayed
     Transform(Transform),
-    /// Record a program and rank its locks in one go
+    /// Find data races: accesses that the program does not order
+    Races(Races),
+    /// Record a program and rank its locks, or find its races, in one go
     Run(Run),
     /// Compare how stable and how precise replays under different schedulers are
     Fidelity(Fidelity),
@@ -203,7 +205,7 @@ pub(crate) struct Replay {
     /// Count instructions (costs a little time)
     #[arg(long)]
     pub(crate) count: bool,
-    /// Replay once more and show what races, even if nothing diverges
+    /// Replay once more and show what races, even if nothing diverges (`refrain races` says more)
     #[arg(long)]
     pub(crate) races: bool,
     /// Do not keep the sites of races for later recordings
@@ -329,10 +331,42 @@ pub(crate) struct Locks {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Races {
+    /// Trace to search
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    #[command(flatten)]
+    pub(crate) report: RaceReport,
+}
+
+/// How races are shown.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct RaceReport {
+    /// Show races within the system's libraries, too
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print SARIF 2.1.0, for editors and code hosts
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) sarif: bool,
+    /// Leave out races that this file names, in the format of ThreadSanitizer: `race:PATTERN` lines
+    #[arg(long, value_name = "FILE")]
+    pub(crate) suppressions: Option<PathBuf>,
+    /// End with this status if a race is shown
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) error_exitcode: u8,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Run {
     /// Keep the trace here
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Find data races instead of ranking locks
+    #[arg(long, conflicts_with_all = ["top", "details"])]
+    pub(crate) races: bool,
     #[command(flatten)]
     pub(crate) ranking: Ranking,
     #[command(flatten)]
@@ -382,6 +416,9 @@ pub(crate) struct AfterRecording {
     pub(crate) trace: PathBuf,
     #[command(flatten)]
     pub(crate) ranking: Ranking,
+    /// Find data races instead
+    #[arg(long)]
+    pub(crate) races: bool,
     /// Replay before ranking, and say what was checked
     #[arg(long)]
     pub(crate) replay: bool,

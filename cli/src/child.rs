@@ -9,14 +9,15 @@
 use crate::args::REPLAY_CHILD;
 use crate::failure;
 use crate::machine::{
-    self, Amount, Analysis, Listener, RaceSearch, ReplayOptions, Segments, Transformation,
+    self, Amount, Analysis, Listener, Point, RaceSearch, Raced, ReplayOptions, Segments, Snapshot,
+    Transformation,
 };
 use crate::output;
 use crate::report::replay;
 use crate::sandbox::{self, Need, Purpose, Stated, UNSANDBOXED_FLAG};
 use crate::watchdog::Watchdog;
 use anyhow::{Context, anyhow, bail};
-use refrain_analysis::Race;
+use refrain_analysis::Code;
 use refrain_trace::{ThreadId, Trace};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -53,6 +54,8 @@ pub(crate) enum Request {
     Transform,
     /// Replay and find what races.
     Races(RaceSearch),
+    /// Replay and say where threads are at these points, in a program with this code.
+    Stacks(Vec<Point>, Code),
     /// Replay and count between events.
     Segments(Amount),
     /// Try a system call that the sandbox must refuse, aimed at this process: for tests.
@@ -65,9 +68,8 @@ impl Request {
         match self {
             Request::Replay(options) => options.observe,
             Request::Attempt(..) => false,
-            Request::Analyse | Request::Transform | Request::Races(_) | Request::Segments(_) => {
-                true
-            }
+            Request::Analyse | Request::Transform | Request::Races(_) => true,
+            Request::Stacks(..) | Request::Segments(_) => true,
         }
     }
 }
@@ -88,7 +90,8 @@ enum Message {
     Replayed(Box<replay::Report>),
     Analysed(Box<Analysis>),
     Transformed(Box<Transformation>),
-    Raced(Vec<Race>),
+    Raced(Raced),
+    Seen(Vec<Option<Snapshot>>),
     /// The next amounts of a thread.
     Amounts(ThreadId, Vec<u64>),
     /// There are no more amounts.
@@ -132,11 +135,28 @@ pub(crate) fn races(
     trace: File,
     search: RaceSearch,
     listener: &mut dyn ParentListener,
-) -> anyhow::Result<Vec<Race>> {
+) -> anyhow::Result<Raced> {
     ask(trace, &Request::Races(search), listener, |answer| match answer {
         Message::Raced(races) => Some(races),
         _ => None,
     })
+}
+
+/// Says where threads are at points of a trace, in a child process.
+pub(crate) fn stacks(
+    trace: File,
+    (points, code): (Vec<Point>, Code),
+    listener: &mut dyn ParentListener,
+) -> anyhow::Result<Vec<Option<Snapshot>>> {
+    let count = points.len();
+    let seen = ask(trace, &Request::Stacks(points, code), listener, |answer| match answer {
+        Message::Seen(snapshots) => Some(snapshots),
+        _ => None,
+    })?;
+    match seen.len() == count {
+        true => Ok(seen),
+        false => bail!("the replay process gave more or fewer answers than it was asked for"),
+    }
 }
 
 /// Counts between the events of a trace, in a child process.
@@ -396,6 +416,9 @@ fn answer(trace: File, request: Request, pipe: &Arc<Pipe>) -> anyhow::Result<Mes
             machine::transform(&trace, pipe.clone()).map(Box::new).map(Message::Transformed)
         }
         Request::Races(search) => machine::races(&trace, search, pipe.clone()).map(Message::Raced),
+        Request::Stacks(points, code) => {
+            machine::stacks(&trace, points, code, pipe.clone()).map(Message::Seen)
+        }
         Request::Segments(amount) => {
             let segments = machine::segments(&trace, amount, pipe.clone())?;
             for (thread, amounts) in (0..).map(ThreadId).zip(&segments) {

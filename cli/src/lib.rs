@@ -24,6 +24,7 @@ mod machine;
 mod output;
 mod program;
 mod progress;
+mod race_suppressions;
 mod report;
 mod runtimes;
 mod sandbox;

@@ -117,6 +117,11 @@ pub(crate) fn print_json<T: Serialize>(kind: &'static str, report: &T) -> anyhow
     write(&json(kind, report)?)
 }
 
+/// Prints a JSON document of a format that is not refrain's own.
+pub(crate) fn print_document<T: Serialize>(document: &T) -> anyhow::Result<()> {
+    write(&shown_json(document)?)
+}
+
 /// The document that [`print_json`] prints.
 pub(crate) fn json<T: Serialize>(kind: &'static str, report: &T) -> anyhow::Result<String> {
     #[derive(Serialize)]
@@ -126,8 +131,11 @@ pub(crate) fn json<T: Serialize>(kind: &'static str, report: &T) -> anyhow::Resu
         #[serde(flatten)]
         body: &'a T,
     }
-    let document = Document { schema_version: SCHEMA_VERSION, report: kind, body: report };
-    let text = serde_json::to_string_pretty(&document)?;
+    shown_json(&Document { schema_version: SCHEMA_VERSION, report: kind, body: report })
+}
+
+fn shown_json<T: Serialize>(document: &T) -> anyhow::Result<String> {
+    let text = serde_json::to_string_pretty(document)?;
     let mut shown = String::with_capacity(text.len() + 1);
     for c in text.chars() {
         // Such characters stand in strings only, where each may be written as its code.

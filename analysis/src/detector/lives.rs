@@ -13,11 +13,11 @@ use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, WRITE};
 use crate::descriptors::cell;
 use crate::edges::{self, Use};
 use crate::findings::Whole;
-use crate::heap::Allocator;
+use crate::heap::{Allocator, Block};
 use crate::shadow::CELL;
 use refrain_trace::linux::{self, uses_a_descriptor};
 use refrain_trace::payload::{Effect, SyscallRecord};
-use refrain_trace::{Access, Event};
+use refrain_trace::{Access, Event, ThreadId};
 use std::ops::Range;
 
 /// So much of what ends is written whether somebody has touched it or not.
@@ -94,7 +94,10 @@ impl Watcher {
 
     /// A new block. One that has only become larger is new behind its end.
     fn allocate(&mut self, start: u64, size: u64, freed: &Range<u64>) {
-        self.detector.heap.allocate(start, size);
+        let thread = ThreadId(self.id.into());
+        let block = Block { start, size, thread, number: self.allocated };
+        self.allocated += 1;
+        self.detector.heap.allocate(block);
         if self.detector.may_race() {
             let fresh = if freed.start == start { freed.end } else { start };
             self.detector.shadow.forget(fresh.next_multiple_of(CELL)..start.saturating_add(size));

@@ -82,7 +82,7 @@ fn both_sides_are_told() {
         (1, Read(X + 2, 4)),
     ];
     let races = run(2, &program);
-    let [Race { first, second, count }] = races.as_slice() else { panic!("{races:?}") };
+    let [Race { first, second, count, .. }] = races.as_slice() else { panic!("{races:?}") };
     assert_eq!((first.thread, first.event), (ThreadId(0), EventId(0)));
     assert_eq!((first.address, first.size, first.pc), (X + 2, 4, 0x1001));
     assert_eq!((second.thread, second.event), (ThreadId(1), EventId(1)));

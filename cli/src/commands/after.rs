@@ -5,8 +5,8 @@
 //! say what is left to do.
 
 use super::destination::Destination;
-use super::{locks, once, racing};
-use crate::args::{AFTER_RECORDING, AfterRecording, EngineKind, Ranking};
+use super::{locks, once, races, racing};
+use crate::args::{AFTER_RECORDING, AfterRecording, EngineKind, RaceReport, Ranking};
 use crate::failure::{Failure, Outcome};
 use crate::machine::ReplayOptions;
 use crate::output::{self, Console};
@@ -24,6 +24,7 @@ pub(crate) fn become_it(args: &AfterRecording, console: Console) -> Failure {
         ("--json", args.ranking.json),
         ("--details", args.ranking.details),
         ("--replay", args.replay),
+        ("--races", args.races),
         ("--remove", args.remove),
         (UNSANDBOXED_FLAG, is_weakness_tolerated()),
     ] {
@@ -43,12 +44,21 @@ pub(crate) fn become_it(args: &AfterRecording, console: Console) -> Failure {
 
 /// Shows what was recorded.
 pub(crate) fn run(args: &AfterRecording) -> Outcome {
-    let outcome = show(&args.trace, &args.ranking, args.replay);
+    let outcome = match args.races {
+        true => show_races(&args.trace, args.ranking.json),
+        false => show(&args.trace, &args.ranking, args.replay),
+    };
     Destination { trace: args.trace.clone(), temporary: args.remove }.discard();
     match args.status {
         Some(status) => outcome.map(|_| status).map_err(Failure::recording),
         None => Ok(outcome?),
     }
+}
+
+fn show_races(trace: &Path, json: bool) -> anyhow::Result<u8> {
+    let form = RaceReport { json, ..RaceReport::default() };
+    races::print(&races::search(trace, &form)?, &form)?;
+    Ok(0)
 }
 
 fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {

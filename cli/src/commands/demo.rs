@@ -38,6 +38,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
         trace,
         ranking: args.ranking.clone(),
         replay: true,
+        races: false,
         remove: place.temporary,
         status: None,
     };

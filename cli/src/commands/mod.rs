@@ -15,6 +15,7 @@ mod locks;
 mod man;
 mod materialize;
 mod once;
+mod races;
 mod racing;
 mod record;
 mod repeat;
@@ -65,6 +66,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Dump(args) => dump::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Transform(args) => transform::run(&args),
+        Command::Races(args) => races::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Fidelity(args) => fidelity::run(&args),
         Command::Ab(args) => ab::run(&args),

@@ -8,6 +8,7 @@ use crate::report::replay::Divergence;
 use crate::sites::{self, Profile};
 use crate::symbols::{self, Code, Symbols};
 use crate::trace_file;
+use anyhow::bail;
 use refrain_analysis::{self as analysis, Act, Code as ProgramCode};
 use refrain_trace::{Event, EventId, EventKind, Module, Order, Trace};
 use std::cmp::Reverse;
@@ -68,15 +69,27 @@ fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races>
     let found = child::races(trace_file::open(path)?, search, &mut news)?;
     drop(news);
     let cause = Cause::new(&trace, divergence)?;
-    let mut races = merge(found);
+    let mut races = merge(found.races);
     races.sort_by_key(|race| cause.distance(race));
     let mut symbols = Symbols::new(trace.modules());
     let pairs = races.iter().map(|race| pair(race, cause.is_library(race), &mut symbols));
     Ok(Races { pairs: pairs.collect(), ..Races::default() })
 }
 
+/// Refuses a trace in which nothing can race.
+pub(super) fn must_be_searchable(path: &Path, trace: &Trace) -> anyhow::Result<()> {
+    if trace.header().order == Order::Stride {
+        bail!(
+            "{}: has the order of every access (--order stride), in which nothing races; look for \
+             races in a recording with --order sync",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
 /// What the files of the modules tell of their code.
-fn code(modules: &[Module]) -> ProgramCode {
+pub(super) fn code(modules: &[Module]) -> ProgramCode {
     let range = |module: &Module| module.start..module.end;
     let libraries = || system_libraries(modules);
     let c_library = libraries().filter(|module| is_c_library(module) || is_loader(module));
@@ -104,7 +117,7 @@ fn is_c_library(module: &Module) -> bool {
 
 /// Races of the same two instructions are one, whichever threads executed them; the last of each
 /// pair of threads is kept with it, nearest to the divergence.
-fn merge(races: Vec<analysis::Race>) -> Vec<analysis::Race> {
+pub(super) fn merge(races: Vec<analysis::Race>) -> Vec<analysis::Race> {
     let mut merged: BTreeMap<(u64, u64), analysis::Race> = BTreeMap::new();
     for race in races {
         let (a, b) = (race.first.pc, race.second.pc);
@@ -176,7 +189,7 @@ impl<'a> Cause<'a> {
 
 /// The libraries whose own races are not the program's: to explain a divergence, the C library; else all
 /// that come with the system.
-fn libraries(trace: &Trace, explains: bool) -> Vec<Range<u64>> {
+pub(super) fn libraries(trace: &Trace, explains: bool) -> Vec<Range<u64>> {
     let range = |module: &Module| module.start..module.end;
     match explains {
         true => trace.modules().iter().filter(|module| is_c_library(module)).map(range).collect(),

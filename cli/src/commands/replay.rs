@@ -10,7 +10,6 @@ use crate::stats::Distribution;
 use crate::symbols::{Code, Symbols};
 use crate::trace_file;
 use anyhow::anyhow;
-use refrain_trace::Order;
 use std::path::Path;
 
 /// Replays by the clock that is asked for. The status is 0 if all that was recorded has happened, 3
@@ -31,13 +30,8 @@ fn execute(args: &Replay) -> Outcome {
     if schedule.cost != Cost::Recorded {
         return Err(anyhow!("--cost needs --clock virtual: the wall clock measures").into());
     }
-    if args.races && trace_file::read(&args.trace)?.header().order == Order::Stride {
-        return Err(anyhow!(
-            "{}: has the order of every access (--order stride), in which nothing races; look for \
-             races in a recording with --order sync",
-            args.trace.display()
-        )
-        .into());
+    if args.races {
+        racing::must_be_searchable(&args.trace, &trace_file::read(&args.trace)?)?;
     }
     let first = Policy { scheduler: schedule.scheduler, seed: schedule.seed };
     let (mut times, mut last) = (Vec::new(), None);

@@ -1,4 +1,4 @@
-//! `refrain run`: records a program and ranks its locks.
+//! `refrain run`: records a program and ranks its locks, or finds its races.
 
 use super::destination::Destination;
 use super::{after, record};
@@ -22,6 +22,7 @@ pub(crate) fn run(args: &Run) -> Outcome {
         trace,
         ranking: args.ranking.clone(),
         replay: false,
+        races: args.races,
         remove: place.temporary,
         status: Some(record::status(ending)),
     };

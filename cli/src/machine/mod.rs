@@ -11,11 +11,13 @@ mod policy;
 mod races;
 mod segments;
 mod skeleton;
+mod stacks;
 mod transformed;
 
 pub(crate) use policy::Policy;
 pub(crate) use segments::{Amount, Segments, segments};
 pub(crate) use skeleton::Skeleton;
+pub(crate) use stacks::{Held, Moment, Point, Snapshot};
 pub(crate) use transformed::{Transformation, Worth, transform};
 
 use crate::args::{EngineKind, SchedulerKind};
@@ -39,6 +41,7 @@ use refrain_vm::{
     Observer, Placement, Processor, Warn,
 };
 use serde::{Deserialize, Serialize};
+use stacks::Stacks;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
@@ -436,19 +439,40 @@ pub(crate) enum RaceSearch {
     Program(Code),
 }
 
+/// What a search for races has found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Raced {
+    /// The races.
+    pub(crate) races: Vec<Race>,
+    /// Where the replay left the recording, if it did: nothing was searched behind that.
+    pub(crate) divergence: Option<replay::Divergence>,
+}
+
 /// Replays a trace, up to where it diverges, and returns what raced.
 pub(crate) fn races(
     trace: &Trace,
     search: RaceSearch,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<Vec<Race>> {
+) -> anyhow::Result<Raced> {
     let until = match search {
         RaceSearch::Divergence(thread, event) => Some((thread, event)),
         RaceSearch::Program(_) | RaceSearch::Transformed => None,
     };
     let races = Arc::new(Races::new(trace, search)?);
-    observed(trace, Count::Nothing, races.clone(), until, listener)?;
-    Ok(races.wait())
+    let outcome = observed(trace, Count::Nothing, races.clone(), until, listener)?;
+    Ok(Raced { races: races.wait(), divergence: outcome.divergence.map(Into::into) })
+}
+
+/// Replays a trace, up to where it diverges, and says where its threads were at these points of it.
+pub(crate) fn stacks(
+    trace: &Trace,
+    points: Vec<Point>,
+    code: Code,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Vec<Option<Snapshot>>> {
+    let stacks = Arc::new(Stacks::new(points, code));
+    observed(trace, Count::Nothing, stacks.clone(), None, listener)?;
+    Ok(stacks.wait())
 }
 
 /// Replays a trace exactly, up to an event of a thread if one is given, with an observer: it is

@@ -62,7 +62,7 @@ impl Races {
 }
 
 /// Where a function of an allocator says what it has allocated.
-fn answer(function: Allocator) -> Answer {
+pub(super) fn answer(function: Allocator) -> Answer {
     match function {
         Allocator::ThirdSize => Answer::Memory,
         _ => Answer::Register,
@@ -167,22 +167,22 @@ impl ThreadObserver for OnThread {
 
 /// Counts the threads that have not stopped.
 #[derive(Default)]
-struct Running {
+pub(super) struct Running {
     threads: Mutex<usize>,
     ended: Condvar,
 }
 
 impl Running {
-    fn begin(&self) {
+    pub(super) fn begin(&self) {
         *self.lock() += 1;
     }
 
-    fn end(&self) {
+    pub(super) fn end(&self) {
         *self.lock() -= 1;
         self.ended.notify_all();
     }
 
-    fn wait(&self) {
+    pub(super) fn wait(&self) {
         let running = self.lock();
         // The result says the same whether they have stopped or not.
         drop(self.ended.wait_timeout_while(running, PATIENCE, |running| *running > 0));

@@ -8,6 +8,7 @@
 pub(crate) mod allocator;
 mod files;
 mod place;
+pub(crate) mod variables;
 
 pub(crate) use place::{Frame, Place};
 
@@ -96,6 +97,14 @@ impl Symbols {
                 }
             }
         }
+    }
+
+    /// The module that an address lies in, with the file that has its symbols.
+    pub(crate) fn module(&mut self, address: u64) -> Option<(&Module, Option<PathBuf>)> {
+        let index = self.module_of(address)?;
+        let module = &self.modules[index];
+        let file = self.files[index].get_or_insert_with(|| files::of_module(module)).clone();
+        Some((module, file))
     }
 
     fn module_of(&self, pc: u64) -> Option<usize> {

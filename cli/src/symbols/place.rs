@@ -56,6 +56,25 @@ impl Place {
         }
     }
 
+    /// The functions of this place, innermost first, each as a line.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let module = self.module.as_deref().map(base);
+        let line = |frame: &Frame| match (frame.source(), module) {
+            (Some(source), _) => escape(&format!("{} {source}", frame.function)),
+            (None, Some(module)) => escape(&format!("{} ({module})", frame.function)),
+            (None, None) => escape(&frame.function),
+        };
+        match self.frames.is_empty() {
+            true => vec![self.short()],
+            false => self.frames.iter().map(line).collect(),
+        }
+    }
+
+    /// The innermost function, or where it would be.
+    pub(crate) fn function(&self) -> String {
+        self.frames.first().map_or_else(|| self.short(), |frame| escape(&frame.function))
+    }
+
     /// The functions into which the innermost one is inlined, from the inside out.
     pub(crate) fn inlined_into(&self) -> impl Iterator<Item = String> {
         self.frames.iter().skip(1).map(|frame| match frame.source() {

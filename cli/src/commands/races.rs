@@ -1,0 +1,414 @@
+//! `refrain races`: which accesses of a recorded run the program does not order.
+//!
+//! One replay finds the pairs; a second one passes the same accesses again and keeps where the threads
+//! are ([`crate::machine::stacks`]). What is found is put together by pairs of places in the source.
+
+use super::once::News;
+use super::racing::{self, libraries};
+use crate::args::{RaceReport, Races};
+use crate::child;
+use crate::failure::Outcome;
+use crate::machine::{Held, Moment, Point, RaceSearch, Snapshot};
+use crate::output;
+use crate::race_suppressions::Suppressions;
+use crate::report::data_races::{
+    Access, Creator, DataRace, Lock, Report, Suppressed, Thread, Word, render, sarif, verdict,
+};
+use crate::symbols::{Code, Place, Symbols, variables};
+use crate::trace_file;
+use anyhow::Context;
+use refrain_analysis::{Act, Block, Race, Side};
+use refrain_trace::payload::Effect;
+use refrain_trace::{EventId, HAS_PAYLOAD, ThreadId, Trace, linux};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Pairs of instructions that are looked at a second time. A program in which more race has no use for
+/// more stacks.
+const LOOKED_AT: usize = 300;
+
+/// Searches a trace and prints what was found.
+pub(crate) fn run(args: &Races) -> Outcome {
+    let report = search(&args.trace, &args.report)?;
+    print(&report, &args.report)?;
+    Ok(match (report.races.is_empty(), &report.incomplete) {
+        (false, _) => args.report.error_exitcode,
+        (true, Some(_)) => 1,
+        (true, None) => 0,
+    })
+}
+
+/// Prints a report in the form that is asked for.
+pub(crate) fn print(report: &Report, form: &RaceReport) -> anyhow::Result<()> {
+    if form.sarif {
+        output::print_document(&sarif(report))
+    } else if form.json {
+        output::print_json("races", report)
+    } else {
+        output::print(&render(report))
+    }
+}
+
+/// What races in the trace at `path`.
+pub(crate) fn search(path: &Path, form: &RaceReport) -> anyhow::Result<Report> {
+    let suppressions = form.suppressions.as_deref().map(Suppressions::read).transpose()?;
+    let trace = trace_file::read(path)?;
+    racing::must_be_searchable(path, &trace)?;
+    let code = racing::code(trace.modules());
+    let mut news = News::new("looking for races", true);
+    let found = child::races(trace_file::open(path)?, RaceSearch::Program(code.clone()), &mut news)
+        .with_context(|| format!("cannot search {}", path.display()))?;
+    let mut races = racing::merge(found.races);
+    let in_system = InSystem::of(&trace);
+    races.sort_by_key(|race| (in_system.both(race), Reverse(race.count)));
+    let creations = creations(&trace)?;
+    let mut points = Points::default();
+    let wanted: Vec<Wanted> =
+        races.iter().take(LOOKED_AT).map(|race| points.of_race(race)).collect();
+    let threads = involved(&races);
+    let created: Vec<_> = threads
+        .iter()
+        .map(|thread| {
+            let &(creator, event) = creations.get(thread)?;
+            let at = points.add(Point { thread: creator, moment: Moment::Event(event) });
+            Some((creator, at))
+        })
+        .collect();
+    let seen = match points.all.is_empty() {
+        true => Vec::new(),
+        false => child::stacks(trace_file::open(path)?, (points.all, code), &mut news)
+            .with_context(|| format!("cannot look at the stacks of {}", path.display()))?,
+    };
+    drop(news);
+    let mut scene = Scene { symbols: Symbols::new(trace.modules()), seen, in_system };
+    let unseen = std::iter::repeat(Wanted::default());
+    let all = races.iter().zip(wanted.into_iter().chain(unseen));
+    let all: Vec<DataRace> = all.map(|(race, wanted)| scene.race(race, wanted)).collect();
+    let threads = threads.iter().zip(created).map(|(&thread, created)| Thread {
+        thread,
+        creator: created.map(|(thread, at)| Creator { thread, stack: scene.called(at) }),
+    });
+    let mut report = Report {
+        command: trace.header().argv.join(" "),
+        threads: threads.collect(),
+        incomplete: incomplete(&trace, found.divergence.as_ref()),
+        recorded_threads: trace.threads().into(),
+        recorded_events: trace.events(),
+        ..Report::default()
+    };
+    sort_out(by_place(all), suppressions.unwrap_or_default(), form.all, &mut report);
+    Ok(report)
+}
+
+/// Why not all of the program was searched.
+fn incomplete(
+    trace: &Trace,
+    divergence: Option<&crate::report::replay::Divergence>,
+) -> Option<String> {
+    let diverged = divergence.map(|at| {
+        format!("the replay left the recording at {} {}, and ended there", at.thread, at.event)
+    });
+    diverged.or_else(|| trace.is_truncated().then(|| "the recording was cut off".to_owned()))
+}
+
+/// Takes out what is suppressed and what is folded.
+fn sort_out(races: Vec<DataRace>, suppressions: Suppressions, all: bool, report: &mut Report) {
+    let mut suppressed: BTreeMap<String, u64> = BTreeMap::new();
+    for race in races {
+        if let Some(rule) = suppressions.of(&race) {
+            *suppressed.entry(rule.to_owned()).or_default() += 1;
+        } else if race.in_library && !all {
+            report.folded += 1;
+        } else {
+            report.races.push(race);
+        }
+    }
+    report.races.sort_by_key(|race| (race.in_library, Reverse(race.count)));
+    let suppressed = suppressed.into_iter().map(|(rule, races)| Suppressed { rule, races });
+    report.suppressed = suppressed.collect();
+    if report.races.is_empty() {
+        report.verdict = Some(verdict(report.incomplete.is_some()));
+    }
+    let shown = &report.races;
+    report.threads.retain(|thread| {
+        shown.iter().flat_map(DataRace::sides).any(|side| side.thread == thread.thread)
+    });
+}
+
+/// Races between the same places of the source are one; the first of them is kept.
+fn by_place(races: Vec<DataRace>) -> Vec<DataRace> {
+    let mut groups: Vec<DataRace> = Vec::new();
+    let mut known: BTreeMap<[String; 2], usize> = BTreeMap::new();
+    for race in races {
+        let mut key = race.sides().map(|side| side.place().map_or_else(String::new, Place::short));
+        key.sort();
+        match known.get(&key) {
+            Some(&at) => {
+                let group = &mut groups[at];
+                group.count += race.count;
+                group.instructions += race.instructions;
+                group.in_library &= race.in_library;
+            }
+            None => {
+                known.insert(key, groups.len());
+                groups.push(race);
+            }
+        }
+    }
+    groups
+}
+
+/// The threads of races.
+fn involved(races: &[Race]) -> Vec<ThreadId> {
+    let sides =
+        races.iter().take(LOOKED_AT).flat_map(|race| [race.first.thread, race.second.thread]);
+    let mut threads: Vec<ThreadId> = sides.collect();
+    threads.sort_unstable();
+    threads.dedup();
+    threads
+}
+
+/// By thread: who has created it, in which event.
+fn creations(trace: &Trace) -> anyhow::Result<BTreeMap<ThreadId, (ThreadId, EventId)>> {
+    let mut creations = BTreeMap::new();
+    for thread in (0..trace.threads()).map(ThreadId) {
+        let mut cursor = trace.cursor(thread);
+        loop {
+            let id = cursor.position();
+            let Some(event) = cursor.next()? else { break };
+            let creates = event.kind() == refrain_trace::EventKind::Syscall
+                && linux::creates_threads(event.nr)
+                && event.flags & HAS_PAYLOAD != 0;
+            if creates
+                && let Some(record) = cursor.payload()?
+                && let Effect::Clone { child } = record.effect
+            {
+                creations.insert(child, (thread, id));
+            }
+        }
+    }
+    Ok(creations)
+}
+
+/// The points of a race, by their positions.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    first: Option<usize>,
+    second: Option<usize>,
+    allocation: Option<usize>,
+}
+
+/// All points that are looked for.
+#[derive(Default)]
+struct Points {
+    all: Vec<Point>,
+}
+
+impl Points {
+    fn add(&mut self, point: Point) -> usize {
+        self.all.push(point);
+        self.all.len() - 1
+    }
+
+    fn of_race(&mut self, race: &Race) -> Wanted {
+        let mut access = |side: &Side| {
+            // Of both sides, only bytes that they have in common are known.
+            let address = race.first.address.max(race.second.address);
+            let (event, pc) = (side.event, side.pc);
+            let moment = match side.is_a_call() {
+                true => Moment::Call { event, pc },
+                false => Moment::Access { event, pc, address },
+            };
+            Some(self.add(Point { thread: side.thread, moment }))
+        };
+        let (first, second) = (access(&race.first), access(&race.second));
+        let allocation = race.block.map(|block| {
+            self.add(Point { thread: block.thread, moment: Moment::Allocation(block.number) })
+        });
+        Wanted { first, second, allocation }
+    }
+}
+
+/// Which code is the system's.
+struct InSystem {
+    modules: Vec<std::ops::Range<u64>>,
+    /// Of these, the C library and the standard library of C++.
+    c: Vec<std::ops::Range<u64>>,
+    cpp: Vec<std::ops::Range<u64>>,
+}
+
+impl InSystem {
+    fn of(trace: &Trace) -> InSystem {
+        let range = |module: &refrain_trace::Module| module.start..module.end;
+        let named = |start: &'static str| {
+            let of_name = move |module: &&refrain_trace::Module| {
+                let name = module.path.rsplit('/').next().unwrap_or_default();
+                name.starts_with(start)
+            };
+            trace.modules().iter().filter(of_name).map(range)
+        };
+        InSystem {
+            modules: libraries(trace, false),
+            c: libraries(trace, true),
+            cpp: named("libstdc++").chain(named("libc++")).collect(),
+        }
+    }
+
+    fn has(&self, address: u64) -> bool {
+        self.modules.iter().any(|module| module.contains(&address))
+    }
+
+    fn both(&self, race: &Race) -> bool {
+        self.has(race.first.pc) && self.has(race.second.pc)
+    }
+
+    fn is_c(&self, address: u64) -> bool {
+        self.c.iter().any(|module| module.contains(&address))
+    }
+
+    fn is_cpp(&self, address: u64) -> bool {
+        self.cpp.iter().any(|module| module.contains(&address))
+    }
+}
+
+/// What is needed to describe a race.
+struct Scene {
+    symbols: Symbols,
+    /// By points.
+    seen: Vec<Option<Snapshot>>,
+    in_system: InSystem,
+}
+
+impl Scene {
+    fn snapshot(&self, at: Option<usize>) -> Option<&Snapshot> {
+        self.seen.get(at?)?.as_ref()
+    }
+
+    fn race(&mut self, race: &Race, wanted: Wanted) -> DataRace {
+        let word = self.word(race, wanted);
+        let in_library = self.in_system.both(race) && self.is_the_library_s(race, &word, wanted);
+        let first = self.access(&race.first, wanted.first);
+        let second = self.access(&race.second, wanted.second);
+        DataRace { first, second, word, count: race.count, instructions: 1, in_library }
+    }
+
+    fn access(&mut self, side: &Side, at: Option<usize>) -> Access {
+        let snapshot = self.snapshot(at).cloned();
+        let mut codes = Vec::new();
+        let calls = snapshot.as_ref().map_or(&[][..], |snapshot| &snapshot.calls);
+        // A call that has not returned is the innermost one already.
+        let is_called =
+            calls.first().is_some_and(|call| (1..16).contains(&side.pc.wrapping_sub(*call)));
+        match side.is_a_call() {
+            true if is_called => {}
+            true => codes.push(Code::After(side.pc)),
+            false => codes.push(Code::At(side.pc)),
+        }
+        codes.extend(calls.iter().map(|&call| Code::At(call)));
+        let locks = snapshot.iter().flat_map(|snapshot| &snapshot.held);
+        let locks = locks.map(|held| self.lock(held)).collect();
+        let stack = self.stack(codes);
+        let own = stack.iter().position(|place| !self.in_system.has(place.pc));
+        Access {
+            thread: side.thread,
+            event: side.event,
+            access: noun(side).to_owned(),
+            address: side.address,
+            size: side.size,
+            stack,
+            site: own.unwrap_or(0),
+            is_whole: snapshot.is_some(),
+            locks,
+        }
+    }
+
+    fn lock(&mut self, held: &Held) -> Lock {
+        let codes = held.calls.iter().map(|&call| Code::At(call)).collect();
+        Lock { address: held.address, writing: held.writing, stack: self.stack(codes) }
+    }
+
+    /// The calls at a point.
+    fn called(&mut self, at: usize) -> Vec<Place> {
+        let calls = self.snapshot(Some(at)).map(|snapshot| snapshot.calls.clone());
+        self.stack(calls.unwrap_or_default().into_iter().map(Code::At).collect())
+    }
+
+    /// A stack without what the C library does by itself: within the function of its that was called,
+    /// and before it calls `main` or the function of a thread.
+    fn stack(&mut self, mut codes: Vec<Code>) -> Vec<Place> {
+        let is_c = |code: &Code| self.in_system.is_c(code.pc());
+        if let [inner @ .., before, start] = &codes[..]
+            && is_c(before)
+            && !is_c(start)
+            && !inner.iter().all(is_c)
+        {
+            codes.pop();
+        }
+        let own = codes.iter().take_while(|code| is_c(code)).count();
+        if own < codes.len() {
+            let start = codes.iter().rev().take_while(|code| is_c(code)).count();
+            codes.truncate(codes.len() - start);
+            codes.drain(..own.saturating_sub(1));
+        }
+        self.symbols.places(&codes)
+    }
+
+    fn word(&mut self, race: &Race, wanted: Wanted) -> Word {
+        if let Some(number) = race.first.descriptor() {
+            return Word::Descriptor { number };
+        }
+        if let Some(Block { start, size, thread, .. }) = race.block {
+            let stack = wanted.allocation.map(|at| self.called(at)).unwrap_or_default();
+            return Word::Heap { start, size, thread, stack };
+        }
+        for (side, at) in [(&race.first, wanted.first), (&race.second, wanted.second)] {
+            if let Some(pc) = self.snapshot(at).and_then(|snapshot| snapshot.local) {
+                let function = self.symbols.place(Code::At(pc));
+                return Word::Local { thread: side.thread, function };
+            }
+        }
+        let address = race.first.address.max(race.second.address);
+        variables::at(address, &mut self.symbols).map_or(Word::Unknown, Word::Global)
+    }
+
+    /// Whether the memory belongs to a library of the system, or is nobody's. What the standard library
+    /// of C++ allocates is its caller's.
+    fn is_the_library_s(&self, race: &Race, word: &Word, wanted: Wanted) -> bool {
+        let calls = |at| self.snapshot(at).map_or(&[][..], |snapshot| &snapshot.calls);
+        match word {
+            Word::Global(_) => self.in_system.has(race.first.address.max(race.second.address)),
+            Word::Heap { .. } => {
+                let mut calls = calls(wanted.allocation).iter();
+                let owner = calls.find(|call| !self.in_system.is_cpp(**call));
+                owner.is_none_or(|&call| self.in_system.has(call))
+            }
+            Word::Local { function, .. } => self.in_system.has(function.pc),
+            Word::Descriptor { .. } => [wanted.first, wanted.second].into_iter().any(|at| {
+                let caller = calls(at).first();
+                caller.is_none_or(|&call| self.in_system.has(call))
+            }),
+            Word::Unknown => true,
+        }
+    }
+}
+
+/// What a side does.
+fn noun(side: &Side) -> &'static str {
+    match (side.act, side.reads, side.writes) {
+        (Act::Plain, true, true) => "update",
+        (Act::Plain, _, true) => "write",
+        (Act::Plain, ..) => "read",
+        (Act::Atomic, true, true) => "atomic update",
+        (Act::Atomic, _, true) => "atomic write",
+        (Act::Atomic, ..) => "atomic read",
+        (Act::Kernel, _, true) => "write by the kernel",
+        (Act::Kernel, ..) => "read by the kernel",
+        (Act::Lock, ..) => "use of a lock",
+        (Act::Destroy, ..) => "destruction of a lock",
+        (Act::Free, ..) => "free",
+        (Act::Unmap, ..) => "unmapping",
+        (Act::Descriptor, ..) => "use of a descriptor",
+        (Act::Close, ..) => "close",
+    }
+}

@@ -1,0 +1,44 @@
+//! Global variables, by the symbol tables of their modules.
+
+use super::{Symbols, demangled};
+use object::read::ReadCache;
+use object::{Object, ObjectSymbol, SymbolKind};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+
+/// A global variable, or as much as is known of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Variable {
+    /// Its name, if there are symbols.
+    pub(crate) name: Option<String>,
+    /// Bytes, if there are symbols.
+    pub(crate) size: Option<u64>,
+    /// How far behind its beginning the address is; without symbols, behind that of the module.
+    pub(crate) offset: u64,
+    /// Path of the module.
+    pub(crate) module: String,
+}
+
+/// The global variable at an address. `None` if no module is there.
+pub(crate) fn at(address: u64, symbols: &mut Symbols) -> Option<Variable> {
+    let (module, file) = symbols.module(address)?;
+    let (path, in_module) = (module.path.clone(), address.wrapping_sub(module.bias));
+    let found = file.and_then(|file| {
+        let data = ReadCache::new(File::open(file).ok()?);
+        let elf = object::File::parse(&data).ok()?;
+        let holds = |start: u64, size: u64| in_module.wrapping_sub(start) < size;
+        let symbol = elf
+            .symbols()
+            .chain(elf.dynamic_symbols())
+            .filter(|it| it.is_definition() && it.kind() == SymbolKind::Data)
+            .find(|it| holds(it.address(), it.size()))?;
+        let name = demangled(symbol.name().ok()?);
+        Some((name, symbol.size(), in_module.wrapping_sub(symbol.address())))
+    });
+    Some(match found {
+        Some((name, size, offset)) => {
+            Variable { name: Some(name), size: Some(size), offset, module: path }
+        }
+        None => Variable { name: None, size: None, offset: in_module, module: path },
+    })
+}

@@ -1,0 +1,177 @@
+//! `refrain races`: both sides with their stacks, what the memory is, and the forms of the report.
+
+use refrain_tests::{Bench, Run};
+use serde_json::Value;
+
+fn bench() -> Bench {
+    Bench::new(env!("CARGO_BIN_EXE_refrain-under-test"))
+}
+
+/// A program that does one of several things; its two threads run `one` and `other`.
+const PROGRAM: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+struct item { long key, value; };
+static struct item *shared;
+static int table[16], how;
+static char text[4096];
+static int *local;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+#define APART __attribute__((noinline))
+static APART struct item *make(void) { struct item *it = calloc(1, 48); return it; }
+static APART void change(struct item *it) { it->value++; }
+static APART void keep(struct item *it) { pthread_mutex_lock(&lock); change(it); pthread_mutex_unlock(&lock); }
+static APART void copy(int to, int from) { memcpy(text + to, text + from, 900 + how); }
+static APART void work(int first) {
+    switch (how) {
+    case 'h': first ? keep(shared) : change(shared); break;
+    case 'g': table[5] += first; break;
+    case 'l': *local += first; break;
+    case 'm': copy(first ? 100 : 1200, 2400); copy(100, 3000); break;
+    case 'p': for (int i = 0; i < 20; i++) printf("%d\n", first); break;
+    case 's': { void *mine = malloc(20 + first); free(mine); break; }
+    }
+}
+static void *one(void *none) { work(1); return none; }
+static void *other(void *none) { work(2 - 2 * (how == 'h')); return none; }
+static APART void run(void) {
+    pthread_t a, b;
+    pthread_create(&a, 0, one, 0);
+    usleep(10000);
+    pthread_create(&b, 0, other, 0);
+    pthread_join(a, 0);
+    pthread_join(b, 0);
+}
+int main(int argc, char **argv) {
+    int mine = 0;
+    how = argv[argc - 1][0];
+    local = &mine;
+    shared = make();
+    run();
+    return 0;
+}
+"#;
+
+fn compiled() -> Bench {
+    let bench = bench();
+    bench.cc(PROGRAM, &["-O1", "-g", "-w", "-pthread", "-o", "races"]);
+    bench
+}
+
+fn record(bench: &Bench, how: &str) {
+    bench.refrain(["record", "--force", "-o", "a.refrain", "--", "./races", how]).succeeds();
+}
+
+fn report(bench: &Bench, more: &[&str]) -> Value {
+    let run = bench.refrain(["races", "--json", "a.refrain"].iter().chain(more));
+    serde_json::from_slice(&run.succeeds().stdout).expect("is JSON")
+}
+
+/// The functions of a stack, innermost first.
+fn functions(stack: &Value) -> Vec<&str> {
+    let places = stack.as_array().expect("is a stack").iter();
+    let frames = places.flat_map(|place| place["frames"].as_array().expect("has frames"));
+    frames.map(|frame| frame["function"].as_str().expect("is a name")).collect()
+}
+
+fn only(report: &Value) -> &Value {
+    let races = report["races"].as_array().expect("has races");
+    assert_eq!(races.len(), 1, "{report}");
+    &races[0]
+}
+
+#[test]
+fn a_block_of_the_heap() {
+    let bench = compiled();
+    record(&bench, "h");
+    let report = report(&bench, &[]);
+    let race = only(&report);
+    let [first, second] = ["first", "second"].map(|side| &race[side]);
+    assert_eq!(functions(&first["stack"]), ["change", "keep", "work", "one"], "{report}");
+    assert_eq!(functions(&second["stack"]), ["change", "work", "other"], "{report}");
+    assert_eq!((&first["access"], &first["size"]), (&"update".into(), &8.into()));
+    let locks = first["locks"].as_array().expect("are listed");
+    assert_eq!(locks.len(), 1, "{report}");
+    assert_eq!(functions(&locks[0]["stack"]), ["keep", "work", "one"]);
+    assert_eq!(second["locks"].as_array().map(Vec::len), Some(0), "{report}");
+    let word = &race["word"];
+    assert_eq!((&word["kind"], &word["size"]), (&"heap".into(), &48.into()), "{report}");
+    assert_eq!(functions(&word["stack"]), ["make", "main"]);
+    let threads = report["threads"].as_array().expect("are listed");
+    assert_eq!(threads.len(), 2, "{report}");
+    for thread in threads {
+        let stack = functions(&thread["creator"]["stack"]);
+        assert_eq!(
+            (thread["creator"]["thread"].as_str(), &stack[1..]),
+            (Some("t0"), &["run", "main"][..])
+        );
+    }
+}
+
+#[test]
+fn variables_are_named() {
+    let bench = compiled();
+    record(&bench, "g");
+    let found = report(&bench, &[]);
+    let word = &only(&found)["word"];
+    assert_eq!((&word["name"], &word["offset"]), (&"table".into(), &20.into()), "{found}");
+    record(&bench, "l");
+    let found = report(&bench, &[]);
+    let word = &only(&found)["word"];
+    // The stack is that of a third thread, of which nothing was asked.
+    assert!(["unknown", "local"].contains(&word["kind"].as_str().unwrap_or("?")), "{found}");
+}
+
+/// What the C library does with the program's memory is the program's; what it does with its own is not.
+#[test]
+fn whose_memory_it_is_decides() {
+    let bench = compiled();
+    record(&bench, "m");
+    let found = report(&bench, &[]);
+    let race = only(&found);
+    assert_eq!(race["word"]["name"], "text", "{found}");
+    assert!(functions(&race["first"]["stack"]).contains(&"copy"), "{found}");
+    for how in ["p", "s"] {
+        record(&bench, how);
+        let found = report(&bench, &[]);
+        assert_eq!(found["races"].as_array().map(Vec::len), Some(0), "{how}: {found}");
+        let verdict = found["verdict"].as_str().expect("there is one");
+        assert!(verdict.contains("under any timing that keeps its synchronization order"));
+        assert!(found["incomplete"].is_null(), "{found}");
+    }
+}
+
+#[test]
+fn forms_of_the_report() {
+    let bench = compiled();
+    record(&bench, "g");
+    let races = |more: &[&str]| bench.refrain(["races", "a.refrain"].iter().chain(more));
+    let text = races(&[]).succeeds().text();
+    for part in ["WARNING: data race", "Update of 4 bytes", "Location is global 'table+20' of 64"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert_eq!(races(&["--error-exitcode", "66"]).status, 66);
+    let sarif: Value =
+        serde_json::from_slice(&races(&["--sarif"]).succeeds().stdout).expect("is JSON");
+    let result = &sarif["runs"][0]["results"][0];
+    let line = |at: &Value| at["physicalLocation"]["region"]["startLine"].as_u64();
+    assert_eq!(line(&result["locations"][0]), line(&result["relatedLocations"][0]));
+    assert!(line(&result["locations"][0]).is_some(), "{sarif}");
+
+    bench.file("rules", b"# known\nrace:^table$\n");
+    let quiet = races(&["--suppressions", "rules", "--error-exitcode", "66"]);
+    assert!(quiet.succeeds().text().contains("1 race suppressed by `race:^table$`"), "{quiet:?}");
+    bench.file("wrong", b"table\n");
+    races(&["--suppressions", "wrong"]).fails(1, &["wrong", "line 1"]);
+}
+
+#[test]
+fn a_run_is_searched_at_once() {
+    let bench = compiled();
+    let found: Run = bench.refrain(["run", "--races", "--", "./races", "g"]);
+    assert!(found.succeeds().text().contains("Location is global 'table+20'"), "{found:?}");
+}
