@@ -25,8 +25,8 @@ pub enum Relation {
 pub struct Code {
     /// Locked instructions whose results nobody uses: they acquire nothing.
     pub unused: BTreeSet<u64>,
-    /// Code whose atomics and memory are its own business: what they do orders nothing, and what it
-    /// frees was its own. The C library's.
+    /// Modules whose atomics, locks and memory are their own business: what they do orders nothing, and
+    /// what they free was their own. The C library's.
     pub silent: Vec<Range<u64>>,
     /// Code whose watched loads are of atomics, whatever they are watched for.
     pub trusted: Vec<Range<u64>>,
@@ -43,14 +43,16 @@ impl Code {
 }
 
 impl Relation {
-    /// Whether an event is of an atomic that is its library's own business.
+    /// Whether an event is of an atomic, or of a lock, that is its library's own business: of code that
+    /// minds its own, or in its memory.
     pub(crate) fn silences(&self, event: &Event) -> bool {
         use EventKind::{Atomic, SyncLoad, SyncStore};
         match self {
             Relation::Kept => false,
-            Relation::Program(code) => {
-                matches!(event.kind(), Atomic | SyncLoad | SyncStore) && code.is_silent(event.pc)
-            }
+            Relation::Program(code) => match event.kind() {
+                Atomic | SyncLoad | SyncStore => code.is_silent(event.pc),
+                _ => uses(event).is_some() && code.is_silent(event.object),
+            },
         }
     }
 

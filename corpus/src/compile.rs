@@ -160,7 +160,8 @@ fn fingerprint(program: &Program, words: &[String]) -> Result<u64, Error> {
         }
     };
     words.iter().for_each(|word| add(word.as_bytes()));
-    let headers = ["c/common.h", "pairs/pair.h"].map(|header| Path::new(CORPUS).join(header));
+    let headers =
+        ["c/common.h", "pairs/pair.h", "races/race.h"].map(|header| Path::new(CORPUS).join(header));
     for path in [program.path()].into_iter().chain(headers) {
         add(&fs::read(&path).map_err(|answer| Error::Io { path, answer })?);
     }

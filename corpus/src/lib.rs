@@ -11,7 +11,7 @@
 //!   as unnecessary contention must not be reported as such.
 //! - This crate knows nothing of recording, replay or traces.
 //!
-//! Reading order: [`PROGRAMS`], [`Answers`], [`compile()`], [`demo`], [`PAIRS`]. The
+//! Reading order: [`PROGRAMS`], [`Answers`], [`compile()`], [`demo`], [`PAIRS`], [`RACES`]. The
 //! grammar and a table of all programs are in `corpus/README.md`.
 
 #![forbid(unsafe_code)]
@@ -21,8 +21,10 @@ mod catalogue;
 mod compile;
 pub mod demo;
 mod pairs;
+mod races;
 
 pub use annotation::{Answers, Benign, Kind, Pair, Plant, Problem, Site};
 pub use catalogue::{Exit, Group, Language, PROGRAMS, Program, Variant, find};
 pub use compile::{Error, compile, compile_with};
 pub use pairs::{Contrast, PAIRS};
+pub use races::{RACES, RacyLine, racy_lines};

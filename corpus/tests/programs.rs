@@ -11,7 +11,8 @@ use std::process::{Command, Output};
 
 use common::scratch;
 use refrain_corpus::{
-    Exit, Group, Language, PROGRAMS, Program, Variant, compile, compile_with, demo, find,
+    Exit, Group, Language, PROGRAMS, Program, RACES, Variant, compile, compile_with, demo, find,
+    racy_lines,
 };
 
 const STRICT_C: &[&str] = &["-Wall", "-Wextra", "-Werror"];
@@ -157,5 +158,49 @@ fn thread_sanitizer_finds_races_in_the_racy_programs_only() {
         if !racy && !matches!(program.exit, Exit::Signal(_)) {
             assert_eq!(ending(&output), program.exit, "{}:\n{stderr}", program.name);
         }
+    }
+}
+
+#[test]
+fn races_are_listed_and_annotated_and_both_variants_run() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("races");
+    let names = fs::read_dir(folder)
+        .expect("the folder is there")
+        .map(|entry| entry.expect("readable").file_name().into_string().expect("ASCII"));
+    let found: BTreeSet<_> =
+        names.filter(|name| !name.ends_with(".h")).map(|name| format!("races/{name}")).collect();
+    assert_eq!(found, RACES.iter().map(|program| program.source.to_owned()).collect());
+    for program in RACES {
+        let source = fs::read_to_string(program.path()).expect("the source is there");
+        assert!(!racy_lines(&source).is_empty(), "{}", program.name);
+        let strict = if program.language == Language::Rust { STRICT_RUST } else { STRICT_C };
+        for &variant in program.variants {
+            let exe = compile_with(program, variant, strict, &scratch())
+                .unwrap_or_else(|error| panic!("{}: {error}", program.name));
+            assert_eq!(ending(&run(&exe, &[])), Exit::Status(0), "{}", program.name);
+        }
+    }
+}
+
+/// That a twin has no race is judged by a tool that knows nothing of refrain.
+#[test]
+fn thread_sanitizer_finds_nothing_in_the_twins_of_races() {
+    let flags = ["-fsanitize=thread"];
+    let trivial = find("fib").expect("listed");
+    let works = compile_with(trivial, Variant::Plain, &flags, &scratch());
+    if !works.is_ok_and(|exe| run(&exe, &["5"]).status.success()) {
+        eprintln!("SKIPPED: ThreadSanitizer does not work on this machine");
+        return;
+    }
+    // It does not know what OpenMP's library does, nor Rust's.
+    let known = |program: &&Program| {
+        program.language != Language::Rust && !program.flags.contains(&"-fopenmp")
+    };
+    for program in RACES.iter().filter(known) {
+        let exe = compile_with(program, Variant::Fixed, &flags, &scratch())
+            .unwrap_or_else(|error| panic!("{}: {error}", program.name));
+        let output = run(&exe, &[]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {said}", program.name);
     }
 }

@@ -4,7 +4,7 @@
 //! `tidy` (rules of the house that no other tool checks), `bench` (speed, against native and
 //! valgrind), `fidelity` (time, against the recorded run), `predict`
 //! (predicted gains, against native ones), `exact` (does every replay equal its
-//! recording), `soak` and `fuzz` (the same for as long as one likes), `miri` (undefined behaviour);
+//! recording), `races` (is every planted race found, and nothing else), `soak` and `fuzz` (the same for as long as one likes), `miri` (undefined behaviour);
 //! `process` is how all of them run programs.
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ mod miri;
 mod mutants;
 mod predict;
 mod process;
+mod races;
 mod root;
 mod soak;
 mod table;
@@ -53,6 +54,12 @@ enum Habit {
     Fidelity(fidelity::Options),
     /// Compare predicted gains with those that fixes have natively, and write docs/predictions.md
     Predict(predict::Options),
+    /// Record all programs with races, and their twins, and hold what is found against their lines
+    Races {
+        /// Recordings of each
+        #[arg(default_value_t = 3)]
+        recordings: u32,
+    },
     /// Run tests of the crates without unsafe code under Miri (nightly, with its component `miri`)
     Miri,
     /// Run every fuzz target for so many seconds
@@ -83,6 +90,7 @@ fn run(habit: Habit) -> anyhow::Result<()> {
         Habit::Exact(options) => exact::run(&options),
         Habit::Fidelity(options) => fidelity::run(&options),
         Habit::Predict(options) => predict::run(&options),
+        Habit::Races { recordings } => races::run(recordings),
         Habit::Miri => miri::run(),
         Habit::Fuzz { seconds } => fuzz::run(seconds),
         Habit::Soak(options) => soak::run(&options),

@@ -60,6 +60,23 @@ fn atomics_of_the_library_are_its_own() {
     assert_eq!(races(with(7)), (0, 1));
 }
 
+/// A lock in the library's memory; whoever calls for it.
+#[test]
+fn locks_of_the_library_are_its_own() {
+    let with = |lock| {
+        vec![
+            (0, Write(X, 8)),
+            (0, Sync(MutexLock, lock)),
+            (0, Sync(MutexUnlock, lock)),
+            (1, Sync(MutexLock, lock)),
+            (1, Sync(MutexUnlock, lock)),
+            (1, Write(X, 8)),
+        ]
+    };
+    assert_eq!(races(with(0x1008)), (0, 1));
+    assert_eq!(races(with(0x1018)), (0, 0));
+}
+
 /// The end of a thread comes before the creation of another for a replay; for the program only if that
 /// one gets its stack.
 #[test]

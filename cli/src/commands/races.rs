@@ -401,7 +401,8 @@ fn noun(side: &Side) -> &'static str {
         (Act::Plain, ..) => "read",
         (Act::Atomic, true, true) => "atomic update",
         (Act::Atomic, _, true) => "atomic write",
-        (Act::Atomic, ..) => "atomic read",
+        // To the processor, an atomic load is a plain one.
+        (Act::Atomic, ..) => "read",
         (Act::Kernel, _, true) => "write by the kernel",
         (Act::Kernel, ..) => "read by the kernel",
         (Act::Lock, ..) => "use of a lock",
