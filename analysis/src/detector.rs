@@ -5,7 +5,7 @@ mod lives;
 use crate::cell::{ATOMIC, CALL, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
 use crate::descriptors::Descriptors;
-use crate::edges::{self, Edges, Relation};
+use crate::edges::{self, Code, Edges, Relation};
 use crate::findings::{Findings, Local, Race, Whole};
 use crate::heap::Heap;
 use crate::objects::{Object, Objects};
@@ -391,6 +391,10 @@ impl Watcher {
     fn check_slowly(&mut self, cell: u64, mask: u8, access: Checked, clock: u32) {
         let Watcher { detector, id, event, blocks, found, .. } = self;
         let Checked { whole, pc, mut kind } = access;
+        let is_allocator = |code: &Code| code.is_allocator(pc.into());
+        if kind & CALL == 0 && detector.relation.code().is_some_and(is_allocator) {
+            return;
+        }
         let mut block =
             blocks.of(cell, &detector.shadow).lock().unwrap_or_else(PoisonError::into_inner);
         let words = if kind & (ATOMIC | KERNEL | CALL) == 0 { block.words(cell, mask) } else { 0 };

@@ -33,12 +33,19 @@ pub struct Code {
     /// Functions that allocate and free memory, by their first instructions. What they do inside is
     /// no access, and orders nothing.
     pub allocators: BTreeMap<u64, Allocator>,
+    /// Code of allocators, whose accesses are none, whoever calls it: the end of a thread, say.
+    pub allocator_code: Vec<Range<u64>>,
 }
 
 impl Code {
     /// Whether the code at `pc` minds its own business.
     pub(crate) fn is_silent(&self, pc: u64) -> bool {
         self.silent.iter().any(|code| code.contains(&pc))
+    }
+
+    /// Whether the code at `pc` is an allocator's.
+    pub(crate) fn is_allocator(&self, pc: u64) -> bool {
+        self.allocator_code.iter().any(|code| code.contains(&pc))
     }
 }
 

@@ -72,6 +72,19 @@ fn an_allocator_s_own_work_is_no_access_and_no_order() {
 }
 
 #[test]
+fn an_allocator_s_code_is_its_own_whoever_calls_it() {
+    let code = || refrain_analysis::Code {
+        allocator_code: std::iter::once(0x1001..0x1002).collect(),
+        ..code()
+    };
+    let program = |reader: Step| vec![(0, Write(X, 8)), (1, reader), (2, Write(X + 64, 8))];
+    let found = |reader| run_with(3, &program(reader), Relation::Program(code())).len();
+    assert_eq!(found(Read(X, 8)), 0);
+    let freed = vec![(1, Allocate(X, 8)), (1, Free(X)), (0, Write(X, 8))];
+    assert_eq!(run_with(3, &freed, Relation::Program(code())).len(), 1, "a call is the caller's");
+}
+
+#[test]
 fn to_destroy_a_lock_writes_it() {
     let program = |ordered: bool| -> Program {
         let join = [(0, Sync(MutexLock, LOCK)), (0, Sync(MutexUnlock, LOCK))];

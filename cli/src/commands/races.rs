@@ -8,7 +8,7 @@ use super::racing::{self, libraries};
 use crate::args::{RaceReport, Races};
 use crate::child;
 use crate::failure::Outcome;
-use crate::machine::{Held, Moment, Point, RaceSearch, Snapshot};
+use crate::machine::{Held, Moment, Point, RaceSearch, Raced, Snapshot};
 use crate::output;
 use crate::race_suppressions::Suppressions;
 use crate::report::data_races::{
@@ -17,12 +17,16 @@ use crate::report::data_races::{
 use crate::symbols::{Code, Place, Symbols, variables};
 use crate::trace_file;
 use anyhow::Context;
-use refrain_analysis::{Act, Block, Race, Side};
+use refrain_analysis::{Act, Block, Code as ProgramCode, Race, Side};
 use refrain_trace::payload::Effect;
 use refrain_trace::{EventId, HAS_PAYLOAD, ThreadId, Trace, linux};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Replays that are tried where one leaves the recording, or does not come to all that it is to look at:
+/// what races may take another way the next time.
+const ATTEMPTS: u32 = 3;
 
 /// Pairs of instructions that are looked at a second time. A program in which more race has no use for
 /// more stacks.
@@ -57,8 +61,7 @@ pub(crate) fn search(path: &Path, form: &RaceReport) -> anyhow::Result<Report> {
     racing::must_be_searchable(path, &trace)?;
     let code = racing::code(trace.modules());
     let mut news = News::new("looking for races", true);
-    let found = child::races(trace_file::open(path)?, RaceSearch::Program(code.clone()), &mut news)
-        .with_context(|| format!("cannot search {}", path.display()))?;
+    let found = found(path, &code, &mut news)?;
     let mut races = racing::merge(found.races);
     let in_system = InSystem::of(&trace);
     races.sort_by_key(|race| (in_system.both(race), Reverse(race.count)));
@@ -75,11 +78,7 @@ pub(crate) fn search(path: &Path, form: &RaceReport) -> anyhow::Result<Report> {
             Some((creator, at))
         })
         .collect();
-    let seen = match points.all.is_empty() {
-        true => Vec::new(),
-        false => child::stacks(trace_file::open(path)?, (points.all, code), &mut news)
-            .with_context(|| format!("cannot look at the stacks of {}", path.display()))?,
-    };
+    let seen = seen(path, &points.all, &code, &mut news)?;
     drop(news);
     let mut scene = Scene { symbols: Symbols::new(trace.modules()), seen, in_system };
     let unseen = std::iter::repeat(Wanted::default());
@@ -99,6 +98,45 @@ pub(crate) fn search(path: &Path, form: &RaceReport) -> anyhow::Result<Report> {
     };
     sort_out(by_place(all), suppressions.unwrap_or_default(), form.all, &mut report);
     Ok(report)
+}
+
+/// What races, by a replay to the end of the recording if there is one.
+fn found(path: &Path, code: &ProgramCode, news: &mut News) -> anyhow::Result<Raced> {
+    let search = || RaceSearch::Program(code.clone());
+    let mut attempt = || {
+        child::races(trace_file::open(path)?, search(), news)
+            .with_context(|| format!("cannot search {}", path.display()))
+    };
+    let mut found = attempt()?;
+    for _ in 1..ATTEMPTS {
+        if found.divergence.is_none() {
+            break;
+        }
+        found = attempt()?;
+    }
+    Ok(found)
+}
+
+/// Where threads are at these points.
+fn seen(
+    path: &Path,
+    points: &[Point],
+    code: &ProgramCode,
+    news: &mut News,
+) -> anyhow::Result<Vec<Option<Snapshot>>> {
+    let mut seen = vec![None; points.len()];
+    for _ in 0..ATTEMPTS {
+        if seen.iter().all(Option::is_some) {
+            break;
+        }
+        let request = (points.to_vec(), code.clone());
+        let more = child::stacks(trace_file::open(path)?, request, news)
+            .with_context(|| format!("cannot look at the stacks of {}", path.display()))?;
+        for (seen, more) in seen.iter_mut().zip(more) {
+            *seen = seen.take().or(more);
+        }
+    }
+    Ok(seen)
 }
 
 /// Why not all of the program was searched.

@@ -93,6 +93,7 @@ pub(super) fn code(modules: &[Module]) -> ProgramCode {
     let range = |module: &Module| module.start..module.end;
     let libraries = || system_libraries(modules);
     let c_library = libraries().filter(|module| is_c_library(module) || is_loader(module));
+    let c_libraries = || libraries().filter(|module| is_c_library(module));
     let others = libraries().filter(|module| !is_c_library(module));
     let is_system = |module: &Module| libraries().any(|it| it.start == module.start);
     let allocators = modules.iter().map(|it| symbols::allocator::functions(it, is_system(it)));
@@ -100,6 +101,7 @@ pub(super) fn code(modules: &[Module]) -> ProgramCode {
         silent: c_library.map(range).collect(),
         trusted: others.map(range).collect(),
         allocators: allocators.flatten().collect(),
+        allocator_code: c_libraries().filter_map(symbols::allocator::code).collect(),
         ..ProgramCode::default()
     }
 }

@@ -6,6 +6,7 @@ use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 use refrain_analysis::Allocator::{self, *};
 use refrain_trace::Module;
 use std::fs::File;
+use std::ops::Range;
 
 /// What C has, and what goes by these names behind a [prefix](PREFIXES).
 const FUNCTIONS: [(&str, Allocator); 12] = [
@@ -57,10 +58,33 @@ fn by_name(name: &str, is_system: bool) -> Option<Allocator> {
 /// The allocator's functions that a module defines, by their addresses. None if the module's file is
 /// not the recorded one.
 pub(crate) fn functions(module: &Module, is_system: bool) -> Vec<(u64, Allocator)> {
-    defined(module, is_system).unwrap_or_default()
+    let named = |text: &Text| {
+        let named = text.iter().filter_map(|(at, name)| Some((*at, by_name(name, is_system)?)));
+        named.collect()
+    };
+    text(module, true).as_ref().map_or_else(Vec::new, named)
 }
 
-fn defined(module: &Module, is_system: bool) -> Option<Vec<(u64, Allocator)>> {
+/// The code of a C library's allocator, which is one piece in glibc and in musl: from the function before
+/// its first one to the one behind its last, of those that it exports.
+pub(crate) fn code(module: &Module) -> Option<Range<u64>> {
+    let text = text(module, false)?;
+    let own = || {
+        let own = text.iter().filter(|(_, name)| FUNCTIONS.iter().any(|(other, _)| name == other));
+        own.map(|&(at, _)| at)
+    };
+    let (first, last) = (own().min()?, own().max()?);
+    let starts = || text.iter().map(|&(at, _)| at);
+    let begin = starts().filter(|&at| at < first).max().unwrap_or(first);
+    let end = starts().filter(|&at| at > last).min().unwrap_or(last + 1);
+    Some(begin..end)
+}
+
+/// The functions of a module, by their addresses.
+type Text = Vec<(u64, String)>;
+
+/// Those that it exports, or all that it names.
+fn text(module: &Module, all: bool) -> Option<Text> {
     if !std::fs::metadata(&module.path).ok()?.is_file() {
         return None;
     }
@@ -71,12 +95,10 @@ fn defined(module: &Module, is_system: bool) -> Option<Vec<(u64, Allocator)>> {
     }
     let lowest = elf.segments().map(|segment| segment.address()).min()?;
     let place = |at: u64| at.wrapping_sub(lowest & !0xfff).wrapping_add(module.start);
-    let symbols = elf.dynamic_symbols().chain(elf.symbols());
+    let others = elf.symbols().filter(|_| all);
+    let symbols = elf.dynamic_symbols().chain(others);
     let text = symbols.filter(|it| it.is_definition() && it.kind() == SymbolKind::Text);
-    let named = text.filter_map(|symbol| {
-        let function = by_name(symbol.name().ok()?, is_system)?;
-        Some((place(symbol.address()), function))
-    });
+    let named = text.filter_map(|it| Some((place(it.address()), it.name().ok()?.to_owned())));
     Some(named.collect())
 }
 
