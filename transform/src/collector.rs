@@ -60,8 +60,9 @@ pub(crate) struct Raw {
     pub(crate) release: u32,
     pub(crate) acquire_pc: u64,
     pub(crate) release_pc: u64,
-    /// When the thread came to the lock, and when it came to release it.
+    /// When the thread came to the lock, when it had it, and when it came to release it.
     pub(crate) begin: u64,
+    pub(crate) had: u64,
     pub(crate) end: u64,
     pub(crate) reads: SetId,
     pub(crate) writes: SetId,
@@ -94,6 +95,7 @@ struct Taking {
     ticket: u64,
     pc: u64,
     begin: u64,
+    had: u64,
     shared: bool,
     after_wait: bool,
 }
@@ -335,7 +337,9 @@ impl Collector {
         let pc = if is_call(event.kind()) { event.pc } else { event.pc + 1 };
         match role {
             Role::Acquire { lock, order, shared, begin, .. } => {
-                let taking = Taking { lock, ticket: order, pc, begin, shared, after_wait: false };
+                let had = event.end;
+                let (ticket, after_wait) = (order, false);
+                let taking = Taking { lock, ticket, pc, begin, had, shared, after_wait };
                 self.acquire(now, taking);
             }
             Role::Release { lock, order, .. } => {
@@ -346,8 +350,8 @@ impl Collector {
     }
 
     fn acquire_by(&mut self, id: EventId, event: &Event, shared: bool, after_wait: bool) {
-        let Event { object: lock, ticket, pc, begin, .. } = *event;
-        let taking = Taking { lock, ticket, pc, begin, shared, after_wait };
+        let Event { object: lock, ticket, pc, begin, end: had, .. } = *event;
+        let taking = Taking { lock, ticket, pc, begin, had, shared, after_wait };
         self.acquire(u32::try_from(id.0).unwrap_or(u32::MAX), taking);
     }
 
@@ -372,7 +376,7 @@ impl Collector {
                 None => outer.inner = None,
             }
         }
-        let Taking { lock, ticket, pc, begin, shared, after_wait } = taking;
+        let Taking { lock, ticket, pc, begin, had, shared, after_wait } = taking;
         let raw = Raw {
             lock,
             ticket,
@@ -382,6 +386,7 @@ impl Collector {
             acquire_pc: pc,
             release_pc: 0,
             begin,
+            had,
             end: 0,
             reads: SetId::EMPTY,
             writes: SetId::EMPTY,

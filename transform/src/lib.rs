@@ -5,7 +5,7 @@
 //! [`Collector`] sees one thread's accesses and events during an observed replay and makes its
 //! critical sections, with [`Made`] of locks that the program makes itself; [`Sections`] puts those of all threads together, by lock, with their shared
 //! read and write sets; `guards` takes out what locks inside of others are enough for. `ulcp` tells kinds of pairs (Algorithm 1), `topology` builds the causal
-//! edges that survive (Rules 1 to 3), `gain` is Eq. 1 and `fusion` Algorithm 2. [`measure`]
+//! edges that survive (Rules 1 to 3), `gain` is Eq. 1 and `fusion` Algorithm 2; `waiting` is what the recording shows of waiting. [`measure`]
 //! replays and measures, [`rank`] fuses and ranks; they are apart because the one needs the trace
 //! and the other the program's symbols, which a process without rights does not have.
 //!
@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod calls;
 mod collector;
 mod error;
@@ -36,17 +37,18 @@ mod shadow;
 mod site;
 mod topology;
 mod ulcp;
+mod waiting;
 
 pub use collector::Collector;
 pub use error::Error;
 pub use gain::Timeline;
 pub use intervals::Interval;
 pub use made::{Change, Made, MadeLock, Make, Maker, Role, Unknown};
-pub use measure::{Measurement, Options, RegionPair, measure};
+pub use measure::{Measurement, OnCores, Options, RegionPair, RegionSite, Together, measure};
 pub use plan::{Cores, NOMINAL, Plan, PlanEdge, RECORDED, Replayer, TRIALS};
 pub use rank::rank;
 pub use relaxed::Relaxed;
-pub use report::{Analysed, Gain, Group, PairCounts, Report, Side};
+pub use report::{Analysed, Gain, Group, PairCounts, Report, Side, Site};
 pub use sections::{Irregularity, Lock, LockKind, Region, RegionId, Section, SectionId, Sections};
 pub use sets::{SetId, SetTable};
 pub use shadow::Shared;

@@ -3,16 +3,19 @@
 //! Tallies are by pair of code regions, as addresses; what belongs together in the source is for
 //! [`crate::rank`] to say.
 
+use crate::arrivals::Arrivals;
 use crate::fusion::Fusion;
 use crate::gain::{self, Timeline};
+use crate::relaxed::Only;
 use crate::topology::exempting;
 use crate::ulcp::{UlcpKind, Verdict, pairs};
+use crate::waiting::{self, Waited};
 use crate::{
-    Analysed, Cores, Error, Gain, LockKind, NOMINAL, PairCounts, Plan, RECORDED, Region, RegionId,
-    Relaxed, Replayer, Sections, TRIALS, Topology,
+    Analysed, Cores, Error, Gain, LockKind, NOMINAL, PairCounts, Plan, Region, RegionId, Relaxed,
+    Replayer, Sections, TRIALS, Topology,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What to do beyond the ranking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +54,44 @@ pub struct RegionPair {
     pub alone_error: Option<String>,
 }
 
+/// The sections of a code region, in the recording.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RegionSite {
+    /// The code.
+    pub region: Region,
+    /// Critical sections.
+    pub sections: u64,
+    /// Those that found the lock taken.
+    pub waited: u64,
+    /// For how long these waited, in nanoseconds.
+    pub waited_ns: u64,
+    /// How much of that was for sections that they did not conflict with.
+    pub unnecessary_ns: u64,
+    /// What the run gains if the sections of this region's class exclude only what they conflict
+    /// with; `None` if that was not replayed.
+    pub gain: Option<Gain>,
+}
+
+/// What the run gains if the most costly groups are fixed at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Together {
+    /// So many, by what each gains alone.
+    pub groups: u32,
+    /// The gain.
+    pub gain: Gain,
+}
+
+/// The run on another number of cores.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OnCores {
+    /// Cores.
+    pub cores: u32,
+    /// The original's duration in virtual time, nanoseconds.
+    pub original_ns: u64,
+    /// Without ULCPs.
+    pub ulcp_free_ns: u64,
+}
+
 /// What the replays measured.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Measurement {
@@ -68,6 +109,12 @@ pub struct Measurement {
     pub ulcp_free_error: Option<String>,
     /// Ascending by regions.
     pub pairs: Vec<RegionPair>,
+    /// Regions with critical sections of regular locks.
+    pub sites: Vec<RegionSite>,
+    /// Two groups and more.
+    pub together: Vec<Together>,
+    /// Ascending by cores.
+    pub over_cores: Vec<OnCores>,
 }
 
 #[derive(Default)]
@@ -105,7 +152,13 @@ pub fn measure(
         Ok(arrivals) => by_arrival(sections, &tallies, &class, replayer, arrivals, options),
         Err(_) => alone(sections, &tallies, &class, replayer, original_ticks, options),
     };
-    let all = Relaxed::new(sections, &class, None, |_| true);
+    let all = Relaxed::new(sections, &class, Only::All, |_| true);
+    let (mut together, mut over_cores, mut sites) = (Vec::new(), Vec::new(), Vec::new());
+    if let Ok(arrivals) = &arrivals {
+        together = jointly(sections, &alone, &class, replayer, arrivals);
+        over_cores = on_cores(sections, replayer, &all);
+        sites = by_site(sections, &tallies, &alone, &class, (replayer, arrivals));
+    }
     let gain = arrivals.as_ref().ok().map(|arrivals| arrivals.gain(replayer, &all, 0..TRIALS));
     let mut original_ns = replayer.nanoseconds(original_ticks);
     let mut ulcp_free = match &free {
@@ -143,6 +196,9 @@ pub fn measure(
         ulcp_free_ns: ulcp_free.as_ref().ok().copied(),
         ulcp_free_error: ulcp_free.err(),
         pairs,
+        sites,
+        together,
+        over_cores,
     })
 }
 
@@ -177,83 +233,6 @@ fn tally(sections: &Sections, original: &Timeline, free: &Timeline) -> Tallies {
     tallies
 }
 
-/// The original by arrival.
-struct Arrivals {
-    /// A duration for each trial, in ticks and in nanoseconds.
-    trials: Vec<(u64, u64)>,
-    /// How long the recording took, in ticks, if that is known.
-    recorded: Option<u64>,
-}
-
-impl Arrivals {
-    fn new(replayer: &mut dyn Replayer) -> Result<Arrivals, String> {
-        let trial = |trial| {
-            let ticks = replayer.arrive(None, trial)?;
-            Ok((ticks, replayer.nanoseconds(ticks)))
-        };
-        let trials = (0..TRIALS).map(trial).collect::<Result<Vec<_>, String>>()?;
-        Ok(Arrivals { trials, recorded: replayer.recorded() })
-    }
-
-    fn likely_ns(&self) -> u64 {
-        let mut nominal: Vec<u64> =
-            self.trials.iter().take(NOMINAL as usize).map(|&(_, ns)| ns).collect();
-        nominal.sort_unstable();
-        nominal[nominal.len() / 2]
-    }
-
-    /// The model's time of the run as recorded, if it can be held against the recording.
-    fn check_ns(&self) -> Option<u64> {
-        self.recorded.map(|_| self.trials[RECORDED as usize].1)
-    }
-
-    /// What the run gains if some locks are relaxed: each of these trials against the original's of
-    /// the same noise and latencies, in proportion to the original's likeliest duration.
-    fn gain(
-        &self,
-        replayer: &mut dyn Replayer,
-        relaxed: &Relaxed<'_>,
-        trials: impl Iterator<Item = u32>,
-    ) -> Result<Gain, String> {
-        let likely_ns = i128::from(self.likely_ns());
-        let (mut all, mut nominal, mut recorded) = (Vec::new(), Vec::new(), None);
-        for trial in trials {
-            let original = i128::from(self.trials[trial as usize].0);
-            let gain = original - i128::from(replayer.arrive(Some(relaxed), trial)?);
-            let gain = (gain * likely_ns / original.max(1)) as i64;
-            all.push(gain);
-            nominal.extend((trial < NOMINAL).then_some(gain));
-            recorded = recorded.or((trial == RECORDED).then_some(gain));
-        }
-        nominal.sort_unstable();
-        let likely = nominal[nominal.len() / 2];
-        // Some of the recorder's work is left in what counts as the program's. What all of it does to
-        // the gain, it is taken to do once more the other way.
-        all.extend(recorded.map(|recorded| 2 * likely - recorded));
-        let some = "there are trials";
-        let (least, most) =
-            (all.iter().copied().min().expect(some), all.iter().copied().max().expect(some));
-        Ok(self.with_unknown(Gain { least_ns: least, likely_ns: likely, most_ns: most }))
-    }
-
-    /// Work is as long as it was recorded, so what the model's time of the recorded run differs by is
-    /// waiting that it has too much of or too little, and nobody knows for which lock: all of it
-    /// may be part of the gain, or nothing.
-    fn with_unknown(&self, gain: Gain) -> Gain {
-        let Some(recorded) = self.recorded.filter(|_| gain != Gain::default()) else { return gain };
-        let model = i128::from(self.trials[RECORDED as usize].0.max(1));
-        let recorded = i128::from(recorded.max(1));
-        let original = i128::from(self.likely_ns());
-        let without = |gain: i64| (i128::from(gain) * model / recorded) as i64;
-        let missing = (original * (recorded - model) / recorded) as i64;
-        let ends = [gain.least_ns, gain.most_ns];
-        let all =
-            ends.into_iter().chain(ends.map(without)).chain(ends.map(|e| without(e) + missing));
-        let (least, most) = all.fold((i64::MAX, i64::MIN), |(l, m), e| (l.min(e), m.max(e)));
-        Gain { least_ns: least, most_ns: most, ..gain }
-    }
-}
-
 /// A pair of classes of code.
 type Classes = (u32, u32);
 
@@ -280,6 +259,111 @@ fn classes(class: &[u32], (a, b): (RegionId, RegionId)) -> Classes {
     (a.min(b), a.max(b))
 }
 
+/// One for the noise, and all latencies.
+fn few_trials() -> impl Iterator<Item = u32> {
+    std::iter::once(0).chain(NOMINAL..TRIALS)
+}
+
+/// Groups that are fixed together, at most.
+const TOGETHER: usize = 4;
+
+/// Replays with the two most costly groups fixed, with the three most costly ones, and so on.
+fn jointly(
+    sections: &Sections,
+    alone: &Alone,
+    class: &[u32],
+    replayer: &mut dyn Replayer,
+    arrivals: &Arrivals,
+) -> Vec<Together> {
+    let mut groups: Vec<(i64, Classes)> = Vec::new();
+    for (regions, gain) in alone {
+        if let Ok((ns @ 1.., _)) = gain {
+            groups.push((-ns, classes(class, *regions)));
+        }
+    }
+    groups.sort_unstable();
+    groups.dedup();
+    let mut found = Vec::new();
+    for most in 2..=groups.len().min(TOGETHER) {
+        let pairs = groups[..most].iter().map(|(_, pair)| *pair).collect();
+        let relaxed = Relaxed::new(sections, class, Only::Pairs(pairs), |_| true);
+        let Ok(gain) = arrivals.gain(replayer, &relaxed, few_trials()) else { break };
+        found.push(Together { groups: most as u32, gain });
+    }
+    found
+}
+
+/// Cores that are tried, at most.
+const MOST_CORES: u32 = 64;
+
+/// The run on one core, on two, four and so on, up to more than it has threads for.
+fn on_cores(sections: &Sections, replayer: &mut dyn Replayer, all: &Relaxed<'_>) -> Vec<OnCores> {
+    let threads = sections.threads as u32;
+    let counts = (0..).map(|n| 1 << n).take_while(|&n| n < 2 * threads && n <= MOST_CORES);
+    let mut found = Vec::new();
+    for cores in counts {
+        let original = replayer.arrive(None, 0, Some(cores));
+        let free = replayer.arrive(Some(all), 0, Some(cores));
+        let (Ok(original), Ok(free)) = (original, free) else { break };
+        found.push(OnCores {
+            cores,
+            original_ns: replayer.nanoseconds(original),
+            ulcp_free_ns: replayer.nanoseconds(free),
+        });
+    }
+    found
+}
+
+/// Sites for which it is replayed what fixing them alone gains, at most.
+const SITES: usize = 5;
+
+/// What the recording shows of each region, and for those that waited longest in vain what the run
+/// gains without that.
+fn by_site(
+    sections: &Sections,
+    tallies: &Tallies,
+    alone: &Alone,
+    class: &[u32],
+    (replayer, arrivals): (&mut dyn Replayer, &Arrivals),
+) -> Vec<RegionSite> {
+    let waited = waiting::by_region(sections);
+    let mut vain: BTreeMap<u32, u64> = BTreeMap::new();
+    for (region, waited) in waited.iter().enumerate().filter(|(_, it)| it.unnecessary > 0) {
+        *vain.entry(class[region]).or_default() += waited.unnecessary;
+    }
+    let mut worst: Vec<(u64, u32)> =
+        vain.into_iter().map(|(class, ticks)| (ticks, class)).collect();
+    worst.sort_unstable_by(|a, b| b.cmp(a));
+    let mut gains: BTreeMap<u32, Gain> = BTreeMap::new();
+    for (_, site) in worst.into_iter().take(SITES) {
+        let of_site = tallies.iter().filter(|(regions, tally)| {
+            let (a, b) = classes(class, **regions);
+            (a == site || b == site) && tally.kinds.ulcps() > 0
+        });
+        let pairs: BTreeSet<Classes> =
+            of_site.map(|(regions, _)| classes(class, *regions)).collect();
+        // A site whose one group is alone is as that group.
+        let known = (pairs.len() == 1).then(|| {
+            let same = alone.iter().find(|(regions, _)| pairs.contains(&classes(class, **regions)));
+            same.and_then(|(_, gain)| gain.as_ref().ok()?.1)
+        });
+        let gain = known.flatten().or_else(|| {
+            let relaxed = Relaxed::new(sections, class, Only::Class(site), |_| true);
+            arrivals.gain(replayer, &relaxed, few_trials()).ok()
+        });
+        gains.extend(gain.map(|gain| (site, gain)));
+    }
+    let site = |(region, waited): (usize, &Waited)| RegionSite {
+        region: sections.regions()[region],
+        sections: waited.sections,
+        waited: waited.waited,
+        waited_ns: replayer.nanoseconds(waited.ticks),
+        unnecessary_ns: replayer.nanoseconds(waited.unnecessary),
+        gain: gains.get(&class[region]).copied(),
+    };
+    waited.iter().enumerate().filter(|(_, it)| it.sections > 0).map(site).collect()
+}
+
 /// Replays by arrival with single groups fixed.
 fn by_arrival(
     sections: &Sections,
@@ -292,10 +376,9 @@ fn by_arrival(
     let mut saved = BTreeMap::new();
     for (pair, locks) in candidates(tallies, class, options.alone) {
         let concerned = |lock| locks.binary_search(&(lock as u32)).is_ok();
-        let relaxed = Relaxed::new(sections, class, Some(pair), concerned);
-        // One for the noise is enough here, and all latencies.
-        let trials = std::iter::once(0).chain(NOMINAL..TRIALS);
-        let gain = arrivals.gain(replayer, &relaxed, trials);
+        let only = Only::Pairs([pair].into());
+        let relaxed = Relaxed::new(sections, class, only, concerned);
+        let gain = arrivals.gain(replayer, &relaxed, few_trials());
         saved.insert(pair, gain.map(|gain| (gain.likely_ns, Some(gain))));
     }
     let of = |regions: &(RegionId, RegionId)| {

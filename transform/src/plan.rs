@@ -82,13 +82,19 @@ pub trait Replayer {
         visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
     ) -> Result<u64, String>;
 
-    /// Replays on the recorded machine with every lock granted as threads come, the original or with
-    /// some locks relaxed, and returns the duration of the run. The trials differ in the noise of
+    /// Replays with every lock granted as threads come, the original or with some locks relaxed, on
+    /// so many cores (as many as recorded, without a number), and returns the duration of the run.
+    /// The trials differ in the noise of
     /// arrivals and in the latencies that are not known well; the first [`NOMINAL`] of them have
     /// the likeliest latencies, and [`RECORDED`] has the recorder's work in it. The original and its
     /// variants are charged alike.
-    fn arrive(&mut self, relaxed: Option<&Relaxed<'_>>, trial: u32) -> Result<u64, String> {
-        let _ = (relaxed, trial);
+    fn arrive(
+        &mut self,
+        relaxed: Option<&Relaxed<'_>>,
+        trial: u32,
+        cores: Option<u32>,
+    ) -> Result<u64, String> {
+        let _ = (relaxed, trial, cores);
         Err("this replayer keeps the recorded order".to_owned())
     }
 

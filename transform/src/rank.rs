@@ -1,15 +1,16 @@
 //! From measurements to the report: PerfPlay, section 4.
 
 use crate::fusion::Fusion;
-use crate::measure::{Measurement, RegionPair};
+use crate::measure::{Measurement, RegionPair, RegionSite};
 use crate::ulcp::UlcpKind;
-use crate::{Group, PairCounts, Region, Report, Resolver, Side};
+use crate::{Group, PairCounts, Region, Report, Resolver, Side, Site};
 use std::collections::BTreeMap;
 
 /// Fuses what was measured by the program's source, and ranks it by what it costs.
 pub fn rank(measured: &Measurement, resolver: &mut dyn Resolver) -> Report {
     let ends = measured.pairs.iter().flat_map(|pair| [pair.first, pair.second]);
-    let mut regions: Vec<Region> = ends.collect();
+    let of_sites = measured.sites.iter().map(|site| site.region);
+    let mut regions: Vec<Region> = ends.chain(of_sites).collect();
     regions.sort_unstable();
     regions.dedup();
     let fusion = Fusion::new(&regions, resolver);
@@ -41,7 +42,35 @@ pub fn rank(measured: &Measurement, resolver: &mut dyn Resolver) -> Report {
         ulcp_free_error: measured.ulcp_free_error.clone(),
         groups: order(ranked),
         spurious: order(spurious),
+        sites: sites(measured, &fusion, index),
+        together: measured.together.clone(),
+        over_cores: measured.over_cores.clone(),
     }
+}
+
+/// Fuses regions to sites, those where threads waited.
+fn sites(measured: &Measurement, fusion: &Fusion, index: impl Fn(&Region) -> usize) -> Vec<Site> {
+    let mut classes: BTreeMap<u32, Vec<&RegionSite>> = BTreeMap::new();
+    for site in measured.sites.iter().filter(|site| site.waited > 0 || site.gain.is_some()) {
+        classes.entry(fusion.class[index(&site.region)]).or_default().push(site);
+    }
+    let site = |members: Vec<&RegionSite>| {
+        let most = members.iter().rev().max_by_key(|it| it.sections).expect("it has members");
+        let sum = |of: fn(&RegionSite) -> u64| members.iter().map(|it| of(it)).sum();
+        // One number stands for the site only if one replay freed all of it.
+        let gain = members[0].gain.filter(|_| members.iter().all(|it| it.gain == members[0].gain));
+        Site {
+            place: fusion.places[index(&most.region)].0.clone(),
+            sections: sum(|it| it.sections),
+            waited: sum(|it| it.waited),
+            waited_ns: sum(|it| it.waited_ns),
+            unnecessary_ns: sum(|it| it.unnecessary_ns),
+            gain,
+        }
+    };
+    let mut sites: Vec<Site> = classes.into_values().map(site).collect();
+    sites.sort_by_key(|it| std::cmp::Reverse((it.unnecessary_ns, it.waited_ns)));
+    sites
 }
 
 fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {

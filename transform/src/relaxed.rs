@@ -25,6 +25,27 @@ const KINDS: usize = 1 << 10;
 /// What makes two sections behave alike: lock, class of the code, sets, mode.
 type Kind = (u32, u32, SetId, SetId, bool, bool);
 
+/// Which sections lose their exclusion where they do not conflict, by the classes of their code.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Only {
+    /// All.
+    All,
+    /// Those of these pairs, the lower class first.
+    Pairs(BTreeSet<(u32, u32)>),
+    /// Those of this class, from all others.
+    Class(u32),
+}
+
+impl Only {
+    fn frees(&self, a: u32, b: u32) -> bool {
+        match self {
+            Only::All => true,
+            Only::Pairs(pairs) => pairs.contains(&(a.min(b), a.max(b))),
+            Only::Class(class) => a == *class || b == *class,
+        }
+    }
+}
+
 /// What is relaxed, and how far.
 #[derive(Debug)]
 pub struct Relaxed<'a> {
@@ -36,19 +57,17 @@ pub struct Relaxed<'a> {
     /// A section of each kind, and the class of its code.
     kinds: Vec<(usize, u32)>,
     free: Vec<bool>,
-    /// The two classes of code whose sections are to be freed of each other; all, without it.
-    only: Option<(u32, u32)>,
+    only: Only,
     verdicts: RefCell<FixedMap<(u32, u32), bool>>,
 }
 
 impl<'a> Relaxed<'a> {
     /// Relaxes all regular locks for which `concerned` holds. `class` gives each code region its
-    /// class; `only` names the pair of classes that lose their exclusion where they do not
-    /// conflict, `None` all of them.
+    /// class.
     pub(crate) fn new(
         sections: &'a Sections,
         class: &[u32],
-        only: Option<(u32, u32)>,
+        only: Only,
         concerned: impl Fn(usize) -> bool,
     ) -> Relaxed<'a> {
         let mut relaxed = Relaxed {
@@ -116,8 +135,7 @@ impl<'a> Relaxed<'a> {
         if (a.after_wait && a.is_null()) || (b.after_wait && b.is_null()) {
             return true;
         }
-        let freed = self.only.is_none_or(|pair| pair == (of_a.min(of_b), of_a.max(of_b)));
-        !freed || conflict(self.sections.sets(), a, b)
+        !self.only.frees(of_a, of_b) || conflict(self.sections.sets(), a, b)
     }
 
     /// Whether the lock at `address` is relaxed.

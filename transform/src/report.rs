@@ -1,5 +1,6 @@
 //! The report's data. Formatting is the caller's.
 
+use crate::measure::{OnCores, Together};
 use crate::site::Place;
 use crate::ulcp::UlcpKind;
 use serde::{Deserialize, Serialize};
@@ -122,6 +123,24 @@ pub struct Group {
     pub alone_error: Option<String>,
 }
 
+/// A place where a lock is acquired, in the recording.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Site {
+    /// Where.
+    pub place: Place,
+    /// Critical sections.
+    pub sections: u64,
+    /// Those that found the lock taken.
+    pub waited: u64,
+    /// For how long these waited, in nanoseconds.
+    pub waited_ns: u64,
+    /// How much of that was for sections that they did not conflict with.
+    pub unnecessary_ns: u64,
+    /// What the run gains if sections here exclude only what they conflict with; `None` if that was
+    /// not replayed, or if fusion put together what was replayed apart.
+    pub gain: Option<Gain>,
+}
+
 /// The ranking.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
@@ -143,4 +162,10 @@ pub struct Report {
     pub groups: Vec<Group>,
     /// Groups that consist of spurious null-locks (after waits on condition variables) alone.
     pub spurious: Vec<Group>,
+    /// Sites where threads waited, the longest in vain first.
+    pub sites: Vec<Site>,
+    /// What the most costly groups gain together.
+    pub together: Vec<Together>,
+    /// The run on other numbers of cores.
+    pub over_cores: Vec<OnCores>,
 }

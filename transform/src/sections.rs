@@ -126,6 +126,16 @@ pub struct Sections {
     /// Which sections waited for which, both by number: (later, earlier), the later ones
     /// ascending, the earlier ones of each descending.
     waits: Vec<(u32, u32)>,
+    /// By section.
+    times: Vec<Times>,
+}
+
+/// When a section's thread came to the lock, when it had it, and when it came to release it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Times {
+    pub(crate) begin: u64,
+    pub(crate) had: u64,
+    pub(crate) end: u64,
 }
 
 impl Sections {
@@ -176,6 +186,14 @@ impl Sections {
             acquisitions: collectors.iter().map(|c| c.acquisitions).sum(),
             contended: 0,
             waits: Vec::new(),
+            times: raws
+                .iter()
+                .map(|(_, Raw { begin, had, end, .. })| Times {
+                    begin: *begin,
+                    had: *had,
+                    end: *end,
+                })
+                .collect(),
         };
         all.fill(&raws, &strays);
         let orders = collectors.iter().flat_map(|c| c.orders.iter().copied()).collect();
@@ -210,6 +228,11 @@ impl Sections {
     pub(crate) fn waits(&self, section: usize) -> &[(u32, u32)] {
         let of = |at: usize| self.waits.partition_point(|(later, _)| (*later as usize) < at);
         &self.waits[of(section)..of(section + 1)]
+    }
+
+    /// The times of a section.
+    pub(crate) fn times(&self, section: usize) -> Times {
+        self.times[section]
     }
 
     pub(crate) fn of(&self, lock: &Lock) -> &[Section] {

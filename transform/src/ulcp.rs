@@ -153,17 +153,22 @@ pub(crate) fn excludes(a: &Section, b: &Section) -> bool {
 type Key = [SetId; 4];
 
 /// Remembers verdicts of pairs of sets, which repeat with the code that makes them.
-struct Memory(Vec<(Key, Verdict)>);
+pub(crate) struct Memory(Vec<(Key, Verdict)>);
 
 impl Memory {
     const WAYS: usize = 1 << 12;
 
-    fn new() -> Memory {
+    pub(crate) fn new() -> Memory {
         // The empty key is never asked for: such a pair is a null-lock.
         Memory(vec![([SetId::EMPTY; 4], Verdict::AfterWait); Memory::WAYS])
     }
 
-    fn identify(&mut self, sets: &SetTable, first: &Section, second: &Section) -> Verdict {
+    pub(crate) fn identify(
+        &mut self,
+        sets: &SetTable,
+        first: &Section,
+        second: &Section,
+    ) -> Verdict {
         if first.is_null() || second.is_null() {
             return identify(sets, first, second);
         }

@@ -53,9 +53,15 @@ impl Replayer for ByArrival {
         self.ordered.replay(plan, cores, visit)
     }
 
-    fn arrive(&mut self, relaxed: Option<&Relaxed<'_>>, trial: u32) -> Result<u64, String> {
+    fn arrive(
+        &mut self,
+        relaxed: Option<&Relaxed<'_>>,
+        trial: u32,
+        cores: Option<u32>,
+    ) -> Result<u64, String> {
         let costs = Costs { patience: 3, rouse: 20, wake: 40, ..Costs::FREE };
-        let config = Config { cores: self.cores, quantum: 10_000, costs };
+        let cores = cores.unwrap_or(self.cores);
+        let config = Config { cores, quantum: 10_000, costs };
         let noise = Some(Noise { seed: u64::from(trial), per_mille: 10 });
         let model = Model { noise, ..Model::waiting(Waiting::Glibc) };
         let run = |constraints: &Constraints<'_>| match simulate(
@@ -188,4 +194,35 @@ fn a_lock_that_is_needed_does_not_keep_the_order_that_another_gave_it() {
     let measured = measure(&r.sections(), &mut replayer, &Options::default()).expect("replays");
     let gain = measured.gain.expect("by arrival");
     assert!(gain.likely_ns * 5 > measured.original_ns as i64, "{measured:?}");
+}
+
+/// A writer has the lock; a reader of something else and then another writer come to it.
+#[test]
+fn waiting_behind_what_does_not_conflict_is_in_vain() {
+    let mut r = Recording::new(3);
+    r.share(X, 8);
+    r.share(Y, 8);
+    let mut section = |thread: usize, (came, had, left): (u64, u64, u64), at: u64, kind: u16| {
+        let lock = r.event(thread, came, MutexLock, L, 0x100 * (thread as u64 + 1));
+        lock.end = had;
+        r.access(thread, at, 8, kind);
+        let unlock = r.event(thread, 0, MutexUnlock, L, 0x100 * (thread as u64 + 1) + 0x10);
+        (unlock.begin, unlock.end) = (left, left);
+    };
+    section(0, (0, 0, 10), X, Access::WRITE);
+    section(1, (2, 10, 15), Y, Access::READ);
+    section(2, (4, 15, 20), X, Access::WRITE);
+    let measured = measure(&r.sections(), &mut ByArrival::of(&r, 3), &Options::default())
+        .expect("the original ends");
+    let waited = |pc: u64| {
+        let site = measured.sites.iter().find(|site| site.region.acquire == pc);
+        let site = site.expect("every region with sections is there");
+        (site.sections, site.waited, site.waited_ns, site.unnecessary_ns)
+    };
+    assert_eq!(waited(0x100), (1, 0, 0, 0));
+    assert_eq!(waited(0x200), (1, 1, 8, 8));
+    // For the other writer until 10, and for the reader until 15.
+    assert_eq!(waited(0x300), (1, 1, 11, 5));
+    let cores: Vec<u32> = measured.over_cores.iter().map(|it| it.cores).collect();
+    assert_eq!(cores, [1, 2, 4]);
 }

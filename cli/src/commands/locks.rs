@@ -200,6 +200,7 @@ fn notes(trace: &Trace, Extent { events, recorded, .. }: Extent) -> Vec<String> 
 /// Prints the first groups of a ranking as text or as JSON.
 pub(crate) fn print(report: Report, ranking: &Ranking) -> anyhow::Result<()> {
     let mut report = report.truncated(ranking.top);
+    report.details = ranking.details;
     if ranking.details {
         for group in &mut report.groups {
             group.excerpts = excerpts(&[&group.first, &group.second]);

@@ -126,8 +126,12 @@ impl Skeleton {
             .map_err(|error| error.to_string())
     }
 
-    /// Replays by arrival, with the noise and the latencies of a trial.
-    fn by_arrival(&self, constraints: &Constraints<'_>, trial: u32) -> Result<u64, String> {
+    /// Replays by arrival on so many cores, with the noise and the latencies of a trial.
+    fn by_arrival(
+        &self,
+        constraints: &Constraints<'_>,
+        (trial, cores): (u32, u32),
+    ) -> Result<u64, String> {
         let recorded = self.with_recording.as_ref().filter(|_| trial == RECORDED);
         let reduced = recorded.unwrap_or(&self.reduced);
         let seed = u64::from(trial);
@@ -139,7 +143,7 @@ impl Skeleton {
         };
         let scaled = |ticks: u64| ticks.saturating_mul(times) / of;
         let (wake, rouse) = (scaled(costs.wake), scaled(costs.rouse));
-        let config = Config { costs: Costs { wake, rouse, ..costs }, ..self.config };
+        let config = Config { costs: Costs { wake, rouse, ..costs }, cores, ..self.config };
         let wakings = self.wakings.iter();
         let wakings: Vec<Waking> = wakings
             .map(|waking| Waking { wake: scaled(waking.wake), rouse: scaled(waking.rouse) })
@@ -284,16 +288,22 @@ impl Replayer for Skeleton {
         }
     }
 
-    fn arrive(&mut self, relaxed: Option<&Relaxed<'_>>, trial: u32) -> Result<u64, String> {
+    fn arrive(
+        &mut self,
+        relaxed: Option<&Relaxed<'_>>,
+        trial: u32,
+        cores: Option<u32>,
+    ) -> Result<u64, String> {
+        let at = (trial, cores.unwrap_or(self.config.cores));
         let Some(relaxed) = relaxed else {
-            return self.by_arrival(&Constraints::none(), trial);
+            return self.by_arrival(&Constraints::none(), at);
         };
         let (threads, conflicts) = (self.reduced.threads(), Exclusions(relaxed));
         let sections = relaxed.sections().iter().copied();
         let admission = Admission::new(threads, sections, &conflicts);
         let constraints =
             Constraints::relaxing(&self.reduced, |address| relaxed.relaxes(address), admission);
-        self.by_arrival(&constraints, trial)
+        self.by_arrival(&constraints, at)
     }
 
     fn recorded(&self) -> Option<u64> {

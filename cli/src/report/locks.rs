@@ -10,7 +10,7 @@ use super::numbers::duration;
 use crate::calibration::Source;
 use crate::symbols::Place;
 use refrain_transform::{
-    self as transform, Analysed, Gain, Irregularity, Make, PairCounts, UlcpKind,
+    self as transform, Analysed, Gain, Irregularity, Make, OnCores, PairCounts, Together, UlcpKind,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -49,6 +49,12 @@ pub(crate) struct Report {
     pub(crate) groups_found: usize,
     /// The groups shown.
     pub(crate) groups: Vec<Group>,
+    /// Sites where threads waited in the recording, the longest in vain first.
+    pub(crate) sites: Vec<Site>,
+    /// What the most costly groups gain together.
+    pub(crate) together: Vec<Together>,
+    /// The run on other numbers of cores.
+    pub(crate) over_cores: Vec<OnCores>,
     /// Groups that only waits on condition variables made, and no program can avoid.
     pub(crate) spurious: Vec<Group>,
     /// Locks that the program makes itself, by how they are made.
@@ -65,6 +71,39 @@ pub(crate) struct Report {
     pub(crate) baseline: Option<Comparison>,
     /// What the reader must know to judge the numbers.
     pub(crate) notes: Vec<String>,
+    /// Whether the text shows more than the ranking.
+    #[serde(skip)]
+    pub(crate) details: bool,
+}
+
+/// A site where threads waited in the recording.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(crate) struct Site {
+    /// Where the lock is acquired.
+    pub(crate) site: Place,
+    /// Critical sections.
+    pub(crate) critical_sections: u64,
+    /// Those that found the lock taken.
+    pub(crate) waited: u64,
+    /// For how long these waited.
+    pub(crate) waited_ns: u64,
+    /// Which part of that was unnecessary.
+    pub(crate) unnecessary: f64,
+    /// By how much the run is shorter if sections here exclude only what they conflict with.
+    pub(crate) gain: Option<Gain>,
+}
+
+impl Site {
+    fn new(site: transform::Site) -> Site {
+        Site {
+            site: site.place.into(),
+            critical_sections: site.sections,
+            waited: site.waited,
+            waited_ns: site.waited_ns,
+            unnecessary: site.unnecessary_ns as f64 / site.waited_ns.max(1) as f64,
+            gain: site.gain,
+        }
+    }
 }
 
 /// Groups that the user does not want to see.
@@ -225,9 +264,10 @@ pub(crate) fn is_sure(group: &Group) -> bool {
 }
 
 impl Report {
-    /// Keeps the `top` first groups.
+    /// Keeps the `top` first groups, and as many sites.
     pub(crate) fn truncated(mut self, top: usize) -> Report {
         self.groups.truncate(top);
+        self.sites.truncate(top);
         self
     }
 }
@@ -258,6 +298,9 @@ pub(crate) fn report(
         ulcp_free_ns: ranked.ulcp_free_ns,
         groups_found,
         groups: ranked.groups.into_iter().map(Group::new).collect(),
+        sites: ranked.sites.into_iter().map(Site::new).collect(),
+        together: ranked.together,
+        over_cores: ranked.over_cores,
         spurious: ranked.spurious.into_iter().map(Group::new).collect(),
         made: beside.made,
         irregular: beside.irregular,
@@ -265,6 +308,7 @@ pub(crate) fn report(
         suppressed: None,
         baseline: None,
         notes,
+        details: false,
     }
 }
 
@@ -335,6 +379,29 @@ pub(crate) mod tests {
                 group(2, UlcpKind::DisjointWrite, [served, inlined], (1_204, 43_000_000, 0.2974)),
                 group(3, UlcpKind::NullLock, [bare.clone(), bare], (1, -1_500, -0.00001)),
             ],
+            sites: vec![Site {
+                site: Place::example("cache_lookup", "/src/corpus/c/demo.c", 92),
+                critical_sections: 12_000,
+                waited: 3_104,
+                waited_ns: 98_700_000,
+                unnecessary: 0.912,
+                gain: Some(Gain {
+                    least_ns: 90_000_000,
+                    likely_ns: 101_000_000,
+                    most_ns: 120_000_000,
+                }),
+            }],
+            together: vec![Together {
+                groups: 2,
+                gain: Gain { least_ns: 110_000_000, likely_ns: 140_000_000, most_ns: 155_000_000 },
+            }],
+            over_cores: [(1, 500_000_000, 500_000_000), (2, 345_600_000, 201_000_000)]
+                .map(|(cores, original_ns, ulcp_free_ns)| OnCores {
+                    cores,
+                    original_ns,
+                    ulcp_free_ns,
+                })
+                .to_vec(),
             spurious: vec![group(1, UlcpKind::NullLock, woken, (7, 0, 0.0))],
             made: BTreeMap::new(),
             irregular: Vec::new(),
@@ -342,6 +409,7 @@ pub(crate) mod tests {
             suppressed: None,
             baseline: None,
             notes: vec!["the trace was cut off: only its whole part was analysed".into()],
+            details: false,
         }
     }
 
@@ -364,7 +432,7 @@ pub(crate) mod tests {
 
     #[test]
     fn in_detail_with_the_source() {
-        let mut report = example();
+        let mut report = Report { details: true, ..example() };
         report.groups.truncate(1);
         let lines = [(91, "static int lookup(int key) {"), (92, "    lock(&m);"), (93, "}")];
         report.groups[0].excerpts = vec![Excerpt {

@@ -36,6 +36,14 @@ pub(crate) fn join(mut reports: Vec<Report>) -> Option<Report> {
     for (rank, group) in (1..).zip(&mut joined.groups) {
         group.rank = rank;
     }
+    for together in &mut joined.together {
+        let of = |report: &Report| {
+            let same = report.together.iter().find(|other| other.groups == together.groups)?;
+            Some((same.gain, report.original_ns))
+        };
+        let gains = reports.iter().map(of).collect::<Option<Vec<_>>>();
+        together.gain = spread(gains, original).unwrap_or(together.gain);
+    }
     joined
         .notes
         .push(format!("gains are from {recordings} recordings, the counts from one of them"));

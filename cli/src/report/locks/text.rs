@@ -22,6 +22,10 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     if !report.groups.is_empty() {
         text += "\nUnnecessary contention, most costly first:\n\n";
         text += &ranking(&report.groups, style);
+        if report.details && !report.sites.is_empty() {
+            text += &where_waited(report, style);
+        }
+        text += &together(report, style);
         text += &legend(report, style);
     }
     text += &others(report, style);
@@ -238,6 +242,75 @@ fn detail(group: &Group, width: usize) -> String {
         let _ = writeln!(text, "   {line}");
     }
     text.push('\n');
+    text
+}
+
+/// What the first rows gain together, on more cores too.
+fn together(report: &Report, style: Style) -> String {
+    let mut text = String::new();
+    let gain = |gain: &Gain| match gain.is_none() || gain.likely_ns <= 0 {
+        true => "no sure gain".to_owned(),
+        false => format!(
+            "{} ({} to {})",
+            duration(gain.likely_ns),
+            duration(gain.least_ns),
+            duration(gain.most_ns)
+        ),
+    };
+    let rows = report.together.iter().map(|it| format!("{} rows: {}", it.groups, gain(&it.gain)));
+    if !report.together.is_empty() {
+        let rows = rows.collect::<Vec<_>>().join("; ");
+        let what = "together: by how much the run is shorter if the rows with the greatest gains are \
+                    fixed at once";
+        text += &paragraph(&format!("{what}. {rows}."), style);
+    }
+    let cores = report.over_cores.iter().map(|it| {
+        let part = 1.0 - it.ulcp_free_ns as f64 / it.original_ns.max(1) as f64;
+        let gain = if part > 0.0005 { percent(part) } else { "none".to_owned() };
+        format!("{}: {gain}", counted(it.cores.into(), "core"))
+    });
+    if report.over_cores.len() > 1 {
+        let cores = cores.collect::<Vec<_>>().join("; ");
+        let what = "with all rows fixed, by which part the run is shorter";
+        text += &paragraph(&format!("{what}. {cores}."), style);
+    }
+    text
+}
+
+/// Sites, as far as threads waited there.
+fn where_waited(report: &Report, style: Style) -> String {
+    let header = [
+        ("sections", Column::Right),
+        ("waited", Column::Right),
+        ("waiting", Column::Right),
+        ("in vain", Column::Right),
+        ("gain", Column::Right),
+        ("site", Column::Left),
+    ];
+    let rows = report.sites.iter().map(|site| {
+        let gain = match &site.gain {
+            None => "-".to_owned(),
+            Some(gain) if gain.likely_ns > 0 => duration(gain.likely_ns),
+            Some(_) => "none".to_owned(),
+        };
+        vec![
+            count(site.critical_sections),
+            count(site.waited),
+            duration(signed(site.waited_ns)),
+            percent(site.unnecessary),
+            gain,
+            site.site.short(),
+        ]
+    });
+    let mut text =
+        "\nWhere threads waited in the recording, the longest in vain first:\n\n".to_owned();
+    text += &table::render(&header, rows.collect(), style);
+    text += &paragraph(
+        "waited: sections that found the lock taken, and for how long. in vain: which part of that \
+         was for sections that they did not conflict with. gain: by how much the run is shorter if \
+         this site alone is fixed, whatever it waits for.",
+        style,
+    );
     text
 }
 
