@@ -71,6 +71,27 @@ fn a_lock_is_not_handed_over_to_a_sleeper() {
     assert!(times.contains(&(1, 0, 30, 215)), "{times:?}");
 }
 
+/// `t0` joins `t1` under the lock, so `t1` must have had it before. It comes first, and there is one core:
+/// were it to stay awake, nobody else would ever run.
+#[test]
+fn who_must_let_another_go_first_gives_its_core_away() {
+    let mut r = Recording::new(2);
+    r.push(1, 40, MutexLock, L);
+    r.push(1, 7, MutexUnlock, L);
+    r.push(1, 1, ThreadExit, 2);
+    r.push(0, 10, MutexLock, L);
+    r.push(0, 5, ThreadJoin, 2);
+    r.push(0, 5, MutexUnlock, L);
+    r.push(0, 5, ThreadExit, 1);
+    for cores in [1, 2] {
+        let machine = Config { cores, ..MACHINE };
+        let (outcome, times) = replay(&r.skeleton(), &Constraints::none(), &machine, exact());
+        assert!(matches!(outcome, Outcome::Completed(_)), "{cores}: {outcome:?}");
+        let at = |thread, event| times.iter().find(|it| (it.0, it.1) == (thread, event));
+        assert!(at(1, 0).map(|it| it.3) <= at(0, 0).map(|it| it.3), "{cores}: {times:?}");
+    }
+}
+
 /// Classes conflict by number.
 struct Table(fn(u32, u32) -> bool, bool);
 

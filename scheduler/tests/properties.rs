@@ -8,8 +8,8 @@ use common::{
 use proptest::prelude::*;
 use refrain_scheduler::testing::{Program, any_program, choices, may_deadlock, plain, record};
 use refrain_scheduler::{
-    Config, Constraints, Costs, Durations, Edge, Elsc, Grant, InOrder, Locksets, MemS, Orig,
-    Outcome, Pct, Random, Run, Schedule, Skeleton,
+    Config, Constraints, Costs, Durations, Edge, Elsc, Grant, InOrder, Locksets, MemS, Model, Orig,
+    Outcome, Pct, Random, Run, Schedule, Skeleton, Waiting,
 };
 use refrain_trace::{Event, EventKind, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -227,7 +227,9 @@ proptest! {
         let r = record(&program, &choices);
         let skeleton = r.skeleton();
         for config in machines() {
-            for (name, scheduler) in all(&skeleton, seed) {
+            let glibc = boxed((Orig, Model::waiting(Waiting::Glibc)));
+            let more = ("orig-s as glibc waits", glibc);
+            for (name, scheduler) in all(&skeleton, seed).into_iter().chain([more]) {
                 let run = check(&program, &r, &skeleton, &config, scheduler)?;
                 prop_assert!(run.is_some() || !["elsc", "mem-s"].contains(&name), "deadlock");
             }

@@ -259,7 +259,9 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             unreachable!("only waits at objects are dozed through")
         };
         self.settle(id);
-        if self.objects[object as usize].sought && !self.admits(object, id) {
+        // Who must let another go first is kept by an order, and that one may need the core.
+        let possible = self.admits(object, id) && self.is_preceded(id);
+        if self.objects[object as usize].sought && !possible {
             self.threads[id].phase = Phase::Waiting;
             self.timers.clear(id);
             self.release_core();
