@@ -328,6 +328,9 @@ pub(crate) struct Locks {
     /// kind:GLOB. It holds of a row if one of the row's sites meets all of them. `#` begins a comment.
     #[arg(long, value_name = "FILE")]
     pub(crate) suppressions: Option<PathBuf>,
+    /// Write the report as a page of its own, with the threads over time, source, and more cores
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -48,8 +48,8 @@ const MAX_KEPT: u64 = 4 << 30;
 pub(crate) enum Request {
     /// Replay and compare.
     Replay(ReplayOptions),
-    /// Replay with observers, and rank the locks.
-    Analyse,
+    /// Replay with observers, and rank the locks; with a picture of the threads over time, if asked.
+    Analyse(bool),
     /// Replay with observers, and transform the trace.
     Transform,
     /// Replay and find what races.
@@ -68,7 +68,7 @@ impl Request {
         match self {
             Request::Replay(options) => options.observe,
             Request::Attempt(..) => false,
-            Request::Analyse | Request::Transform | Request::Races(_) => true,
+            Request::Analyse(_) | Request::Transform | Request::Races(_) => true,
             Request::Stacks(..) | Request::Segments(_) => true,
         }
     }
@@ -112,8 +112,12 @@ pub(crate) fn replay(
 }
 
 /// Analyses the locks of a trace in a child process.
-pub(crate) fn analyse(trace: File, listener: &mut dyn ParentListener) -> anyhow::Result<Analysis> {
-    ask(trace, &Request::Analyse, listener, |answer| match answer {
+pub(crate) fn analyse(
+    trace: File,
+    draws: bool,
+    listener: &mut dyn ParentListener,
+) -> anyhow::Result<Analysis> {
+    ask(trace, &Request::Analyse(draws), listener, |answer| match answer {
         Message::Analysed(analysis) => Some(*analysis),
         _ => None,
     })
@@ -409,8 +413,8 @@ fn answer(trace: File, request: Request, pipe: &Arc<Pipe>) -> anyhow::Result<Mes
         Request::Replay(options) => {
             machine::replay(&trace, &options, pipe.clone()).map(Box::new).map(Message::Replayed)
         }
-        Request::Analyse => {
-            machine::analyse(&trace, pipe.clone()).map(Box::new).map(Message::Analysed)
+        Request::Analyse(draws) => {
+            machine::analyse(&trace, draws, pipe.clone()).map(Box::new).map(Message::Analysed)
         }
         Request::Transform => {
             machine::transform(&trace, pipe.clone()).map(Box::new).map(Message::Transformed)

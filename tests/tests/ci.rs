@@ -85,3 +85,14 @@ fn what_is_suppressed_is_not_ranked() {
     bench.file("known.txt", b"lock:x");
     bench.refrain(with.iter().chain(&["a.refrain"])).fails(1, &["known.txt", "line 1", "lock:x"]);
 }
+
+#[test]
+fn a_page_is_a_file_of_its_own() {
+    let (bench, _) = recorded();
+    bench.refrain(["locks", "--html", "page.html", "a.refrain"]).succeeds();
+    let page = std::fs::read_to_string(bench.path().join("page.html")).expect("was written");
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"), "{page}");
+    assert!(page.contains("look_up source.c:9") && page.contains("pthread_mutex_lock(&amp;lock);"));
+    assert!(page.contains("<path class=") && !page.contains("http"), "{page}");
+    bench.refrain(["locks", "--html", "none/page.html", "a.refrain"]).fails(1, &["none/page.html"]);
+}

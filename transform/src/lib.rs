@@ -5,7 +5,7 @@
 //! [`Collector`] sees one thread's accesses and events during an observed replay and makes its
 //! critical sections, with [`Made`] of locks that the program makes itself; [`Sections`] puts those of all threads together, by lock, with their shared
 //! read and write sets; `guards` takes out what locks inside of others are enough for. `ulcp` tells kinds of pairs (Algorithm 1), `topology` builds the causal
-//! edges that survive (Rules 1 to 3), `gain` is Eq. 1 and `fusion` Algorithm 2; `waiting` is what the recording shows of waiting. [`measure`]
+//! edges that survive (Rules 1 to 3), `gain` is Eq. 1 and `fusion` Algorithm 2; `waiting` is what the recording shows of waiting, and [`picture`] threads over time. [`measure`]
 //! replays and measures, [`rank`] fuses and ranks; they are apart because the one needs the trace
 //! and the other the program's symbols, which a process without rights does not have.
 //!
@@ -27,6 +27,7 @@ mod guards;
 mod intervals;
 mod made;
 mod measure;
+mod picture;
 mod plan;
 mod rank;
 mod relaxed;
@@ -45,6 +46,7 @@ pub use gain::Timeline;
 pub use intervals::Interval;
 pub use made::{Change, Made, MadeLock, Make, Maker, Role, Unknown};
 pub use measure::{Measurement, OnCores, Options, RegionPair, RegionSite, Together, measure};
+pub use picture::{COLUMNS, Column, LANES, Lane, Picture, WHOLE, picture};
 pub use plan::{Cores, NOMINAL, Plan, PlanEdge, RECORDED, Replayer, TRIALS};
 pub use rank::rank;
 pub use relaxed::Relaxed;

@@ -435,3 +435,42 @@ fn fusion_joins_overlapping_regions_and_copies_of_a_line() {
     assert_eq!(pairs, [(0x100, 2), (0x210, 1), (0x300, 2)]);
     assert_eq!(rank(&measured, &mut ()).groups.len(), 5);
 }
+
+/// Two readers that come at the same time: one waits for all of the other's section, in vain.
+#[test]
+fn a_picture_shows_who_waits_in_vain() {
+    let mut r = Recording::new(2);
+    r.share(X, 8);
+    for thread in 0..2 {
+        r.event(thread, 0, ThreadStart, thread as u64 + 1, 0);
+        r.lock(thread, 200, L, 0x100);
+        r.read(thread, X, 8);
+        r.unlock(thread, 400, L, 0x110);
+        r.event(thread, 200, ThreadExit, thread as u64 + 1, 0);
+    }
+    let shown = picture(&r.sections(), &mut r.replayer()).expect("both replays end");
+    assert_eq!((shown.original_ns, shown.free_ns, shown.left_out), (1200, 800, 0));
+    // 1200 ticks in so many columns; what a column lacks of the whole is rounded.
+    let ticks = |columns: &[Column], of: fn(&Column) -> u32| -> u64 {
+        let sum: u64 = columns.iter().map(|column| u64::from(of(column))).sum();
+        sum * 1200 / (COLUMNS as u64 * u64::from(WHOLE))
+    };
+    let all = |columns: &[Column]| {
+        [
+            ticks(columns, |column| column.outside),
+            ticks(columns, |column| column.inside),
+            ticks(columns, |column| column.waiting),
+            ticks(columns, |column| column.vain),
+        ]
+    };
+    let [first, second] = &shown.lanes[..] else { panic!("two lanes: {shown:?}") };
+    let near = |found: [u64; 4], expected: [u64; 4]| {
+        let far = found.iter().zip(expected).map(|(a, b)| a.abs_diff(b)).max();
+        assert!(far <= Some(30), "{found:?}, not {expected:?}");
+    };
+    near(all(&first.original), [400, 400, 0, 0]);
+    near(all(&second.original), [400, 400, 0, 400]);
+    for lane in [first, second] {
+        near(all(&lane.free), [400, 400, 0, 0]);
+    }
+}

@@ -74,7 +74,7 @@ fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
             return Ok(report.status());
         }
     }
-    let report = locks::rank(trace)?;
+    let report = locks::rank(trace, false)?;
     locks::print(report, ranking)?;
     Ok(0)
 }

@@ -9,6 +9,7 @@ use crate::failure::Outcome;
 use crate::machine::{self, Analysis, Extent};
 use crate::output::{self, SCHEMA_VERSION, Style};
 use crate::report::baseline::Baseline;
+use crate::report::html;
 use crate::report::locks::{
     self, Beside, Excerpt, IrregularLock, NotUnderstood, Report, Suppressed, render,
 };
@@ -30,7 +31,7 @@ pub(crate) fn run(args: &Locks) -> Outcome {
     let suppressions = args.suppressions.as_deref().map(Suppressions::read).transpose()?;
     let baseline = args.baseline.as_deref().map(|path| Baseline::read(path, SCHEMA_VERSION));
     let baseline = baseline.transpose()?;
-    let reports = args.traces.iter().map(|trace| rank(trace));
+    let reports = args.traces.iter().map(|trace| rank(trace, args.html.is_some()));
     let reports = reports.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(other) = reports.iter().find(|report| report.command != reports[0].command) {
         return Err(anyhow!(
@@ -49,6 +50,10 @@ pub(crate) fn run(args: &Locks) -> Outcome {
         Some(comparison) => comparison.is_worse(),
         None => report.groups.iter().any(locks::is_sure),
     };
+    if let Some(path) = &args.html {
+        let page = page(report.clone(), args.ranking.top)?;
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     print(report, &args.ranking)?;
     Ok(if fails { args.error_exitcode } else { 0 })
 }
@@ -75,21 +80,22 @@ fn suppress(report: &mut Report, rules: &Suppressions, path: &Path) {
 }
 
 /// Analyses the trace at `path` in a child process, and resolves the addresses here.
-pub(crate) fn rank(path: &Path) -> anyhow::Result<Report> {
+pub(crate) fn rank(path: &Path, draws: bool) -> anyhow::Result<Report> {
     let trace = trace_file::read(path)?;
     if trace.is_transformed() {
         return Err(anyhow!("{} is a transformed trace: rank the recording", path.display()));
     }
     let mut news = News::new("analysing", true);
-    let analysis = child::analyse(trace_file::open(path)?, &mut news)
+    let analysis = child::analyse(trace_file::open(path)?, draws, &mut news)
         .with_context(|| format!("cannot analyse {}", path.display()))?;
     drop(news);
-    let (measured, beside, extent) = match analysis {
+    let (measured, mut beside, extent) = match analysis {
         Analysis::Measured(measured, beside, extent) => (measured, beside, extent),
         Analysis::Diverged(divergence) => return Err(diverged(path, &divergence)?),
     };
     let mut symbols = Symbols::new(trace.modules());
     let ranked = refrain_transform::rank(&measured, &mut symbols);
+    let picture = beside.picture.take();
     let beside = with_places(beside, ranked.original_ns, &mut symbols);
     let header = trace.header();
     let cores = u64::from(header.machine.cores.max(1));
@@ -97,7 +103,13 @@ pub(crate) fn rank(path: &Path) -> anyhow::Result<Report> {
     let machine = locks::Machine { cores, latencies };
     let beside = (beside, notes(&trace, extent));
     let machine = (machine, extent.recorded_ns);
-    Ok(locks::report(ranked, header.argv.join(" "), machine, beside))
+    let mut report = locks::report(ranked, header.argv.join(" "), machine, beside);
+    match picture {
+        Some(Ok(picture)) => report.picture = Some(picture),
+        Some(Err(why)) => report.notes.push(format!("no picture of the threads: {why}")),
+        None => {}
+    }
+    Ok(report)
 }
 
 /// Places that threads waited at for words that are no locks: at most so many, and each for at
@@ -195,6 +207,15 @@ fn notes(trace: &Trace, Extent { events, recorded, .. }: Extent) -> Vec<String> 
     };
     let is_stride = trace.header().order == Order::Stride;
     [trace.is_truncated().then(cut), is_stride.then(every)].into_iter().flatten().collect()
+}
+
+/// The first groups of a ranking as a page, with their source.
+fn page(report: Report, top: usize) -> anyhow::Result<String> {
+    let mut report = report.truncated(top);
+    for group in &mut report.groups {
+        group.excerpts = excerpts(&[&group.first, &group.second]);
+    }
+    html::render(&report, report.picture.as_ref())
 }
 
 /// Prints the first groups of a ranking as text or as JSON.

@@ -34,7 +34,8 @@ use refrain_analysis::{Code, Race};
 use refrain_jit::{CraneliftEngine, Program};
 use refrain_trace::{CodeBlock, Ending, EventId, Order, ThreadId, Trace};
 use refrain_transform::{
-    Irregularity, LockKind, Made, Make, Measurement, Options, Replayer, Sections, Unknown, measure,
+    Irregularity, LockKind, Made, Make, Measurement, Options, Picture, Replayer, Sections, Unknown,
+    measure, picture,
 };
 use refrain_vm::{
     Count, Engine, EngineConfig, EngineError, Error, Follow, LearnedSites, Level, LostEnd,
@@ -382,6 +383,8 @@ pub(crate) struct Beside {
     pub(crate) irregular: Vec<(u64, Irregularity, u64, u64)>,
     /// What was waited for and is no lock, as far as can be told; `ticks` are nanoseconds.
     pub(crate) unknown: Vec<Unknown>,
+    /// The threads over time, if that was asked for, or why there is no picture.
+    pub(crate) picture: Option<Result<Picture, String>>,
 }
 
 impl Beside {
@@ -401,13 +404,18 @@ impl Beside {
             made: made.locks.iter().filter(|it| used(it.address)).map(|it| it.make).collect(),
             irregular: irregular.collect(),
             unknown: unknown.collect(),
+            picture: None,
         }
     }
 }
 
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
-/// sections costs.
-pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Analysis> {
+/// sections costs; if it `draws`, with a picture of the threads over time.
+pub(crate) fn analyse(
+    trace: &Trace,
+    draws: bool,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Analysis> {
     let Ground { own, mut constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own).of_locks(OwnLocks::of(trace)?));
     let outcome = observed(trace, Count::Nothing, collect.clone(), None, listener)?;
@@ -423,7 +431,10 @@ pub(crate) fn analyse(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Res
     let mut skeleton = Skeleton::to_predict(trace, &locks.made)?;
     let recorded_ns = skeleton.recorded_ns();
     let extent = Extent { events: outcome.events, recorded: outcome.recorded, recorded_ns };
-    let beside = Beside::new(&sections, &locks.made, |ticks| skeleton.nanoseconds(ticks));
+    let mut beside = Beside::new(&sections, &locks.made, |ticks| skeleton.nanoseconds(ticks));
+    if draws {
+        beside.picture = Some(picture(&sections, &mut skeleton));
+    }
     let measured = measure(&sections, &mut skeleton, &Options::default())?;
     Ok(Analysis::Measured(Box::new(measured), beside, extent))
 }

@@ -24,6 +24,19 @@ pub(crate) enum Verdict {
     Same,
 }
 
+impl Verdict {
+    /// The name in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Verdict::New => "new",
+            Verdict::Worse => "worse",
+            Verdict::Better => "better",
+            Verdict::Gone => "gone",
+            Verdict::Same => "same",
+        }
+    }
+}
+
 /// A group then and now. Gains are parts of the run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Row {
@@ -86,17 +99,10 @@ pub(crate) fn render(comparison: &Comparison, style: Style) -> String {
         )
     };
     let cells = changed.iter().map(|row| {
-        let verdict = match row.verdict {
-            Verdict::New => "new",
-            Verdict::Worse => "worse",
-            Verdict::Better => "better",
-            Verdict::Gone => "gone",
-            Verdict::Same => "same",
-        };
         let (first, second) = (row.first.short(), row.second.short());
         let sites =
             if first == second { format!("{first} (both)") } else { format!("{first}\n{second}") };
-        vec![verdict.to_owned(), range(row.before), range(row.now), sites]
+        vec![row.verdict.name().to_owned(), range(row.before), range(row.now), sites]
     });
     let header = [
         ("", Column::Left),

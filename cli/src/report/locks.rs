@@ -10,7 +10,8 @@ use super::numbers::duration;
 use crate::calibration::Source;
 use crate::symbols::Place;
 use refrain_transform::{
-    self as transform, Analysed, Gain, Irregularity, Make, OnCores, PairCounts, Together, UlcpKind,
+    self as transform, Analysed, Gain, Irregularity, Make, OnCores, PairCounts, Picture, Together,
+    UlcpKind,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -74,6 +75,9 @@ pub(crate) struct Report {
     /// Whether the text shows more than the ranking.
     #[serde(skip)]
     pub(crate) details: bool,
+    /// The threads over time, if that was asked for.
+    #[serde(skip)]
+    pub(crate) picture: Option<Picture>,
 }
 
 /// A site where threads waited in the recording.
@@ -309,6 +313,7 @@ pub(crate) fn report(
         baseline: None,
         notes,
         details: false,
+        picture: None,
     }
 }
 
@@ -410,6 +415,7 @@ pub(crate) mod tests {
             baseline: None,
             notes: vec!["the trace was cut off: only its whole part was analysed".into()],
             details: false,
+            picture: None,
         }
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod data_races;
 pub(crate) mod fidelity;
 pub(crate) mod figure;
 pub(crate) mod hex;
+pub(crate) mod html;
 pub(crate) mod id;
 pub(crate) mod info;
 pub(crate) mod locks;
