@@ -9,7 +9,7 @@
 use crate::args::REPLAY_CHILD;
 use crate::failure;
 use crate::machine::{
-    self, Amount, Analysis, Listener, Point, RaceSearch, Raced, ReplayOptions, Segments, Snapshot,
+    self, Amount, Analysis, Listener, Point, RaceSearch, Raced, ReplayOptions, Seen, Segments,
     Transformation,
 };
 use crate::output;
@@ -91,7 +91,7 @@ enum Message {
     Analysed(Box<Analysis>),
     Transformed(Box<Transformation>),
     Raced(Raced),
-    Seen(Vec<Option<Snapshot>>),
+    Seen(Seen),
     /// The next amounts of a thread.
     Amounts(ThreadId, Vec<u64>),
     /// There are no more amounts.
@@ -151,13 +151,13 @@ pub(crate) fn stacks(
     trace: File,
     (points, code): (Vec<Point>, Code),
     listener: &mut dyn ParentListener,
-) -> anyhow::Result<Vec<Option<Snapshot>>> {
+) -> anyhow::Result<Seen> {
     let count = points.len();
     let seen = ask(trace, &Request::Stacks(points, code), listener, |answer| match answer {
-        Message::Seen(snapshots) => Some(snapshots),
+        Message::Seen(seen) => Some(seen),
         _ => None,
     })?;
-    match seen.len() == count {
+    match seen.snapshots.len() == count {
         true => Ok(seen),
         false => bail!("the replay process gave more or fewer answers than it was asked for"),
     }

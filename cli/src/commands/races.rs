@@ -8,7 +8,7 @@ use super::racing::{self, libraries};
 use crate::args::{RaceReport, Races};
 use crate::child;
 use crate::failure::Outcome;
-use crate::machine::{Held, Moment, Point, RaceSearch, Raced, Snapshot};
+use crate::machine::{Held, Moment, Point, RaceSearch, Raced, Seen, Snapshot};
 use crate::output;
 use crate::race_suppressions::Suppressions;
 use crate::report::data_races::{
@@ -30,7 +30,7 @@ const ATTEMPTS: u32 = 3;
 
 /// Pairs of instructions that are looked at a second time. A program in which more race has no use for
 /// more stacks.
-const LOOKED_AT: usize = 300;
+const LOOKED_AT: usize = 250;
 
 /// Searches a trace and prints what was found.
 pub(crate) fn run(args: &Races) -> Outcome {
@@ -123,18 +123,19 @@ fn seen(
     points: &[Point],
     code: &ProgramCode,
     news: &mut News,
-) -> anyhow::Result<Vec<Option<Snapshot>>> {
-    let mut seen = vec![None; points.len()];
+) -> anyhow::Result<Seen> {
+    let mut seen = Seen { snapshots: vec![None; points.len()], stacks: Vec::new() };
     for _ in 0..ATTEMPTS {
-        if seen.iter().all(Option::is_some) {
+        if seen.snapshots.iter().all(Option::is_some) {
             break;
         }
         let request = (points.to_vec(), code.clone());
         let more = child::stacks(trace_file::open(path)?, request, news)
             .with_context(|| format!("cannot look at the stacks of {}", path.display()))?;
-        for (seen, more) in seen.iter_mut().zip(more) {
+        for (seen, more) in seen.snapshots.iter_mut().zip(more.snapshots) {
             *seen = seen.take().or(more);
         }
+        seen.stacks = more.stacks;
     }
     Ok(seen)
 }
@@ -313,14 +314,13 @@ impl InSystem {
 /// What is needed to describe a race.
 struct Scene {
     symbols: Symbols,
-    /// By points.
-    seen: Vec<Option<Snapshot>>,
+    seen: Seen,
     in_system: InSystem,
 }
 
 impl Scene {
     fn snapshot(&self, at: Option<usize>) -> Option<&Snapshot> {
-        self.seen.get(at?)?.as_ref()
+        self.seen.snapshots.get(at?)?.as_ref()
     }
 
     fn race(&mut self, race: &Race, wanted: Wanted) -> DataRace {
@@ -402,12 +402,18 @@ impl Scene {
         }
         for (side, at) in [(&race.first, wanted.first), (&race.second, wanted.second)] {
             if let Some(pc) = self.snapshot(at).and_then(|snapshot| snapshot.local) {
-                let function = self.symbols.place(Code::At(pc));
+                let function = Some(self.symbols.place(Code::At(pc)));
                 return Word::Local { thread: side.thread, function };
             }
         }
         let address = race.first.address.max(race.second.address);
-        variables::at(address, &mut self.symbols).map_or(Word::Unknown, Word::Global)
+        if let Some(variable) = variables::at(address, &mut self.symbols) {
+            return Word::Global(variable);
+        }
+        match self.seen.owner(address) {
+            Some(thread) => Word::Local { thread, function: None },
+            None => Word::Unknown,
+        }
     }
 
     /// Whether the memory belongs to a library of the system, or is nobody's. What the standard library
@@ -421,7 +427,9 @@ impl Scene {
                 let owner = calls.find(|call| !self.in_system.is_cpp(**call));
                 owner.is_none_or(|&call| self.in_system.has(call))
             }
-            Word::Local { function, .. } => self.in_system.has(function.pc),
+            Word::Local { function, .. } => {
+                function.as_ref().is_none_or(|function| self.in_system.has(function.pc))
+            }
             Word::Descriptor { .. } => [wanted.first, wanted.second].into_iter().any(|at| {
                 let caller = calls(at).first();
                 caller.is_none_or(|&call| self.in_system.has(call))

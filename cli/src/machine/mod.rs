@@ -17,7 +17,7 @@ mod transformed;
 pub(crate) use policy::Policy;
 pub(crate) use segments::{Amount, Segments, segments};
 pub(crate) use skeleton::Skeleton;
-pub(crate) use stacks::{Held, Moment, Point, Snapshot};
+pub(crate) use stacks::{Held, Moment, Point, Seen, Snapshot};
 pub(crate) use transformed::{Transformation, Worth, transform};
 
 use crate::args::{EngineKind, SchedulerKind};
@@ -480,7 +480,7 @@ pub(crate) fn stacks(
     points: Vec<Point>,
     code: Code,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<Vec<Option<Snapshot>>> {
+) -> anyhow::Result<Seen> {
     let stacks = Arc::new(Stacks::new(points, code));
     observed(trace, Count::Nothing, stacks.clone(), None, listener)?;
     Ok(stacks.wait())

@@ -18,6 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Far below the innermost call there are no local variables.
 const FRAME: u64 = 1 << 20;
 
+/// No stack is taken for larger.
+const STACK: u64 = 8 << 20;
+
 /// So many of the innermost calls are told.
 const DEEPEST: usize = 100;
 
@@ -66,8 +69,24 @@ pub(crate) struct Held {
     pub(crate) calls: Vec<u64>,
 }
 
-/// By the position of their points: what was seen.
-type Taken = Arc<Mutex<Vec<Option<Snapshot>>>>;
+/// What a replay has passed.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// By the position of their points.
+    pub(crate) snapshots: Vec<Option<Snapshot>>,
+    /// Threads, and the slots of their outermost calls: the ends of their stacks, ascending.
+    pub(crate) stacks: Vec<(u64, ThreadId)>,
+}
+
+impl Seen {
+    /// Whose stack an address is on, if it is on one.
+    pub(crate) fn owner(&self, address: u64) -> Option<ThreadId> {
+        let &(end, thread) = self.stacks.get(self.stacks.partition_point(|it| it.0 <= address))?;
+        (end - address < STACK).then_some(thread)
+    }
+}
+
+type Taken = Arc<Mutex<Seen>>;
 
 /// Looks out for points.
 pub(super) struct Stacks {
@@ -80,14 +99,16 @@ pub(super) struct Stacks {
 impl Stacks {
     /// An observer of these points, in a program with this code.
     pub(super) fn new(points: Vec<Point>, code: Code) -> Stacks {
-        let taken = Arc::new(Mutex::new(vec![None; points.len()]));
-        Stacks { points, code, taken, running: Arc::default() }
+        let seen = Seen { snapshots: vec![None; points.len()], stacks: Vec::new() };
+        Stacks { points, code, taken: Arc::new(Mutex::new(seen)), running: Arc::default() }
     }
 
     /// What was seen once the threads have stopped.
-    pub(super) fn wait(&self) -> Vec<Option<Snapshot>> {
+    pub(super) fn wait(&self) -> Seen {
         self.running.wait();
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut seen = self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        seen.stacks.sort_unstable();
+        seen
     }
 }
 
@@ -104,6 +125,8 @@ impl Observer for Stacks {
     fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver> {
         self.running.begin();
         let mut on = OnThread {
+            thread,
+            is_known: false,
             calls: Calls::default(),
             held: Vec::new(),
             wanted: BTreeMap::new(),
@@ -154,6 +177,9 @@ struct Allocating {
 }
 
 struct OnThread {
+    thread: ThreadId,
+    /// Where its stack ends has been told.
+    is_known: bool,
     calls: Calls,
     held: Vec<Held>,
     wanted: BTreeMap<EventId, Vec<Wanted>>,
@@ -172,7 +198,8 @@ struct OnThread {
 
 impl OnThread {
     fn keep(&self, at: usize, snapshot: Snapshot) {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)[at].get_or_insert(snapshot);
+        let mut seen = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.snapshots[at].get_or_insert(snapshot);
     }
 
     fn here(&self) -> Snapshot {
@@ -201,6 +228,11 @@ impl OnThread {
             Access::CALL => {
                 // The record before is that of the return address.
                 self.calls.enter(access.pc, self.last.address);
+                if !self.is_known {
+                    self.is_known = true;
+                    let mut seen = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+                    seen.stacks.push((self.last.address, self.thread));
+                }
             }
             Access::RETURN => self.calls.leave(self.last.address.wrapping_add(1)),
             Access::CALLED => {
@@ -357,6 +389,16 @@ mod tests {
         assert_eq!(calls.now(), [0x210, 0x100], "as after a longjmp");
         calls.leave(0x7f80);
         assert_eq!(calls.now(), [0x210, 0x100], "at the first instruction");
+    }
+
+    #[test]
+    fn a_stack_ends_at_its_outermost_call() {
+        let stacks = vec![(0x200_0000, ThreadId(1)), (0x300_0000, ThreadId(0))];
+        let seen = Seen { snapshots: Vec::new(), stacks };
+        assert_eq!(seen.owner(0x1ff_fff8), Some(ThreadId(1)));
+        assert_eq!(seen.owner(0x200_0000), None, "too far below the other's");
+        assert_eq!(seen.owner(0x2ff_0000), Some(ThreadId(0)));
+        assert_eq!(seen.owner(0x300_0000), None);
     }
 
     #[test]

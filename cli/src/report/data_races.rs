@@ -115,13 +115,13 @@ pub(crate) enum Word {
         /// Where.
         stack: Vec<Place>,
     },
-    /// A local variable of a function.
+    /// A local variable of a function, or other memory on a stack.
     Local {
         /// Whose stack it is on.
         #[serde(with = "super::id")]
         thread: ThreadId,
-        /// A place in the function.
-        function: Place,
+        /// A place in the function, if one of the two threads has it.
+        function: Option<Place>,
     },
     /// A descriptor.
     Descriptor {

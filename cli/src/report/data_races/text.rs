@@ -124,9 +124,14 @@ fn render_word(race: &DataRace, text: &mut String) {
             let _ = writeln!(text);
         }
         Word::Local { thread, function } => {
-            let function = function.function();
-            let line = format!("  Location is local to {function}, on the stack of {thread}\n");
-            let _ = writeln!(text, "{line}");
+            let of = name(*thread);
+            let line = match function.as_ref().map(Place::function) {
+                Some(function) => {
+                    format!("  Location is local to {function}, on the stack of {of}")
+                }
+                None => format!("  Location is on the stack of {of}"),
+            };
+            let _ = writeln!(text, "{}\n", cut(&line));
         }
         Word::Descriptor { number } => {
             let _ = writeln!(text, "  Location is descriptor {number}\n");

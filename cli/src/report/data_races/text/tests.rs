@@ -73,8 +73,9 @@ fn words() {
             module: "/usr/bin/queue".into(),
         })
     };
-    let local = Word::Local { thread: ThreadId(1), function: stack(&[("work", 9)]).remove(0) };
-    let words = [global(Some("table")), global(None), local, Word::Descriptor { number: 5 }];
+    let local = |function| Word::Local { thread: ThreadId(1), function };
+    let [known, other] = [local(stack(&[("work", 9)]).pop()), local(None)];
+    let words = [global(Some("table")), global(None), known, other, Word::Descriptor { number: 5 }];
     let mut text = String::new();
     for word in words.into_iter().chain([Word::Unknown]) {
         render_word(&DataRace { word, ..race() }, &mut text);
