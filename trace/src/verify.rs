@@ -140,6 +140,8 @@ pub enum ViolationKind {
         /// The other.
         later: u32,
     },
+    /// The lock of this section has too many threads and edges to judge its order.
+    NotJudged,
 }
 
 impl fmt::Display for Violation {
@@ -184,6 +186,9 @@ impl fmt::Display for ViolationKind {
                 f,
                 "an edge from cs{source} to cs{target}, which is no later section of its lock"
             ),
+            NotJudged => {
+                f.write_str("its lock has too many threads to judge whether order is lost")
+            }
             Circle => f.write_str("waits, by causal edges, for what waits for it"),
             OrderLost { earlier, later } => {
                 write!(f, "cs{later} conflicts with cs{earlier}, and nothing keeps their order")

@@ -115,7 +115,7 @@ pub fn run<'a>(recording: &Recording, cores: u32, played: impl Played<'a>) -> Ru
 }
 
 /// Machines that differ in every way: plenty of cores and one, free operations and dear ones.
-pub fn machines() -> [Config; 4] {
+pub fn machines() -> [Config; 5] {
     let costs = Costs {
         acquire: 1,
         release: 2,
@@ -129,6 +129,7 @@ pub fn machines() -> [Config; 4] {
     [
         Config::ideal(8),
         Config::ideal(1),
+        Config { cores: 1, quantum: 30, costs },
         Config { cores: 2, quantum: 7, costs },
         Config { cores: 8, quantum: 50, costs },
     ]

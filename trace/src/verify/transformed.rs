@@ -9,7 +9,8 @@
 //!
 //! That two conflicting sections are ordered is judged by vector clocks: of each interval of bytes
 //! the last writer, and the readers since, are before whoever writes it next, and the last writer
-//! before whoever reads it. The rest follows, since being before is transitive.
+//! before whoever reads it. The rest follows, since being before is transitive. Clocks take half a GiB
+//! at most; a lock for which that is not enough is said not to be judged.
 
 use super::{MAX_VIOLATIONS, Violation, ViolationKind};
 use crate::container::Trace;
@@ -27,6 +28,9 @@ pub(super) fn verify(trace: &Trace, out: &mut Vec<Violation>) -> Result<()> {
     // What follows looks things up by the places just judged.
     if judge.out.len() == before {
         judge.events(trace)?;
+    }
+    // Threads that are not there would have clocks.
+    if judge.out.len() == before {
         judge.circles();
         judge.orders();
         judge.out.dedup();
@@ -190,13 +194,19 @@ impl Judge<'_> {
             let lock = section.lock;
             let rest = &record.sections[first..];
             let end = first + rest.partition_point(|section| section.lock == lock);
-            Orders::new(record, first..end).judge(|earlier, later| {
+            let judged = Orders::new(record, first..end).judge(|earlier, later| {
                 self.report(later, ViolationKind::OrderLost { earlier, later });
             });
+            if !judged {
+                self.report(first as u32, ViolationKind::NotJudged);
+            }
             first = end;
         }
     }
 }
+
+/// Entries of vector clocks, at most, of four bytes each.
+const MAX_CLOCKS: usize = 1 << 27;
 
 /// What is before what among the sections of one lock.
 struct Orders<'a> {
@@ -233,12 +243,20 @@ impl<'a> Orders<'a> {
                 *left.entry(edge.source).or_default() += 1;
             }
         }
-        let clocks = vec![vec![0; threads.len()]; threads.len()];
+        let clocks = match threads.len() * threads.len() <= MAX_CLOCKS {
+            true => vec![vec![0; threads.len()]; threads.len()],
+            false => Vec::new(),
+        };
         Orders { record, range, left, ends: FixedMap::default(), threads, clocks }
     }
 
-    /// Reports the pairs that conflict and have lost their order.
-    fn judge(mut self, mut report: impl FnMut(u32, u32)) {
+    /// Reports the pairs that conflict and have lost their order; false if that would take too much
+    /// memory.
+    fn judge(mut self, mut report: impl FnMut(u32, u32)) -> bool {
+        let threads = self.clocks.len();
+        if threads < self.threads.len() {
+            return false;
+        }
         let mut uses: BTreeMap<u64, (u64, Use)> = BTreeMap::new();
         for n in self.range.clone().map(|n| n as u32) {
             let section = self.record.sections[n as usize];
@@ -250,7 +268,11 @@ impl<'a> Orders<'a> {
                 }
             }
             self.end(n, &section);
+            if self.ends.len() * threads > MAX_CLOCKS {
+                return false;
+            }
         }
+        true
     }
 
     fn begin(&mut self, n: u32, section: &FreedSection) {
