@@ -132,7 +132,8 @@ impl LeafThread {
             event.result = i32::from(kind == OrderedKind::Poll);
         } else {
             let slot = order::slot(address);
-            event.ticket = tickets.hold(slot);
+            // Who has it may wait for this thread to leave translated code.
+            event.ticket = tickets.try_take(slot, true)?;
             self.held = Some(Held { slot, ticket: event.ticket, operand: (address, size) });
             value = self.pages.known_operand(address, size).unwrap_or(value);
             event.value = value;

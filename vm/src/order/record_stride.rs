@@ -77,12 +77,20 @@ impl LeafThread {
         let lines = unsafe { &*accesses.lines };
         let mut turns = [(0, 0, 0); 2];
         let mut count = 0;
+        let give_back = |turns: &[(u64, usize, u64)]| {
+            turns.iter().for_each(|&(_, slot, ticket)| tickets.give_back(slot, ticket));
+        };
         for (object, slot) in slots(contended) {
-            turns[count] = (object, slot, tickets.hold(slot));
+            // Who has it may wait for this thread to leave translated code.
+            let Some(ticket) = tickets.try_take(slot, true) else {
+                give_back(&turns[..count]);
+                return None;
+            };
+            turns[count] = (object, slot, ticket);
             count += 1;
         }
         if !contended.iter().all(|&line| lines.is_contended(line)) {
-            turns[..count].iter().for_each(|&(_, slot, ticket)| tickets.give_back(slot, ticket));
+            give_back(&turns[..count]);
             return None;
         }
         let mut translated = self.translated(context.translating);

@@ -66,16 +66,14 @@ impl LeafThread {
 impl GuestThread {
     /// The thread is at an access that translated code has not made.
     pub(crate) fn access(&mut self, kind: OrderedKind) -> Result<(), Halt> {
-        let turns = self.begin_access(kind != OrderedKind::Target)?;
+        let mut turns = self.begin_access(kind != OrderedKind::Target)?;
         if kind == OrderedKind::Target {
             // Translated code counts it when it makes it.
             return Ok(());
         }
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
-        for (slot, ticket) in turns {
-            self.machine.gate.advance(slot, ticket);
-        }
+        self.end_turns(&mut turns);
         if self.cursor.peek()?.is_none() {
             return Err(Halt::Done);
         }
@@ -115,15 +113,22 @@ impl GuestThread {
 
     /// The thread has come to code that the guest has generated, where an event may be of reading it.
     pub(crate) fn read_code(&mut self) -> Result<(), Halt> {
-        let mut turns = Vec::new();
+        let mut turns: Vec<(usize, u64)> = Vec::new();
         while self.reads_code_next()? {
+            let next = self.cursor.peek()?.map(|event| order::slot(event.object));
+            if turns.iter().any(|&(slot, _)| Some(slot) == next) {
+                // The thread was called away when it had read the code, and read it again.
+                self.end_turns(&mut turns);
+            }
             turns.extend(self.event_of_access()?);
         }
         self.cpu.read_code(&mut self.context);
-        for (slot, ticket) in turns {
-            self.machine.gate.advance(slot, ticket);
-        }
+        self.end_turns(&mut turns);
         if self.cursor.peek()?.is_none() { Err(Halt::Done) } else { Ok(()) }
+    }
+
+    fn end_turns(&self, turns: &mut Vec<(usize, u64)>) {
+        turns.drain(..).for_each(|(slot, ticket)| self.machine.gate.advance(slot, ticket));
     }
 
     /// Whether the thread's next event is of reading the code that it has come to, or such a one comes
