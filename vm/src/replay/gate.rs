@@ -21,7 +21,7 @@ use refrain_trace::{ThreadId, order};
 use sleepers::Sleepers;
 use spin::Spin;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
+use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use sync::{Mutex, MutexGuard};
@@ -132,7 +132,8 @@ pub(crate) struct Gate {
     judging: Mutex<()>,
     pub(crate) arrivals: Arrivals,
     pub(crate) overwritten: Overwritten,
-    stuck: AtomicBool,
+    /// What all threads waited for when it turned out that none can go on.
+    stuck: OnceLock<Vec<(ThreadId, Condition)>>,
     /// Without any arrival for so long, some thread is running in circles.
     give_up: Duration,
     /// On how many threads run.
@@ -153,7 +154,7 @@ impl Gate {
             done: (0..=SEQUENCE_SLOT).map(|_| AtomicU64::new(0)).collect(),
             sleepers: Sleepers::new(threads),
             judging: Mutex::default(),
-            stuck: AtomicBool::new(false),
+            stuck: OnceLock::new(),
             anew: None,
             freed: None,
         }
@@ -386,9 +387,17 @@ impl Gate {
         all
     }
 
-    /// Which objects keep the threads from going on, in words; empty if none does.
+    /// What keeps the threads from going on, in words.
     pub(crate) fn explain(&self) -> String {
-        self.anew.as_ref().map_or_else(String::new, |anew| locked(&anew.grants).explain())
+        const SHOWN: usize = 16;
+        let of_locks = self.anew.as_ref().map(|anew| locked(&anew.grants).explain());
+        if let Some(words) = of_locks.filter(|words| !words.is_empty()) {
+            return words;
+        }
+        let waiting = self.stuck.get().map_or(&[][..], Vec::as_slice);
+        let each = waiting.iter().take(SHOWN).map(|(thread, what)| format!("{thread}: {what:?}"));
+        let more = if waiting.len() > SHOWN { ", ..." } else { "" };
+        format!("every thread waits ({}{more})", each.collect::<Vec<_>>().join(", "))
     }
 
     /// Does something to the requests, and passes on what that means for waiting threads.
@@ -419,9 +428,10 @@ impl Gate {
                 last = (arrived, Instant::now());
             }
             if self.nobody_can_run() || last.1.elapsed() > self.give_up {
-                self.stuck.store(true, Ordering::SeqCst);
+                let all = self.sleepers.all().collect();
+                let _ = self.stuck.set(all);
             }
-            if self.stuck.load(Ordering::SeqCst) {
+            if self.stuck.get().is_some() {
                 break Err(Stuck);
             }
             if !self.holds(thread, condition) {

@@ -385,10 +385,7 @@ impl GuestThread {
                 let now = host::Guest.operand(address, size);
                 now.map_or("no memory there".into(), |now| format!("{now:#x} at {address:#x}"))
             }
-            _ => match self.machine.gate.explain() {
-                why if why.is_empty() => "every thread waits".into(),
-                why => why,
-            },
+            _ => self.machine.gate.explain(),
         };
         self.diverge(kind, expected, actual)
     }
