@@ -57,8 +57,8 @@ pub use host::{close_on_exec, end_like_the_program};
 pub use loader::{Command, identity};
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{
-    ENTRIES as FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, Met, Span, can_order_every_access,
-    line_index,
+    ENTRIES as FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, Met, Span,
+    can_order_every_access, line_index,
 };
 pub use processor::{Feature, Level, Processor};
 pub use record::{

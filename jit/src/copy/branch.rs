@@ -58,6 +58,19 @@ impl Translator {
         self.hot.rel32(to);
     }
 
+    /// Emits a jump to the block at `target` among the rare exits.
+    pub(super) fn chain_cold(&mut self, target: u64, variant: Variant) {
+        self.cold.align_field(1);
+        self.cold.put(&[0xe9]);
+        let field = self.cold.here();
+        let exit = field + 4;
+        let known = self.bodies.get(&(target, variant)).copied();
+        self.cold.rel32(known.filter(|_| self.may_link()).unwrap_or(exit));
+        self.cold.spill(emit::RCX_SLOT, RCX);
+        self.leave_cold(Kind::Link { field: field as u32, variant }, target);
+        self.links.push((field, exit));
+    }
+
     /// Emits `loop` and its like, which jump over the jump to the next instruction.
     pub(super) fn short_branch(&mut self, place: Place, target: u64) {
         let (&_, opcode) = place.bytes.split_last().expect("the displacement is the last byte");

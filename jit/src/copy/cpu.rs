@@ -182,13 +182,14 @@ impl CopyCpu {
         // reused while `inside` is set; the context outlives the call, and its FS base is
         // canonical, because only the machine and `write_fs_base` set it.
         unsafe { enter(state) };
-        self.state.window = 0;
         // SAFETY: translated code sets `exit` to a descriptor of the translator's arena, which
         // lives while `inside` is set, or to the state's own.
         let mut desc = unsafe { *self.state.exit };
         if desc.kind == Kind::Faulted {
             desc = self.faulted(context);
         }
+        // Whoever waits for the window reads the count then.
+        self.state.window.store(0, Ordering::Release);
         self.state.retired = self.state.retired.wrapping_sub(desc.rest.into());
         self.go_out();
         Some(desc)
@@ -253,7 +254,8 @@ impl CopyCpu {
             return missed;
         }
         let translator = self.shared.lock();
-        match translator.faults.restore(host, &mut self.state, context) {
+        let recorded = translator.config.watched.is_none();
+        match translator.faults.restore(host, &mut self.state, context, recorded) {
             Some(Fix::Return) => missed,
             Some(_) => Desc::faulted(),
             None => panic!("only guest instructions fault in translated code, not {host:#x}"),

@@ -95,16 +95,18 @@ pub(super) enum Variant {
     Step = 3,
     /// The same, with the thread's `operand` in place of its memory operand.
     StepLoad = 4,
+    /// `Mode::Observed`, access by access, with no hook at the first instruction.
+    Careful = 5,
 }
 
 impl Variant {
     /// How many there are.
-    pub(super) const COUNT: u64 = 5;
+    pub(super) const COUNT: u64 = 6;
 
     /// What follows code of this variant.
     pub(super) fn next(self) -> Variant {
         match self {
-            Variant::Resumed => Variant::Observed,
+            Variant::Resumed | Variant::Careful => Variant::Observed,
             other => other,
         }
     }
@@ -116,7 +118,7 @@ impl Variant {
 
     /// Whether hooks and atomic instructions are seen, and blocks kept.
     pub(super) fn observed(self) -> bool {
-        matches!(self, Variant::Observed | Variant::Resumed)
+        matches!(self, Variant::Observed | Variant::Resumed | Variant::Careful)
     }
 }
 

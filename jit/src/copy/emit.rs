@@ -3,6 +3,7 @@
 //! None of them changes the flags. Slots are fields of [`ThreadState`], addressed through GS.
 
 use super::state::ThreadState;
+use refrain_vm::Context;
 use std::mem::offset_of;
 
 /// A GS-relative field.
@@ -16,6 +17,8 @@ impl Slot {
     }
 }
 
+/// The context.
+const CONTEXT: Slot = Slot(offset_of!(ThreadState, context) as u32);
 /// The guest's rcx.
 pub(super) const RCX_SLOT: Slot = Slot(offset_of!(ThreadState, rcx) as u32);
 /// Another guest register.
@@ -42,6 +45,9 @@ const LINE_MASK: Slot = Slot(offset_of!(ThreadState, line_mask) as u32);
 /// The table of the lines that the thread may read, and that of those that it may write: a byte each.
 pub(super) const READABLE: Slot = Slot(super::state::READABLE);
 pub(super) const WRITABLE: Slot = Slot(super::state::WRITABLE);
+/// The same of pairs of lines.
+pub(super) const READABLE_PAIRS: Slot = Slot(super::state::READABLE_PAIRS);
+pub(super) const WRITABLE_PAIRS: Slot = Slot(super::state::WRITABLE_PAIRS);
 
 /// Encodings of the registers that instrumentation uses.
 pub(super) const RCX: u8 = 1;
@@ -288,11 +294,29 @@ impl Code {
         self.put(&LINE_MASK.0.to_le_bytes());
     }
 
-    /// `movzx ecx, byte ptr gs:[rcx + table]` and `lea ecx, [rcx - 1]`
-    pub(super) fn look_up(&mut self, table: Slot) {
+    /// `movzx ecx, byte ptr gs:[rcx + table]`
+    pub(super) fn read_entry(&mut self, table: Slot) {
         self.put(&[0x65, 0x0f, 0xb6, 0x89]);
         self.put(&table.0.to_le_bytes());
+    }
+
+    /// The same, and `lea ecx, [rcx - 1]`
+    pub(super) fn look_up(&mut self, table: Slot) {
+        self.read_entry(table);
         self.put(&[0x8d, 0x49, 0xff]);
+    }
+
+    /// `movsx ecx, byte ptr gs:[slot + 7]`: 0 unless what is there is negative, or very large
+    pub(super) fn load_sign(&mut self, slot: Slot) {
+        self.put(&[0x65, 0x0f, 0xbe, 0x0c, 0x25]);
+        self.put(&(slot.0 + 7).to_le_bytes());
+    }
+
+    /// `mov rcx, gs:[context]` and `mov rcx, [rcx + FS base]`
+    pub(super) fn load_fs_base(&mut self) {
+        self.reload(RCX, CONTEXT);
+        self.put(&[0x48, 0x8b, 0x89]);
+        self.put(&(offset_of!(Context, fs_base) as u32).to_le_bytes());
     }
 
     /// `mov byte ptr gs:[slot], value`

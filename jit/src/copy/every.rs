@@ -1,213 +1,284 @@
 //! Every access: translated code that looks whether its thread may make an access by itself, and
 //! counts it ([`refrain_vm::EngineConfig::every_access`]).
 //!
-//! In a recording, an access becomes this:
+//! In a recording, a block counts all of its accesses where the first one is, opens one window for
+//! them, and looks up what they access ([`super::plan`]):
 //!
 //! ```text
 //!       mov [rcx slot], rcx
-//!       lea rcx, [operand]
-//!       pext rcx, rcx, [line mask]     the line's index; changes no flag
 //!       mov [window], 1
-//!       movzx ecx, [rcx + table]       1 if the thread may; the same for the last byte's line
-//!       lea ecx, [rcx - 1]
-//!       jrcxz may
-//!       ...                            asks the machine, makes the access, tells the machine
-//!       jmp done
-//! may:  rcx = [count] + 1, [count] = rcx
+//!       rcx = [count] + accesses, [count] = rcx
+//!       lea rcx, [operand]         for each look
+//!       pext rcx, rcx, [line mask] the line's index; changes no flag
+//!       movzx ecx, [rcx + table]   1 if the thread may
+//!       jrcxz may not
 //!       mov rcx, [rcx slot]
-//!       the instruction
+//!       instructions, with further looks where they need registers that change
+//!       the last access
 //!       mov [window], 0
-//! done:
 //! ```
 //!
-//! In a replay the look is whether accesses are left before the thread's next event, which the
-//! machine performs in the access' place:
+//! Whoever takes a line over reads the count while the window is closed, and so no access that is
+//! still to be made.
 //!
-//! ```text
-//!       mov [rcx slot], rcx
-//!       mov rcx, [count]
-//!       jrcxz event
-//!       [count] = rcx - 1
-//!       mov rcx, [rcx slot]
-//!       the instruction
-//!       jmp done
-//! event: asks the machine, makes the access, tells the machine
-//! done:
-//! ```
+//! Where a look fails, the rest of the accesses are not counted after all, the window is closed, and
+//! the rest of the block is executed *carefully*, access by access ([`super::careful`]): a
+//! translation that is only made for those blocks that need it, and leads back to others where the
+//! block ends. Code that the guest generates is executed so in any case.
+//!
+//! In a replay a block counts its accesses down likewise, and is executed carefully if fewer are left
+//! before the thread's next event.
 
-use super::desc::{Desc, Kind, Operand};
-use super::emit::{self, RCX, RDX};
+use super::careful::full_address;
+use super::desc::Variant;
+use super::emit::{self, Code, RCX, Slot};
+use super::ordered::constant_address;
+use super::plan::{Look, Plan};
 use super::translate::{Flow, Place};
 use super::translator::Translator;
-use super::watch::operand_address;
-use crate::accesses::{Memory, memory_of, transfers_control};
-use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
-use refrain_vm::OrderedKind;
+use crate::accesses::Memory;
+use iced_x86::{Encoder, FlowControl, Instruction, Register};
+use refrain_vm::{OrderedKind, line_index};
+use std::mem::take;
 
-/// Whether an operand cannot lie in two lines: one byte, or an instruction of SSE that faults unless
-/// its operand is aligned.
-fn is_within_a_line(instruction: &Instruction, operand: Operand) -> bool {
-    use Mnemonic::*;
-    let may_be_unaligned = matches!(instruction.mnemonic(), Movups | Movupd | Movdqu | Lddqu);
-    let of_vectors = operand.size == 16
-        && instruction.encoding() == EncodingKind::Legacy
-        && (0..instruction.op_count()).any(|at| {
-            instruction.op_kind(at) == OpKind::Register && instruction.op_register(at).is_xmm()
-        });
-    operand.size == 1 || of_vectors && !may_be_unaligned
+/// How far a short jump leads.
+const SHORT: u64 = 127;
+/// Bytes of a look at most.
+const LOOK: u64 = 72;
+/// Bytes of a `jmp`.
+const JUMP: u64 = 5;
+
+/// A block whose accesses are counted at once, while it is under construction.
+#[derive(Default)]
+pub(super) struct Every {
+    plan: Plan,
+    /// Accesses that were emitted so far.
+    made: usize,
+    /// Where the number of the block's accesses is to be filled in: among the rare exits or not, and
+    /// how many of them to leave out, times a sign.
+    counts: Vec<(bool, u64, i32, usize)>,
+    /// Short jumps that want to go to rare exits.
+    jumps: Vec<(u64, u64)>,
+    /// Where the block is executed carefully from.
+    careful: Vec<u64>,
 }
 
 impl Translator {
-    /// Emits an instruction whose accesses are looked at and counted.
+    /// Plans the accesses of a block.
+    pub(super) fn plan(&mut self, pc: u64, code: &[u8], variant: Variant) {
+        let mut every = take(&mut self.every);
+        every.made = 0;
+        let readable_end = pc + code.len() as u64;
+        every.plan.make(code, pc, self.config.processor, |at, index| {
+            self.must_split(at, index, readable_end, variant)
+        });
+        self.every = every;
+    }
+
+    /// Emits an instruction of a block whose accesses are looked at and counted.
     pub(super) fn every_access(&mut self, place: Place) -> Flow {
+        let Some(memory) = self.every.plan.memory(place.index) else {
+            return self.careful_access(place);
+        };
         let instruction = place.instruction;
-        match memory_of(instruction) {
-            Memory::None => {
-                if transfers_control(instruction) && self.generated.holds(instruction.ip()) {
-                    self.counted_branch(place);
-                }
+        match memory {
+            Memory::Operand(kind, _) => self.access_of_block(place, kind),
+            _ => {
+                self.make_room_for(instruction);
                 self.instruction(place)
             }
-            Memory::Spans => {
-                self.hot.spill(emit::RCX_SLOT, RCX);
-                self.leave_here(Kind::Spans, instruction.ip(), false);
-                Flow::EndBefore
-            }
-            Memory::Operand(kind, size) => {
-                let operand = Operand { size, kind, fs: false, bit_register: None };
-                match self.config.watched {
-                    None => self.looked_up(place, operand),
-                    Some(_) => self.counted_down(place, operand),
-                }
-            }
         }
     }
 
-    /// Emits the counting of a branch that the guest has generated. It is no access; but between two
-    /// looks at the same code there is one, so that the count tells them apart.
-    fn counted_branch(&mut self, place: Place) {
-        self.hot.spill(emit::RCX_SLOT, RCX);
-        self.hot.reload(RCX, emit::COUNT);
-        if self.config.watched.is_none() {
-            self.hot.add_to_rcx(1);
-        } else {
-            let more = self.hot.forward_unless_rcx_zero();
-            let operand =
-                Operand { size: 0, kind: OrderedKind::Target, fs: false, bit_register: None };
-            self.leave_for(place, operand);
-            self.hot.arrive8(more);
-            self.hot.add_to_rcx(-1);
+    /// Completes a block that ends at `end`.
+    pub(super) fn end_accesses(&mut self, end: u64) {
+        self.arrive();
+        let made = self.every.made;
+        for (cold, field, sign, before) in take(&mut self.every.counts) {
+            let code = if cold { &mut self.cold } else { &mut self.hot };
+            code.set32(field, (sign * (made - before) as i32) as u32);
         }
-        self.hot.spill(emit::COUNT, RCX);
-        self.hot.reload(RCX, emit::RCX_SLOT);
+        for pc in take(&mut self.every.careful) {
+            let known = self.careful_ends.entry(pc).or_insert(end);
+            *known = end.max(*known);
+        }
     }
 
-    /// Emits the exit for what comes before a branch of a replay. rcx is in its slot.
-    fn leave_for(&mut self, place: Place, operand: Operand) {
-        let field = Self::call_machine(&mut self.hot, self.leave);
-        let desc = Desc::new(Kind::Ordered(operand), place.instruction.ip());
-        self.exits.push((field, desc, place.index));
-    }
-
-    /// Emits an access of a recording.
-    fn looked_up(&mut self, place: Place, operand: Operand) -> Flow {
-        let table = match operand.kind {
-            OrderedKind::Write => emit::WRITABLE,
-            _ => emit::READABLE,
-        };
-        self.hot.spill(emit::RCX_SLOT, RCX);
-        self.full_address(place.instruction);
-        self.hot.set_byte(emit::WINDOW, 1);
-        let may = if is_within_a_line(place.instruction, operand) {
-            self.hot.line_of_rcx();
-            self.hot.look_up(table);
-            self.hot.forward_if_rcx_zero()
-        } else {
-            self.hot.spill(emit::OPERAND, RCX);
-            self.hot.line_of_rcx();
-            self.hot.look_up(table);
-            let may_first = self.hot.forward_if_rcx_zero();
-            let not_first = self.hot.forward();
-            self.hot.arrive8(may_first);
-            self.hot.reload(RCX, emit::OPERAND);
-            self.hot.add_to_rcx(i32::from(operand.size) - 1);
-            self.hot.line_of_rcx();
-            self.hot.look_up(table);
-            let may = self.hot.forward_if_rcx_zero();
-            self.hot.arrive8(not_first);
-            may
-        };
-        self.hot.reload(RCX, emit::RCX_SLOT);
-        self.full_address(place.instruction);
-        self.hot.spill(emit::OPERAND, RCX);
-        let done = self.asked(place, operand);
-        self.hot.arrive8(may);
-        self.hot.reload(RCX, emit::COUNT);
-        self.hot.add_to_rcx(1);
-        self.hot.spill(emit::COUNT, RCX);
-        self.hot.reload(RCX, emit::RCX_SLOT);
-        if operand.kind == OrderedKind::Target {
-            self.hot.arrive8(done);
-            self.closes_window = true;
+    /// Emits an access of the block.
+    fn access_of_block(&mut self, place: Place, kind: OrderedKind) -> Flow {
+        let recorded = self.config.watched.is_none();
+        let opens = self.every.made == 0;
+        if opens || recorded && self.every.plan.looks_at(place.index).next().is_some() {
+            self.hot.spill(emit::RCX_SLOT, RCX);
+            if opens {
+                self.count_all(place);
+            }
+            if recorded {
+                self.looks(place);
+            }
+            self.hot.reload(RCX, emit::RCX_SLOT);
+        }
+        self.make_room_for(place.instruction);
+        self.every.made += 1;
+        self.faults.count_accesses(self.every.made);
+        let is_last = self.every.made == self.every.plan.accesses();
+        if kind == OrderedKind::Target {
+            self.closes_window = recorded;
             let flow = self.instruction(place);
             self.closes_window = false;
             return flow;
         }
         let flow = self.instruction(place);
-        if flow == Flow::Next {
+        if recorded && is_last && flow == Flow::Next {
             self.hot.set_byte(emit::WINDOW, 0);
-            self.hot.arrive8(done);
         }
         flow
     }
 
-    /// Emits what asks the machine for an access and makes it; the jump to where it is over.
-    fn asked(&mut self, place: Place, operand: Operand) -> u64 {
-        let field = Self::call_machine(&mut self.hot, self.machine_gate);
-        let go_on = self.hot.here();
-        if operand.kind != OrderedKind::Target {
-            self.performed(place);
+    /// Emits the counting of the block's accesses. rcx is in its slot.
+    fn count_all(&mut self, place: Place) {
+        let recorded = self.config.watched.is_none();
+        if recorded {
+            self.hot.set_byte(emit::WINDOW, 1);
         }
-        let done = self.hot.forward();
-        let desc = Desc::new(Kind::Ordered(operand), place.instruction.ip());
-        self.exits.push((field, Desc { go_on, ..desc }, place.index));
-        done
-    }
-
-    /// Emits an access of a replay.
-    fn counted_down(&mut self, place: Place, operand: Operand) -> Flow {
-        self.hot.spill(emit::RCX_SLOT, RCX);
         self.hot.reload(RCX, emit::COUNT);
-        let more = self.hot.forward_unless_rcx_zero();
-        self.hot.reload(RCX, emit::RCX_SLOT);
-        self.full_address(place.instruction);
-        self.hot.spill(emit::OPERAND, RCX);
-        let done = if operand.kind == OrderedKind::Target {
-            self.leave_for(place, operand);
-            None
-        } else {
-            Some(self.asked(place, operand))
-        };
-        self.hot.arrive8(more);
-        self.hot.add_to_rcx(-1);
+        self.hot.add_to_rcx(0);
+        let sign = if recorded { 1 } else { -1 };
+        self.every.counts.push((false, self.hot.here() - 4, sign, 0));
         self.hot.spill(emit::COUNT, RCX);
-        self.hot.reload(RCX, emit::RCX_SLOT);
-        let flow = self.instruction(place);
-        if let (Flow::Next, Some(done)) = (flow, done) {
-            self.hot.arrive8(done);
+        if recorded {
+            return;
         }
-        flow
+        self.hot.load_sign(emit::COUNT);
+        self.hot.skip_if_rcx_zero(JUMP as u8);
+        let carefully = self.carefully(place);
+        self.hot.jmp(carefully);
     }
 
-    /// Emits the computation of an operand's address, FS base included, into rcx. All registers are
-    /// the guest's.
-    fn full_address(&mut self, instruction: &Instruction) {
-        operand_address(&mut self.encoder, &mut self.hot, instruction);
-        if instruction.segment_prefix() == Register::FS {
-            self.hot.spill(emit::SCRATCH, RDX);
-            self.hot.read_fs_base_to_rdx();
-            self.hot.add_rdx_to_rcx();
-            self.hot.reload(RDX, emit::SCRATCH);
+    /// Emits the looks that are made before an instruction. rcx is in its slot.
+    fn looks(&mut self, place: Place) {
+        let numbers: Vec<usize> = self.every.plan.looks_at(place.index).collect();
+        let mut failure = None;
+        for number in numbers {
+            let Some(&look) = self.every.plan.look(number) else { continue };
+            self.make_room(LOOK);
+            let (lines, pairs) = match look.write {
+                true => (emit::WRITABLE, emit::WRITABLE_PAIRS),
+                false => (emit::READABLE, emit::READABLE_PAIRS),
+            };
+            let in_one_line = look.in_one_line();
+            line_of(&mut self.encoder, &mut self.hot, &look, 0);
+            self.hot.read_entry(if in_one_line { lines } else { pairs });
+            let field = self.hot.forward_if_rcx_zero();
+            let may = self.hot.here();
+            let careful = *failure.get_or_insert_with(|| self.carefully(place));
+            let target = match in_one_line {
+                true => careful,
+                false => self.both_lines(&look, lines, may, careful),
+            };
+            self.every.jumps.push((field, target));
         }
     }
+
+    /// Emits, among the rare exits, what looks up the lines of the first and the last byte.
+    fn both_lines(&mut self, look: &Look, lines: Slot, may: u64, careful: u64) -> u64 {
+        let start = self.cold.here();
+        for offset in [0, i32::from(look.len) - 1] {
+            line_of(&mut self.encoder, &mut self.cold, look, offset);
+            self.cold.look_up(lines);
+            self.cold.skip_if_rcx_zero(JUMP as u8);
+            self.cold.jmp(careful);
+        }
+        self.cold.jmp(may);
+        start
+    }
+
+    /// Emits, among the rare exits, what executes the block carefully from an instruction on. rcx is
+    /// in its slot.
+    fn carefully(&mut self, place: Place) -> u64 {
+        let (start, pc) = (self.cold.here(), place.instruction.ip());
+        let recorded = self.config.watched.is_none();
+        self.cold.reload(RCX, emit::COUNT);
+        self.cold.add_to_rcx(0);
+        let sign = if recorded { -1 } else { 1 };
+        self.every.counts.push((true, self.cold.here() - 4, sign, self.every.made));
+        self.cold.spill(emit::COUNT, RCX);
+        if recorded {
+            self.cold.set_byte(emit::WINDOW, 0);
+        }
+        if self.counts(place.variant) {
+            self.cold.reload(RCX, emit::RETIRED);
+            self.cold.add_to_rcx(0);
+            self.rests.push((self.cold.here() - 4, place.index, -1));
+            self.cold.spill(emit::RETIRED, RCX);
+        }
+        self.cold.reload(RCX, emit::RCX_SLOT);
+        self.chain_cold(pc, Variant::Careful);
+        self.every.careful.push(pc);
+        start
+    }
+
+    /// Lets the short jumps so far arrive, if they could not reach behind the code of an instruction.
+    fn make_room_for(&mut self, instruction: &Instruction) {
+        const BRANCH: u64 = 64;
+        const COPY: u64 = 64;
+        const RETURN: u64 = 96;
+        self.make_room(match instruction.flow_control() {
+            FlowControl::Next => COPY,
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => BRANCH,
+            FlowControl::Return => RETURN,
+            _ => SHORT,
+        });
+    }
+
+    /// The same, of so many bytes.
+    fn make_room(&mut self, bytes: u64) {
+        let Some(&(oldest, _)) = self.every.jumps.first() else { return };
+        let islands = 2 + self.every.jumps.len() as u64 * JUMP;
+        if self.hot.here() + islands + bytes > oldest + SHORT {
+            let over = self.hot.forward();
+            self.arrive();
+            self.hot.arrive8(over);
+        }
+    }
+
+    /// Emits what the short jumps so far lead to.
+    fn arrive(&mut self) {
+        for (field, target) in self.every.jumps.drain(..) {
+            self.hot.arrive8(field);
+            self.hot.jmp(target);
+        }
+    }
+}
+
+/// Emits, into rcx, the index of the line of a byte of what is looked up. rcx is in its slot.
+fn line_of(encoder: &mut Encoder, code: &mut Code, look: &Look, offset: i32) {
+    if let Some(address) = look.address() {
+        code.load_constant(RCX, line_index(address.wrapping_add(offset as u64)) as u64);
+        return;
+    }
+    let instruction = &look.instruction;
+    let of_thread = instruction.segment_prefix() == Register::FS;
+    match (constant_address(instruction), i32::try_from(look.start)) {
+        (Some(_), Ok(start)) if of_thread => {
+            code.load_fs_base();
+            code.add_to_rcx(start);
+        }
+        (constant, _) => {
+            if constant.is_none() {
+                code.reload(RCX, emit::RCX_SLOT);
+            }
+            let mut operand = *instruction;
+            operand.set_memory_displacement64(look.start as u64);
+            if operand.memory_base() != Register::None {
+                // The shortest that it fits.
+                operand.set_memory_displ_size(1);
+            }
+            full_address(encoder, code, &operand);
+        }
+    }
+    if offset != 0 {
+        code.add_to_rcx(offset);
+    }
+    code.line_of_rcx();
 }

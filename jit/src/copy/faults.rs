@@ -2,6 +2,7 @@
 
 use super::state::ThreadState;
 use refrain_vm::{Context, reg};
+use std::sync::atomic::Ordering;
 
 /// What else must be undone when an instruction faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +29,8 @@ struct Mark {
     guest: u16,
     /// Instructions before it in the block.
     done: u8,
+    /// Accesses that the block has made when it has been executed, if it has counted them all.
+    accesses: u8,
     fix: Fix,
 }
 
@@ -39,6 +42,8 @@ struct Block {
     pc: u64,
     /// Instructions that the block counts when it is entered.
     counted: u8,
+    /// Accesses that it counts at its first one.
+    accesses: u8,
     /// Its marks begin here.
     first_mark: u32,
 }
@@ -48,13 +53,22 @@ struct Block {
 pub(super) struct FaultMap {
     blocks: Vec<Block>,
     marks: Vec<Mark>,
+    /// What [`Self::count_accesses`] said last of the block under construction.
+    accesses: u8,
 }
 
 impl FaultMap {
     /// A block begins at the host address `start`.
     pub(super) fn begin(&mut self, start: u64, pc: u64) {
         let first_mark = self.marks.len() as u32;
-        self.blocks.push(Block { start, end: start, pc, counted: 0, first_mark });
+        self.blocks.push(Block { start, end: start, pc, counted: 0, accesses: 0, first_mark });
+        self.accesses = 0;
+    }
+
+    /// The block counts its accesses at once, and has made so many of them when the instruction has
+    /// been executed that code belongs to from here on.
+    pub(super) fn count_accesses(&mut self, made: usize) {
+        self.accesses = made as u8;
     }
 
     /// Code at `host` belongs to the instruction at `guest`, before which `done` are complete.
@@ -64,6 +78,7 @@ impl FaultMap {
             host: (host - block.start) as u16,
             guest: (guest - block.pc) as u16,
             done: done as u8,
+            accesses: self.accesses,
             fix,
         });
     }
@@ -73,6 +88,7 @@ impl FaultMap {
         let block = self.blocks.last_mut().expect("a block was begun");
         block.end = end;
         block.counted = counted as u8;
+        block.accesses = self.accesses;
     }
 
     /// Makes the state that was saved at a fault at `host` that of the guest before the
@@ -82,6 +98,7 @@ impl FaultMap {
         host: u64,
         state: &mut ThreadState,
         context: &mut Context,
+        recorded: bool,
     ) -> Option<Fix> {
         let index = self.blocks.partition_point(|block| block.start <= host);
         let block = &self.blocks[index.checked_sub(1)?];
@@ -107,6 +124,14 @@ impl FaultMap {
             Fix::Scratch(register) => context.gpr[usize::from(register)] = state.scratch,
         }
         context.rip = block.pc + u64::from(mark.guest);
+        if mark.accesses > 0 {
+            let (ahead, count) = (u64::from(block.accesses - mark.accesses), &state.count);
+            let before = match recorded {
+                true => count.load(Ordering::Relaxed).wrapping_sub(ahead),
+                false => count.load(Ordering::Relaxed).wrapping_add(ahead),
+            };
+            count.store(before, Ordering::Release);
+        }
         state.retired =
             state.retired.wrapping_sub(u64::from(block.counted.saturating_sub(mark.done)));
         Some(mark.fix)

@@ -9,7 +9,7 @@
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
 //! ordered against other threads: `ordered`, `idioms`, `functions`, `learned`; and how it is executed
-//! without leaving code, `inline`; `every` orders every access.
+//! without leaving code, `inline`; `every` orders every access (`plan`, `careful`).
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
@@ -34,6 +34,7 @@
 //!   whenever code is left.
 
 mod branch;
+mod careful;
 mod classify;
 mod cpu;
 mod desc;
@@ -48,6 +49,7 @@ mod learned;
 mod loops;
 mod ordered;
 mod places;
+mod plan;
 mod polls;
 mod state;
 mod tables;

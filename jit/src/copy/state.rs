@@ -3,13 +3,15 @@
 use super::desc::Desc;
 use crate::fault::ThreadArea;
 use refrain_vm::layout::PAGE;
-use refrain_vm::{Context, FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, OrderedLeaf, Processor};
+use refrain_vm::{
+    Context, FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, OrderedLeaf, Processor,
+};
 use std::arch::naked_asm;
 use std::io;
 use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
 /// What is to be done about the upper halves of the AVX registers where guest and host code meet.
 ///
@@ -143,8 +145,8 @@ pub(super) struct ThreadState {
     /// Minus how many there are to be when the thread leaves at a place.
     pub(super) minus_leave_at: u64,
     /// What the machine shares ([`refrain_vm::Filter`]).
-    pub(super) count: u64,
-    pub(super) window: u64,
+    pub(super) count: AtomicU64,
+    pub(super) window: AtomicU64,
     /// The bits of an address that are its line's index.
     pub(super) line_mask: u64,
     /// The host's mxcsr: the default one.
@@ -192,8 +194,8 @@ impl ThreadState {
                 flags: 0,
                 retired: 0,
                 minus_leave_at: 1,
-                count: 0,
-                window: 0,
+                count: AtomicU64::new(0),
+                window: AtomicU64::new(0),
                 line_mask: INDEX_MASK,
                 host_mxcsr: 0x1f80,
                 halves: halves::of(processor),
@@ -207,8 +209,14 @@ impl ThreadState {
 const STATE_BYTES: usize = size_of::<ThreadState>().next_multiple_of(PAGE as usize);
 /// Where the table of the lines lies that the thread may read.
 pub(super) const READABLE: u32 = STATE_BYTES as u32;
-/// The same for writing.
-pub(super) const WRITABLE: u32 = READABLE + FILTER_ENTRIES as u32;
+/// The same for pairs of lines.
+pub(super) const READABLE_PAIRS: u32 = READABLE + FILTER_ENTRIES as u32;
+/// The two for writing.
+pub(super) const WRITABLE: u32 = READABLE_PAIRS + FILTER_ENTRIES as u32;
+pub(super) const WRITABLE_PAIRS: u32 = WRITABLE + FILTER_ENTRIES as u32;
+const TABLES: usize = 4;
+// Translated code has their places in displacements.
+const _: () = assert!(WRITABLE_PAIRS <= i32::MAX as u32);
 
 /// A thread's state in memory of its own, with tables of lines behind it or without.
 pub(super) struct Home {
@@ -218,7 +226,7 @@ pub(super) struct Home {
 
 impl Home {
     fn of(tables: bool, state: ThreadState) -> io::Result<Home> {
-        let bytes = STATE_BYTES + if tables { 2 * FILTER_ENTRIES } else { 0 };
+        let bytes = STATE_BYTES + if tables { TABLES * FILTER_ENTRIES } else { 0 };
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at a place of the kernel's choice.
@@ -236,17 +244,18 @@ impl Home {
     pub(super) fn filter(&self) -> Filter {
         let state = self.state.as_ptr();
         let has_tables = self.bytes > STATE_BYTES;
-        let table = |offset: u32| match has_tables {
+        let entries = |offset: u32| match has_tables {
             true => state.cast::<AtomicU8>().wrapping_add(offset as usize).cast_const(),
             false => std::ptr::null(),
         };
+        let table = |lines, pairs| LineTable { lines: entries(lines), pairs: entries(pairs) };
         // SAFETY: the state is live; no reference is made.
         let (count, window) = unsafe { (&raw const (*state).count, &raw const (*state).window) };
         Filter {
-            count: count.cast(),
+            count,
             window: window.cast(),
-            readable: table(READABLE),
-            writable: table(WRITABLE),
+            readable: table(READABLE, READABLE_PAIRS),
+            writable: table(WRITABLE, WRITABLE_PAIRS),
         }
     }
 }

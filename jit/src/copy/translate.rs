@@ -103,7 +103,10 @@ impl Translator {
         }
         let counter = self.count_placeholder(variant);
         let (end, count) = self.instructions(pc, code, variant)?;
-        if self.config.keep_blocks && variant.observed() && end > pc {
+        self.end_accesses(end);
+        // What is executed carefully is a part of another block.
+        let keeps = variant.observed() && variant != Variant::Careful;
+        if self.config.keep_blocks && keeps && end > pc {
             self.keep(pc, &code[..(end - pc) as usize]);
         }
         self.finish(pc, end, if self.counts(variant) { count } else { 0 });
@@ -139,13 +142,24 @@ impl Translator {
         let mut window = Window::new(code, pc);
         let ordered = self.orders(variant);
         let every = ordered && self.config.every_access;
+        let careful = variant == Variant::Careful;
+        // What the guest generates is read at the block's start. To go on in another translation
+        // would be to read it once more.
+        let planned = every && !careful && !self.generated.holds(pc);
+        if planned {
+            self.plan(pc, code, variant);
+        }
+        let careful_end = self.careful_ends.get(&pc).copied().filter(|_| careful);
         let idioms = if ordered && !every { self.idioms_around(pc) } else { None };
         self.watched_loads.clear();
         let mut instruction = Instruction::default();
         let mut index = 0;
         loop {
             let at = decoder.ip();
-            if index > 0 && self.must_split(at, index, readable_end, variant) {
+            if index > 0
+                && (self.must_split(at, index, readable_end, variant)
+                    || careful_end.is_some_and(|end| at >= end))
+            {
                 self.chain(at, variant);
                 return Ok((at, index));
             }
@@ -167,8 +181,10 @@ impl Translator {
                 index,
                 variant,
             };
-            let flow = if every {
+            let flow = if planned {
                 self.every_access(place)
+            } else if every {
+                self.careful_access(place)
             } else if ordered {
                 self.watched(place, &mut window, idioms.as_deref())
             } else {
@@ -202,7 +218,13 @@ impl Translator {
     }
 
     /// Whether a block must not run on to the instruction at `at`.
-    fn must_split(&self, at: u64, index: usize, readable_end: u64, variant: Variant) -> bool {
+    pub(super) fn must_split(
+        &self,
+        at: u64,
+        index: usize,
+        readable_end: u64,
+        variant: Variant,
+    ) -> bool {
         variant.steps()
             || index >= MAX_BLOCK
             || at >= readable_end

@@ -10,6 +10,7 @@
 
 use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
+use super::every::Every;
 use super::faults::FaultMap;
 use super::functions::Functions;
 use super::generated::{Generated, Looked};
@@ -170,6 +171,10 @@ pub(super) struct Translator {
     /// In the block under construction: exits before an instruction in its middle: where the
     /// address of the descriptor is to be filled in, and how many instructions come before.
     pub(super) exits: Vec<(u64, Desc, usize)>,
+    /// The accesses of the block under construction, if it has to do with all of them.
+    pub(super) every: Every,
+    /// Where blocks end that are executed carefully, by where they begin.
+    pub(super) careful_ends: Map<u64, u64>,
     /// The branch under construction ends the window of its access.
     pub(super) closes_window: bool,
     /// Offsets of the plain loads and stores that are watched in the block under construction.
@@ -227,6 +232,8 @@ impl Translator {
             pages: Set::default(),
             rests: Vec::new(),
             exits: Vec::new(),
+            every: Every::default(),
+            careful_ends: Map::default(),
             closes_window: false,
             watched_loads: Vec::new(),
             kept: Kept::default(),
@@ -548,6 +555,7 @@ impl Translator {
         self.jump_entries.clear();
         self.return_entries.clear();
         self.call_sites.clear();
+        self.careful_ends.clear();
         self.functions.forget_code();
         self.pages.clear();
     }

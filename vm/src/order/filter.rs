@@ -1,11 +1,14 @@
 //! What translated code and the machine share about one thread's accesses ([`crate::Order`]).
 //!
 //! In a recording with [`refrain_trace::Order::Stride`], translated code looks up the *line* of each
-//! access in two tables of its thread: which lines it may read, and which it may write, without a
-//! word to anybody. The machine fills the tables ([`super::lines`]), and takes lines back from a
-//! thread that runs: it clears the entry, has the kernel order all processors
-//! ([`crate::Barrier::heavy`]), and waits until the thread is seen outside of its *window*, the few
-//! instructions from the look to the end of the access.
+//! access in tables of its thread: which lines it may read, and which it may write, without a word
+//! to anybody. The machine fills the tables ([`super::lines`]), and takes lines back from a thread
+//! that runs: it clears the entry, has the kernel order all processors ([`crate::Barrier::heavy`]),
+//! and waits until the thread is seen outside of its *window*, the few instructions from the looks
+//! to the end of the last access that they are for.
+//!
+//! What may lie in two lines is looked up in a table of *pairs*: an entry says that the thread may
+//! access the line and the one behind it. Where it does not, the two lines are looked up.
 
 use crate::layout::{HEAP, MAPPINGS};
 use crossbeam::utils::Backoff;
@@ -63,51 +66,105 @@ impl Span {
 pub struct Filter {
     /// In a recording: accesses of the thread so far. In a replay: those before the next event.
     pub count: *const AtomicU64,
-    /// Not 0 while the thread is between the look at a line and the end of the access.
+    /// Not 0 while the thread is between its looks at lines and the end of the last access that they
+    /// are for.
     pub window: *const AtomicU8,
-    /// A byte per line: 1 if the thread may read it. Null in a replay.
-    pub readable: *const AtomicU8,
-    /// The same for writing, which includes reading. Null in a replay.
-    pub writable: *const AtomicU8,
+    /// The lines that the thread may read.
+    pub readable: Table,
+    /// Those that it may write, which includes reading.
+    pub writable: Table,
 }
 
 // SAFETY: the pointers are to atomics; who uses them sees to it that they are still there.
 unsafe impl Send for Filter {}
 
-impl Filter {
-    /// The entry of a line in one of the tables.
-    fn entry(&self, table: *const AtomicU8, line: usize) -> &AtomicU8 {
-        assert!(line < ENTRIES && !table.is_null());
+/// Lines that a thread may access in one way. The pointers are null in a replay.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// A byte per line: 1 if the thread may access it.
+    pub lines: *const AtomicU8,
+    /// The same for the line and the one with the next index.
+    pub pairs: *const AtomicU8,
+}
+
+impl Table {
+    /// The entry of a line, or of the pair that it begins.
+    fn entry(&self, entries: *const AtomicU8, line: usize) -> &AtomicU8 {
+        assert!(line < ENTRIES && !entries.is_null());
         // SAFETY: a recording's tables have that many entries, and are there as long as the
         // executor: who calls this is the filter's thread, or holds the list of those that execute
         // guest code (`Lines::threads`).
-        unsafe { &*table.add(line) }
+        unsafe { &*entries.add(line) }
     }
 
+    /// Whether the thread may access the line.
+    fn holds(&self, line: usize) -> bool {
+        self.entry(self.lines, line).load(Ordering::Acquire) != 0
+    }
+
+    /// The thread may access the line.
+    fn add(&self, line: usize) {
+        self.entry(self.lines, line).store(1, Ordering::Release);
+        for first in pairs_of(line) {
+            if self.holds(first) && self.holds(first + 1) {
+                self.entry(self.pairs, first).store(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// The thread may not.
+    fn remove(&self, line: usize) {
+        self.entry(self.lines, line).store(0, Ordering::Release);
+        for first in pairs_of(line) {
+            self.entry(self.pairs, first).store(0, Ordering::Release);
+        }
+    }
+
+    /// Whether an entry says that the thread may access the line.
+    fn mentions(&self, line: usize) -> bool {
+        let pair = |first| self.entry(self.pairs, first).load(Ordering::Acquire) != 0;
+        self.holds(line) || pairs_of(line).any(pair)
+    }
+}
+
+/// The pairs of neighbours that a line belongs to, by the first of each. The last line of an arena
+/// has no neighbour: what has the next index lies elsewhere.
+fn pairs_of(line: usize) -> impl Iterator<Item = usize> {
+    let has_next = |line: &usize| !(line + 1).is_multiple_of(1 << NEAR);
+    [line.checked_sub(1), Some(line)].into_iter().flatten().filter(has_next)
+}
+
+impl Filter {
     /// The thread may read the line, or write it too.
-    pub(super) fn permit(&self, line: usize, write: bool) {
-        self.entry(self.readable, line).store(1, Ordering::Release);
+    pub fn permit(&self, line: usize, write: bool) {
+        self.readable.add(line);
         if write {
-            self.entry(self.writable, line).store(1, Ordering::Release);
+            self.writable.add(line);
         }
     }
 
     /// The thread may not write the line any more, and perhaps not read it either.
     pub(super) fn forbid(&self, line: usize, reading: bool) {
-        self.entry(self.writable, line).store(0, Ordering::Release);
+        self.writable.remove(line);
         if reading {
-            self.entry(self.readable, line).store(0, Ordering::Release);
+            self.readable.remove(line);
         }
     }
 
     /// Whether the thread may read the line.
     pub(super) fn may_read(&self, line: usize) -> bool {
-        self.entry(self.readable, line).load(Ordering::Acquire) != 0
+        self.readable.holds(line)
     }
 
     /// Whether the thread may write the line.
     pub(super) fn may_write(&self, line: usize) -> bool {
-        self.entry(self.writable, line).load(Ordering::Acquire) != 0
+        self.writable.holds(line)
+    }
+
+    /// Whether anything says that the thread may write the line, or only read it, if it may not do
+    /// that either.
+    pub(super) fn mentions(&self, line: usize, reading: bool) -> bool {
+        self.writable.mentions(line) || reading && self.readable.mentions(line)
     }
 
     /// Whether the thread may make this access by itself.

@@ -373,9 +373,7 @@ impl Lines {
         loop {
             let count = filter.settled();
             // It may have claimed the line just before it lost it, and entered it only now.
-            let still = |loss: &Loss| {
-                filter.may_write(loss.line) || loss.reading && filter.may_read(loss.line)
-            };
+            let still = |loss: &Loss| filter.mentions(loss.line, loss.reading);
             if !lost().any(still) {
                 return count;
             }

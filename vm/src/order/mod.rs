@@ -41,7 +41,7 @@ mod record_stride;
 pub(crate) mod replay;
 mod replay_stride;
 
-pub use filter::{ENTRIES, Filter, INDEX_MASK, Span, index as line_index};
+pub use filter::{ENTRIES, Filter, INDEX_MASK, Span, Table as LineTable, index as line_index};
 
 use crate::barrier::Barrier;
 use crate::{Feature, Processor};

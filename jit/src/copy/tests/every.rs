@@ -1,11 +1,13 @@
 //! Every access: looked up in a recording, counted down in a replay.
 
 use super::{CopyEngine, Guest, context_of, engine};
+use crate::accesses::{Memory, memory_of};
 use iced_x86::code_asm::*;
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Filter, Mode, OrderedKind, Span, reg};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn every(watched: Option<Arc<BTreeSet<u64>>>) -> Option<CopyEngine> {
     if !is_x86_feature_detected!("bmi2") {
@@ -34,12 +36,7 @@ fn count(filter: &Filter) -> u64 {
 
 /// Lets the thread read the line of an address, or write it too.
 fn permit(filter: &Filter, address: u64, write: bool) {
-    let line = refrain_vm::line_index(address);
-    // SAFETY: the executor is there, and its tables have an entry for every index.
-    unsafe {
-        (*filter.readable.add(line)).store(1, Ordering::Relaxed);
-        (*filter.writable.add(line)).store(u8::from(write), Ordering::Relaxed);
-    }
+    filter.permit(refrain_vm::line_index(address), write);
 }
 
 /// Runs to the system call and executes what is reported; what was.
@@ -250,7 +247,7 @@ fn a_replay_leaves_when_no_access_is_left() {
     });
     let mut cpu = engine.attach().unwrap();
     let filter = cpu.filter().unwrap();
-    assert!(filter.readable.is_null(), "a replay looks nothing up");
+    assert!(filter.readable.lines.is_null(), "a replay looks nothing up");
     // SAFETY: as in `count`.
     unsafe { &*filter.count }.store(3, Ordering::Relaxed);
     let mut context = context_of(&guest);
@@ -318,6 +315,41 @@ fn generated_code_is_what_it_was_when_it_was_read() {
     }
 }
 
+/// Neither the code nor what it accesses is the thread's: it comes to the access all the same.
+#[test]
+fn what_generated_code_may_not_access_is_reported_once_it_was_read() {
+    let Some(engine) = recording() else { return };
+    let guest = Guest::new();
+    engine.generated(guest.code..guest.code + 4096);
+    guest.assemble(|a| {
+        a.mov(rax, qword_ptr(rbp)).unwrap();
+        a.mov(rdx, qword_ptr(rbp + 256)).unwrap();
+        a.syscall().unwrap();
+    });
+    let mut cpu = engine.attach().unwrap();
+    for permitted in [None, Some(guest.data)] {
+        permitted.into_iter().for_each(|line| permit(&cpu.filter().unwrap(), line, false));
+        let mut context = context_of(&guest);
+        let (mut read, mut reported) = (0, 0);
+        loop {
+            match cpu.run(&mut context, Mode::Observed) {
+                Exit::Syscall => break,
+                Exit::Code => {
+                    read += 1;
+                    cpu.read_code(&mut context);
+                }
+                Exit::Ordered { .. } => {
+                    reported += 1;
+                    assert_eq!(cpu.step(&mut context), None);
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(read <= 5, "it comes to the same code again and again");
+        }
+        assert_eq!(reported, 2 - permitted.map_or(0, |_| 1));
+    }
+}
+
 #[test]
 fn a_replay_asks_for_generated_code_where_events_are() {
     let guest = Guest::new();
@@ -339,4 +371,217 @@ fn a_replay_asks_for_generated_code_where_events_are() {
     assert_eq!((context.rip, count(&filter)), (guest.code + 64, 0));
     cpu.read_code(&mut context);
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+}
+
+/// A block of accesses with various operands, to which the registers that they need change meanwhile.
+fn mixed(guest: &Guest, random: &mut impl FnMut(u64) -> u64) {
+    let bases = [rbp, rbx, rcx];
+    guest.assemble(|a| {
+        for _ in 0..1 + random(30) {
+            let base = bases[random(3) as usize];
+            let place = random(200) as i32 - 60;
+            match random(11) {
+                0 => a.mov(rax, qword_ptr(base + place)),
+                1 => a.mov(qword_ptr(base + place), rdx),
+                2 => a.add(dword_ptr(base + place), 5),
+                3 => a.mov(byte_ptr(base + place), 7),
+                4 => a.movups(xmm1, xmmword_ptr(base + place)),
+                5 => a.adc(rdx, qword_ptr(base + rsi * 8 + place)),
+                6 => a.lea(base, qword_ptr(base + random(40) as i32)),
+                7 => a.push(rax),
+                8 => a.mov(r9d, dword_ptr(guest.data + random(300))),
+                9 => a.mov(r8, qword_ptr(random(400)).fs()),
+                _ => a.inc(rsi),
+            }
+            .unwrap();
+        }
+        a.syscall().unwrap();
+    });
+}
+
+/// The instruction that the context is at, and the accesses that the engines order in it.
+fn next(context: &Context) -> (Instruction, Option<Span>) {
+    let mut bytes = [0; 15];
+    let readable = crate::memory::read_guest(context.rip, &mut bytes);
+    let options = DecoderOptions::NONE;
+    let instruction = Decoder::with_ip(64, &bytes[..readable], context.rip, options).decode();
+    let Memory::Operand(kind, size) = memory_of(&instruction) else { return (instruction, None) };
+    let value = |register: Register, _, _| match register {
+        Register::FS => Some(context.fs_base),
+        register if register.is_segment_register() => Some(0),
+        register => Some(context.gpr[register.full_register().number()]),
+    };
+    let memory = (0..instruction.op_count()).find(|&at| instruction.op_kind(at) == OpKind::Memory);
+    let start = instruction.virtual_address(memory.unwrap(), 0, value).unwrap();
+    let write = kind == OrderedKind::Write;
+    (instruction, Some(Span { start, len: size.into(), write }))
+}
+
+/// Blocks are executed as their instructions are one by one, with the accesses reported that the
+/// thread may not make, and the others counted, whatever it may access.
+#[test]
+fn blocks_are_their_instructions() {
+    let (Some(recording), Some(replaying)) = (recording(), replaying()) else { return };
+    let guest = Guest::new();
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    for round in 0..400 {
+        mixed(&guest, &mut random);
+        recording.forget(guest.code..guest.code + 4096);
+        replaying.forget(guest.code..guest.code + 4096);
+        let mut start = context_of(&guest);
+        start.rflags &= !(1 << 10);
+        start.gpr[reg::RBP] = guest.data + 64;
+        start.gpr[reg::RBX] = guest.data + 128 + random(4);
+        start.gpr[reg::RCX] = guest.data + 512;
+        start.gpr[reg::RSI] = random(9);
+        start.fs_base = guest.data + 1024;
+        let data = || (0..512).map(|word| guest.read(guest.data + 8 * word)).collect::<Vec<_>>();
+        let before = data();
+        let restore = || {
+            let words = before.iter().zip((guest.data..).step_by(8));
+            words.for_each(|(word, at)| guest.put(at, &word.to_le_bytes()));
+        };
+        let mut cpu = recording.attach().unwrap();
+        let filter = cpu.filter().unwrap();
+        let allowed = random(4);
+        let mut may = BTreeSet::new();
+        for line in 0..40 {
+            let write = random(2) == 0;
+            if allowed > 0 && random(1 << allowed) > 0 {
+                permit(&filter, guest.data - 128 + 64 * line, write);
+                may.insert((guest.data / 64 - 2 + line, false));
+                may.extend(write.then_some((guest.data / 64 - 2 + line, true)));
+            }
+        }
+        let mut context = start.clone();
+        let mut stepping = recording.attach().unwrap();
+        let (mut expected, mut places) = (Vec::new(), Vec::new());
+        let counted = loop {
+            let (instruction, span) = next(&context);
+            if instruction.mnemonic() == Mnemonic::Syscall {
+                break places.len() - expected.len();
+            }
+            if let Some(Span { start, len, write }) = span {
+                let lines = start / 64..=(start + len - 1) / 64;
+                let permitted = lines.into_iter().all(|line| may.contains(&(line, write)));
+                places.push(context.rip);
+                if !permitted {
+                    let kind = if write { OrderedKind::Write } else { OrderedKind::Read };
+                    expected.push((start, len as u8, kind));
+                }
+            }
+            assert_eq!(stepping.step(&mut context), None);
+        };
+        let after = data();
+        restore();
+        let mut recorded = start.clone();
+        assert_eq!(reports(&mut *cpu, &mut recorded), expected, "round {round}");
+        assert_eq!(count(&filter), counted as u64, "round {round}");
+        assert_eq!((recorded.gpr, recorded.xmm), (context.gpr, context.xmm));
+        assert_eq!(data(), after);
+        // A replay whose next event comes at one of them.
+        restore();
+        let left = random(places.len() as u64 + 1);
+        let mut cpu = replaying.attach().unwrap();
+        let filter = cpu.filter().unwrap();
+        // SAFETY: as in `count`.
+        unsafe { &*filter.count }.store(left, Ordering::Relaxed);
+        let mut replayed = start.clone();
+        let exit = cpu.run(&mut replayed, Mode::Observed);
+        match places.get(left as usize) {
+            Some(&place) => {
+                assert!(matches!(exit, Exit::Ordered { .. }), "{exit:?}");
+                assert_eq!((replayed.rip, count(&filter)), (place, 0), "round {round}");
+            }
+            None => {
+                assert_eq!((exit, count(&filter)), (Exit::Syscall, 0), "round {round}");
+                assert_eq!(replayed.gpr, context.gpr);
+            }
+        }
+        restore();
+    }
+}
+
+/// A fault in the middle of a block: what comes behind it is not counted.
+#[test]
+fn a_fault_takes_back_what_was_counted() {
+    for (engine, start, expected) in [(recording(), 0, 2), (replaying(), 100, 98)] {
+        let Some(engine) = engine else { return };
+        let guest = Guest::new();
+        guest.assemble(|a| {
+            a.mov(rax, qword_ptr(rbp)).unwrap();
+            a.mov(rdx, qword_ptr(rbp + rax * 1 + 8)).unwrap();
+            a.mov(qword_ptr(rbp), rdx).unwrap();
+            a.mov(qword_ptr(rbp + 8), rdx).unwrap();
+            a.syscall().unwrap();
+        });
+        // Not mapped, and in the same line as far as tables go.
+        guest.put(guest.data, &(1_u64 << 40).to_le_bytes());
+        let mut cpu = engine.attach().unwrap();
+        let filter = cpu.filter().unwrap();
+        if start == 0 {
+            permit(&filter, guest.data, true);
+            permit(&filter, guest.data + (1 << 40), true);
+        }
+        // SAFETY: as in `count`.
+        unsafe { &*filter.count }.store(start, Ordering::Relaxed);
+        let mut context = context_of(&guest);
+        let before = context.gpr[reg::RCX];
+        let Exit::Fault(fault) = cpu.run(&mut context, Mode::Observed) else { panic!("it faults") };
+        assert_eq!(fault.address, guest.data + (1 << 40) + 8);
+        assert_eq!((context.rip, context.gpr[reg::RCX]), (guest.code + 4, before));
+        assert_eq!(count(&filter), expected);
+        // SAFETY: as in `count`.
+        assert_eq!(unsafe { &*filter.window }.load(Ordering::Relaxed), 0, "it is closed again");
+    }
+}
+
+/// Outside of its window a thread has made all accesses that it has counted.
+#[test]
+fn what_is_counted_outside_of_the_window_was_made() {
+    const ACCESSES: u64 = 7;
+    const ROUNDS: u64 = 300_000;
+    let Some(engine) = recording() else { return };
+    let guest = Guest::new();
+    guest.assemble(|a| {
+        let mut again = a.create_label();
+        a.mov(r12d, ROUNDS as u32).unwrap();
+        a.set_label(&mut again).unwrap();
+        for access in 0..ACCESSES {
+            a.inc(qword_ptr(rbp + 8 * access)).unwrap();
+        }
+        a.dec(r12).unwrap();
+        a.jnz(again).unwrap();
+        a.syscall().unwrap();
+    });
+    let mut cpu = engine.attach().unwrap();
+    let filter = cpu.filter().unwrap();
+    permit(&filter, guest.data, true);
+    permit(&filter, guest.data + 64, true);
+    // SAFETY: the executor is there until the end.
+    let (counter, window) = unsafe { (&*filter.count, &*filter.window) };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looker = scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let before = counter.load(Ordering::Acquire);
+                let outside = window.load(Ordering::Acquire) == 0;
+                if outside && counter.load(Ordering::Acquire) == before {
+                    let last = guest.data + 8 * (ACCESSES - 1);
+                    assert_eq!(before % ACCESSES, 0, "{before}");
+                    assert!(guest.read(last) >= before / ACCESSES, "{before}");
+                }
+            }
+        });
+        assert_eq!(reports(&mut *cpu, &mut context_of(&guest)), []);
+        over.store(true, Ordering::Relaxed);
+        looker.join().unwrap();
+    });
+    assert_eq!(counter.load(Ordering::Relaxed), ROUNDS * ACCESSES);
 }

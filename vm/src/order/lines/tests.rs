@@ -1,13 +1,13 @@
 //! Whose lines are.
 
 use super::*;
-use crate::order::filter::LINE;
+use crate::order::filter::{LINE, Table};
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
 /// The tables of a thread that executes nothing.
 struct Thread {
     filter: Filter,
-    _tables: [Box<[AtomicU8]>; 2],
+    _tables: [Box<[AtomicU8]>; 4],
     _counts: Box<(AtomicU64, AtomicU8)>,
 }
 
@@ -19,10 +19,11 @@ impl Thread {
             // SAFETY: an atomic byte has the layout of a byte.
             unsafe { Box::from_raw(Box::into_raw(zeros) as *mut [AtomicU8]) }
         };
-        let (tables, counts) = ([table(), table()], Box::default());
+        let (tables, counts) = ([table(), table(), table(), table()], Box::default());
         let (count, window): &(AtomicU64, AtomicU8) = &counts;
-        let filter =
-            Filter { count, window, readable: tables[0].as_ptr(), writable: tables[1].as_ptr() };
+        let [readable, writable] = [0, 2]
+            .map(|at: usize| Table { lines: tables[at].as_ptr(), pairs: tables[at + 1].as_ptr() });
+        let filter = Filter { count, window, readable, writable };
         Thread { filter, _tables: tables, _counts: counts }
     }
 }

@@ -1,0 +1,201 @@
+//! Access by access: how a block is executed in which a look has failed, or an event comes
+//! ([`super::every`]).
+//!
+//! In a recording, an access becomes this:
+//!
+//! ```text
+//!       mov [rcx slot], rcx
+//!       lea rcx, [operand]
+//!       pext rcx, rcx, [line mask]     the line's index; changes no flag
+//!       mov [window], 1
+//!       movzx ecx, [rcx + table]       1 if the thread may; the same for the last byte's line
+//!       lea ecx, [rcx - 1]
+//!       jrcxz may
+//!       ...                            asks the machine, makes the access, tells the machine
+//!       jmp done
+//! may:  rcx = [count] + 1, [count] = rcx
+//!       mov rcx, [rcx slot]
+//!       the instruction
+//!       mov [window], 0
+//! done:
+//! ```
+//!
+//! In a replay the look is whether accesses are left before the thread's next event, which the
+//! machine performs in the access' place:
+//!
+//! ```text
+//!       mov [rcx slot], rcx
+//!       mov rcx, [count]
+//!       jrcxz event
+//!       [count] = rcx - 1
+//!       mov rcx, [rcx slot]
+//!       the instruction
+//!       jmp done
+//! event: asks the machine, makes the access, tells the machine
+//! done:
+//! ```
+
+use super::desc::{Desc, Kind, Operand};
+use super::emit::{self, Code, RCX, RDX};
+use super::plan::is_within_a_line;
+use super::translate::{Flow, Place};
+use super::translator::Translator;
+use super::watch::operand_address;
+use crate::accesses::{Memory, memory_of, transfers_control};
+use iced_x86::{Encoder, Instruction, Register};
+use refrain_vm::OrderedKind;
+
+impl Translator {
+    /// Emits an instruction whose access is looked at and counted by itself.
+    pub(super) fn careful_access(&mut self, place: Place) -> Flow {
+        let instruction = place.instruction;
+        match memory_of(instruction) {
+            Memory::None => {
+                if transfers_control(instruction) && self.generated.holds(instruction.ip()) {
+                    self.counted_branch(place);
+                }
+                self.instruction(place)
+            }
+            Memory::Spans => {
+                self.hot.spill(emit::RCX_SLOT, RCX);
+                self.leave_here(Kind::Spans, instruction.ip(), false);
+                Flow::EndBefore
+            }
+            Memory::Operand(kind, size) => {
+                let operand = Operand { size, kind, fs: false, bit_register: None };
+                match self.config.watched {
+                    None => self.looked_up(place, operand),
+                    Some(_) => self.counted_down(place, operand),
+                }
+            }
+        }
+    }
+
+    /// Emits the counting of a branch that the guest has generated. It is no access; but between two
+    /// looks at the same code there is one, so that the count tells them apart.
+    fn counted_branch(&mut self, place: Place) {
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        self.hot.reload(RCX, emit::COUNT);
+        if self.config.watched.is_none() {
+            self.hot.add_to_rcx(1);
+        } else {
+            let more = self.hot.forward_unless_rcx_zero();
+            let operand =
+                Operand { size: 0, kind: OrderedKind::Target, fs: false, bit_register: None };
+            self.leave_for(place, operand);
+            self.hot.arrive8(more);
+            self.hot.add_to_rcx(-1);
+        }
+        self.hot.spill(emit::COUNT, RCX);
+        self.hot.reload(RCX, emit::RCX_SLOT);
+    }
+
+    /// Emits the exit for what comes before a branch of a replay. rcx is in its slot.
+    fn leave_for(&mut self, place: Place, operand: Operand) {
+        let field = Self::call_machine(&mut self.hot, self.leave);
+        let desc = Desc::new(Kind::Ordered(operand), place.instruction.ip());
+        self.exits.push((field, desc, place.index));
+    }
+
+    /// Emits an access of a recording.
+    fn looked_up(&mut self, place: Place, operand: Operand) -> Flow {
+        let table = match operand.kind {
+            OrderedKind::Write => emit::WRITABLE,
+            _ => emit::READABLE,
+        };
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        full_address(&mut self.encoder, &mut self.hot, place.instruction);
+        self.hot.set_byte(emit::WINDOW, 1);
+        let may = if is_within_a_line(place.instruction, operand.size) {
+            self.hot.line_of_rcx();
+            self.hot.look_up(table);
+            self.hot.forward_if_rcx_zero()
+        } else {
+            self.hot.spill(emit::OPERAND, RCX);
+            self.hot.line_of_rcx();
+            self.hot.look_up(table);
+            let may_first = self.hot.forward_if_rcx_zero();
+            let not_first = self.hot.forward();
+            self.hot.arrive8(may_first);
+            self.hot.reload(RCX, emit::OPERAND);
+            self.hot.add_to_rcx(i32::from(operand.size) - 1);
+            self.hot.line_of_rcx();
+            self.hot.look_up(table);
+            let may = self.hot.forward_if_rcx_zero();
+            self.hot.arrive8(not_first);
+            may
+        };
+        self.hot.reload(RCX, emit::RCX_SLOT);
+        full_address(&mut self.encoder, &mut self.hot, place.instruction);
+        self.hot.spill(emit::OPERAND, RCX);
+        let done = self.asked(place, operand);
+        self.hot.arrive8(may);
+        self.hot.reload(RCX, emit::COUNT);
+        self.hot.add_to_rcx(1);
+        self.hot.spill(emit::COUNT, RCX);
+        self.hot.reload(RCX, emit::RCX_SLOT);
+        if operand.kind == OrderedKind::Target {
+            self.hot.arrive8(done);
+            self.closes_window = true;
+            let flow = self.instruction(place);
+            self.closes_window = false;
+            return flow;
+        }
+        let flow = self.instruction(place);
+        if flow == Flow::Next {
+            self.hot.set_byte(emit::WINDOW, 0);
+            self.hot.arrive8(done);
+        }
+        flow
+    }
+
+    /// Emits what asks the machine for an access and makes it; the jump to where it is over.
+    fn asked(&mut self, place: Place, operand: Operand) -> u64 {
+        let field = Self::call_machine(&mut self.hot, self.machine_gate);
+        let go_on = self.hot.here();
+        if operand.kind != OrderedKind::Target {
+            self.performed(place);
+        }
+        let done = self.hot.forward();
+        let desc = Desc::new(Kind::Ordered(operand), place.instruction.ip());
+        self.exits.push((field, Desc { go_on, ..desc }, place.index));
+        done
+    }
+
+    /// Emits an access of a replay.
+    fn counted_down(&mut self, place: Place, operand: Operand) -> Flow {
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        self.hot.reload(RCX, emit::COUNT);
+        let more = self.hot.forward_unless_rcx_zero();
+        self.hot.reload(RCX, emit::RCX_SLOT);
+        full_address(&mut self.encoder, &mut self.hot, place.instruction);
+        self.hot.spill(emit::OPERAND, RCX);
+        let done = if operand.kind == OrderedKind::Target {
+            self.leave_for(place, operand);
+            None
+        } else {
+            Some(self.asked(place, operand))
+        };
+        self.hot.arrive8(more);
+        self.hot.add_to_rcx(-1);
+        self.hot.spill(emit::COUNT, RCX);
+        self.hot.reload(RCX, emit::RCX_SLOT);
+        let flow = self.instruction(place);
+        if let (Flow::Next, Some(done)) = (flow, done) {
+            self.hot.arrive8(done);
+        }
+        flow
+    }
+}
+
+/// Emits the computation of an operand's address, FS base included, into rcx. All registers are the
+/// guest's.
+pub(super) fn full_address(encoder: &mut Encoder, code: &mut Code, instruction: &Instruction) {
+    operand_address(encoder, code, instruction);
+    if instruction.segment_prefix() == Register::FS {
+        code.spill(emit::SCRATCH, RDX);
+        code.read_fs_base_to_rdx();
+        code.add_rdx_to_rcx();
+        code.reload(RDX, emit::SCRATCH);
+    }
+}
