@@ -79,6 +79,14 @@ pub(crate) fn memory_of(instruction: &Instruction) -> Memory {
     Memory::Operand(kind, size as u8 + if pops { 8 } else { 0 })
 }
 
+/// Whether the operand's address is known without any register.
+pub(crate) fn constant_address(instruction: &Instruction) -> Option<u64> {
+    let without_registers =
+        instruction.memory_base() == Register::None && instruction.memory_index() == Register::None;
+    (without_registers || instruction.is_ip_rel_memory_operand())
+        .then(|| instruction.memory_displacement64())
+}
+
 /// Whether an instruction may go on somewhere else than behind itself, without a signal.
 pub(crate) fn transfers_control(instruction: &Instruction) -> bool {
     use FlowControl::*;

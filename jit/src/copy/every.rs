@@ -32,11 +32,10 @@
 use super::careful::full_address;
 use super::desc::Variant;
 use super::emit::{self, Code, RCX, Slot};
-use super::ordered::constant_address;
-use super::plan::{Look, Plan};
+use super::plan::Look;
 use super::translate::{Flow, Place};
 use super::translator::Translator;
-use crate::accesses::Memory;
+use crate::accesses::{Memory, constant_address};
 use iced_x86::{Encoder, FlowControl, Instruction, Register};
 use refrain_vm::{OrderedKind, line_index};
 use std::mem::take;
@@ -47,21 +46,6 @@ const SHORT: u64 = 127;
 const LOOK: u64 = 72;
 /// Bytes of a `jmp`.
 const JUMP: u64 = 5;
-
-/// A block whose accesses are counted at once, while it is under construction.
-#[derive(Default)]
-pub(super) struct Every {
-    plan: Plan,
-    /// Accesses that were emitted so far.
-    made: usize,
-    /// Where the number of the block's accesses is to be filled in: among the rare exits or not, and
-    /// how many of them to leave out, times a sign.
-    counts: Vec<(bool, u64, i32, usize)>,
-    /// Short jumps that want to go to rare exits.
-    jumps: Vec<(u64, u64)>,
-    /// Where the block is executed carefully from.
-    careful: Vec<u64>,
-}
 
 impl Translator {
     /// Plans the accesses of a block.

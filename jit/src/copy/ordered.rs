@@ -233,14 +233,6 @@ fn same_operand(a: &Instruction, b: &Instruction) -> bool {
         && a.segment_prefix() == b.segment_prefix()
 }
 
-/// Whether the operand's address is known without any register.
-pub(super) fn constant_address(instruction: &Instruction) -> Option<u64> {
-    let without_registers =
-        instruction.memory_base() == Register::None && instruction.memory_index() == Register::None;
-    (without_registers || instruction.is_ip_rel_memory_operand())
-        .then(|| instruction.memory_displacement64())
-}
-
 pub(super) fn operand(instruction: &Instruction, kind: OrderedKind) -> Operand {
     Operand {
         size: memory_size(instruction),

@@ -7,8 +7,8 @@
 //! addresses through copies, constants that are added, and slots that a frame pointer names. Where
 //! it is wrong, an access more or less is watched.
 
-use super::ordered::constant_address;
 use super::polls::is_call;
+use crate::accesses::constant_address;
 use iced_x86::{
     Code, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
     Register,

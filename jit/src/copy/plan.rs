@@ -6,8 +6,7 @@
 //! that needs no register that the block changes before it is made where the window is opened.
 
 use super::classify::{Action, classify};
-use super::ordered::constant_address;
-use crate::accesses::{Memory, memory_of};
+use crate::accesses::{Memory, constant_address, memory_of};
 use iced_x86::{
     Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
@@ -160,6 +159,21 @@ impl Plan {
         let here = move |&number: &usize| self.looks[number].at == index;
         (0..self.looks.len()).filter(here)
     }
+}
+
+/// A block whose accesses are counted at once, while it is under construction.
+#[derive(Default)]
+pub(super) struct Every {
+    pub(super) plan: Plan,
+    /// Accesses that were emitted so far.
+    pub(super) made: usize,
+    /// Where the number of the block's accesses is to be filled in: among the rare exits or not, and
+    /// how many of them to leave out, times a sign.
+    pub(super) counts: Vec<(bool, u64, i32, usize)>,
+    /// Short jumps that want to go to rare exits.
+    pub(super) jumps: Vec<(u64, u64)>,
+    /// Where the block is executed carefully from.
+    pub(super) careful: Vec<u64>,
 }
 
 /// How often the block has changed each register so far.

@@ -10,12 +10,12 @@
 
 use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
-use super::every::Every;
 use super::faults::FaultMap;
 use super::functions::Functions;
 use super::generated::{Generated, Looked};
 use super::inline;
 use super::learned::Learned;
+use super::plan::Every;
 use super::state;
 use super::tables::{ReturnTable, Tables, Use, code_range};
 use crate::memory::CodeMemory;

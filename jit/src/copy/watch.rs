@@ -3,9 +3,10 @@
 use super::desc::{Desc, Kind, Operand};
 use super::emit::{self, Code, RCX};
 use super::idioms::Idioms;
-use super::ordered::{Window, constant_address, is_load};
+use super::ordered::{Window, is_load};
 use super::translate::{Flow, Place, can_encode, encode, memory_operand, slot_load};
 use super::translator::Translator;
+use crate::accesses::constant_address;
 use iced_x86::{Code as Opcode, Encoder, Instruction, Register};
 use refrain_vm::OrderedKind;
 use std::sync::Arc;
