@@ -1,9 +1,10 @@
 //! Locks that a transformed trace has freed: their acquisitions and releases wait for no turn, but for
 //! the ends of the sections that causal edges name (PerfPlay, Rule 2 and dynamic locking).
 //!
-//! Tickets of such a lock may be done in any order. Those who wait for tickets of its slot, other
-//! objects among them, wait for all that come before: a bit for each ticket says which are done, and
-//! the count of the slot goes on over those that follow without a gap.
+//! Tickets of such a lock may be done in any order, and where all events of its slot are such nobody
+//! asks which are done. Where somebody does (another object of the slot, the lock's destruction), he
+//! waits for all that come before: a bit for each ticket says which are done, and the count of the
+//! slot goes on over those that follow without a gap.
 //!
 //! The recorded run satisfies every edge and every ticket, so no wait is for one's own future.
 
@@ -26,7 +27,7 @@ struct Wait {
 pub(crate) struct Freed {
     /// Addresses, ascending.
     locks: Vec<u64>,
-    /// By slot, ascending: a bit for each ticket.
+    /// By slot, ascending: a bit for each ticket; none where nobody waits for any.
     slots: Vec<(usize, Box<[AtomicU64]>)>,
     /// By thread, ascending.
     waits: Vec<Vec<Wait>>,
@@ -38,27 +39,38 @@ impl Freed {
         let mut locks = record.locks.clone();
         locks.sort_unstable();
         let mut freed = Freed { locks, slots: Vec::new(), waits: Vec::new() };
-        let mut tickets: BTreeMap<usize, u64> =
-            freed.locks.iter().map(|&lock| (order::slot(lock), 0)).collect();
+        // By slot: its tickets, and whether somebody waits for some.
+        let mut tickets: BTreeMap<usize, (u64, bool)> =
+            freed.locks.iter().map(|&lock| (order::slot(lock), (0, false))).collect();
         // By thread: the events of freed locks, and how many events there are.
         let mut events: Vec<(Vec<u32>, u64)> = Vec::new();
         for thread in (0..trace.threads()).map(ThreadId) {
             let mut cursor = trace.cursor(thread);
             let mut of_thread = Vec::new();
             while let Some(event) = cursor.next()? {
+                let frees = freed.frees(&event);
                 if event.has_ticket()
-                    && let Some(count) = tickets.get_mut(&order::slot(event.object))
+                    && let Some((count, waits)) = tickets.get_mut(&order::slot(event.object))
                 {
                     *count += 1;
+                    *waits |= !frees;
                 }
-                if freed.frees(&event) {
+                if let Some((slot, _)) = order::bound_of(&event)
+                    && let Some((_, waits)) = tickets.get_mut(&slot)
+                {
+                    *waits = true;
+                }
+                if frees {
                     of_thread.push((cursor.position().0 - 1) as u32);
                 }
             }
             events.push((of_thread, trace.events_of(thread)));
         }
-        let words = |count: u64| (0..count.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();
-        freed.slots = tickets.into_iter().map(|(slot, count)| (slot, words(count))).collect();
+        let words = |(count, waits): (u64, bool)| {
+            let count = if waits { count.div_ceil(BITS) } else { 0 };
+            (0..count).map(|_| AtomicU64::new(0)).collect()
+        };
+        freed.slots = tickets.into_iter().map(|(slot, it)| (slot, words(it))).collect();
         freed.waits = vec![Vec::new(); events.len()];
         let known = |thread: ThreadId, event: u32| {
             events.get(thread.index()).is_some_and(|(all, _)| all.binary_search(&event).is_ok())
@@ -131,6 +143,9 @@ impl Freed {
     pub(super) fn advance(&self, slot: usize, ticket: u64, done: &AtomicU64) -> Option<u64> {
         let at = self.slots.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
         let bits = &self.slots[at].1;
+        if bits.is_empty() {
+            return Some(0);
+        }
         if let Some(word) = bits.get((ticket / BITS) as usize) {
             word.fetch_or(1 << (ticket % BITS), Ordering::SeqCst);
         }
