@@ -10,8 +10,14 @@ fn bench() -> Bench {
 
 /// Compiles the program, and holds a recording and both engines' replays against a native run.
 fn is_as_natively(source: &str) -> Run {
+    is_as_natively_with(&[], source)
+}
+
+/// The same of a program that is compiled with further options.
+fn is_as_natively_with(options: &[&str], source: &str) -> Run {
     let bench = bench();
-    bench.cc(source, &["-g", "-O1", "-w", "-pthread", "-o", "program"]);
+    let usual = ["-g", "-O1", "-w", "-pthread", "-o", "program"];
+    bench.cc(source, &[&usual, options].concat());
     let native = Run::of(Command::new("./program").current_dir(bench.path()));
     let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./program"]);
     assert_eq!(recorded.text(), native.text(), "{}", recorded.stderr);
@@ -48,6 +54,11 @@ fn a_call_through_a_null_pointer() {
 #[test]
 fn programs_that_execute_others() {
     is_as_natively(include_str!("../guest/execute.c"));
+}
+
+#[test]
+fn programs_at_fixed_addresses() {
+    is_as_natively_with(&["-no-pie"], include_str!("../guest/fixed.c"));
 }
 
 #[test]

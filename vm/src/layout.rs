@@ -27,12 +27,12 @@ pub const ABOVE_CODE: Range<u64> = 0x4_0000_0000..HEAP.start;
 pub const HEAP: Range<u64> = 0x10_0000_0000..0x30_0000_0000;
 /// The main thread's stack: the top of it, and how far it may grow down.
 pub const STACK: Range<u64> = 0x0fff_e000_0000..0x0fff_f000_0000;
-/// All other mappings.
-pub const MAPPINGS: Range<u64> = 0x1000_0000_0000..0x2000_0000_0000;
+/// All other mappings. Programs that name a place themselves name rounder ones.
+pub const MAPPINGS: Range<u64> = 0x2000_0000_0000..0x2800_0000_0000;
 
 /// Each byte of guest memory may have a note ([`crate::Seen`]): this far above it. The lower
 /// digits keep a byte and its note, which are accessed together, out of the same set of a cache.
-pub const NOTES: u64 = 0x2000_0000_8840;
+pub const NOTES: u64 = 0x2800_0000_8840;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;

@@ -393,10 +393,11 @@ impl AddressSpace {
     }
 
     /// Takes all mappings away, for another program. Where code may have been, nothing is put any
-    /// more unless the guest insists.
+    /// more unless the guest insists, as a program does that is linked to fixed addresses.
     pub(crate) fn begin_program(&mut self) {
         unmap_all();
-        self.used.retain(|&start, _| ARENAS[0].contains(&start));
+        let libraries = layout::FIXED_PROGRAM.end..ARENAS[0].end;
+        self.used.retain(|start, _| libraries.contains(start));
         self.executable.clear();
         self.own.clear();
         self.left = self.used.iter().map(|(start, end)| end - start).sum();
