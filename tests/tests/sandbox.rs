@@ -186,7 +186,8 @@ fn code_does_not_write_where_translated_code_is() {
 fn effects_of_system_calls_are_for_guest_memory_alone() {
     let bench = bench();
     let trace = recorded(&bench);
-    for address in [0x6000_0000, 0x7fff_ffff_0000, 0x2000_0000_9840, 0, u64::MAX - 7] {
+    let notes = refrain_vm::layout::NOTES + 0x1000;
+    for address in [0x6000_0000, 0x7fff_ffff_0000, notes, 0, u64::MAX - 7] {
         let mut hostile = trace.clone();
         let records = hostile.threads[0].iter_mut().filter_map(|owned| owned.payload.as_mut());
         let mut writes = records.flat_map(|record| &mut record.writes);
