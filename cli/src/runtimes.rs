@@ -1,5 +1,6 @@
 //! Language runtimes that synchronize their threads through plain loads and stores, at places that no
-//! idiom tells: scheduling in Go, safepoints in HotSpot, optimized code in V8.
+//! idiom tells: scheduling in Go, safepoints in HotSpot, optimized code in V8, the collector's stops in
+//! Mono.
 //!
 //! Recordings of programs that have such a runtime order every access, unless the user says otherwise.
 //! A program whose runtime is not listed here costs a diverged replay, from which the next recording
@@ -18,11 +19,12 @@ enum Mark {
     Name(&'static str),
 }
 
-const RUNTIMES: [(Mark, &str); 4] = [
+const RUNTIMES: [(Mark, &str); 5] = [
     (Mark::Section(".go.buildinfo"), "Go"),
     (Mark::Name("libjli.so"), "Java"),
     (Mark::Name("libnode.so"), "Node"),
     (Mark::Name("_ZN2v87Isolate3New"), "V8"),
+    (Mark::Name("mono_jit_exec"), "Mono"),
 ];
 
 /// The runtime of the program in a file, if it is one of these.

@@ -197,10 +197,12 @@ event_kinds! {
 pub mod accessed {
     /// That of the instruction at `pc`, which comes next.
     pub const NEXT: u16 = 0;
-    /// One of the kernel's, or of a branch that reads where it goes to: it is made later.
+    /// What a system call has written, or of a branch that reads where it goes to: it is made later.
     pub const AHEAD: u16 = 1;
     /// The reading of the instructions themselves, from `pc` on, which the guest has generated.
     pub const CODE: u16 = 2;
+    /// What the system call reads that comes next.
+    pub const CALL: u16 = 3;
 }
 
 /// Where a signal is delivered: `nr` of an event of the kind [`EventKind::Signal`] or

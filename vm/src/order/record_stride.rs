@@ -28,6 +28,12 @@ pub(crate) struct Accesses {
     held: usize,
 }
 
+impl Accesses {
+    fn filter(&self) -> Filter {
+        self.filter
+    }
+}
+
 impl LeafThread {
     /// Lets an access be made that translated code may not make by itself. `None` if it has to go
     /// the long way.
@@ -203,19 +209,33 @@ impl GuestThread {
 
     /// The kernel, or the recorder in its place, accesses this memory for the thread: before the
     /// call is entered what it reads, after its event what it has written. (A program that is right
-    /// has seen to it that nobody else accesses what a call writes meanwhile.)
-    pub(crate) fn access_for_kernel(&mut self, ranges: &[Range<u64>], write: bool) {
-        let Some(accesses) = &self.leaf.accesses else { return };
-        let spans: Vec<Span> = ranges
-            .iter()
-            .map(|range| Span { start: range.start, len: range.end - range.start, write })
-            .filter(|&span| !accesses.filter.permits(span))
-            .collect();
+    /// has seen to it that nobody else accesses what a call writes meanwhile.) `act` sees the memory as
+    /// this access does.
+    pub(crate) fn access_for_kernel<T>(
+        &mut self,
+        ranges: &[Range<u64>],
+        write: bool,
+        act: impl FnOnce() -> T,
+    ) -> T {
+        let Some(filter) = self.leaf.accesses.as_ref().map(Accesses::filter) else { return act() };
+        let span =
+            |range: &Range<u64>| Span { start: range.start, len: range.end - range.start, write };
+        let spans: Vec<Span> = ranges.iter().map(span).collect();
         if spans.is_empty() || self.machine.threads_alive() == 1 {
-            return;
+            return act();
         }
-        let turns = self.take_lines(&spans, accessed::AHEAD);
+        filter.set_window(true);
+        if spans.iter().all(|&span| filter.permits(span)) {
+            let result = act();
+            filter.set_window(false);
+            return result;
+        }
+        filter.set_window(false);
+        let which = if write { accessed::AHEAD } else { accessed::CALL };
+        let turns = self.take_lines(&spans, which);
+        let result = act();
         self.end_turns(&turns);
+        result
     }
 
     /// The thread has come to code that the guest has generated, perhaps another thread.

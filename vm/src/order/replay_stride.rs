@@ -127,6 +127,25 @@ impl GuestThread {
         if self.cursor.peek()?.is_none() { Err(Halt::Done) } else { Ok(()) }
     }
 
+    /// The thread is at a system call, which reads memory before it is entered: `act` does that, given
+    /// the call's event, if that comes next.
+    pub(crate) fn read_for_call<T>(
+        &mut self,
+        act: impl FnOnce(&Event) -> Option<T>,
+    ) -> Result<Option<T>, Halt> {
+        let mut turns = Vec::new();
+        let event = loop {
+            let Some(event) = self.behind_handovers()? else { break None };
+            if !event.kind().is_of_access() || event.nr != accessed::CALL {
+                break Some(event).filter(|event| event.kind() == EventKind::Syscall);
+            }
+            turns.extend(self.event_of_access()?);
+        };
+        let result = event.and_then(|event| act(&event));
+        self.end_turns(&mut turns);
+        Ok(result)
+    }
+
     fn end_turns(&self, turns: &mut Vec<(usize, u64)>) {
         turns.drain(..).for_each(|(slot, ticket)| self.machine.gate.advance(slot, ticket));
     }

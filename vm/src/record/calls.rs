@@ -9,6 +9,7 @@ use crate::syscall::{self, Action, Call, MachineCall, Order};
 use crate::{Error, Result, digest, hidden};
 use refrain_trace::payload::{Effect, SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, order};
+use std::ops::Range;
 
 pub(crate) const EBADF: i64 = 9;
 pub(crate) const EINVAL: i64 = 22;
@@ -76,8 +77,8 @@ impl GuestThread {
 
     /// Issues another call that does for the guest what its own would do; the result.
     pub(crate) fn pass_as(&mut self, mut pending: Pending, issued: &Call) -> i64 {
+        let (will_send, digest) = self.will_send(&pending.call);
         if self.leaf.accesses.is_some() {
-            self.access_for_kernel(&pending.call.reads(&Guest), false);
             pending.event.begin = host::ticks();
         }
         self.enter(&mut pending);
@@ -102,7 +103,10 @@ impl GuestThread {
         let effect = match pending.call.sent(result, &Guest) {
             Some(sent) => {
                 self.machine.count_output(sent.len);
-                Effect::Output { fd: sent.fd, len: sent.len, crc: digest::of_ranges(&sent.ranges) }
+                // Other threads may change it while the kernel reads it.
+                let whole = sent.ranges == will_send;
+                let crc = if whole { digest } else { digest::of_ranges(&sent.ranges) };
+                Effect::Output { fd: sent.fd, len: sent.len, crc }
             }
             None => Effect::None,
         };
@@ -111,6 +115,16 @@ impl GuestThread {
             self.broken_pipe();
         }
         result
+    }
+
+    /// What a call sends if the kernel takes all of it, and its digest. The thread reads that, and
+    /// whatever else the call reads, before the call is entered.
+    fn will_send(&mut self, call: &Call) -> (Vec<Range<u64>>, u32) {
+        let sent = call.sent_at_most(&Guest);
+        let mut read = if self.leaf.accesses.is_some() { call.reads(&Guest) } else { Vec::new() };
+        read.extend(sent.iter().cloned());
+        let digest = self.access_for_kernel(&read, false, || digest::of_ranges(&sent));
+        (sent, digest)
     }
 
     /// Returns a result without issuing anything.
@@ -167,7 +181,7 @@ impl GuestThread {
         if self.leaf.accesses.is_some() {
             let range = |write: &Write| write.address..write.address + write.bytes.len() as u64;
             let written: Vec<_> = record.writes.iter().map(range).collect();
-            self.access_for_kernel(&written, true);
+            self.access_for_kernel(&written, true, || ());
         }
         if result == syscall::BEGIN_AGAIN {
             self.context.begin_syscall_again(event.nr);

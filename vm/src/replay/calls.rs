@@ -10,7 +10,7 @@ use crate::context::reg::*;
 use crate::file_maps::Part;
 use crate::host::{self, Guest};
 use crate::memory::MapRequest;
-use crate::syscall::{self, Action, Call, MachineCall};
+use crate::syscall::{self, Action, Call, MachineCall, Sent};
 use crate::{Error, digest, memory};
 use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
 use refrain_trace::{BlobId, Event, EventKind, Executed, ThreadId, UNFINISHED, order};
@@ -42,6 +42,10 @@ impl GuestThread {
             object: digest::of_call(&call),
             ..self.here(EventKind::Syscall)
         };
+        let sent = self.read_for_call(|event| {
+            let sent = call.sent(event.value as i64, &Guest)?;
+            Some((digest::of_ranges(&sent.ranges), sent))
+        })?;
         let event = self.next(EventKind::Syscall)?;
         let record = self.record()?;
         self.compare_call(&event, &actual, &record, &call)?;
@@ -65,7 +69,7 @@ impl GuestThread {
         }
         let result = event.value as i64;
         if let Effect::Output { fd, len, crc } = record.effect {
-            self.check_output(&call, result, (fd, len, crc))?;
+            self.check_output(sent, (fd, len, crc))?;
         }
         self.note_kernel(&call, result, &record);
         self.context.finish_syscall(result);
@@ -141,13 +145,11 @@ impl GuestThread {
 
     fn check_output(
         &mut self,
-        call: &Call,
-        result: i64,
+        sent: Option<(u32, Sent)>,
         (fd, len, crc): (i32, u64, u32),
     ) -> Result<(), Halt> {
         self.tally.digests += 1;
-        let sent = call.sent(result, &Guest);
-        let actual = sent.as_ref().map(|sent| digest::of_ranges(&sent.ranges));
+        let actual = sent.as_ref().map(|(digest, _)| *digest);
         if actual != Some(crc) {
             let expected = format!("{len} bytes with CRC {crc:#010x} to descriptor {fd}");
             let actual = format!("CRC {:#010x}", actual.unwrap_or(0));
@@ -156,7 +158,7 @@ impl GuestThread {
         self.tally.equal += 1;
         self.tally.output_bytes += len;
         if let Some(output) = &self.machine.options.output {
-            for range in sent.into_iter().flat_map(|sent| sent.ranges) {
+            for range in sent.into_iter().flat_map(|(_, sent)| sent.ranges) {
                 output(fd, &Guest.read_prefix(range.start, (range.end - range.start) as usize));
             }
         }

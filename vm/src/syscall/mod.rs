@@ -226,6 +226,15 @@ impl Call {
         ranges
     }
 
+    /// The memory that the call gives away if all of it is taken; nothing if that is very much.
+    pub(crate) fn sent_at_most(&self, memory: &dyn GuestMemory) -> Vec<Range<u64>> {
+        const MUCH: u64 = 16 << 20;
+        // The result of one call counts messages, that of all others bytes.
+        let most = if self.name() == "sendmmsg" { self.args[2] as i64 } else { i64::MAX };
+        let sent = self.sent(most, memory).filter(|sent| sent.len <= MUCH);
+        sent.map_or_else(Vec::new, |sent| sent.ranges)
+    }
+
     /// What the call gave away, given what it returned. `None` if it gave nothing.
     pub(crate) fn sent(&self, result: i64, memory: &dyn GuestMemory) -> Option<Sent> {
         let sends = self.spec.sends.filter(|_| result >= 0)?;
@@ -235,7 +244,7 @@ impl Call {
             return (result > 0).then_some(Sent { fd, len: result as u64, ranges });
         };
         self.view(result, memory).collect(&[shape], &Before::default(), &mut ranges);
-        let len = ranges.iter().map(|range| range.end - range.start).sum();
+        let len = ranges.iter().fold(0_u64, |sum, it| sum.saturating_add(it.end - it.start));
         (len > 0).then_some(Sent { fd, len, ranges })
     }
 
