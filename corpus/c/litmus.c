@@ -286,6 +286,18 @@ static int kernel_reads(int thread, cell *c) {
     return 0;
 }
 
+static int one(void) { return 1; }
+static int two(void) { return 2; }
+static int (*volatile way)(void) = one;
+
+/* A branch reads where it goes to. */
+static int branch(int thread, cell *c) {
+    (void)c;
+    if (thread == 1) return way();
+    way = way == one ? two : one;
+    return 0;
+}
+
 /* A mailbox: the second waits until the first has put something there, but not for ever. */
 static int mailbox(int thread, cell *c) {
     if (thread == 0) {
@@ -336,6 +348,7 @@ static const shape shapes[] = {
     {"reuse", 3, reuse},
     {"kernel", 2, kernel_writes},
     {"sent", 2, kernel_reads},
+    {"branch", 2, branch},
     {"mailbox", 2, mailbox},
     {"signal", 3, signal_flag},
 };

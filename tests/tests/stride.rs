@@ -48,7 +48,7 @@ fn litmus_tests_are_exact() {
     let (path, _) = corpus("litmus");
     for _ in 0..3 {
         let recorded = is_exact(&bench, &(path.clone(), vec!["all", "100"]));
-        assert_eq!(recorded.succeeds().stdout.iter().filter(|&&byte| byte == b'\n').count(), 23);
+        assert_eq!(recorded.succeeds().stdout.iter().filter(|&&byte| byte == b'\n').count(), 24);
         let replay = bench.refrain(["replay", "--echo", "a.refrain"]);
         assert!(replay.succeeds().stdout.starts_with(&recorded.stdout), "{replay:?}");
     }

@@ -12,7 +12,8 @@
 //! - A line that has been taken over [`PATIENCE`] times is contended: nobody may access it by
 //!   himself, and each access is an event with a ticket ([`EventKind::Contended`]). A thread that has
 //!   made [`CALM`] of them with nobody between gets the line, with the turn for the next one: to read
-//!   it, if that is all it has done, as a loop does that waits for another thread's store.
+//!   it, if that is all it has done, as a loop does that waits for another thread's store. So does, at
+//!   once, a thread that branches to where a word in the line says.
 //!
 //! # Why that is exact
 //! Two accesses of a line by different threads, one of which writes, are either both under tickets of
@@ -115,6 +116,13 @@ pub(crate) struct Calm {
 pub(crate) struct Wish {
     line: u64,
     write: bool,
+}
+
+impl Wish {
+    /// The thread wants a line to read.
+    pub(crate) fn reading(line: u64) -> Wish {
+        Wish { line, write: false }
+    }
 }
 
 impl Calm {

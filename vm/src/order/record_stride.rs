@@ -69,7 +69,11 @@ impl LeafThread {
         let (holds, write) = (kind != OrderedKind::Target, kind == OrderedKind::Write);
         if let &[line] = contended {
             let next = tickets.given(order::slot(line));
-            accesses.wish = accesses.calm.wish(line, next, write).filter(|_| holds);
+            // Nobody can say when a branch has read where it goes to, but for its window.
+            accesses.wish = match holds {
+                true => accesses.calm.wish(line, next, write),
+                false => Some(Wish::reading(line)),
+            };
             if accesses.wish.is_some() {
                 return None;
             }
@@ -274,7 +278,8 @@ impl GuestThread {
                     Event { object, ticket, end: host::ticks(), ..event }
                 });
                 match which {
-                    accessed::AHEAD => machine.tickets.release(slot, ticket),
+                    // Whose line it becomes keeps the turn until it is.
+                    accessed::AHEAD if !hands_over => machine.tickets.release(slot, ticket),
                     _ => turns.push((slot, ticket)),
                 }
             }
