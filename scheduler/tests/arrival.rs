@@ -71,8 +71,8 @@ fn a_lock_is_not_handed_over_to_a_sleeper() {
     assert!(times.contains(&(1, 0, 30, 215)), "{times:?}");
 }
 
-/// `t0` joins `t1` under the lock, so `t1` must have had it before. It comes first, and there is one core:
-/// were it to stay awake, nobody else would ever run.
+/// `t0` joins `t1` under the lock, so `t1` must have had the lock before. `t0` asks for it first. On the
+/// only core, `t1` would never run if `t0` waited awake.
 #[test]
 fn who_must_let_another_go_first_gives_its_core_away() {
     let mut r = Recording::new(2);

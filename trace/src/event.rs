@@ -49,6 +49,36 @@ impl EventKind {
     pub fn is_of_access(self) -> bool {
         matches!(self, EventKind::Handover | EventKind::Takeover | EventKind::Contended)
     }
+
+    /// Whether such an event acquires a lock of the library's, or tries to. A semaphore is one, and so
+    /// is the mutex that a wait for a condition returns with.
+    pub fn acquires_lock(self) -> bool {
+        use EventKind::*;
+        matches!(
+            self,
+            MutexLock
+                | MutexTryLock
+                | MutexTimedLock
+                | WriteLock
+                | WriteTryLock
+                | WriteTimedLock
+                | ReadLock
+                | ReadTryLock
+                | ReadTimedLock
+                | SpinLock
+                | SpinTryLock
+                | CondWaitEnd
+                | SemWait
+                | SemTryWait
+                | SemTimedWait
+        )
+    }
+
+    /// Whether such an event releases a lock of the library's.
+    pub fn releases_lock(self) -> bool {
+        use EventKind::*;
+        matches!(self, MutexUnlock | RwUnlock | SpinUnlock | CondWaitBegin | SemPost)
+    }
 }
 
 /// What an event does to the order of threads.

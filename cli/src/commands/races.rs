@@ -372,8 +372,8 @@ impl Scene {
         self.stack(calls.unwrap_or_default().into_iter().map(Code::At).collect())
     }
 
-    /// A stack without what the C library does by itself: within the function of its that was called,
-    /// and before it calls `main` or the function of a thread.
+    /// A stack without the C library's own frames: those inside of the library's function that the
+    /// program called, and those that called `main` or a thread's function.
     fn stack(&mut self, mut codes: Vec<Code>) -> Vec<Place> {
         let is_c = |code: &Code| self.in_system.is_c(code.pc());
         if let [inner @ .., before, start] = &codes[..]

@@ -63,27 +63,5 @@ const EDGES: u64 = 1 << 60;
 const OWN_LOCKS: u64 = 1 << 61;
 
 fn is_lock(kind: EventKind) -> bool {
-    use EventKind::*;
-    let mutex = matches!(
-        kind,
-        MutexLock | MutexTryLock | MutexTimedLock | MutexUnlock | CondWaitBegin | CondWaitEnd
-    );
-    let others = matches!(
-        kind,
-        ReadLock
-            | ReadTryLock
-            | ReadTimedLock
-            | WriteLock
-            | WriteTryLock
-            | WriteTimedLock
-            | RwUnlock
-            | SpinLock
-            | SpinTryLock
-            | SpinUnlock
-            | SemWait
-            | SemTryWait
-            | SemTimedWait
-            | SemPost
-    );
-    mutex || others
+    kind.acquires_lock() || kind.releases_lock()
 }

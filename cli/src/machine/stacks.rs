@@ -34,10 +34,10 @@ pub(crate) struct Point {
 /// What the thread does then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Moment {
-    /// From this event of its to the next one, what it does first at this instruction, to this
-    /// address.
+    /// The thread's first access by this instruction to this address, after this event and before the
+    /// thread's next one.
     Access { event: EventId, pc: u64, address: u64 },
-    /// The same, of a call or a system call, which returns to this instruction.
+    /// The thread's first call, or system call, that returns to this instruction, likewise.
     Call { event: EventId, pc: u64 },
     /// This event.
     Event(EventId),

@@ -3,7 +3,7 @@
 //!
 //! Its size is bounded by the columns and lanes of the picture, and by the groups that are shown.
 
-use super::locks::{Excerpt, Group, Report};
+use super::locks::{Excerpt, Group, Report, counts};
 use super::numbers::{count, counted, duration, percent, signed};
 use crate::symbols::Place;
 use anyhow::Context;
@@ -58,16 +58,7 @@ fn facts(report: &Report) -> Vec<(String, String)> {
             "machine",
             format!("{} modelled, {}", counted(report.cores, "core"), report.latencies.name()),
         ),
-        (
-            "analysed",
-            format!(
-                "{}, {}, {}, {}",
-                counted(analysed.threads, "thread"),
-                counted(analysed.events, "event"),
-                counted(analysed.locks, "lock"),
-                counted(analysed.critical_sections, "critical section")
-            ),
-        ),
+        ("analysed", counts(analysed)),
         ("original", time(report.original_ns)),
     ];
     if let Some(free) = report.ulcp_free_ns {

@@ -6,7 +6,7 @@ mod text;
 pub(crate) use text::render;
 
 use super::comparison::Comparison;
-use super::numbers::duration;
+use super::numbers::{counted, duration};
 use crate::calibration::Source;
 use crate::symbols::Place;
 use refrain_transform::{
@@ -265,6 +265,17 @@ fn doubt(recorded_ns: u64, check_ns: Option<u64>) -> Option<String> {
 /// Whether a group's gain is surely above zero: its whole range is.
 pub(crate) fn is_sure(group: &Group) -> bool {
     group.alone.is_some_and(|gain| gain.least_ns > 0)
+}
+
+/// How much of everything was analysed, in words.
+pub(super) fn counts(analysed: &Analysed) -> String {
+    let parts = [
+        counted(analysed.threads, "thread"),
+        counted(analysed.events, "event"),
+        counted(analysed.locks, "lock"),
+        counted(analysed.critical_sections, "critical section"),
+    ];
+    parts.join(", ")
 }
 
 impl Report {

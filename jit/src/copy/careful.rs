@@ -63,9 +63,9 @@ impl Translator {
             }
             Memory::Operand(kind, size) => {
                 let operand = Operand { size, kind, fs: false, bit_register: None };
-                match self.config.watched {
-                    None => self.looked_up(place, operand),
-                    Some(_) => self.counted_down(place, operand),
+                match self.records() {
+                    true => self.looked_up(place, operand),
+                    false => self.counted_down(place, operand),
                 }
             }
         }
@@ -76,7 +76,7 @@ impl Translator {
     fn counted_branch(&mut self, place: Place) {
         self.hot.spill(emit::RCX_SLOT, RCX);
         self.hot.reload(RCX, emit::COUNT);
-        if self.config.watched.is_none() {
+        if self.records() {
             self.hot.add_to_rcx(1);
         } else {
             let more = self.hot.forward_unless_rcx_zero();

@@ -254,7 +254,7 @@ impl CopyCpu {
             return missed;
         }
         let translator = self.shared.lock();
-        let recorded = translator.config.watched.is_none();
+        let recorded = translator.records();
         match translator.faults.restore(host, &mut self.state, context, recorded) {
             Some(Fix::Return) => missed,
             Some(_) => Desc::faulted(),

@@ -90,7 +90,7 @@ impl Translator {
 
     /// Emits an access of the block.
     fn access_of_block(&mut self, place: Place, kind: OrderedKind) -> Flow {
-        let recorded = self.config.watched.is_none();
+        let recorded = self.records();
         let opens = self.every.made == 0;
         if opens || recorded && self.every.plan.looks_at(place.index).next().is_some() {
             self.hot.spill(emit::RCX_SLOT, RCX);
@@ -121,7 +121,7 @@ impl Translator {
 
     /// Emits the counting of the block's accesses. rcx is in its slot.
     fn count_all(&mut self, place: Place) {
-        let recorded = self.config.watched.is_none();
+        let recorded = self.records();
         if recorded {
             self.hot.set_byte(emit::WINDOW, 1);
         }
@@ -141,10 +141,9 @@ impl Translator {
 
     /// Emits the looks that are made before an instruction. rcx is in its slot.
     fn looks(&mut self, place: Place) {
-        let numbers: Vec<usize> = self.every.plan.looks_at(place.index).collect();
+        let looks: Vec<Look> = self.every.plan.looks_at(place.index).collect();
         let mut failure = None;
-        for number in numbers {
-            let Some(&look) = self.every.plan.look(number) else { continue };
+        for look in looks {
             self.make_room(LOOK);
             let (lines, pairs) = match look.write {
                 true => (emit::WRITABLE, emit::WRITABLE_PAIRS),
@@ -181,7 +180,7 @@ impl Translator {
     /// in its slot.
     fn carefully(&mut self, place: Place) -> u64 {
         let (start, pc) = (self.cold.here(), place.instruction.ip());
-        let recorded = self.config.watched.is_none();
+        let recorded = self.records();
         self.cold.reload(RCX, emit::COUNT);
         self.cold.add_to_rcx(0);
         let sign = if recorded { -1 } else { 1 };

@@ -149,15 +149,9 @@ impl Plan {
         self.memory.get(index).copied()
     }
 
-    /// A look that is made before an instruction.
-    pub(super) fn look(&self, number: usize) -> Option<&Look> {
-        self.looks.get(number)
-    }
-
-    /// The numbers of the looks that are made before an instruction.
-    pub(super) fn looks_at(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
-        let here = move |&number: &usize| self.looks[number].at == index;
-        (0..self.looks.len()).filter(here)
+    /// The looks that are made before an instruction.
+    pub(super) fn looks_at(&self, index: usize) -> impl Iterator<Item = Look> + '_ {
+        self.looks.iter().copied().filter(move |look| look.at == index)
     }
 }
 

@@ -246,6 +246,11 @@ impl Translator {
         Ok(translator)
     }
 
+    /// Whether code is translated for a recording. A replay is given its watched sites.
+    pub(super) fn records(&self) -> bool {
+        self.config.watched.is_none()
+    }
+
     /// Where translated code lies.
     pub(super) fn code(&self) -> Range<u64> {
         self.memory.range()
@@ -632,9 +637,9 @@ impl Translator {
         self.leave = self.gate(state::leave as *const ());
         self.leaf_gate = self.gate(state::call_leaf as *const ());
         self.machine_gate = self.gate(inline::call_machine as *const ());
-        let known = match self.config.watched {
-            Some(_) => inline::replayed_loads(),
-            None => inline::recorded_loads(),
+        let known = match self.records() {
+            true => inline::recorded_loads(),
+            false => inline::replayed_loads(),
         };
         self.load_gates = known.map(|gate| self.gate(gate));
         for (which, variant) in uses() {

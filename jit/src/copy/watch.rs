@@ -14,7 +14,7 @@ use std::sync::Arc;
 impl Translator {
     /// The idioms of the function around `pc`, if it is known. A replay has no use for them.
     pub(super) fn idioms_around(&mut self, pc: u64) -> Option<Arc<Idioms>> {
-        if self.config.watched.is_none() { self.functions.idioms(pc) } else { None }
+        if self.records() { self.functions.idioms(pc) } else { None }
     }
 
     /// Emits an instruction of code whose ordered instructions are watched.

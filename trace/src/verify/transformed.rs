@@ -368,31 +368,9 @@ fn is_library(event: &Event) -> bool {
 }
 
 fn acquires(event: &Event, lock: u64) -> bool {
-    use EventKind::*;
-    let kind = matches!(
-        event.kind(),
-        MutexLock
-            | MutexTryLock
-            | MutexTimedLock
-            | WriteLock
-            | WriteTryLock
-            | WriteTimedLock
-            | ReadLock
-            | ReadTryLock
-            | ReadTimedLock
-            | SpinLock
-            | SpinTryLock
-            | CondWaitEnd
-            | SemWait
-            | SemTryWait
-            | SemTimedWait
-    );
-    kind && event.object == lock || !is_library(event)
+    event.kind().acquires_lock() && event.object == lock || !is_library(event)
 }
 
 fn releases(event: &Event, lock: u64) -> bool {
-    use EventKind::*;
-    let kind =
-        matches!(event.kind(), MutexUnlock | RwUnlock | SpinUnlock | CondWaitBegin | SemPost);
-    kind && event.object == lock || !is_library(event)
+    event.kind().releases_lock() && event.object == lock || !is_library(event)
 }

@@ -4,8 +4,8 @@
 //! access in tables of its thread: which lines it may read, and which it may write, without a word
 //! to anybody. The machine fills the tables ([`super::lines`]), and takes lines back from a thread
 //! that runs: it clears the entry, has the kernel order all processors ([`crate::Barrier::heavy`]),
-//! and waits until the thread is seen outside of its *window*, the few instructions from the looks
-//! to the end of the last access that they are for.
+//! and waits until the thread is seen outside of its *window*, the instructions of a block from its
+//! first look to the end of its last access.
 //!
 //! What may lie in two lines is looked up in a table of *pairs*: an entry says that the thread may
 //! access the line and the one behind it. Where it does not, the two lines are looked up.
@@ -66,8 +66,8 @@ impl Span {
 pub struct Filter {
     /// In a recording: accesses of the thread so far. In a replay: those before the next event.
     pub count: *const AtomicU64,
-    /// Not 0 while the thread is between its looks at lines and the end of the last access that they
-    /// are for.
+    /// Not 0 while the thread is between a block's first look at a line and the end of the block's last
+    /// access.
     pub window: *const AtomicU8,
     /// The lines that the thread may read.
     pub readable: Table,

@@ -28,12 +28,6 @@ pub(crate) struct Accesses {
     held: usize,
 }
 
-impl Accesses {
-    fn filter(&self) -> Filter {
-        self.filter
-    }
-}
-
 impl LeafThread {
     /// Lets an access be made that translated code may not make by itself. `None` if it has to go
     /// the long way.
@@ -221,7 +215,7 @@ impl GuestThread {
         write: bool,
         act: impl FnOnce() -> T,
     ) -> T {
-        let Some(filter) = self.leaf.accesses.as_ref().map(Accesses::filter) else { return act() };
+        let Some(filter) = self.leaf.accesses.as_ref().map(|it| it.filter) else { return act() };
         let span =
             |range: &Range<u64>| Span { start: range.start, len: range.end - range.start, write };
         let spans: Vec<Span> = ranges.iter().map(span).collect();

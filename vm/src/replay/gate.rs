@@ -177,8 +177,8 @@ impl Gate {
         Condition::Reached { slot: SEQUENCE_SLOT + 1 + thread.index(), count }
     }
 
-    /// A thread's events are done as far as this one, which is of a freed lock. Whether the caller
-    /// must [`Self::wake`].
+    /// Notes that a thread has done its events up to this one, which is of a freed lock. Says whether
+    /// the caller must [`Self::wake`].
     pub(crate) fn pass(&self, thread: ThreadId, event: u64) -> bool {
         let slot = SEQUENCE_SLOT + 1 + thread.index();
         let Some(done) = self.done.get(slot) else { return false };

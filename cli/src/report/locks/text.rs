@@ -1,6 +1,6 @@
 //! The ranking for people: in a terminal of 60 columns and more, without knowing the paper.
 
-use super::{Excerpt, Group, IrregularLock, Report};
+use super::{Excerpt, Group, IrregularLock, Report, counts};
 use crate::output::{Style, escape};
 use crate::report::comparison;
 use crate::report::numbers::{count, counted, duration, percent, signed};
@@ -66,19 +66,7 @@ fn summary(report: &Report, style: Style) -> String {
     let conflicts = analysed.tlcps + analysed.pairs.atomic_only;
     let handed = analysed.pairs.ulcps() + analysed.pairs.after_wait + conflicts;
     let machine = format!("{}, {}", counted(report.cores, "core"), report.latencies.name());
-    let mut rows = vec![
-        ("analysed", escape(&report.command)),
-        (
-            "",
-            format!(
-                "{}, {}, {}, {}",
-                counted(analysed.threads, "thread"),
-                counted(analysed.events, "event"),
-                counted(analysed.locks, "lock"),
-                counted(analysed.critical_sections, "critical section"),
-            ),
-        ),
-    ];
+    let mut rows = vec![("analysed", escape(&report.command)), ("", counts(analysed))];
     if !report.made.is_empty() {
         let made =
             report.made.iter().map(|(make, number)| format!("{} {}", count(*number), made(*make)));

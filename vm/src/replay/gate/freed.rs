@@ -99,30 +99,7 @@ impl Freed {
 
     /// The same of a function's call.
     pub(crate) fn frees_call(&self, kind: EventKind, object: u64) -> bool {
-        use EventKind::*;
-        let is_lock = matches!(
-            kind,
-            MutexLock
-                | MutexTryLock
-                | MutexTimedLock
-                | MutexUnlock
-                | ReadLock
-                | ReadTryLock
-                | ReadTimedLock
-                | WriteLock
-                | WriteTryLock
-                | WriteTimedLock
-                | RwUnlock
-                | SpinLock
-                | SpinTryLock
-                | SpinUnlock
-                | CondWaitBegin
-                | CondWaitEnd
-                | SemWait
-                | SemTryWait
-                | SemTimedWait
-                | SemPost
-        );
+        let is_lock = kind.acquires_lock() || kind.releases_lock();
         is_lock && self.locks.binary_search(&object).is_ok()
     }
 

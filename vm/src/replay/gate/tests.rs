@@ -100,8 +100,8 @@ fn turns_taken_without_waiting_wake_those_who_sleep() {
     });
 }
 
-/// Two sections of a freed lock in the order of an edge, a third before both although it was recorded
-/// after them, and an event of the slot that waits for all three.
+/// A causal edge orders two sections of a freed lock. A third section runs before both, although it was
+/// recorded after them. An event of the same slot waits for all three.
 #[test]
 fn tickets_of_a_freed_lock_are_done_in_any_order() {
     let text = "
