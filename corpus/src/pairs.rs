@@ -97,6 +97,8 @@ pub const PAIRS: &[Contrast] = &[
     pair("accounts-10us-x4", "pairs/accounts.c", ["1200", "4", "10000", "10000"]),
     pair("phases-1us", "pairs/phases.c", ["1000", "2", "1000", "1000"]),
     pair("phases-50us-x4", "pairs/phases.c", ["16", "4", "50000", "25000"]),
+    pair("mcs-1us", "pairs/mcs.c", ["20000", "2", "1000", "1000"]),
+    pair("ticket-word-1us", "pairs/ticket_word.c", ["20000", "2", "1000", "1000"]),
     openmp("critical-1us", "pairs/critical.c", ["20000", "2", "1000", "1000"]),
     openmp("critical-10us", "pairs/critical.c", ["2500", "2", "10000", "10000"]),
     rust("slots-1us", "pairs/slots.rs", ["40000", "2", "500", "500"]),
@@ -104,5 +106,6 @@ pub const PAIRS: &[Contrast] = &[
     needed("needed-200ns", "pairs/needed.c", ["80000", "2", "200", "200"]),
     needed("needed-1us", "pairs/needed.c", ["20000", "2", "1000", "2000"]),
     needed("needed-10us-x4", "pairs/needed.c", ["1200", "4", "10000", "10000"]),
+    needed("alone-50ns", "pairs/alone.c", ["200000", "2", "50", "50"]),
     needed("queue-1us", "pairs/queue.c", ["20000", "2", "1000", "1000"]),
 ];

@@ -19,7 +19,7 @@ fn change(pc: u64) -> Change {
     match pc {
         CAS => Change::CompareExchange,
         SWAP => Change::Exchange,
-        ADD => Change::Add,
+        ADD | 5 => Change::Add,
         _ => Change::Store,
     }
 }
@@ -199,6 +199,82 @@ fn a_ticket_lock_is_two_words() {
     assert_eq!(made.locks[0].make, Make::Ticket);
     assert_eq!(held(&made, 0), [(1, true), (2, false), (4, true), (5, false)]);
     assert_eq!(held(&made, 1), [(2, true), (3, false)], "when its number came up");
+}
+
+#[test]
+fn the_halves_of_a_word_are_a_ticket_lock() {
+    // Numbers above, turns below; turns by a store of half the size, or by an addition to all.
+    for added in [false, true] {
+        let mut r = Recording::new(2);
+        let draw = |r: &mut Recording, thread, number: u64, turn: u64| {
+            atomic(r, thread, W, ADD, (number << 16) | turn);
+        };
+        let pass = |r: &mut Recording, thread, drawn: u64, turn: u64| {
+            let whole = (drawn << 16) | turn;
+            let (pc, old, size) = if added { (5, whole, 4) } else { (MOV, turn, 2) };
+            let event = r.event(thread, 10, EventKind::Atomic, W, pc);
+            (event.value, event.nr) = (old, size);
+        };
+        draw(&mut r, 0, 0, 0);
+        for turn in [0, 2] {
+            draw(&mut r, 1, turn + 1, turn);
+            pass(&mut r, 0, turn + 2, turn);
+            load(&mut r, 1, W, ((turn + 2) << 16) | (turn + 1));
+            draw(&mut r, 0, turn + 2, turn + 1);
+            pass(&mut r, 1, turn + 3, turn + 1);
+            load(&mut r, 0, W, ((turn + 3) << 16) | (turn + 2));
+        }
+        pass(&mut r, 0, 5, 4);
+        let made = made(&r);
+        assert_eq!(made.locks.len(), 1, "{made:?}");
+        assert_eq!((made.locks[0].make, made.locks[0].address), (Make::Ticket, W));
+        let of_0 = [(0, true), (1, false), (3, true), (4, false), (6, true), (7, false)];
+        assert_eq!(held(&made, 0), of_0);
+        assert_eq!(held(&made, 1), [(1, true), (2, false), (4, true), (5, false)]);
+    }
+}
+
+/// Nodes of a queue lock: where the next one is named, and the word that is polled.
+const NODES: [u64; 2] = [0x6000, 0x6100];
+const LINK: u64 = 0;
+const POLLED: u64 = 8;
+
+#[test]
+fn whoever_is_at_the_end_of_a_queue_has_the_lock_next() {
+    let mut r = Recording::new(2);
+    for _ in 0..2 {
+        atomic(&mut r, 0, W, SWAP, 0);
+        atomic(&mut r, 1, W, SWAP, NODES[0]);
+        load(&mut r, 1, NODES[1] + POLLED, 1);
+        atomic(&mut r, 0, W, CAS, NODES[1]); // fails
+        load(&mut r, 0, NODES[0] + LINK, NODES[1]);
+        load(&mut r, 1, NODES[1] + POLLED, 0);
+        atomic(&mut r, 1, W, CAS, NODES[1]);
+    }
+    let made = made(&r);
+    assert_eq!(made.locks.len(), 1, "{made:?}");
+    assert_eq!((made.locks[0].make, made.locks[0].address), (Make::Queue, W));
+    assert_eq!(held(&made, 0), [(0, true), (2, false), (3, true), (5, false)]);
+    assert_eq!(held(&made, 1), [(2, true), (3, false), (6, true), (7, false)]);
+    let words: Vec<u64> = made.locks[0].words.iter().map(|word| word.start).collect();
+    let of_nodes = NODES.map(|node| [node + LINK, node + POLLED]);
+    assert_eq!(words, [&[W], &of_nodes.concat()[..]].concat());
+}
+
+#[test]
+fn a_queue_whose_holders_let_go_unseen_is_no_lock() {
+    // The same without the look at the next node; and with one thread's node emptied by the other.
+    for (link, emptied_by) in [(0x40, 1), (NODES[1], 0)] {
+        let mut r = Recording::new(2);
+        for _ in 0..4 {
+            atomic(&mut r, 0, W, SWAP, 0);
+            atomic(&mut r, 1, W, SWAP, NODES[0]);
+            load(&mut r, 0, NODES[0] + LINK, link);
+            load(&mut r, 1, NODES[1] + POLLED, 0);
+            atomic(&mut r, emptied_by, W, CAS, NODES[1]);
+        }
+        assert_eq!(made(&r).locks, [], "{link:#x}");
+    }
 }
 
 #[test]

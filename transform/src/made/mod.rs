@@ -7,7 +7,7 @@
 //! it from free to taken has it, nobody but that thread changes it back, and at least two threads
 //! have it. Nothing is known of libraries. Each way is a file: [`word`] (free is zero, or a bit that
 //! is not set), [`counted`] (readers are counted), [`ticket`] (take a number, wait for it),
-//! [`semaphore`].
+//! [`queue`] (put a node at the end, wait for the one before), [`semaphore`].
 //!
 //! What does not fit is not guessed at: words that threads waited for all the same are listed with
 //! the time ([`Made::unknown`]).
@@ -19,6 +19,7 @@
 //! lock ([`Role`]), which is what a [`crate::Collector`] makes critical sections of.
 
 mod counted;
+mod queue;
 mod semaphore;
 mod ticket;
 mod word;
@@ -82,8 +83,10 @@ pub enum Make {
     Word,
     /// A word counts the readers.
     Counted,
-    /// One word gives out numbers, another says whose turn it is.
+    /// One word (or half of it) gives out numbers, another says whose turn it is.
     Ticket,
+    /// A word has the end of a queue of nodes.
+    Queue,
     /// A semaphore of one.
     Semaphore,
 }
@@ -397,7 +400,15 @@ impl Maker {
         });
         let mut made = Made::default();
         let mut left: Vec<&[Step]> = Vec::new();
-        for of_word in self.steps.chunk_by(|a, b| a.word == b.word) {
+        let words: Vec<&[Step]> = self.steps.chunk_by(|a, b| a.word == b.word).collect();
+        let mut of_queues = BTreeSet::new();
+        for queue::Found { lock, held, words } in queue::recognise(&words) {
+            let (own, slept) = self.own(&words);
+            if made.add(lock, &held, &own, slept) {
+                of_queues.extend(words.iter().map(|steps| steps[0].word));
+            }
+        }
+        for of_word in words.into_iter().filter(|steps| !of_queues.contains(&steps[0].word)) {
             let lock = semaphore::recognise(of_word)
                 .or_else(|| word::recognise(of_word))
                 .or_else(|| counted::recognise(of_word))

@@ -1,4 +1,5 @@
-//! Ticket locks: one word gives out numbers, another says whose turn it is.
+//! Ticket locks: one word gives out numbers, another says whose turn it is. The two may be the
+//! halves of one word, the upper of which gives out the numbers.
 //!
 //! # The rule
 //! Of two words the one is only ever added one to, and the other is raised by one each time. Each
@@ -19,7 +20,7 @@ pub(super) struct Found<'a> {
     pub(super) lock: MadeLock,
     pub(super) held: Vec<Held>,
     /// All that happened to its words.
-    pub(super) words: [&'a [Step]; 2],
+    pub(super) words: Vec<&'a [Step]>,
 }
 
 pub(super) fn recognise<'a>(words: &[&'a [Step]]) -> Vec<Found<'a>> {
@@ -41,8 +42,20 @@ pub(super) fn recognise<'a>(words: &[&'a [Step]]) -> Vec<Found<'a>> {
     for (sequence, drawn) in &draws {
         let candidates = turns.get(sequence).into_iter().flatten();
         let pairs = candidates.flat_map(|turn| drawn.iter().map(move |draw| (*draw, *turn)));
-        locks.extend(pairs.filter(|(a, b)| a != b).find_map(|(a, b)| lock(words[a], words[b])));
+        let pair = pairs.filter(|(a, b)| a != b).find_map(|(a, b)| {
+            let (lock, held) = lock(words[a], words[b])?;
+            Some(Found { lock, held, words: vec![words[a], words[b]] })
+        });
+        locks.extend(pair);
     }
+    locks.extend(words.iter().filter_map(|of_word| {
+        let (draws, turns) = halves(of_word)?;
+        if counts_up(&draws)? != counts_up(&turns)? {
+            return None;
+        }
+        let (lock, held) = lock(&draws, &turns)?;
+        Some(Found { lock, held, words: vec![*of_word] })
+    }));
     locks.sort_unstable_by_key(|found| found.lock.address);
     locks
 }
@@ -53,14 +66,48 @@ fn is_change(step: &&Step) -> bool {
 
 /// Who found which number in a word that counts up by one.
 fn counts_up(of_word: &[Step]) -> Option<Sequence> {
+    let first = of_word.first()?;
     let sequence: Sequence =
         of_word.iter().filter(is_change).map(|step| (step.old, step.thread)).collect();
-    let ones = u64::MAX >> (64 - 8 * u64::from(of_word[0].size).clamp(1, 8));
+    let ones = u64::MAX >> (64 - 8 * u64::from(first.size).clamp(1, 8));
     let next = |pair: &[(u64, ThreadId)]| pair[1].0 == pair[0].0.wrapping_add(1) & ones;
     (sequence.len() > 2 && sequence.windows(2).all(next)).then_some(sequence)
 }
 
-fn lock<'a>(draws: &'a [Step], turns: &'a [Step]) -> Option<Found<'a>> {
+/// The steps of a word that is added to, as those of its halves: the numbers that are drawn from the
+/// upper one, and whose turn it is by the lower one, where smaller stores and loads are.
+fn halves(of_word: &[Step]) -> Option<(Vec<Step>, Vec<Step>)> {
+    let whole = of_word.iter().map(|step| step.size).max()?;
+    if !matches!(whole, 2 | 4 | 8) {
+        return None;
+    }
+    let bits = 4 * u64::from(whole);
+    let added = StepKind::Change(Change::Add);
+    let (mut draws, mut turns) = (Vec::new(), Vec::new());
+    for (nth, step) in of_word.iter().enumerate() {
+        let lower = Step { old: step.old & !(u64::MAX << bits), size: whole / 2, ..*step };
+        if step.kind == StepKind::Load || step.size < whole {
+            turns.push(lower);
+            continue;
+        }
+        let word = step.word + u64::from(lower.size);
+        let upper = Step { word, old: step.old >> bits, ..lower };
+        // What is added to the whole word shows in the half that differs afterwards.
+        let turns_on = match of_word[nth + 1..].iter().find(is_change) {
+            Some(next) if next.size == whole => next.old >> bits == upper.old,
+            Some(_) => false,
+            None => turns.iter().any(|turn: &Step| turn.pc == step.pc),
+        };
+        match step.kind {
+            kind if kind != added => return None,
+            _ if turns_on => turns.push(lower),
+            _ => draws.push(upper),
+        }
+    }
+    (!draws.is_empty() && !turns.is_empty()).then_some((draws, turns))
+}
+
+fn lock(draws: &[Step], turns: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
     // When which thread saw which number.
     let mut seen: FixedMap<(ThreadId, u64), Vec<u32>> = FixedMap::default();
     for step in turns.iter().filter(|step| step.kind == StepKind::Load) {
@@ -86,5 +133,5 @@ fn lock<'a>(draws: &'a [Step], turns: &'a [Step]) -> Option<Found<'a>> {
         make: Make::Ticket,
         words: vec![word(draws), word(turns)],
     };
-    Some(Found { lock, held, words: [draws, turns] })
+    Some((lock, held))
 }

@@ -144,6 +144,7 @@ fn made(make: Make) -> &'static str {
         Make::Word => "of an atomic word",
         Make::Counted => "that count readers",
         Make::Ticket => "with tickets",
+        Make::Queue => "with queues of nodes",
         Make::Semaphore => "of semaphores",
     }
 }
