@@ -9,10 +9,12 @@
 //!    overlapping regions are one *class* (the closure of overlap, a union-find in the form of a
 //!    sweep), and a group is an unordered pair of classes.
 //! 2. Copies of one source line (inlined, unrolled) are one class: a programmer sees one place.
-//! 3. A group may hold pairs of several kinds; its kind is that of most of its pairs.
+//! 3. Regions that end with the same release are one class: they overlap there, wherever each of
+//!    them begins (a fast path and a slow path of one lock, say).
+//! 4. A group may hold pairs of several kinds; its kind is that of most of its pairs.
 
 use crate::Region;
-use crate::site::{Place, Resolver};
+use crate::site::{Frame, Place, Resolver};
 use std::collections::BTreeMap;
 
 /// Places of all regions, and their classes.
@@ -27,10 +29,13 @@ impl Fusion {
     pub(crate) fn new(regions: &[Region], resolver: &mut dyn Resolver) -> Fusion {
         let mut known: BTreeMap<u64, Place> = BTreeMap::new();
         let mut place = |pc| known.entry(pc).or_insert_with(|| resolver.resolve(pc)).clone();
-        let places: Vec<(Place, Place)> =
-            regions.iter().map(|region| (place(region.acquire), place(region.release))).collect();
+        let places: Vec<(Place, Place)> = regions
+            .iter()
+            .map(|region| outside_of_wrappers(place(region.acquire), place(region.release)))
+            .collect();
         let mut union = Union::new(places.len());
         overlap(regions, &places, &mut union);
+        same_release(regions, &mut union);
         same_line(&places, &mut union);
         let class = (0..places.len()).map(|region| union.find(region) as u32).collect();
         Fusion { places, class }
@@ -56,6 +61,38 @@ fn overlap(regions: &[Region], places: &[(Place, Place)], union: &mut Union) {
             _ => reach = Some((end, index)),
         }
     }
+}
+
+fn same_release(regions: &[Region], union: &mut Union) {
+    let mut by_release = BTreeMap::new();
+    for (index, region) in regions.iter().enumerate() {
+        let first = *by_release.entry(region.release).or_insert(index);
+        union.join(first, index);
+    }
+}
+
+/// The places of a region without the inlined functions that were left, or not yet entered, in
+/// between: an inlined function that takes a lock and returns with it is a wrapper, as one that is
+/// called is.
+fn outside_of_wrappers(from: Place, to: Place) -> (Place, Place) {
+    if from.function_start.is_none() || from.function_start != to.function_start {
+        return (from, to);
+    }
+    let chain = |place: &Place| -> Vec<Frame> {
+        place.frame.iter().chain(&place.inlined_into).cloned().collect()
+    };
+    let (mut first, mut last) = (chain(&from), chain(&to));
+    let same = |a: &Frame, b: &Frame| (&a.function, &a.file) == (&b.function, &b.file);
+    let outer = first.iter().rev().zip(last.iter().rev());
+    let common = outer.take_while(|(a, b)| same(a, b)).count();
+    if common == 0 {
+        return (from, to);
+    }
+    let within = |place: Place, frames: &mut Vec<Frame>| {
+        let mut frames = frames.drain(frames.len() - common..);
+        Place { frame: frames.next(), inlined_into: frames.collect(), ..place }
+    };
+    (within(from, &mut first), within(to, &mut last))
 }
 
 fn same_line(places: &[(Place, Place)], union: &mut Union) {

@@ -27,10 +27,13 @@ pub fn rank(measured: &Measurement, resolver: &mut dyn Resolver) -> Report {
     let (mut ranked, mut spurious) = (Vec::new(), Vec::new());
     for (classes, members) in &groups {
         let group = group(members, side);
+        // Of what was replayed in parts, each part alone gains no more than all of it.
+        let parts = members.iter().filter_map(|pair| pair.alone);
+        let gains = parts.map(|gain| gain.likely_ns).max();
         if group.pairs > 0 {
-            ranked.push((*classes, group));
+            ranked.push((gains, *classes, group));
         } else if group.kinds.after_wait > 0 {
-            spurious.push((*classes, group));
+            spurious.push((gains, *classes, group));
         }
     }
     Report {
@@ -88,13 +91,12 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
     ];
     let kind = by_kind.iter().rev().max_by_key(|(pairs, _)| *pairs).expect("there are kinds").1;
     // One number stands for the group only if one replay freed all of it.
-    let places = |pair: &RegionPair| {
-        let (a, b) = (pair.first.acquire, pair.second.acquire);
-        (a.min(b), a.max(b))
+    let mut ulcps = members.iter().filter(|pair| pair.kinds.ulcps() > 0);
+    let first = ulcps.next();
+    let same = |pair: &&RegionPair| {
+        first.is_some_and(|first| (first.alone_ns, first.alone) == (pair.alone_ns, pair.alone))
     };
-    let ulcps = || members.iter().filter(|pair| pair.kinds.ulcps() > 0);
-    let one = ulcps().all(|pair| places(pair) == places(most));
-    let alone = ulcps().next().filter(|_| one);
+    let alone = first.filter(|_| ulcps.all(same));
     Group {
         rank: 0,
         kind,
@@ -112,19 +114,18 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
 }
 
 /// Ranks groups and gives them their shares (Eq. 2).
-fn order(mut groups: Vec<((u32, u32), Group)>) -> Vec<Group> {
-    groups.sort_by(|(a_classes, a), (b_classes, b)| {
+fn order(mut groups: Vec<(Option<i64>, (u32, u32), Group)>) -> Vec<Group> {
+    groups.sort_by(|(a_gains, a_classes, a), (b_gains, b_classes, b)| {
         // What the run gains is what counts, where it is known.
-        let of =
-            |group: &Group| (group.alone.map(|gain| gain.likely_ns), group.gain_ns, group.pairs);
-        (of(b), a_classes).cmp(&(of(a), b_classes))
+        let of = |gains, group: &Group| (gains, group.gain_ns, group.pairs);
+        (of(*b_gains, b), a_classes).cmp(&(of(*a_gains, a), b_classes))
     });
-    let total: i64 = groups.iter().map(|(_, group)| group.gain_ns.max(0)).sum();
-    for (index, (_, group)) in groups.iter_mut().enumerate() {
+    let total: i64 = groups.iter().map(|(.., group)| group.gain_ns.max(0)).sum();
+    for (index, (.., group)) in groups.iter_mut().enumerate() {
         group.rank = index as u32 + 1;
         if total > 0 {
             group.share = group.gain_ns.max(0) as f64 / total as f64;
         }
     }
-    groups.into_iter().map(|(_, group)| group).collect()
+    groups.into_iter().map(|(.., group)| group).collect()
 }

@@ -436,6 +436,66 @@ fn fusion_joins_overlapping_regions_and_copies_of_a_line() {
     assert_eq!(rank(&measured, &mut ()).groups.len(), 5);
 }
 
+/// Inlined into `work`, by where code is: a lock's functions, and a lookup between them.
+#[test]
+fn inlined_wrappers_are_skipped_as_called_ones_are() {
+    struct Symbols;
+    impl Resolver for Symbols {
+        fn resolve(&mut self, pc: u64) -> Place {
+            let names: &[&str] = match pc & 0xff {
+                0x10 => &["lock", "lookup", "work"],
+                0x20 => &["unlock", "lookup", "work"],
+                _ => &["work"],
+            };
+            let frame = |name: &&str| Frame {
+                function: (*name).into(),
+                file: Some("f.c".into()),
+                line: Some(pc as u32),
+            };
+            let mut frames = names.iter().map(frame);
+            Place {
+                pc,
+                frame: frames.next(),
+                inlined_into: frames.collect(),
+                function_start: Some(pc & !0xff),
+                ..Place::default()
+            }
+        }
+    }
+    let named = |acquire, release| {
+        let mut r = Recording::new(2);
+        for thread in 0..2 {
+            r.lock(thread, 1, L, acquire);
+            r.unlock(thread, 1, L, release);
+        }
+        let measured =
+            measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
+        let side = rank(&measured, &mut Symbols).groups[0].first.clone();
+        let name = |place: Place| place.frame.map(|frame| frame.function);
+        (name(side.acquire), name(side.release))
+    };
+    let both = |name: &str| (Some(name.to_owned()), Some(name.to_owned()));
+    assert_eq!(named(0x110, 0x120), both("lookup"));
+    assert_eq!(named(0x110, 0x130), both("work"));
+    // In another function: nobody knows what is around both.
+    assert_eq!(named(0x110, 0x220), (Some("lock".into()), Some("unlock".into())));
+}
+
+/// A fast path and a slow path of one lock are one place, without symbols too.
+#[test]
+fn sections_with_one_release_are_one_group() {
+    let mut r = Recording::new(2);
+    for acquire in [0x100, 0x180] {
+        for thread in 0..2 {
+            r.lock(thread, 1, L, acquire);
+            r.unlock(thread, 1, L, 0x120);
+        }
+    }
+    let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
+    let groups = rank(&measured, &mut ()).groups;
+    assert_eq!(groups.iter().map(|group| group.pairs).collect::<Vec<_>>(), [3]);
+}
+
 /// Two readers that come at the same time: one waits for all of the other's section, in vain.
 #[test]
 fn a_picture_shows_who_waits_in_vain() {
