@@ -62,7 +62,7 @@ pub struct Relaxed<'a> {
 }
 
 impl<'a> Relaxed<'a> {
-    /// Relaxes all regular locks for which `concerned` holds. `class` gives each code region its
+    /// Relaxes all regular locks that several threads have and for which `concerned` holds. `class` gives each code region its
     /// class.
     pub(crate) fn new(
         sections: &'a Sections,
@@ -82,6 +82,11 @@ impl<'a> Relaxed<'a> {
         let mut known: FixedMap<Kind, u32> = FixedMap::default();
         for (index, lock) in sections.locks().iter().enumerate() {
             if lock.kind != LockKind::Regular || !concerned(index) {
+                continue;
+            }
+            // What one thread alone has costs, but nobody contends for it.
+            let of_lock = &sections.all()[lock.sections.clone()];
+            if of_lock.iter().all(|section| section.thread == of_lock[0].thread) {
                 continue;
             }
             relaxed.locks.push(lock.address);

@@ -226,3 +226,24 @@ fn waiting_behind_what_does_not_conflict_is_in_vain() {
     let cores: Vec<u32> = measured.over_cores.iter().map(|it| it.cores).collect();
     assert_eq!(cores, [1, 2, 4]);
 }
+
+/// Each thread has a lock of its own, so nobody contends; nothing is to be gained.
+#[test]
+fn locks_of_one_thread_alone_gain_nothing() {
+    let mut r = Recording::new(2);
+    r.share(X, 8);
+    for thread in 0..2 {
+        r.event(thread, 0, ThreadStart, thread as u64 + 1, 0);
+        for _ in 0..100 {
+            let lock = [L, M][thread];
+            r.lock(thread, 20, lock, 0x100);
+            r.read(thread, X, 8);
+            r.unlock(thread, 20, lock, 0x110);
+        }
+        r.event(thread, 0, ThreadExit, thread as u64 + 1, 0);
+    }
+    let mut replayer = ByArrival::of(&r, 2);
+    let measured = measure(&r.sections(), &mut replayer, &Options::default()).expect("replays");
+    let gain = measured.gain.expect("replayed by arrival");
+    assert_eq!((gain.least_ns, gain.likely_ns, gain.most_ns), (0, 0, 0));
+}
