@@ -52,7 +52,6 @@ impl GuestThread {
         if let Effect::Memory { content } = record.effect {
             return self.memory_call((&event, came), &call, (content, &record.writes));
         }
-        self.note_entry(&event);
         self.enter(&event)?;
         if event.flags & UNFINISHED != 0 {
             self.tally.events += 1;
@@ -122,10 +121,13 @@ impl GuestThread {
         self.diverge(DivergenceKind::Arguments, expected, actual)
     }
 
-    /// The entry of a call has its place among the entries of all threads.
+    /// The entry of a call has its place among the entries of all threads, to observers too.
     fn enter(&mut self, event: &Event) -> Result<(), Halt> {
-        if event.has_ticket() {
+        if !event.has_ticket() {
+            self.note_entry(event);
+        } else {
             self.await_turn(order::SYSCALL_SLOT, event.ticket)?;
+            self.note_entry(event);
             self.machine.gate.advance(order::SYSCALL_SLOT, event.ticket);
             // Its return may wait for the entries of others, which come later in the sequence.
             self.leave_place();
