@@ -202,7 +202,7 @@ impl Watcher {
             (Relation::Program(_), None) => None,
             (Relation::Program(_), Some(_)) if self.allocating.is_some() => None,
             (Relation::Program(_), Some(record)) => {
-                self.use_descriptor(call, record);
+                self.use_descriptors(call, record);
                 edges::handed_over(call, record)
             }
         };
@@ -269,6 +269,10 @@ impl Watcher {
                 _ => {}
             }
         }
+        // Who asks for a lock uses it before anybody else's release of it has happened for him.
+        if self.allocating.is_none() && self.detector.may_race() {
+            self.use_objects(event);
+        }
         for object in edges.acquires.into_iter().flatten() {
             self.detector.objects.acquire(object, self.id, &mut self.clock);
         }
@@ -305,7 +309,10 @@ impl Watcher {
         }
         let kind = match event.kind() {
             EventKind::Atomic => READ | WRITE | ATOMIC,
-            EventKind::SyncStore => WRITE | ATOMIC,
+            EventKind::SyncStore => match self.detector.relation.code() {
+                Some(code) if code.is_update(event) => READ | WRITE,
+                _ => WRITE | ATOMIC,
+            },
             EventKind::SyncLoad => READ | ATOMIC,
             EventKind::Syscall => {
                 let created = record.is_some_and(|it| matches!(it.effect, Effect::Clone { .. }));
@@ -314,7 +321,7 @@ impl Watcher {
                 }
                 return;
             }
-            _ => return self.use_objects(event),
+            _ => return,
         };
         let whole = Whole { address: event.object, size: event.nr.into() };
         self.check(Checked { whole, pc: event.pc as u32, kind });
@@ -397,7 +404,12 @@ impl Watcher {
         }
         let mut block =
             blocks.of(cell, &detector.shadow).lock().unwrap_or_else(PoisonError::into_inner);
-        let words = if kind & (ATOMIC | KERNEL | CALL) == 0 { block.words(cell, mask) } else { 0 };
+        // To the program, an instruction that reads and writes without a lock prefix is no atomic,
+        // unless loops wait for what it writes.
+        let is_plain = |code: &Code| kind == READ | WRITE && !code.polls(whole.address);
+        let is_update = detector.relation.code().is_some_and(is_plain);
+        let may_be_atomic = kind & (ATOMIC | KERNEL | CALL) == 0 && !is_update;
+        let words = if may_be_atomic { block.words(cell, mask) } else { 0 };
         let stored = if kind & WRITE != 0 { words } else { 0 };
         if stored != 0 {
             kind |= ATOMIC | STORE;

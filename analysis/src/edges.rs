@@ -25,6 +25,11 @@ pub enum Relation {
 pub struct Code {
     /// Locked instructions whose results nobody uses: they acquire nothing.
     pub unused: BTreeSet<u64>,
+    /// Instructions that read and write memory without being atomic. A watched store by one of them is
+    /// no release, unless its word is [polled](Code::polled).
+    pub updates: BTreeSet<u64>,
+    /// Words that loops poll: the head of a ticket lock, which only its holder advances.
+    pub polled: BTreeSet<u64>,
     /// Modules whose atomics, locks and memory are their own business: what they do orders nothing, and
     /// what they free was their own. The C library's.
     pub silent: Vec<Range<u64>>,
@@ -38,6 +43,18 @@ pub struct Code {
 }
 
 impl Code {
+    /// Whether a watched store is a plain update.
+    pub(crate) fn is_update(&self, store: &Event) -> bool {
+        store.kind() == EventKind::SyncStore
+            && self.updates.contains(&store.pc)
+            && !self.polls(store.object)
+    }
+
+    /// Whether a loop polls the word at an address.
+    pub(crate) fn polls(&self, address: u64) -> bool {
+        self.polled.contains(&crate::shadow::word_of(address))
+    }
+
     /// Whether the code at `pc` minds its own business.
     pub(crate) fn is_silent(&self, pc: u64) -> bool {
         self.silent.iter().any(|code| code.contains(&pc))
@@ -102,15 +119,20 @@ fn releases(objects: [Option<Object>; 2]) -> Edges {
 ///
 /// # Barriers, semaphores, condition variables
 /// Who leaves, is granted or woken acquires what anybody released up to then: a replay keeps the
-/// order of all events of one object, so nothing that it leaves open is taken for ordered.
+/// order of all events of one object, so nothing that it leaves open is taken for ordered. To the
+/// program, a signal of a condition variable orders nothing (FastTrack, section 4): who waits may come
+/// back without one, so what it goes on with is ordered by the mutex or by nothing.
 pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool, relation: &Relation) -> Edges {
     use EventKind::*;
-    if let Relation::Program(Code { unused, .. }) = relation {
+    if let Relation::Program(code) = relation {
         match event.kind() {
+            SyncStore if code.is_update(event) => return Edges::default(),
             ThreadCreate | Syscall => return Edges::default(),
             ThreadExit => return releases([Some(Object::At(event.object)), None]),
             Signal => return acquires([Some(Object::Signals), None]),
-            Atomic if unused.contains(&event.pc) => return releases([word(event), None]),
+            CondSignal | CondBroadcast => return Edges::default(),
+            CondWaitEnd => return acquires([Some(Object::At(event.object)), None]),
+            Atomic if code.unused.contains(&event.pc) => return releases([word(event), None]),
             _ => {}
         }
     }

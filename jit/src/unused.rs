@@ -1,6 +1,9 @@
-//! Locked instructions whose results nobody uses.
+//! What instructions tell of atomics: locked ones whose results nobody uses, and updates without a lock.
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind, RflagsBits};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind,
+    RflagsBits,
+};
 use refrain_trace::CodeBlock;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,6 +38,20 @@ pub fn unused_results(blocks: &[CodeBlock]) -> BTreeSet<u64> {
         }
     }
     unused
+}
+
+/// The instructions of these blocks that read and write memory, and are not atomic: without a lock
+/// prefix, and no `xchg`.
+pub fn plain_updates(blocks: &[CodeBlock]) -> BTreeSet<u64> {
+    let mut infos = InstructionInfoFactory::new();
+    let mut updates = |instruction: &Instruction| {
+        let mut memory = infos.info(instruction).used_memory().iter();
+        !instruction.has_lock_prefix()
+            && instruction.mnemonic() != iced_x86::Mnemonic::Xchg
+            && memory.any(|it| matches!(it.access(), OpAccess::ReadWrite | OpAccess::ReadCondWrite))
+    };
+    let all = blocks.iter().flat_map(decoded);
+    all.filter(|it| updates(it)).map(|it| it.ip()).collect()
 }
 
 fn decoded(block: &CodeBlock) -> Vec<Instruction> {
@@ -93,6 +110,21 @@ mod tests {
         let code = assembler.assemble(0).expect("the instructions are valid");
         let block = CodeBlock { pc: 0, code, loads: Vec::new() };
         unused_results(&[block]).into_iter().collect()
+    }
+
+    #[test]
+    fn updates_without_a_lock_prefix() {
+        let mut a = CodeAssembler::new(64).expect("64 bits are supported");
+        a.add(dword_ptr(rdi), 1).expect("is encoded");
+        a.lock().add(dword_ptr(rdi), 1).expect("is encoded");
+        a.xchg(dword_ptr(rdi), eax).expect("is encoded");
+        a.mov(dword_ptr(rdi), eax).expect("is encoded");
+        a.cmp(dword_ptr(rdi), eax).expect("is encoded");
+        a.inc(byte_ptr(rdi)).expect("is encoded");
+        let code = a.assemble(0).expect("the instructions are valid");
+        let last = code.len() as u64 - 2;
+        let block = CodeBlock { pc: 0, code, loads: Vec::new() };
+        assert_eq!(plain_updates(&[block]).into_iter().collect::<Vec<_>>(), [0, last]);
     }
 
     #[test]

@@ -137,16 +137,32 @@ impl Watcher {
         }
     }
 
-    /// The thread enters a call that is about a descriptor. One that is answered by `EBADF` uses the
+    /// The thread enters a call that is about descriptors. One that is answered by `EBADF` uses the
     /// descriptor that was closed last.
-    pub(crate) fn use_descriptor(&mut self, call: &Event, record: &SyscallRecord) {
+    pub(crate) fn use_descriptors(&mut self, call: &Event, record: &SyscallRecord) {
         const EBADF: i64 = -9;
-        let closes = call.nr == linux::CLOSE;
-        let Ok(number) = u32::try_from(record.args[0]) else { return };
-        if !self.detector.may_race() || !closes && !uses_a_descriptor(call.nr) {
+        if !self.detector.may_race() {
             return;
         }
+        let [first, second, ..] = record.args;
         let is_bad = call.value as i64 == EBADF;
+        match call.nr {
+            linux::CLOSE => self.use_descriptor(call, first, true, is_bad),
+            linux::DUP2 | linux::DUP3 => {
+                self.use_descriptor(call, first, false, is_bad);
+                // The copy takes the number of another descriptor, which that ends.
+                if call.value as i64 >= 0 && first != second {
+                    self.use_descriptor(call, second, true, false);
+                }
+            }
+            nr if uses_a_descriptor(nr) => self.use_descriptor(call, first, false, is_bad),
+            _ => return,
+        }
+        self.take_found();
+    }
+
+    fn use_descriptor(&mut self, call: &Event, number: u64, closes: bool, is_bad: bool) {
+        let Ok(number) = u32::try_from(number) else { return };
         let detector = self.detector.clone();
         let mut closed = detector.descriptors.closed();
         let count = closed.entry(number).or_default();
@@ -162,8 +178,6 @@ impl Watcher {
         let whole = Whole { address: at.start, size: CELL };
         self.next_epoch();
         self.check(Checked { whole, pc: call.pc as u32, kind: kind | KERNEL });
-        drop(closed);
-        self.take_found();
     }
 
     /// The thread uses a lock or something of that kind, or ends it: an update of its first byte, or a

@@ -22,6 +22,8 @@ struct Known {
     thread: u32,
     /// First byte, bytes, whether it writes, whether it is atomic.
     access: Option<(u64, u64, bool, bool)>,
+    /// The access comes before what the step acquires.
+    is_early: bool,
     /// Memory that is new: accesses before do not count.
     fresh: Range<u64>,
     acquires: Vec<(char, u64)>,
@@ -30,8 +32,14 @@ struct Known {
 
 fn known(thread: u32, step: Step, writing: &mut BTreeSet<(u32, u64)>) -> Known {
     use EventKind::*;
-    let mut known =
-        Known { thread, access: None, fresh: 0..0, acquires: Vec::new(), releases: Vec::new() };
+    let mut known = Known {
+        thread,
+        access: None,
+        is_early: false,
+        fresh: 0..0,
+        acquires: Vec::new(),
+        releases: Vec::new(),
+    };
     match step {
         Step::Read(at, size) => known.access = Some((at, size.into(), false, false)),
         Step::Write(at, size) => {
@@ -77,6 +85,7 @@ fn to_the_program(number: usize, step: Step, code: &Code, known: &mut Known) {
     match step {
         Step::Sync(kind, lock) if lock != 0 && kind != EventKind::MutexDestroy => {
             known.access = Some((lock, 1, true, true));
+            known.is_early = true;
         }
         Step::Rmw(_) | Step::Load(_) if code.silent.iter().any(|range| range.contains(&pc)) => {
             known.acquires.clear();
@@ -108,25 +117,33 @@ fn racy_bytes(program: &Program, relation: &Relation) -> BTreeSet<u64> {
             step.acquires.push(('t', step.thread.into()));
         }
     }
-    // Steps that happen before each.
+    // Steps that happen before each, and before each acquires.
     let mut before: Vec<BTreeSet<usize>> = Vec::new();
+    let mut early: Vec<BTreeSet<usize>> = Vec::new();
     for (index, step) in steps.iter().enumerate() {
         let mut all = BTreeSet::new();
+        let mut own = BTreeSet::new();
         for (earlier, other) in steps[..index].iter().enumerate() {
             let edge = other.releases.iter().any(|object| step.acquires.contains(object));
             if edge || other.thread == step.thread {
                 all.extend(before[earlier].iter().copied());
                 all.insert(earlier);
             }
+            if other.thread == step.thread {
+                own.extend(before[earlier].iter().copied());
+                own.insert(earlier);
+            }
         }
         before.push(all);
+        early.push(own);
     }
     let mut racy = BTreeSet::new();
     for (index, step) in steps.iter().enumerate() {
         for (earlier, other) in steps[..index].iter().enumerate() {
             let (Some(a), Some(b)) = (other.access, step.access) else { continue };
             let conflict = (a.2 || b.2) && !(a.3 && b.3);
-            if conflict && !before[index].contains(&earlier) {
+            let before = if step.is_early { &early[index] } else { &before[index] };
+            if conflict && !before.contains(&earlier) {
                 let renewed = |byte: &u64| {
                     steps[earlier..index].iter().any(|between| between.fresh.contains(byte))
                 };

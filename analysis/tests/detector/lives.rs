@@ -111,6 +111,24 @@ fn a_barrier_may_be_destroyed_by_the_first_to_leave() {
     assert_eq!(races(vec![arrive(1), destroy]), [((0, Act::Lock), (1, Act::Destroy))]);
 }
 
+/// Who asks for a lock touches it before it is his.
+#[test]
+fn to_lock_does_not_order_what_came_before_the_lock() {
+    let lock = |thread| [(thread, Sync(MutexLock, LOCK)), (thread, Sync(MutexUnlock, LOCK))];
+    let mut program = vec![(0, Write(LOCK, 8))];
+    program.extend(lock(0).into_iter().chain(lock(1)));
+    assert_eq!(races(program), [((0, Act::Plain), (3, Act::Lock))]);
+}
+
+/// `dup2` ends the descriptor whose number it takes.
+#[test]
+fn to_copy_a_descriptor_over_another_closes_that() {
+    let copy = |from, to| (1, Copy(from, to));
+    assert_eq!(races(vec![(0, Use(7, 1)), copy(6, 7)]), [((0, Act::Descriptor), (1, Act::Close))]);
+    assert_eq!(races(vec![(0, Use(7, 1)), copy(7, 6)]), []);
+    assert_eq!(races(vec![(0, Use(7, 1)), copy(7, 7)]), []);
+}
+
 #[test]
 fn to_close_a_descriptor_writes_it() {
     let uses = vec![(0, Use(7, 1)), (1, Close(7, 0)), (2, Use(7, 3))];

@@ -15,14 +15,20 @@ const CLONE: u16 = 56;
 pub(crate) enum Step {
     Read(u64, u16),
     Write(u64, u16),
+    /// One instruction that loads and stores.
+    Update(u64, u16),
     /// Stores of four bytes each that are reported together.
     Writes([u64; 2]),
     /// Any event of the library's about an object; it returns zero.
     Sync(EventKind, u64),
+    /// A wait for a condition ends: the mutex, the condition variable.
+    WaitEnd(u64, u64),
     /// One that returns something else.
     Fails(EventKind, u64),
     /// A locked instruction of four bytes.
     Rmw(u64),
+    /// A recorded store of four bytes.
+    Store(u64),
     /// A recorded load of four bytes.
     Load(u64),
     Create(u32),
@@ -46,6 +52,8 @@ pub(crate) enum Step {
     /// A descriptor is closed, or `read` from: it answers this.
     Close(u32, i64),
     Use(u32, i64),
+    /// `dup2`: the second number is the first one's descriptor.
+    Copy(u32, u32),
     Unmap(u64, u64),
 }
 
@@ -103,15 +111,25 @@ impl Run {
         match step {
             Step::Read(at, size) => watcher.accesses(&[access(at, size, Access::READ)]),
             Step::Write(at, size) => watcher.accesses(&[access(at, size, Access::WRITE)]),
+            Step::Update(at, size) => {
+                watcher.accesses(&[access(at, size, Access::READ | Access::WRITE)]);
+            }
             Step::Writes(at) => {
                 watcher.accesses(&at.map(|address| access(address, 4, Access::WRITE)));
             }
             Step::Sync(kind, object) => self.event(thread, event(kind, object), None),
+            Step::WaitEnd(mutex, condition) => {
+                let end = Event { value: condition, ..event(EventKind::CondWaitEnd, mutex) };
+                self.event(thread, end, None);
+            }
             Step::Fails(kind, object) => {
                 self.event(thread, Event { result: 16, ..event(kind, object) }, None);
             }
             Step::Rmw(at) => {
                 self.event(thread, Event { nr: 4, ..event(EventKind::Atomic, at) }, None);
+            }
+            Step::Store(at) => {
+                self.event(thread, Event { nr: 4, ..event(EventKind::SyncStore, at) }, None);
             }
             Step::Load(at) => {
                 self.event(thread, Event { nr: 4, ..event(EventKind::SyncLoad, at) }, None);
@@ -145,6 +163,11 @@ impl Run {
                 let args = [descriptor.into(), 0, 0, 0, 0, 0];
                 let record = SyscallRecord { args, ..SyscallRecord::default() };
                 self.call(thread, (linux::CLOSE, answer as u64), pc, record);
+            }
+            Step::Copy(from, to) => {
+                let args = [from.into(), to.into(), 0, 0, 0, 0];
+                let record = SyscallRecord { args, ..SyscallRecord::default() };
+                self.call(thread, (linux::DUP2, to.into()), pc, record);
             }
             Step::Use(descriptor, answer) => {
                 let args = [descriptor.into(), 0, 0, 0, 0, 0];

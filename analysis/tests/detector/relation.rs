@@ -130,3 +130,37 @@ fn a_signal_comes_after_it_was_sent() {
     let program = vec![(0, Write(X, 8)), (0, Kill), (1, Sync(Signal, 0)), (1, Write(X, 8))];
     assert_eq!(races(program).1, 0);
 }
+
+/// A wait may end without a signal: what the program does then is ordered by the mutex.
+#[test]
+fn a_signal_of_a_condition_variable_is_kept_but_orders_nothing() {
+    let (condition, mutex) = (FLAG, Y);
+    let program = vec![
+        (0, Write(X, 8)),
+        (0, Sync(CondSignal, condition)),
+        (1, WaitEnd(mutex, condition)),
+        (1, Write(X, 8)),
+    ];
+    assert_eq!(races(program), (0, 1));
+}
+
+/// A plain store may be an atomic one; an instruction that loads and stores is none.
+#[test]
+fn an_update_without_a_lock_prefix_is_no_atomic() {
+    let update = vec![(0, Rmw(FLAG)), (2, Read(Y, 8)), (1, Update(FLAG, 4))];
+    assert_eq!(races(update), (0, 1));
+    assert_eq!(races(vec![(0, Rmw(FLAG)), (2, Read(Y, 8)), (1, Write(FLAG, 4))]), (0, 0));
+}
+
+/// The same where the update was watched: to the program it is plain, unless a loop waits for it.
+#[test]
+fn a_watched_update_is_no_atomic_unless_it_is_polled() {
+    let program = vec![(0, Write(X, 8)), (0, Store(FLAG)), (1, Rmw(FLAG)), (1, Write(X, 8))];
+    let with = |polled: &[u64]| {
+        let polled = polled.iter().copied().collect();
+        let code = Code { updates: [0x1001].into(), polled, ..Code::default() };
+        run_with(2, &program, Relation::Program(code)).len()
+    };
+    assert_eq!(with(&[]), 2);
+    assert_eq!(with(&[FLAG]), 0);
+}

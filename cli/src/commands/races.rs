@@ -14,7 +14,7 @@ use crate::race_suppressions::Suppressions;
 use crate::report::data_races::{
     Access, Creator, DataRace, Lock, Report, Suppressed, Thread, Word, render, sarif, verdict,
 };
-use crate::symbols::{Code, Place, Symbols, variables};
+use crate::symbols::{Code, Frame, Place, Symbols, variables};
 use crate::trace_file;
 use anyhow::Context;
 use refrain_analysis::{Act, Block, Code as ProgramCode, Race, Side};
@@ -325,9 +325,14 @@ impl Scene {
 
     fn race(&mut self, race: &Race, wanted: Wanted) -> DataRace {
         let word = self.word(race, wanted);
-        let in_library = self.in_system.both(race) && self.is_the_library_s(race, &word, wanted);
         let first = self.access(&race.first, wanted.first);
         let second = self.access(&race.second, wanted.second);
+        let are_inlined = || {
+            let code = [&first, &second].iter().all(|side| self.is_library_code(side));
+            code && matches!(word, Word::Global(_))
+        };
+        let in_library = (self.in_system.both(race) || are_inlined())
+            && self.is_the_library_s(race, &word, wanted);
         DataRace { first, second, word, count: race.count, instructions: 1, in_library }
     }
 
@@ -416,12 +421,22 @@ impl Scene {
         }
     }
 
+    /// Whether code is a library's, be it inlined into the program.
+    fn is_library_code(&self, side: &Access) -> bool {
+        let Some(innermost) = side.stack.first() else { return false };
+        self.in_system.has(innermost.pc)
+            || innermost.frames.first().is_some_and(Frame::is_of_a_library)
+    }
+
     /// Whether the memory belongs to a library of the system, or is nobody's. What the standard library
     /// of C++ allocates is its caller's.
     fn is_the_library_s(&self, race: &Race, word: &Word, wanted: Wanted) -> bool {
         let calls = |at| self.snapshot(at).map_or(&[][..], |snapshot| &snapshot.calls);
         match word {
-            Word::Global(_) => self.in_system.has(race.first.address.max(race.second.address)),
+            Word::Global(variable) => {
+                let address = race.first.address.max(race.second.address);
+                variable.is_a_copy || self.in_system.has(address)
+            }
             Word::Heap { .. } => {
                 let mut calls = calls(wanted.allocation).iter();
                 let owner = calls.find(|call| !self.in_system.is_cpp(**call));

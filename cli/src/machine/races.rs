@@ -6,8 +6,7 @@ use refrain_analysis::{Allocator, Code, Detector, Race, Relation, Watcher};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace};
 use refrain_vm::{Answer, Interest, Observer, ThreadObserver};
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,14 +33,18 @@ impl Races {
         };
         let (relation, words, functions) = match search {
             RaceSearch::Divergence(..) | RaceSearch::Transformed => {
-                (Relation::Kept, words(trace, &[])?, BTreeMap::new())
+                let Words { all, .. } = words(trace, &Code::default())?;
+                (Relation::Kept, all, BTreeMap::new())
             }
             RaceSearch::Program(code) => {
-                let words = words(trace, &code.trusted)?;
+                let blocks = trace.blocks()?;
+                let unused = refrain_jit::unused_results(&blocks);
+                let updates = refrain_jit::plain_updates(&blocks);
+                let code = Code { unused, updates, ..code };
+                let Words { all, polled } = words(trace, &code)?;
                 let answers = code.allocators.iter().map(|(&pc, &it)| (pc, answer(it)));
                 let functions = answers.collect();
-                let unused = refrain_jit::unused_results(&trace.blocks()?);
-                (Relation::Program(Code { unused, ..code }), words, functions)
+                (Relation::Program(Code { polled, ..code }), all, functions)
             }
         };
         Ok(Races {
@@ -69,23 +72,40 @@ pub(super) fn answer(function: Allocator) -> Answer {
     }
 }
 
+/// The words that the program synchronizes through, and those of them that it polls.
+struct Words {
+    all: Vec<u64>,
+    polled: BTreeSet<u64>,
+}
+
 /// The words that the program synchronizes through: those of locked instructions and watched
 /// stores, and those that it polls. That a load is watched does not say that its word is one, but in
-/// `trusted` code.
-fn words(trace: &Trace, trusted: &[Range<u64>]) -> anyhow::Result<Vec<u64>> {
+/// `trusted` code; nor that it is polled while the thread has a mutex, which others need to change
+/// what is waited for (`while (!ready) pthread_cond_wait(...)`).
+///
+/// A watched store that is an update without a lock prefix says nothing of its word.
+fn words(trace: &Trace, code: &Code) -> anyhow::Result<Words> {
     use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore};
     let mut words = Vec::new();
+    let mut polled = BTreeSet::new();
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
+        let mut mutexes: u32 = 0;
         while let Some(event) = cursor.next()? {
             let synchronizes = match event.kind() {
-                Atomic | SyncStore | OnceRun | OnceDone => true,
+                Atomic | OnceRun | OnceDone => true,
+                SyncStore => !code.updates.contains(&event.pc),
                 SyncLoad => {
-                    let is_trusted = || trusted.iter().any(|code| code.contains(&event.pc));
-                    event.aux > 0 || event.result > 0 || is_trusted()
+                    let is_trusted = || code.trusted.iter().any(|code| code.contains(&event.pc));
+                    let is_polled = (event.aux > 0 || event.result > 0) && mutexes == 0;
+                    if is_polled {
+                        polled.insert(event.object & !3);
+                    }
+                    is_polled || is_trusted()
                 }
                 _ => false,
             };
+            mutexes = mutexes.saturating_add_signed(mutexes_taken(&event));
             if synchronizes && words.last() != Some(&event.object) {
                 words.push(event.object);
             }
@@ -93,7 +113,21 @@ fn words(trace: &Trace, trusted: &[Range<u64>]) -> anyhow::Result<Vec<u64>> {
         words.sort_unstable();
         words.dedup();
     }
-    Ok(words)
+    Ok(Words { all: words, polled })
+}
+
+/// How many mutexes more the thread has after an event.
+fn mutexes_taken(event: &Event) -> i32 {
+    use EventKind::{
+        CondWaitBegin, CondWaitEnd, MutexLock, MutexTimedLock, MutexTryLock, MutexUnlock,
+    };
+    match event.kind() {
+        MutexLock | MutexTryLock | MutexTimedLock if event.result == 0 => 1,
+        MutexUnlock if event.result == 0 => -1,
+        CondWaitBegin => -1,
+        CondWaitEnd => 1,
+        _ => 0,
+    }
 }
 
 impl Observer for Races {

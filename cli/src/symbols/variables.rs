@@ -1,8 +1,9 @@
 //! Global variables, by the symbol tables of their modules.
 
 use super::{Symbols, demangled};
+use object::elf::R_X86_64_COPY;
 use object::read::ReadCache;
-use object::{Object, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSymbol, RelocationFlags, SymbolKind};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 
@@ -17,6 +18,9 @@ pub(crate) struct Variable {
     pub(crate) offset: u64,
     /// Path of the module.
     pub(crate) module: String,
+    /// It is a library's, which uses the program's copy of it.
+    #[serde(skip)]
+    pub(crate) is_a_copy: bool,
 }
 
 /// The global variable at an address. `None` if no module is there.
@@ -33,12 +37,18 @@ pub(crate) fn at(address: u64, symbols: &mut Symbols) -> Option<Variable> {
             .filter(|it| it.is_definition() && it.kind() == SymbolKind::Data)
             .find(|it| holds(it.address(), it.size()))?;
         let name = demangled(symbol.name().ok()?);
-        Some((name, symbol.size(), in_module.wrapping_sub(symbol.address())))
+        let is_a_copy = elf.dynamic_relocations().into_iter().flatten().any(|(at, relocation)| {
+            at == symbol.address()
+                && matches!(relocation.flags(), RelocationFlags::Elf { r_type: R_X86_64_COPY })
+        });
+        Some((name, symbol.size(), in_module.wrapping_sub(symbol.address()), is_a_copy))
     });
     Some(match found {
-        Some((name, size, offset)) => {
-            Variable { name: Some(name), size: Some(size), offset, module: path }
+        Some((name, size, offset, is_a_copy)) => {
+            Variable { name: Some(name), size: Some(size), offset, module: path, is_a_copy }
         }
-        None => Variable { name: None, size: None, offset: in_module, module: path },
+        None => {
+            Variable { name: None, size: None, offset: in_module, module: path, is_a_copy: false }
+        }
     })
 }

@@ -71,6 +71,7 @@ fn words() {
             size: name.map(|_| 64),
             offset: 8,
             module: "/usr/bin/queue".into(),
+            is_a_copy: false,
         })
     };
     let local = |function| Word::Local { thread: ThreadId(1), function };
