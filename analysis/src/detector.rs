@@ -2,14 +2,16 @@
 
 mod lives;
 
-use crate::cell::{ATOMIC, CALL, KERNEL, READ, STORE, Stamp, WRITE};
+use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
 use crate::descriptors::Descriptors;
 use crate::edges::{self, Code, Edges, Relation};
 use crate::findings::{Findings, Local, Race, Whole};
 use crate::heap::Heap;
 use crate::objects::{Object, Objects};
+use crate::paper::Op;
 use crate::shadow::{Blocks, CELL, Shadow, word_of};
+use crate::tap::{Listener, Tap, Tapped};
 use lives::Call;
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::linux::{self, writes_a_buffer};
@@ -41,6 +43,7 @@ pub struct Detector {
     parallel: AtomicBool,
     /// There is a thread that is not watched: from then on, orders are missed.
     blind: AtomicBool,
+    tap: Option<Tap>,
 }
 
 impl Detector {
@@ -49,7 +52,25 @@ impl Detector {
     /// that loads poll. A plain store to one of these is a release, since to the processor a store
     /// that releases is none but a plain one.
     pub fn new(words: impl IntoIterator<Item = u64>, relation: Relation) -> Arc<Detector> {
+        Detector::with(words, relation, None)
+    }
+
+    /// The same, which tells `listener` what the program does.
+    pub fn tapped(
+        words: impl IntoIterator<Item = u64>,
+        relation: Relation,
+        listener: Listener,
+    ) -> Arc<Detector> {
+        Detector::with(words, relation, Some(Tap::new(listener)))
+    }
+
+    fn with(
+        words: impl IntoIterator<Item = u64>,
+        relation: Relation,
+        tap: Option<Tap>,
+    ) -> Arc<Detector> {
         Arc::new(Detector {
+            tap,
             relation,
             stacks: Mutex::default(),
             onces: Mutex::default(),
@@ -82,6 +103,7 @@ impl Detector {
             event: 0,
             since: self.objects.now(),
             writing: BTreeSet::new(),
+            held: BTreeMap::new(),
             allocating: None,
             allocated: 0,
             blocks: Blocks::new(),
@@ -155,6 +177,8 @@ pub struct Watcher {
     since: u64,
     /// Read-write locks that the thread holds for writing.
     writing: BTreeSet<u64>,
+    /// Locks that it holds, and how many times; only for the tap.
+    held: BTreeMap<u64, u32>,
     /// The call of an allocator's function that the thread is in.
     pub(crate) allocating: Option<Call>,
     /// Blocks that it has allocated.
@@ -231,10 +255,10 @@ impl Watcher {
         stacks.pointers.insert(id, pointer);
         match stacks.mapping(pointer).filter(|it| it.contains(&top.wrapping_sub(1))) {
             // Memory that nobody has touched: what was there was another thread's.
-            Some(mapping) if is_used_again => self.detector.shadow.forget(mapping),
+            Some(mapping) if is_used_again => self.forget(mapping),
             _ if is_used_again => {
-                let stack = Object::Stack(pointer);
-                self.detector.objects.acquire(stack, self.id, &mut self.clock);
+                drop(stacks);
+                self.acquire(Object::Stack(pointer));
             }
             _ => {}
         }
@@ -273,8 +297,12 @@ impl Watcher {
         if self.allocating.is_none() && self.detector.may_race() {
             self.use_objects(event);
         }
+        let lock = if is_silent { None } else { edges::holds(event) };
+        if let Some((lock, Some(alone))) = lock {
+            self.hold(lock, alone);
+        }
         for object in edges.acquires.into_iter().flatten() {
-            self.detector.objects.acquire(object, self.id, &mut self.clock);
+            self.acquire(object);
         }
         match edges::holds_for_writing(event) {
             Some(true) => drop(self.writing.insert(event.object)),
@@ -285,6 +313,9 @@ impl Watcher {
             self.own_accesses(event, record);
         }
         self.release(edges.releases);
+        if let Some((lock, None)) = lock {
+            self.let_go(lock);
+        }
         self.since = self.detector.objects.now();
     }
 
@@ -297,7 +328,7 @@ impl Watcher {
         };
         // Errors are the highest addresses.
         if let (Effect::Memory { .. }, Some(end)) = (&record.effect, call.value.checked_add(len)) {
-            self.detector.shadow.forget(call.value..end);
+            self.forget(call.value..end);
             self.detector.stacks().mappings.insert(call.value, end);
         }
     }
@@ -355,8 +386,47 @@ impl Watcher {
         self.clock.set(self.id, clock.saturating_add(1));
     }
 
+    fn acquire(&mut self, object: Object) {
+        if let Some(tap) = &self.detector.tap {
+            tap.order(self.id, object, Op::Acquire);
+        }
+        self.detector.objects.acquire(object, self.id, &mut self.clock);
+    }
+
+    /// Memory is new.
+    pub(crate) fn forget(&self, range: Range<u64>) {
+        self.detector.shadow.forget(range.clone());
+        if let Some(tap) = &self.detector.tap {
+            tap.tell(self.id, Tapped::Fresh(range));
+        }
+    }
+
+    /// The thread has a lock once more.
+    fn hold(&mut self, lock: u64, alone: bool) {
+        let Some(tap) = &self.detector.tap else { return };
+        let count = self.held.entry(lock).or_default();
+        *count += 1;
+        if *count == 1 {
+            tap.order(self.id, Object::At(lock), |lock| Op::Hold { lock, alone });
+        }
+    }
+
+    /// The thread has a lock once less.
+    fn let_go(&mut self, lock: u64) {
+        let Some(tap) = &self.detector.tap else { return };
+        let Some(count) = self.held.get_mut(&lock) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.held.remove(&lock);
+            tap.order(self.id, Object::At(lock), Op::Drop);
+        }
+    }
+
     fn release(&mut self, objects: [Option<Object>; 2]) {
         for object in objects.into_iter().flatten() {
+            if let Some(tap) = &self.detector.tap {
+                tap.order(self.id, object, Op::Release);
+            }
             self.detector.objects.release(object, &self.clock);
         }
         if objects.iter().any(Option::is_some) {
@@ -384,6 +454,9 @@ impl Watcher {
 
     #[inline]
     fn check_cell(&mut self, cell: u64, mask: u8, access: Checked) {
+        if self.detector.tap.is_some() {
+            self.tell(cell, mask, access);
+        }
         let clock = self.clock.of(self.id);
         let seen = &self.filter[(cell ^ cell >> 12) as usize % FILTER];
         if (seen.cell, seen.clock) == (cell, clock) {
@@ -393,6 +466,34 @@ impl Watcher {
             }
         }
         self.check_slowly(cell, mask, access, clock);
+    }
+
+    /// Hands on an access that synchronizes nothing, and ends nothing.
+    #[cold]
+    fn tell(&mut self, cell: u64, mask: u8, Checked { whole, pc, kind }: Checked) {
+        let Watcher { detector, id, blocks, .. } = self;
+        let Some(tap) = &detector.tap else { return };
+        let is_allocator = |code: &Code| code.is_allocator(pc.into());
+        if kind & (ATOMIC | CALL | FREE) != 0 || detector.relation.code().is_some_and(is_allocator)
+        {
+            return;
+        }
+        let block =
+            blocks.of(cell, &detector.shadow).lock().unwrap_or_else(PoisonError::into_inner);
+        let is_plain = |code: &Code| kind == READ | WRITE && !code.polls(whole.address);
+        let is_update = detector.relation.code().is_some_and(is_plain);
+        if kind & KERNEL == 0 && !is_update && block.words(cell, mask) != 0 {
+            return;
+        }
+        drop(block);
+        let block = detector.heap.at(cell * CELL).map(|block| block.start);
+        let cell = cell * CELL;
+        if kind & READ != 0 {
+            tap.tell(*id, Tapped::Access { cell, mask, writes: false, pc, block });
+        }
+        if kind & WRITE != 0 {
+            tap.tell(*id, Tapped::Access { cell, mask, writes: true, pc, block });
+        }
     }
 
     fn check_slowly(&mut self, cell: u64, mask: u8, access: Checked, clock: u32) {
@@ -448,6 +549,9 @@ impl Watcher {
     fn release_words(&mut self, cell: u64, words: u8) {
         for half in (0..2).filter(|half| words >> half & 1 != 0) {
             let word = Object::Word(word_of(cell * CELL + half * CELL / 2));
+            if let Some(tap) = &self.detector.tap {
+                tap.order(self.id, word, Op::Release);
+            }
             self.detector.objects.stored(word, self.since, self.id, &self.clock);
         }
         self.next_epoch();

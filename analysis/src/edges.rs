@@ -208,6 +208,25 @@ pub(crate) fn holds_for_writing(event: &Event) -> Option<bool> {
     }
 }
 
+/// The lock that an event takes (and whether others are kept out) or gives back.
+pub(crate) fn holds(event: &Event) -> Option<(u64, Option<bool>)> {
+    use EventKind::*;
+    let granted = event.result == 0 || event.result == OWNER_DEAD;
+    match event.kind() {
+        MutexLock | MutexTryLock | MutexTimedLock | SpinLock | SpinTryLock | WriteLock
+        | WriteTryLock | WriteTimedLock
+            if granted =>
+        {
+            Some((event.object, Some(true)))
+        }
+        ReadLock | ReadTryLock | ReadTimedLock if granted => Some((event.object, Some(false))),
+        CondWaitEnd => Some((event.object, Some(true))),
+        MutexUnlock | SpinUnlock | RwUnlock if event.result == 0 => Some((event.object, None)),
+        CondWaitBegin => Some((event.object, None)),
+        _ => None,
+    }
+}
+
 /// What an event does with a lock, a condition variable, a barrier or a semaphore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {

@@ -5,6 +5,7 @@
 //! [`Detector`] is shared by all threads and hands a [`Watcher`] to each; `edges` says which event
 //! orders what (happens-before), `objects` keeps the clocks of what synchronizes, `shadow` those
 //! of memory, `detector/lives` (with `heap` and `descriptors`) is about what begins and ends, `cell` compares them, and `findings` keeps the races that were found.
+//! [`paper`] has the detectors that others are compared with, over what `tap` hands on.
 //!
 //! # Happens-before
 //! There are two relations ([`Relation`]). In both, accesses are ordered by the program order of a
@@ -35,9 +36,12 @@ mod edges;
 mod findings;
 mod heap;
 mod objects;
+pub mod paper;
 mod shadow;
+mod tap;
 
 pub use detector::{Detector, Watcher};
 pub use edges::{Code, Relation};
 pub use findings::{Act, Race, Side};
 pub use heap::{Allocator, Block};
+pub use tap::{Listener, Tapped};

@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Transform(Transform),
     /// Find data races: accesses that the program does not order
     Races(Races),
+    /// Write what a recorded program does for other people's tools
+    Export(Export),
     /// Record a program and rank its locks, or find its races, in one go
     Run(Run),
     /// Compare how stable and how precise replays under different schedulers are
@@ -335,11 +337,63 @@ pub(crate) struct Locks {
 
 #[derive(Args, Debug)]
 pub(crate) struct Races {
-    /// Trace to search
+    /// Trace to search; one that ends in .std is in the format of RAPID
     #[arg(value_name = "FILE")]
     pub(crate) trace: PathBuf,
+    /// Use one of the detectors that the FastTrack paper compares, as it is printed there
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) detector: Option<Detector>,
+    /// With --detector: what one variable is
+    #[arg(long, value_enum, value_name = "SIZE", requires = "detector")]
+    pub(crate) granularity: Option<Granularity>,
+    /// Run all these detectors and print the tables of the paper: times and warnings, vector clocks and
+    /// operations on them, memory, frequencies of rules
+    #[arg(long, conflicts_with = "detector")]
+    pub(crate) compare: bool,
     #[command(flatten)]
     pub(crate) report: RaceReport,
+}
+
+/// Detectors of the FastTrack paper.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Detector {
+    /// Looks at nothing
+    Empty,
+    /// Locksets; names what other things than locks order
+    Eraser,
+    /// DJIT+ behind locksets
+    Multirace,
+    /// Sets of owners
+    Goldilocks,
+    /// A vector clock for reads, one for writes
+    Basicvc,
+    /// The same, once in an epoch
+    #[value(name = "djit+")]
+    Djit,
+    /// Epochs
+    Fasttrack,
+}
+
+/// What one variable is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Granularity {
+    /// A byte
+    Fine,
+    /// A block of the heap, or 64 bytes of other memory
+    Coarse,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Export {
+    /// Trace to export
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// In the STD format of RAPID: a line for each access and each synchronization
+    #[arg(long, required = true)]
+    pub(crate) std: bool,
+    /// Write here instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
 }
 
 /// How races are shown.

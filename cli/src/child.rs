@@ -17,7 +17,7 @@ use crate::report::replay;
 use crate::sandbox::{self, Need, Purpose, Stated, UNSANDBOXED_FLAG};
 use crate::watchdog::Watchdog;
 use anyhow::{Context, anyhow, bail};
-use refrain_analysis::Code;
+use refrain_analysis::{Code, Tapped};
 use refrain_trace::{ThreadId, Trace};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -56,6 +56,8 @@ pub(crate) enum Request {
     Races(RaceSearch),
     /// Replay and say where threads are at these points, in a program with this code.
     Stacks(Vec<Point>, Code),
+    /// Replay and tell what threads do, in a program with this code.
+    Steps(Code),
     /// Replay and count between events.
     Segments(Amount),
     /// Try a system call that the sandbox must refuse, aimed at this process: for tests.
@@ -69,7 +71,7 @@ impl Request {
             Request::Replay(options) => options.observe,
             Request::Attempt(..) => false,
             Request::Analyse(_) | Request::Transform | Request::Races(_) => true,
-            Request::Stacks(..) | Request::Segments(_) => true,
+            Request::Stacks(..) | Request::Steps(_) | Request::Segments(_) => true,
         }
     }
 }
@@ -92,6 +94,10 @@ enum Message {
     Transformed(Box<Transformation>),
     Raced(Raced),
     Seen(Seen),
+    /// The next steps of threads.
+    Steps(Vec<(u32, Tapped)>),
+    /// There are no more steps; where the replay left the recording, if it did.
+    Stepped(Option<Box<replay::Divergence>>),
     /// The next amounts of a thread.
     Amounts(ThreadId, Vec<u64>),
     /// There are no more amounts.
@@ -163,6 +169,19 @@ pub(crate) fn stacks(
     }
 }
 
+/// Tells `listener` what the threads of a trace do, in a child process; returns where the replay left
+/// the recording, if it did.
+pub(crate) fn steps(
+    trace: File,
+    code: Code,
+    listener: &mut dyn ParentListener,
+) -> anyhow::Result<Option<Box<replay::Divergence>>> {
+    ask(trace, &Request::Steps(code), listener, |answer| match answer {
+        Message::Stepped(divergence) => Some(divergence),
+        _ => None,
+    })
+}
+
 /// Counts between the events of a trace, in a child process.
 pub(crate) fn segments(
     trace: File,
@@ -220,6 +239,8 @@ pub(crate) trait ParentListener {
     fn output(&mut self, descriptor: i32, bytes: &[u8]) -> anyhow::Result<()>;
     /// The next amounts of a thread, where they were asked for.
     fn amounts(&mut self, _thread: ThreadId, _amounts: &[u64]) {}
+    /// The next steps of threads, where they were asked for.
+    fn steps(&mut self, _steps: &[(u32, Tapped)]) {}
 }
 
 /// Starts the child, passes its news on and returns its last message.
@@ -348,6 +369,7 @@ fn listen(
                 listener.progress(done, total);
             }
             Some(Message::Output { descriptor, bytes }) => listener.output(descriptor, &bytes)?,
+            Some(Message::Steps(steps)) => listener.steps(&steps),
             Some(Message::Amounts(thread, amounts)) => {
                 // These are kept, and so they are counted.
                 let size = size_of_val(amounts.as_slice()) as u64;
@@ -423,6 +445,10 @@ fn answer(trace: File, request: Request, pipe: &Arc<Pipe>) -> anyhow::Result<Mes
         Request::Stacks(points, code) => {
             machine::stacks(&trace, points, code, pipe.clone()).map(Message::Seen)
         }
+        Request::Steps(code) => {
+            let divergence = machine::steps(&trace, code, pipe.clone())?;
+            Ok(Message::Stepped(divergence.map(Box::new)))
+        }
         Request::Segments(amount) => {
             let segments = machine::segments(&trace, amount, pipe.clone())?;
             for (thread, amounts) in (0..).map(ThreadId).zip(&segments) {
@@ -481,6 +507,10 @@ impl Listener for Pipe {
         for piece in bytes.chunks(OUTPUT_PIECE) {
             self.tell(&Message::Output { descriptor, bytes: piece.to_vec() });
         }
+    }
+
+    fn steps(&self, steps: Vec<(u32, Tapped)>) {
+        self.tell(&Message::Steps(steps));
     }
 
     fn patience(&self) -> Option<Duration> {

@@ -175,3 +175,41 @@ fn a_run_is_searched_at_once() {
     let found: Run = bench.refrain(["run", "--races", "--", "./races", "g"]);
     assert!(found.succeeds().text().contains("Location is global 'table+20'"), "{found:?}");
 }
+
+/// The paper's detectors over the same steps: the exact ones agree, and the trace in RAPID's format says
+/// the same.
+#[test]
+fn the_paper_s_detectors() {
+    let bench = compiled();
+    record(&bench, "g");
+    let run = bench.refrain(["races", "--compare", "--json", "a.refrain"]);
+    let report: Value = serde_json::from_slice(&run.stdout).expect("is JSON");
+    let rows = report["rows"].as_array().expect("there are rows");
+    assert_eq!(rows.len(), 14, "seven, at two granularities");
+    for row in rows.iter().filter(|row| row["granularity"] == "fine") {
+        let expected = match row["detector"].as_str() {
+            Some("empty") => 0,
+            // Eraser knows nothing of threads that were created and joined.
+            Some("eraser") => row["variables"].as_u64().filter(|&count| count >= 4).expect("all"),
+            _ => 4,
+        };
+        assert_eq!(row["variables"], expected, "{row}");
+    }
+    let shown = bench.refrain(["races", "--compare", "a.refrain"]).text();
+    assert!(shown.contains("write exclusive"), "{shown}");
+
+    bench.refrain(["export", "--std", "a.refrain", "-o", "a.std"]);
+    for (file, detector) in [("a.refrain", "fasttrack"), ("a.std", "goldilocks")] {
+        let run = bench.refrain(["races", "--json", "--detector", detector, file]);
+        let report: Value = serde_json::from_slice(&run.stdout).expect("is JSON");
+        let row = &report["rows"][0];
+        assert_eq!((&row["variables"], &row["places"]), (&4.into(), &1.into()), "{report}");
+    }
+    let coarse = ["races", "--detector", "fasttrack", "--granularity", "coarse", "a.refrain"];
+    let text = bench.refrain(coarse).text();
+    assert!(text.starts_with("fasttrack (coarse): 1 racy variable at "), "{text}");
+    assert!(text.contains("work source.c:21"), "{text}");
+
+    bench.file("b.std", b"T0|w(x)|1\nT1|w(x)|2\nT0|q(x)\n");
+    bench.refrain(["races", "b.std"]).fails(1, &["line 3", "\"q\" is no operation"]);
+}

@@ -100,7 +100,7 @@ impl Watcher {
         self.detector.heap.allocate(block);
         if self.detector.may_race() {
             let fresh = if freed.start == start { freed.end } else { start };
-            self.detector.shadow.forget(fresh.next_multiple_of(CELL)..start.saturating_add(size));
+            self.forget(fresh.next_multiple_of(CELL)..start.saturating_add(size));
             // What the thread remembers of the memory is of the past.
             self.next_epoch();
         }

@@ -7,8 +7,10 @@ mod check;
 mod completions;
 mod demo;
 mod destination;
+mod detectors;
 mod disassembly;
 mod dump;
+mod export;
 mod fidelity;
 mod info;
 mod locks;
@@ -67,6 +69,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Locks(args) => locks::run(&args),
         Command::Transform(args) => transform::run(&args),
         Command::Races(args) => races::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Fidelity(args) => fidelity::run(&args),
         Command::Ab(args) => ab::run(&args),

@@ -3,6 +3,7 @@
 //! One replay finds the pairs; a second one passes the same accesses again and keeps where the threads
 //! are ([`crate::machine::stacks`]). What is found is put together by pairs of places in the source.
 
+use super::detectors;
 use super::once::News;
 use super::racing::{self, libraries};
 use crate::args::{RaceReport, Races};
@@ -34,6 +35,10 @@ const LOOKED_AT: usize = 250;
 
 /// Searches a trace and prints what was found.
 pub(crate) fn run(args: &Races) -> Outcome {
+    if args.detector.is_some() || args.compare || detectors::is_std(&args.trace) {
+        detectors::must_be_plain(args)?;
+        return detectors::run(args);
+    }
     let report = search(&args.trace, &args.report)?;
     print(&report, &args.report)?;
     Ok(match (report.races.is_empty(), &report.incomplete) {
@@ -91,7 +96,7 @@ pub(crate) fn search(path: &Path, form: &RaceReport) -> anyhow::Result<Report> {
     let mut report = Report {
         command: trace.header().argv.join(" "),
         threads: threads.collect(),
-        incomplete: incomplete(&trace, found.divergence.as_ref()),
+        incomplete: racing::incomplete(&trace, found.divergence.as_ref()),
         recorded_threads: trace.threads().into(),
         recorded_events: trace.events(),
         ..Report::default()
@@ -138,17 +143,6 @@ fn seen(
         seen.stacks = more.stacks;
     }
     Ok(seen)
-}
-
-/// Why not all of the program was searched.
-fn incomplete(
-    trace: &Trace,
-    divergence: Option<&crate::report::replay::Divergence>,
-) -> Option<String> {
-    let diverged = divergence.map(|at| {
-        format!("the replay left the recording at {} {}, and ended there", at.thread, at.event)
-    });
-    diverged.or_else(|| trace.is_truncated().then(|| "the recording was cut off".to_owned()))
 }
 
 /// Takes out what is suppressed and what is folded.

@@ -88,6 +88,14 @@ pub(super) fn must_be_searchable(path: &Path, trace: &Trace) -> anyhow::Result<(
     Ok(())
 }
 
+/// Why not all of the program was searched.
+pub(super) fn incomplete(trace: &Trace, divergence: Option<&Divergence>) -> Option<String> {
+    let diverged = divergence.map(|at| {
+        format!("the replay left the recording at {} {}, and ended there", at.thread, at.event)
+    });
+    diverged.or_else(|| trace.is_truncated().then(|| "the recording was cut off".to_owned()))
+}
+
 /// What the files of the modules tell of their code.
 pub(super) fn code(modules: &[Module]) -> ProgramCode {
     let range = |module: &Module| module.start..module.end;

@@ -30,7 +30,7 @@ use collect::Collect;
 use ground::Ground;
 use made::OwnLocks;
 use races::Races;
-use refrain_analysis::{Code, Race};
+use refrain_analysis::{Code, Race, Tapped};
 use refrain_jit::{CraneliftEngine, Program};
 use refrain_trace::{CodeBlock, Ending, EventId, Order, ThreadId, Trace};
 use refrain_transform::{
@@ -46,8 +46,8 @@ use stacks::Stacks;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Makes the engine that replays a trace.
@@ -283,6 +283,8 @@ pub(crate) trait Listener: Send + Sync {
     fn progress(&self, done: u64, total: u64);
     /// The program printed something (only with [`ReplayOptions::echo`]).
     fn output(&self, descriptor: i32, bytes: &[u8]);
+    /// What threads did next (only of [`steps`]).
+    fn steps(&self, _steps: Vec<(u32, Tapped)>) {}
     /// How long a thread may compute without an event, if there is a limit.
     fn patience(&self) -> Option<Duration>;
 }
@@ -439,6 +441,9 @@ pub(crate) fn analyse(
     Ok(Analysis::Measured(Box::new(measured), beside, extent))
 }
 
+/// Steps that are told together.
+const STEPS_PIECE: usize = 4096;
+
 /// What to look for when looking for races.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum RaceSearch {
@@ -472,6 +477,28 @@ pub(crate) fn races(
     let races = Arc::new(Races::new(trace, search)?);
     let outcome = observed(trace, Count::Nothing, races.clone(), until, listener)?;
     Ok(Raced { races: races.wait(), divergence: outcome.divergence.map(Into::into) })
+}
+
+/// Replays a trace, up to where it diverges, and tells what its threads do, in one order.
+pub(crate) fn steps(
+    trace: &Trace,
+    code: Code,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Option<replay::Divergence>> {
+    let batch = Arc::new(Mutex::new(Vec::new()));
+    let (to, filled) = (listener.clone(), batch.clone());
+    let tell = move |thread, what| {
+        let mut batch = filled.lock().unwrap_or_else(PoisonError::into_inner);
+        batch.push((thread, what));
+        if batch.len() == STEPS_PIECE {
+            to.steps(std::mem::take(&mut batch));
+        }
+    };
+    let races = Arc::new(Races::tapped(trace, code, Box::new(tell))?);
+    let outcome = observed(trace, Count::Nothing, races.clone(), None, listener.clone())?;
+    races.wait();
+    listener.steps(std::mem::take(&mut batch.lock().unwrap_or_else(PoisonError::into_inner)));
+    Ok(outcome.divergence.map(Into::into))
 }
 
 /// Replays a trace, up to where it diverges, and says where its threads were at these points of it.

@@ -2,7 +2,7 @@
 
 use super::RaceSearch;
 use super::freed::Freed;
-use refrain_analysis::{Allocator, Code, Detector, Race, Relation, Watcher};
+use refrain_analysis::{Allocator, Code, Detector, Listener, Race, Relation, Watcher};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace};
 use refrain_vm::{Answer, Interest, Observer, ThreadObserver};
@@ -27,6 +27,15 @@ pub(super) struct Races {
 impl Races {
     /// An observer of a replay of `trace`.
     pub(super) fn new(trace: &Trace, search: RaceSearch) -> anyhow::Result<Races> {
+        Races::with(trace, search, None)
+    }
+
+    /// One that tells what it takes.
+    pub(super) fn tapped(trace: &Trace, code: Code, listener: Listener) -> anyhow::Result<Races> {
+        Races::with(trace, RaceSearch::Program(code), Some(listener))
+    }
+
+    fn with(trace: &Trace, search: RaceSearch, tap: Option<Listener>) -> anyhow::Result<Races> {
         let freed = match search {
             RaceSearch::Transformed => trace.transformed()?.map(|it| Arc::new(Freed::of(&it))),
             _ => None,
@@ -48,7 +57,10 @@ impl Races {
             }
         };
         Ok(Races {
-            detector: Detector::new(words, relation),
+            detector: match tap {
+                Some(listener) => Detector::tapped(words, relation, listener),
+                None => Detector::new(words, relation),
+            },
             functions: Arc::new(functions),
             trace: trace.clone(),
             freed,

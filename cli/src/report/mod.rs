@@ -7,6 +7,7 @@ pub(crate) mod baseline;
 pub(crate) mod check;
 pub(crate) mod comparison;
 pub(crate) mod data_races;
+pub(crate) mod detectors;
 pub(crate) mod fidelity;
 pub(crate) mod figure;
 pub(crate) mod hex;

@@ -1,0 +1,118 @@
+//! The seven detectors that the paper compares (FastTrack, Tables 1 to 3), over one stream of steps.
+//!
+//! Each is one file and implements [`Detector`]. They share the stream ([`Step`]), and those that have
+//! vector clocks the arithmetic of them (`clocks`), so that all count the same things. They are as
+//! the papers print them: an atomic access only synchronizes, and memory that ends is no access.
+//! `refrain races` itself uses the crate's own detector.
+//!
+//! # What they guarantee
+//! BasicVC, DJIT+, FastTrack and Goldilocks find exactly the variables with two conflicting accesses
+//! that happens-before leaves open. MultiRace finds some of these: Eraser's states for data of one
+//! thread, and data that is only read, hide races. Eraser knows locks alone: it names variables that
+//! something else orders, and misses those that have one owner too few.
+
+mod basicvc;
+mod clocks;
+mod djit;
+mod empty;
+mod eraser;
+mod fasttrack;
+mod goldilocks;
+mod granularity;
+mod multirace;
+mod std_format;
+mod step;
+
+pub use granularity::{Granularity, Variables};
+pub use std_format::{Std, StdError};
+pub use step::{Op, Step};
+
+use std::collections::BTreeSet;
+
+/// One of the seven.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Which {
+    /// Looks at nothing: what the stream itself costs.
+    Empty,
+    /// Locksets (Savage et al.).
+    Eraser,
+    /// DJIT+ behind locksets (Pozniansky and Schuster).
+    MultiRace,
+    /// Sets of threads and objects that own a variable (Elmas et al.).
+    Goldilocks,
+    /// A vector clock for the reads and one for the writes of each variable.
+    BasicVc,
+    /// The same, once in an epoch (Pozniansky and Schuster).
+    Djit,
+    /// Epochs (Flanagan and Freund).
+    FastTrack,
+}
+
+impl Which {
+    /// All, as Table 1 has them.
+    pub const ALL: [Which; 7] = [
+        Which::Empty,
+        Which::Eraser,
+        Which::MultiRace,
+        Which::Goldilocks,
+        Which::BasicVc,
+        Which::Djit,
+        Which::FastTrack,
+    ];
+
+    /// As the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Which::Empty => "empty",
+            Which::Eraser => "eraser",
+            Which::MultiRace => "multirace",
+            Which::Goldilocks => "goldilocks",
+            Which::BasicVc => "basicvc",
+            Which::Djit => "djit+",
+            Which::FastTrack => "fasttrack",
+        }
+    }
+
+    /// A new one.
+    pub fn detector(self) -> Box<dyn Detector> {
+        match self {
+            Which::Empty => Box::new(empty::Empty),
+            Which::Eraser => Box::<eraser::Eraser>::default(),
+            Which::MultiRace => Box::<multirace::MultiRace>::default(),
+            Which::Goldilocks => Box::<goldilocks::Goldilocks>::default(),
+            Which::BasicVc => Box::<basicvc::BasicVc>::default(),
+            Which::Djit => Box::<djit::Djit>::default(),
+            Which::FastTrack => Box::<fasttrack::FastTrack>::default(),
+        }
+    }
+}
+
+/// Takes the steps of all threads, one after another.
+pub trait Detector {
+    /// The next step; true if it is an access that races.
+    fn step(&mut self, step: &Step) -> bool;
+
+    /// What it has cost.
+    fn cost(&self) -> Cost;
+}
+
+/// What a detector has done and kept.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Cost {
+    /// Vector clocks that were allocated (Table 2).
+    pub clocks: u64,
+    /// Operations on them that take time linear in the number of threads (Table 2); for Goldilocks,
+    /// steps that its sets were carried over.
+    pub operations: u64,
+    /// Bytes that it keeps for variables (Table 3).
+    pub bytes: u64,
+    /// How often each rule was used (Figure 2), where the detector has rules.
+    pub rules: Vec<(&'static str, u64)>,
+}
+
+/// The variables that race in these steps.
+pub fn racy_variables(which: Which, steps: &[Step]) -> BTreeSet<u64> {
+    let mut detector = which.detector();
+    let races = steps.iter().filter(|step| detector.step(step));
+    races.filter_map(|step| step.op.variable()).collect()
+}

@@ -1,0 +1,168 @@
+//! What the paper's detectors found in a trace, and what they cost: its Tables 1 to 3, and the frequencies
+//! of rules in its Figures 2 and 5.
+
+use super::numbers::{bytes, count, counted, percent};
+use super::table::{self, Column};
+use crate::output::Style;
+use serde::{Deserialize, Serialize};
+
+/// What came of it.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// The file.
+    pub(crate) trace: String,
+    /// Reads of variables, writes, and other steps, at the finer granularity.
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) others: u64,
+    /// The time that it took to replay the trace and to show its steps, or to read them.
+    pub(crate) empty_ns: u64,
+    /// All detectors were run, for their costs.
+    pub(crate) compared: bool,
+    /// A detector each, at one granularity.
+    pub(crate) rows: Vec<Row>,
+    /// Of a single detector: where something raced.
+    pub(crate) places: Vec<Place>,
+    /// Why not all of the recording was searched, if so.
+    pub(crate) incomplete: Option<String>,
+}
+
+/// A detector.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) detector: String,
+    pub(crate) granularity: String,
+    /// Its own time for all steps.
+    pub(crate) nanoseconds: u64,
+    /// Variables that race, where accesses outside of the system's libraries found it.
+    pub(crate) variables: u64,
+    /// Instructions that found a race, outside of the system's libraries and in them.
+    pub(crate) places: u64,
+    pub(crate) folded: u64,
+    /// As in the paper's tables.
+    pub(crate) clocks: u64,
+    pub(crate) operations: u64,
+    pub(crate) bytes: u64,
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// How often a rule was used.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Rule {
+    pub(crate) rule: String,
+    pub(crate) count: u64,
+}
+
+/// Where something raced.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) place: String,
+    /// One of the variables.
+    pub(crate) variable: String,
+    /// Accesses that raced.
+    pub(crate) count: u64,
+}
+
+/// As text.
+pub(crate) fn render(report: &Report, style: Style) -> String {
+    let mut text = match report.compared {
+        true => comparison(report, style),
+        false => places(report, style),
+    };
+    if let Some(why) = &report.incomplete {
+        text += &format!("not all was searched: {why}\n");
+    }
+    text
+}
+
+fn places(report: &Report, style: Style) -> String {
+    let Some(row) = report.rows.first() else { return String::new() };
+    let mut text = format!(
+        "{} ({}): {} at {}\n",
+        row.detector,
+        row.granularity,
+        counted(row.variables, "racy variable"),
+        counted(row.places, "place"),
+    );
+    if !report.places.is_empty() {
+        let header =
+            [("accesses", Column::Right), ("variable", Column::Left), ("place", Column::Left)];
+        let cells = |it: &Place| vec![count(it.count), it.variable.clone(), it.place.clone()];
+        text += &table::render(&header, report.places.iter().map(cells).collect(), style);
+    }
+    if row.folded > 0 {
+        text += &format!(
+            "and {} in libraries of the system (--all shows them)\n",
+            counted(row.folded, "place")
+        );
+    }
+    text
+}
+
+fn comparison(report: &Report, style: Style) -> String {
+    let total = report.reads + report.writes + report.others;
+    let part = |number: u64| percent(number as f64 / total.max(1) as f64);
+    let mut text = format!(
+        "{} steps: {} reads, {} writes, {} synchronization\n\nTime and warnings (Table 1)\n",
+        count(total),
+        part(report.reads),
+        part(report.writes),
+        part(report.others),
+    );
+    let header = [
+        ("detector", Column::Left),
+        ("granularity", Column::Left),
+        ("ns/step", Column::Right),
+        ("slowdown", Column::Right),
+        ("warnings", Column::Right),
+        ("variables", Column::Right),
+    ];
+    let cells = |row: &Row| {
+        let empty = report.empty_ns.max(1) as f64;
+        let slower = 1.0 + row.nanoseconds as f64 / empty;
+        vec![
+            row.detector.clone(),
+            row.granularity.clone(),
+            format!("{:.1}", row.nanoseconds as f64 / total.max(1) as f64),
+            format!("{slower:.2}"),
+            count(row.places),
+            count(row.variables),
+        ]
+    };
+    text += &table::render(&header, report.rows.iter().map(cells).collect(), style);
+    text += "\nVector clocks, O(n) operations (Table 2) and memory (Table 3)\n";
+    let header = [
+        ("detector", Column::Left),
+        ("granularity", Column::Left),
+        ("clocks", Column::Right),
+        ("operations", Column::Right),
+        ("memory", Column::Right),
+    ];
+    let cells = |row: &Row| {
+        vec![
+            row.detector.clone(),
+            row.granularity.clone(),
+            count(row.clocks),
+            count(row.operations),
+            bytes(row.bytes),
+        ]
+    };
+    text += &table::render(&header, report.rows.iter().map(cells).collect(), style);
+    for row in report.rows.iter().filter(|row| !row.rules.is_empty()) {
+        text += &rules(row);
+    }
+    text
+}
+
+/// How often each rule applies, of all reads or of all writes.
+fn rules(row: &Row) -> String {
+    let mut text = format!("\nRules of {} ({}; Figures 2 and 5)\n", row.detector, row.granularity);
+    for rule in &row.rules {
+        let verb = rule.rule.split(' ').next().unwrap_or_default();
+        let alike = row.rules.iter().filter(|it| it.rule.starts_with(verb));
+        let all: u64 = alike.map(|it| it.count).sum();
+        let part = percent(rule.count as f64 / all.max(1) as f64);
+        text += &format!("  {:<18} {:>8} of {verb}s\n", rule.rule, part);
+    }
+    text
+}
