@@ -2,6 +2,7 @@
 //! which also tells what waits under locks need ([`Precedences`]).
 
 use crate::Error;
+use crate::guarded;
 use crate::latencies::{Samples, Waking};
 use crate::places::Places;
 use crate::precedence::Precedences;
@@ -11,6 +12,7 @@ use crate::recording;
 use crate::sharing::Sharing;
 use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
 use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, WIDE_WORK};
+use crate::took::Took;
 use crate::wakes::Wakes;
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventKind, ThreadId, linux, order};
@@ -51,6 +53,12 @@ pub struct Builder {
     places: Places,
     keeps_overhead: bool,
     samples: Samples,
+    /// Whether threads may take another path than the recorded one.
+    predicts: bool,
+    /// By thread: the lock that it tries and does not get, the first try and when that was.
+    tries: Vec<Option<(u32, u32, u64)>>,
+    /// How long operations took, if that is to be the thread's work.
+    took: Took,
 }
 
 impl Builder {
@@ -74,6 +82,9 @@ impl Builder {
             places: Places::default(),
             keeps_overhead: false,
             samples: Samples::default(),
+            predicts: false,
+            tries: vec![None; threads],
+            took: Took::default(),
         }
     }
 
@@ -100,6 +111,13 @@ impl Builder {
     /// trace, and time in which the thread had no core, as far as other times at the same code show it. Means nothing to a skeleton that is made [`Builder::as_recorded`].
     pub fn without_recording(self) -> Builder {
         Builder { drops_tails: true, ..self }
+    }
+
+    /// Says that locks are to be had in another order than the recorded one: a load under the lock
+    /// that protects its word waits for no store, and whoever tries a lock until it is free waits
+    /// for it. Without this, all of that is kept as it was recorded.
+    pub fn predicting(self) -> Builder {
+        Builder { predicts: true, ..self }
     }
 
     /// Leaves the recorder's work in, as the thread's: an arrival model's time of such a skeleton
@@ -131,6 +149,9 @@ impl Builder {
         let from = self.previous[thread.index()];
         self.previous[thread.index()] = event.end.max(event.begin);
         let mut operation = self.reduce(thread, position, event)?;
+        if self.keeps_overhead {
+            self.took.push(thread, event, operation.code.lasts());
+        }
         self.samples.push(thread, event);
         self.wakes.push(thread, position, event);
         if let Some(sharing) = &mut self.sharing {
@@ -164,7 +185,39 @@ impl Builder {
         }
         strand.exits = event.kind() == EventKind::ThreadExit;
         strand.operations.push(operation);
+        if self.predicts {
+            self.tried(thread, position, event);
+        }
         Ok(())
+    }
+
+    /// Whoever tries a lock again and again until it is free waits for it awake: what is done
+    /// between the tries is part of the wait, and would not be done without it.
+    fn tried(&mut self, thread: ThreadId, position: u32, event: &Event) {
+        let operations = &mut self.strands[thread.index()].operations;
+        let last = operations[position as usize];
+        let since = self.tries[thread.index()].take();
+        let same = since.filter(|(object, ..)| *object == last.object);
+        if last.code == Code::Tried {
+            let first = (last.object, position, event.begin);
+            self.tries[thread.index()] = Some(same.unwrap_or(first));
+        } else if event.kind() == EventKind::Syscall && linux::yields(event.nr) {
+            self.tries[thread.index()] = since;
+        } else if let Some((_, first, begin)) = same
+            && last.code == Code::Lock
+            && last.flags & TRY != 0
+        {
+            let wait = &mut operations[first as usize..];
+            if wait[1..].iter().any(|it| it.flags & (WIDE_WORK | WIDE_TIME) != 0) {
+                return;
+            }
+            wait[1..].iter_mut().for_each(|it| it.work = 0);
+            for it in &mut wait[..(position - first) as usize] {
+                (it.code, it.rank) = (Code::Plain, 0);
+            }
+            operations[position as usize].code = Code::Spin;
+            self.samples.awake(thread, event.object, begin, event.end);
+        }
     }
 
     /// Says that the last event pushed for `parent` created `child`. Without it, children are
@@ -179,6 +232,18 @@ impl Builder {
         strand.creator = Some((parent, last as u32));
     }
 
+    /// How long threads that found a mutex taken were awake before they slept, in ticks, as far as the
+    /// events pushed so far tell.
+    pub fn patience(&self) -> Option<u64> {
+        self.samples.patience(self.ticks_per_second)
+    }
+
+    /// What it took until threads that waited awake went on, one sample for each time that the events
+    /// pushed so far tell of.
+    pub fn handoffs(&self) -> Vec<u64> {
+        self.samples.handoffs(self.ticks_per_second)
+    }
+
     /// What waking took, one sample for each time that the events pushed so far tell of.
     pub fn waking(&mut self) -> Vec<Waking> {
         std::mem::take(&mut self.samples).finish(self.ticks_per_second)
@@ -188,8 +253,14 @@ impl Builder {
     pub fn finish(mut self) -> Result<Skeleton, Error> {
         let places = std::mem::take(&mut self.places);
         places.drop_from(&mut self.strands, self.ticks_per_second);
+        if self.keeps_overhead {
+            std::mem::take(&mut self.took).add_to(&mut self.strands, self.ticks_per_second);
+        }
         self.match_children();
-        let Builder { mut strands, mut objects, queries, ticks_per_second, wakes, .. } = self;
+        let Builder { mut strands, mut objects, mut queries, ticks_per_second, wakes, .. } = self;
+        if self.predicts {
+            guarded::relieve(&mut strands, &mut queries);
+        }
         wakes.finish(|thread, woken| {
             let strand = &mut strands[thread.index()];
             strand.operations[woken.event as usize].code = Code::Woken;

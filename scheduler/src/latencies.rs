@@ -19,8 +19,13 @@ use refrain_trace::{Event, EventKind, ThreadId};
 
 /// Fewer samples say nothing.
 const ENOUGH: usize = 8;
+/// Fewer waits say nothing of how long threads are awake.
+const ENOUGH_WAITS: usize = 32;
 /// Shorter waits were spent on the way to sleep, and longer ones without a core, in nanoseconds.
 const SLEPT: std::ops::Range<u64> = 2_000..1_000_000;
+/// A thread that had not slept yet is back from the system call that soon after the release, in
+/// nanoseconds.
+const BACK: u64 = 1_000;
 /// Shorter system calls have found nobody to wake.
 const ROUSED: u64 = 700;
 /// So many samples are kept, evenly spread.
@@ -31,6 +36,10 @@ const KEPT: usize = 1 << 12;
 pub(crate) struct Samples {
     /// Releases by object that made a system call: from, to, and by whom.
     releases: FixedMap<u64, Vec<(u64, u64, ThreadId)>>,
+    /// All releases by object: when, and by whom.
+    all_releases: FixedMap<u64, Vec<(u64, ThreadId)>>,
+    /// Waits for locks that are waited for awake, the same.
+    awake: FixedMap<u64, Vec<(u64, u64, ThreadId)>>,
     /// Waits by object: from, to, and whose.
     waits: FixedMap<u64, Vec<(u64, u64, ThreadId)>>,
 }
@@ -48,6 +57,12 @@ impl Samples {
     pub(crate) fn push(&mut self, thread: ThreadId, event: &Event) {
         use EventKind::*;
         let Event { object, begin, end, .. } = *event;
+        if event.kind() == SpinLock && end > begin {
+            self.awake(thread, object, begin, end);
+        }
+        if matches!(event.kind(), MutexUnlock | RwUnlock | SpinUnlock) {
+            self.all_releases.entry(object).or_default().push((begin, thread));
+        }
         let all = match event.kind() {
             MutexLock | WriteLock | ReadLock => &mut self.waits,
             MutexUnlock | RwUnlock => &mut self.releases,
@@ -56,6 +71,61 @@ impl Samples {
         if end > begin {
             all.entry(object).or_default().push((begin, end, thread));
         }
+    }
+
+    /// A thread has waited awake.
+    pub(crate) fn awake(&mut self, thread: ThreadId, object: u64, begin: u64, end: u64) {
+        self.awake.entry(object).or_default().push((begin, end, thread));
+    }
+
+    /// From a release to the moment when a thread that has waited awake goes on, one sample for each
+    /// such wait.
+    pub(crate) fn handoffs(&self, ticks_per_second: u64) -> Vec<u64> {
+        let away = ticks(SLEPT.end, ticks_per_second);
+        let mut found = Vec::new();
+        for (object, waits) in &self.awake {
+            let Some(releases) = self.all_releases.get(object) else { continue };
+            let mut releases = releases.clone();
+            releases.sort_unstable();
+            for &(begin, end, thread) in waits {
+                let before = releases.partition_point(|&(at, _)| at < end);
+                let Some(&(at, by)) = releases[..before].last() else { continue };
+                if at > begin && by != thread && end - at < away {
+                    found.push((at, end - at));
+                }
+            }
+        }
+        if found.len() < ENOUGH {
+            return Vec::new();
+        }
+        found.sort_unstable();
+        let step = found.len().div_ceil(KEPT);
+        found.into_iter().step_by(step).map(|(_, took)| took).collect()
+    }
+
+    /// How long a thread that finds a mutex taken is awake before it sleeps, as far as the waits show
+    /// it: some were over soon after the first release, so the thread had not slept yet. As many of
+    /// all waits had that release within this time. `None` if there are too few waits.
+    pub(crate) fn patience(&self, ticks_per_second: u64) -> Option<u64> {
+        let back = ticks(BACK, ticks_per_second);
+        let (mut first, mut awake) = (Vec::new(), 0);
+        for (object, waits) in &self.waits {
+            let Some(releases) = self.all_releases.get(object) else { continue };
+            let mut releases = releases.clone();
+            releases.sort_unstable();
+            for &(begin, end, thread) in waits {
+                let from = releases.partition_point(|&(at, _)| at < begin);
+                let next = releases[from..].iter().take_while(|&&(at, _)| at < end);
+                let Some(&(at, _)) = next.clone().find(|(_, by)| *by != thread) else { continue };
+                first.push(at - begin);
+                awake += usize::from(end - at < back);
+            }
+        }
+        if first.len() < ENOUGH_WAITS {
+            return None;
+        }
+        first.sort_unstable();
+        Some(first[awake.min(first.len() - 1)].min(ticks(SLEPT.start, ticks_per_second)))
     }
 
     /// The samples, in the order of time; none if there are too few.
@@ -142,10 +212,38 @@ mod tests {
     }
 
     #[test]
+    fn whoever_waits_awake_goes_on_so_long_after_the_release() {
+        let mut samples = Samples::default();
+        for round in 0..9 {
+            let at = round * 1_000_000;
+            samples.push(ThreadId(1), &event(EventKind::SpinLock, at + 10, at + 5_300 + round));
+            samples.push(ThreadId(0), &event(EventKind::SpinUnlock, at + 5_000, at + 5_000));
+            // Nobody had it.
+            samples.push(ThreadId(0), &event(EventKind::SpinLock, at + 9_000, at + 9_050));
+        }
+        assert_eq!(samples.handoffs(1_000_000_000), (300..309).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn threads_are_awake_as_long_as_they_need_no_waking() {
+        let mut samples = Samples::default();
+        // Who waits for up to 240 is back soon, the others are woken.
+        for wait in 0..40u64 {
+            let at = wait * 1_000_000;
+            let more = if wait <= 24 { 600 } else { 20_000 };
+            let end = at + wait * 10 + more;
+            samples.push(ThreadId(1), &event(EventKind::MutexLock, at, end));
+            samples.push(ThreadId(0), &event(EventKind::MutexUnlock, at + wait * 10, at + 9_000));
+        }
+        assert_eq!(samples.patience(1_000_000_000), Some(250));
+    }
+
+    #[test]
     fn few_waits_tell_nothing() {
         let mut samples = Samples::default();
         samples.push(ThreadId(1), &event(EventKind::MutexLock, 10, 30_000));
         samples.push(ThreadId(0), &event(EventKind::MutexUnlock, 10_000, 14_000));
+        assert_eq!(samples.patience(1_000_000_000), None);
         assert_eq!(samples.finish(1_000_000_000), []);
     }
 }

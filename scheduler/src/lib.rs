@@ -33,6 +33,7 @@ mod config;
 mod constraints;
 mod elsc;
 mod error;
+mod guarded;
 mod in_order;
 mod kendo;
 mod latencies;
@@ -55,6 +56,7 @@ mod splitmix;
 mod sweep;
 #[cfg(feature = "proptest")]
 pub mod testing;
+mod took;
 mod traits;
 mod travel;
 mod turns;

@@ -34,6 +34,9 @@ pub struct Model<'a> {
     /// What it takes to wake a thread, drawn from these ([`Waiting::Glibc`]); the machine's costs
     /// if there are none.
     pub wakings: &'a [Waking],
+    /// From a release to the moment when a thread that waits awake goes on, drawn from these
+    /// ([`Waiting::Glibc`]); the machine's costs if there are none.
+    pub handoffs: &'a [u64],
     /// A skeleton of the same events, whose work and times are what logical clocks count; the
     /// replayed one if there is none.
     pub clocks: Option<&'a Skeleton>,
@@ -50,13 +53,20 @@ impl Model<'_> {
 #[derive(Debug)]
 pub(crate) struct Wakings<'a> {
     samples: &'a [Waking],
+    handoffs: &'a [u64],
     random: SplitMix,
 }
 
 impl<'a> Wakings<'a> {
     pub(crate) fn new(model: &Model<'a>) -> Wakings<'a> {
         let seed = model.noise.map_or(0, |noise| noise.seed);
-        Wakings { samples: model.wakings, random: SplitMix::new(!seed) }
+        Wakings { samples: model.wakings, handoffs: model.handoffs, random: SplitMix::new(!seed) }
+    }
+
+    /// What it takes a thread that waits awake to go on.
+    pub(crate) fn draw_handoff(&mut self) -> Option<u64> {
+        let last = (self.handoffs.len() as u64).checked_sub(1)?;
+        self.handoffs.get(self.random.below(last + 1) as usize).copied()
     }
 
     pub(crate) fn draw(&mut self) -> Option<Waking> {

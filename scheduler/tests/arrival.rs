@@ -14,7 +14,8 @@ const L: u64 = 0x1000;
 const COSTS: Costs = Costs { wake: 50, patience: 10, rouse: 20, ..Costs::FREE };
 const MACHINE: Config = Config { cores: 2, quantum: u64::MAX, costs: COSTS };
 
-const MODEL: Model<'_> = Model { waiting: Waiting::Glibc, noise: None, wakings: &[], clocks: None };
+const MODEL: Model<'_> =
+    Model { waiting: Waiting::Glibc, noise: None, wakings: &[], handoffs: &[], clocks: None };
 
 fn exact() -> (Orig, Model<'static>) {
     (Orig, MODEL)
@@ -90,6 +91,100 @@ fn who_must_let_another_go_first_gives_its_core_away() {
         let at = |thread, event| times.iter().find(|it| (it.0, it.1) == (thread, event));
         assert!(at(1, 0).map(|it| it.3) <= at(0, 0).map(|it| it.3), "{cores}: {times:?}");
     }
+}
+
+/// `t0` stores a word, and then `t1` reads it; `under` says who does so under the lock.
+fn word(under: [bool; 2]) -> Recording {
+    const WORD: u64 = 0x2000;
+    let mut r = Recording::new(2);
+    for (thread, kind) in [(0, SyncStore), (1, SyncLoad)] {
+        let lock = |r: &mut Recording, kind| {
+            if under[thread] {
+                r.push(thread, 10, kind, L);
+            }
+        };
+        r.push(thread, [100, 200][thread], ThreadStart, thread as u64 + 1);
+        lock(&mut r, MutexLock);
+        r.push(thread, 10, kind, WORD);
+        lock(&mut r, MutexUnlock);
+        r.push(thread, 10, ThreadExit, thread as u64 + 1);
+    }
+    // Natively t1 would have come first, but for its creation.
+    r.threads[1]
+        .iter_mut()
+        .for_each(|event| (event.begin, event.end) = (event.begin - 190, event.end - 190));
+    r
+}
+
+#[test]
+fn a_load_under_the_lock_of_its_word_waits_for_no_store() {
+    let ends = |skeleton: &Skeleton| {
+        let (outcome, times) = replay(skeleton, &Constraints::none(), &MACHINE, exact());
+        assert!(matches!(outcome, Outcome::Completed(_)), "{outcome:?}");
+        times.iter().filter(|it| it.0 == 1).map(|it| it.3).max()
+    };
+    let recorded = ends(&word([true; 2]).skeleton());
+    assert!(recorded > Some(120), "t1 waits for t0's section: {recorded:?}");
+    let predicted = ends(&word([true; 2]).predicting(false));
+    assert_eq!(predicted, Some(50), "whoever comes first has the lock first");
+    // A store or a load that no lock protects is ordered as it was.
+    for under in [[true, false], [false, true]] {
+        let predicted = ends(&word(under).predicting(false));
+        assert!(predicted > Some(110), "{under:?}: {predicted:?}");
+    }
+}
+
+#[test]
+fn whoever_tries_a_lock_until_it_is_free_waits_for_it() {
+    let mut r = Recording::new(1);
+    r.push(0, 0, ThreadStart, 1);
+    for result in [16, 16, 16, 0] {
+        r.push(0, 50, MutexTryLock, L).result = result;
+    }
+    r.push(0, 30, MutexUnlock, L);
+    r.push(0, 5, ThreadExit, 1);
+    let end = |skeleton: &Skeleton| {
+        let (_, times) = replay(skeleton, &Constraints::none(), &MACHINE, exact());
+        times.iter().map(|it| it.3).max()
+    };
+    assert_eq!(end(&r.skeleton()), Some(235));
+    assert_eq!(end(&r.predicting(false)), Some(85), "nobody has it: the first try would do");
+    // Something else between the tries is no wait.
+    r.threads[0][3].code = SyncLoad as u8;
+    r.threads[0][3].object = 0x3000;
+    assert_eq!(end(&r.predicting(false)), Some(235));
+}
+
+#[test]
+fn what_calls_took_without_waiting_is_the_recorder_s_work() {
+    let mut r = Recording::new(1);
+    for round in 0..100 {
+        // One in ten slept.
+        let time = if round % 10 == 0 { 50_000 } else { 300 };
+        r.push_timed(0, 10, WriteLock, L, time);
+        r.push_timed(0, 10, RwUnlock, L, 200);
+    }
+    r.push(0, 0, ThreadExit, 1);
+    let end = |skeleton: &Skeleton| {
+        let (_, times) = replay(skeleton, &Constraints::none(), &MACHINE, exact());
+        times.iter().map(|it| it.3).max()
+    };
+    assert_eq!(end(&r.predicting(false)), Some(2_000));
+    assert_eq!(end(&r.predicting(true)), Some(52_000));
+}
+
+#[test]
+fn a_thread_that_waits_awake_goes_on_as_late_as_in_the_recording() {
+    let mut r = Recording::new(2);
+    for thread in 0..2 {
+        r.push(thread, 0, ThreadStart, thread as u64 + 1);
+        r.push(thread, 10 * thread as u64, SpinLock, L);
+        r.push(thread, 100, SpinUnlock, L);
+        r.push(thread, 1, ThreadExit, thread as u64 + 1);
+    }
+    let model = Model { handoffs: &[70], ..MODEL };
+    let (_, times) = replay(&r.skeleton(), &Constraints::none(), &MACHINE, (Orig, model));
+    assert!(times.contains(&(1, 1, 10, 170)), "100 and 70: {times:?}");
 }
 
 /// Classes conflict by number.

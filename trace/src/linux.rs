@@ -16,7 +16,8 @@ macro_rules! calls {
 
 calls! {
     READ = 0, WRITE = 1, CLOSE = 3, POLL = 7, MMAP = 9, MPROTECT = 10, MUNMAP = 11, BRK = 12, PREAD64 = 17,
-    PWRITE64 = 18, READV = 19, WRITEV = 20, SELECT = 23, MREMAP = 25, MADVISE = 28, SHMAT = 30, DUP2 = 33, PAUSE = 34, NANOSLEEP = 35,
+    PWRITE64 = 18, READV = 19, WRITEV = 20, SELECT = 23, SCHED_YIELD = 24, MREMAP = 25, MADVISE = 28,
+    SHMAT = 30, DUP2 = 33, PAUSE = 34, NANOSLEEP = 35,
     SENDFILE = 40, CONNECT = 42, ACCEPT = 43, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47,
     SHUTDOWN = 48, CLONE = 56, WAIT4 = 61,
     KILL = 62, SEMOP = 65, SHMDT = 67, MSGSND = 69, MSGRCV = 70, FLOCK = 73, FSYNC = 74, FDATASYNC = 75,
@@ -50,6 +51,11 @@ pub fn waits_off_core(number: u16) -> bool {
 /// Whether calls with this number sleep for a time that they name.
 pub fn sleeps(number: u16) -> bool {
     matches!(number, NANOSLEEP | CLOCK_NANOSLEEP)
+}
+
+/// Whether a call lets other threads have the core, and returns.
+pub fn yields(number: u16) -> bool {
+    number == SCHED_YIELD
 }
 
 /// Whether calls with this number may create a thread.

@@ -36,6 +36,10 @@ pub(crate) struct Skeleton {
     with_recording: Option<Reduced>,
     /// What it took to wake threads, as far as the trace shows it.
     wakings: Vec<Waking>,
+    /// What it took until threads that waited awake went on, and how long threads were awake before
+    /// they slept, the same. The recorder's work is in both.
+    handoffs: Vec<u64>,
+    patience: Option<u64>,
     /// What replaces the freed locks of a transformed trace.
     transformed: Option<Constraints<'static>>,
 }
@@ -60,9 +64,11 @@ impl Skeleton {
     /// The program's own time, to be replayed by arrival too.
     pub(super) fn to_predict(trace: &Trace, made: &Made) -> anyhow::Result<Skeleton> {
         let cores = trace.header().machine.cores;
-        let recorded = |builder: Builder| builder.recorded_on(cores).with_recording();
+        let predicting = |builder: Builder| builder.recorded_on(cores).predicting();
+        let recorded = |builder| predicting(builder).with_recording();
         let with_recording = Some(Skeleton::read(trace, made, recorded)?.reduced);
-        Ok(Skeleton { with_recording, ..Skeleton::own_time(trace, made)? })
+        let own = Skeleton::read(trace, made, |builder| predicting(builder).without_recording())?;
+        Ok(Skeleton { with_recording, ..own })
     }
 
     /// The recorded run with the recorder's work and all costs in it, on a core for each thread:
@@ -88,6 +94,7 @@ impl Skeleton {
         let mut builder = mode(Builder::new(threads, ticks_per_second, trace.began()?));
         let view = |thread, id, event: &Event| made.view(thread, id, event);
         let recorded = builder.read_as::<anyhow::Error>(trace, view)?;
+        let (handoffs, patience) = (builder.handoffs(), builder.patience());
         let wakings = builder.waking();
         // Times are added up for all threads on one core.
         if recorded.saturating_mul(trace.threads().max(1).into()) > LONGEST {
@@ -111,6 +118,8 @@ impl Skeleton {
             decisive,
             with_recording,
             wakings,
+            handoffs,
+            patience,
             transformed: None,
         })
     }
@@ -141,16 +150,23 @@ impl Skeleton {
             _ if trial.is_multiple_of(2) => (2, 1),
             _ => (1, 2),
         };
+        // How long threads are awake in the program itself, no recording shows.
+        let (handoffs, patience) = match recorded {
+            Some(_) => (&self.handoffs[..], self.patience.unwrap_or(costs.patience)),
+            None => (&[][..], costs.patience),
+        };
         let scaled = |ticks: u64| ticks.saturating_mul(times) / of;
         let (wake, rouse) = (scaled(costs.wake), scaled(costs.rouse));
-        let config = Config { costs: Costs { wake, rouse, ..costs }, cores, ..self.config };
+        let config =
+            Config { costs: Costs { wake, rouse, patience, ..costs }, cores, ..self.config };
         let wakings = self.wakings.iter();
         let wakings: Vec<Waking> = wakings
             .map(|waking| Waking { wake: scaled(waking.wake), rouse: scaled(waking.rouse) })
             .collect();
         let noise = Some(Noise { seed, per_mille: NOISE_PER_MILLE });
         let glibc = Waiting::Glibc;
-        let model = scheduler::Model { waiting: glibc, noise, wakings: &wakings, clocks: None };
+        let (wakings, clocks) = (&wakings[..], None);
+        let model = scheduler::Model { waiting: glibc, noise, wakings, handoffs, clocks };
         match simulate(reduced, constraints, &config, &model, &mut Orig, &mut ()) {
             Outcome::Completed(run) => Ok(run.duration),
             Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),

@@ -392,7 +392,12 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             Phase::Spinning => {
                 self.settle(id);
                 let recorded = !self.threads[id].costs.is_empty();
-                let handoff = if recorded { 0 } else { self.config.costs.handoff };
+                let handoff = if recorded {
+                    0
+                } else {
+                    let drawn = if self.glibc { self.wakings.draw_handoff() } else { None };
+                    drawn.unwrap_or(self.config.costs.handoff)
+                };
                 self.leave(id, handoff);
             }
             _ => {

@@ -89,6 +89,13 @@ impl Recording {
         self.build(Builder::new(self.threads.len(), HZ, 0).as_recorded())
     }
 
+    /// The skeleton for what would be in another order of locks; with the recorder's work as the
+    /// program's, if that is wanted.
+    pub fn predicting(&self, recorder: bool) -> Skeleton {
+        let builder = Builder::new(self.threads.len(), HZ, 0).predicting();
+        self.build(if recorder { builder.with_recording() } else { builder })
+    }
+
     /// The skeleton of a recording that was made on so many cores.
     pub fn build_on(&self, cores: u32) -> Skeleton {
         self.build(Builder::new(self.threads.len(), HZ, 0).recorded_on(cores))
