@@ -480,8 +480,8 @@ impl Watcher {
         }
         let block =
             blocks.of(cell, &detector.shadow).lock().unwrap_or_else(PoisonError::into_inner);
-        let is_plain = |code: &Code| kind == READ | WRITE && !code.polls(whole.address);
-        let is_update = detector.relation.code().is_some_and(is_plain);
+        let is_plain = |code: &Code| code.is_plain(pc.into(), whole.address);
+        let is_update = kind == READ | WRITE && detector.relation.code().is_some_and(is_plain);
         if kind & KERNEL == 0 && !is_update && block.words(cell, mask) != 0 {
             return;
         }
@@ -506,9 +506,9 @@ impl Watcher {
         let mut block =
             blocks.of(cell, &detector.shadow).lock().unwrap_or_else(PoisonError::into_inner);
         // To the program, an instruction that reads and writes without a lock prefix is no atomic,
-        // unless loops wait for what it writes.
-        let is_plain = |code: &Code| kind == READ | WRITE && !code.polls(whole.address);
-        let is_update = detector.relation.code().is_some_and(is_plain);
+        // unless loops wait for what it writes, or a library has it.
+        let is_plain = |code: &Code| code.is_plain(pc.into(), whole.address);
+        let is_update = kind == READ | WRITE && detector.relation.code().is_some_and(is_plain);
         let may_be_atomic = kind & (ATOMIC | KERNEL | CALL) == 0 && !is_update;
         let words = if may_be_atomic { block.words(cell, mask) } else { 0 };
         let stored = if kind & WRITE != 0 { words } else { 0 };

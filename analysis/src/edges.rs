@@ -26,7 +26,7 @@ pub struct Code {
     /// Locked instructions whose results nobody uses: they acquire nothing.
     pub unused: BTreeSet<u64>,
     /// Instructions that read and write memory without being atomic. A watched store by one of them is
-    /// no release, unless its word is [polled](Code::polled).
+    /// no release, unless its word is [polled](Code::polled) or the code [trusted](Code::trusted).
     pub updates: BTreeSet<u64>,
     /// Words that loops poll: the head of a ticket lock, which only its holder advances.
     pub polled: BTreeSet<u64>,
@@ -47,12 +47,14 @@ impl Code {
     pub(crate) fn is_update(&self, store: &Event) -> bool {
         store.kind() == EventKind::SyncStore
             && self.updates.contains(&store.pc)
-            && !self.polls(store.object)
+            && self.is_plain(store.pc, store.object)
     }
 
-    /// Whether a loop polls the word at an address.
-    pub(crate) fn polls(&self, address: u64) -> bool {
-        self.polled.contains(&crate::shadow::word_of(address))
+    /// Whether an update by the code at `pc` is no atomic: not if a loop polls the word at the address,
+    /// nor if a library mixes both under its own lock.
+    pub(crate) fn is_plain(&self, pc: u64, address: u64) -> bool {
+        !self.polled.contains(&crate::shadow::word_of(address))
+            && !self.trusted.iter().any(|code| code.contains(&pc))
     }
 
     /// Whether the code at `pc` minds its own business.

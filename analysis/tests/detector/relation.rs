@@ -152,15 +152,18 @@ fn an_update_without_a_lock_prefix_is_no_atomic() {
     assert_eq!(races(vec![(0, Rmw(FLAG)), (2, Read(Y, 8)), (1, Write(FLAG, 4))]), (0, 0));
 }
 
-/// The same where the update was watched: to the program it is plain, unless a loop waits for it.
+/// The same where the update was watched: to the program it is plain, unless a loop waits for it, or a
+/// library does so.
 #[test]
 fn a_watched_update_is_no_atomic_unless_it_is_polled() {
     let program = vec![(0, Write(X, 8)), (0, Store(FLAG)), (1, Rmw(FLAG)), (1, Write(X, 8))];
-    let with = |polled: &[u64]| {
+    let with = |polled: &[u64], trusted: u64| {
         let polled = polled.iter().copied().collect();
-        let code = Code { updates: [0x1001].into(), polled, ..Code::default() };
+        let trusted = std::iter::once(trusted..trusted + 8).collect();
+        let code = Code { updates: [0x1001].into(), polled, trusted, ..Code::default() };
         run_with(2, &program, Relation::Program(code)).len()
     };
-    assert_eq!(with(&[]), 2);
-    assert_eq!(with(&[FLAG]), 0);
+    assert_eq!(with(&[], 0), 2);
+    assert_eq!(with(&[FLAG], 0), 0);
+    assert_eq!(with(&[], 0x1000), 0);
 }

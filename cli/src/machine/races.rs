@@ -95,7 +95,8 @@ struct Words {
 /// `trusted` code; nor that it is polled while the thread has a mutex, which others need to change
 /// what is waited for (`while (!ready) pthread_cond_wait(...)`).
 ///
-/// A watched store that is an update without a lock prefix says nothing of its word.
+/// A watched store that is an update without a lock prefix says nothing of its word, but in `trusted`
+/// code.
 fn words(trace: &Trace, code: &Code) -> anyhow::Result<Words> {
     use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore};
     let mut words = Vec::new();
@@ -106,7 +107,10 @@ fn words(trace: &Trace, code: &Code) -> anyhow::Result<Words> {
         while let Some(event) = cursor.next()? {
             let synchronizes = match event.kind() {
                 Atomic | OnceRun | OnceDone => true,
-                SyncStore => !code.updates.contains(&event.pc),
+                SyncStore => {
+                    let is_trusted = || code.trusted.iter().any(|code| code.contains(&event.pc));
+                    !code.updates.contains(&event.pc) || is_trusted()
+                }
                 SyncLoad => {
                     let is_trusted = || code.trusted.iter().any(|code| code.contains(&event.pc));
                     let is_polled = (event.aux > 0 || event.result > 0) && mutexes == 0;
