@@ -46,6 +46,12 @@ fn locks_of_threads_that_end() {
     is_as_natively(include_str!("../guest/locks.c"));
 }
 
+/// Collectors search stacks for pointers, and programs write what they have not initialized.
+#[test]
+fn what_library_functions_leave_behind() {
+    is_as_natively(include_str!("../guest/residue.c"));
+}
+
 #[test]
 fn a_call_through_a_null_pointer() {
     is_as_natively(include_str!("../guest/null_call.c"));

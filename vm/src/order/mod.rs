@@ -87,8 +87,8 @@ impl Met {
 }
 
 impl LastMet {
-    /// Number of words that a thread remembers.
-    pub const ENTRIES: usize = 1 << 10;
+    /// Number of words that a thread remembers: 256 KiB, of which only what is used takes memory.
+    pub const ENTRIES: usize = 1 << 13;
     /// The place of a word is `address * FACTOR >> SHIFT`, modulo the number of entries.
     pub const FACTOR: u32 = 0x1e37_79b1;
     /// See [`Self::FACTOR`].
@@ -98,12 +98,9 @@ impl LastMet {
 
     /// Nothing met so far.
     pub fn new() -> Box<LastMet> {
-        let nothing = Met { tag: 0, counter: 0, version: 0, value: 0 };
-        Box::new(LastMet {
-            unrecorded: AtomicU64::new(0),
-            _pad: [0; 7],
-            entries: [nothing; LastMet::ENTRIES],
-        })
+        let nothing = Box::new_zeroed();
+        // SAFETY: all of its fields are integers.
+        unsafe { nothing.assume_init() }
     }
 
     fn place(address: u64) -> usize {

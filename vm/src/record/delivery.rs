@@ -15,6 +15,7 @@
 use super::machine::{Stop, park_forever};
 use super::signals::{Handling, Signal, Taken, fault_info};
 use super::thread::{Flow, GuestThread};
+use crate::context::reg::RSP;
 use crate::engine::Fault;
 use crate::frame::{self, Frame};
 use crate::host::{self, Guest};
@@ -128,7 +129,7 @@ impl GuestThread {
     }
 
     /// Runs one handler while the body of a library function waits; the body's state is put back
-    /// afterwards.
+    /// afterwards. The handler finds the thread at the function's entry, where it is in a replay.
     fn handle_in_body(&mut self) -> Result<()> {
         let handling = match self.machine.signals.take(self.id) {
             None => return Ok(()),
@@ -140,6 +141,12 @@ impl GuestThread {
             Some(Taken::Handle(handling)) => handling,
         };
         let body = self.context.clone();
+        let sp = body.gpr[RSP];
+        let outer = self.body_stack.holds(sp).then(|| {
+            let entry = self.entries.last().expect("a body runs on this stack").clone();
+            self.context.restore(entry);
+            self.body_stack.begin_below(sp)
+        });
         self.handle(&handling, Place { nr: delivery::IN_BODY, count: 0 });
         self.handlers_in_bodies.push(self.frame_address());
         if self.run_guest()? == Flow::Exit {
@@ -147,13 +154,16 @@ impl GuestThread {
             park_forever();
         }
         self.context.restore(body);
+        if let Some(top) = outer {
+            self.body_stack.begin_at(top);
+        }
         self.handlers_until = host::ticks();
         Ok(())
     }
 
     /// At a handler's first instruction, the frame is where the stack pointer points.
     fn frame_address(&self) -> u64 {
-        self.context.gpr[crate::reg::RSP]
+        self.context.gpr[RSP]
     }
 
     /// Waits for something other than a system call, in the body of a library function, letting

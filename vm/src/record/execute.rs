@@ -4,6 +4,7 @@
 //! the trace. No address that has held code holds code of the next program, so that engines and
 //! symbols tell them apart. A child process executes natively, or begins a recording of its own.
 
+use super::body_stack::BodyStack;
 use super::calls::Pending;
 use super::files::ANYWHERE;
 use super::signals::Signals;
@@ -142,6 +143,8 @@ impl GuestThread {
         self.leaf.pages.forget();
         self.errno_at = None;
         self.creating = None;
+        self.body_stack = BodyStack::default();
+        self.entries.clear();
         self.handlers_in_bodies.clear();
         Ok(executed)
     }

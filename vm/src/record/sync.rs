@@ -93,7 +93,7 @@ impl GuestThread {
         let event = self.call_event(call, call.hook.kind, call.begin);
         let result = match errno && self.cancels_here(call) {
             true => self.cancelled_call(-1),
-            false => self.body(call.sp)?,
+            false => self.body()?,
         };
         self.cancelled &= result != 0;
         let event = self.with_errno(Event { result, ..event }, errno)?;
@@ -107,7 +107,7 @@ impl GuestThread {
         let event = self.call_event(call, call.hook.kind, call.begin);
         self.append_open(event);
         self.handlers_wait = true;
-        let result = self.body(call.sp)?;
+        let result = self.body()?;
         self.handlers_wait = false;
         let end = host::ticks();
         let failed = self.with_errno(Event { result, ..event }, errno && result != 0)?;
@@ -122,7 +122,7 @@ impl GuestThread {
     /// `sem_getvalue(sem, int *)`.
     fn get_value(&mut self, call: &Call) -> Result<()> {
         let event = self.call_event(call, call.hook.kind, call.begin);
-        let result = self.body(call.sp)?;
+        let result = self.body()?;
         let value = u64::from(Guest.word32(call.second).unwrap_or(0));
         self.append_ordered(Event { result, value, aux: call.second, ..event });
         Ok(())
@@ -137,7 +137,7 @@ impl GuestThread {
         let ended = at_mutex(self.call_event(call, EventKind::CondWaitEnd, host::ticks()));
         let result = match self.cancels_here(call) {
             true => self.cancelled_call(libc::ETIMEDOUT),
-            false => self.body(call.sp)?,
+            false => self.body()?,
         };
         self.cancelled &= result != 0;
         // The bound is read before the ticket is taken; see `refrain_trace::event`.
@@ -150,7 +150,7 @@ impl GuestThread {
         let arrived = self.call_event(call, EventKind::BarrierArrive, call.begin);
         self.append_ordered(arrived);
         let left = self.call_event(call, EventKind::BarrierLeave, host::ticks());
-        let result = self.body(call.sp)?;
+        let result = self.body()?;
         self.append_ordered(Event { result, ..left });
         Ok(())
     }
@@ -278,21 +278,38 @@ impl GuestThread {
 
     /// Makes the hooked function return without having run.
     pub(super) fn return_from_call(&mut self, result: u64) {
-        // SAFETY: nothing of the function has run: the stack pointer still points to the return
-        // address.
-        let site = unsafe { Guest.stack_word(self.context.gpr[RSP]) };
+        let site = self.call_site();
         self.context.return_to(site, result);
     }
 
-    /// Runs the body of a modelled function, unobserved; its result as an `int`.
-    fn body(&mut self, sp: u64) -> Result<i32> {
+    /// Where the hooked function that the guest is at was called.
+    fn call_site(&self) -> u64 {
+        // SAFETY: nothing of the function has run: the stack pointer still points to the return
+        // address.
+        unsafe { Guest.stack_word(self.context.gpr[RSP]) }
+    }
+
+    /// Runs the body of the hooked function that the guest is at, unobserved and on a stack of its
+    /// own, and returns from it: all that it leaves behind is its result, an `int`.
+    fn body(&mut self) -> Result<i32> {
+        let sp = self.body_stack.enter(self.call_site())?;
+        self.entries.push(self.context.clone());
+        self.context.gpr[RSP] = sp;
+        let ended = self.until_return(sp);
+        let result = self.context.gpr[RAX] as u32;
+        let entry = self.entries.pop().expect("pushed before the body ran");
+        self.context.restore(entry);
+        ended?;
+        self.return_from_call(result.into());
+        Ok(result as i32)
+    }
+
+    /// Runs guest code, unobserved, until it returns from a function that has begun with this stack
+    /// pointer.
+    fn until_return(&mut self, sp: u64) -> Result<()> {
         loop {
             match self.cpu.run(&mut self.context, Mode::Opaque { sp }) {
-                Exit::Return => {
-                    let result = self.context.gpr[RAX] as u32;
-                    self.context.gpr[RAX] = u64::from(result);
-                    return Ok(result as i32);
-                }
+                Exit::Return => return Ok(()),
                 Exit::Syscall => self.opaque_syscall()?,
                 Exit::Emulate(Emulate::Cpuid) => {
                     cpuid::cpuid(self.machine.processor, &mut self.context);
@@ -353,30 +370,19 @@ impl GuestThread {
         Ok(Event { value: u64::from(Guest.word32(at).unwrap_or(0)), aux: at, ..event })
     }
 
-    /// Asks the guest's own `__errno_location`, on a stretch of stack that is free at this point
-    /// (the frame of the function that has just returned).
+    /// Asks the guest's own `__errno_location`.
     fn find_errno(&mut self) -> Result<u64> {
         let function = self.machine.errno_location.load(Ordering::Relaxed);
         if function == 0 {
             return Err(Error::Unsupported("a C library without __errno_location".into()));
         }
         let saved = self.context.clone();
-        let sp = ((saved.gpr[RSP] - 1024) & !15) - 8;
-        if !Guest.write(sp, &saved.rip.to_le_bytes()) {
-            park_forever();
-        }
+        let sp = self.body_stack.enter(saved.rip)?;
         self.context.gpr[RSP] = sp;
         self.context.rip = function;
-        self.cpu_until_return(sp)?;
+        let ended = self.until_return(sp);
         let at = self.context.gpr[RAX];
-        self.context = saved;
-        Ok(at)
-    }
-
-    fn cpu_until_return(&mut self, sp: u64) -> Result<()> {
-        match self.cpu.run(&mut self.context, Mode::Opaque { sp }) {
-            Exit::Return => Ok(()),
-            exit => Err(Error::Unsupported(format!("{exit:?} in __errno_location"))),
-        }
+        self.context.restore(saved);
+        ended.map(|()| at)
     }
 }

@@ -1,5 +1,6 @@
 //! A guest thread of a recording: runs the engine and handles what it reports.
 
+use super::body_stack::BodyStack;
 use super::itself;
 use super::leaf::LeafThread;
 use super::log::ThreadLog;
@@ -60,6 +61,10 @@ pub(crate) struct GuestThread {
     /// Instructions that had been counted when the thread began or came from its last system call
     /// or fault, if they are counted since.
     pub(crate) counted: Option<u64>,
+    /// What bodies of library functions run on.
+    pub(crate) body_stack: BodyStack,
+    /// The registers at the entries of the functions whose bodies run, the innermost last.
+    pub(crate) entries: Vec<Context>,
     /// Frames of handlers that interrupted bodies of library functions.
     pub(crate) handlers_in_bodies: Vec<u64>,
     /// No handler may interrupt the body that runs now.
@@ -147,6 +152,8 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         attention,
         after_event: false,
         counted: None,
+        body_stack: BodyStack::default(),
+        entries: Vec::new(),
         handlers_in_bodies: Vec::new(),
         handlers_wait: false,
         handlers_until: 0,
