@@ -70,7 +70,15 @@ impl Functions {
         self.starts.extend_from_slice(starts);
         self.constant.extend_from_slice(constant);
         self.constant.sort_unstable_by_key(|range| range.start);
-        self.forget_code();
+        if let Some((range, _)) = self.modules.last() {
+            // Of what was there before, nothing is known; the other modules' code is as it was.
+            let range = range.clone();
+            self.found.retain(|start, _| !range.contains(start));
+            self.callees.retain(|start, _| !range.contains(start));
+            self.stubs.retain(|start, _| !range.contains(start));
+            self.operations.retain(|start, _| !range.contains(start));
+            self.wrappers.retain(|start, _| !range.contains(start));
+        }
     }
 
     /// Puts the starts in order, when somebody asks for them: a program of one thread has many

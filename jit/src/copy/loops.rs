@@ -7,14 +7,11 @@
 //! Where an indirect jump leads is not known; it is taken to lead wherever nothing else does.
 
 use iced_x86::{FlowControl, Instruction, OpKind};
-use petgraph::algo::dominators::simple_fast;
+use petgraph::algo::dominators::{Dominators, simple_fast};
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::{EdgeRef, IntoNodeReferences};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-
-/// A graph of blocks, which are ranges of instructions.
-type Blocks = DiGraph<Range<usize>, ()>;
 
 /// A natural loop: its blocks, as ranges of instructions.
 pub(super) type Loop = Vec<Range<usize>>;
@@ -22,64 +19,134 @@ pub(super) type Loop = Vec<Range<usize>>;
 /// The loops in a function, inner ones before those around them. `code` is its instructions in
 /// order.
 pub(super) fn loops(code: &[Instruction]) -> Vec<Loop> {
-    let blocks = blocks(code);
-    let Some(entry) = blocks.node_indices().next() else { return Vec::new() };
-    let dominators = simple_fast(&blocks, entry);
-    let mut bodies: BTreeMap<NodeIndex, BTreeSet<NodeIndex>> = BTreeMap::new();
-    for edge in blocks.edge_references() {
+    let flow = Flow::new(code);
+    let Some(entry) = flow.blocks.node_indices().next() else { return Vec::new() };
+    let above = Above::new(&simple_fast(&flow.blocks, entry), flow.blocks.node_count());
+    let mut backs: BTreeMap<NodeIndex, Vec<NodeIndex>> = BTreeMap::new();
+    for edge in flow.blocks.edge_references() {
         let (last, header) = (edge.source(), edge.target());
-        if dominators.dominators(last).is_some_and(|mut above| above.any(|block| block == header)) {
-            let body = bodies.entry(header).or_insert_with(|| BTreeSet::from([header]));
-            extend(&blocks, body, last);
+        if above.is(header, last) && header != flow.table && last != flow.table {
+            backs.entry(header).or_default().push(last);
         }
     }
-    let mut bodies: Vec<_> = bodies.into_values().collect();
-    bodies.sort_by_key(BTreeSet::len);
-    bodies.iter().map(|body| body.iter().map(|&block| blocks[block].clone()).collect()).collect()
+    for &last in &flow.indirect {
+        for &header in flow.nowhere_else.iter().filter(|&&header| above.is(header, last)) {
+            backs.entry(header).or_default().push(last);
+        }
+    }
+    let mut seen = vec![NodeIndex::end(); flow.blocks.node_count()];
+    let mut bodies: Vec<_> =
+        backs.into_iter().map(|(header, backs)| flow.body(header, backs, &mut seen)).collect();
+    bodies.sort_by_key(Vec::len);
+    let ranges = |body: Vec<NodeIndex>| body.iter().map(|&at| flow.blocks[at].clone()).collect();
+    bodies.into_iter().map(ranges).collect()
 }
 
-/// Adds the blocks from which `last` is reached without passing what is in the body already.
-fn extend(blocks: &Blocks, body: &mut BTreeSet<NodeIndex>, last: NodeIndex) {
-    let mut reach = vec![last];
-    while let Some(block) = reach.pop() {
-        if body.insert(block) {
-            reach.extend(blocks.neighbors_directed(block, petgraph::Incoming));
+/// Which blocks dominate which.
+struct Above(Vec<Range<usize>>);
+
+impl Above {
+    fn new(dominators: &Dominators<NodeIndex>, blocks: usize) -> Above {
+        let mut below = vec![Vec::new(); blocks];
+        for block in (0..blocks).map(NodeIndex::new) {
+            if let Some(above) = dominators.immediate_dominator(block) {
+                below[above.index()].push(block);
+            }
         }
+        // A block dominates those that are entered and left while it is entered.
+        let mut visits = vec![0..0; blocks];
+        let mut time = 0;
+        let mut open = vec![(dominators.root(), 0)];
+        while let Some((block, done)) = open.pop() {
+            if done == 0 {
+                time += 1;
+                visits[block.index()].start = time;
+            }
+            match below[block.index()].get(done) {
+                Some(&next) => open.extend([(block, done + 1), (next, 0)]),
+                None => visits[block.index()].end = time + 1,
+            }
+        }
+        Above(visits)
+    }
+
+    /// Whether one dominates the other, or is it.
+    fn is(&self, above: NodeIndex, block: NodeIndex) -> bool {
+        // What is not reached has no time.
+        let time = self.0[block.index()].start;
+        time > 0 && self.0[above.index()].contains(&time)
     }
 }
 
 /// The control flow graph of a function.
-fn blocks(code: &[Instruction]) -> Blocks {
-    let starts = starts(code);
-    let mut blocks = Blocks::with_capacity(starts.len(), 2 * starts.len());
-    let ends = starts.iter().copied().skip(1).chain([code.len()]);
-    for (&start, end) in starts.iter().zip(ends) {
-        blocks.add_node(start..end);
-    }
-    let block_at = |start: usize| starts.binary_search(&start).ok().map(NodeIndex::new);
-    let mut edges = Vec::new();
-    let mut indirect = Vec::new();
-    for (block, range) in blocks.node_references() {
-        let last = &code[range.end - 1];
-        if let Some(target) = target(code, last).and_then(block_at) {
-            edges.push((block, target));
+struct Flow {
+    /// The blocks, which are ranges of instructions, and behind them `table`.
+    blocks: DiGraph<Range<usize>, ()>,
+    /// Stands between the blocks that end with indirect jumps and those that these may lead to.
+    table: NodeIndex,
+    indirect: Vec<NodeIndex>,
+    nowhere_else: Vec<NodeIndex>,
+}
+
+impl Flow {
+    fn new(code: &[Instruction]) -> Flow {
+        let starts = starts(code);
+        let mut blocks = DiGraph::with_capacity(starts.len() + 1, 2 * starts.len());
+        let ends = starts.iter().copied().skip(1).chain([code.len()]);
+        for (&start, end) in starts.iter().zip(ends) {
+            blocks.add_node(start..end);
         }
-        if !ends_here(last)
-            && let Some(next) = block_at(range.end)
-        {
-            edges.push((block, next));
+        let block_at = |start: usize| starts.binary_search(&start).ok().map(NodeIndex::new);
+        let mut edges = Vec::new();
+        let mut indirect = Vec::new();
+        for (block, range) in blocks.node_references() {
+            let last = &code[range.end - 1];
+            if let Some(target) = target(code, last).and_then(block_at) {
+                edges.push((block, target));
+            }
+            if !ends_here(last)
+                && let Some(next) = block_at(range.end)
+            {
+                edges.push((block, next));
+            }
+            if last.flow_control() == FlowControl::IndirectBranch {
+                indirect.push(block);
+            }
         }
-        if last.flow_control() == FlowControl::IndirectBranch {
-            indirect.push(block);
+        blocks.extend_with_edges(edges);
+        let nowhere_else: Vec<_> =
+            blocks.externals(petgraph::Incoming).filter(|block| block.index() != 0).collect();
+        let mut flow = Flow { table: NodeIndex::end(), blocks, indirect, nowhere_else };
+        if !flow.indirect.is_empty() && !flow.nowhere_else.is_empty() {
+            flow.table = flow.blocks.add_node(0..0);
+            let into = flow.indirect.iter().map(|&block| (block, flow.table));
+            let out = flow.nowhere_else.iter().map(|&block| (flow.table, block));
+            flow.blocks.extend_with_edges(into.chain(out).collect::<Vec<_>>());
         }
+        flow
     }
-    blocks.extend_with_edges(edges);
-    let nowhere_else: Vec<_> =
-        blocks.externals(petgraph::Incoming).filter(|block| block.index() != 0).collect();
-    for block in indirect {
-        blocks.extend_with_edges(nowhere_else.iter().map(|&target| (block, target)));
+
+    /// The header, and the blocks from which one of `backs` is reached without passing it. `seen`
+    /// says of each block for which header it was visited last.
+    fn body(
+        &self,
+        header: NodeIndex,
+        backs: Vec<NodeIndex>,
+        seen: &mut [NodeIndex],
+    ) -> Vec<NodeIndex> {
+        let mut body = vec![header];
+        seen[header.index()] = header;
+        let mut reach = backs;
+        while let Some(block) = reach.pop() {
+            if seen[block.index()] != header {
+                seen[block.index()] = header;
+                body.extend((block != self.table).then_some(block));
+                reach.extend(self.blocks.neighbors_directed(block, petgraph::Incoming));
+            }
+        }
+        body.sort_unstable();
+        body
     }
-    blocks
 }
 
 /// Where blocks begin, in ascending order.
@@ -117,8 +184,9 @@ pub(super) fn ends_here(instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::loops;
+    use super::*;
     use iced_x86::code_asm::*;
+    use proptest::prelude::*;
 
     /// The loops in what `write` assembles, as ranges of instructions.
     fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Vec<std::ops::Range<usize>>> {
@@ -179,5 +247,76 @@ mod tests {
             a.ret().unwrap();
         });
         assert_eq!(interpreter, [vec![0..2, 2..4, 4..6]]);
+    }
+
+    /// The same by the words of the definition, with an edge for each way of an indirect jump.
+    fn naive(code: &[Instruction]) -> BTreeSet<BTreeSet<usize>> {
+        let starts = starts(code);
+        let at = |start| starts.binary_search(&start).ok();
+        let end = |block: usize| starts.get(block + 1).copied().unwrap_or(code.len());
+        let mut edges = BTreeSet::new();
+        let mut indirect = Vec::new();
+        for block in 0..starts.len() {
+            let last = &code[end(block) - 1];
+            edges.extend(target(code, last).and_then(at).map(|to| (block, to)));
+            let next = at(end(block)).filter(|_| !ends_here(last));
+            edges.extend(next.map(|to| (block, to)));
+            if last.flow_control() == FlowControl::IndirectBranch {
+                indirect.push(block);
+            }
+        }
+        let alone = |to: &usize| edges.iter().all(|edge| edge.1 != *to);
+        let alone: Vec<usize> = (1..starts.len()).filter(alone).collect();
+        edges.extend(indirect.iter().flat_map(|&from| alone.iter().map(move |&to| (from, to))));
+        // What is reached from a block, forwards or backwards, without passing another.
+        let reach = |from: usize, without: Option<usize>, back: bool| {
+            let mut found = BTreeSet::new();
+            let mut open = vec![from];
+            while let Some(block) = open.pop() {
+                if Some(block) != without && found.insert(block) {
+                    let way = |&(a, b): &(usize, usize)| if back { (b, a) } else { (a, b) };
+                    open.extend(edges.iter().map(way).filter(|e| e.0 == block).map(|e| e.1));
+                }
+            }
+            found
+        };
+        let reached = reach(0, None, false);
+        let dominates =
+            |a: usize, b: usize| reached.contains(&b) && !reach(0, Some(a), false).contains(&b);
+        let mut bodies: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        for &(last, header) in edges.iter().filter(|edge| dominates(edge.1, edge.0)) {
+            let body = bodies.entry(header).or_insert_with(|| BTreeSet::from([header]));
+            body.extend(reach(last, Some(header), true));
+        }
+        let instructions = |body: BTreeSet<usize>| -> BTreeSet<usize> {
+            body.into_iter().flat_map(|block| starts[block]..end(block)).collect()
+        };
+        bodies.into_values().map(instructions).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn as_by_definition(ways in prop::collection::vec((0..5_u8, 0..12_usize), 1..12)) {
+            let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+            let mut labels: Vec<_> = ways.iter().map(|_| a.create_label()).collect();
+            for (at, &(kind, to)) in ways.iter().enumerate() {
+                a.set_label(&mut labels[at]).unwrap();
+                a.inc(ecx).unwrap();
+                let to = labels[to % ways.len()];
+                match kind {
+                    0 => a.jmp(to).unwrap(),
+                    1 | 2 => a.jne(to).unwrap(),
+                    3 => a.jmp(qword_ptr(rax)).unwrap(),
+                    _ => a.ret().unwrap(),
+                }
+            }
+            let bytes = a.assemble(0x1000).expect("what the test writes can be encoded");
+            let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+            let found = loops(&code);
+            prop_assert!(found.is_sorted_by_key(Vec::len));
+            let found: BTreeSet<BTreeSet<usize>> =
+                found.into_iter().map(|body| body.into_iter().flatten().collect()).collect();
+            prop_assert_eq!(found, naive(&code));
+        }
     }
 }
