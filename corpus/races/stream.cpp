@@ -14,8 +14,9 @@ static void print(const char *name)
         line << name << ' ' << i;
         std::cout << line.str() << std::endl;
         std::unique_lock<std::mutex> held(lock, std::defer_lock);
-        if (FIXED)
-            held.lock();
+#if FIXED
+        held.lock();
+#endif
         lines = lines + 1; /* races on lines */
     }
 }

@@ -547,7 +547,7 @@ pub(crate) struct KnownPages {
 }
 
 impl KnownPages {
-    const SIZE: usize = 64;
+    const SIZE: usize = 2048;
 
     pub(crate) fn new() -> KnownPages {
         KnownPages { pages: [u64::MAX; KnownPages::SIZE] }
@@ -573,10 +573,20 @@ impl KnownPages {
         let len = u64::from(size.min(8));
         let page = address / crate::layout::PAGE;
         if page != address.wrapping_add(len - 1) / crate::layout::PAGE
-            || !address.is_multiple_of(len)
             || self.pages[page as usize % KnownPages::SIZE] != page
         {
             return None;
+        }
+        if !address.is_multiple_of(len) {
+            // SAFETY: the page was readable when it was confirmed, and the operand does not leave it.
+            // No processor promises more than a copy of its bytes.
+            return Some(unsafe {
+                match len {
+                    2 => u64::from((address as *const u16).read_unaligned()),
+                    4 => u64::from((address as *const u32).read_unaligned()),
+                    _ => (address as *const u64).read_unaligned(),
+                }
+            });
         }
         // SAFETY: the page was readable when it was confirmed (see the type for what happens if
         // it no longer is); the operand is aligned and does not leave it; guest threads change it
