@@ -4,7 +4,7 @@
 //! `tidy` (rules of the house that no other tool checks), `bench` (speed, against native and
 //! valgrind), `fidelity` (time, against the recorded run), `predict`
 //! (predicted gains, against native ones), `exact` (does every replay equal its
-//! recording), `races` (is every planted race found, and nothing else), `soak` and `fuzz` (the same for as long as one likes), `miri` (undefined behaviour);
+//! recording), `programs` (does it record what people have), `races` (is every planted race found, and nothing else), `soak` and `fuzz` (the same for as long as one likes), `miri` (undefined behaviour);
 //! `process` is how all of them run programs.
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ mod miri;
 mod mutants;
 mod predict;
 mod process;
+mod programs;
 mod races;
 mod root;
 mod soak;
@@ -54,6 +55,8 @@ enum Habit {
     Fidelity(fidelity::Options),
     /// Compare predicted gains with those that fixes have natively, and write docs/predictions.md
     Predict(predict::Options),
+    /// Record and replay programs that people have, and write docs/programs.md
+    Programs(programs::Options),
     /// Record all programs with races, and their twins, and hold what is found against their lines
     Races {
         /// Recordings of each
@@ -90,6 +93,7 @@ fn run(habit: Habit) -> anyhow::Result<()> {
         Habit::Exact(options) => exact::run(&options),
         Habit::Fidelity(options) => fidelity::run(&options),
         Habit::Predict(options) => predict::run(&options),
+        Habit::Programs(options) => programs::run(&options),
         Habit::Races { recordings } => races::run(recordings),
         Habit::Miri => miri::run(),
         Habit::Fuzz { seconds } => fuzz::run(seconds),

@@ -29,6 +29,15 @@ pub(crate) fn must(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// As [`must`], and only says something if it fails.
+pub(crate) fn must_quietly(command: &mut Command) -> anyhow::Result<()> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
 /// Builds `refrain` with optimization and returns the executable; or the one that the variable
 /// REFRAIN names, to measure or check another build.
 pub(crate) fn release_refrain() -> anyhow::Result<PathBuf> {
