@@ -159,7 +159,8 @@ fn reasons(program: &Program, row: Option<&Row>) -> Vec<String> {
             lines.push(format!("{order}: a diverged replay named no race"));
         }
         if matches!(mode.verdict, Verdict::Diverged(_)) {
-            let mut races = mode.divergences.iter().filter_map(|divergence| divergence.race.as_ref());
+            let mut races =
+                mode.divergences.iter().filter_map(|divergence| divergence.race.as_ref());
             lines.extend(races.next_back().map(|race| format!("{order}, the race: {race}")));
             lines.extend(mode.notes.iter().map(|note| format!("{order}, noted: {note}")));
         }
