@@ -7,7 +7,7 @@
 #define NOINLINE __attribute__((noinline))
 
 static long table[64];
-static long counted[2];
+static unsigned long counted[2];
 static omp_lock_t lock;
 
 static NOINLINE long sum(void) {
@@ -29,9 +29,9 @@ static NOINLINE long look(void) {
 
 static NOINLINE void count(void) {
 #pragma omp critical(counting) /* @site critical_count: tlcp with critical_count */
-    counted[0]++;
+    counted[0] = counted[0] * 5 + 1;
     omp_set_lock(&lock); /* @site lock_count: tlcp with lock_count */
-    counted[1]++;
+    counted[1] = counted[1] * 5 + 1;
     omp_unset_lock(&lock);
 }
 
@@ -54,6 +54,6 @@ int main(int argc, char **argv) {
 #pragma omp barrier
         }
     }
-    printf("openmp %ld %ld %ld\n", all, counted[0], counted[1]);
+    printf("openmp %ld %lu %lu\n", all, counted[0], counted[1]);
     return 0;
 }

@@ -9,8 +9,8 @@
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t filled;
-    int waiting, queued, stopped;
-} pool ALIGNED = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0};
+    int waiting, least, queued, stopped;
+} pool ALIGNED = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0};
 
 static NOINLINE int take(void) {
     int error = pthread_mutex_lock(&pool.lock);
@@ -45,7 +45,9 @@ static uint64_t role(unsigned self, unsigned long rounds) {
         return produce(rounds);
     for (;;) {
         CHECK(take() == 0); /* @site enter: tlcp with enter */
-        pool.waiting--;
+        /* Looked at: a mere decrement would be benign. */
+        if (--pool.waiting < pool.least)
+            pool.least = pool.waiting;
         while (pool.queued == 0 && !pool.stopped)
             pthread_cond_wait(&pool.filled, &pool.lock); /* @site woken */
         int done = pool.queued == 0;

@@ -521,6 +521,49 @@ fn named_functions_tell_their_arguments_and_answers() {
     }
 }
 
+#[test]
+fn values_of_registers_are_told_before_named_instructions() {
+    let _one = memory();
+    program(|a| {
+        let mut again = a.create_label();
+        a.mov(ecx, 3)?;
+        a.set_label(&mut again)?;
+        a.lea(rax, ptr(rcx + rcx * 4))?;
+        a.mov(qword_ptr(rbx), rax)?;
+        a.dec(ecx)?;
+        a.jne(again)?;
+        a.syscall()
+    });
+    let (exit, expected, blocks) = record(start());
+    let code = |pattern: &[u8]| {
+        let find = |block: &CodeBlock| {
+            let at = block.code.windows(pattern.len()).position(|it| it == pattern)?;
+            Some(block.pc + at as u64)
+        };
+        blocks.iter().find_map(find).expect("the code was executed")
+    };
+    let (store, count) = (code(&[0x48, 0x89, 0x03]), code(&[0xff, 0xc9]));
+    for (seen, repeats) in [(false, true), (true, true), (true, false)] {
+        let _seen = seen.then(|| Seen::new().expect("there is room for notes"));
+        let values = Arc::new([(store, 0), (count, 1)].into());
+        let config = EngineConfig { accesses: true, seen, values, ..EngineConfig::default() };
+        let mut context = start();
+        context.seen = SeenWords::new(Some(1), repeats);
+        let (actual, log) =
+            run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
+        assert_eq!(actual, exit);
+        assert_same(&expected, &context);
+        let told = log.iter().filter(|it| it.kind == Access::VALUE);
+        let told: Vec<_> = told.map(|it| (u64::from(it.pc), it.address)).collect();
+        let all = [(store, 15), (count, 3), (store, 10), (count, 2), (store, 5), (count, 1)];
+        assert_eq!(told, if repeats { &all[..] } else { &[] });
+        // A value comes before what the instruction accesses.
+        let store = store as u32;
+        let mut kinds = log.iter().filter(|it| it.pc == store).map(|it| it.kind);
+        assert_eq!(kinds.next() == Some(Access::VALUE), repeats);
+    }
+}
+
 /// By the table in `cost.rs`: a repeated instruction costs its beginning and its bytes.
 #[test]
 fn cycles_are_estimated_by_class() {

@@ -34,4 +34,7 @@ impl Access {
     pub const ARGUMENT: u16 = 64;
     /// Not an access: the function has returned; `address` is what it answered.
     pub const ANSWERED: u16 = 128;
+    /// Not an access: an instruction that the observer has named comes next; `address` is what a
+    /// register has.
+    pub const VALUE: u16 = 256;
 }

@@ -27,6 +27,9 @@
 //! sections.
 
 use crate::calls::{Calls, Taken};
+use crate::effects::{
+    Bitwise, Deed, EffectTable, EffectsId, Operand, Update, Use, Uses, Varied, effects,
+};
 use crate::intervals::{Interval, normalise};
 use crate::made::Role;
 use crate::sets::{SetId, SetTable};
@@ -66,6 +69,7 @@ pub(crate) struct Raw {
     pub(crate) end: u64,
     pub(crate) reads: SetId,
     pub(crate) writes: SetId,
+    pub(crate) effects: EffectsId,
     pub(crate) shared: bool,
     pub(crate) after_wait: bool,
     /// The stream ended before its release.
@@ -87,7 +91,12 @@ pub(crate) struct Inner {
 struct Logged {
     bytes: Interval,
     kind: u16,
+    /// What it does, by its number in [`Collector::deeds`].
+    deed: u32,
 }
+
+/// Whatever an access does that nothing is known of.
+const ANYTHING: u32 = 0;
 
 /// A lock is had.
 struct Taking {
@@ -130,6 +139,18 @@ pub struct Collector {
     pub(crate) inner: Vec<Inner>,
     /// Pairs of locks of which the second was acquired while the first was held.
     pub(crate) orders: FixedSet<(u64, u64)>,
+    /// What sections do to their bytes.
+    pub(crate) effects: EffectTable,
+    pub(crate) varied: Varied,
+    /// What is known of instructions.
+    uses: Arc<Uses>,
+    /// Values of registers, by the instructions that they were logged before.
+    values: FixedMap<u32, u64>,
+    /// Loads that have begun an update: what they have loaded, and in which section they were.
+    begun: FixedMap<u32, (Interval, u64)>,
+    /// Deeds, the first of which stands for [`ANYTHING`], and their numbers.
+    deeds: Vec<Deed>,
+    deed_numbers: FixedMap<Deed, u32>,
     pub(crate) acquisitions: u64,
     pub(crate) events: u64,
     own: Option<Range<u64>>,
@@ -143,7 +164,7 @@ pub struct Collector {
     /// First position of the innermost section.
     innermost: u64,
     limit: usize,
-    filter: Box<[(u64, u32, u64)]>,
+    filter: Box<[(u64, u64, u64)]>,
     scratch: Vec<Interval>,
 }
 
@@ -160,6 +181,13 @@ impl Collector {
             strays: Vec::new(),
             inner: Vec::new(),
             orders: FixedSet::default(),
+            effects: EffectTable::default(),
+            varied: Varied::default(),
+            uses: Arc::default(),
+            values: FixedMap::default(),
+            begun: FixedMap::default(),
+            deeds: vec![Deed::Look(u64::MAX)],
+            deed_numbers: FixedMap::default(),
             acquisitions: 0,
             events: 0,
             own,
@@ -183,6 +211,11 @@ impl Collector {
         self
     }
 
+    /// Tells what is known of what instructions do with what they access.
+    pub fn with_uses(self, uses: Arc<Uses>) -> Collector {
+        Collector { uses, ..self }
+    }
+
     /// Takes the accesses since the last call, and the calls and returns among them.
     pub fn accesses(&mut self, batch: &[Access]) {
         for access in batch {
@@ -192,6 +225,11 @@ impl Collector {
                     let depth = self.calls.leave(access.address);
                     for open in &mut self.open {
                         open.frames = open.frames.min(depth);
+                    }
+                }
+                Access::VALUE => {
+                    if !self.open.is_empty() {
+                        self.values.insert(access.pc, access.address);
                     }
                 }
                 _ if self.open.is_empty() => self.shadow.touch(access.address, access.size),
@@ -206,7 +244,8 @@ impl Collector {
     #[inline]
     fn log(&mut self, access: &Access) {
         let kind = access.kind & (Access::READ | Access::WRITE);
-        let shape = u32::from(access.size) << 2 | u32::from(kind);
+        let deed = if self.uses.uses.is_empty() { ANYTHING } else { self.deed(access) };
+        let shape = u64::from(deed) << 32 | u64::from(access.size) << 2 | u64::from(kind);
         let way = (access.address ^ access.address >> 9 ^ u64::from(kind) << 4) as usize % FILTER;
         let entry = &mut self.filter[way];
         // Positions are counted from one, so that an empty entry never counts as seen.
@@ -216,7 +255,100 @@ impl Collector {
         self.shadow.touch(access.address, access.size);
         *entry = (access.address, shape, self.base + self.log.len() as u64 + 1);
         let bytes = Interval::new(access.address, u64::from(access.size));
-        self.log.push(Logged { bytes, kind });
+        self.log.push(Logged { bytes, kind, deed });
+    }
+
+    /// What an access does, as far as it is known.
+    fn deed(&mut self, access: &Access) -> u32 {
+        let uses = self.uses.clone();
+        let Some(used) = uses.uses.get(&access.pc) else { return ANYTHING };
+        let bytes = Interval::new(access.address, u64::from(access.size));
+        let wide = access.size > 8;
+        match used {
+            Use::Load(looks) if wide && !matches!(looks, 0 | &u64::MAX) => ANYTHING,
+            Use::Both(..) | Use::Value(_) if wide => ANYTHING,
+            Use::Load(looks) => {
+                self.begun.insert(access.pc, (bytes, self.innermost));
+                if *looks == u64::MAX { ANYTHING } else { self.number(Deed::Look(*looks)) }
+            }
+            Use::Both(u64::MAX, _) => ANYTHING,
+            Use::Both(looks, update) => {
+                let deed = self.update(access, update);
+                if *looks != 0 {
+                    let (kind, deed) = (Access::READ, self.number(Deed::Look(*looks)));
+                    self.log.push(Logged { bytes, kind, deed });
+                }
+                deed
+            }
+            Use::Store(loads) => {
+                let mut updates = Vec::new();
+                for (load, update) in loads {
+                    match self.begun.remove(load) {
+                        Some(begun) if begun == (bytes, self.innermost) => updates.push(update),
+                        // What was loaded elsewhere has an effect here.
+                        Some((bytes, _)) => {
+                            let (kind, deed) = (Access::READ, ANYTHING);
+                            self.log.push(Logged { bytes, kind, deed });
+                        }
+                        None => {}
+                    }
+                }
+                match updates[..] {
+                    [update] => self.update(access, update),
+                    _ => ANYTHING,
+                }
+            }
+            Use::Value(operand) => match self.value(operand) {
+                Some(value) if !self.varied.is(access.pc) => {
+                    let value = value & u64::MAX >> (64 - 8 * u32::from(access.size).max(1));
+                    self.varied.note(access.pc, value);
+                    self.number(Deed::Value(value, access.pc))
+                }
+                _ => ANYTHING,
+            },
+        }
+    }
+
+    fn update(&mut self, access: &Access, update: &Update) -> u32 {
+        let pc = access.pc;
+        let steps = match update {
+            Update::Add if access.size <= 8 => {
+                return self.number(Deed::Add(access.size as u8));
+            }
+            Update::AddEach(size) => return self.number(Deed::Add(*size)),
+            Update::Bits(steps) if access.size <= 8 => steps,
+            _ => return ANYTHING,
+        };
+        let (mut by, mut mask) = (None, 0);
+        for (how, operand) in steps {
+            let Some(operand) = self.value(operand) else { return ANYTHING };
+            mask |= if *how == Bitwise::And { !operand } else { operand };
+            by = match by {
+                None => Some(*how),
+                Some(same) if same == *how => Some(same),
+                Some(_) => Some(Bitwise::Several),
+            };
+        }
+        let Some(by) = by else { return ANYTHING };
+        self.varied.note(pc, mask);
+        let mask = if self.varied.is(pc) { u64::MAX } else { mask };
+        self.number(Deed::Bits(by, mask, pc))
+    }
+
+    fn value(&self, operand: &Operand) -> Option<u64> {
+        match operand {
+            Operand::Constant(value) => Some(*value),
+            Operand::Register(pc) => self.values.get(pc).copied(),
+        }
+    }
+
+    fn number(&mut self, deed: Deed) -> u32 {
+        let fresh = self.deeds.len() as u32;
+        let number = *self.deed_numbers.entry(deed).or_insert(fresh);
+        if number == fresh {
+            self.deeds.push(deed);
+        }
+        number
     }
 
     /// Whether accesses are wanted until the next event that repeat what the thread has touched
@@ -234,7 +366,7 @@ impl Collector {
                 self.shadow.touch_range(range.clone());
                 if !self.open.is_empty() {
                     let bytes = Interval { start: range.start, end: range.end };
-                    self.log.push(Logged { bytes, kind });
+                    self.log.push(Logged { bytes, kind, deed: ANYTHING });
                 }
             }
         }
@@ -252,7 +384,7 @@ impl Collector {
             address: event.object,
             size: event.nr,
             kind,
-            ..Access::default()
+            pc: u32::try_from(event.pc).unwrap_or(0),
         }]);
     }
 
@@ -390,6 +522,7 @@ impl Collector {
             end: 0,
             reads: SetId::EMPTY,
             writes: SetId::EMPTY,
+            effects: EffectsId::default(),
             shared,
             after_wait,
             unfinished: false,
@@ -418,6 +551,7 @@ impl Collector {
         (raw.acquire_pc, raw.release_pc) = self.calls.sites(&taken, frames, (raw.acquire_pc, pc));
         raw.reads = self.set(from, Access::READ);
         raw.writes = self.set(from, Access::WRITE);
+        raw.effects = self.effects_from(from);
         let first = self.inner.len() as u32;
         for (lock, within) in inner.unwrap_or_default() {
             let outside = self.set_outside(from, &within);
@@ -450,6 +584,22 @@ impl Collector {
         self.sets.intern(&self.scratch)
     }
 
+    fn effects_from(&mut self, from: usize) -> EffectsId {
+        let log = &self.log[from..];
+        let is_known = |logged: &&Logged| logged.deed != ANYTHING;
+        let known: Vec<(Interval, Deed)> = log
+            .iter()
+            .filter(is_known)
+            .map(|logged| (logged.bytes, self.deeds[logged.deed as usize]))
+            .collect();
+        if known.is_empty() {
+            return EffectsId::default();
+        }
+        let others = log.iter().filter(|logged| logged.deed == ANYTHING);
+        let list = effects(&known, others.map(|logged| logged.bytes));
+        self.effects.intern(list)
+    }
+
     fn set(&mut self, from: usize, kind: u16) -> SetId {
         self.scratch.clear();
         let logged = self.log[from..].iter().filter(|logged| logged.kind & kind != 0);
@@ -476,11 +626,18 @@ impl Collector {
             moved.push(self.log.len());
             for kind in [Access::READ, Access::WRITE] {
                 self.scratch.clear();
-                let logged = old[start..end].iter().filter(|logged| logged.kind & kind != 0);
+                let plain = |logged: &&Logged| logged.kind & kind != 0 && logged.deed == ANYTHING;
+                let logged = old[start..end].iter().filter(plain);
                 self.scratch.extend(logged.map(|logged| logged.bytes));
                 normalise(&mut self.scratch);
-                self.log.extend(self.scratch.iter().map(|&bytes| Logged { bytes, kind }));
+                let bytes = self.scratch.iter();
+                self.log.extend(bytes.map(|&bytes| Logged { bytes, kind, deed: ANYTHING }));
             }
+            let known = old[start..end].iter().filter(|logged| logged.deed != ANYTHING);
+            let mut known: Vec<Logged> = known.copied().collect();
+            known.sort_unstable_by_key(|logged| (logged.bytes, logged.kind, logged.deed));
+            known.dedup_by_key(|logged| (logged.bytes, logged.kind, logged.deed));
+            self.log.extend(known);
         }
         let at = |cut: usize| cuts.binary_search(&cut).map_or(cut, |index| moved[index]);
         for open in &mut self.open {

@@ -64,6 +64,19 @@ pub(crate) fn without(list: &[Interval], mut gone: &[Interval]) -> Vec<Interval>
     left
 }
 
+/// The part of a normal list that lies in another.
+pub(crate) fn clip(list: &[Interval], mut within: &[Interval]) -> Vec<Interval> {
+    let mut out = Vec::new();
+    for interval in list {
+        within = &within[leap(within, interval.start)..];
+        for other in within.iter().take_while(|other| other.start < interval.end) {
+            let (start, end) = (interval.start.max(other.start), interval.end.min(other.end));
+            out.push(Interval { start, end });
+        }
+    }
+    out
+}
+
 /// How many intervals of a normal list end at or before `address`: galloping search.
 pub(crate) fn leap(list: &[Interval], address: u64) -> usize {
     let mut step = 1;

@@ -20,6 +20,7 @@
 mod arrivals;
 mod calls;
 mod collector;
+mod effects;
 mod error;
 mod fusion;
 mod gain;
@@ -41,6 +42,7 @@ mod ulcp;
 mod waiting;
 
 pub use collector::Collector;
+pub use effects::{Bitwise, EffectsId, Operand, Update, Use, Uses};
 pub use error::Error;
 pub use gain::Timeline;
 pub use intervals::Interval;

@@ -139,7 +139,7 @@ pub fn measure(
     options: &Options,
 ) -> Result<Measurement, Error> {
     let topology = Topology::new(sections);
-    let plan = topology.plan(sections);
+    let plan = Topology::without_benign(sections).plan(sections);
     let original = Timeline::new(sections, replayer, None)?;
     let original_ticks = duration(replayer, None)?;
     let free = Timeline::new(sections, replayer, Some(&plan))
@@ -218,6 +218,9 @@ fn tally(sections: &Sections, original: &Timeline, free: &Timeline) -> Tallies {
             Verdict::Ulcp(UlcpKind::NullLock) => tally.kinds.null_lock += 1,
             Verdict::Ulcp(UlcpKind::ReadRead) => tally.kinds.read_read += 1,
             Verdict::Ulcp(UlcpKind::DisjointWrite) => tally.kinds.disjoint_write += 1,
+            Verdict::Ulcp(UlcpKind::RedundantWrite) => tally.kinds.redundant_write += 1,
+            Verdict::Ulcp(UlcpKind::DisjointBits) => tally.kinds.disjoint_bits += 1,
+            Verdict::Ulcp(UlcpKind::CommutativeUpdate) => tally.kinds.commutative_update += 1,
             Verdict::AfterWait => tally.kinds.after_wait += 1,
             Verdict::AtomicOnly => tally.kinds.atomic_only += 1,
             Verdict::Conflict => tally.conflicts += 1,

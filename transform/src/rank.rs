@@ -88,6 +88,9 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
         (kinds.null_lock, UlcpKind::NullLock),
         (kinds.read_read, UlcpKind::ReadRead),
         (kinds.disjoint_write, UlcpKind::DisjointWrite),
+        (kinds.redundant_write, UlcpKind::RedundantWrite),
+        (kinds.disjoint_bits, UlcpKind::DisjointBits),
+        (kinds.commutative_update, UlcpKind::CommutativeUpdate),
     ];
     let kind = by_kind.iter().rev().max_by_key(|(pairs, _)| *pairs).expect("there are kinds").1;
     // One number stands for the group only if one replay freed all of it.

@@ -5,13 +5,17 @@
 //! the two *exclude* each other. So for predictions a section excludes the sections that it
 //! conflicts with and no others, and the rest is left to the arrival model.
 //!
+//! Benign pairs ([`crate::effects`]) do not exclude each other, but where an atomic instruction would
+//! take the lock's place, what the lock costs stays.
+//!
 //! # Deviations from PerfPlay
 //! 1. Rule 2's order of true contentions is not kept, their exclusion is.
 //! 2. The empty second half of a wait on a condition variable excludes everything, as before: no
 //!    fix can leave it out.
 
-use crate::ulcp::conflict;
-use crate::{LockKind, Section, Sections, SetId};
+use crate::effects::Benign;
+use crate::ulcp::{benign, conflict};
+use crate::{EffectsId, LockKind, Section, Sections, SetId};
 use refrain_trace::ThreadId;
 use refrain_trace::fixed::FixedMap;
 use std::cell::RefCell;
@@ -23,7 +27,7 @@ const REMEMBERED: usize = 1 << 20;
 const KINDS: usize = 1 << 10;
 
 /// What makes two sections behave alike: lock, class of the code, sets, mode.
-type Kind = (u32, u32, SetId, SetId, bool, bool);
+type Kind = (u32, u32, SetId, SetId, EffectsId, bool, bool);
 
 /// Which sections lose their exclusion where they do not conflict, by the classes of their code.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,9 +99,9 @@ impl<'a> Relaxed<'a> {
             for at in lock.sections.clone() {
                 let section = &sections.all()[at];
                 let code = class[section.region.index()];
-                let Section { lock, reads, writes, shared, after_wait, .. } = *section;
+                let Section { lock, reads, writes, effects, shared, after_wait, .. } = *section;
                 let kind = *known
-                    .entry((lock, code, reads, writes, shared, after_wait))
+                    .entry((lock, code, reads, writes, effects, shared, after_wait))
                     .or_insert_with(|| {
                         relaxed.kinds.push((at, code));
                         threads.push(BTreeSet::new());
@@ -128,10 +132,20 @@ impl<'a> Relaxed<'a> {
                 kinds.len() <= KINDS
                     && !kinds
                         .clone()
-                        .any(|other| several(other) && self.excludes(kind as u32, other as u32))
+                        .any(|other| several(other) && self.needs(kind as u32, other as u32))
             })
             .collect();
         self.free.extend(free);
+    }
+
+    /// Whether a lock, or an atomic instruction in its place, is needed between two kinds.
+    fn needs(&self, a: u32, b: u32) -> bool {
+        let section = |kind: u32| &self.sections.all()[self.kinds[kind as usize].0];
+        let (first, second) = (section(a), section(b));
+        let sections = self.sections;
+        self.excludes(a, b)
+            || conflict(sections.sets(), first, second)
+                && benign(sections, first, second) != Some(Benign::Redundant)
     }
 
     fn excludes(&self, a: u32, b: u32) -> bool {
@@ -140,7 +154,9 @@ impl<'a> Relaxed<'a> {
         if (a.after_wait && a.is_null()) || (b.after_wait && b.is_null()) {
             return true;
         }
-        !self.only.frees(of_a, of_b) || conflict(self.sections.sets(), a, b)
+        let sections = self.sections;
+        !self.only.frees(of_a, of_b)
+            || conflict(sections.sets(), a, b) && benign(sections, a, b).is_none()
     }
 
     /// Whether the lock at `address` is relaxed.

@@ -14,6 +14,15 @@ pub struct PairCounts {
     pub read_read: u64,
     /// Disjoint writes.
     pub disjoint_write: u64,
+    /// Benign: stores of the same value.
+    #[serde(default)]
+    pub redundant_write: u64,
+    /// Benign: different bits.
+    #[serde(default)]
+    pub disjoint_bits: u64,
+    /// Benign: updates that come to the same in either order.
+    #[serde(default)]
+    pub commutative_update: u64,
     /// Null-locks that waits on condition variables made; in no sum of ULCPs.
     pub after_wait: u64,
     /// Conflicts in atomic variables alone; in no sum of ULCPs.
@@ -25,13 +34,21 @@ impl PairCounts {
         self.null_lock += other.null_lock;
         self.read_read += other.read_read;
         self.disjoint_write += other.disjoint_write;
+        self.redundant_write += other.redundant_write;
+        self.disjoint_bits += other.disjoint_bits;
+        self.commutative_update += other.commutative_update;
         self.after_wait += other.after_wait;
         self.atomic_only += other.atomic_only;
     }
 
     /// All ULCPs.
     pub fn ulcps(&self) -> u64 {
-        self.null_lock + self.read_read + self.disjoint_write
+        self.null_lock + self.read_read + self.disjoint_write + self.benign()
+    }
+
+    /// ULCPs that conflict, but come to the same in either order.
+    pub fn benign(&self) -> u64 {
+        self.redundant_write + self.disjoint_bits + self.commutative_update
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::collector::{Collector, Raw};
+use crate::effects::{EffectTable, EffectsId, Varied};
 use crate::guards::{self, Nesting};
 use crate::intervals::{Interval, normalise};
 use crate::sets::{SetId, SetTable};
@@ -43,7 +44,7 @@ pub struct Region {
     pub release: u64,
 }
 
-/// One critical section, in 32 bytes.
+/// One critical section, in 36 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Section {
     /// Whose it is.
@@ -60,6 +61,8 @@ pub struct Section {
     pub reads: SetId,
     /// Shared bytes that it wrote, but for the same.
     pub writes: SetId,
+    /// What is known of what it does to them.
+    pub effects: EffectsId,
     /// It held a read lock.
     pub shared: bool,
     /// It began when a wait on a condition variable ended (PerfPlay, Appendix, Case 1).
@@ -119,6 +122,7 @@ pub struct Sections {
     pub(crate) locks: Vec<Lock>,
     pub(crate) regions: Vec<Region>,
     pub(crate) sets: SetTable,
+    pub(crate) effects: EffectTable,
     pub(crate) threads: usize,
     pub(crate) events: u64,
     pub(crate) acquisitions: u64,
@@ -156,10 +160,14 @@ impl Sections {
         }
         let shared = Shared::of(&collectors, constant);
         let mut sets = SetTable::default();
+        let mut effects = EffectTable::default();
+        let mut varied = Varied::default();
+        collectors.iter().for_each(|collector| varied.merge(&collector.varied));
         let mut raws: Vec<(ThreadId, Raw)> = Vec::new();
         let mut inner = BTreeMap::new();
         for collector in &mut collectors {
             let map = clip_sets(&collector.sets, &shared, &mut sets);
+            let effects_map = effects.adopt(&collector.effects, &shared, &varied);
             let mut of_thread = std::mem::take(&mut collector.inner);
             for it in &mut of_thread {
                 it.outside = map[it.outside.index()];
@@ -168,6 +176,7 @@ impl Sections {
             for mut raw in std::mem::take(&mut collector.sections) {
                 raw.reads = map[raw.reads.index()];
                 raw.writes = map[raw.writes.index()];
+                raw.effects = effects_map[raw.effects.index()];
                 raws.push((collector.thread, raw));
             }
         }
@@ -181,6 +190,7 @@ impl Sections {
             locks: Vec::new(),
             regions: Vec::new(),
             sets,
+            effects,
             threads: collectors.len(),
             events: collectors.iter().map(|c| c.events).sum(),
             acquisitions: collectors.iter().map(|c| c.acquisitions).sum(),
@@ -257,6 +267,7 @@ impl Sections {
                     region,
                     reads: raw.reads,
                     writes: raw.writes,
+                    effects: raw.effects,
                     shared: raw.shared,
                     after_wait: raw.after_wait,
                 });

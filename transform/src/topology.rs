@@ -25,9 +25,12 @@
 //!    shared data all the same, the lock is irregular and keeps its order.
 //! 5. The empty second half of a wait on a condition variable is never removed: it keeps its
 //!    place between its neighbours.
-//! 6. Each lock has a topology of its own, as in the paper; nested sections appear in several.
+//! 6. Benign pairs keep their order, since what would take its place, an atomic instruction, is
+//!    not in the trace.
+//! 7. Each lock has a topology of its own, as in the paper; nested sections appear in several.
 
-use crate::intervals::{Interval, leap, normalise};
+use crate::effects::commuting;
+use crate::intervals::{Interval, clip, normalise, without};
 use crate::{Lock, LockKind, Plan, Section, SectionId, Sections, SetId};
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{self as trace, AuxLock, FreedSection, ThreadId, Transformed};
@@ -56,9 +59,20 @@ pub struct Topology {
 impl Topology {
     /// Builds the ULCP-free topology.
     pub fn new(sections: &Sections) -> Topology {
+        Topology::over(sections, |_| Vec::new())
+    }
+
+    /// The same without the order of benign pairs, as far as all sections of a lock that use a byte
+    /// are benign over it: what time is lost by that order.
+    pub(crate) fn without_benign(sections: &Sections) -> Topology {
+        Topology::over(sections, |lock| commuting(sections, sections.of(lock)))
+    }
+
+    /// `free` tells which bytes of a lock need no order.
+    fn over(sections: &Sections, free: impl Fn(&Lock) -> Vec<Interval>) -> Topology {
         let (mut edges, mut removed, mut freed) = (Vec::new(), 0, Vec::new());
         for lock in sections.locks().iter().filter(|lock| lock.kind == LockKind::Regular) {
-            let groups = Groups::new(sections, sections.of(lock));
+            let groups = Groups::new(sections, sections.of(lock), &free(lock));
             conflicts(sections, lock, &groups, &mut edges);
             removed += standalone(sections.of(lock), &groups);
             freed.push(lock.address);
@@ -165,7 +179,7 @@ pub(crate) fn exempting(
             continue;
         }
         freed.push(lock.address);
-        let groups = Groups::new(sections, sections.of(lock));
+        let groups = Groups::new(sections, sections.of(lock), &[]);
         conflicts(sections, lock, &groups, &mut edges);
         keep_others(sections, lock, class, &exempt, &mut edges);
         if edges.len() > limit {
@@ -339,7 +353,7 @@ struct Groups {
 }
 
 impl Groups {
-    fn new(sections: &Sections, of_lock: &[Section]) -> Groups {
+    fn new(sections: &Sections, of_lock: &[Section], free: &[Interval]) -> Groups {
         let sets = sections.sets();
         let mut reads: Vec<SetId> = of_lock.iter().map(|section| section.reads).collect();
         let mut writes: Vec<SetId> = of_lock.iter().map(|section| section.writes).collect();
@@ -350,6 +364,7 @@ impl Groups {
         let mut written: Vec<Interval> =
             writes.iter().flat_map(|id| sets.get(*id).iter().copied()).collect();
         normalise(&mut written);
+        let written = without(&written, free);
         let mut covers: FixedMap<SetId, Vec<(u32, u32)>> = FixedMap::default();
         let mut clipped: Vec<(SetId, Vec<Interval>)> = Vec::new();
         reads.extend(&writes);
@@ -378,17 +393,4 @@ impl Groups {
     fn of(&self, set: SetId) -> &[(u32, u32)] {
         self.covers.get(&set).map_or(&[], Vec::as_slice)
     }
-}
-
-/// The part of a normal list that lies in another.
-fn clip(list: &[Interval], mut within: &[Interval]) -> Vec<Interval> {
-    let mut out = Vec::new();
-    for interval in list {
-        within = &within[leap(within, interval.start)..];
-        for other in within.iter().take_while(|other| other.start < interval.end) {
-            let (start, end) = (interval.start.max(other.start), interval.end.min(other.end));
-            out.push(Interval { start, end });
-        }
-    }
-    out
 }

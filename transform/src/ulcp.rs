@@ -15,13 +15,16 @@
 //! atomic variable is one too many.
 //!
 //! # Deviations
-//! 1. `benign` needs reversed replays with values and is not told here: [`Verdict::Conflict`]
-//!    holds both it and the true contentions, as where Algorithm 1 returns FALSE.
+//! 1. `benign` is judged by what the instructions of the sections do, and not by reversed replays
+//!    ([`crate::effects`]); [`Verdict::Conflict`] holds those that are not seen to be benign, too.
+//!    A benign pair is told by its kind.
 //! 2. A null-lock whose empty section is the second half of a wait on a condition variable is
 //!    spurious (Appendix, Case 1): no programmer can remove it. When the thread was woken, and so
 //!    for whom it waited then, is not recorded: such a section is paired with the one before it.
 
-use crate::{LockKind, Section, SectionId, Sections, SetId, SetTable};
+use crate::effects::Benign;
+use crate::intervals::{Interval, clip, normalise};
+use crate::{EffectsId, LockKind, Section, SectionId, Sections, SetId, SetTable};
 use serde::{Deserialize, Serialize};
 
 /// Kinds of unnecessary lock contention pairs.
@@ -34,16 +37,43 @@ pub enum UlcpKind {
     ReadRead,
     /// Neither writes what the other uses.
     DisjointWrite,
+    /// Benign: both store the same value.
+    RedundantWrite,
+    /// Benign: they change and look at different bits of the same bytes.
+    DisjointBits,
+    /// Benign: updates that come to the same in either order, as additions do.
+    CommutativeUpdate,
 }
 
 impl UlcpKind {
+    /// All kinds.
+    pub const ALL: [UlcpKind; 6] = [
+        UlcpKind::NullLock,
+        UlcpKind::ReadRead,
+        UlcpKind::DisjointWrite,
+        UlcpKind::RedundantWrite,
+        UlcpKind::DisjointBits,
+        UlcpKind::CommutativeUpdate,
+    ];
+
     /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             UlcpKind::NullLock => "null-lock",
             UlcpKind::ReadRead => "read-read",
             UlcpKind::DisjointWrite => "disjoint-write",
+            UlcpKind::RedundantWrite => "redundant-write",
+            UlcpKind::DisjointBits => "disjoint-bits",
+            UlcpKind::CommutativeUpdate => "commutative-update",
         }
+    }
+
+    /// Whether the sections conflict, but come to the same in either order.
+    pub fn is_benign(self) -> bool {
+        matches!(
+            self,
+            UlcpKind::RedundantWrite | UlcpKind::DisjointBits | UlcpKind::CommutativeUpdate
+        )
     }
 }
 
@@ -56,7 +86,7 @@ pub enum Verdict {
     AfterWait,
     /// One writes what the other uses, but only atomic variables: no ULCP.
     AtomicOnly,
-    /// One writes what the other uses: true contention (or benign, which is not told here).
+    /// One writes what the other uses: true contention, as far as can be told.
     Conflict,
 }
 
@@ -81,7 +111,8 @@ pub struct Pair {
 }
 
 /// Algorithm 1 on two critical sections of one lock.
-pub fn identify(sets: &SetTable, first: &Section, second: &Section) -> Verdict {
+pub fn identify(sections: &Sections, first: &Section, second: &Section) -> Verdict {
+    let sets = sections.sets();
     if first.is_null() || second.is_null() {
         let real = |section: &Section| section.is_null() && !section.after_wait;
         if real(first) || real(second) {
@@ -93,6 +124,12 @@ pub fn identify(sets: &SetTable, first: &Section, second: &Section) -> Verdict {
         Verdict::Ulcp(UlcpKind::ReadRead)
     } else if !conflict(sets, first, second) {
         Verdict::Ulcp(UlcpKind::DisjointWrite)
+    } else if let Some(benign) = benign(sections, first, second) {
+        Verdict::Ulcp(match benign {
+            Benign::Redundant => UlcpKind::RedundantWrite,
+            Benign::Bits => UlcpKind::DisjointBits,
+            Benign::Commutes => UlcpKind::CommutativeUpdate,
+        })
     } else if conflict(sets, &first.plain(sets), &second.plain(sets)) {
         Verdict::Conflict
     } else {
@@ -105,6 +142,25 @@ pub(crate) fn conflict(sets: &SetTable, a: &Section, b: &Section) -> bool {
     !(sets.disjoint(a.reads, b.writes)
         && sets.disjoint(a.writes, b.reads)
         && sets.disjoint(a.writes, b.writes))
+}
+
+/// Sections that conflict over more bytes are not looked at byte by byte.
+const MOST_BYTES: u64 = 1 << 9;
+
+/// Why sections that conflict come to the same in either order, if they do.
+pub(crate) fn benign(sections: &Sections, a: &Section, b: &Section) -> Option<Benign> {
+    if a.effects == EffectsId::default() || b.effects == EffectsId::default() {
+        return None;
+    }
+    let get = |id| sections.sets().get(id);
+    let mut over: Vec<Interval> = clip(get(a.reads), get(b.writes));
+    over.extend(clip(get(a.writes), get(b.reads)));
+    over.extend(clip(get(a.writes), get(b.writes)));
+    normalise(&mut over);
+    if over.iter().map(|interval| interval.end - interval.start).sum::<u64>() > MOST_BYTES {
+        return None;
+    }
+    sections.effects.benign(a.effects, b.effects, &over)
 }
 
 /// Pairs of the regular locks, in the order of the later sections; of one section, the nearest
@@ -131,7 +187,7 @@ fn search(sections: &Sections, memory: &mut Memory, start: usize, index: usize) 
     for (first, waited) in
         next_to.map(|at| (at, false)).into_iter().chain(waits.iter().map(|&(_, at)| (at, true)))
     {
-        let verdict = memory.identify(sections.sets(), &sections.all()[first as usize], second);
+        let verdict = memory.identify(sections, &sections.all()[first as usize], second);
         found.push(Pair {
             first: SectionId(first),
             second: SectionId(index as u32),
@@ -150,7 +206,7 @@ pub(crate) fn excludes(a: &Section, b: &Section) -> bool {
     a.thread != b.thread && !(a.shared && b.shared)
 }
 
-type Key = [SetId; 4];
+type Key = ([SetId; 4], [EffectsId; 2]);
 
 /// Remembers verdicts of pairs of sets, which repeat with the code that makes them.
 pub(crate) struct Memory(Vec<(Key, Verdict)>);
@@ -160,25 +216,28 @@ impl Memory {
 
     pub(crate) fn new() -> Memory {
         // The empty key is never asked for: such a pair is a null-lock.
-        Memory(vec![([SetId::EMPTY; 4], Verdict::AfterWait); Memory::WAYS])
+        Memory(vec![(Key::default(), Verdict::AfterWait); Memory::WAYS])
     }
 
     pub(crate) fn identify(
         &mut self,
-        sets: &SetTable,
+        sections: &Sections,
         first: &Section,
         second: &Section,
     ) -> Verdict {
         if first.is_null() || second.is_null() {
-            return identify(sets, first, second);
+            return identify(sections, first, second);
         }
-        let key = [first.reads, first.writes, second.reads, second.writes];
-        let mix = key.iter().fold(0u64, |hash, id| {
-            (hash.rotate_left(20) ^ u64::from(id.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        let sets = [first.reads, first.writes, second.reads, second.writes];
+        let effects = [first.effects, second.effects];
+        let key = (sets, effects);
+        let ids = sets.iter().map(|id| id.index()).chain(effects.iter().map(|id| id.index()));
+        let mix = ids.fold(0u64, |hash, id| {
+            (hash.rotate_left(20) ^ id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         });
         let entry = &mut self.0[(mix >> 40) as usize % Memory::WAYS];
         if entry.0 != key {
-            *entry = (key, identify(sets, first, second));
+            *entry = (key, identify(sections, first, second));
         }
         entry.1
     }

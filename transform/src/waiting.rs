@@ -37,7 +37,7 @@ pub(crate) fn by_region(sections: &Sections) -> Vec<Waited> {
             let waited = times.had.saturating_sub(times.begin);
             let conflicts = |&&(_, earlier): &&(u32, u32)| {
                 let earlier = &sections.all()[earlier as usize];
-                memory.identify(sections.sets(), earlier, section).conflicts()
+                memory.identify(sections, earlier, section).conflicts()
             };
             let ends = waits.iter().filter(conflicts);
             let until = ends.map(|&(_, earlier)| sections.times(earlier as usize).end).max();

@@ -39,6 +39,9 @@ pub struct EngineConfig {
     /// addresses of their first instructions ([`refrain_trace::Access::CALLED`]). What they call
     /// among themselves is left out.
     pub functions: Arc<BTreeMap<u64, Answer>>,
+    /// With `accesses`: before each of these instructions, log there what this general register
+    /// has ([`refrain_trace::Access::VALUE`]).
+    pub values: Arc<BTreeMap<u64, usize>>,
     /// The guest's processor: other instructions than its own are not executed. Those of its
     /// features that this machine lacks cannot be.
     pub processor: Processor,

@@ -27,6 +27,11 @@ pub trait Observer: Send + Sync {
     fn functions(&self) -> Arc<BTreeMap<u64, Answer>> {
         Arc::default()
     }
+    /// Instructions before which the value of a register is wanted, with the accesses
+    /// ([`crate::EngineConfig::values`]).
+    fn values(&self) -> Arc<BTreeMap<u64, usize>> {
+        Arc::default()
+    }
     /// The notes by which repeated accesses are left out, if the engine was made to use them
     /// ([`crate::EngineConfig::seen`]). [`ThreadObserver::repeats`] then says when.
     fn seen(&self) -> Option<&Seen> {

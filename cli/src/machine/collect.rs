@@ -2,8 +2,9 @@
 
 use super::made::OwnLocks;
 use refrain_trace::{Access, Event, EventId, ThreadId};
-use refrain_transform::Collector;
+use refrain_transform::{Collector, Uses};
 use refrain_vm::{Interest, Observer, Seen, ThreadObserver};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +17,8 @@ pub(super) struct Collect {
     own: Vec<Option<Range<u64>>>,
     /// Locks that the program makes itself, where critical sections are wanted.
     locks: Option<OwnLocks>,
+    /// What instructions do with what they access.
+    uses: Arc<Uses>,
     /// Keeps repeated accesses away, where the kernel has the address space for it.
     seen: Option<Seen>,
     done: Done,
@@ -28,12 +31,17 @@ impl Collect {
         if let Err(error) = &seen {
             tracing::warn!("every access is logged, which takes longer: {error}");
         }
-        Collect { own, locks: None, seen: seen.ok(), done: Done::default() }
+        Collect { own, locks: None, uses: Arc::default(), seen: seen.ok(), done: Done::default() }
     }
 
     /// Critical sections are wanted with their sites, those of such locks too.
     pub(super) fn of_locks(self, locks: OwnLocks) -> Collect {
         Collect { locks: Some(locks), ..self }
+    }
+
+    /// Conflicts that are benign are to be told.
+    pub(super) fn with_uses(self, uses: Uses) -> Collect {
+        Collect { uses: Arc::new(uses), ..self }
     }
 
     /// The locks that the program makes itself.
@@ -57,8 +65,13 @@ impl Observer for Collect {
         let mut collector = Collector::new(thread, own);
         if let Some(locks) = &self.locks {
             collector = collector.knowing(locks.made.roles(thread), locks.foreign.clone());
+            collector = collector.with_uses(self.uses.clone());
         }
         Box::new(OnThread { collector: Some(collector), done: self.done.clone() })
+    }
+
+    fn values(&self) -> Arc<BTreeMap<u64, usize>> {
+        Arc::new(self.uses.values.clone())
     }
 
     fn seen(&self) -> Option<&Seen> {

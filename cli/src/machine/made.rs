@@ -1,7 +1,8 @@
-//! What a trace tells, before it is replayed, of locks that the program makes itself.
+//! What a trace tells, before it is replayed, of the program's locks: those that it makes itself, and
+//! where it calls the library's.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
-use refrain_trace::fixed::FixedMap;
+use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::linux::{FUTEX, futex_waits};
 use refrain_trace::{CodeBlock, Event, EventKind, ThreadId, Trace};
 use refrain_transform::{Change, Interval, Made, Maker};
@@ -29,6 +30,8 @@ pub(super) struct OwnLocks {
     pub(super) made: Made,
     /// Bytes that locked instructions touched.
     pub(super) atomic: Vec<Interval>,
+    /// Where calls of the library's locks and condition variables return to.
+    pub(super) calls: FixedSet<u64>,
     /// Where the code of the system's libraries lies, ascending.
     pub(super) foreign: Arc<[Range<u64>]>,
 }
@@ -39,6 +42,7 @@ impl OwnLocks {
         let changes = changes(&trace.blocks()?);
         let mut maker = Maker::new();
         let mut atomic: FixedMap<u64, u16> = FixedMap::default();
+        let mut calls = FixedSet::default();
         for thread in (0..trace.threads()).map(ThreadId) {
             let mut cursor = trace.cursor(thread);
             let mut id = cursor.position();
@@ -47,6 +51,9 @@ impl OwnLocks {
                 if event.kind() == EventKind::Atomic && change != Change::Store {
                     let size = atomic.entry(event.object).or_default();
                     *size = event.nr.max(*size);
+                }
+                if takes_one_argument(event.kind()) {
+                    calls.insert(event.pc);
                 }
                 let slept_on = if is_futex(&event) {
                     let record = cursor.payload()?;
@@ -60,13 +67,37 @@ impl OwnLocks {
             }
         }
         let atomic = atomic.into_iter().map(|(at, size)| Interval::new(at, size.into())).collect();
-        Ok(OwnLocks { made: maker.finish(), atomic, foreign: foreign(trace) })
+        Ok(OwnLocks { made: maker.finish(), atomic, calls, foreign: foreign(trace) })
     }
 
     /// What the locks are made of, which is no data of the program's.
     pub(super) fn words(&self) -> impl Iterator<Item = Interval> + '_ {
         self.made.locks.iter().flat_map(|lock| lock.words.iter().copied())
     }
+}
+
+/// Whether the event is a call of a function with one argument.
+fn takes_one_argument(kind: EventKind) -> bool {
+    use EventKind::*;
+    matches!(
+        kind,
+        MutexLock
+            | MutexTryLock
+            | MutexUnlock
+            | ReadLock
+            | ReadTryLock
+            | WriteLock
+            | WriteTryLock
+            | RwUnlock
+            | SpinLock
+            | SpinTryLock
+            | SpinUnlock
+            | SemWait
+            | SemTryWait
+            | SemPost
+            | CondSignal
+            | CondBroadcast
+    )
 }
 
 fn is_futex(event: &Event) -> bool {

@@ -13,6 +13,7 @@ mod segments;
 mod skeleton;
 mod stacks;
 mod transformed;
+mod uses;
 
 pub(crate) use policy::Policy;
 pub(crate) use segments::{Amount, Segments, segments};
@@ -71,8 +72,7 @@ fn replaying_engine(
     let processor = recorded_processor(trace, &blocks, Processor::host())?;
     let every_access = trace.header().order == Order::Stride;
     let config = EngineConfig { watched, places, count, processor, every_access, ..config };
-    let hooks: Vec<u64> =
-        trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc).collect();
+    let hooks: Vec<u64> = hooks(trace).collect();
     // Observers are compiled into code, and the costs of instructions too.
     let is_compiled_in = config.accesses || config.count == Count::Cycles;
     Ok(match kind {
@@ -84,6 +84,11 @@ fn replaying_engine(
             Arc::new(CraneliftEngine::new(&config, program)?)
         }
     })
+}
+
+/// Functions of libraries that were recorded as events.
+fn hooks(trace: &Trace) -> impl Iterator<Item = u64> {
+    trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc)
 }
 
 /// The processor that the recorded program saw, if this machine, a `host`, can execute its code.
@@ -419,7 +424,9 @@ pub(crate) fn analyse(
     listener: Arc<dyn Listener>,
 ) -> anyhow::Result<Analysis> {
     let Ground { own, mut constant } = Ground::of(trace)?;
-    let collect = Arc::new(Collect::new(own).of_locks(OwnLocks::of(trace)?));
+    let locks = OwnLocks::of(trace)?;
+    let uses = uses::uses(&trace.blocks()?, hooks(trace), &locks);
+    let collect = Arc::new(Collect::new(own).of_locks(locks).with_uses(uses));
     let outcome = observed(trace, Count::Nothing, collect.clone(), None, listener)?;
     if let Some(divergence) = outcome.divergence {
         return Ok(Analysis::Diverged(divergence.into()));
@@ -528,6 +535,7 @@ fn observed(
         accesses: observer.interest().accesses,
         calls: observer.interest().calls,
         functions: observer.functions(),
+        values: observer.values(),
         seen: observer.seen().is_some(),
         ..EngineConfig::default()
     };

@@ -94,7 +94,10 @@ fn group(group: &Group) -> Value {
     let kind = match group.kind {
         UlcpKind::NullLock => "null",
         UlcpKind::ReadRead => "read",
-        UlcpKind::DisjointWrite => "write",
+        UlcpKind::DisjointWrite
+        | UlcpKind::RedundantWrite
+        | UlcpKind::DisjointBits
+        | UlcpKind::CommutativeUpdate => "write",
     };
     context! {
         rank => group.rank,

@@ -241,6 +241,19 @@ fn advice(kind: UlcpKind) -> &'static str {
             "One section writes, but only data that the other never uses. Give each field, row or \
              partition a lock of its own, or make the field atomic."
         }
+        UlcpKind::RedundantWrite => {
+            "Both sections store the same value. Store it without the lock, as an atomic variable, or \
+             look first whether it is there already."
+        }
+        UlcpKind::DisjointBits => {
+            "The sections use different bits of one word. Change them by an atomic instruction (or, \
+             and, xor) without the lock, or give each user a word of its own."
+        }
+        UlcpKind::CommutativeUpdate => {
+            "What the sections do to the same data comes to the same in either order, but must not be \
+             lost: they add, or set bits, and nobody looks at the result. Do that by an atomic \
+             instruction without the lock, or let each thread have a sum of its own."
+        }
     }
 }
 

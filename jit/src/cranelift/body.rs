@@ -227,6 +227,9 @@ impl Body<'_> {
         if let Some(answer) = source.function {
             self.l.enter_function(source.pc, answer);
         }
+        if let Some(register) = source.value {
+            self.l.log_value(source.pc, register);
+        }
         self.site(&source);
         self.count_down(source.accesses);
         let instructions = self.graph.instructions(&source).to_vec();

@@ -66,6 +66,9 @@ fn effects(graph: &Graph, region: &Region, at: usize, watch: Watch) -> Effects {
             uses
         });
     }
+    if let Some(register) = block.value {
+        effects.uses.insert(register);
+    }
     let mut add = |var| {
         effects.uses.insert(var);
         effects.writes.insert(var);
@@ -140,7 +143,8 @@ impl Flow {
         let own = |at: usize| {
             let block = &graph.blocks[region.blocks[at] as usize];
             let function = block.function.map_or(0, |_| CALL_RECORDS);
-            graph.instructions(block).iter().map(accesses).sum::<u32>() + 2 + function
+            let value = u32::from(block.value.is_some());
+            graph.instructions(block).iter().map(accesses).sum::<u32>() + 2 + function + value
         };
         let mut longest: Vec<u32> = (0..count).map(own).collect();
         // Paths between checks have no cycles, so this ends after as many rounds as blocks.

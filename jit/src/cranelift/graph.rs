@@ -68,6 +68,8 @@ pub(super) struct Block {
     pub(super) place: bool,
     /// A function begins here whose calls are logged.
     pub(super) function: Option<Answer>,
+    /// The register whose value is logged before its first instruction.
+    pub(super) value: Option<usize>,
     pub(super) effects: Effects,
     /// Indirect transfers may lead here.
     indirect: bool,
@@ -108,6 +110,8 @@ pub(super) struct Cuts<'a> {
     pub(super) places: &'a BTreeSet<u64>,
     /// Where functions begin whose calls are logged.
     pub(super) functions: &'a BTreeMap<u64, Answer>,
+    /// Instructions before which a register's value is logged.
+    pub(super) values: &'a BTreeMap<u64, usize>,
     /// Plain loads and stores that are watched.
     pub(super) watched: Option<&'a BTreeSet<u64>>,
     pub(super) order_atomics: bool,
@@ -206,6 +210,7 @@ impl Graph {
             hooked,
             place: cuts.places.contains(&pc),
             function: cuts.functions.get(&pc).copied(),
+            value: cuts.values.get(&pc).copied(),
             effects,
             indirect: false,
             live_flags: 0,
@@ -346,6 +351,7 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
     leaders.extend(cuts.hooks);
     leaders.extend(cuts.places);
     leaders.extend(cuts.functions.keys());
+    leaders.extend(cuts.values.keys());
     for i in table {
         let direct = i.is_jcc_short_or_near()
             || i.is_jmp_short_or_near()

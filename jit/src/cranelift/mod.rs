@@ -168,6 +168,7 @@ impl CraneliftEngine {
             hooks: &hooks,
             places: &config.places,
             functions: if config.accesses { &config.functions } else { &BTreeMap::new() },
+            values: if config.accesses { &config.values } else { &BTreeMap::new() },
             watched: config.watched.as_deref(),
             order_atomics: config.order_atomics,
             every_access: config.every_access,

@@ -6,10 +6,11 @@ use refrain_scheduler::{
     Builder, Config, Constraints, Edge, Elsc, Model, Outcome, Skeleton, simulate,
 };
 use refrain_trace::{Access, Event, EventId, EventKind, ThreadId, order};
-use refrain_transform::{Collector, Cores, Plan, Replayer, Role, Sections};
+use refrain_transform::{Collector, Cores, Plan, Replayer, Role, Sections, Uses};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::slice::from_ref;
+use std::sync::Arc;
 
 /// What a thread does next.
 #[derive(Clone, Debug)]
@@ -85,7 +86,11 @@ impl Recording {
     }
 
     pub fn access(&mut self, thread: usize, address: u64, size: u16, kind: u16) {
-        self.threads[thread].push(Item::Access(Access { address, pc: 0, size, kind }));
+        self.access_at(thread, Access { address, pc: 0, size, kind });
+    }
+
+    pub fn access_at(&mut self, thread: usize, access: Access) {
+        self.threads[thread].push(Item::Access(access));
     }
 
     /// The kernel reads and writes for the thread.
@@ -131,11 +136,24 @@ impl Recording {
     }
 
     pub fn collectors_with(&self, roles: impl Fn(ThreadId) -> Vec<(u32, Role)>) -> Vec<Collector> {
+        self.collectors_as(roles, &Arc::default())
+    }
+
+    pub fn collectors_knowing(&self, uses: &Arc<Uses>) -> Vec<Collector> {
+        self.collectors_as(|_| Vec::new(), uses)
+    }
+
+    fn collectors_as(
+        &self,
+        roles: impl Fn(ThreadId) -> Vec<(u32, Role)>,
+        uses: &Arc<Uses>,
+    ) -> Vec<Collector> {
         let mut collectors = Vec::new();
         // In reverse, because the order of observation must not matter.
         for (thread, items) in self.threads.iter().enumerate().rev() {
             let id = ThreadId(thread as u32);
             let mut collector = Collector::new(id, None).knowing(roles(id), [].into());
+            collector = collector.with_uses(uses.clone());
             let mut events = 0;
             for item in items {
                 match item {

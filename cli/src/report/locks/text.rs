@@ -216,6 +216,9 @@ fn detail(group: &Group, width: usize) -> String {
         (kinds.null_lock, "null-lock"),
         (kinds.read_read, "read-read"),
         (kinds.disjoint_write, "disjoint-write"),
+        (kinds.redundant_write, "redundant-write"),
+        (kinds.disjoint_bits, "disjoint-bits"),
+        (kinds.commutative_update, "commutative-update"),
     ];
     let found = by_kind.iter().filter(|(pairs, _)| *pairs > 0);
     let pairs = format!(
@@ -318,7 +321,7 @@ fn legend(report: &Report, style: Style) -> String {
         say("none: with this row alone fixed the run is no shorter; threads then wait elsewhere.");
     }
     let detailed = report.groups.iter().any(|group| !group.excerpts.is_empty());
-    for kind in [UlcpKind::NullLock, UlcpKind::ReadRead, UlcpKind::DisjointWrite] {
+    for kind in UlcpKind::ALL {
         let group = report.groups.iter().find(|group| group.kind == kind);
         if let Some(group) = group.filter(|_| !detailed) {
             say(&format!("{}: {}", kind.name(), group.advice));

@@ -18,6 +18,8 @@ use refrain_trace::Access;
 use refrain_vm::Answer;
 use refrain_vm::reg::{RAX, RDI, RDX, RSI, RSP};
 
+/// Set in [`refrain_vm::SeenWords`] of a thread that logs repetitions.
+const REPEATS: i64 = 0x80;
 /// Records of a call.
 pub(crate) const CALL_RECORDS: u32 = 4;
 
@@ -41,6 +43,18 @@ impl Lifter<'_> {
             let given = [second, third, back].map(argument);
             [(first, pc, Access::CALLED)].into_iter().chain(given).collect()
         });
+    }
+
+    /// Logs what a register has before the instruction at `pc`, where repetitions are logged.
+    pub(in super::super) fn log_value(&mut self, pc: u64, register: usize) {
+        let value = self.var(register);
+        let wanted = if self.watch.seen {
+            let word = self.frame_load(I64, frame::OFF_SEEN_WORD);
+            self.b.ins().band_imm_u(word, REPEATS)
+        } else {
+            self.iconst(I64, 1)
+        };
+        self.append_if(wanted, |_| vec![(value, pc, Access::VALUE)]);
     }
 
     /// Logs the answer of a function, if it is the one that returns: `sp` is where its return address

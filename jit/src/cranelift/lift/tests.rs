@@ -74,6 +74,7 @@ fn lifted(input: &str) -> String {
         hooks: &[],
         places: &BTreeSet::new(),
         functions: &BTreeMap::new(),
+        values: &BTreeMap::new(),
         watched: None,
         order_atomics: false,
         every_access: false,
