@@ -61,6 +61,8 @@ fn both_engines_count_the_same_accesses() {
         a.push(rcx)?;
         a.call(qword_ptr(rbx + 8))?;
         a.pop(rcx)?;
+        a.push(qword_ptr(rbx + 16))?;
+        a.pop(qword_ptr(rsp - 16))?;
         a.cmp(byte_ptr(rbx + rcx), 0)?;
         a.mov(ecx, dword_ptr(rbx))?;
         a.cmp(ecx, 9)?;
@@ -93,7 +95,7 @@ fn both_engines_count_the_same_accesses() {
         copies.several_threads();
         let mut met = LastMet::new();
         // With sites, a thread leaves when no more accesses come before the next event.
-        let counts = if all { 0..45 } else { 1000..1001 };
+        let counts = if all { 0..55 } else { 1000..1001 };
         for left in counts {
             data(DATA, &before);
             let mut cpu = copies.attach().expect("attaches");

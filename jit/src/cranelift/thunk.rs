@@ -106,6 +106,11 @@ impl Batch {
         let stack = if used.has(RSP) { free.next()? } else { Register::None };
         let segment =
             if self.instructions.iter().any(uses_fs) { free.next()? } else { Register::None };
+        let moved = if self.instructions.iter().any(moves_by_stack) {
+            free.next()?
+        } else {
+            Register::None
+        };
         let mut out = Out { encoder: Encoder::new(64), at: 0, map: Vec::new() };
         let strings = self.instructions.iter().any(Instruction::is_string_instruction);
         self.load_flags(&mut out, flags.load, strings)?;
@@ -133,6 +138,14 @@ impl Batch {
             let mut i = *i;
             out.map.push((out.at as u32, i.ip() as u32));
             make_absolute(&mut i);
+            let by_stack = moves_by_stack(&i).then(|| i.mnemonic());
+            if let Some(mnemonic) = by_stack {
+                i = move_of_operand(&i, moved)?;
+                if mnemonic == Mnemonic::Pop {
+                    out.push(Instruction::with2(Code::Mov_r64_rm64, moved, top(stack)).ok()?)?;
+                    out.push(Instruction::with2(Code::Lea_r64_m, stack, above(stack, 8)).ok()?)?;
+                }
+            }
             if self.replaced {
                 i.set_segment_prefix(Register::None);
                 i.set_memory_base(Register::None);
@@ -147,6 +160,10 @@ impl Batch {
                 i.set_memory_displacement64((8 + frame::OFF_DETAIL) as u64);
             }
             out.push(i)?;
+            if by_stack == Some(Mnemonic::Push) {
+                out.push(Instruction::with2(Code::Lea_r64_m, stack, above(stack, -8)).ok()?)?;
+                out.push(Instruction::with2(Code::Mov_rm64_r64, top(stack), moved).ok()?)?;
+            }
         }
         out.map.push((out.at as u32, 0));
         if flags.store || strings {
@@ -273,6 +290,37 @@ fn uses_fs(i: &Instruction) -> bool {
     i.segment_prefix() == Register::FS
         && has_memory(i)
         && !matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
+}
+
+/// Whether this is a `push` or a `pop` of eight bytes in memory, which two moves stand for.
+fn moves_by_stack(i: &Instruction) -> bool {
+    matches!(i.code(), Code::Push_rm64 | Code::Pop_rm64) && has_memory(i)
+}
+
+/// The one of the two moves that has the operand: from it or, if it is popped, to it.
+fn move_of_operand(i: &Instruction, moved: Register) -> Option<Instruction> {
+    let operand = MemoryOperand::new(
+        i.memory_base(),
+        i.memory_index(),
+        i.memory_index_scale(),
+        i.memory_displacement64() as i64,
+        i.memory_displ_size(),
+        false,
+        i.segment_prefix(),
+    );
+    match i.mnemonic() {
+        Mnemonic::Pop => Instruction::with2(Code::Mov_rm64_r64, operand, moved),
+        _ => Instruction::with2(Code::Mov_r64_rm64, moved, operand),
+    }
+    .ok()
+}
+
+fn top(stack: Register) -> MemoryOperand {
+    MemoryOperand::with_base(stack)
+}
+
+fn above(stack: Register, bytes: i64) -> MemoryOperand {
+    MemoryOperand::with_base_displ(stack, bytes)
 }
 
 /// Makes an operand that is relative to rip the address that it means. Guest memory lies below
