@@ -27,6 +27,8 @@ pub const ABOVE_CODE: Range<u64> = 0x4_0000_0000..HEAP.start;
 pub const HEAP: Range<u64> = 0x10_0000_0000..0x30_0000_0000;
 /// The main thread's stack: the top of it, and how far it may grow down.
 pub const STACK: Range<u64> = 0x0fff_e000_0000..0x0fff_f000_0000;
+/// Mappings for which there is no room among the others: databases reserve terabytes.
+pub const LARGE_MAPPINGS: Range<u64> = HEAP.end..STACK.start;
 /// All other mappings. Programs that name a place themselves name rounder ones.
 pub const MAPPINGS: Range<u64> = 0x2000_0000_0000..0x2800_0000_0000;
 

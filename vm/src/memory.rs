@@ -456,6 +456,7 @@ impl AddressSpace {
             Purpose::Data => None,
         };
         low.or_else(|| self.first_fit(layout::MAPPINGS, len, PAGE))
+            .or_else(|| self.first_fit(layout::LARGE_MAPPINGS, len, PAGE))
     }
 
     /// Lowest gap of `len` bytes at a multiple of `align`, with a page of distance to its
@@ -632,6 +633,11 @@ mod tests {
         assert_eq!(map(&mut space), a, "the gap is used again");
         assert_eq!(space.unmap(a as u64, 3 * PAGE), 0);
         assert_eq!(space.unmap(b as u64, 3 * PAGE), 0);
+        let large =
+            MapRequest { len: 8 << 40, prot: libc::PROT_NONE, ..request };
+        let place = space.map(large, Purpose::Data);
+        assert!(layout::LARGE_MAPPINGS.contains(&(place as u64)), "{place:#x}");
+        assert_eq!(space.unmap(place as u64, 8 << 40), 0);
         let elsewhere = MapRequest {
             address: 0x5555_0000_0000,
             flags: request.flags | libc::MAP_FIXED,
