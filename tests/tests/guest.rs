@@ -63,6 +63,11 @@ fn programs_that_execute_others() {
 }
 
 #[test]
+fn programs_that_execute_others_with_threads() {
+    is_as_natively_with(&["-pthread"], include_str!("../guest/execute_threads.c"));
+}
+
+#[test]
 fn programs_at_fixed_addresses() {
     is_as_natively_with(&["-no-pie"], include_str!("../guest/fixed.c"));
 }

@@ -43,7 +43,11 @@ impl GuestThread {
     /// Runs the handlers of signals that have arrived, if this is a place for it. (It is not
     /// while the thread creates another: others wait for it to be done.)
     pub(crate) fn take_signals(&mut self) {
-        if !self.attention.is_raised() || !self.after_event || self.creating.is_some() {
+        if !self.attention.is_raised() || self.creating.is_some() {
+            return;
+        }
+        self.end_if_told();
+        if !self.after_event {
             return;
         }
         self.take_all(Place::AFTER_EVENT);
@@ -54,6 +58,7 @@ impl GuestThread {
         if !self.attention.is_raised() || self.creating.is_some() {
             return;
         }
+        self.end_if_told();
         if let Some(counted) = self.counted {
             let count = self.context.retired - counted;
             self.take_all(Place { nr: delivery::AT_COUNT, count });
@@ -65,9 +70,25 @@ impl GuestThread {
         self.counted = self.machine.counts().then_some(self.context.retired);
     }
 
+    /// Ends the thread if another one executes a program. That needs no event: a replay has a thread
+    /// stop behind its last one, and executes a program when all others have.
+    fn end_if_told(&mut self) {
+        if self.machine.signals.is_to_end(self.id) {
+            self.end_for_program();
+        }
+    }
+
+    fn end_for_program(&mut self) -> ! {
+        self.leave_lines();
+        self.log.retire();
+        self.machine.thread_ended(self.id);
+        park_forever()
+    }
+
     fn take_all(&mut self, mut place: Place) {
         while let Some(taken) = self.machine.signals.take(self.id) {
             match taken {
+                Taken::End => self.end_for_program(),
                 Taken::Terminate(signal) => self.end_by_signal_at(signal as i32, place),
                 Taken::Stop(signal) => {
                     host::stop_process(signal as i32);
@@ -133,6 +154,7 @@ impl GuestThread {
     fn handle_in_body(&mut self) -> Result<()> {
         let handling = match self.machine.signals.take(self.id) {
             None => return Ok(()),
+            Some(Taken::End) => self.end_for_program(),
             Some(Taken::Terminate(signal)) => self.end_by_signal(signal as i32),
             Some(Taken::Stop(signal)) => {
                 host::stop_process(signal as i32);

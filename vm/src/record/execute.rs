@@ -16,18 +16,24 @@ use crate::layout::PAGE;
 use crate::loader::{self, Command};
 use crate::{Result, hidden};
 use refrain_trace::payload::{Effect, SyscallRecord};
-use refrain_trace::{Event, Executed};
+use refrain_trace::{Event, Executed, ThreadId};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// No argument is longer (`MAX_ARG_STRLEN`).
 const LONGEST: usize = 32 * PAGE as usize;
 /// All of them together are not, whatever the limit of the stack is.
 const MOST: usize = 6 << 20;
+
+/// How long threads may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two attempts to get their attention.
+const BETWEEN_CALLS: Duration = Duration::from_millis(1);
 
 impl GuestThread {
     /// `execve`, `execveat`.
@@ -43,12 +49,15 @@ impl GuestThread {
             self.execute_natively(pending, &command);
             return Ok(());
         }
-        if self.machine.threads_alive() > 1 {
+        loader::check(&command)?;
+        if !self.end_other_threads() {
             let path = command.program.display();
-            let why = format!("of {path} while other threads run is not supported; record {path}");
+            let why = format!(
+                "of {path} by a thread other than the first, or while another thread does not end, \
+                 is not supported; record {path}"
+            );
             return Err(self.refuse(&pending, &why));
         }
-        loader::check(&command)?;
         self.enter(&mut pending);
         self.leave_program();
         let executed = self.enter_program(&command)?;
@@ -62,6 +71,22 @@ impl GuestThread {
         self.append(Event { value: 0, ..pending.event }, Some(&record));
         self.context = self.context.at_entry(&executed.entry);
         Ok(())
+    }
+
+    /// Ends all other threads, as the kernel does; whether none is left. The kernel also gives the
+    /// first thread's number to the one that goes on, which only the first one need not get.
+    fn end_other_threads(&self) -> bool {
+        let machine = &self.machine;
+        if self.id != ThreadId(0) {
+            return machine.threads_alive() == 1;
+        }
+        let until = Instant::now() + PATIENCE;
+        while machine.threads_alive() > 1 && Instant::now() < until {
+            // Again, since some may have been created just now.
+            machine.signals.end_others(self.id);
+            std::thread::sleep(BETWEEN_CALLS);
+        }
+        machine.threads_alive() == 1
     }
 
     /// What the call asks for, or why it fails natively.

@@ -52,6 +52,8 @@ pub(crate) struct Signal {
 /// A signal that a thread has taken, and what to do about it.
 #[derive(Debug)]
 pub(crate) enum Taken {
+    /// Another thread executes a program, which ends this one.
+    End,
     Terminate(u64),
     Stop(u64),
     Handle(Handling),
@@ -125,6 +127,8 @@ struct Thread {
     awaited: u64,
     pending: Vec<Signal>,
     stack: AltStack,
+    /// Another thread executes a program.
+    is_to_end: bool,
 }
 
 impl Thread {
@@ -179,6 +183,19 @@ impl Signals {
         let mut state = self.lock();
         state.threads.remove(&thread);
         state.call_for_pending();
+    }
+
+    /// A thread executes a program: all others are to end, wherever they are.
+    pub(crate) fn end_others(&self, thread: ThreadId) {
+        for (_, other) in self.lock().threads.iter_mut().filter(|(id, _)| **id != thread) {
+            other.is_to_end = true;
+            other.call();
+        }
+    }
+
+    /// Whether the thread is to end, since another one executes a program.
+    pub(crate) fn is_to_end(&self, thread: ThreadId) -> bool {
+        self.lock().of(thread).is_to_end
     }
 
     /// In a child process: this thread is the only one, and nothing is pending.
@@ -359,6 +376,9 @@ impl Signals {
     /// the handler's mask is in force.
     pub(crate) fn take(&self, thread: ThreadId) -> Option<Taken> {
         let mut state = self.lock();
+        if state.of(thread).is_to_end {
+            return Some(Taken::End);
+        }
         let Some(number) = state.due(thread) else {
             state.of(thread).attention.clear();
             // If a call has ended with a lent mask, another thread has taken what ended it.
@@ -377,6 +397,9 @@ impl Signals {
     /// `None` if there is none to be handled.
     pub(crate) fn restarts(&self, thread: ThreadId) -> Option<bool> {
         let mut state = self.lock();
+        if state.of(thread).is_to_end {
+            return Some(true);
+        }
         let next = state.due(thread)?;
         let action = state.actions.get(&next).copied().unwrap_or_default();
         Some(action[1] & libc::SA_RESTART as u64 != 0)
@@ -404,7 +427,7 @@ impl Signals {
     /// Nothing is waiting for the thread after all.
     pub(crate) fn settle(&self, thread: ThreadId) {
         let mut state = self.lock();
-        if state.due(thread).is_none() {
+        if !state.of(thread).is_to_end && state.due(thread).is_none() {
             state.of(thread).attention.clear();
         }
     }
