@@ -10,6 +10,7 @@ use crate::findings::{Findings, Local, Race, Whole};
 use crate::heap::Heap;
 use crate::objects::{Object, Objects};
 use crate::paper::Op;
+use crate::same_epoch::{Filter, SameEpoch};
 use crate::shadow::{Blocks, CELL, Shadow, word_of};
 use crate::tap::{Listener, Tap, Tapped};
 use lives::Call;
@@ -21,9 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Entries of a watcher's filter.
-const FILTER: usize = 4096;
 
 /// As many ones as an access has bytes.
 const MASKS: [u8; 9] = [0, 1, 3, 7, 15, 31, 63, 127, 255];
@@ -87,6 +85,16 @@ impl Detector {
     /// The watcher of a thread. `None` if the thread's number is above 65,535: from its creation on
     /// no race is found.
     pub fn thread(self: &Arc<Detector>, thread: ThreadId) -> Option<Watcher> {
+        self.thread_noting(thread, Box::<Filter>::default())
+    }
+
+    /// The same, with notes that others may read, who then show it only what is new in an epoch.
+    /// Where the detector is tapped, they may show it everything.
+    pub fn thread_noting(
+        self: &Arc<Detector>,
+        thread: ThreadId,
+        same_epoch: Box<dyn SameEpoch>,
+    ) -> Option<Watcher> {
         let Ok(id) = u16::try_from(thread.0) else {
             self.blind.store(true, Ordering::SeqCst);
             return None;
@@ -107,7 +115,7 @@ impl Detector {
             allocating: None,
             allocated: 0,
             blocks: Blocks::new(),
-            filter: vec![Seen::default(); FILTER].into_boxed_slice(),
+            same_epoch,
             found: Local::default(),
         })
     }
@@ -155,15 +163,6 @@ impl Stacks {
     }
 }
 
-/// What a thread has done to a cell in its present epoch.
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    cell: u64,
-    clock: u32,
-    read: u8,
-    written: u8,
-}
-
 /// Watches one thread. Calls come in program order: the accesses before an event before it. An
 /// event that lets other threads go on must come before they do, and one that waited for others
 /// after the wait.
@@ -184,9 +183,10 @@ pub struct Watcher {
     /// Blocks that it has allocated.
     pub(crate) allocated: u64,
     blocks: Blocks,
-    /// Drops accesses like those seen before in the same epoch (the rules of the same epoch in
-    /// FastTrack, Figure 5): they are most, and cost no look at what threads share.
-    filter: Box<[Seen]>,
+    /// What the thread has accessed in its present epoch. Accesses like those are dropped (the rules
+    /// of the same epoch in FastTrack, Figure 5): they are most, and cost no look at what threads
+    /// share.
+    same_epoch: Box<dyn SameEpoch>,
     found: Local,
 }
 
@@ -384,6 +384,7 @@ impl Watcher {
     pub(crate) fn next_epoch(&mut self) {
         let clock = self.clock.of(self.id);
         self.clock.set(self.id, clock.saturating_add(1));
+        self.same_epoch.next_epoch();
     }
 
     fn acquire(&mut self, object: Object) {
@@ -458,12 +459,8 @@ impl Watcher {
             self.tell(cell, mask, access);
         }
         let clock = self.clock.of(self.id);
-        let seen = &self.filter[(cell ^ cell >> 12) as usize % FILTER];
-        if (seen.cell, seen.clock) == (cell, clock) {
-            let known = if access.kind & WRITE == 0 { seen.read } else { 0 } | seen.written;
-            if mask & !known == 0 {
-                return;
-            }
+        if self.same_epoch.knows(cell, mask, access.kind & WRITE != 0) {
+            return;
         }
         self.check_slowly(cell, mask, access, clock);
     }
@@ -526,22 +523,10 @@ impl Watcher {
         });
         drop(block);
         if kind & ATOMIC == 0 {
-            self.remember(cell, mask, kind, clock);
+            self.same_epoch.note(cell, mask, kind & WRITE != 0);
         }
         if stored != 0 {
             self.release_words(cell, stored);
-        }
-    }
-
-    fn remember(&mut self, cell: u64, mask: u8, kind: u8, clock: u32) {
-        let seen = &mut self.filter[(cell ^ cell >> 12) as usize % FILTER];
-        if (seen.cell, seen.clock) != (cell, clock) {
-            *seen = Seen { cell, clock, ..Seen::default() };
-        }
-        if kind & WRITE != 0 {
-            seen.written |= mask;
-        } else {
-            seen.read |= mask;
         }
     }
 

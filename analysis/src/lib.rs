@@ -4,7 +4,8 @@
 //! # Reading order
 //! [`Detector`] is shared by all threads and hands a [`Watcher`] to each; `edges` says which event
 //! orders what (happens-before), `objects` keeps the clocks of what synchronizes, `shadow` those
-//! of memory, `detector/lives` (with `heap` and `descriptors`) is about what begins and ends, `cell` compares them, and `findings` keeps the races that were found.
+//! of memory, `detector/lives` (with `heap` and `descriptors`) is about what begins and ends, `cell`
+//! compares them, and `findings` keeps the races that were found. `same_epoch` drops repetitions.
 //! [`paper`] has the detectors that others are compared with, over what `tap` hands on.
 //!
 //! # Happens-before
@@ -37,6 +38,7 @@ mod findings;
 mod heap;
 mod objects;
 pub mod paper;
+mod same_epoch;
 mod shadow;
 mod tap;
 
@@ -44,4 +46,5 @@ pub use detector::{Detector, Watcher};
 pub use edges::{Code, Relation};
 pub use findings::{Act, Race, Side};
 pub use heap::{Allocator, Block};
+pub use same_epoch::SameEpoch;
 pub use tap::{Listener, Tapped};

@@ -1,14 +1,16 @@
 //! Small programs: recorded by the copy engine, replayed by the Cranelift engine.
 
+mod logs;
 mod programs;
 
 use iced_x86::code_asm::*;
+use logs::*;
 use programs::*;
 use refrain_jit::{CraneliftEngine, MIN_ACCESSES, Program};
 use refrain_trace::{Access, CodeBlock};
 use refrain_vm::{
-    Answer, Context, Count, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, LastMet, Mode,
-    OrderedKind, Seen, SeenWords, reg,
+    Answer, Context, Count, Cpu, Emulate, Engine, EngineConfig, EpochWords, Exit, Fault, LastMet,
+    LeaveOut, Mode, OrderedKind, SameEpoch, Seen, SeenWords, reg,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,62 +36,12 @@ fn check() -> (Context, Vec<Access>) {
         assert!(all_data() == after, "memory differs");
         if watched {
             check_notes(&before, &blocks, &log);
+            check_epochs(&before, &blocks, &log);
             return (context, log);
         }
         assert!(log.is_empty());
     }
     unreachable!("the second round returns")
-}
-
-/// What notes leave of a log, for a thread that has not logged anything so far.
-fn without_repetitions(log: &[Access]) -> Vec<Access> {
-    let mut seen = BTreeSet::new();
-    let wanted = log.iter().filter(|access| {
-        let noted = matches!(access.size, 1 | 2 | 4 | 8 | 16);
-        let bytes = access.address..access.address + u64::from(access.size);
-        !noted || bytes.filter(|&byte| seen.insert(byte)).count() > 0
-    });
-    wanted.copied().collect()
-}
-
-/// Runs the program with notes, as several threads one after the other.
-fn check_notes(before: &[u8], blocks: &[CodeBlock], log: &[Access]) {
-    let _seen = Seen::new().expect("there is room for notes");
-    let config =
-        EngineConfig { accesses: true, seen: true, calls: true, ..EngineConfig::default() };
-    let mut cpu = cpu(&config, blocks, &[]);
-    let mut logged = |bit, repeats| {
-        data(DATA, before);
-        let mut context = start();
-        context.seen = SeenWords::new(bit, repeats);
-        run_logged(&mut *cpu, &mut context, MIN_ACCESSES).1
-    };
-    let fewer = without_repetitions(log);
-    let unnoted: Vec<_> =
-        log.iter().filter(|a| !matches!(a.size, 1 | 2 | 4 | 8 | 16)).copied().collect();
-    assert_eq!(logged(None, false), log);
-    assert_eq!(logged(Some(1), false), fewer);
-    assert_eq!(logged(Some(1), false), unnoted);
-    assert_eq!(logged(Some(2), true), log);
-    assert_eq!(logged(Some(2), false), unnoted);
-    assert_eq!(logged(Some(64), false), fewer);
-    assert_eq!(logged(Some(1), true), log);
-}
-
-/// Runs to an exit other than a full buffer, and collects the log.
-fn run_logged(cpu: &mut dyn Cpu, context: &mut Context, room: usize) -> (Exit, Vec<Access>) {
-    let mut buffer = vec![Access::default(); room];
-    let mut log = Vec::new();
-    loop {
-        context.access_cursor = buffer.as_mut_ptr() as u64;
-        context.access_limit = context.access_cursor + 16 * room as u64;
-        let exit = cpu.run(context, Mode::Observed);
-        let used = (context.access_cursor - buffer.as_ptr() as u64) as usize / 16;
-        log.extend_from_slice(&buffer[..used]);
-        if exit != Exit::AccessesFull {
-            return (exit, log);
-        }
-    }
 }
 
 #[test]
@@ -113,6 +65,29 @@ fn loop_over_memory() {
     assert_eq!((log[0].size, log[0].kind), (8, Access::READ));
     assert_eq!((log[1].address, log[1].kind), (DATA + 800 + 1024, Access::WRITE));
     assert_eq!(context.retired, 2 + 400 + 1);
+}
+
+/// Sizes, alignments, and what lies across granules.
+#[test]
+fn accesses_of_all_sizes() {
+    let _one = memory();
+    program(|a| {
+        let mut again = a.create_label();
+        a.mov(ecx, 700)?;
+        a.set_label(&mut again)?;
+        a.mov(al, byte_ptr(rbx + rcx))?;
+        a.mov(word_ptr(rbx + rcx * 2), ax)?;
+        a.mov(edx, dword_ptr(rbx + rcx + 3))?;
+        a.mov(qword_ptr(rbx + rcx * 4 + 1), rdx)?;
+        a.movups(xmm0, xmmword_ptr(rbx + rcx + 5))?;
+        a.movups(xmmword_ptr(rbx + rcx * 2 + 0x1000), xmm0)?;
+        a.add(dword_ptr(rbx + 0x800), eax)?;
+        a.dec(ecx)?;
+        a.jnz(again)?;
+        a.syscall()
+    });
+    let (_, log) = check();
+    assert_eq!(log.len(), 700 * 7);
 }
 
 #[test]
@@ -497,13 +472,19 @@ fn named_functions_tell_their_arguments_and_answers() {
     };
     let (outer, inner) = (code(&[0x57, 0xe8]), code(&[0x48, 0x8d, 0x47, 0x01]));
     let tail = code(&[0x48, 0x01, 0xf0]);
-    for seen in [false, true] {
-        let _seen = seen.then(|| Seen::new().expect("there is room for notes"));
+    for leave_out in [LeaveOut::Nothing, LeaveOut::Touched, LeaveOut::SameEpoch] {
+        let touched = leave_out == LeaveOut::Touched;
+        let _seen = touched.then(|| Seen::new().expect("there is room for notes"));
+        let notes = SameEpoch::new([]);
+        // The first call of one may begin an epoch: what comes then is logged, noted or not.
+        (DATA / 8..DATA / 8 + 8).for_each(|cell| notes.note(cell, 0xff, true));
         let functions =
             [(outer, Answer::Register), (inner, Answer::Register), (tail, Answer::Memory)];
         let functions = Arc::new(functions.into());
-        let config = EngineConfig { accesses: true, seen, functions, ..EngineConfig::default() };
+        let config =
+            EngineConfig { accesses: true, leave_out, functions, ..EngineConfig::default() };
         let mut context = start();
+        context.same_epoch = EpochWords { notes: Arc::as_ptr(&notes) as u64, epoch: notes.epoch() };
         context.seen = SeenWords::new(None, true);
         let (actual, log) =
             run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
@@ -518,6 +499,7 @@ fn named_functions_tell_their_arguments_and_answers() {
         assert_eq!(arguments[..2], [10, 1]);
         let called = |n: usize| of(Access::CALLED).nth(n).map(|it| u64::from(it.pc));
         assert_eq!([0, 3, 4].map(called), [outer, inner, tail].map(Some));
+        assert_eq!(log.iter().filter(|it| it.address == DATA && it.size == 8).count(), 5);
     }
 }
 
@@ -546,7 +528,8 @@ fn values_of_registers_are_told_before_named_instructions() {
     for (seen, repeats) in [(false, true), (true, true), (true, false)] {
         let _seen = seen.then(|| Seen::new().expect("there is room for notes"));
         let values = Arc::new([(store, 0), (count, 1)].into());
-        let config = EngineConfig { accesses: true, seen, values, ..EngineConfig::default() };
+        let leave_out = if seen { LeaveOut::Touched } else { LeaveOut::Nothing };
+        let config = EngineConfig { accesses: true, leave_out, values, ..EngineConfig::default() };
         let mut context = start();
         context.seen = SeenWords::new(Some(1), repeats);
         let (actual, log) =

@@ -5,7 +5,7 @@
 
 mod support;
 
-use refrain_vm::{Count, EngineConfig, Processor};
+use refrain_vm::{Count, EngineConfig, LeaveOut, Processor};
 use support::generate::{self, Addressing, Random};
 use support::native::{Native, ONE};
 use support::{Case, address};
@@ -17,7 +17,7 @@ fn setting(name: &str, default: u64) -> u64 {
 fn check(cases: &[Case], native: &Native, watched: bool) -> Vec<String> {
     let config = EngineConfig {
         accesses: watched,
-        seen: watched,
+        leave_out: if watched { LeaveOut::Touched } else { LeaveOut::Nothing },
         calls: watched,
         count: if watched { Count::Instructions } else { Count::Nothing },
         processor: Processor::host(),

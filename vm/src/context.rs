@@ -1,5 +1,7 @@
 //! The architectural state of one guest thread.
 
+use crate::same_epoch::EpochWords;
+
 /// User-mode registers of a guest thread, as they are between two instructions.
 ///
 /// Engines keep guest state in host registers, or in values of their own, while guest code runs,
@@ -41,6 +43,8 @@ pub struct Context {
     pub access_limit: u64,
     /// What this thread's accesses are held against ([`crate::Seen`]).
     pub seen: SeenWords,
+    /// Likewise ([`crate::SameEpoch`]).
+    pub same_epoch: EpochWords,
 }
 
 /// How a thread reads and writes the notes of [`crate::Seen`]. With all zero, nothing is logged.
@@ -103,6 +107,7 @@ impl Default for Context {
             access_cursor: 0,
             access_limit: 0,
             seen: SeenWords::default(),
+            same_epoch: EpochWords::default(),
         }
     }
 }
@@ -122,6 +127,7 @@ impl Context {
             access_cursor: self.access_cursor,
             access_limit: self.access_limit,
             seen: self.seen,
+            same_epoch: self.same_epoch,
             ..Context::default()
         };
         context.rip = entry.rip;
@@ -151,8 +157,16 @@ impl Context {
     /// Brings back the registers that were saved; what the engine counts goes on.
     pub(crate) fn restore(&mut self, saved: Context) {
         let Context { retired, translating, access_cursor, access_limit, .. } = *self;
-        let seen = std::mem::take(&mut self.seen);
-        *self = Context { retired, translating, access_cursor, access_limit, seen, ..saved };
+        let Context { seen, same_epoch, .. } = *self;
+        *self = Context {
+            retired,
+            translating,
+            access_cursor,
+            access_limit,
+            seen,
+            same_epoch,
+            ..saved
+        };
     }
 
     /// Goes back to the `syscall` instruction of the call that has just returned.

@@ -31,8 +31,8 @@ pub struct EngineConfig {
     pub count: Count,
     /// Log memory accesses to the buffer of the context.
     pub accesses: bool,
-    /// Leave out accesses that the notes of [`crate::Seen`], which must exist, have no use for.
-    pub seen: bool,
+    /// Which of them need not be logged.
+    pub leave_out: LeaveOut,
     /// Log calls and returns there too.
     pub calls: bool,
     /// With `accesses`: log there what these functions are given and what they answer, too, by the
@@ -52,6 +52,19 @@ pub struct EngineConfig {
     /// [`Exit::Interrupted`], when it has retired exactly [`Context::leave_at`] instructions. That
     /// needs [`Count::Instructions`].
     pub places: Arc<BTreeSet<u64>>,
+}
+
+/// Accesses that need not be logged.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum LeaveOut {
+    /// None.
+    #[default]
+    Nothing,
+    /// To bytes that the thread has accessed before, by the notes of [`crate::Seen`], which must
+    /// exist.
+    Touched,
+    /// To bytes that the thread has accessed in its present epoch, by its [`crate::SameEpoch`].
+    SameEpoch,
 }
 
 /// Where one of [`EngineConfig::functions`] leaves its answer.

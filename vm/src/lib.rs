@@ -37,6 +37,7 @@ mod processor;
 mod record;
 mod replay;
 mod reserve;
+pub mod same_epoch;
 mod seen;
 mod slots;
 mod syscall;
@@ -48,7 +49,7 @@ pub use cpuid::is_recorded;
 pub use digest::memory_digest;
 pub use engine::{
     Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, Leaf,
-    Mode, OrderedAccess, OrderedKind, OrderedLeaf, RecordingCpu, RecordingEngine,
+    LeaveOut, Mode, OrderedAccess, OrderedKind, OrderedLeaf, RecordingCpu, RecordingEngine,
 };
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;
@@ -69,5 +70,6 @@ pub use replay::{
     recorded_processor, replay, replayable,
 };
 pub use reserve::Allocator;
+pub use same_epoch::{EpochWords, SameEpoch};
 pub use seen::Seen;
 pub use syscall::syscall_number;

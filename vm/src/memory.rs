@@ -633,8 +633,7 @@ mod tests {
         assert_eq!(map(&mut space), a, "the gap is used again");
         assert_eq!(space.unmap(a as u64, 3 * PAGE), 0);
         assert_eq!(space.unmap(b as u64, 3 * PAGE), 0);
-        let large =
-            MapRequest { len: 8 << 40, prot: libc::PROT_NONE, ..request };
+        let large = MapRequest { len: 8 << 40, prot: libc::PROT_NONE, ..request };
         let place = space.map(large, Purpose::Data);
         assert!(layout::LARGE_MAPPINGS.contains(&(place as u64)), "{place:#x}");
         assert_eq!(space.unmap(place as u64, 8 << 40), 0);

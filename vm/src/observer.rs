@@ -1,6 +1,6 @@
 //! Observers of a replay: whatever wants to see accesses, calls or events.
 
-use crate::{Answer, Seen};
+use crate::{Answer, LeaveOut, SameEpoch, Seen};
 use refrain_trace::{Access, Event, EventId, ThreadId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,6 +37,14 @@ pub trait Observer: Send + Sync {
     fn seen(&self) -> Option<&Seen> {
         None
     }
+    /// Which accesses it has no use for. For [`LeaveOut::SameEpoch`], its threads'
+    /// [`ThreadObserver::same_epoch`] says what they are.
+    fn leaves_out(&self) -> LeaveOut {
+        match self.seen() {
+            Some(_) => LeaveOut::Touched,
+            None => LeaveOut::Nothing,
+        }
+    }
 }
 
 /// Watches one thread. Calls come in program order, on the thread's own host thread.
@@ -63,6 +71,10 @@ pub trait ThreadObserver {
     /// and after each event.
     fn repeats(&self) -> bool {
         true
+    }
+    /// What the thread has accessed in its present epoch. The same notes each time.
+    fn same_epoch(&self) -> Option<&SameEpoch> {
+        None
     }
     /// The thread is done.
     fn finish(&mut self) {}

@@ -308,7 +308,7 @@ pub(crate) fn replay(
         order_atomics: true,
         count: if counts { Count::Instructions } else { Count::Nothing },
         accesses: collect.is_some(),
-        seen: collect.as_ref().is_some_and(|collect| collect.seen().is_some()),
+        leave_out: collect.as_ref().map(Observer::leaves_out).unwrap_or_default(),
         ..EngineConfig::default()
     };
     let (engine, name) = match replaying_engine(options.engine, config.clone(), trace) {
@@ -536,7 +536,7 @@ fn observed(
         calls: observer.interest().calls,
         functions: observer.functions(),
         values: observer.values(),
-        seen: observer.seen().is_some(),
+        leave_out: observer.leaves_out(),
         ..EngineConfig::default()
     };
     let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;

@@ -2,10 +2,10 @@
 
 use super::RaceSearch;
 use super::freed::Freed;
-use refrain_analysis::{Allocator, Code, Detector, Listener, Race, Relation, Watcher};
+use refrain_analysis::{Allocator, Code, Detector, Listener, Race, Relation, SameEpoch, Watcher};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace};
-use refrain_vm::{Answer, Interest, Observer, ThreadObserver};
+use refrain_vm::{Answer, Interest, LeaveOut, Observer, ThreadObserver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,6 +19,8 @@ pub(super) struct Races {
     /// Those of the allocators.
     functions: Arc<BTreeMap<u64, Answer>>,
     trace: Trace,
+    /// The words that the program synchronizes through, unless every access is wanted.
+    words: Option<Vec<u64>>,
     /// Of a transformed trace.
     freed: Option<Arc<Freed>>,
     running: Arc<Running>,
@@ -57,6 +59,7 @@ impl Races {
             }
         };
         Ok(Races {
+            words: tap.is_none().then(|| words.clone()),
             detector: match tap {
                 Some(listener) => Detector::tapped(words, relation, listener),
                 None => Detector::new(words, relation),
@@ -155,18 +158,50 @@ impl Observer for Races {
         self.functions.clone()
     }
 
+    fn leaves_out(&self) -> LeaveOut {
+        match self.words {
+            Some(_) => LeaveOut::SameEpoch,
+            None => LeaveOut::Nothing,
+        }
+    }
+
     fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver> {
         self.running.begin();
-        let watcher = self.detector.thread(thread);
+        let words = |words: &Vec<u64>| refrain_vm::SameEpoch::new(words.iter().copied());
+        let notes = self.words.as_ref().map(words);
+        let watcher = match notes.clone() {
+            Some(notes) => self.detector.thread_noting(thread, Box::new(Notes(notes))),
+            None => self.detector.thread(thread),
+        };
         let cursor = self.trace.cursor(thread);
         let freed = self.freed.clone();
-        Box::new(OnThread { thread, watcher, cursor, freed, running: self.running.clone() })
+        let running = self.running.clone();
+        Box::new(OnThread { thread, watcher, notes, cursor, freed, running })
+    }
+}
+
+/// Notes that translated code reads.
+struct Notes(Arc<refrain_vm::SameEpoch>);
+
+impl SameEpoch for Notes {
+    fn knows(&self, cell: u64, bytes: u8, writes: bool) -> bool {
+        self.0.knows(cell, bytes, writes)
+    }
+
+    fn note(&mut self, cell: u64, bytes: u8, writes: bool) {
+        self.0.note(cell, bytes, writes);
+    }
+
+    fn next_epoch(&mut self) {
+        self.0.next_epoch();
     }
 }
 
 struct OnThread {
     thread: ThreadId,
     watcher: Option<Watcher>,
+    /// Those of the watcher, unless every access is wanted.
+    notes: Option<Arc<refrain_vm::SameEpoch>>,
     /// Follows the thread, for the payloads of its events.
     cursor: Cursor,
     freed: Option<Arc<Freed>>,
@@ -208,6 +243,10 @@ impl ThreadObserver for OnThread {
             let record = record.as_ref().filter(|_| seen.kind() == event.kind());
             watcher.event(id, &seen, record);
         }
+    }
+
+    fn same_epoch(&self) -> Option<&refrain_vm::SameEpoch> {
+        self.notes.as_deref()
     }
 
     fn finish(&mut self) {

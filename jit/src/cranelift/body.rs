@@ -328,7 +328,7 @@ impl Body<'_> {
         let limit = self.l.frame_load(I64, frame::OFF_LIMIT);
         let room = self.l.b.ins().isub(limit, cursor);
         let full = self.l.icmp_imm(
-            IntCC::UnsignedLessThan,
+            IntCC::SignedLessThan,
             room,
             u64::from(records) * size_of::<Access>() as u64,
         );

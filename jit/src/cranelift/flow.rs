@@ -7,8 +7,8 @@ use super::lift::{CALL_RECORDS, Watch};
 use super::regions::{self, Region};
 use super::vars::{self, Effects, VarSet};
 use iced_x86::Instruction;
-use refrain_vm::Count;
 use refrain_vm::reg::{RDI, RDX, RSI, RSP};
+use refrain_vm::{Count, LeaveOut};
 
 /// Results for each block of a region.
 pub(super) struct Flow {
@@ -73,9 +73,7 @@ fn effects(graph: &Graph, region: &Region, at: usize, watch: Watch) -> Effects {
         effects.uses.insert(var);
         effects.writes.insert(var);
     };
-    // Where notes decide what is logged, how much that is differs from path to path, and the cursor
-    // stays in the frame.
-    if (watch.accesses || watch.calls) && !watch.seen {
+    if (watch.accesses || watch.calls) && watch.leave_out == LeaveOut::Nothing {
         add(vars::CURSOR);
     }
     if watch.count != Count::Nothing {

@@ -46,7 +46,7 @@ use image::Image;
 use lift::Watch;
 use rayon::prelude::*;
 use refrain_trace::CodeBlock;
-use refrain_vm::{Cpu, Engine, EngineConfig, EngineError};
+use refrain_vm::{Cpu, Engine, EngineConfig, EngineError, LeaveOut};
 use regions::{Limits, Region};
 use routines::Routines;
 use std::collections::BTreeMap;
@@ -157,7 +157,10 @@ impl CraneliftEngine {
         })?;
         let watch = Watch {
             accesses: config.accesses,
-            seen: config.accesses && config.seen,
+            leave_out: match config.accesses {
+                true => config.leave_out,
+                false => LeaveOut::Nothing,
+            },
             calls: config.calls,
             functions: config.accesses && !config.functions.is_empty(),
             count: config.count,

@@ -9,7 +9,7 @@ pub mod native;
 use native::{Native, SCRATCH, SCRATCH_LEN};
 use refrain_jit::{CraneliftEngine, Program};
 use refrain_trace::CodeBlock;
-use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, Mode, Seen, SeenWords};
+use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, LeaveOut, Mode, Seen, SeenWords};
 
 /// Where the tests' guest code lies.
 pub const CODE: u64 = 0x2000_0000;
@@ -44,7 +44,8 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
         .collect();
     let engine = CraneliftEngine::new(config, Program { blocks: &blocks, ..Program::default() })
         .expect("the engine works here");
-    let _seen = config.seen.then(|| Seen::new().expect("there is room for notes"));
+    let touched = config.leave_out == LeaveOut::Touched;
+    let _seen = touched.then(|| Seen::new().expect("there is room for notes"));
     let mut cpu = engine.attach().expect("a thread can be attached");
     let mut accesses = vec![refrain_trace::Access::default(); 2 * refrain_jit::MIN_ACCESSES];
     let mut differences = Vec::new();

@@ -9,9 +9,10 @@ use super::signals::Ahead;
 use crate::at_address::AtAddress;
 use crate::context::reg::*;
 use crate::context::{Context, SeenWords};
-use crate::engine::{Cpu, Emulate, Exit, Fault, Mode, OrderedKind};
+use crate::engine::{Cpu, Emulate, Exit, Fault, LeaveOut, Mode, OrderedKind};
 use crate::host::{self, Guest};
 use crate::observer::ThreadObserver;
+use crate::same_epoch::{EpochWords, SameEpoch};
 use crate::syscall::Call;
 use crate::{Error, Result, cpuid};
 use refrain_trace::payload::{SyscallRecord, Write};
@@ -179,6 +180,10 @@ impl GuestThread {
     fn run(&mut self) -> Halt {
         self.rewind_accesses();
         self.choose_accesses();
+        assert!(
+            !self.leaves_out_epochs() || self.context.same_epoch.notes != 0,
+            "an observer that leaves out what the same epoch has has notes of every thread"
+        );
         self.machine.begin();
         match self.start() {
             Ok(()) => {}
@@ -456,6 +461,7 @@ impl GuestThread {
             let (pc, size) = (self.context.rip as u32, u16::from(size));
             observer.accesses(&[Access { address, pc, size, kind }]);
         }
+        self.choose_accesses();
     }
 
     /// The event taken last.
@@ -532,6 +538,7 @@ impl GuestThread {
             observer.accesses(&self.accesses[..used]);
         }
         self.rewind_accesses();
+        self.choose_accesses();
     }
 
     fn filled_buffer(&mut self) {
@@ -543,10 +550,22 @@ impl GuestThread {
         }
     }
 
+    fn leaves_out_epochs(&self) -> bool {
+        let observer = self.machine.options.observer.as_ref();
+        observer.is_some_and(|observer| observer.leaves_out() == LeaveOut::SameEpoch)
+    }
+
     /// Says which accesses are to be logged from here on.
     fn choose_accesses(&mut self) {
         if let Some(observer) = &self.observer {
             self.context.seen = SeenWords::new(self.bit, observer.repeats());
+            let words = |notes: &SameEpoch| EpochWords {
+                notes: std::ptr::from_ref(notes) as u64,
+                epoch: notes.epoch(),
+            };
+            // The observer is not called before the guest has left translated code, so they stay
+            // where they are.
+            self.context.same_epoch = observer.same_epoch().map(words).unwrap_or_default();
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) fn drive(body: &mut Body<'_>, i: &Instruction, batch: Batch, counted:
     let cursor = l.cursor();
     let limit = l.frame_load(I64, frame::OFF_LIMIT);
     let room = l.b.ins().isub(limit, cursor);
-    let full = l.icmp_imm(IntCC::UnsignedLessThan, room, 2 * size_of::<Access>() as u64);
+    let full = l.icmp_imm(IntCC::SignedLessThan, room, 2 * size_of::<Access>() as u64);
     l.b.ins().brif(full, out, &[], piece, &[]);
     l.b.set_cold_block(out);
 
@@ -131,5 +131,10 @@ fn log_piece(
     for &(is_source, kind) in records {
         let address = l.b.ins().isub(if is_source { source } else { target }, back);
         l.append_sized(address, bytes, kind);
+        if kind & Access::WRITE != 0 {
+            // It may have released words.
+            l.end_epoch();
+            l.leave_soon();
+        }
     }
 }

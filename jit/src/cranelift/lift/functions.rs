@@ -15,8 +15,8 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value};
 use refrain_trace::Access;
-use refrain_vm::Answer;
 use refrain_vm::reg::{RAX, RDI, RDX, RSI, RSP};
+use refrain_vm::{Answer, LeaveOut};
 
 /// Set in [`refrain_vm::SeenWords`] of a thread that logs repetitions.
 const REPEATS: i64 = 0x80;
@@ -31,6 +31,7 @@ impl Lifter<'_> {
         let called = self.frame_load(I64, frame::OFF_CALLED);
         let is_outermost = self.b.ins().icmp(IntCC::UnsignedGreaterThan, sp, called);
         self.append_if(is_outermost, |l| {
+            l.end_epoch();
             l.frame_store(sp, frame::OFF_CALLED);
             let to = match answer {
                 Answer::Register => l.iconst(I64, 0),
@@ -48,7 +49,7 @@ impl Lifter<'_> {
     /// Logs what a register has before the instruction at `pc`, where repetitions are logged.
     pub(in super::super) fn log_value(&mut self, pc: u64, register: usize) {
         let value = self.var(register);
-        let wanted = if self.watch.seen {
+        let wanted = if self.watch.leave_out == LeaveOut::Touched {
             let word = self.frame_load(I64, frame::OFF_SEEN_WORD);
             self.b.ins().band_imm_u(word, REPEATS)
         } else {
@@ -64,6 +65,8 @@ impl Lifter<'_> {
         let called = self.frame_load(I64, frame::OFF_CALLED);
         let returns = self.b.ins().icmp(IntCC::Equal, sp, called);
         self.append_if(returns, |l| {
+            l.end_epoch();
+            l.leave_soon();
             l.frame_store_imm(0, frame::OFF_CALLED);
             let to = l.frame_load(I64, frame::OFF_ANSWER);
             // The frame's own rax, which nobody reads while the register is in use.
@@ -102,7 +105,7 @@ impl Lifter<'_> {
         let end = self.add_imm(cursor, at.into());
         self.b.ins().jump(on, &[BlockArg::Value(end)]);
         self.b.switch_to_block(on);
-        if self.watch.seen {
+        if self.watch.leave_out != LeaveOut::Nothing {
             self.frame_store(after, offset(CURSOR));
         } else {
             self.set_var(CURSOR, after);

@@ -7,7 +7,7 @@ use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value};
 use iced_x86::{Instruction, Register};
 use refrain_trace::Access;
-use refrain_vm::layout::NOTES;
+use refrain_vm::LeaveOut;
 
 /// Bytes of an access record.
 pub(crate) const RECORD: i32 = size_of::<Access>() as i32;
@@ -81,70 +81,19 @@ impl Lifter<'_> {
     /// sure that there is room. The access comes first: if it faults, nothing was accessed, and
     /// there may be no note.
     pub(super) fn log(&mut self, address: Value, size: usize, kind: u16) {
-        if self.watch.seen && matches!(size, 1 | 2 | 4 | 8 | 16 | 32) {
-            self.append_unseen(address, size, kind);
-        } else if self.watch.accesses {
-            self.append(address, size as u64, kind);
-        }
-    }
-
-    /// Appends an access record unless the notes tell that it is not wanted.
-    fn append_unseen(&mut self, address: Value, size: usize, kind: u16) {
-        let notes = self.add_imm(address, NOTES as i64);
-        let wanted = match size {
-            16 | 32 => {
-                let first = self.unlike_note(notes, 0);
-                (8..size as i32).step_by(8).fold(first, |wanted, offset| {
-                    let more = self.unlike_note(notes, offset);
-                    self.b.ins().bor(wanted, more)
-                })
+        match self.watch.leave_out {
+            LeaveOut::Touched if matches!(size, 1 | 2 | 4 | 8 | 16 | 32) => {
+                self.append_unseen(address, size, kind);
             }
-            8 => self.unlike_note(notes, 0),
-            _ => self.unlike_short_note(notes, size),
-        };
-        let (log, on) = (self.b.create_block(), self.b.create_block());
-        self.b.ins().brif(wanted, log, &[], on, &[]);
-        self.b.set_cold_block(log);
-        self.b.switch_to_block(log);
-        self.append(address, size as u64, kind);
-        let ty = super::int(size.min(8));
-        for offset in (0..size as i32).step_by(8) {
-            let note = self.b.ins().load(ty, MemFlagsData::new(), notes, offset);
-            let own = self.frame_load(ty, frame::OFF_SEEN_ADD);
-            let note = self.b.ins().bor(note, own);
-            self.b.ins().store(MemFlagsData::new(), note, notes, offset);
+            LeaveOut::SameEpoch => self.append_new_in_epoch(address, size, kind),
+            _ if self.watch.accesses => self.append(address, size as u64, kind),
+            _ => {}
         }
-        self.b.ins().jump(on, &[]);
-        self.b.switch_to_block(on);
-    }
-
-    /// Not zero if the thread is new to one of eight bytes.
-    fn unlike_note(&mut self, notes: Value, offset: i32) -> Value {
-        let word = self.frame_load(I64, frame::OFF_SEEN_WORD);
-        let note = self.b.ins().load(I64, MemFlagsData::new(), notes, offset);
-        self.b.ins().band_not(word, note)
-    }
-
-    /// The same for one, two or four bytes, in the 32 bits that processors like best.
-    fn unlike_short_note(&mut self, notes: Value, size: usize) -> Value {
-        let flags = MemFlagsData::new();
-        let offset = match size {
-            1 => frame::OFF_SEEN_BYTE,
-            2 => frame::OFF_SEEN_PAIR,
-            _ => frame::OFF_SEEN_WORD,
-        };
-        let word = self.frame_load(I32, offset);
-        let note = match size {
-            1 => self.b.ins().uload8(I32, flags, notes, 0),
-            2 => self.b.ins().uload16(I32, flags, notes, 0),
-            _ => self.b.ins().load(I32, flags, notes, 0),
-        };
-        self.b.ins().band_not(word, note)
     }
 
     /// Where the next record goes, but for those behind [`Self::settle_cursor`].
     pub(in super::super) fn cursor(&mut self) -> Value {
-        if self.watch.seen {
+        if self.watch.leave_out != LeaveOut::Nothing {
             return self.frame_load(I64, offset(CURSOR));
         }
         self.var(CURSOR)
@@ -170,7 +119,7 @@ impl Lifter<'_> {
         let at = self.logged;
         self.b.ins().store(MemFlagsData::trusted(), address, cursor, at);
         self.b.ins().store(MemFlagsData::trusted(), meta, cursor, at + 8);
-        if self.watch.seen {
+        if self.watch.leave_out != LeaveOut::Nothing {
             let cursor = self.add_imm(cursor, RECORD.into());
             self.frame_store(cursor, offset(CURSOR));
         } else {

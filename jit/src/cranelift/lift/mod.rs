@@ -20,6 +20,7 @@ pub(super) mod flags;
 mod functions;
 mod memory;
 mod moves;
+mod notes;
 mod shift;
 mod sse_float;
 mod sse_int;
@@ -44,7 +45,7 @@ use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::FunctionBuilder;
 use flags::Flags;
 use iced_x86::{Instruction, OpKind, Register};
-use refrain_vm::Count;
+use refrain_vm::{Count, LeaveOut};
 
 /// Namespaces of the symbols that compiled regions refer to.
 pub(super) mod symbol {
@@ -66,8 +67,9 @@ pub(super) mod symbol {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     pub(super) accesses: bool,
-    /// Leave out accesses according to notes.
-    pub(super) seen: bool,
+    /// Which of them are not logged. If there are such, how many records there are differs from path
+    /// to path, and the cursor stays in the frame.
+    pub(super) leave_out: LeaveOut,
     pub(super) calls: bool,
     /// Log the calls of some functions.
     pub(super) functions: bool,

@@ -11,7 +11,7 @@ use crate::cranelift::{LIMITS, body, compile, regions};
 use cranelift_codegen::ir::Function;
 use cranelift_frontend::FunctionBuilderContext;
 use refrain_trace::{CodeBlock, cases};
-use refrain_vm::{Count, Processor};
+use refrain_vm::{Count, LeaveOut, Processor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -84,7 +84,7 @@ fn lifted(input: &str) -> String {
     let graph = Graph::new(&blocks, cuts).expect("one block agrees with itself");
     let watch = Watch {
         accesses: false,
-        seen: false,
+        leave_out: LeaveOut::Nothing,
         calls: false,
         functions: false,
         count: Count::Nothing,
