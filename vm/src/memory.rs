@@ -631,12 +631,12 @@ mod tests {
         assert_eq!((a as u64, b as u64), (layout::MAPPINGS.start, a as u64 + 4 * PAGE));
         assert_eq!(space.unmap(a as u64, 3 * PAGE), 0);
         assert_eq!(map(&mut space), a, "the gap is used again");
-        assert_eq!(space.unmap(a as u64, 3 * PAGE), 0);
-        assert_eq!(space.unmap(b as u64, 3 * PAGE), 0);
         let large = MapRequest { len: 8 << 40, prot: libc::PROT_NONE, ..request };
         let place = space.map(large, Purpose::Data);
         assert!(layout::LARGE_MAPPINGS.contains(&(place as u64)), "{place:#x}");
         assert_eq!(space.unmap(place as u64, 8 << 40), 0);
+        assert_eq!(space.unmap(a as u64, 3 * PAGE), 0);
+        assert_eq!(space.unmap(b as u64, 3 * PAGE), 0);
         let elsewhere = MapRequest {
             address: 0x5555_0000_0000,
             flags: request.flags | libc::MAP_FIXED,
