@@ -27,6 +27,8 @@ pub enum Feature {
     Vaes,
     Vpclmulqdq,
     Lzcnt,
+    /// The machine executes it, so every guest may have it.
+    Rdtscp,
 }
 
 /// Where `cpuid` tells of a feature: the leaf, the register (of eax, ebx, ecx, edx) and the bit.
@@ -42,11 +44,12 @@ const fn place(leaf: u32, register: usize, bit: u32) -> Place {
 
 const EBX: usize = 1;
 const ECX: usize = 2;
+const EDX: usize = 3;
 const EXTENDED: u32 = 0x8000_0001;
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 15] = [
+    pub const ALL: [Feature; 16] = [
         Feature::Fma,
         Feature::Movbe,
         Feature::Aes,
@@ -62,6 +65,7 @@ impl Feature {
         Feature::Vaes,
         Feature::Vpclmulqdq,
         Feature::Lzcnt,
+        Feature::Rdtscp,
     ];
 
     /// The name that `/proc/cpuinfo` and traces have for it.
@@ -82,6 +86,7 @@ impl Feature {
             Feature::Vaes => "vaes",
             Feature::Vpclmulqdq => "vpclmulqdq",
             Feature::Lzcnt => "abm",
+            Feature::Rdtscp => "rdtscp",
         }
     }
 
@@ -102,6 +107,7 @@ impl Feature {
             Feature::Vaes => place(7, ECX, 9),
             Feature::Vpclmulqdq => place(7, ECX, 10),
             Feature::Lzcnt => place(EXTENDED, ECX, 5),
+            Feature::Rdtscp => place(EXTENDED, EDX, 27),
         }
     }
 
@@ -123,6 +129,7 @@ impl Feature {
             Feature::Vaes => is_x86_feature_detected!("vaes"),
             Feature::Vpclmulqdq => is_x86_feature_detected!("vpclmulqdq"),
             Feature::Lzcnt => is_x86_feature_detected!("lzcnt"),
+            Feature::Rdtscp => true,
         }
     }
 }
