@@ -68,6 +68,11 @@ fn programs_that_execute_others_with_threads() {
 }
 
 #[test]
+fn once_objects_in_memory_that_is_used_again() {
+    is_as_natively(include_str!("../guest/once.c"));
+}
+
+#[test]
 fn programs_at_fixed_addresses() {
     is_as_natively_with(&["-no-pie"], include_str!("../guest/fixed.c"));
 }

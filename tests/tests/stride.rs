@@ -86,6 +86,15 @@ fn programs_are_exact() {
     }
 }
 
+/// The library says which thread is first.
+#[test]
+fn once_objects_in_memory_that_is_used_again() {
+    let Some(bench) = bench() else { return };
+    bench.cc(include_str!("../guest/once.c"), &["-O1", "-pthread", "-o", "program"]);
+    let recorded = is_exact(&bench, &(bench.path().join("program"), Vec::new()));
+    assert_eq!(recorded.stdout, b"56\n");
+}
+
 /// One thread changes instructions while others execute them.
 #[test]
 fn generated_code_is_exact() {

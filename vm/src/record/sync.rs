@@ -168,10 +168,6 @@ impl GuestThread {
                 self.return_from_call(0);
                 return Ok(Flow::Continue);
             }
-            if state != 0 && self.machine.lines.is_some() {
-                // Whoever runs the routine has said so in the object, by himself.
-                self.once_begun_by_another(call.object);
-            }
             if state == 0 && self.begin_once(call.object) {
                 let event = self.call_event(call, EventKind::OnceRun, call.begin);
                 self.append_ordered(event);
@@ -182,18 +178,19 @@ impl GuestThread {
     }
 
     /// Whether this thread is the one to run the routine. Its first atomic instruction will say
-    /// so in the object; until then, the machine knows.
+    /// so in the object; until then, the machine knows. Where that instruction is none of the
+    /// recorder's business, the library itself says who is first: with every access in order, it
+    /// does so in a replay, too, and a thread that is alone is first anyway.
     fn begin_once(&mut self, object: u64) -> bool {
+        if self.machine.lines.is_some() || self.machine.threads_alive() == 1 {
+            return true;
+        }
         let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
         let first = running.insert(object) || self.leaf.beginning_once == Some(object);
         if first {
             self.leaf.beginning_once = Some(object);
         }
         first
-    }
-
-    fn once_begun_by_another(&self, object: u64) {
-        self.machine.once.lock().unwrap_or_else(PoisonError::into_inner).remove(&object);
     }
 
     /// The object says it now.
