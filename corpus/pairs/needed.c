@@ -9,7 +9,7 @@ static void run(struct worker *self)
 {
     for (unsigned long round = 0; round < rounds; round++) {
         pthread_mutex_lock(&lock);
-        count += work(inside, round) & 7;
+        count = work(inside, count + round) & 1023;
         pthread_mutex_unlock(&lock);
         self->sum += work(outside, round);
     }

@@ -14,7 +14,7 @@ use crate::skeleton::{Code, Object, Operation, Skeleton, Strand, set};
 use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, WIDE_WORK};
 use crate::took::Took;
 use crate::wakes::Wakes;
-use refrain_trace::fixed::FixedMap;
+use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::{Event, EventKind, ThreadId, linux, order};
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
@@ -57,6 +57,8 @@ pub struct Builder {
     predicts: bool,
     /// By thread: the lock that it tries and does not get, the first try and when that was.
     tries: Vec<Option<(u32, u32, u64)>>,
+    /// Locks that threads tried until they had them.
+    polled: FixedSet<u32>,
     /// How long operations took, if that is to be the thread's work.
     took: Took,
 }
@@ -84,6 +86,7 @@ impl Builder {
             samples: Samples::default(),
             predicts: false,
             tries: vec![None; threads],
+            polled: FixedSet::default(),
             took: Took::default(),
         }
     }
@@ -216,6 +219,7 @@ impl Builder {
                 (it.code, it.rank) = (Code::Plain, 0);
             }
             operations[position as usize].code = Code::Spin;
+            self.polled.insert(last.object);
             self.samples.awake(thread, event.object, begin, event.end);
         }
     }
@@ -244,6 +248,12 @@ impl Builder {
         self.samples.handoffs(self.ticks_per_second)
     }
 
+    /// Whether threads slept for locks that the program makes itself, as far as the events pushed so
+    /// far tell.
+    pub fn sleeps_for_made(&self) -> bool {
+        self.samples.sleeps_for_made()
+    }
+
     /// What waking took, one sample for each time that the events pushed so far tell of.
     pub fn waking(&mut self) -> Vec<Waking> {
         std::mem::take(&mut self.samples).finish(self.ticks_per_second)
@@ -257,8 +267,17 @@ impl Builder {
             std::mem::take(&mut self.took).add_to(&mut self.strands, self.ticks_per_second);
         }
         self.match_children();
-        let Builder { mut strands, mut objects, mut queries, ticks_per_second, wakes, .. } = self;
+        let Builder {
+            mut strands, mut objects, mut queries, ticks_per_second, wakes, polled, ..
+        } = self;
         if self.predicts {
+            // Who had such a lock at the first try would have tried again, too.
+            let operations = strands.iter_mut().flat_map(|strand| &mut strand.operations);
+            for operation in operations.filter(|it| it.code == Code::Lock && it.flags & TRY != 0) {
+                if polled.contains(&operation.object) {
+                    operation.code = Code::Spin;
+                }
+            }
             guarded::relieve(&mut strands, &mut queries);
         }
         wakes.finish(|thread, woken| {

@@ -40,6 +40,7 @@ pub(crate) struct Samples {
     all_releases: FixedMap<u64, Vec<(u64, ThreadId)>>,
     /// Waits for locks that are waited for awake, the same.
     awake: FixedMap<u64, Vec<(u64, u64, ThreadId)>>,
+    sleeps_for_made: bool,
     /// Waits by object: from, to, and whose.
     waits: FixedMap<u64, Vec<(u64, u64, ThreadId)>>,
 }
@@ -69,6 +70,9 @@ impl Samples {
             _ => return,
         };
         if end > begin {
+            let waits = matches!(event.kind(), MutexLock | WriteLock | ReadLock);
+            // The events of such locks are those of instructions, which have a size.
+            self.sleeps_for_made |= event.nr != 0 && waits;
             all.entry(object).or_default().push((begin, end, thread));
         }
     }
@@ -76,6 +80,11 @@ impl Samples {
     /// A thread has waited awake.
     pub(crate) fn awake(&mut self, thread: ThreadId, object: u64, begin: u64, end: u64) {
         self.awake.entry(object).or_default().push((begin, end, thread));
+    }
+
+    /// Whether threads slept for locks that the program makes itself.
+    pub(crate) fn sleeps_for_made(&self) -> bool {
+        self.sleeps_for_made
     }
 
     /// From a release to the moment when a thread that has waited awake goes on, one sample for each

@@ -8,7 +8,7 @@ use refrain_scheduler::{
     simulate,
 };
 use refrain_trace::EventKind::*;
-use refrain_trace::ThreadId;
+use refrain_trace::{Event, ThreadId};
 
 const L: u64 = 0x1000;
 const COSTS: Costs = Costs { wake: 50, patience: 10, rouse: 20, ..Costs::FREE };
@@ -153,6 +153,37 @@ fn whoever_tries_a_lock_until_it_is_free_waits_for_it() {
     r.threads[0][3].code = SyncLoad as u8;
     r.threads[0][3].object = 0x3000;
     assert_eq!(end(&r.predicting(false)), Some(235));
+}
+
+#[test]
+fn whoever_had_such_a_lock_at_once_would_have_tried_again() {
+    // t1 comes to the lock when t0 has let go of it, but does not in the prediction.
+    let times_of_t1 = |tries: &[i32]| {
+        let mut r = Recording::new(2);
+        r.push(0, 0, ThreadStart, 1);
+        for &result in tries {
+            r.push(0, 10, MutexTryLock, L).result = result;
+        }
+        r.push(0, 60_000, MutexUnlock, L);
+        r.push(0, 5, ThreadExit, 1);
+        r.push(1, 80_000, ThreadStart, 2);
+        r.push(1, 10, MutexTryLock, L);
+        r.push(1, 10, MutexUnlock, L);
+        r.push(1, 5, ThreadExit, 2);
+        let early = |event: &mut Event| {
+            (event.begin, event.end) = (event.begin - 79_900, event.end - 79_900);
+        };
+        r.threads[1].iter_mut().for_each(early);
+        let (outcome, times) =
+            replay(&r.predicting(false), &Constraints::none(), &MACHINE, exact());
+        let Outcome::Completed(run) = outcome else { panic!("{outcome:?}") };
+        let end = times.iter().filter(|it| it.0 == 1).map(|it| it.3).max();
+        (run.threads[1].spinning > 50_000, end)
+    };
+    let (awake, soon) = times_of_t1(&[16, 0]);
+    let (sleeps_not, late) = times_of_t1(&[0]);
+    assert!(awake && !sleeps_not);
+    assert!(soon < late, "who is awake need not be woken: {soon:?}, {late:?}");
 }
 
 #[test]

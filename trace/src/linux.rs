@@ -114,6 +114,13 @@ pub fn futex_waits(operation: u64) -> bool {
     matches!(operation & COMMAND, 0 | 6 | 9)
 }
 
+/// Whether a [`FUTEX`] call with this operation wakes those who sleep on the word that its first
+/// argument names: `FUTEX_WAKE` and `FUTEX_WAKE_BITSET`.
+pub fn futex_wakes(operation: u64) -> bool {
+    const COMMAND: u64 = 0x7f;
+    matches!(operation & COMMAND, 1 | 10)
+}
+
 /// A way to be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Means {

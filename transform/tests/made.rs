@@ -320,3 +320,53 @@ fn sections_of_a_word_are_ranked() {
     let verdicts: Vec<_> = pairs(&sections).map(|pair| pair.verdict).collect();
     assert_eq!(verdicts, [Verdict::Ulcp(UlcpKind::ReadRead); 3]);
 }
+
+#[test]
+fn sleeping_beside_a_lock_and_waking_are_part_of_it() {
+    let mut r = Recording::new(2);
+    let call = |r: &mut Recording, thread, took| {
+        let event = r.event(thread, 10, EventKind::Syscall, 0, 0x99);
+        event.nr = refrain_trace::linux::FUTEX;
+        event.end = event.begin + took;
+    };
+    for (one, other) in [(0, 1), (1, 0), (0, 1)] {
+        atomic(&mut r, one, W, CAS, 0);
+        atomic(&mut r, other, W, CAS, 1);
+        call(&mut r, other, 500);
+        atomic(&mut r, one, W, SWAP, 1);
+        // What says that somebody sleeps, on the word beside the lock, and the call that wakes.
+        atomic(&mut r, one, W + 4, ADD, 7);
+        call(&mut r, one, 80);
+        atomic(&mut r, other, W, CAS, 0);
+        atomic(&mut r, other, W, SWAP, 1);
+    }
+    let mut maker = Maker::new();
+    let all = events(&r);
+    for (thread, event, id) in &all {
+        let is_call = event.kind() == EventKind::Syscall;
+        let wakes = is_call && event.end - event.begin == 80;
+        if wakes {
+            maker.wakes(*thread, EventId(*id), event, W + 4);
+        }
+        let slept_on = (is_call && !wakes).then_some(W + 4);
+        maker.push(*thread, EventId(*id), event, change, slept_on);
+    }
+    let made = maker.finish();
+    assert_eq!(made.locks.iter().map(|lock| lock.address).collect::<Vec<_>>(), [W]);
+    let of = |thread: u32, event: u64| {
+        let found = all.iter().find(|(t, _, id)| t.0 == thread && *id == event);
+        found.expect("it was recorded").1
+    };
+    let seen = |thread, event| made.view(ThreadId(thread), EventId(event), &of(thread, event));
+    // The first thread's release lasts until it has woken the other one.
+    assert_eq!(seen(0, 1).kind(), EventKind::MutexUnlock);
+    assert_eq!((seen(0, 1).begin, seen(0, 1).end), (of(0, 1).begin, of(0, 3).end));
+    for event in [2, 3] {
+        assert_eq!(seen(0, event).kind(), EventKind::Rdtsc);
+        assert_eq!(seen(0, event).begin, of(0, 3).end);
+    }
+    // The other one came to the lock before it slept.
+    assert_eq!(seen(1, 2).kind(), EventKind::MutexLock, "most waits are asleep");
+    assert_eq!((seen(1, 2).begin, seen(1, 2).end), (of(1, 0).begin, of(1, 2).end));
+    assert_eq!(seen(1, 1).kind(), EventKind::Rdtsc);
+}

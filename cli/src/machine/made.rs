@@ -3,7 +3,7 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 use refrain_trace::fixed::{FixedMap, FixedSet};
-use refrain_trace::linux::{FUTEX, futex_waits};
+use refrain_trace::linux::{FUTEX, futex_waits, futex_wakes};
 use refrain_trace::{CodeBlock, Event, EventKind, ThreadId, Trace};
 use refrain_transform::{Change, Interval, Made, Maker};
 use std::ops::Range;
@@ -55,13 +55,15 @@ impl OwnLocks {
                 if takes_one_argument(event.kind()) {
                     calls.insert(event.pc);
                 }
-                let slept_on = if is_futex(&event) {
+                let mut slept_on = None;
+                if is_futex(&event) {
                     let record = cursor.payload()?;
                     let args = record.map(|record| record.args);
-                    args.filter(|args| futex_waits(args[1])).map(|args| args[0])
-                } else {
-                    None
-                };
+                    slept_on = args.filter(|args| futex_waits(args[1])).map(|args| args[0]);
+                    if let Some(args) = args.filter(|args| futex_wakes(args[1])) {
+                        maker.wakes(thread, id, &event, args[0]);
+                    }
+                }
                 maker.push(thread, id, &event, |_| change, slept_on);
                 id = cursor.position();
             }

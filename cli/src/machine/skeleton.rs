@@ -39,6 +39,8 @@ pub(crate) struct Skeleton {
     /// What it took until threads that waited awake went on, and how long threads were awake before
     /// they slept, the same. The recorder's work is in both.
     handoffs: Vec<u64>,
+    /// Whether some threads slept for locks that the program makes itself.
+    sleeps_for_made: bool,
     patience: Option<u64>,
     /// What replaces the freed locks of a transformed trace.
     transformed: Option<Constraints<'static>>,
@@ -95,6 +97,7 @@ impl Skeleton {
         let view = |thread, id, event: &Event| made.view(thread, id, event);
         let recorded = builder.read_as::<anyhow::Error>(trace, view)?;
         let (handoffs, patience) = (builder.handoffs(), builder.patience());
+        let sleeps_for_made = builder.sleeps_for_made();
         let wakings = builder.waking();
         // Times are added up for all threads on one core.
         if recorded.saturating_mul(trace.threads().max(1).into()) > LONGEST {
@@ -119,6 +122,7 @@ impl Skeleton {
             with_recording,
             wakings,
             handoffs,
+            sleeps_for_made,
             patience,
             transformed: None,
         })
@@ -150,10 +154,13 @@ impl Skeleton {
             _ if trial.is_multiple_of(2) => (2, 1),
             _ => (1, 2),
         };
-        // How long threads are awake in the program itself, no recording shows.
+        // The recorder makes the way to sleep longer, but not how long a lock of the program's own is
+        // tried before.
+        let patience = self.patience.unwrap_or(costs.patience);
         let (handoffs, patience) = match recorded {
-            Some(_) => (&self.handoffs[..], self.patience.unwrap_or(costs.patience)),
-            None => (&[][..], costs.patience),
+            Some(_) => (&self.handoffs[..], patience),
+            None if self.sleeps_for_made => (&[][..], patience),
+            None => (&[][..], patience.min(costs.patience)),
         };
         let scaled = |ticks: u64| ticks.saturating_mul(times) / of;
         let (wake, rouse) = (scaled(costs.wake), scaled(costs.rouse));

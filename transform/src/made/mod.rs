@@ -18,6 +18,7 @@
 //! afterwards, the next event of the word says. [`Made`] then says of each event what it is for its
 //! lock ([`Role`]), which is what a [`crate::Collector`] makes critical sections of.
 
+mod calls;
 mod counted;
 mod queue;
 mod semaphore;
@@ -25,7 +26,8 @@ mod ticket;
 mod word;
 
 use crate::intervals::Interval;
-use refrain_trace::fixed::FixedMap;
+use calls::Calls;
+use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::linux::{FUTEX, sleeps};
 use refrain_trace::{Event, EventId, EventKind, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -70,6 +72,8 @@ pub enum Role {
         order: u64,
         /// Others may have had it, too.
         shared: bool,
+        /// When the system call was over that woke whoever waits, if there was one.
+        until: Option<u64>,
     },
     /// It is the lock's own affair. If it is part of an acquisition, all of that began then.
     Part(Option<u64>),
@@ -162,13 +166,15 @@ impl Made {
                 let begin = if whole { begin } else { event.begin };
                 Event { begin, ..as_kind(kind, lock, order) }
             }
-            Role::Release { lock, order, shared: true } => {
-                as_kind(EventKind::RwUnlock, lock, order)
+            Role::Release { lock, order, shared, until } => {
+                let kind = match shared {
+                    true => EventKind::RwUnlock,
+                    false if self.awake.contains(&lock) => EventKind::SpinUnlock,
+                    false => EventKind::MutexUnlock,
+                };
+                let end = until.unwrap_or(event.end);
+                Event { end, ..as_kind(kind, lock, order) }
             }
-            Role::Release { lock, order, .. } if self.awake.contains(&lock) => {
-                as_kind(EventKind::SpinUnlock, lock, order)
-            }
-            Role::Release { lock, order, .. } => as_kind(EventKind::MutexUnlock, lock, order),
             Role::Part(within) => {
                 let (begin, end) = within.map_or((event.begin, event.end), |at| (at, at));
                 Event { begin, end, ..as_kind(EventKind::Rdtsc, 0, 0) }
@@ -183,27 +189,38 @@ impl Made {
         self.roles[thread.index()].push((event, role));
     }
 
-    /// Adds a lock, if it is one: its sections have at least two threads. `own` are its events, of
-    /// which `slept` were sleeps.
+    /// Adds a lock, if it is one: its sections have at least two threads. `own` are its events,
+    /// without all of the system calls.
     fn add(
         &mut self,
         lock: MadeLock,
-        held: &[Held],
-        own: &BTreeSet<(ThreadId, u32)>,
-        slept: usize,
+        mut held: Vec<Held>,
+        mut own: BTreeSet<(ThreadId, u32)>,
+        calls: &Calls,
     ) -> bool {
         let first = held.first().map(|held| held.thread);
         if held.iter().all(|held| Some(held.thread) == first) {
             return false;
         }
+        let mut slept = 0;
+        for held in &mut held {
+            slept += usize::from(calls.wait(held, &lock, &mut own));
+        }
         let mut parts: BTreeMap<(ThreadId, u32), Option<u64>> =
             own.iter().map(|&event| (event, None)).collect();
         let (address, counted) = (lock.address, lock.make == Make::Counted);
+        let words = lock.clone();
         let waits = held.iter().filter(|held| held.since != held.acquire).count();
-        if lock.make != Make::Semaphore && slept <= waits / 2 {
+        // Sleeping costs so much more than being awake that a few sleeps say how long waits take.
+        if lock.make != Make::Semaphore && slept <= waits / SLEEPS {
             self.awake.insert(address);
         }
-        for (order, held) in (0..).map(|nth| 2 * nth).zip(held) {
+        let ends: FixedSet<(ThreadId, u32)> = held
+            .iter()
+            .flat_map(|it| [Some(it.acquire), it.release].map(|event| Some((it.thread, event?))))
+            .flatten()
+            .collect();
+        for (order, held) in (0..).map(|nth| 2 * nth).zip(&held) {
             let &Held { thread, acquire, release, shared, begin, since } = held;
             let waiting = parts.range_mut((thread, since)..(thread, acquire));
             let mut waiting: Vec<_> = waiting.map(|(_, within)| within).collect();
@@ -216,7 +233,12 @@ impl Made {
             self.give(thread, acquire, Role::Acquire { lock, order, shared, begin, whole });
             if let Some(release) = release {
                 parts.remove(&(thread, release));
-                let role = Role::Release { lock, order: order + 1, shared: counted };
+                let until = calls.wakes_after((thread, release), &words, &ends);
+                if let Some((last, until)) = until {
+                    parts.extend((release + 1..=last).map(|event| ((thread, event), Some(until))));
+                }
+                let until = until.map(|(_, until)| until);
+                let role = Role::Release { lock, order: order + 1, shared: counted, until };
                 self.give(thread, release, role);
             }
         }
@@ -227,6 +249,9 @@ impl Made {
         true
     }
 }
+
+/// Threads wait awake for a lock if fewer waits than one in so many end in sleep.
+const SLEEPS: usize = 8;
 
 /// A time in which a thread had a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -282,6 +307,7 @@ pub struct Maker {
     steps: Vec<Step>,
     /// Who slept on which word, and when.
     sleeps: FixedMap<u64, Vec<(ThreadId, u32)>>,
+    calls: Calls,
     threads: Vec<Previous>,
     waits: FixedMap<u64, Waits>,
 }
@@ -302,6 +328,7 @@ impl Maker {
         Maker {
             steps: Vec::new(),
             sleeps: FixedMap::default(),
+            calls: Calls::default(),
             threads: Vec::new(),
             waits: FixedMap::default(),
         }
@@ -336,6 +363,7 @@ impl Maker {
         let position = u32::try_from(id.0).unwrap_or(u32::MAX);
         if let Some(word) = slept_on {
             self.sleeps.entry(word).or_default().push((thread, position));
+            self.calls.sleeps.insert((thread, position), (word, event.begin));
         }
         let previous = &mut self.threads[thread.index()];
         let Some(kind) = kind else {
@@ -354,6 +382,12 @@ impl Maker {
             begin: event.begin,
             chain: previous.chain,
         });
+    }
+
+    /// Says that the event to be taken next wakes whoever sleeps on this word.
+    pub fn wakes(&mut self, thread: ThreadId, id: EventId, event: &Event, word: u64) {
+        let position = u32::try_from(id.0).unwrap_or(u32::MAX);
+        self.calls.wakes.insert((thread, position), (word, event.end));
     }
 
     /// A thread waits for a word as long as one instruction comes to it again and again, or a
@@ -398,13 +432,18 @@ impl Maker {
             // A load has the number of changes before it for a ticket.
             (step.word, step.ticket, step.kind != StepKind::Load, step.thread, step.event)
         });
+        if !self.calls.wakes.is_empty() {
+            let steps = self.steps.iter().map(|step| ((step.thread, step.event), step.word));
+            self.calls.words = steps.collect();
+        }
+        let calls = std::mem::take(&mut self.calls);
         let mut made = Made::default();
         let mut left: Vec<&[Step]> = Vec::new();
         let words: Vec<&[Step]> = self.steps.chunk_by(|a, b| a.word == b.word).collect();
         let mut of_queues = BTreeSet::new();
         for queue::Found { lock, held, words } in queue::recognise(&words) {
-            let (own, slept) = self.own(&words);
-            if made.add(lock, &held, &own, slept) {
+            let own = self.own(&words);
+            if made.add(lock, held, own, &calls) {
                 of_queues.extend(words.iter().map(|steps| steps[0].word));
             }
         }
@@ -413,14 +452,14 @@ impl Maker {
                 .or_else(|| word::recognise(of_word))
                 .or_else(|| counted::recognise(of_word))
                 .or_else(|| word::recognise_bit(of_word));
-            let (own, slept) = self.own(&[of_word]);
-            if !lock.is_some_and(|(lock, held)| made.add(lock, &held, &own, slept)) {
+            let own = self.own(&[of_word]);
+            if !lock.is_some_and(|(lock, held)| made.add(lock, held, own, &calls)) {
                 left.push(of_word);
             }
         }
         for ticket::Found { lock, held, words } in ticket::recognise(&left) {
-            let (own, slept) = self.own(&words);
-            made.add(lock, &held, &own, slept);
+            let own = self.own(&words);
+            made.add(lock, held, own, &calls);
         }
         let known: Vec<Interval> = made.locks.iter().flat_map(|l| l.words.clone()).collect();
         let is_lock = |at: u64| known.iter().any(|word| (word.start..word.end).contains(&at));
@@ -438,19 +477,21 @@ impl Maker {
         made.unknown.sort_unstable_by_key(|it| (std::cmp::Reverse(it.ticks), it.address));
         made.locks.sort_unstable_by_key(|lock| lock.address);
         for roles in &mut made.roles {
-            roles.sort_unstable_by_key(|(event, _)| *event);
+            // Where words lie side by side, what is part of one lock may be the end of another one.
+            roles.sort_unstable_by_key(|(event, role)| (*event, matches!(role, Role::Part(_))));
+            roles.dedup_by_key(|(event, _)| *event);
         }
         made
     }
 }
 
 impl Maker {
-    /// All events about some words, and how many sleeps there are among them.
-    fn own(&self, words: &[&[Step]]) -> (BTreeSet<(ThreadId, u32)>, usize) {
+    /// All events about some words.
+    fn own(&self, words: &[&[Step]]) -> BTreeSet<(ThreadId, u32)> {
         let steps = words.iter().copied().flatten().map(|step| (step.thread, step.event));
         let of_word = |steps: &&[Step]| self.sleeps.get(&steps[0].word);
-        let sleeps = || words.iter().filter_map(of_word).flatten().copied();
-        (steps.chain(sleeps()).collect(), sleeps().count())
+        let sleeps = words.iter().filter_map(of_word).flatten().copied();
+        steps.chain(sleeps).collect()
     }
 }
 
