@@ -94,6 +94,13 @@ pub(super) fn operand_address(encoder: &mut Encoder, code: &mut Code, instructio
     }
     let mut memory = memory_operand(instruction);
     memory.segment_prefix = Register::None;
+    // The index of `xlat` is al, which no other instruction can have as an index.
+    if memory.index == Register::AL {
+        let index = Instruction::with2(Opcode::Movzx_r32_rm8, Register::ECX, Register::AL);
+        let index = index.expect("the operands fit the instruction");
+        assert!(encode(encoder, code, &index), "movzx of two registers can be encoded");
+        memory.index = if memory.base.is_gpr32() { Register::ECX } else { Register::RCX };
+    }
     let lea = Instruction::with2(Opcode::Lea_r64_m, Register::RCX, memory)
         .expect("the operands fit the instruction");
     assert!(encode(encoder, code, &lea), "an operand that was decoded can be encoded");

@@ -112,6 +112,27 @@ fn what_a_thread_may_access_is_counted_and_disturbs_nothing() {
 }
 
 #[test]
+fn the_index_of_a_table_is_one_byte() {
+    for engine in [recording(), replaying()] {
+        let Some(engine) = engine else { return };
+        let guest = Guest::new();
+        guest.assemble(|a| {
+            a.mov(byte_ptr(rbp + 0x47), 9).unwrap();
+            a.lea(rbx, qword_ptr(rbp + 0x40)).unwrap();
+            a.mov(eax, 0x12_3407).unwrap();
+            a.xlatb().unwrap();
+            a.syscall().unwrap();
+        });
+        let mut cpu = engine.attach().unwrap();
+        let mut context = context_of(&guest);
+        let seen = reports(&mut *cpu, &mut context);
+        let at = guest.data + 0x47;
+        assert_eq!(seen, [(at, 1, OrderedKind::Write), (at, 1, OrderedKind::Read)]);
+        assert_eq!(context.gpr[reg::RAX], 0x12_3409);
+    }
+}
+
+#[test]
 fn a_line_that_may_be_read_may_not_be_written() {
     let Some(engine) = recording() else { return };
     let guest = Guest::new();
