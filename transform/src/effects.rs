@@ -10,6 +10,9 @@
 //! the other changes, each does in the other order what it did in the recording, so that the end is
 //! the same: what replays of the pair in both orders would find (PerfPlay, Algorithm 1, line 9).
 //!
+//! A section that changes several variables may keep them consistent. If other sections of its lock
+//! look at some of them, what it does is taken for unknown.
+//!
 //! # Deviations from PerfPlay
 //! 1. No pair is replayed in reversed order; the rule is judged by the accesses of one exact replay,
 //!    with the values of the registers that they store. So it holds of every section, and it may call a
@@ -21,7 +24,7 @@
 
 use crate::intervals::{Interval, normalise};
 use crate::shadow::Shared;
-use crate::{Section, Sections, SetId};
+use crate::{Lock, Section, Sections, SetId};
 use refrain_trace::ThreadId;
 use refrain_trace::fixed::FixedMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -313,6 +316,44 @@ pub(crate) fn commuting(sections: &Sections, of_lock: &[Section]) -> Vec<Interva
         .collect();
     normalise(&mut free);
     free
+}
+
+/// The sections, by number, that change several variables of which sections of other threads under
+/// the lock look at some: the lock keeps these consistent, which no atomic update would.
+pub(crate) fn consistent(sections: &Sections, lock: &Lock) -> Vec<usize> {
+    let of_lock = sections.of(lock);
+    let table = &sections.effects;
+    let tied: BTreeSet<EffectsId> = of_lock
+        .iter()
+        .map(|section| section.effects)
+        .filter(|&effects| variables(table.get(effects)).len() > 1)
+        .collect();
+    if tied.is_empty() {
+        return Vec::new();
+    }
+    let free = commuting(sections, of_lock);
+    let is_free = |at: u64| {
+        let before = free.partition_point(|interval| interval.end <= at);
+        free.get(before).is_some_and(|interval| interval.start <= at)
+    };
+    let changed = |effects: &EffectsId| {
+        let changes = table.get(*effects).iter().filter(|effect| effect.change.mask() != 0);
+        changes.map(|effect| effect.at).collect::<Vec<_>>()
+    };
+    let tied: BTreeSet<EffectsId> =
+        tied.into_iter().filter(|effects| !changed(effects).into_iter().all(is_free)).collect();
+    let numbered = lock.sections.clone().zip(of_lock);
+    numbered.filter(|(_, section)| tied.contains(&section.effects)).map(|(at, _)| at).collect()
+}
+
+/// The variables that are updated, by address. Bits are taken for those of aligned words.
+fn variables(list: &[Effect]) -> BTreeSet<u64> {
+    let variable = |effect: &Effect| match effect.change {
+        ByteChange::Add(before, _) => Some(effect.at.wrapping_sub(before.into())),
+        ByteChange::Bits(_, mask, _) if mask != 0 => Some(effect.at & !7),
+        _ => None,
+    };
+    list.iter().filter_map(variable).collect()
 }
 
 /// Deeds of one section, up to so many: more are taken for anything.

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::collector::{Collector, Raw};
-use crate::effects::{EffectTable, EffectsId, Varied};
+use crate::effects::{EffectTable, EffectsId, Varied, consistent};
 use crate::guards::{self, Nesting};
 use crate::intervals::{Interval, normalise};
 use crate::sets::{SetId, SetTable};
@@ -211,6 +211,10 @@ impl Sections {
         let mut atomic = atomic.to_vec();
         normalise(&mut atomic);
         all.sets.set_atomic(&atomic);
+        let tied: Vec<usize> = all.locks.iter().flat_map(|lock| consistent(&all, lock)).collect();
+        for at in tied {
+            all.sections[at].effects = EffectsId::default();
+        }
         Ok(all)
     }
 

@@ -59,13 +59,13 @@ fn perform(step: Step, (memory, seen): &mut State) {
 
 /// A recording of sections in this order, with what is known of the code: each step stands at
 /// places of its own.
-fn recorded(sections: [(usize, &[Step]); 2], memory: [u8; 8]) -> (Recording, Uses) {
+fn recorded(sections: &[(usize, &[Step])], memory: [u8; 8]) -> (Recording, Uses) {
     let mut r = Recording::new(2);
     let mut uses = Uses::default();
     r.share(START, 8);
     let mut pc = 0x100;
     let mut state = (memory, Vec::new());
-    for (thread, steps) in sections {
+    for &(thread, steps) in sections {
         r.lock(thread, 0, L, 0x10);
         for &step in steps {
             pc += 16;
@@ -124,15 +124,15 @@ fn recorded(sections: [(usize, &[Step]); 2], memory: [u8; 8]) -> (Recording, Use
     (r, uses)
 }
 
-fn sections(r: &Recording, uses: Uses) -> Sections {
+fn sections_of(r: &Recording, uses: Uses) -> Sections {
     let uses = Arc::new(uses);
     let collectors = r.collectors_knowing(&uses);
     Sections::merge(collectors, &[], &[]).expect("a sound recording")
 }
 
 fn verdict(a: &[Step], b: &[Step], memory: [u8; 8]) -> Verdict {
-    let (r, uses) = recorded([(0, a), (1, b)], memory);
-    pairs(&sections(&r, uses)).next().expect("there are two sections").verdict
+    let (r, uses) = recorded(&[(0, a), (1, b)], memory);
+    pairs(&sections_of(&r, uses)).next().expect("there are two sections").verdict
 }
 
 /// Memory in the end and what each of the two has seen, `a` first or not.
@@ -201,6 +201,23 @@ fn each_kind_is_told() {
     assert_eq!(kind(&[Step::Add(x, 1), Step::Look(x, 1)], &adds), Verdict::Conflict);
 }
 
+/// A lock that keeps two variables consistent for those who look at them.
+#[test]
+fn updates_of_variables_that_belong_together_are_none() {
+    let (x, y) = ((0, 2), (4, 4));
+    let moves = [Step::Add(x, !0), Step::Add(y, 1)];
+    let first = |sections: &[(usize, &[Step])]| {
+        let (r, uses) = recorded(sections, [0; 8]);
+        pairs(&sections_of(&r, uses)).next().expect("there are two sections").verdict
+    };
+    let benign = Verdict::Ulcp(UlcpKind::CommutativeUpdate);
+    assert_eq!(first(&[(0, &moves), (1, &moves)]), benign);
+    let looks = [Step::Look(x, 0xffff)];
+    assert_eq!(first(&[(0, &moves), (1, &moves), (0, &looks)]), Verdict::Conflict);
+    // One variable alone is always what it is.
+    assert_eq!(first(&[(0, &moves[..1]), (1, &moves[..1]), (0, &looks)]), benign);
+}
+
 #[test]
 fn an_update_that_began_before_the_section_is_none() {
     let mut r = Recording::new(2);
@@ -220,7 +237,7 @@ fn an_update_that_began_before_the_section_is_none() {
         r.unlock(thread, 1, L, 0x20);
         r.unlock(thread, 1, L + 64, 0x20);
     }
-    let sections = sections(&r, uses);
+    let sections = sections_of(&r, uses);
     assert!(pairs(&sections).all(|pair| pair.verdict == Verdict::Conflict));
     assert_eq!(pairs(&sections).count(), 2);
 }
@@ -247,7 +264,7 @@ fn operands_that_vary_are_not_told_apart() {
             r.unlock(thread, 1, L, 0x20);
         }
     }
-    let sections = sections(&r, uses);
+    let sections = sections_of(&r, uses);
     let of = |from: usize, to: usize| {
         let all = sections.all();
         (from..to).map(|at| identify(&sections, &all[at], &all[at + 1])).collect::<Vec<_>>()
