@@ -134,6 +134,7 @@ impl GuestThread {
         act: impl FnOnce(&Event) -> Option<T>,
     ) -> Result<Option<T>, Halt> {
         let mut turns = Vec::new();
+        self.late_handovers()?;
         let event = loop {
             let Some(event) = self.behind_handovers()? else { break None };
             if !event.kind().is_of_access() || event.nr != accessed::CALL {
@@ -144,6 +145,18 @@ impl GuestThread {
         let result = event.and_then(|event| act(&event));
         self.end_turns(&mut turns);
         Ok(result)
+    }
+
+    /// Performs the handovers that the thread has gone past.
+    fn late_handovers(&mut self) -> Result<(), Halt> {
+        loop {
+            self.expect_loads()?;
+            let next = self.cursor.peek()?.map(Event::kind);
+            if self.leaf.left() >= 0 || next != Some(EventKind::Handover) {
+                return Ok(());
+            }
+            self.event_of_access()?;
+        }
     }
 
     fn end_turns(&self, turns: &mut Vec<(usize, u64)>) {
