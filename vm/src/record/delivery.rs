@@ -81,7 +81,7 @@ impl GuestThread {
     fn end_for_program(&mut self) -> ! {
         self.leave_lines();
         self.log.retire();
-        self.machine.thread_ended(self.id);
+        self.machine.thread_left(self.id);
         park_forever()
     }
 

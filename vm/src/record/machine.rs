@@ -336,6 +336,16 @@ impl Machine {
         host::futex_wake_all(self.ends.as_ptr() as u64);
     }
 
+    /// A thread is gone because another one executes a program. Nobody learns of it: who would join
+    /// it goes, too.
+    pub(crate) fn thread_left(&self, id: ThreadId) {
+        self.signals.end_thread(id);
+        let mut threads = self.threads();
+        let thread = &mut threads.all[id.index()];
+        (thread.pointer, thread.kernel_id) = (u64::MAX, 0);
+        threads.alive -= 1;
+    }
+
     pub(crate) fn has_ended(&self, id: ThreadId) -> bool {
         self.threads().all[id.index()].ended
     }
