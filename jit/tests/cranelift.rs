@@ -7,7 +7,7 @@ use iced_x86::code_asm::*;
 use logs::*;
 use programs::*;
 use refrain_jit::{CraneliftEngine, MIN_ACCESSES, Program};
-use refrain_trace::{Access, CodeBlock};
+use refrain_trace::Access;
 use refrain_vm::{
     Answer, Context, Count, Cpu, Emulate, Engine, EngineConfig, EpochWords, Exit, Fault, LastMet,
     LeaveOut, Mode, OrderedKind, SameEpoch, Seen, SeenWords, reg,
@@ -463,13 +463,7 @@ fn named_functions_tell_their_arguments_and_answers() {
         a.syscall()
     });
     let (exit, expected, blocks) = record(start());
-    let code = |pattern: &[u8]| {
-        let find = |block: &CodeBlock| {
-            let at = block.code.windows(pattern.len()).position(|it| it == pattern)?;
-            Some(block.pc + at as u64)
-        };
-        blocks.iter().find_map(find).expect("the code was executed")
-    };
+    let code = |pattern: &[u8]| find_code(&blocks, pattern);
     let (outer, inner) = (code(&[0x57, 0xe8]), code(&[0x48, 0x8d, 0x47, 0x01]));
     let tail = code(&[0x48, 0x01, 0xf0]);
     for leave_out in [LeaveOut::Nothing, LeaveOut::Touched, LeaveOut::SameEpoch] {
@@ -517,13 +511,7 @@ fn values_of_registers_are_told_before_named_instructions() {
         a.syscall()
     });
     let (exit, expected, blocks) = record(start());
-    let code = |pattern: &[u8]| {
-        let find = |block: &CodeBlock| {
-            let at = block.code.windows(pattern.len()).position(|it| it == pattern)?;
-            Some(block.pc + at as u64)
-        };
-        blocks.iter().find_map(find).expect("the code was executed")
-    };
+    let code = |pattern: &[u8]| find_code(&blocks, pattern);
     let (store, count) = (code(&[0x48, 0x89, 0x03]), code(&[0xff, 0xc9]));
     for (seen, repeats) in [(false, true), (true, true), (true, false)] {
         let _seen = seen.then(|| Seen::new().expect("there is room for notes"));

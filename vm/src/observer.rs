@@ -37,7 +37,7 @@ pub trait Observer: Send + Sync {
     fn seen(&self) -> Option<&Seen> {
         None
     }
-    /// Which accesses it has no use for. For [`LeaveOut::SameEpoch`], its threads'
+    /// Which accesses the observer has no use for. For [`LeaveOut::SameEpoch`], its threads'
     /// [`ThreadObserver::same_epoch`] says what they are.
     fn leaves_out(&self) -> LeaveOut {
         match self.seen() {

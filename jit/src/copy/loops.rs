@@ -249,7 +249,8 @@ mod tests {
         assert_eq!(interpreter, [vec![0..2, 2..4, 4..6]]);
     }
 
-    /// The same by the words of the definition, with an edge for each way of an indirect jump.
+    /// The loops by their definition, with an edge from each indirect jump to each block that it may
+    /// lead to.
     fn naive(code: &[Instruction]) -> BTreeSet<BTreeSet<usize>> {
         let starts = starts(code);
         let at = |start| starts.binary_search(&start).ok();

@@ -69,6 +69,15 @@ pub(crate) fn record(mut context: Context) -> (Exit, Context, Vec<CodeBlock>) {
     (exit, context, engine.take_blocks())
 }
 
+/// Where these bytes of code were executed first.
+pub(crate) fn find_code(blocks: &[CodeBlock], pattern: &[u8]) -> u64 {
+    let find = |block: &CodeBlock| {
+        let at = block.code.windows(pattern.len()).position(|it| it == pattern)?;
+        Some(block.pc + at as u64)
+    };
+    blocks.iter().find_map(find).expect("the code was executed")
+}
+
 pub(crate) fn block(pc: u64, code: Vec<u8>) -> CodeBlock {
     CodeBlock { pc, code, loads: Vec::new() }
 }

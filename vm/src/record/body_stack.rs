@@ -3,7 +3,7 @@
 //! A recording runs the body of a synchronization function where its fast path is not enough; a
 //! replay never does. On the guest's own stack the body would leave dead frames below the stack
 //! pointer that the replay has not, and programs do read those: conservative garbage collectors
-//! search them for pointers, and what is uninitialized is written to files.
+//! search them for pointers, and programs write uninitialized memory to files.
 
 use crate::layout::PAGE;
 use crate::{Error, Result};

@@ -178,9 +178,10 @@ impl GuestThread {
     }
 
     /// Whether this thread is the one to run the routine. Its first atomic instruction will say
-    /// so in the object; until then, the machine knows. Where that instruction is none of the
-    /// recorder's business, the library itself says who is first: with every access in order, it
-    /// does so in a replay, too, and a thread that is alone is first anyway.
+    /// so in the object; until then, the machine knows. The recorder does not see that instruction
+    /// with every access in order, nor while the program has one thread. There the library decides
+    /// which thread is first: in the first case the accesses of a replay have the same order, so
+    /// that it decides the same, and in the second case there is no other thread.
     fn begin_once(&mut self, object: u64) -> bool {
         if self.machine.lines.is_some() || self.machine.threads_alive() == 1 {
             return true;
