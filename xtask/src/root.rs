@@ -44,7 +44,11 @@ pub(crate) fn release_refrain() -> anyhow::Result<PathBuf> {
     if let Some(other) = std::env::var_os("REFRAIN") {
         return std::path::absolute(other).context("REFRAIN names no path");
     }
-    must(&mut cargo(&["build", "--release", "--package", "refrain"]))?;
+    let mut build = cargo(&["build", "--release", "--package", "refrain"]);
+    if let Some(commit) = commit() {
+        build.env("REFRAIN_COMMIT", commit);
+    }
+    must(&mut build)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = target.map_or_else(|| directory().join("target"), |t| directory().join(t));
     let executable = target.join("release/refrain");
@@ -52,6 +56,26 @@ pub(crate) fn release_refrain() -> anyhow::Result<PathBuf> {
         bail!("{} is not there after the build", executable.display());
     }
     Ok(executable)
+}
+
+/// The commit of the checkout, with `-dirty` where files differ from it; none without git.
+fn commit() -> Option<String> {
+    let describe = ["describe", "--always", "--abbrev=7", "--exclude=*", "--dirty"];
+    let output = Command::new("git").args(describe).current_dir(directory()).output().ok()?;
+    let text =
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())?;
+    Some(text.trim().to_owned()).filter(|commit| !commit.is_empty())
+}
+
+/// The commit that a build of refrain says it was made of.
+pub(crate) fn built_from(refrain: &Path) -> anyhow::Result<String> {
+    let output = Command::new(refrain)
+        .arg("--version")
+        .output()
+        .with_context(|| format!("cannot run {}", refrain.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let commit = text.trim().split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    Ok(commit.unwrap_or("unknown").to_owned())
 }
 
 /// A directory for compiled workloads and generated data that is kept between runs.

@@ -57,16 +57,12 @@ impl Judge {
     /// With this build of refrain.
     pub(super) fn new(refrain: PathBuf, options: &Options) -> anyhow::Result<Judge> {
         Ok(Judge {
+            commit: root::built_from(&refrain)?,
             refrain,
             orders: options.order.clone(),
             replays: options.replays,
             limit: Duration::from_secs(options.limit),
             date: said(Command::new("date").args(["--utc", "+%F"]))?,
-            commit: said(
-                Command::new("git")
-                    .args(["log", "-1", "--format=%h"])
-                    .current_dir(root::directory()),
-            )?,
         })
     }
 

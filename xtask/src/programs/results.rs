@@ -16,7 +16,7 @@ pub(super) struct Row {
     pub(super) name: String,
     /// The day.
     pub(super) date: String,
-    /// The commit that the checkout was at.
+    /// The commit that refrain was built from, with `-dirty` where the files differed from it.
     pub(super) commit: String,
     /// Wall-clock time of one native run.
     pub(super) native_ms: u64,
