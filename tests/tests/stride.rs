@@ -160,3 +160,22 @@ fn locks_are_ranked() {
     let notes = report["notes"].to_string();
     assert!(notes.contains("order of every access"), "{notes}");
 }
+
+#[test]
+fn memory_that_is_mapped_twice_is_exact() {
+    let Some(bench) = bench() else { return };
+    bench.cc(include_str!("../guest/mapped_twice.c"), &["-O1", "-pthread", "-o", "program"]);
+    let program = (bench.path().join("program"), vec![]);
+    for _ in 0..3 {
+        assert_eq!(is_exact(&bench, &program).succeeds().text(), "done\n");
+    }
+}
+
+#[test]
+fn code_that_is_written_through_another_mapping_is_exact() {
+    let Some(bench) = bench() else { return };
+    bench.cc(include_str!("../guest/code_twice.c"), &["-O1", "-pthread", "-o", "program"]);
+    let program = (bench.path().join("program"), vec![]);
+    let recorded = is_exact_on(&["copy", "tiered"], &bench, &program);
+    assert_eq!(recorded.succeeds().text(), "0\n11\n22\n33\n44\n299\n");
+}

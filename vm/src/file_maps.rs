@@ -101,6 +101,19 @@ impl FileMaps {
         of_file.filter_map(|part| part.showing(range)).collect()
     }
 
+    /// What of a range is shown elsewhere, too: both addresses, and how many bytes from there on.
+    pub(crate) fn doubles(&self, range: &Range<u64>) -> Vec<(u64, u64, u64)> {
+        let doubles_of = |part: Part| {
+            let file = part.offset..part.offset + (part.end - part.start);
+            self.showing(part.file, &file).into_iter().filter_map(move |shown| {
+                let other = *self.parts(&shown).first()?;
+                let here = part.start + (other.offset - part.offset);
+                (here != other.start).then(|| (other.start, here, shown.end - shown.start))
+            })
+        };
+        self.parts(range).into_iter().flat_map(doubles_of).collect()
+    }
+
     /// The numbers of the files that are shown anywhere.
     pub(crate) fn files(&self) -> BTreeSet<u64> {
         self.by_start.values().map(|part| part.file).collect()
@@ -144,6 +157,8 @@ mod tests {
         maps.insert(part(0x1000, 0x5000, 1, 0));
         maps.insert(part(0x9000, 0xa000, 1, 0x2000));
         assert_eq!(maps.showing(1, &(0x2800..0x2900)), [0x3800..0x3900, 0x9800..0x9900]);
+        assert_eq!(maps.doubles(&(0x9800..0xb000)), [(0x3800, 0x9800, 0x800)]);
+        assert_eq!(maps.doubles(&(0x4000..0x5000)), []);
         maps.cut(&(0x2000..0x4000));
         assert_eq!(maps.showing(1, &(0x2800..0x2900)).first(), Some(&(0x9800..0x9900)));
         assert_eq!(

@@ -37,6 +37,19 @@ pub fn index(address: u64) -> usize {
     (near | heap | mappings) as usize
 }
 
+/// How many lines from an address on have indices that follow each other.
+pub(super) fn straight(address: u64) -> u64 {
+    (1 << NEAR) - ((address / LINE) & ((1 << NEAR) - 1))
+}
+
+/// An address in the line of an index.
+pub(super) fn address_of(index: usize) -> u64 {
+    let index = index as u64;
+    let near = (index & ((1 << NEAR) - 1)) * LINE;
+    let arena = |bit: u32, of: u64| if index >> (NEAR + bit) & 1 != 0 { of } else { 0 };
+    near | arena(0, HEAP_BIT) | arena(1, MAPPINGS_BIT)
+}
+
 /// Bytes that an instruction, or the kernel, is about to access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
@@ -224,6 +237,7 @@ mod tests {
         let mut address = 0x1234_5678_9abc_def0_u64;
         for _ in 0..10_000 {
             assert_eq!(index(address) as u64, gathered(address), "{address:#x}");
+            assert_eq!(index(address_of(index(address))), index(address), "{address:#x}");
             address = address.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17);
         }
         assert!(index(u64::MAX) < ENTRIES);

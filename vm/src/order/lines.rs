@@ -15,6 +15,9 @@
 //!   it, if that is all it has done, as a loop does that waits for another thread's store. So does, at
 //!   once, a thread that branches to where a word in the line says.
 //!
+//! Lines that show the same memory, since a file is mapped at several addresses, are one line to all
+//! of this ([`super::aliases`]): only a thread's tables have an entry for each.
+//!
 //! # Why that is exact
 //! Two accesses of a line by different threads, one of which writes, are either both under tickets of
 //! the line, or the first one's thread lost the line between the two: then its handover comes after
@@ -22,14 +25,15 @@
 //! in the recorded order, and every load reads what it read. The order of events is one of real time,
 //! so no replay can wait in a circle.
 
-use super::filter::{ENTRIES, Filter, Span, index};
+use super::aliases::Aliases;
+use super::filter::{ENTRIES, Filter, LINE, Span, address_of, index, straight};
 use crate::barrier::Barrier;
 use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
 use crate::{Error, Result};
 use refrain_trace::{Event, EventKind, ThreadId, order};
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How often a line is taken over before it is contended.
@@ -155,6 +159,9 @@ pub(crate) struct Lines {
     /// The threads that execute guest code. Who holds this may take lines over.
     threads: Mutex<Vec<Option<Filter>>>,
     barrier: Barrier,
+    /// Which lines show the same memory; null as long as none do. Who holds `threads` may put
+    /// another table there; earlier ones stay, as threads may be reading them.
+    aliases: AtomicPtr<Aliases>,
 }
 
 /// A state per line; the kernel gives memory to those that are used.
@@ -214,7 +221,42 @@ impl Lines {
                         record with --order sync";
             return Err(Error::Unsupported(what.into()));
         }
-        Ok(Lines { states: States::new()?, threads: Mutex::default(), barrier })
+        Ok(Lines {
+            states: States::new()?,
+            threads: Mutex::default(),
+            barrier,
+            aliases: AtomicPtr::default(),
+        })
+    }
+
+    fn aliases(&self) -> Option<&Aliases> {
+        // SAFETY: null, or a table that is never changed or freed.
+        unsafe { self.aliases.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The line at which it stands whose a line is.
+    fn canonical(&self, line: usize) -> usize {
+        self.aliases().map_or(line, |aliases| aliases.canonical(line))
+    }
+
+    /// All lines that a canonical one stands for.
+    fn members(&self, line: usize) -> impl Iterator<Item = usize> + '_ {
+        let others = self.aliases().into_iter().flat_map(move |it| it.members(line).skip(1));
+        std::iter::once(line).chain(others)
+    }
+
+    /// What the turns of a contended line are of, whichever address it is accessed at.
+    fn object(&self, address: u64, line: usize) -> u64 {
+        let shared = self.aliases().is_some_and(|aliases| aliases.is_shared(line));
+        if shared { address_of(line) } else { address }
+    }
+
+    fn may_read(&self, filter: &Filter, line: usize) -> bool {
+        self.members(line).any(|line| filter.may_read(line))
+    }
+
+    fn forbid(&self, filter: &Filter, line: usize, reading: bool) {
+        self.members(line).for_each(|line| filter.forbid(line, reading));
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<Option<Filter>>> {
@@ -263,16 +305,21 @@ impl Lines {
     ) -> Quick {
         let (mut contended, mut count) = ([0; 2], 0);
         for address in span.lines() {
-            let line = index(address);
+            let here = index(address);
+            let line = self.canonical(here);
             match self.states.get(line) {
                 State::Unowned if self.states.claim(line, me) => {
-                    filter.permit(line, true);
-                    self.claim_more(me, filter, line, claims);
+                    filter.permit(here, true);
+                    if line == here {
+                        self.claim_more(me, filter, line, claims);
+                    }
                 }
-                State::Owned { owner, .. } if owner == me => filter.permit(line, true),
-                State::Shared { .. } if !span.write && filter.may_read(line) => {}
+                State::Owned { owner, .. } if owner == me => filter.permit(here, true),
+                State::Shared { .. } if !span.write && self.may_read(filter, line) => {
+                    filter.permit(here, false);
+                }
                 State::Contended if count < contended.len() => {
-                    contended[count] = address;
+                    contended[count] = self.object(address, line);
                     count += 1;
                 }
                 _ => return Quick::Others,
@@ -281,7 +328,7 @@ impl Lines {
         if count == 0 { Quick::Mine } else { Quick::Contended(contended, count) }
     }
 
-    /// Whether a line, whose turn the caller has, is contended still.
+    /// Whether a line, whose turn the caller has, is contended still: the object of a turn.
     pub(crate) fn is_contended(&self, address: u64) -> bool {
         self.states.get(index(address)) == State::Contended
     }
@@ -292,7 +339,7 @@ impl Lines {
         let last = (line + claims.run as usize).min(ENTRIES - 1);
         claims.next = line + 1;
         for line in line + 1..=last {
-            if !self.states.claim(line, me) {
+            if self.canonical(line) != line || !self.states.claim(line, me) {
                 return;
             }
             filter.permit(line, true);
@@ -310,11 +357,23 @@ impl Lines {
         record: impl FnOnce(Acquired),
     ) -> Result<(), Closed> {
         let threads = self.threads();
+        self.acquire_from(&threads, me, (spans, wish), (log, tickets), record)
+    }
+
+    /// The same, with the lock.
+    fn acquire_from(
+        &self,
+        threads: &[Option<Filter>],
+        me: ThreadId,
+        (spans, wish): (&[Span], Option<Wish>),
+        (log, tickets): (&Log, &Tickets),
+        record: impl FnOnce(Acquired),
+    ) -> Result<(), Closed> {
         let Some(mine) = threads.get(me.index()).copied().flatten() else { return Ok(()) };
         let mut acquired = Acquired::default();
         let mut taking = Taking {
             lines: self,
-            threads: &threads,
+            threads,
             me,
             losses: Vec::new(),
             ended: false,
@@ -371,6 +430,42 @@ impl Lines {
         Ok(())
     }
 
+    /// Two stretches of addresses, of whole pages, show the same memory from here on. Of several threads, this one gets
+    /// all of their lines first: whoever accesses them next waits for all that was done at either
+    /// address. (It has the turns of contended ones until the caller ends them.)
+    pub(crate) fn unite(
+        &self,
+        (me, alone): (ThreadId, bool),
+        (first, second, len): (u64, u64, u64),
+        ways: (&Log, &Tickets),
+        record: impl FnOnce(Acquired),
+    ) -> Result<(), Closed> {
+        let threads = self.threads();
+        let spans = [first, second].map(|start| Span { start, len, write: true });
+        if !alone {
+            self.acquire_from(&threads, me, (&spans, None), ways, record)?;
+        }
+        let lines = || spans.iter().flat_map(|span| span.lines().map(index));
+        let mut aliases = self.aliases().cloned().unwrap_or_default();
+        let mut done = 0;
+        while done < len {
+            let (first, second) = (first + done, second + done);
+            let count = ((len - done) / LINE).min(straight(first)).min(straight(second));
+            aliases.unite(index(first), index(second), count as usize);
+            done += count * LINE;
+        }
+        if !alone {
+            // Their states stand at one of them now, and are these.
+            let owned = State::Owned { owner: me, taken: 0 };
+            lines().for_each(|line| self.states.set(self.canonical(line), owned));
+        }
+        self.aliases.store(Box::into_raw(Box::new(aliases)), Ordering::Release);
+        if let Some(mine) = threads.get(me.index()).copied().flatten() {
+            lines().for_each(|line| self.forbid(&mine, self.canonical(line), true));
+        }
+        Ok(())
+    }
+
     /// How many accesses a thread has made that has lost these lines, and knows it. The processors
     /// have been ordered once since its entries were cleared.
     fn outside<'a, L: Iterator<Item = &'a Loss>>(
@@ -381,11 +476,13 @@ impl Lines {
         loop {
             let count = filter.settled();
             // It may have claimed the line just before it lost it, and entered it only now.
-            let still = |loss: &Loss| filter.mentions(loss.line, loss.reading);
+            let still = |loss: &Loss| {
+                self.members(loss.line).any(|line| filter.mentions(line, loss.reading))
+            };
             if !lost().any(still) {
                 return count;
             }
-            lost().for_each(|loss| filter.forbid(loss.line, loss.reading));
+            lost().for_each(|loss| self.forbid(filter, loss.line, loss.reading));
             self.barrier.heavy();
         }
     }
@@ -413,6 +510,8 @@ impl Taking<'_> {
         (address, tickets): (u64, &Tickets),
     ) {
         let me = self.me;
+        let here = line;
+        let line = self.lines.canonical(here);
         if self.becoming.contains(&line) {
             return;
         }
@@ -443,7 +542,7 @@ impl Taking<'_> {
                 }
             },
             State::Shared { writer, .. } if !write => {
-                if !mine.may_read(line) && writer != me {
+                if !self.lines.may_read(mine, line) && writer != me {
                     self.await_thread(writer, acquired, tickets);
                 }
                 state
@@ -452,7 +551,7 @@ impl Taking<'_> {
                 self.await_thread(writer, acquired, tickets);
                 for index in 0..self.threads.len() {
                     let thread = ThreadId(index as u32);
-                    let reads = |filter: &Filter| filter.may_read(line);
+                    let reads = |filter: &Filter| self.lines.may_read(filter, line);
                     if thread != me && self.threads[index].as_ref().is_some_and(reads) {
                         self.lose(thread, line, true);
                     }
@@ -471,11 +570,11 @@ impl Taking<'_> {
             _ => {}
         }
         match next {
-            State::Owned { .. } => mine.permit(line, true),
-            State::Shared { .. } => mine.permit(line, false),
+            State::Owned { .. } => mine.permit(here, true),
+            State::Shared { .. } => mine.permit(here, false),
             State::Contended => {
-                mine.forbid(line, true);
-                acquired.contended.push(address);
+                self.lines.forbid(mine, line, true);
+                acquired.contended.push(self.lines.object(address, line));
             }
             State::Unowned => {}
         }
@@ -489,7 +588,7 @@ impl Taking<'_> {
     fn lose(&mut self, thread: ThreadId, line: usize, reading: bool) {
         match self.threads.get(thread.index()).copied().flatten() {
             Some(filter) => {
-                filter.forbid(line, reading);
+                self.lines.forbid(&filter, line, reading);
                 self.losses.push(Loss { thread, line, reading });
             }
             None => self.ended = true,

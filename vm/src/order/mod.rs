@@ -34,6 +34,7 @@
 //! 3. Words are grouped by slots ([`refrain_trace::order::slot`]), without the second version: a
 //!    store to another word of the slot costs an event, never truth.
 
+mod aliases;
 mod filter;
 pub(crate) mod lines;
 pub(crate) mod record;

@@ -254,39 +254,64 @@ impl GuestThread {
         let ways = (&machine.log, &machine.tickets);
         let wish = self.leaf.accesses.as_mut().and_then(|accesses| accesses.wish.take());
         let acquired = lines.acquire(self.id, (spans, wish), ways, |acquired| {
-            let Acquired { awaited, contended, hands_over } = acquired;
-            for (object, ticket) in awaited {
-                let event = self.event(EventKind::Takeover, host::ticks());
-                self.append(Event { object, ticket, nr: which, ..event }, None);
-            }
-            let mut slots: Vec<_> =
-                contended.iter().map(|&line| (order::slot(line), line)).collect();
-            slots.sort_unstable();
-            slots.dedup_by_key(|&mut (slot, _)| slot);
-            for (slot, object) in slots {
-                let event = self.event(EventKind::Contended, host::ticks());
-                let event = Event { nr: which, ..event };
-                let mut ticket = 0;
-                self.append_made(None, || {
-                    ticket = machine.tickets.hold(slot);
-                    Event { object, ticket, end: host::ticks(), ..event }
-                });
-                match which {
-                    // Whose line it becomes keeps the turn until it is.
-                    accessed::AHEAD if !hands_over => machine.tickets.release(slot, ticket),
-                    _ => turns.push((slot, ticket)),
-                }
-            }
-            if hands_over {
-                let event = self.event(EventKind::Handover, host::ticks());
-                let object = order::accesses_object(self.id);
-                self.append_ordered(Event { object, ..event });
-            }
+            turns = self.record_acquired(acquired, which);
         });
         if acquired.is_err() {
             park_forever();
         }
         turns
+    }
+
+    /// Records what the thread has got, and what it waits for; the turns that it keeps.
+    fn record_acquired(&mut self, acquired: Acquired, which: u16) -> Vec<(usize, u64)> {
+        let machine = self.machine.clone();
+        let mut turns = Vec::new();
+        let Acquired { awaited, contended, hands_over } = acquired;
+        for (object, ticket) in awaited {
+            let event = self.event(EventKind::Takeover, host::ticks());
+            self.append(Event { object, ticket, nr: which, ..event }, None);
+        }
+        let mut slots: Vec<_> = contended.iter().map(|&line| (order::slot(line), line)).collect();
+        slots.sort_unstable();
+        slots.dedup_by_key(|&mut (slot, _)| slot);
+        for (slot, object) in slots {
+            let event = self.event(EventKind::Contended, host::ticks());
+            let event = Event { nr: which, ..event };
+            let mut ticket = 0;
+            self.append_made(None, || {
+                ticket = machine.tickets.hold(slot);
+                Event { object, ticket, end: host::ticks(), ..event }
+            });
+            match which {
+                // Whose line it becomes keeps the turn until it is.
+                accessed::AHEAD if !hands_over => machine.tickets.release(slot, ticket),
+                _ => turns.push((slot, ticket)),
+            }
+        }
+        if hands_over {
+            let event = self.event(EventKind::Handover, host::ticks());
+            let object = order::accesses_object(self.id);
+            self.append_ordered(Event { object, ..event });
+        }
+        turns
+    }
+
+    /// Memory is shown at two addresses from here on, as many bytes from each.
+    pub(crate) fn shown_twice(&mut self, doubles: &[(u64, u64, u64)]) {
+        let machine = self.machine.clone();
+        let Some(lines) = &machine.lines else { return };
+        let ways = (&machine.log, &machine.tickets);
+        for &double in doubles {
+            let mut turns = Vec::new();
+            let who = (self.id, machine.threads_alive() == 1);
+            let united = lines.unite(who, double, ways, |acquired| {
+                turns = self.record_acquired(acquired, accessed::AHEAD);
+            });
+            if united.is_err() {
+                park_forever();
+            }
+            self.end_turns(&turns);
+        }
     }
 
     fn end_turns(&mut self, turns: &[(usize, u64)]) {

@@ -135,6 +135,12 @@ impl GuestThread {
         }
     }
 
+    /// What a new mapping shows that is shown elsewhere, too.
+    pub(crate) fn doubles(&self, range: Range<u64>) -> Vec<(u64, u64, u64)> {
+        let shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.maps.doubles(&range)
+    }
+
     /// `shmat(id, address, flags)` at an address that is the guest's; its length.
     pub(crate) fn attach(&self, args: [u64; 6], space: &mut crate::memory::AddressSpace) -> i64 {
         let [id, wanted, flags, ..] = args;
@@ -159,7 +165,8 @@ impl GuestThread {
         let result = unsafe { host::syscall(libc::SYS_shmat as u64, issued) };
         if result >= 0 {
             let Range { start, end } = range;
-            space.note(range, libc::PROT_READ | libc::PROT_WRITE);
+            space.note(range.clone(), libc::PROT_READ | libc::PROT_WRITE);
+            space.note_content(range, libc::MAP_SHARED);
             let mut shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
             let file = shared.number((SEGMENTS, id));
             shared.maps.insert(Part { start, end, file, offset: 0 });
@@ -183,10 +190,14 @@ impl GuestThread {
         result
     }
 
+    /// The mapping that begins there, if it shows a file or a segment.
+    pub(crate) fn shown_from(&self, start: u64) -> Option<Part> {
+        self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner).maps.at(start)
+    }
+
     /// A segment's number, and its content as it is attached.
     pub(crate) fn attached(&self, start: u64) -> Option<(u64, Vec<u8>)> {
-        let shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let part = shared.maps.at(start)?;
+        let part = self.shown_from(start)?;
         Some((part.file, Guest.read_prefix(part.start, (part.end - part.start) as usize)))
     }
 }

@@ -98,6 +98,16 @@ impl GuestThread {
             ..pending.event
         });
         drop(space);
+        if result >= 0 && machine.lines.is_some() && machine.has_shared() {
+            let start = result as u64;
+            let end = match what {
+                MachineCall::Mmap => start + page_up(args[1]),
+                MachineCall::Mremap => start + page_up(args[2]),
+                MachineCall::Shmat => self.shown_from(start).map_or(start, |part| part.end),
+                _ => start,
+            };
+            self.shown_twice(&self.doubles(start..end));
+        }
         Ok(())
     }
 

@@ -346,6 +346,9 @@ impl GuestThread {
                 let part = Part { start, end: range.end, file, offset };
                 let shown = bytes.unwrap_or_default();
                 shared.map(part, prot, &shown[..shown.len().min(len as usize)])?;
+                // A file that is shared may show code that the guest generates.
+                space.note(range.clone(), prot);
+                space.note_content(range, libc::MAP_SHARED);
                 result
             }
             MachineCall::Shmdt => match shared.at(address) {
