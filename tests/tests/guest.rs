@@ -73,6 +73,11 @@ fn once_objects_in_memory_that_is_used_again() {
 }
 
 #[test]
+fn words_that_the_kernel_changes() {
+    is_as_natively(include_str!("../guest/wake_operation.c"));
+}
+
+#[test]
 fn programs_at_fixed_addresses() {
     is_as_natively_with(&["-no-pie"], include_str!("../guest/fixed.c"));
 }

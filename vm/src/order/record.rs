@@ -145,6 +145,11 @@ impl LeafThread {
         Some(())
     }
 
+    /// Whether the thread has the slot of an instruction.
+    pub(crate) fn is_operating(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// Lets others go on with the word of the instruction that was executed last.
     pub(crate) fn release(&mut self) {
         self.end_access();
@@ -182,6 +187,28 @@ impl GuestThread {
 
     /// Executes an instruction that writes while nobody else can take a ticket of its slot.
     fn operate(&mut self, address: u64, size: u8, kind: OrderedKind) -> Option<Fault> {
+        let held = self.begin_write(address, size, kind);
+        let fault = self.cpu.step(&mut self.context);
+        if fault.is_none() {
+            self.leaf.held = Some(held);
+            self.leaf.release();
+        } else {
+            self.machine.tickets.release(held.slot, held.ticket);
+        }
+        if kind == OrderedKind::ReadModifyWrite {
+            self.once_begun(address);
+        }
+        fault
+    }
+
+    /// The kernel is about to execute a locked instruction for the guest; until
+    /// [`LeafThread::release`], nobody else can take a ticket of its slot.
+    pub(crate) fn begin_operation(&mut self, address: u64, size: u8) {
+        let held = self.begin_write(address, size, OrderedKind::ReadModifyWrite);
+        self.leaf.held = Some(held);
+    }
+
+    fn begin_write(&mut self, address: u64, size: u8, kind: OrderedKind) -> Held {
         let begin = host::ticks();
         let slot = order::slot(address);
         let event =
@@ -192,7 +219,7 @@ impl GuestThread {
             ticket = tickets.hold(slot);
             Event {
                 ticket,
-                // A wild pointer faults when the instruction is executed, below.
+                // A wild pointer faults when the instruction is executed.
                 value: pages.operand(address, size).unwrap_or(0),
                 end: host::ticks(),
                 ..event
@@ -202,17 +229,7 @@ impl GuestThread {
             park_forever();
         }
         self.after_event = true;
-        let fault = self.cpu.step(&mut self.context);
-        if fault.is_none() {
-            self.leaf.held = Some(Held { slot, ticket, operand: (address, size) });
-            self.leaf.release();
-        } else {
-            self.machine.tickets.release(slot, ticket);
-        }
-        if kind == OrderedKind::ReadModifyWrite {
-            self.once_begun(address);
-        }
-        fault
+        Held { slot, ticket, operand: (address, size) }
     }
 
     /// Executes a watched load, and keeps what it read.

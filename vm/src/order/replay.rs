@@ -205,7 +205,23 @@ impl GuestThread {
     /// Executes an instruction that writes in its turn, once the word is as it was. (Stores that
     /// are not watched have no tickets.)
     fn write(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
-        let kind = event_kind(kind);
+        let event = self.begin_write(address, size, event_kind(kind))?;
+        let fault = self.cpu.step(&mut self.context);
+        if fault.is_none() {
+            self.leaf.meet_now((address, size));
+        }
+        self.report_accesses();
+        self.finish_event(&event)?;
+        fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    /// Waits for the turn of the instruction that the thread is at, and until the word is as it was.
+    pub(crate) fn begin_write(
+        &mut self,
+        address: u64,
+        size: u8,
+        kind: EventKind,
+    ) -> Result<Event, Halt> {
         let actual = Event { object: address, nr: u16::from(size), ..self.here(kind) };
         let event = self.next(kind)?;
         self.compare(&event, &actual)?;
@@ -220,13 +236,13 @@ impl GuestThread {
             }
         }
         self.machine.gate.overwritten.note(address, event.ticket);
-        let fault = self.cpu.step(&mut self.context);
-        if fault.is_none() {
-            self.leaf.meet_now((address, size));
-        }
-        self.report_accesses();
-        self.finish_event(&event)?;
-        fault.map_or(Ok(()), |fault| self.fault(fault))
+        Ok(event)
+    }
+
+    /// The word has its new value.
+    pub(crate) fn end_write(&mut self, event: &Event) -> Result<(), Halt> {
+        self.leaf.meet_now((event.object, event.nr as u8));
+        self.finish_event(event)
     }
 
     /// A watched load reads what it read in the recording.

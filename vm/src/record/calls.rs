@@ -69,10 +69,31 @@ impl GuestThread {
         if let Some(file) = self.reads_signals(&call) {
             return self.read_signals(pending, file);
         }
+        if let Some(operation) = call.operation() {
+            return self.pass_operation(pending, operation.word);
+        }
         match self.with_own_path(&call) {
             Some((issued, _path)) => self.pass_as(pending, &issued),
             None => self.pass_as(pending, &call),
         };
+    }
+
+    /// Issues a call in which the kernel executes a locked instruction for the guest, which other
+    /// threads must see in the recorded order: as an event of its own, before the call's, whose
+    /// ticket is held until the call has returned.
+    fn pass_operation(&mut self, mut pending: Pending, word: u64) {
+        const SIZE: u8 = size_of::<u32>() as u8;
+        let is_ordered = self.leaf.accesses.is_none() && self.machine.threads_alive() > 1;
+        if !is_ordered || self.leaf.pages.operand(word, SIZE).is_none() {
+            let call = pending.call;
+            self.pass_as(pending, &call);
+            return;
+        }
+        self.begin_operation(word, SIZE);
+        pending.event.begin = host::ticks();
+        let call = pending.call;
+        self.pass_as(pending, &call);
+        self.leaf.release();
     }
 
     /// Issues another call that does for the guest what its own would do; the result.
@@ -90,9 +111,12 @@ impl GuestThread {
             self.machine.notice(Notice::Undescribed(pending.call.name()));
         }
 
-        let mut writes: Vec<Write> = pending
-            .call
-            .writes(&before, result, &Guest)
+        // What the kernel writes as an instruction does has an event already.
+        let written = match self.leaf.is_operating() {
+            true => Vec::new(),
+            false => pending.call.writes(&before, result, &Guest),
+        };
+        let mut writes: Vec<Write> = written
             .into_iter()
             .map(|range| Write {
                 address: range.start,

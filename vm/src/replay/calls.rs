@@ -46,6 +46,7 @@ impl GuestThread {
             let sent = call.sent(event.value as i64, &Guest)?;
             Some((digest::of_ranges(&sent.ranges), sent))
         })?;
+        self.operation(&call)?;
         let event = self.next(EventKind::Syscall)?;
         let record = self.record()?;
         self.compare_call(&event, &actual, &record, &call)?;
@@ -83,6 +84,18 @@ impl GuestThread {
         self.machine_effects(&call, &event)?;
         self.last(&event, came);
         self.note_event(&event)
+    }
+
+    /// Does what the kernel did to a word before the call's event, if it has an event of its own.
+    fn operation(&mut self, call: &Call) -> Result<(), Halt> {
+        let Some(operation) = call.operation() else { return Ok(()) };
+        if self.cursor.peek()?.is_none_or(|event| event.kind() != EventKind::Atomic) {
+            return Ok(());
+        }
+        let word = operation.word;
+        let event = self.begin_write(word, 4, EventKind::Atomic)?;
+        self.put(word, &operation.apply(event.value as u32).to_le_bytes())?;
+        self.end_write(&event)
     }
 
     /// Stores what an event of the trace left in guest memory, and nowhere else.

@@ -25,6 +25,7 @@
 //! - Nothing here issues a call or touches guest memory but through [`GuestMemory`].
 
 mod commands;
+mod operation;
 mod shape;
 mod spec;
 mod table;
@@ -32,6 +33,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use operation::Operation;
 pub(crate) use shape::{GuestMemory, string};
 pub(crate) use spec::{Action, MachineCall, Order};
 
@@ -112,6 +114,11 @@ impl Call {
     /// The name, with the command if it has one: `read`, `ioctl TCGETS`.
     pub(crate) fn name(&self) -> &'static str {
         self.spec.name
+    }
+
+    /// What the kernel does to a word of the guest's as a locked instruction would.
+    pub(crate) fn operation(&self) -> Option<Operation> {
+        Operation::of(self)
     }
 
     /// The number.
