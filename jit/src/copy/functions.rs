@@ -134,10 +134,13 @@ impl Functions {
         let code = instructions(&extent);
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
-        let calls_locks =
-            self.calls_locked(&code, &module) || code.iter().any(|i| self.locks(i, &module));
+        let inside = extent.range.clone();
+        let locks: Vec<bool> = code
+            .iter()
+            .map(|i| self.calls_locked(i, &inside, &module) || self.locks(i, &module))
+            .collect();
         let around = Surroundings {
-            calls_locks,
+            locks: &locks,
             is_atomic_operation: self.is_atomic_operation(start),
             trusted,
             // Linkers lay variables behind the code, which tells them from numbers.
@@ -261,26 +264,27 @@ impl Functions {
         found
     }
 
-    /// Whether code of a function calls another of its module that has locked instructions, or ends
-    /// in it. Libraries call their own functions through the dynamic linker's tables, too.
-    fn calls_locked(&mut self, code: &[Instruction], module: &Range<u64>) -> bool {
-        let is_near = |i: &&Instruction| i.op0_kind() == OpKind::NearBranch64;
-        code.iter().filter(is_near).any(|branch| {
-            let target = branch.near_branch_target();
-            if let Some(&known) = self.callees.get(&target) {
-                return known;
-            }
-            let inside = code.first().zip(code.last());
-            if inside.is_some_and(|(first, last)| (first.ip()..last.ip()).contains(&target)) {
-                return false;
-            }
-            let function = foreign_slot(branch).and_then(word).unwrap_or(target);
-            let is_own = module.contains(&function) && self.starts.binary_search(&function).is_ok();
-            let extent = is_own.then(|| self.around(function)).flatten();
-            let found = extent.is_some_and(|extent| instructions(&extent).iter().any(is_locked));
-            self.callees.insert(target, found);
-            found
-        })
+    /// Whether a branch calls a function of the module that has locked instructions, or ends in it.
+    /// Libraries call their own functions through the dynamic linker's tables, too.
+    fn calls_locked(
+        &mut self,
+        branch: &Instruction,
+        inside: &Range<u64>,
+        module: &Range<u64>,
+    ) -> bool {
+        let target = branch.near_branch_target();
+        if branch.op0_kind() != OpKind::NearBranch64 || inside.contains(&target) {
+            return false;
+        }
+        if let Some(&known) = self.callees.get(&target) {
+            return known;
+        }
+        let function = foreign_slot(branch).and_then(word).unwrap_or(target);
+        let is_own = module.contains(&function) && self.starts.binary_search(&function).is_ok();
+        let extent = is_own.then(|| self.around(function)).flatten();
+        let found = extent.is_some_and(|extent| instructions(&extent).iter().any(is_locked));
+        self.callees.insert(target, found);
+        found
     }
 }
 

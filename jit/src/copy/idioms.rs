@@ -3,9 +3,10 @@
 //! An acquire load and a release store are plain `mov`s, so what is around them tells:
 //!
 //! - a load that a loop polls (`polls`);
-//! - loads beside locks, in a function that has locked instructions, calls such a function of its
-//!   module, or calls the library's locks: the check before the slow path, the stamp of a slot in a
-//!   queue, the flag by which those who wait ask the holder for the lock;
+//! - loads beside locks (`beside`): beside locked instructions, and calls of functions of the module
+//!   that have some, or of the library's locks: the check before the slow path, the stamp of a slot
+//!   in a queue; and further away in such a function, loads that are only compared: the flag by which
+//!   those who wait ask the holder for the lock;
 //! - loads of global variables: flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
 //!   is what a loop of it polls: the look before the first round, the answer after the last;
@@ -26,6 +27,7 @@
 //! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
 //! watched too (`refrain sites`).
 
+use super::beside::{beside, is_compared};
 use super::loops::loops;
 use super::ordered::{is_candidate, is_load, is_locked, is_store, looks_alike};
 use super::places::{Place, places};
@@ -35,8 +37,9 @@ use refrain_trace::fixed::FixedSet;
 
 /// What is around a function's code.
 pub(super) struct Surroundings<'a> {
-    /// It calls a function of its module that has locked instructions, or a lock of the library's.
-    pub(super) calls_locks: bool,
+    /// Of each instruction, whether it calls a function of the module that has locked instructions,
+    /// or a lock of the library's.
+    pub(super) locks: &'a [bool],
     /// It is one of a library's atomic operations.
     pub(super) is_atomic_operation: bool,
     /// It is part of the C library.
@@ -66,7 +69,10 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         .filter(|(i, _)| polls.binary_search(&i.ip()).is_ok())
         .filter_map(|(i, place)| Some((i.ip(), (*place)?)))
         .collect();
-    let beside = !locked.is_empty() || around.calls_locks;
+    let locks: Vec<bool> =
+        code.iter().zip(around.locks).map(|(i, &locks)| locks || is_locked(i)).collect();
+    let near = beside(code, &locks);
+    let has_locks = locks.contains(&true);
     let alike = |i: &Instruction, place: Option<Place>| {
         let same = |other: &Option<Place>| place.zip(*other).is_some_and(|(a, b)| a.looks_alike(b));
         locked.iter().any(|(other, at)| looks_alike(i, other) || same(at))
@@ -74,10 +80,11 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
                 polled.iter().any(|&(at, other)| at != i.ip() && place.is_same(other))
             })
     };
-    let is_site = |i: &Instruction, place: Option<Place>| {
+    let is_site = |at: usize, place: Option<Place>| {
         let is_variable = place.and_then(Place::variable).is_some_and(around.is_variable);
-        let beside = if around.trusted { beside && is_variable } else { beside || is_variable };
-        beside && is_candidate(i)
+        let beside = near[at] || has_locks && is_compared(code, at);
+        let is_meant = if around.trusted { beside && is_variable } else { beside || is_variable };
+        is_meant && is_candidate(&code[at])
     };
     let is_atomic = |i: &Instruction, place: Place| {
         let is_operation = around.is_atomic_operation && place.is_argument();
@@ -87,20 +94,21 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     let mut watched: FixedSet<(&Instruction, Option<Place>)> = FixedSet::default();
     let mut sites = Vec::new();
     let mut is_any_site = false;
-    for (i, &place) in operands() {
+    for (at, (i, &place)) in operands().enumerate() {
         if alike(i, place) && (is_load(i) || is_store(i)) {
             watched.insert((i, place));
         } else if !around.trusted && place.is_some_and(|place| is_atomic(i, place)) {
             sites.push(i.ip());
         } else {
-            is_any_site |= is_site(i, place);
+            is_any_site |= is_site(at, place);
         }
     }
     if is_any_site {
-        let elsewhere = operands().zip(computations(code)).filter(|(_, computes)| !computes);
-        let elsewhere =
-            elsewhere.filter(|((i, place), _)| is_site(i, **place) && !alike(i, **place));
-        watched.extend(elsewhere.map(|((i, place), _)| (i, *place)));
+        let elsewhere = operands().zip(computations(code)).enumerate();
+        let elsewhere = elsewhere.filter(|(at, ((i, place), computes))| {
+            !computes && is_site(*at, **place) && !alike(i, **place)
+        });
+        watched.extend(elsewhere.map(|(_, ((i, place), _))| (i, *place)));
     }
     sites.extend(
         operands().filter(|(i, place)| watched.contains(&(*i, **place))).map(|(i, _)| i.ip()),
@@ -141,8 +149,9 @@ mod tests {
         let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
         let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
         let is_variable = |address| address >= 0x7000;
+        let locks: Vec<bool> = code.iter().map(|_| calls_locks).collect();
         let around = Surroundings {
-            calls_locks,
+            locks: &locks,
             is_atomic_operation: false,
             trusted,
             is_variable: &is_variable,

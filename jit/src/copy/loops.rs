@@ -164,7 +164,7 @@ fn starts(code: &[Instruction]) -> Vec<usize> {
 }
 
 /// Where a branch inside the function leads.
-fn target(code: &[Instruction], branch: &Instruction) -> Option<usize> {
+pub(super) fn target(code: &[Instruction], branch: &Instruction) -> Option<usize> {
     let is_branch = branch.op0_kind() == OpKind::NearBranch64
         && !matches!(branch.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
     let found = code.binary_search_by_key(&branch.near_branch_target(), Instruction::ip);

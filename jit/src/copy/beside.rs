@@ -1,0 +1,156 @@
+//! What is executed shortly before or after a lock of its function, and what is compared there.
+
+use super::loops::{ends_here, target};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+/// Instructions between a lock and what is beside it, at most.
+const REACH: u32 = 64;
+
+/// Of each instruction, whether a way of at most [`REACH`] instructions leads from it to one of the
+/// `locks`, or from one of them to it. Where indirect jumps lead is not known: the cases of an
+/// interpreter are not beside each other. `code` is a function's instructions in order.
+pub(super) fn beside(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
+    if !locks.contains(&true) {
+        return vec![false; code.len()];
+    }
+    let follows = |at: usize| (at + 1 < code.len() && !ends_here(&code[at])).then_some(at + 1);
+    let mut edges = Vec::with_capacity(code.len());
+    for (at, instruction) in code.iter().enumerate() {
+        edges.extend(follows(at).map(|next| (at, next)));
+        edges.extend(target(code, instruction).map(|next| (at, next)));
+    }
+    let after = within_reach(&edges, locks);
+    for edge in &mut edges {
+        *edge = (edge.1, edge.0);
+    }
+    edges.sort_unstable();
+    let before = within_reach(&edges, locks);
+    after.iter().zip(before).map(|(&after, before)| after || before).collect()
+}
+
+/// Whether the instruction at `at`, a load, only compares a field or a variable: by itself, or where
+/// the register that it loads is used first.
+pub(super) fn is_compared(code: &[Instruction], at: usize) -> bool {
+    const FURTHEST: usize = 4;
+    let load = &code[at];
+    let compares = |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
+    if load.memory_index() != Register::None {
+        return false;
+    }
+    if compares(load) {
+        return true;
+    }
+    if !matches!(load.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx)
+        || load.op0_kind() != OpKind::Register
+    {
+        return false;
+    }
+    let loaded = load.op0_register().full_register();
+    let is_it = |register: Register| register.full_register() == loaded;
+    let points = |i: &Instruction| is_it(i.memory_base()) || is_it(i.memory_index());
+    let names = |i: &&Instruction| {
+        let registers = (0..i.op_count()).filter(|&op| i.op_kind(op) == OpKind::Register);
+        points(i) || registers.map(|op| i.op_register(op)).any(is_it)
+    };
+    let first = code[at + 1..].iter().take(FURTHEST).find(names);
+    first.is_some_and(|i| compares(i) && !points(i))
+}
+
+/// What is reached from `sources` by at most [`REACH`] edges, which are in ascending order.
+fn within_reach(edges: &[(usize, usize)], sources: &[bool]) -> Vec<bool> {
+    let mut reached = sources.to_vec();
+    let mut front: Vec<usize> = (0..sources.len()).filter(|&at| sources[at]).collect();
+    for _ in 0..REACH {
+        let mut next = Vec::new();
+        for at in front {
+            let first = edges.partition_point(|edge| edge.0 < at);
+            for &(_, to) in edges[first..].iter().take_while(|edge| edge.0 == at) {
+                if !std::mem::replace(&mut reached[to], true) {
+                    next.push(to);
+                }
+            }
+        }
+        front = next;
+    }
+    reached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{REACH, beside, is_compared};
+    use crate::copy::ordered::{is_load, is_locked};
+    use iced_x86::code_asm::*;
+
+    /// Which instructions of what `write` assembles are beside a locked one.
+    fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<bool> {
+        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+        write(&mut a);
+        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
+        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let locks: Vec<bool> = code.iter().map(is_locked).collect();
+        beside(&code, &locks)
+    }
+
+    #[test]
+    fn a_lock_has_two_sides() {
+        let far = REACH as usize + 2;
+        let line = found(|a| {
+            (0..far).for_each(|_| a.inc(rax).unwrap());
+            a.lock().inc(qword_ptr(rdi)).unwrap();
+            (0..far).for_each(|_| a.inc(rax).unwrap());
+        });
+        let near = line.iter().filter(|&&near| near).count();
+        assert_eq!((near, line[0], line[far], line[2 * far]), (2 * far - 3, false, true, false));
+        assert_eq!(found(|a| a.inc(rax).unwrap()), [false]);
+    }
+
+    /// Which loads of what `write` assembles are only compared.
+    fn compared(write: impl FnOnce(&mut CodeAssembler)) -> Vec<usize> {
+        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+        write(&mut a);
+        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
+        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        (0..code.len()).filter(|&at| is_load(&code[at]) && is_compared(&code, at)).collect()
+    }
+
+    #[test]
+    fn flags_are_compared_and_data_are_used() {
+        let flags = compared(|a| {
+            a.mov(eax, dword_ptr(rdi + 0x64)).unwrap();
+            a.mov(rcx, rdx).unwrap();
+            a.test(eax, eax).unwrap();
+            a.cmp(byte_ptr(rdi + 8), 0).unwrap();
+            a.movzx(eax, byte_ptr(rdi)).unwrap();
+            a.cmp(al, 3).unwrap();
+        });
+        assert_eq!(flags, [0, 3, 4]);
+        let data = compared(|a| {
+            a.mov(rax, qword_ptr(rdi)).unwrap();
+            a.cmp(qword_ptr(rax + rcx * 8), 7).unwrap();
+            a.mov(rdx, qword_ptr(rdi + rcx * 8)).unwrap();
+            a.test(rdx, rdx).unwrap();
+            a.mov(rax, qword_ptr(rdi)).unwrap();
+            a.add(rax, rcx).unwrap();
+            a.test(rax, rax).unwrap();
+        });
+        assert_eq!(data, [], "a pointer's target, an element, a number");
+    }
+
+    #[test]
+    fn ways_go_through_branches() {
+        let jumps = found(|a| {
+            let (mut over, mut lock) = (a.create_label(), a.create_label());
+            a.test(rax, rax).unwrap();
+            a.je(lock).unwrap();
+            a.jmp(over).unwrap();
+            a.inc(rcx).unwrap();
+            a.jmp(rax).unwrap();
+            a.set_label(&mut lock).unwrap();
+            a.lock().inc(qword_ptr(rdi)).unwrap();
+            a.ret().unwrap();
+            a.set_label(&mut over).unwrap();
+            a.inc(rdx).unwrap();
+        });
+        assert_eq!(jumps, [true, true, false, false, false, true, true, false]);
+    }
+}
