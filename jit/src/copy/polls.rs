@@ -16,7 +16,7 @@ use iced_x86::{
 };
 
 /// Instructions of a loop that is looked at.
-const LONGEST: usize = 24;
+const LONGEST: usize = 32;
 
 /// Addresses of the loads that loops of a function poll, in ascending order. `code` is the
 /// function's instructions in order; `waits` tells whether a call only waits.
@@ -42,13 +42,13 @@ pub(super) fn polls(code: &[Instruction], waits: impl Fn(&Instruction) -> bool) 
     found.into()
 }
 
-/// A loop that writes no memory.
+/// A loop that writes no memory, but for what is on a way out of it.
 struct Loop<'a> {
     body: &'a [Instruction],
     /// By instruction, the general registers that it reads and that it writes.
     uses: Vec<(Registers, Registers)>,
-    /// By instruction, what the registers before it were computed from; `None` where the loop does
-    /// not get to.
+    /// By instruction, what the registers before it were computed from; `None` where no round of the
+    /// loop gets to.
     origins: Vec<Option<Origins>>,
     /// Registers that, at the beginning of a round, hold what the loop made of what they or others
     /// held a round before.
@@ -65,9 +65,12 @@ impl<'a> Loop<'a> {
         waits: &impl Fn(&Instruction) -> bool,
         factory: &mut InstructionInfoFactory,
     ) -> Option<Loop<'a>> {
+        let again = again(body);
         let mut uses = Vec::with_capacity(body.len());
-        for instruction in body {
-            let (read, write) = if is_call(instruction) {
+        for (instruction, &again) in body.iter().zip(&again) {
+            let (read, write) = if !again {
+                Default::default()
+            } else if is_call(instruction) {
                 if !waits(instruction) {
                     return None;
                 }
@@ -85,9 +88,12 @@ impl<'a> Loop<'a> {
             };
             uses.push((read, write));
         }
-        let (origins, after) = origins(body, &uses);
+        let (mut origins, after) = origins(body, &uses);
         // What lies between may end elsewhere: the branch back need not be reached from its target.
         origins.last()?.as_ref()?;
+        for (origins, again) in origins.iter_mut().zip(again) {
+            *origins = origins.filter(|_| again);
+        }
         let written = uses.iter().fold(Registers::default(), |all, (_, write)| all.or(*write));
         let changing = changing(after, written);
         let found = Loop { body, uses, origins, changing };
@@ -124,6 +130,27 @@ impl<'a> Loop<'a> {
         let mut uses = self.uses.iter().enumerate().skip(at + 1);
         let first = uses.find(|(_, (read, _))| !read.and(result).is_empty());
         first.is_some_and(|(at, (read, _))| self.changes(at, read.without(result)))
+    }
+}
+
+/// Of each instruction between a branch and its target, whether a round goes on behind it. Others are
+/// on a way out.
+fn again(body: &[Instruction]) -> Vec<bool> {
+    let mut again = vec![false; body.len()];
+    loop {
+        let mut grown = false;
+        for (at, instruction) in body.iter().enumerate().rev() {
+            let branch = instruction.op0_kind() == OpKind::NearBranch64 && !is_call(instruction);
+            let target = || instruction.near_branch_target();
+            let inside = || body.binary_search_by_key(&target(), Instruction::ip).ok();
+            let jumps = branch && inside().is_some_and(|to| to == 0 || again[to]);
+            let follows = !ends_here(instruction) && again.get(at + 1).is_some_and(|&next| next);
+            grown |= (jumps || follows) && !again[at];
+            again[at] |= jumps || follows;
+        }
+        if !grown {
+            return again;
+        }
     }
 }
 
@@ -345,6 +372,42 @@ mod tests {
         };
         assert_eq!(sum(true), [Mnemonic::Mov, Mnemonic::Cmp]);
         assert_eq!(sum(false), []);
+    }
+
+    /// As compilers make of `for (i = 0; i < 16; i++) if (*flag != old) return true; else relax(i);`
+    /// with the flag's address and the old value in memory, and the end of the function inside.
+    #[test]
+    fn loops_with_ways_out_inside() {
+        let spin = polled(|a| {
+            let (mut again, mut inner) = (a.create_label(), a.create_label());
+            let (mut found, mut relax) = (a.create_label(), a.create_label());
+            a.set_label(&mut again).unwrap();
+            a.mov(rax, qword_ptr(rbp + 16)).unwrap();
+            a.mov(eax, dword_ptr(rax)).unwrap();
+            a.cmp(dword_ptr(rbp), eax).unwrap();
+            a.jne(found).unwrap();
+            a.set_label(&mut inner).unwrap();
+            a.cmp(ebx, 11).unwrap();
+            a.jg(relax).unwrap();
+            a.pause().unwrap();
+            a.add(ebx, 1).unwrap();
+            a.mov(rax, qword_ptr(rbp + 16)).unwrap();
+            a.movzx(eax, word_ptr(rax)).unwrap();
+            a.cmp(dword_ptr(rbp), eax).unwrap();
+            a.je(inner).unwrap();
+            a.set_label(&mut found).unwrap();
+            a.mov(dword_ptr(rdi), 1).unwrap();
+            a.pop(rbx).unwrap();
+            a.pop(rbp).unwrap();
+            a.ret().unwrap();
+            a.set_label(&mut relax).unwrap();
+            a.call(FOREIGN).unwrap();
+            a.add(ebx, 1).unwrap();
+            a.cmp(ebx, 16).unwrap();
+            a.jne(again).unwrap();
+        });
+        use Mnemonic::{Cmp, Mov, Movzx};
+        assert_eq!(spin, [Mov, Mov, Cmp, Mov, Movzx, Cmp]);
     }
 
     #[test]
