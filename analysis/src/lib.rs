@@ -1,5 +1,6 @@
-//! Data races of a replayed program: FastTrack (Flanagan and Freund, PLDI 2009) over the accesses
-//! and the events of an observed replay.
+//! What reads what: data races of a replayed program, by FastTrack (Flanagan and Freund, PLDI 2009)
+//! over the accesses and the events of an observed replay, and [`linkages`], the stores that watched
+//! loads have read.
 //!
 //! # Reading order
 //! [`Detector`] is shared by all threads and hands a [`Watcher`] to each; `edges` says which event
@@ -36,6 +37,7 @@ mod detector;
 mod edges;
 mod findings;
 mod heap;
+pub mod linkages;
 mod objects;
 pub mod paper;
 mod same_epoch;

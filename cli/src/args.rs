@@ -65,6 +65,8 @@ pub(crate) enum Command {
     Transform(Transform),
     /// Find data races: accesses that the program does not order
     Races(Races),
+    /// Say which store each watched load read
+    Linkages(Linkages),
     /// Write what a recorded program does for other people's tools
     Export(Export),
     /// Record a program and rank its locks, or find its races, in one go
@@ -287,6 +289,25 @@ pub(crate) struct Dump {
     /// Draw that: sections and causal edges as a graph for GraphViz
     #[arg(long, conflicts_with_all = ["thread", "events", "full", "instructions", "topology"])]
     pub(crate) dot: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Linkages {
+    /// Trace to look at
+    #[arg(value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// List the loads of this thread (t0 is the main thread); may be given more than once
+    #[arg(long, value_name = "THREAD", value_parser = parse_thread)]
+    pub(crate) thread: Vec<u32>,
+    /// List the loads at places that contain this text: a function, or FILE:LINE
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) site: Option<String>,
+    /// Show so many sites
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) top: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -13,6 +13,7 @@ mod dump;
 mod export;
 mod fidelity;
 mod info;
+mod linkages;
 mod locks;
 mod man;
 mod materialize;
@@ -69,6 +70,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Locks(args) => locks::run(&args),
         Command::Transform(args) => transform::run(&args),
         Command::Races(args) => races::run(&args),
+        Command::Linkages(args) => linkages::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Fidelity(args) => fidelity::run(&args),

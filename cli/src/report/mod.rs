@@ -14,6 +14,7 @@ pub(crate) mod hex;
 pub(crate) mod html;
 pub(crate) mod id;
 pub(crate) mod info;
+pub(crate) mod linkages;
 pub(crate) mod locks;
 pub(crate) mod model;
 pub(crate) mod numbers;
