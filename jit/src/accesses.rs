@@ -230,7 +230,12 @@ fn string_spans(instruction: &Instruction, context: &Context) -> (Vec<Span>, Opt
 }
 
 /// A register's value, or that of an element of an index register.
-fn value_of(context: &Context, register: Register, at: usize, size: usize) -> Option<u64> {
+pub(crate) fn value_of(
+    context: &Context,
+    register: Register,
+    at: usize,
+    size: usize,
+) -> Option<u64> {
     if register.is_segment_register() {
         return Some(if register == Register::FS { context.fs_base } else { 0 });
     }

@@ -21,6 +21,7 @@ mod features;
 mod memory;
 mod refused;
 mod tiered;
+mod transfer;
 mod unused;
 
 pub use copy::copy;

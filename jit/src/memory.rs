@@ -279,6 +279,18 @@ pub(crate) fn read_guest(address: u64, buffer: &mut [u8]) -> usize {
     len - left
 }
 
+/// Writes guest memory at `address` and returns how many bytes could be written.
+/// Needs the fault handler ([`crate::fault::install`]).
+pub(crate) fn write_guest(address: u64, bytes: &[u8]) -> usize {
+    if !refrain_vm::layout::guest_may_map(&(address..address.saturating_add(bytes.len() as u64))) {
+        return 0;
+    }
+    // SAFETY: the address is the guest's; a fault while writing is caught by the handler, which makes
+    // `copy_bytes` return early.
+    let left = unsafe { copy_bytes(address as *mut u8, bytes.as_ptr(), bytes.len()) };
+    bytes.len() - left
+}
+
 /// The guest's instruction at `address`, if there is one.
 pub(crate) fn read_instruction(address: u64) -> Option<Instruction> {
     const LONGEST: usize = 15;

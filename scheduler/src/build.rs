@@ -392,7 +392,7 @@ fn code(event: &Event) -> Code {
     match event.kind() {
         ThreadExit => Code::Exit,
         ThreadStart | ThreadCreate | ThreadDetach | ThreadCancel => Code::Plain,
-        MutexDestroy | MutexConsistent | RwDestroy | Rdtsc | Rdrand | Killed | Signal
+        MutexDestroy | MutexConsistent | RwDestroy | Rdtsc | Rdrand | Common | Killed | Signal
         | SemGetValue => Code::Plain,
         ThreadJoin => timed(Code::Join),
         MutexLock | MutexTryLock | WriteLock | WriteTryLock => acquired(Code::Lock),

@@ -53,6 +53,11 @@ fn what_library_functions_leave_behind() {
 }
 
 #[test]
+fn memory_in_common_with_a_child() {
+    is_as_natively(include_str!("../guest/common.c"));
+}
+
+#[test]
 fn a_call_through_a_null_pointer() {
     is_as_natively(include_str!("../guest/null_call.c"));
 }

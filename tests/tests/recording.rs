@@ -174,18 +174,26 @@ fn a_library_may_be_aligned_to_more_than_a_page() {
 #[test]
 fn memory_in_common_with_another_process_is_noted() {
     let bench = bench();
-    let source = "#include <sys/mman.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
+    let source = "#include <pthread.h>\n#include <sys/mman.h>\n#include <sys/wait.h>\n\
+        #include <unistd.h>\n\
+        static void *sleeps(void *arg) { pause(); return 0; }\n\
         int main(int argc, char **argv) {\n\
         int flags = MAP_ANONYMOUS | (argc > 1 ? MAP_SHARED : MAP_PRIVATE);\n\
         mmap(0, 4096, PROT_READ | PROT_WRITE, flags, -1, 0);\n\
+        pthread_t thread;\n\
+        if (argc > 2) pthread_create(&thread, 0, sleeps, 0);\n\
         if (fork() == 0) _exit(0);\n\
         return wait(0) < 0; }\n";
-    bench.cc(source, &["-o", "program"]);
+    bench.cc(source, &["-pthread", "-o", "program"]);
     let record = |arguments: &[&str]| {
         let words = ["record", "-o", "a.refrain", "--", "./program"];
         bench.refrain(words.iter().chain(arguments)).succeeds().stderr.clone()
     };
-    assert!(record(&["shared"]).contains("shares memory with a process"));
+    assert!(record(&["shared", "threads"]).contains("shares memory with a process"));
+    assert!(
+        !record(&["shared"]).contains("shares memory"),
+        "what the other one writes is recorded"
+    );
     assert!(!record(&[]).contains("shares memory"));
 }
 

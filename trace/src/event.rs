@@ -221,6 +221,23 @@ event_kinds! {
     /// interrupted, and `nr` says what that place is ([`crate::delivery`]); `ticket` may belong to
     /// that.
     Signal = 76, "signal", Local;
+    /// Memory in common with other processes, which are not recorded: `nr` says what of it
+    /// ([`crate::common`]), and the payload's writes have the bytes.
+    Common = 77, "common", Local;
+}
+
+/// What an event of the kind [`EventKind::Common`] is: its `nr`.
+pub mod common {
+    /// The instruction at `pc` accesses such memory, which shows these bytes where they differ from
+    /// what the thread saw there last.
+    pub const ACCESS: u16 = 0;
+    /// So does the system call that comes next.
+    pub const CALL: u16 = 1;
+    /// From here on, this is all memory of that kind: the payload's writes are addresses, each with two
+    /// words, the stretch's length and its protection. All that was not so before is zero.
+    pub const AREAS: u16 = 2;
+    /// There is none from here on; this is what all of it shows where it is not zero.
+    pub const END: u16 = 3;
 }
 
 /// Which access the events [`EventKind::Takeover`] and [`EventKind::Contended`] are of: their `nr`.

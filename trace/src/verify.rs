@@ -177,7 +177,9 @@ impl fmt::Display for ViolationKind {
             WaitNotEnded => f.write_str("the thread's wait on a condition variable has not ended"),
             WaitNotBegun => f.write_str("ends a wait on a condition variable that did not begin"),
             PayloadMissing => f.write_str("a system call with a ticket, but without a payload"),
-            PayloadUnexpected => f.write_str("has a payload, but is no system call"),
+            PayloadUnexpected => {
+                f.write_str("has a payload, which only system calls and few others have")
+            }
             TransformationUnordered => f.write_str("the transformation is not in order here"),
             NoSection { section } => {
                 write!(f, "cs{section} of the transformation is no critical section of its lock")

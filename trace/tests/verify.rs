@@ -153,7 +153,10 @@ fn waits_come_in_pairs() {
 fn calls_have_payloads() {
     expect("t0 syscall nr=1", "t0 e1: a system call with a ticket, but without a payload");
     expect("t0 syscall nr=1 noticket", "");
-    expect("t0 atomic payload", "t0 e1: has a payload, but is no system call");
+    expect(
+        "t0 atomic payload",
+        "t0 e1: has a payload, which only system calls and few others have",
+    );
 }
 
 proptest! {

@@ -52,6 +52,9 @@ pub struct EngineConfig {
     /// [`Exit::Interrupted`], when it has retired exactly [`Context::leave_at`] instructions. That
     /// needs [`Count::Instructions`].
     pub places: Arc<BTreeSet<u64>>,
+    /// In a replay: addresses of instructions that have accessed memory in common with other
+    /// processes. An engine whose faults show no registers leaves before them ([`Exit::Alone`]).
+    pub alone: Arc<BTreeSet<u64>>,
 }
 
 /// Accesses that need not be logged.
@@ -306,6 +309,8 @@ pub enum Exit {
     },
     /// `rip` is at an instruction with other operands than one in memory: [`Cpu::spans`] has them.
     Spans,
+    /// `rip` is at one of [`EngineConfig::alone`], which the machine executes by itself.
+    Alone,
     /// With [`EngineConfig::every_access`]: `rip` is at code that the guest has generated, and
     /// before it is executed, the bytes in [`Cpu::spans`] have to be read.
     Code,

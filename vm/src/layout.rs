@@ -44,7 +44,7 @@ pub(crate) const ARENAS: [Range<u64>; 2] =
     [FIXED_PROGRAM.start..CODE_CACHE.start, ABOVE_CODE.start..MAPPINGS.end];
 
 /// Whether the whole range lies in one arena of the guest.
-pub(crate) fn guest_may_map(range: &Range<u64>) -> bool {
+pub fn guest_may_map(range: &Range<u64>) -> bool {
     ARENAS.iter().any(|arena| {
         range.start >= arena.start && range.end <= arena.end && range.start < range.end
     })

@@ -14,6 +14,7 @@
 mod at_address;
 mod attempts;
 mod barrier;
+mod common;
 mod context;
 mod cpuid;
 mod digest;

@@ -33,7 +33,7 @@ use made::OwnLocks;
 use races::Races;
 use refrain_analysis::{Code, Race, Tapped};
 use refrain_jit::{CraneliftEngine, Program};
-use refrain_trace::{CodeBlock, Ending, EventId, Order, ThreadId, Trace};
+use refrain_trace::{CodeBlock, Ending, EventId, EventKind, Order, ThreadId, Trace, common};
 use refrain_transform::{
     Irregularity, LockKind, Made, Make, Measurement, Options, Picture, Replayer, Sections, Unknown,
     measure, picture,
@@ -58,7 +58,7 @@ fn replaying_engine(
     trace: &Trace,
 ) -> anyhow::Result<Arc<dyn Engine>> {
     let blocks = trace.blocks()?;
-    let Watched { sites, places } = watched_places(trace, &blocks)?;
+    let Watched { sites, places, alone } = watched_places(trace, &blocks)?;
     let count = match config.count {
         count if places.is_empty() => count,
         Count::Cycles => bail!(
@@ -69,9 +69,10 @@ fn replaying_engine(
         _ => Count::Instructions,
     };
     let (watched, places) = (Some(Arc::new(sites)), Arc::new(places));
+    let alone = Arc::new(alone);
     let processor = recorded_processor(trace, &blocks, Processor::host())?;
     let every_access = trace.header().order == Order::Stride;
-    let config = EngineConfig { watched, places, count, processor, every_access, ..config };
+    let config = EngineConfig { watched, places, alone, count, processor, every_access, ..config };
     let hooks: Vec<u64> = hooks(trace).collect();
     // Observers are compiled into code, and the costs of instructions too.
     let is_compiled_in = config.accesses || config.count == Count::Cycles;
@@ -80,10 +81,24 @@ fn replaying_engine(
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Tiered if !is_compiled_in => refrain_jit::tiered(config, blocks, hooks)?,
         EngineKind::Tiered | EngineKind::Cranelift => {
+            if let Some(pc) = blocks.iter().map(|block| block.pc).find(|&pc| !is_of_file(trace, pc))
+                && every_access
+            {
+                let why = format!(
+                    "it has made the code at {pc:#x} itself, which is read in the order of all \
+                     accesses; `replay --engine copy` can"
+                );
+                return Err(EngineError::Program { engine: "cranelift", why }.into());
+            }
             let program = Program { blocks: &blocks, hooks: &hooks };
             Arc::new(CraneliftEngine::new(&config, program)?)
         }
     })
+}
+
+/// Whether the code at an address is a file's.
+fn is_of_file(trace: &Trace, pc: u64) -> bool {
+    trace.modules().iter().any(|module| (module.start..module.end).contains(&pc))
 }
 
 /// Functions of libraries that were recorded as events.
@@ -118,6 +133,8 @@ struct Watched {
     sites: BTreeSet<u64>,
     /// Where signals interrupted computations.
     places: BTreeSet<u64>,
+    /// Instructions that have accessed memory in common with other processes.
+    alone: BTreeSet<u64>,
 }
 
 fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched> {
@@ -126,19 +143,22 @@ fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched
         block.loads.clone().into_iter().map(move |offset| pc.wrapping_add(u64::from(offset)))
     };
     let mut sites: BTreeSet<u64> = blocks.iter().flat_map(sites).collect();
-    let mut places = BTreeSet::new();
+    let (mut places, mut alone) = (BTreeSet::new(), BTreeSet::new());
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         while let Some(event) = cursor.next()? {
             if event.interrupts() {
                 places.insert(event.pc);
             }
+            if event.kind() == EventKind::Common && event.nr == common::ACCESS {
+                alone.insert(event.pc);
+            }
             if event.kind().is_of_access() && event.pc != 0 {
                 sites.insert(event.pc);
             }
         }
     }
-    Ok(Watched { sites, places })
+    Ok(Watched { sites, places, alone })
 }
 
 /// What to record, and where to.

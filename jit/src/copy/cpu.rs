@@ -8,6 +8,7 @@ use super::{Inside, NAME, Shared};
 use crate::accesses::{Part, bit_offset, spans_of};
 use crate::fault::SignalStack;
 use crate::memory::read_instruction;
+use crate::transfer;
 use refrain_vm::{
     Context, Cpu, EngineConfig, EngineError, Exit, Fault, Filter, Interrupt, LastMet, Mode,
     RecordingCpu, Span, reg,
@@ -444,7 +445,14 @@ impl Cpu for CopyCpu {
     }
 
     fn step(&mut self, context: &mut Context) -> Option<Fault> {
-        let Some(part) = self.part.take() else { return self.step_as(context, Variant::Step) };
+        let Some(part) = self.part.take() else {
+            let fault = self.step_as(context, Variant::Step)?;
+            let refused = fault == Fault { signal: libc::SIGILL, address: context.rip };
+            return match refused.then(|| transfer::step(context)).flatten() {
+                Some(done) => done.err(),
+                None => Some(fault),
+            };
+        };
         let pc = context.rip;
         part.begin(context);
         let fault = self.step_as(context, Variant::Step);

@@ -230,6 +230,18 @@ impl Body<'_> {
         if let Some(register) = source.value {
             self.l.log_value(source.pc, register);
         }
+        if source.left {
+            // There is no such memory once there are several threads, and every access counts.
+            let leaves = match self.l.watch.every {
+                true => {
+                    let several = self.several();
+                    self.l.icmp_imm(IntCC::Equal, several, 0)
+                }
+                false => self.l.iconst(I64, 1),
+            };
+            let live = source.live_flags;
+            self.leave_if(leaves, |body| body.exit(source.pc, leave::ALONE, live));
+        }
         self.site(&source);
         self.count_down(source.accesses);
         let instructions = self.graph.instructions(&source).to_vec();

@@ -7,6 +7,7 @@ use super::{AGAIN, Shared};
 use crate::accesses::{Part, spans_of};
 use crate::cost::{BYTES_A_QUARTER, weigh};
 use crate::fault::{SignalStack, ThreadArea};
+use crate::transfer;
 use iced_x86::InstructionInfoFactory;
 use refrain_trace::Access;
 use refrain_vm::{
@@ -195,6 +196,7 @@ impl CraneliftCpu {
                 Exit::Ordered { address, size, kind }
             }
             leave::SPANS => Exit::Spans,
+            leave::ALONE => Exit::Alone,
             leave::EMULATE => Exit::Emulate(shared.emulated(frame.detail)),
             leave::UNSUPPORTED => Exit::Unsupported(shared.unsupported(rip)),
             leave::RAISE => Exit::Fault(Fault { signal: frame.detail as i32, address: rip }),
@@ -207,6 +209,9 @@ impl CraneliftCpu {
         let key = (context.rip, operand.is_some());
         let known = self.steps.get(&key).copied();
         let Some(thunk) = known.or_else(|| self.shared.step_thunk(key.0, key.1)) else {
+            if let Some(done) = transfer::step(context) {
+                return done.err();
+            }
             return Some(Fault { signal: libc::SIGILL, address: context.rip });
         };
         self.steps.insert(key, thunk);

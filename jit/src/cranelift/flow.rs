@@ -121,7 +121,8 @@ impl Flow {
                 let piecewise =
                     watch.accesses && regions::begins_repeated(graph, region.blocks[at]);
                 let counts_down = watch.every && region.loops[at] || block.site.is_some();
-                if self.room[at].is_some() || piecewise || block.place || counts_down {
+                if self.room[at].is_some() || piecewise || block.place || block.left || counts_down
+                {
                     needed = needed
                         .or(self.dirty[at].without(VarSet::FLAGS))
                         .or(VarSet::HOT)

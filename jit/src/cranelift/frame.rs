@@ -89,6 +89,8 @@ pub(super) mod leave {
     pub(in super::super) const INTERRUPTED: u64 = 11;
     /// `rip` is at an instruction with other operands than one in memory.
     pub(in super::super) const SPANS: u64 = 12;
+    /// `rip` is at an instruction that the machine executes.
+    pub(in super::super) const ALONE: u64 = 13;
 }
 
 /// Forms of lazily kept flags: `tag = form << 8 | operand bytes`.

@@ -58,6 +58,8 @@ pub(super) struct Block {
     pub(super) first: u32,
     pub(super) count: u32,
     pub(super) term: Term,
+    /// The machine executes its only instruction.
+    pub(super) left: bool,
     /// What threads may have to leave for before it is executed, if every access is ordered.
     pub(super) site: Option<Site>,
     /// Accesses that it counts then.
@@ -108,6 +110,8 @@ pub(super) struct Cuts<'a> {
     pub(super) hooks: &'a [u64],
     /// Where threads may have to leave.
     pub(super) places: &'a BTreeSet<u64>,
+    /// Instructions that the machine executes.
+    pub(super) alone: &'a BTreeSet<u64>,
     /// Where functions begin whose calls are logged.
     pub(super) functions: &'a BTreeMap<u64, Answer>,
     /// Instructions before which a register's value is logged.
@@ -169,7 +173,7 @@ impl Graph {
         let mut at = pc;
         let mut long = None;
         let mut effects = Effects::default();
-        let (mut site, mut accesses) = (None, 0);
+        let (mut site, mut left, mut accesses) = (None, false, 0);
         let term = loop {
             if at != pc && leaders.binary_search(&at).is_ok() {
                 break Term::Next(at);
@@ -181,12 +185,14 @@ impl Graph {
             let Some(&i) = find(&self.table, at) else { break Term::Next(at) };
             at = i.next_ip();
             let term = ending(&i, cuts);
-            let alone = matches!(term, Some(Term::Watched(..))) || site_of(&i, cuts).is_some();
+            let alone = matches!(term, Some(Term::Watched(..)))
+                || site_of(&i, cuts).is_some()
+                || is_left(&i, cuts);
             if alone && i.ip() != pc {
                 break Term::Next(i.ip());
             }
             if i.ip() == pc {
-                site = site_of(&i, cuts);
+                (site, left) = (site_of(&i, cuts), is_left(&i, cuts));
             }
             self.code.push(i);
             accesses += u32::from(cuts.every_access && is_counted(&i));
@@ -194,7 +200,7 @@ impl Graph {
             if let Some(term) = term {
                 break term;
             }
-            if site.is_some() {
+            if site.is_some() || left {
                 break Term::Next(at);
             }
         };
@@ -206,6 +212,7 @@ impl Graph {
             count,
             term,
             site,
+            left,
             accesses,
             hooked,
             place: cuts.places.contains(&pc),
@@ -362,7 +369,7 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
         if direct {
             leaders.push(i.near_branch_target());
         }
-        if site_of(i, cuts).is_some() {
+        if site_of(i, cuts).is_some() || is_left(i, cuts) {
             leaders.extend([i.ip(), i.next_ip()]);
         }
         match ending(i, cuts) {
@@ -395,6 +402,11 @@ pub(super) fn is_atomic(i: &Instruction) -> bool {
 /// Whether an instruction accesses memory that it can count by itself.
 pub(super) fn is_counted(i: &Instruction) -> bool {
     matches!(memory_of(i), Memory::Operand(..))
+}
+
+/// Whether the machine executes the instruction.
+fn is_left(i: &Instruction, cuts: Cuts<'_>) -> bool {
+    cuts.alone.contains(&i.ip())
 }
 
 /// What threads may have to leave for at an instruction, if every access is ordered.

@@ -170,6 +170,7 @@ impl CraneliftEngine {
         let cuts = Cuts {
             hooks: &hooks,
             places: &config.places,
+            alone: &config.alone,
             functions: if config.accesses { &config.functions } else { &BTreeMap::new() },
             values: if config.accesses { &config.values } else { &BTreeMap::new() },
             watched: config.watched.as_deref(),

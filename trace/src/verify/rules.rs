@@ -114,7 +114,9 @@ impl<'a> Rules<'a> {
             None if is_call && event.has_ticket() && event.flags & UNFINISHED == 0 => {
                 sink.report(ViolationKind::PayloadMissing);
             }
-            Some(_) if !is_call && event.kind() != EventKind::Signal => {
+            Some(_)
+                if !is_call && !matches!(event.kind(), EventKind::Signal | EventKind::Common) =>
+            {
                 sink.report(ViolationKind::PayloadUnexpected)
             }
             _ => {}

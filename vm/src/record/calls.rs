@@ -39,6 +39,8 @@ impl GuestThread {
         if call.ends_creation() {
             self.end_creation();
         }
+        let common = self.read_common(&call);
+        let begin = if common.is_empty() { begin } else { host::ticks() };
         let event = Event {
             nr: nr as u16,
             object: digest::of_call(&call),
@@ -56,7 +58,10 @@ impl GuestThread {
             return Ok(Flow::Continue);
         }
         match call.action() {
-            Action::Pass => self.pass(pending),
+            Action::Pass => {
+                self.pass(pending);
+                self.written_common(&common);
+            }
             Action::Answer(result) => self.answer(pending, result),
             Action::Machine(what) => return self.machine_call(pending, what),
         }

@@ -171,9 +171,14 @@ impl GuestThread {
         });
         self.handle(&handling, Place { nr: delivery::IN_BODY, count: 0 });
         self.handlers_in_bodies.push(self.frame_address());
+        // The body goes to the memory itself, the handler does not.
+        let revealed = self.conceal_common();
         if self.run_guest()? == Flow::Exit {
             // The handler has ended the thread, which must not return to the body.
             park_forever();
+        }
+        if revealed {
+            self.reveal_common();
         }
         self.context.restore(body);
         if let Some(top) = outer {

@@ -133,6 +133,7 @@ impl GuestThread {
 
     /// What ends with a program, apart from its memory.
     fn leave_program(&mut self) {
+        self.machine.forget_common();
         self.abandon_robust_locks();
         self.clear_at_exit = 0;
         self.machine.signals.begin_program(self.id);

@@ -139,6 +139,8 @@ pub(crate) struct LeafThread {
     pub(crate) held: Option<Held>,
     /// How every access is recorded, if it is.
     pub(crate) accesses: Option<Accesses>,
+    /// Locks may lie in memory in common with other processes, out of reach here.
+    pub(crate) has_common: bool,
 }
 
 impl Default for LeafThread {
@@ -154,6 +156,7 @@ impl Default for LeafThread {
             beginning_once: None,
             held: None,
             accesses: None,
+            has_common: false,
         }
     }
 }
@@ -223,7 +226,7 @@ impl Call<'_> {
         // guest code and so not inside the recorder.
         let thread = unsafe { &mut *(data as *mut LeafThread) };
         // Signals come after events on the long way.
-        if thread.attention.is_raised() {
+        if thread.attention.is_raised() || thread.has_common {
             return None;
         }
         let begin = host::ticks();
@@ -283,11 +286,11 @@ fn try_again(try_lock: impl Fn() -> bool) -> bool {
 /// library.
 #[inline(always)]
 unsafe fn of_mutex<'a>(object: u64, sp: u64, data: u64) -> Option<(&'a Mutex, Kind, Call<'a>)> {
+    // SAFETY: the caller's.
+    let call = unsafe { Call::new(object, sp, data) }?;
     // SAFETY: the caller's; the fields are atomic, since guest threads change them at will.
     let mutex = unsafe { &*(object as *const Mutex) };
-    let kind = mutex.kind()?;
-    // SAFETY: the caller's.
-    Some((mutex, kind, unsafe { Call::new(object, sp, data) }?))
+    Some((mutex, mutex.kind()?, call))
 }
 
 /// The owner of a recursive mutex locks it again, if that is what the call is.

@@ -10,6 +10,7 @@ use super::notice::Notice;
 use super::process::Waiting;
 use super::signals::Signals;
 use super::{Follow, LearnedSites, Warn};
+use crate::common::recorded::Common;
 use crate::elf::Elf;
 use crate::engine::RecordingEngine;
 use crate::hooks::{self, Hook, HookMap};
@@ -54,6 +55,9 @@ pub(crate) struct Machine {
     /// Files that the guest has mapped shared.
     pub(crate) shared: Mutex<Shared>,
     has_shared: AtomicBool,
+    /// Memory that other processes write.
+    pub(crate) common: Mutex<Common>,
+    has_common: AtomicBool,
     /// What the loader has mapped from files.
     pub(crate) loaded: Mutex<Loaded>,
     /// Where the guest's dynamic linker lies; empty if the program does without.
@@ -131,6 +135,8 @@ impl Machine {
             program: Mutex::new(header.program.clone()),
             shared: Mutex::default(),
             has_shared: AtomicBool::new(false),
+            common: Mutex::default(),
+            has_common: AtomicBool::new(false),
             loaded: Mutex::default(),
             linker: Mutex::new(linker),
             follow,
@@ -177,6 +183,15 @@ impl Machine {
         self.threads().alive
     }
 
+    /// Whether there is memory in common with other processes.
+    pub(crate) fn has_common(&self) -> bool {
+        self.has_common.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_common(&self, any: bool) {
+        self.has_common.store(any, Ordering::Relaxed);
+    }
+
     /// Whether this is a child process of the recorded one.
     pub(crate) fn is_child(&self) -> bool {
         self.child.load(Ordering::Relaxed)
@@ -198,6 +213,7 @@ impl Machine {
     /// From here on this is a child process, with one thread, whose events nobody keeps.
     pub(crate) fn begin_child(&self, only: ThreadId, waiting: Option<Waiting>) {
         self.child.store(true, Ordering::Relaxed);
+        self.forget_common();
         self.mapped.begin_child();
         // The trace is unlocked when the recorder ends, whatever its children still do.
         hidden::close_unshared();

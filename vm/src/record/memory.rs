@@ -98,6 +98,7 @@ impl GuestThread {
             ..pending.event
         });
         drop(space);
+        self.common_may_differ();
         if result >= 0 && machine.lines.is_some() && machine.has_shared() {
             let start = result as u64;
             let end = match what {

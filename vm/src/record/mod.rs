@@ -9,6 +9,7 @@ mod calls;
 mod cancel;
 mod clone;
 mod coherence;
+mod common;
 mod delivery;
 mod descriptors;
 mod execute;

@@ -5,7 +5,8 @@ use std::fmt;
 /// Something that the program did and that has consequences later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Notice {
-    /// It has memory in common with a process that it has started.
+    /// It has memory in common with a process that it has started, and several threads, or more of it
+    /// than can be watched.
     SharedMemory,
     /// It has mapped a file that others can change.
     SharedFile,
@@ -29,7 +30,7 @@ impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Notice::SharedMemory => {
-                "the program shares memory with a process that it started; \
+                "the program has several threads, and shares memory with a process that it started; \
                  what that process writes there is not recorded, so replays may diverge"
             }
             Notice::SharedFile => {

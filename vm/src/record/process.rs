@@ -92,16 +92,15 @@ impl GuestThread {
     }
 
     /// In the parent: waits for the child, if that is wanted; what has been written meanwhile.
-    fn after_fork(&self, args: [u64; 6], child: i32, pipe: Option<Hidden>) -> Vec<Write> {
+    fn after_fork(&mut self, args: [u64; 6], child: i32, pipe: Option<Hidden>) -> Vec<Write> {
         let [flags, _, parent_tid, ..] = args;
-        let space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
-        if pipe.is_none() && space.is_shared() {
-            self.machine.notice(Notice::SharedMemory);
+        let shares = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner).is_shared();
+        if pipe.is_none() && shares {
+            self.begin_common();
         }
         if self.machine.follow.is_none() {
             self.machine.notice(Notice::Children);
         }
-        drop(space);
         let mut writes = pipe.map(heard).unwrap_or_default();
         if has(flags, libc::CLONE_PARENT_SETTID) {
             writes.push(Write { address: parent_tid, bytes: child.to_le_bytes().to_vec() });

@@ -205,19 +205,28 @@ impl GuestThread {
             // An instruction in line that faults is over, too.
             self.leaf.release();
             let flow = match exit {
-                Exit::Syscall => self.syscall()?,
-                Exit::Hook => self.hook()?,
+                Exit::Syscall => {
+                    self.reveal_common();
+                    self.syscall()?
+                }
+                Exit::Hook => {
+                    self.reveal_common();
+                    self.hook()?
+                }
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
                 Exit::Spans => self.access_spans(),
                 Exit::Code => self.read_code(),
                 Exit::Emulate(what) => self.emulate(what),
-                Exit::Fault(fault) => self.fault(fault),
+                Exit::Fault(fault) => match self.access_common(fault) {
+                    Ok(()) => Flow::Continue,
+                    Err(fault) => self.fault(fault),
+                },
                 Exit::Interrupted => {
                     self.take_signals_here();
                     Flow::Continue
                 }
                 Exit::Unsupported(what) => return Err(self.unsupported(what)),
-                exit @ (Exit::Return | Exit::AccessesFull | Exit::UnknownTarget) => {
+                exit @ (Exit::Return | Exit::AccessesFull | Exit::UnknownTarget | Exit::Alone) => {
                     unreachable!("{exit:?} was not asked for in a recording")
                 }
             };
@@ -227,6 +236,7 @@ impl GuestThread {
             if flow != Flow::Continue {
                 return Ok(flow);
             }
+            self.conceal_common();
             self.take_signals();
         }
     }

@@ -9,6 +9,7 @@ use crate::context::Translating;
 use crate::context::reg::*;
 use crate::file_maps::Part;
 use crate::host::{self, Guest};
+use crate::layout::PAGE;
 use crate::memory::MapRequest;
 use crate::syscall::{self, Action, Call, MachineCall, Sent};
 use crate::{Error, digest, memory};
@@ -100,6 +101,10 @@ impl GuestThread {
 
     /// Stores what an event of the trace left in guest memory, and nowhere else.
     pub(crate) fn put(&mut self, address: u64, bytes: &[u8]) -> Result<(), Halt> {
+        let len = bytes.len() as u64;
+        if self.machine.common.meets(&(address..address.saturating_add(len))) {
+            return self.put_beside_common(address, bytes);
+        }
         if self.machine.shared.write(address, bytes) {
             return Ok(());
         }
@@ -111,6 +116,22 @@ impl GuestThread {
             "none of the guest's"
         };
         self.diverge(DivergenceKind::Arguments, expected, actual.into())
+    }
+
+    /// The same where some of it is in common with other processes: what the memory shows there is
+    /// recorded when the guest looks.
+    fn put_beside_common(&mut self, address: u64, bytes: &[u8]) -> Result<(), Halt> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let here = address + at as u64;
+            let room = (PAGE - here % PAGE).min((bytes.len() - at) as u64);
+            let part = &bytes[at..at + room as usize];
+            if !self.machine.common.meets(&(here..here + room)) {
+                self.put(here, part)?;
+            }
+            at += part.len();
+        }
+        Ok(())
     }
 
     fn compare_call(
@@ -188,6 +209,7 @@ impl GuestThread {
         self.machine.await_others();
         memory::unmap_all();
         self.machine.contents.replaced(&(0..u64::MAX));
+        self.machine.common.forget();
         for mapping in &executed.mappings {
             super::restore(&self.machine, mapping)?;
         }

@@ -10,6 +10,7 @@ use super::policy::{Cores, Policy};
 use super::sequence::sequence;
 use super::shared::SharedFiles;
 use super::sync::takes_turns;
+use crate::common::replayed::Common;
 use crate::engine::Engine;
 use crate::hooks::{self, HookMap};
 use crate::host::Guest;
@@ -97,6 +98,8 @@ pub(crate) struct Machine {
     pub(crate) synchronizing: FixedSet<u64>,
     /// Files that memory shows.
     pub(crate) shared: SharedFiles,
+    /// Memory that other processes wrote.
+    pub(crate) common: Common,
     /// Changes of the address space come one at a time, in the recorded order.
     pub(crate) space: Mutex<AddressSpace>,
     /// The stack pointer with which the program began.
@@ -170,6 +173,7 @@ impl Machine {
             contents,
             synchronizing,
             shared: SharedFiles::default(),
+            common: Common::default(),
             space: Mutex::new(AddressSpace::new()),
             initial_sp,
             threads: AtomicU32::new(0),

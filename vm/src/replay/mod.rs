@@ -11,6 +11,7 @@ mod account;
 mod arrivals;
 mod calls;
 mod circles;
+mod common;
 mod contents;
 pub(crate) mod gate;
 mod grants;

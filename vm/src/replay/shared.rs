@@ -47,7 +47,10 @@ impl SharedFiles {
     /// Something else is mapped there, or nothing.
     pub(crate) fn cut(&self, range: &Range<u64>) {
         if self.any() {
-            self.lock().maps.cut(range);
+            let mut state = self.lock();
+            if state.maps.cut(range) {
+                state.close();
+            }
         }
     }
 
@@ -71,7 +74,9 @@ impl SharedFiles {
     /// A mapping has moved or changed its length.
     pub(crate) fn remap(&self, old: Range<u64>, new: Range<u64>, kept: bool) {
         if self.any() {
-            self.lock().maps.remap(old, new, kept);
+            let mut state = self.lock();
+            state.maps.remap(old, new, kept);
+            state.close();
         }
     }
 
@@ -106,6 +111,12 @@ impl SharedFiles {
 }
 
 impl State {
+    /// Closes files that are shown nowhere: whoever maps one of them again brings its content.
+    fn close(&mut self) {
+        let shown = self.maps.files();
+        self.files.retain(|file, _| shown.contains(file));
+    }
+
     fn grow(&mut self, file: u64, len: u64) -> io::Result<()> {
         let Some(mut file) = self.files.get(&file) else { return Ok(()) };
         let len = page_up(len);

@@ -211,17 +211,29 @@ impl GuestThread {
             // An instruction in line that faults is over, too.
             self.leaf.finish();
             let result = match exit {
-                Exit::Syscall => self.syscall(),
-                Exit::Hook => self.hook(),
+                Exit::Syscall => {
+                    self.reveal_common();
+                    self.read_common()
+                        .and_then(|()| self.syscall())
+                        .and_then(|()| self.areas_of_common())
+                }
+                Exit::Hook => {
+                    self.reveal_common();
+                    self.hook()
+                }
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
                 Exit::Spans => self.access(OrderedKind::Write),
                 Exit::Code => self.read_code(),
+                Exit::Alone => self.execute_alone(),
                 Exit::Emulate(what) => self.emulate(what),
                 Exit::AccessesFull => {
                     self.filled_buffer();
                     Ok(())
                 }
-                Exit::Fault(fault) => self.fault(fault),
+                Exit::Fault(fault) => match self.access_common(fault)? {
+                    Some(fault) => self.fault(fault),
+                    None => Ok(()),
+                },
                 Exit::Interrupted => self.handovers(),
                 Exit::Unsupported(what) => Err(Halt::Failed(Error::Unsupported(format!(
                     "{what} (at {:#x})",
@@ -237,6 +249,7 @@ impl GuestThread {
             if std::mem::replace(&mut self.flow, Flow::Continue) == Flow::Returned {
                 return Ok(());
             }
+            self.conceal_common();
             self.take_signals()?;
         }
     }

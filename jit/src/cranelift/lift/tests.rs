@@ -73,6 +73,7 @@ fn lifted(input: &str) -> String {
     let cuts = Cuts {
         hooks: &[],
         places: &BTreeSet::new(),
+        alone: &BTreeSet::new(),
         functions: &BTreeMap::new(),
         values: &BTreeMap::new(),
         watched: None,
