@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::guarded;
-use crate::latencies::{Samples, Waking};
+use crate::latencies::{Patience, Samples, Waking};
 use crate::places::Places;
 use crate::precedence::Precedences;
 use crate::rank::{self, Query};
@@ -238,8 +238,19 @@ impl Builder {
 
     /// How long threads that found a mutex taken were awake before they slept, in ticks, as far as the
     /// events pushed so far tell.
-    pub fn patience(&self) -> Option<u64> {
+    pub fn patience(&self) -> Option<Patience> {
         self.samples.patience(self.ticks_per_second)
+    }
+
+    /// How many waits for locks were so long that the thread slept, and how long they were together.
+    pub fn slept(&self) -> (u64, u64) {
+        self.samples.slept(self.ticks_per_second)
+    }
+
+    /// What it took to release a lock and wake nobody, though somebody might have slept, as far as
+    /// the events pushed so far tell.
+    pub fn vain(&self) -> Option<u64> {
+        self.samples.vain(self.ticks_per_second)
     }
 
     /// What it took until threads that waited awake went on, one sample for each time that the events
@@ -265,6 +276,9 @@ impl Builder {
         places.drop_from(&mut self.strands, self.ticks_per_second);
         if self.keeps_overhead {
             std::mem::take(&mut self.took).add_to(&mut self.strands, self.ticks_per_second);
+        }
+        if self.recorded.is_none() && self.drops_tails {
+            quicken_creation(&mut self.strands);
         }
         self.match_children();
         let Builder {
@@ -367,6 +381,17 @@ impl Builder {
                 first.work = 0;
             }
         }
+    }
+}
+
+/// Lets the creation of each thread take as long as the quickest one: what a first thread takes longer
+/// is the recorder's, which prepares for several.
+fn quicken_creation(strands: &mut [Strand]) {
+    let created = |it: &&mut Operation| it.code == Code::Create && it.flags & WIDE_TIME == 0;
+    let all = strands.iter_mut().flat_map(|strand| &mut strand.operations);
+    let all: Vec<&mut Operation> = all.filter(created).collect();
+    if let Some(quickest) = all.iter().map(|it| it.rank).min() {
+        all.into_iter().for_each(|it| it.rank = quickest);
     }
 }
 

@@ -16,6 +16,10 @@ pub struct Costs {
     /// How long a thread that finds its object taken keeps its core: it is on its way to sleep, in
     /// the system call. What becomes possible meanwhile it gets after `handoff`.
     pub patience: u64,
+    /// How long after that a thread asks again that did not sleep: it returns from the system call.
+    pub back: u64,
+    /// What it costs a thread to find out, in the system call, that it has nobody to wake.
+    pub vain: u64,
     /// What it costs a thread to wake another one that sleeps, in the system call.
     pub rouse: u64,
     /// An acquisition of an object that another thread had last: its cache line has to come over.
@@ -31,6 +35,8 @@ impl Costs {
         handoff: 0,
         wake: 0,
         patience: 0,
+        back: 0,
+        vain: 0,
         rouse: 0,
         travel: 0,
     };
@@ -45,7 +51,9 @@ impl Costs {
             other: ticks(6),
             handoff: ticks(100),
             wake: ticks(5_000),
-            patience: ticks(400),
+            patience: ticks(150),
+            back: ticks(100),
+            vain: ticks(150),
             rouse: ticks(1_000),
             travel: ticks(60),
         }

@@ -71,7 +71,7 @@ pub use elsc::Elsc;
 pub use error::Error;
 pub use in_order::InOrder;
 pub use kendo::Kendo;
-pub use latencies::Waking;
+pub use latencies::{Patience, Waking};
 pub use mem::MemS;
 pub use model::{Model, Waiting};
 pub use orig::Orig;

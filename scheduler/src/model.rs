@@ -49,18 +49,24 @@ impl Model<'_> {
     }
 }
 
-/// Draws from what was measured: what it takes to wake a thread.
+/// Draws from what was measured: what it takes to wake a thread. One waking takes what the next one
+/// took in the recording, from any point of it on: how late a core goes on that idled depends on what
+/// it did before, so latencies that follow each other are alike.
 #[derive(Debug)]
 pub(crate) struct Wakings<'a> {
     samples: &'a [Waking],
     handoffs: &'a [u64],
     random: SplitMix,
+    /// The next sample.
+    next: usize,
 }
 
 impl<'a> Wakings<'a> {
     pub(crate) fn new(model: &Model<'a>) -> Wakings<'a> {
         let seed = model.noise.map_or(0, |noise| noise.seed);
-        Wakings { samples: model.wakings, handoffs: model.handoffs, random: SplitMix::new(!seed) }
+        let mut random = SplitMix::new(!seed);
+        let next = random.below((model.wakings.len() as u64).max(1)) as usize;
+        Wakings { samples: model.wakings, handoffs: model.handoffs, random, next }
     }
 
     /// What it takes a thread that waits awake to go on.
@@ -70,7 +76,27 @@ impl<'a> Wakings<'a> {
     }
 
     pub(crate) fn draw(&mut self) -> Option<Waking> {
-        let last = (self.samples.len() as u64).checked_sub(1)?;
-        self.samples.get(self.random.below(last + 1) as usize).copied()
+        let sample = self.samples.get(self.next).copied()?;
+        self.next = (self.next + 1) % self.samples.len();
+        Some(sample)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wakings_follow_each_other_as_recorded() {
+        let samples: Vec<Waking> = (0..5).map(|wake| Waking { wake, rouse: 1 }).collect();
+        let starts = (0..20).map(|seed| {
+            let noise = Some(Noise { seed, per_mille: 1 });
+            let mut wakings = Wakings::new(&Model { noise, wakings: &samples, ..Model::default() });
+            let drawn: Vec<u64> = (0..10).map(|_| wakings.draw().unwrap().wake).collect();
+            assert!(drawn.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 5), "{drawn:?}");
+            drawn[0]
+        });
+        let starts: std::collections::BTreeSet<u64> = starts.collect();
+        assert_eq!(starts.len(), 5, "the noise decides where it begins");
     }
 }

@@ -11,7 +11,7 @@ use refrain_trace::EventKind::*;
 use refrain_trace::{Event, ThreadId};
 
 const L: u64 = 0x1000;
-const COSTS: Costs = Costs { wake: 50, patience: 10, rouse: 20, ..Costs::FREE };
+const COSTS: Costs = Costs { wake: 50, patience: 10, vain: 5, rouse: 20, ..Costs::FREE };
 const MACHINE: Config = Config { cores: 2, quantum: u64::MAX, costs: COSTS };
 
 const MODEL: Model<'_> =
@@ -51,6 +51,30 @@ fn a_thread_on_its_way_to_sleep_sees_a_release() {
     let (_, times) = replay(&contended(35).skeleton(), &none, &MACHINE, exact());
     assert!(times.contains(&(0, 1, 35, 40)), "the call in vain: {times:?}");
     assert!(times.contains(&(1, 0, 30, 40)), "awake at the end of its own call: {times:?}");
+}
+
+#[test]
+fn a_thread_that_did_not_sleep_is_back_later_and_leaves_its_mark() {
+    let machine = Config { costs: Costs { back: 6, ..COSTS }, ..MACHINE };
+    let (_, times) = replay(&contended(35).skeleton(), &Constraints::none(), &machine, exact());
+    // It looks at 40 and is back at 46.
+    assert!(times.contains(&(1, 0, 30, 46)), "{times:?}");
+    // The lock's word says that others may sleep, so its release makes a call in vain.
+    assert!(times.contains(&(1, 1, 53, 58)), "{times:?}");
+}
+
+#[test]
+fn sleeps_are_counted() {
+    let slept = |release| {
+        let skeleton = contended(release).skeleton();
+        let (mut orig, model) = exact();
+        match simulate(&skeleton, &Constraints::none(), &MACHINE, &model, &mut orig, &mut ()) {
+            Outcome::Completed(run) => (run.threads[1].slept, run.threads[1].slept_for),
+            Outcome::Deadlocked(deadlock) => panic!("{deadlock}"),
+        }
+    };
+    assert_eq!(slept(35), (0, 0), "awake all the time");
+    assert_eq!(slept(100), (1, 120), "from 30 to 150");
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Replayer for ByArrival {
         trial: u32,
         cores: Option<u32>,
     ) -> Result<u64, String> {
-        let costs = Costs { patience: 3, rouse: 20, wake: 40, ..Costs::FREE };
+        let costs = Costs { patience: 3, vain: 1, rouse: 20, wake: 40, ..Costs::FREE };
         let cores = cores.unwrap_or(self.cores);
         let config = Config { cores, quantum: 10_000, costs };
         let noise = Some(Noise { seed: u64::from(trial), per_mille: 10 });

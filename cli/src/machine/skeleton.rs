@@ -11,8 +11,8 @@ use crate::report::model::Model;
 use anyhow::{Context, bail};
 use refrain_scheduler::{
     self as scheduler, Account, Admission, Builder, Config, Conflicts, Constraints, Costs, Edge,
-    Elsc, Fixed, Locksets, Noise, Orig, Outcome, Run, Schedule, Skeleton as Reduced, Waiting,
-    Waking, simulate,
+    Elsc, Fixed, Locksets, Noise, Orig, Outcome, Patience, Run, Schedule, Skeleton as Reduced,
+    Waiting, Waking, simulate,
 };
 use refrain_trace::{Event, EventId, ThreadId, Trace};
 use refrain_transform::{Cores, Made, NOMINAL, Plan, RECORDED, Relaxed, Replayer};
@@ -22,6 +22,13 @@ use refrain_transform::{Cores, Made, NOMINAL, Plan, RECORDED, Relaxed, Replayer}
 const SLICES: u64 = 1 << 18;
 /// The longest time of all threads together, in ticks.
 const LONGEST: u64 = 1 << 62;
+
+/// Fewer sleeps tell nothing of how long threads are awake before.
+const ENOUGH_SLEEPS: u64 = 32;
+/// Factors of how long threads are awake that are tried, in eighths; of equally good ones the first is
+/// taken.
+const FACTORS: [u32; 5] = [PLAIN, 4, 12, 16, 24];
+const PLAIN: u32 = 8;
 
 /// A trace without its work.
 pub(crate) struct Skeleton {
@@ -41,7 +48,14 @@ pub(crate) struct Skeleton {
     handoffs: Vec<u64>,
     /// Whether some threads slept for locks that the program makes itself.
     sleeps_for_made: bool,
-    patience: Option<u64>,
+    patience: Option<Patience>,
+    /// What releases took that woke nobody though they tried.
+    vain: Option<u64>,
+    /// How many waits slept in the recording, and for how long together.
+    slept: (u64, u64),
+    /// By which factor threads are awake longer than `patience` says, in the recorded run and in the
+    /// program's own ([`Skeleton::fit`]).
+    patient: [u32; 2],
     /// What replaces the freed locks of a transformed trace.
     transformed: Option<Constraints<'static>>,
 }
@@ -70,7 +84,31 @@ impl Skeleton {
         let recorded = |builder| predicting(builder).with_recording();
         let with_recording = Some(Skeleton::read(trace, made, recorded)?.reduced);
         let own = Skeleton::read(trace, made, |builder| predicting(builder).without_recording())?;
-        Ok(Skeleton { with_recording, ..own })
+        let mut skeleton = Skeleton { with_recording, ..own };
+        skeleton.patient = [RECORDED, 0].map(|trial| skeleton.fit(trial));
+        Ok(skeleton)
+    }
+
+    /// By which factor threads are awake longer than is known, such that as many waits of the arrival
+    /// model sleep as of the recording, for as long. Two threads that meet at a lock may go on taking
+    /// turns at it without sleeping, or may each sleep again and again; which of both they do depends on
+    /// some tens of nanoseconds that no trace shows, but the recording shows what they did.
+    fn fit(&self, trial: u32) -> u32 {
+        let (slept, slept_for) = self.slept;
+        // Where threads wait for cores, that is what decides. The first thread mostly waits for others.
+        let crowded = self.reduced.threads() > self.config.cores as usize + 1;
+        if slept < ENOUGH_SLEEPS || crowded {
+            return PLAIN;
+        }
+        let away = |factor: u32| {
+            let run = self.arrive_with(&Constraints::none(), (trial, self.config.cores), factor);
+            let threads = run.ok()?.threads;
+            let count = threads.iter().map(|account| account.slept).sum();
+            let time = threads.iter().map(|account| account.slept_for).sum();
+            Some(apart(count, slept).saturating_mul(apart(time, slept_for)))
+        };
+        let tried = FACTORS.into_iter().filter_map(|factor| Some((away(factor)?, factor)));
+        tried.min_by_key(|(away, _)| *away).map_or(PLAIN, |(_, factor)| factor)
     }
 
     /// The recorded run with the recorder's work and all costs in it, on a core for each thread:
@@ -97,6 +135,7 @@ impl Skeleton {
         let view = |thread, id, event: &Event| made.view(thread, id, event);
         let recorded = builder.read_as::<anyhow::Error>(trace, view)?;
         let (handoffs, patience) = (builder.handoffs(), builder.patience());
+        let (vain, slept) = (builder.vain(), builder.slept());
         let sleeps_for_made = builder.sleeps_for_made();
         let wakings = builder.waking();
         // Times are added up for all threads on one core.
@@ -124,6 +163,9 @@ impl Skeleton {
             handoffs,
             sleeps_for_made,
             patience,
+            vain,
+            slept,
+            patient: [PLAIN; 2],
             transformed: None,
         })
     }
@@ -145,6 +187,17 @@ impl Skeleton {
         constraints: &Constraints<'_>,
         (trial, cores): (u32, u32),
     ) -> Result<u64, String> {
+        let of = usize::from(trial != RECORDED || self.with_recording.is_none());
+        let run = self.arrive_with(constraints, (trial, cores), self.patient[of])?;
+        Ok(run.duration)
+    }
+
+    fn arrive_with(
+        &self,
+        constraints: &Constraints<'_>,
+        (trial, cores): (u32, u32),
+        patient: u32,
+    ) -> Result<Run, String> {
         let recorded = self.with_recording.as_ref().filter(|_| trial == RECORDED);
         let reduced = recorded.unwrap_or(&self.reduced);
         let seed = u64::from(trial);
@@ -156,16 +209,24 @@ impl Skeleton {
         };
         // The recorder makes the way to sleep longer, but not how long a lock of the program's own is
         // tried before.
-        let patience = self.patience.unwrap_or(costs.patience);
+        let usual = Patience { until: costs.patience, back: costs.back };
+        let shown = self.patience.unwrap_or(usual);
         let (handoffs, patience) = match recorded {
-            Some(_) => (&self.handoffs[..], patience),
-            None if self.sleeps_for_made => (&[][..], patience),
-            None => (&[][..], patience.min(costs.patience)),
+            Some(_) => (&self.handoffs[..], shown),
+            None if self.sleeps_for_made => (&[][..], shown),
+            None => (&[][..], Patience { until: shown.until.min(usual.until), ..usual }),
         };
+        let Patience { until: patience, back } = patience;
+        // Threads that are awake for less sleep more often, as if waking took longer.
+        let patience = patience.saturating_mul(patient.into()) / u64::from(PLAIN) * of / times;
+        let vain = self.vain.unwrap_or(costs.vain);
         let scaled = |ticks: u64| ticks.saturating_mul(times) / of;
         let (wake, rouse) = (scaled(costs.wake), scaled(costs.rouse));
-        let config =
-            Config { costs: Costs { wake, rouse, patience, ..costs }, cores, ..self.config };
+        let config = Config {
+            costs: Costs { wake, rouse, patience, back, vain, ..costs },
+            cores,
+            ..self.config
+        };
         let wakings = self.wakings.iter();
         let wakings: Vec<Waking> = wakings
             .map(|waking| Waking { wake: scaled(waking.wake), rouse: scaled(waking.rouse) })
@@ -175,7 +236,7 @@ impl Skeleton {
         let (wakings, clocks) = (&wakings[..], None);
         let model = scheduler::Model { waiting: glibc, noise, wakings, handoffs, clocks };
         match simulate(reduced, constraints, &config, &model, &mut Orig, &mut ()) {
-            Outcome::Completed(run) => Ok(run.duration),
+            Outcome::Completed(run) => Ok(run),
             Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
         }
     }
@@ -283,6 +344,11 @@ impl Skeleton {
         };
         Run { duration: ns(run.duration), threads: run.threads.into_iter().map(account).collect() }
     }
+}
+
+/// How many times more the one is than the other, in 1000ths.
+fn apart(a: u64, b: u64) -> u64 {
+    u64::try_from(u128::from(a.max(b)) * 1000 / u128::from(a.min(b).max(1))).unwrap_or(u64::MAX)
 }
 
 fn middle(samples: impl Iterator<Item = u64>) -> Option<u64> {

@@ -259,13 +259,22 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             unreachable!("only waits at objects are dozed through")
         };
         self.settle(id);
-        // Who must let another go first is kept by an order, and that one may need the core.
-        let possible = self.admits(object, id) && self.is_preceded(id);
-        if self.objects[object as usize].sought && !possible {
-            self.threads[id].phase = Phase::Waiting;
-            self.timers.clear(id);
-            self.release_core();
-            return;
+        if !std::mem::take(&mut self.threads[id].returns) {
+            // Who must let another go first is kept by an order, and that one may need the core.
+            let possible = self.admits(object, id) && self.is_preceded(id);
+            if self.objects[object as usize].sought && !possible {
+                self.threads[id].phase = Phase::Waiting;
+                self.timers.clear(id);
+                self.release_core();
+                return;
+            }
+            self.threads[id].marks = true;
+            let back = self.config.costs.back;
+            if back > 0 {
+                self.threads[id].returns = true;
+                self.timers.set(id, self.now.saturating_add(back));
+                return;
+            }
         }
         self.delist(id, object);
         self.threads[id].phase = Phase::Arriving;
@@ -435,14 +444,14 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
     /// What a lock costs beyond the instructions that take or release it: its cache line comes from
     /// another core, or somebody sleeps, or might, and is to be woken (`FUTEX_WAKE`).
     fn pay(&mut self, id: usize, operation: Operation, opens: bool) -> u64 {
-        let Costs { travel, patience, .. } = self.config.costs;
+        let Costs { travel, vain, .. } = self.config.costs;
         let thread = &self.threads[id];
         let state = &mut self.objects[operation.object()];
         let acquires =
             operation.code.possesses() || matches!(operation.code, Code::Read | Code::SemWait);
         if acquires {
-            // Who has slept for it does not know whether others sleep, too.
-            state.sought |= thread.roused;
+            // Who has waited for it does not know whether others sleep.
+            state.sought |= thread.roused || thread.marks;
             let came = std::mem::replace(&mut state.latest, id as u32);
             let comes = came != id as u32 && came != NOBODY && !thread.lockless;
             return if comes { travel } else { 0 };
@@ -461,7 +470,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         }
         // Nobody sleeps (yet): the call was in vain.
         state.sought = false;
-        patience / 2
+        vain
     }
 
     /// A try that failed: would it have, here?
@@ -499,7 +508,8 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         self.visitor.event(ThreadId(id as u32), event, thread.arrived, end);
         thread.position += 1;
         thread.slept = false;
-        thread.roused = false;
+        let roused = std::mem::take(&mut thread.roused);
+        thread.marks = false;
         thread.lockless = false;
         thread.edges_waited = 0;
         thread.awaited = 0;
@@ -507,6 +517,10 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         if thread.real > 0 {
             thread.real = 0;
             thread.account.contended += 1;
+            if roused {
+                thread.account.slept += 1;
+                thread.account.slept_for += self.now - thread.arrived;
+            }
             thread.account.tries_differ += u64::from(flags & TRY != 0);
         }
         if thread.is_over() && cost == 0 {

@@ -44,6 +44,10 @@ pub struct Account {
     pub io: u64,
     /// Competing operations that found their object taken.
     pub contended: u64,
+    /// Those of them that slept and were woken ([`crate::Waiting::Glibc`]).
+    pub slept: u64,
+    /// For how long those waited.
+    pub slept_for: u64,
     /// Tries that were recorded as successful and found the lock taken: the program would have
     /// gone another way here, and the skeleton waited instead.
     pub tries_differ: u64,

@@ -135,6 +135,10 @@ pub(super) struct Thread<'a> {
     /// It has slept for the object of the event in hand, so others may too: glibc's lock word
     /// says so.
     pub(super) roused: bool,
+    /// It has waited for the object of the event in hand: glibc's lock word says that others may, too.
+    pub(super) marks: bool,
+    /// It did not sleep, and is on its way back from the system call.
+    pub(super) returns: bool,
     /// The event in hand needs no lock: it conflicts with nobody's.
     pub(super) lockless: bool,
     /// How many causal edges the event in hand has waited for.
@@ -175,6 +179,8 @@ impl<'a> Thread<'a> {
             awaited: 0,
             slept: false,
             roused: false,
+            marks: false,
+            returns: false,
             lockless: false,
             edges_waited: 0,
             watched: u32::MAX,

@@ -123,6 +123,8 @@ pub fn machines() -> [Config; 5] {
         handoff: 3,
         wake: 11,
         patience: 20,
+        back: 7,
+        vain: 10,
         rouse: 4,
         travel: 1,
     };
