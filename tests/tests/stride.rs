@@ -179,3 +179,15 @@ fn code_that_is_written_through_another_mapping_is_exact() {
     let recorded = is_exact_on(&["copy", "tiered"], &bench, &program);
     assert_eq!(recorded.succeeds().text(), "0\n11\n22\n33\n44\n299\n");
 }
+
+/// Cranelift does not count the branches of generated code.
+#[test]
+fn cranelift_refuses_generated_code() {
+    let Some(bench) = bench() else { return };
+    bench.cc(include_str!("../guest/code_once.c"), &["-O1", "-pthread", "-o", "program"]);
+    let program = (bench.path().join("program"), vec![]);
+    let recorded = is_exact_on(&["copy", "tiered"], &bench, &program);
+    assert_eq!(recorded.succeeds().text(), "1986 1986\n");
+    let refused = bench.refrain(["replay", "--engine", "cranelift", "a.refrain"]);
+    assert!(refused.stderr.contains("cannot run this program"), "{refused:?}");
+}
