@@ -35,7 +35,6 @@ impl GuestThread {
         (common.stale, common.revealed) = (true, true);
         drop(common);
         self.machine.set_common(true);
-        self.leaf.has_common = true;
     }
 
     /// Mappings have changed.
@@ -99,6 +98,10 @@ impl GuestThread {
             }
         }
         old.iter().for_each(Mapped::unmap);
+        // A lock that begins before the first area may reach into it.
+        let (first, last) = (common.areas().next(), common.areas().last());
+        let bounds = first.zip(last).map(|(first, last)| (first.range.start, last.range.end));
+        self.leaf.common = bounds.map_or(0..0, |(start, end)| start - PAGE..end);
         let write = |area: &Area| Write { address: area.range.start, bytes: area.words() };
         let writes = common.areas().map(write).collect();
         self.append_common(common::AREAS, 0, writes);
@@ -213,7 +216,7 @@ impl GuestThread {
         let mut common = machine.common.lock().unwrap_or_else(PoisonError::into_inner);
         let mapped = std::mem::take(&mut *common).mapped;
         machine.set_common(false);
-        self.leaf.has_common = false;
+        self.leaf.common = 0..0;
         if mapped.is_empty() {
             return false;
         }

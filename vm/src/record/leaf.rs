@@ -19,6 +19,7 @@ use crate::kick::Attention;
 use crate::order::record::{Accesses, Held};
 use crate::slots::Tickets;
 use refrain_trace::{Event, EventKind, order};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -139,8 +140,8 @@ pub(crate) struct LeafThread {
     pub(crate) held: Option<Held>,
     /// How every access is recorded, if it is.
     pub(crate) accesses: Option<Accesses>,
-    /// Locks may lie in memory in common with other processes, out of reach here.
-    pub(crate) has_common: bool,
+    /// Where memory in common with other processes lies, out of reach here: between these addresses.
+    pub(crate) common: Range<u64>,
 }
 
 impl Default for LeafThread {
@@ -156,7 +157,7 @@ impl Default for LeafThread {
             beginning_once: None,
             held: None,
             accesses: None,
-            has_common: false,
+            common: 0..0,
         }
     }
 }
@@ -226,7 +227,7 @@ impl Call<'_> {
         // guest code and so not inside the recorder.
         let thread = unsafe { &mut *(data as *mut LeafThread) };
         // Signals come after events on the long way.
-        if thread.attention.is_raised() || thread.has_common {
+        if thread.attention.is_raised() || thread.common.contains(&object) {
             return None;
         }
         let begin = host::ticks();

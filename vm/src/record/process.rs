@@ -121,6 +121,7 @@ impl GuestThread {
             before: Guest.read_prefix(sp, SHARED_STACK),
         });
         self.machine.begin_child(self.id, waiting);
+        self.leaf.common = 0..0;
         self.arm_leaves();
         self.context.finish_syscall(0);
         if watches {
