@@ -30,6 +30,9 @@ const ENOUGH_SLEEPS: u64 = 32;
 const FACTORS: [u32; 5] = [PLAIN, 4, 12, 16, 24];
 const PLAIN: u32 = 8;
 
+/// A call that wakes and takes longer has lost its core, in nanoseconds.
+const LOST: u64 = 1_000_000;
+
 /// A trace without its work.
 pub(crate) struct Skeleton {
     reduced: Reduced,
@@ -228,8 +231,13 @@ impl Skeleton {
             ..self.config
         };
         let wakings = self.wakings.iter();
+        // Who lost its core to the thread that it woke, or to the recorder's writer, lost it in the
+        // recording; the program by itself seldom does.
+        let lost = |rouse: u64| recorded.is_none() && reduced.nanoseconds(rouse) >= LOST;
         let wakings: Vec<Waking> = wakings
-            .map(|waking| Waking { wake: scaled(waking.wake), rouse: scaled(waking.rouse) })
+            .map(|waking| if lost(waking.rouse) { costs.rouse } else { waking.rouse })
+            .zip(self.wakings.iter().map(|waking| waking.wake))
+            .map(|(rouse, wake)| Waking { wake: scaled(wake), rouse: scaled(rouse) })
             .collect();
         let noise = Some(Noise { seed, per_mille: NOISE_PER_MILLE });
         let glibc = Waiting::Glibc;
