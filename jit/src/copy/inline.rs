@@ -20,8 +20,9 @@
 //! A load that the machine has a value for is executed with the thread's operand slot in place of
 //! its memory operand, and nothing is called after it. Most loads need not even the machine: they
 //! go through a gate that looks into what the thread met last ([`LastMet`]). In a recording a load
-//! passes that finds its value there, at the version that its word's slot has after reading; in
-//! a replay, one that comes before the next event.
+//! passes that finds its value there, at the version that its word's slot has after reading, and
+//! that no loop has polled at this word just before; in a replay, one that comes before the next
+//! event.
 
 use super::desc::{Desc, Kind};
 use super::state::{ThreadState, halves, leave, load_halves, store_halves};
@@ -227,6 +228,7 @@ macro_rules! load_gate {
                 value = const LastMet::FIRST + offset_of!(Met, value),
                 version = const LastMet::FIRST + offset_of!(Met, version),
                 counter = const LastMet::FIRST + offset_of!(Met, counter),
+                polled = const offset_of!(LastMet, polled),
                 machine = sym call_machine,
             )
         }
@@ -234,7 +236,7 @@ macro_rules! load_gate {
 }
 
 macro_rules! recorded_load {
-    ($name:ident, $size:literal, $read:literal) => {
+    ($name:ident, $size:literal, $read:literal $(, $poll:literal)*) => {
         load_gate!(
             $name,
             $size,
@@ -247,7 +249,24 @@ macro_rules! recorded_load {
             "cmp rdx, [rax + {version}]",
             "jne 2f",
             "mov rax, gs:[{met}]",
-            "inc qword ptr [rax]"
+            $($poll,)*
+            "inc qword ptr [rax]",
+            "/* {polled} */"
+        );
+    };
+}
+
+/// The same for a load that a loop polls: the machine is told of a second look at the same word.
+macro_rules! recorded_poll {
+    ($name:ident, $size:literal, $read:literal) => {
+        recorded_load!(
+            $name,
+            $size,
+            $read,
+            "mov rdx, gs:[{operand}]",
+            "cmp rdx, [rax + {polled}]",
+            "je 2f",
+            "mov [rax + {polled}], rdx"
         );
     };
 }
@@ -263,7 +282,7 @@ macro_rules! replayed_load {
             "dec qword ptr [rdx]",
             "mov rcx, [rax + {value}]",
             // Unused here.
-            "/* {version} {counter} */"
+            "/* {version} {counter} {polled} */"
         );
     };
 }
@@ -272,6 +291,10 @@ recorded_load!(recorded_1, 1, "movzx ecx, byte ptr [rcx]");
 recorded_load!(recorded_2, 2, "movzx ecx, word ptr [rcx]");
 recorded_load!(recorded_4, 4, "mov ecx, [rcx]");
 recorded_load!(recorded_8, 8, "mov rcx, [rcx]");
+recorded_poll!(polled_1, 1, "movzx ecx, byte ptr [rcx]");
+recorded_poll!(polled_2, 2, "movzx ecx, word ptr [rcx]");
+recorded_poll!(polled_4, 4, "mov ecx, [rcx]");
+recorded_poll!(polled_8, 8, "mov rcx, [rcx]");
 replayed_load!(replayed_1, 1);
 replayed_load!(replayed_2, 2);
 replayed_load!(replayed_4, 4);
@@ -280,6 +303,11 @@ replayed_load!(replayed_8, 8);
 /// The gates of a recording, by the logarithm of the load's size.
 pub(super) fn recorded_loads() -> [*const (); 4] {
     [recorded_1, recorded_2, recorded_4, recorded_8].map(|gate| gate as *const ())
+}
+
+/// Those for loads that loops poll.
+pub(super) fn recorded_polls() -> [*const (); 4] {
+    [polled_1, polled_2, polled_4, polled_8].map(|gate| gate as *const ())
 }
 
 /// The gates of a replay.

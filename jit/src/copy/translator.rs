@@ -128,6 +128,8 @@ pub(super) struct Translator {
     pub(super) machine_gate: u64,
     /// The ways to loads that need no event, by the logarithm of their size.
     pub(super) load_gates: [u64; 4],
+    /// Those for loads that loops poll.
+    pub(super) poll_gates: [u64; 4],
     /// Tables whose unused entries lead to their miss exits: those that code refers to.
     armed: Set<(u8, Variant)>,
     /// Miss exits of the tables.
@@ -211,6 +213,7 @@ impl Translator {
             leaf_gate: 0,
             machine_gate: 0,
             load_gates: [0; 4],
+            poll_gates: [0; 4],
             armed: Set::default(),
             misses: Map::default(),
             bodies: with_room(),
@@ -642,6 +645,7 @@ impl Translator {
             false => inline::replayed_loads(),
         };
         self.load_gates = known.map(|gate| self.gate(gate));
+        self.poll_gates = inline::recorded_polls().map(|gate| self.gate(gate));
         for (which, variant) in uses() {
             let entry = self.hot.here();
             let kind = match which {

@@ -57,6 +57,8 @@ impl Translator {
     fn in_line(&mut self, place: Place, operand: Operand) -> Flow {
         let gate = match operand.kind {
             OrderedKind::Load => self.load_gates[operand.size.trailing_zeros() as usize],
+            // Only a recording knows what loops poll.
+            OrderedKind::Poll => self.poll_gates[operand.size.trailing_zeros() as usize],
             _ => self.machine_gate,
         };
         let field = Self::call_machine(&mut self.hot, gate);

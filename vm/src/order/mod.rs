@@ -62,7 +62,10 @@ pub struct LastMet {
     /// In a recording: watched loads since the last event that needed none. In a replay: how
     /// many of them come before the next event.
     pub unrecorded: AtomicU64,
-    _pad: [u64; 7],
+    /// In a recording: where a load that loops poll has looked last, with nothing new. A second look
+    /// at the same word is the machine's affair: the thread waits.
+    pub polled: AtomicU64,
+    _pad: [u64; 6],
     entries: [Met; LastMet::ENTRIES],
 }
 
