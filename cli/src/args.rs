@@ -135,7 +135,9 @@ pub(crate) struct Recording {
     /// Order of shared memory to record
     ///
     /// `sync` records synchronization, atomics, and accesses that are known to race; `stride` every
-    /// access, which takes several times as long, and whose replay is exact whatever races [default:
+    /// access, which takes several times as long, and whose replay is exact whatever races. `leap` and
+    /// `global` exist to be compared with it: each access to what threads share has its place in an
+    /// order of its line, or in one of all [default:
     /// sync; stride for a program whose replays have diverged, if watching what races did not help]
     #[arg(long, value_name = "ORDER", value_parser = parse_order)]
     pub(crate) order: Option<Order>,
@@ -170,11 +172,8 @@ pub(crate) enum CpuLevel {
 /// Orders that the design names and this version does not record are refused by name.
 fn parse_order(text: &str) -> Result<Order, String> {
     Order::from_name(text).ok_or_else(|| {
-        let why = match text {
-            "leap" | "global" => "this version does not record that order",
-            _ => "no such order",
-        };
-        format!("{why}; use `sync` or `stride`")
+        let names = Order::ALL.map(|order| format!("`{}`", order.name()));
+        format!("no such order; there are {}", names.join(", "))
     })
 }
 

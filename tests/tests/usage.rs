@@ -25,7 +25,7 @@ fn wrong_usage_is_status_2() {
         &["dump", "--events", "9..1", "a.refrain"],
         &["dump", "--thread", "x", "a.refrain"],
         &["dump", "--instructions", "--thread", "t0", "a.refrain"],
-        &["record", "--order", "global", "--", "/bin/true"],
+        &["record", "--order", "chaos", "--", "/bin/true"],
     ];
     for arguments in cases {
         let run = bench.refrain(arguments);
@@ -33,8 +33,8 @@ fn wrong_usage_is_status_2() {
         assert!(run.stdout.is_empty(), "{arguments:?}: {run:?}");
         assert!(!run.stderr.is_empty(), "{arguments:?}");
     }
-    let order = bench.refrain(["record", "--order", "global", "--", "/bin/true"]);
-    assert!(order.stderr.contains("does not record that order"), "{}", order.stderr);
+    let order = bench.refrain(["record", "--order", "chaos", "--", "/bin/true"]);
+    assert!(order.stderr.contains("no such order; there are `sync`"), "{}", order.stderr);
 }
 
 #[test]

@@ -41,18 +41,30 @@ pub enum Order {
     Sync,
     /// Every access, but for those of a thread to what nobody else accesses.
     Stride,
+    /// The same, and each access to what several threads access has its place in an order: of its
+    /// own line.
+    Leap,
+    /// In one order of all of these.
+    Global,
 }
 
 impl Order {
     /// All orders.
-    pub const ALL: [Order; 2] = [Order::Sync, Order::Stride];
+    pub const ALL: [Order; 4] = [Order::Sync, Order::Stride, Order::Leap, Order::Global];
 
     /// The name that users and texts have for it.
     pub fn name(self) -> &'static str {
         match self {
             Order::Sync => "sync",
             Order::Stride => "stride",
+            Order::Leap => "leap",
+            Order::Global => "global",
         }
+    }
+
+    /// Whether it is an order of every access.
+    pub fn is_of_every_access(self) -> bool {
+        self != Order::Sync
     }
 
     /// The order with this name.

@@ -66,6 +66,10 @@ pub fn accesses_object(thread: crate::ThreadId) -> u64 {
     ACCESSES | u64::from(thread.0) << 4
 }
 
+/// The object that stands for everything that several threads access, in events of
+/// [`crate::Order::Global`]. Lies above any address that a program can map.
+pub const ALL_ACCESSES: u64 = 1 << 60;
+
 /// The object that stands for the accesses of all threads that have ended.
 pub const ENDED_ACCESSES: u64 = ACCESSES | 1 << 40;
 

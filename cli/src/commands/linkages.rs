@@ -11,7 +11,7 @@ use crate::trace_file::{self, advise};
 use anyhow::bail;
 use refrain_analysis::linkages::{Linkage, Stores, Writer};
 use refrain_trace::fixed::FixedMap;
-use refrain_trace::{Event, EventId, Order, ThreadId, Trace};
+use refrain_trace::{Event, EventId, ThreadId, Trace};
 use std::cmp::Reverse;
 
 /// Prints the counts, and the loads that are asked for.
@@ -35,7 +35,7 @@ fn can_be_linked(trace: &Trace, args: &Linkages) -> anyhow::Result<()> {
     if let Some(missing) = args.thread.iter().find(|&&thread| thread >= there) {
         bail!("there is no t{missing}: the trace has {there} threads, the first of them t0");
     }
-    if trace.header().order == Order::Stride {
+    if trace.header().order.is_of_every_access() {
         bail!(
             "{} has the order of every access, and no values of loads: record with --order sync to \
              see what they read",

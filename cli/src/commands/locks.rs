@@ -20,7 +20,7 @@ use crate::suppressions::Suppressions;
 use crate::symbols::{Place, Symbols};
 use crate::trace_file;
 use anyhow::{Context, anyhow};
-use refrain_trace::{Order, Trace};
+use refrain_trace::Trace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -205,8 +205,8 @@ fn notes(trace: &Trace, Extent { events, recorded, .. }: Extent) -> Vec<String> 
          gains are rough, and locks that the program makes itself are not recognised"
             .to_owned()
     };
-    let is_stride = trace.header().order == Order::Stride;
-    [trace.is_truncated().then(cut), is_stride.then(every)].into_iter().flatten().collect()
+    let is_every = trace.header().order.is_of_every_access();
+    [trace.is_truncated().then(cut), is_every.then(every)].into_iter().flatten().collect()
 }
 
 /// The first groups of a ranking as a page, with their source.

@@ -10,7 +10,7 @@ use crate::symbols::{self, Code, Symbols};
 use crate::trace_file;
 use anyhow::bail;
 use refrain_analysis::{self as analysis, Act, Code as ProgramCode};
-use refrain_trace::{Event, EventId, EventKind, Module, Order, Trace};
+use refrain_trace::{Event, EventId, EventKind, Module, Trace};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(crate) fn explain(
 ) -> anyhow::Result<Option<Races>> {
     let trace = trace_file::read(path)?;
     let program = trace.modules().first().map(Module::identity).unwrap_or_default();
-    if trace.header().order == Order::Stride {
+    if trace.header().order.is_of_every_access() {
         if learns {
             sites::change(|known| known.forget(&program))?;
         }
@@ -78,11 +78,12 @@ fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races>
 
 /// Refuses a trace in which nothing can race.
 pub(super) fn must_be_searchable(path: &Path, trace: &Trace) -> anyhow::Result<()> {
-    if trace.header().order == Order::Stride {
+    if trace.header().order.is_of_every_access() {
         bail!(
-            "{}: has the order of every access (--order stride), in which nothing races; look for \
+            "{}: has the order of every access (--order {}), in which nothing races; look for \
              races in a recording with --order sync",
-            path.display()
+            path.display(),
+            trace.header().order.name()
         );
     }
     Ok(())

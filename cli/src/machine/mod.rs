@@ -71,7 +71,7 @@ fn replaying_engine(
     let (watched, places) = (Some(Arc::new(sites)), Arc::new(places));
     let alone = Arc::new(alone);
     let processor = recorded_processor(trace, &blocks, Processor::host())?;
-    let every_access = trace.header().order == Order::Stride;
+    let every_access = trace.header().order.is_of_every_access();
     let config = EngineConfig { watched, places, alone, count, processor, every_access, ..config };
     let hooks: Vec<u64> = hooks(trace).collect();
     // Observers are compiled into code, and the costs of instructions too.
@@ -217,7 +217,7 @@ pub(crate) fn record(options: RecordOptions) -> Result<RecordSummary, Failure> {
     })?;
     let config = EngineConfig {
         order_atomics: true,
-        every_access: options.order == Order::Stride,
+        every_access: options.order.is_of_every_access(),
         keep_blocks: true,
         processor,
         ..EngineConfig::default()

@@ -15,6 +15,9 @@
 //!   it, if that is all it has done, as a loop does that waits for another thread's store. So does, at
 //!   once, a thread that branches to where a word in the line says.
 //!
+//! [`Order::Leap`] and [`Order::Global`] exist to be compared with this: there, a line is contended as
+//! soon as a second thread comes, and stays so.
+//!
 //! Lines that show the same memory, since a file is mapped at several addresses, are one line to all
 //! of this ([`super::aliases`]): only a thread's tables have an entry for each.
 //!
@@ -31,12 +34,12 @@ use crate::barrier::Barrier;
 use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
 use crate::{Error, Result};
-use refrain_trace::{Event, EventKind, ThreadId, order};
+use refrain_trace::{Event, EventKind, Order, ThreadId, order};
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How often a line is taken over before it is contended.
+/// How often a line is taken over before it is contended, with [`refrain_trace::Order::Stride`].
 const PATIENCE: u32 = 8;
 /// How many turns of a contended line a thread has one after the other before the line is its own.
 const CALM: u32 = 16;
@@ -153,8 +156,30 @@ pub(crate) struct Claims {
     run: u32,
 }
 
+/// What threads do about lines that several of them access.
+#[derive(Clone, Copy, Debug)]
+struct Sharing {
+    /// How often a line is taken over before it is contended.
+    patience: u32,
+    /// Who has had many turns of a contended line gets it.
+    calms: bool,
+    /// All contended lines have one order.
+    one_order: bool,
+}
+
+impl Sharing {
+    fn of(order: Order) -> Sharing {
+        match order {
+            Order::Leap => Sharing { patience: 0, calms: false, one_order: false },
+            Order::Global => Sharing { patience: 0, calms: false, one_order: true },
+            _ => Sharing { patience: PATIENCE, calms: true, one_order: false },
+        }
+    }
+}
+
 /// See the module's documentation.
 pub(crate) struct Lines {
+    sharing: Sharing,
     states: States,
     /// The threads that execute guest code. Who holds this may take lines over.
     threads: Mutex<Vec<Option<Filter>>>,
@@ -214,7 +239,8 @@ struct Loss {
 }
 
 impl Lines {
-    pub(crate) fn new() -> Result<Lines> {
+    /// Nobody's lines, for a recording with this order.
+    pub(crate) fn new(order: Order) -> Result<Lines> {
         let barrier = Barrier::new();
         if !barrier.is_asymmetric() {
             let what = "recording every access without the system call membarrier (Linux 4.14); \
@@ -222,6 +248,7 @@ impl Lines {
             return Err(Error::Unsupported(what.into()));
         }
         Ok(Lines {
+            sharing: Sharing::of(order),
             states: States::new()?,
             threads: Mutex::default(),
             barrier,
@@ -249,6 +276,16 @@ impl Lines {
     fn object(&self, address: u64, line: usize) -> u64 {
         let shared = self.aliases().is_some_and(|aliases| aliases.is_shared(line));
         if shared { address_of(line) } else { address }
+    }
+
+    /// The object in the event of a turn of a contended line.
+    pub(crate) fn object_of_turn(&self, line: u64) -> u64 {
+        if self.sharing.one_order { order::ALL_ACCESSES } else { line }
+    }
+
+    /// Whether a thread gets a contended line when it has had it for long.
+    pub(crate) fn calms(&self) -> bool {
+        self.sharing.calms
     }
 
     fn may_read(&self, filter: &Filter, line: usize) -> bool {
@@ -411,12 +448,13 @@ impl Lines {
         // window, and the thread for its stream.
         let wish = wish.filter(|wish| acquired.contended.contains(&wish.line));
         acquired.hands_over = wish.is_some_and(|wish| !wish.write);
+        acquired.contended.iter_mut().for_each(|line| *line = self.object_of_turn(*line));
         record(acquired);
         // The thread has their turns: nobody has one before it.
         becoming.iter().for_each(|&line| self.states.set(line, State::Contended));
         if let Some(Wish { line, write }) = wish {
             // The thread has the line's turn: whoever waits for it looks again.
-            let (line, taken) = (index(line), PATIENCE - 2);
+            let (line, taken) = (index(line), self.sharing.patience.saturating_sub(2));
             self.states.set(
                 line,
                 match write {
@@ -523,7 +561,8 @@ impl Taking<'_> {
                 false => self.lines.states.get(line),
             };
         }
-        let next = |taken: u32| match taken >= PATIENCE {
+        let patience = self.lines.sharing.patience;
+        let next = |taken: u32| match taken >= patience {
             true => State::Contended,
             false => State::Owned { owner: me, taken: taken + 1 },
         };
@@ -563,7 +602,7 @@ impl Taking<'_> {
         };
         match next {
             State::Contended if state != next => {
-                self.lines.states.set(line, State::Owned { owner: me, taken: PATIENCE });
+                self.lines.states.set(line, State::Owned { owner: me, taken: patience });
                 self.becoming.push(line);
             }
             _ if next != state => self.lines.states.set(line, next),

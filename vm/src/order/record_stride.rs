@@ -61,11 +61,14 @@ impl LeafThread {
         let (tickets, log, context) = unsafe { (&*self.tickets, &*self.log, &*self.context) };
         let accesses = self.accesses.as_mut()?;
         let (holds, write) = (kind != OrderedKind::Target, kind == OrderedKind::Write);
+        // SAFETY: it is there as long as the thread runs guest code.
+        let lines = unsafe { &*accesses.lines };
         if let &[line] = contended {
-            let next = tickets.given(order::slot(line));
+            let next = || tickets.given(order::slot(line));
             // Nobody can say when a branch has read where it goes to, but for its window.
             accesses.wish = match holds {
-                true => accesses.calm.wish(line, next, write),
+                true if lines.calms() => accesses.calm.wish(line, next(), write),
+                true => None,
                 false => Some(Wish::reading(line)),
             };
             if accesses.wish.is_some() {
@@ -77,14 +80,12 @@ impl LeafThread {
         if !log.has_room(contended.len()) {
             return None;
         }
-        // SAFETY: it is there as long as the thread runs guest code.
-        let lines = unsafe { &*accesses.lines };
         let mut turns = [(0, 0, 0); 2];
         let mut count = 0;
         let give_back = |turns: &[(u64, usize, u64)]| {
             turns.iter().for_each(|&(_, slot, ticket)| tickets.give_back(slot, ticket));
         };
-        for (object, slot) in slots(contended) {
+        for (object, slot) in slots(contended.iter().map(|&line| lines.object_of_turn(line))) {
             // Who has it may wait for this thread to leave translated code.
             let Some(ticket) = tickets.try_take(slot, true) else {
                 give_back(&turns[..count]);
@@ -141,10 +142,10 @@ impl LeafThread {
     }
 }
 
-/// The slots of one or two contended lines in ascending order, each once, and the first of its lines.
-fn slots(contended: &[u64]) -> impl Iterator<Item = (u64, usize)> + '_ {
-    let of = |at: usize| contended.get(at).map(|&line| (line, order::slot(line)));
-    let (first, second) = (of(0), of(1));
+/// The slots of one or two objects in ascending order, each once, and the first of its objects.
+fn slots(objects: impl Iterator<Item = u64>) -> impl Iterator<Item = (u64, usize)> {
+    let mut objects = objects.map(|object| (object, order::slot(object)));
+    let (first, second) = (objects.next(), objects.next());
     let same = first.map(|of| of.1) == second.map(|of| of.1);
     let swapped = matches!((first, second), (Some(a), Some(b)) if b.1 < a.1);
     let second = second.filter(|_| !same);

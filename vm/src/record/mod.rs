@@ -159,7 +159,7 @@ pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Resul
     order::record::install(&*engine);
     let lines = match options.order {
         Order::Sync => None,
-        Order::Stride => Some(order::lines::Lines::new()?),
+        every => Some(order::lines::Lines::new(every)?),
     };
     let machine = Arc::new(Machine::new(
         engine,

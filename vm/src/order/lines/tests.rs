@@ -37,7 +37,7 @@ fn span(start: u64, len: u64, write: bool) -> Span {
 
 /// Nobody's lines, unless the kernel lacks what they need.
 fn lines() -> Option<Lines> {
-    Lines::new().inspect_err(|error| eprintln!("SKIPPED: {error}")).ok()
+    Lines::new(Order::Stride).inspect_err(|error| eprintln!("SKIPPED: {error}")).ok()
 }
 
 #[test]
