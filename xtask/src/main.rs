@@ -2,7 +2,7 @@
 //!
 //! # Reading order
 //! `tidy` (rules of the house that no other tool checks), `bench` (speed, against native and
-//! valgrind), `fidelity` (time, against the recorded run), `predict`
+//! valgrind), `orders` (what orders of shared memory cost), `fidelity` (time, against the recorded run), `predict`
 //! (predicted gains, against native ones), `exact` (does every replay equal its
 //! recording), `programs` (does it record what people have), `races` (is every planted race found, and nothing else), `soak` and `fuzz` (the same for as long as one likes), `miri` (undefined behaviour);
 //! `process` is how all of them run programs.
@@ -18,6 +18,7 @@ mod fuzz;
 mod kills;
 mod miri;
 mod mutants;
+mod orders;
 mod predict;
 mod process;
 mod programs;
@@ -55,6 +56,8 @@ enum Habit {
     Fidelity(fidelity::Options),
     /// Compare predicted gains with those that fixes have natively, and write docs/predictions.md
     Predict(predict::Options),
+    /// Compare what the orders of shared memory cost, and write docs/orders.md
+    Orders(orders::Options),
     /// Record and replay programs that people have, and write docs/programs.md
     Programs(programs::Options),
     /// Record all programs with races, and their twins, and hold what is found against their lines
@@ -93,6 +96,7 @@ fn run(habit: Habit) -> anyhow::Result<()> {
         Habit::Exact(options) => exact::run(&options),
         Habit::Fidelity(options) => fidelity::run(&options),
         Habit::Predict(options) => predict::run(&options),
+        Habit::Orders(options) => orders::run(&options),
         Habit::Programs(options) => programs::run(&options),
         Habit::Races { recordings } => races::run(recordings),
         Habit::Miri => miri::run(),
