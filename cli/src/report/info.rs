@@ -46,6 +46,8 @@ pub(crate) struct Report {
     pub(crate) events: u64,
     /// Bytes of the file for each event, all that it holds included.
     pub(crate) bytes_per_event: f64,
+    /// Bytes of the file that the events take.
+    pub(crate) event_bytes: u64,
     /// Executed code.
     pub(crate) code_blocks: u64,
     /// Bytes of it.
@@ -156,6 +158,7 @@ impl Report {
             size,
             events,
             bytes_per_event: size as f64 / events.max(1) as f64,
+            event_bytes: trace.event_bytes(),
             code_blocks,
             code_bytes,
             transformed: trace.transformed()?.map(|record| Transformed {

@@ -376,9 +376,7 @@ impl Trace {
     /// of the trace on that together take at most `limit` bytes, up to the first that is damaged
     /// (whoever reads it will be told). Clones of the trace profit too. Only the first call counts.
     pub fn hold_events(&self, limit: u64) {
-        let streams = self.shared.catalog.threads.values();
-        let of_events = |c: &EventChunk| c.chunk - c.parts..c.chunk + 1;
-        let mut chunks: Vec<usize> = streams.flat_map(|s| &s.chunks).flat_map(of_events).collect();
+        let mut chunks: Vec<usize> = self.event_chunks().collect();
         chunks.sort_unstable();
         let (mut bodies, mut size) = (BTreeMap::new(), 0);
         for chunk in chunks.into_iter().map(|n| &self.shared.chunks[n]) {
@@ -395,6 +393,17 @@ impl Trace {
             bodies.insert(chunk.offset, body);
         }
         self.shared.source.hold(bodies);
+    }
+
+    /// Bytes that the events of all threads take in the file, payloads included.
+    pub fn event_bytes(&self) -> u64 {
+        self.event_chunks().map(|n| u64::from(self.shared.chunks[n].header.stored_len)).sum()
+    }
+
+    fn event_chunks(&self) -> impl Iterator<Item = usize> + '_ {
+        let streams = self.shared.catalog.threads.values();
+        let of_events = |c: &EventChunk| c.chunk - c.parts..c.chunk + 1;
+        streams.flat_map(|s| &s.chunks).flat_map(of_events)
     }
 
     /// The chunk of `thread` that holds `event`.
