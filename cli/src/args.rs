@@ -1,12 +1,15 @@
 //! The command line.
 
+mod choices;
 mod events;
 mod measure;
 
-pub(crate) use measure::{Ab, Calibrate, Clock, Cost, Fidelity, Schedule, SchedulerKind};
+pub(crate) use measure::{Ab, Calibrate, Fidelity, Schedule};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use events::{parse_range, parse_thread};
+use refrain_session::child::REPLAY_CHILD;
+use refrain_session::choices::EngineKind;
 use refrain_trace::Order;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,8 +17,6 @@ use std::sync::LazyLock;
 
 /// The hidden subcommand that `run` and `demo` become once the program has ended.
 pub(crate) const AFTER_RECORDING: &str = "__after-recording";
-/// The hidden subcommand that is a replay's process without rights.
-pub(crate) const REPLAY_CHILD: &str = "__replay-child";
 
 /// The version, and the commit that `cargo xtask` has built, in parentheses. A build by cargo alone does
 /// not know its commit, and needs no git.
@@ -177,36 +178,13 @@ fn parse_order(text: &str) -> Result<Order, String> {
     })
 }
 
-/// The engines behind `vm::Engine`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum EngineKind {
-    /// Copied at first; what threads come to often is compiled by Cranelift in the background
-    Tiered,
-    /// Code compiled by Cranelift; observers are compiled into it
-    Cranelift,
-    /// The same instructions, copied; nearest to native speed
-    Copy,
-}
-
-impl EngineKind {
-    /// The name that users pick it by.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            EngineKind::Tiered => "tiered",
-            EngineKind::Cranelift => "cranelift",
-            EngineKind::Copy => "copy",
-        }
-    }
-}
-
 #[derive(Args, Debug)]
 pub(crate) struct Replay {
     /// Trace to replay
     #[arg(value_name = "FILE")]
     pub(crate) trace: PathBuf,
     /// What executes the recorded code [default: tiered]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = choices::engine())]
     pub(crate) engine: Option<EngineKind>,
     #[command(flatten)]
     pub(crate) schedule: Schedule,

@@ -1,7 +1,6 @@
 //! How a command fails: one line on standard error and an exit status.
 
 use std::fmt;
-use std::panic::PanicHookInfo;
 
 /// The command's result: the exit status, or what to print before exiting with another.
 pub(crate) type Outcome = Result<u8, Failure>;
@@ -27,6 +26,15 @@ impl Failure {
     /// An error of a recording that is refrain's own, not the program's.
     pub(crate) fn recording(error: impl Into<anyhow::Error>) -> Failure {
         Failure { status: CANNOT_RECORD, error: error.into() }
+    }
+
+    /// An error of a recording, whoever's it is.
+    pub(crate) fn of_recorder(error: anyhow::Error) -> Failure {
+        match error.downcast_ref() {
+            Some(refrain_vm::Error::NotFound(_)) => Failure::not_found(error),
+            Some(refrain_vm::Error::NotExecutable { .. }) => Failure::cannot_execute(error),
+            _ => Failure::recording(error),
+        }
     }
 
     /// The program to record cannot be run.
@@ -55,19 +63,12 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// What to say of a panic: it is a bug of refrain's, wherever it comes from.
-pub(crate) fn bug(panic: &PanicHookInfo<'_>) -> String {
-    let what = panic.payload_as_str().unwrap_or("no message");
-    let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
-    format!("this is a bug in refrain, please report it: {what}{place}")
-}
-
 /// The chain of causes on one line. Names out of traces and argument lists may hold anything, so
 /// control characters are escaped.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = format!("{:#}", self.error);
-        let lines: Vec<String> = lines.split('\n').map(crate::output::escape).collect();
+        let lines: Vec<String> = lines.split('\n').map(refrain_session::text::escape).collect();
         f.write_str(&lines.join("; "))
     }
 }

@@ -6,11 +6,6 @@ use tracing_subscriber::EnvFilter;
 /// The variable that holds the filter, in the syntax of `RUST_LOG`.
 const VARIABLE: &str = "REFRAIN_LOG";
 
-/// Whether the user has asked for diagnostics.
-pub(crate) fn is_on() -> bool {
-    std::env::var_os(VARIABLE).is_some()
-}
-
 /// Starts logging to standard error. Nothing is logged unless asked for: standard error belongs
 /// to the recorded program too.
 pub(crate) fn start() -> anyhow::Result<()> {

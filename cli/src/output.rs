@@ -1,10 +1,11 @@
 //! Standard output: results, as text or as JSON, in as many columns as there are.
 //!
 //! What a trace holds, and what is found by names in it, may be made to deceive those who read it
-//! on a terminal. [`escape`] makes such text harmless where a report takes it up; and nothing is
+//! on a terminal. [`refrain_session::text::escape`] makes such text harmless where a report takes it up; and nothing is
 //! printed here that could still do anything but stand there.
 
 use anyhow::Context;
+use refrain_session::text::{escape_but, is_plain};
 use refrain_vm::Hidden;
 use serde::Serialize;
 use std::fmt::{Display, Write as _};
@@ -47,38 +48,6 @@ impl Style {
         };
         Style { width, colour: terminal && colour_wanted() }
     }
-}
-
-/// Whether a character only stands where it is put: it moves no cursor, begins no escape sequence,
-/// hides or reorders no other character and ends no line.
-fn is_plain(c: char) -> bool {
-    let reorders = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')
-        || ('\u{202a}'..='\u{202e}').contains(&c)
-        || ('\u{2066}'..='\u{2069}').contains(&c);
-    let hides = matches!(c, '\u{ad}' | '\u{180e}' | '\u{feff}')
-        || ('\u{200b}'..='\u{200d}').contains(&c)
-        || ('\u{2060}'..='\u{2064}').contains(&c)
-        || ('\u{fff9}'..='\u{fffb}').contains(&c)
-        || ('\u{e0000}'..='\u{e007f}').contains(&c);
-    let ends_lines = matches!(c, '\u{2028}' | '\u{2029}');
-    !(c.is_control() || reorders || hides || ends_lines)
-}
-
-/// Text of a trace as it may be shown: what is not plain is written as in Rust's literals.
-pub(crate) fn escape(text: &str) -> String {
-    escape_but(text, |_| false)
-}
-
-fn escape_but(text: &str, keep: impl Fn(char) -> bool) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_plain(c) || keep(c) {
-            shown.push(c);
-        } else {
-            shown.extend(c.escape_default());
-        }
-    }
-    shown
 }
 
 /// The escape sequences of our own tables: bold, and its end.
@@ -199,16 +168,6 @@ mod tests {
     use super::*;
 
     const EVIL: &str = "a\x1b]0;title\x07b\nc\u{9b}31m\u{202e}d\u{2028}\u{200b}\x7fé→";
-
-    #[test]
-    fn what_is_not_plain_is_escaped() {
-        let shown = escape(EVIL);
-        assert!(shown.chars().all(is_plain), "{shown:?}");
-        assert!(
-            shown.contains("\\u{1b}]0;title") && shown.contains("\\n") && shown.ends_with("é→")
-        );
-        assert_eq!(escape("plain — ─ 語 µs"), "plain — ─ 語 µs");
-    }
 
     #[test]
     fn a_report_keeps_its_lines_and_its_own_sequences() {

@@ -7,8 +7,8 @@
 //! other things than races is read over.
 
 use crate::report::data_races::{DataRace, Word};
-use crate::symbols::Place;
 use anyhow::{Context, bail};
+use refrain_session::symbols::Place;
 use std::path::Path;
 
 /// The rules of a file.
@@ -124,6 +124,7 @@ fn is_like(name: &str, pattern: &str) -> bool {
 mod tests {
     use super::*;
     use crate::report::data_races::Access;
+    use crate::report::example;
     use refrain_trace::{EventId, ThreadId};
 
     fn race(functions: [&str; 2]) -> DataRace {
@@ -134,8 +135,8 @@ mod tests {
             address: 0x1000,
             size: 4,
             stack: vec![
-                Place::example(function, "/src/queue.c", 3),
-                Place::example("main", "/src/main.c", 9),
+                example::place(function, "/src/queue.c", 3),
+                example::place("main", "/src/main.c", 9),
             ],
             site: 0,
             is_whole: true,

@@ -7,9 +7,9 @@
 //! against the last part of a path.
 
 use crate::report::locks::Group;
-use crate::symbols::Place;
 use anyhow::{Context, bail};
 use glob::Pattern;
+use refrain_session::symbols::Place;
 use std::path::Path;
 
 /// The rules of a file.

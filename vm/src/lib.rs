@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! - Nothing here knows how guest code is executed: engines stand behind [`Engine`] and [`Cpu`],
-//!   and only `cli` and tests pick one.
+//!   and only `session` and tests pick one.
 //! - A system call without a row in the table is refused by name; nothing passes unrecorded.
 //! - Host code never runs guest code, and maps nothing in the guest's arenas.
 

@@ -1,99 +1,21 @@
 //! Arguments of the commands that replay a trace to measure it.
 
-use super::EngineKind;
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use super::choices;
+use clap::Args;
+use refrain_session::choices::{Clock, Cost, EngineKind, SchedulerKind};
 use std::path::PathBuf;
-
-/// Who decides which thread goes next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum SchedulerKind {
-    /// Each lock in its recorded order; free otherwise
-    #[default]
-    Elsc,
-    /// By deterministic logical clocks (PerfPlay's SYNC-S)
-    Kendo,
-    /// Everything that is ordered in one sequence
-    MemS,
-    /// Whoever comes first
-    OrigS,
-    /// Random priorities with a few changes, from --seed
-    Pct,
-    /// Random choices at each step, from --seed
-    Random,
-}
-
-impl SchedulerKind {
-    /// Those that Figure 13 of PerfPlay compares.
-    pub(crate) const OF_FIGURE_13: [SchedulerKind; 4] =
-        [SchedulerKind::MemS, SchedulerKind::Kendo, SchedulerKind::OrigS, SchedulerKind::Elsc];
-
-    /// The name that users pick it by.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            SchedulerKind::Elsc => "elsc",
-            SchedulerKind::Kendo => "kendo",
-            SchedulerKind::MemS => "mem-s",
-            SchedulerKind::OrigS => "orig-s",
-            SchedulerKind::Pct => "pct",
-            SchedulerKind::Random => "random",
-        }
-    }
-}
-
-/// What time is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Clock {
-    /// Computed from recorded durations; nothing is executed
-    Virtual,
-    /// Measured: the program's code runs
-    Wall,
-}
-
-impl Clock {
-    /// The name that users pick it by.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Clock::Virtual => "virtual",
-            Clock::Wall => "wall",
-        }
-    }
-}
-
-/// Where the virtual clock has the time of the program's own work from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Cost {
-    /// The time that was recorded
-    #[default]
-    Recorded,
-    /// The instructions, by their classes: free of the recording's noise, and blind to caches
-    Instructions,
-}
-
-impl Cost {
-    /// As reports say it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Cost::Recorded => "recorded costs",
-            Cost::Instructions => "costs of instructions",
-        }
-    }
-}
 
 /// How `replay` schedules and times.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Schedule {
     /// Who decides which thread goes next
-    #[arg(long, value_enum, default_value_t = SchedulerKind::Elsc)]
+    #[arg(long, value_parser = choices::scheduler(), default_value = "elsc")]
     pub(crate) scheduler: SchedulerKind,
     /// What time is: `wall` executes the program, `virtual` computes
-    #[arg(long, value_enum, default_value_t = Clock::Wall)]
+    #[arg(long, value_parser = choices::clock(), default_value = "wall")]
     pub(crate) clock: Clock,
     /// Where virtual time comes from
-    #[arg(long, value_enum, default_value_t = Cost::Recorded)]
+    #[arg(long, value_parser = choices::cost(), default_value = Cost::default().name())]
     pub(crate) cost: Cost,
     /// Replay on N cores [default: those of the recorded machine, or of this one for wall]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -121,10 +43,10 @@ pub(crate) struct Measuring {
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) repeat: u32,
     /// Measure by this clock alone
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = choices::clock())]
     pub(crate) clock: Option<Clock>,
     /// Where virtual time comes from
-    #[arg(long, value_enum, default_value_t = Cost::Recorded)]
+    #[arg(long, value_parser = choices::cost(), default_value = Cost::default().name())]
     pub(crate) cost: Cost,
     /// Replay on N cores [default: those of the recorded machine, or of this one for wall]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -133,7 +55,7 @@ pub(crate) struct Measuring {
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
     /// What executes the recorded code for the wall clock
-    #[arg(long, value_enum, default_value_t = EngineKind::Copy)]
+    #[arg(long, value_parser = choices::engine(), default_value = "copy")]
     pub(crate) engine: EngineKind,
     /// Print JSON
     #[arg(long)]
@@ -153,7 +75,7 @@ pub(crate) struct Fidelity {
     #[arg(value_name = "FILE")]
     pub(crate) trace: PathBuf,
     /// Compare this scheduler; may be given more than once [default: mem-s, kendo, orig-s, elsc]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = choices::scheduler())]
     pub(crate) scheduler: Vec<SchedulerKind>,
     #[command(flatten)]
     pub(crate) measuring: Measuring,
@@ -171,7 +93,7 @@ pub(crate) struct Ab {
     #[arg(value_name = "B")]
     pub(crate) b: Option<PathBuf>,
     /// Scheduler of A; given twice, of A and of B [default: elsc]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = choices::scheduler())]
     pub(crate) scheduler: Vec<SchedulerKind>,
     #[command(flatten)]
     pub(crate) measuring: Measuring,

@@ -1,15 +1,16 @@
 //! `refrain ab`: two traces, or two schedulers, replayed in turns.
 
 use super::{materialize, repeat, simulate};
-use crate::args::{Ab, Clock, SchedulerKind};
+use crate::args::Ab;
 use crate::failure::Outcome;
-use crate::machine::{Policy, ReplayOptions, Skeleton};
 use crate::output;
 use crate::report::ab::{Exact, Measured, Report, Side, render};
-use crate::report::model::Model;
-use crate::stats::{Difference, Distribution};
-use crate::trace_file;
 use anyhow::{Context, anyhow, bail};
+use refrain_session::choices::{Clock, SchedulerKind};
+use refrain_session::machine::{Policy, ReplayOptions, Skeleton};
+use refrain_session::model::Model;
+use refrain_session::stats::{Difference, Distribution};
+use refrain_session::trace_file;
 use std::path::Path;
 
 /// Compares A and B.

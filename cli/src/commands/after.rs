@@ -6,12 +6,13 @@
 
 use super::destination::Destination;
 use super::{locks, once, races, racing};
-use crate::args::{AFTER_RECORDING, AfterRecording, EngineKind, RaceReport, Ranking};
+use crate::args::{AFTER_RECORDING, AfterRecording, RaceReport, Ranking};
 use crate::failure::{Failure, Outcome};
-use crate::machine::ReplayOptions;
 use crate::output::{self, Console};
-use crate::report::replay::{CUT_OFF, render};
-use crate::sandbox::{self, UNSANDBOXED_FLAG, is_weakness_tolerated};
+use crate::report::replay::{CUT_OFF, render, status};
+use refrain_session::choices::EngineKind;
+use refrain_session::machine::ReplayOptions;
+use refrain_session::sandbox::{self, UNSANDBOXED_FLAG, is_weakness_tolerated};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -70,8 +71,8 @@ fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
         if !ranking.json {
             output::print(&(render(&report, None) + "\n"))?;
         }
-        if !matches!(report.status(), 0 | CUT_OFF) {
-            return Ok(report.status());
+        if !matches!(status(&report), 0 | CUT_OFF) {
+            return Ok(status(&report));
         }
     }
     let report = locks::rank(trace, false)?;

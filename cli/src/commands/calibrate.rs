@@ -1,11 +1,11 @@
 //! `refrain calibrate`: measures what handing a lock over costs on this machine.
 
 use crate::args::Calibrate;
-use crate::calibration::{self, Calibration};
 use crate::failure::Outcome;
 use crate::output;
 use crate::report::numbers::{duration, signed};
 use crate::report::table;
+use refrain_session::calibration::{self, Calibration};
 use refrain_trace::Latencies;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,11 +3,11 @@
 use super::destination::Destination;
 use super::{after, record, run};
 use crate::args::{AfterRecording, Demo, Recording};
-use crate::cache;
 use crate::failure::Outcome;
 use crate::output::Console;
 use crate::program;
 use anyhow::Context;
+use refrain_session::cache;
 use refrain_trace::Order;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

@@ -4,15 +4,15 @@
 use super::once::News;
 use super::racing;
 use crate::args::{Detector, Granularity, Races};
-use crate::child::{self, ParentListener};
 use crate::failure::Outcome;
 use crate::output::{self, Style};
 use crate::report::detectors::{Place, Report, Row, Rule, render};
-use crate::symbols::{Code, Symbols};
-use crate::trace_file;
 use anyhow::{Context, bail};
 use refrain_analysis::Tapped;
 use refrain_analysis::paper::{self, Cost, Std, Step, Variables, Which};
+use refrain_session::child::{self, ParentListener};
+use refrain_session::symbols::{Code, Symbols};
+use refrain_session::trace_file;
 use refrain_trace::Trace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

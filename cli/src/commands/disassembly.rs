@@ -1,8 +1,8 @@
 //! The executed code of a trace, disassembled.
 
-use crate::symbols::{Code, Place, Symbols};
 use anyhow::Context;
 use iced_x86::{Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter};
+use refrain_session::symbols::{Code, Place, Symbols};
 use refrain_trace::{BlockId, CodeBlock, Trace};
 use std::io::Write;
 
@@ -51,13 +51,14 @@ fn print_block(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::example;
 
     #[test]
     fn a_block_is_printed_whole() {
         let code = vec![0x48, 0x89, 0xe5, 0xf0, 0x0f, 0xb1, 0x0a, 0xc3, 0x0f];
         let block = CodeBlock { pc: 0x1000_0000, code, loads: Vec::new() };
         let mut out = Vec::new();
-        let place = Place::example("lock", "a.c", 7);
+        let place = example::place("lock", "a.c", 7);
         print_block(BlockId(3), &block, &place, &mut out).expect("a vector takes it");
         assert_eq!(
             String::from_utf8(out).expect("is text"),

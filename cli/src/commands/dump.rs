@@ -4,10 +4,10 @@
 use crate::args::Dump;
 use crate::failure::Outcome;
 use crate::report::topology as dot;
-use crate::sandbox::{self, Purpose};
-use crate::symbols::{Code, Symbols};
-use crate::trace_file::{self, advise};
 use anyhow::{Context, bail};
+use refrain_session::sandbox::{self, Purpose};
+use refrain_session::symbols::{Code, Symbols};
+use refrain_session::trace_file::{self, advise};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::text::{EventLine, TransformedText};
 use refrain_trace::{EventId, EventKind, ThreadId, Trace};

@@ -4,10 +4,10 @@ use super::detectors;
 use crate::args::Export;
 use crate::failure::Outcome;
 use crate::output;
-use crate::trace_file;
 use anyhow::{Context, anyhow};
 use refrain_analysis::Tapped;
 use refrain_analysis::paper::{Granularity, Std, Step, Variables};
+use refrain_session::trace_file;
 
 /// Steps of a trace that are written. The format has names for what comes later, so all are kept at
 /// once.

@@ -1,14 +1,15 @@
 //! `refrain fidelity`: PerfPlay's Figure 13 for any trace.
 
 use super::{materialize, repeat, simulate};
-use crate::args::{Clock, Cost, Fidelity, SchedulerKind};
+use crate::args::Fidelity;
 use crate::failure::Outcome;
-use crate::machine::{Policy, ReplayOptions, Skeleton};
 use crate::output::{self, Style};
 use crate::report::fidelity::{Report, Row, render};
 use crate::report::figure;
-use crate::trace_file;
 use anyhow::{Context, bail};
+use refrain_session::choices::{Clock, Cost, SchedulerKind};
+use refrain_session::machine::{Policy, ReplayOptions, Skeleton};
+use refrain_session::trace_file;
 
 /// Replays under all schedulers and compares the times with the recorded one.
 pub(crate) fn run(args: &Fidelity) -> Outcome {

@@ -5,9 +5,9 @@ use crate::failure::Outcome;
 use crate::output::{self, Style};
 use crate::progress::Progress;
 use crate::report::info::{Report, render};
-use crate::sandbox::{self, Purpose};
-use crate::trace_file::{self, advise};
 use anyhow::Context;
+use refrain_session::sandbox::{self, Purpose};
+use refrain_session::trace_file::{self, advise};
 
 /// Prints the description.
 pub(crate) fn run(args: &Info) -> Outcome {

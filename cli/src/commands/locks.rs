@@ -3,10 +3,7 @@
 use super::once::News;
 use super::racing;
 use crate::args::{Locks, Ranking};
-use crate::calibration;
-use crate::child;
 use crate::failure::Outcome;
-use crate::machine::{self, Analysis, Extent};
 use crate::output::{self, SCHEMA_VERSION, Style};
 use crate::report::baseline::Baseline;
 use crate::report::html;
@@ -14,12 +11,15 @@ use crate::report::locks::{
     self, Beside, Excerpt, IrregularLock, NotUnderstood, Report, Suppressed, render,
 };
 use crate::report::numbers::{count, counted};
-use crate::report::replay::Divergence;
 use crate::report::several;
 use crate::suppressions::Suppressions;
-use crate::symbols::{Place, Symbols};
-use crate::trace_file;
 use anyhow::{Context, anyhow};
+use refrain_session::calibration;
+use refrain_session::child;
+use refrain_session::machine::{self, Analysis, Extent};
+use refrain_session::replay::Divergence;
+use refrain_session::symbols::{Place, Symbols};
+use refrain_session::trace_file;
 use refrain_trace::Trace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

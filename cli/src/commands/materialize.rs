@@ -1,11 +1,11 @@
 //! What a skeleton needs beyond the trace's events, counted by exact replays.
 
 use super::once::News;
-use crate::args::{Cost, SchedulerKind};
-use crate::child;
-use crate::machine::{Amount, Skeleton};
-use crate::trace_file;
 use anyhow::Context;
+use refrain_session::child;
+use refrain_session::choices::{Cost, SchedulerKind};
+use refrain_session::machine::{Amount, Skeleton};
+use refrain_session::trace_file;
 use std::path::Path;
 
 /// Counts what this scheduler decides by, and what costs are made of, unless the skeleton has it

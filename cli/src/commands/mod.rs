@@ -37,8 +37,8 @@ use std::process::ExitCode;
 /// an exit status.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    crate::sandbox::tolerate_weakness(cli.unsandboxed);
-    crate::sandbox::limit_memory(cli.max_memory);
+    refrain_session::sandbox::tolerate_weakness(cli.unsandboxed);
+    refrain_session::sandbox::limit_memory(cli.max_memory);
     let command = cli.command;
     if matches!(command, Command::Record(_) | Command::Run(_) | Command::Demo(_)) {
         // The recorded program's main thread is to be the process's first.
@@ -82,6 +82,6 @@ fn dispatch(command: Command) -> Outcome {
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
         Command::AfterRecording(args) => after::run(&args),
-        Command::ReplayChild(args) => Ok(crate::child::run(&args.request).map(|()| 0)?),
+        Command::ReplayChild(args) => Ok(refrain_session::child::run(&args.request).map(|()| 0)?),
     }
 }

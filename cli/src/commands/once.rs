@@ -1,11 +1,11 @@
 //! One replay of a trace, with progress shown and output passed on.
 
-use crate::child::{self, ParentListener};
-use crate::machine::ReplayOptions;
 use crate::progress::Progress;
-use crate::report::replay::Report;
-use crate::trace_file;
 use anyhow::Context;
+use refrain_session::child::{self, ParentListener};
+use refrain_session::machine::ReplayOptions;
+use refrain_session::replay::Report;
+use refrain_session::trace_file;
 use std::io::Write;
 use std::path::Path;
 

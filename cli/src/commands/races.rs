@@ -1,24 +1,24 @@
 //! `refrain races`: which accesses of a recorded run the program does not order.
 //!
 //! One replay finds the pairs; a second one passes the same accesses again and keeps where the threads
-//! are ([`crate::machine::stacks`]). What is found is put together by pairs of places in the source.
+//! are ([`refrain_session::machine::stacks`]). What is found is put together by pairs of places in the source.
 
 use super::detectors;
 use super::once::News;
 use super::racing::{self, libraries};
 use crate::args::{RaceReport, Races};
-use crate::child;
 use crate::failure::Outcome;
-use crate::machine::{Held, Moment, Point, RaceSearch, Raced, Seen, Snapshot};
 use crate::output;
 use crate::race_suppressions::Suppressions;
 use crate::report::data_races::{
     Access, Creator, DataRace, Lock, Report, Suppressed, Thread, Word, render, sarif, verdict,
 };
-use crate::symbols::{Code, Frame, Place, Symbols, variables};
-use crate::trace_file;
 use anyhow::Context;
 use refrain_analysis::{Act, Block, Code as ProgramCode, Race, Side};
+use refrain_session::child;
+use refrain_session::machine::{Held, Moment, Point, RaceSearch, Raced, Seen, Snapshot};
+use refrain_session::symbols::{Code, Frame, Place, Symbols, variables};
+use refrain_session::trace_file;
 use refrain_trace::payload::Effect;
 use refrain_trace::{EventId, HAS_PAYLOAD, ThreadId, Trace, linux};
 use std::cmp::Reverse;

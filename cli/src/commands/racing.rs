@@ -1,15 +1,15 @@
 //! What races: a second replay, observed, finds it. This is why a replay diverges.
 
 use super::once::News;
-use crate::child;
-use crate::machine::RaceSearch;
-use crate::report::races::{Pair, Races, Side};
-use crate::report::replay::Divergence;
-use crate::sites::{self, Profile};
-use crate::symbols::{self, Code, Symbols};
-use crate::trace_file;
 use anyhow::bail;
 use refrain_analysis::{self as analysis, Act, Code as ProgramCode};
+use refrain_session::child;
+use refrain_session::machine::RaceSearch;
+use refrain_session::races::{Pair, Races, Side};
+use refrain_session::replay::Divergence;
+use refrain_session::sites::{self, Profile};
+use refrain_session::symbols::{self, Code, Symbols};
+use refrain_session::trace_file;
 use refrain_trace::{Event, EventId, EventKind, Module, Trace};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

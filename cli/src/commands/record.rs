@@ -2,15 +2,15 @@
 
 use crate::args::{CpuLevel, Record, Recording};
 use crate::failure::{self, Failure, Outcome};
-use crate::machine::{self, RecordOptions, RecordSummary};
 use crate::output::Console;
 use crate::program::{self, Program};
 use crate::report::numbers::{bytes, counted, duration};
-use crate::runtimes;
-use crate::sites::{self, Profile};
-use crate::trace_file::{Named, NewTrace};
 use anyhow::anyhow;
 use clap::ValueEnum;
+use refrain_session::machine::{self, RecordOptions, RecordSummary};
+use refrain_session::runtimes;
+use refrain_session::sites::{self, Profile};
+use refrain_session::trace_file::{Named, NewTrace};
 use refrain_trace::{Ending, Order};
 use refrain_vm::{Follow, Level, LostEnd};
 use std::cell::OnceCell;
@@ -76,7 +76,8 @@ pub(crate) fn record(
     });
     let learned = known.sites;
     let options = RecordOptions {
-        program,
+        program: program.path,
+        argv: program.argv,
         output,
         level,
         no_jit,
@@ -88,7 +89,7 @@ pub(crate) fn record(
         order,
     };
     report_panics(console.share());
-    let result = machine::record(options);
+    let result = machine::record(options).map_err(Failure::of_recorder);
     drop(std::panic::take_hook());
     let summary = result.inspect_err(|failure| {
         // Standard error may be the program's by now.
@@ -164,7 +165,7 @@ fn follow(path: &Path, recording: &Recording) -> Result<Follow, Failure> {
 /// that is gone, and the program might wait for it for ever.
 fn report_panics(console: Console) {
     std::panic::set_hook(Box::new(move |panic| {
-        console.say(&format!("refrain: error: {}", failure::bug(panic)));
+        console.say(&format!("refrain: error: {}", refrain_session::child::bug(panic)));
         std::process::exit(failure::CANNOT_RECORD.into());
     }));
 }

@@ -1,9 +1,9 @@
 //! Replaying again and again, and the command that repeats one replay.
 
 use super::once;
-use crate::args::{Clock, Cost};
-use crate::machine::{Policy, ReplayOptions};
-use crate::report::replay::Divergence;
+use refrain_session::choices::{Clock, Cost};
+use refrain_session::machine::{Policy, ReplayOptions};
+use refrain_session::replay::Divergence;
 use std::path::Path;
 
 /// What one replay by the wall clock gave: its time, or why it did not come to its end.
@@ -74,7 +74,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{EngineKind, SchedulerKind};
+    use refrain_session::choices::{EngineKind, SchedulerKind};
 
     #[test]
     fn the_command_survives_a_shell() {

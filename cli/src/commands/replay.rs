@@ -1,15 +1,17 @@
 //! `refrain replay`: replays a trace and says what was checked.
 
 use super::{once, racing, repeat, simulate};
-use crate::args::{Clock, Cost, EngineKind, Replay, SchedulerKind};
+use crate::args::Replay;
 use crate::failure::Outcome;
-use crate::machine::{Policy, ReplayOptions};
 use crate::output;
-use crate::report::replay::{Places, Report, render};
-use crate::stats::Distribution;
-use crate::symbols::{Code, Symbols};
-use crate::trace_file;
+use crate::report::replay::{Places, render, status};
 use anyhow::anyhow;
+use refrain_session::choices::{Clock, Cost, EngineKind, SchedulerKind};
+use refrain_session::machine::{Policy, ReplayOptions};
+use refrain_session::replay::Report;
+use refrain_session::stats::Distribution;
+use refrain_session::symbols::{Code, Symbols};
+use refrain_session::trace_file;
 use std::path::Path;
 
 /// Replays by the clock that is asked for. The status is 0 if all that was recorded has happened, 3
@@ -77,7 +79,7 @@ fn execute(args: &Replay) -> Outcome {
     if diverged && options.policy != Policy::default() {
         eprintln!("refrain: `{}` repeats this", repeat::wall_command(&args.trace, &options));
     }
-    Ok(report.status())
+    Ok(status(&report))
 }
 
 /// Where a divergence happened.

@@ -1,15 +1,16 @@
 //! `refrain replay --clock virtual`: the trace's skeleton, timed.
 
 use super::{materialize, repeat};
-use crate::args::{Clock, Replay};
+use crate::args::Replay;
 use crate::failure::Outcome;
-use crate::machine::{Policy, Skeleton};
 use crate::output::{self, Style};
 use crate::report::simulation::{Report, render, threads};
-use crate::stats::Distribution;
-use crate::trace_file;
 use anyhow::{Context, anyhow, bail};
 use refrain_scheduler::{Run, Schedule};
+use refrain_session::choices::Clock;
+use refrain_session::machine::{Policy, Skeleton};
+use refrain_session::stats::Distribution;
+use refrain_session::trace_file;
 use std::path::Path;
 
 /// Replays in virtual time and says where it went.

@@ -4,8 +4,8 @@ use crate::args::{Sites, SitesAction};
 use crate::failure::Outcome;
 use crate::output;
 use crate::report::numbers::counted;
-use crate::sites::{self, Profile};
 use anyhow::Context;
+use refrain_session::sites::{self, Profile};
 use std::fmt::Write;
 
 /// Lists, clears, exports or imports.
@@ -14,7 +14,7 @@ pub(crate) fn run(args: &Sites) -> Outcome {
         SitesAction::List => output::print(&list(&sites::known()))?,
         SitesAction::Clear => {
             let cleared = sites::change(std::mem::take)?;
-            output::print(&format!("forgot {}\n", cleared.describe()))?;
+            output::print(&format!("forgot {}\n", describe(&cleared)))?;
         }
         SitesAction::Export => {
             let text = serde_json::to_string_pretty(&sites::known()).context("a map is JSON")?;
@@ -24,15 +24,24 @@ pub(crate) fn run(args: &Sites) -> Outcome {
             let cannot = || format!("cannot import sites from {}", file.display());
             let bytes = std::fs::read(file).with_context(cannot)?;
             let imported: Profile = serde_json::from_slice(&bytes).with_context(cannot)?;
-            let (new, all) = sites::change(|known| (known.add(imported), known.describe()))?;
+            let (new, all) = sites::change(|known| (known.add(imported), describe(known)))?;
             output::print(&format!("{new} new; {all} in all\n"))?;
         }
     }
     Ok(0)
 }
 
+/// How much a profile holds, in words.
+fn describe(known: &Profile) -> String {
+    let sites = counted(known.count_sites() as u64, "site");
+    match known.programs.len() {
+        0 => sites,
+        programs => format!("{sites} and {}", counted(programs as u64, "program")),
+    }
+}
+
 fn list(known: &Profile) -> String {
-    if known.len() == 0 {
+    if known.count() == 0 {
         return "nothing was learned\n".to_owned();
     }
     let mut text = String::new();

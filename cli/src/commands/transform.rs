@@ -3,15 +3,15 @@
 use super::locks;
 use super::once::News;
 use crate::args::Transform;
-use crate::calibration;
-use crate::child;
 use crate::failure::Outcome;
-use crate::machine::{Transformation, Worth};
 use crate::output::{self, Style};
-use crate::report::model::Model;
 use crate::report::transform::{Report, render};
-use crate::trace_file::{self, NewTrace, advise};
 use anyhow::{Context, anyhow, bail};
+use refrain_session::calibration;
+use refrain_session::child;
+use refrain_session::machine::{Transformation, Worth};
+use refrain_session::model::Model;
+use refrain_session::trace_file::{self, NewTrace, advise};
 use refrain_trace::verify::{self, ViolationKind};
 use refrain_trace::{Trace, Transformed, container};
 use std::path::{Path, PathBuf};
@@ -91,7 +91,7 @@ fn report(
         command: header.argv.join(" "),
         output: path.display().to_string(),
         old: old.map(|old| old.display().to_string()),
-        model: Model { cores, latencies, cost: crate::args::Cost::Recorded },
+        model: Model { cores, latencies, cost: refrain_session::choices::Cost::Recorded },
         locks_freed: record.locks.len() as u64,
         locks_kept: worth.kept,
         locks_made: worth.made,

@@ -3,9 +3,9 @@
 use super::numbers::{change, counted, duration, signed};
 use super::simulation::spread;
 use super::table;
-use crate::args::{Cost, SchedulerKind};
-use crate::calibration::Source;
-use crate::stats::{Difference, Distribution};
+use refrain_session::calibration::Source;
+use refrain_session::choices::{Cost, SchedulerKind};
+use refrain_session::stats::{Difference, Distribution};
 use serde::Serialize;
 
 /// A comparison of A and B.
@@ -86,7 +86,7 @@ fn virtual_time(exact: &Exact) -> [(&'static str, String); 2] {
         counted(exact.cores.0.into(), "core"),
         counted(exact.cores.1.into(), "core"),
         exact.latencies.0.name(),
-        exact.cost.name(),
+        super::model::costs(exact.cost),
     );
     let difference = format!(
         "B - A = {}, {}, exactly",

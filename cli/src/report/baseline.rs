@@ -7,8 +7,8 @@
 
 use super::comparison::{Comparison, Row, Verdict};
 use super::locks::{Group, Report, is_sure};
-use crate::symbols::Place;
 use anyhow::{Context, bail};
+use refrain_session::symbols::Place;
 use refrain_transform::{Gain, UlcpKind};
 use serde::Deserialize;
 use std::collections::BTreeMap;

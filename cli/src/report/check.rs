@@ -1,7 +1,7 @@
 //! What is wrong with a trace, and what a repair kept of it.
 
 use super::numbers::{bytes, counted};
-use crate::output::escape;
+use refrain_session::text::escape;
 use refrain_trace::container::{CheckReport, IndexState, RepairReport};
 use serde::Serialize;
 use std::path::PathBuf;

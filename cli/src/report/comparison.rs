@@ -4,7 +4,7 @@ use super::numbers::{counted, percent};
 use super::table::{self, Column};
 use super::words::paragraph;
 use crate::output::Style;
-use crate::symbols::Place;
+use refrain_session::symbols::Place;
 use refrain_transform::UlcpKind;
 use serde::Serialize;
 

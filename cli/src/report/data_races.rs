@@ -6,8 +6,8 @@ mod text;
 pub(crate) use sarif::sarif;
 pub(crate) use text::render;
 
-use crate::symbols::Place;
-use crate::symbols::variables::Variable;
+use refrain_session::symbols::Place;
+use refrain_session::symbols::variables::Variable;
 use refrain_trace::{EventId, ThreadId};
 use serde::{Deserialize, Serialize};
 
@@ -62,15 +62,15 @@ pub(crate) struct DataRace {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Access {
     /// The thread, as in `t2`.
-    #[serde(with = "super::id")]
+    #[serde(with = "refrain_session::id")]
     pub(crate) thread: ThreadId,
     /// Its last event before the access, or the one that the access belongs to, as in `e1042`.
-    #[serde(with = "super::id")]
+    #[serde(with = "refrain_session::id")]
     pub(crate) event: EventId,
     /// What it does: `write`, `atomic update`, `free`, …
     pub(crate) access: String,
     /// First byte.
-    #[serde(with = "super::hex")]
+    #[serde(with = "refrain_session::hex")]
     pub(crate) address: u64,
     /// Bytes.
     pub(crate) size: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Access {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Lock {
     /// Its address.
-    #[serde(with = "super::hex")]
+    #[serde(with = "refrain_session::hex")]
     pub(crate) address: u64,
     /// It excludes all others.
     pub(crate) writing: bool,
@@ -105,12 +105,12 @@ pub(crate) enum Word {
     /// A block of the heap.
     Heap {
         /// Its first byte.
-        #[serde(with = "super::hex")]
+        #[serde(with = "refrain_session::hex")]
         start: u64,
         /// Bytes.
         size: u64,
         /// Who allocated it.
-        #[serde(with = "super::id")]
+        #[serde(with = "refrain_session::id")]
         thread: ThreadId,
         /// Where.
         stack: Vec<Place>,
@@ -118,7 +118,7 @@ pub(crate) enum Word {
     /// A local variable of a function, or other memory on a stack.
     Local {
         /// Whose stack it is on.
-        #[serde(with = "super::id")]
+        #[serde(with = "refrain_session::id")]
         thread: ThreadId,
         /// A place in the function, if one of the two threads has it.
         function: Option<Place>,
@@ -136,7 +136,7 @@ pub(crate) enum Word {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Thread {
     /// Itself, as in `t2`.
-    #[serde(with = "super::id")]
+    #[serde(with = "refrain_session::id")]
     pub(crate) thread: ThreadId,
     /// Who has created it, if anybody has.
     pub(crate) creator: Option<Creator>,
@@ -146,7 +146,7 @@ pub(crate) struct Thread {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Creator {
     /// The creating thread.
-    #[serde(with = "super::id")]
+    #[serde(with = "refrain_session::id")]
     pub(crate) thread: ThreadId,
     /// Where that was.
     pub(crate) stack: Vec<Place>,

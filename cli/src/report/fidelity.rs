@@ -1,11 +1,12 @@
 //! How stable and how precise replays under different schedulers are: PerfPlay's Figure 13.
 
-use super::model::Model;
+use super::model;
 use super::numbers::{change, counted, duration, signed};
 use super::table::{self, Column};
-use crate::args::{Clock, SchedulerKind};
 use crate::output::Style;
-use crate::stats::Distribution;
+use refrain_session::choices::{Clock, SchedulerKind};
+use refrain_session::model::Model;
+use refrain_session::stats::Distribution;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -71,7 +72,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     let mut text = table::pairs(&[
         ("replayed", report.command.clone()),
         ("recorded", duration(signed(report.recorded_ns))),
-        ("clocks", format!("virtual: {}", report.model.describe())),
+        ("clocks", format!("virtual: {}", model::describe(&report.model))),
         ("", format!("wall: {} engine", report.engine)),
     ]);
     text.push('\n');
@@ -115,9 +116,9 @@ fn cells(row: &Row) -> Vec<String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::args::Cost;
-    use crate::calibration::Source;
     use insta::assert_snapshot;
+    use refrain_session::calibration::Source;
+    use refrain_session::choices::Cost;
 
     pub(crate) fn example() -> Report {
         let row = |scheduler, clock, times: &[u64], failed| {

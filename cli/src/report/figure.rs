@@ -2,7 +2,7 @@
 
 use super::fidelity::{Report, Row};
 use super::numbers::{duration, signed};
-use crate::args::{Clock, SchedulerKind};
+use refrain_session::choices::{Clock, SchedulerKind};
 use std::fmt::Write;
 
 const WIDTH: f64 = 640.0;

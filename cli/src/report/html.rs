@@ -5,9 +5,9 @@
 
 use super::locks::{Excerpt, Group, Report, counts};
 use super::numbers::{count, counted, duration, percent, signed};
-use crate::symbols::Place;
 use anyhow::Context;
 use minijinja::{AutoEscape, Environment, Value, context};
+use refrain_session::symbols::Place;
 use refrain_transform::{Column, Gain, Lane, Picture, UlcpKind};
 use std::fmt::Write;
 

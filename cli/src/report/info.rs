@@ -1,9 +1,10 @@
 //! What a trace holds.
 
 use super::numbers::{bytes, count, counted, date, duration, percent, signed};
-use super::replay::describe;
 use super::table::{self, Column};
-use crate::output::{Style, escape};
+use crate::output::Style;
+use refrain_session::replay::describe;
+use refrain_session::text::escape;
 use refrain_trace::{EventKind, Latencies, Order, ThreadId, Trace};
 use serde::Serialize;
 
@@ -112,10 +113,10 @@ pub(crate) struct Mapped {
     /// GNU build id.
     pub(crate) build_id: Option<String>,
     /// First guest address.
-    #[serde(with = "super::hex")]
+    #[serde(with = "refrain_session::hex")]
     pub(crate) start: u64,
     /// End, exclusive.
-    #[serde(with = "super::hex")]
+    #[serde(with = "refrain_session::hex")]
     pub(crate) end: u64,
     /// Library functions recorded as events.
     pub(crate) hooks: u64,

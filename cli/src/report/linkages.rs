@@ -2,7 +2,8 @@
 
 use super::numbers::{count, counted, percent};
 use super::table::{self, Column};
-use crate::output::{Style, escape};
+use crate::output::Style;
+use refrain_session::text::escape;
 use serde::Serialize;
 use std::fmt::Write;
 

@@ -7,8 +7,8 @@ pub(crate) use text::render;
 
 use super::comparison::Comparison;
 use super::numbers::{counted, duration};
-use crate::calibration::Source;
-use crate::symbols::Place;
+use refrain_session::calibration::Source;
+use refrain_session::symbols::Place;
 use refrain_transform::{
     self as transform, Analysed, Gain, Irregularity, Make, OnCores, PairCounts, Picture, Together,
     UlcpKind,
@@ -123,7 +123,7 @@ pub(crate) struct Suppressed {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct IrregularLock {
     /// Its address.
-    #[serde(with = "crate::report::hex")]
+    #[serde(with = "refrain_session::hex")]
     pub(crate) address: u64,
     /// Why not.
     pub(crate) why: Irregularity,
@@ -345,6 +345,7 @@ pub(crate) fn report(
 pub(crate) mod tests {
     use super::*;
     use crate::output::Style;
+    use crate::report::example;
     use insta::assert_snapshot;
 
     fn group(rank: u32, kind: UlcpKind, sites: [Place; 2], numbers: (u64, i64, f64)) -> Group {
@@ -371,15 +372,15 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn example() -> Report {
-        let lookup = Place::example("cache_lookup", "/src/corpus/c/demo.c", 92);
-        let served = Place::example("count_served", "/src/corpus/c/demo.c", 113);
-        let mut inlined = Place::example("lock", "mutex.h", 7);
-        inlined.frames.extend(Place::example("log_if_slow", "demo.c", 136).frames);
-        let mut bare = Place::example("x", "y", 0x9a1c0);
+        let lookup = example::place("cache_lookup", "/src/corpus/c/demo.c", 92);
+        let served = example::place("count_served", "/src/corpus/c/demo.c", 113);
+        let mut inlined = example::place("lock", "mutex.h", 7);
+        inlined.frames.extend(example::place("log_if_slow", "demo.c", 136).frames);
+        let mut bare = example::place("x", "y", 0x9a1c0);
         bare.frames.clear();
         let lookups = [lookup.clone(), lookup];
         let woken =
-            [Place::example("worker", "queue.c", 53), Place::example("enter", "queue.c", 51)];
+            [example::place("worker", "queue.c", 53), example::place("enter", "queue.c", 51)];
         Report {
             command: "demo 12000 3".into(),
             cores: 2,
@@ -409,7 +410,7 @@ pub(crate) mod tests {
                 group(3, UlcpKind::NullLock, [bare.clone(), bare], (1, -1_500, -0.00001)),
             ],
             sites: vec![Site {
-                site: Place::example("cache_lookup", "/src/corpus/c/demo.c", 92),
+                site: example::place("cache_lookup", "/src/corpus/c/demo.c", 92),
                 critical_sections: 12_000,
                 waited: 3_104,
                 waited_ns: 98_700_000,
@@ -485,11 +486,11 @@ pub(crate) mod tests {
             irregular: vec![IrregularLock {
                 address: 0x1000_4080,
                 why: Irregularity::ReadersWrite,
-                site: Place::example("find_", "irregular.c", 5),
+                site: example::place("find_", "irregular.c", 5),
                 critical_sections: 40,
             }],
             not_understood: vec![NotUnderstood {
-                site: Place::example("wait_for_turn", "queue.c", 77),
+                site: example::place("wait_for_turn", "queue.c", 77),
                 words: 3,
                 waits: 1_204,
                 waited_ns: 12_300_000,

@@ -8,11 +8,11 @@ pub(crate) mod check;
 pub(crate) mod comparison;
 pub(crate) mod data_races;
 pub(crate) mod detectors;
+#[cfg(test)]
+pub(crate) mod example;
 pub(crate) mod fidelity;
 pub(crate) mod figure;
-pub(crate) mod hex;
 pub(crate) mod html;
-pub(crate) mod id;
 pub(crate) mod info;
 pub(crate) mod linkages;
 pub(crate) mod locks;

@@ -1,25 +1,19 @@
 //! The machine of the virtual clock, as reports name it.
 
 use super::numbers::counted;
-use crate::args::Cost;
-use crate::calibration::Source;
-use serde::Serialize;
+use refrain_session::choices::Cost;
+use refrain_session::model::Model;
 
-/// A modelled machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub(crate) struct Model {
-    /// Its cores.
-    pub(crate) cores: u32,
-    /// Where its latencies come from.
-    pub(crate) latencies: Source,
-    /// Where the time of the program's own work comes from.
-    pub(crate) cost: Cost,
+/// In words.
+pub(crate) fn describe(model: &Model) -> String {
+    let cores = counted(model.cores.into(), "modelled core");
+    format!("{cores}, {}, {}", model.latencies.name(), costs(model.cost))
 }
 
-impl Model {
-    /// In words.
-    pub(crate) fn describe(&self) -> String {
-        let cores = counted(self.cores.into(), "modelled core");
-        format!("{cores}, {}, {}", self.latencies.name(), self.cost.name())
+/// Where the time of the program's own work comes from, in words.
+pub(crate) fn costs(cost: Cost) -> &'static str {
+    match cost {
+        Cost::Recorded => "recorded costs",
+        Cost::Instructions => "costs of instructions",
     }
 }

@@ -49,11 +49,6 @@ pub(crate) fn duration(nanoseconds: i64) -> String {
     format!("{sign}{value:.digits$} {unit}")
 }
 
-/// A number of nanoseconds that was computed with fractions.
-pub(crate) fn nanoseconds(value: f64) -> u64 {
-    value.round() as u64
-}
-
 /// A time that cannot be negative, for [`duration`].
 pub(crate) fn signed(nanoseconds: u64) -> i64 {
     i64::try_from(nanoseconds).unwrap_or(i64::MAX)

@@ -1,94 +1,23 @@
 //! What races in a program, most likely cause of a divergence first.
 
 use super::numbers::{count, counted};
-use crate::symbols::Place;
-use refrain_trace::{EventId, ThreadId};
-use serde::{Deserialize, Serialize};
+use refrain_session::races::{Races, Side};
 use std::fmt::Write;
 
 /// Pairs that the text shows; JSON has all.
 const SHOWN: usize = 3;
 
-/// The races that may explain why a replay diverged.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Races {
-    /// Pairs of instructions, most likely cause first. Empty if nothing raced.
-    pub(crate) pairs: Vec<Pair>,
-    /// Why nothing is known, if the search failed.
-    pub(crate) error: Option<String>,
-    /// How many of their instructions were not watched so far and will be in the next recording,
-    /// if that was asked for.
-    pub(crate) learned: Option<u64>,
-    /// Later recordings of the program order every access.
-    pub(crate) every_access: bool,
-}
-
-/// Two accesses of which one writes, and that nothing orders.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Pair {
-    /// How often these instructions raced.
-    pub(crate) count: u64,
-    /// Both are in libraries of the system. In a search for the cause of a divergence, that is the C
-    /// library alone, which has such races by design.
-    pub(crate) in_library: bool,
-    /// The access that was seen first.
-    pub(crate) first: Side,
-    /// The one that was seen second.
-    pub(crate) second: Side,
-}
-
-/// One of the accesses.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Side {
-    /// The thread, as in `t2`.
-    #[serde(with = "super::id")]
-    pub(crate) thread: ThreadId,
-    /// Its last event before the access, or the one that the access belongs to, as in `e1042`.
-    #[serde(with = "super::id")]
-    pub(crate) event: EventId,
-    /// What it does: `reads`, `atomically updates`, `writes (the kernel)`, …
-    pub(crate) access: String,
-    /// First byte.
-    #[serde(with = "super::hex")]
-    pub(crate) address: u64,
-    /// Bytes.
-    pub(crate) size: u64,
-    /// The instruction.
-    #[serde(with = "super::hex")]
-    pub(crate) pc: u64,
-    /// The kernel accesses memory for the program.
-    pub(crate) kernel: bool,
-    /// Where that is.
-    pub(crate) place: Place,
-}
-
-impl Races {
-    /// The likeliest race, if it is the program's own.
-    pub(crate) fn of_the_program(&self) -> Option<&Pair> {
-        self.pairs.first().filter(|pair| !pair.in_library)
+fn render_side(side: &Side) -> String {
+    let Side { thread, event, access, address, size, pc, place, kernel: _ } = side;
+    let bytes = counted(*size, "byte");
+    let mut text = format!(
+        "{thread} after {event} {access} {bytes} at {address:#x}, pc {pc:#x}, {}\n",
+        place.short()
+    );
+    for line in place.inlined_into() {
+        let _ = writeln!(text, "          {line}");
     }
-}
-
-impl Side {
-    fn render(&self) -> String {
-        let Side { thread, event, access, address, size, pc, place, kernel: _ } = self;
-        let bytes = counted(*size, "byte");
-        let mut text = format!(
-            "{thread} after {event} {access} {bytes} at {address:#x}, pc {pc:#x}, {}\n",
-            place.short()
-        );
-        for line in place.inlined_into() {
-            let _ = writeln!(text, "          {line}");
-        }
-        text
-    }
-}
-
-impl Pair {
-    /// Both places, for a line.
-    pub(crate) fn short(&self) -> String {
-        format!("{} and {}", self.first.place.short(), self.second.place.short())
-    }
+    text
 }
 
 /// What helps where there is no more site to be learned.
@@ -121,7 +50,8 @@ pub(crate) fn render(races: &Races, diverged: bool) -> String {
     }
     .to_owned();
     for pair in races.pairs.iter().take(SHOWN) {
-        let _ = write!(text, "  first   {}  second  {}", pair.first.render(), pair.second.render());
+        let [first, second] = [&pair.first, &pair.second].map(render_side);
+        let _ = write!(text, "  first   {first}  second  {second}");
         if pair.count > 1 {
             let _ = writeln!(text, "          {} times", count(pair.count));
         }
@@ -153,7 +83,10 @@ pub(crate) fn render(races: &Races, diverged: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::example;
     use insta::assert_snapshot;
+    use refrain_session::races::Pair;
+    use refrain_trace::{EventId, ThreadId};
 
     fn side(thread: u32, event: u64, access: &str, line: u32) -> Side {
         Side {
@@ -164,7 +97,7 @@ mod tests {
             size: 8,
             pc: 0x1000_1200 + u64::from(line),
             kernel: false,
-            place: Place::example("update", "/src/race.c", line),
+            place: example::place("update", "/src/race.c", line),
         }
     }
 
@@ -177,7 +110,7 @@ mod tests {
     #[test]
     fn two_sided() {
         let mut races = Races { pairs: vec![pair([14, 11])], learned: Some(2), ..Races::default() };
-        races.pairs[0].second.place.frames.extend(Place::example("role", "/src/race.c", 20).frames);
+        races.pairs[0].second.place.frames.extend(example::place("role", "/src/race.c", 20).frames);
         races.pairs.extend([pair([14, 14]), pair([14, 15]), pair([1, 2]), pair([3, 4])]);
         assert_snapshot!(render(&races, true));
     }

@@ -1,161 +1,23 @@
 //! What a replay did, and whether it did what was recorded.
 
 use super::numbers::{count, counted, duration, roughly};
-use super::races::{self, Races};
+use super::races;
 use super::simulation::spread;
-use crate::args::SchedulerKind;
-use crate::output::escape;
-use crate::stats::Distribution;
-use crate::symbols::Place;
-use refrain_trace::{Ending, EventId, ThreadId};
-use serde::{Deserialize, Serialize};
+use refrain_session::choices::SchedulerKind;
+use refrain_session::replay::{Divergence, Report};
+use refrain_session::symbols::Place;
+use refrain_session::text::escape;
 use std::fmt::Write;
-use std::time::Duration;
-
-/// The outcome of a replay.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Report {
-    /// Name of the engine.
-    pub(crate) engine: String,
-    /// Guest threads.
-    pub(crate) threads: u64,
-    /// Events replayed.
-    pub(crate) events: u64,
-    /// Events of the trace.
-    pub(crate) events_recorded: u64,
-    /// The end of the recording is missing.
-    pub(crate) truncated: bool,
-    /// How far the replay came: the recorded time of its last event, in nanoseconds since the
-    /// recorder began.
-    pub(crate) reached_ns: Option<u64>,
-    /// How far the trace goes: the recorded time of its last event, likewise.
-    pub(crate) recorded_ns: Option<u64>,
-    /// Lock acquisitions among them.
-    pub(crate) acquisitions: u64,
-    /// Instructions retired, if they were counted.
-    pub(crate) instructions: Option<u64>,
-    /// Digests compared.
-    pub(crate) digests_checked: u64,
-    /// Digests that were equal.
-    pub(crate) digests_equal: u64,
-    /// Bytes of output compared, all equal unless there is a divergence.
-    pub(crate) output_bytes: u64,
-    /// How the program ended.
-    pub(crate) ending: String,
-    /// Time to load the trace and compile its code.
-    pub(crate) prepare_ns: u64,
-    /// Time to run it.
-    pub(crate) run_ns: u64,
-    /// Who decided which thread goes next.
-    pub(crate) scheduler: SchedulerKind,
-    /// Of a transformed trace, how many locks are freed: 0 in any other.
-    pub(crate) locks_freed: u64,
-    /// How the times to run are distributed, if there were several replays.
-    pub(crate) times: Option<Distribution>,
-    /// Objects whose operations came in another order than recorded.
-    pub(crate) reordered: Vec<String>,
-    /// Where the replay first differed from the recording.
-    pub(crate) divergence: Option<Divergence>,
-    /// What raced up to there, if there is a divergence.
-    pub(crate) races: Option<Races>,
-}
-
-/// The two sides of a difference between recording and replay.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Divergence {
-    /// What kind of thing differs.
-    pub(crate) kind: String,
-    /// Thread, as in `t2`.
-    #[serde(with = "super::id")]
-    pub(crate) thread: ThreadId,
-    /// Event of the thread, as in `e1042`.
-    #[serde(with = "super::id")]
-    pub(crate) event: EventId,
-    /// Where the thread was.
-    #[serde(with = "super::hex")]
-    pub(crate) pc: u64,
-    /// What the trace says.
-    pub(crate) expected: String,
-    /// What the replay did.
-    pub(crate) actual: String,
-}
-
-impl Report {
-    /// From the outcome of the machine, which took so long to prepare.
-    pub(crate) fn new(
-        outcome: refrain_vm::Outcome,
-        engine: &str,
-        scheduler: SchedulerKind,
-        prepared: Duration,
-    ) -> Report {
-        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Report {
-            engine: engine.to_owned(),
-            threads: u64::from(outcome.threads),
-            events: outcome.events,
-            events_recorded: outcome.recorded,
-            truncated: outcome.truncated,
-            reached_ns: outcome.reached.map(|(reached, _)| reached),
-            recorded_ns: outcome.reached.map(|(_, end)| end),
-            acquisitions: outcome.acquisitions,
-            instructions: outcome.instructions,
-            digests_checked: outcome.digests,
-            digests_equal: outcome.equal,
-            output_bytes: outcome.output_bytes,
-            ending: describe(outcome.ending),
-            prepare_ns: nanoseconds(prepared),
-            run_ns: nanoseconds(outcome.elapsed),
-            scheduler,
-            locks_freed: 0,
-            times: None,
-            reordered: outcome.reordered,
-            divergence: outcome.divergence.map(Divergence::from),
-            races: None,
-        }
-    }
-}
 
 /// All that is there of a trace without its end was equal.
 pub(crate) const CUT_OFF: u8 = 3;
 
-impl Report {
-    /// The command's exit status: 0 only if all that was recorded has happened.
-    pub(crate) fn status(&self) -> u8 {
-        match () {
-            () if self.divergence.is_some() || self.events == 0 => 1,
-            () if self.truncated => CUT_OFF,
-            () => 0,
-        }
-    }
-}
-
-impl Divergence {
-    /// Whether a thread computes without end.
-    pub(crate) fn is_endless(&self) -> bool {
-        self.kind == refrain_vm::DivergenceKind::Endless.to_string()
-    }
-}
-
-impl From<refrain_vm::Divergence> for Divergence {
-    fn from(from: refrain_vm::Divergence) -> Divergence {
-        Divergence {
-            kind: from.kind.to_string(),
-            thread: from.thread,
-            event: from.event,
-            pc: from.pc,
-            expected: from.expected,
-            actual: from.actual,
-        }
-    }
-}
-
-/// How a recorded run ended, in words.
-pub(crate) fn describe(ending: Option<Ending>) -> String {
-    match ending {
-        Some(Ending::Exited(status)) => format!("exited with status {status}"),
-        Some(Ending::Signaled(signal)) => format!("killed by signal {signal}"),
-        Some(Ending::Stopped(signal)) => format!("recording stopped by signal {signal}"),
-        Some(Ending::Lost) | None => "recording cut off".to_owned(),
+/// The command's exit status: 0 only if all that was recorded has happened.
+pub(crate) fn status(report: &Report) -> u8 {
+    match () {
+        () if report.divergence.is_some() || report.events == 0 => 1,
+        () if report.truncated => CUT_OFF,
+        () => 0,
     }
 }
 
@@ -281,7 +143,11 @@ fn last_line(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::example;
     use insta::assert_snapshot;
+    use refrain_session::replay::describe;
+    use refrain_session::stats::Distribution;
+    use refrain_trace::{EventId, ThreadId};
 
     fn report() -> Report {
         Report {
@@ -329,10 +195,10 @@ mod tests {
             ..report()
         };
         assert_snapshot!(render(&cut, None));
-        assert_eq!((report().status(), cut.status()), (0, CUT_OFF));
+        assert_eq!((status(&report()), status(&cut)), (0, CUT_OFF));
         let none = Report { events: 0, digests_checked: 0, digests_equal: 0, ..cut };
         assert_snapshot!("nothing_was_replayed", render(&none, None));
-        assert_eq!(none.status(), 1);
+        assert_eq!(status(&none), 1);
     }
 
     #[test]
@@ -379,10 +245,10 @@ mod tests {
             instructions: None,
             ..report()
         };
-        let place = || Place::example("worker", "demo.c", 92);
+        let place = || example::place("worker", "demo.c", 92);
         let mut places = Places { recorded: Some(place()), replayed: place() };
         assert_snapshot!(render(&report, Some(&places)));
-        places.recorded = Some(Place::example("other", "demo.c", 40));
+        places.recorded = Some(example::place("other", "demo.c", 40));
         let text = render(&report, Some(&places));
         let line = |place: &Place| text.lines().position(|line| line.ends_with(&place.short()));
         assert_eq!(line(&places.replayed), Some(0), "{text}");

@@ -1,12 +1,13 @@
 //! What a replay in virtual time says: how long the run takes, and where each thread's time goes.
 
-use super::model::Model;
+use super::model;
 use super::numbers::{count, counted, duration, signed};
 use super::table::{self, Column};
-use crate::args::{Clock, SchedulerKind};
 use crate::output::Style;
-use crate::stats::Distribution;
 use refrain_scheduler::{Account, Run};
+use refrain_session::choices::{Clock, SchedulerKind};
+use refrain_session::model::Model;
+use refrain_session::stats::Distribution;
 use serde::Serialize;
 
 /// A replay in virtual time.
@@ -93,7 +94,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
             format!(
                 "{}{seed}, {}",
                 report.schedule.as_deref().unwrap_or(report.scheduler.name()),
-                report.model.describe()
+                model::describe(&report.model)
             ),
         ),
         ("virtual time", duration(signed(report.duration_ns))),
@@ -167,9 +168,9 @@ fn accounts(threads: &[Thread], style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Cost;
-    use crate::calibration::Source;
     use insta::assert_snapshot;
+    use refrain_session::calibration::Source;
+    use refrain_session::choices::Cost;
 
     #[test]
     fn at_100_columns() {

@@ -1,10 +1,12 @@
 //! What a transformation did, and PerfPlay's Table 3 of it.
 
-use super::model::Model;
+use super::model;
 use super::numbers::{count, counted, duration, percent, signed};
 use super::table::{self, Column};
 use super::words::paragraph;
-use crate::output::{Style, escape};
+use crate::output::Style;
+use refrain_session::model::Model;
+use refrain_session::text::escape;
 use serde::Serialize;
 
 /// A transformed trace.
@@ -85,7 +87,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         facts.push(("", format!("what was there is {old}")));
     }
     let mut text = table::pairs(&facts);
-    text += &format!("\nVirtual time, {}:\n\n", report.model.describe());
+    text += &format!("\nVirtual time, {}:\n\n", model::describe(&report.model));
     let overhead = |ns: Option<u64>| match (ns, report.free_ns) {
         (Some(ns), Some(free)) if free > 0 => percent((ns as f64 - free as f64) / free as f64),
         _ => "-".to_owned(),
@@ -130,9 +132,9 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Cost;
-    use crate::calibration::Source;
     use insta::assert_snapshot;
+    use refrain_session::calibration::Source;
+    use refrain_session::choices::Cost;
 
     #[test]
     fn a_transformation() {

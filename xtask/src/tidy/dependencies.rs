@@ -14,6 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("jit", &["vm", "trace"]),
     ("transform", &["trace"]),
     ("analysis", &["trace"]),
+    ("session", &["trace", "scheduler", "vm", "jit", "transform", "analysis"]),
 ];
 
 /// Crates of the world that a crate must not know of, directly.
@@ -26,10 +27,15 @@ const MUST_NOT_USE: &[(&str, &[&str], &str)] = &[
         "the machine knows no engine",
     ),
     ("jit", &["refrain-scheduler"], "an engine knows no schedule"),
+    (
+        "session",
+        &["clap", "comfy-table", "indicatif", "minijinja", "tracing-subscriber"],
+        "a session parses no command line, knows no terminal and renders nothing",
+    ),
 ];
 
 /// Only these may use `anyhow`: everywhere else errors are enums.
-const ANYHOW: &[&str] = &["cli", "tests", "xtask"];
+const ANYHOW: &[&str] = &["session", "cli", "tests", "xtask"];
 
 /// The packages of the workspace, as cargo describes them.
 pub(super) fn packages() -> anyhow::Result<Vec<Value>> {
@@ -105,6 +111,8 @@ mod tests {
             ("trace", "refrain-vm"),
             ("jit", "refrain-scheduler"),
             ("transform", "anyhow"),
+            ("session", "clap"),
+            ("session", "refrain-corpus"),
             ("newcomer", "serde"),
         ] {
             assert!(!check_one(name, &[dependency]).is_empty(), "{name} -> {dependency}");

@@ -1,7 +1,7 @@
 //! Data races as SARIF 2.1.0, which code hosts and editors show beside the source.
 
 use super::{Access, DataRace, Report};
-use crate::symbols::Place;
+use refrain_session::symbols::Place;
 use serde_json::{Value, json};
 
 /// The document.

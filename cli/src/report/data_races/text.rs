@@ -1,9 +1,9 @@
 //! Data races in words, laid out as sanitizers do it, in 80 columns.
 
 use super::{Access, DataRace, Lock, Report, Thread, Word};
-use crate::output::escape;
 use crate::report::numbers::{count, counted};
-use crate::symbols::Place;
+use refrain_session::symbols::Place;
+use refrain_session::text::escape;
 use refrain_trace::ThreadId;
 use std::collections::BTreeMap;
 use std::fmt::Write;

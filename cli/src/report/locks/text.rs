@@ -1,12 +1,13 @@
 //! The ranking for people: in a terminal of 60 columns and more, without knowing the paper.
 
 use super::{Excerpt, Group, IrregularLock, Report, counts};
-use crate::output::{Style, escape};
+use crate::output::Style;
 use crate::report::comparison;
 use crate::report::numbers::{count, counted, duration, percent, signed};
 use crate::report::table::{self, Column};
 use crate::report::words::{cut, paragraph, wrap};
-use crate::symbols::Place;
+use refrain_session::symbols::Place;
+use refrain_session::text::escape;
 use refrain_transform::{Gain, Irregularity, Make, UlcpKind};
 use std::fmt::Write;
 

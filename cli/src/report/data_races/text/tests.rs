@@ -2,12 +2,13 @@
 
 use super::super::{Creator, Suppressed, sarif, verdict};
 use super::*;
-use crate::symbols::variables::Variable;
+use crate::report::example;
 use insta::assert_snapshot;
+use refrain_session::symbols::variables::Variable;
 use refrain_trace::EventId;
 
 fn stack(lines: &[(&str, u32)]) -> Vec<Place> {
-    lines.iter().map(|&(function, line)| Place::example(function, "/src/queue.c", line)).collect()
+    lines.iter().map(|&(function, line)| example::place(function, "/src/queue.c", line)).collect()
 }
 
 fn access(thread: u32, what: &str, lines: &[(&str, u32)]) -> Access {

@@ -1,0 +1,65 @@
+//! Values of options that are the library's: their names, and what the help says of them.
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use refrain_session::choices::{Clock, Cost, EngineKind, SchedulerKind};
+
+/// Values by what the help says of each, with the function that names one.
+struct Named<T: 'static>(fn(T) -> &'static str, &'static [(T, &'static str)]);
+
+impl<T: Copy + Send + Sync + 'static> Named<T> {
+    fn parser(self) -> impl TypedValueParser<Value = T> {
+        let Named(name, values) = self;
+        let shown = values.iter().map(|&(value, help)| PossibleValue::new(name(value)).help(help));
+        PossibleValuesParser::new(shown).map(move |given| {
+            let found = values.iter().find(|&&(value, _)| name(value) == given);
+            found.expect("the parser lets no other name through").0
+        })
+    }
+}
+
+/// `--engine`.
+pub(super) fn engine() -> impl TypedValueParser<Value = EngineKind> {
+    let values = &[
+        (
+            EngineKind::Tiered,
+            "Copied at first; what threads come to often is compiled by Cranelift in the background",
+        ),
+        (EngineKind::Cranelift, "Code compiled by Cranelift; observers are compiled into it"),
+        (EngineKind::Copy, "The same instructions, copied; nearest to native speed"),
+    ];
+    Named(EngineKind::name, values).parser()
+}
+
+/// `--scheduler`.
+pub(super) fn scheduler() -> impl TypedValueParser<Value = SchedulerKind> {
+    let values = &[
+        (SchedulerKind::Elsc, "Each lock in its recorded order; free otherwise"),
+        (SchedulerKind::Kendo, "By deterministic logical clocks (PerfPlay's SYNC-S)"),
+        (SchedulerKind::MemS, "Everything that is ordered in one sequence"),
+        (SchedulerKind::OrigS, "Whoever comes first"),
+        (SchedulerKind::Pct, "Random priorities with a few changes, from --seed"),
+        (SchedulerKind::Random, "Random choices at each step, from --seed"),
+    ];
+    Named(SchedulerKind::name, values).parser()
+}
+
+/// `--clock`.
+pub(super) fn clock() -> impl TypedValueParser<Value = Clock> {
+    let values = &[
+        (Clock::Virtual, "Computed from recorded durations; nothing is executed"),
+        (Clock::Wall, "Measured: the program's code runs"),
+    ];
+    Named(Clock::name, values).parser()
+}
+
+/// `--cost`.
+pub(super) fn cost() -> impl TypedValueParser<Value = Cost> {
+    let values = &[
+        (Cost::Recorded, "The time that was recorded"),
+        (
+            Cost::Instructions,
+            "The instructions, by their classes: free of the recording's noise, and blind to caches",
+        ),
+    ];
+    Named(Cost::name, values).parser()
+}

@@ -1,0 +1,585 @@
+//! The glue to the recorder, the replayer and the transformation, and the one place that picks
+//! an engine. `replay` and `analyse` run code out of a trace: only the sandboxed child calls
+//! them.
+
+mod collect;
+mod constrained;
+mod freed;
+mod ground;
+mod made;
+mod policy;
+mod races;
+mod segments;
+mod skeleton;
+mod stacks;
+mod transformed;
+mod uses;
+
+pub use policy::Policy;
+pub use segments::{Amount, Segments, segments};
+pub use skeleton::Skeleton;
+pub use stacks::{Held, Moment, Point, Seen, Snapshot};
+pub use transformed::{Transformation, Worth, transform};
+
+use crate::calibration;
+use crate::choices::{EngineKind, SchedulerKind};
+use crate::replay;
+use anyhow::bail;
+use collect::Collect;
+use ground::Ground;
+use made::OwnLocks;
+use races::Races;
+use refrain_analysis::{Code, Race, Tapped};
+use refrain_jit::{CraneliftEngine, Program};
+use refrain_trace::{CodeBlock, Ending, EventId, EventKind, Order, ThreadId, Trace, common};
+use refrain_transform::{
+    Irregularity, LockKind, Made, Make, Measurement, Options, Picture, Replayer, Sections, Unknown,
+    measure, picture,
+};
+use refrain_vm::{
+    Count, Engine, EngineConfig, EngineError, Follow, LearnedSites, Level, LostEnd, Observer,
+    Placement, Processor, Warn,
+};
+use serde::{Deserialize, Serialize};
+use stacks::Stacks;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Makes the engine that replays a trace.
+fn replaying_engine(
+    kind: EngineKind,
+    config: EngineConfig,
+    trace: &Trace,
+) -> anyhow::Result<Arc<dyn Engine>> {
+    let blocks = trace.blocks()?;
+    let Watched { sites, places, alone } = watched_places(trace, &blocks)?;
+    let count = match config.count {
+        count if places.is_empty() => count,
+        Count::Cycles => bail!(
+            "signals have interrupted computations of the recorded program; a replay finds these \
+             places by counting instructions, and cannot estimate cycles beside: leave out \
+             --cost instructions"
+        ),
+        _ => Count::Instructions,
+    };
+    let (watched, places) = (Some(Arc::new(sites)), Arc::new(places));
+    let alone = Arc::new(alone);
+    let processor = recorded_processor(trace, &blocks, Processor::host())?;
+    let every_access = trace.header().order.is_of_every_access();
+    let config = EngineConfig { watched, places, alone, count, processor, every_access, ..config };
+    let hooks: Vec<u64> = hooks(trace).collect();
+    // Observers are compiled into code, and the costs of instructions too.
+    let is_compiled_in = config.accesses || config.count == Count::Cycles;
+    Ok(match kind {
+        EngineKind::Tiered if every_access => refrain_jit::copy(config)?,
+        EngineKind::Copy => refrain_jit::copy(config)?,
+        EngineKind::Tiered if !is_compiled_in => refrain_jit::tiered(config, blocks, hooks)?,
+        EngineKind::Tiered | EngineKind::Cranelift => {
+            if let Some(pc) = blocks.iter().map(|block| block.pc).find(|&pc| !is_of_file(trace, pc))
+                && every_access
+            {
+                let why = format!(
+                    "it has made the code at {pc:#x} itself, which is read in the order of all \
+                     accesses; `replay --engine copy` can"
+                );
+                return Err(EngineError::Program { engine: "cranelift", why }.into());
+            }
+            let program = Program { blocks: &blocks, hooks: &hooks };
+            Arc::new(CraneliftEngine::new(&config, program)?)
+        }
+    })
+}
+
+/// Whether the code at an address is a file's.
+fn is_of_file(trace: &Trace, pc: u64) -> bool {
+    trace.modules().iter().any(|module| (module.start..module.end).contains(&pc))
+}
+
+/// Functions of libraries that were recorded as events.
+fn hooks(trace: &Trace) -> impl Iterator<Item = u64> {
+    trace.modules().iter().flat_map(|m| &m.hooks).map(|&(pc, _)| pc)
+}
+
+/// The processor that the recorded program saw, if this machine, a `host`, can execute its code.
+fn recorded_processor(
+    trace: &Trace,
+    blocks: &[CodeBlock],
+    host: Processor,
+) -> anyhow::Result<Processor> {
+    let processor = refrain_vm::recorded_processor(trace.header())?;
+    // Code need not use all that its processor has.
+    if processor.without(host) != Processor::V2 {
+        let missing = refrain_jit::needs(blocks).and(processor).without(host);
+        if missing != Processor::V2 {
+            bail!(
+                "the recorded program uses {missing}, which this machine's processor does not \
+                 have: replay it on one that has, or record it with --cpu v2"
+            );
+        }
+    }
+    Ok(processor)
+}
+
+/// What an engine has to look out for in a replay.
+struct Watched {
+    /// The plain loads and stores that the recording watched; if it watched all accesses, those that
+    /// had events.
+    sites: BTreeSet<u64>,
+    /// Where signals interrupted computations.
+    places: BTreeSet<u64>,
+    /// Instructions that have accessed memory in common with other processes.
+    alone: BTreeSet<u64>,
+}
+
+fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched> {
+    let sites = |block: &CodeBlock| {
+        let pc = block.pc;
+        block.loads.clone().into_iter().map(move |offset| pc.wrapping_add(u64::from(offset)))
+    };
+    let mut sites: BTreeSet<u64> = blocks.iter().flat_map(sites).collect();
+    let (mut places, mut alone) = (BTreeSet::new(), BTreeSet::new());
+    for thread in (0..trace.threads()).map(ThreadId) {
+        let mut cursor = trace.cursor(thread);
+        while let Some(event) = cursor.next()? {
+            if event.interrupts() {
+                places.insert(event.pc);
+            }
+            if event.kind() == EventKind::Common && event.nr == common::ACCESS {
+                alone.insert(event.pc);
+            }
+            if event.kind().is_of_access() && event.pc != 0 {
+                sites.insert(event.pc);
+            }
+        }
+    }
+    Ok(Watched { sites, places, alone })
+}
+
+/// What to record, and where to.
+pub struct RecordOptions {
+    /// Path of the program's file, as the kernel is given it.
+    pub program: PathBuf,
+    /// The command line as it was given.
+    pub argv: Vec<OsString>,
+    /// The trace, open for writing and empty.
+    pub output: File,
+    /// Level of the processor that it sees; by default as high as it can be.
+    pub level: Option<Level>,
+    /// It may not generate code.
+    pub no_jit: bool,
+    /// Called when there is something in it that is worth a name.
+    pub begun: Box<dyn FnOnce() -> std::io::Result<()>>,
+    /// Stop the program if it cannot be recorded to its end.
+    pub strict: bool,
+    /// Told at once of what the user should not learn only when all is over.
+    pub warn: Warn,
+    /// Sites that are watched beside the idioms.
+    pub learned: LearnedSites,
+    /// Which accesses are recorded.
+    pub order: Order,
+    /// How child processes are recorded, if they are.
+    pub follow: Option<Follow>,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug)]
+pub struct RecordSummary {
+    /// How the program ended.
+    pub ending: Ending,
+    /// Guest threads.
+    pub threads: u64,
+    /// Events of all threads.
+    pub events: u64,
+    /// Bytes of the trace.
+    pub bytes: u64,
+    /// From the guest's first instruction to its end.
+    pub wall: Duration,
+    /// Why the recording ended before the program did, if so.
+    pub lost: Option<LostEnd>,
+    /// Why the recording was stopped, if the program did something that cannot be recorded.
+    pub refused: Option<String>,
+    /// What the user should know.
+    pub notices: Vec<String>,
+}
+
+/// Records a program to its end. Its threads may still exist then, and it may have closed any
+/// descriptor: the caller prints what it has to say and ends the process.
+pub fn record(options: RecordOptions) -> anyhow::Result<RecordSummary> {
+    let processor = Processor::guest(options.level, Processor::host()).map_err(|missing| {
+        anyhow::anyhow!(
+            "this machine's processor is no x86-64-v3: it lacks {missing}; leave --cpu out, or use \
+             --cpu v2"
+        )
+    })?;
+    let config = EngineConfig {
+        order_atomics: true,
+        every_access: options.order.is_of_every_access(),
+        keep_blocks: true,
+        processor,
+        ..EngineConfig::default()
+    };
+    let engine = refrain_jit::copy(config)?;
+    let options = refrain_vm::RecordOptions {
+        command: refrain_vm::Command {
+            program: options.program,
+            argv: options.argv,
+            env: std::env::vars_os().map(joined).collect(),
+        },
+        output: options.output,
+        recorder: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
+        machine: calibration::this_machine(),
+        processor,
+        forbid_generated_code: options.no_jit,
+        warn: options.warn,
+        learned: options.learned,
+        order: options.order,
+        begun: options.begun,
+        strict: options.strict,
+        follow: options.follow,
+    };
+    let summary = refrain_vm::record(options, engine)?;
+    Ok(RecordSummary {
+        ending: summary.ending,
+        threads: u64::from(summary.threads),
+        events: summary.events,
+        bytes: summary.bytes,
+        wall: summary.wall,
+        lost: summary.lost,
+        refused: summary.refused,
+        notices: summary.notices.iter().map(ToString::to_string).collect(),
+    })
+}
+
+/// A variable of the environment as programs have it.
+fn joined((mut name, value): (OsString, OsString)) -> OsString {
+    name.push("=");
+    name.push(value);
+    name
+}
+
+/// How to replay.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReplayOptions {
+    /// What executes the code.
+    pub engine: EngineKind,
+    /// If that one cannot replay the program, the copy engine does.
+    pub or_copy: bool,
+    /// Pass the program's output on.
+    pub echo: bool,
+    /// Count instructions.
+    pub count: bool,
+    /// Run with the observer of the ranking, for its cost.
+    pub observe: bool,
+    /// Who decides which thread goes next.
+    pub policy: Policy,
+    /// Run on so many cores at most.
+    pub cores: Option<u32>,
+    /// Give each thread a core of its own, if there are enough.
+    pub pin: bool,
+}
+
+impl ReplayOptions {
+    /// An exact replay, and nothing else.
+    pub fn exact(engine: EngineKind) -> ReplayOptions {
+        ReplayOptions {
+            engine,
+            or_copy: false,
+            echo: false,
+            count: false,
+            observe: false,
+            policy: Policy::default(),
+            cores: None,
+            pin: false,
+        }
+    }
+}
+
+/// What a running replay tells the outside.
+pub trait Listener: Send + Sync {
+    /// So many of all events are done.
+    fn progress(&self, done: u64, total: u64);
+    /// The program printed something (only with [`ReplayOptions::echo`]).
+    fn output(&self, descriptor: i32, bytes: &[u8]);
+    /// What threads did next (only of [`steps`]).
+    fn steps(&self, _steps: Vec<(u32, Tapped)>) {}
+    /// How long a thread may compute without an event, if there is a limit.
+    fn patience(&self) -> Option<Duration>;
+}
+
+/// Replays a trace to its end or to the first divergence.
+pub fn replay(
+    trace: &Trace,
+    options: &ReplayOptions,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<replay::Report> {
+    let started = Instant::now();
+    let collect = options.observe.then(|| Collect::new(Vec::new()));
+    // Logical clocks count instructions.
+    let counts = options.count || options.policy.scheduler == SchedulerKind::Kendo;
+    let config = EngineConfig {
+        order_atomics: true,
+        count: if counts { Count::Instructions } else { Count::Nothing },
+        accesses: collect.is_some(),
+        leave_out: collect.as_ref().map(Observer::leaves_out).unwrap_or_default(),
+        ..EngineConfig::default()
+    };
+    let (engine, name) = match replaying_engine(options.engine, config.clone(), trace) {
+        Err(error) if options.or_copy && !config.accesses && is_programs(&error) => {
+            (replaying_engine(EngineKind::Copy, config, trace)?, EngineKind::Copy.name())
+        }
+        engine => {
+            let engine = engine?;
+            let name = engine.name();
+            (engine, name)
+        }
+    };
+    let echo = options.echo.then(|| {
+        let listener = listener.clone();
+        Arc::new(move |fd: i32, bytes: &[u8]| listener.output(fd, bytes)) as refrain_vm::Output
+    });
+    let transformed = trace.transformed()?.map(Arc::new);
+    if transformed.is_some() && options.policy.scheduler != SchedulerKind::Elsc {
+        bail!(
+            "a transformed trace is replayed by the wall clock under elsc alone: its causal edges \
+             are those of the recorded order; --clock virtual takes any scheduler"
+        );
+    }
+    let vm_options = refrain_vm::ReplayOptions {
+        transformed: transformed.clone(),
+        counted: options.count,
+        output: echo,
+        observer: collect.map(|collect| Arc::new(collect) as Arc<dyn Observer>),
+        patience: listener.patience(),
+        progress: watched(trace.events(), listener),
+        until: None,
+        policy: options.policy.full(),
+        placement: Placement { cores: options.cores, pinned: options.pin },
+        lasting: options.pin,
+    };
+    let mut outcome = refrain_vm::replay(trace, engine, vm_options)?;
+    if let Some(record) = &transformed {
+        transformed::compare_state(trace, record, &mut outcome);
+    }
+    let prepared = started.elapsed().saturating_sub(outcome.elapsed);
+    let report = replay::Report::new(outcome, name, options.policy.scheduler, prepared);
+    let locks_freed = transformed.map_or(0, |record| record.locks.len() as u64);
+    Ok(replay::Report { locks_freed, ..report })
+}
+
+/// Whether it is what the program has that an engine cannot run.
+fn is_programs(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(EngineError::Program { .. }))
+}
+
+/// How long a recording took, and how much of it was replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Extent {
+    /// Events that happened.
+    pub events: u64,
+    /// Events that are there.
+    pub recorded: u64,
+    /// From the guest's first instruction to its last event, as recorded.
+    pub recorded_ns: u64,
+}
+
+/// What comes of an analysis.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Analysis {
+    /// What each pair of critical sections costs, in so many of the recorded events; and what has no
+    /// such pairs.
+    Measured(Box<Measurement>, Beside, Extent),
+    /// Nothing: the replay left the recording.
+    Diverged(replay::Divergence),
+}
+
+/// What an analysis finds beside pairs of critical sections.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Beside {
+    /// How the locks are made that the program makes itself.
+    pub made: Vec<Make>,
+    /// Locks of which nothing can be said, with the address of a section that shows why, and how
+    /// many sections there are.
+    pub irregular: Vec<(u64, Irregularity, u64, u64)>,
+    /// What was waited for and is no lock, as far as can be told; `ticks` are nanoseconds.
+    pub unknown: Vec<Unknown>,
+    /// The threads over time, if that was asked for, or why there is no picture.
+    pub picture: Option<Result<Picture, String>>,
+}
+
+impl Beside {
+    fn new(sections: &Sections, made: &Made, nanoseconds: impl Fn(u64) -> u64) -> Beside {
+        let irregular = sections.locks().iter().filter_map(|lock| match lock.kind {
+            LockKind::Irregular(why) => {
+                let example = sections.all()[lock.example?.index()];
+                let site = sections.regions()[example.region.index()].acquire;
+                Some((lock.address, why, site, lock.sections.len() as u64))
+            }
+            LockKind::Regular => None,
+        });
+        // Those that the program has itself made and never used by two threads are none here.
+        let used = |address: u64| sections.locks().iter().any(|lock| lock.address == address);
+        let unknown = made.unknown.iter().map(|it| Unknown { ticks: nanoseconds(it.ticks), ..*it });
+        Beside {
+            made: made.locks.iter().filter(|it| used(it.address)).map(|it| it.make).collect(),
+            irregular: irregular.collect(),
+            unknown: unknown.collect(),
+            picture: None,
+        }
+    }
+}
+
+/// Replays a trace with the observer of the ranking, and measures what each pair of critical
+/// sections costs; if it `draws`, with a picture of the threads over time.
+pub fn analyse(
+    trace: &Trace,
+    draws: bool,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Analysis> {
+    let Ground { own, mut constant } = Ground::of(trace)?;
+    let locks = OwnLocks::of(trace)?;
+    let uses = uses::uses(&trace.blocks()?, hooks(trace), &locks);
+    let collect = Arc::new(Collect::new(own).of_locks(locks).with_uses(uses));
+    let outcome = observed(trace, Count::Nothing, collect.clone(), None, listener)?;
+    if let Some(divergence) = outcome.divergence {
+        return Ok(Analysis::Diverged(divergence.into()));
+    }
+    if outcome.events == 0 {
+        bail!("nothing of the trace can be replayed: it was cut off too soon");
+    }
+    let locks = collect.locks().expect("it was made with them");
+    constant.extend(locks.words());
+    let sections = Sections::merge(collect.take(), &constant, &locks.atomic)?;
+    let mut skeleton = Skeleton::to_predict(trace, &locks.made)?;
+    let recorded_ns = skeleton.recorded_ns();
+    let extent = Extent { events: outcome.events, recorded: outcome.recorded, recorded_ns };
+    let mut beside = Beside::new(&sections, &locks.made, |ticks| skeleton.nanoseconds(ticks));
+    if draws {
+        beside.picture = Some(picture(&sections, &mut skeleton));
+    }
+    let measured = measure(&sections, &mut skeleton, &Options::default())?;
+    Ok(Analysis::Measured(Box::new(measured), beside, extent))
+}
+
+/// Steps that are told together.
+const STEPS_PIECE: usize = 4096;
+
+/// What to look for when looking for races.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RaceSearch {
+    /// What a transformed trace does not order, and the original does.
+    Transformed,
+    /// Why the replay diverges before this event of a thread.
+    Divergence(ThreadId, EventId),
+    /// What the program does not order, whatever the replay keeps.
+    Program(Code),
+}
+
+/// What a search for races has found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Raced {
+    /// The races.
+    pub races: Vec<Race>,
+    /// Where the replay left the recording, if it did: nothing was searched behind that.
+    pub divergence: Option<replay::Divergence>,
+}
+
+/// Replays a trace, up to where it diverges, and returns what raced.
+pub fn races(
+    trace: &Trace,
+    search: RaceSearch,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Raced> {
+    let until = match search {
+        RaceSearch::Divergence(thread, event) => Some((thread, event)),
+        RaceSearch::Program(_) | RaceSearch::Transformed => None,
+    };
+    let races = Arc::new(Races::new(trace, search)?);
+    let outcome = observed(trace, Count::Nothing, races.clone(), until, listener)?;
+    Ok(Raced { races: races.wait(), divergence: outcome.divergence.map(Into::into) })
+}
+
+/// Replays a trace, up to where it diverges, and tells what its threads do, in one order.
+pub fn steps(
+    trace: &Trace,
+    code: Code,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Option<replay::Divergence>> {
+    let batch = Arc::new(Mutex::new(Vec::new()));
+    let (to, filled) = (listener.clone(), batch.clone());
+    let tell = move |thread, what| {
+        let mut batch = filled.lock().unwrap_or_else(PoisonError::into_inner);
+        batch.push((thread, what));
+        if batch.len() == STEPS_PIECE {
+            to.steps(std::mem::take(&mut batch));
+        }
+    };
+    let races = Arc::new(Races::tapped(trace, code, Box::new(tell))?);
+    let outcome = observed(trace, Count::Nothing, races.clone(), None, listener.clone())?;
+    races.wait();
+    listener.steps(std::mem::take(&mut batch.lock().unwrap_or_else(PoisonError::into_inner)));
+    Ok(outcome.divergence.map(Into::into))
+}
+
+/// Replays a trace, up to where it diverges, and says where its threads were at these points of it.
+pub fn stacks(
+    trace: &Trace,
+    points: Vec<Point>,
+    code: Code,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Seen> {
+    let stacks = Arc::new(Stacks::new(points, code));
+    observed(trace, Count::Nothing, stacks.clone(), None, listener)?;
+    Ok(stacks.wait())
+}
+
+/// Replays a trace exactly, up to an event of a thread if one is given, with an observer: it is
+/// compiled into the code, which is what Cranelift is for.
+fn observed(
+    trace: &Trace,
+    count: Count,
+    observer: Arc<dyn Observer>,
+    until: Option<(ThreadId, EventId)>,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<refrain_vm::Outcome> {
+    let config = EngineConfig {
+        order_atomics: true,
+        count,
+        accesses: observer.interest().accesses,
+        calls: observer.interest().calls,
+        functions: observer.functions(),
+        values: observer.values(),
+        leave_out: observer.leaves_out(),
+        ..EngineConfig::default()
+    };
+    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
+    let options = refrain_vm::ReplayOptions {
+        observer: Some(observer),
+        patience: listener.patience(),
+        progress: watched(trace.events(), listener),
+        until,
+        ..refrain_vm::ReplayOptions::default()
+    };
+    Ok(refrain_vm::replay(trace, engine, options)?)
+}
+
+/// Between two reports of progress.
+const REPORT_EVERY: Duration = Duration::from_millis(100);
+
+/// A count of events that are done, which is reported until the replay lets go of it.
+fn watched(total: u64, listener: Arc<dyn Listener>) -> Arc<AtomicU64> {
+    let count = Arc::new(AtomicU64::new(0));
+    let watched = Arc::downgrade(&count);
+    std::thread::spawn(move || {
+        while let Some(count) = watched.upgrade() {
+            listener.progress(count.load(Ordering::Relaxed), total);
+            drop(count);
+            std::thread::sleep(REPORT_EVERY);
+        }
+    });
+    count
+}

@@ -1,0 +1,64 @@
+//! Language runtimes that synchronize their threads through plain loads and stores, at places that no
+//! idiom tells: scheduling in Go, safepoints in HotSpot, optimized code in V8, the collector's stops in
+//! Mono.
+//!
+//! Recordings of programs that have such a runtime order every access, unless the user says otherwise.
+//! A program whose runtime is not listed here costs a diverged replay, from which the next recording
+//! learns; one that is listed without need costs time. Neither makes a replay wrong.
+
+use object::read::ReadCache;
+use object::{Object, ObjectSection};
+use std::fs::File;
+use std::path::Path;
+
+/// How a program shows its runtime.
+enum Mark {
+    /// It has this section.
+    Section(&'static str),
+    /// The names for its dynamic linker, libraries among them, have one that begins so.
+    Name(&'static str),
+}
+
+const RUNTIMES: [(Mark, &str); 5] = [
+    (Mark::Section(".go.buildinfo"), "Go"),
+    (Mark::Name("libjli.so"), "Java"),
+    (Mark::Name("libnode.so"), "Node"),
+    (Mark::Name("_ZN2v87Isolate3New"), "V8"),
+    (Mark::Name("mono_jit_exec"), "Mono"),
+];
+
+/// The runtime of the program in a file, if it is one of these.
+pub fn of(program: &Path) -> Option<&'static str> {
+    let data = ReadCache::new(File::open(program).ok()?);
+    let elf = object::File::parse(&data).ok()?;
+    let names = elf.section_by_name(".dynstr").and_then(|section| section.data().ok());
+    let is_marked = |mark: &Mark| match mark {
+        Mark::Section(name) => elf.section_by_name(name).is_some(),
+        Mark::Name(begin) => names.is_some_and(|names| has_name(names, begin.as_bytes())),
+    };
+    RUNTIMES.iter().find(|(mark, _)| is_marked(mark)).map(|&(_, runtime)| runtime)
+}
+
+/// Whether one of these names, each of which ends with a zero, begins so.
+fn has_name(names: &[u8], begin: &[u8]) -> bool {
+    names.split(|&byte| byte == 0).any(|name| name.starts_with(begin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_whole() {
+        let names = b"\0libjli.so\0xlibnode.so.108\0";
+        assert!(has_name(names, b"libjli.so"));
+        assert!(!has_name(names, b"libnode.so"));
+    }
+
+    #[test]
+    fn ordinary_programs_have_none() {
+        let own = std::env::current_exe().expect("a test is a program");
+        assert_eq!(of(&own), None);
+        assert_eq!(of(Path::new("/proc/self/nothing")), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! What replays that diverged have taught: sites that accesses were found to race at, which later
+//! recordings watch beside the idioms; and programs that watching them does not help, every access of
+//! which later recordings order.
+//!
+//! Kept per build of a program or library ([`Module::identity`]) in the user's cache folder, so that
+//! another build, in which the instructions lie elsewhere, begins anew.
+
+use crate::cache;
+use crate::races::{Races, Side};
+use anyhow::Context;
+use refrain_trace::Module;
+use refrain_vm::LearnedSites;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Diverged recordings of a program, after which every access of it is ordered.
+const PATIENCE: usize = 3;
+
+/// What the file holds, and what `refrain sites export` prints.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Profile {
+    /// By identity of the module: addresses of instructions in it.
+    pub sites: LearnedSites,
+    /// Identities of programs.
+    #[serde(default)]
+    pub programs: BTreeSet<String>,
+    /// By identity of the program: when the recordings were begun whose replays have diverged.
+    #[serde(default)]
+    pub recordings: BTreeMap<String, BTreeSet<u64>>,
+}
+
+impl Profile {
+    /// How many sites there are.
+    pub fn count_sites(&self) -> usize {
+        self.sites.values().map(BTreeSet::len).sum()
+    }
+
+    /// How many sites and programs there are.
+    pub fn count(&self) -> usize {
+        self.count_sites() + self.programs.len()
+    }
+
+    /// A replay of a `recording` of the program has diverged, and taught so many `new` sites; whether
+    /// the next recording orders every access: if there was nothing new, or sites of so many
+    /// recordings did not help.
+    pub fn diverged(&mut self, program: &str, recording: u64, new: usize) -> bool {
+        let recordings = self.recordings.entry(program.to_owned()).or_default();
+        // What a second replay of it finds is known from the first.
+        let is_first = recordings.insert(recording);
+        if is_first && new == 0 || recordings.len() >= PATIENCE {
+            self.recordings.remove(program);
+            self.programs.insert(program.to_owned());
+        }
+        self.programs.contains(program)
+    }
+
+    /// A replay of a recording with every access has diverged: it takes its time and does not help.
+    pub fn forget(&mut self, program: &str) {
+        self.recordings.remove(program);
+        self.programs.remove(program);
+    }
+
+    /// Adds another profile; returns how much of it is new.
+    pub fn add(&mut self, other: Profile) -> usize {
+        let before = self.count();
+        for (id, sites) in other.sites {
+            self.sites.entry(id).or_default().extend(sites);
+        }
+        self.programs.extend(other.programs);
+        self.count() - before
+    }
+
+    /// The sites of the program's own races, or, if there are none, of the C library's.
+    pub fn of(races: &Races, modules: &[Module]) -> Profile {
+        let only_library = races.pairs.iter().all(|pair| pair.in_library);
+        let pairs = races.pairs.iter().filter(|pair| only_library || !pair.in_library);
+        let mut profile = Profile::default();
+        for Side { pc, kernel, .. } in pairs.flat_map(|pair| [&pair.first, &pair.second]) {
+            let module = modules.iter().find(|module| (module.start..module.end).contains(pc));
+            if let Some(module) = module
+                && !kernel
+            {
+                let sites = profile.sites.entry(module.identity()).or_default();
+                sites.insert(pc.wrapping_sub(module.bias));
+            }
+        }
+        profile
+    }
+}
+
+/// What is known; nothing if it cannot be read.
+pub fn known() -> Profile {
+    path().and_then(|path| read(&path)).unwrap_or_default()
+}
+
+fn read(path: &Path) -> Option<Profile> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+fn path() -> Option<PathBuf> {
+    Some(cache::directory()?.join("sites.json"))
+}
+
+/// Changes what is known, while no other command does.
+pub fn change<T>(change: impl FnOnce(&mut Profile) -> T) -> anyhow::Result<T> {
+    let path = path().context("there is no home directory to keep learned sites in")?;
+    let directory = path.parent().expect("the path has a file name");
+    let cannot = || format!("cannot keep learned sites in {}", path.display());
+    std::fs::create_dir_all(directory).with_context(cannot)?;
+    let lock = File::create(directory.join("sites.lock")).with_context(cannot)?;
+    lock.lock().with_context(cannot)?;
+    let mut profile = read(&path).unwrap_or_default();
+    let result = change(&mut profile);
+    let file = tempfile::NamedTempFile::new_in(directory).with_context(cannot)?;
+    serde_json::to_writer(&file, &profile).with_context(cannot)?;
+    file.persist(&path).with_context(cannot)?;
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Profile;
+
+    fn profile(id: &str, sites: &[u64]) -> Profile {
+        let sites = [(id.to_owned(), sites.iter().copied().collect())].into();
+        Profile { sites, ..Profile::default() }
+    }
+
+    #[test]
+    fn what_sites_do_not_help_is_ordered() {
+        let mut known = Profile::default();
+        assert!(!known.diverged("a", 1, 2));
+        assert!(!known.diverged("a", 1, 0), "the same recording again");
+        assert!(!known.diverged("a", 2, 1) && !known.diverged("b", 3, 1));
+        assert!(known.diverged("a", 3, 1), "the third recording");
+        assert!(known.diverged("b", 4, 0), "nothing new");
+        known.forget("a");
+        assert!(!known.diverged("a", 5, 1));
+        assert_eq!(known.programs, ["b".to_owned()].into());
+    }
+
+    #[test]
+    fn new_sites_are_counted() {
+        let mut known = profile("a", &[1, 2]);
+        assert_eq!(known.add(profile("a", &[2, 3])), 1);
+        assert_eq!(known.add(profile("b", &[2])), 1);
+        assert_eq!((known.add(profile("b", &[2])), known.count()), (0, 4));
+        let program = Profile { programs: ["c".to_owned()].into(), ..Profile::default() };
+        assert_eq!((known.add(program.clone()), known.add(program)), (1, 0));
+    }
+}

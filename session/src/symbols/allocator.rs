@@ -1,0 +1,117 @@
+//! The functions of allocators, by their names.
+
+use super::files::build_id;
+use object::read::ReadCache;
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+use refrain_analysis::Allocator::{self, *};
+use refrain_trace::Module;
+use std::fs::File;
+use std::ops::Range;
+
+/// What C has, and what goes by these names behind a [prefix](PREFIXES).
+const FUNCTIONS: [(&str, Allocator); 12] = [
+    ("malloc", Size),
+    ("valloc", Size),
+    ("pvalloc", Size),
+    ("calloc", Product),
+    ("memalign", SecondSize),
+    ("aligned_alloc", SecondSize),
+    ("posix_memalign", ThirdSize),
+    ("realloc", Again),
+    ("reallocarray", AgainProduct),
+    ("reallocf", Again),
+    ("free", Free),
+    ("cfree", Free),
+];
+
+/// Of jemalloc, tcmalloc and mimalloc.
+const PREFIXES: [&str; 4] = ["", "je_", "tc_", "mi_"];
+
+/// Operators of C++. A program's own are its own affair.
+const OPERATORS: [(&str, Allocator); 14] = [
+    ("_Znwm", Size),
+    ("_Znam", Size),
+    ("_ZnwmRKSt9nothrow_t", Size),
+    ("_ZnamRKSt9nothrow_t", Size),
+    ("_ZnwmSt11align_val_t", Size),
+    ("_ZnamSt11align_val_t", Size),
+    ("_ZdlPv", Free),
+    ("_ZdaPv", Free),
+    ("_ZdlPvm", Free),
+    ("_ZdaPvm", Free),
+    ("_ZdlPvSt11align_val_t", Free),
+    ("_ZdaPvSt11align_val_t", Free),
+    ("_ZdlPvmSt11align_val_t", Free),
+    ("_ZdaPvmSt11align_val_t", Free),
+];
+
+/// The function of a name.
+fn by_name(name: &str, is_system: bool) -> Option<Allocator> {
+    let find = |all: &[(&str, Allocator)], name: &str| {
+        all.iter().find(|(other, _)| *other == name).map(|&(_, function)| function)
+    };
+    let plain = || PREFIXES.iter().filter_map(|prefix| name.strip_prefix(prefix));
+    let function = plain().find_map(|name| find(&FUNCTIONS, name));
+    function.or_else(|| find(&OPERATORS, name).filter(|_| is_system))
+}
+
+/// The allocator's functions that a module defines, by their addresses. None if the module's file is
+/// not the recorded one.
+pub fn functions(module: &Module, is_system: bool) -> Vec<(u64, Allocator)> {
+    let named = |text: &Text| {
+        let named = text.iter().filter_map(|(at, name)| Some((*at, by_name(name, is_system)?)));
+        named.collect()
+    };
+    text(module, true).as_ref().map_or_else(Vec::new, named)
+}
+
+/// The code of a C library's allocator, which is one piece in glibc and in musl: from the function before
+/// its first one to the one behind its last, of those that it exports.
+pub fn code(module: &Module) -> Option<Range<u64>> {
+    let text = text(module, false)?;
+    let own = || {
+        let own = text.iter().filter(|(_, name)| FUNCTIONS.iter().any(|(other, _)| name == other));
+        own.map(|&(at, _)| at)
+    };
+    let (first, last) = (own().min()?, own().max()?);
+    let starts = || text.iter().map(|&(at, _)| at);
+    let begin = starts().filter(|&at| at < first).max().unwrap_or(first);
+    let end = starts().filter(|&at| at > last).min().unwrap_or(last + 1);
+    Some(begin..end)
+}
+
+/// The functions of a module, by their addresses.
+type Text = Vec<(u64, String)>;
+
+/// Those that it exports, or all that it names.
+fn text(module: &Module, all: bool) -> Option<Text> {
+    if !std::fs::metadata(&module.path).ok()?.is_file() {
+        return None;
+    }
+    let data = ReadCache::new(File::open(&module.path).ok()?);
+    let elf = object::File::parse(&data).ok()?;
+    if build_id(&elf)? != module.build_id {
+        return None;
+    }
+    let lowest = elf.segments().map(|segment| segment.address()).min()?;
+    let place = |at: u64| at.wrapping_sub(lowest & !0xfff).wrapping_add(module.start);
+    let others = elf.symbols().filter(|_| all);
+    let symbols = elf.dynamic_symbols().chain(others);
+    let text = symbols.filter(|it| it.is_definition() && it.kind() == SymbolKind::Text);
+    let named = text.filter_map(|it| Some((place(it.address()), it.name().ok()?.to_owned())));
+    Some(named.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert_eq!(by_name("malloc", false), Some(Size));
+        assert_eq!(by_name("je_realloc", false), Some(Again));
+        assert_eq!(by_name("je_malloc_stats", true), None);
+        assert_eq!(by_name("_ZdlPvm", true), Some(Free));
+        assert_eq!(by_name("_ZdlPvm", false), None, "the program's own");
+    }
+}
