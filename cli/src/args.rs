@@ -8,8 +8,8 @@ pub(crate) use measure::{Ab, Calibrate, Fidelity, Schedule};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use events::{parse_range, parse_thread};
-use refrain_session::child::REPLAY_CHILD;
-use refrain_session::choices::EngineKind;
+use refrain_session::EngineKind;
+use refrain_session::REPLAY_CHILD;
 use refrain_trace::Order;
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -33,6 +33,6 @@ static MEMORY: refrain_vm::Allocator = refrain_vm::Allocator;
 pub mod fuzzing {
     /// Bytes as what a replay child says.
     pub fn child_protocol(bytes: &[u8]) {
-        refrain_session::child::listen_to(bytes);
+        refrain_session::listen_to(bytes);
     }
 }

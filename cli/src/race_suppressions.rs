@@ -6,8 +6,8 @@
 //! about; `race_top:` at the innermost functions; `called_from_lib:` at modules. What suppresses
 //! other things than races is read over.
 
-use crate::report::data_races::{DataRace, Word};
 use anyhow::{Context, bail};
+use refrain_session::data_races::{DataRace, Word};
 use refrain_session::symbols::Place;
 use std::path::Path;
 
@@ -123,8 +123,8 @@ fn is_like(name: &str, pattern: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::data_races::Access;
     use crate::report::example;
+    use refrain_session::data_races::Access;
     use refrain_trace::{EventId, ThreadId};
 
     fn race(functions: [&str; 2]) -> DataRace {

@@ -54,6 +54,8 @@ impl fmt::Display for Verdict {
 /// What is known of the child, by those who listen to it.
 struct Known {
     need: Need,
+    /// The memory that the user allows.
+    most: Option<u64>,
     /// What it has done, as it says.
     done: u64,
     verdict: Option<Verdict>,
@@ -68,8 +70,9 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// Watches the process with this id, which the caller waits for only when it has called off
     /// the watchdog: the id stays the child's until then.
-    pub(crate) fn watch(child: u32) -> Watchdog {
-        let known = Known { need: bounded(WHILE_READING), done: 0, verdict: None };
+    pub(crate) fn watch(child: u32, most: Option<u64>) -> Watchdog {
+        let need = bounded(WHILE_READING, most);
+        let known = Known { need, most, done: 0, verdict: None };
         let known = Arc::new(Mutex::new(known));
         let (call_off, called_off) = channel();
         let watched = known.clone();
@@ -90,7 +93,8 @@ impl Watchdog {
 
     /// The child says what its trace needs. Believed up to what this machine has.
     pub(crate) fn needs(&self, need: Need) {
-        lock(&self.known).need = bounded(need);
+        let mut known = lock(&self.known);
+        known.need = bounded(need, known.most);
     }
 
     /// The child says how much it has done.
@@ -124,12 +128,12 @@ fn lock(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
 }
 
 /// What is needed, but no more memory than the user allows, or three quarters of the machine's.
-fn bounded(need: Need) -> Need {
+fn bounded(need: Need, most: Option<u64>) -> Need {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let there = field(&text, "MemTotal:").unwrap_or(u64::MAX);
     let group = fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
     let there = there.min(group.trim().parse().unwrap_or(u64::MAX));
-    let most = crate::sandbox::most_memory().unwrap_or(there / 4 * 3);
+    let most = most.unwrap_or(there / 4 * 3);
     Need { memory: need.memory.min(most), ..need }
 }
 
@@ -194,7 +198,7 @@ mod tests {
     use super::*;
 
     fn known(memory: u64, done: u64) -> Known {
-        Known { need: Need { memory, patience: Duration::ZERO }, done, verdict: None }
+        Known { need: Need { memory, patience: Duration::ZERO }, done, verdict: None, most: None }
     }
 
     #[test]

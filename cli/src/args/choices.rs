@@ -1,7 +1,7 @@
 //! Values of options that are the library's: their names, and what the help says of them.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use refrain_session::choices::{Clock, Cost, EngineKind, SchedulerKind};
+use refrain_session::{Clock, Cost, EngineKind, SchedulerKind};
 
 /// Values by what the help says of each, with the function that names one.
 struct Named<T: 'static>(fn(T) -> &'static str, &'static [(T, &'static str)]);

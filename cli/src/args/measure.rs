@@ -2,7 +2,8 @@
 
 use super::choices;
 use clap::Args;
-use refrain_session::choices::{Clock, Cost, EngineKind, SchedulerKind};
+use refrain_session::compare;
+use refrain_session::{Clock, Cost, EngineKind, SchedulerKind};
 use std::path::PathBuf;
 
 /// How `replay` schedules and times.
@@ -63,9 +64,10 @@ pub(crate) struct Measuring {
 }
 
 impl Measuring {
-    /// Whether this clock is asked for.
-    pub(crate) fn wants(&self, clock: Clock) -> bool {
-        self.clock.is_none_or(|only| only == clock)
+    /// As the library takes it.
+    pub(crate) fn how(&self) -> compare::Measuring {
+        let Measuring { repeat, clock, cost, cores, seed, engine, .. } = *self;
+        compare::Measuring { repeat, clock, cost, cores, seed, engine }
     }
 }
 

@@ -1,21 +1,17 @@
 //! `refrain ab`: two traces, or two schedulers, replayed in turns.
 
-use super::{materialize, repeat, simulate};
+use super::once::News;
 use crate::args::Ab;
 use crate::failure::Outcome;
 use crate::output;
-use crate::report::ab::{Exact, Measured, Report, Side, render};
-use anyhow::{Context, anyhow, bail};
-use refrain_session::choices::{Clock, SchedulerKind};
-use refrain_session::machine::{Policy, ReplayOptions, Skeleton};
-use refrain_session::model::Model;
-use refrain_session::stats::{Difference, Distribution};
-use refrain_session::trace_file;
-use std::path::Path;
+use crate::report::ab::{self, Report, render};
+use anyhow::bail;
+use refrain_session::compare::Side;
+use refrain_session::{SchedulerKind, Session, trace_file};
 
 /// Compares A and B.
-pub(crate) fn run(args: &Ab) -> Outcome {
-    let report = compare(args)?;
+pub(crate) fn run(args: &Ab, session: &Session) -> Outcome {
+    let report = compare(args, session)?;
     if args.measuring.json {
         output::print_json("ab", &report)?;
     } else {
@@ -24,15 +20,14 @@ pub(crate) fn run(args: &Ab) -> Outcome {
     Ok(0)
 }
 
-fn compare(args: &Ab) -> anyhow::Result<Report> {
+fn compare(args: &Ab, session: &Session) -> anyhow::Result<Report> {
     let (first, second) = schedulers(args)?;
-    let paths = (args.a.as_path(), args.b.as_deref().unwrap_or(&args.a));
-    let policy = |scheduler| Policy { scheduler, seed: Some(args.measuring.seed) };
-    let sides = [(paths.0, policy(first)), (paths.1, policy(second))];
-    let [a, b] = sides.map(|(path, policy)| side(path, policy.scheduler));
-    let virtual_time = args.measuring.wants(Clock::Virtual).then(|| exact(args, sides));
-    let wall = args.measuring.wants(Clock::Wall).then(|| measured(args, sides));
-    Ok(Report { a: a?, b: b?, virtual_time: virtual_time.transpose()?, wall: wall.transpose()? })
+    let a = Side { trace: &args.a, scheduler: first };
+    let b = Side { trace: args.b.as_deref().unwrap_or(&args.a), scheduler: second };
+    let compared = session.compare([a, b], &args.measuring.how(), &mut News::new(true));
+    let [a, b] = [side(a)?, side(b)?];
+    let compared = compared?;
+    Ok(Report { a, b, virtual_time: compared.virtual_time, wall: compared.wall })
 }
 
 fn schedulers(args: &Ab) -> anyhow::Result<(SchedulerKind, SchedulerKind)> {
@@ -48,61 +43,7 @@ fn schedulers(args: &Ab) -> anyhow::Result<(SchedulerKind, SchedulerKind)> {
     Ok(pair)
 }
 
-fn side(path: &Path, scheduler: SchedulerKind) -> anyhow::Result<Side> {
-    let trace = trace_file::read(path)?;
-    let command = trace.header().argv.join(" ");
-    Ok(Side { trace: path.display().to_string(), command, scheduler })
-}
-
-fn exact(args: &Ab, sides: [(&Path, Policy); 2]) -> anyhow::Result<Exact> {
-    let cores = args.measuring.cores;
-    let cost = args.measuring.cost;
-    let [a, b] = sides.map(|(path, policy)| -> anyhow::Result<(u64, Model)> {
-        let trace = trace_file::read(path)?;
-        let mut skeleton = Skeleton::of(&trace)?.on_cores(cores);
-        materialize::materialize(path, &mut skeleton, policy.scheduler, cost)?;
-        let again = repeat::virtual_command(path, policy, cores, cost);
-        let run = skeleton.run(policy).with_context(|| simulate::failed(&again))?;
-        Ok((run.duration, skeleton.model()))
-    });
-    let ((a_ns, a), (b_ns, b)) = (a?, b?);
-    Ok(Exact {
-        cores: (a.cores, b.cores),
-        latencies: (a.latencies, b.latencies),
-        cost,
-        seed: args.measuring.seed,
-        a_ns,
-        b_ns,
-        difference_ns: b_ns as i64 - a_ns as i64,
-    })
-}
-
-/// Who is first in a pair alternates, so that neither side always gets the warmer machine.
-fn measured(args: &Ab, sides: [(&Path, Policy); 2]) -> anyhow::Result<Measured> {
-    let mut times = [Vec::new(), Vec::new()];
-    for number in 0..args.measuring.repeat {
-        let first = number as usize % 2;
-        for index in [first, 1 - first] {
-            let (path, policy) = sides[index];
-            let options = ReplayOptions {
-                policy: policy.repetition(number),
-                cores: args.measuring.cores,
-                pin: true,
-                ..ReplayOptions::exact(args.measuring.engine)
-            };
-            let time = repeat::wall_time(path, &options)?;
-            let which = ["A", "B"][index];
-            times[index]
-                .push(time.map_err(|why| anyhow!("a replay of {which} did not end: {why}"))?);
-        }
-    }
-    let [a, b] = times;
-    let pairs: Vec<(u64, u64)> = a.iter().copied().zip(b.iter().copied()).collect();
-    let some = "there is at least one repetition";
-    Ok(Measured {
-        engine: args.measuring.engine.name(),
-        a: Distribution::of(&a).expect(some),
-        b: Distribution::of(&b).expect(some),
-        difference: Difference::of(&pairs, args.measuring.seed).expect(some),
-    })
+fn side(Side { trace, scheduler }: Side<'_>) -> anyhow::Result<ab::Side> {
+    let command = trace_file::read(trace)?.header().argv.join(" ");
+    Ok(ab::Side { trace: trace.display().to_string(), command, scheduler })
 }

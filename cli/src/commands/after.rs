@@ -5,21 +5,20 @@
 //! say what is left to do.
 
 use super::destination::Destination;
-use super::{locks, once, races, racing};
+use super::{locks, once::News, races};
 use crate::args::{AFTER_RECORDING, AfterRecording, RaceReport, Ranking};
 use crate::failure::{Failure, Outcome};
 use crate::output::{self, Console};
 use crate::report::replay::{CUT_OFF, render, status};
-use refrain_session::choices::EngineKind;
-use refrain_session::machine::ReplayOptions;
-use refrain_session::sandbox::{self, UNSANDBOXED_FLAG, is_weakness_tolerated};
+use refrain_session::EngineKind;
+use refrain_session::{ReplayOptions, Session};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
 /// Replaces this process. Returns only if that fails.
-pub(crate) fn become_it(args: &AfterRecording, console: Console) -> Failure {
-    let mut command = Command::new("/proc/self/exe");
+pub(crate) fn become_it(args: &AfterRecording, session: &Session, console: Console) -> Failure {
+    let mut command = Command::new(session.command());
     command.arg(AFTER_RECORDING).arg(&args.trace).arg("--top").arg(args.ranking.top.to_string());
     for (flag, wanted) in [
         ("--json", args.ranking.json),
@@ -27,15 +26,12 @@ pub(crate) fn become_it(args: &AfterRecording, console: Console) -> Failure {
         ("--replay", args.replay),
         ("--races", args.races),
         ("--remove", args.remove),
-        (UNSANDBOXED_FLAG, is_weakness_tolerated()),
     ] {
         if wanted {
             command.arg(flag);
         }
     }
-    if let Some(most) = sandbox::most_memory() {
-        command.arg("--max-memory").arg((most >> 20).to_string());
-    }
+    command.args(session.flags());
     if let Some(status) = args.status {
         command.arg("--status").arg(status.to_string());
     }
@@ -44,10 +40,10 @@ pub(crate) fn become_it(args: &AfterRecording, console: Console) -> Failure {
 }
 
 /// Shows what was recorded.
-pub(crate) fn run(args: &AfterRecording) -> Outcome {
+pub(crate) fn run(args: &AfterRecording, session: &Session) -> Outcome {
     let outcome = match args.races {
-        true => show_races(&args.trace, args.ranking.json),
-        false => show(&args.trace, &args.ranking, args.replay),
+        true => show_races(session, &args.trace, args.ranking.json),
+        false => show(session, &args.trace, &args.ranking, args.replay),
     };
     Destination { trace: args.trace.clone(), temporary: args.remove }.discard();
     match args.status {
@@ -56,18 +52,19 @@ pub(crate) fn run(args: &AfterRecording) -> Outcome {
     }
 }
 
-fn show_races(trace: &Path, json: bool) -> anyhow::Result<u8> {
+fn show_races(session: &Session, trace: &Path, json: bool) -> anyhow::Result<u8> {
     let form = RaceReport { json, ..RaceReport::default() };
-    races::print(&races::search(trace, &form)?, &form)?;
+    races::print(&races::search(session, trace, &form)?, &form)?;
     Ok(0)
 }
 
-fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
+fn show(session: &Session, trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
     if replayed {
         let options = ReplayOptions::exact(EngineKind::Tiered);
-        let mut report = once::replay(trace, &options, true)?;
+        let mut report = session.replay(trace, &options, &mut News::new(true))?;
         let divergence = report.divergence.as_ref().filter(|at| !at.is_endless());
-        report.races = divergence.map(|divergence| racing::find(trace, Some(divergence)));
+        report.races = divergence
+            .map(|divergence| session.cause(trace, Some(divergence), &mut News::new(true)));
         if !ranking.json {
             output::print(&(render(&report, None) + "\n"))?;
         }
@@ -75,7 +72,7 @@ fn show(trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
             return Ok(status(&report));
         }
     }
-    let report = locks::rank(trace, false)?;
+    let report = locks::rank(session, trace, false)?;
     locks::print(report, ranking)?;
     Ok(0)
 }

@@ -6,17 +6,17 @@ use crate::output;
 use crate::progress::Progress;
 use crate::report::check::{Report, render};
 use anyhow::{Context, bail};
-use refrain_session::sandbox::{self, Purpose};
 use refrain_session::trace_file::{self, NewTrace, advise, is_being_recorded};
+use refrain_session::{Purpose, Session};
 use refrain_trace::container::RepairReport;
 use refrain_trace::verify::verify;
 use refrain_trace::{Error, Trace, container};
 use std::path::{Path, PathBuf};
 
 /// Prints everything that is wrong. The status is 0 if the trace is sound, or is after its repair.
-pub(crate) fn run(args: &Check) -> Outcome {
+pub(crate) fn run(args: &Check, session: &Session) -> Outcome {
     let trace = args.trace.as_path();
-    sandbox::enter(&match args.repair {
+    session.confine(&match args.repair {
         true => Purpose::Mend { trace },
         false => Purpose::Read { trace, symbols: false },
     })?;

@@ -7,6 +7,7 @@ use crate::failure::Outcome;
 use crate::output::Console;
 use crate::program;
 use anyhow::Context;
+use refrain_session::Session;
 use refrain_session::cache;
 use refrain_trace::Order;
 use std::fs::Permissions;
@@ -14,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Runs all three steps and shows what each found.
-pub(crate) fn run(args: &Demo) -> Outcome {
+pub(crate) fn run(args: &Demo, session: &Session) -> Outcome {
     let file = place_program()?;
     let mut program = program::find(&[file.into_os_string()])?;
     program.argv = vec!["demo".into()];
@@ -42,7 +43,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
         remove: place.temporary,
         status: None,
     };
-    Err(after::become_it(&rest, console))
+    Err(after::become_it(&rest, session, console))
 }
 
 /// Writes the program where it can be run from and where the trace finds its symbols again: the

@@ -2,7 +2,6 @@
 //! here or written by others in RAPID's format.
 
 use super::once::News;
-use super::racing;
 use crate::args::{Detector, Granularity, Races};
 use crate::failure::Outcome;
 use crate::output::{self, Style};
@@ -10,10 +9,8 @@ use crate::report::detectors::{Place, Report, Row, Rule, render};
 use anyhow::{Context, bail};
 use refrain_analysis::Tapped;
 use refrain_analysis::paper::{self, Cost, Std, Step, Variables, Which};
-use refrain_session::child::{self, ParentListener};
 use refrain_session::symbols::{Code, Symbols};
-use refrain_session::trace_file;
-use refrain_trace::Trace;
+use refrain_session::{Session, libraries, trace_file};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
@@ -25,11 +22,11 @@ pub(crate) fn is_std(path: &Path) -> bool {
 }
 
 /// Runs one detector, or all, and prints what they found, and what they cost.
-pub(crate) fn run(args: &Races) -> Outcome {
+pub(crate) fn run(args: &Races, session: &Session) -> Outcome {
     let begin = Instant::now();
     let (benches, sources) = match is_std(&args.trace) {
         true => feed_std(args)?,
-        false => feed_trace(args)?,
+        false => feed_trace(args, session)?,
     };
     let total = begin.elapsed();
     let report = report(args, benches, sources, total);
@@ -171,51 +168,14 @@ fn feed_std(args: &Races) -> anyhow::Result<(Vec<Bench>, Sources)> {
     Ok((benches, Sources::Text(std)))
 }
 
-/// Looks at the next steps of threads.
-type Look<'a> = dyn FnMut(&[(u32, Tapped)]) + 'a;
-
-/// Shows progress, and has somebody look at the steps.
-struct Feed<'a> {
-    news: News,
-    look: &'a mut Look<'a>,
-}
-
-impl ParentListener for Feed<'_> {
-    fn progress(&mut self, done: u64, total: u64) {
-        self.news.progress(done, total);
-    }
-
-    fn output(&mut self, descriptor: i32, bytes: &[u8]) -> anyhow::Result<()> {
-        self.news.output(descriptor, bytes)
-    }
-
-    fn steps(&mut self, steps: &[(u32, Tapped)]) {
-        (self.look)(steps);
-    }
-}
-
-/// Replays a trace and shows its steps; why these are not all, if so.
-pub(super) fn steps_of(
-    path: &Path,
-    trace: &Trace,
-    look: &mut Look<'_>,
-) -> anyhow::Result<Option<String>> {
-    racing::must_be_searchable(path, trace)?;
-    let code = racing::code(trace.modules());
-    let mut feed = Feed { news: News::new("replaying", true), look };
-    let divergence = child::steps(trace_file::open(path)?, code, &mut feed)
-        .with_context(|| format!("cannot replay {}", path.display()))?;
-    Ok(racing::incomplete(trace, divergence.as_deref()))
-}
-
-fn feed_trace(args: &Races) -> anyhow::Result<(Vec<Bench>, Sources)> {
+fn feed_trace(args: &Races, session: &Session) -> anyhow::Result<(Vec<Bench>, Sources)> {
     let path = &args.trace;
     let trace = trace_file::read(path)?;
     let folds = !args.report.all;
-    let libraries = if folds { racing::libraries(&trace, false) } else { Vec::new() };
+    let libraries = if folds { libraries(&trace, false) } else { Vec::new() };
     let mut benches = benches(args, &libraries);
     let mut look = |steps: &[(u32, Tapped)]| benches.iter_mut().for_each(|it| it.take(steps));
-    let incomplete = steps_of(path, &trace, &mut look)?;
+    let incomplete = session.steps(path, &trace, &mut look, &mut News::new(true))?;
     let symbols = Box::new(Symbols::new(trace.modules()));
     Ok((benches, Sources::Trace { symbols, incomplete }))
 }

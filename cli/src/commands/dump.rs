@@ -5,9 +5,9 @@ use crate::args::Dump;
 use crate::failure::Outcome;
 use crate::report::topology as dot;
 use anyhow::{Context, bail};
-use refrain_session::sandbox::{self, Purpose};
 use refrain_session::symbols::{Code, Symbols};
 use refrain_session::trace_file::{self, advise};
+use refrain_session::{Purpose, Session};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::text::{EventLine, TransformedText};
 use refrain_trace::{EventId, EventKind, ThreadId, Trace};
@@ -19,9 +19,9 @@ use std::ops::Range;
 const SHOWN: usize = 16;
 
 /// Prints the events in the trace's text form, one per line, or the code.
-pub(crate) fn run(args: &Dump) -> Outcome {
+pub(crate) fn run(args: &Dump, session: &Session) -> Outcome {
     let symbols = args.sites || args.instructions;
-    sandbox::enter(&Purpose::Read { trace: &args.trace, symbols })?;
+    session.confine(&Purpose::Read { trace: &args.trace, symbols })?;
     let trace = trace_file::read(&args.trace)?;
     let mut out = BufWriter::new(stdout().lock());
     if args.topology || args.dot {

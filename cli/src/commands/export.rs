@@ -1,20 +1,20 @@
 //! `refrain export`: what a recorded program does, for other people's tools.
 
-use super::detectors;
+use super::once::News;
 use crate::args::Export;
 use crate::failure::Outcome;
 use crate::output;
 use anyhow::{Context, anyhow};
 use refrain_analysis::Tapped;
 use refrain_analysis::paper::{Granularity, Std, Step, Variables};
-use refrain_session::trace_file;
+use refrain_session::{Session, trace_file};
 
 /// Steps of a trace that are written. The format has names for what comes later, so all are kept at
 /// once.
 const MOST: usize = 50_000_000;
 
 /// Writes the trace in RAPID's format.
-pub(crate) fn run(args: &Export) -> Outcome {
+pub(crate) fn run(args: &Export, session: &Session) -> Outcome {
     let trace = trace_file::read(&args.trace)?;
     let mut variables = Variables::new(Granularity::Fine);
     let mut steps: Vec<Step> = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Export) -> Outcome {
             }
         }
     };
-    let incomplete = detectors::steps_of(&args.trace, &trace, &mut look)?;
+    let incomplete = session.steps(&args.trace, &trace, &mut look, &mut News::new(true))?;
     if steps.len() >= MOST {
         let shown = args.trace.display();
         Err(anyhow!("{shown}: has more than {MOST} steps, which are too many for a text"))?;

@@ -6,12 +6,12 @@ use crate::output::{self, Style};
 use crate::progress::Progress;
 use crate::report::info::{Report, render};
 use anyhow::Context;
-use refrain_session::sandbox::{self, Purpose};
 use refrain_session::trace_file::{self, advise};
+use refrain_session::{Purpose, Session};
 
 /// Prints the description.
-pub(crate) fn run(args: &Info) -> Outcome {
-    sandbox::enter(&Purpose::Read { trace: &args.trace, symbols: false })?;
+pub(crate) fn run(args: &Info, session: &Session) -> Outcome {
+    session.confine(&Purpose::Read { trace: &args.trace, symbols: false })?;
     let progress = Progress::spin("reading");
     let trace = trace_file::read(&args.trace)?;
     let size = std::fs::metadata(&args.trace).context("cannot measure the trace")?.len();

@@ -7,16 +7,16 @@ use crate::progress::Progress;
 use crate::report::linkages::{Read, Report, Site, render};
 use anyhow::bail;
 use refrain_analysis::linkages::{Linkage, Stores, Writer};
-use refrain_session::sandbox::{self, Purpose};
 use refrain_session::symbols::{Code, Symbols};
 use refrain_session::trace_file::{self, advise};
+use refrain_session::{Purpose, Session};
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{Event, EventId, ThreadId, Trace};
 use std::cmp::Reverse;
 
 /// Prints the counts, and the loads that are asked for.
-pub(crate) fn run(args: &Linkages) -> Outcome {
-    sandbox::enter(&Purpose::Read { trace: &args.trace, symbols: true })?;
+pub(crate) fn run(args: &Linkages, session: &Session) -> Outcome {
+    session.confine(&Purpose::Read { trace: &args.trace, symbols: true })?;
     let trace = trace_file::read(&args.trace)?;
     can_be_linked(&trace, args)?;
     let progress = Progress::spin("reading");

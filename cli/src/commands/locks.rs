@@ -1,37 +1,30 @@
 //! `refrain locks`: ranks unnecessary lock contention.
 
 use super::once::News;
-use super::racing;
-use crate::args::{Locks, Ranking};
+use crate::args::{Locks, Ranking as Form};
 use crate::failure::Outcome;
 use crate::output::{self, SCHEMA_VERSION, Style};
 use crate::report::baseline::Baseline;
 use crate::report::html;
-use crate::report::locks::{
-    self, Beside, Excerpt, IrregularLock, NotUnderstood, Report, Suppressed, render,
-};
+use crate::report::locks::{self, Excerpt, Report, Suppressed, render};
 use crate::report::numbers::{count, counted};
 use crate::report::several;
 use crate::suppressions::Suppressions;
 use anyhow::{Context, anyhow};
-use refrain_session::calibration;
-use refrain_session::child;
-use refrain_session::machine::{self, Analysis, Extent};
-use refrain_session::replay::Divergence;
-use refrain_session::symbols::{Place, Symbols};
-use refrain_session::trace_file;
-use refrain_trace::Trace;
-use std::collections::{BTreeMap, BTreeSet};
+use refrain_session::Session;
+use refrain_session::ranking::Ranking;
+use refrain_session::symbols::Place;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Analyses traces and prints the ranking. The status is that of `--error-exitcode` if there is
 /// something to see to.
-pub(crate) fn run(args: &Locks) -> Outcome {
+pub(crate) fn run(args: &Locks, session: &Session) -> Outcome {
     // What is wrong with these is said before the analysis.
     let suppressions = args.suppressions.as_deref().map(Suppressions::read).transpose()?;
     let baseline = args.baseline.as_deref().map(|path| Baseline::read(path, SCHEMA_VERSION));
     let baseline = baseline.transpose()?;
-    let reports = args.traces.iter().map(|trace| rank(trace, args.html.is_some()));
+    let reports = args.traces.iter().map(|trace| rank(session, trace, args.html.is_some()));
     let reports = reports.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(other) = reports.iter().find(|report| report.command != reports[0].command) {
         return Err(anyhow!(
@@ -79,76 +72,11 @@ fn suppress(report: &mut Report, rules: &Suppressions, path: &Path) {
     report.suppressed = Some(Suppressed { file, groups: gone as u64 });
 }
 
-/// Analyses the trace at `path` in a child process, and resolves the addresses here.
-pub(crate) fn rank(path: &Path, draws: bool) -> anyhow::Result<Report> {
-    let trace = trace_file::read(path)?;
-    if trace.is_transformed() {
-        return Err(anyhow!("{} is a transformed trace: rank the recording", path.display()));
-    }
-    let mut news = News::new("analysing", true);
-    let analysis = child::analyse(trace_file::open(path)?, draws, &mut news)
-        .with_context(|| format!("cannot analyse {}", path.display()))?;
-    drop(news);
-    let (measured, mut beside, extent) = match analysis {
-        Analysis::Measured(measured, beside, extent) => (measured, beside, extent),
-        Analysis::Diverged(divergence) => return Err(diverged(path, &divergence)?),
-    };
-    let mut symbols = Symbols::new(trace.modules());
-    let ranked = refrain_transform::rank(&measured, &mut symbols);
-    let picture = beside.picture.take();
-    let beside = with_places(beside, ranked.original_ns, &mut symbols);
-    let header = trace.header();
-    let cores = u64::from(header.machine.cores.max(1));
-    let (_, latencies) = calibration::costs(header.machine.latencies, header.tsc_hz);
-    let machine = locks::Machine { cores, latencies };
-    let beside = (beside, notes(&trace, extent));
-    let machine = (machine, extent.recorded_ns);
-    let mut report = locks::report(ranked, header.argv.join(" "), machine, beside);
-    match picture {
-        Some(Ok(picture)) => report.picture = Some(picture),
-        Some(Err(why)) => report.notes.push(format!("no picture of the threads: {why}")),
-        None => {}
-    }
-    Ok(report)
-}
-
-/// Places that threads waited at for words that are no locks: at most so many, and each for at
-/// least this part of the run.
-const NOT_UNDERSTOOD: usize = 5;
-const WORTH_A_LINE: u64 = 200;
-
-/// What was found beside the ranking, with its places.
-fn with_places(found: machine::Beside, original_ns: u64, symbols: &mut Symbols) -> Beside {
-    let mut made = BTreeMap::new();
-    for make in found.made {
-        *made.entry(make).or_default() += 1;
-    }
-    let irregular = found.irregular.into_iter().map(|(address, why, site, critical_sections)| {
-        let site = refrain_transform::Resolver::resolve(symbols, site).into();
-        IrregularLock { address, why, site, critical_sections }
-    });
-    let irregular = irregular.collect();
-    let mut not_understood: Vec<NotUnderstood> = Vec::new();
-    for unknown in found.unknown {
-        let site: Place = refrain_transform::Resolver::resolve(symbols, unknown.pc + 1).into();
-        match not_understood.iter_mut().find(|it| it.site.short() == site.short()) {
-            Some(there) => {
-                there.words += 1;
-                there.waits += unknown.waits;
-                there.waited_ns += unknown.ticks;
-            }
-            None => not_understood.push(NotUnderstood {
-                site,
-                words: 1,
-                waits: unknown.waits,
-                waited_ns: unknown.ticks,
-            }),
-        }
-    }
-    not_understood.retain(|it| it.waited_ns > original_ns / WORTH_A_LINE);
-    not_understood.sort_by_key(|it| std::cmp::Reverse(it.waited_ns));
-    not_understood.truncate(NOT_UNDERSTOOD);
-    Beside { made, irregular, not_understood }
+/// Ranks the trace at `path`.
+pub(crate) fn rank(session: &Session, path: &Path, draws: bool) -> anyhow::Result<Report> {
+    let ranking = session.rank(path, draws, &mut News::new(true))?;
+    let notes = notes(&ranking);
+    Ok(locks::report(ranking, notes))
 }
 
 /// Lines around one that are shown.
@@ -176,28 +104,11 @@ fn excerpts(places: &[&Place]) -> Vec<Excerpt> {
     found
 }
 
-/// What left the recording has no ranking. If the program raced, that is why, and the next recording
-/// knows it.
-pub(super) fn diverged(path: &Path, divergence: &Divergence) -> anyhow::Result<anyhow::Error> {
-    let Divergence { thread, event, kind, .. } = divergence;
-    let races = racing::explain(path, divergence, true)?;
-    let pair = races.as_ref().and_then(|races| races.of_the_program());
-    let why = pair.map_or_else(String::new, |pair| {
-        format!(", and the program races: {} are not ordered", pair.short())
-    });
-    let learned = races.is_some_and(|races| races.every_access || races.learned > Some(0));
-    let then = if learned { "record it again, which orders more; " } else { "" };
-    Ok(anyhow!(
-        "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; {then}\
-         `refrain replay` says more",
-        path.display()
-    ))
-}
-
 /// What the reader must know to judge the numbers.
-fn notes(trace: &Trace, Extent { events, recorded, .. }: Extent) -> Vec<String> {
+fn notes(ranking: &Ranking) -> Vec<String> {
     let cut = || {
-        let (events, recorded) = (count(events), counted(recorded, "event"));
+        let events = count(ranking.events);
+        let recorded = counted(ranking.events_recorded, "event");
         format!("the recording was cut off: {events} of {recorded} could be replayed and analysed")
     };
     let every = || {
@@ -205,8 +116,8 @@ fn notes(trace: &Trace, Extent { events, recorded, .. }: Extent) -> Vec<String> 
          gains are rough, and locks that the program makes itself are not recognised"
             .to_owned()
     };
-    let is_every = trace.header().order.is_of_every_access();
-    [trace.is_truncated().then(cut), is_every.then(every)].into_iter().flatten().collect()
+    let is_every = ranking.order.is_of_every_access();
+    [ranking.is_truncated.then(cut), is_every.then(every)].into_iter().flatten().collect()
 }
 
 /// The first groups of a ranking as a page, with their source.
@@ -219,15 +130,15 @@ fn page(report: Report, top: usize) -> anyhow::Result<String> {
 }
 
 /// Prints the first groups of a ranking as text or as JSON.
-pub(crate) fn print(report: Report, ranking: &Ranking) -> anyhow::Result<()> {
-    let mut report = report.truncated(ranking.top);
-    report.details = ranking.details;
-    if ranking.details {
+pub(crate) fn print(report: Report, form: &Form) -> anyhow::Result<()> {
+    let mut report = report.truncated(form.top);
+    report.details = form.details;
+    if form.details {
         for group in &mut report.groups {
             group.excerpts = excerpts(&[&group.first, &group.second]);
         }
     }
-    if ranking.json {
+    if form.json {
         output::print_json("locks", &report)
     } else {
         output::print(&render(&report, Style::of_stdout()))

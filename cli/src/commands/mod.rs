@@ -16,12 +16,9 @@ mod info;
 mod linkages;
 mod locks;
 mod man;
-mod materialize;
 mod once;
 mod races;
-mod racing;
 mod record;
-mod repeat;
 mod replay;
 mod run;
 mod simulate;
@@ -31,26 +28,30 @@ mod transform;
 use crate::args::{Cli, Command};
 use crate::failure::{self, Failure, Outcome};
 use clap::Parser;
+use refrain_session::Session;
 use std::process::ExitCode;
 
 /// The `refrain` command: parses the command line, runs what it says and turns the outcome into
 /// an exit status.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    refrain_session::sandbox::tolerate_weakness(cli.unsandboxed);
-    refrain_session::sandbox::limit_memory(cli.max_memory);
+    let max_memory = cli.max_memory.map(|most| most.saturating_mul(1 << 20));
+    let session = Session::by("/proc/self/exe").unsandboxed(cli.unsandboxed).max_memory(max_memory);
     let command = cli.command;
     if matches!(command, Command::Record(_) | Command::Run(_) | Command::Demo(_)) {
         // The recorded program's main thread is to be the process's first.
-        let error = refrain_vm::lend_first_thread(|| run_command(command), refrain_jit::warm_up);
+        let error =
+            refrain_vm::lend_first_thread(|| run_command(command, session), refrain_jit::warm_up);
         eprintln!("refrain: error: cannot start a thread: {error}");
         return ExitCode::from(failure::CANNOT_RECORD);
     }
-    ExitCode::from(run_command(command))
+    ExitCode::from(run_command(command, session))
 }
 
-fn run_command(command: Command) -> u8 {
-    let outcome = crate::logging::start().map_err(Failure::from).and_then(|()| dispatch(command));
+fn run_command(command: Command, session: Session) -> u8 {
+    let outcome = crate::logging::start(session)
+        .map_err(Failure::from)
+        .and_then(|session| dispatch(command, &session));
     match outcome {
         Ok(status) => status,
         Err(failure) if failure.is_broken_pipe() => 0,
@@ -61,27 +62,29 @@ fn run_command(command: Command) -> u8 {
     }
 }
 
-fn dispatch(command: Command) -> Outcome {
+fn dispatch(command: Command, session: &Session) -> Outcome {
     match command {
         Command::Record(args) => record::run(&args),
-        Command::Replay(args) => replay::run(&args),
-        Command::Info(args) => info::run(&args),
-        Command::Dump(args) => dump::run(&args),
-        Command::Locks(args) => locks::run(&args),
-        Command::Transform(args) => transform::run(&args),
-        Command::Races(args) => races::run(&args),
-        Command::Linkages(args) => linkages::run(&args),
-        Command::Export(args) => export::run(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Fidelity(args) => fidelity::run(&args),
-        Command::Ab(args) => ab::run(&args),
+        Command::Replay(args) => replay::run(&args, session),
+        Command::Info(args) => info::run(&args, session),
+        Command::Dump(args) => dump::run(&args, session),
+        Command::Locks(args) => locks::run(&args, session),
+        Command::Transform(args) => transform::run(&args, session),
+        Command::Races(args) => races::run(&args, session),
+        Command::Linkages(args) => linkages::run(&args, session),
+        Command::Export(args) => export::run(&args, session),
+        Command::Run(args) => run::run(&args, session),
+        Command::Fidelity(args) => fidelity::run(&args, session),
+        Command::Ab(args) => ab::run(&args, session),
         Command::Calibrate(args) => calibrate::run(&args),
-        Command::Check(args) => check::run(&args),
+        Command::Check(args) => check::run(&args, session),
         Command::Sites(args) => sites::run(&args),
-        Command::Demo(args) => demo::run(&args),
+        Command::Demo(args) => demo::run(&args, session),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
-        Command::AfterRecording(args) => after::run(&args),
-        Command::ReplayChild(args) => Ok(refrain_session::child::run(&args.request).map(|()| 0)?),
+        Command::AfterRecording(args) => after::run(&args, session),
+        Command::ReplayChild(args) => {
+            Ok(refrain_session::serve(&args.request, session.is_unsandboxed()).map(|()| 0)?)
+        }
     }
 }

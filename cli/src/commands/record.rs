@@ -7,7 +7,7 @@ use crate::program::{self, Program};
 use crate::report::numbers::{bytes, counted, duration};
 use anyhow::anyhow;
 use clap::ValueEnum;
-use refrain_session::machine::{self, RecordOptions, RecordSummary};
+use refrain_session::recorder::{self, RecordOptions, RecordSummary};
 use refrain_session::runtimes;
 use refrain_session::sites::{self, Profile};
 use refrain_session::trace_file::{Named, NewTrace};
@@ -89,7 +89,7 @@ pub(crate) fn record(
         order,
     };
     report_panics(console.share());
-    let result = machine::record(options).map_err(Failure::of_recorder);
+    let result = recorder::record(options).map_err(Failure::of_recorder);
     drop(std::panic::take_hook());
     let summary = result.inspect_err(|failure| {
         // Standard error may be the program's by now.
@@ -165,7 +165,7 @@ fn follow(path: &Path, recording: &Recording) -> Result<Follow, Failure> {
 /// that is gone, and the program might wait for it for ever.
 fn report_panics(console: Console) {
     std::panic::set_hook(Box::new(move |panic| {
-        console.say(&format!("refrain: error: {}", refrain_session::child::bug(panic)));
+        console.say(&format!("refrain: error: {}", refrain_session::bug(panic)));
         std::process::exit(failure::CANNOT_RECORD.into());
     }));
 }

@@ -1,30 +1,31 @@
 //! `refrain replay`: replays a trace and says what was checked.
 
-use super::{once, racing, repeat, simulate};
+use super::once::News;
+use super::simulate;
 use crate::args::Replay;
 use crate::failure::Outcome;
 use crate::output;
 use crate::report::replay::{Places, render, status};
 use anyhow::anyhow;
-use refrain_session::choices::{Clock, Cost, EngineKind, SchedulerKind};
-use refrain_session::machine::{Policy, ReplayOptions};
-use refrain_session::replay::Report;
 use refrain_session::stats::Distribution;
 use refrain_session::symbols::{Code, Symbols};
-use refrain_session::trace_file;
+use refrain_session::{
+    Clock, Cost, EngineKind, Policy, ReplayOptions, Report, SchedulerKind, Session,
+};
+use refrain_session::{again, must_be_searchable, trace_file};
 use std::path::Path;
 
 /// Replays by the clock that is asked for. The status is 0 if all that was recorded has happened, 3
 /// if it was cut off and what there is was equal, and 1 otherwise.
-pub(crate) fn run(args: &Replay) -> Outcome {
+pub(crate) fn run(args: &Replay, session: &Session) -> Outcome {
     match args.schedule.clock {
-        Clock::Virtual => simulate::run(args),
-        Clock::Wall => execute(args),
+        Clock::Virtual => simulate::run(args, session),
+        Clock::Wall => execute(args, session),
     }
 }
 
 /// Replays in child processes, up to the first divergence.
-fn execute(args: &Replay) -> Outcome {
+fn execute(args: &Replay, session: &Session) -> Outcome {
     let schedule = &args.schedule;
     if schedule.schedule.is_some() || schedule.save_schedule.is_some() {
         return Err(anyhow!("--schedule and --save-schedule need --clock virtual").into());
@@ -33,7 +34,7 @@ fn execute(args: &Replay) -> Outcome {
         return Err(anyhow!("--cost needs --clock virtual: the wall clock measures").into());
     }
     if args.races {
-        racing::must_be_searchable(&args.trace, &trace_file::read(&args.trace)?)?;
+        must_be_searchable(&args.trace, &trace_file::read(&args.trace)?)?;
     }
     let first = Policy { scheduler: schedule.scheduler, seed: schedule.seed };
     let (mut times, mut last) = (Vec::new(), None);
@@ -49,7 +50,7 @@ fn execute(args: &Replay) -> Outcome {
             or_copy: args.engine.is_none(),
             ..ReplayOptions::exact(args.engine.unwrap_or(EngineKind::Tiered))
         };
-        let report = once::replay(&args.trace, &options, args.json)?;
+        let report = session.replay(&args.trace, &options, &mut News::new(args.json))?;
         times.push(report.run_ns);
         let diverged = report.divergence.is_some();
         last = Some((report, options));
@@ -65,11 +66,14 @@ fn execute(args: &Replay) -> Outcome {
     // Under another scheduler the order is to blame, which the report says.
     let exact = schedule.scheduler == SchedulerKind::Elsc;
     let transformed = trace_file::read(&args.trace)?.is_transformed();
+    let news = &mut News::new(true);
     report.races = match &report.divergence {
         // What the freed locks ordered beside the data in them.
-        Some(divergence) if transformed => Some(racing::find(&args.trace, Some(divergence))),
-        Some(divergence) if exact => racing::explain(&args.trace, divergence, !args.no_learn)?,
-        divergence => args.races.then(|| racing::find(&args.trace, divergence.as_ref())),
+        Some(divergence) if transformed => Some(session.cause(&args.trace, Some(divergence), news)),
+        Some(divergence) if exact => {
+            session.explain(&args.trace, divergence, !args.no_learn, news)?
+        }
+        divergence => args.races.then(|| session.cause(&args.trace, divergence.as_ref(), news)),
     };
     if args.json {
         output::print_json("replay", &report)?;
@@ -77,7 +81,7 @@ fn execute(args: &Replay) -> Outcome {
         output::print(&render(&report, places(&args.trace, &report).as_ref()))?;
     }
     if diverged && options.policy != Policy::default() {
-        eprintln!("refrain: `{}` repeats this", repeat::wall_command(&args.trace, &options));
+        eprintln!("refrain: `{}` repeats this", again::by_wall_clock(&args.trace, &options));
     }
     Ok(status(&report))
 }

@@ -7,9 +7,10 @@ use crate::failure::{Failure, Outcome};
 use crate::output::Console;
 use crate::program;
 use anyhow::Context;
+use refrain_session::Session;
 
 /// Records to the file given with `-o`, or to a temporary one. Ends with the program's status.
-pub(crate) fn run(args: &Run) -> Outcome {
+pub(crate) fn run(args: &Run, session: &Session) -> Outcome {
     let program = program::find(&args.recording.command)?;
     let place = Destination::new(args.output.as_deref(), &program.default_trace());
     let place = place.map_err(Failure::recording)?;
@@ -26,7 +27,7 @@ pub(crate) fn run(args: &Run) -> Outcome {
         remove: place.temporary,
         status: Some(record::status(ending)),
     };
-    Err(after::become_it(&rest, console))
+    Err(after::become_it(&rest, session, console))
 }
 
 /// Sends what the program prints to standard error if standard output is to carry JSON.

@@ -1,24 +1,22 @@
 //! `refrain replay --clock virtual`: the trace's skeleton, timed.
 
-use super::{materialize, repeat};
+use super::once::News;
 use crate::args::Replay;
 use crate::failure::Outcome;
 use crate::output::{self, Style};
 use crate::report::simulation::{Report, render, threads};
 use anyhow::{Context, anyhow, bail};
 use refrain_scheduler::{Run, Schedule};
-use refrain_session::choices::Clock;
-use refrain_session::machine::{Policy, Skeleton};
 use refrain_session::stats::Distribution;
-use refrain_session::trace_file;
+use refrain_session::{Clock, Policy, Session, Skeleton, again, trace_file};
 use std::path::Path;
 
 /// Replays in virtual time and says where it went.
-pub(crate) fn run(args: &Replay) -> Outcome {
+pub(crate) fn run(args: &Replay, session: &Session) -> Outcome {
     if args.echo || args.count || args.observe {
         return Err(anyhow!("--echo and --count need --clock wall: nothing is executed").into());
     }
-    let report = simulate(args)?;
+    let report = simulate(args, session)?;
     if args.json {
         output::print_json("simulation", &report)?;
     } else {
@@ -27,12 +25,13 @@ pub(crate) fn run(args: &Replay) -> Outcome {
     Ok(0)
 }
 
-fn simulate(args: &Replay) -> anyhow::Result<Report> {
+fn simulate(args: &Replay, session: &Session) -> anyhow::Result<Report> {
     let trace = trace_file::read(&args.trace)?;
     let wanted = &args.schedule;
     let skeleton = Skeleton::of(&trace)?;
     let mut skeleton = skeleton.on_cores(wanted.cores);
-    materialize::materialize(&args.trace, &mut skeleton, wanted.scheduler, wanted.cost)?;
+    let what = (wanted.scheduler, wanted.cost);
+    session.materialize(&args.trace, &mut skeleton, what, &mut News::new(true))?;
     let policy = Policy { scheduler: wanted.scheduler, seed: wanted.seed };
     let first = first(args, &skeleton, policy)?;
     let mut times = vec![first.duration];
@@ -82,16 +81,11 @@ fn run_again(args: &Replay, skeleton: &Skeleton, policy: Policy) -> anyhow::Resu
 }
 
 fn again(args: &Replay, policy: Policy) -> String {
-    failed(&repeat::virtual_command(&args.trace, policy, args.schedule.cores, args.schedule.cost))
+    again::failed(&args.trace, policy, args.schedule.cores, args.schedule.cost)
 }
 
 fn read(path: &Path) -> anyhow::Result<Schedule> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the schedule {}", path.display()))?;
     text.parse().with_context(|| format!("{} is no schedule", path.display()))
-}
-
-/// What fails can be looked at again.
-pub(crate) fn failed(command: &str) -> String {
-    format!("the replay in virtual time did not end (`{command}` repeats it)")
 }

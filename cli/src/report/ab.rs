@@ -3,9 +3,9 @@
 use super::numbers::{change, counted, duration, signed};
 use super::simulation::spread;
 use super::table;
-use refrain_session::calibration::Source;
-use refrain_session::choices::{Cost, SchedulerKind};
-use refrain_session::stats::{Difference, Distribution};
+use refrain_session::SchedulerKind;
+use refrain_session::compare::{Exact, Measured};
+use refrain_session::stats::Distribution;
 use serde::Serialize;
 
 /// A comparison of A and B.
@@ -30,38 +30,6 @@ pub(crate) struct Side {
     pub(crate) command: String,
     /// Who decided.
     pub(crate) scheduler: SchedulerKind,
-}
-
-/// Times that every run gives again.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(crate) struct Exact {
-    /// Modelled cores of A and of B.
-    pub(crate) cores: (u32, u32),
-    /// Where the latencies of A's and B's machine come from.
-    pub(crate) latencies: (Source, Source),
-    /// Where the time of the program's own work comes from.
-    pub(crate) cost: Cost,
-    /// Seed of a random scheduler.
-    pub(crate) seed: u64,
-    /// Time of A.
-    pub(crate) a_ns: u64,
-    /// Time of B.
-    pub(crate) b_ns: u64,
-    /// B - A.
-    pub(crate) difference_ns: i64,
-}
-
-/// Times of replays in turns.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub(crate) struct Measured {
-    /// What executed the code.
-    pub(crate) engine: &'static str,
-    /// Times of A.
-    pub(crate) a: Distribution,
-    /// Times of B.
-    pub(crate) b: Distribution,
-    /// B - A, pair by pair.
-    pub(crate) difference: Difference,
 }
 
 /// The report for people.
@@ -119,6 +87,9 @@ fn measured(wall: &Measured) -> [(&'static str, String); 3] {
 mod tests {
     use super::*;
     use insta::assert_snapshot;
+    use refrain_session::Cost;
+    use refrain_session::calibration::Source;
+    use refrain_session::stats::Difference;
 
     #[test]
     fn both_clocks() {

@@ -4,9 +4,8 @@ use super::model;
 use super::numbers::{change, counted, duration, signed};
 use super::table::{self, Column};
 use crate::output::Style;
-use refrain_session::choices::{Clock, SchedulerKind};
-use refrain_session::model::Model;
-use refrain_session::stats::Distribution;
+use refrain_session::Model;
+use refrain_session::compare::Row;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -24,47 +23,6 @@ pub(crate) struct Report {
     pub(crate) recorded_ns: u64,
     /// One for each scheduler and clock.
     pub(crate) rows: Vec<Row>,
-}
-
-/// Replays under one scheduler by one clock.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub(crate) struct Row {
-    /// Who decided.
-    pub(crate) scheduler: SchedulerKind,
-    /// What was measured.
-    pub(crate) clock: Clock,
-    /// The replays that came to their end; `None` if none did.
-    pub(crate) times: Option<Distribution>,
-    /// By how much their mean is longer than the recorded run, as a part of it.
-    pub(crate) error: Option<f64>,
-    /// The same for their median, which a disturbed replay does not move.
-    pub(crate) median_error: Option<f64>,
-    /// Replays that did not come to their end.
-    pub(crate) failed: u64,
-    /// Why the first of these did not.
-    pub(crate) why: Option<String>,
-}
-
-impl Row {
-    /// From the times of the replays that ended.
-    pub(crate) fn new(
-        (scheduler, clock): (SchedulerKind, Clock),
-        times: &[u64],
-        (failed, why): (u64, Option<String>),
-        recorded_ns: u64,
-    ) -> Row {
-        let times = Distribution::of(times);
-        let error = |ns: u64| ns as f64 / recorded_ns.max(1) as f64 - 1.0;
-        Row {
-            scheduler,
-            clock,
-            error: times.as_ref().map(|times| error(times.mean_ns)),
-            median_error: times.as_ref().map(|times| error(times.p50_ns)),
-            times,
-            failed,
-            why,
-        }
-    }
 }
 
 /// The report for people.
@@ -117,12 +75,13 @@ fn cells(row: &Row) -> Vec<String> {
 pub(crate) mod tests {
     use super::*;
     use insta::assert_snapshot;
+    use refrain_session::Cost;
     use refrain_session::calibration::Source;
-    use refrain_session::choices::Cost;
+    use refrain_session::{Clock, SchedulerKind};
 
     pub(crate) fn example() -> Report {
         let row = |scheduler, clock, times: &[u64], failed| {
-            Row::new((scheduler, clock), times, failed, 100_000_000)
+            Row::new((scheduler, clock), (times.to_vec(), failed), 100_000_000)
         };
         let why = "diverged at t2 e17 (a different event) <&>".to_owned();
         Report {

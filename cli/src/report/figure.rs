@@ -1,8 +1,9 @@
 //! The figure of `fidelity`: bars with error bars, as in PerfPlay's Figure 13, as SVG.
 
-use super::fidelity::{Report, Row};
+use super::fidelity::Report;
 use super::numbers::{duration, signed};
-use refrain_session::choices::{Clock, SchedulerKind};
+use refrain_session::compare::Row;
+use refrain_session::{Clock, SchedulerKind};
 use std::fmt::Write;
 
 const WIDTH: f64 = 640.0;

@@ -3,7 +3,7 @@
 use super::numbers::{bytes, count, counted, date, duration, percent, signed};
 use super::table::{self, Column};
 use crate::output::Style;
-use refrain_session::replay::describe;
+use refrain_session::describe;
 use refrain_session::text::escape;
 use refrain_trace::{EventKind, Latencies, Order, ThreadId, Trace};
 use serde::Serialize;

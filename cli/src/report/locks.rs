@@ -8,22 +8,13 @@ pub(crate) use text::render;
 use super::comparison::Comparison;
 use super::numbers::{counted, duration};
 use refrain_session::calibration::Source;
+use refrain_session::ranking::{IrregularLock, NotUnderstood, Ranking};
 use refrain_session::symbols::Place;
 use refrain_transform::{
-    self as transform, Analysed, Gain, Irregularity, Make, OnCores, PairCounts, Picture, Together,
-    UlcpKind,
+    self as transform, Analysed, Gain, Make, OnCores, PairCounts, Picture, Together, UlcpKind,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
-
-/// The machine that virtual time models.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Machine {
-    /// Its cores.
-    pub(crate) cores: u64,
-    /// Where its latencies come from.
-    pub(crate) latencies: Source,
-}
 
 /// The ranking with source lines.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -117,44 +108,6 @@ pub(crate) struct Suppressed {
     pub(crate) file: String,
     /// How many groups.
     pub(crate) groups: u64,
-}
-
-/// A lock of which nothing can be said.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(crate) struct IrregularLock {
-    /// Its address.
-    #[serde(with = "refrain_session::hex")]
-    pub(crate) address: u64,
-    /// Why not.
-    pub(crate) why: Irregularity,
-    /// A critical section that shows it.
-    pub(crate) site: Place,
-    /// How many critical sections it has.
-    pub(crate) critical_sections: u64,
-}
-
-/// Words that threads waited for at one place.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(crate) struct NotUnderstood {
-    /// Where the longest wait was.
-    pub(crate) site: Place,
-    /// How many words.
-    pub(crate) words: u64,
-    /// How many times threads waited.
-    pub(crate) waits: u64,
-    /// For how long, all threads together.
-    pub(crate) waited_ns: u64,
-}
-
-/// What an analysis finds beside the ranking.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Beside {
-    /// [`Report::made`].
-    pub(crate) made: BTreeMap<Make, u64>,
-    /// [`Report::irregular`].
-    pub(crate) irregular: Vec<IrregularLock>,
-    /// [`Report::not_understood`].
-    pub(crate) not_understood: Vec<NotUnderstood>,
 }
 
 /// A line of source, and those around it.
@@ -300,13 +253,9 @@ impl Report {
     }
 }
 
-/// A ranking with all its groups.
-pub(crate) fn report(
-    ranked: transform::Report,
-    command: String,
-    (machine, recorded_ns): (Machine, u64),
-    (beside, mut notes): (Beside, Vec<String>),
-) -> Report {
+/// A ranking with all its groups, and what its reader must know beside.
+pub(crate) fn report(ranking: Ranking, mut notes: Vec<String>) -> Report {
+    let Ranking { ranked, recorded_ns, .. } = ranking;
     let groups_found = ranked.groups.len();
     notes.extend(doubt(recorded_ns, ranked.check_ns));
     notes.extend(ranked.ulcp_free_error.map(|why| format!("{why}; no gain is known")));
@@ -314,10 +263,18 @@ pub(crate) fn report(
         let why = group.alone_error.as_ref()?;
         Some(format!("the replay with group {} alone fixed did not end: {why}", group.rank))
     }));
+    let picture = match ranking.picture {
+        Some(Ok(picture)) => Some(picture),
+        Some(Err(why)) => {
+            notes.push(format!("no picture of the threads: {why}"));
+            None
+        }
+        None => None,
+    };
     Report {
-        command,
-        cores: machine.cores,
-        latencies: machine.latencies,
+        command: ranking.command,
+        cores: ranking.cores,
+        latencies: ranking.latencies,
         analysed: ranked.analysed,
         original_ns: ranked.original_ns,
         recorded_ns,
@@ -330,14 +287,14 @@ pub(crate) fn report(
         together: ranked.together,
         over_cores: ranked.over_cores,
         spurious: ranked.spurious.into_iter().map(Group::new).collect(),
-        made: beside.made,
-        irregular: beside.irregular,
-        not_understood: beside.not_understood,
+        made: ranking.made,
+        irregular: ranking.irregular,
+        not_understood: ranking.not_understood,
         suppressed: None,
         baseline: None,
         notes,
         details: false,
-        picture: None,
+        picture,
     }
 }
 
@@ -347,6 +304,7 @@ pub(crate) mod tests {
     use crate::output::Style;
     use crate::report::example;
     use insta::assert_snapshot;
+    use refrain_transform::Irregularity;
 
     fn group(rank: u32, kind: UlcpKind, sites: [Place; 2], numbers: (u64, i64, f64)) -> Group {
         let [first, second] = sites;

@@ -1,8 +1,8 @@
 //! The machine of the virtual clock, as reports name it.
 
 use super::numbers::counted;
-use refrain_session::choices::Cost;
-use refrain_session::model::Model;
+use refrain_session::Cost;
+use refrain_session::Model;
 
 /// In words.
 pub(crate) fn describe(model: &Model) -> String {

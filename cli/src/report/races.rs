@@ -1,7 +1,7 @@
 //! What races in a program, most likely cause of a divergence first.
 
 use super::numbers::{count, counted};
-use refrain_session::races::{Races, Side};
+use refrain_session::{Races, Side};
 use std::fmt::Write;
 
 /// Pairs that the text shows; JSON has all.
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::report::example;
     use insta::assert_snapshot;
-    use refrain_session::races::Pair;
+    use refrain_session::Pair;
     use refrain_trace::{EventId, ThreadId};
 
     fn side(thread: u32, event: u64, access: &str, line: u32) -> Side {

@@ -3,10 +3,10 @@
 use super::numbers::{count, counted, duration, roughly};
 use super::races;
 use super::simulation::spread;
-use refrain_session::choices::SchedulerKind;
-use refrain_session::replay::{Divergence, Report};
+use refrain_session::SchedulerKind;
 use refrain_session::symbols::Place;
 use refrain_session::text::escape;
+use refrain_session::{Divergence, Report};
 use std::fmt::Write;
 
 /// All that is there of a trace without its end was equal.
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::report::example;
     use insta::assert_snapshot;
-    use refrain_session::replay::describe;
+    use refrain_session::describe;
     use refrain_session::stats::Distribution;
     use refrain_trace::{EventId, ThreadId};
 

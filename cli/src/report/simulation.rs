@@ -5,9 +5,9 @@ use super::numbers::{count, counted, duration, signed};
 use super::table::{self, Column};
 use crate::output::Style;
 use refrain_scheduler::{Account, Run};
-use refrain_session::choices::{Clock, SchedulerKind};
-use refrain_session::model::Model;
+use refrain_session::Model;
 use refrain_session::stats::Distribution;
+use refrain_session::{Clock, SchedulerKind};
 use serde::Serialize;
 
 /// A replay in virtual time.
@@ -169,8 +169,8 @@ fn accounts(threads: &[Thread], style: Style) -> String {
 mod tests {
     use super::*;
     use insta::assert_snapshot;
+    use refrain_session::Cost;
     use refrain_session::calibration::Source;
-    use refrain_session::choices::Cost;
 
     #[test]
     fn at_100_columns() {

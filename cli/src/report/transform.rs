@@ -5,7 +5,7 @@ use super::numbers::{count, counted, duration, percent, signed};
 use super::table::{self, Column};
 use super::words::paragraph;
 use crate::output::Style;
-use refrain_session::model::Model;
+use refrain_session::Model;
 use refrain_session::text::escape;
 use serde::Serialize;
 
@@ -133,8 +133,8 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
 mod tests {
     use super::*;
     use insta::assert_snapshot;
+    use refrain_session::Cost;
     use refrain_session::calibration::Source;
-    use refrain_session::choices::Cost;
 
     #[test]
     fn a_transformation() {

@@ -16,14 +16,15 @@ mod transformed;
 mod uses;
 
 pub use policy::Policy;
-pub use segments::{Amount, Segments, segments};
+pub(crate) use segments::segments;
+pub use segments::{Amount, Segments};
 pub use skeleton::Skeleton;
-pub use stacks::{Held, Moment, Point, Seen, Snapshot};
-pub use transformed::{Transformation, Worth, transform};
+pub(crate) use stacks::{Held, Moment, Point, Seen, Snapshot};
+pub use transformed::Worth;
+pub(crate) use transformed::{Transformation, transform};
 
-use crate::calibration;
 use crate::choices::{EngineKind, SchedulerKind};
-use crate::replay;
+use crate::replayed;
 use anyhow::bail;
 use collect::Collect;
 use ground::Ground;
@@ -31,21 +32,15 @@ use made::OwnLocks;
 use races::Races;
 use refrain_analysis::{Code, Race, Tapped};
 use refrain_jit::{CraneliftEngine, Program};
-use refrain_trace::{CodeBlock, Ending, EventId, EventKind, Order, ThreadId, Trace, common};
+use refrain_trace::{CodeBlock, EventId, EventKind, ThreadId, Trace, common};
 use refrain_transform::{
     Irregularity, LockKind, Made, Make, Measurement, Options, Picture, Replayer, Sections, Unknown,
     measure, picture,
 };
-use refrain_vm::{
-    Count, Engine, EngineConfig, EngineError, Follow, LearnedSites, Level, LostEnd, Observer,
-    Placement, Processor, Warn,
-};
+use refrain_vm::{Count, Engine, EngineConfig, EngineError, Observer, Placement, Processor};
 use serde::{Deserialize, Serialize};
 use stacks::Stacks;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::fs::File;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -160,108 +155,6 @@ fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched
     Ok(Watched { sites, places, alone })
 }
 
-/// What to record, and where to.
-pub struct RecordOptions {
-    /// Path of the program's file, as the kernel is given it.
-    pub program: PathBuf,
-    /// The command line as it was given.
-    pub argv: Vec<OsString>,
-    /// The trace, open for writing and empty.
-    pub output: File,
-    /// Level of the processor that it sees; by default as high as it can be.
-    pub level: Option<Level>,
-    /// It may not generate code.
-    pub no_jit: bool,
-    /// Called when there is something in it that is worth a name.
-    pub begun: Box<dyn FnOnce() -> std::io::Result<()>>,
-    /// Stop the program if it cannot be recorded to its end.
-    pub strict: bool,
-    /// Told at once of what the user should not learn only when all is over.
-    pub warn: Warn,
-    /// Sites that are watched beside the idioms.
-    pub learned: LearnedSites,
-    /// Which accesses are recorded.
-    pub order: Order,
-    /// How child processes are recorded, if they are.
-    pub follow: Option<Follow>,
-}
-
-/// What was recorded.
-#[derive(Clone, Debug)]
-pub struct RecordSummary {
-    /// How the program ended.
-    pub ending: Ending,
-    /// Guest threads.
-    pub threads: u64,
-    /// Events of all threads.
-    pub events: u64,
-    /// Bytes of the trace.
-    pub bytes: u64,
-    /// From the guest's first instruction to its end.
-    pub wall: Duration,
-    /// Why the recording ended before the program did, if so.
-    pub lost: Option<LostEnd>,
-    /// Why the recording was stopped, if the program did something that cannot be recorded.
-    pub refused: Option<String>,
-    /// What the user should know.
-    pub notices: Vec<String>,
-}
-
-/// Records a program to its end. Its threads may still exist then, and it may have closed any
-/// descriptor: the caller prints what it has to say and ends the process.
-pub fn record(options: RecordOptions) -> anyhow::Result<RecordSummary> {
-    let processor = Processor::guest(options.level, Processor::host()).map_err(|missing| {
-        anyhow::anyhow!(
-            "this machine's processor is no x86-64-v3: it lacks {missing}; leave --cpu out, or use \
-             --cpu v2"
-        )
-    })?;
-    let config = EngineConfig {
-        order_atomics: true,
-        every_access: options.order.is_of_every_access(),
-        keep_blocks: true,
-        processor,
-        ..EngineConfig::default()
-    };
-    let engine = refrain_jit::copy(config)?;
-    let options = refrain_vm::RecordOptions {
-        command: refrain_vm::Command {
-            program: options.program,
-            argv: options.argv,
-            env: std::env::vars_os().map(joined).collect(),
-        },
-        output: options.output,
-        recorder: concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned(),
-        machine: calibration::this_machine(),
-        processor,
-        forbid_generated_code: options.no_jit,
-        warn: options.warn,
-        learned: options.learned,
-        order: options.order,
-        begun: options.begun,
-        strict: options.strict,
-        follow: options.follow,
-    };
-    let summary = refrain_vm::record(options, engine)?;
-    Ok(RecordSummary {
-        ending: summary.ending,
-        threads: u64::from(summary.threads),
-        events: summary.events,
-        bytes: summary.bytes,
-        wall: summary.wall,
-        lost: summary.lost,
-        refused: summary.refused,
-        notices: summary.notices.iter().map(ToString::to_string).collect(),
-    })
-}
-
-/// A variable of the environment as programs have it.
-fn joined((mut name, value): (OsString, OsString)) -> OsString {
-    name.push("=");
-    name.push(value);
-    name
-}
-
 /// How to replay.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReplayOptions {
@@ -300,7 +193,7 @@ impl ReplayOptions {
 }
 
 /// What a running replay tells the outside.
-pub trait Listener: Send + Sync {
+pub(crate) trait Listener: Send + Sync {
     /// So many of all events are done.
     fn progress(&self, done: u64, total: u64);
     /// The program printed something (only with [`ReplayOptions::echo`]).
@@ -312,11 +205,11 @@ pub trait Listener: Send + Sync {
 }
 
 /// Replays a trace to its end or to the first divergence.
-pub fn replay(
+pub(crate) fn replay(
     trace: &Trace,
     options: &ReplayOptions,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<replay::Report> {
+) -> anyhow::Result<replayed::Report> {
     let started = Instant::now();
     let collect = options.observe.then(|| Collect::new(Vec::new()));
     // Logical clocks count instructions.
@@ -366,9 +259,9 @@ pub fn replay(
         transformed::compare_state(trace, record, &mut outcome);
     }
     let prepared = started.elapsed().saturating_sub(outcome.elapsed);
-    let report = replay::Report::new(outcome, name, options.policy.scheduler, prepared);
+    let report = replayed::Report::new(outcome, name, options.policy.scheduler, prepared);
     let locks_freed = transformed.map_or(0, |record| record.locks.len() as u64);
-    Ok(replay::Report { locks_freed, ..report })
+    Ok(replayed::Report { locks_freed, ..report })
 }
 
 /// Whether it is what the program has that an engine cannot run.
@@ -389,17 +282,17 @@ pub struct Extent {
 
 /// What comes of an analysis.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Analysis {
+pub(crate) enum Analysis {
     /// What each pair of critical sections costs, in so many of the recorded events; and what has no
     /// such pairs.
     Measured(Box<Measurement>, Beside, Extent),
     /// Nothing: the replay left the recording.
-    Diverged(replay::Divergence),
+    Diverged(replayed::Divergence),
 }
 
 /// What an analysis finds beside pairs of critical sections.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Beside {
+pub(crate) struct Beside {
     /// How the locks are made that the program makes itself.
     pub made: Vec<Make>,
     /// Locks of which nothing can be said, with the address of a section that shows why, and how
@@ -435,7 +328,7 @@ impl Beside {
 
 /// Replays a trace with the observer of the ranking, and measures what each pair of critical
 /// sections costs; if it `draws`, with a picture of the threads over time.
-pub fn analyse(
+pub(crate) fn analyse(
     trace: &Trace,
     draws: bool,
     listener: Arc<dyn Listener>,
@@ -470,7 +363,7 @@ const STEPS_PIECE: usize = 4096;
 
 /// What to look for when looking for races.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum RaceSearch {
+pub(crate) enum RaceSearch {
     /// What a transformed trace does not order, and the original does.
     Transformed,
     /// Why the replay diverges before this event of a thread.
@@ -481,15 +374,15 @@ pub enum RaceSearch {
 
 /// What a search for races has found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Raced {
+pub(crate) struct Raced {
     /// The races.
     pub races: Vec<Race>,
     /// Where the replay left the recording, if it did: nothing was searched behind that.
-    pub divergence: Option<replay::Divergence>,
+    pub divergence: Option<replayed::Divergence>,
 }
 
 /// Replays a trace, up to where it diverges, and returns what raced.
-pub fn races(
+pub(crate) fn races(
     trace: &Trace,
     search: RaceSearch,
     listener: Arc<dyn Listener>,
@@ -504,11 +397,11 @@ pub fn races(
 }
 
 /// Replays a trace, up to where it diverges, and tells what its threads do, in one order.
-pub fn steps(
+pub(crate) fn steps(
     trace: &Trace,
     code: Code,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<Option<replay::Divergence>> {
+) -> anyhow::Result<Option<replayed::Divergence>> {
     let batch = Arc::new(Mutex::new(Vec::new()));
     let (to, filled) = (listener.clone(), batch.clone());
     let tell = move |thread, what| {
@@ -526,7 +419,7 @@ pub fn steps(
 }
 
 /// Replays a trace, up to where it diverges, and says where its threads were at these points of it.
-pub fn stacks(
+pub(crate) fn stacks(
     trace: &Trace,
     points: Vec<Point>,
     code: Code,

@@ -6,7 +6,7 @@
 use super::collect::Collect;
 use super::ground::Ground;
 use super::{Listener, observed};
-use crate::replay::Divergence;
+use crate::replayed::Divergence;
 use anyhow::bail;
 use refrain_trace::{Access, Event, EventId, ThreadId, Trace};
 use refrain_transform::Shared;
@@ -50,7 +50,7 @@ impl Amount {
 }
 
 /// Replays a trace exactly and counts. Fails if a replay leaves the recording.
-pub fn segments(
+pub(crate) fn segments(
     trace: &Trace,
     amount: Amount,
     listener: Arc<dyn Listener>,

@@ -26,7 +26,7 @@ const DEEPEST: usize = 100;
 
 /// A moment of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Point {
+pub(crate) struct Point {
     /// The thread.
     pub thread: ThreadId,
     /// What it does then.
@@ -35,7 +35,7 @@ pub struct Point {
 
 /// What the thread does then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Moment {
+pub(crate) enum Moment {
     /// The thread's first access by this instruction to this address, after this event and before the
     /// thread's next one.
     Access {
@@ -61,7 +61,7 @@ pub enum Moment {
 
 /// Where a thread is.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// The call instructions of the calls that it is in, innermost first.
     pub calls: Vec<u64>,
     /// The locks that it holds.
@@ -73,7 +73,7 @@ pub struct Snapshot {
 
 /// A lock that is held.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Held {
+pub(crate) struct Held {
     /// The lock.
     pub address: u64,
     /// It excludes all others.
@@ -85,7 +85,7 @@ pub struct Held {
 
 /// What a replay has passed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// By the position of their points.
     pub snapshots: Vec<Option<Snapshot>>,
     /// Threads, and the slots of their outermost calls: the ends of their stacks, ascending.
@@ -94,7 +94,7 @@ pub struct Seen {
 
 impl Seen {
     /// Whose stack an address is on, if it is on one.
-    pub fn owner(&self, address: u64) -> Option<ThreadId> {
+    pub(crate) fn owner(&self, address: u64) -> Option<ThreadId> {
         let &(end, thread) = self.stacks.get(self.stacks.partition_point(|it| it.0 <= address))?;
         (end - address < STACK).then_some(thread)
     }

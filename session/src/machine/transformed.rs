@@ -6,7 +6,7 @@ use super::ground::Ground;
 use super::made::OwnLocks;
 use super::skeleton::Skeleton;
 use super::{Extent, Listener, observed};
-use crate::replay;
+use crate::replayed;
 use anyhow::bail;
 use refrain_scheduler::{Constraints, Locksets};
 use refrain_trace::{EventId, ThreadId, Trace, Transformed};
@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 /// What comes of a transformation.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Transformation {
+pub(crate) enum Transformation {
     /// The record, and what it is worth.
     Done(Box<Transformed>, Worth),
     /// Nothing: the replay left the recording.
-    Diverged(replay::Divergence),
+    Diverged(replayed::Divergence),
 }
 
 /// What a transformation is worth, in virtual time: every replay keeps the recorded order of what is
@@ -52,7 +52,10 @@ pub struct Worth {
 }
 
 /// Replays a trace with the observer of the ranking, and transforms it (PerfPlay, Rules 1 to 3).
-pub fn transform(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Transformation> {
+pub(crate) fn transform(
+    trace: &Trace,
+    listener: Arc<dyn Listener>,
+) -> anyhow::Result<Transformation> {
     let Ground { own, mut constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own).of_locks(OwnLocks::of(trace)?));
     let outcome = observed(trace, Count::Nothing, collect.clone(), None, listener)?;

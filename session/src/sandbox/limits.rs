@@ -49,7 +49,7 @@ const WORK: Duration = Duration::from_secs(3600);
 
 /// What a trace says of the run that it holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Stated {
+pub(crate) struct Stated {
     threads: u64,
     events: u64,
     /// Bytes that the guest mapped altogether.
@@ -63,7 +63,7 @@ pub struct Stated {
 
 /// What the parent has to know of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Need {
+pub(crate) struct Need {
     /// Memory in use at most, in bytes.
     pub memory: u64,
     /// Processor time that a thread may take from one event to the next.
@@ -72,7 +72,7 @@ pub struct Need {
 
 impl Stated {
     /// Reads it from the trace.
-    pub fn of(trace: &Trace) -> anyhow::Result<Stated> {
+    pub(crate) fn of(trace: &Trace) -> anyhow::Result<Stated> {
         let header = trace.header();
         let mut stated = Stated {
             threads: trace.threads().into(),
@@ -113,7 +113,7 @@ impl Stated {
     }
 
     /// What a replay of it needs at most; with observers, or without.
-    pub fn need(&self, observed: bool) -> Need {
+    pub(crate) fn need(&self, observed: bool) -> Need {
         let guest = self.mapped.saturating_add(self.threads.saturating_mul(MEMORY_OF_THREAD));
         let observers = if observed {
             let memory = self.mapped.saturating_mul(OBSERVED_BYTE);
@@ -130,7 +130,7 @@ impl Stated {
     }
 
     /// Limits this process to it.
-    pub fn limit(&self, around: &Surroundings, observed: bool) -> anyhow::Result<()> {
+    pub(crate) fn limit(&self, around: &Surroundings, observed: bool) -> anyhow::Result<()> {
         let space = if observed { WITH_NOTES } else { OWN_SPACE };
         let threads = self.threads.saturating_mul(SPACE_OF_THREAD);
         lower(Resource::As, space.saturating_add(self.mapped).saturating_add(threads))?;
@@ -155,7 +155,7 @@ fn growth(number: u16, call: &SyscallRecord) -> u64 {
 }
 
 /// What counts for a limit and cannot be seen from inside of the sandbox.
-pub struct Surroundings {
+pub(crate) struct Surroundings {
     /// Threads that there are on this system.
     threads: Option<u64>,
 }

@@ -9,7 +9,7 @@
 mod filter;
 mod limits;
 
-pub use limits::{Need, Stated, Surroundings};
+pub(crate) use limits::{Need, Stated, Surroundings};
 
 use anyhow::{Context, bail};
 use landlock::{
@@ -19,7 +19,6 @@ use landlock::{
 use rustix::process::Signal;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::path::Path;
-use std::sync::OnceLock;
 
 /// What a process is about to do with a trace.
 pub enum Purpose<'a> {
@@ -39,39 +38,9 @@ pub enum Purpose<'a> {
     },
 }
 
-/// Whether the user has asked to go on where the kernel lacks what the sandbox is made of.
-static UNSANDBOXED: OnceLock<bool> = OnceLock::new();
-
-/// Takes note of what the user asked for.
-pub fn tolerate_weakness(tolerated: bool) {
-    let _ = UNSANDBOXED.set(tolerated);
-}
-
-/// Whether to go on without.
-pub fn is_weakness_tolerated() -> bool {
-    UNSANDBOXED.get().copied().unwrap_or(false)
-}
-
-/// The memory that a replay may take at most, if the user has set a limit.
-static MOST_MEMORY: OnceLock<u64> = OnceLock::new();
-
-/// Takes note of the user's limit, in MiB.
-pub fn limit_memory(most: Option<u64>) {
-    if let Some(most) = most {
-        let _ = MOST_MEMORY.set(most.saturating_mul(1 << 20));
-    }
-}
-
-/// The user's limit, in bytes.
-pub fn most_memory() -> Option<u64> {
-    MOST_MEMORY.get().copied()
-}
-
-/// The argument by which the user says so.
-pub const UNSANDBOXED_FLAG: &str = "--unsandboxed";
-
 /// Gives the rights up, for this thread and those that it will start. There must be no others.
-pub fn enter(purpose: &Purpose<'_>) -> anyhow::Result<Surroundings> {
+/// `tolerant` goes on where the kernel lacks what the sandbox is made of.
+pub(crate) fn enter(purpose: &Purpose<'_>, tolerant: bool) -> anyhow::Result<Surroundings> {
     let around = limits::look_around();
     if matches!(purpose, Purpose::Replay) {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
@@ -79,7 +48,8 @@ pub fn enter(purpose: &Purpose<'_>) -> anyhow::Result<Surroundings> {
     }
     let advice = "; --unsandboxed goes on without, for traces that you trust";
     let files = restrict_files(purpose);
-    let weak = tolerate(files, || format!("this kernel has no working Landlock{advice}"))?;
+    let weak =
+        tolerate(files, tolerant, || format!("this kernel has no working Landlock{advice}"))?;
     // Not before Landlock: in some containers, root needs its capabilities for that.
     if matches!(purpose, Purpose::Replay) {
         let none = CapabilitySet::empty();
@@ -88,7 +58,8 @@ pub fn enter(purpose: &Purpose<'_>) -> anyhow::Result<Surroundings> {
     }
     limits::before_reading(purpose)?;
     let calls = filter::restrict(purpose);
-    let weaker = tolerate(calls, || format!("this kernel has no working seccomp{advice}"))?;
+    let weaker =
+        tolerate(calls, tolerant, || format!("this kernel has no working seccomp{advice}"))?;
     if weak || weaker {
         tracing::warn!("the sandbox is not complete, as the user wished");
     }
@@ -96,10 +67,14 @@ pub fn enter(purpose: &Purpose<'_>) -> anyhow::Result<Surroundings> {
 }
 
 /// Passes an error on, unless the user tolerates it; says whether there was one.
-fn tolerate(result: anyhow::Result<()>, what: impl FnOnce() -> String) -> anyhow::Result<bool> {
+fn tolerate(
+    result: anyhow::Result<()>,
+    tolerant: bool,
+    what: impl FnOnce() -> String,
+) -> anyhow::Result<bool> {
     match result {
         Ok(()) => Ok(false),
-        Err(_) if is_weakness_tolerated() => Ok(true),
+        Err(_) if tolerant => Ok(true),
         Err(error) => Err(error.context(what())),
     }
 }

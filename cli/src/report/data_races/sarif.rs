@@ -1,6 +1,7 @@
 //! Data races as SARIF 2.1.0, which code hosts and editors show beside the source.
 
-use super::{Access, DataRace, Report};
+use super::Report;
+use refrain_session::data_races::{Access, DataRace};
 use refrain_session::symbols::Place;
 use serde_json::{Value, json};
 

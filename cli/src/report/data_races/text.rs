@@ -1,7 +1,8 @@
 //! Data races in words, laid out as sanitizers do it, in 80 columns.
 
-use super::{Access, DataRace, Lock, Report, Thread, Word};
+use super::{DataRace, Report, Thread};
 use crate::report::numbers::{count, counted};
+use refrain_session::data_races::{Access, Lock, Word};
 use refrain_session::symbols::Place;
 use refrain_session::text::escape;
 use refrain_trace::ThreadId;

@@ -1,9 +1,10 @@
 //! What reports of races look like.
 
-use super::super::{Creator, Suppressed, sarif, verdict};
+use super::super::{Suppressed, sarif, verdict};
 use super::*;
 use crate::report::example;
 use insta::assert_snapshot;
+use refrain_session::data_races::Creator;
 use refrain_session::symbols::variables::Variable;
 use refrain_trace::EventId;
 

@@ -1,31 +1,11 @@
-//! Replaying again and again, and the command that repeats one replay.
+//! The command that repeats a replay: what fails can be looked at again.
 
-use super::once;
-use refrain_session::choices::{Clock, Cost};
-use refrain_session::machine::{Policy, ReplayOptions};
-use refrain_session::replay::Divergence;
+use crate::choices::{Clock, Cost};
+use crate::machine::{Policy, ReplayOptions};
 use std::path::Path;
 
-/// What one replay by the wall clock gave: its time, or why it did not come to its end.
-pub(crate) fn wall_time(
-    path: &Path,
-    options: &ReplayOptions,
-) -> anyhow::Result<Result<u64, String>> {
-    let report = once::replay(path, options, true)?;
-    let Some(divergence) = &report.divergence else {
-        return Ok(Ok(report.run_ns));
-    };
-    let order = match report.reordered.as_slice() {
-        [] => String::new(),
-        objects => format!("; its outcome depends on the order of {}", objects.join(", ")),
-    };
-    let Divergence { kind, thread, event, .. } = divergence;
-    let again = wall_command(path, options);
-    Ok(Err(format!("{kind} at {thread} {event}{order} (`{again}` repeats it)")))
-}
-
 /// The command that repeats a replay in virtual time.
-pub(crate) fn virtual_command(
+pub(crate) fn by_virtual_clock(
     path: &Path,
     policy: Policy,
     cores: Option<u32>,
@@ -36,7 +16,7 @@ pub(crate) fn virtual_command(
 }
 
 /// The command that repeats a replay by the wall clock.
-pub(crate) fn wall_command(path: &Path, options: &ReplayOptions) -> String {
+pub fn by_wall_clock(path: &Path, options: &ReplayOptions) -> String {
     command(
         path,
         options.policy,
@@ -62,6 +42,12 @@ fn command(
     words.join(" ")
 }
 
+/// Why a replay in virtual time did not end, before the reason.
+pub fn failed(path: &Path, policy: Policy, cores: Option<u32>, cost: Cost) -> String {
+    let command = by_virtual_clock(path, policy, cores, cost);
+    format!("the replay in virtual time did not end (`{command}` repeats it)")
+}
+
 /// A word that a shell takes as it is.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
@@ -74,7 +60,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use refrain_session::choices::{EngineKind, SchedulerKind};
+    use crate::choices::{EngineKind, SchedulerKind};
 
     #[test]
     fn the_command_survives_a_shell() {
@@ -82,12 +68,12 @@ mod tests {
         let exact = ReplayOptions::exact(EngineKind::Copy);
         let options = ReplayOptions { policy, cores: Some(2), ..exact };
         assert_eq!(
-            wall_command(Path::new("it's a.refrain"), &options),
+            by_wall_clock(Path::new("it's a.refrain"), &options),
             "refrain replay --scheduler pct --clock wall --seed 7 --cores 2 --engine copy \
              'it'\\''s a.refrain'"
         );
         assert_eq!(
-            virtual_command(Path::new("a.refrain"), Policy::default(), None, Cost::Recorded),
+            by_virtual_clock(Path::new("a.refrain"), Policy::default(), None, Cost::Recorded),
             "refrain replay --scheduler elsc --clock virtual a.refrain"
         );
     }

@@ -1,83 +1,139 @@
 //! What races: a second replay, observed, finds it. This is why a replay diverges.
 
-use super::once::News;
-use anyhow::bail;
-use refrain_analysis::{self as analysis, Act, Code as ProgramCode};
-use refrain_session::child;
-use refrain_session::machine::RaceSearch;
-use refrain_session::races::{Pair, Races, Side};
-use refrain_session::replay::Divergence;
-use refrain_session::sites::{self, Profile};
-use refrain_session::symbols::{self, Code, Symbols};
-use refrain_session::trace_file;
+use crate::machine::{RaceSearch, Raced};
+use crate::protocol::{Message, Request};
+use crate::races::{Pair, Races, Side};
+use crate::replayed::Divergence;
+use crate::session::{Listener, Piece, Session};
+use crate::sites::{self, Profile};
+use crate::symbols::{self, Code, Symbols};
+use crate::trace_file;
+use anyhow::{Context, bail};
+use refrain_analysis::{self as analysis, Act, Code as ProgramCode, Tapped};
 use refrain_trace::{Event, EventId, EventKind, Module, Trace};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-/// Explains why an exact replay has diverged, and, if it `learns`, sees to it that the next recording
-/// of the program does better. `None` if every access was recorded: then nothing races.
-pub(crate) fn explain(
-    path: &Path,
-    divergence: &Divergence,
-    learns: bool,
-) -> anyhow::Result<Option<Races>> {
-    let trace = trace_file::read(path)?;
-    let program = trace.modules().first().map(Module::identity).unwrap_or_default();
-    if trace.header().order.is_of_every_access() {
+/// Looks at the next steps of threads.
+pub type Look<'a> = dyn FnMut(&[(u32, Tapped)]) + 'a;
+
+impl Session {
+    /// Explains why an exact replay has diverged, and, if it `learns`, sees to it that the next recording
+    /// of the program does better. `None` if every access was recorded: then nothing races.
+    pub fn explain(
+        &self,
+        path: &Path,
+        divergence: &Divergence,
+        learns: bool,
+        listener: &mut dyn Listener,
+    ) -> crate::Result<Option<Races>> {
+        let trace = trace_file::read(path)?;
+        let program = trace.modules().first().map(Module::identity).unwrap_or_default();
+        if trace.header().order.is_of_every_access() {
+            if learns {
+                sites::change(|known| known.forget(&program))?;
+            }
+            return Ok(None);
+        }
+        let mut races = match divergence.is_endless() {
+            true => {
+                let why = "a thread computes without end, and would do so again in the search";
+                Races { error: Some(why.into()), ..Races::default() }
+            }
+            false => self.cause(path, Some(divergence), listener),
+        };
         if learns {
-            sites::change(|known| known.forget(&program))?;
+            let found = Profile::of(&races, trace.modules());
+            let recording = trace.header().started_unix_ns;
+            sites::change(|known| {
+                let new = known.add(found);
+                races.learned = Some(new as u64);
+                races.every_access =
+                    trace.threads() > 1 && known.diverged(&program, recording, new);
+            })?;
         }
-        return Ok(None);
+        Ok(Some(races))
     }
-    let mut races = match divergence.is_endless() {
-        true => {
-            let why = "a thread computes without end, and would do so again in the search";
-            Races { error: Some(why.into()), ..Races::default() }
-        }
-        false => find(path, Some(divergence)),
-    };
-    if learns {
-        let found = Profile::of(&races, trace.modules());
-        let recording = trace.header().started_unix_ns;
-        sites::change(|known| {
-            let new = known.add(found);
-            races.learned = Some(new as u64);
-            races.every_access = trace.threads() > 1 && known.diverged(&program, recording, new);
-        })?;
+
+    /// Finds what races, up to a divergence if there is one. That the search fails is an answer too.
+    pub fn cause(
+        &self,
+        path: &Path,
+        divergence: Option<&Divergence>,
+        listener: &mut dyn Listener,
+    ) -> Races {
+        self.search(path, divergence, listener)
+            .unwrap_or_else(|error| Races { error: Some(format!("{error:#}")), ..Races::default() })
     }
-    Ok(Some(races))
-}
 
-/// Finds what races, up to a divergence if there is one. That the search fails is an answer too.
-pub(crate) fn find(path: &Path, divergence: Option<&Divergence>) -> Races {
-    search(path, divergence)
-        .unwrap_or_else(|error| Races { error: Some(format!("{error:#}")), ..Races::default() })
-}
+    fn search(
+        &self,
+        path: &Path,
+        divergence: Option<&Divergence>,
+        listener: &mut dyn Listener,
+    ) -> crate::Result<Races> {
+        let trace = trace_file::read(path)?;
+        // What the event itself does may race too.
+        let search = match divergence {
+            // The replay that is searched is the original's, so it does not diverge.
+            _ if trace.is_transformed() => RaceSearch::Transformed,
+            Some(at) => RaceSearch::Divergence(at.thread, EventId(at.event.0.saturating_add(1))),
+            None => RaceSearch::Program(code(trace.modules())),
+        };
+        listener.begin("looking for what raced");
+        let found = self.raced(trace_file::open(path)?, search, listener)?;
+        let cause = Cause::new(&trace, divergence)?;
+        let mut races = merge(found.races);
+        races.sort_by_key(|race| cause.distance(race));
+        let mut symbols = Symbols::new(trace.modules());
+        let pairs = races.iter().map(|race| pair(race, cause.is_library(race), &mut symbols));
+        Ok(Races { pairs: pairs.collect(), ..Races::default() })
+    }
 
-fn search(path: &Path, divergence: Option<&Divergence>) -> anyhow::Result<Races> {
-    let trace = trace_file::read(path)?;
-    // What the event itself does may race too.
-    let search = match divergence {
-        // The replay that is searched is the original's, so it does not diverge.
-        _ if trace.is_transformed() => RaceSearch::Transformed,
-        Some(at) => RaceSearch::Divergence(at.thread, EventId(at.event.0.saturating_add(1))),
-        None => RaceSearch::Program(code(trace.modules())),
-    };
-    let mut news = News::new("looking for what raced", true);
-    let found = child::races(trace_file::open(path)?, search, &mut news)?;
-    drop(news);
-    let cause = Cause::new(&trace, divergence)?;
-    let mut races = merge(found.races);
-    races.sort_by_key(|race| cause.distance(race));
-    let mut symbols = Symbols::new(trace.modules());
-    let pairs = races.iter().map(|race| pair(race, cause.is_library(race), &mut symbols));
-    Ok(Races { pairs: pairs.collect(), ..Races::default() })
+    /// What races, by one replay.
+    pub(super) fn raced(
+        &self,
+        trace: File,
+        search: RaceSearch,
+        listener: &mut dyn Listener,
+    ) -> crate::Result<Raced> {
+        self.ask(trace, &Request::Races(search), listener, |answer| {
+            let Message::Raced(races) = answer else { return None };
+            Some(races)
+        })
+    }
+
+    /// Shows `look` what the threads of a trace do, in one order; why these are not all steps, if so.
+    pub fn steps(
+        &self,
+        path: &Path,
+        trace: &Trace,
+        look: &mut Look<'_>,
+        listener: &mut dyn Listener,
+    ) -> crate::Result<Option<String>> {
+        must_be_searchable(path, trace)?;
+        let request = Request::Steps(code(trace.modules()));
+        let mut pieces = |piece: Piece<'_>| {
+            if let Piece::Steps(steps) = piece {
+                look(steps);
+            }
+        };
+        listener.begin("replaying");
+        let file = trace_file::open(path)?;
+        let divergence = self.ask_in_pieces(file, &request, listener, &mut pieces, |answer| {
+            let Message::Stepped(divergence) = answer else { return None };
+            Some(divergence)
+        });
+        let divergence = divergence.with_context(|| format!("cannot replay {}", path.display()))?;
+        Ok(incomplete(trace, divergence.as_deref()))
+    }
 }
 
 /// Refuses a trace in which nothing can race.
-pub(super) fn must_be_searchable(path: &Path, trace: &Trace) -> anyhow::Result<()> {
+pub fn must_be_searchable(path: &Path, trace: &Trace) -> anyhow::Result<()> {
     if trace.header().order.is_of_every_access() {
         bail!(
             "{}: has the order of every access (--order {}), in which nothing races; look for \
@@ -200,7 +256,7 @@ impl<'a> Cause<'a> {
 
 /// The libraries whose own races are not the program's: to explain a divergence, the C library; else all
 /// that come with the system.
-pub(super) fn libraries(trace: &Trace, explains: bool) -> Vec<Range<u64>> {
+pub fn libraries(trace: &Trace, explains: bool) -> Vec<Range<u64>> {
     let range = |module: &Module| module.start..module.end;
     match explains {
         true => trace.modules().iter().filter(|module| is_c_library(module)).map(range).collect(),

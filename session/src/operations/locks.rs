@@ -1,0 +1,127 @@
+//! Ranking unnecessary lock contention.
+
+use crate::calibration;
+use crate::machine::Analysis;
+use crate::protocol::{Message, Request};
+use crate::ranking::{IrregularLock, NotUnderstood, Ranking};
+use crate::replayed::Divergence;
+use crate::session::{Listener, Session};
+use crate::symbols::{Place, Symbols};
+use crate::trace_file;
+use anyhow::{Context, anyhow};
+use refrain_transform::{Resolver, Unknown};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+impl Session {
+    /// Ranks the lock contention of the trace at `path` that the program does not need, by what
+    /// removing it gains; if it `draws`, with a picture of the threads over time.
+    pub fn rank(
+        &self,
+        path: &Path,
+        draws: bool,
+        listener: &mut dyn Listener,
+    ) -> crate::Result<Ranking> {
+        let trace = trace_file::read(path)?;
+        if trace.is_transformed() {
+            return Err(anyhow!("{} is a transformed trace: rank the recording", path.display()));
+        }
+        listener.begin("analysing");
+        let file = trace_file::open(path)?;
+        let analysis = self.ask(file, &Request::Analyse(draws), listener, |answer| {
+            let Message::Analysed(analysis) = answer else { return None };
+            Some(*analysis)
+        });
+        let analysis = analysis.with_context(|| format!("cannot analyse {}", path.display()))?;
+        let (measured, beside, extent) = match analysis {
+            Analysis::Measured(measured, beside, extent) => (measured, beside, extent),
+            Analysis::Diverged(divergence) => {
+                return Err(self.left(path, &divergence, listener)?);
+            }
+        };
+        let mut symbols = Symbols::new(trace.modules());
+        let ranked = refrain_transform::rank(&measured, &mut symbols);
+        let mut made = BTreeMap::new();
+        for make in beside.made {
+            *made.entry(make).or_default() += 1;
+        }
+        let irregular = beside.irregular.into_iter().map(|(address, why, site, sections)| {
+            let site = symbols.resolve(site).into();
+            IrregularLock { address, why, site, critical_sections: sections }
+        });
+        let irregular = irregular.collect();
+        let header = trace.header();
+        Ok(Ranking {
+            command: header.argv.join(" "),
+            cores: u64::from(header.machine.cores.max(1)),
+            latencies: calibration::costs(header.machine.latencies, header.tsc_hz).1,
+            recorded_ns: extent.recorded_ns,
+            events: extent.events,
+            events_recorded: extent.recorded,
+            is_truncated: trace.is_truncated(),
+            order: header.order,
+            made,
+            irregular,
+            not_understood: not_understood(beside.unknown, ranked.original_ns, &mut symbols),
+            picture: beside.picture,
+            ranked,
+        })
+    }
+
+    /// Why what left the recording cannot be analysed. If the program raced, that is why, and the next
+    /// recording knows it.
+    pub(super) fn left(
+        &self,
+        path: &Path,
+        divergence: &Divergence,
+        listener: &mut dyn Listener,
+    ) -> crate::Result<anyhow::Error> {
+        let Divergence { thread, event, kind, .. } = divergence;
+        let races = self.explain(path, divergence, true, listener)?;
+        let pair = races.as_ref().and_then(|races| races.of_the_program());
+        let why = pair.map_or_else(String::new, |pair| {
+            format!(", and the program races: {} are not ordered", pair.short())
+        });
+        let learned = races.is_some_and(|races| races.every_access || races.learned > Some(0));
+        let then = if learned { "record it again, which orders more; " } else { "" };
+        Ok(anyhow!(
+            "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; {then}\
+             `refrain replay` says more",
+            path.display()
+        ))
+    }
+}
+
+/// Places that threads waited at for words that are no locks: at most so many, and each for at
+/// least this part of the run.
+const NOT_UNDERSTOOD: usize = 5;
+const WORTH_A_LINE: u64 = 200;
+
+/// What threads waited for, by place.
+fn not_understood(
+    unknown: Vec<Unknown>,
+    original_ns: u64,
+    symbols: &mut Symbols,
+) -> Vec<NotUnderstood> {
+    let mut not_understood: Vec<NotUnderstood> = Vec::new();
+    for unknown in unknown {
+        let site: Place = symbols.resolve(unknown.pc + 1).into();
+        match not_understood.iter_mut().find(|it| it.site.short() == site.short()) {
+            Some(there) => {
+                there.words += 1;
+                there.waits += unknown.waits;
+                there.waited_ns += unknown.ticks;
+            }
+            None => not_understood.push(NotUnderstood {
+                site,
+                words: 1,
+                waits: unknown.waits,
+                waited_ns: unknown.ticks,
+            }),
+        }
+    }
+    not_understood.retain(|it| it.waited_ns > original_ns / WORTH_A_LINE);
+    not_understood.sort_by_key(|it| std::cmp::Reverse(it.waited_ns));
+    not_understood.truncate(NOT_UNDERSTOOD);
+    not_understood
+}

@@ -1,0 +1,13 @@
+//! What a session does with a trace, an operation a file.
+
+mod data_races;
+mod locks;
+pub(crate) mod racing;
+mod record;
+mod replay;
+mod transform;
+mod virtual_time;
+
+pub use racing::{Look, libraries, must_be_searchable};
+pub use record::{Recorded, Recording};
+pub use transform::TransformedTrace;
