@@ -15,6 +15,7 @@ mod args;
 mod commands;
 mod failure;
 mod logging;
+mod news;
 mod output;
 mod program;
 mod progress;

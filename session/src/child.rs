@@ -51,32 +51,24 @@ fn answer(
     pipe.send(&Message::Needs(need))?;
     let _ = pipe.patience.set(need.patience);
     stated.limit(&around, observed)?;
+    let listener = pipe.clone();
     match request {
-        Request::Replay(options) => {
-            machine::replay(&trace, &options, pipe.clone()).map(Box::new).map(Message::Replayed)
-        }
-        Request::Analyse(draws) => {
-            machine::analyse(&trace, draws, pipe.clone()).map(Box::new).map(Message::Analysed)
-        }
-        Request::Transform => {
-            machine::transform(&trace, pipe.clone()).map(Box::new).map(Message::Transformed)
-        }
-        Request::Races(search) => machine::races(&trace, search, pipe.clone()).map(Message::Raced),
+        Request::Replay(options) => Message::answer(&machine::replay(&trace, &options, listener)?),
+        Request::Analyse(draws) => Message::answer(&machine::analyse(&trace, draws, listener)?),
+        Request::Transform => Message::answer(&machine::transform(&trace, listener)?),
+        Request::Races(search) => Message::answer(&machine::races(&trace, search, listener)?),
         Request::Stacks(points, code) => {
-            machine::stacks(&trace, points, code, pipe.clone()).map(Message::Seen)
+            Message::answer(&machine::stacks(&trace, points, code, listener)?)
         }
-        Request::Steps(code) => {
-            let divergence = machine::steps(&trace, code, pipe.clone())?;
-            Ok(Message::Stepped(divergence.map(Box::new)))
-        }
+        Request::Steps(code) => Message::answer(&machine::steps(&trace, code, listener)?),
         Request::Segments(amount) => {
-            let segments = machine::segments(&trace, amount, pipe.clone())?;
+            let segments = machine::segments(&trace, amount, listener)?;
             for (thread, amounts) in (0..).map(ThreadId).zip(&segments) {
                 for piece in amounts.chunks(AMOUNTS_PIECE) {
                     pipe.send(&Message::Amounts(thread, piece.to_vec()))?;
                 }
             }
-            Ok(Message::Counted)
+            Message::answer(&())
         }
         Request::Attempt(name, victim) => {
             // As the code of a trace would, not on the thread that set the sandbox up.

@@ -6,7 +6,7 @@ use crate::calibration::Source;
 use crate::choices::{Clock, Cost, EngineKind, SchedulerKind};
 use crate::machine::{Policy, ReplayOptions, Skeleton};
 use crate::model::Model;
-use crate::session::{Listener, Session};
+use crate::session::Session;
 use crate::stats::{Difference, Distribution};
 use crate::trace_file;
 use anyhow::{Context, anyhow, bail};
@@ -58,30 +58,49 @@ impl Measuring {
     }
 }
 
-/// A side of a comparison.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Side<'a> {
-    /// The trace.
-    pub trace: &'a Path,
-    /// Who decides.
-    pub scheduler: SchedulerKind,
-}
+/// A side of a comparison: a trace, and who decides.
+pub type Side<'a> = (&'a Path, SchedulerKind);
 
 /// A comparison of A and B.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
+    /// The one side.
+    pub a: Compared,
+    /// The other.
+    pub b: Compared,
     /// By the virtual clock, if that was asked for.
     pub virtual_time: Option<Exact>,
     /// By the wall clock, if that was asked for.
     pub wall: Option<Measured>,
 }
 
+/// What is compared.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Compared {
+    /// Path of the trace.
+    pub trace: String,
+    /// The command that was recorded.
+    pub command: String,
+    /// Who decided.
+    pub scheduler: SchedulerKind,
+}
+
+impl Compared {
+    fn of((trace, scheduler): Side<'_>) -> crate::Result<Compared> {
+        let command = trace_file::read(trace)?.header().argv.join(" ");
+        Ok(Compared { trace: trace.display().to_string(), command, scheduler })
+    }
+}
+
 /// How stable and how precise replays under different schedulers are.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Fidelity {
     /// The command that was recorded.
     pub command: String,
+    /// The engine of the wall clock.
+    pub engine: &'static str,
     /// The machine of the virtual clock.
+    #[serde(flatten)]
     pub model: Model,
     /// What all are compared with.
     pub recorded_ns: u64,
@@ -166,26 +185,18 @@ pub type Times = (Vec<u64>, (u64, Option<String>));
 
 impl Session {
     /// Compares two traces, or two schedulers, by replaying them in turns.
-    pub fn compare(
-        &self,
-        sides: [Side<'_>; 2],
-        how: &Measuring,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Comparison> {
-        let virtual_time = how.wants(Clock::Virtual).then(|| self.exact(sides, how, listener));
+    pub fn compare(&self, sides: [Side<'_>; 2], how: &Measuring) -> crate::Result<Comparison> {
+        let [a, b] = sides.map(Compared::of);
+        let (a, b) = (a?, b?);
+        let virtual_time = how.wants(Clock::Virtual).then(|| self.exact(sides, how));
         let virtual_time = virtual_time.transpose()?;
-        let wall = how.wants(Clock::Wall).then(|| self.measured(sides, how, listener));
-        Ok(Comparison { virtual_time, wall: wall.transpose()? })
+        let wall = how.wants(Clock::Wall).then(|| self.measured(sides, how));
+        Ok(Comparison { a, b, virtual_time, wall: wall.transpose()? })
     }
 
-    fn exact(
-        &self,
-        sides: [Side<'_>; 2],
-        how: &Measuring,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Exact> {
-        let [a, b] = sides.map(|Side { trace, scheduler }| {
-            self.simulate(trace, how.policy(scheduler), (how.cores, how.cost), listener)
+    fn exact(&self, sides: [Side<'_>; 2], how: &Measuring) -> crate::Result<Exact> {
+        let [a, b] = sides.map(|(trace, scheduler)| {
+            self.simulate(trace, how.policy(scheduler), (how.cores, how.cost))
         });
         let [(a_ns, a), (b_ns, b)] =
             [a?, b?].map(|(run, skeleton)| (run.duration, skeleton.model()));
@@ -201,19 +212,14 @@ impl Session {
     }
 
     /// Who is first in a pair alternates, so that neither side always gets the warmer machine.
-    fn measured(
-        &self,
-        sides: [Side<'_>; 2],
-        how: &Measuring,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Measured> {
+    fn measured(&self, sides: [Side<'_>; 2], how: &Measuring) -> crate::Result<Measured> {
         let mut times = [Vec::new(), Vec::new()];
         for number in 0..how.repeat {
             let first = number as usize % 2;
             for index in [first, 1 - first] {
-                let Side { trace, scheduler } = sides[index];
+                let (trace, scheduler) = sides[index];
                 let options = how.options(how.policy(scheduler).repetition(number));
-                let time = self.wall_time(trace, &options, listener)?;
+                let time = self.wall_time(trace, &options)?;
                 let which = ["A", "B"][index];
                 times[index]
                     .push(time.map_err(|why| anyhow!("a replay of {which} did not end: {why}"))?);
@@ -237,7 +243,6 @@ impl Session {
         path: &Path,
         schedulers: &[SchedulerKind],
         how: &Measuring,
-        listener: &mut dyn Listener,
     ) -> crate::Result<Fidelity> {
         let trace = trace_file::read(path)?;
         if trace.is_transformed() {
@@ -256,18 +261,19 @@ impl Session {
         let mut rows = Vec::new();
         if how.wants(Clock::Virtual) {
             for &scheduler in schedulers {
-                let times = self.virtual_times((path, scheduler), &mut skeleton, how, listener);
+                let times = self.virtual_times((path, scheduler), &mut skeleton, how);
                 rows.push(Row::new((scheduler, Clock::Virtual), times, recorded_ns));
             }
         }
         if how.wants(Clock::Wall) {
-            let times = self.wall_times(path, schedulers, how, listener)?;
+            let times = self.wall_times(path, schedulers, how)?;
             for (&scheduler, times) in schedulers.iter().zip(times) {
                 rows.push(Row::new((scheduler, Clock::Wall), times, recorded_ns));
             }
         }
         let command = trace.header().argv.join(" ");
-        Ok(Fidelity { command, model: skeleton.model(), recorded_ns, rows })
+        let engine = how.engine.name();
+        Ok(Fidelity { command, engine, model: skeleton.model(), recorded_ns, rows })
     }
 
     fn virtual_times(
@@ -275,9 +281,8 @@ impl Session {
         (path, scheduler): (&Path, SchedulerKind),
         skeleton: &mut Skeleton,
         how: &Measuring,
-        listener: &mut dyn Listener,
     ) -> Times {
-        if let Err(error) = self.materialize(path, skeleton, (scheduler, how.cost), listener) {
+        if let Err(error) = self.materialize(path, skeleton, (scheduler, how.cost)) {
             return (Vec::new(), (how.repeat.into(), Some(format!("{error:#}"))));
         }
         let mut all = Times::default();
@@ -296,13 +301,12 @@ impl Session {
         path: &Path,
         schedulers: &[SchedulerKind],
         how: &Measuring,
-        listener: &mut dyn Listener,
     ) -> crate::Result<Vec<Times>> {
         let mut all = vec![Times::default(); schedulers.len()];
         for number in 0..how.repeat {
             for (&scheduler, times) in schedulers.iter().zip(&mut all) {
                 let options = how.options(how.policy(scheduler).repetition(number));
-                count(times, self.wall_time(path, &options, listener)?);
+                count(times, self.wall_time(path, &options)?);
             }
         }
         Ok(all)

@@ -1,10 +1,7 @@
 //! What a session and its child process say to each other: a request, an argument of the child as
 //! JSON; and the child's messages, frames of a 32-bit little-endian length and a postcard message.
 
-use crate::machine::{
-    Amount, Analysis, Point, RaceSearch, Raced, ReplayOptions, Seen, Transformation,
-};
-use crate::replayed::{Divergence, Report};
+use crate::machine::{Amount, Point, RaceSearch, ReplayOptions};
 use crate::sandbox::Need;
 use anyhow::{Context, bail};
 use refrain_analysis::{Code, Tapped};
@@ -49,6 +46,18 @@ impl Request {
             Request::Stacks(..) | Request::Steps(_) | Request::Segments(_) => true,
         }
     }
+
+    /// What it is, as progress is shown.
+    pub(crate) fn activity(&self) -> &'static str {
+        match self {
+            Request::Replay(_) | Request::Steps(_) | Request::Attempt(..) => "replaying",
+            Request::Analyse(_) => "analysing",
+            Request::Transform => "transforming",
+            Request::Races(RaceSearch::Program(_)) | Request::Stacks(..) => "looking for races",
+            Request::Races(_) => "looking for what raced",
+            Request::Segments(amount) => amount.activity(),
+        }
+    }
 }
 
 /// What the child says.
@@ -64,19 +73,12 @@ pub(crate) enum Message {
         descriptor: i32,
         bytes: Vec<u8>,
     },
-    Replayed(Box<Report>),
-    Analysed(Box<Analysis>),
-    Transformed(Box<Transformation>),
-    Raced(Raced),
-    Seen(Seen),
     /// The next steps of threads.
     Steps(Vec<(u32, Tapped)>),
-    /// There are no more steps; where the replay left the recording, if it did.
-    Stepped(Option<Box<Divergence>>),
     /// The next amounts of a thread.
     Amounts(ThreadId, Vec<u64>),
-    /// There are no more amounts.
-    Counted,
+    /// The answer to the request, as a message of its own. The last message, as a failure is.
+    Answer(Vec<u8>),
     Failed(String),
 }
 
@@ -96,6 +98,13 @@ pub(crate) fn read_message(pipe: &mut impl Read) -> anyhow::Result<Option<Messag
         return Ok(None);
     }
     Ok(Some(postcard::from_bytes(&frame)?))
+}
+
+impl Message {
+    /// An answer.
+    pub(crate) fn answer(answer: &impl Serialize) -> anyhow::Result<Message> {
+        Ok(Message::Answer(postcard::to_stdvec(answer)?))
+    }
 }
 
 pub(crate) fn write_message(pipe: &mut impl Write, message: &Message) -> anyhow::Result<()> {

@@ -4,19 +4,22 @@
 //! (`child`), whose answers are as untrusted as the trace: lengths are bounded, the child is
 //! watched, and one that dies or talks nonsense is an error of one line.
 
-use crate::machine::Segments;
+use crate::machine::{Analysis, Raced, Seen, Segments, Transformation};
 use crate::protocol::{Message, REPLAY_CHILD, Request, read_message};
+use crate::replayed::{Divergence, Report};
 use crate::sandbox::{self, Need, Purpose};
 use crate::text::escape;
 use crate::watchdog::Watchdog;
 use anyhow::{Context, anyhow, bail};
 use refrain_analysis::Tapped;
 use refrain_trace::ThreadId;
+use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// No recording has more threads (or the child talks nonsense).
@@ -29,17 +32,21 @@ const MAX_KEPT: u64 = 4 << 30;
 /// made of.
 pub const UNSANDBOXED_FLAG: &str = "--unsandboxed";
 
-/// What is told while the library works. Nothing has to be listened to: `&mut ()` is a listener.
+/// What is told while a session works.
 pub trait Listener {
-    /// A piece of work begins: `replaying`, `counting instructions`, …
-    fn begin(&mut self, _what: &'static str) {}
+    /// A replay begins: `replaying`, `counting instructions`, …
+    fn begin(&self, _what: &'static str) {}
     /// So many of its events are done.
-    fn progress(&mut self, _done: u64, _total: u64) {}
+    fn progress(&self, _done: u64, _total: u64) {}
     /// The replayed program printed something ([`ReplayOptions::echo`](crate::ReplayOptions::echo)).
     /// An error ends the replay.
-    fn output(&mut self, _descriptor: i32, _bytes: &[u8]) -> crate::Result<()> {
+    fn output(&self, _descriptor: i32, _bytes: &[u8]) -> crate::Result<()> {
         Ok(())
     }
+    /// A line that the replay's process has written to its standard error.
+    fn diagnostic(&self, _line: &str) {}
+    /// The replay is over.
+    fn end(&self) {}
 }
 
 impl Listener for () {}
@@ -50,12 +57,12 @@ impl Listener for () {}
 /// process without rights. Both are the `refrain` command: [`Session::new`] takes the one that PATH
 /// finds, [`Session::by`] any other (the command itself takes `/proc/self/exe`). It must be built
 /// from the same sources as this library: what they say to each other changes between versions.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Session {
     command: PathBuf,
     unsandboxed: bool,
     max_memory: Option<u64>,
-    diagnostics: Option<fn(&str)>,
+    listener: Arc<dyn Listener + Send + Sync>,
 }
 
 impl Default for Session {
@@ -72,7 +79,8 @@ impl Session {
 
     /// With the command at this path.
     pub fn by(command: impl Into<PathBuf>) -> Session {
-        Session { command: command.into(), unsandboxed: false, max_memory: None, diagnostics: None }
+        let (command, listener) = (command.into(), Arc::new(()));
+        Session { command, unsandboxed: false, max_memory: None, listener }
     }
 
     /// Goes on where the kernel lacks Landlock or seccomp, with what is there: only for traces that
@@ -87,10 +95,9 @@ impl Session {
         Session { max_memory: bytes, ..self }
     }
 
-    /// Shows the lines that child processes write to their standard error. By default they are
-    /// dropped, but for the last one of a child that fails.
-    pub fn diagnostics(self, show: fn(&str)) -> Session {
-        Session { diagnostics: Some(show), ..self }
+    /// Tells somebody how its work goes on. By default nobody is told.
+    pub fn listener(self, listener: impl Listener + Send + Sync + 'static) -> Session {
+        Session { listener: Arc::new(listener), ..self }
     }
 
     /// Path of the command.
@@ -116,39 +123,36 @@ impl Session {
         sandbox::enter(purpose, self.unsandboxed).map(drop)
     }
 
-    /// Has a child process answer a request; `expected` takes the answer out of its last message, if
-    /// it is one to this request.
-    pub(crate) fn ask<T>(
+    /// Has a child process answer a request.
+    pub(crate) fn ask<T: DeserializeOwned>(
         &self,
         trace: File,
         request: &Request,
-        listener: &mut dyn Listener,
-        expected: impl FnOnce(Message) -> Option<T>,
     ) -> crate::Result<T> {
-        self.ask_in_pieces(trace, request, listener, &mut |_| {}, expected)
+        self.ask_in_pieces(trace, request, &mut |_| {})
     }
 
-    /// The same, with what comes in pieces.
-    pub(crate) fn ask_in_pieces<T>(
+    /// The same, with what comes in pieces before the answer.
+    pub(crate) fn ask_in_pieces<T: DeserializeOwned>(
         &self,
         trace: File,
         request: &Request,
-        listener: &mut dyn Listener,
         pieces: &mut dyn FnMut(Piece<'_>),
-        expected: impl FnOnce(Message) -> Option<T>,
     ) -> crate::Result<T> {
-        expected(self.converse(trace, request, listener, pieces)?)
+        self.listener.begin(request.activity());
+        let answer = self.converse(trace, request, pieces);
+        self.listener.end();
+        postcard::from_bytes(&answer?)
             .context("the replay process gave another answer than it was asked for")
     }
 
-    /// Starts the child, passes its news on and returns its last message.
+    /// Starts the child, passes its news on and returns its answer.
     fn converse(
         &self,
         trace: File,
         request: &Request,
-        listener: &mut dyn Listener,
         pieces: &mut dyn FnMut(Piece<'_>),
-    ) -> crate::Result<Message> {
+    ) -> crate::Result<Vec<u8>> {
         // Whoever started this process may have left descriptors open that are no business of a trace.
         refrain_vm::close_on_exec().context("cannot keep descriptors from the replay process")?;
         let mut command = Command::new(&self.command);
@@ -164,10 +168,11 @@ impl Session {
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start the replay process")?;
-        let complaints = child.stderr.take().map(|it| Complaints::gather(it, self.diagnostics));
+        let complaints =
+            child.stderr.take().map(|it| Complaints::gather(it, self.listener.clone()));
         let watchdog = Watchdog::watch(child.id(), self.max_memory);
         let mut pipe = child.stdout.take().expect("the child's output is piped");
-        let answer = listen(&mut pipe, &watchdog, listener, pieces);
+        let answer = listen(&mut pipe, &watchdog, &*self.listener, pieces);
         // A child that goes on talking has nobody who listens.
         drop(pipe);
         if answer.is_err() {
@@ -181,8 +186,8 @@ impl Session {
             bail!("{verdict}; it was ended");
         }
         match answer? {
-            Some(Message::Failed(why)) => Err(anyhow!(why)),
-            Some(message) => Ok(message),
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(why)) => Err(anyhow!(why)),
             None => Err(died(status, last_words)),
         }
     }
@@ -232,16 +237,14 @@ impl Complaints {
     /// So much is passed on of a child that does not stop complaining.
     const MOST: u64 = 16 << 20;
 
-    fn gather(from: ChildStderr, show: Option<fn(&str)>) -> Complaints {
+    fn gather(from: ChildStderr, listener: Arc<dyn Listener + Send + Sync>) -> Complaints {
         Complaints(std::thread::spawn(move || {
             let mut last = None;
             let mut lines = BufReader::new(from.take(Complaints::MOST));
             let mut line = Vec::new();
             while let Ok(1..) = lines.by_ref().take(1 << 16).read_until(b'\n', &mut line) {
                 let text = escape(String::from_utf8_lossy(&line).trim_end());
-                if let Some(show) = show {
-                    show(&text);
-                }
+                listener.diagnostic(&text);
                 last = Some(text).filter(|text| !text.is_empty()).or(last);
                 line.clear();
             }
@@ -273,13 +276,16 @@ impl Supervisor for Watchdog {
     }
 }
 
-/// Passes news on until the child has no more; its last message.
+/// What a child has said at last: its answer, or why there is none.
+type LastWord = Result<Vec<u8>, String>;
+
+/// Passes news on until the child has no more; its last word, if it was one.
 fn listen(
     pipe: &mut impl Read,
     supervisor: &impl Supervisor,
-    listener: &mut dyn Listener,
+    listener: &dyn Listener,
     pieces: &mut dyn FnMut(Piece<'_>),
-) -> anyhow::Result<Option<Message>> {
+) -> crate::Result<Option<LastWord>> {
     let mut left = MAX_KEPT;
     loop {
         match read_message(pipe).context("the replay process cannot be understood")? {
@@ -297,7 +303,9 @@ fn listen(
                 left = rest.context("the replay process answers without end")?;
                 pieces(Piece::Amounts(thread, &amounts));
             }
-            last => return Ok(last),
+            Some(Message::Answer(answer)) => return Ok(Some(Ok(answer))),
+            Some(Message::Failed(why)) => return Ok(Some(Err(why))),
+            None => return Ok(None),
         }
     }
 }
@@ -314,11 +322,14 @@ pub fn listen_to(bytes: &[u8]) {
 
     let mut segments = Segments::new();
     let mut pieces = |piece: Piece<'_>| gather(&mut segments, &piece);
-    // As they come, and as the content of one frame, whose length is right.
-    let _ = listen(&mut { bytes }, &Nobody, &mut (), &mut pieces);
+    // As they come, as the content of one frame, whose length is right, and as answers.
+    let _ = listen(&mut { bytes }, &Nobody, &(), &mut pieces);
+    let _ = postcard::from_bytes::<Report>(bytes);
+    let _ = postcard::from_bytes::<(Analysis, Transformation)>(bytes);
+    let _ = postcard::from_bytes::<(Raced, Seen, Option<Divergence>)>(bytes);
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
     let framed = [&length, bytes].concat();
-    let _ = listen(&mut framed.as_slice(), &Nobody, &mut (), &mut pieces);
+    let _ = listen(&mut framed.as_slice(), &Nobody, &(), &mut pieces);
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! say what is left to do.
 
 use super::destination::Destination;
-use super::{locks, once::News, races};
+use super::{locks, races};
 use crate::args::{AFTER_RECORDING, AfterRecording, RaceReport, Ranking};
 use crate::failure::{Failure, Outcome};
 use crate::output::{self, Console};
@@ -61,10 +61,9 @@ fn show_races(session: &Session, trace: &Path, json: bool) -> anyhow::Result<u8>
 fn show(session: &Session, trace: &Path, ranking: &Ranking, replayed: bool) -> anyhow::Result<u8> {
     if replayed {
         let options = ReplayOptions::exact(EngineKind::Tiered);
-        let mut report = session.replay(trace, &options, &mut News::new(true))?;
+        let mut report = session.replay(trace, &options)?;
         let divergence = report.divergence.as_ref().filter(|at| !at.is_endless());
-        report.races = divergence
-            .map(|divergence| session.cause(trace, Some(divergence), &mut News::new(true)));
+        report.races = divergence.map(|divergence| session.cause(trace, Some(divergence)));
         if !ranking.json {
             output::print(&(render(&report, None) + "\n"))?;
         }

@@ -1,7 +1,6 @@
 //! `refrain races --detector` and `--compare`: the detectors of the paper's tables over one trace, recorded
 //! here or written by others in RAPID's format.
 
-use super::once::News;
 use crate::args::{Detector, Granularity, Races};
 use crate::failure::Outcome;
 use crate::output::{self, Style};
@@ -175,7 +174,7 @@ fn feed_trace(args: &Races, session: &Session) -> anyhow::Result<(Vec<Bench>, So
     let libraries = if folds { libraries(&trace, false) } else { Vec::new() };
     let mut benches = benches(args, &libraries);
     let mut look = |steps: &[(u32, Tapped)]| benches.iter_mut().for_each(|it| it.take(steps));
-    let incomplete = session.steps(path, &trace, &mut look, &mut News::new(true))?;
+    let incomplete = session.steps(path, &trace, &mut look)?;
     let symbols = Box::new(Symbols::new(trace.modules()));
     Ok((benches, Sources::Trace { symbols, incomplete }))
 }

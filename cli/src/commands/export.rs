@@ -1,6 +1,5 @@
 //! `refrain export`: what a recorded program does, for other people's tools.
 
-use super::once::News;
 use crate::args::Export;
 use crate::failure::Outcome;
 use crate::output;
@@ -25,7 +24,7 @@ pub(crate) fn run(args: &Export, session: &Session) -> Outcome {
             }
         }
     };
-    let incomplete = session.steps(&args.trace, &trace, &mut look, &mut News::new(true))?;
+    let incomplete = session.steps(&args.trace, &trace, &mut look)?;
     if steps.len() >= MOST {
         let shown = args.trace.display();
         Err(anyhow!("{shown}: has more than {MOST} steps, which are too many for a text"))?;

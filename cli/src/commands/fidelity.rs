@@ -1,10 +1,9 @@
 //! `refrain fidelity`: PerfPlay's Figure 13 for any trace.
 
-use super::once::News;
 use crate::args::Fidelity;
 use crate::failure::Outcome;
 use crate::output::{self, Style};
-use crate::report::fidelity::{Report, render};
+use crate::report::fidelity::render;
 use crate::report::figure;
 use anyhow::Context;
 use refrain_session::{SchedulerKind, Session};
@@ -16,14 +15,7 @@ pub(crate) fn run(args: &Fidelity, session: &Session) -> Outcome {
         chosen => chosen,
     };
     let how = args.measuring.how();
-    let found = session.fidelity(&args.trace, schedulers, &how, &mut News::new(true))?;
-    let report = Report {
-        command: found.command,
-        engine: how.engine.name(),
-        model: found.model,
-        recorded_ns: found.recorded_ns,
-        rows: found.rows,
-    };
+    let report = session.fidelity(&args.trace, schedulers, &how)?;
     if let Some(path) = &args.svg {
         std::fs::write(path, figure::svg(&report))
             .with_context(|| format!("cannot write {}", path.display()))?;

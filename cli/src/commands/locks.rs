@@ -1,6 +1,5 @@
 //! `refrain locks`: ranks unnecessary lock contention.
 
-use super::once::News;
 use crate::args::{Locks, Ranking as Form};
 use crate::failure::Outcome;
 use crate::output::{self, SCHEMA_VERSION, Style};
@@ -74,7 +73,7 @@ fn suppress(report: &mut Report, rules: &Suppressions, path: &Path) {
 
 /// Ranks the trace at `path`.
 pub(crate) fn rank(session: &Session, path: &Path, draws: bool) -> anyhow::Result<Report> {
-    let ranking = session.rank(path, draws, &mut News::new(true))?;
+    let ranking = session.rank(path, draws)?;
     let notes = notes(&ranking);
     Ok(locks::report(ranking, notes))
 }

@@ -16,7 +16,6 @@ mod info;
 mod linkages;
 mod locks;
 mod man;
-mod once;
 mod races;
 mod record;
 mod replay;
@@ -27,6 +26,7 @@ mod transform;
 
 use crate::args::{Cli, Command};
 use crate::failure::{self, Failure, Outcome};
+use crate::news::News;
 use clap::Parser;
 use refrain_session::Session;
 use std::process::ExitCode;
@@ -36,7 +36,11 @@ use std::process::ExitCode;
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let max_memory = cli.max_memory.map(|most| most.saturating_mul(1 << 20));
-    let session = Session::by("/proc/self/exe").unsandboxed(cli.unsandboxed).max_memory(max_memory);
+    let echoes = matches!(&cli.command, Command::Replay(args) if !args.json);
+    let session = Session::by("/proc/self/exe")
+        .unsandboxed(cli.unsandboxed)
+        .max_memory(max_memory)
+        .listener(News::new(!echoes));
     let command = cli.command;
     if matches!(command, Command::Record(_) | Command::Run(_) | Command::Demo(_)) {
         // The recorded program's main thread is to be the process's first.
@@ -49,9 +53,8 @@ pub fn main() -> ExitCode {
 }
 
 fn run_command(command: Command, session: Session) -> u8 {
-    let outcome = crate::logging::start(session)
-        .map_err(Failure::from)
-        .and_then(|session| dispatch(command, &session));
+    let outcome =
+        crate::logging::start().map_err(Failure::from).and_then(|()| dispatch(command, &session));
     match outcome {
         Ok(status) => status,
         Err(failure) if failure.is_broken_pipe() => 0,

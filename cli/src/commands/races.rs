@@ -1,7 +1,6 @@
 //! `refrain races`: which accesses of a recorded run the program does not order.
 
 use super::detectors;
-use super::once::News;
 use crate::args::{RaceReport, Races};
 use crate::failure::Outcome;
 use crate::output;
@@ -42,7 +41,7 @@ pub(crate) fn print(report: &Report, form: &RaceReport) -> anyhow::Result<()> {
 /// What races in the trace at `path`.
 pub(crate) fn search(session: &Session, path: &Path, form: &RaceReport) -> anyhow::Result<Report> {
     let suppressions = form.suppressions.as_deref().map(Suppressions::read).transpose()?;
-    let found = session.races(path, &mut News::new(true))?;
+    let found = session.races(path)?;
     let mut report = Report {
         command: found.command,
         threads: found.threads,

@@ -7,12 +7,11 @@ use crate::program::{self, Program};
 use crate::report::numbers::{bytes, counted, duration};
 use anyhow::anyhow;
 use clap::ValueEnum;
-use refrain_session::recorder::{self, RecordOptions, RecordSummary};
-use refrain_session::runtimes;
 use refrain_session::sites::{self, Profile};
 use refrain_session::trace_file::{Named, NewTrace};
+use refrain_session::{calibration, recorder, runtimes};
 use refrain_trace::{Ending, Order};
-use refrain_vm::{Follow, Level, LostEnd};
+use refrain_vm::{Follow, Level, LostEnd, RecordOptions, RecordSummary};
 use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::io;
@@ -62,7 +61,6 @@ pub(crate) fn record(
         CpuLevel::V3 => Level::V3,
     });
     let known = if recording.no_learn { Profile::default() } else { sites::known() };
-    let (no_jit, strict, begun) = (recording.no_jit, recording.strict, Box::new(begun));
     let follow = recording.follow.then(|| follow(path, recording)).transpose()?;
     let order = recording.order.unwrap_or_else(|| {
         let why = every_access(&program, &known);
@@ -74,19 +72,19 @@ pub(crate) fn record(
         }
         if why.is_some() { Order::Stride } else { Order::Sync }
     });
-    let learned = known.sites;
     let options = RecordOptions {
-        program: program.path,
-        argv: program.argv,
+        command: recorder::command(program.path, program.argv),
         output,
-        level,
-        no_jit,
-        begun,
-        strict,
+        recorder: recorder::VERSION.to_owned(),
+        machine: calibration::this_machine(),
+        processor: recorder::processor(level).map_err(Failure::recording)?,
+        forbid_generated_code: recording.no_jit,
         warn,
-        learned,
-        follow,
+        learned: known.sites,
         order,
+        begun: Box::new(begun),
+        strict: recording.strict,
+        follow,
     };
     report_panics(console.share());
     let result = recorder::record(options).map_err(Failure::of_recorder);
@@ -179,7 +177,7 @@ fn describe(summary: &RecordSummary, path: Option<&Path>) -> String {
     };
     format!(
         "refrain: recorded {}, {} in {}{how}{} ({})",
-        counted(summary.threads, "thread"),
+        counted(summary.threads.into(), "thread"),
         counted(summary.events, "event"),
         duration(i64::try_from(summary.wall.as_nanos()).unwrap_or(i64::MAX)),
         path.map_or_else(String::new, |path| format!(": {}", path.display())),

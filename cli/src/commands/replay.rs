@@ -1,6 +1,5 @@
 //! `refrain replay`: replays a trace and says what was checked.
 
-use super::once::News;
 use super::simulate;
 use crate::args::Replay;
 use crate::failure::Outcome;
@@ -50,7 +49,7 @@ fn execute(args: &Replay, session: &Session) -> Outcome {
             or_copy: args.engine.is_none(),
             ..ReplayOptions::exact(args.engine.unwrap_or(EngineKind::Tiered))
         };
-        let report = session.replay(&args.trace, &options, &mut News::new(args.json))?;
+        let report = session.replay(&args.trace, &options)?;
         times.push(report.run_ns);
         let diverged = report.divergence.is_some();
         last = Some((report, options));
@@ -66,14 +65,11 @@ fn execute(args: &Replay, session: &Session) -> Outcome {
     // Under another scheduler the order is to blame, which the report says.
     let exact = schedule.scheduler == SchedulerKind::Elsc;
     let transformed = trace_file::read(&args.trace)?.is_transformed();
-    let news = &mut News::new(true);
     report.races = match &report.divergence {
         // What the freed locks ordered beside the data in them.
-        Some(divergence) if transformed => Some(session.cause(&args.trace, Some(divergence), news)),
-        Some(divergence) if exact => {
-            session.explain(&args.trace, divergence, !args.no_learn, news)?
-        }
-        divergence => args.races.then(|| session.cause(&args.trace, divergence.as_ref(), news)),
+        Some(divergence) if transformed => Some(session.cause(&args.trace, Some(divergence))),
+        Some(divergence) if exact => session.explain(&args.trace, divergence, !args.no_learn)?,
+        divergence => args.races.then(|| session.cause(&args.trace, divergence.as_ref())),
     };
     if args.json {
         output::print_json("replay", &report)?;

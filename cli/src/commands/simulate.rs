@@ -1,6 +1,5 @@
 //! `refrain replay --clock virtual`: the trace's skeleton, timed.
 
-use super::once::News;
 use crate::args::Replay;
 use crate::failure::Outcome;
 use crate::output::{self, Style};
@@ -31,7 +30,7 @@ fn simulate(args: &Replay, session: &Session) -> anyhow::Result<Report> {
     let skeleton = Skeleton::of(&trace)?;
     let mut skeleton = skeleton.on_cores(wanted.cores);
     let what = (wanted.scheduler, wanted.cost);
-    session.materialize(&args.trace, &mut skeleton, what, &mut News::new(true))?;
+    session.materialize(&args.trace, &mut skeleton, what)?;
     let policy = Policy { scheduler: wanted.scheduler, seed: wanted.seed };
     let first = first(args, &skeleton, policy)?;
     let mut times = vec![first.duration];

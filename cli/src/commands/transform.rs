@@ -1,6 +1,5 @@
 //! `refrain transform`: writes the trace without its unnecessary lock contention.
 
-use super::once::News;
 use crate::args::Transform;
 use crate::failure::Outcome;
 use crate::output::{self, Style};
@@ -11,7 +10,7 @@ use refrain_trace::Trace;
 /// Transforms a trace and says what that is worth.
 pub(crate) fn run(args: &Transform, session: &Session) -> Outcome {
     let output = (args.output.as_path(), args.force);
-    let transformed = session.transform(&args.trace, output, &mut News::new(true))?;
+    let transformed = session.transform(&args.trace, output)?;
     let report = report(&trace_file::read(&args.trace)?, transformed);
     if args.json {
         output::print_json("transform", &report)?;

@@ -3,39 +3,14 @@
 use super::numbers::{change, counted, duration, signed};
 use super::simulation::spread;
 use super::table;
-use refrain_session::SchedulerKind;
-use refrain_session::compare::{Exact, Measured};
+use refrain_session::compare::{Compared, Comparison, Exact, Measured};
 use refrain_session::stats::Distribution;
-use serde::Serialize;
-
-/// A comparison of A and B.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub(crate) struct Report {
-    /// The one side.
-    pub(crate) a: Side,
-    /// The other.
-    pub(crate) b: Side,
-    /// By the virtual clock.
-    pub(crate) virtual_time: Option<Exact>,
-    /// By the wall clock.
-    pub(crate) wall: Option<Measured>,
-}
-
-/// What is compared.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(crate) struct Side {
-    /// Path of the trace.
-    pub(crate) trace: String,
-    /// The command that was recorded.
-    pub(crate) command: String,
-    /// Who decided.
-    pub(crate) scheduler: SchedulerKind,
-}
 
 /// The report for people.
-pub(crate) fn render(report: &Report) -> String {
-    let side =
-        |side: &Side| format!("{} under {} ({})", side.trace, side.scheduler.name(), side.command);
+pub(crate) fn render(report: &Comparison) -> String {
+    let side = |side: &Compared| {
+        format!("{} under {} ({})", side.trace, side.scheduler.name(), side.command)
+    };
     let mut facts = vec![("A", side(&report.a)), ("B", side(&report.b))];
     if let Some(exact) = &report.virtual_time {
         facts.extend(virtual_time(exact));
@@ -87,13 +62,13 @@ fn measured(wall: &Measured) -> [(&'static str, String); 3] {
 mod tests {
     use super::*;
     use insta::assert_snapshot;
-    use refrain_session::Cost;
     use refrain_session::calibration::Source;
     use refrain_session::stats::Difference;
+    use refrain_session::{Cost, SchedulerKind};
 
     #[test]
     fn both_clocks() {
-        let side = |trace: &str, scheduler| Side {
+        let side = |trace: &str, scheduler| Compared {
             trace: trace.into(),
             command: "server 4".into(),
             scheduler,
@@ -101,7 +76,7 @@ mod tests {
         let (a, b) =
             ([100_000_000, 102_000_000, 101_000_000], [90_000_000, 93_000_000, 91_000_000]);
         let pairs: Vec<(u64, u64)> = a.into_iter().zip(b).collect();
-        let report = Report {
+        let report = Comparison {
             a: side("before.refrain", SchedulerKind::Elsc),
             b: side("after.refrain", SchedulerKind::Elsc),
             virtual_time: Some(Exact {

@@ -4,29 +4,11 @@ use super::model;
 use super::numbers::{change, counted, duration, signed};
 use super::table::{self, Column};
 use crate::output::Style;
-use refrain_session::Model;
-use refrain_session::compare::Row;
-use serde::Serialize;
+use refrain_session::compare::{Fidelity, Row};
 use std::fmt::Write;
 
-/// All schedulers, by both clocks.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub(crate) struct Report {
-    /// The command that was recorded.
-    pub(crate) command: String,
-    /// The engine of the wall clock.
-    pub(crate) engine: &'static str,
-    /// The machine of the virtual clock.
-    #[serde(flatten)]
-    pub(crate) model: Model,
-    /// What all are compared with.
-    pub(crate) recorded_ns: u64,
-    /// One for each scheduler and clock.
-    pub(crate) rows: Vec<Row>,
-}
-
 /// The report for people.
-pub(crate) fn render(report: &Report, style: Style) -> String {
+pub(crate) fn render(report: &Fidelity, style: Style) -> String {
     let mut text = table::pairs(&[
         ("replayed", report.command.clone()),
         ("recorded", duration(signed(report.recorded_ns))),
@@ -77,14 +59,14 @@ pub(crate) mod tests {
     use insta::assert_snapshot;
     use refrain_session::Cost;
     use refrain_session::calibration::Source;
-    use refrain_session::{Clock, SchedulerKind};
+    use refrain_session::{Clock, Model, SchedulerKind};
 
-    pub(crate) fn example() -> Report {
+    pub(crate) fn example() -> Fidelity {
         let row = |scheduler, clock, times: &[u64], failed| {
             Row::new((scheduler, clock), (times.to_vec(), failed), 100_000_000)
         };
         let why = "diverged at t2 e17 (a different event) <&>".to_owned();
-        Report {
+        Fidelity {
             command: "demo 12000 3".into(),
             engine: "copy",
             model: Model { cores: 2, latencies: Source::Calibrated, cost: Cost::Recorded },

@@ -1,8 +1,7 @@
 //! The figure of `fidelity`: bars with error bars, as in PerfPlay's Figure 13, as SVG.
 
-use super::fidelity::Report;
 use super::numbers::{duration, signed};
-use refrain_session::compare::Row;
+use refrain_session::compare::{Fidelity, Row};
 use refrain_session::{Clock, SchedulerKind};
 use std::fmt::Write;
 
@@ -18,7 +17,7 @@ const FILL: f64 = 0.7;
 
 /// Draws the report. Times are normalized to the recorded run; error bars show one standard
 /// deviation to each side.
-pub(crate) fn svg(report: &Report) -> String {
+pub(crate) fn svg(report: &Fidelity) -> String {
     let rows: Vec<&Row> = report.rows.iter().filter(|row| row.times.is_some()).collect();
     let highest = rows.iter().map(|row| upper(row, report)).fold(1.0, f64::max);
     let plot = Plot { step: step(highest), top: highest, bars: rows.len().max(1) };
@@ -73,7 +72,7 @@ impl Plot {
         }
     }
 
-    fn bar(&self, text: &mut String, index: usize, row: &Row, report: &Report) {
+    fn bar(&self, text: &mut String, index: usize, row: &Row, report: &Fidelity) {
         let Some(times) = &row.times else { return };
         let room = (WIDTH - LEFT - RIGHT) / self.bars as f64;
         let width = room * FILL;
@@ -113,7 +112,7 @@ impl Plot {
 }
 
 /// The end of a row's error bar, in parts of the recorded run.
-fn upper(row: &Row, report: &Report) -> f64 {
+fn upper(row: &Row, report: &Fidelity) -> f64 {
     let end = row.times.as_ref().map_or(0, |times| times.mean_ns + times.stddev_ns);
     end as f64 / report.recorded_ns.max(1) as f64
 }

@@ -6,8 +6,8 @@
 use super::racing::{code, incomplete, libraries, merge, must_be_searchable};
 use crate::data_races::{Access, Creator, DataRace, DataRaces, Lock, Thread, Word};
 use crate::machine::{Held, Moment, Point, RaceSearch, Raced, Seen, Snapshot};
-use crate::protocol::{Message, Request};
-use crate::session::{Listener, Session};
+use crate::protocol::Request;
+use crate::session::Session;
 use crate::symbols::{Code, Frame, Place, Symbols, variables};
 use crate::trace_file;
 use anyhow::{Context, bail};
@@ -29,12 +29,11 @@ const LOOKED_AT: usize = 250;
 impl Session {
     /// What races in the program of the trace at `path`, whatever its replay keeps in order: pairs of
     /// accesses that the program does not order, with the stacks and the locks of both.
-    pub fn races(&self, path: &Path, listener: &mut dyn Listener) -> crate::Result<DataRaces> {
+    pub fn races(&self, path: &Path) -> crate::Result<DataRaces> {
         let trace = trace_file::read(path)?;
         must_be_searchable(path, &trace)?;
         let code = code(trace.modules());
-        listener.begin("looking for races");
-        let found = self.found(path, &code, listener)?;
+        let found = self.found(path, &code)?;
         let mut races = merge(found.races);
         let in_system = InSystem::of(&trace);
         races.sort_by_key(|race| (in_system.both(race), Reverse(race.count)));
@@ -51,7 +50,7 @@ impl Session {
                 Some((creator, at))
             })
             .collect();
-        let seen = self.seen(path, &points.all, &code, listener)?;
+        let seen = self.seen(path, &points.all, &code)?;
         let mut scene = Scene { symbols: Symbols::new(trace.modules()), seen, in_system };
         let unseen = std::iter::repeat(Wanted::default());
         let all = races.iter().zip(wanted.into_iter().chain(unseen));
@@ -71,18 +70,13 @@ impl Session {
     }
 
     /// What races, by a replay to the end of the recording if there is one.
-    fn found(
-        &self,
-        path: &Path,
-        code: &ProgramCode,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Raced> {
-        let search = || RaceSearch::Program(code.clone());
-        let mut attempt = || {
-            self.raced(trace_file::open(path)?, search(), listener)
+    fn found(&self, path: &Path, code: &ProgramCode) -> crate::Result<Raced> {
+        let request = Request::Races(RaceSearch::Program(code.clone()));
+        let attempt = || {
+            self.ask(trace_file::open(path)?, &request)
                 .with_context(|| format!("cannot search {}", path.display()))
         };
-        let mut found = attempt()?;
+        let mut found: Raced = attempt()?;
         for _ in 1..ATTEMPTS {
             if found.divergence.is_none() {
                 break;
@@ -93,20 +87,14 @@ impl Session {
     }
 
     /// Where threads are at these points.
-    fn seen(
-        &self,
-        path: &Path,
-        points: &[Point],
-        code: &ProgramCode,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Seen> {
+    fn seen(&self, path: &Path, points: &[Point], code: &ProgramCode) -> crate::Result<Seen> {
         let mut seen = Seen { snapshots: vec![None; points.len()], stacks: Vec::new() };
         for _ in 0..ATTEMPTS {
             if seen.snapshots.iter().all(Option::is_some) {
                 break;
             }
             let more = self
-                .stacks(path, points, code, listener)
+                .stacks(path, points, code)
                 .with_context(|| format!("cannot look at the stacks of {}", path.display()))?;
             for (seen, more) in seen.snapshots.iter_mut().zip(more.snapshots) {
                 *seen = seen.take().or(more);
@@ -117,18 +105,9 @@ impl Session {
     }
 
     /// The same, by one replay.
-    fn stacks(
-        &self,
-        path: &Path,
-        points: &[Point],
-        code: &ProgramCode,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Seen> {
+    fn stacks(&self, path: &Path, points: &[Point], code: &ProgramCode) -> crate::Result<Seen> {
         let request = Request::Stacks(points.to_vec(), code.clone());
-        let seen = self.ask(trace_file::open(path)?, &request, listener, |answer| {
-            let Message::Seen(seen) = answer else { return None };
-            Some(seen)
-        })?;
+        let seen: Seen = self.ask(trace_file::open(path)?, &request)?;
         match seen.snapshots.len() == points.len() {
             true => Ok(seen),
             false => bail!("the replay process gave more or fewer answers than it was asked for"),

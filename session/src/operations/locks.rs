@@ -2,10 +2,10 @@
 
 use crate::calibration;
 use crate::machine::Analysis;
-use crate::protocol::{Message, Request};
+use crate::protocol::Request;
 use crate::ranking::{IrregularLock, NotUnderstood, Ranking};
 use crate::replayed::Divergence;
-use crate::session::{Listener, Session};
+use crate::session::Session;
 use crate::symbols::{Place, Symbols};
 use crate::trace_file;
 use anyhow::{Context, anyhow};
@@ -16,27 +16,18 @@ use std::path::Path;
 impl Session {
     /// Ranks the lock contention of the trace at `path` that the program does not need, by what
     /// removing it gains; if it `draws`, with a picture of the threads over time.
-    pub fn rank(
-        &self,
-        path: &Path,
-        draws: bool,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Ranking> {
+    pub fn rank(&self, path: &Path, draws: bool) -> crate::Result<Ranking> {
         let trace = trace_file::read(path)?;
         if trace.is_transformed() {
             return Err(anyhow!("{} is a transformed trace: rank the recording", path.display()));
         }
-        listener.begin("analysing");
         let file = trace_file::open(path)?;
-        let analysis = self.ask(file, &Request::Analyse(draws), listener, |answer| {
-            let Message::Analysed(analysis) = answer else { return None };
-            Some(*analysis)
-        });
+        let analysis = self.ask(file, &Request::Analyse(draws));
         let analysis = analysis.with_context(|| format!("cannot analyse {}", path.display()))?;
         let (measured, beside, extent) = match analysis {
             Analysis::Measured(measured, beside, extent) => (measured, beside, extent),
             Analysis::Diverged(divergence) => {
-                return Err(self.left(path, &divergence, listener)?);
+                return Err(self.left(path, &divergence)?);
             }
         };
         let mut symbols = Symbols::new(trace.modules());
@@ -74,10 +65,9 @@ impl Session {
         &self,
         path: &Path,
         divergence: &Divergence,
-        listener: &mut dyn Listener,
     ) -> crate::Result<anyhow::Error> {
         let Divergence { thread, event, kind, .. } = divergence;
-        let races = self.explain(path, divergence, true, listener)?;
+        let races = self.explain(path, divergence, true)?;
         let pair = races.as_ref().and_then(|races| races.of_the_program());
         let why = pair.map_or_else(String::new, |pair| {
             format!(", and the program races: {} are not ordered", pair.short())

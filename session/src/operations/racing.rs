@@ -1,10 +1,10 @@
 //! What races: a second replay, observed, finds it. This is why a replay diverges.
 
 use crate::machine::{RaceSearch, Raced};
-use crate::protocol::{Message, Request};
+use crate::protocol::Request;
 use crate::races::{Pair, Races, Side};
 use crate::replayed::Divergence;
-use crate::session::{Listener, Piece, Session};
+use crate::session::{Piece, Session};
 use crate::sites::{self, Profile};
 use crate::symbols::{self, Code, Symbols};
 use crate::trace_file;
@@ -13,7 +13,6 @@ use refrain_analysis::{self as analysis, Act, Code as ProgramCode, Tapped};
 use refrain_trace::{Event, EventId, EventKind, Module, Trace};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
@@ -28,7 +27,6 @@ impl Session {
         path: &Path,
         divergence: &Divergence,
         learns: bool,
-        listener: &mut dyn Listener,
     ) -> crate::Result<Option<Races>> {
         let trace = trace_file::read(path)?;
         let program = trace.modules().first().map(Module::identity).unwrap_or_default();
@@ -43,7 +41,7 @@ impl Session {
                 let why = "a thread computes without end, and would do so again in the search";
                 Races { error: Some(why.into()), ..Races::default() }
             }
-            false => self.cause(path, Some(divergence), listener),
+            false => self.cause(path, Some(divergence)),
         };
         if learns {
             let found = Profile::of(&races, trace.modules());
@@ -59,22 +57,12 @@ impl Session {
     }
 
     /// Finds what races, up to a divergence if there is one. That the search fails is an answer too.
-    pub fn cause(
-        &self,
-        path: &Path,
-        divergence: Option<&Divergence>,
-        listener: &mut dyn Listener,
-    ) -> Races {
-        self.search(path, divergence, listener)
+    pub fn cause(&self, path: &Path, divergence: Option<&Divergence>) -> Races {
+        self.search(path, divergence)
             .unwrap_or_else(|error| Races { error: Some(format!("{error:#}")), ..Races::default() })
     }
 
-    fn search(
-        &self,
-        path: &Path,
-        divergence: Option<&Divergence>,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Races> {
+    fn search(&self, path: &Path, divergence: Option<&Divergence>) -> crate::Result<Races> {
         let trace = trace_file::read(path)?;
         // What the event itself does may race too.
         let search = match divergence {
@@ -83,8 +71,7 @@ impl Session {
             Some(at) => RaceSearch::Divergence(at.thread, EventId(at.event.0.saturating_add(1))),
             None => RaceSearch::Program(code(trace.modules())),
         };
-        listener.begin("looking for what raced");
-        let found = self.raced(trace_file::open(path)?, search, listener)?;
+        let found: Raced = self.ask(trace_file::open(path)?, &Request::Races(search))?;
         let cause = Cause::new(&trace, divergence)?;
         let mut races = merge(found.races);
         races.sort_by_key(|race| cause.distance(race));
@@ -93,26 +80,12 @@ impl Session {
         Ok(Races { pairs: pairs.collect(), ..Races::default() })
     }
 
-    /// What races, by one replay.
-    pub(super) fn raced(
-        &self,
-        trace: File,
-        search: RaceSearch,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Raced> {
-        self.ask(trace, &Request::Races(search), listener, |answer| {
-            let Message::Raced(races) = answer else { return None };
-            Some(races)
-        })
-    }
-
     /// Shows `look` what the threads of a trace do, in one order; why these are not all steps, if so.
     pub fn steps(
         &self,
         path: &Path,
         trace: &Trace,
         look: &mut Look<'_>,
-        listener: &mut dyn Listener,
     ) -> crate::Result<Option<String>> {
         must_be_searchable(path, trace)?;
         let request = Request::Steps(code(trace.modules()));
@@ -121,14 +94,11 @@ impl Session {
                 look(steps);
             }
         };
-        listener.begin("replaying");
         let file = trace_file::open(path)?;
-        let divergence = self.ask_in_pieces(file, &request, listener, &mut pieces, |answer| {
-            let Message::Stepped(divergence) = answer else { return None };
-            Some(divergence)
-        });
-        let divergence = divergence.with_context(|| format!("cannot replay {}", path.display()))?;
-        Ok(incomplete(trace, divergence.as_deref()))
+        let divergence = self.ask_in_pieces(file, &request, &mut pieces);
+        let divergence: Option<Divergence> =
+            divergence.with_context(|| format!("cannot replay {}", path.display()))?;
+        Ok(incomplete(trace, divergence.as_ref()))
     }
 }
 

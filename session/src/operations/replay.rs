@@ -2,30 +2,21 @@
 
 use crate::again;
 use crate::machine::ReplayOptions;
-use crate::protocol::{Message, Request};
+use crate::protocol::Request;
 use crate::replayed::{Divergence, Report};
-use crate::session::{Listener, Session};
+use crate::session::Session;
 use crate::trace_file;
 use anyhow::Context;
 use std::path::Path;
 
 impl Session {
     /// Replays the trace at `path` to its end or to the first divergence.
-    pub fn replay(
-        &self,
-        path: &Path,
-        options: &ReplayOptions,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Report> {
+    pub fn replay(&self, path: &Path, options: &ReplayOptions) -> crate::Result<Report> {
         // Read here as well, so that a file which is no trace is refused in the same words everywhere.
         drop(trace_file::read(path)?);
         let trace = trace_file::open(path)?;
-        listener.begin("replaying");
-        let answer = self.ask(trace, &Request::Replay(options.clone()), listener, |answer| {
-            let Message::Replayed(report) = answer else { return None };
-            Some(*report)
-        });
-        answer.with_context(|| format!("cannot replay {}", path.display()))
+        self.ask(trace, &Request::Replay(options.clone()))
+            .with_context(|| format!("cannot replay {}", path.display()))
     }
 
     /// What one replay by the wall clock gave: its time, or why it did not come to its end.
@@ -33,9 +24,8 @@ impl Session {
         &self,
         path: &Path,
         options: &ReplayOptions,
-        listener: &mut dyn Listener,
     ) -> crate::Result<Result<u64, String>> {
-        let report = self.replay(path, options, listener)?;
+        let report = self.replay(path, options)?;
         let Some(divergence) = &report.divergence else {
             return Ok(Ok(report.run_ns));
         };

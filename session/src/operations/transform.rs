@@ -1,8 +1,8 @@
 //! Transforming a trace into one without its unnecessary lock contention.
 
 use crate::machine::{Transformation, Worth};
-use crate::protocol::{Message, Request};
-use crate::session::{Listener, Session};
+use crate::protocol::Request;
+use crate::session::Session;
 use crate::trace_file::{self, NewTrace, advise};
 use anyhow::{Context, anyhow, bail};
 use refrain_trace::verify::{self, ViolationKind};
@@ -31,7 +31,6 @@ impl Session {
         &self,
         path: &Path,
         (output, force): (&Path, bool),
-        listener: &mut dyn Listener,
     ) -> crate::Result<TransformedTrace> {
         let trace = trace_file::read(path)?;
         let shown = path.display();
@@ -41,15 +40,11 @@ impl Session {
         if trace.footer().is_none() {
             return Err(anyhow!("{shown} was cut off; try: refrain check --repair {shown}"));
         }
-        listener.begin("transforming");
-        let answer = self.ask(trace_file::open(path)?, &Request::Transform, listener, |answer| {
-            let Message::Transformed(transformation) = answer else { return None };
-            Some(*transformation)
-        });
+        let answer = self.ask(trace_file::open(path)?, &Request::Transform);
         let (record, worth) = match answer.with_context(|| format!("cannot transform {shown}"))? {
             Transformation::Done(record, worth) => (*record, worth),
             Transformation::Diverged(divergence) => {
-                return Err(self.left(path, &divergence, listener)?);
+                return Err(self.left(path, &divergence)?);
             }
         };
         let (path, old) = write((path, &trace), &record, (output, force))?;

@@ -4,8 +4,8 @@
 use crate::again;
 use crate::choices::{Cost, SchedulerKind};
 use crate::machine::{Amount, Policy, Segments, Skeleton};
-use crate::protocol::{Message, Request};
-use crate::session::{Listener, Session, gather};
+use crate::protocol::Request;
+use crate::session::{Piece, Session, gather};
 use crate::trace_file;
 use anyhow::Context;
 use refrain_scheduler::Run;
@@ -19,11 +19,10 @@ impl Session {
         path: &Path,
         policy: Policy,
         (cores, cost): (Option<u32>, Cost),
-        listener: &mut dyn Listener,
     ) -> crate::Result<(Run, Skeleton)> {
         let trace = trace_file::read(path)?;
         let mut skeleton = Skeleton::of(&trace)?.on_cores(cores);
-        self.materialize(path, &mut skeleton, (policy.scheduler, cost), listener)?;
+        self.materialize(path, &mut skeleton, (policy.scheduler, cost))?;
         let run = skeleton.run(policy).with_context(|| again::failed(path, policy, cores, cost))?;
         Ok((run, skeleton))
     }
@@ -35,7 +34,6 @@ impl Session {
         path: &Path,
         skeleton: &mut Skeleton,
         (scheduler, cost): (SchedulerKind, Cost),
-        listener: &mut dyn Listener,
     ) -> crate::Result<()> {
         let of_scheduler = match scheduler {
             SchedulerKind::Kendo => Some(Amount::Instructions),
@@ -45,9 +43,8 @@ impl Session {
         let of_cost = (cost == Cost::Instructions).then_some(Amount::Cycles);
         for amount in of_cost.into_iter().chain(of_scheduler) {
             if !skeleton.knows(amount) {
-                listener.begin(amount.activity());
                 let segments = self
-                    .segments(path, amount, listener)
+                    .segments(path, amount)
                     .with_context(|| format!("cannot count the {}", amount.name()))?;
                 skeleton.learn(amount, segments);
             }
@@ -56,18 +53,11 @@ impl Session {
     }
 
     /// Counts what threads do between the events of a trace.
-    pub fn segments(
-        &self,
-        path: &Path,
-        amount: Amount,
-        listener: &mut dyn Listener,
-    ) -> crate::Result<Segments> {
+    pub fn segments(&self, path: &Path, amount: Amount) -> crate::Result<Segments> {
         let mut segments = Segments::new();
         let (trace, request) = (trace_file::open(path)?, Request::Segments(amount));
-        let mut pieces = |piece: crate::session::Piece<'_>| gather(&mut segments, &piece);
-        self.ask_in_pieces(trace, &request, listener, &mut pieces, |answer| {
-            matches!(answer, Message::Counted).then_some(())
-        })?;
+        let mut pieces = |piece: Piece<'_>| gather(&mut segments, &piece);
+        self.ask_in_pieces::<()>(trace, &request, &mut pieces)?;
         Ok(segments)
     }
 }

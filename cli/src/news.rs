@@ -1,38 +1,42 @@
 //! Shows what a session tells while it works: progress, and what replayed programs print.
 
+use crate::logging;
 use crate::progress::Progress;
 use anyhow::Context;
 use refrain_session::Listener;
 use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Shows progress and passes output on.
 pub(crate) struct News {
-    progress: Option<Progress>,
+    progress: Mutex<Option<Progress>>,
     all_to_stderr: bool,
 }
 
 impl News {
-    /// All that the programs print goes to standard error, or only what they print there.
+    /// All that programs print goes to standard error, or only what they print there.
     pub(crate) fn new(all_to_stderr: bool) -> News {
-        News { progress: None, all_to_stderr }
+        News { progress: Mutex::default(), all_to_stderr }
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Option<Progress>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Listener for News {
-    fn begin(&mut self, what: &'static str) {
-        // The one before is taken away first.
-        self.progress = None;
-        self.progress = Some(Progress::start(what));
+    fn begin(&self, what: &'static str) {
+        *self.shown() = Some(Progress::start(what));
     }
 
-    fn progress(&mut self, done: u64, total: u64) {
-        if let Some(progress) = &mut self.progress {
+    fn progress(&self, done: u64, total: u64) {
+        if let Some(progress) = &mut *self.shown() {
             progress.update(done, total);
         }
     }
 
-    fn output(&mut self, descriptor: i32, bytes: &[u8]) -> anyhow::Result<()> {
-        self.progress = None;
+    fn output(&self, descriptor: i32, bytes: &[u8]) -> anyhow::Result<()> {
+        self.end();
         if descriptor == 2 || self.all_to_stderr {
             std::io::stderr().write_all(bytes).context("cannot print")
         } else if descriptor == 1 {
@@ -42,5 +46,15 @@ impl Listener for News {
             // Files and pipes of the recording; they are compared, and do not exist here.
             Ok(())
         }
+    }
+
+    fn diagnostic(&self, line: &str) {
+        if logging::is_on() {
+            eprintln!("{line}");
+        }
+    }
+
+    fn end(&self) {
+        *self.shown() = None;
     }
 }
