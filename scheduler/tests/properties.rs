@@ -3,12 +3,14 @@
 mod common;
 
 use common::{
-    Boxed, Played, Recording, Times, boxed, decided, kendo, machines, noisy, order, repeat, replay,
+    Boxed, Played, Recording, Times, boxed, decided, kendo, noisy, order, repeat, replay,
 };
 use proptest::prelude::*;
-use refrain_scheduler::testing::{Program, any_program, choices, may_deadlock, plain, record};
+use refrain_scheduler::testing::{
+    Program, admissible, any_program, choices, keeps_order, machines, may_deadlock, plain, record,
+};
 use refrain_scheduler::{
-    Config, Constraints, Costs, Durations, Edge, Elsc, Grant, InOrder, Locksets, MemS, Model, Orig,
+    Config, Constraints, Costs, Durations, Edge, Elsc, InOrder, Locksets, MemS, Model, Orig,
     Outcome, Pct, Random, Run, Schedule, Skeleton, Waiting,
 };
 use refrain_trace::{Event, EventKind, ThreadId};
@@ -47,60 +49,8 @@ fn check<'a>(
         prop_assert!(may_deadlock(program), "{:?}", outcome);
         return Ok(None);
     };
-    let events: usize = r.threads.iter().map(Vec::len).sum();
-    prop_assert_eq!(times.len(), events, "no lost or doubled event");
-    for (thread, account) in run.threads.iter().enumerate() {
-        let mine: Vec<_> = times.iter().filter(|time| time.0 == thread as u32).collect();
-        for (index, time) in mine.iter().enumerate() {
-            prop_assert_eq!(time.1, index as u64);
-            prop_assert!(time.2 <= time.3);
-        }
-        let parts = account.running
-            + account.spinning
-            + account.blocked
-            + account.artificial
-            + account.runnable
-            + account.io;
-        prop_assert_eq!(parts, account.finished - account.started, "{:?}", account);
-    }
-    excludes(r, &times)?;
+    admissible(r, &run, &times)?;
     Ok(Some((run, times)))
-}
-
-/// Exclusive possessions of a lock do not overlap with any other.
-fn excludes(r: &Recording, times: &Times) -> Result<(), TestCaseError> {
-    use EventKind::*;
-    let mut held: BTreeMap<u64, Vec<(u64, u64, bool)>> = BTreeMap::new();
-    let mut open: BTreeMap<(u32, u64), (u64, bool)> = BTreeMap::new();
-    for &(thread, index, begin, end) in times {
-        let event = &r.threads[thread as usize][index as usize];
-        let key = (thread, event.object);
-        match event.kind() {
-            MutexLock | WriteLock | CondWaitEnd => {
-                open.insert(key, (end, true));
-            }
-            MutexTryLock if event.result == 0 => {
-                open.insert(key, (end, true));
-            }
-            ReadLock => {
-                open.insert(key, (end, false));
-            }
-            MutexUnlock | RwUnlock | CondWaitBegin => {
-                let (from, exclusive) = open[&key];
-                held.entry(event.object).or_default().push((from, begin, exclusive));
-            }
-            _ => {}
-        }
-    }
-    for spans in held.values() {
-        for (index, a) in spans.iter().enumerate() {
-            for b in &spans[index + 1..] {
-                let overlap = a.0 < b.1 && b.0 < a.1;
-                prop_assert!(!overlap || !(a.2 || b.2), "{:?} {:?}", a, b);
-            }
-        }
-    }
-    Ok(())
 }
 
 fn in_order<'a, P: Played<'a>>(played: P) -> Boxed<'a>
@@ -158,20 +108,6 @@ fn sections_in_order(r: &Recording, seed: u64) -> Freed {
 /// What a scheduler granted, in order, on one machine.
 fn grants<'a>(skeleton: &Skeleton, config: &Config, played: impl Played<'a>) -> Schedule {
     decided(skeleton, &Constraints::none(), config, played).2
-}
-
-/// Tickets of the acquisitions of each object, in the order of the grants.
-fn keeps_order(r: &Recording, grants: &[Grant]) -> Result<(), TestCaseError> {
-    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
-    for Grant { thread, event, .. } in grants {
-        let Event { object, ticket, .. } = r.threads[thread.index()][event.index()];
-        let competes = r.skeleton().operations(*thread)[event.index()].competes();
-        if competes {
-            let before = last.insert(object, ticket);
-            prop_assert!(before.is_none_or(|before| before < ticket));
-        }
-    }
-    Ok(())
 }
 
 /// The longest path through the recorded order of a plain program: when its last event is over

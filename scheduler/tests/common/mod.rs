@@ -8,10 +8,7 @@ use refrain_scheduler::{
 };
 use refrain_trace::{EventId, ThreadId};
 
-pub use refrain_scheduler::testing::{HZ, Recording};
-
-/// Every event of a replay: thread, event, begin, end.
-pub type Times = Vec<(u32, u64, u64, u64)>;
+pub use refrain_scheduler::testing::{HZ, Recording, Times, play};
 
 /// A scheduler with what a simulation by it assumes.
 pub trait Played<'a> {
@@ -87,12 +84,7 @@ pub fn replay<'a>(
     played: impl Played<'a>,
 ) -> (Outcome, Times) {
     let (mut by, model) = played.parts();
-    let mut times = Times::new();
-    let mut visit = |thread: ThreadId, event: EventId, begin, end| {
-        times.push((thread.0, event.0, begin, end));
-    };
-    let outcome = simulate(skeleton, constraints, config, &model, &mut by, &mut visit);
-    (outcome, times)
+    play((skeleton, constraints), config, &model, &mut by)
 }
 
 /// The same, and what was decided.
@@ -112,29 +104,6 @@ pub fn run<'a>(recording: &Recording, cores: u32, played: impl Played<'a>) -> Ru
     let skeleton = recording.skeleton();
     let (outcome, _) = replay(&skeleton, &Constraints::none(), &Config::ideal(cores), played);
     outcome.completed().expect("no deadlock")
-}
-
-/// Machines that differ in every way: plenty of cores and one, free operations and dear ones.
-pub fn machines() -> [Config; 5] {
-    let costs = Costs {
-        acquire: 1,
-        release: 2,
-        other: 1,
-        handoff: 3,
-        wake: 11,
-        patience: 20,
-        back: 7,
-        vain: 10,
-        rouse: 4,
-        travel: 1,
-    };
-    [
-        Config::ideal(8),
-        Config::ideal(1),
-        Config { cores: 1, quantum: 30, costs },
-        Config { cores: 2, quantum: 7, costs },
-        Config { cores: 8, quantum: 50, costs },
-    ]
 }
 
 /// What was granted, in order.
