@@ -2,6 +2,7 @@
 
 use super::idioms::{Idioms, Surroundings, idioms};
 use super::ordered::is_locked;
+use super::pauses::{is_wrapper, pauses};
 use super::places::{Place, places};
 use super::polls::reads_only;
 use super::translator::Map;
@@ -38,6 +39,8 @@ pub(super) struct Functions {
     stubs: Map<u64, bool>,
     /// By what calls lead to, whether that is a short function around a lock of the library's.
     wrappers: Map<u64, bool>,
+    /// By what calls lead to, whether that is a short function that only lets others go on.
+    yields: Map<u64, bool>,
     /// By start, what short functions do.
     operations: Map<u64, Operation>,
 }
@@ -78,6 +81,7 @@ impl Functions {
             self.stubs.retain(|start, _| !range.contains(start));
             self.operations.retain(|start, _| !range.contains(start));
             self.wrappers.retain(|start, _| !range.contains(start));
+            self.yields.clear();
         }
     }
 
@@ -105,6 +109,7 @@ impl Functions {
         self.stubs.clear();
         self.operations.clear();
         self.wrappers.clear();
+        self.yields.clear();
     }
 
     /// Whether an address that is part of an instruction may be a variable's.
@@ -139,13 +144,19 @@ impl Functions {
             .iter()
             .map(|i| self.calls_locked(i, &inside, &module) || self.locks(i, &module))
             .collect();
+        let pauses = pauses(&code, |call| self.is_yield(call));
+        let yields = |call: &Instruction| {
+            let at = code.binary_search_by_key(&call.ip(), Instruction::ip);
+            at.is_ok_and(|at| pauses[at])
+        };
         let around = Surroundings {
             locks: &locks,
+            pauses: &pauses,
             is_atomic_operation: self.is_atomic_operation(start),
             trusted,
             // Linkers lay variables behind the code, which tells them from numbers.
             is_variable: &|address| address >= module.start && self.is_variable(address),
-            only_waits: &|call| is_foreign(call) || self.only_waits(call),
+            only_waits: &|call| is_foreign(call) || self.only_waits(call) || yields(call),
         };
         let found = Arc::new(idioms(&code, &around));
         self.found.insert(start, Arc::clone(&found));
@@ -244,6 +255,27 @@ impl Functions {
                     || further && self.wraps_lock(i.near_branch_target(), module, depth - 1)
             })
         })
+    }
+
+    /// Whether a branch leads to a short function, of any module, that only lets others go on.
+    fn is_yield(&mut self, branch: &Instruction) -> bool {
+        let target = branch.near_branch_target();
+        let slot = foreign_slot(branch);
+        if branch.op0_kind() != OpKind::NearBranch64 && slot.is_none() {
+            return false;
+        }
+        let Some(to) = slot.map_or(Some(target), word) else { return false };
+        if let Some(&known) = self.yields.get(&to) {
+            return known;
+        }
+        const LONGEST: u64 = 64;
+        let module = self.modules.iter().find(|(range, _)| range.contains(&to));
+        let found = module.is_some_and(|(range, _)| {
+            let range = to..range.end.min(to + LONGEST);
+            is_wrapper(&instructions(&Extent { range, ends: true }))
+        });
+        self.yields.insert(to, found);
+        found
     }
 
     /// Whether an instruction calls a hooked function, of another module or of its own.

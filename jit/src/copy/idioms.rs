@@ -7,6 +7,8 @@
 //!   that have some, or of the library's locks: the check before the slow path, the stamp of a slot
 //!   in a queue; and further away in such a function, loads that are only compared: the flag by which
 //!   those who wait ask the holder for the lock;
+//! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores of the
+//!   same words: who waits for room in a ring says itself how far it is;
 //! - loads of global variables: flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
 //!   is what a loop of it polls: the look before the first round, the answer after the last;
@@ -32,7 +34,7 @@ use super::loops::loops;
 use super::ordered::{is_candidate, is_load, is_locked, is_store, looks_alike};
 use super::places::{Place, places};
 use super::polls::{is_call, polls};
-use iced_x86::Instruction;
+use iced_x86::{Instruction, Mnemonic};
 use refrain_trace::fixed::FixedSet;
 
 /// What is around a function's code.
@@ -40,6 +42,8 @@ pub(super) struct Surroundings<'a> {
     /// Of each instruction, whether it calls a function of the module that has locked instructions,
     /// or a lock of the library's.
     pub(super) locks: &'a [bool],
+    /// Of each instruction, whether it lets others go on (`pauses`).
+    pub(super) pauses: &'a [bool],
     /// It is one of a library's atomic operations.
     pub(super) is_atomic_operation: bool,
     /// It is part of the C library.
@@ -71,13 +75,21 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         .collect();
     let locks: Vec<bool> =
         code.iter().zip(around.locks).map(|(i, &locks)| locks || is_locked(i)).collect();
-    let near = beside(code, &locks);
+    let mut near = beside(code, &locks);
+    let waits = if around.trusted { vec![false; code.len()] } else { beside(code, around.pauses) };
+    let waited: Vec<Place> = operands()
+        .zip(&waits)
+        .filter(|((i, _), waits)| **waits && is_candidate(i))
+        .filter_map(|((_, place), _)| *place)
+        .collect();
+    near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
     let has_locks = locks.contains(&true);
     let alike = |i: &Instruction, place: Option<Place>| {
         let same = |other: &Option<Place>| place.zip(*other).is_some_and(|(a, b)| a.looks_alike(b));
         locked.iter().any(|(other, at)| looks_alike(i, other) || same(at))
             || place.is_some_and(|place| {
                 polled.iter().any(|&(at, other)| at != i.ip() && place.is_same(other))
+                    || is_store(i) && waited.iter().any(|other| place.is_same(*other))
             })
     };
     let is_site = |at: usize, place: Option<Place>| {
@@ -123,7 +135,11 @@ fn computations(code: &[Instruction]) -> Vec<bool> {
     let mut computes = vec![false; code.len()];
     for body in loops(code).into_iter().rev() {
         // Inner loops come last, and have the last word.
-        let plain = |i: &Instruction| !is_locked(i) && !is_call(i);
+        let plain = |i: &Instruction| {
+            !is_locked(i)
+                && !is_call(i)
+                && !matches!(i.mnemonic(), Mnemonic::Pause | Mnemonic::Mfence)
+        };
         let computing = body.iter().all(|block| code[block.clone()].iter().all(plain));
         for block in body {
             computes[block].fill(computing);
@@ -134,6 +150,7 @@ fn computations(code: &[Instruction]) -> Vec<bool> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pauses::pauses;
     use super::{Surroundings, idioms};
     use iced_x86::Mnemonic;
     use iced_x86::code_asm::*;
@@ -152,6 +169,7 @@ mod tests {
         let locks: Vec<bool> = code.iter().map(|_| calls_locks).collect();
         let around = Surroundings {
             locks: &locks,
+            pauses: &pauses(&code, |_| false),
             is_atomic_operation: false,
             trusted,
             is_variable: &is_variable,
@@ -265,6 +283,33 @@ mod tests {
         assert_eq!(found(false, true, waits), []);
     }
 
+    /// As compilers make of `for (;;) { if (ring->in - ring->out == 64) { yield(); continue; } ...
+    /// ring->in++; }`: neither a loop that only waits nor a lock.
+    #[test]
+    fn beside_a_pause() {
+        let puts = |yields: bool| {
+            found(false, false, |a| {
+                let (mut again, mut full) = (a.create_label(), a.create_label());
+                a.set_label(&mut again).unwrap();
+                a.mov(eax, dword_ptr(rdx + 4)).unwrap();
+                a.mov(esi, dword_ptr(rdx)).unwrap();
+                a.sub(esi, eax).unwrap();
+                a.je(full).unwrap();
+                a.mov(qword_ptr(rdx + rcx * 8 + 8), rbx).unwrap();
+                a.inc(eax).unwrap();
+                a.mov(dword_ptr(rdx + 4), eax).unwrap();
+                a.jmp(again).unwrap();
+                a.set_label(&mut full).unwrap();
+                if yields {
+                    a.pause().unwrap();
+                }
+                a.jmp(again).unwrap();
+            })
+        };
+        assert_eq!(puts(true), [Mnemonic::Mov; 3], "two loads and the store of what one loads");
+        assert_eq!(puts(false), []);
+    }
+
     /// As compilers make of `while (!*word) pause(); use(*word); *word = 0;`.
     #[test]
     fn around_a_loop_that_polls() {
@@ -274,7 +319,7 @@ mod tests {
             a.cmp(qword_ptr(rcx + rdx * 1), 0).unwrap();
             a.jne(done).unwrap();
             a.set_label(&mut again).unwrap();
-            a.pause().unwrap();
+            a.nop().unwrap();
             a.cmp(qword_ptr(rax), 0).unwrap();
             a.je(again).unwrap();
             a.set_label(&mut done).unwrap();

@@ -49,6 +49,7 @@ mod inline;
 mod learned;
 mod loops;
 mod ordered;
+mod pauses;
 mod places;
 mod plan;
 mod polls;

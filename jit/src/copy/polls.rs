@@ -15,8 +15,8 @@ use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register, UsedRegister,
 };
 
-/// Instructions of a loop that is looked at.
-const LONGEST: usize = 32;
+/// Instructions of a loop that is looked at. Compilers unroll loops that add up what others have done.
+const LONGEST: usize = 96;
 
 /// Addresses of the loads that loops of a function poll, in ascending order. `code` is the
 /// function's instructions in order; `waits` tells whether a call only waits.

@@ -1,0 +1,150 @@
+//! Where a thread orders its accesses by a fence, or lets others go on: `pause`, and the system calls by which threads yield and wait
+//! for a word (`sched_yield`, `futex`), made by the function itself or by a short one that it calls.
+//! Libraries of locks that use the kernel directly look at a word right before or after that.
+
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
+use refrain_trace::linux::{FUTEX, yields};
+
+/// Instructions behind the one that sets a call's number in which it is made.
+const REACH: usize = 12;
+
+/// Of each instruction of a function, whether it is a fence or lets others go on. `is_wrapper` tells what a call
+/// leads to: a short function that does nothing else.
+pub(super) fn pauses(
+    code: &[Instruction],
+    mut is_wrapper: impl FnMut(&Instruction) -> bool,
+) -> Vec<bool> {
+    let mut found: Vec<bool> = code
+        .iter()
+        .map(|i| {
+            let by_itself = matches!(i.mnemonic(), Mnemonic::Pause | Mnemonic::Mfence);
+            by_itself || is_fence(i) || leaves(i, code) && is_wrapper(i)
+        })
+        .collect();
+    for (at, instruction) in code.iter().enumerate() {
+        if let Some(register) = holds_number(instruction) {
+            let rest = code.iter().enumerate().skip(at + 1).take(REACH);
+            if let Some((call, _)) = rest.take_while(|(_, i)| !ends(i)).find(|(_, i)| {
+                let by_itself = i.mnemonic() == Mnemonic::Syscall && register == Register::RAX;
+                by_itself || is_call(i) && register == Register::RDI
+            }) {
+                found[call] = true;
+            }
+        }
+    }
+    found
+}
+
+/// Whether a function of these instructions does nothing but let others go on.
+pub(super) fn is_wrapper(code: &[Instruction]) -> bool {
+    const LONGEST: usize = 16;
+    let short = &code[..code.len().min(LONGEST)];
+    let first = short.iter().find(|i| i.mnemonic() == Mnemonic::Syscall);
+    first.is_some_and(|first| {
+        let before = short.iter().take_while(|i| i.ip() != first.ip());
+        before.filter_map(holds_number).last() == Some(Register::RAX)
+    })
+}
+
+/// The register into which an instruction puts the number of such a call: that of the kernel's
+/// convention, or the first argument of the C library's `syscall`.
+fn holds_number(instruction: &Instruction) -> Option<Register> {
+    let number = || u16::try_from(instruction.immediate(1)).ok();
+    let is_immediate = instruction.mnemonic() == Mnemonic::Mov
+        && instruction.op0_kind() == OpKind::Register
+        && matches!(instruction.op1_kind(), OpKind::Immediate32 | OpKind::Immediate32to64);
+    let register = is_immediate.then(|| instruction.op0_register().full_register())?;
+    let is_number = matches!(register, Register::RAX | Register::RDI);
+    (is_number && number().is_some_and(|it| it == FUTEX || yields(it))).then_some(register)
+}
+
+fn is_call(instruction: &Instruction) -> bool {
+    instruction.is_call_near() || instruction.is_call_near_indirect()
+}
+
+/// Whether compilers mean a fence by it: a locked instruction that changes nothing, on the stack.
+fn is_fence(instruction: &Instruction) -> bool {
+    let nothing = matches!(instruction.mnemonic(), Mnemonic::Or | Mnemonic::Add);
+    instruction.has_lock_prefix()
+        && nothing
+        && instruction.memory_base() == Register::RSP
+        && instruction.op1_kind() != OpKind::Register
+        && instruction.immediate(1) == 0
+}
+
+/// Whether it is a call, or a jump that ends the function.
+fn leaves(instruction: &Instruction, code: &[Instruction]) -> bool {
+    let inside =
+        || code.binary_search_by_key(&instruction.near_branch_target(), Instruction::ip).is_ok();
+    let jumps = instruction.is_jmp_short_or_near() && !inside();
+    is_call(instruction) || jumps || instruction.is_jmp_near_indirect()
+}
+
+fn ends(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Return | FlowControl::IndirectBranch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_wrapper, pauses};
+    use iced_x86::code_asm::*;
+    use iced_x86::{Decoder, Instruction, Mnemonic};
+
+    fn code(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Instruction> {
+        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+        write(&mut a);
+        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
+        Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect()
+    }
+
+    /// Mnemonics of what lets others go on; 0x5000 is a function that yields.
+    fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
+        let code = code(write);
+        let found = pauses(&code, |call| call.near_branch_target() == 0x5000);
+        code.iter().zip(found).filter(|(_, is)| *is).map(|(i, _)| i.mnemonic()).collect()
+    }
+
+    #[test]
+    fn calls_that_wait_are_told_from_others() {
+        use Mnemonic::*;
+        let by_itself = |number: u32| {
+            found(|a| {
+                a.mov(edi, 202).unwrap();
+                a.mov(eax, number).unwrap();
+                a.syscall().unwrap();
+            })
+        };
+        assert_eq!(by_itself(202), [Syscall]);
+        assert_eq!(by_itself(1), []);
+        let by_function = |number: u32| {
+            found(|a| {
+                a.mov(edi, number).unwrap();
+                a.xor(eax, eax).unwrap();
+                a.call(qword_ptr(0x2000)).unwrap();
+            })
+        };
+        assert_eq!(by_function(202), [Call]);
+        assert_eq!(by_function(24), [Call]);
+        assert_eq!(by_function(39), []);
+        assert_eq!(found(|a| a.pause().unwrap()), [Pause]);
+        assert_eq!(found(|a| a.mfence().unwrap()), [Mfence]);
+        assert_eq!(found(|a| a.lock().or(qword_ptr(rsp), 0).unwrap()), [Or]);
+        assert_eq!(found(|a| a.lock().or(qword_ptr(rsp), 1).unwrap()), []);
+        assert_eq!(found(|a| a.call(0x5000).unwrap()), [Call]);
+        assert_eq!(found(|a| a.jmp(0x5000).unwrap()), [Jmp]);
+        assert_eq!(found(|a| a.call(0x6000).unwrap()), []);
+    }
+
+    #[test]
+    fn functions_that_yield() {
+        let yields = |number: u32| {
+            is_wrapper(&code(|a| {
+                a.mov(eax, number).unwrap();
+                a.syscall().unwrap();
+                a.ret().unwrap();
+            }))
+        };
+        assert_eq!([yields(24), yields(202), yields(39)], [true, true, false]);
+        assert!(!is_wrapper(&code(|a| a.ret().unwrap())));
+    }
+}
