@@ -7,13 +7,15 @@
 //!   that have some, or of the library's locks: the check before the slow path, the stamp of a slot
 //!   in a queue; and further away in such a function, loads that are only compared: the flag by which
 //!   those who wait ask the holder for the lock;
-//! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores of the
-//!   same words: who waits for room in a ring says itself how far it is;
+//! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores that
+//!   look like them or like loads beside locked instructions: who waits for room in a ring says
+//!   itself how far it is;
 //! - loads of global variables: flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
 //!   is what a loop of it polls: the look before the first round, the answer after the last;
 //! - loads and stores of a library's atomic operations: functions side by side that access only
 //!   what their argument points to, with a locked instruction in one of them;
+//! - words on its stack for which a thread waits (`lent`), in functions with locks;
 //! - in code that is not optimised, loads through a copy of an address that only they use.
 //!
 //! What an operand names is known where its address is constant, and where the code has moved it
@@ -30,8 +32,9 @@
 //! watched too (`refrain sites`).
 
 use super::beside::{beside, is_compared};
+use super::lent::lent;
 use super::loops::loops;
-use super::ordered::{is_candidate, is_load, is_locked, is_store, looks_alike};
+use super::ordered::{is_candidate, is_load, is_locked, is_stack_load, is_store, looks_alike};
 use super::places::{Place, places};
 use super::polls::{is_call, polls};
 use iced_x86::{Instruction, Mnemonic};
@@ -76,7 +79,9 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     let locks: Vec<bool> =
         code.iter().zip(around.locks).map(|(i, &locks)| locks || is_locked(i)).collect();
     let mut near = beside(code, &locks);
-    let waits = if around.trusted { vec![false; code.len()] } else { beside(code, around.pauses) };
+    let own: Vec<bool> =
+        code.iter().zip(around.pauses).map(|(i, &pauses)| pauses || is_locked(i)).collect();
+    let waits = if around.trusted { vec![false; code.len()] } else { beside(code, &own) };
     let waited: Vec<Place> = operands()
         .zip(&waits)
         .filter(|((i, _), waits)| **waits && is_candidate(i))
@@ -89,7 +94,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         locked.iter().any(|(other, at)| looks_alike(i, other) || same(at))
             || place.is_some_and(|place| {
                 polled.iter().any(|&(at, other)| at != i.ip() && place.is_same(other))
-                    || is_store(i) && waited.iter().any(|other| place.is_same(*other))
+                    || is_store(i) && waited.iter().any(|other| place.looks_alike(*other))
             })
     };
     let is_site = |at: usize, place: Option<Place>| {
@@ -121,6 +126,10 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             !computes && is_site(*at, **place) && !alike(i, **place)
         });
         watched.extend(elsewhere.map(|(_, ((i, place), _))| (i, *place)));
+    }
+    if !around.trusted && (has_locks || around.pauses.contains(&true)) {
+        let loads = lent(code).into_iter().filter(|&at| is_stack_load(&code[at]));
+        watched.extend(loads.map(|at| (&code[at], places[at])));
     }
     sites.extend(
         operands().filter(|(i, place)| watched.contains(&(*i, **place))).map(|(i, _)| i.ip()),
@@ -196,7 +205,7 @@ mod tests {
     #[test]
     fn beside_locked_instructions() {
         use Mnemonic::*;
-        assert_eq!(found(false, false, publish), [Mov, Cmp, Test, Mov]);
+        assert_eq!(found(false, false, publish), [Mov, Mov, Cmp, Test, Mov]);
         assert_eq!(found(false, true, publish), [Cmp, Test, Mov], "the C library");
         let accessor = |a: &mut CodeAssembler| a.mov(rax, qword_ptr(rdi)).unwrap();
         assert_eq!(found(true, false, accessor), [Mov], "its callee locks");

@@ -47,6 +47,7 @@ mod generated;
 mod idioms;
 mod inline;
 mod learned;
+mod lent;
 mod loops;
 mod ordered;
 mod pauses;

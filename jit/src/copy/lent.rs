@@ -1,0 +1,99 @@
+//! Words on the thread's own stack that it has told others of, and that it waits for.
+//!
+//! A thread that hands work to another one, or queues up for a lock, leaves a word on its stack for
+//! the answer, and then does other work, or sleeps, until the answer is there: a loop that calls
+//! something, and compares a word whose address the function has taken and that the loop does not
+//! write by itself.
+
+use super::beside::is_compared;
+use super::loops::loops;
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
+use std::collections::BTreeSet;
+
+/// Bytes of something whose address is taken.
+const LARGEST: u64 = 32;
+
+/// Indices of the instructions that compare or load such words. `code` is a function's instructions
+/// in order.
+pub(super) fn lent(code: &[Instruction]) -> BTreeSet<usize> {
+    let taken: BTreeSet<u64> = code
+        .iter()
+        .filter(|i| i.mnemonic() == Mnemonic::Lea && i.memory_base() == Register::RSP)
+        .filter(|i| i.memory_index() == Register::None)
+        .map(Instruction::memory_displacement64)
+        .collect();
+    if taken.is_empty() {
+        return BTreeSet::new();
+    }
+    let is_taken = |word: u64| {
+        let at = taken.range(..=word).next_back();
+        at.is_some_and(|at| word - at < LARGEST)
+    };
+    let mut found = BTreeSet::new();
+    for body in loops(code) {
+        let inside = || body.iter().flat_map(|block| block.clone());
+        if !inside().any(|at| calls(&code[at])) {
+            continue;
+        }
+        let written: BTreeSet<u64> = inside().filter_map(|at| written(&code[at])).collect();
+        found.extend(inside().filter(|&at| {
+            let word = code[at].memory_displacement64();
+            code[at].memory_base() == Register::RSP
+                && code[at].memory_index() == Register::None
+                && is_taken(word)
+                && !written.contains(&word)
+                && is_compared(code, at)
+        }));
+    }
+    found
+}
+
+fn calls(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
+
+/// The word of the stack that an instruction may write.
+fn written(instruction: &Instruction) -> Option<u64> {
+    let compares = matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
+    let is_stack = instruction.op0_kind() == OpKind::Memory
+        && instruction.memory_base() == Register::RSP
+        && instruction.memory_index() == Register::None;
+    (is_stack && !compares).then(|| instruction.memory_displacement64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lent;
+    use iced_x86::code_asm::*;
+
+    /// Which instructions load a lent word in: take an address, and, in a loop, call, do something
+    /// more, and compare a word.
+    fn found(taken: i32, more: impl FnOnce(&mut CodeAssembler)) -> Vec<usize> {
+        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+        let mut again = a.create_label();
+        a.lea(rdx, qword_ptr(rsp + taken)).unwrap();
+        a.mov(qword_ptr(rax), rdx).unwrap();
+        a.set_label(&mut again).unwrap();
+        more(&mut a);
+        a.mov(rax, qword_ptr(rsp + 0x40)).unwrap();
+        a.cmp(rax, 3).unwrap();
+        a.jne(again).unwrap();
+        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
+        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        lent(&code).into_iter().collect()
+    }
+
+    #[test]
+    fn words_that_others_answer_in() {
+        let works = |a: &mut CodeAssembler| a.call(rdx).unwrap();
+        assert_eq!(found(0x40, works), [3]);
+        assert_eq!(found(0x38, works), [3], "a field of what others know");
+        assert_eq!(found(0x48, works), [], "nobody was told of it");
+        assert_eq!(found(0x40, |a| a.nop().unwrap()), [], "nobody else can have written it");
+        let writes = |a: &mut CodeAssembler| {
+            a.call(rdx).unwrap();
+            a.mov(qword_ptr(rsp + 0x40), rax).unwrap();
+        };
+        assert_eq!(found(0x40, writes), [], "the loop's own");
+    }
+}
