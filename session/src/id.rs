@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt::Display;
 
 /// For `#[serde(with = "id")]`.
-pub fn serialize<T, S>(id: &T, serializer: S) -> Result<S::Ok, S::Error>
+pub(crate) fn serialize<T, S>(id: &T, serializer: S) -> Result<S::Ok, S::Error>
 where
     T: Display + Serialize,
     S: Serializer,
@@ -17,7 +17,7 @@ where
 }
 
 /// For `#[serde(with = "id")]`. Nobody reads what was written for people.
-pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de>,
     D: Deserializer<'de>,

@@ -176,6 +176,13 @@ pub struct ReplayOptions {
     pub pin: bool,
 }
 
+impl Default for ReplayOptions {
+    /// An exact replay that begins at once, on any engine that can replay the program.
+    fn default() -> ReplayOptions {
+        ReplayOptions { or_copy: true, ..ReplayOptions::exact(EngineKind::Tiered) }
+    }
+}
+
 impl ReplayOptions {
     /// An exact replay, and nothing else.
     pub fn exact(engine: EngineKind) -> ReplayOptions {
@@ -430,14 +437,30 @@ pub(crate) fn stacks(
     Ok(stacks.wait())
 }
 
-/// Replays a trace exactly, up to an event of a thread if one is given, with an observer: it is
-/// compiled into the code, which is what Cranelift is for.
+/// Replays a trace exactly, up to an event of a thread if one is given, with an observer.
 fn observed(
     trace: &Trace,
     count: Count,
     observer: Arc<dyn Observer>,
     until: Option<(ThreadId, EventId)>,
     listener: Arc<dyn Listener>,
+) -> anyhow::Result<refrain_vm::Outcome> {
+    let options = refrain_vm::ReplayOptions {
+        observer: Some(observer.clone()),
+        patience: listener.patience(),
+        progress: watched(trace.events(), listener),
+        until,
+        ..refrain_vm::ReplayOptions::default()
+    };
+    with_observer(trace, count, &*observer, options)
+}
+
+/// Replays a trace with an observer: it is compiled into the code, which is what Cranelift is for.
+pub(crate) fn with_observer(
+    trace: &Trace,
+    count: Count,
+    observer: &dyn Observer,
+    options: refrain_vm::ReplayOptions,
 ) -> anyhow::Result<refrain_vm::Outcome> {
     let config = EngineConfig {
         order_atomics: true,
@@ -450,13 +473,6 @@ fn observed(
         ..EngineConfig::default()
     };
     let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
-    let options = refrain_vm::ReplayOptions {
-        observer: Some(observer),
-        patience: listener.patience(),
-        progress: watched(trace.events(), listener),
-        until,
-        ..refrain_vm::ReplayOptions::default()
-    };
     Ok(refrain_vm::replay(trace, engine, options)?)
 }
 

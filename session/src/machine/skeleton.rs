@@ -306,6 +306,22 @@ impl Skeleton {
         }
     }
 
+    /// Replays as any scheduler decides, with what the clock assumes of it. Of a transformed trace,
+    /// what is not freed keeps its recorded order only if the scheduler sees to it
+    /// ([`scheduler::InOrder`]).
+    pub fn run_by(
+        &self,
+        by: &mut impl scheduler::Scheduler,
+        model: &scheduler::Model<'_>,
+    ) -> anyhow::Result<Run> {
+        let none = Constraints::none();
+        let constraints = self.transformed.as_ref().unwrap_or(&none);
+        match simulate(&self.reduced, constraints, &self.config, model, by, &mut ()) {
+            Outcome::Completed(run) => Ok(self.in_nanoseconds(run)),
+            Outcome::Deadlocked(deadlock) => bail!("{deadlock}"),
+        }
+    }
+
     /// Replays what was decided before.
     pub fn repeat(&self, schedule: Schedule) -> anyhow::Result<Run> {
         let none = Constraints::none();

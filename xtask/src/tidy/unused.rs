@@ -27,7 +27,8 @@ pub(super) fn check(
             // Tests may use what the library uses, but not the other way round.
             let for_tests = dependency["kind"].as_str() == Some("dev");
             let is_named = own.iter().any(|(file, text)| {
-                (for_tests || is_product(file, directory)) && names(text, &code)
+                for_tests && examples_import(text, &code)
+                    || (for_tests || is_product(file, directory)) && names(text, &code)
             });
             if !is_named {
                 let directory = directory.display();
@@ -66,6 +67,15 @@ fn names(text: &str, name: &str) -> bool {
     })
 }
 
+/// Whether an example in a documentation comment imports something of `name`.
+fn examples_import(text: &str, name: &str) -> bool {
+    let imported = text.lines().filter_map(|line| {
+        let comment = line.trim_start().strip_prefix("//")?;
+        comment.strip_prefix(['!', '/'])?.trim_start().strip_prefix("use ")
+    });
+    imported.filter_map(|path| path.strip_prefix(name)).any(|rest| rest.starts_with("::"))
+}
+
 /// What `[workspace.dependencies]` lists.
 fn listed(manifest: &str) -> impl Iterator<Item = &str> {
     manifest
@@ -92,13 +102,16 @@ mod tests {
                 dependency("used-here", Value::Null),
                 dependency("tests-use", Value::Null),
                 dependency("tests-use", "dev".into()),
+                dependency("examples-use", "dev".into()),
+                dependency("examples-mention", "dev".into()),
                 dependency("comments-name", Value::Null),
                 dependency("b", "dev".into()),
             ],
         });
         let b = json!({ "name": "b", "targets": [{ "kind": ["lib"], "name": "b_lib" }] });
         let sources = [
-            ("a/src/lib.rs", "use used_here::X; // comments_name::Y"),
+            ("a/src/lib.rs", "//! use examples_use::X;\nuse used_here::X; // comments_name::Y"),
+            ("a/src/a.rs", "//! What examples_mention::X is."),
             ("a/tests/t.rs", "tests_use::f(); b_lib::g();"),
             ("b/src/lib.rs", "use comments_name::Y;"),
         ]
@@ -107,6 +120,7 @@ mod tests {
         let found = check(Path::new("/w"), manifest, &[package, b], &sources);
         let expected = [
             "a/Cargo.toml: nothing uses tests-use",
+            "a/Cargo.toml: nothing uses examples-mention",
             "a/Cargo.toml: nothing uses comments-name",
             "Cargo.toml: no crate of ours wants nobody",
         ];
