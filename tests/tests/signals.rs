@@ -124,3 +124,21 @@ fn a_program_inherits_what_is_ignored_and_blocked() {
     assert_eq!(recorded.status, 3, "{recorded:?}");
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// A thread that waits by yielding may do it any number of times between two events, and each time
+/// is as good a place for a signal as the others.
+#[test]
+fn a_signal_comes_after_as_many_yields_as_it_did() {
+    let bench = bench();
+    let source = "#include <sched.h>\n#include <signal.h>\n#include <stdio.h>\n#include <sys/time.h>\n\
+         static volatile unsigned long round, seen[40]; static volatile int n;\n\
+         static void on(int s) { if (n < 40) seen[n++] = round; }\n\
+         int main(void) { struct itimerval t = {{0, 1000}, {0, 1000}};\n\
+         signal(SIGALRM, on); setitimer(ITIMER_REAL, &t, 0);\n\
+         while (n < 40) { round++; sched_yield(); }\n\
+         for (int i = 0; i < 40; i++) printf(\"%lu\\n\", seen[i]);\n\
+         return 0; }\n";
+    bench.cc(source, &["-O1", "-o", "program"]);
+    bench.refrain(["record", "-o", "a.refrain", "--", "./program"]).succeeds();
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}

@@ -10,8 +10,8 @@
 //! translated. Several threads run in the same engine in parallel.
 
 use crate::order::{Filter, LastMet, Span};
-use crate::{Context, Processor};
-use refrain_trace::CodeBlock;
+use crate::{Context, Processor, reg};
+use refrain_trace::{CodeBlock, linux};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -329,6 +329,19 @@ pub enum Exit {
     Interrupted,
     /// Control reached `rip`, which is not among the blocks that the engine was given.
     UnknownTarget,
+}
+
+impl Exit {
+    /// Whether instructions are counted anew from here on. They are not from where a thread yields:
+    /// that is no event, and a thread that waits so may do it any number of times between two.
+    pub(crate) fn begins_count(self, context: &Context) -> bool {
+        let number = || u16::try_from(context.gpr[reg::RAX]);
+        match self {
+            Exit::Syscall => !number().is_ok_and(linux::yields),
+            Exit::Fault(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// The kinds of [`Exit::Ordered`].

@@ -202,6 +202,7 @@ impl GuestThread {
         loop {
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.after_event = false;
+            let begins_count = exit.begins_count(&self.context);
             // An instruction in line that faults is over, too.
             self.leaf.release();
             let flow = match exit {
@@ -230,7 +231,7 @@ impl GuestThread {
                     unreachable!("{exit:?} was not asked for in a recording")
                 }
             };
-            if matches!(exit, Exit::Syscall | Exit::Fault(_)) {
+            if begins_count {
                 self.begin_counting();
             }
             if flow != Flow::Continue {

@@ -61,7 +61,10 @@ impl GuestThread {
     pub(crate) fn next_interruption(&mut self) -> Result<u64, Halt> {
         let next = self.next_beside_accesses()?;
         let count = next.filter(|event| event.interrupts()).map(|event| event.ticket);
-        Ok(count.map_or(u64::MAX, |count| self.counted.wrapping_add(count)))
+        let here = self.context.retired;
+        // What has not interrupted the thread where it is will not, however often it is asked.
+        let at = count.map(|count| self.counted.wrapping_add(count)).filter(|&at| at != here);
+        Ok(at.unwrap_or(u64::MAX))
     }
 
     /// The next event is the guest's end. What others took over from the thread until they stopped,

@@ -208,6 +208,7 @@ impl GuestThread {
             self.expect_loads()?;
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.report_accesses();
+            let begins_count = exit.begins_count(&self.context);
             // An instruction in line that faults is over, too.
             self.leaf.finish();
             let result = match exit {
@@ -243,7 +244,7 @@ impl GuestThread {
                 Exit::Return => unreachable!("no function is run opaquely in a replay"),
             };
             result?;
-            if matches!(exit, Exit::Syscall | Exit::Fault(_)) {
+            if begins_count {
                 self.counted = self.context.retired;
             }
             if std::mem::replace(&mut self.flow, Flow::Continue) == Flow::Returned {
