@@ -1,5 +1,6 @@
 //! How a command fails: one line on standard error and an exit status.
 
+use refrain_session::Error;
 use std::fmt;
 
 /// The command's result: the exit status, or what to print before exiting with another.
@@ -29,10 +30,12 @@ impl Failure {
     }
 
     /// An error of a recording, whoever's it is.
-    pub(crate) fn of_recorder(error: anyhow::Error) -> Failure {
-        match error.downcast_ref() {
-            Some(refrain_vm::Error::NotFound(_)) => Failure::not_found(error),
-            Some(refrain_vm::Error::NotExecutable { .. }) => Failure::cannot_execute(error),
+    pub(crate) fn of_recorder(error: Error) -> Failure {
+        match &error {
+            Error::Machine(refrain_vm::Error::NotFound(_)) => Failure::not_found(error),
+            Error::Machine(refrain_vm::Error::NotExecutable { .. }) => {
+                Failure::cannot_execute(error)
+            }
             _ => Failure::recording(error),
         }
     }

@@ -2,9 +2,8 @@
 
 use crate::logging;
 use crate::progress::Progress;
-use anyhow::Context;
 use refrain_session::Listener;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Shows progress and passes output on.
@@ -35,13 +34,13 @@ impl Listener for News {
         }
     }
 
-    fn output(&self, descriptor: i32, bytes: &[u8]) -> anyhow::Result<()> {
+    fn output(&self, descriptor: i32, bytes: &[u8]) -> io::Result<()> {
         self.end();
         if descriptor == 2 || self.all_to_stderr {
-            std::io::stderr().write_all(bytes).context("cannot print")
+            io::stderr().write_all(bytes)
         } else if descriptor == 1 {
-            let mut out = std::io::stdout().lock();
-            out.write_all(bytes).and_then(|()| out.flush()).context("cannot print")
+            let mut out = io::stdout().lock();
+            out.write_all(bytes).and_then(|()| out.flush())
         } else {
             // Files and pipes of the recording; they are compared, and do not exist here.
             Ok(())

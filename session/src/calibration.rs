@@ -2,7 +2,7 @@
 //! on, used by the virtual clock.
 
 use crate::cache;
-use anyhow::Context;
+use crate::error::{Context, Error};
 use refrain_scheduler::Costs;
 use refrain_trace::{Latencies, Machine};
 use serde::{Deserialize, Serialize};
@@ -68,8 +68,9 @@ fn path() -> Option<PathBuf> {
 }
 
 /// Keeps it for later commands, and says where.
-pub fn store(calibration: &Calibration) -> anyhow::Result<PathBuf> {
-    let path = path().context("there is no home directory to keep the calibration in")?;
+pub fn store(calibration: &Calibration) -> crate::Result<PathBuf> {
+    let none = || Error::Refused("there is no home directory to keep the calibration in".into());
+    let path = path().ok_or_else(none)?;
     let directory = path.parent().expect("the path has a file name");
     let cannot = || format!("cannot keep the calibration in {}", path.display());
     std::fs::create_dir_all(directory).with_context(cannot)?;

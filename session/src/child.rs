@@ -4,10 +4,10 @@
 //! The parent passes the opened trace as the child's standard input; the child answers on its
 //! standard output (`protocol`).
 
+use crate::error::{Context, Error, bail};
 use crate::machine::{self, Listener};
 use crate::protocol::{Message, REPLAY_CHILD, Request, write_message};
 use crate::sandbox::{self, Purpose, Stated};
-use anyhow::{Context, bail};
 use refrain_analysis::Tapped;
 use refrain_trace::{ThreadId, Trace};
 use std::fs::File;
@@ -33,7 +33,7 @@ pub fn serve(request: &str, tolerant: bool) -> crate::Result<()> {
     let pipe = Arc::new(Pipe { file: Mutex::new(pipe), patience: OnceLock::new() });
     report_panics(pipe.clone());
     let answer = answer(trace, request, &pipe, tolerant);
-    pipe.send(&answer.unwrap_or_else(|error| Message::Failed(format!("{error:#}"))))
+    pipe.send(&answer.unwrap_or_else(|error| Message::Failed(error.chain())))
 }
 
 /// Gives up all rights, and does what is asked.
@@ -42,7 +42,7 @@ fn answer(
     request: Request,
     pipe: &Arc<Pipe>,
     tolerant: bool,
-) -> anyhow::Result<Message> {
+) -> crate::Result<Message> {
     let around = sandbox::enter(&Purpose::Replay, tolerant)?;
     let trace = Trace::from_file(trace)?;
     let stated = Stated::of(&trace)?;
@@ -73,8 +73,12 @@ fn answer(
         Request::Attempt(name, victim) => {
             // As the code of a trace would, not on the thread that set the sandbox up.
             let attempt = std::thread::spawn(move || refrain_vm::attempt(&name, victim));
-            let result = attempt.join().ok().flatten().context("there is no such attempt")?;
-            bail!("the kernel answered {result}")
+            let result = attempt
+                .join()
+                .ok()
+                .flatten()
+                .ok_or_else(|| Error::Refused("there is no such attempt".into()))?;
+            bail!(Child, "the kernel answered {result}")
         }
     }
 }
@@ -104,7 +108,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    fn send(&self, message: &Message) -> anyhow::Result<()> {
+    fn send(&self, message: &Message) -> crate::Result<()> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         write_message(&mut *file, message)
     }

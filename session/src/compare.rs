@@ -4,12 +4,12 @@
 use crate::again;
 use crate::calibration::Source;
 use crate::choices::{Clock, Cost, EngineKind, SchedulerKind};
+use crate::error::{Context, Error, bail};
 use crate::machine::{Policy, ReplayOptions, Skeleton};
-use crate::model::Model;
+use crate::model::VirtualMachine;
 use crate::session::Session;
 use crate::stats::{Difference, Distribution};
 use crate::trace_file;
-use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 use std::path::Path;
 
@@ -59,7 +59,7 @@ impl Measuring {
 }
 
 /// A side of a comparison: a trace, and who decides.
-pub type Side<'a> = (&'a Path, SchedulerKind);
+pub type Candidate<'a> = (&'a Path, SchedulerKind);
 
 /// A comparison of A and B.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -86,7 +86,7 @@ pub struct Compared {
 }
 
 impl Compared {
-    fn of((trace, scheduler): Side<'_>) -> crate::Result<Compared> {
+    fn of((trace, scheduler): Candidate<'_>) -> crate::Result<Compared> {
         let command = trace_file::read(trace)?.header().argv.join(" ");
         Ok(Compared { trace: trace.display().to_string(), command, scheduler })
     }
@@ -101,7 +101,7 @@ pub struct Fidelity {
     pub engine: &'static str,
     /// The machine of the virtual clock.
     #[serde(flatten)]
-    pub model: Model,
+    pub model: VirtualMachine,
     /// What all are compared with.
     pub recorded_ns: u64,
     /// One for each scheduler and clock.
@@ -185,7 +185,7 @@ pub type Times = (Vec<u64>, (u64, Option<String>));
 
 impl Session {
     /// Compares two traces, or two schedulers, by replaying them in turns.
-    pub fn compare(&self, sides: [Side<'_>; 2], how: &Measuring) -> crate::Result<Comparison> {
+    pub fn compare(&self, sides: [Candidate<'_>; 2], how: &Measuring) -> crate::Result<Comparison> {
         let [a, b] = sides.map(Compared::of);
         let (a, b) = (a?, b?);
         let virtual_time = how.wants(Clock::Virtual).then(|| self.exact(sides, how));
@@ -194,7 +194,7 @@ impl Session {
         Ok(Comparison { a, b, virtual_time, wall: wall.transpose()? })
     }
 
-    fn exact(&self, sides: [Side<'_>; 2], how: &Measuring) -> crate::Result<Exact> {
+    fn exact(&self, sides: [Candidate<'_>; 2], how: &Measuring) -> crate::Result<Exact> {
         let [a, b] = sides.map(|(trace, scheduler)| {
             self.simulate(trace, how.policy(scheduler), (how.cores, how.cost))
         });
@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// Who is first in a pair alternates, so that neither side always gets the warmer machine.
-    fn measured(&self, sides: [Side<'_>; 2], how: &Measuring) -> crate::Result<Measured> {
+    fn measured(&self, sides: [Candidate<'_>; 2], how: &Measuring) -> crate::Result<Measured> {
         let mut times = [Vec::new(), Vec::new()];
         for number in 0..how.repeat {
             let first = number as usize % 2;
@@ -221,18 +221,19 @@ impl Session {
                 let options = how.options(how.policy(scheduler).repetition(number));
                 let time = self.wall_time(trace, &options)?;
                 let which = ["A", "B"][index];
-                times[index]
-                    .push(time.map_err(|why| anyhow!("a replay of {which} did not end: {why}"))?);
+                let failed =
+                    |why| Error::Unusable(format!("a replay of {which} did not end: {why}"));
+                times[index].push(time.map_err(failed)?);
             }
         }
         let [a, b] = times;
         let pairs: Vec<(u64, u64)> = a.iter().copied().zip(b.iter().copied()).collect();
-        let none = "there must be at least one repetition";
+        let none = || Error::Refused("there must be at least one repetition".into());
         Ok(Measured {
             engine: how.engine.name(),
-            a: Distribution::of(&a).context(none)?,
-            b: Distribution::of(&b).context(none)?,
-            difference: Difference::of(&pairs, how.seed).context(none)?,
+            a: Distribution::of(&a).ok_or_else(none)?,
+            b: Distribution::of(&b).ok_or_else(none)?,
+            difference: Difference::of(&pairs, how.seed).ok_or_else(none)?,
         })
     }
 
@@ -246,10 +247,16 @@ impl Session {
     ) -> crate::Result<Fidelity> {
         let trace = trace_file::read(path)?;
         if trace.is_transformed() {
-            bail!("a transformed trace has no recorded time to compare with: take the recording");
+            bail!(
+                Refused,
+                "a transformed trace has no recorded time to compare with: take the recording"
+            );
         }
         if trace.is_truncated() {
-            bail!("the recording was cut off, so that there is no recorded time to compare with");
+            bail!(
+                Refused,
+                "the recording was cut off, so that there is no recorded time to compare with"
+            );
         }
         let skeleton = match how.cost {
             // With the recorder's work in it, as the recorded time has it.
@@ -283,14 +290,14 @@ impl Session {
         how: &Measuring,
     ) -> Times {
         if let Err(error) = self.materialize(path, skeleton, (scheduler, how.cost)) {
-            return (Vec::new(), (how.repeat.into(), Some(format!("{error:#}"))));
+            return (Vec::new(), (how.repeat.into(), Some(error.chain())));
         }
         let mut all = Times::default();
         for number in 0..how.repeat {
             let policy = how.policy(scheduler).repetition(number);
             let failed = || again::failed(path, policy, how.cores, how.cost);
             let run = skeleton.run(policy).with_context(failed);
-            count(&mut all, run.map(|run| run.duration).map_err(|error| format!("{error:#}")));
+            count(&mut all, run.map(|run| run.duration).map_err(|error| error.chain()));
         }
         all
     }

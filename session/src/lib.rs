@@ -116,6 +116,7 @@ mod child;
 mod choices;
 pub mod compare;
 pub mod data_races;
+mod error;
 #[doc(hidden)]
 pub mod hex;
 mod id;
@@ -140,16 +141,14 @@ mod watchdog;
 
 pub use child::{bug, serve};
 pub use choices::{Clock, Cost, EngineKind, SchedulerKind};
+pub use error::{Error, Result};
 pub use machine::{Amount, Extent, Policy, ReplayOptions, Segments, Skeleton, Worth};
-pub use model::Model;
+pub use model::VirtualMachine;
 pub use operations::{Look, Recorded, Recording, TransformedTrace, libraries, must_be_searchable};
 pub use protocol::REPLAY_CHILD;
 pub use races::{Pair, Races, Side};
-pub use replayed::{Divergence, Report, describe};
+pub use replayed::{Divergence, Replayed, describe};
 pub use sandbox::Purpose;
 #[doc(hidden)]
 pub use session::listen_to;
 pub use session::{Listener, Session, UNSANDBOXED_FLAG};
-
-/// What comes of work that may fail; the error's chain says what was tried, and what stood in the way.
-pub type Result<T> = anyhow::Result<T>;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// A modelled machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Model {
+pub struct VirtualMachine {
     /// Its cores.
     pub cores: u32,
     /// Where its latencies come from.

@@ -1,9 +1,9 @@
 //! What a session and its child process say to each other: a request, an argument of the child as
 //! JSON; and the child's messages, frames of a 32-bit little-endian length and a postcard message.
 
+use crate::error::{Error, bail};
 use crate::machine::{Amount, Point, RaceSearch, ReplayOptions};
 use crate::sandbox::Need;
-use anyhow::{Context, bail};
 use refrain_analysis::{Code, Tapped};
 use refrain_trace::ThreadId;
 use serde::{Deserialize, Serialize};
@@ -82,7 +82,7 @@ pub(crate) enum Message {
     Failed(String),
 }
 
-pub(crate) fn read_message(pipe: &mut impl Read) -> anyhow::Result<Option<Message>> {
+pub(crate) fn read_message(pipe: &mut impl Read) -> crate::Result<Option<Message>> {
     let mut length = [0; 4];
     match pipe.read_exact(&mut length) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
@@ -90,7 +90,7 @@ pub(crate) fn read_message(pipe: &mut impl Read) -> anyhow::Result<Option<Messag
     }
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_FRAME {
-        bail!("a message of {length} bytes");
+        bail!(Child, "a message of {length} bytes");
     }
     let mut frame = Vec::new();
     pipe.take(length as u64).read_to_end(&mut frame)?;
@@ -102,14 +102,15 @@ pub(crate) fn read_message(pipe: &mut impl Read) -> anyhow::Result<Option<Messag
 
 impl Message {
     /// An answer.
-    pub(crate) fn answer(answer: &impl Serialize) -> anyhow::Result<Message> {
+    pub(crate) fn answer(answer: &impl Serialize) -> crate::Result<Message> {
         Ok(Message::Answer(postcard::to_stdvec(answer)?))
     }
 }
 
-pub(crate) fn write_message(pipe: &mut impl Write, message: &Message) -> anyhow::Result<()> {
+pub(crate) fn write_message(pipe: &mut impl Write, message: &Message) -> crate::Result<()> {
     let frame = postcard::to_stdvec(message)?;
-    let length = u32::try_from(frame.len()).context("the result is too large")?;
+    let length =
+        u32::try_from(frame.len()).map_err(|_| Error::Refused("the result is too large".into()))?;
     pipe.write_all(&length.to_le_bytes())?;
     pipe.write_all(&frame)?;
     Ok(pipe.flush()?)

@@ -1,7 +1,7 @@
 //! The recorder: runs a program in this very process and writes its trace. This is what the command
 //! `refrain record` does; others start it ([`Session::record`](crate::Session::record)).
 
-use anyhow::anyhow;
+use crate::error::Error;
 use refrain_vm::{Command, EngineConfig, Level, Processor, RecordOptions, RecordSummary};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,10 +22,10 @@ pub fn command(program: PathBuf, argv: Vec<OsString>) -> Command {
 /// The processor that a recorded program sees: of this level, or as high as this machine's.
 pub fn processor(level: Option<Level>) -> crate::Result<Processor> {
     Processor::guest(level, Processor::host()).map_err(|missing| {
-        anyhow!(
+        Error::Refused(format!(
             "this machine's processor is no x86-64-v3: it lacks {missing}; leave --cpu out, or use \
              --cpu v2"
-        )
+        ))
     })
 }
 

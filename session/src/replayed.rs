@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The outcome of a replay.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Report {
+pub struct Replayed {
     /// Name of the engine.
     pub engine: String,
     /// Guest threads.
@@ -75,16 +75,16 @@ pub struct Divergence {
     pub actual: String,
 }
 
-impl Report {
+impl Replayed {
     /// From the outcome of the machine, which took so long to prepare.
     pub fn new(
         outcome: refrain_vm::Outcome,
         engine: &str,
         scheduler: SchedulerKind,
         prepared: Duration,
-    ) -> Report {
+    ) -> Replayed {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Report {
+        Replayed {
             engine: engine.to_owned(),
             threads: u64::from(outcome.threads),
             events: outcome.events,

@@ -4,13 +4,13 @@
 //! (`child`), whose answers are as untrusted as the trace: lengths are bounded, the child is
 //! watched, and one that dies or talks nonsense is an error of one line.
 
+use crate::error::{Context, Error, bail};
 use crate::machine::{Analysis, Raced, Seen, Segments, Transformation};
 use crate::protocol::{Message, REPLAY_CHILD, Request, read_message};
-use crate::replayed::{Divergence, Report};
+use crate::replayed::{Divergence, Replayed};
 use crate::sandbox::{self, Need, Purpose};
 use crate::text::escape;
 use crate::watchdog::Watchdog;
-use anyhow::{Context, anyhow, bail};
 use refrain_analysis::Tapped;
 use refrain_trace::ThreadId;
 use serde::de::DeserializeOwned;
@@ -40,7 +40,7 @@ pub trait Listener {
     fn progress(&self, _done: u64, _total: u64) {}
     /// The replayed program printed something ([`ReplayOptions::echo`](crate::ReplayOptions::echo)).
     /// An error ends the replay.
-    fn output(&self, _descriptor: i32, _bytes: &[u8]) -> crate::Result<()> {
+    fn output(&self, _descriptor: i32, _bytes: &[u8]) -> std::io::Result<()> {
         Ok(())
     }
     /// A line that the replay's process has written to its standard error.
@@ -183,11 +183,11 @@ impl Session {
         let status = child.wait().context("cannot wait for the replay process")?;
         let last_words = complaints.and_then(Complaints::last);
         if let Some(verdict) = verdict {
-            bail!("{verdict}; it was ended");
+            bail!(Child, "{verdict}; it was ended");
         }
         match answer? {
             Some(Ok(answer)) => Ok(answer),
-            Some(Err(why)) => Err(anyhow!(why)),
+            Some(Err(why)) => Err(Error::Child(why)),
             None => Err(died(status, last_words)),
         }
     }
@@ -213,17 +213,19 @@ pub(crate) fn gather(segments: &mut Segments, piece: &Piece<'_>) {
 }
 
 /// What to say of a child that ended without an answer.
-fn died(status: ExitStatus, last_words: Option<String>) -> anyhow::Error {
+fn died(status: ExitStatus, last_words: Option<String>) -> Error {
     let words = last_words.map_or_else(String::new, |words| format!(": {words}"));
-    match status.signal() {
-        Some(SIGSYS) => anyhow!(
+    let why = match status.signal() {
+        Some(SIGSYS) => {
             "the replay process tried what no replay does and was ended by the kernel; do not \
              trust this trace"
-        ),
-        Some(SIGXCPU) => anyhow!("the replay took more time than the recording justifies"),
-        Some(signal) => anyhow!("the replay process was killed by signal {signal}{words}"),
-        None => anyhow!("the replay process ended without a result ({status}){words}"),
-    }
+                .to_owned()
+        }
+        Some(SIGXCPU) => "the replay took more time than the recording justifies".to_owned(),
+        Some(signal) => format!("the replay process was killed by signal {signal}{words}"),
+        None => format!("the replay process ended without a result ({status}){words}"),
+    };
+    Error::Child(why)
 }
 
 const SIGSYS: i32 = 31;
@@ -294,13 +296,16 @@ fn listen(
                 supervisor.done(done);
                 listener.progress(done, total);
             }
-            Some(Message::Output { descriptor, bytes }) => listener.output(descriptor, &bytes)?,
+            Some(Message::Output { descriptor, bytes }) => {
+                listener.output(descriptor, &bytes).map_err(Error::Output)?
+            }
             Some(Message::Steps(steps)) => pieces(Piece::Steps(&steps)),
             Some(Message::Amounts(thread, amounts)) => {
                 // These are kept, and so they are counted.
                 let size = size_of_val(amounts.as_slice()) as u64;
                 let rest = left.checked_sub(size).filter(|_| thread.index() < MAX_THREADS);
-                left = rest.context("the replay process answers without end")?;
+                let endless = || Error::Child("the replay process answers without end".into());
+                left = rest.ok_or_else(endless)?;
                 pieces(Piece::Amounts(thread, &amounts));
             }
             Some(Message::Answer(answer)) => return Ok(Some(Ok(answer))),
@@ -324,7 +329,7 @@ pub fn listen_to(bytes: &[u8]) {
     let mut pieces = |piece: Piece<'_>| gather(&mut segments, &piece);
     // As they come, as the content of one frame, whose length is right, and as answers.
     let _ = listen(&mut { bytes }, &Nobody, &(), &mut pieces);
-    let _ = postcard::from_bytes::<Report>(bytes);
+    let _ = postcard::from_bytes::<Replayed>(bytes);
     let _ = postcard::from_bytes::<(Analysis, Transformation)>(bytes);
     let _ = postcard::from_bytes::<(Raced, Seen, Option<Divergence>)>(bytes);
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();

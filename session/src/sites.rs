@@ -6,8 +6,8 @@
 //! another build, in which the instructions lie elsewhere, begins anew.
 
 use crate::cache;
+use crate::error::{Context, Error};
 use crate::races::{Races, Side};
-use anyhow::Context;
 use refrain_trace::Module;
 use refrain_vm::LearnedSites;
 use serde::{Deserialize, Serialize};
@@ -104,8 +104,9 @@ fn path() -> Option<PathBuf> {
 }
 
 /// Changes what is known, while no other command does.
-pub fn change<T>(change: impl FnOnce(&mut Profile) -> T) -> anyhow::Result<T> {
-    let path = path().context("there is no home directory to keep learned sites in")?;
+pub fn change<T>(change: impl FnOnce(&mut Profile) -> T) -> crate::Result<T> {
+    let none = || Error::Refused("there is no home directory to keep learned sites in".into());
+    let path = path().ok_or_else(none)?;
     let directory = path.parent().expect("the path has a file name");
     let cannot = || format!("cannot keep learned sites in {}", path.display());
     std::fs::create_dir_all(directory).with_context(cannot)?;

@@ -4,41 +4,37 @@ mod new;
 
 pub use new::{Named, NewTrace, is_being_recorded};
 
-use anyhow::{Context, bail};
-use refrain_trace::{Error, Trace};
+use crate::error::{Context, Error, bail};
+use refrain_trace::Trace;
 use std::fs::File;
 use std::path::Path;
 
 /// Opens a trace for the replay child.
-pub fn open(path: &Path) -> anyhow::Result<File> {
+pub fn open(path: &Path) -> crate::Result<File> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
     let metadata = file.metadata().with_context(|| format!("cannot open {shown}"))?;
     if !metadata.is_file() {
-        bail!("cannot open {shown}: a trace must be a file");
+        bail!(Refused, "cannot open {shown}: a trace must be a file");
     }
     Ok(file)
 }
 
 /// Opens a trace to read it here, and says what to do if it cannot be read.
-pub fn read(path: &Path) -> anyhow::Result<Trace> {
+pub fn read(path: &Path) -> crate::Result<Trace> {
     drop(open(path)?);
     Trace::open(path).map_err(|error| advise(path, error))
 }
 
 /// Names the file and what to do about it.
-pub fn advise(path: &Path, error: Error) -> anyhow::Error {
-    let shown = path.display();
-    let advice = match &error {
-        Error::Corrupt(..) => format!("; try: refrain check --repair {shown}"),
-        Error::Version { .. } => "; use the refrain that made it, or record again".to_owned(),
-        Error::Empty | Error::CutOff => "; record again".to_owned(),
-        _ => String::new(),
-    };
-    anyhow::anyhow!("{shown}: {error}{advice}")
+pub fn advise(path: &Path, error: refrain_trace::Error) -> Error {
+    Error::Unreadable { path: path.into(), error }
 }
 
 /// Whether the file is a trace, of whatever version and however damaged.
 fn is_trace(path: &Path) -> bool {
-    !matches!(Trace::open(path), Err(Error::NotATrace | Error::Io { .. }))
+    !matches!(
+        Trace::open(path),
+        Err(refrain_trace::Error::NotATrace | refrain_trace::Error::Io { .. })
+    )
 }

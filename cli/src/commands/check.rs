@@ -46,7 +46,7 @@ fn inspect(path: &Path) -> anyhow::Result<Report> {
         Ok(found) => found,
         // The check of the file has found this already.
         Err(Error::Corrupt(..) | Error::Missing(_)) => (Vec::new(), None),
-        Err(error) => return Err(advise(path, error)),
+        Err(error) => return Err(advise(path, error).into()),
     };
     Ok(Report::new(&check, violations, unusable))
 }

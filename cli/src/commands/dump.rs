@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Dump, session: &Session) -> Outcome {
         for thread in threads(&trace, &args.thread)? {
             dump(&trace, thread, &range, args.full, symbols.as_mut(), &mut out).map_err(
                 |error| match error.downcast() {
-                    Ok(error) => advise(&args.trace, error),
+                    Ok(error) => advise(&args.trace, error).into(),
                     Err(error) => error,
                 },
             )?;

@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use refrain_session::stats::Distribution;
 use refrain_session::symbols::{Code, Symbols};
 use refrain_session::{
-    Clock, Cost, EngineKind, Policy, ReplayOptions, Report, SchedulerKind, Session,
+    Clock, Cost, EngineKind, Policy, ReplayOptions, Replayed, SchedulerKind, Session,
 };
 use refrain_session::{again, must_be_searchable, trace_file};
 use std::path::Path;
@@ -83,7 +83,7 @@ fn execute(args: &Replay, session: &Session) -> Outcome {
 }
 
 /// Where a divergence happened.
-fn places(path: &Path, report: &Report) -> Option<Places> {
+fn places(path: &Path, report: &Replayed) -> Option<Places> {
     let divergence = report.divergence.as_ref()?;
     let trace = trace_file::read(path).ok()?;
     let mut symbols = Symbols::new(trace.modules());

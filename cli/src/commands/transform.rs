@@ -4,7 +4,7 @@ use crate::args::Transform;
 use crate::failure::Outcome;
 use crate::output::{self, Style};
 use crate::report::transform::{Report, render};
-use refrain_session::{Cost, Model, Session, TransformedTrace, calibration, trace_file};
+use refrain_session::{Cost, Session, TransformedTrace, VirtualMachine, calibration, trace_file};
 use refrain_trace::Trace;
 
 /// Transforms a trace and says what that is worth.
@@ -29,7 +29,7 @@ fn report(trace: &Trace, transformed: TransformedTrace) -> Report {
         command: header.argv.join(" "),
         output: path.display().to_string(),
         old: old.map(|old| old.display().to_string()),
-        model: Model { cores, latencies, cost: Cost::Recorded },
+        model: VirtualMachine { cores, latencies, cost: Cost::Recorded },
         locks_freed: record.locks.len() as u64,
         locks_kept: worth.kept,
         locks_made: worth.made,

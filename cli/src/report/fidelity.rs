@@ -59,7 +59,7 @@ pub(crate) mod tests {
     use insta::assert_snapshot;
     use refrain_session::Cost;
     use refrain_session::calibration::Source;
-    use refrain_session::{Clock, Model, SchedulerKind};
+    use refrain_session::{Clock, SchedulerKind, VirtualMachine};
 
     pub(crate) fn example() -> Fidelity {
         let row = |scheduler, clock, times: &[u64], failed| {
@@ -69,7 +69,7 @@ pub(crate) mod tests {
         Fidelity {
             command: "demo 12000 3".into(),
             engine: "copy",
-            model: Model { cores: 2, latencies: Source::Calibrated, cost: Cost::Recorded },
+            model: VirtualMachine { cores: 2, latencies: Source::Calibrated, cost: Cost::Recorded },
             recorded_ns: 100_000_000,
             rows: vec![
                 row(SchedulerKind::MemS, Clock::Virtual, &[180_000_000; 3], (0, None)),

@@ -2,10 +2,10 @@
 
 use super::numbers::counted;
 use refrain_session::Cost;
-use refrain_session::Model;
+use refrain_session::VirtualMachine;
 
 /// In words.
-pub(crate) fn describe(model: &Model) -> String {
+pub(crate) fn describe(model: &VirtualMachine) -> String {
     let cores = counted(model.cores.into(), "modelled core");
     format!("{cores}, {}, {}", model.latencies.name(), costs(model.cost))
 }

@@ -6,14 +6,14 @@ use super::simulation::spread;
 use refrain_session::SchedulerKind;
 use refrain_session::symbols::Place;
 use refrain_session::text::escape;
-use refrain_session::{Divergence, Report};
+use refrain_session::{Divergence, Replayed};
 use std::fmt::Write;
 
 /// All that is there of a trace without its end was equal.
 pub(crate) const CUT_OFF: u8 = 3;
 
 /// The command's exit status: 0 only if all that was recorded has happened.
-pub(crate) fn status(report: &Report) -> u8 {
+pub(crate) fn status(report: &Replayed) -> u8 {
     match () {
         () if report.divergence.is_some() || report.events == 0 => 1,
         () if report.truncated => CUT_OFF,
@@ -30,7 +30,7 @@ pub(crate) struct Places {
 }
 
 /// The report in words, with the places of a divergence, if they could be found out.
-pub(crate) fn render(report: &Report, places: Option<&Places>) -> String {
+pub(crate) fn render(report: &Replayed, places: Option<&Places>) -> String {
     let mut text = String::new();
     if let Some(divergence) = &report.divergence {
         text += &render_divergence(divergence, places);
@@ -65,7 +65,7 @@ pub(crate) fn render(report: &Report, places: Option<&Places>) -> String {
 }
 
 /// Another order than the recorded one may change the program, which is no fault of the replay.
-fn render_order(report: &Report) -> String {
+fn render_order(report: &Replayed) -> String {
     if report.reordered.is_empty() {
         return String::new();
     }
@@ -93,7 +93,7 @@ fn render_divergence(divergence: &Divergence, places: Option<&Places>) -> String
 }
 
 /// How much of the trace was replayed, if that is not all of it.
-fn extent(report: &Report) -> String {
+fn extent(report: &Replayed) -> String {
     if report.divergence.is_some() || !report.truncated {
         return String::new();
     }
@@ -109,7 +109,7 @@ fn extent(report: &Report) -> String {
 }
 
 /// The line that says what was checked.
-fn last_line(report: &Report) -> String {
+fn last_line(report: &Replayed) -> String {
     let verb = if report.divergence.is_some() { "diverged after" } else { "replayed" };
     let mut text = format!(
         "{verb} {}{}, {}",
@@ -149,8 +149,8 @@ mod tests {
     use refrain_session::stats::Distribution;
     use refrain_trace::{EventId, ThreadId};
 
-    fn report() -> Report {
-        Report {
+    fn report() -> Replayed {
+        Replayed {
             engine: "cranelift".into(),
             threads: 4,
             events: 1204,
@@ -184,7 +184,7 @@ mod tests {
     fn a_trace_that_was_cut_off() {
         let (reached_ns, recorded_ns) = (Some(1_204_000_000), Some(1_290_000_000));
         let ending = describe(None);
-        let cut = Report {
+        let cut = Replayed {
             events: 1100,
             truncated: true,
             reached_ns,
@@ -196,7 +196,7 @@ mod tests {
         };
         assert_snapshot!(render(&cut, None));
         assert_eq!((status(&report()), status(&cut)), (0, CUT_OFF));
-        let none = Report { events: 0, digests_checked: 0, digests_equal: 0, ..cut };
+        let none = Replayed { events: 0, digests_checked: 0, digests_equal: 0, ..cut };
         assert_snapshot!("nothing_was_replayed", render(&none, None));
         assert_eq!(status(&none), 1);
     }
@@ -211,7 +211,7 @@ mod tests {
             expected: "cond.wait(0x10006040)".into(),
             actual: "mutex.unlock".into(),
         };
-        let report = Report {
+        let report = Replayed {
             scheduler: SchedulerKind::OrigS,
             reordered: vec!["the mutex at 0x10006040".into()],
             divergence: Some(divergence),
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn repetitions_show_their_spread() {
         let times = Distribution::of(&[3_300_000_000, 3_400_000_000, 3_600_000_000]);
-        let report = Report { scheduler: SchedulerKind::Kendo, times, ..report() };
+        let report = Replayed { scheduler: SchedulerKind::Kendo, times, ..report() };
         assert_snapshot!(render(&report, None));
     }
 
@@ -238,7 +238,7 @@ mod tests {
             expected: "mutex.lock(0x10006040) sp=0xfffeffffe000".into(),
             actual: "mutex.lock(0x10006080) sp=0xfffeffffe000".into(),
         };
-        let report = Report {
+        let report = Replayed {
             divergence: Some(divergence),
             digests_equal: 1041,
             digests_checked: 1042,

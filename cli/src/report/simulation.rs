@@ -5,7 +5,7 @@ use super::numbers::{count, counted, duration, signed};
 use super::table::{self, Column};
 use crate::output::Style;
 use refrain_scheduler::{Account, Run};
-use refrain_session::Model;
+use refrain_session::VirtualMachine;
 use refrain_session::stats::Distribution;
 use refrain_session::{Clock, SchedulerKind};
 use serde::Serialize;
@@ -25,7 +25,7 @@ pub(crate) struct Report {
     pub(crate) seed: Option<u64>,
     /// The modelled machine.
     #[serde(flatten)]
-    pub(crate) model: Model,
+    pub(crate) model: VirtualMachine,
     /// The recorded run, from its first instruction to its last event.
     pub(crate) recorded_ns: u64,
     /// The first repetition.
@@ -192,7 +192,7 @@ mod tests {
             schedule: None,
             clock: Clock::Virtual,
             seed: Some(7),
-            model: Model { cores: 2, latencies: Source::Typical, cost: Cost::Recorded },
+            model: VirtualMachine { cores: 2, latencies: Source::Typical, cost: Cost::Recorded },
             recorded_ns: 1_990_000,
             duration_ns: run.duration,
             times: Distribution::of(&[2_001_000, 2_003_000]).expect("there are times"),

@@ -5,7 +5,7 @@ use super::numbers::{count, counted, duration, percent, signed};
 use super::table::{self, Column};
 use super::words::paragraph;
 use crate::output::Style;
-use refrain_session::Model;
+use refrain_session::VirtualMachine;
 use refrain_session::text::escape;
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub(crate) struct Report {
     pub(crate) old: Option<String>,
     /// The modelled machine.
     #[serde(flatten)]
-    pub(crate) model: Model,
+    pub(crate) model: VirtualMachine,
     /// Locks that are freed.
     pub(crate) locks_freed: u64,
     /// Locks of irregular use, which keep their order.
@@ -142,7 +142,7 @@ mod tests {
             command: "demo".into(),
             output: "b.refrain".into(),
             old: None,
-            model: Model { cores: 2, latencies: Source::Typical, cost: Cost::Recorded },
+            model: VirtualMachine { cores: 2, latencies: Source::Typical, cost: Cost::Recorded },
             locks_freed: 6,
             locks_kept: 1,
             locks_made: 2,

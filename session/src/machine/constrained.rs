@@ -1,6 +1,6 @@
 //! What a transformed trace constrains in virtual time.
 
-use anyhow::Context;
+use crate::error::Error;
 use refrain_scheduler::{Constraints, Edge, Locksets, Skeleton};
 use refrain_trace::Transformed;
 
@@ -9,10 +9,13 @@ pub(super) fn constraints(
     skeleton: &Skeleton,
     record: &Transformed,
     locksets: Locksets,
-) -> anyhow::Result<Constraints<'static>> {
+) -> crate::Result<Constraints<'static>> {
     let section = |at: u32| {
         let section = record.sections.get(at as usize);
-        section.context("the transformation names a critical section that it does not have")
+        section.ok_or_else(|| {
+            let why = "the transformation names a critical section that it does not have";
+            Error::Unusable(why.into())
+        })
     };
     let mut edges = Vec::with_capacity(record.edges.len());
     for edge in &record.edges {
@@ -26,7 +29,7 @@ pub(super) fn constraints(
     }
     let sources = record.sources().into_iter().map(section);
     let sources = sources.map(|section| section.map(|it| (it.thread(), it.acquire)));
-    let sources = sources.collect::<anyhow::Result<Vec<_>>>()?;
+    let sources = sources.collect::<crate::Result<Vec<_>>>()?;
     let constraints = Constraints::new(skeleton, |address| record.frees(address), edges)?;
     Ok(constraints.with_locksets(locksets, sources))
 }

@@ -26,7 +26,7 @@ enum Change {
 
 impl Ground {
     /// Reads the changes of the address space, in the order of their time.
-    pub(super) fn of(trace: &Trace) -> anyhow::Result<Ground> {
+    pub(super) fn of(trace: &Trace) -> crate::Result<Ground> {
         let mut changes = Vec::new();
         for thread in (0..trace.threads()).map(ThreadId) {
             let mut cursor = trace.cursor(thread);

@@ -38,7 +38,7 @@ pub(super) struct OwnLocks {
 
 impl OwnLocks {
     /// Reads the events of a trace.
-    pub(super) fn of(trace: &Trace) -> anyhow::Result<OwnLocks> {
+    pub(super) fn of(trace: &Trace) -> crate::Result<OwnLocks> {
         let changes = changes(&trace.blocks()?);
         let mut maker = Maker::new();
         let mut atomic: FixedMap<u64, u16> = FixedMap::default();

@@ -24,8 +24,8 @@ pub use transformed::Worth;
 pub(crate) use transformed::{Transformation, transform};
 
 use crate::choices::{EngineKind, SchedulerKind};
+use crate::error::{Error, bail};
 use crate::replayed;
-use anyhow::bail;
 use collect::Collect;
 use ground::Ground;
 use made::OwnLocks;
@@ -50,12 +50,13 @@ fn replaying_engine(
     kind: EngineKind,
     config: EngineConfig,
     trace: &Trace,
-) -> anyhow::Result<Arc<dyn Engine>> {
+) -> crate::Result<Arc<dyn Engine>> {
     let blocks = trace.blocks()?;
     let Watched { sites, places, alone } = watched_places(trace, &blocks)?;
     let count = match config.count {
         count if places.is_empty() => count,
         Count::Cycles => bail!(
+            Refused,
             "signals have interrupted computations of the recorded program; a replay finds these \
              places by counting instructions, and cannot estimate cycles beside: leave out \
              --cost instructions"
@@ -105,13 +106,14 @@ fn recorded_processor(
     trace: &Trace,
     blocks: &[CodeBlock],
     host: Processor,
-) -> anyhow::Result<Processor> {
+) -> crate::Result<Processor> {
     let processor = refrain_vm::recorded_processor(trace.header())?;
     // Code need not use all that its processor has.
     if processor.without(host) != Processor::V2 {
         let missing = refrain_jit::needs(blocks).and(processor).without(host);
         if missing != Processor::V2 {
             bail!(
+                Refused,
                 "the recorded program uses {missing}, which this machine's processor does not \
                  have: replay it on one that has, or record it with --cpu v2"
             );
@@ -131,7 +133,7 @@ struct Watched {
     alone: BTreeSet<u64>,
 }
 
-fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> anyhow::Result<Watched> {
+fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> crate::Result<Watched> {
     let sites = |block: &CodeBlock| {
         let pc = block.pc;
         block.loads.clone().into_iter().map(move |offset| pc.wrapping_add(u64::from(offset)))
@@ -216,7 +218,7 @@ pub(crate) fn replay(
     trace: &Trace,
     options: &ReplayOptions,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<replayed::Report> {
+) -> crate::Result<replayed::Replayed> {
     let started = Instant::now();
     let collect = options.observe.then(|| Collect::new(Vec::new()));
     // Logical clocks count instructions.
@@ -245,6 +247,7 @@ pub(crate) fn replay(
     let transformed = trace.transformed()?.map(Arc::new);
     if transformed.is_some() && options.policy.scheduler != SchedulerKind::Elsc {
         bail!(
+            Refused,
             "a transformed trace is replayed by the wall clock under elsc alone: its causal edges \
              are those of the recorded order; --clock virtual takes any scheduler"
         );
@@ -266,14 +269,14 @@ pub(crate) fn replay(
         transformed::compare_state(trace, record, &mut outcome);
     }
     let prepared = started.elapsed().saturating_sub(outcome.elapsed);
-    let report = replayed::Report::new(outcome, name, options.policy.scheduler, prepared);
+    let report = replayed::Replayed::new(outcome, name, options.policy.scheduler, prepared);
     let locks_freed = transformed.map_or(0, |record| record.locks.len() as u64);
-    Ok(replayed::Report { locks_freed, ..report })
+    Ok(replayed::Replayed { locks_freed, ..report })
 }
 
 /// Whether it is what the program has that an engine cannot run.
-fn is_programs(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(EngineError::Program { .. }))
+fn is_programs(error: &Error) -> bool {
+    matches!(error, Error::Machine(refrain_vm::Error::Engine(EngineError::Program { .. })))
 }
 
 /// How long a recording took, and how much of it was replayed.
@@ -339,7 +342,7 @@ pub(crate) fn analyse(
     trace: &Trace,
     draws: bool,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<Analysis> {
+) -> crate::Result<Analysis> {
     let Ground { own, mut constant } = Ground::of(trace)?;
     let locks = OwnLocks::of(trace)?;
     let uses = uses::uses(&trace.blocks()?, hooks(trace), &locks);
@@ -349,7 +352,7 @@ pub(crate) fn analyse(
         return Ok(Analysis::Diverged(divergence.into()));
     }
     if outcome.events == 0 {
-        bail!("nothing of the trace can be replayed: it was cut off too soon");
+        bail!(Unusable, "nothing of the trace can be replayed: it was cut off too soon");
     }
     let locks = collect.locks().expect("it was made with them");
     constant.extend(locks.words());
@@ -393,7 +396,7 @@ pub(crate) fn races(
     trace: &Trace,
     search: RaceSearch,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<Raced> {
+) -> crate::Result<Raced> {
     let until = match search {
         RaceSearch::Divergence(thread, event) => Some((thread, event)),
         RaceSearch::Program(_) | RaceSearch::Transformed => None,
@@ -408,7 +411,7 @@ pub(crate) fn steps(
     trace: &Trace,
     code: Code,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<Option<replayed::Divergence>> {
+) -> crate::Result<Option<replayed::Divergence>> {
     let batch = Arc::new(Mutex::new(Vec::new()));
     let (to, filled) = (listener.clone(), batch.clone());
     let tell = move |thread, what| {
@@ -431,7 +434,7 @@ pub(crate) fn stacks(
     points: Vec<Point>,
     code: Code,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<Seen> {
+) -> crate::Result<Seen> {
     let stacks = Arc::new(Stacks::new(points, code));
     observed(trace, Count::Nothing, stacks.clone(), None, listener)?;
     Ok(stacks.wait())
@@ -444,7 +447,7 @@ fn observed(
     observer: Arc<dyn Observer>,
     until: Option<(ThreadId, EventId)>,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<refrain_vm::Outcome> {
+) -> crate::Result<refrain_vm::Outcome> {
     let options = refrain_vm::ReplayOptions {
         observer: Some(observer.clone()),
         patience: listener.patience(),
@@ -461,7 +464,7 @@ pub(crate) fn with_observer(
     count: Count,
     observer: &dyn Observer,
     options: refrain_vm::ReplayOptions,
-) -> anyhow::Result<refrain_vm::Outcome> {
+) -> crate::Result<refrain_vm::Outcome> {
     let config = EngineConfig {
         order_atomics: true,
         count,

@@ -28,16 +28,16 @@ pub(super) struct Races {
 
 impl Races {
     /// An observer of a replay of `trace`.
-    pub(super) fn new(trace: &Trace, search: RaceSearch) -> anyhow::Result<Races> {
+    pub(super) fn new(trace: &Trace, search: RaceSearch) -> crate::Result<Races> {
         Races::with(trace, search, None)
     }
 
     /// One that tells what it takes.
-    pub(super) fn tapped(trace: &Trace, code: Code, listener: Listener) -> anyhow::Result<Races> {
+    pub(super) fn tapped(trace: &Trace, code: Code, listener: Listener) -> crate::Result<Races> {
         Races::with(trace, RaceSearch::Program(code), Some(listener))
     }
 
-    fn with(trace: &Trace, search: RaceSearch, tap: Option<Listener>) -> anyhow::Result<Races> {
+    fn with(trace: &Trace, search: RaceSearch, tap: Option<Listener>) -> crate::Result<Races> {
         let freed = match search {
             RaceSearch::Transformed => trace.transformed()?.map(|it| Arc::new(Freed::of(&it))),
             _ => None,
@@ -100,7 +100,7 @@ struct Words {
 ///
 /// A watched store that is an update without a lock prefix says nothing of its word, but in `trusted`
 /// code.
-fn words(trace: &Trace, code: &Code) -> anyhow::Result<Words> {
+fn words(trace: &Trace, code: &Code) -> crate::Result<Words> {
     use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore};
     let mut words = Vec::new();
     let mut polled = BTreeSet::new();

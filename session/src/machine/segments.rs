@@ -6,8 +6,8 @@
 use super::collect::Collect;
 use super::ground::Ground;
 use super::{Listener, observed};
+use crate::error::bail;
 use crate::replayed::Divergence;
-use anyhow::bail;
 use refrain_trace::{Access, Event, EventId, ThreadId, Trace};
 use refrain_transform::Shared;
 use refrain_vm::{Count, Interest, Observer, ThreadObserver};
@@ -54,7 +54,7 @@ pub(crate) fn segments(
     trace: &Trace,
     amount: Amount,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<Segments> {
+) -> crate::Result<Segments> {
     let (count, shared) = match amount {
         Amount::Instructions => (Count::Instructions, None),
         Amount::Cycles => (Count::Cycles, None),
@@ -69,7 +69,7 @@ pub(crate) fn segments(
 }
 
 /// The data that threads share: known when all is over, so this takes a replay of its own.
-fn shared(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Shared> {
+fn shared(trace: &Trace, listener: Arc<dyn Listener>) -> crate::Result<Shared> {
     let Ground { own, constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own));
     exact(observed(trace, Count::Nothing, collect.clone(), None, listener)?)?;
@@ -77,10 +77,10 @@ fn shared(trace: &Trace, listener: Arc<dyn Listener>) -> anyhow::Result<Shared> 
 }
 
 /// Fails if a replay has left the recording.
-fn exact(outcome: refrain_vm::Outcome) -> anyhow::Result<()> {
+fn exact(outcome: refrain_vm::Outcome) -> crate::Result<()> {
     if let Some(divergence) = outcome.divergence {
         let Divergence { kind, thread, event, .. } = divergence.into();
-        bail!("the replay that counts leaves the recording: {kind} at {thread} {event}");
+        bail!(Unusable, "the replay that counts leaves the recording: {kind} at {thread} {event}");
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ use super::policy::{Decisive, NOISE_PER_MILLE, Policy, worked};
 use super::segments::{Amount, Segments};
 use crate::calibration::{self, Source};
 use crate::choices::Cost;
-use crate::model::Model;
-use anyhow::{Context, bail};
+use crate::error::{Context, Error, bail};
+use crate::model::VirtualMachine;
 use refrain_scheduler::{
     self as scheduler, Account, Admission, Builder, Config, Conflicts, Constraints, Costs, Edge,
     Elsc, Fixed, Locksets, Noise, Orig, Outcome, Patience, Run, Schedule, Skeleton as Reduced,
@@ -66,7 +66,7 @@ pub struct Skeleton {
 impl Skeleton {
     /// The program's own time, to be replayed on the recorded machine; of a transformed trace, with
     /// dynamic locking in place of its freed locks.
-    pub fn of(trace: &Trace) -> anyhow::Result<Skeleton> {
+    pub fn of(trace: &Trace) -> crate::Result<Skeleton> {
         let skeleton = Skeleton::own_time(trace, &OwnLocks::of(trace)?.made)?;
         let record = trace.transformed()?;
         let transformed =
@@ -75,13 +75,13 @@ impl Skeleton {
     }
 
     /// The same, with these locks that the program makes itself.
-    pub(super) fn own_time(trace: &Trace, made: &Made) -> anyhow::Result<Skeleton> {
+    pub(super) fn own_time(trace: &Trace, made: &Made) -> crate::Result<Skeleton> {
         let cores = trace.header().machine.cores;
         Skeleton::read(trace, made, |builder| builder.recorded_on(cores).without_recording())
     }
 
     /// The program's own time, to be replayed by arrival too.
-    pub(super) fn to_predict(trace: &Trace, made: &Made) -> anyhow::Result<Skeleton> {
+    pub(super) fn to_predict(trace: &Trace, made: &Made) -> crate::Result<Skeleton> {
         let cores = trace.header().machine.cores;
         let predicting = |builder: Builder| builder.recorded_on(cores).predicting();
         let recorded = |builder| predicting(builder).with_recording();
@@ -116,7 +116,7 @@ impl Skeleton {
 
     /// The recorded run with the recorder's work and all costs in it, on a core for each thread:
     /// what can be held against the recorded duration.
-    pub fn as_recorded(trace: &Trace) -> anyhow::Result<Skeleton> {
+    pub fn as_recorded(trace: &Trace) -> crate::Result<Skeleton> {
         let skeleton = Skeleton::read(trace, &Made::default(), Builder::as_recorded)?;
         let Costs { handoff, other, .. } = skeleton.config.costs;
         let ideal = Config::ideal(trace.threads().max(1));
@@ -130,20 +130,23 @@ impl Skeleton {
         trace: &Trace,
         made: &Made,
         mode: impl FnOnce(Builder) -> Builder,
-    ) -> anyhow::Result<Skeleton> {
+    ) -> crate::Result<Skeleton> {
         let header = trace.header();
         let ticks_per_second = header.tsc_hz.max(1);
         let threads = trace.threads() as usize;
         let mut builder = mode(Builder::new(threads, ticks_per_second, trace.began()?));
         let view = |thread, id, event: &Event| made.view(thread, id, event);
-        let recorded = builder.read_as::<anyhow::Error>(trace, view)?;
+        let recorded = builder.read_as::<Error>(trace, view)?;
         let (handoffs, patience) = (builder.handoffs(), builder.patience());
         let (vain, slept) = (builder.vain(), builder.slept());
         let sleeps_for_made = builder.sleeps_for_made();
         let wakings = builder.waking();
         // Times are added up for all threads on one core.
         if recorded.saturating_mul(trace.threads().max(1).into()) > LONGEST {
-            bail!("the trace says that it was recorded over years; virtual time cannot have that");
+            bail!(
+                Unusable,
+                "the trace says that it was recorded over years; virtual time cannot have that"
+            );
         }
         let reduced = builder.finish().context("the trace cannot be replayed in virtual time")?;
         let (costs, latencies) = calibration::costs(header.machine.latencies, ticks_per_second);
@@ -278,8 +281,8 @@ impl Skeleton {
     }
 
     /// The modelled machine.
-    pub fn model(&self) -> Model {
-        Model { cores: self.config.cores, latencies: self.latencies, cost: self.cost }
+    pub fn model(&self) -> VirtualMachine {
+        VirtualMachine { cores: self.config.cores, latencies: self.latencies, cost: self.cost }
     }
 
     /// From the guest's first instruction to its last event, as recorded.
@@ -288,21 +291,21 @@ impl Skeleton {
     }
 
     /// Replays in virtual time. A deadlock is an error that names its cycle.
-    pub fn run(&self, policy: Policy) -> anyhow::Result<Run> {
+    pub fn run(&self, policy: Policy) -> crate::Result<Run> {
         self.outcome(policy, false).map(|(run, _)| run)
     }
 
     /// The same, and what was decided.
-    pub fn run_and_keep(&self, policy: Policy) -> anyhow::Result<(Run, Schedule)> {
+    pub fn run_and_keep(&self, policy: Policy) -> crate::Result<(Run, Schedule)> {
         let (run, schedule) = self.outcome(policy, true)?;
         Ok((run, schedule.expect("decisions are kept on request")))
     }
 
-    fn outcome(&self, policy: Policy, keep: bool) -> anyhow::Result<(Run, Option<Schedule>)> {
+    fn outcome(&self, policy: Policy, keep: bool) -> crate::Result<(Run, Option<Schedule>)> {
         let replayed = (&self.reduced, &self.config, self.transformed.as_ref());
         match policy.simulate(replayed, &self.decisive, keep) {
             (Outcome::Completed(run), schedule) => Ok((self.in_nanoseconds(run), schedule)),
-            (Outcome::Deadlocked(deadlock), _) => bail!("{deadlock}"),
+            (Outcome::Deadlocked(deadlock), _) => bail!(Deadlock, "{deadlock}"),
         }
     }
 
@@ -313,28 +316,28 @@ impl Skeleton {
         &self,
         by: &mut impl scheduler::Scheduler,
         model: &scheduler::Model<'_>,
-    ) -> anyhow::Result<Run> {
+    ) -> crate::Result<Run> {
         let none = Constraints::none();
         let constraints = self.transformed.as_ref().unwrap_or(&none);
         match simulate(&self.reduced, constraints, &self.config, model, by, &mut ()) {
             Outcome::Completed(run) => Ok(self.in_nanoseconds(run)),
-            Outcome::Deadlocked(deadlock) => bail!("{deadlock}"),
+            Outcome::Deadlocked(deadlock) => bail!(Deadlock, "{deadlock}"),
         }
     }
 
     /// Replays what was decided before.
-    pub fn repeat(&self, schedule: Schedule) -> anyhow::Result<Run> {
+    pub fn repeat(&self, schedule: Schedule) -> crate::Result<Run> {
         let none = Constraints::none();
         let constraints = self.transformed.as_ref().unwrap_or(&none);
         let model = schedule.model();
         let mut fixed = Fixed::new(schedule);
         match simulate(&self.reduced, constraints, &self.config, &model, &mut fixed, &mut ()) {
             Outcome::Completed(_) if fixed.left() > 0 => {
-                bail!("{} decisions of the schedule are for another replay", fixed.left())
+                bail!(Refused, "{} decisions of the schedule are for another replay", fixed.left())
             }
             Outcome::Completed(run) => Ok(self.in_nanoseconds(run)),
             Outcome::Deadlocked(deadlock) => {
-                bail!("the schedule does not fit the replay: {deadlock}")
+                bail!(Refused, "the schedule does not fit the replay: {deadlock}")
             }
         }
     }

@@ -6,8 +6,8 @@ use super::ground::Ground;
 use super::made::OwnLocks;
 use super::skeleton::Skeleton;
 use super::{Extent, Listener, observed};
+use crate::error::{Error, bail};
 use crate::replayed;
-use anyhow::bail;
 use refrain_scheduler::{Constraints, Locksets};
 use refrain_trace::{EventId, ThreadId, Trace, Transformed};
 use refrain_transform::{LockKind, Sections, Topology};
@@ -55,7 +55,7 @@ pub struct Worth {
 pub(crate) fn transform(
     trace: &Trace,
     listener: Arc<dyn Listener>,
-) -> anyhow::Result<Transformation> {
+) -> crate::Result<Transformation> {
     let Ground { own, mut constant } = Ground::of(trace)?;
     let collect = Arc::new(Collect::new(own).of_locks(OwnLocks::of(trace)?));
     let outcome = observed(trace, Count::Nothing, collect.clone(), None, listener)?;
@@ -63,7 +63,7 @@ pub(crate) fn transform(
         return Ok(Transformation::Diverged(divergence.into()));
     }
     if outcome.events == 0 {
-        bail!("nothing of the trace can be replayed: it was cut off too soon");
+        bail!(Unusable, "nothing of the trace can be replayed: it was cut off too soon");
     }
     let locks = collect.locks().expect("it was made with them");
     constant.extend(locks.words());
@@ -76,9 +76,9 @@ pub(crate) fn transform(
     let original = Skeleton::own_time(trace, &locks.made)?;
     let time = |locksets| {
         let constraints = constraints(original.reduced(), &record, locksets);
-        constraints.map_err(|error| format!("{error:#}")).and_then(|it| original.in_order(&it))
+        constraints.map_err(|error| error.chain()).and_then(|it| original.in_order(&it))
     };
-    let original_ns = original.in_order(&Constraints::none()).map_err(anyhow::Error::msg)?;
+    let original_ns = original.in_order(&Constraints::none()).map_err(Error::Deadlock)?;
     let sources = record.sources();
     let locks_static = (0..record.sections.len() as u32)
         .map(|section| record.lockset(section, &sources).len() as u64)

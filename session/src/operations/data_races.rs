@@ -5,12 +5,12 @@
 
 use super::racing::{code, incomplete, libraries, merge, must_be_searchable};
 use crate::data_races::{Access, Creator, DataRace, DataRaces, Lock, Thread, Word};
+use crate::error::{Context, bail};
 use crate::machine::{Held, Moment, Point, RaceSearch, Raced, Seen, Snapshot};
 use crate::protocol::Request;
 use crate::session::Session;
 use crate::symbols::{Code, Frame, Place, Symbols, variables};
 use crate::trace_file;
-use anyhow::{Context, bail};
 use refrain_analysis::{Act, Block, Code as ProgramCode, Race, Side};
 use refrain_trace::payload::Effect;
 use refrain_trace::{EventId, HAS_PAYLOAD, ThreadId, Trace, linux};
@@ -110,7 +110,9 @@ impl Session {
         let seen: Seen = self.ask(trace_file::open(path)?, &request)?;
         match seen.snapshots.len() == points.len() {
             true => Ok(seen),
-            false => bail!("the replay process gave more or fewer answers than it was asked for"),
+            false => {
+                bail!(Child, "the replay process gave more or fewer answers than it was asked for")
+            }
         }
     }
 }
@@ -149,7 +151,7 @@ fn involved(races: &[Race]) -> Vec<ThreadId> {
 }
 
 /// By thread: who has created it, in which event.
-fn creations(trace: &Trace) -> anyhow::Result<BTreeMap<ThreadId, (ThreadId, EventId)>> {
+fn creations(trace: &Trace) -> crate::Result<BTreeMap<ThreadId, (ThreadId, EventId)>> {
     let mut creations = BTreeMap::new();
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);

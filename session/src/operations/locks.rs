@@ -1,6 +1,7 @@
 //! Ranking unnecessary lock contention.
 
 use crate::calibration;
+use crate::error::{Context, Error, bail};
 use crate::machine::Analysis;
 use crate::protocol::Request;
 use crate::ranking::{IrregularLock, NotUnderstood, Ranking};
@@ -8,7 +9,6 @@ use crate::replayed::Divergence;
 use crate::session::Session;
 use crate::symbols::{Place, Symbols};
 use crate::trace_file;
-use anyhow::{Context, anyhow};
 use refrain_transform::{Resolver, Unknown};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ impl Session {
     pub fn rank(&self, path: &Path, draws: bool) -> crate::Result<Ranking> {
         let trace = trace_file::read(path)?;
         if trace.is_transformed() {
-            return Err(anyhow!("{} is a transformed trace: rank the recording", path.display()));
+            bail!(Refused, "{} is a transformed trace: rank the recording", path.display());
         }
         let file = trace_file::open(path)?;
         let analysis = self.ask(file, &Request::Analyse(draws));
@@ -61,11 +61,7 @@ impl Session {
 
     /// Why what left the recording cannot be analysed. If the program raced, that is why, and the next
     /// recording knows it.
-    pub(super) fn left(
-        &self,
-        path: &Path,
-        divergence: &Divergence,
-    ) -> crate::Result<anyhow::Error> {
+    pub(super) fn left(&self, path: &Path, divergence: &Divergence) -> crate::Result<Error> {
         let Divergence { thread, event, kind, .. } = divergence;
         let races = self.explain(path, divergence, true)?;
         let pair = races.as_ref().and_then(|races| races.of_the_program());
@@ -74,11 +70,11 @@ impl Session {
         });
         let learned = races.is_some_and(|races| races.every_access || races.learned > Some(0));
         let then = if learned { "record it again, which orders more; " } else { "" };
-        Ok(anyhow!(
+        Ok(Error::Unusable(format!(
             "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; {then}\
              `refrain replay` says more",
             path.display()
-        ))
+        )))
     }
 }
 

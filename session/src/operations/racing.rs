@@ -1,5 +1,6 @@
 //! What races: a second replay, observed, finds it. This is why a replay diverges.
 
+use crate::error::{Context, bail};
 use crate::machine::{RaceSearch, Raced};
 use crate::protocol::Request;
 use crate::races::{Pair, Races, Side};
@@ -8,7 +9,6 @@ use crate::session::{Piece, Session};
 use crate::sites::{self, Profile};
 use crate::symbols::{self, Code, Symbols};
 use crate::trace_file;
-use anyhow::{Context, bail};
 use refrain_analysis::{self as analysis, Act, Code as ProgramCode, Tapped};
 use refrain_trace::{Event, EventId, EventKind, Module, Trace};
 use std::cmp::Reverse;
@@ -59,7 +59,7 @@ impl Session {
     /// Finds what races, up to a divergence if there is one. That the search fails is an answer too.
     pub fn cause(&self, path: &Path, divergence: Option<&Divergence>) -> Races {
         self.search(path, divergence)
-            .unwrap_or_else(|error| Races { error: Some(format!("{error:#}")), ..Races::default() })
+            .unwrap_or_else(|error| Races { error: Some(error.chain()), ..Races::default() })
     }
 
     fn search(&self, path: &Path, divergence: Option<&Divergence>) -> crate::Result<Races> {
@@ -103,9 +103,10 @@ impl Session {
 }
 
 /// Refuses a trace in which nothing can race.
-pub fn must_be_searchable(path: &Path, trace: &Trace) -> anyhow::Result<()> {
+pub fn must_be_searchable(path: &Path, trace: &Trace) -> crate::Result<()> {
     if trace.header().order.is_of_every_access() {
         bail!(
+            Refused,
             "{}: has the order of every access (--order {}), in which nothing races; look for \
              races in a recording with --order sync",
             path.display(),
@@ -189,7 +190,7 @@ struct Cause<'a> {
 type Distance = (bool, bool, bool, u64, Reverse<u64>);
 
 impl<'a> Cause<'a> {
-    fn new(trace: &Trace, divergence: Option<&'a Divergence>) -> anyhow::Result<Cause<'a>> {
+    fn new(trace: &Trace, divergence: Option<&'a Divergence>) -> crate::Result<Cause<'a>> {
         let event = divergence.map_or(Ok(None), |divergence| event_at(trace, divergence))?;
         let object = event.and_then(|event| match event.kind() {
             EventKind::Syscall => None,
@@ -247,7 +248,7 @@ fn system_libraries(modules: &[Module]) -> impl Iterator<Item = &Module> {
 }
 
 /// The recorded event that the replay diverged at.
-fn event_at(trace: &Trace, divergence: &Divergence) -> anyhow::Result<Option<Event>> {
+fn event_at(trace: &Trace, divergence: &Divergence) -> crate::Result<Option<Event>> {
     let mut cursor = trace.cursor(divergence.thread);
     while cursor.position() < divergence.event {
         if cursor.next()?.is_none() {

@@ -1,8 +1,8 @@
 //! Recording a program, in a process of the command.
 
+use crate::error::{Context, bail};
 use crate::session::Session;
 use crate::trace_file::{self, is_being_recorded};
-use anyhow::{Context, bail};
 use refrain_trace::Order;
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -50,7 +50,7 @@ impl Session {
         let path = &recording.trace;
         let shown = path.display();
         if is_being_recorded(path) {
-            bail!("{shown} is being recorded by somebody else");
+            bail!(Refused, "{shown} is being recorded by somebody else");
         }
         let before = identity(path);
         let mut command = Command::new(self.command());
@@ -66,7 +66,7 @@ impl Session {
         // The recorder ends with the program's status, so that only the file says whether there is a
         // trace.
         if identity(path) == before {
-            bail!("nothing was recorded to {shown}; the recorder has said why ({status})");
+            bail!(Refused, "nothing was recorded to {shown}; the recorder has said why ({status})");
         }
         trace_file::read(path)?;
         Ok(Recorded { trace: path.clone(), status })

@@ -1,17 +1,17 @@
 //! Replaying a trace by the wall clock.
 
 use crate::again;
+use crate::error::Context;
 use crate::machine::ReplayOptions;
 use crate::protocol::Request;
-use crate::replayed::{Divergence, Report};
+use crate::replayed::{Divergence, Replayed};
 use crate::session::Session;
 use crate::trace_file;
-use anyhow::Context;
 use std::path::Path;
 
 impl Session {
     /// Replays the trace at `path` to its end or to the first divergence.
-    pub fn replay(&self, path: &Path, options: &ReplayOptions) -> crate::Result<Report> {
+    pub fn replay(&self, path: &Path, options: &ReplayOptions) -> crate::Result<Replayed> {
         // Read here as well, so that a file which is no trace is refused in the same words everywhere.
         drop(trace_file::read(path)?);
         let trace = trace_file::open(path)?;

@@ -1,10 +1,10 @@
 //! Transforming a trace into one without its unnecessary lock contention.
 
+use crate::error::{Context, bail};
 use crate::machine::{Transformation, Worth};
 use crate::protocol::Request;
 use crate::session::Session;
 use crate::trace_file::{self, NewTrace, advise};
-use anyhow::{Context, anyhow, bail};
 use refrain_trace::verify::{self, ViolationKind};
 use refrain_trace::{Trace, Transformed, container};
 use std::fs::File;
@@ -35,10 +35,10 @@ impl Session {
         let trace = trace_file::read(path)?;
         let shown = path.display();
         if trace.is_transformed() {
-            return Err(anyhow!("{shown} is transformed already: transform the recording"));
+            bail!(Refused, "{shown} is transformed already: transform the recording");
         }
         if trace.footer().is_none() {
-            return Err(anyhow!("{shown} was cut off; try: refrain check --repair {shown}"));
+            bail!(Refused, "{shown} was cut off; try: refrain check --repair {shown}");
         }
         let answer = self.ask(trace_file::open(path)?, &Request::Transform);
         let (record, worth) = match answer.with_context(|| format!("cannot transform {shown}"))? {
@@ -78,9 +78,6 @@ fn verify(file: &File) -> crate::Result<()> {
     // What is too large to judge may be right all the same.
     match violations.iter().find(|it| it.kind != ViolationKind::NotJudged) {
         None => Ok(()),
-        Some(violation) => bail!(
-            "this is a bug in refrain, please report it: the transformation is wrong at \
-             {violation}"
-        ),
+        Some(violation) => bail!(Bug, "the transformation is wrong at {violation}"),
     }
 }

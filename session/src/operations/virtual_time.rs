@@ -3,11 +3,11 @@
 
 use crate::again;
 use crate::choices::{Cost, SchedulerKind};
+use crate::error::Context;
 use crate::machine::{Amount, Policy, Segments, Skeleton};
 use crate::protocol::Request;
 use crate::session::{Piece, Session, gather};
 use crate::trace_file;
-use anyhow::Context;
 use refrain_scheduler::Run;
 use std::path::Path;
 

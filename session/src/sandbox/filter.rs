@@ -6,7 +6,7 @@
 //! libraries below take for "not here".
 
 use super::Purpose;
-use anyhow::Context;
+use crate::error::{Context, Error};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -213,7 +213,7 @@ const DEADLY: &[Call] = &[
 const UNKNOWN: &[Call] = &[("clone3", &[])];
 
 /// Puts the filters in force, for this thread and those that it will start.
-pub(super) fn restrict(purpose: &Purpose<'_>) -> anyhow::Result<()> {
+pub(super) fn restrict(purpose: &Purpose<'_>) -> crate::Result<()> {
     let mut allowed: Vec<&[Call]> = vec![ALLOWED];
     allowed.extend(match purpose {
         Purpose::Replay => [].as_slice(),
@@ -235,12 +235,13 @@ fn apply(
     tables: &[&[Call]],
     otherwise: SeccompAction,
     matched: SeccompAction,
-) -> anyhow::Result<()> {
+) -> crate::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     // A later table replaces what an earlier one says of a call.
     for &(name, forms) in tables.iter().copied().flatten() {
-        let number = refrain_vm::syscall_number(name).with_context(|| format!("no {name}"))?;
-        let forms = forms.iter().map(|form| rule(form)).collect::<anyhow::Result<_>>();
+        let number =
+            refrain_vm::syscall_number(name).ok_or_else(|| Error::Bug(format!("no {name}")))?;
+        let forms = forms.iter().map(|form| rule(form)).collect::<crate::Result<_>>();
         rules.insert(number, forms.with_context(|| format!("in the rule for {name}"))?);
     }
     let filter = SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64)?;
@@ -248,7 +249,7 @@ fn apply(
     Ok(seccompiler::apply_filter(&program)?)
 }
 
-fn rule(form: Form) -> anyhow::Result<SeccompRule> {
+fn rule(form: Form) -> crate::Result<SeccompRule> {
     use SeccompCmpArgLen::{Dword, Qword};
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
     let own = u64::from(std::process::id());

@@ -5,7 +5,7 @@
 //! user's patience. But a small trace that says of itself that it is small is held to it.
 
 use super::Purpose;
-use anyhow::Context;
+use crate::error::Context;
 use refrain_trace::linux::{BRK, MMAP, MREMAP};
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{EventKind, ThreadId, Trace};
@@ -72,7 +72,7 @@ pub(crate) struct Need {
 
 impl Stated {
     /// Reads it from the trace.
-    pub(crate) fn of(trace: &Trace) -> anyhow::Result<Stated> {
+    pub(crate) fn of(trace: &Trace) -> crate::Result<Stated> {
         let header = trace.header();
         let mut stated = Stated {
             threads: trace.threads().into(),
@@ -130,7 +130,7 @@ impl Stated {
     }
 
     /// Limits this process to it.
-    pub(crate) fn limit(&self, around: &Surroundings, observed: bool) -> anyhow::Result<()> {
+    pub(crate) fn limit(&self, around: &Surroundings, observed: bool) -> crate::Result<()> {
         let space = if observed { WITH_NOTES } else { OWN_SPACE };
         let threads = self.threads.saturating_mul(SPACE_OF_THREAD);
         lower(Resource::As, space.saturating_add(self.mapped).saturating_add(threads))?;
@@ -169,7 +169,7 @@ pub(super) fn look_around() -> Surroundings {
 }
 
 /// Limits that hold while a trace is read.
-pub(super) fn before_reading(purpose: &Purpose<'_>) -> anyhow::Result<()> {
+pub(super) fn before_reading(purpose: &Purpose<'_>) -> crate::Result<()> {
     lower(Resource::Core, 0)?;
     if matches!(purpose, Purpose::Replay) {
         lower(Resource::Nofile, DESCRIPTORS)?;
@@ -179,7 +179,7 @@ pub(super) fn before_reading(purpose: &Purpose<'_>) -> anyhow::Result<()> {
 }
 
 /// Lowers a limit, if it is not lower yet.
-fn lower(resource: Resource, most: u64) -> anyhow::Result<()> {
+fn lower(resource: Resource, most: u64) -> crate::Result<()> {
     let Rlimit { current, maximum } = getrlimit(resource);
     let most = |limit: Option<u64>| Some(limit.map_or(most, |limit| limit.min(most)));
     setrlimit(resource, Rlimit { current: most(current), maximum: most(maximum) })

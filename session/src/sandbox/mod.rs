@@ -11,7 +11,7 @@ mod limits;
 
 pub(crate) use limits::{Need, Stated, Surroundings};
 
-use anyhow::{Context, bail};
+use crate::error::{Context, bail};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
@@ -40,7 +40,7 @@ pub enum Purpose<'a> {
 
 /// Gives the rights up, for this thread and those that it will start. There must be no others.
 /// `tolerant` goes on where the kernel lacks what the sandbox is made of.
-pub(crate) fn enter(purpose: &Purpose<'_>, tolerant: bool) -> anyhow::Result<Surroundings> {
+pub(crate) fn enter(purpose: &Purpose<'_>, tolerant: bool) -> crate::Result<Surroundings> {
     let around = limits::look_around();
     if matches!(purpose, Purpose::Replay) {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
@@ -68,19 +68,19 @@ pub(crate) fn enter(purpose: &Purpose<'_>, tolerant: bool) -> anyhow::Result<Sur
 
 /// Passes an error on, unless the user tolerates it; says whether there was one.
 fn tolerate(
-    result: anyhow::Result<()>,
+    result: crate::Result<()>,
     tolerant: bool,
     what: impl FnOnce() -> String,
-) -> anyhow::Result<bool> {
+) -> crate::Result<bool> {
     match result {
         Ok(()) => Ok(false),
         Err(_) if tolerant => Ok(true),
-        Err(error) => Err(error.context(what())),
+        error => error.with_context(what).map(|()| false),
     }
 }
 
 /// Takes away all files but those that the purpose is about, and the network.
-fn restrict_files(purpose: &Purpose<'_>) -> anyhow::Result<()> {
+fn restrict_files(purpose: &Purpose<'_>) -> crate::Result<()> {
     /// What is refused where the kernel can; a kernel that knows files only is good enough, since
     /// the filter of system calls leaves no network.
     const KNOWN: ABI = ABI::V6;
@@ -118,7 +118,7 @@ fn restrict_files(purpose: &Purpose<'_>) -> anyhow::Result<()> {
         }
     };
     if rules.restrict_self()?.ruleset == RulesetStatus::NotEnforced {
-        bail!("nothing would be enforced");
+        bail!(Refused, "nothing would be enforced");
     }
     Ok(())
 }

@@ -7,7 +7,7 @@
 //! What else is there under the name is moved to a free `FILE.old`, `FILE.old.2`, …
 
 use super::is_trace;
-use anyhow::{Context, bail};
+use crate::error::{Context, bail};
 use refrain_vm::Hidden;
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, linkat, open, renameat_with,
@@ -78,7 +78,7 @@ enum InTheWay {
 
 impl NewTrace {
     /// Creates the file. `force` overwrites anything but what others are recording.
-    pub fn create(wanted: &Path, force: bool) -> anyhow::Result<NewTrace> {
+    pub fn create(wanted: &Path, force: bool) -> crate::Result<NewTrace> {
         let shown = wanted.display();
         let cannot = || format!("cannot write the trace to {shown} (-o chooses another place)");
         if std::fs::metadata(wanted).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
@@ -100,7 +100,7 @@ impl NewTrace {
     }
 
     /// Gives the file the name that was asked for, or the next one that nobody is recording to.
-    pub fn publish(self) -> anyhow::Result<Named> {
+    pub fn publish(self) -> crate::Result<Named> {
         let NewTrace { file, wanted, force, mut place } = self;
         if matches!(place, Place::Special) {
             return Ok(Named { path: wanted, old: None, lock: file });
@@ -128,7 +128,7 @@ impl NewTrace {
                 }
             };
         }
-        bail!("every name like {} is taken", wanted.display())
+        bail!(Refused, "every name like {} is taken", wanted.display())
     }
 }
 
@@ -205,11 +205,11 @@ impl Directory {
     }
 }
 
-fn in_the_way(path: &Path, force: bool) -> anyhow::Result<InTheWay> {
+fn in_the_way(path: &Path, force: bool) -> crate::Result<InTheWay> {
     let shown = path.display();
     let Ok(there) = path.symlink_metadata() else { return Ok(InTheWay::Nothing) };
     if there.is_dir() {
-        bail!("cannot write the trace to {shown}: it is a directory");
+        bail!(Refused, "cannot write the trace to {shown}: it is a directory");
     }
     if is_being_recorded(path) {
         return Ok(InTheWay::Recording);
@@ -218,7 +218,7 @@ fn in_the_way(path: &Path, force: bool) -> anyhow::Result<InTheWay> {
         return Ok(InTheWay::Replaceable);
     }
     if !is_trace(path) {
-        bail!("{shown} exists and is not a trace; choose another name or use --force");
+        bail!(Refused, "{shown} exists and is not a trace; choose another name or use --force");
     }
     Ok(InTheWay::Trace)
 }
@@ -244,7 +244,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 }
 
 /// Renames FILE to the first free one of FILE.old, FILE.old.2, …; says which.
-fn keep_old(path: &Path) -> anyhow::Result<PathBuf> {
+fn keep_old(path: &Path) -> crate::Result<PathBuf> {
     let cannot = || format!("cannot keep {} under another name", path.display());
     for number in 1..NAMES {
         let mut old = OsString::from(path);
@@ -259,7 +259,7 @@ fn keep_old(path: &Path) -> anyhow::Result<PathBuf> {
             Err(error) => return Err(error).with_context(cannot),
         }
     }
-    bail!("{}: every name is taken", cannot())
+    bail!(Refused, "{}: every name is taken", cannot())
 }
 
 /// `AlreadyExists` if the name is taken.
@@ -279,7 +279,7 @@ fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn create(path: &Path, force: bool) -> anyhow::Result<Named> {
+    fn create(path: &Path, force: bool) -> crate::Result<Named> {
         NewTrace::create(path, force)?.publish()
     }
 
