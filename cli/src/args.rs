@@ -4,7 +4,7 @@ mod choices;
 mod events;
 mod measure;
 
-pub(crate) use measure::{Ab, Calibrate, Fidelity, Schedule};
+pub(crate) use measure::{Ab, Calibrate, Fidelity, Perfplay, Schedule};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use events::{parse_range, parse_thread};
@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Run(Run),
     /// Compare how stable and how precise replays under different schedulers are
     Fidelity(Fidelity),
+    /// Draw the tables and figures of PerfPlay's evaluation for some recordings
+    Perfplay(Perfplay),
     /// Compare two traces, or two schedulers, by replaying them in turns
     Ab(Ab),
     /// Measure how long this machine takes to hand a lock over, for the virtual clock

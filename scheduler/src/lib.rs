@@ -31,6 +31,7 @@ mod build;
 mod clock;
 mod config;
 mod constraints;
+mod crowd;
 mod elsc;
 mod error;
 mod guarded;

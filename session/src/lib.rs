@@ -117,6 +117,7 @@ mod choices;
 pub mod compare;
 pub mod data_races;
 mod error;
+pub mod evaluation;
 #[doc(hidden)]
 pub mod hex;
 mod id;

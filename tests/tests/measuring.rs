@@ -290,3 +290,39 @@ fn a_program_that_depends_on_its_order_is_found_out() {
     let first_line = |text: &str| text.lines().take(3).collect::<Vec<_>>().join("\n");
     assert_eq!(first_line(&second.text()), first_line(&text), "the seed repeats it");
 }
+
+/// What the tables say is what the other commands say.
+#[test]
+fn the_tables_and_figures_of_perfplay() {
+    let bench = recorded("fig04");
+    record(&bench, "ex_mutex", "b.refrain");
+    let report = json(&bench.refrain(["perfplay", "--json", "--repeat", "2", "a.refrain"]));
+    let of = &report["recordings"][0];
+    let locks = json(&bench.refrain(["locks", "--json", "--top", "1000", "a.refrain"]));
+    let output = ["-o", "t.refrain", "a.refrain"];
+    let transformed = json(&bench.refrain(["transform", "--json"].iter().chain(&output)));
+    assert_eq!(of["acquisitions"], locks["analysed"]["acquisitions"]);
+    let kinds = ["null_lock", "read_read", "disjoint_write"];
+    for kind in kinds {
+        assert_eq!(of["kinds"][kind], locks["analysed"]["pairs"][kind], "{kind}");
+    }
+    assert_eq!(of["groups"].as_array().map(Vec::len), locks["groups"].as_array().map(Vec::len));
+    for time in ["free_ns", "static_ns", "dynamic_ns"] {
+        assert_eq!(of["locksets"]["Ok"][time], transformed[time], "{time}");
+    }
+    assert_eq!(of["schedulers"]["Ok"].as_array().map(Vec::len), Some(4));
+    for time in ["original_ns", "ulcp_free_ns"] {
+        assert_eq!(of[time], locks[time], "{time}");
+    }
+    assert!(of["waiting"]["original_ns"].is_u64(), "{of}");
+
+    let shown = ["perfplay", "--repeat", "2", "--html", "p.html", "a.refrain", "b.refrain"];
+    let shown = bench.refrain(shown).succeeds().text();
+    for exhibit in ["Table 1", "Table 2", "Table 3", "Figure 13", "Figure 14"] {
+        assert!(shown.contains(&format!("{exhibit}: ")), "{exhibit} is missing in:\n{shown}");
+    }
+    // One recording of each program tells nothing of threads and input.
+    assert!(!shown.contains("Figures 15"), "{shown}");
+    let page = std::fs::read_to_string(bench.path().join("p.html")).expect("was written");
+    assert!(page.contains("Figure 14") && page.contains("ex_mutex"), "{page}");
+}

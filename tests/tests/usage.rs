@@ -41,7 +41,7 @@ fn wrong_usage_is_status_2() {
 fn help_goes_to_standard_output_and_hides_what_is_internal() {
     let bench = bench();
     let help = bench.refrain(["--help"]).succeeds().text();
-    let measuring = ["fidelity", "ab", "calibrate"];
+    let measuring = ["fidelity", "perfplay", "ab", "calibrate"];
     let others = ["record", "replay", "info", "dump", "locks", "run", "check", "demo"];
     for command in others.into_iter().chain(measuring) {
         assert!(help.contains(command), "{command} is missing in:\n{help}");

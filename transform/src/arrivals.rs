@@ -1,6 +1,6 @@
 //! The original by arrival, and what a variant of it gains, with its range.
 
-use crate::{Gain, NOMINAL, RECORDED, Relaxed, Replayer, TRIALS};
+use crate::{Gain, NOMINAL, RECORDED, Relaxed, Replayer, Setting, TRIALS};
 
 /// The original by arrival.
 pub(crate) struct Arrivals {
@@ -13,7 +13,7 @@ pub(crate) struct Arrivals {
 impl Arrivals {
     pub(crate) fn new(replayer: &mut dyn Replayer) -> Result<Arrivals, String> {
         let trial = |trial| {
-            let ticks = replayer.arrive(None, trial, None)?;
+            let ticks = replayer.arrive(None, Setting::of(trial))?.duration;
             Ok((ticks, replayer.nanoseconds(ticks)))
         };
         let trials = (0..TRIALS).map(trial).collect::<Result<Vec<_>, String>>()?;
@@ -44,7 +44,8 @@ impl Arrivals {
         let (mut all, mut nominal, mut recorded) = (Vec::new(), Vec::new(), None);
         for trial in trials {
             let original = i128::from(self.trials[trial as usize].0);
-            let gain = original - i128::from(replayer.arrive(Some(relaxed), trial, None)?);
+            let free = replayer.arrive(Some(relaxed), Setting::of(trial))?.duration;
+            let gain = original - i128::from(free);
             let gain = (gain * likely_ns / original.max(1)) as i64;
             all.push(gain);
             nominal.extend((trial < NOMINAL).then_some(gain));

@@ -47,9 +47,11 @@ pub use error::Error;
 pub use gain::Timeline;
 pub use intervals::Interval;
 pub use made::{Change, Made, MadeLock, Make, Maker, Role, Unknown};
-pub use measure::{Measurement, OnCores, Options, RegionPair, RegionSite, Together, measure};
+pub use measure::{
+    Measurement, OnCores, Options, RegionPair, RegionSite, Together, Waiting, WithThreads, measure,
+};
 pub use picture::{COLUMNS, Column, LANES, Lane, Picture, WHOLE, picture};
-pub use plan::{Cores, NOMINAL, Plan, PlanEdge, RECORDED, Replayer, TRIALS};
+pub use plan::{Arrival, Cores, NOMINAL, Plan, PlanEdge, RECORDED, Replayer, Setting, TRIALS};
 pub use rank::rank;
 pub use relaxed::Relaxed;
 pub use report::{Analysed, Gain, Group, PairCounts, Report, Side, Site};

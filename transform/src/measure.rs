@@ -12,7 +12,7 @@ use crate::ulcp::{UlcpKind, Verdict, pairs};
 use crate::waiting::{self, Waited};
 use crate::{
     Analysed, Cores, Error, Gain, LockKind, NOMINAL, PairCounts, Plan, Region, RegionId, Relaxed,
-    Replayer, Sections, TRIALS, Topology,
+    Replayer, Sections, Setting, TRIALS, Topology,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +92,26 @@ pub struct OnCores {
     pub ulcp_free_ns: u64,
 }
 
+/// The run with more threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WithThreads {
+    /// How often each thread is there that another one created.
+    pub copies: u32,
+    /// The original's duration in virtual time, nanoseconds.
+    pub original_ns: u64,
+    /// Without ULCPs.
+    pub ulcp_free_ns: u64,
+}
+
+/// What ULCPs cost a run beyond its duration: PerfPlay, section 6.3.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Waiting {
+    /// For how long all threads together wanted locks that were taken, nanoseconds.
+    pub original_ns: u64,
+    /// The same without ULCPs.
+    pub ulcp_free_ns: u64,
+}
+
 /// What the replays measured.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Measurement {
@@ -115,6 +135,10 @@ pub struct Measurement {
     pub together: Vec<Together>,
     /// Ascending by cores.
     pub over_cores: Vec<OnCores>,
+    /// Ascending by copies.
+    pub over_threads: Vec<WithThreads>,
+    /// Threads' waiting, by the arrival model.
+    pub waiting: Option<Waiting>,
 }
 
 #[derive(Default)]
@@ -153,10 +177,13 @@ pub fn measure(
         Err(_) => alone(sections, &tallies, &class, replayer, original_ticks, options),
     };
     let all = Relaxed::new(sections, &class, Only::All, |_| true);
-    let (mut together, mut over_cores, mut sites) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut together, mut sites) = (Vec::new(), Vec::new());
+    let (mut over_cores, mut over_threads, mut waited) = (Vec::new(), Vec::new(), None);
     if let Ok(arrivals) = &arrivals {
         together = jointly(sections, &alone, &class, replayer, arrivals);
         over_cores = on_cores(sections, replayer, &all);
+        over_threads = with_threads(sections, replayer, &all);
+        waited = waiting(replayer, &all).ok();
         sites = by_site(sections, &tallies, &alone, &class, (replayer, arrivals));
     }
     let gain = arrivals.as_ref().ok().map(|arrivals| arrivals.gain(replayer, &all, 0..TRIALS));
@@ -199,6 +226,8 @@ pub fn measure(
         sites,
         together,
         over_cores,
+        over_threads,
+        waiting: waited,
     })
 }
 
@@ -296,25 +325,60 @@ fn jointly(
     found
 }
 
-/// Cores that are tried, at most.
-const MOST_CORES: u32 = 64;
+/// Cores and threads that are tried, at most.
+const MOST: u32 = 64;
+/// No more events than this are replayed with copies of their threads.
+const MOST_EVENTS: u64 = 1 << 22;
 
 /// The run on one core, on two, four and so on, up to more than it has threads for.
 fn on_cores(sections: &Sections, replayer: &mut dyn Replayer, all: &Relaxed<'_>) -> Vec<OnCores> {
     let threads = sections.threads as u32;
-    let counts = (0..).map(|n| 1 << n).take_while(|&n| n < 2 * threads && n <= MOST_CORES);
+    let counts = (0..).map(|n| 1 << n).take_while(|&n| n < 2 * threads && n <= MOST);
     let mut found = Vec::new();
     for cores in counts {
-        let original = replayer.arrive(None, 0, Some(cores));
-        let free = replayer.arrive(Some(all), 0, Some(cores));
-        let (Ok(original), Ok(free)) = (original, free) else { break };
-        found.push(OnCores {
-            cores,
-            original_ns: replayer.nanoseconds(original),
-            ulcp_free_ns: replayer.nanoseconds(free),
-        });
+        let setting = Setting { cores: Some(cores), ..Setting::of(0) };
+        let Ok([original_ns, ulcp_free_ns]) = both(replayer, all, setting) else { break };
+        found.push(OnCores { cores, original_ns, ulcp_free_ns });
     }
     found
+}
+
+/// The run with every created thread twice, four times and so on, on the recorded cores.
+fn with_threads(
+    sections: &Sections,
+    replayer: &mut dyn Replayer,
+    all: &Relaxed<'_>,
+) -> Vec<WithThreads> {
+    let (threads, events) = (sections.threads as u32, sections.events);
+    let few = |copies: &u32| {
+        threads * copies <= MOST && events.saturating_mul((*copies).into()) <= MOST_EVENTS
+    };
+    let mut found = Vec::new();
+    for copies in (1..).map(|n| 1 << n).take_while(few) {
+        let setting = Setting { copies, ..Setting::of(0) };
+        let Ok([original_ns, ulcp_free_ns]) = both(replayer, all, setting) else { break };
+        found.push(WithThreads { copies, original_ns, ulcp_free_ns });
+    }
+    found
+}
+
+/// Durations of the original and without ULCPs.
+fn both(
+    replayer: &mut dyn Replayer,
+    all: &Relaxed<'_>,
+    setting: Setting,
+) -> Result<[u64; 2], String> {
+    let original = replayer.arrive(None, setting)?;
+    let free = replayer.arrive(Some(all), setting)?;
+    Ok([original, free].map(|run| replayer.nanoseconds(run.duration)))
+}
+
+/// For how long threads waited in the original and without ULCPs.
+fn waiting(replayer: &mut dyn Replayer, all: &Relaxed<'_>) -> Result<Waiting, String> {
+    let original = replayer.arrive(None, Setting::of(0))?;
+    let free = replayer.arrive(Some(all), Setting::of(0))?;
+    let [original_ns, ulcp_free_ns] = [original, free].map(|run| replayer.nanoseconds(run.waited));
+    Ok(Waiting { original_ns, ulcp_free_ns })
 }
 
 /// Sites for which it is replayed what fixing them alone gains, at most.

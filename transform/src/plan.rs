@@ -66,6 +66,34 @@ pub const RECORDED: u32 = 5;
 /// All trials.
 pub const TRIALS: u32 = 6;
 
+/// How a replay by arrival differs from the likeliest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// The noise of arrivals, and latencies that are not known well: the first [`NOMINAL`] trials have
+    /// the likeliest latencies, and [`RECORDED`] has the recorder's work in it.
+    pub trial: u32,
+    /// On so many cores; as many as recorded, without a number.
+    pub cores: Option<u32>,
+    /// How often each thread is there that another one created.
+    pub copies: u32,
+}
+
+impl Setting {
+    /// A trial of the run as it was.
+    pub fn of(trial: u32) -> Setting {
+        Setting { trial, cores: None, copies: 1 }
+    }
+}
+
+/// A replay by arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// Duration of the run, in ticks.
+    pub duration: u64,
+    /// For how long all threads together wanted locks that were taken, in ticks.
+    pub waited: u64,
+}
+
 /// Replays the skeleton of the trace whose critical sections are analysed.
 ///
 /// Implementations keep the recorded order of everything that a plan does not free, and give the
@@ -82,19 +110,14 @@ pub trait Replayer {
         visit: &mut dyn FnMut(ThreadId, EventId, u64, u64),
     ) -> Result<u64, String>;
 
-    /// Replays with every lock granted as threads come, the original or with some locks relaxed, on
-    /// so many cores (as many as recorded, without a number), and returns the duration of the run.
-    /// The trials differ in the noise of
-    /// arrivals and in the latencies that are not known well; the first [`NOMINAL`] of them have
-    /// the likeliest latencies, and [`RECORDED`] has the recorder's work in it. The original and its
-    /// variants are charged alike.
+    /// Replays with every lock granted as threads come, the original or with some locks relaxed. The
+    /// original and its variants are charged alike.
     fn arrive(
         &mut self,
         relaxed: Option<&Relaxed<'_>>,
-        trial: u32,
-        cores: Option<u32>,
-    ) -> Result<u64, String> {
-        let _ = (relaxed, trial, cores);
+        setting: Setting,
+    ) -> Result<Arrival, String> {
+        let _ = (relaxed, setting);
         Err("this replayer keeps the recorded order".to_owned())
     }
 

@@ -48,6 +48,8 @@ pub fn rank(measured: &Measurement, resolver: &mut dyn Resolver) -> Report {
         sites: sites(measured, &fusion, index),
         together: measured.together.clone(),
         over_cores: measured.over_cores.clone(),
+        over_threads: measured.over_threads.clone(),
+        waiting: measured.waiting,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The report's data. Formatting is the caller's.
 
-use crate::measure::{OnCores, Together};
+use crate::measure::{OnCores, Together, Waiting, WithThreads};
 use crate::site::Place;
 use crate::ulcp::UlcpKind;
 use serde::{Deserialize, Serialize};
@@ -185,4 +185,8 @@ pub struct Report {
     pub together: Vec<Together>,
     /// The run on other numbers of cores.
     pub over_cores: Vec<OnCores>,
+    /// The run with more threads.
+    pub over_threads: Vec<WithThreads>,
+    /// How long threads waited with and without ULCPs, if the run was replayed by arrival.
+    pub waiting: Option<Waiting>,
 }

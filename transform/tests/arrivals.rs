@@ -8,7 +8,7 @@ use refrain_scheduler::{
     Waiting, simulate,
 };
 use refrain_trace::{Access, EventId, EventKind::*, ThreadId};
-use refrain_transform::{Cores, Options, Plan, Relaxed, Replayer, measure, rank};
+use refrain_transform::{Arrival, Cores, Options, Plan, Relaxed, Replayer, Setting, measure, rank};
 
 const L: u64 = 0x1000;
 const M: u64 = 0x2000;
@@ -56,13 +56,12 @@ impl Replayer for ByArrival {
     fn arrive(
         &mut self,
         relaxed: Option<&Relaxed<'_>>,
-        trial: u32,
-        cores: Option<u32>,
-    ) -> Result<u64, String> {
+        setting: Setting,
+    ) -> Result<Arrival, String> {
         let costs = Costs { patience: 3, vain: 1, rouse: 20, wake: 40, ..Costs::FREE };
-        let cores = cores.unwrap_or(self.cores);
+        let cores = setting.cores.unwrap_or(self.cores);
         let config = Config { cores, quantum: 10_000, costs };
-        let noise = Some(Noise { seed: u64::from(trial), per_mille: 10 });
+        let noise = Some(Noise { seed: u64::from(setting.trial), per_mille: 10 });
         let model = Model { noise, ..Model::waiting(Waiting::Glibc) };
         let run = |constraints: &Constraints<'_>| match simulate(
             &self.skeleton,
@@ -72,7 +71,10 @@ impl Replayer for ByArrival {
             &mut Orig,
             &mut (),
         ) {
-            Outcome::Completed(run) => Ok(run.duration),
+            Outcome::Completed(run) => {
+                let waited = run.threads.iter().map(|thread| thread.wanted).sum();
+                Ok(Arrival { duration: run.duration, waited })
+            }
             Outcome::Deadlocked(deadlock) => Err(deadlock.to_string()),
         };
         let Some(relaxed) = relaxed else { return run(&Constraints::none()) };

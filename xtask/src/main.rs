@@ -2,7 +2,7 @@
 //!
 //! # Reading order
 //! `tidy` (rules of the house that no other tool checks), `bench` (speed, against native and
-//! valgrind), `orders` (what orders of shared memory cost), `fidelity` (time, against the recorded run), `predict`
+//! valgrind), `orders` (what orders of shared memory cost), `perfplay` (the paper's tables and figures), `fidelity` (time, against the recorded run), `predict`
 //! (predicted gains, against native ones), `exact` (does every replay equal its
 //! recording), `programs` (does it record what people have), `races` (is every planted race found, and nothing else), `soak` and `fuzz` (the same for as long as one likes), `miri` (undefined behaviour);
 //! `process` is how all of them run programs.
@@ -19,6 +19,7 @@ mod kills;
 mod miri;
 mod mutants;
 mod orders;
+mod perfplay;
 mod predict;
 mod process;
 mod programs;
@@ -58,6 +59,8 @@ enum Habit {
     Predict(predict::Options),
     /// Compare what the orders of shared memory cost, and write docs/orders.md
     Orders(orders::Options),
+    /// Draw the tables and figures of PerfPlay over our programs, and write docs/perfplay.md
+    Perfplay(perfplay::Options),
     /// Record and replay programs that people have, and write docs/programs.md
     Programs(programs::Options),
     /// Record all programs with races, and their twins, and hold what is found against their lines
@@ -97,6 +100,7 @@ fn run(habit: Habit) -> anyhow::Result<()> {
         Habit::Fidelity(options) => fidelity::run(&options),
         Habit::Predict(options) => predict::run(&options),
         Habit::Orders(options) => orders::run(&options),
+        Habit::Perfplay(options) => perfplay::run(&options),
         Habit::Programs(options) => programs::run(&options),
         Habit::Races { recordings } => races::run(recordings),
         Habit::Miri => miri::run(),

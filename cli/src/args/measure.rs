@@ -87,6 +87,23 @@ pub(crate) struct Fidelity {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Perfplay {
+    /// Traces to evaluate; those of one program with different threads or input are also compared
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) traces: Vec<PathBuf>,
+    /// Replays under each scheduler (Figure 13)
+    #[arg(long, value_name = "R", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) repeat: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the tables and figures as a page, with bars
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Ab {
     /// Trace A
     #[arg(value_name = "A")]

@@ -16,6 +16,7 @@ mod info;
 mod linkages;
 mod locks;
 mod man;
+mod perfplay;
 mod races;
 mod record;
 mod replay;
@@ -78,6 +79,7 @@ fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Export(args) => export::run(&args, session),
         Command::Run(args) => run::run(&args, session),
         Command::Fidelity(args) => fidelity::run(&args, session),
+        Command::Perfplay(args) => perfplay::run(&args, session),
         Command::Ab(args) => ab::run(&args, session),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Check(args) => check::run(&args, session),

@@ -135,19 +135,28 @@ fn site(site: &super::locks::Site) -> Value {
     }
 }
 
-/// Bars of both runs for each number of cores, as parts of the longest.
+/// Bars of both runs for each number of cores, and with more threads, as parts of the longest.
 fn cores(report: &Report) -> Vec<Value> {
-    let longest = report.over_cores.iter().map(|it| it.original_ns.max(it.ulcp_free_ns)).max();
-    let longest = longest.unwrap_or(0).max(1) as f64;
+    let cores = report
+        .over_cores
+        .iter()
+        .map(|it| (counted(it.cores.into(), "core"), it.original_ns, it.ulcp_free_ns));
+    let threads = report
+        .over_threads
+        .iter()
+        .map(|it| (format!("{} times the threads", it.copies), it.original_ns, it.ulcp_free_ns));
+    let runs: Vec<(String, u64, u64)> = cores.chain(threads).collect();
+    let longest = runs.iter().map(|(_, original, free)| original.max(free)).max();
+    let longest = longest.copied().unwrap_or(0).max(1) as f64;
     // Room is left for the times.
     let part = |ns: u64| format!("{:.1}", ns as f64 / longest * 80.0);
-    let bars = report.over_cores.iter().map(|it| {
+    let bars = runs.iter().map(|(name, original, free)| {
         context! {
-            cores => counted(it.cores.into(), "core"),
-            original => part(it.original_ns),
-            free => part(it.ulcp_free_ns),
-            original_time => duration(signed(it.original_ns)),
-            free_time => duration(signed(it.ulcp_free_ns)),
+            cores => name,
+            original => part(*original),
+            free => part(*free),
+            original_time => duration(signed(*original)),
+            free_time => duration(signed(*free)),
         }
     });
     bars.collect()

@@ -12,6 +12,7 @@ use refrain_session::ranking::{IrregularLock, NotUnderstood, Ranking};
 use refrain_session::symbols::Place;
 use refrain_transform::{
     self as transform, Analysed, Gain, Make, OnCores, PairCounts, Picture, Together, UlcpKind,
+    WithThreads,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -47,6 +48,8 @@ pub(crate) struct Report {
     pub(crate) together: Vec<Together>,
     /// The run on other numbers of cores.
     pub(crate) over_cores: Vec<OnCores>,
+    /// The run with more threads.
+    pub(crate) over_threads: Vec<WithThreads>,
     /// Groups that only waits on condition variables made, and no program can avoid.
     pub(crate) spurious: Vec<Group>,
     /// Locks that the program makes itself, by how they are made.
@@ -286,6 +289,7 @@ pub(crate) fn report(ranking: Ranking, mut notes: Vec<String>) -> Report {
         sites: ranked.sites.into_iter().map(Site::new).collect(),
         together: ranked.together,
         over_cores: ranked.over_cores,
+        over_threads: ranked.over_threads,
         spurious: ranked.spurious.into_iter().map(Group::new).collect(),
         made: ranking.made,
         irregular: ranking.irregular,
@@ -390,6 +394,11 @@ pub(crate) mod tests {
                     ulcp_free_ns,
                 })
                 .to_vec(),
+            over_threads: vec![WithThreads {
+                copies: 2,
+                original_ns: 690_000_000,
+                ulcp_free_ns: 402_000_000,
+            }],
             spurious: vec![group(1, UlcpKind::NullLock, woken, (7, 0, 0.0))],
             made: BTreeMap::new(),
             irregular: Vec::new(),

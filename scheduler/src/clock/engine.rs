@@ -515,7 +515,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         thread.awaited = 0;
         thread.then = Then::Work;
         if thread.real > 0 {
-            thread.real = 0;
+            thread.account.wanted += std::mem::take(&mut thread.real);
             thread.account.contended += 1;
             if roused {
                 thread.account.slept += 1;

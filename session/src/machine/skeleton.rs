@@ -15,7 +15,9 @@ use refrain_scheduler::{
     Waiting, Waking, simulate,
 };
 use refrain_trace::{Event, EventId, ThreadId, Trace};
-use refrain_transform::{Cores, Made, NOMINAL, Plan, RECORDED, Relaxed, Replayer};
+use refrain_transform::{
+    Arrival, Cores, Made, NOMINAL, Plan, RECORDED, Relaxed, Replayer, Setting,
+};
 
 /// Slices of a recording, at most: no more steps than that are spent on sharing cores. Recordings
 /// of up to a quarter of an hour keep the usual slices.
@@ -104,7 +106,7 @@ impl Skeleton {
             return PLAIN;
         }
         let away = |factor: u32| {
-            let run = self.arrive_with(&Constraints::none(), (trial, self.config.cores), factor);
+            let run = self.arrive_with(&Constraints::none(), Setting::of(trial), factor);
             let threads = run.ok()?.threads;
             let count = threads.iter().map(|account| account.slept).sum();
             let time = threads.iter().map(|account| account.slept_for).sum();
@@ -187,25 +189,17 @@ impl Skeleton {
             .map_err(|error| error.to_string())
     }
 
-    /// Replays by arrival on so many cores, with the noise and the latencies of a trial.
-    fn by_arrival(
-        &self,
-        constraints: &Constraints<'_>,
-        (trial, cores): (u32, u32),
-    ) -> Result<u64, String> {
-        let of = usize::from(trial != RECORDED || self.with_recording.is_none());
-        let run = self.arrive_with(constraints, (trial, cores), self.patient[of])?;
-        Ok(run.duration)
-    }
-
+    /// Replays by arrival, with threads that are awake so many times as long as is known.
     fn arrive_with(
         &self,
         constraints: &Constraints<'_>,
-        (trial, cores): (u32, u32),
+        Setting { trial, cores, copies }: Setting,
         patient: u32,
     ) -> Result<Run, String> {
         let recorded = self.with_recording.as_ref().filter(|_| trial == RECORDED);
         let reduced = recorded.unwrap_or(&self.reduced);
+        let crowd = (copies > 1).then(|| reduced.multiplied(copies));
+        let reduced = crowd.as_ref().unwrap_or(reduced);
         let seed = u64::from(trial);
         let costs = self.config.costs;
         let (times, of) = match trial {
@@ -230,7 +224,7 @@ impl Skeleton {
         let (wake, rouse) = (scaled(costs.wake), scaled(costs.rouse));
         let config = Config {
             costs: Costs { wake, rouse, patience, back, vain, ..costs },
-            cores,
+            cores: cores.unwrap_or(self.config.cores),
             ..self.config
         };
         let wakings = self.wakings.iter();
@@ -364,6 +358,7 @@ impl Skeleton {
             running: ns(of.running),
             spinning: ns(of.spinning),
             blocked: ns(of.blocked),
+            wanted: ns(of.wanted),
             artificial: ns(of.artificial),
             runnable: ns(of.runnable),
             io: ns(of.io),
@@ -407,19 +402,23 @@ impl Replayer for Skeleton {
     fn arrive(
         &mut self,
         relaxed: Option<&Relaxed<'_>>,
-        trial: u32,
-        cores: Option<u32>,
-    ) -> Result<u64, String> {
-        let at = (trial, cores.unwrap_or(self.config.cores));
+        setting: Setting,
+    ) -> Result<Arrival, String> {
+        let of = usize::from(setting.trial != RECORDED || self.with_recording.is_none());
         let Some(relaxed) = relaxed else {
-            return self.by_arrival(&Constraints::none(), at);
+            let run = self.arrive_with(&Constraints::none(), setting, self.patient[of])?;
+            return Ok(arrival(&run));
         };
-        let (threads, conflicts) = (self.reduced.threads(), Exclusions(relaxed));
-        let sections = relaxed.sections().iter().copied();
+        let copies = self.reduced.copies(setting.copies);
+        let threads = copies.iter().map(Vec::len).sum();
+        let sections = relaxed.sections().iter().flat_map(|&(thread, event, kind)| {
+            copies[thread.index()].iter().map(move |copy| (*copy, event, kind))
+        });
+        let conflicts = Exclusions(relaxed);
         let admission = Admission::new(threads, sections, &conflicts);
         let constraints =
             Constraints::relaxing(&self.reduced, |address| relaxed.relaxes(address), admission);
-        self.by_arrival(&constraints, at)
+        Ok(arrival(&self.arrive_with(&constraints, setting, self.patient[of])?))
     }
 
     fn recorded(&self) -> Option<u64> {
@@ -431,12 +430,18 @@ impl Replayer for Skeleton {
     }
 }
 
+fn arrival(run: &Run) -> Arrival {
+    let waited = run.threads.iter().map(|thread| thread.wanted).sum();
+    Arrival { duration: run.duration, waited }
+}
+
 /// Who excludes whom, as the scheduler asks it.
 struct Exclusions<'a>(&'a Relaxed<'a>);
 
 impl Conflicts for Exclusions<'_> {
     fn conflict(&self, a: u32, b: u32) -> bool {
-        self.0.conflict(a, b)
+        // What conflicts with none of another thread has data of its own, and so have its copies.
+        !self.0.is_free(a) && !self.0.is_free(b) && self.0.conflict(a, b)
     }
 
     fn is_free(&self, class: u32) -> bool {

@@ -33,6 +33,20 @@ impl Session {
         (output, force): (&Path, bool),
     ) -> crate::Result<TransformedTrace> {
         let trace = trace_file::read(path)?;
+        let (record, worth) = self.transformation((path, &trace))?;
+        let (path, old) = write((path, &trace), &record, (output, force))?;
+        Ok(TransformedTrace { path, old, record, worth })
+    }
+
+    /// What transforming the trace at `path` would be worth.
+    pub fn worth(&self, path: &Path) -> crate::Result<Worth> {
+        Ok(self.transformation((path, &trace_file::read(path)?))?.1)
+    }
+
+    fn transformation(
+        &self,
+        (path, trace): (&Path, &Trace),
+    ) -> crate::Result<(Transformed, Worth)> {
         let shown = path.display();
         if trace.is_transformed() {
             bail!(Refused, "{shown} is transformed already: transform the recording");
@@ -41,14 +55,10 @@ impl Session {
             bail!(Refused, "{shown} was cut off; try: refrain check --repair {shown}");
         }
         let answer = self.ask(trace_file::open(path)?, &Request::Transform);
-        let (record, worth) = match answer.with_context(|| format!("cannot transform {shown}"))? {
-            Transformation::Done(record, worth) => (*record, worth),
-            Transformation::Diverged(divergence) => {
-                return Err(self.left(path, &divergence)?);
-            }
-        };
-        let (path, old) = write((path, &trace), &record, (output, force))?;
-        Ok(TransformedTrace { path, old, record, worth })
+        match answer.with_context(|| format!("cannot transform {shown}"))? {
+            Transformation::Done(record, worth) => Ok((*record, worth)),
+            Transformation::Diverged(divergence) => Err(self.left(path, &divergence)?),
+        }
     }
 }
 

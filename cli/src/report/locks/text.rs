@@ -257,13 +257,20 @@ fn together(report: &Report, style: Style) -> String {
                     fixed at once";
         text += &paragraph(&format!("{what}. {rows}."), style);
     }
+    let gain = |original_ns: u64, free_ns: u64| {
+        let part = 1.0 - free_ns as f64 / original_ns.max(1) as f64;
+        if part > 0.0005 { percent(part) } else { "none".to_owned() }
+    };
     let cores = report.over_cores.iter().map(|it| {
-        let part = 1.0 - it.ulcp_free_ns as f64 / it.original_ns.max(1) as f64;
-        let gain = if part > 0.0005 { percent(part) } else { "none".to_owned() };
+        let gain = gain(it.original_ns, it.ulcp_free_ns);
         format!("{}: {gain}", counted(it.cores.into(), "core"))
     });
+    let threads = report.over_threads.iter().map(|it| {
+        let gain = gain(it.original_ns, it.ulcp_free_ns);
+        format!("{} times the threads: {gain}", it.copies)
+    });
     if report.over_cores.len() > 1 {
-        let cores = cores.collect::<Vec<_>>().join("; ");
+        let cores = cores.chain(threads).collect::<Vec<_>>().join("; ");
         let what = "with all rows fixed, by which part the run is shorter";
         text += &paragraph(&format!("{what}. {cores}."), style);
     }
