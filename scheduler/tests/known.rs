@@ -39,6 +39,7 @@ fn one_lock_two_threads() {
     assert_eq!(run.threads[0].running, 65);
     assert_eq!(run.threads[1].blocked, 40);
     assert_eq!(run.threads[1].contended, 1);
+    assert_eq!((run.threads[0].wanted, run.threads[1].wanted), (0, 40));
     assert_eq!(run.threads[1].artificial, 0);
     assert_eq!(run.threads[1].running, 55);
 }

@@ -106,7 +106,7 @@ pub struct WithThreads {
 /// What ULCPs cost a run beyond its duration: PerfPlay, section 6.3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Waiting {
-    /// For how long all threads together wanted locks that were taken, nanoseconds.
+    /// For how long all threads together waited for locks that were taken, nanoseconds.
     pub original_ns: u64,
     /// The same without ULCPs.
     pub ulcp_free_ns: u64,

@@ -90,7 +90,7 @@ impl Setting {
 pub struct Arrival {
     /// Duration of the run, in ticks.
     pub duration: u64,
-    /// For how long all threads together wanted locks that were taken, in ticks.
+    /// For how long all threads together waited for locks that were taken, in ticks.
     pub waited: u64,
 }
 

@@ -515,7 +515,10 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         thread.awaited = 0;
         thread.then = Then::Work;
         if thread.real > 0 {
-            thread.account.wanted += std::mem::take(&mut thread.real);
+            let taken = std::mem::take(&mut thread.real);
+            // A wait on a condition variable comes to its mutex late.
+            let signalled = matches!(code, Code::CondRelock | Code::CondTimeout);
+            thread.account.wanted += if signalled { taken } else { self.now - thread.arrived };
             thread.account.contended += 1;
             if roused {
                 thread.account.slept += 1;

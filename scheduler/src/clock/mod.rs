@@ -36,8 +36,8 @@ pub struct Account {
     /// Off the core, waiting for something in the program: a lock that is held, a thread, a
     /// signal, a surviving causal edge; and the latency of being woken.
     pub blocked: u64,
-    /// Time in which an object that it wanted was taken: the part of waiting, awake or not, that is
-    /// for locks and semaphores.
+    /// The part of waiting, awake or not, that is for locks and semaphores that were taken, until it went
+    /// on.
     pub wanted: u64,
     /// Held back to honour an order, though the object was free: not the program's waiting.
     pub artificial: u64,
