@@ -139,8 +139,8 @@ impl Session {
             ulcp_free_ns: ranked.ulcp_free_ns,
             waiting: ranked.waiting,
             groups: ranked.groups.into_iter().map(group).collect(),
-            locksets: locksets.map_err(|error| format!("{error:#}")),
-            schedulers: schedulers.map(|it| it.rows).map_err(|error| format!("{error:#}")),
+            locksets: locksets.map_err(|error| error.chain()),
+            schedulers: schedulers.map(|it| it.rows).map_err(|error| error.chain()),
         })
     }
 }
@@ -160,7 +160,7 @@ fn group(group: Group) -> EvaluatedGroup {
 }
 
 fn locksets(worth: Worth) -> crate::Result<Locksets> {
-    let time = |time: Result<u64, String>| time.map_err(anyhow::Error::msg);
+    let time = |time: Result<u64, String>| time.map_err(crate::Error::Unusable);
     Ok(Locksets {
         free_ns: time(worth.free_ns)?,
         static_ns: time(worth.static_ns)?,
