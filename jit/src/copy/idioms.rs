@@ -16,7 +16,8 @@
 //! - loads and stores of a library's atomic operations: functions side by side that access only
 //!   what their argument points to, with a locked instruction in one of them;
 //! - words on its stack for which a thread waits (`lent`), in functions with locks;
-//! - in code that is not optimised, loads through a copy of an address that only they use.
+//! - in code that is not optimised, loads through a copy of an address that only they use, and loads
+//!   of what is stored at once through another pointer (`copies`).
 //!
 //! What an operand names is known where its address is constant, and where the code has moved it
 //! through registers and the stack (`places`).
@@ -32,6 +33,7 @@
 //! watched too (`refrain sites`).
 
 use super::beside::{beside, is_compared};
+use super::copies::is_copied;
 use super::lent::lent;
 use super::loops::loops;
 use super::ordered::{is_candidate, is_load, is_locked, is_stack_load, is_store, looks_alike};
@@ -114,7 +116,10 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     for (at, (i, &place)) in operands().enumerate() {
         if alike(i, place) && (is_load(i) || is_store(i)) {
             watched.insert((i, place));
-        } else if !around.trusted && place.is_some_and(|place| is_atomic(i, place)) {
+        } else if !around.trusted
+            && (place.is_some_and(|place| is_atomic(i, place))
+                || is_candidate(i) && is_copied(code, &places, at))
+        {
             sites.push(i.ip());
         } else {
             is_any_site |= is_site(at, place);

@@ -37,6 +37,7 @@ mod beside;
 mod branch;
 mod careful;
 mod classify;
+mod copies;
 mod cpu;
 mod desc;
 mod emit;

@@ -38,6 +38,8 @@ enum Way {
     Registers,
     /// From a stack slot.
     Slot,
+    /// From a stack slot that a single instruction writes, with something else.
+    Once,
     /// From a stack slot of the compiler's own: one that a single instruction writes, with a
     /// constant, or with what comes from another slot or of an addition.
     Kept,
@@ -73,6 +75,11 @@ impl Place {
     /// Whether the address lay in a stack slot of the compiler's own, as it is.
     pub(super) fn is_kept(self) -> bool {
         self.way == Way::Kept
+    }
+
+    /// Whether the address lay, as it is, in a stack slot that only one instruction writes.
+    pub(super) fn is_constant(self) -> bool {
+        matches!(self.way, Way::Kept | Way::Once)
     }
 
     /// The variable's address, where it is known.
@@ -209,8 +216,12 @@ impl Pass {
             if let Some(place) = made {
                 let once = self.writers.as_ref().is_some_and(|all| all.get(&slot) == Some(&1));
                 let computed = place.pointer == Pointer::None || place.offset != 0;
-                let own = once && (computed || place.way != Way::Registers);
-                let way = if own { Way::Kept } else { Way::Slot };
+                let own = computed || place.way != Way::Registers;
+                let way = match (once, own) {
+                    (true, true) => Way::Kept,
+                    (true, false) => Way::Once,
+                    (false, _) => Way::Slot,
+                };
                 self.slots.insert(slot, Place { way, ..place });
             }
         } else if instruction.op0_kind() == OpKind::Register
