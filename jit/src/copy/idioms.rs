@@ -17,7 +17,8 @@
 //!   what their argument points to, with a locked instruction in one of them;
 //! - words on its stack for which a thread waits (`lent`), in functions with locks;
 //! - in code that is not optimised, loads through a copy of an address that only they use, and loads
-//!   of what is stored at once through another pointer (`copies`).
+//!   of what is stored at once through another pointer or is loaded alike in several cases
+//!   (`copies`).
 //!
 //! What an operand names is known where its address is constant, and where the code has moved it
 //! through registers and the stack (`places`).
@@ -33,7 +34,7 @@
 //! watched too (`refrain sites`).
 
 use super::beside::{beside, is_compared};
-use super::copies::is_copied;
+use super::copies::{arms, is_copied};
 use super::lent::lent;
 use super::loops::loops;
 use super::ordered::{is_candidate, is_load, is_locked, is_stack_load, is_store, looks_alike};
@@ -109,6 +110,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let is_operation = around.is_atomic_operation && place.is_argument();
         is_operation && (is_load(i) || is_store(i)) || place.is_kept() && is_candidate(i)
     };
+    let is_constant = |at: usize| places[at].is_some_and(Place::is_constant);
     // Instructions are equal if they are alike but for their addresses.
     let mut watched: FixedSet<(&Instruction, Option<Place>)> = FixedSet::default();
     let mut sites = Vec::new();
@@ -118,7 +120,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             watched.insert((i, place));
         } else if !around.trusted
             && (place.is_some_and(|place| is_atomic(i, place))
-                || is_candidate(i) && is_copied(code, &places, at))
+                || is_candidate(i) && is_copied(code, is_constant, at))
         {
             sites.push(i.ip());
         } else {
@@ -131,6 +133,9 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             !computes && is_site(*at, **place) && !alike(i, **place)
         });
         watched.extend(elsewhere.map(|(_, ((i, place), _))| (i, *place)));
+    }
+    if !around.trusted {
+        sites.extend(arms(code).into_iter().map(|at| code[at].ip()));
     }
     if !around.trusted && (has_locks || around.pauses.contains(&true)) {
         let loads = lent(code).into_iter().filter(|&at| is_stack_load(&code[at]));
