@@ -1,7 +1,7 @@
 //! The paper's detectors against all pairs of accesses and happens-before as a relation on steps.
 
 use proptest::prelude::*;
-use refrain_analysis::paper::{Op, Std, Step, Which, racy_variables};
+use refrain_analysis::paper::{Detector, Op, Prefilter, Std, Step, Which, racy_variables};
 use std::collections::{BTreeMap, BTreeSet};
 
 const THREADS: u32 = 3;
@@ -34,9 +34,67 @@ fn exact(steps: &[Step]) -> BTreeSet<u64> {
     racy
 }
 
+/// The first step after which transactions (critical sections, and other steps by themselves) cannot be
+/// put in an order, by the graph of all steps before it.
+fn not_serializable(steps: &[Step]) -> Option<usize> {
+    // The transaction of each step, by its first step.
+    let (mut blocks, mut transactions) = (BTreeMap::<u32, (usize, u32)>::new(), Vec::new());
+    for (at, step) in steps.iter().enumerate() {
+        let block = blocks.entry(step.thread).or_insert((at, 0));
+        if block.1 == 0 {
+            block.0 = at;
+        }
+        transactions.push(block.0);
+        match step.op {
+            Op::Hold { .. } => block.1 += 1,
+            Op::Drop(_) => block.1 -= 1,
+            _ => {}
+        }
+    }
+    let mut edges: BTreeSet<(usize, usize)> = BTreeSet::new();
+    for (at, step) in steps.iter().enumerate() {
+        for (earlier, other) in steps[..at].iter().enumerate() {
+            let writes = |op| matches!(op, Op::Write(_));
+            let conflict = match (other.op.variable(), step.op.variable()) {
+                (Some(a), Some(b)) if a == b => {
+                    let is_new = steps[earlier..at].iter().any(|it| it.op == Op::Fresh(a));
+                    !is_new && (writes(other.op) || writes(step.op))
+                }
+                _ => false,
+            };
+            let order = matches!((other.op, step.op), (Op::Release(a), Op::Acquire(b)) if a == b);
+            let edge = (transactions[earlier], transactions[at]);
+            if (conflict || order || other.thread == step.thread) && edge.0 != edge.1 {
+                edges.insert(edge);
+            }
+        }
+        if has_cycle(&edges) {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// Whether something is left when what has no predecessor is taken away again and again.
+fn has_cycle(edges: &BTreeSet<(usize, usize)>) -> bool {
+    let mut left = edges.clone();
+    loop {
+        let targets: BTreeSet<usize> = left.iter().map(|edge| edge.1).collect();
+        let before = left.len();
+        left.retain(|edge| targets.contains(&edge.0));
+        if left.len() == before {
+            return !left.is_empty();
+        }
+    }
+}
+
 /// Locks are objects 0 to 2; 3 is a read-write lock, whose readers leave 4; 5 and 6 are no locks.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    proptest::collection::vec((0..THREADS, 0u8..12, 0u64..3), 1..80).prop_map(possible)
+    up_to(80)
+}
+
+fn up_to(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    proptest::collection::vec((0..THREADS, 0u8..12, 0u64..3), 1..most).prop_map(possible)
 }
 
 /// What can be had of these wishes: locks exclude.
@@ -101,6 +159,36 @@ proptest! {
         prop_assert!(racy_variables(Which::Empty, &steps).is_empty());
     }
 
+    /// What locks order is a race for SingleTrack, and nothing else.
+    #[test]
+    fn singletrack_knows_no_locks(steps in steps()) {
+        let lockless: Vec<Step> = steps
+            .iter()
+            .filter(|it| !matches!(it.op, Op::Acquire(0..5) | Op::Release(0..5)))
+            .copied()
+            .collect();
+        prop_assert_eq!(racy_variables(Which::SingleTrack, &steps), exact(&lockless));
+    }
+
+    /// Behind a filter there is nothing that is not there without, and behind none all of it.
+    #[test]
+    fn prefilters_only_leave_out(steps in steps()) {
+        for analysis in Which::BEHIND_FILTERS {
+            let all = steps_found(&mut *analysis.detector(), &steps);
+            for filter in Prefilter::ALL {
+                let found = steps_found(&mut *filter.before(analysis), &steps);
+                if filter == Prefilter::None {
+                    prop_assert_eq!(&found, &all);
+                } else if analysis == Which::SingleTrack {
+                    prop_assert!(found.is_subset(&all), "{}", filter.name());
+                } else {
+                    // Which transaction closes a cycle depends on what is seen of it.
+                    prop_assert!(found.is_empty() || !all.is_empty(), "{}", filter.name());
+                }
+            }
+        }
+    }
+
     /// RAPID's format keeps what happens before what, and no more. Variables that are new have new
     /// names.
     #[test]
@@ -114,6 +202,59 @@ proptest! {
         };
         prop_assert_eq!(found.iter().map(name).collect::<BTreeSet<_>>(), exact(&steps));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn velodrome_finds_the_first_cycle(steps in up_to(80)) {
+        let mut detector = Which::Velodrome.detector();
+        prop_assert_eq!(steps.iter().position(|it| detector.step(it)), not_serializable(&steps));
+    }
+}
+
+fn steps_found(detector: &mut dyn Detector, steps: &[Step]) -> BTreeSet<usize> {
+    (0..steps.len()).filter(|&at| detector.step(&steps[at])).collect()
+}
+
+/// A transaction with two predecessors, of which one is the other's predecessor, is forgotten once when
+/// they are: it has a place that is used again.
+#[test]
+fn a_transaction_is_forgotten_once() {
+    let hold = |lock| Op::Hold { lock, alone: true };
+    let mut steps = vec![(0, hold(1)), (0, Op::Write(10)), (1, hold(2)), (1, Op::Read(10))];
+    steps.extend([(1, Op::Write(11)), (1, Op::Drop(2)), (2, hold(3)), (1, hold(2))]);
+    steps.extend([(2, Op::Read(11)), (1, Op::Write(12)), (2, Op::Read(12))]);
+    steps.extend([(1, Op::Drop(2)), (2, Op::Drop(3)), (0, Op::Drop(1))]);
+    // Now nobody is under way, and then three are.
+    steps.extend([(0, hold(1)), (1, hold(2)), (2, hold(3)), (0, Op::Write(13)), (0, Op::Drop(1))]);
+    steps.extend([(1, Op::Read(13)), (1, Op::Write(14)), (2, Op::Read(14)), (2, Op::Write(15))]);
+    let whole = steps.len();
+    steps.push((1, Op::Read(15)));
+    let steps: Vec<Step> = steps.iter().map(|&(thread, op)| step(thread, op)).collect();
+    assert_eq!(not_serializable(&steps), Some(whole));
+    let found = steps_found(&mut *Which::Velodrome.detector(), &steps);
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), [whole]);
+}
+
+/// Two sections of one lock in a section of another, and what comes between them.
+#[test]
+fn a_section_that_others_see_half_done() {
+    let mut steps = vec![(0, Op::Hold { lock: 0, alone: true }), (0, Op::Acquire(0))];
+    steps.extend(locked(0, 1, Op::Write(1)));
+    steps.extend(locked(1, 1, Op::Write(1)));
+    let whole = steps.len();
+    steps.extend(locked(0, 1, Op::Read(1)));
+    let steps: Vec<Step> = steps.iter().map(|&(thread, op)| step(thread, op)).collect();
+    let found = steps_found(&mut *Which::Velodrome.detector(), &steps);
+    // The inner lock's acquisition closes the cycle, and the access closes it again.
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), [whole + 1, whole + 2]);
+    assert!(racy_variables(Which::FastTrack, &steps).is_empty());
+    // No variable races: nothing but locks gets through FastTrack.
+    let behind =
+        steps_found(&mut *Prefilter::By(Which::FastTrack).before(Which::Velodrome), &steps);
+    assert_eq!(behind.len(), 1);
 }
 
 fn step(thread: u32, op: Op) -> Step {

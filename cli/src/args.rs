@@ -348,14 +348,18 @@ pub(crate) struct Races {
     /// Trace to search; one that ends in .std is in the format of RAPID
     #[arg(value_name = "FILE")]
     pub(crate) trace: PathBuf,
-    /// Use one of the detectors that the FastTrack paper compares, as it is printed there
+    /// Use one of the detectors that the FastTrack paper compares, as it is printed there, or an analysis
+    /// that it filters accesses for
     #[arg(long, value_enum, value_name = "NAME")]
     pub(crate) detector: Option<Detector>,
+    /// With --detector: leave out accesses of variables with which this filter finds no fault
+    #[arg(long, value_enum, value_name = "FILTER", requires = "detector")]
+    pub(crate) prefilter: Option<Prefilter>,
     /// With --detector: what one variable is
     #[arg(long, value_enum, value_name = "SIZE", requires = "detector")]
     pub(crate) granularity: Option<Granularity>,
     /// Run all these detectors and print the tables of the paper: times and warnings, vector clocks and
-    /// operations on them, memory, frequencies of rules
+    /// operations on them, memory, frequencies of rules, slowdown with prefilters
     #[arg(long, conflicts_with = "detector")]
     pub(crate) compare: bool,
     #[command(flatten)]
@@ -379,6 +383,24 @@ pub(crate) enum Detector {
     #[value(name = "djit+")]
     Djit,
     /// Epochs
+    Fasttrack,
+    /// Are critical sections serializable?
+    Velodrome,
+    /// Does it matter who has a lock first?
+    Singletrack,
+}
+
+/// What is left out before a detector sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Prefilter {
+    /// Variables that one thread alone has used
+    ThreadLocal,
+    /// Variables that Eraser finds protected
+    Eraser,
+    /// Variables that do not race, by DJIT+
+    #[value(name = "djit+")]
+    Djit,
+    /// Variables that do not race, by FastTrack
     Fasttrack,
 }
 

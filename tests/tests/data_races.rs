@@ -185,6 +185,14 @@ fn the_paper_s_detectors() {
     let run = bench.refrain(["races", "--compare", "--json", "a.refrain"]);
     let report: Value = serde_json::from_slice(&run.stdout).expect("is JSON");
     let rows = report["rows"].as_array().expect("there are rows");
+    let behind =
+        |row: &&Value| ["velodrome", "singletrack"].iter().any(|it| row["detector"] == *it);
+    assert_eq!(
+        rows.iter().filter(behind).count(),
+        20,
+        "two, behind five filters, at two granularities"
+    );
+    let rows: Vec<&Value> = rows.iter().filter(|row| !behind(row)).collect();
     assert_eq!(rows.len(), 14, "seven, at two granularities");
     for row in rows.iter().filter(|row| row["granularity"] == "fine") {
         let expected = match row["detector"].as_str() {
@@ -197,6 +205,7 @@ fn the_paper_s_detectors() {
     }
     let shown = bench.refrain(["races", "--compare", "a.refrain"]).text();
     assert!(shown.contains("write exclusive"), "{shown}");
+    assert!(shown.contains("Slowdown with prefilters"), "{shown}");
 
     bench.refrain(["export", "--std", "a.refrain", "-o", "a.std"]);
     for (file, detector) in [("a.refrain", "fasttrack"), ("a.std", "goldilocks")] {
@@ -212,4 +221,32 @@ fn the_paper_s_detectors() {
 
     bench.file("b.std", b"T0|w(x)|1\nT1|w(x)|2\nT0|q(x)\n");
     bench.refrain(["races", "b.std"]).fails(1, &["line 3", "\"q\" is no operation"]);
+}
+
+/// A section that takes an inner lock twice, and what another thread does in between. No variable races.
+#[test]
+fn what_filters_leave_to_the_analyses() {
+    let bench = compiled();
+    let half = |step: &str| format!("T0|acq(m)|1\nT0|{step}(x)|2\nT0|rel(m)|3\n");
+    let other = "T1|acq(m)|5\nT1|w(x)|6\nT1|rel(m)|7\n";
+    let steps = ["T0|acq(o)|0\n", &half("r"), other, &half("w"), "T0|rel(o)|4\n"].concat();
+    bench.file("half.std", steps.as_bytes());
+    let text = |rest: &[&str]| {
+        let run = bench.refrain(["races", "--detector"].iter().chain(rest).chain(&["half.std"]));
+        run.succeeds().text()
+    };
+    assert!(text(&["fasttrack"]).starts_with("fasttrack (fine): 0 racy variables"));
+    let found = text(&["velodrome"]);
+    assert!(
+        found.starts_with("velodrome (fine): critical sections are not serializable"),
+        "{found}"
+    );
+    // The lock closes the cycle, whatever is known of the variable.
+    assert_eq!(found, text(&["velodrome", "--prefilter", "thread-local"]));
+    assert!(text(&["velodrome", "--prefilter", "fasttrack"]).contains("cycles at 1 place"));
+    let found = text(&["singletrack"]);
+    assert!(found.contains("1 variable ordered by locks alone"), "{found}");
+    let found = text(&["singletrack", "--prefilter", "eraser"]);
+    assert!(found.contains("0 variables"), "{found}");
+    assert_eq!(bench.refrain(["races", "--prefilter", "eraser", "half.std"]).status, 2);
 }

@@ -57,6 +57,11 @@ impl Clocks {
         (clock, cost)
     }
 
+    /// What was released to an object orders nothing any more.
+    pub(super) fn forget(&mut self, object: u64) {
+        self.objects.remove(&object);
+    }
+
     /// Takes a step that orders.
     pub(super) fn synchronize(&mut self, step: &Step) {
         let Clocks { threads, objects, cost } = self;

@@ -1,4 +1,5 @@
-//! The seven detectors that the paper compares (FastTrack, Tables 1 to 3), over one stream of steps.
+//! The seven detectors that the paper compares (FastTrack, Tables 1 to 3), the heavier analyses that they
+//! filter accesses for (section 5.2), over one stream of steps.
 //!
 //! Each is one file and implements [`Detector`]. They share the stream ([`Step`]), and those that have
 //! vector clocks the arithmetic of them (`clocks`), so that all count the same things. They are as
@@ -20,16 +21,20 @@ mod fasttrack;
 mod goldilocks;
 mod granularity;
 mod multirace;
+mod prefilter;
+mod singletrack;
 mod std_format;
 mod step;
+mod velodrome;
 
 pub use granularity::{Granularity, Variables};
+pub use prefilter::Prefilter;
 pub use std_format::{Std, StdError};
 pub use step::{Op, Step};
 
 use std::collections::BTreeSet;
 
-/// One of the seven.
+/// One of the seven, or an analysis behind them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Which {
     /// Looks at nothing: what the stream itself costs.
@@ -46,10 +51,17 @@ pub enum Which {
     Djit,
     /// Epochs (Flanagan and Freund).
     FastTrack,
+    /// Not a race detector: are critical sections serializable (Flanagan, Freund and Yi)?
+    Velodrome,
+    /// Neither: does the order of locks matter (Sadowski, Freund and Flanagan)?
+    SingleTrack,
 }
 
 impl Which {
-    /// All, as Table 1 has them.
+    /// The analyses, as the table of prefilters has them.
+    pub const BEHIND_FILTERS: [Which; 2] = [Which::Velodrome, Which::SingleTrack];
+
+    /// The detectors, as Table 1 has them.
     pub const ALL: [Which; 7] = [
         Which::Empty,
         Which::Eraser,
@@ -70,6 +82,8 @@ impl Which {
             Which::BasicVc => "basicvc",
             Which::Djit => "djit+",
             Which::FastTrack => "fasttrack",
+            Which::Velodrome => "velodrome",
+            Which::SingleTrack => "singletrack",
         }
     }
 
@@ -83,13 +97,16 @@ impl Which {
             Which::BasicVc => Box::<basicvc::BasicVc>::default(),
             Which::Djit => Box::<djit::Djit>::default(),
             Which::FastTrack => Box::<fasttrack::FastTrack>::default(),
+            Which::Velodrome => Box::<velodrome::Velodrome>::default(),
+            Which::SingleTrack => Box::<singletrack::SingleTrack>::default(),
         }
     }
 }
 
 /// Takes the steps of all threads, one after another.
 pub trait Detector {
-    /// The next step; true if it is an access that races.
+    /// The next step; true if it is an access that races, or with which an analysis finds another
+    /// fault.
     fn step(&mut self, step: &Step) -> bool;
 
     /// What it has cost.
@@ -99,10 +116,10 @@ pub trait Detector {
 /// What a detector has done and kept.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
-    /// Vector clocks that were allocated (Table 2).
+    /// Vector clocks that were allocated (Table 2); for Velodrome, transactions.
     pub clocks: u64,
     /// Operations on them that take time linear in the number of threads (Table 2); for Goldilocks,
-    /// steps that its sets were carried over.
+    /// steps that its sets were carried over, for Velodrome, transactions that it looked at.
     pub operations: u64,
     /// Bytes that it keeps for variables (Table 3).
     pub bytes: u64,

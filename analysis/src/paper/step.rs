@@ -48,4 +48,13 @@ impl Op {
             _ => None,
         }
     }
+
+    /// The same, and of other steps the object.
+    pub fn variable_or_object(self) -> u64 {
+        match self {
+            Op::Read(number) | Op::Write(number) | Op::Fresh(number) => number,
+            Op::Acquire(object) | Op::Release(object) => object,
+            Op::Hold { lock, .. } | Op::Drop(lock) => lock,
+        }
+    }
 }

@@ -1,13 +1,13 @@
 //! `refrain races --detector` and `--compare`: the detectors of the paper's tables over one trace, recorded
 //! here or written by others in RAPID's format.
 
-use crate::args::{Detector, Granularity, Races};
+use crate::args::{self, Detector, Granularity, Races};
 use crate::failure::Outcome;
 use crate::output::{self, Style};
 use crate::report::detectors::{Place, Report, Row, Rule, render};
 use anyhow::{Context, bail};
 use refrain_analysis::Tapped;
-use refrain_analysis::paper::{self, Cost, Std, Step, Variables, Which};
+use refrain_analysis::paper::{self, Cost, Prefilter, Std, Step, Variables, Which};
 use refrain_session::symbols::{Code, Symbols};
 use refrain_session::{Session, libraries, trace_file};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +56,7 @@ struct Bench {
 /// A detector, and what came of it.
 struct Subject {
     which: Which,
+    filter: Prefilter,
     detector: Box<dyn paper::Detector>,
     took: Duration,
     racy: BTreeSet<u64>,
@@ -67,18 +68,26 @@ struct Subject {
 
 /// Those that are asked for. What races in `libraries` is folded.
 fn benches(args: &Races, libraries: &[Range<u64>]) -> Vec<Bench> {
+    let filtered = |filter| Which::BEHIND_FILTERS.map(|which| (which, filter));
     let wanted = match (args.compare, args.detector) {
-        (true, _) => Which::ALL.to_vec(),
-        (false, detector) => vec![which(detector.unwrap_or(Detector::Fasttrack))],
+        (true, _) => Which::ALL
+            .map(|which| (which, Prefilter::None))
+            .into_iter()
+            .chain(Prefilter::ALL.into_iter().flat_map(filtered))
+            .collect(),
+        (false, detector) => {
+            vec![(which(detector.unwrap_or(Detector::Fasttrack)), prefilter(args.prefilter))]
+        }
     };
     let both = [Granularity::Fine, Granularity::Coarse];
     let granularities = match (args.compare && !is_std(&args.trace), args.granularity) {
         (true, _) => both.to_vec(),
         (false, one) => vec![one.unwrap_or(Granularity::Fine)],
     };
-    let subject = |which: Which| Subject {
+    let subject = |(which, filter): (Which, Prefilter)| Subject {
         which,
-        detector: which.detector(),
+        filter,
+        detector: filter.before(which),
         took: Duration::ZERO,
         racy: BTreeSet::new(),
         places: BTreeMap::new(),
@@ -107,6 +116,18 @@ fn which(detector: Detector) -> Which {
         Detector::Basicvc => Which::BasicVc,
         Detector::Djit => Which::Djit,
         Detector::Fasttrack => Which::FastTrack,
+        Detector::Velodrome => Which::Velodrome,
+        Detector::Singletrack => Which::SingleTrack,
+    }
+}
+
+fn prefilter(filter: Option<args::Prefilter>) -> Prefilter {
+    match filter {
+        None => Prefilter::None,
+        Some(args::Prefilter::ThreadLocal) => Prefilter::ThreadLocal,
+        Some(args::Prefilter::Eraser) => Prefilter::By(Which::Eraser),
+        Some(args::Prefilter::Djit) => Prefilter::By(Which::Djit),
+        Some(args::Prefilter::Fasttrack) => Prefilter::By(Which::FastTrack),
     }
 }
 
@@ -137,7 +158,7 @@ impl Bench {
                         subject.folded.insert(step.site);
                         continue;
                     }
-                    let variable = step.op.variable().expect("only accesses race");
+                    let variable = step.op.variable_or_object();
                     subject.racy.insert(variable);
                     subject.places.entry(step.site).or_insert((0, variable)).0 += 1;
                 }
@@ -205,6 +226,7 @@ fn report(args: &Races, benches: Vec<Bench>, mut sources: Sources, total: Durati
             let places = sources.places(subject.places);
             report.rows.push(Row {
                 detector: subject.which.name().to_owned(),
+                prefilter: subject.filter.name().to_owned(),
                 granularity: granularity.to_owned(),
                 nanoseconds: nanoseconds(subject.took),
                 variables: subject.racy.len() as u64,
@@ -236,7 +258,12 @@ impl Sources {
                     (site.to_string(), std.variables.get(variable as usize).cloned())
                 }
                 Sources::Trace { symbols, .. } => {
-                    (symbols.place(Code::At(site)).short(), Some(format!("{variable:#x}")))
+                    let place = match site {
+                        // What orders has no place.
+                        0 => "-".to_owned(),
+                        site => symbols.place(Code::At(site)).short(),
+                    };
+                    (place, Some(format!("{variable:#x}")))
                 }
             };
             places.push(Place { place, variable: variable.unwrap_or_default(), count });

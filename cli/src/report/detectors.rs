@@ -4,6 +4,7 @@
 use super::numbers::{bytes, count, counted, percent};
 use super::table::{self, Column};
 use crate::output::Style;
+use refrain_analysis::paper::{Prefilter, Which};
 use serde::{Deserialize, Serialize};
 
 /// What came of it.
@@ -31,6 +32,8 @@ pub(crate) struct Report {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) detector: String,
+    /// What leaves accesses out before it sees them, or `none`.
+    pub(crate) prefilter: String,
     pub(crate) granularity: String,
     /// Its own time for all steps.
     pub(crate) nanoseconds: u64,
@@ -81,12 +84,12 @@ fn places(report: &Report, style: Style) -> String {
         "{} ({}): {} at {}\n",
         row.detector,
         row.granularity,
-        counted(row.variables, "racy variable"),
+        found(row),
         counted(row.places, "place"),
     );
     if !report.places.is_empty() {
         let header =
-            [("accesses", Column::Right), ("variable", Column::Left), ("place", Column::Left)];
+            [("steps", Column::Right), ("variable", Column::Left), ("place", Column::Left)];
         let cells = |it: &Place| vec![count(it.count), it.variable.clone(), it.place.clone()];
         text += &table::render(&header, report.places.iter().map(cells).collect(), style);
     }
@@ -99,8 +102,24 @@ fn places(report: &Report, style: Style) -> String {
     text
 }
 
+/// What there is of it, before where.
+fn found(row: &Row) -> String {
+    match row.detector.as_str() {
+        "velodrome" if row.places == 0 => {
+            "all critical sections are serializable: cycles".to_owned()
+        }
+        "velodrome" => "critical sections are not serializable: cycles".to_owned(),
+        "singletrack" => {
+            let variables = counted(row.variables, "variable");
+            format!("{variables} ordered by locks alone, or by nothing,")
+        }
+        _ => counted(row.variables, "racy variable"),
+    }
+}
+
 fn comparison(report: &Report, style: Style) -> String {
     let total = report.reads + report.writes + report.others;
+    let detectors = || report.rows.iter().filter(|row| !is_analysis(row));
     let part = |number: u64| percent(number as f64 / total.max(1) as f64);
     let mut text = format!(
         "{} steps: {} reads, {} writes, {} synchronization\n\nTime and warnings (Table 1)\n",
@@ -118,18 +137,16 @@ fn comparison(report: &Report, style: Style) -> String {
         ("variables", Column::Right),
     ];
     let cells = |row: &Row| {
-        let empty = report.empty_ns.max(1) as f64;
-        let slower = 1.0 + row.nanoseconds as f64 / empty;
         vec![
             row.detector.clone(),
             row.granularity.clone(),
             format!("{:.1}", row.nanoseconds as f64 / total.max(1) as f64),
-            format!("{slower:.2}"),
+            slowdown(report, row),
             count(row.places),
             count(row.variables),
         ]
     };
-    text += &table::render(&header, report.rows.iter().map(cells).collect(), style);
+    text += &table::render(&header, detectors().map(cells).collect(), style);
     text += "\nVector clocks, O(n) operations (Table 2) and memory (Table 3)\n";
     let header = [
         ("detector", Column::Left),
@@ -147,11 +164,39 @@ fn comparison(report: &Report, style: Style) -> String {
             bytes(row.bytes),
         ]
     };
-    text += &table::render(&header, report.rows.iter().map(cells).collect(), style);
-    for row in report.rows.iter().filter(|row| !row.rules.is_empty()) {
+    text += &table::render(&header, detectors().map(cells).collect(), style);
+    for row in detectors().filter(|row| !row.rules.is_empty()) {
         text += &rules(row);
     }
-    text
+    text + &prefilters(report, style)
+}
+
+/// Whether it is an analysis behind prefilters.
+fn is_analysis(row: &Row) -> bool {
+    Which::BEHIND_FILTERS.iter().any(|which| which.name() == row.detector)
+}
+
+/// How slow the analyses are behind each filter.
+fn prefilters(report: &Report, style: Style) -> String {
+    let mut header = vec![("analysis", Column::Left)];
+    header.extend(Prefilter::ALL.map(|filter| (filter.name(), Column::Right)));
+    let row = |which: Which| {
+        let mut cells = vec![which.name().to_owned()];
+        for filter in Prefilter::ALL {
+            let fine = |row: &&Row| {
+                (row.detector.as_str(), row.prefilter.as_str()) == (which.name(), filter.name())
+            };
+            let slower = report.rows.iter().find(fine).map(|row| slowdown(report, row));
+            cells.push(slower.unwrap_or_else(|| "-".to_owned()));
+        }
+        cells
+    };
+    let rows = Which::BEHIND_FILTERS.map(row).to_vec();
+    format!("\nSlowdown with prefilters (section 5.2)\n{}", table::render(&header, rows, style))
+}
+
+fn slowdown(report: &Report, row: &Row) -> String {
+    format!("{:.2}", 1.0 + row.nanoseconds as f64 / report.empty_ns.max(1) as f64)
 }
 
 /// How often each rule applies, of all reads or of all writes.
