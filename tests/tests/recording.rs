@@ -256,3 +256,20 @@ fn linkages_of_loads() {
     let missing = bench.refrain(["linkages", "--thread", "t9", "a.refrain"]);
     assert!(missing.status == 1 && missing.stderr.contains("there is no t9"), "{missing:?}");
 }
+
+/// How long messages were stands in memory only when the call has returned.
+#[test]
+fn messages_that_are_sent_together_are_compared() {
+    let bench = bench();
+    let source = "#define _GNU_SOURCE\n#include <stdio.h>\n#include <sys/socket.h>\n\
+         int main(void) { int s[2]; char b[9] = {0}; struct mmsghdr m[2] = {0};\n\
+         struct iovec v[2] = {{\"one\", 3}, {\"four\", 4}};\n\
+         for (int i = 0; i < 2; i++) { m[i].msg_hdr.msg_iov = &v[i]; m[i].msg_hdr.msg_iovlen = 1; }\n\
+         socketpair(AF_UNIX, SOCK_DGRAM, 0, s);\n\
+         int n = sendmmsg(s[0], m, 2, 0); recv(s[1], b, 8, 0); recv(s[1], b + 3, 5, 0);\n\
+         printf(\"%d %u %u %s\\n\", n, m[0].msg_len, m[1].msg_len, b); return 0; }\n";
+    bench.cc(source, &["-O1", "-o", "program"]);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.succeeds().stdout, b"2 3 4 onefour\n");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}

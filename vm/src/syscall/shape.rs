@@ -149,7 +149,8 @@ pub(crate) const fn sent(arg: u8) -> Shape {
     shape(arg, What::Sent)
 }
 
-/// The buffers of as many `mmsghdr` as the result says.
+/// The buffers of as many `mmsghdr` as the result says, whole: how much of each message was taken
+/// stands in memory only after the call, where a replay has not been when it compares them.
 pub(crate) const fn sent_many(arg: u8) -> Shape {
     shape(arg, What::SentMany)
 }
@@ -338,7 +339,7 @@ impl View<'_> {
             What::Sent => self.buffers(address, result, into),
             What::SentMany => {
                 for header in (0..messages).map(message) {
-                    self.buffers(header, self.u32(header.wrapping_add(msghdr::BYTES)), into);
+                    self.buffers(header, u64::MAX, into);
                 }
             }
             What::SentLengths => into.extend(

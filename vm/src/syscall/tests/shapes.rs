@@ -189,7 +189,7 @@ fn of_several_messages_only_those_count_that_came() {
     assert_eq!(writes(libc::SYS_sendmmsg, sendmmsg, 2), [0x1038..0x103c, 0x1078..0x107c]);
     assert_eq!(
         sent(libc::SYS_sendmmsg, sendmmsg, 2, &memory),
-        Some(Sent { fd: 3, len: 11, ranges: vec![0x3000..0x3005, 0x4000..0x4006] })
+        Some(Sent { fd: 3, len: 200, ranges: vec![0x3000..0x3064, 0x4000..0x4064] })
     );
 }
 
