@@ -34,6 +34,44 @@ fn exact(steps: &[Step]) -> BTreeSet<u64> {
     racy
 }
 
+/// Accesses that race with an earlier one, where reads also follow the write that they saw: by the steps
+/// before each, and for an access by those before it without what it sees.
+fn schedulable(steps: &[Step]) -> BTreeSet<usize> {
+    let writes = |op| matches!(op, Op::Write(_));
+    let mut before: Vec<BTreeSet<usize>> = Vec::new();
+    let mut racy = BTreeSet::new();
+    for (at, step) in steps.iter().enumerate() {
+        let mut all = BTreeSet::new();
+        for (earlier, other) in steps[..at].iter().enumerate() {
+            let is_edge = matches!((other.op, step.op), (Op::Release(a), Op::Acquire(b)) if a == b);
+            if is_edge || other.thread == step.thread {
+                all.extend(before[earlier].iter().copied());
+                all.insert(earlier);
+            }
+        }
+        if let Some(variable) = step.op.variable() {
+            let since = steps[..at].iter().rposition(|it| it.op == Op::Fresh(variable));
+            let uses = since.map_or(0, |at| at + 1)..at;
+            let races = uses.clone().any(|earlier| {
+                let other = steps[earlier].op;
+                let is_conflict =
+                    other.variable() == Some(variable) && (writes(other) || writes(step.op));
+                is_conflict && !all.contains(&earlier)
+            });
+            if races {
+                racy.insert(at);
+            }
+            let seen = uses.rev().find(|&earlier| steps[earlier].op == Op::Write(variable));
+            if let (false, Some(seen)) = (writes(step.op), seen) {
+                all.extend(before[seen].iter().copied());
+                all.insert(seen);
+            }
+        }
+        before.push(all);
+    }
+    racy
+}
+
 /// The first step after which transactions (critical sections, and other steps by themselves) cannot be
 /// put in an order, by the graph of all steps before it.
 fn not_serializable(steps: &[Step]) -> Option<usize> {
@@ -159,6 +197,16 @@ proptest! {
         prop_assert!(racy_variables(Which::Empty, &steps).is_empty());
     }
 
+    #[test]
+    fn shb_names_what_can_be_scheduled(steps in steps()) {
+        let found = steps_found(&mut *Which::Shb.detector(), &steps);
+        prop_assert_eq!(&found, &schedulable(&steps));
+        // The first race is one in any case, and there are no others than happens-before leaves open.
+        let open = steps_found(&mut *Which::BasicVc.detector(), &steps);
+        prop_assert_eq!(found.first(), open.first());
+        prop_assert!(found.is_subset(&open));
+    }
+
     /// What locks order is a race for SingleTrack, and nothing else.
     #[test]
     fn singletrack_knows_no_locks(steps in steps()) {
@@ -236,6 +284,14 @@ fn a_transaction_is_forgotten_once() {
     assert_eq!(not_serializable(&steps), Some(whole));
     let found = steps_found(&mut *Which::Velodrome.detector(), &steps);
     assert_eq!(found.into_iter().collect::<Vec<_>>(), [whole]);
+}
+
+/// A flag is passed without order, and what it guards after it: only the flag can be raced for.
+#[test]
+fn what_a_racing_flag_guards_is_no_second_race() {
+    let steps = [(0, Op::Write(1)), (0, Op::Write(2)), (1, Op::Read(2)), (1, Op::Read(1))];
+    assert_eq!(found(Which::FastTrack, &steps), 2);
+    assert_eq!(found(Which::Shb, &steps), 1);
 }
 
 /// Two sections of one lock in a section of another, and what comes between them.

@@ -384,6 +384,8 @@ pub(crate) enum Detector {
     Djit,
     /// Epochs
     Fasttrack,
+    /// Races that are real beyond the first
+    Shb,
     /// Are critical sections serializable?
     Velodrome,
     /// Does it matter who has a lock first?

@@ -57,6 +57,19 @@ impl Clocks {
         (clock, cost)
     }
 
+    /// What the thread does from here on is later than what it has done.
+    pub(super) fn advance(&mut self, thread: u32) {
+        let Clocks { threads, cost, .. } = self;
+        let clock = threads.entry(thread).or_insert_with(|| begin(thread, cost));
+        clock.set(thread, clock.of(thread) + 1);
+    }
+
+    /// What the clock has happened before what the thread does from here on.
+    pub(super) fn see(&mut self, thread: u32, other: &Clock) {
+        let Clocks { threads, cost, .. } = self;
+        threads.entry(thread).or_insert_with(|| begin(thread, cost)).join(other, cost);
+    }
+
     /// What was released to an object orders nothing any more.
     pub(super) fn forget(&mut self, object: u64) {
         self.objects.remove(&object);

@@ -22,6 +22,7 @@ mod goldilocks;
 mod granularity;
 mod multirace;
 mod prefilter;
+mod shb;
 mod singletrack;
 mod std_format;
 mod step;
@@ -51,6 +52,8 @@ pub enum Which {
     Djit,
     /// Epochs (Flanagan and Freund).
     FastTrack,
+    /// Races that are real beyond the first (Mathur, Kini and Viswanathan).
+    Shb,
     /// Not a race detector: are critical sections serializable (Flanagan, Freund and Yi)?
     Velodrome,
     /// Neither: does the order of locks matter (Sadowski, Freund and Flanagan)?
@@ -82,6 +85,7 @@ impl Which {
             Which::BasicVc => "basicvc",
             Which::Djit => "djit+",
             Which::FastTrack => "fasttrack",
+            Which::Shb => "shb",
             Which::Velodrome => "velodrome",
             Which::SingleTrack => "singletrack",
         }
@@ -97,6 +101,7 @@ impl Which {
             Which::BasicVc => Box::<basicvc::BasicVc>::default(),
             Which::Djit => Box::<djit::Djit>::default(),
             Which::FastTrack => Box::<fasttrack::FastTrack>::default(),
+            Which::Shb => Box::<shb::Shb>::default(),
             Which::Velodrome => Box::<velodrome::Velodrome>::default(),
             Which::SingleTrack => Box::<singletrack::SingleTrack>::default(),
         }

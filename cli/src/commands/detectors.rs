@@ -116,6 +116,7 @@ fn which(detector: Detector) -> Which {
         Detector::Basicvc => Which::BasicVc,
         Detector::Djit => Which::Djit,
         Detector::Fasttrack => Which::FastTrack,
+        Detector::Shb => Which::Shb,
         Detector::Velodrome => Which::Velodrome,
         Detector::Singletrack => Which::SingleTrack,
     }
