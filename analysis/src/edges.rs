@@ -20,6 +20,20 @@ pub enum Relation {
     Program(Code),
 }
 
+/// What accesses of atomic variables order: a recording does not know which memory orders the source
+/// asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Atomics {
+    /// Nothing, as if all were relaxed.
+    Relaxed,
+    /// What comes before a store or an update, before what comes after whoever reads it.
+    #[default]
+    AcquireRelease,
+    /// What comes before an access, before what comes after the next one of the same variable, also if
+    /// that only stores, or if this only loads: as if who comes first were no accident.
+    SequentiallyConsistent,
+}
+
 /// What has to be known of a program's code to tell what the program orders.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Code {
@@ -40,6 +54,8 @@ pub struct Code {
     pub allocators: BTreeMap<u64, Allocator>,
     /// Code of allocators, whose accesses are none, whoever calls it: the end of a thread, say.
     pub allocator_code: Vec<Range<u64>>,
+    /// What accesses of atomic variables order.
+    pub atomics: Atomics,
 }
 
 impl Code {
@@ -134,6 +150,12 @@ pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool, relation: &R
             Signal => return acquires([Some(Object::Signals), None]),
             CondSignal | CondBroadcast => return Edges::default(),
             CondWaitEnd => return acquires([Some(Object::At(event.object)), None]),
+            Atomic | SyncStore | SyncLoad if code.atomics == Atomics::Relaxed => {
+                return Edges::default();
+            }
+            Atomic | SyncLoad if code.atomics == Atomics::SequentiallyConsistent => {
+                return Edges { acquires: [word(event), None], releases: [word(event), None] };
+            }
             Atomic if code.unused.contains(&event.pc) => return releases([word(event), None]),
             _ => {}
         }

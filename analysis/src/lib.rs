@@ -45,7 +45,7 @@ mod shadow;
 mod tap;
 
 pub use detector::{Detector, Watcher};
-pub use edges::{Code, Relation};
+pub use edges::{Atomics, Code, Relation};
 pub use findings::{Act, Race, Side};
 pub use heap::{Allocator, Block};
 pub use same_epoch::SameEpoch;

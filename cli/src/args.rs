@@ -428,12 +428,37 @@ pub(crate) struct Export {
     pub(crate) output: Option<PathBuf>,
 }
 
+/// What accesses of atomic variables order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum Atomics {
+    /// Nothing
+    Relaxed,
+    /// What a thread does before a store, for who reads it
+    #[default]
+    AcqRel,
+    /// All that is done before an access, for the next one of the same variable
+    SeqCst,
+}
+
+impl From<Atomics> for refrain_session::Atomics {
+    fn from(atomics: Atomics) -> refrain_session::Atomics {
+        match atomics {
+            Atomics::Relaxed => refrain_session::Atomics::Relaxed,
+            Atomics::AcqRel => refrain_session::Atomics::AcquireRelease,
+            Atomics::SeqCst => refrain_session::Atomics::SequentiallyConsistent,
+        }
+    }
+}
+
 /// How races are shown.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct RaceReport {
     /// Show races within the system's libraries, too
     #[arg(long)]
     pub(crate) all: bool,
+    /// What atomic variables order, of which a recording does not know the memory orders
+    #[arg(long, value_enum, value_name = "ORDER", default_value = "acq-rel")]
+    pub(crate) atomics: Atomics,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

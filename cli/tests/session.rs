@@ -3,7 +3,8 @@
 use refrain_scheduler::Model;
 use refrain_session::compare::Measuring;
 use refrain_session::{
-    Cost, Listener, Policy, Recording, ReplayOptions, SchedulerKind, Session, Skeleton, trace_file,
+    Atomics, Cost, Listener, Policy, Recording, ReplayOptions, SchedulerKind, Session, Skeleton,
+    trace_file,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -57,7 +58,7 @@ fn a_run_is_recorded_reproduced_and_compared() {
 
     let ranking = session.rank(&trace, false).expect("can be ranked");
     assert!(ranking.ranked.analysed.critical_sections > 0);
-    let races = session.races(&trace).expect("can be searched");
+    let races = session.races(&trace, Atomics::default()).expect("can be searched");
     assert_eq!(races.incomplete, None);
 }
 

@@ -148,6 +148,7 @@ pub use model::VirtualMachine;
 pub use operations::{Look, Recorded, Recording, TransformedTrace, libraries, must_be_searchable};
 pub use protocol::REPLAY_CHILD;
 pub use races::{Pair, Races, Side};
+pub use refrain_analysis::Atomics;
 pub use replayed::{Divergence, Replayed, describe};
 pub use sandbox::Purpose;
 #[doc(hidden)]

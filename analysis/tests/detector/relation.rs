@@ -2,7 +2,7 @@
 
 use crate::program::{Program, Step, run_with};
 use Step::*;
-use refrain_analysis::{Code, Relation};
+use refrain_analysis::{Atomics, Code, Relation};
 use refrain_trace::EventKind::*;
 use refrain_trace::{ThreadId, order};
 
@@ -166,4 +166,30 @@ fn a_watched_update_is_no_atomic_unless_it_is_polled() {
     assert_eq!(with(&[], 0), 2);
     assert_eq!(with(&[FLAG], 0), 0);
     assert_eq!(with(&[], 0x1000), 0);
+}
+
+/// A store that is read orders; a load before a store does so only if who came first is no accident.
+#[test]
+fn what_atomics_order_is_a_choice() {
+    let found = |program: &Program| {
+        let of = |atomics| {
+            let code = Code { atomics, ..Code::default() };
+            run_with(3, program, Relation::Program(code)).len()
+        };
+        use Atomics::*;
+        [Relaxed, AcquireRelease, SequentiallyConsistent].map(of)
+    };
+    let passed =
+        vec![(0, Write(X, 8)), (0, Store(FLAG)), (1, Load(FLAG)), (1, Rmw(FLAG)), (1, Write(X, 8))];
+    assert_eq!(found(&passed), [1, 0, 0]);
+    let looked = vec![(0, Write(X, 8)), (0, Load(FLAG)), (1, Rmw(FLAG)), (1, Write(X, 8))];
+    assert_eq!(found(&looked), [1, 1, 0]);
+    let locked = vec![
+        (0, Sync(MutexLock, Y)),
+        (0, Write(X, 8)),
+        (0, Sync(MutexUnlock, Y)),
+        (1, Sync(MutexLock, Y)),
+        (1, Write(X, 8)),
+    ];
+    assert_eq!(found(&locked), [0, 0, 0]);
 }

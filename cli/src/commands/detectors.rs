@@ -196,7 +196,7 @@ fn feed_trace(args: &Races, session: &Session) -> anyhow::Result<(Vec<Bench>, So
     let libraries = if folds { libraries(&trace, false) } else { Vec::new() };
     let mut benches = benches(args, &libraries);
     let mut look = |steps: &[(u32, Tapped)]| benches.iter_mut().for_each(|it| it.take(steps));
-    let incomplete = session.steps(path, &trace, &mut look)?;
+    let incomplete = session.steps(path, (&trace, args.report.atomics.into()), &mut look)?;
     let symbols = Box::new(Symbols::new(trace.modules()));
     Ok((benches, Sources::Trace { symbols, incomplete }))
 }

@@ -6,7 +6,7 @@ use crate::output;
 use anyhow::{Context, anyhow};
 use refrain_analysis::Tapped;
 use refrain_analysis::paper::{Granularity, Std, Step, Variables};
-use refrain_session::{Session, trace_file};
+use refrain_session::{Atomics, Session, trace_file};
 
 /// Steps of a trace that are written. The format has names for what comes later, so all are kept at
 /// once.
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Export, session: &Session) -> Outcome {
             }
         }
     };
-    let incomplete = session.steps(&args.trace, &trace, &mut look)?;
+    let incomplete = session.steps(&args.trace, (&trace, Atomics::default()), &mut look)?;
     if steps.len() >= MOST {
         let shown = args.trace.display();
         Err(anyhow!("{shown}: has more than {MOST} steps, which are too many for a text"))?;

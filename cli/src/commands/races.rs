@@ -41,7 +41,7 @@ pub(crate) fn print(report: &Report, form: &RaceReport) -> anyhow::Result<()> {
 /// What races in the trace at `path`.
 pub(crate) fn search(session: &Session, path: &Path, form: &RaceReport) -> anyhow::Result<Report> {
     let suppressions = form.suppressions.as_deref().map(Suppressions::read).transpose()?;
-    let found = session.races(path)?;
+    let found = session.races(path, form.atomics.into())?;
     let mut report = Report {
         command: found.command,
         threads: found.threads,

@@ -11,7 +11,7 @@ use crate::protocol::Request;
 use crate::session::Session;
 use crate::symbols::{Code, Frame, Place, Symbols, variables};
 use crate::trace_file;
-use refrain_analysis::{Act, Block, Code as ProgramCode, Race, Side};
+use refrain_analysis::{Act, Atomics, Block, Code as ProgramCode, Race, Side};
 use refrain_trace::payload::Effect;
 use refrain_trace::{EventId, HAS_PAYLOAD, ThreadId, Trace, linux};
 use std::cmp::Reverse;
@@ -29,10 +29,10 @@ const LOOKED_AT: usize = 250;
 impl Session {
     /// What races in the program of the trace at `path`, whatever its replay keeps in order: pairs of
     /// accesses that the program does not order, with the stacks and the locks of both.
-    pub fn races(&self, path: &Path) -> crate::Result<DataRaces> {
+    pub fn races(&self, path: &Path, atomics: Atomics) -> crate::Result<DataRaces> {
         let trace = trace_file::read(path)?;
         must_be_searchable(path, &trace)?;
-        let code = code(trace.modules());
+        let code = ProgramCode { atomics, ..code(trace.modules()) };
         let found = self.found(path, &code)?;
         let mut races = merge(found.races);
         let in_system = InSystem::of(&trace);

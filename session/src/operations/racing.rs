@@ -9,7 +9,7 @@ use crate::session::{Piece, Session};
 use crate::sites::{self, Profile};
 use crate::symbols::{self, Code, Symbols};
 use crate::trace_file;
-use refrain_analysis::{self as analysis, Act, Code as ProgramCode, Tapped};
+use refrain_analysis::{self as analysis, Act, Atomics, Code as ProgramCode, Tapped};
 use refrain_trace::{Event, EventId, EventKind, Module, Trace};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -84,11 +84,11 @@ impl Session {
     pub fn steps(
         &self,
         path: &Path,
-        trace: &Trace,
+        (trace, atomics): (&Trace, Atomics),
         look: &mut Look<'_>,
     ) -> crate::Result<Option<String>> {
         must_be_searchable(path, trace)?;
-        let request = Request::Steps(code(trace.modules()));
+        let request = Request::Steps(ProgramCode { atomics, ..code(trace.modules()) });
         let mut pieces = |piece: Piece<'_>| {
             if let Piece::Steps(steps) = piece {
                 look(steps);
