@@ -271,8 +271,10 @@ impl Functions {
         const LONGEST: u64 = 64;
         let module = self.modules.iter().find(|(range, _)| range.contains(&to));
         let found = module.is_some_and(|(range, _)| {
-            let range = to..range.end.min(to + LONGEST);
-            is_wrapper(&instructions(&Extent { range, ends: true }))
+            let extent = Extent { range: to..range.end.min(to + LONGEST), ends: true };
+            // Most functions have no system call, and need not be decoded to know it.
+            let calls = bytes(&extent).windows(2).any(|code| code == SYSCALL);
+            calls && is_wrapper(&instructions(&extent))
         });
         self.yields.insert(to, found);
         found
@@ -377,6 +379,9 @@ fn foreign_slot(call: &Instruction) -> Option<u64> {
 }
 
 /// The word at an address, if there is memory.
+/// The bytes of `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
 fn word(address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     (read_guest(address, &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))

@@ -84,7 +84,11 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     let mut near = beside(code, &locks);
     let own: Vec<bool> =
         code.iter().zip(around.pauses).map(|(i, &pauses)| pauses || is_locked(i)).collect();
-    let waits = if around.trusted { vec![false; code.len()] } else { beside(code, &own) };
+    let waits = match around.trusted {
+        true => vec![false; code.len()],
+        false if own == locks => near.clone(),
+        false => beside(code, &own),
+    };
     let waited: Vec<Place> = operands()
         .zip(&waits)
         .filter(|((i, _), waits)| **waits && is_candidate(i))

@@ -29,6 +29,16 @@ pub(super) fn lent(code: &[Instruction]) -> BTreeSet<usize> {
         let at = taken.range(..=word).next_back();
         at.is_some_and(|at| word - at < LARGEST)
     };
+    let is_lent = |at: usize| {
+        code[at].memory_base() == Register::RSP
+            && code[at].memory_index() == Register::None
+            && is_taken(code[at].memory_displacement64())
+            && is_compared(code, at)
+    };
+    let lent: BTreeSet<usize> = (0..code.len()).filter(|&at| is_lent(at)).collect();
+    if lent.is_empty() {
+        return lent;
+    }
     let mut found = BTreeSet::new();
     for body in loops(code) {
         let inside = || body.iter().flat_map(|block| block.clone());
@@ -36,13 +46,8 @@ pub(super) fn lent(code: &[Instruction]) -> BTreeSet<usize> {
             continue;
         }
         let written: BTreeSet<u64> = inside().filter_map(|at| written(&code[at])).collect();
-        found.extend(inside().filter(|&at| {
-            let word = code[at].memory_displacement64();
-            code[at].memory_base() == Register::RSP
-                && code[at].memory_index() == Register::None
-                && is_taken(word)
-                && !written.contains(&word)
-                && is_compared(code, at)
+        found.extend(inside().filter(|at| {
+            lent.contains(at) && !written.contains(&code[*at].memory_displacement64())
         }));
     }
     found

@@ -12,11 +12,15 @@ use super::loops::ends_here;
 use super::ordered::{is_candidate, is_stack_load};
 use super::places::CLOBBERED;
 use iced_x86::{
-    FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register, UsedRegister,
+    FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+    UsedRegister,
 };
 
-/// Instructions of a loop that is looked at. Compilers unroll loops that add up what others have done.
-const LONGEST: usize = 96;
+/// Instructions of a loop that is looked at.
+const LONGEST: usize = 32;
+/// The same if nothing in it may write memory or call: compilers unroll loops that add up what others
+/// have done.
+const LONGEST_UNROLLED: usize = 96;
 
 /// Addresses of the loads that loops of a function poll, in ascending order. `code` is the
 /// function's instructions in order; `waits` tells whether a call only waits.
@@ -30,8 +34,9 @@ pub(super) fn polls(code: &[Instruction], waits: impl Fn(&Instruction) -> bool) 
             continue;
         }
         let target = branch.near_branch_target();
-        let first = end.saturating_sub(LONGEST - 1);
+        let first = end.saturating_sub(LONGEST_UNROLLED - 1);
         if let Ok(start) = code[first..=end].binary_search_by_key(&target, Instruction::ip)
+            && (end - first - start < LONGEST || !code[first + start..=end].iter().any(acts))
             && let Some(body) = Loop::new(&code[first + start..=end], &waits, &mut factory)
         {
             found.extend(body.polled().map(Instruction::ip));
@@ -40,6 +45,12 @@ pub(super) fn polls(code: &[Instruction], waits: impl Fn(&Instruction) -> bool) 
     found.sort_unstable();
     found.dedup();
     found.into()
+}
+
+/// Whether an instruction may write memory, or calls.
+fn acts(instruction: &Instruction) -> bool {
+    let compares = matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
+    is_call(instruction) || instruction.op0_kind() == OpKind::Memory && !compares
 }
 
 /// A loop that writes no memory, but for what is on a way out of it.
