@@ -189,6 +189,20 @@ fn memory_that_is_mapped_twice_is_exact() {
 }
 
 #[test]
+fn memory_that_is_mapped_again_keeps_what_others_have_stored() {
+    let Some(bench) = bench() else { return };
+    bench.cc(include_str!("../guest/mapped_again.c"), &["-O1", "-pthread", "-o", "program"]);
+    let program = (bench.path().join("program"), vec![]);
+    for _ in 0..3 {
+        let recorded = is_exact(&bench, &program).succeeds().text();
+        let options = ["record", "-q", "--force", "-o", "a.refrain", "--"];
+        let other = Run::of(bench.command(options).arg(&program.0)).succeeds().text();
+        assert_eq!(other, recorded);
+        bench.refrain(["replay", "a.refrain"]).succeeds();
+    }
+}
+
+#[test]
 fn code_that_is_written_through_another_mapping_is_exact() {
     let Some(bench) = bench() else { return };
     bench.cc(include_str!("../guest/code_twice.c"), &["-O1", "-pthread", "-o", "program"]);

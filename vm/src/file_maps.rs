@@ -17,6 +17,8 @@ pub(crate) struct Part {
     pub(crate) file: u64,
     /// Where in the file the stretch begins.
     pub(crate) offset: u64,
+    /// Whether the program may store there, with the protection that it has or could give it.
+    pub(crate) writable: bool,
 }
 
 impl Part {
@@ -101,6 +103,21 @@ impl FileMaps {
         of_file.filter_map(|part| part.showing(range)).collect()
     }
 
+    /// What of a range of the file is shown nowhere where the program may store.
+    pub(crate) fn not_writable(&self, file: u64, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut left = vec![range.clone()];
+        for part in self.by_start.values().filter(|part| part.file == file && part.writable) {
+            let shown = part.offset..part.offset + (part.end - part.start);
+            let without = |range: Range<u64>| {
+                let before = range.start..range.end.min(shown.start);
+                let behind = range.start.max(shown.end)..range.end;
+                [before, behind].into_iter().filter(|range| range.start < range.end)
+            };
+            left = left.into_iter().flat_map(without).collect();
+        }
+        left
+    }
+
     /// What of a range is shown elsewhere, too: both addresses, and how many bytes from there on.
     pub(crate) fn doubles(&self, range: &Range<u64>) -> Vec<(u64, u64, u64)> {
         let doubles_of = |part: Part| {
@@ -130,7 +147,7 @@ mod tests {
     use super::*;
 
     fn part(start: u64, end: u64, file: u64, offset: u64) -> Part {
-        Part { start, end, file, offset }
+        Part { start, end, file, offset, writable: true }
     }
 
     #[test]
@@ -159,6 +176,18 @@ mod tests {
         assert_eq!(maps.showing(1, &(0x2800..0x2900)), [0x3800..0x3900, 0x9800..0x9900]);
         assert_eq!(maps.doubles(&(0x9800..0xb000)), [(0x3800, 0x9800, 0x800)]);
         assert_eq!(maps.doubles(&(0x4000..0x5000)), []);
+        assert_eq!(
+            maps.not_writable(1, &(0x3800..0x6000)),
+            std::slice::from_ref(&(0x4000..0x6000))
+        );
+        maps.insert(Part { writable: false, ..part(0xc000, 0xe000, 1, 0x4000) });
+        assert_eq!(
+            maps.not_writable(1, &(0x3800..0x6000)),
+            std::slice::from_ref(&(0x4000..0x6000))
+        );
+        maps.insert(part(0xc000, 0xd000, 1, 0x4800));
+        assert_eq!(maps.not_writable(1, &(0x3800..0x6000)), [0x4000..0x4800, 0x5800..0x6000]);
+        maps.cut(&(0xc000..0xe000));
         maps.cut(&(0x2000..0x4000));
         assert_eq!(maps.showing(1, &(0x2800..0x2900)).first(), Some(&(0x9800..0x9900)));
         assert_eq!(

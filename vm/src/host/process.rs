@@ -86,6 +86,13 @@ pub(crate) fn appends(fd: u64) -> bool {
     flags >= 0 && flags & libc::O_APPEND != 0
 }
 
+/// Whether a descriptor was opened for writing.
+pub(crate) fn may_write(fd: u64) -> bool {
+    // SAFETY: the command only asks.
+    let flags = unsafe { libc::fcntl(fd as i32, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY
+}
+
 /// Bytes of a shared memory segment of System V.
 pub(crate) fn segment_size(id: i32) -> Option<u64> {
     // SAFETY: the structure is plain data, for which zero is a value; the command fills it in.

@@ -117,7 +117,8 @@ impl GuestThread {
                 let Some(id) = id else { return 0 };
                 let file = shared.number(id);
                 let Range { start, end } = range;
-                shared.maps.insert(Part { start, end, file, offset });
+                let writable = host::may_write(fd);
+                shared.maps.insert(Part { start, end, file, offset, writable });
                 machine.set_shared();
                 file
             }
@@ -132,6 +133,18 @@ impl GuestThread {
                 0
             }
             _ => 0,
+        }
+    }
+
+    /// What of a file, which is about to be mapped, a replay cannot know: all but what the program may
+    /// be storing to at this moment, where another mapping shows it. Those bytes are the program's
+    /// own; a replay that stored them again could undo what other threads have stored since.
+    pub(crate) fn unknown(&self, identity: Identity, range: &Range<u64>) -> Vec<Range<u64>> {
+        let shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        match shared.files.get(&identity) {
+            // Other processes may store there as well.
+            Some(&file) if !self.machine.has_common() => shared.maps.not_writable(file, range),
+            _ => vec![range.clone()],
         }
     }
 
@@ -164,15 +177,25 @@ impl GuestThread {
         // SAFETY: the range lies in the guest's arenas, where the host keeps nothing.
         let result = unsafe { host::syscall(libc::SYS_shmat as u64, issued) };
         if result >= 0 {
-            let Range { start, end } = range;
             space.note(range.clone(), libc::PROT_READ | libc::PROT_WRITE);
             space.note_content(range, libc::MAP_SHARED);
-            let mut shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let file = shared.number((SEGMENTS, id));
-            shared.maps.insert(Part { start, end, file, offset: 0 });
-            self.machine.set_shared();
         }
         result
+    }
+
+    /// Keeps the table up with a segment that was attached there: its number, its length, and its
+    /// content, if that is not the program's own already.
+    pub(crate) fn attached(&self, args: [u64; 6], start: u64) -> Option<(u64, u64, Vec<u8>)> {
+        let [id, _, flags, ..] = args;
+        let len = page_up(host::segment_size(id as i32)?);
+        let is_known = self.unknown((SEGMENTS, id), &(0..len)).is_empty();
+        let mut shared = self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = shared.number((SEGMENTS, id));
+        let writable = flags as i32 & libc::SHM_RDONLY == 0;
+        shared.maps.insert(Part { start, end: start + len, file, offset: 0, writable });
+        self.machine.set_shared();
+        let bytes = if is_known { Vec::new() } else { Guest.read_prefix(start, len as usize) };
+        Some((file, len, bytes))
     }
 
     /// `shmdt(address)`.
@@ -193,12 +216,6 @@ impl GuestThread {
     /// The mapping that begins there, if it shows a file or a segment.
     pub(crate) fn shown_from(&self, start: u64) -> Option<Part> {
         self.machine.shared.lock().unwrap_or_else(PoisonError::into_inner).maps.at(start)
-    }
-
-    /// A segment's number, and its content as it is attached.
-    pub(crate) fn attached(&self, start: u64) -> Option<(u64, Vec<u8>)> {
-        let part = self.shown_from(start)?;
-        Some((part.file, Guest.read_prefix(part.start, (part.end - part.start) as usize)))
     }
 }
 

@@ -150,7 +150,7 @@ impl Files {
             single.register(&range);
         }
         let Range { start, end } = range;
-        state.maps.insert(Part { start, end, file: content as u64, offset });
+        state.maps.insert(Part { start, end, file: content as u64, offset, writable: false });
         self.close_unused(state);
         Some(state.contents[content].blob)
     }
@@ -265,7 +265,7 @@ impl Files {
         let Some(table) = &self.table else { return };
         let parts = state.maps.parts(range);
         let mut found: BTreeMap<usize, Vec<PageRun>> = BTreeMap::new();
-        for Part { start, end, file, offset } in parts {
+        for Part { start, end, file, offset, .. } in parts {
             let content = &mut state.contents[file as usize];
             let runs = found.entry(file as usize).or_default();
             // What lies behind the file's last page has no content.

@@ -11,6 +11,7 @@ use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
 use refrain_trace::{Event, order};
 use std::fs::File;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::PoisonError;
@@ -65,8 +66,7 @@ impl GuestThread {
                 file = self.keep_shared(what, args, start);
             }
             MachineCall::Shmat => {
-                if let Some((number, bytes)) = self.attached(result as u64) {
-                    let len = bytes.len() as u64;
+                if let Some((number, len, bytes)) = self.attached(args, result as u64) {
                     machine.mapped.unmap(&(result as u64..result as u64 + len));
                     let window = Window { blob: machine.log.blob(bytes), offset: 0, len };
                     (file, shown.window) = (number, Some(window));
@@ -161,7 +161,14 @@ impl GuestThread {
         }
         if size > WHOLE_FILE || changes {
             let range = offset..offset + wanted;
-            let extents = host::extents(fd, range.clone()).unwrap_or_else(|| vec![range.clone()]);
+            let identity = (metadata.dev(), metadata.ino());
+            let unknown = match is_private {
+                true => vec![range.clone()],
+                false => self.unknown(identity, &range),
+            };
+            let extents =
+                |range: Range<u64>| host::extents(fd, range.clone()).unwrap_or(vec![range]);
+            let extents: Vec<_> = unknown.into_iter().flat_map(extents).collect();
             if extents != [range.clone()] {
                 return Content::sparse(&file, address, offset, extents);
             }
@@ -207,7 +214,7 @@ fn path_of(fd: i32) -> String {
 }
 
 /// Where the call may take memory away, or its content.
-fn changed_range(what: MachineCall, args: [u64; 6]) -> Option<std::ops::Range<u64>> {
+fn changed_range(what: MachineCall, args: [u64; 6]) -> Option<Range<u64>> {
     let changes = match what {
         MachineCall::Mmap => args[3] & (libc::MAP_FIXED as u64) != 0,
         MachineCall::Munmap | MachineCall::Mremap | MachineCall::Madvise => true,
@@ -231,12 +238,7 @@ impl From<Window> for Content {
 
 impl Content {
     /// Of a file with holes, mapped from `offset` on.
-    fn sparse(
-        file: &File,
-        address: u64,
-        offset: u64,
-        extents: Vec<std::ops::Range<u64>>,
-    ) -> Option<Content> {
+    fn sparse(file: &File, address: u64, offset: u64, extents: Vec<Range<u64>>) -> Option<Content> {
         let mut writes = Vec::new();
         for extent in extents {
             let bytes = read_at(file, extent.start, extent.end - extent.start)?;

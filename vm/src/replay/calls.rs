@@ -378,7 +378,7 @@ impl GuestThread {
                     return Err(outside(start).into());
                 }
                 contents.replaced(&range);
-                let part = Part { start, end: range.end, file, offset };
+                let part = Part { start, end: range.end, file, offset, writable: true };
                 let shown = bytes.unwrap_or_default();
                 shared.map(part, prot, &shown[..shown.len().min(len as usize)])?;
                 // A file that is shared may show code that the guest generates.
