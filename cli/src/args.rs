@@ -13,21 +13,13 @@ use refrain_session::REPLAY_CHILD;
 use refrain_trace::Order;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::LazyLock;
 
 /// The hidden subcommand that `run` and `demo` become once the program has ended.
 pub(crate) const AFTER_RECORDING: &str = "__after-recording";
 
-/// The version, and the commit that `cargo xtask` has built, in parentheses. A build by cargo alone does
-/// not know its commit, and needs no git.
-static VERSION: LazyLock<String> = LazyLock::new(|| match option_env!("REFRAIN_COMMIT") {
-    Some(commit) => format!("{} ({commit})", env!("CARGO_PKG_VERSION")),
-    None => env!("CARGO_PKG_VERSION").to_owned(),
-});
-
 /// Record a multithreaded program once; replay it exactly; see which waiting was unnecessary.
 #[derive(Parser, Debug)]
-#[command(name = "refrain", version = VERSION.as_str(), max_term_width = 100, after_help = AFTER_HELP)]
+#[command(name = "refrain", version = refrain_session::version(), max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -85,3 +85,30 @@ fn what_cannot_be_recorded_is_an_error_and_no_old_trace() {
     let error = Session::by("/no/such/command").record(&Recording::of(["true"], &trace));
     assert!(error.expect_err("is missing").to_string().contains("cannot start the recorder"));
 }
+
+/// Writes a program that prints a line and ends. By another process: while this one has a file open to
+/// write, a child that another test starts has it open too, and nobody can execute it.
+fn write_command(path: &Path, line: &str) {
+    let script = format!("printf '#!/bin/sh\\necho \"{line}\"\\n' > \"$0\"; chmod +x \"$0\"");
+    let status = std::process::Command::new("sh").arg("-c").arg(script).arg(path).status();
+    assert!(status.expect("there is a shell").success());
+}
+
+#[test]
+fn a_command_of_another_build_is_named_with_what_to_do() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = record(&Session::by(env!("CARGO_BIN_EXE_refrain")), directory.path());
+    let own = format!("refrain {}, protocol ", refrain_session::version());
+    for (line, said) in [
+        ("refrain-replay 0 0.0.9 (abc)", "is refrain 0.0.9 (abc), protocol 0"),
+        ("hello", "does not greet as a refrain does"),
+    ] {
+        let command = directory.path().join("other");
+        write_command(&command, line);
+        let error = Session::by(&command).replay(&trace, &ReplayOptions::default());
+        let error = error.expect_err("is another build").chain();
+        for words in [said, command.to_str().expect("is text"), &own, "from the same sources"] {
+            assert!(error.contains(words), "{error} does not say {words}");
+        }
+    }
+}

@@ -4,9 +4,9 @@
 //! The parent passes the opened trace as the child's standard input; the child answers on its
 //! standard output (`protocol`).
 
-use crate::error::{Context, Error, bail};
+use crate::error::{Error, bail};
 use crate::machine::{self, Listener};
-use crate::protocol::{Message, REPLAY_CHILD, Request, write_message};
+use crate::protocol::{self, Build, Message, Request, write_message};
 use crate::sandbox::{self, Purpose, Stated};
 use refrain_analysis::Tapped;
 use refrain_trace::{ThreadId, Trace};
@@ -21,13 +21,12 @@ const OUTPUT_PIECE: usize = 1 << 20;
 /// Amounts in one frame.
 const AMOUNTS_PIECE: usize = 1 << 16;
 
-/// What the command with the hidden subcommand [`REPLAY_CHILD`] does: gives up all rights, replays
-/// the trace on its standard input as `request` says, and answers on its standard output.
+/// What the command with the hidden subcommand [`REPLAY_CHILD`](crate::REPLAY_CHILD) does: gives up all rights, replays
+/// the trace on its standard input as `call` says, and answers on its standard output.
 /// `tolerant` goes on where the kernel lacks what the sandbox is made of.
-pub fn serve(request: &str, tolerant: bool) -> crate::Result<()> {
-    let request: Request = serde_json::from_str(request).with_context(|| {
-        format!("{REPLAY_CHILD} is internal to refrain; it cannot be used directly")
-    })?;
+pub fn serve(call: &str, tolerant: bool) -> crate::Result<()> {
+    Build::own().greet(&mut std::io::stdout())?;
+    let request = protocol::called(call)?;
     let trace = File::from(rustix::io::dup(std::io::stdin())?);
     let pipe = File::from(rustix::io::dup(std::io::stdout())?);
     let pipe = Arc::new(Pipe { file: Mutex::new(pipe), patience: OnceLock::new() });

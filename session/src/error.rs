@@ -44,6 +44,9 @@ pub enum Error {
     /// ends without an answer or talks nonsense.
     #[error("{0}")]
     Child(String),
+    /// The installation's: the command that a session starts is of another build than the session.
+    #[error("{0}")]
+    OtherBuild(String),
     /// The system's: it refuses something.
     #[error(transparent)]
     System(Box<dyn std::error::Error + Send + Sync>),

@@ -138,6 +138,7 @@ pub mod symbols;
 pub mod text;
 pub mod trace_file;
 pub mod unconfined;
+mod version;
 mod watchdog;
 
 pub use child::{bug, serve};
@@ -154,3 +155,4 @@ pub use sandbox::Purpose;
 #[doc(hidden)]
 pub use session::listen_to;
 pub use session::{Listener, Session, UNSANDBOXED_FLAG};
+pub use version::version;

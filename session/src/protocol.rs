@@ -1,16 +1,123 @@
-//! What a session and its child process say to each other: a request, an argument of the child as
-//! JSON; and the child's messages, frames of a 32-bit little-endian length and a postcard message.
+//! What a session and its child process say to each other: a call, an argument of the child as JSON;
+//! the child's greeting, a line of text; and its messages, frames of a 32-bit little-endian length and
+//! a postcard message.
+//!
+//! Call and greeting say which protocol the rest follows. Their own form stays as it is in all
+//! versions, so that each side can say of any other what it is.
 
-use crate::error::{Error, bail};
+use crate::error::{Context, Error, bail};
 use crate::machine::{Amount, Point, RaceSearch, ReplayOptions};
 use crate::sandbox::Need;
+use crate::text::escape;
+use crate::version::version;
 use refrain_analysis::{Code, Tapped};
 use refrain_trace::ThreadId;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::io::{ErrorKind, Read, Write};
+use std::path::Path;
 
 /// The hidden subcommand of `refrain` that is a replay's process without rights.
 pub const REPLAY_CHILD: &str = "__replay-child";
+
+/// What both sides must agree on. Raise it with every change of [`Request`], of [`Message`] or of an
+/// answer: a test compares their formats with those that this number stands for.
+const PROTOCOL: u32 = 1;
+
+/// A greeting begins so.
+const GREETING: &str = "refrain-replay ";
+
+/// No greeting is longer.
+const MAX_GREETING: usize = 256;
+
+/// A build of refrain, as it shows itself to another.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Build {
+    protocol: u32,
+    version: String,
+}
+
+impl Build {
+    /// This one.
+    pub(crate) fn own() -> Build {
+        Build { protocol: PROTOCOL, version: version().to_owned() }
+    }
+
+    /// Whether this build understands it.
+    pub(crate) fn is_understood(&self) -> bool {
+        self.protocol == PROTOCOL
+    }
+
+    /// The line with which a child begins.
+    pub(crate) fn greet(&self, pipe: &mut impl Write) -> crate::Result<()> {
+        writeln!(pipe, "{GREETING}{} {}", self.protocol, self.version)?;
+        Ok(pipe.flush()?)
+    }
+
+    /// The build of a child, if it begins as one does.
+    pub(crate) fn greeting(pipe: &mut impl Read) -> Option<Build> {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        // Byte by byte: what follows the line is not this function's.
+        while line.len() < MAX_GREETING && pipe.read_exact(&mut byte).is_ok() && byte != *b"\n" {
+            line.extend(byte);
+        }
+        let (protocol, version) =
+            str::from_utf8(&line).ok()?.strip_prefix(GREETING)?.split_once(' ')?;
+        Some(Build { protocol: protocol.parse().ok()?, version: escape(version) })
+    }
+}
+
+impl fmt::Display for Build {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "refrain {}, protocol {}", self.version, self.protocol)
+    }
+}
+
+/// What to say of a command whose child has greeted like this, or has not greeted.
+pub(crate) fn other_build(
+    command: &Path,
+    build: Option<Build>,
+    last_words: Option<String>,
+) -> Error {
+    let shown = command.display();
+    let what = match (build, last_words) {
+        (Some(build), _) => format!("{shown} is {build}"),
+        (None, Some(words)) => {
+            format!("{shown} does not greet as a refrain does (it says: {words})")
+        }
+        (None, None) => format!("{shown} does not greet as a refrain does"),
+    };
+    let own = Build::own();
+    Error::OtherBuild(format!(
+        "{what}, but what starts it is {own}: install both from the same sources, or give the \
+         session another command"
+    ))
+}
+
+/// What a child is given.
+#[derive(Serialize, Deserialize)]
+struct Call {
+    build: Build,
+    request: serde_json::Value,
+}
+
+/// The argument that asks a child for this.
+pub(crate) fn call(request: &Request) -> crate::Result<String> {
+    let request = serde_json::to_value(request)?;
+    Ok(serde_json::to_string(&Call { build: Build::own(), request })?)
+}
+
+/// What an argument asks for.
+pub(crate) fn called(argument: &str) -> crate::Result<Request> {
+    let internal = || format!("{REPLAY_CHILD} is internal to refrain; it cannot be used directly");
+    let Call { build, request } = serde_json::from_str(argument).with_context(internal)?;
+    if !build.is_understood() {
+        let own = Build::own();
+        bail!(OtherBuild, "asked to replay by {build}, but this is {own}");
+    }
+    serde_json::from_value(request).with_context(internal)
+}
 
 /// No message is longer: output comes in pieces, and a ranking of a million groups fits.
 const MAX_FRAME: usize = 256 << 20;
@@ -119,6 +226,13 @@ pub(crate) fn write_message(pipe: &mut impl Write, message: &Message) -> crate::
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::choices::{EngineKind, SchedulerKind};
+    use crate::machine::{Amount, Analysis, Moment, RaceSearch, Raced, Seen, Transformation};
+    use crate::replayed::{Divergence, Replayed};
+    use refrain_analysis::paper::Op;
+    use refrain_analysis::{Act, Allocator, Atomics};
+    use refrain_transform::{Irregularity, Make, Picture};
+    use serde_reflection::{Registry, Tracer, TracerConfig};
 
     #[test]
     fn messages_survive_the_pipe() {
@@ -132,6 +246,55 @@ mod tests {
         let second = read_message(&mut pipe).expect("is whole");
         assert!(matches!(second, Some(Message::Failed(why)) if why == "why"));
         assert!(read_message(&mut pipe).expect("is at its end").is_none());
+    }
+
+    #[test]
+    fn builds_know_each_other_by_their_protocol() {
+        let mut pipe = Vec::new();
+        Build::own().greet(&mut pipe).expect("a vector takes it");
+        write_message(&mut pipe, &Message::Failed("why".into())).expect("a vector takes it");
+        let mut pipe = pipe.as_slice();
+        assert_eq!(Build::greeting(&mut pipe), Some(Build::own()));
+        assert!(read_message(&mut pipe).expect("is whole").is_some(), "nothing is swallowed");
+        for stranger in ["", "refrain-replay", "refrain-replay x 0.1.0\n", "hello\n"] {
+            assert_eq!(Build::greeting(&mut stranger.as_bytes()), None, "{stranger:?}");
+        }
+        assert_eq!(Build::greeting(&mut [b'x'; 4096].as_slice()), None);
+        let asked = call(&Request::Transform).expect("can be written");
+        assert_eq!(called(&asked).expect("is understood"), Request::Transform);
+        let next = asked.replace("\"protocol\":", "\"protocol\":1");
+        let error = called(&next).expect_err("is another protocol").chain();
+        assert!(error.contains(&Build::own().to_string()), "{error}");
+    }
+
+    /// What the other side must understand, by type. Where this differs, raise [`PROTOCOL`], and accept
+    /// the new formats with it.
+    #[test]
+    fn a_protocol_has_its_formats() {
+        // An enum inside of another type has to be traced before it.
+        macro_rules! formats {
+            ($($inner:ty),* => $outer:ty) => {{
+                let mut tracer = Tracer::new(TracerConfig::default());
+                $(tracer.trace_simple_type::<$inner>().expect("can be traced");)*
+                tracer.trace_simple_type::<$outer>().expect("can be traced");
+                tracer.registry().expect("is whole")
+            }};
+        }
+        let formats: [Registry; _] = [
+            formats!(
+                Amount, Allocator, Atomics, EngineKind, Moment, RaceSearch, SchedulerKind => Request
+            ),
+            formats!(Op, Tapped => Message),
+            formats!(SchedulerKind => Replayed),
+            formats!(Result<Picture, String>, Irregularity, Make => Analysis),
+            formats!(Result<u64, String> => Transformation),
+            formats!(Act => Raced),
+            formats!(=> Seen),
+            formats!(=> Divergence),
+        ];
+        let lines: Vec<String> =
+            formats.iter().flatten().map(|(name, format)| format!("{name}: {format:?}")).collect();
+        insta::assert_snapshot!(format!("protocol {PROTOCOL}\n{}", lines.join("\n")));
     }
 
     #[test]

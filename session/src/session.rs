@@ -6,7 +6,7 @@
 
 use crate::error::{Context, Error, bail};
 use crate::machine::{Analysis, Raced, Seen, Segments, Transformation};
-use crate::protocol::{Message, REPLAY_CHILD, Request, read_message};
+use crate::protocol::{self, Build, Message, REPLAY_CHILD, Request, read_message};
 use crate::replayed::{Divergence, Replayed};
 use crate::sandbox::{self, Need, Purpose};
 use crate::text::escape;
@@ -56,7 +56,8 @@ impl Listener for () {}
 /// A recorder shares its process with the recorded program, and code out of a trace runs only in a
 /// process without rights. Both are the `refrain` command: [`Session::new`] takes the one that PATH
 /// finds, [`Session::by`] any other (the command itself takes `/proc/self/exe`). It must be built
-/// from the same sources as this library: what they say to each other changes between versions.
+/// from the same sources as this library, since what they say to each other changes between versions;
+/// a command that is not is refused by name ([`Error::OtherBuild`]).
 #[derive(Clone)]
 pub struct Session {
     command: PathBuf,
@@ -156,7 +157,7 @@ impl Session {
         // Whoever started this process may have left descriptors open that are no business of a trace.
         refrain_vm::close_on_exec().context("cannot keep descriptors from the replay process")?;
         let mut command = Command::new(&self.command);
-        command.arg(REPLAY_CHILD).arg(serde_json::to_string(request)?);
+        command.arg(REPLAY_CHILD).arg(protocol::call(request)?);
         if self.unsandboxed {
             command.arg(UNSANDBOXED_FLAG);
         }
@@ -172,7 +173,12 @@ impl Session {
             child.stderr.take().map(|it| Complaints::gather(it, self.listener.clone()));
         let watchdog = Watchdog::watch(child.id(), self.max_memory);
         let mut pipe = child.stdout.take().expect("the child's output is piped");
-        let answer = listen(&mut pipe, &watchdog, &*self.listener, pieces);
+        let build = Build::greeting(&mut pipe);
+        let is_understood = build.as_ref().is_some_and(Build::is_understood);
+        let answer = match is_understood {
+            true => listen(&mut pipe, &watchdog, &*self.listener, pieces),
+            false => Ok(None),
+        };
         // A child that goes on talking has nobody who listens.
         drop(pipe);
         if answer.is_err() {
@@ -184,6 +190,9 @@ impl Session {
         let last_words = complaints.and_then(Complaints::last);
         if let Some(verdict) = verdict {
             bail!(Child, "{verdict}; it was ended");
+        }
+        if !is_understood {
+            return Err(protocol::other_build(&self.command, build, last_words));
         }
         match answer? {
             Some(Ok(answer)) => Ok(answer),
@@ -328,6 +337,7 @@ pub fn listen_to(bytes: &[u8]) {
     let mut segments = Segments::new();
     let mut pieces = |piece: Piece<'_>| gather(&mut segments, &piece);
     // As they come, as the content of one frame, whose length is right, and as answers.
+    let _ = Build::greeting(&mut { bytes });
     let _ = listen(&mut { bytes }, &Nobody, &(), &mut pieces);
     let _ = postcard::from_bytes::<Replayed>(bytes);
     let _ = postcard::from_bytes::<(Analysis, Transformation)>(bytes);

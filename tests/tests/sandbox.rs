@@ -36,10 +36,11 @@ impl Drop for Victim {
 
 /// How the real child takes an attempt: what the kernel answered, or the signal that ended it.
 fn attempt(bench: &Bench, name: &str, victim: u32) -> Result<i64, i32> {
-    let request = serde_json::json!({ "Attempt": [name, victim] }).to_string();
+    let build = serde_json::json!({ "protocol": 1, "version": "any" });
+    let call = serde_json::json!({ "build": build, "request": { "Attempt": [name, victim] } });
     let trace = std::fs::File::open(bench.path().join("a.refrain")).expect("was written");
     let mut child = bench
-        .command(["__replay-child", &request])
+        .command(["__replay-child", &call.to_string()])
         .stdin(trace)
         .stdout(Stdio::piped())
         .spawn()

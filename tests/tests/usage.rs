@@ -84,4 +84,8 @@ fn a_wrong_log_filter_is_said() {
 #[test]
 fn the_replay_child_is_not_for_users() {
     bench().refrain(["__replay-child", "nonsense"]).fails(1, &["internal"]);
+    let call = r#"{"build":{"protocol":0,"version":"0.0.9"},"request":"Whatever"}"#;
+    bench()
+        .refrain(["__replay-child", call])
+        .fails(1, &["refrain 0.0.9, protocol 0", "but this is"]);
 }
