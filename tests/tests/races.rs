@@ -249,7 +249,8 @@ fn programs_that_synchronize_do_not_race() {
 }
 
 /// What a replay keeps in order, the program need not: whatever happens between two writes that nothing
-/// of the program's orders, they race, whichever comes first in this run.
+/// of the program's orders, they race, whichever comes first in this run. Each comes first in a run: the
+/// other waits for a file, which orders nothing.
 #[test]
 fn what_only_the_kernel_and_the_library_order_races() {
     let bench = bench();
@@ -257,11 +258,12 @@ fn what_only_the_kernel_and_the_library_order_races() {
         #include <fcntl.h>
         #include <pthread.h>
         #include <stdatomic.h>
+        #include <sched.h>
         #include <stdio.h>
         #include <sys/mman.h>
         #include <unistd.h>
         static volatile int x;
-        static int null, ends[2], how;
+        static int null, ends[2], how, late;
         static atomic_int count, flag;
         static void between(int first) {
             char byte = 1;
@@ -277,15 +279,30 @@ fn what_only_the_kernel_and_the_library_order_races() {
                 break;
             }
         }
-        static void *one(void *none) { x = 1; between(1); return none; }
-        static void *other(void *none) { between(0); x = 2; return none; }
+        static void await(void) { while (access("done", F_OK) != 0) sched_yield(); }
+        static void done(void) { close(open("done", O_CREAT | O_WRONLY, 0600)); }
+        static void *one(void *none) {
+            if (late == 1) await();
+            x = 1;
+            between(1);
+            if (late == 2) done();
+            return none;
+        }
+        static void *other(void *none) {
+            if (late == 2) await();
+            between(0);
+            x = 2;
+            if (late == 1) done();
+            return none;
+        }
         int main(int argc, char **argv) {
-            how = argv[argc - 1][0];
+            how = argv[1][0];
+            late = argv[1][1] - '0';
+            unlink("done");
             null = open("/dev/null", O_WRONLY);
             pthread_t a, b;
             if (pipe(ends) != 0) return 1;
             pthread_create(&a, 0, one, 0);
-            usleep(20000);
             pthread_create(&b, 0, other, 0);
             pthread_join(a, 0);
             pthread_join(b, 0);
@@ -294,9 +311,8 @@ fn what_only_the_kernel_and_the_library_order_races() {
     "#;
     bench.cc(source, &["-O1", "-g", "-w", "-pthread", "-o", "between"]);
     let program = bench.path().join("between");
-    for (how, races) in
-        [("w", true), ("m", true), ("c", true), ("p", true), ("B", false), ("F", false)]
-    {
+    let both = ["w1", "w2", "m1", "m2", "c1", "c2", "p1", "p2"].map(|how| (how, true));
+    for (how, races) in both.into_iter().chain([("B2", false), ("F2", false)]) {
         let (_, report) = raced(&bench, &program, &[how]);
         let found = pairs(&report);
         assert_eq!(!found.is_empty(), races, "{how}: {report}");
@@ -315,6 +331,7 @@ fn what_ends_while_it_is_used_races() {
     let source = r#"
         #include <fcntl.h>
         #include <pthread.h>
+        #include <sched.h>
         #include <stdlib.h>
         #include <sys/mman.h>
         #include <unistd.h>
@@ -338,9 +355,12 @@ fn what_ends_while_it_is_used_races() {
             case 'c': write(null, "x", 1); break;
             case 'n': again(); break;
             }
+            // A file orders nothing.
+            close(open("done", O_CREAT | O_WRONLY, 0600));
             return none;
         }
         static void *other(void *none) {
+            while (access("done", F_OK) != 0) sched_yield();
             switch (how) {
             case 'f': case 'r': seen = block[70]; break;
             case 'm': munmap(pages, 8192); break;
@@ -351,13 +371,13 @@ fn what_ends_while_it_is_used_races() {
             return none;
         }
         int main(int argc, char **argv) {
-            how = argv[argc - 1][0];
+            how = argv[1][0];
+            unlink("done");
             null = open("/dev/null", O_WRONLY);
             block = calloc(100, 1);
             pages = mmap(0, 8192, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             pthread_t a, b;
             pthread_create(&a, 0, one, 0);
-            usleep(20000);
             pthread_create(&b, 0, other, 0);
             pthread_join(a, 0);
             pthread_join(b, 0);

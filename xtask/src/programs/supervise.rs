@@ -6,7 +6,7 @@
 use crate::process::CommandLine;
 use anyhow::Context;
 use rustix::process::{self, Pid, Signal, WaitOptions};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -136,21 +136,22 @@ fn shell_status(status: ExitStatus) -> i32 {
 /// Ends what is left of a program that is over, and counts those that have not ended by themselves.
 fn clear(grace: Duration) -> anyhow::Result<usize> {
     let until = Instant::now() + grace;
-    let mut left = 0;
+    // What is killed may take a while to end, and is then found again.
+    let mut left = BTreeSet::new();
     loop {
         while let Ok(Some(_)) = process::wait(WaitOptions::NOHANG) {}
         if children(own_id())?.is_empty() {
-            return Ok(left);
+            return Ok(left.len());
         }
         if Instant::now() >= until {
-            left += kill_descendants()?;
+            left.extend(kill_descendants()?);
         }
         std::thread::sleep(LOOK);
     }
 }
 
-/// Kills everything that this process and its children have started, and returns how many there were.
-fn kill_descendants() -> anyhow::Result<usize> {
+/// Kills everything that this process and its children have started, and says what that was.
+fn kill_descendants() -> anyhow::Result<Vec<i32>> {
     let mut found = children(own_id())?;
     let mut at = 0;
     while at < found.len() {
@@ -162,7 +163,7 @@ fn kill_descendants() -> anyhow::Result<usize> {
         // It may have ended meanwhile.
         let _ = process::kill_process(pid, Signal::KILL);
     }
-    Ok(found.len())
+    Ok(found)
 }
 
 fn own_id() -> i32 {

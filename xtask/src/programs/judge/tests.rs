@@ -49,7 +49,8 @@ fn judged(name: &str, program: &str, diverged: u32, races: &str) -> Row {
         date: String::new(),
         commit: String::new(),
     };
-    let text = format!("name = 'test of judge, {name}'\n{program}");
+    // Tests of another checkout may run at the same time.
+    let text = format!("name = 'test of judge {}, {name}'\n{program}", std::process::id());
     let program: Program = toml::from_str(&text).expect("a program");
     let row = judge.judge(&program, None).expect("a row");
     Place::new(&program).and_then(|place| place.remove()).expect("can be removed");
@@ -96,8 +97,10 @@ fn a_recording_is_held_against_the_native_run() {
 
 #[test]
 fn servers_end_after_their_load() {
-    let program = "command = 'sleep 100'\nstatus = 143\n\
-                   server = { ready = 'true', load = 'echo a', signal = 'TERM' }";
+    // The load begins when the server runs, and not only the stub that is to start it.
+    let program = "files = { 'a.sh' = 'echo >up; exec sleep 100' }\ncommand = 'sh a.sh'\n\
+                   status = 143\n\
+                   server = { ready = 'test -e up', load = 'echo a', signal = 'TERM' }";
     let row = judged("server", program, 0, RACE);
     assert!(row.native_ms < 50_000, "{}", row.native_ms);
     // The signal ends the stub, which leaves what it has started.
