@@ -12,7 +12,7 @@ use refrain_vm::EngineError;
 use refrain_vm::layout::CODE_CACHE;
 use std::io::Error;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Reserves `len` bytes of the code cache's address range, private and zeroed, writable.
 ///
@@ -140,6 +140,14 @@ impl TableMemory {
         // SAFETY: the alias maps the whole range writable until `self` is dropped, the address was
         // checked to lie in it and to be aligned, and only atomics are used on it.
         unsafe { &*((self.0.alias + offset) as *const AtomicU64) }
+    }
+
+    /// The half of a word at `address`, likewise.
+    pub(crate) fn half(&self, address: u64) -> &AtomicU32 {
+        assert!(address.is_multiple_of(4), "halves of table words are aligned");
+        let offset = self.0.offset(address, 4);
+        // SAFETY: as in `word`; a table is used by words or by halves.
+        unsafe { &*((self.0.alias + offset) as *const AtomicU32) }
     }
 
     /// As [`CodeMemory::prepare`].

@@ -19,7 +19,7 @@ pub const PROGRAM: u64 = 0x1000_0000;
 pub const LIBRARIES: Range<u64> = 0x2000_0000..0x6000_0000;
 /// Translated code and its tables: the engine's, the guest may not map here.
 pub const CODE_CACHE: Range<u64> = 0x6000_0000..0x7fff_0000;
-/// What follows the engines' tables, which lie above translated code, eight bytes for each address
+/// What follows the engines' tables, which lie above translated code, four bytes for each address
 /// that may hold guest code. Nothing is put here without being asked for; programs that name a
 /// place themselves (a runtime's heap) mostly name one here.
 pub const ABOVE_CODE: Range<u64> = 0x4_0000_0000..HEAP.start;

@@ -205,7 +205,7 @@ impl Translator {
         }
         if self.exact_returns(variant) {
             self.faults.mark(self.hot.here(), place.instruction.ip(), place.index + 1, Fix::Return);
-            self.hot.load_from_table(ReturnTable::BASE);
+            self.hot.load_from_dense_table(ReturnTable::BASE);
         } else {
             self.hot.low_half_of_ecx();
             let table = self.table(Use::Return, variant);

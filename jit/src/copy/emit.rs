@@ -261,6 +261,12 @@ impl Code {
         self.put(&table.to_le_bytes());
     }
 
+    /// `mov ecx, [rcx*4 + table]`
+    pub(super) fn load_from_dense_table(&mut self, table: u32) {
+        self.put(&[0x8b, 0x0c, 0x8d]);
+        self.put(&table.to_le_bytes());
+    }
+
     /// `jmp [rcx*8 + table]`
     pub(super) fn jump_through_table(&mut self, table: u32) {
         self.put(&[0xff, 0x24, 0xcd]);

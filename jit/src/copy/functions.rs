@@ -368,6 +368,9 @@ fn foreign_slot(call: &Instruction) -> Option<u64> {
     if call.is_call_near_indirect() {
         return slot(call);
     }
+    if call.op0_kind() != OpKind::NearBranch64 {
+        return None;
+    }
     let mut code = [0; LONGEST_STUB];
     let target = call.near_branch_target();
     let readable = read_guest(target, &mut code);
@@ -378,10 +381,10 @@ fn foreign_slot(call: &Instruction) -> Option<u64> {
         .and_then(|jump| slot(&jump))
 }
 
-/// The word at an address, if there is memory.
 /// The bytes of `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
+/// The word at an address, if there is memory.
 fn word(address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     (read_guest(address, &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))

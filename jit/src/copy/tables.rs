@@ -5,7 +5,7 @@
 //! made for and goes to the table's miss exit if they differ, so tables need no keys, an update
 //! is one store, and lookups need no lock. Unused entries lead to the miss exit.
 //!
-//! Returns of observed code have a better table: [`ReturnTable`], with a word for each possible
+//! Returns of observed code have a better table: [`ReturnTable`], with four bytes for each possible
 //! return address below the code cache, of which nearly all are in pages never touched. No two
 //! addresses share an entry, so nothing is compared. An unused entry is 0; the return to address
 //! 0 faults and is dealt with as a miss. Only one engine of a process has it, since no other
@@ -94,9 +94,9 @@ pub(super) struct ReturnTable {
 }
 
 impl ReturnTable {
-    /// Where the word of address 0 would be: the highest page that a displacement reaches.
+    /// Where the entry of address 0 would be: the highest page that a displacement reaches.
     pub(super) const BASE: u32 = 0x7fff_f000;
-    /// Return addresses that it has words for.
+    /// Return addresses that it has entries for.
     const COVERED: Range<u64> = FIXED_PROGRAM.start..CODE_CACHE.start;
 
     /// The table, unless another engine has it.
@@ -113,7 +113,7 @@ impl ReturnTable {
         Some(self)
     }
 
-    /// Whether a return address has a word.
+    /// Whether a return address has an entry.
     pub(super) fn covers(pc: u64) -> bool {
         Self::COVERED.contains(&pc)
     }
@@ -122,21 +122,22 @@ impl ReturnTable {
     pub(super) fn set(&mut self, pc: u64, entry: u64) {
         if Self::covers(pc) {
             self.used.push(pc);
-            self.words.word(slot(pc)).store(entry, Ordering::Release);
+            // Translated code lies below 2 GiB.
+            self.words.half(slot(pc)).store(entry as u32, Ordering::Release);
         }
     }
 
     /// Forgets all entries.
     pub(super) fn reset(&mut self) {
         for pc in self.used.drain(..) {
-            self.words.word(slot(pc)).store(0, Ordering::Release);
+            self.words.half(slot(pc)).store(0, Ordering::Release);
         }
     }
 }
 
-/// Address of a return address's word.
+/// Address of a return address's entry.
 fn slot(pc: u64) -> u64 {
-    u64::from(ReturnTable::BASE) + pc * 8
+    u64::from(ReturnTable::BASE) + pc * 4
 }
 
 /// The range behind the tables that is left for code.
