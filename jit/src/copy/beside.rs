@@ -13,18 +13,17 @@ pub(super) fn beside(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
     if !locks.contains(&true) {
         return vec![false; code.len()];
     }
-    let follows = |at: usize| (at + 1 < code.len() && !ends_here(&code[at])).then_some(at + 1);
-    let mut edges = Vec::with_capacity(code.len());
-    for (at, instruction) in code.iter().enumerate() {
-        edges.extend(follows(at).map(|next| (at, next)));
-        edges.extend(target(code, instruction).map(|next| (at, next)));
+    let follows: Vec<bool> = code.iter().map(|i| !ends_here(i)).collect();
+    let next = |at: usize| (follows[at] && at + 1 < code.len()).then_some(at + 1);
+    let previous = |at: usize| at.checked_sub(1).filter(|&before| follows[before]);
+    let jumps = code.iter().enumerate().filter_map(|(at, i)| Some((at, target(code, i)?)));
+    let mut jumps: Vec<(usize, usize)> = jumps.collect();
+    let after = within_reach(locks, next, &jumps);
+    for jump in &mut jumps {
+        *jump = (jump.1, jump.0);
     }
-    let after = within_reach(&edges, locks);
-    for edge in &mut edges {
-        *edge = (edge.1, edge.0);
-    }
-    edges.sort_unstable();
-    let before = within_reach(&edges, locks);
+    jumps.sort_unstable();
+    let before = within_reach(locks, previous, &jumps);
     after.iter().zip(before).map(|(&after, before)| after || before).collect()
 }
 
@@ -56,15 +55,21 @@ pub(super) fn is_compared(code: &[Instruction], at: usize) -> bool {
     first.is_some_and(|i| compares(i) && !points(i))
 }
 
-/// What is reached from `sources` by at most [`REACH`] edges, which are in ascending order.
-fn within_reach(edges: &[(usize, usize)], sources: &[bool]) -> Vec<bool> {
+/// What is reached from `sources` by at most [`REACH`] steps: each to the neighbour that `step` says,
+/// or by one of the jumps, which are in ascending order.
+fn within_reach(
+    sources: &[bool],
+    step: impl Fn(usize) -> Option<usize>,
+    jumps: &[(usize, usize)],
+) -> Vec<bool> {
     let mut reached = sources.to_vec();
     let mut front: Vec<usize> = (0..sources.len()).filter(|&at| sources[at]).collect();
     for _ in 0..REACH {
         let mut next = Vec::new();
         for at in front {
-            let first = edges.partition_point(|edge| edge.0 < at);
-            for &(_, to) in edges[first..].iter().take_while(|edge| edge.0 == at) {
+            let first = jumps.partition_point(|jump| jump.0 < at);
+            let jumps = jumps[first..].iter().take_while(|jump| jump.0 == at);
+            for to in step(at).into_iter().chain(jumps.map(|jump| jump.1)) {
                 if !std::mem::replace(&mut reached[to], true) {
                     next.push(to);
                 }

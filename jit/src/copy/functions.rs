@@ -1,7 +1,7 @@
 //! Where functions begin, and what is watched in them.
 
 use super::idioms::{Idioms, Surroundings, idioms};
-use super::ordered::is_locked;
+use super::ordered::{is_locked, may_hold_locked};
 use super::pauses::{is_wrapper, pauses};
 use super::places::{Place, places};
 use super::polls::reads_only;
@@ -316,7 +316,7 @@ impl Functions {
         let function = foreign_slot(branch).and_then(word).unwrap_or(target);
         let is_own = module.contains(&function) && self.starts.binary_search(&function).is_ok();
         let extent = is_own.then(|| self.around(function)).flatten();
-        let found = extent.is_some_and(|extent| instructions(&extent).iter().any(is_locked));
+        let found = extent.is_some_and(|extent| has_locked(&extent));
         self.callees.insert(target, found);
         found
     }
@@ -390,13 +390,25 @@ fn word(address: u64) -> Option<u64> {
     (read_guest(address, &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))
 }
 
-fn instructions(extent: &Extent) -> Vec<Instruction> {
-    let start = extent.range.start;
+/// Whether a function has locked instructions.
+fn has_locked(extent: &Extent) -> bool {
     let code = bytes(extent);
-    let mut found = Vec::new();
+    // Most functions have no byte that could begin one, and need not be decoded to know it.
+    may_hold_locked(&code) && decode(extent, &code).iter().any(is_locked)
+}
+
+fn instructions(extent: &Extent) -> Vec<Instruction> {
+    decode(extent, &bytes(extent))
+}
+
+/// The instructions in the bytes of an extent.
+fn decode(extent: &Extent, code: &[u8]) -> Vec<Instruction> {
+    const AVERAGE: usize = 5;
+    let start = extent.range.start;
+    let mut found = Vec::with_capacity(if extent.ends { code.len() / AVERAGE } else { 0 });
     let mut furthest = start;
     // Bytes between instructions, such as tables, at worst hide what follows or pretend something.
-    for instruction in Decoder::with_ip(64, &code, start, DecoderOptions::NONE).iter() {
+    for instruction in Decoder::with_ip(64, code, start, DecoderOptions::NONE).iter() {
         found.push(instruction);
         if instruction.op0_kind() == OpKind::NearBranch64
             && instruction.flow_control() != FlowControl::Call

@@ -37,8 +37,8 @@ use super::beside::{beside, is_compared};
 use super::copies::{arms, is_copied};
 use super::lent::lent;
 use super::loops::loops;
-use super::ordered::{is_candidate, is_load, is_locked, is_stack_load, is_store, looks_alike};
-use super::places::{Place, places};
+use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
+use super::places::{Place, Places, has_memory, places};
 use super::polls::{is_call, polls};
 use iced_x86::{Instruction, Mnemonic};
 use refrain_trace::fixed::FixedSet;
@@ -73,7 +73,11 @@ pub(super) struct Idioms {
 pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms {
     let places = places(code);
     let operands = || code.iter().zip(&places);
-    let locked: Vec<_> = operands().filter(|(i, _)| is_locked(i)).collect();
+    let (mut locked, mut locked_places) = (Operands::default(), Places::default());
+    for (i, place) in operands().filter(|(i, _)| is_locked(i)) {
+        locked.add(i);
+        place.iter().for_each(|&place| locked_places.add(place));
+    }
     let polls = polls(code, around.only_waits);
     let polled: Vec<(u64, Place)> = operands()
         .filter(|(i, _)| polls.binary_search(&i.ip()).is_ok())
@@ -89,7 +93,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         false if own == locks => near.clone(),
         false => beside(code, &own),
     };
-    let waited: Vec<Place> = operands()
+    let waited: Places = operands()
         .zip(&waits)
         .filter(|((i, _), waits)| **waits && is_candidate(i))
         .filter_map(|((_, place), _)| *place)
@@ -97,11 +101,11 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
     let has_locks = locks.contains(&true);
     let alike = |i: &Instruction, place: Option<Place>| {
-        let same = |other: &Option<Place>| place.zip(*other).is_some_and(|(a, b)| a.looks_alike(b));
-        locked.iter().any(|(other, at)| looks_alike(i, other) || same(at))
+        locked.look_like(i)
             || place.is_some_and(|place| {
-                polled.iter().any(|&(at, other)| at != i.ip() && place.is_same(other))
-                    || is_store(i) && waited.iter().any(|other| place.looks_alike(*other))
+                locked_places.look_like(place)
+                    || polled.iter().any(|&(at, other)| at != i.ip() && place.is_same(other))
+                    || is_store(i) && waited.look_like(place)
             })
     };
     let is_site = |at: usize, place: Option<Place>| {
@@ -119,7 +123,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     let mut watched: FixedSet<(&Instruction, Option<Place>)> = FixedSet::default();
     let mut sites = Vec::new();
     let mut is_any_site = false;
-    for (at, (i, &place)) in operands().enumerate() {
+    for (at, (i, &place)) in operands().enumerate().filter(|(_, (i, _))| has_memory(i)) {
         if alike(i, place) && (is_load(i) || is_store(i)) {
             watched.insert((i, place));
         } else if !around.trusted
@@ -146,7 +150,11 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         watched.extend(loads.map(|at| (&code[at], places[at])));
     }
     sites.extend(
-        operands().filter(|(i, place)| watched.contains(&(*i, **place))).map(|(i, _)| i.ip()),
+        operands()
+            .filter(|(i, place)| {
+                !watched.is_empty() && has_memory(i) && watched.contains(&(*i, **place))
+            })
+            .map(|(i, _)| i.ip()),
     );
     sites.sort_unstable();
     sites.dedup();

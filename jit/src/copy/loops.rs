@@ -10,7 +10,7 @@ use iced_x86::{FlowControl, Instruction, OpKind};
 use petgraph::algo::dominators::{Dominators, simple_fast};
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::{EdgeRef, IntoNodeReferences};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A natural loop: its blocks, as ranges of instructions.
@@ -19,6 +19,14 @@ pub(super) type Loop = Vec<Range<usize>>;
 /// The loops in a function, inner ones before those around them. `code` is its instructions in
 /// order.
 pub(super) fn loops(code: &[Instruction]) -> Vec<Loop> {
+    let may_go_back = |i: &Instruction| {
+        let back = || target(code, i).is_some_and(|to| code[to].ip() <= i.ip());
+        i.flow_control() == FlowControl::IndirectBranch
+            || i.near_branch_target() <= i.ip() && back()
+    };
+    if !code.iter().any(may_go_back) {
+        return Vec::new();
+    }
     let flow = Flow::new(code);
     let Some(entry) = flow.blocks.node_indices().next() else { return Vec::new() };
     let above = Above::new(&simple_fast(&flow.blocks, entry), flow.blocks.node_count());
@@ -151,24 +159,26 @@ impl Flow {
 
 /// Where blocks begin, in ascending order.
 fn starts(code: &[Instruction]) -> Vec<usize> {
-    let mut starts = BTreeSet::new();
+    let mut starts = vec![false; code.len() + 1];
+    starts[0] = true;
     for (at, instruction) in code.iter().enumerate() {
         let target = target(code, instruction);
         if target.is_some() || ends_here(instruction) {
-            starts.insert(at + 1);
+            starts[at + 1] = true;
         }
-        starts.extend(target);
+        if let Some(target) = target {
+            starts[target] = true;
+        }
     }
-    starts.insert(0);
-    starts.into_iter().take_while(|&start| start < code.len()).collect()
+    (0..code.len()).filter(|&at| starts[at]).collect()
 }
 
 /// Where a branch inside the function leads.
 pub(super) fn target(code: &[Instruction], branch: &Instruction) -> Option<usize> {
     let is_branch = branch.op0_kind() == OpKind::NearBranch64
         && !matches!(branch.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
-    let found = code.binary_search_by_key(&branch.near_branch_target(), Instruction::ip);
-    found.ok().filter(|_| is_branch)
+    let at = || code.binary_search_by_key(&branch.near_branch_target(), Instruction::ip);
+    is_branch.then(at).and_then(Result::ok)
 }
 
 /// Whether what follows the instruction is not executed after it.
@@ -187,6 +197,7 @@ mod tests {
     use super::*;
     use iced_x86::code_asm::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     /// The loops in what `write` assembles, as ranges of instructions.
     fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Vec<std::ops::Range<usize>>> {

@@ -13,6 +13,7 @@ use iced_x86::{
     Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, MemorySize,
     Mnemonic, OpAccess, OpKind, Register,
 };
+use refrain_trace::fixed::FixedSet;
 use refrain_vm::OrderedKind;
 
 /// How many instructions behind a load may be its locked partner.
@@ -56,18 +57,43 @@ impl Translator {
     }
 }
 
-/// Whether a load may well read what a locked instruction of its function writes: the operands
-/// are the same, or the same field of something that another register points to.
-pub(super) fn looks_alike(load: &Instruction, locked: &Instruction) -> bool {
-    let field = |instruction: &Instruction| {
-        let base = instruction.memory_base();
-        let points = base != Register::None
-            && !matches!(base.full_register(), Register::RSP | Register::RIP)
-            && instruction.memory_index() == Register::None;
-        (points && instruction.memory_displacement64() != 0)
-            .then(|| (instruction.memory_displacement64(), instruction.segment_prefix()))
-    };
-    same_operand(load, locked) || field(load).is_some() && field(load) == field(locked)
+/// Operands of locked instructions of a function, and which others may well name the same words:
+/// the operands are the same, or the same field of something that another register points to.
+#[derive(Default)]
+pub(super) struct Operands {
+    operands: FixedSet<(Register, Register, u32, u64, Register)>,
+    fields: FixedSet<(u64, Register)>,
+}
+
+impl Operands {
+    pub(super) fn add(&mut self, locked: &Instruction) {
+        self.operands.insert(named(locked));
+        self.fields.extend(field(locked));
+    }
+
+    pub(super) fn look_like(&self, other: &Instruction) -> bool {
+        let is_empty = self.operands.is_empty();
+        !is_empty
+            && (self.operands.contains(&named(other))
+                || field(other).is_some_and(|field| self.fields.contains(&field)))
+    }
+}
+
+/// What a memory operand says.
+fn named(instruction: &Instruction) -> (Register, Register, u32, u64, Register) {
+    let i = instruction;
+    let (scale, offset) = (i.memory_index_scale(), i.memory_displacement64());
+    (i.memory_base(), i.memory_index(), scale, offset, i.segment_prefix())
+}
+
+/// Which field of what a register points to a memory operand is.
+fn field(instruction: &Instruction) -> Option<(u64, Register)> {
+    let base = instruction.memory_base();
+    let points = base != Register::None
+        && !matches!(base.full_register(), Register::RSP | Register::RIP)
+        && instruction.memory_index() == Register::None;
+    (points && instruction.memory_displacement64() != 0)
+        .then(|| (instruction.memory_displacement64(), instruction.segment_prefix()))
 }
 
 /// The window of code that a block is made from, for looking ahead.
@@ -166,10 +192,8 @@ pub(super) fn is_store(instruction: &Instruction) -> bool {
     let mut registers = (1..instruction.op_count())
         .filter(|&index| instruction.op_kind(index) == OpKind::Register)
         .map(|index| instruction.op_register(index));
-    let mut factory = InstructionInfoFactory::new();
-    let used = factory.info(instruction).used_memory();
     let writes = |access| matches!(access, OpAccess::Write | OpAccess::ReadWrite);
-    registers.all(Register::is_gpr) && used.len() == 1 && writes(used[0].access())
+    registers.all(Register::is_gpr) && memory_access(instruction).is_some_and(writes)
 }
 
 /// Whether all that an instruction does with memory is to read its one explicit operand of at
@@ -188,10 +212,30 @@ pub(super) fn is_load(instruction: &Instruction) -> bool {
     let general = (0..operands)
         .filter(|&index| instruction.op_kind(index) == OpKind::Register)
         .all(|index| instruction.op_register(index).is_gpr());
-    let mut factory = InstructionInfoFactory::new();
-    let used = factory.info(instruction).used_memory();
     // A conditional move reads in any case, whatever the information says.
-    general && used.len() == 1 && matches!(used[0].access(), OpAccess::Read | OpAccess::CondRead)
+    let reads = |access| matches!(access, OpAccess::Read | OpAccess::CondRead);
+    general && memory_access(instruction).is_some_and(reads)
+}
+
+/// What an instruction with an explicit operand in memory does there, if that is all that it does
+/// with memory.
+fn memory_access(instruction: &Instruction) -> Option<OpAccess> {
+    use Mnemonic::*;
+    let to_memory = instruction.op0_kind() == OpKind::Memory;
+    match instruction.mnemonic() {
+        // Most are of these, and the table takes longer.
+        Mov if to_memory => Some(OpAccess::Write),
+        Mov | Movzx | Movsx | Movsxd | Cmp | Test => Some(OpAccess::Read),
+        Add | Sub | And | Or | Xor if to_memory => Some(OpAccess::ReadWrite),
+        Add | Sub | And | Or | Xor => Some(OpAccess::Read),
+        _ => {
+            let mut factory = InstructionInfoFactory::new();
+            match factory.info(instruction).used_memory() {
+                [used] => Some(used.access()),
+                _ => None,
+            }
+        }
+    }
 }
 
 fn is_integer(size: MemorySize) -> bool {
@@ -226,11 +270,7 @@ fn may_have_partner(instruction: &Instruction) -> bool {
 }
 
 fn same_operand(a: &Instruction, b: &Instruction) -> bool {
-    a.memory_base() == b.memory_base()
-        && a.memory_index() == b.memory_index()
-        && a.memory_index_scale() == b.memory_index_scale()
-        && a.memory_displacement64() == b.memory_displacement64()
-        && a.segment_prefix() == b.segment_prefix()
+    named(a) == named(b)
 }
 
 pub(super) fn operand(instruction: &Instruction, kind: OrderedKind) -> Operand {
@@ -247,5 +287,41 @@ fn memory_size(instruction: &Instruction) -> u8 {
         // Bit strings and the like have no size of their own: the register operand's counts.
         MemorySize::Unknown => instruction.op1_register().size() as u8,
         size => size.size() as u8,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use iced_x86::Code;
+
+    /// Instructions of all kinds: what random bytes are decoded to.
+    pub(in crate::copy) fn of_all_kinds() -> Vec<Instruction> {
+        let mut state = 1_u64;
+        let mut bytes = vec![0_u8; 600_000];
+        for byte in &mut bytes {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            *byte = (state >> 56) as u8;
+        }
+        let mut all = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE);
+        all.iter().filter(|i| i.code() != Code::INVALID).collect()
+    }
+
+    #[test]
+    fn short_cuts_say_what_the_table_says() {
+        let mut factory = InstructionInfoFactory::new();
+        let mut count = 0;
+        for i in of_all_kinds() {
+            let explicit = i.op_kinds().filter(|&kind| kind == OpKind::Memory).count() == 1;
+            if i.encoding() == EncodingKind::Legacy && is_integer(i.memory_size()) && explicit {
+                let used = factory.info(&i).used_memory();
+                let table = if let [used] = used { Some(used.access()) } else { None };
+                let reads = |access| matches!(access, Some(OpAccess::Read | OpAccess::CondRead));
+                let found = memory_access(&i);
+                assert!(found == table || reads(found) && reads(table), "{i} {found:?} {table:?}");
+                count += 1;
+            }
+        }
+        assert!(count > 10_000, "{count}");
     }
 }

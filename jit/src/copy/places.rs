@@ -13,7 +13,7 @@ use iced_x86::{
     Code, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
     Register,
 };
-use refrain_trace::fixed::FixedMap;
+use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::collections::BTreeMap;
 
 /// Registers that a call may change.
@@ -92,16 +92,43 @@ impl Place {
         matches!(self.pointer, Pointer::Argument(_)) && self.offset == 0
     }
 
-    /// Whether two places are the same, or the same field of what two pointers point to.
-    pub(super) fn looks_alike(self, other: Place) -> bool {
-        let points = |place: Place| !matches!(place.pointer, Pointer::None | Pointer::Sum(_));
-        let field = points(self) && points(other) && self.offset != 0;
-        self.is_same(other) || field && self.offset == other.offset
+    /// Which field of what a pointer points to it is.
+    fn field(self) -> Option<u64> {
+        let points = !matches!(self.pointer, Pointer::None | Pointer::Sum(_));
+        (points && self.offset != 0).then_some(self.offset)
     }
 
     /// Whether two places are the same.
     pub(super) fn is_same(self, other: Place) -> bool {
         (self.pointer, self.offset) == (other.pointer, other.offset)
+    }
+}
+
+/// Places, and which others are the same, or the same field of what another pointer points to.
+#[derive(Default)]
+pub(super) struct Places {
+    same: FixedSet<(Pointer, u64)>,
+    fields: FixedSet<u64>,
+}
+
+impl Places {
+    pub(super) fn add(&mut self, place: Place) {
+        self.same.insert((place.pointer, place.offset));
+        self.fields.extend(place.field());
+    }
+
+    pub(super) fn look_like(&self, other: Place) -> bool {
+        !self.same.is_empty()
+            && (self.same.contains(&(other.pointer, other.offset))
+                || other.field().is_some_and(|field| self.fields.contains(&field)))
+    }
+}
+
+impl FromIterator<Place> for Places {
+    fn from_iter<I: IntoIterator<Item = Place>>(places: I) -> Places {
+        let mut all = Places::default();
+        places.into_iter().for_each(|place| all.add(place));
+        all
     }
 }
 
@@ -202,11 +229,20 @@ impl Pass {
             CLOBBERED.iter().for_each(|register| self.registers[register.number()] = unknown);
             return;
         }
-        let options = InstructionInfoOptions::NO_MEMORY_USAGE;
-        for used in self.factory.info_options(instruction, options).used_registers() {
-            let read = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
-            if used.register().is_gpr() && !read {
-                self.registers[used.register().full_register().number()] = unknown;
+        match writes_first(instruction) {
+            Some(false) => {}
+            Some(true) => {
+                let register = instruction.op0_register().full_register();
+                self.registers[register.number()] = unknown;
+            }
+            None => {
+                let options = InstructionInfoOptions::NO_MEMORY_USAGE;
+                for used in self.factory.info_options(instruction, options).used_registers() {
+                    let read = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
+                    if used.register().is_gpr() && !read {
+                        self.registers[used.register().full_register().number()] = unknown;
+                    }
+                }
             }
         }
         if instruction.op0_kind() == OpKind::Memory
@@ -258,6 +294,21 @@ impl Pass {
     }
 }
 
+/// Whether the only general register that an instruction writes is its first operand, or none is.
+/// Most instructions are of these, and the table takes longer; `None` for the others.
+fn writes_first(instruction: &Instruction) -> Option<bool> {
+    use Mnemonic::*;
+    let to_register = || {
+        let is_register = instruction.op0_kind() == OpKind::Register;
+        (!is_register || instruction.op0_register().is_gpr()).then_some(is_register)
+    };
+    match instruction.mnemonic() {
+        Mov | Lea | Movzx | Movsx | Movsxd | Add | Sub | And | Or | Xor => to_register(),
+        Cmp | Test | Nop | Endbr64 | Jmp | Je | Jne | Jb | Jae | Ja | Jbe => Some(false),
+        _ => None,
+    }
+}
+
 /// Whether a function begins by setting up a frame pointer.
 fn has_frame(code: &[Instruction]) -> bool {
     const PROLOGUE: usize = 4;
@@ -276,15 +327,17 @@ fn slot(instruction: &Instruction) -> Option<u64> {
     names.then(|| instruction.memory_displacement64())
 }
 
-fn has_memory(instruction: &Instruction) -> bool {
+pub(super) fn has_memory(instruction: &Instruction) -> bool {
     instruction.op_kinds().any(|kind| kind == OpKind::Memory)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, places};
-    use iced_x86::Instruction;
+    use super::{Place, Places, places, writes_first};
+    use crate::copy::ordered::tests::of_all_kinds;
     use iced_x86::code_asm::*;
+    use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register};
+    use std::collections::BTreeSet;
 
     /// The operands of what `write` assembles, branches and the like left out.
     fn operands(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Place> {
@@ -294,6 +347,26 @@ mod tests {
         let code: Vec<Instruction> =
             iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
         places(&code).into_iter().flatten().collect()
+    }
+
+    #[test]
+    fn short_cuts_say_what_the_table_says() {
+        let mut factory = InstructionInfoFactory::new();
+        let mut count = 0;
+        for i in of_all_kinds() {
+            let Some(first) = writes_first(&i) else { continue };
+            let used = factory.info(&i).used_registers();
+            let written: BTreeSet<Register> = used
+                .iter()
+                .filter(|used| !matches!(used.access(), OpAccess::Read | OpAccess::CondRead))
+                .map(|used| used.register().full_register())
+                .filter(|register| register.is_gpr())
+                .collect();
+            let expected = first.then(|| i.op0_register().full_register());
+            assert_eq!(written, expected.into_iter().collect(), "{i}");
+            count += 1;
+        }
+        assert!(count > 10_000, "{count}");
     }
 
     fn frame(a: &mut CodeAssembler) {
@@ -373,7 +446,8 @@ mod tests {
         });
         let [first, _, polled, others @ ..] = &found[..] else { panic!("{found:?}") };
         assert!(first.is_same(*polled), "{found:?}");
-        assert!(!others.iter().any(|other| other.looks_alike(*polled)), "{found:?}");
+        let polled = Places::from_iter([*polled]);
+        assert!(!others.iter().any(|other| polled.look_like(*other)), "{found:?}");
     }
 
     #[test]
@@ -387,7 +461,8 @@ mod tests {
             a.mov(rcx, qword_ptr(0x8)).unwrap();
         });
         let [_, locked, others @ ..] = &found[..] else { panic!("{found:?}") };
-        let alike: Vec<_> = others.iter().map(|other| other.looks_alike(*locked)).collect();
+        let locked = Places::from_iter([*locked]);
+        let alike: Vec<_> = others.iter().map(|other| locked.look_like(*other)).collect();
         assert_eq!(alike, [true, true, false, false]);
     }
 }

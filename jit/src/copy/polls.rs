@@ -8,7 +8,7 @@
 //! variable in every round. So the loop must not go through memory, and what is read must not be
 //! held against anything that changes from round to round by the loop's own doing.
 
-use super::loops::ends_here;
+use super::loops::{ends_here, target};
 use super::ordered::{is_candidate, is_stack_load};
 use super::places::CLOBBERED;
 use iced_x86::{
@@ -76,7 +76,8 @@ impl<'a> Loop<'a> {
         waits: &impl Fn(&Instruction) -> bool,
         factory: &mut InstructionInfoFactory,
     ) -> Option<Loop<'a>> {
-        let again = again(body);
+        let inside: Vec<Option<usize>> = body.iter().map(|i| target(body, i)).collect();
+        let again = again(body, &inside);
         let mut uses = Vec::with_capacity(body.len());
         for (instruction, &again) in body.iter().zip(&again) {
             let (read, write) = if !again {
@@ -99,7 +100,7 @@ impl<'a> Loop<'a> {
             };
             uses.push((read, write));
         }
-        let (mut origins, after) = origins(body, &uses);
+        let (mut origins, after) = origins(body, &inside, &uses);
         // What lies between may end elsewhere: the branch back need not be reached from its target.
         origins.last()?.as_ref()?;
         for (origins, again) in origins.iter_mut().zip(again) {
@@ -145,16 +146,13 @@ impl<'a> Loop<'a> {
 }
 
 /// Of each instruction between a branch and its target, whether a round goes on behind it. Others are
-/// on a way out.
-fn again(body: &[Instruction]) -> Vec<bool> {
+/// on a way out. `inside` says where branches to instructions of the loop lead.
+fn again(body: &[Instruction], inside: &[Option<usize>]) -> Vec<bool> {
     let mut again = vec![false; body.len()];
     loop {
         let mut grown = false;
         for (at, instruction) in body.iter().enumerate().rev() {
-            let branch = instruction.op0_kind() == OpKind::NearBranch64 && !is_call(instruction);
-            let target = || instruction.near_branch_target();
-            let inside = || body.binary_search_by_key(&target(), Instruction::ip).ok();
-            let jumps = branch && inside().is_some_and(|to| to == 0 || again[to]);
+            let jumps = inside[at].is_some_and(|to| to == 0 || again[to]);
             let follows = !ends_here(instruction) && again.get(at + 1).is_some_and(|&next| next);
             grown |= (jumps || follows) && !again[at];
             again[at] |= jumps || follows;
@@ -168,6 +166,7 @@ fn again(body: &[Instruction]) -> Vec<bool> {
 /// What each register comes from before each instruction of a loop, and when a round is over.
 fn origins(
     body: &[Instruction],
+    inside: &[Option<usize>],
     uses: &[(Registers, Registers)],
 ) -> (Vec<Option<Origins>>, Origins) {
     let mut before = vec![None; body.len()];
@@ -196,12 +195,10 @@ fn origins(
             {
                 flow(next);
             }
-            let branch = instruction.op0_kind() == OpKind::NearBranch64;
-            let target = instruction.near_branch_target();
-            match body.binary_search_by_key(&target, Instruction::ip) {
-                Ok(0) if branch => flow(&mut after),
-                Ok(inside) if branch => flow(&mut before[inside]),
-                _ => {}
+            match inside[at] {
+                Some(0) => flow(&mut after),
+                Some(to) => flow(&mut before[to]),
+                None => {}
             }
         }
         if !grown {
