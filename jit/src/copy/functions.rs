@@ -11,6 +11,7 @@ use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
     Register,
 };
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub(super) struct Functions {
     wrappers: Map<u64, bool>,
     /// By what calls lead to, whether that is a short function that only lets others go on.
     yields: Map<u64, bool>,
+    /// By what calls lead to, whether that only waits.
+    waits: RefCell<Map<u64, bool>>,
     /// By start, what short functions do.
     operations: Map<u64, Operation>,
 }
@@ -82,6 +85,7 @@ impl Functions {
             self.operations.retain(|start, _| !range.contains(start));
             self.wrappers.retain(|start, _| !range.contains(start));
             self.yields.clear();
+            self.waits.get_mut().clear();
         }
     }
 
@@ -110,6 +114,7 @@ impl Functions {
         self.operations.clear();
         self.wrappers.clear();
         self.yields.clear();
+        self.waits.get_mut().clear();
     }
 
     /// Whether an address that is part of an instruction may be a variable's.
@@ -156,7 +161,7 @@ impl Functions {
             trusted,
             // Linkers lay variables behind the code, which tells them from numbers.
             is_variable: &|address| address >= module.start && self.is_variable(address),
-            only_waits: &|call| is_foreign(call) || self.only_waits(call) || yields(call),
+            only_waits: &|call| self.leads_to_waiting(call) || yields(call),
         };
         let found = Arc::new(idioms(&code, &around));
         self.found.insert(start, Arc::clone(&found));
@@ -191,6 +196,20 @@ impl Functions {
         let short = extent.filter(|extent| extent.range.end - extent.range.start <= LONGEST);
         let found = short.map_or(Operation::Other, |extent| operation(&extent));
         self.operations.insert(start, found);
+        found
+    }
+
+    /// Whether a call goes to another module, or to a function that only waits.
+    fn leads_to_waiting(&self, call: &Instruction) -> bool {
+        if call.op0_kind() != OpKind::NearBranch64 {
+            return is_foreign(call);
+        }
+        let target = call.near_branch_target();
+        if let Some(&known) = self.waits.borrow().get(&target) {
+            return known;
+        }
+        let found = is_foreign(call) || self.only_waits(call);
+        self.waits.borrow_mut().insert(target, found);
         found
     }
 
