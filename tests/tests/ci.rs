@@ -55,9 +55,11 @@ fn a_baseline_tells_what_is_worse() {
     }
     bench.file("low.json", report.to_string().as_bytes());
     let worse = against("low.json");
-    assert_eq!(worse.status, 9, "{worse:?}");
-    let text = worse.text();
-    assert!(text.contains("worse") && text.contains("look_up source.c:9"), "{text}");
+    // On a machine that is busy otherwise the model may be far off, and then no gain counts.
+    let believed = report["ranked_by"] == "gain";
+    assert_eq!(worse.status, if believed { 9 } else { 0 }, "{worse:?}");
+    let (text, rows) = (worse.text(), "the range of each gain as a part of the run");
+    assert_eq!(text.contains(rows) && text.contains("look_up source.c:9"), believed, "{text}");
     report["groups"] = json!([]);
     bench.file("none.json", report.to_string().as_bytes());
     let new = bench.refrain(["locks", "--json", "--baseline", "none.json", "a.refrain"]);

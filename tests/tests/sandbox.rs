@@ -36,7 +36,10 @@ impl Drop for Victim {
 
 /// How the real child takes an attempt: what the kernel answered, or the signal that ended it.
 fn attempt(bench: &Bench, name: &str, victim: u32) -> Result<i64, i32> {
-    let build = serde_json::json!({ "protocol": 1, "version": "any" });
+    let greeting = bench.refrain(["__replay-child", "{}"]).text();
+    let protocol = greeting.split(' ').nth(1).and_then(|word| word.parse().ok());
+    let protocol: u32 = protocol.unwrap_or_else(|| panic!("{greeting:?}"));
+    let build = serde_json::json!({ "protocol": protocol, "version": "any" });
     let call = serde_json::json!({ "build": build, "request": { "Attempt": [name, victim] } });
     let trace = std::fs::File::open(bench.path().join("a.refrain")).expect("was written");
     let mut child = bench

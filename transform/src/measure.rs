@@ -9,7 +9,7 @@ use crate::gain::{self, Timeline};
 use crate::relaxed::Only;
 use crate::topology::exempting;
 use crate::ulcp::{UlcpKind, Verdict, pairs};
-use crate::waiting::{self, Waited};
+use crate::waiting::{self, Waited, Waits};
 use crate::{
     Analysed, Cores, Error, Gain, LockKind, NOMINAL, PairCounts, Plan, Region, RegionId, Relaxed,
     Replayer, Sections, Setting, TRIALS, Topology,
@@ -45,6 +45,8 @@ pub struct RegionPair {
     pub conflicts: u64,
     /// ΔT (Eq. 1) summed over the ULCPs, in nanoseconds.
     pub gain_ns: i64,
+    /// For how long the second waited for the first in the recording without need, in nanoseconds.
+    pub in_vain_ns: u64,
     /// What the run gains if only the pairs with the same two places of acquisition (in any
     /// order, with any releases) lose their order, in nanoseconds. `None` if not replayed.
     pub alone_ns: Option<i64>,
@@ -176,6 +178,7 @@ pub fn measure(
         Ok(arrivals) => by_arrival(sections, &tallies, &class, replayer, arrivals, options),
         Err(_) => alone(sections, &tallies, &class, replayer, original_ticks, options),
     };
+    let waits = waiting::waits(sections);
     let all = Relaxed::new(sections, &class, Only::All, |_| true);
     let (mut together, mut sites) = (Vec::new(), Vec::new());
     let (mut over_cores, mut over_threads, mut waited) = (Vec::new(), Vec::new(), None);
@@ -184,7 +187,7 @@ pub fn measure(
         over_cores = on_cores(sections, replayer, &all);
         over_threads = with_threads(sections, replayer, &all);
         waited = waiting(replayer, &all).ok();
-        sites = by_site(sections, &tallies, &alone, &class, (replayer, arrivals));
+        sites = by_site(sections, &tallies, &alone, &class, &waits, (replayer, arrivals));
     }
     let gain = arrivals.as_ref().ok().map(|arrivals| arrivals.gain(replayer, &all, 0..TRIALS));
     let mut original_ns = replayer.nanoseconds(original_ticks);
@@ -209,6 +212,10 @@ pub fn measure(
             kinds: tally.kinds,
             conflicts: tally.conflicts,
             gain_ns: nanoseconds(replayer, tally.gain),
+            in_vain_ns: waits
+                .in_vain
+                .get(&(*first, *second))
+                .map_or(0, |&it| replayer.nanoseconds(it)),
             alone_ns: alone.and_then(|alone| alone.as_ref().ok()).map(|(gain, _)| *gain),
             alone: alone.and_then(|alone| alone.as_ref().ok()).and_then(|(_, gain)| *gain),
             alone_error: alone.and_then(|alone| alone.as_ref().err()).cloned(),
@@ -391,9 +398,9 @@ fn by_site(
     tallies: &Tallies,
     alone: &Alone,
     class: &[u32],
+    Waits { regions: waited, .. }: &Waits,
     (replayer, arrivals): (&mut dyn Replayer, &Arrivals),
 ) -> Vec<RegionSite> {
-    let waited = waiting::by_region(sections);
     let mut vain: BTreeMap<u32, u64> = BTreeMap::new();
     for (region, waited) in waited.iter().enumerate().filter(|(_, it)| it.unnecessary > 0) {
         *vain.entry(class[region]).or_default() += waited.unnecessary;

@@ -3,11 +3,13 @@
 use crate::fusion::Fusion;
 use crate::measure::{Measurement, RegionPair, RegionSite};
 use crate::ulcp::UlcpKind;
-use crate::{Group, PairCounts, Region, Report, Resolver, Side, Site};
+use crate::{Basis, Group, PairCounts, Region, Report, Resolver, Side, Site};
 use std::collections::BTreeMap;
 
-/// Fuses what was measured by the program's source, and ranks it by what it costs.
-pub fn rank(measured: &Measurement, resolver: &mut dyn Resolver) -> Report {
+/// Fuses what was measured by the program's source, and ranks it: by what the run gains, or, if the
+/// model does not reproduce how long the recording took, by how long threads waited in vain in it.
+pub fn rank(measured: &Measurement, recorded_ns: u64, resolver: &mut dyn Resolver) -> Report {
+    let ranked_by = Basis::of(recorded_ns, measured.check_ns);
     let ends = measured.pairs.iter().flat_map(|pair| [pair.first, pair.second]);
     let of_sites = measured.sites.iter().map(|site| site.region);
     let mut regions: Vec<Region> = ends.chain(of_sites).collect();
@@ -29,7 +31,10 @@ pub fn rank(measured: &Measurement, resolver: &mut dyn Resolver) -> Report {
         let group = group(members, side);
         // Of what was replayed in parts, each part alone gains no more than all of it.
         let parts = members.iter().filter_map(|pair| pair.alone);
-        let gains = parts.map(|gain| gain.likely_ns).max();
+        let gains = match ranked_by {
+            Basis::Gain => parts.map(|gain| gain.likely_ns).max(),
+            Basis::RecordedWaiting => i64::try_from(group.in_vain_ns).ok(),
+        };
         if group.pairs > 0 {
             ranked.push((gains, *classes, group));
         } else if group.kinds.after_wait > 0 {
@@ -43,6 +48,7 @@ pub fn rank(measured: &Measurement, resolver: &mut dyn Resolver) -> Report {
         gain: measured.gain,
         ulcp_free_ns: measured.ulcp_free_ns,
         ulcp_free_error: measured.ulcp_free_error.clone(),
+        ranked_by,
         groups: order(ranked),
         spurious: order(spurious),
         sites: sites(measured, &fusion, index),
@@ -111,6 +117,7 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
         kinds,
         conflicts: members.iter().map(|pair| pair.conflicts).sum(),
         gain_ns: members.iter().map(|pair| pair.gain_ns).sum(),
+        in_vain_ns: members.iter().map(|pair| pair.in_vain_ns).sum(),
         share: 0.0,
         alone_ns: alone.and_then(|pair| pair.alone_ns),
         alone: alone.and_then(|pair| pair.alone),
@@ -121,7 +128,7 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
 /// Ranks groups and gives them their shares (Eq. 2).
 fn order(mut groups: Vec<(Option<i64>, (u32, u32), Group)>) -> Vec<Group> {
     groups.sort_by(|(a_gains, a_classes, a), (b_gains, b_classes, b)| {
-        // What the run gains is what counts, where it is known.
+        // What counts is known of the groups that were replayed, or of all.
         let of = |gains, group: &Group| (gains, group.gain_ns, group.pairs);
         (of(*b_gains, b), a_classes).cmp(&(of(*a_gains, a), b_classes))
     });

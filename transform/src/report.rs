@@ -108,6 +108,33 @@ pub struct Side {
     pub release: Place,
 }
 
+/// What the groups of a ranking are ranked by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// What the run gains without each, by the virtual clock.
+    #[default]
+    Gain,
+    /// How long threads waited in vain in the recording: the virtual clock does not reproduce the
+    /// recorded duration, so that the gains are not to be believed.
+    RecordedWaiting,
+}
+
+impl Basis {
+    /// Modelled and recorded duration further apart than this, in thousandths, and gains are not
+    /// believed.
+    const APART: u64 = 100;
+
+    /// Of a recording that took so long, and takes so long by the model, if that is known.
+    pub(crate) fn of(recorded_ns: u64, check_ns: Option<u64>) -> Basis {
+        let apart = check_ns.map_or(0, |check_ns| check_ns.abs_diff(recorded_ns));
+        match apart <= recorded_ns / 1000 * Basis::APART {
+            true => Basis::Gain,
+            false => Basis::RecordedWaiting,
+        }
+    }
+}
+
 /// ULCPs of one pair of code regions (of two classes of them, after fusion).
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Group {
@@ -128,6 +155,9 @@ pub struct Group {
     /// ΔT (Eq. 1), summed over the pairs, in nanoseconds, as if each thread had a core of its
     /// own. For ranking: gains overlap.
     pub gain_ns: i64,
+    /// For how long threads waited at one of the two for the other in the recording, although the
+    /// sections did not conflict, summed over the waits, in nanoseconds.
+    pub in_vain_ns: u64,
     /// P (Eq. 2): its share of all groups' gains (of those that are gains), 0 to 1.
     pub share: f64,
     /// By how much the run is shorter if only this group's pairs are freed of their order, in
@@ -175,6 +205,8 @@ pub struct Report {
     pub ulcp_free_ns: Option<u64>,
     /// Why it did not.
     pub ulcp_free_error: Option<String>,
+    /// What ranks the groups.
+    pub ranked_by: Basis,
     /// Most costly first.
     pub groups: Vec<Group>,
     /// Groups that consist of spurious null-locks (after waits on condition variables) alone.

@@ -1,11 +1,13 @@
-//! What the recording shows of waiting at each site.
+//! What the recording shows of waiting at each site, and between each two.
 //!
 //! A section that came while another had the lock waited from then until it had the lock itself. Of
 //! that, what lies before the end of the last section that it conflicts with was necessary, and the
-//! rest was not: without the sections in between it could have had the lock then.
+//! rest was not: without the sections in between it could have had the lock then. Each part of the rest
+//! was waited for the section that had the lock then, and what the hand-over took for the last one.
 
 use crate::ulcp::Memory;
-use crate::{LockKind, Sections};
+use crate::{LockKind, RegionId, Sections};
+use std::collections::BTreeMap;
 
 /// A code region's sections, in the recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -20,14 +22,24 @@ pub(crate) struct Waited {
     pub(crate) unnecessary: u64,
 }
 
-/// By region, of the regular locks.
-pub(crate) fn by_region(sections: &Sections) -> Vec<Waited> {
-    let mut found = vec![Waited::default(); sections.regions().len()];
+/// What threads waited for at the regular locks.
+pub(crate) struct Waits {
+    /// By region of the section that waited.
+    pub(crate) regions: Vec<Waited>,
+    /// By the region of the section that had the lock and that of the one that waited for it: how many
+    /// ticks of that were unnecessary.
+    pub(crate) in_vain: BTreeMap<(RegionId, RegionId), u64>,
+}
+
+/// Looks at each section that found its lock taken.
+pub(crate) fn waits(sections: &Sections) -> Waits {
+    let mut regions = vec![Waited::default(); sections.regions().len()];
+    let mut in_vain = BTreeMap::new();
     let mut memory = Memory::new();
     for lock in sections.locks().iter().filter(|lock| lock.kind == LockKind::Regular) {
         for at in lock.sections.clone() {
             let section = &sections.all()[at];
-            let of = &mut found[section.region.index()];
+            let of = &mut regions[section.region.index()];
             of.sections += 1;
             let waits = sections.waits(at);
             if waits.is_empty() {
@@ -45,7 +57,20 @@ pub(crate) fn by_region(sections: &Sections) -> Vec<Waited> {
             of.waited += 1;
             of.ticks += waited;
             of.unnecessary += waited - necessary;
+            let mut holders: Vec<(u64, u32)> =
+                waits.iter().map(|&(_, at)| (sections.times(at as usize).end, at)).collect();
+            holders.sort_unstable();
+            let mut from = times.begin + necessary;
+            for (nth, &(end, holder)) in holders.iter().enumerate() {
+                let is_last = nth + 1 == holders.len();
+                let until = if is_last { times.had } else { end.min(times.had) };
+                if until > from {
+                    let pair = (sections.all()[holder as usize].region, section.region);
+                    *in_vain.entry(pair).or_insert(0) += until - from;
+                    from = until;
+                }
+            }
         }
     }
-    found
+    Waits { regions, in_vain }
 }

@@ -8,7 +8,9 @@ use refrain_scheduler::{
     Waiting, simulate,
 };
 use refrain_trace::{Access, EventId, EventKind::*, ThreadId};
-use refrain_transform::{Arrival, Cores, Options, Plan, Relaxed, Replayer, Setting, measure, rank};
+use refrain_transform::{
+    Arrival, Basis, Cores, Group, Options, Plan, Relaxed, Replayer, Report, Setting, measure, rank,
+};
 
 const L: u64 = 0x1000;
 const M: u64 = 0x2000;
@@ -100,6 +102,14 @@ fn reads(r: &mut Recording, thread: usize) {
     r.unlock(thread, 200, L, 0x110);
 }
 
+/// A section of the thread that reads X under M, which it had to wait for.
+fn reads_at(r: &mut Recording, thread: usize, waited: u64) {
+    let acquired = r.event(thread, 100, MutexLock, M, 0x200);
+    acquired.end = acquired.begin + waited;
+    r.read(thread, X, 8);
+    r.unlock(thread, 200 + waited, M, 0x210);
+}
+
 fn ends(r: &mut Recording) {
     r.event(0, 5, ThreadExit, 1, 0);
     r.event(1, 5, ThreadExit, 2, 0);
@@ -107,6 +117,12 @@ fn ends(r: &mut Recording) {
 
 /// Two threads, each of which reads X under L 50 times.
 fn two_readers() -> Recording {
+    let mut r = readers();
+    ends(&mut r);
+    r
+}
+
+fn readers() -> Recording {
     let mut r = Recording::new(2);
     r.share(X, 8);
     for _ in 0..50 {
@@ -114,7 +130,6 @@ fn two_readers() -> Recording {
             reads(&mut r, thread);
         }
     }
-    ends(&mut r);
     r
 }
 
@@ -129,7 +144,7 @@ fn two_readers_gain_what_they_waited() {
     assert!(measured.original_ns > 19_000, "all sections are one after the other: {measured:?}");
     assert!(gain.least_ns > 0 && gain.least_ns <= gain.likely_ns, "{gain:?}");
     assert!(gain.likely_ns <= gain.most_ns && !gain.is_none(), "{gain:?}");
-    let report = rank(&measured, &mut ());
+    let report = rank(&measured, measured.check_ns.unwrap_or(0), &mut ());
     assert_eq!(report.groups[0].alone.map(|alone| alone.likely_ns > 0), Some(true));
 }
 
@@ -156,6 +171,39 @@ fn what_the_model_does_not_know_widens_the_range() {
     assert!(near(longer.most_ns, gain.most_ns * 3 / 4 + original / 4), "{gain:?} {longer:?}");
     assert!(near(shorter.least_ns, gain.least_ns * 5 / 4 - original / 4), "{gain:?} {shorter:?}");
     assert!(near(shorter.most_ns, gain.most_ns * 5 / 4), "{gain:?} {shorter:?}");
+}
+
+#[test]
+fn the_recorded_waiting_ranks_where_the_model_is_far_off() {
+    // What waits in the model does not in the recording, and the other way round.
+    let mut r = readers();
+    reads_at(&mut r, 0, 0);
+    reads_at(&mut r, 1, 150);
+    ends(&mut r);
+    let ranked = |recorded_ns| {
+        let mut replayer = ByArrival { recorded: Some(1), ..ByArrival::of(&r, 2) };
+        let measured = measure(&r.sections(), &mut replayer, &Options::default());
+        let measured = measured.expect("replays");
+        let check = measured.check_ns.expect("there is a recording");
+        rank(&measured, check * recorded_ns / 100, &mut ())
+    };
+    let firsts = |report: &Report| {
+        let of = |group: &Group| (group.first.acquire.pc, group.in_vain_ns);
+        report.groups.iter().map(of).collect::<Vec<_>>()
+    };
+    for near in [95, 100, 109] {
+        let report = ranked(near);
+        assert_eq!(report.ranked_by, Basis::Gain);
+        assert_eq!(firsts(&report), [(0x100, 0), (0x200, 150)]);
+        let in_vain: u64 = report.sites.iter().map(|site| site.unnecessary_ns).sum();
+        assert_eq!(in_vain, 150, "rows and sites say the same");
+    }
+    for far in [80, 120] {
+        let report = ranked(far);
+        assert_eq!(report.ranked_by, Basis::RecordedWaiting);
+        assert_eq!(firsts(&report), [(0x200, 150), (0x100, 0)]);
+        assert_eq!(report.groups[0].rank, 1);
+    }
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn a_read_read_pair_costs_what_it_waits() {
     r.event(0, 5, ThreadExit, 1, 0);
     r.event(1, 5, ThreadExit, 2, 0);
     let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
-    let report = rank(&measured, &mut ());
+    let report = rank(&measured, measured.check_ns.unwrap_or(0), &mut ());
     assert_eq!(report.original_ns, 60 + 30 + 5);
     assert_eq!(report.ulcp_free_ns, Some(65));
     assert_eq!(report.analysed.contended, 1);
@@ -122,7 +122,7 @@ fn true_contention_is_not_ranked_and_keeps_its_time() {
         r.unlock(thread, 40, L, 0x110);
     }
     let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
-    let report = rank(&measured, &mut ());
+    let report = rank(&measured, measured.check_ns.unwrap_or(0), &mut ());
     assert!(report.groups.is_empty());
     assert_eq!(report.analysed.tlcps, 3);
     assert_eq!(Some(report.original_ns), report.ulcp_free_ns);
@@ -140,7 +140,7 @@ fn one_group_fixed_alone_keeps_the_order_of_the_others() {
     }
     let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
     assert_eq!((measured.original_ns, measured.ulcp_free_ns), (150, Some(50)));
-    let report = rank(&measured, &mut ());
+    let report = rank(&measured, measured.check_ns.unwrap_or(0), &mut ());
     let alone = |a, b| {
         let is = |group: &&Group| (group.first.acquire.pc, group.second.acquire.pc) == (a, b);
         report.groups.iter().find(is).expect("a group").alone_ns
@@ -201,7 +201,7 @@ fn a_condition_wait_makes_two_sections_and_a_spurious_null_lock() {
     let topology = Topology::new(&sections);
     assert_eq!(topology.edges().len(), 2, "the second half keeps its place");
     let measured = measure(&sections, &mut r.replayer(), &Options::default()).expect("replays");
-    let report = rank(&measured, &mut ());
+    let report = rank(&measured, measured.check_ns.unwrap_or(0), &mut ());
     assert!(report.groups.is_empty());
     assert_eq!(report.spurious.len(), 1);
     assert_eq!(Some(report.original_ns), report.ulcp_free_ns);
@@ -360,7 +360,7 @@ fn a_replay_that_does_not_end_is_reported_and_costs_nothing_else() {
         section(&mut r, thread, 50, &[(X, Access::READ)]);
     }
     let measured = measure(&r.sections(), &mut Stubborn(r.replayer()), &Options::default());
-    let report = rank(&measured.expect("the original replays"), &mut ());
+    let report = rank(&measured.expect("the original replays"), 0, &mut ());
     let why = report.ulcp_free_error.expect("the replay did not end");
     assert_eq!(why, "the replay of the transformed skeleton did not end: deadlock");
     assert_eq!(report.ulcp_free_ns, None);
@@ -429,11 +429,11 @@ fn fusion_joins_overlapping_regions_and_copies_of_a_line() {
         }
     }
     let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
-    let report = rank(&measured, &mut Symbols);
+    let report = rank(&measured, measured.check_ns.unwrap_or(0), &mut Symbols);
     let mut pairs: Vec<_> = report.groups.iter().map(|g| (g.first.acquire.pc, g.pairs)).collect();
     pairs.sort_unstable();
     assert_eq!(pairs, [(0x100, 2), (0x210, 1), (0x300, 2)]);
-    assert_eq!(rank(&measured, &mut ()).groups.len(), 5);
+    assert_eq!(rank(&measured, measured.check_ns.unwrap_or(0), &mut ()).groups.len(), 5);
 }
 
 /// Inlined into `work`, by where code is: a lock's functions, and a lookup between them.
@@ -470,7 +470,8 @@ fn inlined_wrappers_are_skipped_as_called_ones_are() {
         }
         let measured =
             measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
-        let side = rank(&measured, &mut Symbols).groups[0].first.clone();
+        let side =
+            rank(&measured, measured.check_ns.unwrap_or(0), &mut Symbols).groups[0].first.clone();
         let name = |place: Place| place.frame.map(|frame| frame.function);
         (name(side.acquire), name(side.release))
     };
@@ -492,7 +493,7 @@ fn sections_with_one_release_are_one_group() {
         }
     }
     let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
-    let groups = rank(&measured, &mut ()).groups;
+    let groups = rank(&measured, measured.check_ns.unwrap_or(0), &mut ()).groups;
     assert_eq!(groups.iter().map(|group| group.pairs).collect::<Vec<_>>(), [3]);
 }
 

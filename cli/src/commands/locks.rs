@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Locks, session: &Session) -> Outcome {
     report.baseline = baseline.map(|baseline| baseline.compare(&report));
     let fails = match &report.baseline {
         Some(comparison) => comparison.is_worse(),
-        None => report.groups.iter().any(locks::is_sure),
+        None => report.groups.iter().any(|group| report.is_sure(group)),
     };
     if let Some(path) = &args.html {
         let page = page(report.clone(), args.ranking.top)?;

@@ -6,7 +6,7 @@
 //! not overlap: what two recordings of one program differ by is neither.
 
 use super::comparison::{Comparison, Row, Verdict};
-use super::locks::{Group, Report, is_sure};
+use super::locks::{Group, Report};
 use anyhow::{Context, bail};
 use refrain_session::symbols::Place;
 use refrain_transform::{Gain, UlcpKind};
@@ -62,11 +62,11 @@ impl Baseline {
         for (sites, groups) in new {
             let before = old.remove(&sites).unwrap_or_default();
             for (old, new) in matched(before, groups) {
-                rows.push(self.row(old, new, now.original_ns));
+                rows.push(self.row(old, new, now));
             }
         }
         let gone = old.into_values().flatten().map(|(_, old)| old);
-        rows.extend(gone.map(|old| self.row(Some(old), None, now.original_ns)));
+        rows.extend(gone.map(|old| self.row(Some(old), None, now)));
         let weight = |row: &Row| -row.now.or(row.before).map_or(0.0, |range| range[1]);
         rows.sort_by(|a, b| a.verdict.cmp(&b.verdict).then(weight(a).total_cmp(&weight(b))));
         Comparison {
@@ -78,11 +78,12 @@ impl Baseline {
         }
     }
 
-    fn row(&self, old: Option<&Old>, new: Option<&Group>, original_ns: u64) -> Row {
+    fn row(&self, old: Option<&Old>, new: Option<&Group>, report: &Report) -> Row {
         let before = old.and_then(|old| part(old.alone?, self.original_ns));
-        let now = new.and_then(|new| part(new.alone?, original_ns));
+        let believed = new.filter(|_| report.believes_gains());
+        let now = believed.and_then(|new| part(new.alone?, report.original_ns));
         let verdict = match (old, new, before, now) {
-            (None, Some(new), ..) if is_sure(new) => Verdict::New,
+            (None, Some(new), ..) if report.is_sure(new) => Verdict::New,
             (_, None, ..) => Verdict::Gone,
             (Some(_), Some(_), Some(before), Some(now)) if now[0] > before[1] => Verdict::Worse,
             (Some(_), Some(_), Some(before), Some(now)) if now[1] < before[0] => Verdict::Better,

@@ -27,6 +27,7 @@ pub(crate) fn render(report: &Report, picture: Option<&Picture>) -> anyhow::Resu
         command => report.command.clone(),
         facts => facts(report),
         notes => report.notes.clone(),
+        believed => report.believes_gains(),
         groups => report.groups.iter().map(group).collect::<Vec<_>>(),
         left_out => report.groups_found.saturating_sub(report.groups.len()),
         suppressed => report.suppressed.as_ref().map(|it| format!("{} by {}", counted(it.groups, "group"), it.file)),
@@ -61,10 +62,10 @@ fn facts(report: &Report) -> Vec<(String, String)> {
         ("analysed", counts(analysed)),
         ("original", time(report.original_ns)),
     ];
-    if let Some(free) = report.ulcp_free_ns {
+    if let Some(free) = report.ulcp_free_ns.filter(|_| report.believes_gains()) {
         facts.push(("without unnecessary contention", time(free)));
     }
-    if let Some(gain) = &report.gain {
+    if let Some(gain) = report.gain.as_ref().filter(|_| report.believes_gains()) {
         facts.push(("gain", range(gain)));
     }
     facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -104,6 +105,7 @@ fn group(group: &Group) -> Value {
         kind => group.kind.name(),
         class => kind,
         gain => group.alone.as_ref().map_or_else(|| "not computed".to_owned(), range),
+        in_vain => duration(signed(group.in_vain_ns)),
         waiting => if group.delta_ns > 0 { duration(group.delta_ns) } else { "none".to_owned() },
         share => percent(group.share),
         first => group.first.short(),

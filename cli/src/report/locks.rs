@@ -6,13 +6,13 @@ mod text;
 pub(crate) use text::render;
 
 use super::comparison::Comparison;
-use super::numbers::{counted, duration};
+use super::numbers::{counted, duration, signed};
 use refrain_session::calibration::Source;
 use refrain_session::ranking::{IrregularLock, NotUnderstood, Ranking};
 use refrain_session::symbols::Place;
 use refrain_transform::{
-    self as transform, Analysed, Gain, Make, OnCores, PairCounts, Picture, Together, UlcpKind,
-    WithThreads,
+    self as transform, Analysed, Basis, Gain, Make, OnCores, PairCounts, Picture, Together,
+    UlcpKind, WithThreads,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -40,6 +40,8 @@ pub(crate) struct Report {
     pub(crate) ulcp_free_ns: Option<u64>,
     /// Groups of all ranks, before `--top`.
     pub(crate) groups_found: usize,
+    /// What ranks the groups.
+    pub(crate) ranked_by: Basis,
     /// The groups shown.
     pub(crate) groups: Vec<Group>,
     /// Sites where threads waited in the recording, the longest in vain first.
@@ -146,6 +148,8 @@ pub(crate) struct Group {
     /// Virtual time that removing them gains, summed over the pairs (Eq. 1), as if each thread
     /// had a core of its own.
     pub(crate) delta_ns: i64,
+    /// How long threads waited at one of the sites for the other in the recording, without need.
+    pub(crate) in_vain_ns: u64,
     /// Share in the gains of all groups (Eq. 2).
     pub(crate) share: f64,
     /// By how much the run is shorter if this group alone is removed.
@@ -172,6 +176,7 @@ impl Group {
             kinds: group.kinds,
             conflicts: group.conflicts,
             delta_ns: group.gain_ns,
+            in_vain_ns: group.in_vain_ns,
             share: group.share,
             alone_ns: group.alone_ns,
             alone: group.alone,
@@ -213,27 +218,15 @@ fn advice(kind: UlcpKind) -> &'static str {
     }
 }
 
-/// Recorded and modelled time further apart than this, in thousandths, and gains are not believed.
-const APART: u64 = 100;
-
-/// Why the gains are not to be believed, if they are not.
+/// Why the gains are not to be believed.
 fn doubt(recorded_ns: u64, check_ns: Option<u64>) -> Option<String> {
-    let check_ns = check_ns?;
-    if check_ns.abs_diff(recorded_ns) <= recorded_ns / 1000 * APART {
-        return None;
-    }
     Some(format!(
         "the model takes {} for the run that was recorded in {}: something in it took time that the \
-         model does not know (a machine that was busy otherwise, waits that are not for locks), so \
-         the gains may be wrong",
-        duration(check_ns as i64),
-        duration(recorded_ns as i64)
+         model does not know (a machine that was busy otherwise, waits that are not for locks). So \
+         gains are not shown, and the rows are ranked by the waiting that was recorded",
+        duration(signed(check_ns?)),
+        duration(signed(recorded_ns))
     ))
-}
-
-/// Whether a group's gain is surely above zero: its whole range is.
-pub(crate) fn is_sure(group: &Group) -> bool {
-    group.alone.is_some_and(|gain| gain.least_ns > 0)
 }
 
 /// How much of everything was analysed, in words.
@@ -248,6 +241,16 @@ pub(super) fn counts(analysed: &Analysed) -> String {
 }
 
 impl Report {
+    /// Whether the model's gains are to be believed.
+    pub(crate) fn believes_gains(&self) -> bool {
+        self.ranked_by == Basis::Gain
+    }
+
+    /// Whether a group's gain is surely above zero: its whole range is.
+    pub(crate) fn is_sure(&self, group: &Group) -> bool {
+        self.believes_gains() && group.alone.is_some_and(|gain| gain.least_ns > 0)
+    }
+
     /// Keeps the `top` first groups, and as many sites.
     pub(crate) fn truncated(mut self, top: usize) -> Report {
         self.groups.truncate(top);
@@ -260,7 +263,9 @@ impl Report {
 pub(crate) fn report(ranking: Ranking, mut notes: Vec<String>) -> Report {
     let Ranking { ranked, recorded_ns, .. } = ranking;
     let groups_found = ranked.groups.len();
-    notes.extend(doubt(recorded_ns, ranked.check_ns));
+    if ranked.ranked_by == Basis::RecordedWaiting {
+        notes.extend(doubt(recorded_ns, ranked.check_ns));
+    }
     notes.extend(ranked.ulcp_free_error.map(|why| format!("{why}; no gain is known")));
     notes.extend(ranked.groups.iter().filter_map(|group| {
         let why = group.alone_error.as_ref()?;
@@ -285,6 +290,7 @@ pub(crate) fn report(ranking: Ranking, mut notes: Vec<String>) -> Report {
         gain: ranked.gain,
         ulcp_free_ns: ranked.ulcp_free_ns,
         groups_found,
+        ranked_by: ranked.ranked_by,
         groups: ranked.groups.into_iter().map(Group::new).collect(),
         sites: ranked.sites.into_iter().map(Site::new).collect(),
         together: ranked.together,
@@ -325,6 +331,7 @@ pub(crate) mod tests {
             kinds,
             conflicts: 3,
             delta_ns,
+            in_vain_ns: u64::from(4 - rank) * 7_000_000,
             share,
             alone_ns,
             alone: None,
@@ -366,6 +373,7 @@ pub(crate) mod tests {
             }),
             ulcp_free_ns: Some(201_000_000),
             groups_found: 4,
+            ranked_by: Basis::Gain,
             groups: vec![
                 group(1, UlcpKind::ReadRead, lookups, (35_988, 101_234_567, 0.6998)),
                 group(2, UlcpKind::DisjointWrite, [served, inlined], (1_204, 43_000_000, 0.2974)),
@@ -491,6 +499,18 @@ pub(crate) mod tests {
         let text = render(&empty, style);
         assert!(!text.contains("no unnecessary lock contention"), "{text}");
         assert!(text.contains("holds no critical section"), "{text}");
+    }
+
+    #[test]
+    fn gains_of_a_model_that_is_far_off_are_not_shown() {
+        let report = Report {
+            ranked_by: Basis::RecordedWaiting,
+            check_ns: Some(420_000_000),
+            notes: doubt(351_000_000, Some(420_000_000)).into_iter().collect(),
+            ..example()
+        };
+        assert!(!report.groups.iter().any(|group| report.is_sure(group)));
+        assert_snapshot!(render(&report, Style { width: 80, colour: false }));
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! holds the ranges of all.
 
 use super::locks::{Group, Report};
-use refrain_transform::Gain;
+use refrain_transform::{Basis, Gain};
+use std::cmp::Reverse;
 
 /// Joins the rankings of recordings of one program; the counts are those of the recording whose
 /// duration is in the middle. `None` of none.
@@ -32,7 +33,15 @@ pub(crate) fn join(mut reports: Vec<Report>) -> Option<Report> {
         group.alone = spread(reports.iter().map(of).collect::<Option<Vec<_>>>(), original);
         group.alone_ns = group.alone.map(|gain| gain.likely_ns).or(group.alone_ns);
     }
-    joined.groups.sort_by_key(|group| std::cmp::Reverse(group.alone.map(|gain| gain.likely_ns)));
+    // One model that is far off makes the ranges of all worthless.
+    let doubted = reports.iter().find(|report| !report.believes_gains());
+    joined.ranked_by = doubted.map_or(Basis::Gain, |report| report.ranked_by);
+    joined.groups.sort_by_key(|group| {
+        Reverse(match joined.ranked_by {
+            Basis::Gain => group.alone.map(|gain| gain.likely_ns),
+            Basis::RecordedWaiting => i64::try_from(group.in_vain_ns).ok(),
+        })
+    });
     for (rank, group) in (1..).zip(&mut joined.groups) {
         group.rank = rank;
     }

@@ -31,7 +31,7 @@ impl Session {
             }
         };
         let mut symbols = Symbols::new(trace.modules());
-        let ranked = refrain_transform::rank(&measured, &mut symbols);
+        let ranked = refrain_transform::rank(&measured, extent.recorded_ns, &mut symbols);
         let mut made = BTreeMap::new();
         for make in beside.made {
             *made.entry(make).or_default() += 1;

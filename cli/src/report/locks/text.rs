@@ -21,12 +21,18 @@ const NUMBERS: usize = 48;
 pub(crate) fn render(report: &Report, style: Style) -> String {
     let mut text = summary(report, style);
     if !report.groups.is_empty() {
-        text += "\nUnnecessary contention, most costly first:\n\n";
-        text += &ranking(&report.groups, style);
+        let order = match report.believes_gains() {
+            true => "most costly first",
+            false => "what threads waited for longest first",
+        };
+        text += &format!("\nUnnecessary contention, {order}:\n\n");
+        text += &ranking(report, style);
         if report.details && !report.sites.is_empty() {
             text += &where_waited(report, style);
         }
-        text += &together(report, style);
+        if report.believes_gains() {
+            text += &together(report, style);
+        }
         text += &legend(report, style);
     }
     text += &others(report, style);
@@ -119,6 +125,9 @@ fn free(report: &Report) -> String {
     let share = |ns: i64| percent(ns as f64 / original);
     let gain = signed(report.original_ns) - signed(free);
     let time = duration(signed(free));
+    if !report.believes_gains() {
+        return format!("{time} (not to be believed: see the note)");
+    }
     let range = |gain: &Gain| format!("{} to {}", share(gain.least_ns), share(gain.most_ns));
     match (gain, &report.gain) {
         (0, _) => format!("{time} (no gain)"),
@@ -150,45 +159,45 @@ fn made(make: Make) -> &'static str {
     }
 }
 
-fn ranking(groups: &[Group], style: Style) -> String {
+fn ranking(report: &Report, style: Style) -> String {
+    let groups = &report.groups;
     if style.width < TABLE || groups.iter().any(|group| !group.excerpts.is_empty()) {
-        return blocks(groups, style);
+        return blocks(report, style);
     }
-    let header = [
-        ("rank", Column::Right),
-        ("kind", Column::Left),
-        ("gain", Column::Right),
-        ("waiting", Column::Right),
-        ("share", Column::Right),
-        ("where", Column::Left),
-    ];
+    let numbers: &[&str] = match report.believes_gains() {
+        true => &["gain", "waiting", "share"],
+        false => &["in vain"],
+    };
+    let numbers = numbers.iter().map(|name| (*name, Column::Right));
+    let mut header = vec![("rank", Column::Right), ("kind", Column::Left)];
+    header.extend(numbers.chain([("where", Column::Left)]));
     let room = usize::from(style.width) - NUMBERS;
     let rows = groups.iter().map(|group| {
-        vec![
-            group.rank.to_string(),
-            group.kind.name().to_owned(),
-            gain(group),
-            waiting(group),
-            percent(group.share),
-            sites(group).iter().flat_map(|site| wrap(site, room)).collect::<Vec<_>>().join("\n"),
-        ]
+        let at = sites(group).iter().flat_map(|site| wrap(site, room)).collect::<Vec<_>>();
+        let mut cells = vec![group.rank.to_string(), group.kind.name().to_owned()];
+        match report.believes_gains() {
+            true => cells.extend([gain(group), waiting(group), percent(group.share)]),
+            false => cells.push(duration(signed(group.in_vain_ns))),
+        }
+        cells.push(at.join("\n"));
+        cells
     });
     table::render(&header, rows.collect(), style)
 }
 
 /// Each group as some lines, for narrow terminals and for details.
-fn blocks(groups: &[Group], style: Style) -> String {
+fn blocks(report: &Report, style: Style) -> String {
     let width = usize::from(style.width);
     let mut text = String::new();
-    for group in groups {
+    for group in &report.groups {
         let Group { rank, kind, share, .. } = group;
-        let head = format!(
-            "{rank}  {}: gain {}, waiting {} ({})",
-            kind.name(),
-            gain(group),
-            waiting(group),
-            percent(*share)
-        );
+        let costs = match report.believes_gains() {
+            true => {
+                format!("gain {}, waiting {} ({})", gain(group), waiting(group), percent(*share))
+            }
+            false => format!("{} in vain", duration(signed(group.in_vain_ns))),
+        };
+        let head = format!("{rank}  {}: {costs}", kind.name());
         for line in wrap(&head, width) {
             text += &(line + "\n");
         }
@@ -288,7 +297,7 @@ fn where_waited(report: &Report, style: Style) -> String {
         ("site", Column::Left),
     ];
     let rows = report.sites.iter().map(|site| {
-        let gain = match &site.gain {
+        let gain = match site.gain.filter(|_| report.believes_gains()) {
             None => "-".to_owned(),
             Some(gain) if gain.likely_ns > 0 => duration(gain.likely_ns),
             Some(_) => "none".to_owned(),
@@ -318,15 +327,25 @@ fn where_waited(report: &Report, style: Style) -> String {
 fn legend(report: &Report, style: Style) -> String {
     let mut text = String::new();
     let mut say = |what: &str| text += &paragraph(what, style);
-    say("gain: by how much the run is shorter if this row alone is fixed (-: not computed). Rows \
-         overlap: what one gains another may gain too, so they do not add up to the difference above, \
-         which fixes all rows at once.");
-    say(
-        "waiting: time spent waiting although the sections did not conflict, summed over hand-overs, \
-         and its share in that of all rows. Use it to rank; do not add it up.",
-    );
-    if report.groups.iter().any(|group| group.alone_ns.is_some_and(|gain| gain <= 0)) {
-        say("none: with this row alone fixed the run is no shorter; threads then wait elsewhere.");
+    if report.believes_gains() {
+        say(
+            "gain: by how much the run is shorter if this row alone is fixed (-: not computed). Rows \
+             overlap: what one gains another may gain too, so they do not add up to the difference \
+             above, which fixes all rows at once.",
+        );
+        say("waiting: time spent waiting although the sections did not conflict, summed over \
+             hand-overs, and its share in that of all rows. Use it to rank; do not add it up.");
+        if report.groups.iter().any(|group| group.alone_ns.is_some_and(|gain| gain <= 0)) {
+            say(
+                "none: with this row alone fixed the run is no shorter; threads then wait elsewhere.",
+            );
+        }
+    } else {
+        say(
+            "in vain: for how long threads waited in the recording while another had the lock whose \
+             section did not conflict with theirs, summed over threads. It says where time went, not \
+             what a fix gains.",
+        );
     }
     let detailed = report.groups.iter().any(|group| !group.excerpts.is_empty());
     for kind in UlcpKind::ALL {
