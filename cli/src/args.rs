@@ -8,11 +8,11 @@ pub(crate) use measure::{Ab, Calibrate, Fidelity, Perfplay, Schedule};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use events::{parse_range, parse_thread};
-use refrain_session::EngineKind;
-use refrain_session::REPLAY_CHILD;
+use refrain_session::{self as session, EngineKind, REPLAY_CHILD};
 use refrain_trace::Order;
+use refrain_vm::Level;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The hidden subcommand that `run` and `demo` become once the program has ended.
 pub(crate) const AFTER_RECORDING: &str = "__after-recording";
@@ -101,6 +101,9 @@ pub(crate) struct Record {
     /// The file to execute, if the command does not name it
     #[arg(long, value_name = "PATH", hide = true)]
     pub(crate) program: Option<PathBuf>,
+    /// Write what was recorded to this file, and print nothing
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub(crate) report: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) recording: Recording,
 }
@@ -140,8 +143,8 @@ pub(crate) struct Recording {
     ///
     /// `v2` has no AVX; `v3` is an x86-64-v3 (AVX2, FMA, BMI) with what this machine has of AES,
     /// SHA and the like. A replay needs what the recorded code uses.
-    #[arg(long, value_enum, value_name = "LEVEL")]
-    pub(crate) cpu: Option<CpuLevel>,
+    #[arg(long, value_parser = choices::level(), value_name = "LEVEL")]
+    pub(crate) cpu: Option<Level>,
     /// Tell the program that the system forbids it to generate code; many then interpret
     #[arg(long)]
     pub(crate) no_jit: bool,
@@ -155,13 +158,23 @@ pub(crate) struct Recording {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Levels of processors.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum CpuLevel {
-    /// x86-64-v2, without AVX
-    V2,
-    /// x86-64-v3, with AVX2
-    V3,
+impl Recording {
+    /// The recording that is asked for, of this program to this trace where they are known.
+    pub(crate) fn asked(&self, program: Option<&Path>, trace: Option<&Path>) -> session::Recording {
+        let Recording { force, strict, follow, no_learn, order, cpu, no_jit, .. } = *self;
+        session::Recording {
+            command: self.command.clone(),
+            program: program.map(Into::into),
+            trace: trace.map(Into::into),
+            force,
+            strict,
+            follow,
+            no_learn,
+            order,
+            level: cpu,
+            no_jit,
+        }
+    }
 }
 
 /// Orders that the design names and this version does not record are refused by name.

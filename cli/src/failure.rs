@@ -32,22 +32,14 @@ impl Failure {
     /// An error of a recording, whoever's it is.
     pub(crate) fn of_recorder(error: Error) -> Failure {
         match &error {
-            Error::Machine(refrain_vm::Error::NotFound(_)) => Failure::not_found(error),
-            Error::Machine(refrain_vm::Error::NotExecutable { .. }) => {
-                Failure::cannot_execute(error)
+            Error::NotFound(_) | Error::Machine(refrain_vm::Error::NotFound(_)) => {
+                Failure { status: NOT_FOUND, error: error.into() }
+            }
+            Error::NotExecutable(_) | Error::Machine(refrain_vm::Error::NotExecutable { .. }) => {
+                Failure { status: CANNOT_EXECUTE, error: error.into() }
             }
             _ => Failure::recording(error),
         }
-    }
-
-    /// The program to record cannot be run.
-    pub(crate) fn cannot_execute(error: impl Into<anyhow::Error>) -> Failure {
-        Failure { status: CANNOT_EXECUTE, error: error.into() }
-    }
-
-    /// The program to record was not found.
-    pub(crate) fn not_found(error: impl Into<anyhow::Error>) -> Failure {
-        Failure { status: NOT_FOUND, error: error.into() }
     }
 
     /// Whether the cause is a reader of standard output that went away, as `head` does.

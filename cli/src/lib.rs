@@ -17,7 +17,6 @@ mod failure;
 mod logging;
 mod news;
 mod output;
-mod program;
 mod progress;
 mod race_suppressions;
 mod report;

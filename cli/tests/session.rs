@@ -2,10 +2,12 @@
 
 use refrain_scheduler::Model;
 use refrain_session::compare::Measuring;
+use refrain_session::trace_file::NewTrace;
 use refrain_session::{
     Atomics, Cost, Listener, Policy, Recording, ReplayOptions, SchedulerKind, Session, Skeleton,
     trace_file,
 };
+use refrain_trace::Ending;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +20,8 @@ fn record(session: &Session, directory: &Path) -> PathBuf {
     let trace = directory.join("a.refrain");
     let recording = Recording { no_learn: true, ..Recording::of(command, &trace) };
     let recorded = session.record(&recording).expect("can be recorded");
-    assert!(recorded.status.success() && recorded.trace == trace);
+    assert_eq!((recorded.ending, &recorded.trace), (Ending::Exited(0), &trace));
+    assert!(recorded.threads > 1 && recorded.events > 0 && recorded.bytes > 0, "{recorded:?}");
     trace
 }
 
@@ -74,6 +77,19 @@ fn a_scheduler_of_one_s_own_is_asked_as_the_command_s_is() {
 }
 
 #[test]
+fn nobody_s_trace_is_overwritten() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let wanted = directory.path().join("a.refrain");
+    let other = NewTrace::create(&wanted, false).and_then(NewTrace::publish);
+    let session = Session::by(env!("CARGO_BIN_EXE_refrain"));
+    let recorded = session.record(&Recording::of(["true"], &wanted)).expect("can be recorded");
+    assert_eq!(recorded.trace, directory.path().join("a.2.refrain"));
+    assert_eq!(recorded.instead_of, Some(wanted));
+    assert!(trace_file::read(&recorded.trace).expect("a trace").events() > 0);
+    drop(other);
+}
+
+#[test]
 fn what_cannot_be_recorded_is_an_error_and_no_old_trace() {
     let directory = tempfile::tempdir().expect("a directory");
     let trace = directory.path().join("a.refrain");
@@ -81,7 +97,7 @@ fn what_cannot_be_recorded_is_an_error_and_no_old_trace() {
     let session = Session::by(env!("CARGO_BIN_EXE_refrain"));
     let error =
         session.record(&Recording::of(["/no/such/program"], &trace)).expect_err("is missing");
-    assert!(error.to_string().contains("nothing was recorded"), "{error:#}");
+    assert_eq!(error.to_string(), "/no/such/program: no such program");
     let error = Session::by("/no/such/command").record(&Recording::of(["true"], &trace));
     assert!(error.expect_err("is missing").to_string().contains("cannot start the recorder"));
 }

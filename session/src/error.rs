@@ -14,6 +14,12 @@ pub enum Error {
     /// The caller's: what was asked for cannot be.
     #[error("{0}")]
     Refused(String),
+    /// The caller's: the program to record was not found.
+    #[error("{0}")]
+    NotFound(String),
+    /// The caller's: the program to record cannot be executed, or not recorded.
+    #[error("{0}")]
+    NotExecutable(String),
     /// Whoever's that damaged the file, or made it: it cannot be read as a trace.
     #[error("{}: {error}{}", path.display(), advice(path, error))]
     Unreadable {

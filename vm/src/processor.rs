@@ -143,6 +143,16 @@ pub enum Level {
     V3,
 }
 
+impl Level {
+    /// The name that users give it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::V2 => "v2",
+            Level::V3 => "v3",
+        }
+    }
+}
+
 /// The features of a processor beyond x86-64-v2.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Processor(u32);

@@ -2,6 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use refrain_session::{Clock, Cost, EngineKind, SchedulerKind};
+use refrain_vm::Level;
 
 /// Values by what the help says of each, with the function that names one.
 struct Named<T: 'static>(fn(T) -> &'static str, &'static [(T, &'static str)]);
@@ -28,6 +29,12 @@ pub(super) fn engine() -> impl TypedValueParser<Value = EngineKind> {
         (EngineKind::Copy, "The same instructions, copied; nearest to native speed"),
     ];
     Named(EngineKind::name, values).parser()
+}
+
+/// `--cpu`.
+pub(super) fn level() -> impl TypedValueParser<Value = Level> {
+    let values = &[(Level::V2, "x86-64-v2, without AVX"), (Level::V3, "x86-64-v3, with AVX2")];
+    Named(Level::name, values).parser()
 }
 
 /// `--scheduler`.

@@ -1,14 +1,12 @@
 //! `refrain demo`: records, replays and ranks the workload that is built into the command.
 
 use super::destination::Destination;
-use super::{after, record, run};
-use crate::args::{AfterRecording, Demo, Recording};
+use super::{after, run};
+use crate::args::{AfterRecording, Demo};
 use crate::failure::Outcome;
 use crate::output::Console;
-use crate::program;
 use anyhow::Context;
-use refrain_session::Session;
-use refrain_session::cache;
+use refrain_session::{Recording, Session, cache};
 use refrain_trace::Order;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -16,25 +14,17 @@ use std::path::{Path, PathBuf};
 
 /// Runs all three steps and shows what each found.
 pub(crate) fn run(args: &Demo, session: &Session) -> Outcome {
-    let file = place_program()?;
-    let mut program = program::find(&[file.into_os_string()])?;
-    program.argv = vec!["demo".into()];
+    let program = place_program()?;
     let place = Destination::new(args.output.as_deref(), Path::new("demo.refrain"))?;
     let recording = Recording {
-        force: false,
-        strict: false,
-        follow: false,
-        quiet: false,
+        program: Some(program),
         no_learn: true,
         order: Some(Order::Sync),
-        cpu: None,
-        no_jit: false,
-        command: Vec::new(),
+        ..Recording::of(["demo"], &place.trace)
     };
     let console = Console::keep();
     run::divert_output(&args.ranking)?;
-    let recorded = record::record(program, (&place.trace, !place.temporary), &recording, &console);
-    let (_, trace) = recorded.inspect_err(|_| place.discard())?;
+    let (_, trace) = place.record(&recording, false, &console)?;
     let rest = AfterRecording {
         trace,
         ranking: args.ranking.clone(),

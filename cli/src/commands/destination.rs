@@ -1,6 +1,11 @@
 //! Where `run` and `demo` record to.
 
+use super::record;
+use crate::failure::Failure;
+use crate::output::Console;
 use anyhow::Context;
+use refrain_session::Recording;
+use refrain_trace::Ending;
 use std::path::{Path, PathBuf};
 
 /// Where the trace of a recorded program goes.
@@ -21,6 +26,21 @@ impl Destination {
         let directory = directory.context("cannot create a temporary directory")?;
         // Not removed by this process, which is to be replaced.
         Ok(Destination { trace: directory.keep().join(name), temporary: true })
+    }
+
+    /// Records to it, and says what was recorded; nothing temporary stays if that fails.
+    pub(crate) fn record(
+        &self,
+        recording: &Recording,
+        quiet: bool,
+        console: &Console,
+    ) -> Result<(Ending, PathBuf), Failure> {
+        let recorded = record::record(recording, quiet, console).map_err(Failure::of_recorder);
+        let said = recorded.and_then(|recorded| {
+            let ending = record::say(&recorded, (!self.temporary, quiet), console)?;
+            Ok((ending, recorded.trace))
+        });
+        said.inspect_err(|_| self.discard())
     }
 
     /// Removes what is temporary; the system tidies up what cannot be removed.

@@ -1,32 +1,31 @@
 //! `refrain record`: runs a program and writes its trace.
 
-use crate::args::{CpuLevel, Record, Recording};
+use crate::args::Record;
 use crate::failure::{self, Failure, Outcome};
 use crate::output::Console;
-use crate::program::{self, Program};
 use crate::report::numbers::{bytes, counted, duration};
 use anyhow::anyhow;
-use clap::ValueEnum;
-use refrain_session::sites::{self, Profile};
-use refrain_session::trace_file::{Named, NewTrace};
-use refrain_session::{calibration, recorder, runtimes};
-use refrain_trace::{Ending, Order};
-use refrain_vm::{Follow, Level, LostEnd, RecordOptions, RecordSummary};
-use std::cell::OnceCell;
-use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::sync::Arc;
+use refrain_session::recorder::{self, ReportFile};
+use refrain_session::{Recorded, Recording};
+use refrain_trace::Ending;
+use std::path::Path;
+use std::time::Duration;
 
 /// Records, and ends with the program's own status.
 pub(crate) fn run(args: &Record) -> Outcome {
-    let program = match &args.program {
-        Some(path) => Program { path: path.clone(), argv: args.recording.command.clone() },
-        None => program::find(&args.recording.command)?,
-    };
-    let path = args.output.clone().unwrap_or_else(|| program.default_trace());
-    let (ending, _) = record(program, (&path, true), &args.recording, &Console::keep())?;
+    let report = args.report.as_deref().map(ReportFile::open).transpose();
+    let report = report.map_err(Failure::recording)?;
+    let recording = args.recording.asked(args.program.as_deref(), args.output.as_deref());
+    let (console, quiet) = (Console::keep(), args.recording.quiet || report.is_some());
+    let recorded = record(&recording, quiet, &console);
+    if let Some(report) = report {
+        report.write(&recorded).map_err(Failure::recording)?;
+        // Whoever has started this process says the rest.
+        return Ok(recorded
+            .map_or_else(|error| Failure::of_recorder(error).status, |it| status(it.ending)));
+    }
+    let recorded = recorded.map_err(Failure::of_recorder)?;
+    let ending = say(&recorded, (true, quiet), &console)?;
     if let Ending::Signaled(signal) | Ending::Stopped(signal) = ending {
         // Shells tell an end by a signal from one with a status.
         refrain_vm::end_like_the_program(signal);
@@ -34,129 +33,52 @@ pub(crate) fn run(args: &Record) -> Outcome {
     Ok(status(ending))
 }
 
-/// Records a program to `path`, or another place if somebody is recording there, and says so. If
-/// the trace does not stay, nobody is told where it is.
+/// Records a program, and says at once what cannot wait.
 pub(crate) fn record(
-    program: Program,
-    (path, stays): (&Path, bool),
     recording: &Recording,
+    quiet: bool,
     console: &Console,
-) -> Result<(Ending, PathBuf), Failure> {
-    let new = NewTrace::create(path, recording.force).map_err(Failure::recording)?;
-    let output = new.file().map_err(Failure::recording)?;
-    let named: Rc<OnceCell<Named>> = Rc::default();
-    let name = named.clone();
-    let begun = move || {
-        let _ = name.set(new.publish().map_err(io::Error::other)?);
-        Ok(())
-    };
-    let (live, quiet) = (console.share(), recording.quiet);
-    let warn = Arc::new(move |notice| {
-        if !quiet {
-            live.note(&notice)
-        }
-    });
-    let level = recording.cpu.map(|level| match level {
-        CpuLevel::V2 => Level::V2,
-        CpuLevel::V3 => Level::V3,
-    });
-    let known = if recording.no_learn { Profile::default() } else { sites::known() };
-    let follow = recording.follow.then(|| follow(path, recording)).transpose()?;
-    let order = recording.order.unwrap_or_else(|| {
-        let why = every_access(&program, &known);
-        if let Some(why) = why.as_ref().filter(|_| !quiet) {
-            console.note(&format!(
-                "the order of every access is recorded, which takes several times as long as \
-                 --order sync: {why}"
-            ));
-        }
-        if why.is_some() { Order::Stride } else { Order::Sync }
-    });
-    let options = RecordOptions {
-        command: recorder::command(program.path, program.argv),
-        output,
-        recorder: recorder::VERSION.to_owned(),
-        machine: calibration::this_machine(),
-        processor: recorder::processor(level).map_err(Failure::recording)?,
-        forbid_generated_code: recording.no_jit,
-        warn,
-        learned: known.sites,
-        order,
-        begun: Box::new(begun),
-        strict: recording.strict,
-        follow,
-    };
+) -> refrain_session::Result<Recorded> {
     report_panics(console.share());
-    let result = recorder::record(options).map_err(Failure::of_recorder);
+    let live = console.share();
+    let recorded = recorder::record(recording, move |note| {
+        if !quiet {
+            live.note(&note);
+        }
+    });
     drop(std::panic::take_hook());
-    let summary = result.inspect_err(|failure| {
+    recorded.inspect_err(|error| {
         // Standard error may be the program's by now.
-        tracing::debug!("recording failed: {failure}");
-    })?;
-    let named = named.get().map_or(path, |named| &named.path);
-    if named != path {
-        let (wanted, shown) = (path.display(), named.display());
+        tracing::debug!("recording failed: {error}");
+    })
+}
+
+/// Says what was recorded, and how the program ended. If the trace does not stay, nobody is told where
+/// it is.
+pub(crate) fn say(
+    recorded: &Recorded,
+    (stays, quiet): (bool, bool),
+    console: &Console,
+) -> Result<Ending, Failure> {
+    if let Some(wanted) = &recorded.instead_of {
+        let (wanted, shown) = (wanted.display(), recorded.trace.display());
         console.note(&format!("another recording is being written to {wanted}; this is {shown}"));
     }
-    if let Some(lost) = &summary.lost {
-        console.say(&describe_loss(lost));
+    if let Some((after, why)) = &recorded.lost {
+        console.say(&format!(
+            "refrain: warning: the recording ends after {}, the program went on unrecorded: {why} \
+             (--strict stops the program instead)",
+            time(*after)
+        ));
     }
-    if !recording.quiet {
-        console.say(&describe(&summary, stays.then_some(named)));
-        summary.notices.iter().for_each(|notice| console.note(notice));
+    if !quiet {
+        console.say(&describe(recorded, stays.then_some(&recorded.trace)));
+        recorded.notes.iter().for_each(|note| console.note(note));
     }
-    match summary.refused {
-        None => Ok((summary.ending, named.to_owned())),
+    match &recorded.refused {
+        None => Ok(recorded.ending),
         Some(why) => Err(Failure::recording(anyhow!("the program was stopped: {why}"))),
     }
-}
-
-/// Why a program's recordings order every access where the user has not said which they should, if they
-/// do.
-fn every_access(program: &Program, known: &Profile) -> Option<String> {
-    let Program { path, argv } = program.clone();
-    let identity =
-        || refrain_vm::identity(&refrain_vm::Command { program: path, argv, env: vec![] });
-    // The file is only read if that can make a difference.
-    let learned =
-        !known.programs.is_empty() && identity().is_some_and(|id| known.programs.contains(&id));
-    let why = match learned {
-        true => "replays of this program have diverged, and watching what races did not help \
-                 (`refrain sites clear` forgets that)"
-            .to_owned(),
-        false => {
-            let runtime = runtimes::of(&program.path)?;
-            format!("threads of {runtime} synchronize through plain loads and stores")
-        }
-    };
-    refrain_vm::can_order_every_access().then_some(why)
-}
-
-/// How child processes are recorded: each program that one executes into a trace next to the
-/// parent's, with the process's id in its name, and otherwise as the parent is.
-fn follow(path: &Path, recording: &Recording) -> Result<Follow, Failure> {
-    let own = std::env::current_exe().map_err(Failure::recording)?;
-    let path = std::path::absolute(path).map_err(Failure::recording)?;
-    let mut options: Vec<OsString> =
-        ["refrain", "record", "--quiet", "--follow"].map(Into::into).into();
-    let Recording { force, strict, no_learn, no_jit, cpu, order, .. } = *recording;
-    let flags =
-        [(force, "--force"), (strict, "--strict"), (no_learn, "--no-learn"), (no_jit, "--no-jit")];
-    options.extend(flags.into_iter().filter(|flag| flag.0).map(|flag| flag.1.into()));
-    if let Some(order) = order {
-        options.extend(["--order".into(), order.name().into()]);
-    }
-    if let Some(level) = cpu.and_then(|level| level.to_possible_value()) {
-        options.extend(["--cpu".into(), level.get_name().into()]);
-    }
-    Ok(Box::new(move |command| {
-        let trace = path.with_extension(format!("{}.refrain", std::process::id()));
-        let mut argv = options.clone();
-        argv.extend(["--output".into(), trace.into()]);
-        argv.extend(["--program".into(), command.program.clone().into(), "--".into()]);
-        argv.extend(command.argv.iter().cloned());
-        refrain_vm::Command { program: own.clone(), argv, env: command.env.clone() }
-    }))
 }
 
 /// Makes a panic, on whatever thread, the end of the recording: nobody would wait for the thread
@@ -168,8 +90,8 @@ fn report_panics(console: Console) {
     }));
 }
 
-fn describe(summary: &RecordSummary, path: Option<&Path>) -> String {
-    let how = match summary.ending {
+fn describe(recorded: &Recorded, path: Option<&Path>) -> String {
+    let how = match recorded.ending {
         Ending::Exited(_) => String::new(),
         Ending::Signaled(signal) => format!(", killed by signal {signal}"),
         Ending::Stopped(signal) => format!(", stopped by signal {signal}"),
@@ -177,21 +99,16 @@ fn describe(summary: &RecordSummary, path: Option<&Path>) -> String {
     };
     format!(
         "refrain: recorded {}, {} in {}{how}{} ({})",
-        counted(summary.threads.into(), "thread"),
-        counted(summary.events, "event"),
-        duration(i64::try_from(summary.wall.as_nanos()).unwrap_or(i64::MAX)),
+        counted(recorded.threads.into(), "thread"),
+        counted(recorded.events, "event"),
+        time(recorded.wall),
         path.map_or_else(String::new, |path| format!(": {}", path.display())),
-        bytes(summary.bytes),
+        bytes(recorded.bytes),
     )
 }
 
-fn describe_loss(lost: &LostEnd) -> String {
-    let after = duration(i64::try_from(lost.after.as_nanos()).unwrap_or(i64::MAX));
-    format!(
-        "refrain: warning: the recording ends after {after}, the program went on unrecorded: {} \
-         (--strict stops the program instead)",
-        lost.why
-    )
+fn time(time: Duration) -> String {
+    duration(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX))
 }
 
 /// The exit status that a shell gives a program that ended so.

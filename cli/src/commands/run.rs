@@ -5,20 +5,19 @@ use super::{after, record};
 use crate::args::{AfterRecording, Ranking, Run};
 use crate::failure::{Failure, Outcome};
 use crate::output::Console;
-use crate::program;
 use anyhow::Context;
 use refrain_session::Session;
+use refrain_session::recorder;
 
 /// Records to the file given with `-o`, or to a temporary one. Ends with the program's status.
 pub(crate) fn run(args: &Run, session: &Session) -> Outcome {
-    let program = program::find(&args.recording.command)?;
-    let place = Destination::new(args.output.as_deref(), &program.default_trace());
+    let program = args.recording.asked(None, None).program().map_err(Failure::of_recorder)?;
+    let place = Destination::new(args.output.as_deref(), &recorder::default_trace(&program));
     let place = place.map_err(Failure::recording)?;
+    let recording = args.recording.asked(Some(&program), Some(&place.trace));
     let console = Console::keep();
     divert_output(&args.ranking).map_err(Failure::recording)?;
-    let recorded =
-        record::record(program, (&place.trace, !place.temporary), &args.recording, &console);
-    let (ending, trace) = recorded.inspect_err(|_| place.discard())?;
+    let (ending, trace) = place.record(&recording, args.recording.quiet, &console)?;
     let rest = AfterRecording {
         trace,
         ranking: args.ranking.clone(),

@@ -9,5 +9,4 @@ mod transform;
 mod virtual_time;
 
 pub use racing::{Look, libraries, must_be_searchable};
-pub use record::{Recorded, Recording};
 pub use transform::TransformedTrace;

@@ -1,37 +1,18 @@
 //! Finding the program to record, and saying why it cannot be recorded before anything is
 //! written.
 
-use crate::failure::Failure;
-use anyhow::anyhow;
+use crate::error::{Error, bail};
 use rustix::fs::Access;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A program that can be recorded.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Program {
-    /// Path of the file, as the kernel is given it.
-    pub(crate) path: PathBuf,
-    /// The command line as it was given.
-    pub(crate) argv: Vec<OsString>,
-}
-
-impl Program {
-    /// The name that a trace of the program gets by default.
-    pub(crate) fn default_trace(&self) -> PathBuf {
-        let mut name = self.path.file_name().unwrap_or(OsStr::new("program")).to_owned();
-        name.push(".refrain");
-        PathBuf::from(name)
-    }
-}
-
 /// Finds the program as `execvp` does and checks that it is an x86-64 ELF file, or a script for
 /// one.
-pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
-    let name = command.first().ok_or_else(|| anyhow!("no command was given"))?;
+pub(super) fn find(command: &[OsString]) -> crate::Result<PathBuf> {
+    let Some(name) = command.first() else { bail!(Refused, "no command was given") };
     let path = if name.as_bytes().contains(&b'/') {
         check_executable(Path::new(name))?;
         PathBuf::from(name)
@@ -40,82 +21,89 @@ pub(crate) fn find(command: &[OsString]) -> Result<Program, Failure> {
     };
     check_elf(&path)?;
     check_other(&path)?;
-    Ok(Program { path, argv: command.to_vec() })
+    Ok(path)
 }
 
 /// The first executable file of this name in PATH. Like `execvp`, a file that may not be executed
 /// is passed over, and reported only if there is no other.
-fn search(name: &OsStr) -> Result<PathBuf, Failure> {
+fn search(name: &OsStr) -> crate::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
     let mut refused = None;
     for directory in std::env::split_paths(&path) {
         let candidate = directory.join(name);
         match check_executable(&candidate) {
             Ok(()) => return Ok(candidate),
-            Err(failure) if failure.status == 127 => {}
-            Err(failure) => refused = refused.or(Some(failure)),
+            Err(Error::NotFound(_)) => {}
+            Err(error) => refused = refused.or(Some(error)),
         }
     }
     Err(refused.unwrap_or_else(|| {
         let name = name.display();
-        Failure::not_found(anyhow!("{name}: not found in PATH; give its path, as in ./{name}"))
+        Error::NotFound(format!("{name}: not found in PATH; give its path, as in ./{name}"))
     }))
 }
 
 /// A recorder runs in the process that it records, and there cannot be two.
-fn check_other(path: &Path) -> Result<(), Failure> {
+fn check_other(path: &Path) -> crate::Result<()> {
     use std::os::unix::fs::MetadataExt;
     let identity = |path: &Path| std::fs::metadata(path).map(|it| (it.dev(), it.ino()));
     match (identity(path), identity(Path::new("/proc/self/exe"))) {
-        (Ok(program), Ok(own)) if program == own => Err(Failure::cannot_execute(anyhow!(
+        (Ok(program), Ok(own)) if program == own => bail!(
+            NotExecutable,
             "{}: is refrain, which cannot record itself; record the program alone, or replay its \
              trace",
             path.display()
-        ))),
+        ),
         _ => Ok(()),
     }
 }
 
-fn check_executable(path: &Path) -> Result<(), Failure> {
+fn check_executable(path: &Path) -> crate::Result<()> {
     let shown = path.display();
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
-            Failure::not_found(anyhow!("{shown}: no such program"))
+        ErrorKind::NotFound | ErrorKind::NotADirectory => {
+            Error::NotFound(format!("{shown}: no such program"))
         }
-        _ => Failure::cannot_execute(anyhow!("{shown}: {error}")),
+        _ => Error::NotExecutable(format!("{shown}: {error}")),
     })?;
     if metadata.is_dir() {
-        return Err(Failure::cannot_execute(anyhow!("{shown}: is a directory, not a program")));
+        bail!(NotExecutable, "{shown}: is a directory, not a program");
     }
-    if !metadata.is_file() || rustix::fs::access(path, Access::EXEC_OK).is_err() {
-        return Err(Failure::cannot_execute(anyhow!(
-            "{shown}: is not executable; try chmod +x {shown}"
-        )));
+    if metadata.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok() {
+        return Ok(());
     }
-    Ok(())
+    // To make executable what is no program helps nobody.
+    let no_program = metadata.is_file().then(|| head(path).ok().and_then(|head| refusal(&head)));
+    match no_program.flatten() {
+        Some(why) => bail!(NotExecutable, "{shown}: {why}"),
+        None => bail!(NotExecutable, "{shown}: is not executable; try chmod +x {shown}"),
+    }
 }
 
 /// Bytes of the file that are looked at: a script's first line, as far as the kernel reads it.
-const HEAD: usize = 256;
+const HEAD: u64 = 256;
 /// Bytes of the ELF header up to and with `e_machine`.
 const ELF_HEAD: usize = 20;
 
-fn check_elf(path: &Path) -> Result<(), Failure> {
+fn head(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+fn check_elf(path: &Path) -> crate::Result<()> {
     let shown = path.display();
-    let mut head = Vec::with_capacity(HEAD);
-    File::open(path)
-        .and_then(|file| file.take(HEAD as u64).read_to_end(&mut head))
-        .map_err(|error| Failure::cannot_execute(anyhow!("{shown}: cannot be read: {error}")))?;
+    let head = head(path)
+        .map_err(|error| Error::NotExecutable(format!("{shown}: cannot be read: {error}")))?;
     if let Some(line) = head.strip_prefix(b"#!") {
-        let interpreter = interpreter(line);
-        return check_executable(&interpreter).map_err(|failure| {
-            let why = format!("{shown}: a script whose interpreter cannot be executed: {failure}");
-            Failure::cannot_execute(anyhow!(why))
+        return check_executable(&interpreter(line)).map_err(|error| {
+            let why = format!("{shown}: a script whose interpreter cannot be executed: {error}");
+            Error::NotExecutable(why)
         });
     }
     match refusal(&head) {
         None => Ok(()),
-        Some(why) => Err(Failure::cannot_execute(anyhow!("{shown}: {why}"))),
+        Some(why) => bail!(NotExecutable, "{shown}: {why}"),
     }
 }
 
@@ -132,6 +120,9 @@ fn refusal(head: &[u8]) -> Option<String> {
     const LITTLE_ENDIAN: u8 = 1;
     const EXECUTABLE_TYPES: [u16; 2] = [2, 3];
     const X86_64: u16 = 62;
+    if head.starts_with(b"#!") {
+        return None;
+    }
     if !head.starts_with(b"\x7fELF") {
         return Some("is not an ELF program; refrain records x86-64 Linux programs".into());
     }
@@ -210,11 +201,15 @@ mod tests {
     }
 
     #[test]
-    fn missing_programs_are_127_and_others_126() {
-        let status = |name: &str| find(&[name.into()]).expect_err("cannot be recorded").status;
-        assert_eq!(status("no-such-program-anywhere"), 127);
-        assert_eq!(status("./no/such/program"), 127);
-        assert_eq!(status("/etc"), 126);
-        assert_eq!(status("/etc/passwd"), 126);
+    fn what_is_missing_is_told_from_what_is_no_program() {
+        let error = |name: &str| find(&[name.into()]).expect_err("cannot be recorded");
+        for missing in ["no-such-program-anywhere", "./no/such/program"] {
+            assert!(matches!(error(missing), Error::NotFound(_)), "{missing}");
+        }
+        for other in ["/etc", "/etc/passwd"] {
+            let error = error(other);
+            assert!(matches!(error, Error::NotExecutable(_)), "{other}");
+            assert!(!error.to_string().contains("chmod"), "{error}");
+        }
     }
 }
