@@ -34,6 +34,17 @@ pub enum Atomics {
     SequentiallyConsistent,
 }
 
+impl Atomics {
+    /// As the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Atomics::Relaxed => "relaxed",
+            Atomics::AcquireRelease => "acq-rel",
+            Atomics::SequentiallyConsistent => "seq-cst",
+        }
+    }
+}
+
 /// What has to be known of a program's code to tell what the program orders.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Code {

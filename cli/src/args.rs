@@ -6,10 +6,11 @@ mod measure;
 
 pub(crate) use measure::{Ab, Calibrate, Fidelity, Perfplay, Schedule};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use events::{parse_range, parse_thread};
-use refrain_session::{self as session, EngineKind, REPLAY_CHILD};
-use refrain_trace::Order;
+use refrain_analysis::paper::{Granularity, Prefilter, Which};
+use refrain_session::{self as session, Atomics, EngineKind, REPLAY_CHILD};
+use refrain_trace::{Order, ThreadId};
 use refrain_vm::Level;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -254,7 +255,7 @@ pub(crate) struct Dump {
     pub(crate) trace: PathBuf,
     /// Only this thread (t0 is the main thread); may be given more than once
     #[arg(long, value_name = "THREAD", value_parser = parse_thread)]
-    pub(crate) thread: Vec<u32>,
+    pub(crate) thread: Vec<ThreadId>,
     /// Only these events of each thread, end exclusive: 100..200, 100.., ..200
     #[arg(long, value_name = "RANGE", value_parser = parse_range)]
     pub(crate) events: Option<std::ops::Range<u64>>,
@@ -282,7 +283,7 @@ pub(crate) struct Linkages {
     pub(crate) trace: PathBuf,
     /// List the loads of this thread (t0 is the main thread); may be given more than once
     #[arg(long, value_name = "THREAD", value_parser = parse_thread)]
-    pub(crate) thread: Vec<u32>,
+    pub(crate) thread: Vec<ThreadId>,
     /// List the loads at places that contain this text: a function, or FILE:LINE
     #[arg(long, value_name = "TEXT")]
     pub(crate) site: Option<String>,
@@ -355,13 +356,13 @@ pub(crate) struct Races {
     pub(crate) trace: PathBuf,
     /// Use one of the detectors that the FastTrack paper compares, as it is printed there, or an analysis
     /// that it filters accesses for
-    #[arg(long, value_enum, value_name = "NAME")]
-    pub(crate) detector: Option<Detector>,
+    #[arg(long, value_parser = choices::detector(), value_name = "NAME")]
+    pub(crate) detector: Option<Which>,
     /// With --detector: leave out accesses of variables with which this filter finds no fault
-    #[arg(long, value_enum, value_name = "FILTER", requires = "detector")]
+    #[arg(long, value_parser = choices::prefilter(), value_name = "FILTER", requires = "detector")]
     pub(crate) prefilter: Option<Prefilter>,
     /// With --detector: what one variable is
-    #[arg(long, value_enum, value_name = "SIZE", requires = "detector")]
+    #[arg(long, value_parser = choices::granularity(), value_name = "SIZE", requires = "detector")]
     pub(crate) granularity: Option<Granularity>,
     /// Run all these detectors and print the tables of the paper: times and warnings, vector clocks and
     /// operations on them, memory, frequencies of rules, slowdown with prefilters
@@ -369,55 +370,6 @@ pub(crate) struct Races {
     pub(crate) compare: bool,
     #[command(flatten)]
     pub(crate) report: RaceReport,
-}
-
-/// Detectors of the FastTrack paper.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Detector {
-    /// Looks at nothing
-    Empty,
-    /// Locksets; names what other things than locks order
-    Eraser,
-    /// DJIT+ behind locksets
-    Multirace,
-    /// Sets of owners
-    Goldilocks,
-    /// A vector clock for reads, one for writes
-    Basicvc,
-    /// The same, once in an epoch
-    #[value(name = "djit+")]
-    Djit,
-    /// Epochs
-    Fasttrack,
-    /// Races that are real beyond the first
-    Shb,
-    /// Are critical sections serializable?
-    Velodrome,
-    /// Does it matter who has a lock first?
-    Singletrack,
-}
-
-/// What is left out before a detector sees it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Prefilter {
-    /// Variables that one thread alone has used
-    ThreadLocal,
-    /// Variables that Eraser finds protected
-    Eraser,
-    /// Variables that do not race, by DJIT+
-    #[value(name = "djit+")]
-    Djit,
-    /// Variables that do not race, by FastTrack
-    Fasttrack,
-}
-
-/// What one variable is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Granularity {
-    /// A byte
-    Fine,
-    /// A block of the heap, or 64 bytes of other memory
-    Coarse,
 }
 
 #[derive(Args, Debug)]
@@ -433,28 +385,6 @@ pub(crate) struct Export {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// What accesses of atomic variables order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub(crate) enum Atomics {
-    /// Nothing
-    Relaxed,
-    /// What a thread does before a store, for who reads it
-    #[default]
-    AcqRel,
-    /// All that is done before an access, for the next one of the same variable
-    SeqCst,
-}
-
-impl From<Atomics> for refrain_session::Atomics {
-    fn from(atomics: Atomics) -> refrain_session::Atomics {
-        match atomics {
-            Atomics::Relaxed => refrain_session::Atomics::Relaxed,
-            Atomics::AcqRel => refrain_session::Atomics::AcquireRelease,
-            Atomics::SeqCst => refrain_session::Atomics::SequentiallyConsistent,
-        }
-    }
-}
-
 /// How races are shown.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct RaceReport {
@@ -462,7 +392,7 @@ pub(crate) struct RaceReport {
     #[arg(long)]
     pub(crate) all: bool,
     /// What atomic variables order, of which a recording does not know the memory orders
-    #[arg(long, value_enum, value_name = "ORDER", default_value = "acq-rel")]
+    #[arg(long, value_parser = choices::atomics(), value_name = "ORDER", default_value = "acq-rel")]
     pub(crate) atomics: Atomics,
     /// Print JSON
     #[arg(long)]

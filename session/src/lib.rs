@@ -116,11 +116,14 @@ mod child;
 mod choices;
 pub mod compare;
 pub mod data_races;
+pub mod detectors;
 mod error;
 pub mod evaluation;
 #[doc(hidden)]
 pub mod hex;
 mod id;
+pub mod info;
+pub mod linkages;
 mod machine;
 mod model;
 mod operations;

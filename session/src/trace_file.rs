@@ -1,11 +1,14 @@
-//! Trace files on disk: opening one to read, and creating one without losing another.
+//! Trace files on disk: opening one to read, creating one without losing another, checking and mending
+//! one.
 
+mod check;
 mod new;
 
+pub use check::{Checked, Repair, check};
 pub use new::{Named, NewTrace, is_being_recorded};
 
 use crate::error::{Context, Error, bail};
-use refrain_trace::Trace;
+use refrain_trace::{ThreadId, Trace};
 use std::fs::File;
 use std::path::Path;
 
@@ -29,6 +32,18 @@ pub fn read(path: &Path) -> crate::Result<Trace> {
 /// Names the file and what to do about it.
 pub fn advise(path: &Path, error: refrain_trace::Error) -> Error {
     Error::Unreadable { path: path.into(), error }
+}
+
+/// Refuses threads that a trace does not have.
+pub fn must_have(trace: &Trace, threads: &[ThreadId]) -> crate::Result<()> {
+    let there = trace.threads();
+    match threads.iter().find(|thread| thread.0 >= there) {
+        None => Ok(()),
+        Some(missing) => bail!(
+            Refused,
+            "there is no {missing}: the trace has {there} threads, the first of them t0"
+        ),
+    }
 }
 
 /// Whether the file is a trace, of whatever version and however damaged.

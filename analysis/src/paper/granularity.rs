@@ -20,6 +20,16 @@ pub enum Granularity {
     Coarse,
 }
 
+impl Granularity {
+    /// As the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Granularity::Fine => "fine",
+            Granularity::Coarse => "coarse",
+        }
+    }
+}
+
 /// Makes steps of what was tapped.
 pub struct Variables {
     granularity: Granularity,

@@ -1,7 +1,8 @@
 //! Values of options that are the library's: their names, and what the help says of them.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use refrain_session::{Clock, Cost, EngineKind, SchedulerKind};
+use refrain_analysis::paper::{Granularity, Prefilter, Which};
+use refrain_session::{Atomics, Clock, Cost, EngineKind, SchedulerKind};
 use refrain_vm::Level;
 
 /// Values by what the help says of each, with the function that names one.
@@ -29,6 +30,56 @@ pub(super) fn engine() -> impl TypedValueParser<Value = EngineKind> {
         (EngineKind::Copy, "The same instructions, copied; nearest to native speed"),
     ];
     Named(EngineKind::name, values).parser()
+}
+
+/// `--detector`.
+pub(super) fn detector() -> impl TypedValueParser<Value = Which> {
+    let values = &[
+        (Which::Empty, "Looks at nothing"),
+        (Which::Eraser, "Locksets; names what other things than locks order"),
+        (Which::MultiRace, "DJIT+ behind locksets"),
+        (Which::Goldilocks, "Sets of owners"),
+        (Which::BasicVc, "A vector clock for reads, one for writes"),
+        (Which::Djit, "The same, once in an epoch"),
+        (Which::FastTrack, "Epochs"),
+        (Which::Shb, "Races that are real beyond the first"),
+        (Which::Velodrome, "Are critical sections serializable?"),
+        (Which::SingleTrack, "Does it matter who has a lock first?"),
+    ];
+    Named(Which::name, values).parser()
+}
+
+/// `--prefilter`.
+pub(super) fn prefilter() -> impl TypedValueParser<Value = Prefilter> {
+    let values = &[
+        (Prefilter::ThreadLocal, "Variables that one thread alone has used"),
+        (Prefilter::By(Which::Eraser), "Variables that Eraser finds protected"),
+        (Prefilter::By(Which::Djit), "Variables that do not race, by DJIT+"),
+        (Prefilter::By(Which::FastTrack), "Variables that do not race, by FastTrack"),
+    ];
+    Named(Prefilter::name, values).parser()
+}
+
+/// `--granularity`.
+pub(super) fn granularity() -> impl TypedValueParser<Value = Granularity> {
+    let values = &[
+        (Granularity::Fine, "A byte"),
+        (Granularity::Coarse, "A block of the heap, or 64 bytes of other memory"),
+    ];
+    Named(Granularity::name, values).parser()
+}
+
+/// `--atomics`.
+pub(super) fn atomics() -> impl TypedValueParser<Value = Atomics> {
+    let values = &[
+        (Atomics::Relaxed, "Nothing"),
+        (Atomics::AcquireRelease, "What a thread does before a store, for who reads it"),
+        (
+            Atomics::SequentiallyConsistent,
+            "All that is done before an access, for the next one of the same variable",
+        ),
+    ];
+    Named(Atomics::name, values).parser()
 }
 
 /// `--cpu`.

@@ -1,11 +1,12 @@
 //! Which events a command is about.
 
+use refrain_trace::ThreadId;
 use std::ops::Range;
 
 /// `t2`, or just `2`.
-pub(super) fn parse_thread(text: &str) -> Result<u32, String> {
+pub(super) fn parse_thread(text: &str) -> Result<ThreadId, String> {
     let digits = text.strip_prefix('t').unwrap_or(text);
-    digits.parse().map_err(|_| "a thread is written like t2".to_owned())
+    digits.parse().map(ThreadId).map_err(|_| "a thread is written like t2".to_owned())
 }
 
 /// `100..200`, with either end left out.
@@ -26,8 +27,8 @@ mod tests {
 
     #[test]
     fn filters_are_parsed() {
-        assert_eq!(parse_thread("t2"), Ok(2));
-        assert_eq!(parse_thread("7"), Ok(7));
+        assert_eq!(parse_thread("t2"), Ok(ThreadId(2)));
+        assert_eq!(parse_thread("7"), Ok(ThreadId(7)));
         assert!(parse_thread("x").is_err());
         assert_eq!(parse_range("100..200"), Ok(100..200));
         assert_eq!(parse_range("e5.."), Ok(5..u64::MAX));

@@ -10,7 +10,7 @@ use refrain_session::trace_file::{self, advise};
 use refrain_session::{Purpose, Session};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::text::{EventLine, TransformedText};
-use refrain_trace::{EventId, EventKind, ThreadId, Trace};
+use refrain_trace::{EventId, ThreadId, Trace};
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write, stdout};
 use std::ops::Range;
@@ -70,13 +70,10 @@ fn topology(trace: &Trace, args: &Dump, out: &mut impl Write) -> anyhow::Result<
 }
 
 /// The threads asked for, all by default.
-fn threads(trace: &Trace, wanted: &[u32]) -> anyhow::Result<Vec<ThreadId>> {
-    let there = trace.threads();
-    if let Some(&missing) = wanted.iter().find(|&&thread| thread >= there) {
-        bail!("there is no t{missing}: the trace has {there} threads, the first of them t0");
-    }
-    let all = 0..there;
-    Ok(all.filter(|t| wanted.is_empty() || wanted.contains(t)).map(ThreadId).collect())
+fn threads(trace: &Trace, wanted: &[ThreadId]) -> anyhow::Result<Vec<ThreadId>> {
+    trace_file::must_have(trace, wanted)?;
+    let all = (0..trace.threads()).map(ThreadId);
+    Ok(all.filter(|thread| wanted.is_empty() || wanted.contains(thread)).collect())
 }
 
 /// Prints one thread's events.
@@ -101,14 +98,7 @@ fn dump(
                 comments.extend(shorten(record));
             }
             if let Some(symbols) = symbols.as_deref_mut() {
-                let code = match event.kind() {
-                    EventKind::Atomic | EventKind::SyncLoad | EventKind::SyncStore => {
-                        Code::At(event.pc)
-                    }
-                    kind if kind.is_of_access() => Code::At(event.pc),
-                    _ => Code::After(event.pc),
-                };
-                comments.push(symbols.place(code).short());
+                comments.push(symbols.place(Code::of(&event)).short());
             }
             let payload = payload.as_ref();
             let line = EventLine { thread, id, event: &event, payload, previous_end };
@@ -180,7 +170,7 @@ mod tests {
     #[test]
     fn a_missing_thread_is_named() {
         assert_eq!(threads(&trace(), &[]).expect("all"), [ThreadId(0), ThreadId(1)]);
-        let error = threads(&trace(), &[7]).expect_err("is missing");
+        let error = threads(&trace(), &[ThreadId(7)]).expect_err("is missing");
         assert!(error.to_string().contains("no t7"), "{error}");
     }
 }

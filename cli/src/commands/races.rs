@@ -8,14 +8,14 @@ use crate::race_suppressions::Suppressions;
 use crate::report::data_races::{Report, Suppressed, render, sarif, verdict};
 use refrain_session::Session;
 use refrain_session::data_races::DataRace;
+use refrain_session::detectors::is_std;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Searches a trace and prints what was found.
 pub(crate) fn run(args: &Races, session: &Session) -> Outcome {
-    if args.detector.is_some() || args.compare || detectors::is_std(&args.trace) {
-        detectors::must_be_plain(args)?;
+    if args.detector.is_some() || args.compare || is_std(&args.trace) {
         return detectors::run(args, session);
     }
     let report = search(session, &args.trace, &args.report)?;
@@ -41,7 +41,7 @@ pub(crate) fn print(report: &Report, form: &RaceReport) -> anyhow::Result<()> {
 /// What races in the trace at `path`.
 pub(crate) fn search(session: &Session, path: &Path, form: &RaceReport) -> anyhow::Result<Report> {
     let suppressions = form.suppressions.as_deref().map(Suppressions::read).transpose()?;
-    let found = session.races(path, form.atomics.into())?;
+    let found = session.races(path, form.atomics)?;
     let mut report = Report {
         command: found.command,
         threads: found.threads,

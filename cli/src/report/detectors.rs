@@ -5,69 +5,10 @@ use super::numbers::{bytes, count, counted, percent};
 use super::table::{self, Column};
 use crate::output::Style;
 use refrain_analysis::paper::{Prefilter, Which};
-use serde::{Deserialize, Serialize};
-
-/// What came of it.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Report {
-    /// The file.
-    pub(crate) trace: String,
-    /// Reads of variables, writes, and other steps, at the finer granularity.
-    pub(crate) reads: u64,
-    pub(crate) writes: u64,
-    pub(crate) others: u64,
-    /// The time that it took to replay the trace and to show its steps, or to read them.
-    pub(crate) empty_ns: u64,
-    /// All detectors were run, for their costs.
-    pub(crate) compared: bool,
-    /// A detector each, at one granularity.
-    pub(crate) rows: Vec<Row>,
-    /// Of a single detector: where something raced.
-    pub(crate) places: Vec<Place>,
-    /// Why not all of the recording was searched, if so.
-    pub(crate) incomplete: Option<String>,
-}
-
-/// A detector.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct Row {
-    pub(crate) detector: String,
-    /// What leaves accesses out before it sees them, or `none`.
-    pub(crate) prefilter: String,
-    pub(crate) granularity: String,
-    /// Its own time for all steps.
-    pub(crate) nanoseconds: u64,
-    /// Variables that race, where accesses outside of the system's libraries found it.
-    pub(crate) variables: u64,
-    /// Instructions that found a race, outside of the system's libraries and in them.
-    pub(crate) places: u64,
-    pub(crate) folded: u64,
-    /// As in the paper's tables.
-    pub(crate) clocks: u64,
-    pub(crate) operations: u64,
-    pub(crate) bytes: u64,
-    pub(crate) rules: Vec<Rule>,
-}
-
-/// How often a rule was used.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct Rule {
-    pub(crate) rule: String,
-    pub(crate) count: u64,
-}
-
-/// Where something raced.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
-    pub(crate) place: String,
-    /// One of the variables.
-    pub(crate) variable: String,
-    /// Accesses that raced.
-    pub(crate) count: u64,
-}
+use refrain_session::detectors::{Detected, Place, Row};
 
 /// As text.
-pub(crate) fn render(report: &Report, style: Style) -> String {
+pub(crate) fn render(report: &Detected, style: Style) -> String {
     let mut text = match report.compared {
         true => comparison(report, style),
         false => places(report, style),
@@ -78,7 +19,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     text
 }
 
-fn places(report: &Report, style: Style) -> String {
+fn places(report: &Detected, style: Style) -> String {
     let Some(row) = report.rows.first() else { return String::new() };
     let mut text = format!(
         "{} ({}): {} at {}\n",
@@ -117,7 +58,7 @@ fn found(row: &Row) -> String {
     }
 }
 
-fn comparison(report: &Report, style: Style) -> String {
+fn comparison(report: &Detected, style: Style) -> String {
     let total = report.reads + report.writes + report.others;
     let detectors = || report.rows.iter().filter(|row| !is_analysis(row));
     let part = |number: u64| percent(number as f64 / total.max(1) as f64);
@@ -177,7 +118,7 @@ fn is_analysis(row: &Row) -> bool {
 }
 
 /// How slow the analyses are behind each filter.
-fn prefilters(report: &Report, style: Style) -> String {
+fn prefilters(report: &Detected, style: Style) -> String {
     let mut header = vec![("analysis", Column::Left)];
     header.extend(Prefilter::ALL.map(|filter| (filter.name(), Column::Right)));
     let row = |which: Which| {
@@ -195,7 +136,7 @@ fn prefilters(report: &Report, style: Style) -> String {
     format!("\nSlowdown with prefilters (section 5.2)\n{}", table::render(&header, rows, style))
 }
 
-fn slowdown(report: &Report, row: &Row) -> String {
+fn slowdown(report: &Detected, row: &Row) -> String {
     format!("{:.2}", 1.0 + row.nanoseconds as f64 / report.empty_ns.max(1) as f64)
 }
 

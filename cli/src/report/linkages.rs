@@ -3,69 +3,12 @@
 use super::numbers::{count, counted, percent};
 use super::table::{self, Column};
 use crate::output::Style;
+use refrain_session::linkages::{Linkages, Read, Site};
 use refrain_session::text::escape;
-use serde::Serialize;
 use std::fmt::Write;
 
-/// The counts of a trace, and the loads that were asked for.
-#[derive(Clone, PartialEq, Debug, Default, Serialize)]
-pub(crate) struct Report {
-    /// The file.
-    pub(crate) trace: String,
-    /// Watched loads that have an event.
-    pub(crate) loads: u64,
-    /// Those that have none: they read what their thread had met last.
-    pub(crate) without_event: u64,
-    /// Words that are stored to by watched stores and locked instructions, and how often they are.
-    pub(crate) words: u64,
-    pub(crate) stores: u64,
-    /// Loads of what another thread stored.
-    pub(crate) others: u64,
-    /// Of what their own thread stored.
-    pub(crate) own: u64,
-    /// Of what was there before.
-    pub(crate) initial: u64,
-    /// Of what no watched store wrote.
-    pub(crate) unwatched: u64,
-    /// Of a word that is stored to in other pieces.
-    pub(crate) mixed: u64,
-    /// Values that were compared to find the stores, for all loads and for one at most.
-    pub(crate) comparisons: u64,
-    pub(crate) most_comparisons: u32,
-    /// The instructions that loaded most often.
-    pub(crate) sites: Vec<Site>,
-    /// The loads that were asked for, thread by thread.
-    pub(crate) reads: Vec<Read>,
-}
-
-/// An instruction.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub(crate) struct Site {
-    pub(crate) place: String,
-    pub(crate) loads: u64,
-    /// How many read what another thread stored.
-    pub(crate) others: u64,
-    /// On average.
-    pub(crate) comparisons: f64,
-    /// Where most of what they read was stored.
-    pub(crate) writer: Option<String>,
-}
-
-/// A load.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub(crate) struct Read {
-    /// Its thread and event.
-    pub(crate) load: String,
-    pub(crate) address: u64,
-    pub(crate) value: u64,
-    pub(crate) place: String,
-    /// Thread and event of the store, or what else it read.
-    pub(crate) writer: String,
-    pub(crate) written_at: Option<String>,
-}
-
 /// As text.
-pub(crate) fn render(report: &Report, style: Style) -> String {
+pub(crate) fn render(report: &Linkages, style: Style) -> String {
     let mut text = format!(
         "{} with an event, {} without; {} to {}\n",
         counted(report.loads, "watched load"),
@@ -95,7 +38,7 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     text
 }
 
-fn kinds(report: &Report, style: Style) -> String {
+fn kinds(report: &Linkages, style: Style) -> String {
     let header = [("read", Column::Left), ("loads", Column::Right), ("share", Column::Right)];
     let kinds = [
         ("what another thread stored", report.others),
@@ -110,7 +53,7 @@ fn kinds(report: &Report, style: Style) -> String {
     table::render(&header, rows.collect(), style)
 }
 
-fn sites(report: &Report, style: Style) -> String {
+fn sites(report: &Linkages, style: Style) -> String {
     let header = [
         ("loads", Column::Right),
         ("of others", Column::Right),
@@ -135,7 +78,7 @@ mod tests {
 
     #[test]
     fn report() {
-        let report = Report {
+        let report = Linkages {
             loads: 1200,
             without_event: 52_000,
             words: 2,
@@ -169,10 +112,10 @@ mod tests {
                 writer: "t0 e9".into(),
                 written_at: Some("put queue.c:7".into()),
             }],
-            ..Report::default()
+            ..Linkages::default()
         };
         insta::assert_snapshot!(render(&report, Style { width: 80, colour: false }));
-        let nothing = render(&Report::default(), Style { width: 80, colour: false });
+        let nothing = render(&Linkages::default(), Style { width: 80, colour: false });
         assert_eq!(nothing, "0 watched loads with an event, 0 without; 0 stores to 0 words\n");
     }
 }

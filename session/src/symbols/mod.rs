@@ -14,7 +14,7 @@ pub use place::{Frame, Place};
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolized, Symbolizer};
-use refrain_trace::Module;
+use refrain_trace::{Event, EventKind, Module};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -29,6 +29,16 @@ pub enum Code {
 }
 
 impl Code {
+    /// Of an event: an access by an instruction is there, a call of the library's or the kernel's has
+    /// returned.
+    pub fn of(event: &Event) -> Code {
+        match event.kind() {
+            EventKind::Atomic | EventKind::SyncLoad | EventKind::SyncStore => Code::At(event.pc),
+            kind if kind.is_of_access() => Code::At(event.pc),
+            _ => Code::After(event.pc),
+        }
+    }
+
     /// The address itself.
     pub fn pc(self) -> u64 {
         match self {
