@@ -9,6 +9,9 @@
 //!   seen outside of its window, and a [`EventKind::Handover`] goes into its stream at the number of
 //!   accesses that it has made by then. The taker waits in the replay for all of them
 //!   ([`EventKind::Takeover`]).
+//!   With the line, the taker gets as many lines behind it as it has before it in a row, and the other
+//!   way round, if they were the same thread's: what is handed over buffer by buffer takes a few
+//!   take-overs, not one for each line.
 //! - A line that has been taken over [`PATIENCE`] times is contended: nobody may access it by
 //!   himself, and each access is an event with a ticket ([`EventKind::Contended`]). A thread that has
 //!   made [`CALM`] of them with nobody between gets the line, with the turn for the next one: to read
@@ -45,6 +48,12 @@ const PATIENCE: u32 = 8;
 const CALM: u32 = 16;
 /// Lines that a thread claims at once at most, when it comes to one after the other.
 const RUN: u32 = 64;
+/// Lines before and behind one that a thread takes over with it, at most.
+const NEIGHBOURS: usize = 1024;
+/// So many lines that a thread has in a row show that it goes through them.
+const ROW: usize = 4;
+/// So many lines that are taken over together are a buffer: they are never contended for that.
+const BUFFER: usize = 8;
 
 /// Whose a line is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +81,26 @@ impl State {
             State::Owned { owner, taken } => with(1, owner, taken),
             State::Shared { writer, taken } => with(2, writer, taken),
             State::Contended => 3,
+        }
+    }
+
+    /// As if it had never been taken over.
+    fn forgiven(self) -> State {
+        match self {
+            State::Owned { owner, .. } => State::Owned { owner, taken: 0 },
+            State::Shared { writer, .. } => State::Shared { writer, taken: 0 },
+            other => other,
+        }
+    }
+
+    /// Whether both are one thread's, and the same one's, or are read and were written by the same.
+    fn is_as(self, other: State) -> bool {
+        match (self, other) {
+            (State::Owned { owner: a, taken }, State::Owned { owner: b, .. })
+            | (State::Shared { writer: a, taken }, State::Shared { writer: b, .. }) => {
+                a == b && taken < PATIENCE
+            }
+            _ => false,
         }
     }
 
@@ -408,18 +437,9 @@ impl Lines {
     ) -> Result<(), Closed> {
         let Some(mine) = threads.get(me.index()).copied().flatten() else { return Ok(()) };
         let mut acquired = Acquired::default();
-        let mut taking = Taking {
-            lines: self,
-            threads,
-            me,
-            losses: Vec::new(),
-            ended: false,
-            becoming: Vec::new(),
-        };
-        for (span, address) in
-            spans.iter().flat_map(|span| span.lines().map(move |line| (span, line)))
-        {
-            taking.line(&mine, index(address), span.write, &mut acquired, (address, tickets));
+        let mut taking = Taking::new(self, threads, me);
+        for &span in spans {
+            taking.span(&mine, span, &mut acquired, tickets);
         }
         let Taking { losses, ended, becoming, .. } = taking;
         if ended {
@@ -536,9 +556,31 @@ struct Taking<'a> {
     ended: bool,
     /// Lines that are contended once the thread has their turns.
     becoming: Vec<usize>,
+    /// That lines are taken over now says something about how often they are.
+    counts: bool,
 }
 
-impl Taking<'_> {
+impl<'a> Taking<'a> {
+    fn new(lines: &'a Lines, threads: &'a [Option<Filter>], me: ThreadId) -> Taking<'a> {
+        let (losses, becoming) = (Vec::new(), Vec::new());
+        Taking { lines, threads, me, losses, ended: false, becoming, counts: true }
+    }
+
+    /// Takes over what the thread needs for an access, and what comes with it.
+    fn span(&mut self, mine: &Filter, span: Span, acquired: &mut Acquired, tickets: &Tickets) {
+        // A buffer changes hands, which it may do as often as it likes.
+        self.counts = span.len < BUFFER as u64 * LINE;
+        for address in span.lines() {
+            let line = index(address);
+            let before = self.line(mine, line, span.write, acquired, (address, tickets));
+            if span.len <= LINE {
+                self.neighbours(mine, (line, before), span.write, acquired, tickets);
+            }
+        }
+    }
+
+    /// Takes a line over, if need be; what it was before, if the thread could not access it by itself,
+    /// and can now.
     fn line(
         &mut self,
         mine: &Filter,
@@ -546,12 +588,12 @@ impl Taking<'_> {
         write: bool,
         acquired: &mut Acquired,
         (address, tickets): (u64, &Tickets),
-    ) {
+    ) -> Option<State> {
         let me = self.me;
         let here = line;
         let line = self.lines.canonical(here);
         if self.becoming.contains(&line) {
-            return;
+            return None;
         }
         let mut state = self.lines.states.get(line);
         if state == State::Unowned {
@@ -561,16 +603,54 @@ impl Taking<'_> {
                 false => self.lines.states.get(line),
             };
         }
-        let patience = self.lines.sharing.patience;
-        let next = |taken: u32| match taken >= patience {
-            true => State::Contended,
-            false => State::Owned { owner: me, taken: taken + 1 },
-        };
-        let next = match state {
+        let had = if write { mine.may_write(here) } else { mine.may_read(here) };
+        let (patience, counts) = (self.lines.sharing.patience, self.counts);
+        let next = self.next(
+            (line, state),
+            write,
+            mine,
+            |taken| match taken >= patience {
+                true => State::Contended,
+                false => State::Owned { owner: me, taken: taken + u32::from(counts) },
+            },
+            (acquired, tickets),
+        );
+        match next {
+            State::Contended if state != next => {
+                self.lines.states.set(line, State::Owned { owner: me, taken: patience });
+                self.becoming.push(line);
+            }
+            _ if next != state => self.lines.states.set(line, next),
+            _ => {}
+        }
+        match next {
+            State::Owned { .. } => mine.permit(here, true),
+            State::Shared { .. } => mine.permit(here, false),
+            State::Contended => {
+                self.lines.forbid(mine, line, true);
+                acquired.contended.push(self.lines.object(address, line));
+            }
+            State::Unowned => {}
+        }
+        (!had && next != State::Contended).then_some(state)
+    }
+
+    /// What a line is once the thread has it, of which others are told that they lose it. `owned` says
+    /// what a line is that the thread gets for itself.
+    fn next(
+        &mut self,
+        (line, state): (usize, State),
+        write: bool,
+        mine: &Filter,
+        owned: impl Fn(u32) -> State,
+        (acquired, tickets): (&mut Acquired, &Tickets),
+    ) -> State {
+        let me = self.me;
+        match state {
             State::Unowned => unreachable!("nobody gives a line back"),
             State::Contended => State::Contended,
             State::Owned { owner, .. } if owner == me => state,
-            State::Owned { owner, taken } => match next(taken) {
+            State::Owned { owner, taken } => match owned(taken) {
                 State::Owned { taken, .. } if !write && self.is_there(owner) => {
                     self.lose(owner, line, false);
                     State::Shared { writer: owner, taken }
@@ -597,25 +677,56 @@ impl Taking<'_> {
                 }
                 // Threads that have ended may have read it.
                 self.ended |= self.threads.iter().any(Option::is_none);
-                next(taken)
+                owned(taken)
             }
-        };
-        match next {
-            State::Contended if state != next => {
-                self.lines.states.set(line, State::Owned { owner: me, taken: patience });
-                self.becoming.push(line);
-            }
-            _ if next != state => self.lines.states.set(line, next),
-            _ => {}
         }
-        match next {
-            State::Owned { .. } => mine.permit(here, true),
-            State::Shared { .. } => mine.permit(here, false),
-            State::Contended => {
-                self.lines.forbid(mine, line, true);
-                acquired.contended.push(self.lines.object(address, line));
+    }
+
+    /// The thread has taken over a line that was `before` something else: it gets neighbours of the
+    /// line with it that are the same.
+    fn neighbours(
+        &mut self,
+        mine: &Filter,
+        (line, before): (usize, Option<State>),
+        write: bool,
+        acquired: &mut Acquired,
+        tickets: &Tickets,
+    ) {
+        let (Some(before), me) = (before, self.me) else { return };
+        // (Those of memory that is mapped twice lie elsewhere, too.)
+        if !self.lines.sharing.calms || self.lines.aliases().is_some() {
+            return;
+        }
+        let has = |line| if write { mine.may_write(line) } else { mine.may_read(line) };
+        let is_contended = |line| self.lines.states.get(line) == State::Contended;
+        // What is contended in between does not end a row.
+        let in_row = |line: &usize| has(*line) || is_contended(*line);
+        let first = line.saturating_sub(NEIGHBOURS);
+        let last = (line + NEIGHBOURS).min(ENTRIES - 1);
+        let reach = |row: usize| if row < ROW { 0 } else { row };
+        let before_it = (first..line).rev().take_while(in_row).filter(|&line| has(line)).count();
+        let behind_it = (line + 1..=last).take_while(in_row).filter(|&line| has(line)).count();
+        let behind = line + 1..=(line + reach(before_it)).min(last);
+        let in_front = (line - reach(behind_it).min(line)..line).rev();
+        let mut taken_along = 0;
+        let mut take = |line: usize| {
+            let state = self.lines.states.get(line);
+            let is_same = state.is_as(before) && !has(line);
+            if is_same {
+                // What comes with another line says nothing about how often this one is used.
+                let owned = |taken| State::Owned { owner: me, taken };
+                let next = self.next((line, state), write, mine, owned, (acquired, tickets));
+                self.lines.states.set(line, next);
+                mine.permit(line, matches!(next, State::Owned { .. }));
+                taken_along += 1;
             }
-            State::Unowned => {}
+            is_same || state == State::Contended
+        };
+        let _ = behind.into_iter().all(&mut take);
+        let _ = in_front.into_iter().all(take);
+        if taken_along >= BUFFER {
+            // It was a buffer.
+            self.lines.states.set(line, self.lines.states.get(line).forgiven());
         }
     }
 

@@ -89,6 +89,42 @@ fn one_line_after_the_other_brings_more() {
     assert!(thread.filter.permits(span(0x8000, 5 * LINE, true)), "the fifth came with others");
 }
 
+/// Threads that go through a buffer of 200 lines in turns, by one line after the other.
+#[test]
+fn what_follows_comes_with_a_line() {
+    const LINES: u64 = 200;
+    let Some(lines) = lines() else { return };
+    let (threads, mut claims) = ([Thread::new(), Thread::new()], Claims::default());
+    let filters = [Some(threads[0].filter), Some(threads[1].filter)];
+    let (tickets, buffer) = (Tickets::new(), || (0..LINES).map(|line| 0x9000 + line * LINE));
+    for line in buffer() {
+        let span = span(line, 8, true);
+        assert!(matches!(lines.quick(A, &threads[0].filter, span, &mut claims), Quick::Mine));
+    }
+    for round in 0..30 {
+        let me = [B, A][round % 2];
+        let (mine, other) = (threads[me.index()].filter, threads[1 - me.index()].filter);
+        let mut takeovers = 0;
+        for line in buffer() {
+            let span = span(line, 8, round % 3 > 0);
+            if mine.permits(span) {
+                continue;
+            }
+            let mut acquired = Acquired::default();
+            let mut taking = Taking::new(&lines, &filters, me);
+            taking.span(&mine, span, &mut acquired, &tickets);
+            takeovers += usize::from(!taking.losses.is_empty());
+            assert!(taking.losses.iter().all(|loss| loss.thread != me));
+            taking.becoming.iter().for_each(|&line| lines.states.set(line, State::Contended));
+            let is_either = mine.permits(span) || !acquired.contended.is_empty();
+            assert!(is_either && !(span.write && other.permits(span)), "{round} {line:#x}");
+        }
+        assert!(takeovers < 20, "{takeovers} in round {round}");
+    }
+    let contended = buffer().filter(|&line| lines.states.get(index(line)) == State::Contended);
+    assert!(contended.count() < 20);
+}
+
 #[test]
 fn a_line_is_calm_when_one_thread_alone_has_its_turns() {
     let (mut calm, line) = (Calm::default(), 0x9000);
