@@ -8,6 +8,7 @@
 //! is executed by itself: string instructions (page by page, if they repeat), gathers, `xsave` and its
 //! like.
 
+use crate::common;
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind,
     Register, UsedMemory,
@@ -43,6 +44,16 @@ fn is_of_stack(instruction: &Instruction) -> bool {
 }
 
 pub(crate) fn memory_of(instruction: &Instruction) -> Memory {
+    let size = instruction.memory_size().size() as u8;
+    match common::memory_access(instruction) {
+        Some(OpAccess::None) => Memory::None,
+        Some(OpAccess::Read) => Memory::Operand(OrderedKind::Read, size),
+        Some(_) => Memory::Operand(OrderedKind::Write, size),
+        None => memory_by_table(instruction),
+    }
+}
+
+fn memory_by_table(instruction: &Instruction) -> Memory {
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(instruction).used_memory();
     let accessed = |access| !matches!(access, OpAccess::None | OpAccess::NoMemAccess);
@@ -250,4 +261,17 @@ pub(crate) fn value_of(
         4 => i64::from((word >> (offset % 8 * 8)) as i32) as u64,
         _ => word,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{memory_by_table, memory_of};
+    use crate::common::tests::of_all_kinds;
+
+    #[test]
+    fn the_short_way_says_what_the_table_says() {
+        for i in of_all_kinds() {
+            assert_eq!(memory_of(&i), memory_by_table(&i), "{i}");
+        }
+    }
 }

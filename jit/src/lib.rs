@@ -13,6 +13,7 @@
 //! engines' own `mod.rs`; `unused` is for who looks for races.
 
 mod accesses;
+mod common;
 mod copy;
 mod cost;
 mod cranelift;

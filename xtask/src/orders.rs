@@ -11,16 +11,16 @@ use std::time::Duration;
 
 const ORDERS: [&str; 4] = ["sync", "stride", "leap", "global"];
 /// Bytes that the compressors get.
-const TEXT: u64 = 1 << 20;
+const TEXT: u64 = 16 << 20;
 /// Programs of the corpus whose second argument is the number of threads, and how much work they get.
 const KERNELS: [(&str, &str); 7] = [
-    ("locks", "400000"),
-    ("anneal", "200000"),
-    ("grid", "200000"),
-    ("tree", "20000"),
-    ("blocks", "800000"),
-    ("tasks", "40000"),
-    ("counts", "400000"),
+    ("locks", "1600000"),
+    ("anneal", "800000"),
+    ("grid", "800000"),
+    ("tree", "80000"),
+    ("blocks", "3200000"),
+    ("tasks", "160000"),
+    ("counts", "1600000"),
 ];
 /// Those of them that are run with several numbers of threads.
 const SCALED: [&str; 4] = ["locks", "grid", "tree", "counts"];

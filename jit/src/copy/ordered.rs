@@ -9,6 +9,7 @@ use super::desc::Operand;
 use super::idioms::Idioms;
 use super::translator::Translator;
 use crate::accesses::bit_register;
+use crate::common;
 use iced_x86::{
     Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, MemorySize,
     Mnemonic, OpAccess, OpKind, Register,
@@ -220,22 +221,13 @@ pub(super) fn is_load(instruction: &Instruction) -> bool {
 /// What an instruction with an explicit operand in memory does there, if that is all that it does
 /// with memory.
 fn memory_access(instruction: &Instruction) -> Option<OpAccess> {
-    use Mnemonic::*;
-    let to_memory = instruction.op0_kind() == OpKind::Memory;
-    match instruction.mnemonic() {
-        // Most are of these, and the table takes longer.
-        Mov if to_memory => Some(OpAccess::Write),
-        Mov | Movzx | Movsx | Movsxd | Cmp | Test => Some(OpAccess::Read),
-        Add | Sub | And | Or | Xor if to_memory => Some(OpAccess::ReadWrite),
-        Add | Sub | And | Or | Xor => Some(OpAccess::Read),
-        _ => {
-            let mut factory = InstructionInfoFactory::new();
-            match factory.info(instruction).used_memory() {
-                [used] => Some(used.access()),
-                _ => None,
-            }
+    common::memory_access(instruction).or_else(|| {
+        let mut factory = InstructionInfoFactory::new();
+        match factory.info(instruction).used_memory() {
+            [used] => Some(used.access()),
+            _ => None,
         }
-    }
+    })
 }
 
 fn is_integer(size: MemorySize) -> bool {
@@ -287,41 +279,5 @@ fn memory_size(instruction: &Instruction) -> u8 {
         // Bit strings and the like have no size of their own: the register operand's counts.
         MemorySize::Unknown => instruction.op1_register().size() as u8,
         size => size.size() as u8,
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-    use iced_x86::Code;
-
-    /// Instructions of all kinds: what random bytes are decoded to.
-    pub(in crate::copy) fn of_all_kinds() -> Vec<Instruction> {
-        let mut state = 1_u64;
-        let mut bytes = vec![0_u8; 600_000];
-        for byte in &mut bytes {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            *byte = (state >> 56) as u8;
-        }
-        let mut all = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE);
-        all.iter().filter(|i| i.code() != Code::INVALID).collect()
-    }
-
-    #[test]
-    fn short_cuts_say_what_the_table_says() {
-        let mut factory = InstructionInfoFactory::new();
-        let mut count = 0;
-        for i in of_all_kinds() {
-            let explicit = i.op_kinds().filter(|&kind| kind == OpKind::Memory).count() == 1;
-            if i.encoding() == EncodingKind::Legacy && is_integer(i.memory_size()) && explicit {
-                let used = factory.info(&i).used_memory();
-                let table = if let [used] = used { Some(used.access()) } else { None };
-                let reads = |access| matches!(access, Some(OpAccess::Read | OpAccess::CondRead));
-                let found = memory_access(&i);
-                assert!(found == table || reads(found) && reads(table), "{i} {found:?} {table:?}");
-                count += 1;
-            }
-        }
-        assert!(count > 10_000, "{count}");
     }
 }

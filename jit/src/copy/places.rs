@@ -9,10 +9,8 @@
 
 use super::polls::is_call;
 use crate::accesses::constant_address;
-use iced_x86::{
-    Code, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
-    Register,
-};
+use crate::common::each_written;
+use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::collections::BTreeMap;
 
@@ -229,22 +227,10 @@ impl Pass {
             CLOBBERED.iter().for_each(|register| self.registers[register.number()] = unknown);
             return;
         }
-        match writes_first(instruction) {
-            Some(false) => {}
-            Some(true) => {
-                let register = instruction.op0_register().full_register();
-                self.registers[register.number()] = unknown;
-            }
-            None => {
-                let options = InstructionInfoOptions::NO_MEMORY_USAGE;
-                for used in self.factory.info_options(instruction, options).used_registers() {
-                    let read = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
-                    if used.register().is_gpr() && !read {
-                        self.registers[used.register().full_register().number()] = unknown;
-                    }
-                }
-            }
-        }
+        let registers = &mut self.registers;
+        each_written(instruction, &mut self.factory, |register| {
+            registers[register.number()] = unknown
+        });
         if instruction.op0_kind() == OpKind::Memory
             && let Some(slot) = self.slot(instruction)
         {
@@ -294,21 +280,6 @@ impl Pass {
     }
 }
 
-/// Whether the only general register that an instruction writes is its first operand, or none is.
-/// Most instructions are of these, and the table takes longer; `None` for the others.
-fn writes_first(instruction: &Instruction) -> Option<bool> {
-    use Mnemonic::*;
-    let to_register = || {
-        let is_register = instruction.op0_kind() == OpKind::Register;
-        (!is_register || instruction.op0_register().is_gpr()).then_some(is_register)
-    };
-    match instruction.mnemonic() {
-        Mov | Lea | Movzx | Movsx | Movsxd | Add | Sub | And | Or | Xor => to_register(),
-        Cmp | Test | Nop | Endbr64 | Jmp | Je | Jne | Jb | Jae | Ja | Jbe => Some(false),
-        _ => None,
-    }
-}
-
 /// Whether a function begins by setting up a frame pointer.
 fn has_frame(code: &[Instruction]) -> bool {
     const PROLOGUE: usize = 4;
@@ -333,11 +304,9 @@ pub(super) fn has_memory(instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, Places, places, writes_first};
-    use crate::copy::ordered::tests::of_all_kinds;
+    use super::{Place, Places, places};
+    use iced_x86::Instruction;
     use iced_x86::code_asm::*;
-    use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register};
-    use std::collections::BTreeSet;
 
     /// The operands of what `write` assembles, branches and the like left out.
     fn operands(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Place> {
@@ -347,26 +316,6 @@ mod tests {
         let code: Vec<Instruction> =
             iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
         places(&code).into_iter().flatten().collect()
-    }
-
-    #[test]
-    fn short_cuts_say_what_the_table_says() {
-        let mut factory = InstructionInfoFactory::new();
-        let mut count = 0;
-        for i in of_all_kinds() {
-            let Some(first) = writes_first(&i) else { continue };
-            let used = factory.info(&i).used_registers();
-            let written: BTreeSet<Register> = used
-                .iter()
-                .filter(|used| !matches!(used.access(), OpAccess::Read | OpAccess::CondRead))
-                .map(|used| used.register().full_register())
-                .filter(|register| register.is_gpr())
-                .collect();
-            let expected = first.then(|| i.op0_register().full_register());
-            assert_eq!(written, expected.into_iter().collect(), "{i}");
-            count += 1;
-        }
-        assert!(count > 10_000, "{count}");
     }
 
     fn frame(a: &mut CodeAssembler) {

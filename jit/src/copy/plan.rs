@@ -7,9 +7,10 @@
 
 use super::classify::{Action, classify};
 use crate::accesses::{Memory, constant_address, memory_of};
+use crate::common::each_written;
 use iced_x86::{
-    Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
-    OpKind, Register,
+    Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
 };
 use refrain_vm::{OrderedKind, Processor};
 
@@ -108,11 +109,7 @@ impl Plan {
             if classify(&instruction, processor) != Action::Copy {
                 return;
             }
-            for used in factory.info(&instruction).used_registers() {
-                if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead) {
-                    values.change(used.register());
-                }
-            }
+            each_written(&instruction, &mut factory, |register| values.change(register));
         }
     }
 
