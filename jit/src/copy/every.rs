@@ -247,8 +247,9 @@ fn line_of(encoder: &mut Encoder, code: &mut Code, look: &Look, offset: i32) {
             code.load_fs_base();
             code.add_to_rcx(start);
         }
-        (constant, _) => {
-            if constant.is_none() {
+        _ => {
+            let named = [instruction.memory_base(), instruction.memory_index()];
+            if named.iter().any(|register| register.full_register() == Register::RCX) {
                 code.reload(RCX, emit::RCX_SLOT);
             }
             let mut operand = *instruction;
