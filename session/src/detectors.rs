@@ -51,7 +51,7 @@ pub struct Detected {
     /// A detector each, at one granularity.
     pub rows: Vec<Row>,
     /// Of a single detector: where something raced.
-    pub places: Vec<Place>,
+    pub places: Vec<RacySite>,
     /// Why not all of the recording was searched, if so.
     pub incomplete: Option<String>,
 }
@@ -94,7 +94,7 @@ pub struct Rule {
 
 /// Where something raced.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Place {
+pub struct RacySite {
     /// Function and line, or the file's own name for it.
     pub place: String,
     /// One of the variables.
@@ -305,7 +305,7 @@ fn detected(
 
 impl Sources {
     /// The places at which something raced.
-    fn places(&mut self, found: BTreeMap<u64, (u64, u64)>) -> Vec<Place> {
+    fn places(&mut self, found: BTreeMap<u64, (u64, u64)>) -> Vec<RacySite> {
         let mut places = Vec::new();
         for (site, (count, variable)) in found {
             let (place, variable) = match self {
@@ -321,7 +321,7 @@ impl Sources {
                     (place, Some(format!("{variable:#x}")))
                 }
             };
-            places.push(Place { place, variable: variable.unwrap_or_default(), count });
+            places.push(RacySite { place, variable: variable.unwrap_or_default(), count });
         }
         places.sort_by_key(|place| std::cmp::Reverse(place.count));
         places

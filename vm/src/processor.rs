@@ -32,14 +32,14 @@ pub enum Feature {
 }
 
 /// Where `cpuid` tells of a feature: the leaf, the register (of eax, ebx, ecx, edx) and the bit.
-pub(crate) struct Place {
+pub(crate) struct CpuidBit {
     pub(crate) leaf: u32,
     pub(crate) register: usize,
     pub(crate) bit: u32,
 }
 
-const fn place(leaf: u32, register: usize, bit: u32) -> Place {
-    Place { leaf, register, bit }
+const fn place(leaf: u32, register: usize, bit: u32) -> CpuidBit {
+    CpuidBit { leaf, register, bit }
 }
 
 const EBX: usize = 1;
@@ -90,7 +90,7 @@ impl Feature {
         }
     }
 
-    pub(crate) fn place(self) -> Place {
+    pub(crate) fn place(self) -> CpuidBit {
         match self {
             Feature::Pclmulqdq => place(1, ECX, 1),
             Feature::Fma => place(1, ECX, 12),

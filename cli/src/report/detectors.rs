@@ -5,7 +5,7 @@ use super::numbers::{bytes, count, counted, percent};
 use super::table::{self, Column};
 use crate::output::Style;
 use refrain_analysis::paper::{Prefilter, Which};
-use refrain_session::detectors::{Detected, Place, Row};
+use refrain_session::detectors::{Detected, RacySite, Row};
 
 /// As text.
 pub(crate) fn render(report: &Detected, style: Style) -> String {
@@ -31,7 +31,7 @@ fn places(report: &Detected, style: Style) -> String {
     if !report.places.is_empty() {
         let header =
             [("steps", Column::Right), ("variable", Column::Left), ("place", Column::Left)];
-        let cells = |it: &Place| vec![count(it.count), it.variable.clone(), it.place.clone()];
+        let cells = |it: &RacySite| vec![count(it.count), it.variable.clone(), it.place.clone()];
         text += &table::render(&header, report.places.iter().map(cells).collect(), style);
     }
     if row.folded > 0 {

@@ -11,7 +11,7 @@
 
 mod rep;
 
-use super::flow::{self, Flow};
+use super::flow::{self, Dataflow};
 use super::frame::{self, Frame, leave};
 use super::graph::{Block, Graph, Site, Term};
 use super::lift::{Lifter, State, Watch, symbol};
@@ -83,7 +83,7 @@ struct Task {
 pub(super) struct Body<'a> {
     graph: &'a Graph,
     region: &'a Region,
-    flow: Flow,
+    flow: Dataflow,
     blocks: Vec<ir::Block>,
     tasks: Vec<Task>,
     pub(super) l: Lifter<'a>,

@@ -24,7 +24,7 @@ pub(super) struct Setting<'a> {
 
 /// Machine code of a region, with its indirect transfers and thunks behind it; not yet at its
 /// place.
-pub(super) struct Object {
+pub(super) struct RegionCode {
     pub(super) bytes: Vec<u8>,
     /// 32-bit fields to fill in, each the end of a jump or a call: where, and where it goes.
     pub(super) relocations: Vec<(u32, Target)>,
@@ -94,7 +94,7 @@ impl Compiler {
 
     /// Compiles a region. Returns `None` if its code is beyond a limit (of the spill area, say);
     /// a smaller region then may do.
-    pub(super) fn compile(&mut self, setting: Setting<'_>, region: &Region) -> Option<Object> {
+    pub(super) fn compile(&mut self, setting: Setting<'_>, region: &Region) -> Option<RegionCode> {
         let Setting { isa, graph, watch, .. } = setting;
         self.context.clear();
         let thunks = body::translate(
@@ -118,7 +118,7 @@ impl Compiler {
         if spill > SPILL {
             return None;
         }
-        let mut object = Object {
+        let mut object = RegionCode {
             bytes: code.buffer.data().to_vec(),
             relocations: Vec::new(),
             ways: Vec::new(),
@@ -162,12 +162,12 @@ impl Compiler {
     }
 }
 
-impl Object {
+impl RegionCode {
     /// A thunk alone, to be entered by a call: one instruction with all flags.
-    pub(super) fn step(batch: &Batch) -> Option<Object> {
+    pub(super) fn step(batch: &Batch) -> Option<RegionCode> {
         let code = batch.encode(Batch::all_flags())?;
         let (relocations, ways) = (Vec::new(), Vec::new());
-        Some(Object { bytes: code.bytes, relocations, ways, places: code.map })
+        Some(RegionCode { bytes: code.bytes, relocations, ways, places: code.map })
     }
 
     fn append_thunk(&mut self, thunk: &Batch) -> u32 {

@@ -11,7 +11,7 @@ use refrain_vm::reg::{RDI, RDX, RSI, RSP};
 use refrain_vm::{Count, LeaveOut};
 
 /// Results for each block of a region.
-pub(super) struct Flow {
+pub(super) struct Dataflow {
     /// Variables that a block or one behind it may read, or store at an exit.
     pub(super) needed: Vec<VarSet>,
     /// Variables that may be dirty at its start.
@@ -28,10 +28,10 @@ pub(super) struct Flow {
 }
 
 /// Solves both directions to their fixed points.
-pub(super) fn solve(graph: &Graph, region: &Region, watch: Watch) -> Flow {
+pub(super) fn solve(graph: &Graph, region: &Region, watch: Watch) -> Dataflow {
     let count = region.blocks.len();
     let followers: Vec<_> = (0..count).map(|at| regions::followers(graph, region, at)).collect();
-    let mut flow = Flow {
+    let mut flow = Dataflow {
         needed: vec![VarSet::EMPTY; count],
         dirty: region
             .entries
@@ -82,7 +82,7 @@ fn effects(graph: &Graph, region: &Region, at: usize, watch: Watch) -> Effects {
     effects
 }
 
-impl Flow {
+impl Dataflow {
     fn solve_dirty(&mut self, effects: &[Effects]) {
         let mut changed = true;
         while changed {

@@ -7,7 +7,7 @@
 //! included, before it is finalized.
 
 use super::arena::{Arena, Provider};
-use super::compile::{Object, Target};
+use super::compile::{RegionCode, Target};
 use super::frame::leave;
 use super::routines::{self, Routines};
 use super::table::Table;
@@ -85,7 +85,7 @@ impl Image {
     }
 
     /// Room that an object takes.
-    pub(super) fn size(object: &Object) -> u64 {
+    pub(super) fn size(object: &RegionCode) -> u64 {
         object.bytes.len() as u64 + ALIGNMENT
     }
 
@@ -94,7 +94,7 @@ impl Image {
     /// false if the code memory is full.
     pub(super) fn install(
         &mut self,
-        objects: &[Object],
+        objects: &[RegionCode],
         table: &Table,
         hooks: &[u64],
         hidden: &dyn Fn(u64) -> bool,
@@ -186,7 +186,7 @@ impl Image {
         if let Some(&at) = self.steps.get(&key) {
             return Some(at);
         }
-        let object = Object::step(batch)?;
+        let object = RegionCode::step(batch)?;
         if Image::size(&object) > self.arena.room() {
             return None;
         }
@@ -261,9 +261,9 @@ mod tests {
     }
 
     /// Eight bytes and more, of which the first four lead to `target`; the way in is behind them.
-    fn object(pc: u64, target: Target, more: usize) -> Object {
+    fn object(pc: u64, target: Target, more: usize) -> RegionCode {
         let (relocations, ways) = (vec![(0, target)], vec![(pc, 4)]);
-        Object { bytes: vec![0xcc; 8 + more], relocations, ways, places: Vec::new() }
+        RegionCode { bytes: vec![0xcc; 8 + more], relocations, ways, places: Vec::new() }
     }
 
     /// Where the field before a way in leads.

@@ -15,7 +15,7 @@
 //! found by a map from translated code to guest code; but general registers may have older values,
 //! and those that are passed in host registers ([`vars::HOT`]) those from when the thread last
 //! entered translated code. Maps from translated code to the places of registers could be added
-//! beside `Object::places`. Exception flags in MXCSR may lack those of operations whose results
+//! beside `RegionCode::places`. Exception flags in MXCSR may lack those of operations whose results
 //! nobody reads.
 //!
 //! # Reading order
@@ -38,7 +38,7 @@ mod table;
 mod thunk;
 mod vars;
 
-use compile::{Compiler, Object, Setting};
+use compile::{Compiler, RegionCode, Setting};
 use cpu::CraneliftCpu;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use graph::{Cuts, Graph};
@@ -234,7 +234,7 @@ fn addresses(blocks: &[CodeBlock]) -> Result<Range<u64>, u64> {
 }
 
 /// Compiles regions on all cores.
-fn compile_all(setting: Setting<'_>, regions: &[Region]) -> Vec<Object> {
+fn compile_all(setting: Setting<'_>, regions: &[Region]) -> Vec<RegionCode> {
     let compile = |compiler: &mut Compiler, region: &Region| {
         let object = compiler.compile(setting, region);
         object.map_or_else(

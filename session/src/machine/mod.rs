@@ -262,7 +262,7 @@ pub(crate) fn replay(
         until: None,
         policy: options.policy.full(),
         placement: Placement { cores: options.cores, pinned: options.pin },
-        lasting: options.pin,
+        keeps_times: options.pin,
     };
     let mut outcome = refrain_vm::replay(trace, engine, vm_options)?;
     if let Some(record) = &transformed {

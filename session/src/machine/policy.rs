@@ -101,7 +101,7 @@ impl Policy {
         };
         let none = Constraints::none();
         let constraints = transformed.unwrap_or(&none);
-        let at = Place { skeleton, constraints, config, model, keep };
+        let at = Setup { skeleton, constraints, config, model, keep };
         match self.anew(acting(skeleton)) {
             Some(scheduler) if transformed.is_some() => replayed(at, InOrder::new(scheduler)),
             Some(scheduler) => replayed(at, scheduler),
@@ -115,7 +115,7 @@ impl Policy {
 }
 
 /// What is replayed, where, what is assumed, and whether the decisions are kept.
-struct Place<'a> {
+struct Setup<'a> {
     skeleton: &'a Skeleton,
     constraints: &'a Constraints<'a>,
     config: &'a Config,
@@ -123,8 +123,8 @@ struct Place<'a> {
     keep: bool,
 }
 
-fn replayed<S: Scheduler>(at: Place<'_>, mut by: S) -> (Outcome, Option<Schedule>) {
-    let Place { skeleton, constraints, config, model, keep } = at;
+fn replayed<S: Scheduler>(at: Setup<'_>, mut by: S) -> (Outcome, Option<Schedule>) {
+    let Setup { skeleton, constraints, config, model, keep } = at;
     if !keep {
         return (simulate(skeleton, constraints, config, &model, &mut by, &mut ()), None);
     }

@@ -34,11 +34,11 @@ pub struct NewTrace {
     /// The name that was asked for.
     wanted: PathBuf,
     force: bool,
-    place: Place,
+    place: Naming,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Naming {
     /// It has no name at all, and is gone when nobody has it open.
     Nameless,
     /// Where the file system wants one: a temporary name.
@@ -83,7 +83,7 @@ impl NewTrace {
         let cannot = || format!("cannot write the trace to {shown} (-o chooses another place)");
         if std::fs::metadata(wanted).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
             let file = File::options().write(true).open(wanted).with_context(cannot)?;
-            return Ok(NewTrace { file, wanted: wanted.into(), force, place: Place::Special });
+            return Ok(NewTrace { file, wanted: wanted.into(), force, place: Naming::Special });
         }
         // Said now rather than when the program has been loaded.
         in_the_way(wanted, force)?;
@@ -102,7 +102,7 @@ impl NewTrace {
     /// Gives the file the name that was asked for, or the next one that nobody is recording to.
     pub fn publish(self) -> crate::Result<Named> {
         let NewTrace { file, wanted, force, mut place } = self;
-        if matches!(place, Place::Special) {
+        if matches!(place, Naming::Special) {
             return Ok(Named { path: wanted, old: None, lock: file });
         }
         let mut old = None;
@@ -132,13 +132,13 @@ impl NewTrace {
     }
 }
 
-impl Place {
+impl Naming {
     /// Gives the file this name, if it is free; `AlreadyExists` if not.
-    fn link(self, open: &Path, name: &Path) -> Result<(), (io::Error, Place)> {
+    fn link(self, open: &Path, name: &Path) -> Result<(), (io::Error, Naming)> {
         match self {
-            Place::Temporary(path) => path
+            Naming::Temporary(path) => path
                 .persist_noclobber(name)
-                .map_err(|refused| (refused.error, Place::Temporary(refused.path))),
+                .map_err(|refused| (refused.error, Naming::Temporary(refused.path))),
             other => linkat(CWD, open, CWD, name, AtFlags::SYMLINK_FOLLOW)
                 .map_err(|error| (error.into(), other)),
         }
@@ -151,13 +151,13 @@ fn named_file(file: &File) -> PathBuf {
 }
 
 /// A file in the directory of `wanted` that nobody sees, or that nobody takes for a trace.
-fn unnamed(wanted: &Path) -> io::Result<(File, Place)> {
+fn unnamed(wanted: &Path) -> io::Result<(File, Naming)> {
     let directory = directory_of(wanted);
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     if let Ok(fd) = open(directory, flags, Mode::from_raw_mode(0o666)) {
         let file = File::from(fd);
         if named_file(&file).symlink_metadata().is_ok() {
-            return Ok((file, Place::Nameless));
+            return Ok((file, Naming::Nameless));
         }
     }
     let mut prefix = OsString::from(".");
@@ -169,7 +169,7 @@ fn unnamed(wanted: &Path) -> io::Result<(File, Place)> {
         .permissions(all)
         .tempfile_in(directory)?;
     let (file, path) = temporary.into_parts();
-    Ok((file, Place::Temporary(path)))
+    Ok((file, Naming::Temporary(path)))
 }
 
 /// The program expects the lowest free numbers, and may close everything that it finds.
@@ -348,7 +348,7 @@ mod tests {
             let temporary =
                 tempfile::NamedTempFile::new_in(directory.path()).expect("there is room");
             let (file, path) = temporary.into_parts();
-            (file, Place::Temporary(path))
+            (file, Naming::Temporary(path))
         };
         std::fs::write(&path, "taken").expect("can be written");
         let (error, place) = place.link(&named_file(&file), &path).expect_err("the name is taken");

@@ -28,15 +28,15 @@ const EINTR: i64 = 4;
 
 /// Where a thread takes a signal.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct TakenAt {
     /// One of [`delivery`].
     nr: u16,
     /// Instructions executed, where that is what tells the place.
     count: u64,
 }
 
-impl Place {
-    const AFTER_EVENT: Place = Place { nr: delivery::AFTER_EVENT, count: 0 };
+impl TakenAt {
+    const AFTER_EVENT: TakenAt = TakenAt { nr: delivery::AFTER_EVENT, count: 0 };
 }
 
 impl GuestThread {
@@ -50,7 +50,7 @@ impl GuestThread {
         if !self.after_event {
             return;
         }
-        self.take_all(Place::AFTER_EVENT);
+        self.take_all(TakenAt::AFTER_EVENT);
     }
 
     /// The same in the middle of a computation, if the place can be told.
@@ -61,7 +61,7 @@ impl GuestThread {
         self.end_if_told();
         if let Some(counted) = self.counted {
             let count = self.context.retired - counted;
-            self.take_all(Place { nr: delivery::AT_COUNT, count });
+            self.take_all(TakenAt { nr: delivery::AT_COUNT, count });
         }
     }
 
@@ -85,7 +85,7 @@ impl GuestThread {
         park_forever()
     }
 
-    fn take_all(&mut self, mut place: Place) {
+    fn take_all(&mut self, mut place: TakenAt) {
         while let Some(taken) = self.machine.signals.take(self.id) {
             match taken {
                 Taken::End => self.end_for_program(),
@@ -97,17 +97,17 @@ impl GuestThread {
                 Taken::Handle(handling) => self.handle(&handling, place),
             }
             // A further signal interrupts the handler of the one before at its first instruction.
-            place = Place::AFTER_EVENT;
+            place = TakenAt::AFTER_EVENT;
         }
     }
 
     /// The thread goes on at the start of a handler, right after an event.
     pub(crate) fn handle_after_event(&mut self, handling: &Handling) {
-        self.handle(handling, Place::AFTER_EVENT);
+        self.handle(handling, TakenAt::AFTER_EVENT);
     }
 
     /// The thread goes on at the start of a handler.
-    fn handle(&mut self, handling: &Handling, place: Place) {
+    fn handle(&mut self, handling: &Handling, place: TakenAt) {
         let event = self.event(EventKind::Signal, host::ticks());
         let Handling { signal, action, mask, stack } = handling;
         let (action, mark) = match self.cancelling(handling) {
@@ -169,7 +169,7 @@ impl GuestThread {
             self.context.restore(entry);
             self.body_stack.begin_below(sp)
         });
-        self.handle(&handling, Place { nr: delivery::IN_BODY, count: 0 });
+        self.handle(&handling, TakenAt { nr: delivery::IN_BODY, count: 0 });
         self.handlers_in_bodies.push(self.frame_address());
         // The body goes to the memory itself, the handler does not.
         let revealed = self.conceal_common();
@@ -290,7 +290,7 @@ impl GuestThread {
         let signal =
             Signal { number: fault.signal as u64, info: fault_info(fault.signal, fault.address) };
         if let Taken::Handle(handling) = self.machine.signals.take_fault(self.id, signal) {
-            self.handle(&handling, Place { nr: delivery::FAULT, count: 0 });
+            self.handle(&handling, TakenAt { nr: delivery::FAULT, count: 0 });
             return Flow::Continue;
         }
         let event = Event {
@@ -307,10 +307,10 @@ impl GuestThread {
 
     /// A signal without a handler ends the guest here.
     pub(crate) fn end_by_signal(&mut self, signal: i32) -> ! {
-        self.end_by_signal_at(signal, Place::AFTER_EVENT)
+        self.end_by_signal_at(signal, TakenAt::AFTER_EVENT)
     }
 
-    fn end_by_signal_at(&mut self, signal: i32, place: Place) -> ! {
+    fn end_by_signal_at(&mut self, signal: i32, place: TakenAt) -> ! {
         let event = Event {
             value: signal as u64,
             nr: place.nr,

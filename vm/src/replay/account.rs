@@ -5,9 +5,65 @@
 //! In a trace that was cut off, threads wait for events that nobody has: what they would have done
 //! next says how far the replay has come.
 
-use super::outcome::{Divergence, DivergenceKind};
+use super::outcome::{Divergence, DivergenceKind, Outcome};
 use crate::Result;
-use refrain_trace::{Event, EventId, ThreadId, Trace};
+use refrain_trace::{Event, EventId, EventKind, ThreadId, Trace};
+
+/// Events between two updates of the progress counter.
+pub(crate) const PROGRESS: u64 = 1024;
+
+/// What a thread counted.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Tally {
+    pub(crate) events: u64,
+    pub(crate) digests: u64,
+    pub(crate) equal: u64,
+    pub(crate) acquisitions: u64,
+    pub(crate) output_bytes: u64,
+    pub(crate) instructions: u64,
+}
+
+impl Tally {
+    /// Adds it to what all threads have counted.
+    pub(crate) fn add_to(&self, outcome: &mut Outcome) {
+        outcome.events += self.events;
+        outcome.digests += self.digests;
+        outcome.equal += self.equal;
+        outcome.acquisitions += self.acquisitions;
+        outcome.output_bytes += self.output_bytes;
+        if let Some(total) = &mut outcome.instructions {
+            *total += self.instructions;
+        }
+    }
+
+    /// Counts an event of this kind, with this result, whose digest was equal.
+    pub(crate) fn count_equal(&mut self, code: u8, result: i32) {
+        self.events += 1;
+        self.digests += 1;
+        self.equal += 1;
+        self.count_acquisition(code, result);
+    }
+
+    /// Counts an acquisition, if this is one.
+    pub(crate) fn count_acquisition(&mut self, code: u8, result: i32) {
+        use EventKind::*;
+        const ACQUIRE: [EventKind; 11] = [
+            MutexLock,
+            MutexTryLock,
+            MutexTimedLock,
+            ReadLock,
+            ReadTryLock,
+            ReadTimedLock,
+            WriteLock,
+            WriteTryLock,
+            WriteTimedLock,
+            SpinLock,
+            SpinTryLock,
+        ];
+        let acquires = ACQUIRE.iter().any(|&kind| kind as u8 == code);
+        self.acquisitions += u64::from(acquires && result == 0);
+    }
+}
 
 /// What happened of a trace.
 pub(crate) struct Account<'a> {

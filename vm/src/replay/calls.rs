@@ -1,7 +1,7 @@
 //! System calls of a replayed guest: results and effects from the trace.
 
 use super::gate::Condition;
-use super::machine::store;
+use super::mapped_files::store;
 use super::objects::Operation;
 use super::outcome::DivergenceKind;
 use super::thread::{GuestThread, Halt, spawn};
@@ -65,7 +65,7 @@ impl GuestThread {
         }
         if let Effect::Exec { image } = record.effect {
             self.execute(image)?;
-            self.last(&event, came);
+            self.times(|times| times.last(&event, came));
             return self.note_event(&event);
         }
         let result = event.value as i64;
@@ -83,7 +83,7 @@ impl GuestThread {
             self.clone_thread(child, &event, &record)?;
         }
         self.machine_effects(&call, &event)?;
-        self.last(&event, came);
+        self.times(|times| times.last(&event, came));
         self.note_event(&event)
     }
 
@@ -208,7 +208,7 @@ impl GuestThread {
         })?;
         self.machine.await_others();
         memory::unmap_all();
-        self.machine.contents.replaced(&(0..u64::MAX));
+        self.machine.mapped_files.replaced(&(0..u64::MAX));
         self.machine.common.forget();
         for mapping in &executed.mappings {
             super::restore(&self.machine, mapping)?;
@@ -310,7 +310,7 @@ impl GuestThread {
             return self.diverge(DivergenceKind::Arguments, expected, actual);
         }
         self.context.finish_syscall(result);
-        self.last(event, came);
+        self.times(|times| times.last(event, came));
         self.finish_event_of(event, slot)
     }
 
@@ -357,7 +357,7 @@ impl GuestThread {
         if result < 0 && !reached_a_hole {
             return Ok(result);
         }
-        let contents = &self.machine.contents;
+        let files = &self.machine.mapped_files;
         let range = address..address.saturating_add(memory::page_up(len));
         Ok(match what {
             MachineCall::Mmap | MachineCall::Shmat if file != 0 => {
@@ -377,7 +377,7 @@ impl GuestThread {
                 if !memory::guest_may_map(&range) {
                     return Err(outside(start).into());
                 }
-                contents.replaced(&range);
+                files.replaced(&range);
                 let part = Part { start, end: range.end, file, offset, writable: true };
                 let shown = bytes.unwrap_or_default();
                 shared.map(part, prot, &shown[..shown.len().min(len as usize)])?;
@@ -402,20 +402,20 @@ impl GuestThread {
                 result
             }
             MachineCall::Munmap => {
-                contents.replaced(&range);
+                files.replaced(&range);
                 shared.cut(&range);
                 space.unmap(address, len)
             }
             MachineCall::Mprotect => {
                 let result = space.protect(address, len, third as i32);
-                contents.hide(&range, third as i32);
+                files.hide(&range, third as i32);
                 result
             }
             MachineCall::Mremap => {
                 let (len, new_len) = (memory::page_up(len), memory::page_up(third));
                 shared.make_room(address, new_len);
                 let to = result as u64..(result as u64).saturating_add(new_len);
-                let repeated = contents.moved(range.clone(), to.clone(), || {
+                let repeated = files.moved(range.clone(), to.clone(), || {
                     space.remap_to([address, len, new_len, fourth], result as u64)
                 });
                 let kept = fourth as i32 & libc::MREMAP_DONTUNMAP != 0 || len == 0;
@@ -483,19 +483,17 @@ impl GuestThread {
         })
         .map_err(Error::host("mapping guest memory"))?;
         let range = address..address + len;
-        self.machine.contents.replaced(&range);
+        self.machine.mapped_files.replaced(&range);
         let Some(window) = content else {
             return Ok(());
         };
         let window = Window { len: window.len.min(len), ..window };
-        let (contents, trace) = (&self.machine.contents, &self.machine.trace);
-        if !contents.map(address, prot, &window)?
-            && !contents.store(trace, address, prot, &window)?
-        {
+        let (files, trace) = (&self.machine.mapped_files, &self.machine.trace);
+        if !files.map(address, prot, &window)? && !files.store(trace, address, prot, &window)? {
             store(address, len, &self.window(&window)?)?;
         }
         memory::AddressSpace::new().protect(address, len, prot);
-        self.machine.contents.hide(&range, prot);
+        self.machine.mapped_files.hide(&range, prot);
         Ok(())
     }
 }

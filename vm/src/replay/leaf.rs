@@ -11,9 +11,8 @@
 //! These functions run with the guest's thread pointer: nothing in them may use thread-local
 //! storage of the host, allocate, or panic.
 
+use super::account::{PROGRESS, Tally};
 use super::gate::{Condition, Gate};
-use super::machine::Tally;
-use super::thread::PROGRESS;
 use crate::engine::{Engine, Leaf};
 use crate::host::{self, KnownPages};
 use crate::order::replay::Performing;

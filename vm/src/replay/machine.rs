@@ -1,21 +1,19 @@
 //! What all guest threads of a replay share.
 
 use super::ReplayOptions;
-use super::contents::Contents;
+use super::account::Tally;
 use super::gate::{Freed, Gate};
-use super::lasting::Lasting;
-use super::leaf;
+use super::mapped_files::MappedFiles;
+use super::objects::takes_turns;
 use super::outcome::Divergence;
 use super::policy::{Cores, Policy};
+use super::recorded_times::RecordedTimes;
 use super::sequence::sequence;
 use super::shared::SharedFiles;
-use super::sync::takes_turns;
 use crate::common::replayed::Common;
 use crate::engine::Engine;
-use crate::hooks::{self, HookMap};
-use crate::host::Guest;
+use crate::hooks::HookMap;
 use crate::memory::AddressSpace;
-use crate::order;
 use crate::{Error, Processor, Result};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use refrain_trace::fixed::FixedSet;
@@ -35,47 +33,6 @@ pub(crate) enum Report {
     Failed(Error),
 }
 
-/// What a thread counted.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Tally {
-    pub(crate) events: u64,
-    pub(crate) digests: u64,
-    pub(crate) equal: u64,
-    pub(crate) acquisitions: u64,
-    pub(crate) output_bytes: u64,
-    pub(crate) instructions: u64,
-}
-
-impl Tally {
-    /// Counts an event of this kind, with this result, whose digest was equal.
-    pub(crate) fn count_equal(&mut self, code: u8, result: i32) {
-        self.events += 1;
-        self.digests += 1;
-        self.equal += 1;
-        self.count_acquisition(code, result);
-    }
-
-    /// Counts an acquisition, if this is one.
-    pub(crate) fn count_acquisition(&mut self, code: u8, result: i32) {
-        use EventKind::*;
-        const ACQUIRE: [EventKind; 11] = [
-            MutexLock,
-            MutexTryLock,
-            MutexTimedLock,
-            ReadLock,
-            ReadTryLock,
-            ReadTimedLock,
-            WriteLock,
-            WriteTryLock,
-            WriteTimedLock,
-            SpinLock,
-            SpinTryLock,
-        ];
-        let acquires = ACQUIRE.iter().any(|&kind| kind as u8 == code);
-        self.acquisitions += u64::from(acquires && result == 0);
-    }
-}
-
 /// The replayer's state beyond single threads.
 pub(crate) struct Machine {
     pub(crate) trace: Trace,
@@ -88,11 +45,11 @@ pub(crate) struct Machine {
     pub(crate) sequence: Vec<Vec<u64>>,
     pub(crate) cores: Cores,
     /// Set if what is not the program's own work lasts as long as in the recording.
-    pub(crate) lasting: Option<Lasting>,
+    pub(crate) recorded_times: Option<RecordedTimes>,
     /// When the first guest thread began to run.
     began: OnceLock<Instant>,
     pub(crate) hooks: HookMap,
-    pub(crate) contents: Contents,
+    pub(crate) mapped_files: MappedFiles,
     /// Words that threads synchronize through, if a scheduler decides anew: loads of others have
     /// live values.
     pub(crate) synchronizing: FixedSet<u64>,
@@ -115,20 +72,8 @@ impl Machine {
         trace: Trace,
         engine: Arc<dyn Engine>,
         options: ReplayOptions,
+        hook_map: HookMap,
     ) -> Result<(Machine, Receiver<Report>)> {
-        if options.has_leaves() {
-            order::replay::install(&*engine);
-        }
-        let mut hook_map = HookMap::default();
-        for (pc, name) in trace.modules().iter().flat_map(|module| &module.hooks) {
-            if let Some(hook) = hooks::by_name(name) {
-                hook_map.insert(*pc, hook);
-                engine.hook(*pc);
-                if options.has_leaves() {
-                    leaf::install(&*engine, *pc, hook.kind);
-                }
-            }
-        }
         let header = trace.header();
         let ticks =
             trace.footer().map_or(0, |footer| footer.tsc_end.saturating_sub(header.tsc_start));
@@ -154,15 +99,15 @@ impl Machine {
         };
         let synchronizing =
             if gate.is_live() { synchronizing(&trace)? } else { FixedSet::default() };
-        let contents = Contents::of(&trace)?;
+        let mapped_files = MappedFiles::of(&trace)?;
         let initial_sp = AtomicU64::new(header.entry.rsp);
-        if options.lasting {
+        if options.keeps_times {
             trace.hold_events(HELD);
         }
         let machine = Machine {
             cores,
             processor: recorded_processor(header)?,
-            lasting: options.lasting.then(|| Lasting::new(header.tsc_hz)),
+            recorded_times: options.keeps_times.then(|| RecordedTimes::new(header.tsc_hz)),
             sequence,
             began: OnceLock::new(),
             trace,
@@ -170,7 +115,7 @@ impl Machine {
             options,
             gate,
             hooks: hook_map,
-            contents,
+            mapped_files,
             synchronizing,
             shared: SharedFiles::default(),
             common: Common::default(),
@@ -252,15 +197,6 @@ fn turns(trace: &Trace) -> Result<u64> {
         }
     }
     Ok(count)
-}
-
-/// Stores recorded content into a mapping of `len` bytes.
-pub(crate) fn store(address: u64, len: u64, bytes: &[u8]) -> Result<()> {
-    let bytes = &bytes[..bytes.len().min(len as usize)];
-    if bytes.is_empty() || Guest.store(address, bytes) {
-        return Ok(());
-    }
-    Err(Error::Unsupported(format!("a trace whose content at {address:#x} has no memory")))
 }
 
 /// The processor that a recorded guest saw.

@@ -12,16 +12,16 @@ mod arrivals;
 mod calls;
 mod circles;
 mod common;
-mod contents;
 pub(crate) mod gate;
 mod grants;
-mod lasting;
 pub(crate) mod leaf;
 mod machine;
+mod mapped_files;
 mod objects;
 pub(crate) mod outcome;
 mod overwritten;
 mod policy;
+mod recorded_times;
 mod sequence;
 mod shared;
 mod signals;
@@ -33,12 +33,13 @@ pub use outcome::{Divergence, DivergenceKind, Outcome};
 pub use policy::{NewScheduler, Placement, Policy};
 
 use crate::engine::Engine;
+use crate::hooks::HookMap;
 use crate::observer::Observer;
-use crate::{Error, Result, hooks, loader, memory};
-use account::Account;
+use crate::{Error, Result, hooks, loader, memory, order};
+use account::{Account, Tally};
 use circles::{Circles, Found};
 use crossbeam::channel::RecvTimeoutError;
-use machine::{Machine, Report, Tally};
+use machine::{Machine, Report};
 use refrain_trace::payload::Window;
 use refrain_trace::{EventId, Mapping, ThreadId, Trace, Transformed};
 use std::ops::Range;
@@ -71,7 +72,7 @@ pub struct ReplayOptions {
     pub placement: Placement,
     /// Whether system calls take as long as they took in the recording: for replays whose time is
     /// measured.
-    pub lasting: bool,
+    pub keeps_times: bool,
     /// So much processor time may pass without any event while guest code runs. A thread that
     /// takes more runs in circles, which is a divergence. `None` for no limit.
     pub patience: Option<Duration>,
@@ -110,7 +111,8 @@ pub fn replayable(trace: &Trace) -> Result<()> {
 pub fn replay(trace: &Trace, engine: Arc<dyn Engine>, options: ReplayOptions) -> Result<Outcome> {
     replayable(trace)?;
     let (counted, partial) = (options.counted, options.until.is_some());
-    let (machine, reports) = Machine::new(trace.clone(), engine, options)?;
+    let hooks = hook(trace, &*engine, &options);
+    let (machine, reports) = Machine::new(trace.clone(), engine, options, hooks)?;
     let machine = Arc::new(machine);
     for mapping in &trace.header().mappings {
         restore(&machine, mapping)?;
@@ -196,14 +198,14 @@ fn collect(
                 account.add(thread, tally.events);
                 outcome.elapsed = outcome.elapsed.max(elapsed);
                 outcome.threads += 1;
-                add(&mut outcome, &tally);
+                tally.add_to(&mut outcome);
                 if outcome.threads == machine.threads_started() {
                     return Ok(outcome);
                 }
             }
             Report::Diverged(divergence, tally) => {
                 // The other threads' counts are theirs until they are done, which some never are.
-                add(&mut outcome, &tally);
+                tally.add_to(&mut outcome);
                 outcome.elapsed = machine.elapsed();
                 outcome.threads = machine.threads_started();
                 outcome.divergence = Some(divergence);
@@ -214,15 +216,22 @@ fn collect(
     }
 }
 
-fn add(outcome: &mut Outcome, tally: &Tally) {
-    outcome.events += tally.events;
-    outcome.digests += tally.digests;
-    outcome.equal += tally.equal;
-    outcome.acquisitions += tally.acquisitions;
-    outcome.output_bytes += tally.output_bytes;
-    if let Some(total) = &mut outcome.instructions {
-        *total += tally.instructions;
+/// Has the engine tell of the library functions that were recorded as events, or replay them itself.
+fn hook(trace: &Trace, engine: &dyn Engine, options: &ReplayOptions) -> HookMap {
+    let mut hook_map = HookMap::default();
+    if options.has_leaves() {
+        order::replay::install(engine);
     }
+    for (pc, name) in trace.modules().iter().flat_map(|module| &module.hooks) {
+        if let Some(hook) = hooks::by_name(name) {
+            hook_map.insert(*pc, hook);
+            engine.hook(*pc);
+            if options.has_leaves() {
+                leaf::install(engine, *pc, hook.kind);
+            }
+        }
+    }
+    hook_map
 }
 
 /// A call of a function that the recorder hooked, and this version does not know.
@@ -244,7 +253,7 @@ fn range(mapping: &Mapping) -> Result<Range<u64>> {
 
 /// Maps what was mapped before the guest ran.
 fn restore(machine: &Machine, mapping: &Mapping) -> Result<()> {
-    let Machine { trace, contents, .. } = machine;
+    let Machine { trace, mapped_files: files, .. } = machine;
     let (range, prot) = (range(mapping)?, mapping.prot as i32);
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     loader::anonymous(&range, writable, libc::MAP_NORESERVE)?;
@@ -252,15 +261,15 @@ fn restore(machine: &Machine, mapping: &Mapping) -> Result<()> {
         let &Mapping { address, len, offset, .. } = mapping;
         let window = Window { blob, offset, len };
         let is_there = trace.file(blob)?.is_some()
-            && (contents.map(address, prot, &window)?
-                || contents.store(trace, address, prot, &window)?);
+            && (files.map(address, prot, &window)?
+                || files.store(trace, address, prot, &window)?);
         if !is_there {
             let bytes = trace.blob(blob)?;
-            machine::store(address, len, bytes.get(offset as usize..).unwrap_or_default())?;
+            mapped_files::store(address, len, bytes.get(offset as usize..).unwrap_or_default())?;
         }
     }
     let protected = memory::AddressSpace::new().protect(range.start, mapping.len, prot);
-    contents.hide(&range, prot);
+    files.hide(&range, prot);
     match protected {
         0 => Ok(()),
         e => Err(Error::host("protecting guest memory")(std::io::Error::from_raw_os_error(

@@ -8,7 +8,7 @@
 //! This is a model and nothing else: it says which operation is possible, and what it changes. Who
 //! asks, waits and is granted what is for [`super::grants`].
 
-use refrain_trace::{ThreadId, order};
+use refrain_trace::{Event, EventKind, ThreadId, linux, order};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a thread wants of an object.
@@ -72,6 +72,38 @@ impl Operation {
     }
 }
 
+/// Whether an event takes a turn under a scheduler that decides on every operation.
+pub(super) fn takes_turns(event: &Event) -> bool {
+    use EventKind::*;
+    match event.kind() {
+        CondWaitBegin | CondWaitEnd | ThreadExit => true,
+        Syscall => linux::creates_threads(event.nr) && event.value as i64 > 0,
+        _ => operation(event).is_some(),
+    }
+}
+
+/// What an event does to an object of the library, if it has one. Failed attempts do nothing, and
+/// a wait on a condition variable is two operations at its second event, which has its outcome.
+pub(super) fn operation(event: &Event) -> Option<Operation> {
+    use EventKind::*;
+    let object = event.object;
+    let operation = match event.kind() {
+        MutexLock | MutexTryLock | MutexTimedLock => Operation::Lock { object },
+        WriteLock | WriteTryLock | WriteTimedLock => Operation::Lock { object },
+        SpinLock | SpinTryLock => Operation::Lock { object },
+        ReadLock | ReadTryLock | ReadTimedLock => Operation::Read { object },
+        MutexUnlock | RwUnlock | SpinUnlock => Operation::Unlock { object },
+        CondSignal => Operation::Signal { condition: object, all: false },
+        CondBroadcast => Operation::Signal { condition: object, all: true },
+        BarrierArrive => return Some(Operation::Arrive { barrier: object }),
+        BarrierLeave => return Some(Operation::Leave { barrier: object }),
+        SemWait | SemTryWait | SemTimedWait => Operation::Take { semaphore: object },
+        SemPost => Operation::Post { semaphore: object },
+        _ => return None,
+    };
+    (event.result == 0 || event.result == OWNER_DEAD).then_some(operation)
+}
+
 /// What the objects need of guest memory: words of 32 bits.
 pub(crate) trait Words: Send {
     fn load(&self, address: u64) -> u32;
@@ -84,10 +116,12 @@ pub(super) const BARRIER_COUNT: u64 = 8;
 /// PTHREAD_MUTEX_RECURSIVE among the kinds of mutexes, robust and other flags left out.
 pub(super) const RECURSIVE: u32 = 1;
 const KINDS: u32 = 3;
+/// The last owner of a robust mutex has died; it is held all the same.
+const OWNER_DEAD: i32 = libc::EOWNERDEAD;
 
 /// A lock, or a barrier.
 #[derive(Default, Debug)]
-struct Object {
+struct LockState {
     holder: Option<ThreadId>,
     depth: u32,
     readers: Vec<ThreadId>,
@@ -109,7 +143,7 @@ struct Sleep {
 /// All objects.
 pub(crate) struct Objects<W> {
     words: W,
-    all: BTreeMap<u64, Object>,
+    all: BTreeMap<u64, LockState>,
     /// Waits on condition variables, and who waits on each, in the order in which they came.
     sleeps: BTreeMap<ThreadId, Sleep>,
     sleepers: BTreeMap<u64, VecDeque<ThreadId>>,
@@ -224,7 +258,7 @@ impl<W: Words> Objects<W> {
         self.words.load(address)
     }
 
-    fn object(&mut self, address: u64) -> &mut Object {
+    fn object(&mut self, address: u64) -> &mut LockState {
         self.all.entry(address).or_default()
     }
 

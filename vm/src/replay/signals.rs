@@ -2,23 +2,10 @@
 //! frames.
 
 use super::outcome::DivergenceKind;
-use super::thread::{Flow, GuestThread, Halt};
+use super::thread::{Ahead, Flow, GuestThread, Halt};
 use crate::engine::Fault;
 use crate::frame;
-use refrain_trace::{Cursor, Event, EventId, EventKind, accessed, delivery};
-
-/// A second look at a thread's events, ahead of the first.
-pub(super) struct Ahead {
-    cursor: Cursor,
-    /// The last event so far that is not one of accesses, and where it is.
-    found: Option<(EventId, Event)>,
-}
-
-impl Ahead {
-    fn new(cursor: Cursor) -> Ahead {
-        Ahead { cursor, found: None }
-    }
-}
+use refrain_trace::{Event, EventKind, accessed, delivery};
 
 impl GuestThread {
     /// What happened to the thread right after the event that it has just performed, or where it is
@@ -117,7 +104,8 @@ impl GuestThread {
             if event.kind() != EventKind::Signal || event.nr != delivery::IN_BODY {
                 break;
             }
-            self.last_until_signal(&event);
+            let before = self.machine.gate.arrivals.of(self.id);
+            self.times(|times| times.last_until_signal(before, &event));
             let caller = self.context.clone();
             self.begin_handler()?;
             self.handlers_in_bodies.push(event.aux);
@@ -151,7 +139,7 @@ impl GuestThread {
             fault.signal, fault.address, self.context.rip
         );
         self.events_before()?;
-        let absent = self.machine.contents.is_absent(fault.address);
+        let absent = self.machine.mapped_files.is_absent(fault.address);
         if absent && self.machine.is_truncated() {
             // What was touched here was to be written next when the recording was cut off.
             return Err(Halt::Done);

@@ -2,50 +2,16 @@
 
 use super::gate::Condition;
 use super::grants::Asked;
-use super::objects::Operation;
+use super::objects::{Operation, operation};
 use super::thread::{GuestThread, Halt};
 use super::unknown_hook;
 use crate::context::reg::*;
 use crate::hooks::{Hook, Model};
 use crate::loader;
-use refrain_trace::{Event, EventId, EventKind, ThreadId, linux, order};
+use refrain_trace::{Event, EventId, EventKind, ThreadId, order};
 use std::sync::atomic::Ordering;
 
 const ONCE_DONE: u64 = 2;
-/// The last owner of a robust mutex has died; it is held all the same.
-const OWNER_DEAD: i32 = libc::EOWNERDEAD;
-
-/// Whether an event takes a turn under a scheduler that decides on every operation.
-pub(super) fn takes_turns(event: &Event) -> bool {
-    use EventKind::*;
-    match event.kind() {
-        CondWaitBegin | CondWaitEnd | ThreadExit => true,
-        Syscall => linux::creates_threads(event.nr) && event.value as i64 > 0,
-        _ => operation(event).is_some(),
-    }
-}
-
-/// What an event does to an object of the library, if it has one. Failed attempts do nothing, and
-/// a wait on a condition variable is two operations at its second event, which has its outcome.
-pub(super) fn operation(event: &Event) -> Option<Operation> {
-    use EventKind::*;
-    let object = event.object;
-    let operation = match event.kind() {
-        MutexLock | MutexTryLock | MutexTimedLock => Operation::Lock { object },
-        WriteLock | WriteTryLock | WriteTimedLock => Operation::Lock { object },
-        SpinLock | SpinTryLock => Operation::Lock { object },
-        ReadLock | ReadTryLock | ReadTimedLock => Operation::Read { object },
-        MutexUnlock | RwUnlock | SpinUnlock => Operation::Unlock { object },
-        CondSignal => Operation::Signal { condition: object, all: false },
-        CondBroadcast => Operation::Signal { condition: object, all: true },
-        BarrierArrive => return Some(Operation::Arrive { barrier: object }),
-        BarrierLeave => return Some(Operation::Leave { barrier: object }),
-        SemWait | SemTryWait | SemTimedWait => Operation::Take { semaphore: object },
-        SemPost => Operation::Post { semaphore: object },
-        _ => return None,
-    };
-    (event.result == 0 || event.result == OWNER_DEAD).then_some(operation)
-}
 
 impl GuestThread {
     /// The guest is at the first instruction of a hooked function.
@@ -91,7 +57,7 @@ impl GuestThread {
         let actual = self.call(kind, object);
         let event = self.next(kind)?;
         self.compare(&event, &actual)?;
-        self.last_timeout(&event);
+        self.times(|times| times.last_timeout(&event));
         match operation(&event) {
             _ if !self.machine.gate.is_live() => self.perform(&event)?,
             Some(wanted) => self.ask_for(wanted, &event, self.event_id())?,
@@ -154,7 +120,7 @@ impl GuestThread {
         let actual = self.call(EventKind::CondWaitEnd, mutex);
         let ended = self.next(EventKind::CondWaitEnd)?;
         self.compare(&ended, &actual)?;
-        self.last_timeout(&ended);
+        self.times(|times| times.last_timeout(&ended));
         if self.machine.gate.is_live() {
             let condition = (ended.result != libc::ETIMEDOUT).then_some(ended.value);
             self.ask_for(Operation::Wait { mutex, condition }, &begun, begin)?;
@@ -215,7 +181,7 @@ impl GuestThread {
         let event = self.next(EventKind::ThreadJoin)?;
         let actual = Event { object: event.object, ..actual };
         self.compare(&event, &actual)?;
-        self.last_timeout(&event);
+        self.times(|times| times.last_timeout(&event));
         let joined = event.object.checked_sub(1).and_then(|id| u32::try_from(id).ok());
         let joined = joined.filter(|&id| event.result == 0 && id < self.machine.trace.threads());
         match joined.map(ThreadId) {

@@ -1,11 +1,11 @@
 //! A guest thread of a replay: runs the engine and holds what it reports against the trace.
 
+use super::account::{PROGRESS, Tally};
 use super::gate::{Condition, Gate, SEQUENCE_SLOT};
-use super::lasting::Translation;
 use super::leaf::LeafThread;
-use super::machine::{Machine, Report, Tally};
+use super::machine::{Machine, Report};
 use super::outcome::{Divergence, DivergenceKind};
-use super::signals::Ahead;
+use super::recorded_times::{RecordedTimes, Translation};
 use crate::at_address::AtAddress;
 use crate::context::reg::*;
 use crate::context::{Context, SeenWords};
@@ -25,9 +25,6 @@ const BUFFER: usize = 1 << 14;
 
 /// Full buffers after which a thread gets a bit in the notes: not all have much to report.
 const BUSY: u32 = 2;
-
-/// Events between two updates of the progress counter.
-pub(crate) const PROGRESS: u64 = 1024;
 
 /// Why a thread stops before its last event.
 pub(crate) enum Halt {
@@ -112,7 +109,7 @@ pub(crate) fn spawn(
         .spawn(move || {
             host::block_signals();
             machine.cores.settle(id.0);
-            if machine.lasting.is_some() {
+            if machine.recorded_times.is_some() {
                 host::wake_in_time();
             }
             let cpu = match machine.engine.attach() {
@@ -155,6 +152,19 @@ pub(crate) fn spawn(
         })
         .map_err(Error::host("starting a guest thread"))?;
     Ok(())
+}
+
+/// A second look at a thread's events, ahead of the first.
+pub(super) struct Ahead {
+    pub(super) cursor: Cursor,
+    /// The last event so far that is not one of accesses, and where it is.
+    pub(super) found: Option<(EventId, Event)>,
+}
+
+impl Ahead {
+    pub(super) fn new(cursor: Cursor) -> Ahead {
+        Ahead { cursor, found: None }
+    }
 }
 
 impl GuestThread {
@@ -301,7 +311,10 @@ impl GuestThread {
             Some(event) if kinds.contains(&event.kind()) => {
                 self.loads_are_done(&event)?;
                 self.machine.gate.arrivals.arrive(self.id, event.end);
-                self.last_translating(&event);
+                if let Some(times) = &self.machine.recorded_times {
+                    let so_far = self.context.translating;
+                    times.last_translating(&mut self.translation, so_far, &event);
+                }
                 Ok(event)
             }
             Some(event) => self.diverge(DivergenceKind::Event, format!("{event:?}"), actual()),
@@ -407,6 +420,13 @@ impl GuestThread {
             _ => self.machine.gate.explain(),
         };
         self.diverge(kind, expected, actual)
+    }
+
+    /// Lets something last, in a replay that is measured.
+    pub(crate) fn times(&self, last: impl FnOnce(&RecordedTimes)) {
+        if let Some(times) = &self.machine.recorded_times {
+            last(times);
+        }
     }
 
     /// The event has had its effect: the next in its order may go on.

@@ -27,8 +27,7 @@ const KNOWN: &[(&str, &[&str])] = &[
         "record::sync", "record::thread",
     ]),
     ("vm", &[
-        "order::replay", "replay::contents", "replay::lasting", "replay::leaf", "replay::machine",
-        "replay::signals", "replay::sync", "replay::thread",
+        "order::replay", "replay::leaf", "replay::thread",
     ]),
     ("jit", &[
         "copy::functions", "copy::generated", "copy::idioms", "copy::ordered", "copy::places",

@@ -1,6 +1,6 @@
 //! Bit tests, scans and counts, byte swaps.
 
-use super::{Lifter, Place, int, is_integer};
+use super::{Lifter, UpdatedOperand, int, is_integer};
 use crate::cranelift::vars::{AF, CF, OF, PF, SF, ZF};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I64};
@@ -70,7 +70,7 @@ fn test(l: &mut Lifter<'_>, i: &Instruction, ty: Type) {
     let place = l.place(i, 0);
     let only_reads = i.mnemonic() == Mnemonic::Bt;
     let a = match place {
-        Place::Memory(address, size) if only_reads => l.load(ty, address, size),
+        UpdatedOperand::Memory(address, size) if only_reads => l.load(ty, address, size),
         _ => l.read_place(place, ty),
     };
     let shifted = l.b.ins().ushr(a, index);

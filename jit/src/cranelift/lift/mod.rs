@@ -481,18 +481,18 @@ impl<'a> Lifter<'a> {
 
     /// Where operand 0 is, for an instruction that reads and then writes it: the address of a
     /// memory operand is computed once.
-    pub(super) fn place(&mut self, i: &Instruction, n: u32) -> Place {
+    pub(super) fn place(&mut self, i: &Instruction, n: u32) -> UpdatedOperand {
         match i.op_kind(n) {
-            OpKind::Register => Place::Register(i.op_register(n)),
-            _ => Place::Memory(self.address(i), i.memory_size().size()),
+            OpKind::Register => UpdatedOperand::Register(i.op_register(n)),
+            _ => UpdatedOperand::Memory(self.address(i), i.memory_size().size()),
         }
     }
 
     /// Reads a place that will be written by the same instruction; the access is logged once.
-    pub(super) fn read_place(&mut self, place: Place, ty: Type) -> Value {
+    pub(super) fn read_place(&mut self, place: UpdatedOperand, ty: Type) -> Value {
         match place {
-            Place::Register(register) => self.gpr(register),
-            Place::Memory(address, size) => {
+            UpdatedOperand::Register(register) => self.gpr(register),
+            UpdatedOperand::Memory(address, size) => {
                 let value = self.load_unlogged(ty, address);
                 self.log(address, size, refrain_trace::Access::READ | refrain_trace::Access::WRITE);
                 value
@@ -501,10 +501,10 @@ impl<'a> Lifter<'a> {
     }
 
     /// Completes what [`Lifter::read_place`] began.
-    pub(super) fn write_back(&mut self, place: Place, value: Value) {
+    pub(super) fn write_back(&mut self, place: UpdatedOperand, value: Value) {
         match place {
-            Place::Register(register) => self.set_gpr(register, value),
-            Place::Memory(address, _) => self.store_unlogged(address, value),
+            UpdatedOperand::Register(register) => self.set_gpr(register, value),
+            UpdatedOperand::Memory(address, _) => self.store_unlogged(address, value),
         }
     }
 
@@ -522,7 +522,7 @@ impl<'a> Lifter<'a> {
 
 /// An operand that is read and written.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum UpdatedOperand {
     Register(Register),
     Memory(Value, usize),
 }

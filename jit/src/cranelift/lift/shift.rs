@@ -1,6 +1,6 @@
 //! Shifts and rotates. Those through the carry run natively.
 
-use super::{Lifter, Place, int, is_integer};
+use super::{Lifter, UpdatedOperand, int, is_integer};
 use crate::cranelift::vars::{AF, CF, FLAG, OF, PF, SF, ZF};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I32, I64};
@@ -39,7 +39,13 @@ fn is_rotate(mnemonic: Mnemonic) -> bool {
     matches!(mnemonic, Mnemonic::Rol | Mnemonic::Ror)
 }
 
-fn by_constant(l: &mut Lifter<'_>, mnemonic: Mnemonic, place: Place, ty: Type, count: u32) {
+fn by_constant(
+    l: &mut Lifter<'_>,
+    mnemonic: Mnemonic,
+    place: UpdatedOperand,
+    ty: Type,
+    count: u32,
+) {
     let bits = ty.bits();
     let a = l.read_place(place, ty);
     if count == 0 {
@@ -163,7 +169,7 @@ impl Lifter<'_> {
 }
 
 /// A shift by CL: all flags stay if the masked count is zero.
-fn by_register(l: &mut Lifter<'_>, i: &Instruction, place: Place, ty: Type) {
+fn by_register(l: &mut Lifter<'_>, i: &Instruction, place: UpdatedOperand, ty: Type) {
     let mnemonic = i.mnemonic();
     let bits = ty.bits();
     let raw = l.read(i, 1, I8);
@@ -247,7 +253,7 @@ fn carry_and_overflow(
 }
 
 /// `shld` and `shrd` of 32 or 64 bits by a constant.
-fn double(l: &mut Lifter<'_>, i: &Instruction, place: Place, ty: Type) {
+fn double(l: &mut Lifter<'_>, i: &Instruction, place: UpdatedOperand, ty: Type) {
     let bits = ty.bits();
     let count = u32::from(i.immediate8()) & (bits - 1);
     let filler = l.read(i, 1, ty);

@@ -2,8 +2,7 @@
 //! virtual time, over generated programs. The threads of the full replay are played by the test, at
 //! any speed.
 
-use super::super::objects::BARRIER_COUNT;
-use super::super::sync;
+use super::super::objects::{self, BARRIER_COUNT};
 use super::tests::Memory;
 use super::*;
 use proptest::prelude::*;
@@ -101,7 +100,7 @@ fn asked(event: &Event, next_child: &mut u32) -> Option<Operation> {
             *next_child += 1;
             Some(Operation::Create { thread: ThreadId(*next_child) })
         }
-        _ => sync::operation(event),
+        _ => objects::operation(event),
     }
 }
 
@@ -187,7 +186,7 @@ proptest! {
             (SEM, level.map_or(0, |object| object.tokens)),
             (BARRIER + BARRIER_COUNT, program.len() as u32),
         ];
-        let turns = recording.threads.iter().flatten().filter(|event| sync::takes_turns(event));
+        let turns = recording.threads.iter().flatten().filter(|event| objects::takes_turns(event));
         let turns = turns.count() as u64;
         let costs = Costs { acquire: 1, release: 2, handoff: 3, wake: 11, ..Costs::FREE };
         let machines = [Config::ideal(4), Config { cores: 2, quantum: 7, costs }];

@@ -1,4 +1,4 @@
-//! Contents of files that the guest maps, unpacked before it runs.
+//! MappedFiles of files that the guest maps, unpacked before it runs.
 //!
 //! A recorded program maps its libraries from files that the kernel has in memory, so that a
 //! mapping costs next to nothing, and a page of it something only when it is touched. A replay
@@ -20,12 +20,12 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Contents beyond so many bytes are unpacked when they are mapped.
+/// MappedFiles beyond so many bytes are unpacked when they are mapped.
 const MOST: u64 = 256 << 20;
 /// The same of files of which there are pages, whose other pages take room in the file as well.
 const MOST_BY_PAGES: u64 = 512 << 20;
 
-pub(crate) struct Contents {
+pub(crate) struct MappedFiles {
     file: File,
     /// Where in the file each content begins (at a page), and its length.
     places: BTreeMap<BlobId, (u64, u64)>,
@@ -38,13 +38,13 @@ pub(crate) struct Contents {
 /// Disjoint ranges by their starts: the end of each, and the protection that the guest gave it.
 type Absent = BTreeMap<u64, (u64, i32)>;
 
-impl Contents {
+impl MappedFiles {
     /// Those of the files that the guest maps itself.
-    pub(crate) fn of(trace: &Trace) -> Result<Contents> {
+    pub(crate) fn of(trace: &Trace) -> Result<MappedFiles> {
         let file = host::memory_file().map_err(failed())?;
         let (places, partial, absent) = (BTreeMap::new(), BTreeMap::new(), Mutex::default());
-        let mut contents = Contents { file, places, partial, absent };
-        let mut end = contents.unpack_pages(trace)?;
+        let mut files = MappedFiles { file, places, partial, absent };
+        let mut end = files.unpack_pages(trace)?;
         let loaded: BTreeSet<_> =
             trace.header().mappings.iter().filter_map(|m| m.content).collect();
         let mut unpacked = 0;
@@ -55,13 +55,13 @@ impl Contents {
             }
             // Of one that is damaged, whoever maps it will be told.
             let Ok(bytes) = trace.blob(blob) else { continue };
-            write_at(&contents.file, &bytes, end).map_err(failed())?;
-            contents.places.insert(blob, (end, len));
+            write_at(&files.file, &bytes, end).map_err(failed())?;
+            files.places.insert(blob, (end, len));
             unpacked += len;
             end = memory::page_up(end + len);
         }
-        contents.file.set_len(end).map_err(failed())?;
-        Ok(contents)
+        files.file.set_len(end).map_err(failed())?;
+        Ok(files)
     }
 
     /// Unpacks the contents of which there are pages; returns where they end in the file.
@@ -122,7 +122,7 @@ impl Contents {
                 (offset.max(shown.start), (offset + bytes.len() as u64).min(shown.end));
             if from < to && stored.is_ok() {
                 let bytes = &bytes[(from - offset) as usize..(to - offset) as usize];
-                stored = super::machine::store(address + (from - shown.start), to - from, bytes);
+                stored = store(address + (from - shown.start), to - from, bytes);
                 join(&mut there, offset..offset + bytes.len() as u64);
             }
         })?;
@@ -239,6 +239,15 @@ fn protect(range: &Range<u64>, prot: i32) {
 
 fn failed() -> impl FnOnce(io::Error) -> Error {
     Error::host("keeping the contents of mapped files")
+}
+
+/// Stores recorded content into a mapping of `len` bytes.
+pub(crate) fn store(address: u64, len: u64, bytes: &[u8]) -> Result<()> {
+    let bytes = &bytes[..bytes.len().min(len as usize)];
+    if bytes.is_empty() || host::Guest.store(address, bytes) {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!("a trace whose content at {address:#x} has no memory")))
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@
 //!
 //! Only replays that are measured let calls last; others would wait for nothing.
 
-use super::thread::GuestThread;
 use crate::context::Translating;
 use crate::host;
 use refrain_trace::linux::waits_off_core;
@@ -31,7 +30,7 @@ use std::time::{Duration, Instant};
 const LATE: Duration = Duration::from_micros(20);
 
 /// What a replay knows in which calls last.
-pub(crate) struct Lasting {
+pub(crate) struct RecordedTimes {
     /// Of the time-stamp counter that the trace has its times from.
     ticks_per_second: u64,
     ticks_per_second_here: u64,
@@ -39,11 +38,11 @@ pub(crate) struct Lasting {
     translator: Mutex<()>,
 }
 
-impl Lasting {
+impl RecordedTimes {
     /// For a replay of a trace with times of such a counter.
-    pub(crate) fn new(ticks_per_second: u64) -> Lasting {
+    pub(crate) fn new(ticks_per_second: u64) -> RecordedTimes {
         let ticks_per_second_here = host::ticks_per_second();
-        Lasting { ticks_per_second, ticks_per_second_here, translator: Mutex::default() }
+        RecordedTimes { ticks_per_second, ticks_per_second_here, translator: Mutex::default() }
     }
 
     fn recorded(&self, ticks: u64) -> Duration {
@@ -67,7 +66,7 @@ enum Core {
     Busy,
 }
 
-impl GuestThread {
+impl RecordedTimes {
     /// Lets a system call last that the thread came to at this time.
     pub(crate) fn last(&self, event: &Event, came: Instant) {
         let timed_out = event.value as i64 == -i64::from(libc::ETIMEDOUT);
@@ -86,36 +85,37 @@ impl GuestThread {
     }
 
     /// Lets the recorder's translating since the thread's previous event last: by as much as this
-    /// engine's falls short of it.
-    pub(crate) fn last_translating(&mut self, event: &Event) {
+    /// engine's, which has taken `so_far`, falls short of it.
+    pub(crate) fn last_translating(
+        &self,
+        translation: &mut Translation,
+        so_far: Translating,
+        event: &Event,
+    ) {
         // A thread's first event tells of its creator's.
         if event.busy == 0 || event.kind() == EventKind::ThreadStart {
             return;
         }
-        let Some(lasting) = &self.machine.lasting else { return };
-        let so_far = self.context.translating;
-        let own = so_far.since(std::mem::replace(&mut self.translation.seen, so_far)).busy;
-        let here = self.translation.ahead + duration(own, lasting.ticks_per_second_here);
-        let recorded = lasting.recorded(event.busy);
-        self.translation.ahead = here.saturating_sub(recorded);
+        let own = so_far.since(std::mem::replace(&mut translation.seen, so_far)).busy;
+        let here = translation.ahead + duration(own, self.ticks_per_second_here);
+        let recorded = self.recorded(event.busy);
+        translation.ahead = here.saturating_sub(recorded);
         if recorded > here {
-            let _translator = lasting.translator.lock().unwrap_or_else(PoisonError::into_inner);
+            let _translator = self.translator.lock().unwrap_or_else(PoisonError::into_inner);
             pass_until(Instant::now().checked_add(recorded - here), Core::Busy);
         }
     }
 
-    /// Lets the wait of a library's function last that a signal, which comes now, has interrupted.
-    pub(crate) fn last_until_signal(&self, event: &Event) {
-        let before = self.machine.gate.arrivals.of(self.id);
+    /// Lets the wait of a library's function last that began at `before` and that a signal, which comes
+    /// now, has interrupted.
+    pub(crate) fn last_until_signal(&self, before: u64, event: &Event) {
         self.hold(&Event { begin: before, end: event.begin, ..*event }, Instant::now(), Core::Free);
     }
 
     fn hold(&self, event: &Event, came: Instant, core: Core) {
-        if let Some(lasting) = &self.machine.lasting {
-            let took = lasting.recorded(event.end.saturating_sub(event.begin));
-            // No clock reaches what a damaged trace may ask for.
-            pass_until(came.checked_add(took), core);
-        }
+        let took = self.recorded(event.end.saturating_sub(event.begin));
+        // No clock reaches what a damaged trace may ask for.
+        pass_until(came.checked_add(took), core);
     }
 }
 
