@@ -202,8 +202,11 @@ pub(crate) fn delete_timers() {
     }
 }
 
-/// Names the calling thread.
-pub(crate) fn set_name(name: &std::ffi::CStr) {
-    // SAFETY: the kernel reads a string that outlives the call.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+/// Names the calling thread as the kernel names the first thread of a program.
+pub(crate) fn take_name(program: &Path) {
+    let name = program.file_name().unwrap_or_default();
+    if let Ok(name) = CString::new(name.as_encoded_bytes()) {
+        // A thread without a name of its own does as well.
+        let _ = rustix::thread::set_name(&name);
+    }
 }

@@ -14,6 +14,8 @@
 //!
 //! Where the mark is, and what its bits mean, is known of glibc 2.36 to 2.40.
 
+pub(super) mod library;
+
 use super::machine::Machine;
 use super::signals::{Handling, Signal, Target, own_info};
 use super::sync::Call;
@@ -23,6 +25,7 @@ use crate::frame::Action;
 use crate::hooks::Model;
 use crate::host::Guest;
 use crate::{Error, Result};
+use library::Cancellation;
 use refrain_trace::payload::Write;
 use std::sync::PoisonError;
 
@@ -30,8 +33,6 @@ use std::sync::PoisonError;
 pub(crate) const SIGNAL: u64 = 32;
 /// `si_code` of `tgkill`.
 const SI_TKILL: i32 = -6;
-/// The versions of which the bits are known: 2.MINOR.
-const MINORS: std::ops::RangeInclusive<u32> = 36..=40;
 
 /// Bits of the mark.
 const DISABLED: u32 = 1;
@@ -40,34 +41,6 @@ const CANCELING: u32 = 1 << 2;
 const CANCELED: u32 = 1 << 3;
 const EXITING: u32 = 1 << 4;
 const TERMINATED: u32 = 1 << 5;
-
-/// What a C library has for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Cancellation {
-    /// Where the mark is, from the thread pointer on.
-    mark: u64,
-    /// `pthread_testcancel`.
-    test: u64,
-    /// A function that does nothing but return.
-    nothing: u64,
-}
-
-impl Cancellation {
-    /// If the library is one that is known. It is loaded with this bias.
-    fn of(elf: &Elf, bias: u64) -> Option<Cancellation> {
-        minor(elf.whole()?).filter(|minor| MINORS.contains(minor))?;
-        let [mut test, mut nothing] = [None; 2];
-        elf.functions(|name, address| match name {
-            "pthread_testcancel" => test = Some(bias.wrapping_add(address)),
-            crate::hooks::ERRNO_LOCATION => nothing = Some(bias.wrapping_add(address)),
-            _ => {}
-        });
-        // For debuggers: how long the mark is, in bits, how many there are, and where.
-        let [bits, count, offset] = elf.words_of("_thread_db_pthread_cancelhandling")?;
-        let mark = Some(u64::from(offset)).filter(|_| (bits, count) == (32, 1))?;
-        Some(Cancellation { mark, test: test?, nothing: nothing? })
-    }
-}
 
 impl GuestThread {
     /// `pthread_cancel(thread)`.
@@ -188,25 +161,9 @@ impl Machine {
     }
 }
 
-/// Of glibc's version, as its banner has it, what follows "2.".
-fn minor(library: &[u8]) -> Option<u32> {
-    const BANNER: &[u8] = b" release version 2.";
-    let at = library.windows(BANNER.len()).position(|window| window == BANNER)?;
-    let digits = &library[at + BANNER.len()..];
-    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
-    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_version_is_in_the_banner() {
-        let banner = b"..GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n";
-        assert_eq!(minor(banner), Some(36));
-        assert_eq!(minor(b"musl libc"), None);
-    }
 
     #[test]
     fn only_who_may_be_cancelled_is() {

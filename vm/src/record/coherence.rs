@@ -1,38 +1,22 @@
 //! Files that the guest has mapped shared, and the calls by which it changes them: what they
 //! change in memory is recorded with the call.
 
+pub(super) mod shared;
+
 use super::machine::Machine;
 use super::thread::GuestThread;
-use crate::file_maps::{FileMaps, Part};
+use crate::file_maps::Part;
 use crate::host::{self, Guest};
 use crate::memory::{OUT_OF_MEMORY, Purpose, page_up};
 use crate::syscall::{Call, MachineCall};
 use refrain_trace::payload::Write;
-use std::collections::BTreeMap;
+use shared::Identity;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::PoisonError;
-
-/// What tells files apart: device and inode. Of a segment of System V, no device and its id.
-type Identity = (u64, u64);
-
-/// The guest's shared mappings, and the numbers of their files.
-#[derive(Default)]
-pub(crate) struct Shared {
-    pub(crate) maps: FileMaps,
-    files: BTreeMap<Identity, u64>,
-}
-
-impl Shared {
-    /// The number of a file that is about to be mapped.
-    pub(crate) fn number(&mut self, identity: Identity) -> u64 {
-        let next = self.files.len() as u64 + 1;
-        *self.files.entry(identity).or_insert(next)
-    }
-}
 
 /// No device has this number.
 pub(crate) const SEGMENTS: u64 = u64::MAX;

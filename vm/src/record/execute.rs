@@ -164,7 +164,7 @@ impl GuestThread {
         };
         machine.begin_program(&image, &executed.program);
         host::show_arguments(&image.strings, image.entry.rsp);
-        itself::take_name(&command.program);
+        host::take_name(&command.program);
         host::fp_reset();
         self.hooks = machine.hooks();
         self.leaf.pages.forget();

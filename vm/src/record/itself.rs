@@ -6,6 +6,7 @@
 //! `status` or `stat`, the recorder makes the file.
 
 use super::calls::Pending;
+use super::machine::Loaded;
 use super::signals::Standing;
 use super::thread::GuestThread;
 use crate::host::{self, Guest};
@@ -16,12 +17,7 @@ use crate::syscall::Call;
 use refrain_trace::payload::Write;
 use std::ffi::CString;
 use std::fmt::Write as _;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
-
-/// Segments that the loader has mapped from a file: memory, offset in the file, the file.
-pub(crate) type Loaded = Vec<(Range<u64>, u64, PathBuf)>;
 
 impl GuestThread {
     /// The call with the path of the guest's program where it names that as `/proc/self/exe`; the
@@ -193,14 +189,6 @@ pub(crate) fn loaded(image: &Image) -> Loaded {
         })
     });
     segments.collect()
-}
-
-/// Names the calling thread as the kernel names the first thread of a program.
-pub(crate) fn take_name(program: &Path) {
-    let name = program.file_name().unwrap_or_default();
-    if let Ok(name) = CString::new(name.as_encoded_bytes()) {
-        host::set_name(&name);
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! What all guest threads of a recording share.
 
-use super::cancel::Cancellation;
-use super::coherence::Shared;
+use super::cancel::library::Cancellation;
+use super::coherence::shared::Shared;
 use super::files::Files;
-use super::itself::Loaded;
 use super::leaf;
 use super::log::{Log, ThreadLog};
 use super::notice::Notice;
-use super::process::Waiting;
+use super::process::parent::Waiting;
 use super::signals::Signals;
 use super::{Follow, LearnedSites, Warn};
 use crate::common::recorded::Common;
@@ -27,6 +26,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
+
+/// Segments that the loader has mapped from a file: memory, offset in the file, the file.
+pub(crate) type Loaded = Vec<(Range<u64>, u64, PathBuf)>;
+
+/// Identity of a file's content: device, inode, size, time of change.
+pub(crate) type FileKey = (u64, u64, u64, i64, i64);
 
 /// Why the recording ends.
 #[derive(Debug)]
@@ -74,7 +79,7 @@ pub(crate) struct Machine {
     /// Mapped files of which the trace has pages.
     pub(crate) mapped: Arc<Files>,
     /// Contents of mapped files that are in the trace already, whole.
-    pub(crate) files: Mutex<BTreeMap<super::memory::FileKey, refrain_trace::BlobId>>,
+    pub(crate) files: Mutex<BTreeMap<FileKey, refrain_trace::BlobId>>,
     /// Address of the guest's `__errno_location`, once a C library is mapped.
     pub(crate) errno_location: AtomicU64,
     hooks: RwLock<Arc<HookMap>>,

@@ -16,9 +16,6 @@ use std::os::fd::FromRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::PoisonError;
 
-/// Identity of a file's content: device, inode, size, time of change.
-pub(crate) type FileKey = (u64, u64, u64, i64, i64);
-
 /// Files up to this size are kept whole, so that piecemeal mappings of a library share a blob.
 const WHOLE_FILE: u64 = 64 << 20;
 

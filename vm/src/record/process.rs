@@ -9,6 +9,8 @@
 //! its parent waits until it has executed a program or ended. If it ends without, what it has
 //! changed on its parent's stack is carried over, as this is how it says why.
 
+pub(super) mod parent;
+
 use super::calls::{Pending, words};
 use super::machine::Machine;
 use super::notice::Notice;
@@ -17,12 +19,10 @@ use super::thread::GuestThread;
 use crate::context::reg::*;
 use crate::host::{self, Guest};
 use crate::{Hidden, Result};
+use parent::Waiting;
 use refrain_trace::payload::{Effect, Write};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::sync::PoisonError;
-
-/// Of the parent's stack, how much a child may write for it to read.
-const SHARED_STACK: usize = 16 << 10;
 
 /// Flags of `clone` that a child process may have.
 const PROCESS: u64 = (libc::CLONE_VM
@@ -31,28 +31,6 @@ const PROCESS: u64 = (libc::CLONE_VM
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_CHILD_CLEARTID) as u64;
-
-/// What a child process keeps for its parent that waits for it.
-pub(crate) struct Waiting {
-    parent: Hidden,
-    address: u64,
-    before: Vec<u8>,
-}
-
-impl Waiting {
-    /// Tells the parent what has changed, word by word.
-    pub(crate) fn tell(self) {
-        let after = Guest.read_prefix(self.address, self.before.len());
-        let changed = after.chunks_exact(8).zip(self.before.chunks_exact(8)).enumerate();
-        let mut message = Vec::new();
-        for (i, (new, _)) in changed.filter(|(_, (new, old))| new != old) {
-            message.extend((self.address + 8 * i as u64).to_le_bytes());
-            message.extend(new);
-        }
-        // A parent that is gone needs nothing.
-        let _ = self.parent.file().write_all(&message);
-    }
-}
 
 /// Where a thread finds itself after the process was split.
 enum Forked {
@@ -115,11 +93,7 @@ impl GuestThread {
     fn begin_child(&mut self, pipe: Option<Hidden>, args: [u64; 6]) {
         let sp = self.context.gpr[RSP];
         let watches = pipe.is_none();
-        let waiting = pipe.map(|parent| Waiting {
-            parent,
-            address: sp,
-            before: Guest.read_prefix(sp, SHARED_STACK),
-        });
+        let waiting = pipe.map(|parent| Waiting::new(parent, sp));
         self.machine.begin_child(self.id, waiting);
         self.leaf.common = 0..0;
         self.arm_leaves();

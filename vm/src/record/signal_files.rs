@@ -7,6 +7,8 @@
 //!
 //! When no such signal is pending any more, whoever has taken it, the bytes are taken back.
 
+pub(super) mod table;
+
 use super::calls::{EBADF, EINVAL, Pending};
 use super::coherence::borrowed;
 use super::signals::{Signal, UNBLOCKABLE};
@@ -15,8 +17,9 @@ use crate::frame::Info;
 use crate::host::Guest;
 use crate::{Hidden, pipes, syscall};
 use refrain_trace::payload::{Effect, Write};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use table::SignalFile;
 
 /// Bytes of `signalfd_siginfo`.
 const RECORD: u64 = 128;
@@ -24,77 +27,6 @@ const RECORD: u64 = 128;
 const SET: u64 = 8;
 const EAGAIN: i64 = 11;
 const EFAULT: i64 = 14;
-
-/// A descriptor that tells of signals, and its copies: they have one pipe.
-#[derive(Debug)]
-pub(crate) struct SignalFile {
-    /// The pipe's inode.
-    inode: u64,
-    writer: Hidden,
-    /// The signals that it tells of.
-    set: u64,
-    /// There are bytes in the pipe.
-    told: bool,
-}
-
-/// All of them.
-#[derive(Default, Debug)]
-pub(crate) struct SignalFiles(Vec<SignalFile>);
-
-impl SignalFiles {
-    fn find(&mut self, inode: u64) -> Option<&mut SignalFile> {
-        self.0.iter_mut().find(|file| file.inode == inode)
-    }
-
-    /// Which signals a file tells of.
-    pub(crate) fn set_of(&mut self, inode: u64) -> Option<u64> {
-        self.find(inode).map(|file| file.set)
-    }
-
-    /// Has a file tell of other signals; false if there is no such file.
-    pub(crate) fn change(&mut self, inode: u64, set: u64) -> bool {
-        self.find(inode).map(|file| file.set = set).is_some()
-    }
-
-    pub(crate) fn add(&mut self, file: SignalFile) {
-        self.0.retain(SignalFile::has_readers);
-        self.0.push(file);
-    }
-
-    /// Signals are pending: whoever waits for one of them by a file goes on.
-    pub(crate) fn tell(&mut self, signals: u64) {
-        for file in self.0.iter_mut().filter(|file| file.set & signals != 0) {
-            // If the pipe is full there is enough in it; if nobody has it open, nobody listens.
-            let _ = file.writer.file().write(&[0]);
-            file.told = true;
-        }
-    }
-
-    /// Only these signals are pending any more.
-    pub(crate) fn take_back(&mut self, pending: u64) {
-        for file in self.0.iter_mut().filter(|file| file.told && file.set & pending == 0) {
-            pipes::drain_from_behind(file.writer.file());
-            file.told = false;
-        }
-    }
-
-    /// A reader has emptied a file's pipe.
-    pub(crate) fn emptied(&mut self, inode: u64) {
-        if let Some(file) = self.find(inode) {
-            file.told = false;
-        }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-}
-
-impl SignalFile {
-    fn has_readers(&self) -> bool {
-        !pipes::is_deserted(self.writer.file())
-    }
-}
 
 impl GuestThread {
     /// `signalfd(descriptor, set, length)`, `signalfd4(…, flags)`.

@@ -5,7 +5,7 @@
 //! A guest thread takes its signals between two events ([`Signals::take`]); if it is in a system
 //! call at the moment, it is kicked out of it, and out of guest code it is fetched.
 
-use super::signal_files::{SignalFile, SignalFiles};
+use super::signal_files::table::{SignalFile, SignalFiles};
 use crate::engine::Interrupt;
 use crate::frame::{Action, AltStack, Info};
 use crate::kick::{self, Attention};

@@ -1,7 +1,6 @@
 //! A guest thread of a recording: runs the engine and handles what it reports.
 
 use super::body_stack::BodyStack;
-use super::itself;
 use super::leaf::LeafThread;
 use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
@@ -85,7 +84,7 @@ pub(crate) fn start_main(machine: &Arc<Machine>, entry: &Entry, name: &Path) -> 
     let birth = Birth { id, log, attention, context, clear_at_exit: 0 };
     let (machine, name) = (machine.clone(), name.to_owned());
     let run: Box<dyn FnOnce() + Send> = Box::new(move || {
-        itself::take_name(&name);
+        host::take_name(&name);
         host::block_signals();
         match machine.engine.attach_recording() {
             Ok(cpu) => run_thread(machine, birth, cpu),
