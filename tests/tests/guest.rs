@@ -102,6 +102,12 @@ fn descriptors_that_tell_of_signals() {
     is_as_natively(include_str!("../guest/signal_files.c"));
 }
 
+/// What the kernel writes at any time natively, it has written when `io_submit` returns.
+#[test]
+fn asynchronous_input_and_output() {
+    is_as_natively(include_str!("../guest/aio.c"));
+}
+
 /// A debugger's child asks to be traced; nobody traces the recorded process itself.
 #[test]
 fn only_children_are_traced() {

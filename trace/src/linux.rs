@@ -22,7 +22,7 @@ calls! {
     SHUTDOWN = 48, CLONE = 56, WAIT4 = 61,
     KILL = 62, SEMOP = 65, SHMDT = 67, MSGSND = 69, MSGRCV = 70, FLOCK = 73, FSYNC = 74, FDATASYNC = 75,
     RT_SIGTIMEDWAIT = 128, RT_SIGQUEUEINFO = 129, RT_SIGSUSPEND = 130, SYNC = 162, TKILL = 200,
-    FUTEX = 202, IO_GETEVENTS = 208, SEMTIMEDOP = 220, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232,
+    FUTEX = 202, IO_SETUP = 206, IO_GETEVENTS = 208, IO_SUBMIT = 209, SEMTIMEDOP = 220, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232,
     TGKILL = 234, MQ_TIMEDSEND = 242, MQ_TIMEDRECEIVE = 243, WAITID = 247, PSELECT6 = 270, PPOLL = 271,
     SPLICE = 275, SYNC_FILE_RANGE = 277, EPOLL_PWAIT = 281, ACCEPT4 = 288, DUP3 = 292, PREADV = 295, PWRITEV = 296, RT_TGSIGQUEUEINFO = 297,
     RECVMMSG = 299, SENDMMSG = 307, PREADV2 = 327, PWRITEV2 = 328, CLONE3 = 435, EPOLL_PWAIT2 = 441,
@@ -43,7 +43,7 @@ pub fn waits_off_core(number: u16) -> bool {
     let receives = matches!(number, CONNECT | ACCEPT | ACCEPT4 | RECVFROM | RECVMSG | RECVMMSG);
     let waits_for_others = matches!(number, WAIT4 | WAITID | FUTEX | SEMOP | SEMTIMEDOP);
     let takes_messages = matches!(number, MSGRCV | MQ_TIMEDRECEIVE);
-    let stores = matches!(number, FLOCK | FSYNC | FDATASYNC | SYNC | SYNC_FILE_RANGE);
+    let stores = matches!(number, FLOCK | FSYNC | FDATASYNC | SYNC | SYNC_FILE_RANGE | IO_SUBMIT);
     let for_others = waits_for_signals || waits_for_others || receives || takes_messages;
     sleeps(number) || reads || polls || polls_many || for_others || stores
 }
@@ -65,7 +65,7 @@ pub fn creates_threads(number: u16) -> bool {
 
 /// Whether calls with this number may change the address space.
 pub fn changes_mappings(number: u16) -> bool {
-    matches!(number, MMAP | MPROTECT | MUNMAP | BRK | MREMAP | MADVISE | SHMAT | SHMDT)
+    matches!(number, MMAP | MPROTECT | MUNMAP | BRK | MREMAP | MADVISE | SHMAT | SHMDT | IO_SETUP)
 }
 
 /// Whether the kernel writes to a file or a peer what calls with this number have in one buffer:
@@ -161,7 +161,7 @@ mod tests {
         let names: Vec<&str> = NUMBERS.iter().filter(waits).map(|(_, name)| *name).collect();
         let expected = "READ POLL PREAD64 READV SELECT PAUSE NANOSLEEP CONNECT ACCEPT RECVFROM \
             RECVMSG WAIT4 SEMOP MSGRCV FLOCK FSYNC FDATASYNC RT_SIGTIMEDWAIT RT_SIGSUSPEND SYNC \
-            FUTEX IO_GETEVENTS SEMTIMEDOP CLOCK_NANOSLEEP EPOLL_WAIT MQ_TIMEDRECEIVE WAITID \
+            FUTEX IO_GETEVENTS IO_SUBMIT SEMTIMEDOP CLOCK_NANOSLEEP EPOLL_WAIT MQ_TIMEDRECEIVE WAITID \
             PSELECT6 PPOLL SYNC_FILE_RANGE EPOLL_PWAIT ACCEPT4 PREADV RECVMMSG PREADV2 \
             EPOLL_PWAIT2";
         assert_eq!(names, expected.split_whitespace().collect::<Vec<_>>());

@@ -277,6 +277,10 @@ impl GuestThread {
             MachineCall::Open => self.open(pending),
             MachineCall::ListDirectory => self.list_directory(pending),
             MachineCall::AllSemaphores => self.all_semaphores(pending),
+            MachineCall::IoSetup => self.io_setup(pending),
+            MachineCall::IoDestroy => self.io_destroy(pending),
+            MachineCall::IoSubmit => self.io_submit(pending),
+            MachineCall::IoEvents => self.io_events(pending),
         }
         Ok(Flow::Continue)
     }

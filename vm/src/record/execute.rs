@@ -134,6 +134,7 @@ impl GuestThread {
     /// What ends with a program, apart from its memory.
     fn leave_program(&mut self) {
         self.machine.forget_common();
+        self.forget_contexts();
         self.leaf.common = 0..0;
         self.abandon_robust_locks();
         self.clear_at_exit = 0;

@@ -1,5 +1,6 @@
 //! What all guest threads of a recording share.
 
+use super::aio::Contexts;
 use super::cancel::library::Cancellation;
 use super::coherence::shared::Shared;
 use super::files::Files;
@@ -63,6 +64,8 @@ pub(crate) struct Machine {
     /// Memory that other processes write.
     pub(crate) common: Mutex<Common>,
     has_common: AtomicBool,
+    /// Contexts of asynchronous input and output.
+    pub(crate) contexts: Mutex<Contexts>,
     /// What the loader has mapped from files.
     pub(crate) loaded: Mutex<Loaded>,
     /// Where the guest's dynamic linker lies; empty if the program does without.
@@ -139,6 +142,7 @@ impl Machine {
             initial_sp: AtomicU64::new(header.entry.rsp),
             program: Mutex::new(header.program.clone()),
             shared: Mutex::default(),
+            contexts: Mutex::default(),
             has_shared: AtomicBool::new(false),
             common: Mutex::default(),
             has_common: AtomicBool::new(false),

@@ -4,6 +4,8 @@
 //! main host thread coordinates: it waits for the end (the guest's, or a signal's), closes every
 //! thread's stream, and leaves it to the caller to end the process.
 
+mod aio;
+mod aio_calls;
 mod body_stack;
 mod calls;
 mod cancel;

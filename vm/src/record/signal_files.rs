@@ -142,7 +142,7 @@ fn pipe_of(fd: u64) -> Option<u64> {
 }
 
 /// The ranges of an array of `iovec`.
-fn vectors(address: u64, count: u64) -> Option<Vec<(u64, u64)>> {
+pub(super) fn vectors(address: u64, count: u64) -> Option<Vec<(u64, u64)>> {
     const MOST: u64 = 1024;
     let vector = |i: u64| Guest.words(address.wrapping_add(16 * i)).map(|[at, len]| (at, len));
     (0..count.min(MOST)).map(vector).collect()

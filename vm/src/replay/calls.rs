@@ -298,8 +298,12 @@ impl GuestThread {
         self.await_turn(slot, event.ticket)?;
         let result = event.value as i64;
         let replaced = self.replaced_by(call);
-        let repeated = self.repeat(call, (result, event.result as u64), content)?;
-        for write in writes {
+        let sets_up = call.action() == Action::Machine(MachineCall::IoSetup);
+        let repeated = match sets_up {
+            true => self.set_up(result, writes)?,
+            false => self.repeat(call, (result, event.result as u64), content)?,
+        };
+        for write in writes.iter().filter(|_| !sets_up) {
             self.store_content(write)?;
         }
         self.note_code(call, result, replaced);
@@ -312,6 +316,21 @@ impl GuestThread {
         self.context.finish_syscall(result);
         self.times(|times| times.last(event, came));
         self.finish_event_of(event, slot)
+    }
+
+    /// Repeats `io_setup`: a page, whose address the program is told.
+    fn set_up(&mut self, result: i64, writes: &[Write]) -> Result<i64, Halt> {
+        for Write { address, bytes } in writes {
+            let name = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            self.machine.shared.cut(&(name..name.saturating_add(PAGE)));
+            self.map_again(name, PAGE, (prot, 0), None)?;
+            let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
+            space.note(name..name + PAGE, prot);
+            drop(space);
+            self.put(*address, bytes)?;
+        }
+        Ok(result)
     }
 
     /// The range of code that a call is about to take away or to replace.

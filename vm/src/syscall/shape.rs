@@ -55,6 +55,8 @@ enum What {
     FileHandle,
     /// An `iovec` and the buffer that it points to.
     OneVector,
+    /// An array of addresses of `iocb`, its length in that argument, and what they have written.
+    Operations { count: u8 },
     /// Capability sets, one or two by the version in the header in that argument.
     Capabilities { header: u8 },
 }
@@ -190,6 +192,11 @@ pub(crate) const fn one_vector(arg: u8) -> Shape {
     shape(arg, What::OneVector)
 }
 
+/// What is submitted by the addresses of `args[count]` `iocb`.
+pub(crate) const fn operations(arg: u8, count: u8) -> Shape {
+    shape(arg, What::Operations { count })
+}
+
 const fn shape(arg: u8, what: What) -> Shape {
     Shape { arg, what, when: When::Success }
 }
@@ -255,6 +262,9 @@ mod msghdr {
 
 /// The kernel takes no more vectors or messages at once (`UIO_MAXIOV`).
 const MAX_VECTORS: u64 = 1024;
+/// More operations and bytes than anybody submits at once: others are not compared.
+const MAX_OPERATIONS: u64 = 1 << 16;
+const MOST_WRITTEN: u64 = 16 << 20;
 /// No command of `ioctl` from before their numbers told sizes has more to say, but a few that have
 /// rows of their own.
 const MOST_OF_OLD: u64 = 256;
@@ -366,12 +376,33 @@ impl View<'_> {
                 into.push(range(address, 16));
                 into.push(range(self.u64(address), self.u64(address.wrapping_add(8)).min(1 << 20)));
             }
+            What::Operations { count } => {
+                let count = self.arg(count).min(MAX_OPERATIONS);
+                into.push(range(address, 8 * count));
+                for at in 0..count {
+                    self.operation(self.u64(address.wrapping_add(8 * at)), into);
+                }
+            }
             What::Capabilities { header } => {
                 // Version 1 has 32 capabilities; later ones have 64, in two structures.
                 const VERSION_1: u64 = 0x1998_0330;
                 let sets = if self.u32(self.arg(header)) == VERSION_1 { 1 } else { 2 };
                 into.push(range(address, 12 * sets));
             }
+        }
+    }
+
+    /// An `iocb`, and the buffers that it has written to a file.
+    fn operation(&self, block: u64, into: &mut Vec<Range<u64>>) {
+        const WRITE: u64 = 1;
+        const WRITE_VECTORS: u64 = 8;
+        let word = |at: u64| self.u64(block.wrapping_add(8 * at));
+        let (buffer, len) = (word(3), word(4));
+        into.push(range(block, 64));
+        match word(2) & 0xffff {
+            WRITE => into.push(range(buffer, len.min(MOST_WRITTEN))),
+            WRITE_VECTORS => self.vectors(buffer, len, MOST_WRITTEN, into),
+            _ => {}
         }
     }
 

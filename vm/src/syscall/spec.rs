@@ -130,6 +130,14 @@ pub(crate) enum MachineCall {
     ListDirectory,
     /// `getrlimit`, `setrlimit`, `prlimit64`: passed on, except for the size of the address space.
     Limit,
+    /// `io_setup`: maps a page.
+    IoSetup,
+    /// `io_destroy`.
+    IoDestroy,
+    /// `io_submit`: waits until what is submitted is done.
+    IoSubmit,
+    /// `io_getevents`.
+    IoEvents,
     /// `semctl(GETALL)`: the kernel is asked first how many there are.
     AllSemaphores,
 }

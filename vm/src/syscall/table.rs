@@ -6,9 +6,9 @@
 //!
 //! # Choices
 //! - *Absent* (`ENOSYS`): what programs do without on older or smaller kernels. `rseq`, so that
-//!   no restartable sequence exists; `clone3`, so that glibc falls back to `clone`; `io_uring`
-//!   and `io_setup`, because with them the kernel writes guest memory at any time; seccomp,
-//!   because it would bind the recorder too.
+//!   no restartable sequence exists; `clone3`, so that glibc falls back to `clone`; `io_uring`,
+//!   because with it the kernel writes guest memory at any time; seccomp, because it would bind
+//!   the recorder too.
 //! - *Withheld*: absent although the host has it and programs notice; the user is told.
 //!   `remap_file_pages` is: programs that still use it do without on newer kernels.
 //! - *Refused*: what has no fallback and reaches outside what a recording can hold; only commands
@@ -22,8 +22,8 @@ use super::commands::{
 };
 use super::shape::Count::{Given, Just, Taken};
 use super::shape::{
-    Shape, array, bit_set, bytes, capabilities, capacity_at, file_handle, object, page_map,
-    received, received_many, sent, sent_lengths, sent_many, sized, tagged, vectors,
+    Shape, array, bit_set, bytes, capabilities, capacity_at, file_handle, object, operations,
+    page_map, received, received_many, sent, sent_lengths, sent_many, sized, tagged, vectors,
 };
 use super::spec::Order::{Kernel, Local, Memory};
 use super::spec::{MachineCall as M, Spec, absent, answer, machine, pass, select, withheld};
@@ -263,11 +263,14 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(203, "sched_setaffinity", "iip", Kernel).reads(&[bytes(2, Given(1))]),
     pass(204, "sched_getaffinity", "iip", Kernel).writes(&[bytes(2, Taken(1))]),
     absent(205, "set_thread_area"),
-    withheld(206, "io_setup"),
-    absent(207, "io_destroy"),
-    absent(208, "io_getevents"),
-    absent(209, "io_submit"),
-    absent(210, "io_cancel"),
+    machine(206, "io_setup", "ip", Memory, M::IoSetup)
+        .reads(&[sized(1, 8)]).writes(&[sized(1, 8)]),
+    machine(207, "io_destroy", "l", Kernel, M::IoDestroy),
+    machine(208, "io_getevents", "lllpp", Kernel, M::IoEvents)
+        .reads(&[object::<timespec>(4)]).writes(&[array(3, 32, Taken(2))]),
+    machine(209, "io_submit", "llp", Kernel, M::IoSubmit).reads(&[operations(2, 1)]),
+    // What is submitted has been done.
+    answer(210, "io_cancel", libc::EINVAL),
     absent(211, "get_thread_area"),
     absent(212, "lookup_dcookie"),
     pass(213, "epoll_create", "i", Kernel),
