@@ -88,6 +88,11 @@ fn programs_at_fixed_addresses() {
 }
 
 #[test]
+fn a_heap_behind_the_image() {
+    is_as_natively_with(&["-no-pie"], include_str!("../guest/heap.c"));
+}
+
+#[test]
 fn memory_that_files_show() {
     is_as_natively(include_str!("../guest/shared.c"));
 }

@@ -1,7 +1,7 @@
 //! Loading a program: what `execve` does, in the guest's part of the address space.
 
 use crate::elf::{Elf, Segment};
-use crate::host::Guest;
+use crate::host::{self, Guest};
 use crate::layout::{self, PAGE};
 use crate::memory::{AddressSpace, MapRequest, guest_may_map, map_fixed, page_down, page_up};
 use crate::{Error, Hidden, Result, cpuid};
@@ -183,8 +183,25 @@ pub(crate) fn load(command: &Command, space: &mut AddressSpace) -> Result<Image>
     let first = files.last().expect("the program itself was pushed");
     let rip = first.bias + first.elf.entry;
     let (rsp, strings) = build_stack(command, argv, &files, space, &mut mappings)?;
-    let entry = Entry { rip, rsp, brk: layout::HEAP.start };
+    let brk = heap_of(&files[0].elf);
+    space.begin_heap(brk);
+    let entry = Entry { rip, rsp, brk };
     Ok(Image { files, entry, mappings, strings })
+}
+
+/// Where a program's heap begins. Programs that save their memory as a program (old Lisps) take it to
+/// be right behind the image, and have the kernel put it there, by the process's personality.
+fn heap_of(program: &Elf) -> u64 {
+    const AS_IT_IS: u64 = 0xffff_ffff;
+    // SAFETY: this only asks.
+    let personality =
+        unsafe { host::syscall(libc::SYS_personality as u64, [AS_IT_IS, 0, 0, 0, 0, 0]) };
+    let behind = page_up(program.span().1);
+    let is_fixed = !program.position_independent && layout::FIXED_PROGRAM.contains(&behind);
+    match is_fixed && personality & i64::from(libc::ADDR_NO_RANDOMIZE) != 0 {
+        true => behind,
+        false => layout::HEAP.start,
+    }
 }
 
 /// The file, and another descriptor of it if memory can show it: not if it may still change.

@@ -54,6 +54,8 @@ pub(crate) struct AddressSpace {
     own: BTreeMap<u64, u64>,
     /// The guest has mapped memory that others can see it write.
     shared: bool,
+    /// Where the program break may be.
+    heap: Range<u64>,
     brk: u64,
     /// How many bytes the guest may map (`RLIMIT_AS`), and to what it may raise that.
     limit: [u64; 2],
@@ -68,6 +70,7 @@ impl AddressSpace {
             executable: BTreeMap::new(),
             own: BTreeMap::new(),
             shared: false,
+            heap: layout::HEAP,
             brk: layout::HEAP.start,
             limit: [u64::MAX; 2],
             left: 0,
@@ -303,7 +306,7 @@ impl AddressSpace {
 
     /// Moves the program break; the break as it is then.
     pub(crate) fn brk(&mut self, wanted: u64) -> i64 {
-        if (layout::HEAP.start..layout::HEAP.end).contains(&wanted) {
+        if self.heap.contains(&wanted) {
             let (old, new) = (page_up(self.brk), page_up(wanted));
             let done = if new > old {
                 let grown = MapRequest {
@@ -401,7 +404,22 @@ impl AddressSpace {
         self.executable.clear();
         self.own.clear();
         self.left = self.used.iter().map(|(start, end)| end - start).sum();
-        (self.shared, self.brk) = (false, layout::HEAP.start);
+        self.shared = false;
+        self.begin_heap(layout::HEAP.start);
+    }
+
+    /// Puts the program break where a program's heap begins: behind the image of one that is linked to
+    /// fixed addresses, or where all others have it. What is neither is a damaged trace's.
+    pub(crate) fn begin_heap(&mut self, start: u64) {
+        let behind = start..layout::FIXED_PROGRAM.end;
+        let is_behind = layout::FIXED_PROGRAM.contains(&start);
+        self.heap = if is_behind { behind } else { layout::HEAP };
+        self.brk = self.heap.start;
+    }
+
+    /// Where the program break may be.
+    pub(crate) fn heap(&self) -> &Range<u64> {
+        &self.heap
     }
 
     /// Notes a mapping that was made elsewhere (the loader's).

@@ -157,7 +157,7 @@ fn describe(line: &str, space: &AddressSpace, loaded: &Loaded) -> Option<String>
                 (offset + part.start - range.start, path.to_string_lossy().into_owned())
             }
             _ if path.starts_with('/') => (offset + part.start - start, path.to_owned()),
-            _ if layout::HEAP.contains(&part.start) => (0, "[heap]".to_owned()),
+            _ if space.heap().contains(&part.start) => (0, "[heap]".to_owned()),
             _ if layout::STACK.contains(&part.start) => (0, "[stack]".to_owned()),
             _ => (0, path.to_owned()),
         };

@@ -215,6 +215,7 @@ impl GuestThread {
         }
         let mut space = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         *space = memory::AddressSpace::new();
+        space.begin_heap(executed.entry.brk);
         drop(space);
         self.machine.initial_sp.store(executed.entry.rsp, Ordering::SeqCst);
         self.context = self.context.at_entry(&executed.entry);

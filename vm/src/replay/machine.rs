@@ -100,6 +100,8 @@ impl Machine {
         let synchronizing =
             if gate.is_live() { synchronizing(&trace)? } else { FixedSet::default() };
         let mapped_files = MappedFiles::of(&trace)?;
+        let mut space = AddressSpace::new();
+        space.begin_heap(header.entry.brk);
         let initial_sp = AtomicU64::new(header.entry.rsp);
         if options.keeps_times {
             trace.hold_events(HELD);
@@ -119,7 +121,7 @@ impl Machine {
             synchronizing,
             shared: SharedFiles::default(),
             common: Common::default(),
-            space: Mutex::new(AddressSpace::new()),
+            space: Mutex::new(space),
             initial_sp,
             threads: AtomicU32::new(0),
             running: AtomicU32::new(0),
