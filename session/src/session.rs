@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// No recording has more threads (or the child talks nonsense).
 const MAX_THREADS: usize = 1 << 20;
@@ -133,6 +134,16 @@ impl Session {
         self.ask_in_pieces(trace, request, &mut |_| {})
     }
 
+    /// The same, of a child process that is given so much processor time.
+    pub(crate) fn ask_within<T: DeserializeOwned>(
+        &self,
+        time: Duration,
+        trace: File,
+        request: &Request,
+    ) -> crate::Result<T> {
+        self.answered(trace, request, Some(time), &mut |_| {})
+    }
+
     /// The same, with what comes in pieces before the answer.
     pub(crate) fn ask_in_pieces<T: DeserializeOwned>(
         &self,
@@ -140,8 +151,18 @@ impl Session {
         request: &Request,
         pieces: &mut dyn FnMut(Piece<'_>),
     ) -> crate::Result<T> {
+        self.answered(trace, request, None, pieces)
+    }
+
+    fn answered<T: DeserializeOwned>(
+        &self,
+        trace: File,
+        request: &Request,
+        time: Option<Duration>,
+        pieces: &mut dyn FnMut(Piece<'_>),
+    ) -> crate::Result<T> {
         self.listener.begin(request.activity());
-        let answer = self.converse(trace, request, pieces);
+        let answer = self.converse(trace, request, time, pieces);
         self.listener.end();
         postcard::from_bytes(&answer?)
             .context("the replay process gave another answer than it was asked for")
@@ -152,6 +173,7 @@ impl Session {
         &self,
         trace: File,
         request: &Request,
+        time: Option<Duration>,
         pieces: &mut dyn FnMut(Piece<'_>),
     ) -> crate::Result<Vec<u8>> {
         // Whoever started this process may have left descriptors open that are no business of a trace.
@@ -171,7 +193,7 @@ impl Session {
             .context("cannot start the replay process")?;
         let complaints =
             child.stderr.take().map(|it| Complaints::gather(it, self.listener.clone()));
-        let watchdog = Watchdog::watch(child.id(), self.max_memory);
+        let watchdog = Watchdog::watch(child.id(), self.max_memory, time);
         let mut pipe = child.stdout.take().expect("the child's output is piped");
         let build = Build::greeting(&mut pipe);
         let is_understood = build.as_ref().is_some_and(Build::is_understood);

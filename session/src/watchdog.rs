@@ -33,6 +33,8 @@ pub(crate) enum Verdict {
     Memory(u64),
     /// It did nothing for so long.
     Silence(Duration),
+    /// It took so much processor time, which was all that it was given.
+    Time(Duration),
 }
 
 impl fmt::Display for Verdict {
@@ -47,6 +49,9 @@ impl fmt::Display for Verdict {
             Verdict::Silence(time) => {
                 write!(f, "the replay process did nothing for {} s", time.as_secs())
             }
+            Verdict::Time(time) => {
+                write!(f, "the replay process took {} s of processor time", time.as_secs())
+            }
         }
     }
 }
@@ -56,6 +61,8 @@ struct Known {
     need: Need,
     /// The memory that the user allows.
     most: Option<u64>,
+    /// The processor time that it is given.
+    time: Option<Duration>,
     /// What it has done, as it says.
     done: u64,
     verdict: Option<Verdict>,
@@ -70,9 +77,9 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// Watches the process with this id, which the caller waits for only when it has called off
     /// the watchdog: the id stays the child's until then.
-    pub(crate) fn watch(child: u32, most: Option<u64>) -> Watchdog {
+    pub(crate) fn watch(child: u32, most: Option<u64>, time: Option<Duration>) -> Watchdog {
         let need = bounded(WHILE_READING, most);
-        let known = Known { need, most, done: 0, verdict: None };
+        let known = Known { need, most, time, done: 0, verdict: None };
         let known = Arc::new(Mutex::new(known));
         let (call_off, called_off) = channel();
         let watched = known.clone();
@@ -170,6 +177,9 @@ impl Look {
                 .is_some_and(|state| state.trim_start().starts_with(['T', 't']))
         });
         let busy = busy_seconds(self.child)?;
+        if let Some(time) = known.time.filter(|time| busy >= time.as_secs_f64()) {
+            return Some(Verdict::Time(time));
+        }
         if stopped || known.done != self.done || busy > self.busy + IDLE {
             (self.done, self.busy, self.idle_for) = (known.done, busy, Duration::ZERO);
             return None;
@@ -198,7 +208,8 @@ mod tests {
     use super::*;
 
     fn known(memory: u64, done: u64) -> Known {
-        Known { need: Need { memory, patience: Duration::ZERO }, done, verdict: None, most: None }
+        let need = Need { memory, patience: Duration::ZERO };
+        Known { need, done, verdict: None, most: None, time: None }
     }
 
     #[test]
@@ -206,6 +217,14 @@ mod tests {
         let mut look = Look::new(std::process::id());
         assert_eq!(look.judge(&known(4096, 0)), Some(Verdict::Memory(4096)));
         assert_eq!(look.judge(&known(u64::MAX, 0)), None);
+    }
+
+    #[test]
+    fn processor_time_is_given_by_who_asks() {
+        let mut look = Look::new(std::process::id());
+        let given = |time| Known { time: Some(time), ..known(u64::MAX, 0) };
+        assert_eq!(look.judge(&given(Duration::ZERO)), Some(Verdict::Time(Duration::ZERO)));
+        assert_eq!(look.judge(&given(Duration::MAX)), None);
     }
 
     #[test]

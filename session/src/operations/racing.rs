@@ -15,6 +15,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::time::Duration;
+
+/// Processor time for the search for what made a replay diverge. Nobody has asked for it, and if it
+/// finds nothing, the next recording orders every access and needs no search.
+const EXPLAINING: Duration = Duration::from_secs(60);
 
 /// Looks at the next steps of threads.
 pub type Look<'a> = dyn FnMut(&[(u32, Tapped)]) + 'a;
@@ -71,7 +76,11 @@ impl Session {
             Some(at) => RaceSearch::Divergence(at.thread, EventId(at.event.0.saturating_add(1))),
             None => RaceSearch::Program(code(trace.modules())),
         };
-        let found: Raced = self.ask(trace_file::open(path)?, &Request::Races(search))?;
+        let (file, request) = (trace_file::open(path)?, Request::Races(search));
+        let found: Raced = match divergence {
+            Some(_) => self.ask_within(EXPLAINING, file, &request)?,
+            None => self.ask(file, &request)?,
+        };
         let cause = Cause::new(&trace, divergence)?;
         let mut races = merge(found.races);
         races.sort_by_key(|race| cause.distance(race));
