@@ -8,8 +8,8 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
-//! ordered against other threads: `ordered`, `idioms`, `functions`, `learned`; and how it is executed
-//! without leaving code, `inline`; `every` orders every access (`plan`, `careful`).
+//! ordered against other threads: `ordered`, `idioms`, `functions`, `limits`, `learned`; and how it
+//! is executed without leaving code, `inline`; `every` orders every access (`plan`, `careful`).
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
@@ -49,6 +49,7 @@ mod idioms;
 mod inline;
 mod learned;
 mod lent;
+mod limits;
 mod loops;
 mod ordered;
 mod pauses;

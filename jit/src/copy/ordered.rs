@@ -7,6 +7,7 @@
 
 use super::desc::Operand;
 use super::idioms::Idioms;
+use super::limits::is_look_at_limit;
 use super::translator::Translator;
 use crate::accesses::bit_register;
 use crate::common;
@@ -39,13 +40,13 @@ impl Translator {
             (None, None) => {
                 let has_partner =
                     may_have_partner(instruction) && window.has_partner(index, instruction);
-                has_partner || self.learned.contains(instruction)
+                has_partner || self.is_known(instruction)
             }
             (None, Some(idioms)) => {
                 if idioms.polls.binary_search(&pc).is_ok() {
                     return Some(operand(instruction, OrderedKind::Poll));
                 }
-                idioms.sites.binary_search(&pc).is_ok() || self.learned.contains(instruction)
+                idioms.sites.binary_search(&pc).is_ok() || self.is_known(instruction)
             }
         };
         if !listed {
@@ -55,6 +56,11 @@ impl Translator {
             return Some(operand(instruction, OrderedKind::Store));
         }
         is_load(instruction).then(|| operand(instruction, OrderedKind::Load))
+    }
+
+    /// Whether an instruction is watched whatever is around it.
+    fn is_known(&self, instruction: &Instruction) -> bool {
+        is_look_at_limit(instruction) || self.learned.contains(instruction)
     }
 }
 
