@@ -9,8 +9,8 @@
 //!   seen outside of its window, and a [`EventKind::Handover`] goes into its stream at the number of
 //!   accesses that it has made by then. The taker waits in the replay for all of them
 //!   ([`EventKind::Takeover`]).
-//!   With the line, the taker gets as many lines behind it as it has before it in a row, and the other
-//!   way round, if they were the same thread's: what is handed over buffer by buffer takes a few
+//!   Who takes over one line after the other gets with the next one as many as he has taken so, if
+//!   they are the same thread's ([`super::runs`]): what is handed over buffer by buffer takes a few
 //!   take-overs, not one for each line.
 //! - A line that has been taken over [`PATIENCE`] times is contended: nobody may access it by
 //!   himself, and each access is an event with a ticket ([`EventKind::Contended`]). A thread that has
@@ -33,6 +33,7 @@
 
 use super::aliases::Aliases;
 use super::filter::{ENTRIES, Filter, LINE, Span, address_of, index, straight};
+use super::runs::{Neighbours, Runs};
 use crate::barrier::Barrier;
 use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
@@ -48,10 +49,6 @@ const PATIENCE: u32 = 8;
 const CALM: u32 = 16;
 /// Lines that a thread claims at once at most, when it comes to one after the other.
 const RUN: u32 = 64;
-/// Lines before and behind one that a thread takes over with it, at most.
-const NEIGHBOURS: usize = 1024;
-/// So many lines that a thread has in a row show that it goes through them.
-const ROW: usize = 4;
 /// So many lines that are taken over together are a buffer: they are never contended for that.
 const BUFFER: usize = 8;
 
@@ -417,7 +414,7 @@ impl Lines {
     /// has got, and opens its window.
     pub(crate) fn acquire(
         &self,
-        me: ThreadId,
+        me: (ThreadId, &mut Runs),
         (spans, wish): (&[Span], Option<Wish>),
         (log, tickets): (&Log, &Tickets),
         record: impl FnOnce(Acquired),
@@ -430,14 +427,14 @@ impl Lines {
     fn acquire_from(
         &self,
         threads: &[Option<Filter>],
-        me: ThreadId,
+        (me, runs): (ThreadId, &mut Runs),
         (spans, wish): (&[Span], Option<Wish>),
         (log, tickets): (&Log, &Tickets),
         record: impl FnOnce(Acquired),
     ) -> Result<(), Closed> {
         let Some(mine) = threads.get(me.index()).copied().flatten() else { return Ok(()) };
         let mut acquired = Acquired::default();
-        let mut taking = Taking::new(self, threads, me);
+        let mut taking = Taking::new(self, threads, (me, runs));
         for &span in spans {
             taking.span(&mine, span, &mut acquired, tickets);
         }
@@ -501,6 +498,7 @@ impl Lines {
         let threads = self.threads();
         let spans = [first, second].map(|start| Span { start, len, write: true });
         if !alone {
+            let me = (me, &mut Runs::default());
             self.acquire_from(&threads, me, (&spans, None), ways, record)?;
         }
         let lines = || spans.iter().flat_map(|span| span.lines().map(index));
@@ -551,6 +549,7 @@ struct Taking<'a> {
     lines: &'a Lines,
     threads: &'a [Option<Filter>],
     me: ThreadId,
+    runs: &'a mut Runs,
     losses: Vec<Loss>,
     /// Some of them were accessed by threads that have ended.
     ended: bool,
@@ -561,9 +560,13 @@ struct Taking<'a> {
 }
 
 impl<'a> Taking<'a> {
-    fn new(lines: &'a Lines, threads: &'a [Option<Filter>], me: ThreadId) -> Taking<'a> {
+    fn new(
+        lines: &'a Lines,
+        threads: &'a [Option<Filter>],
+        (me, runs): (ThreadId, &'a mut Runs),
+    ) -> Taking<'a> {
         let (losses, becoming) = (Vec::new(), Vec::new());
-        Taking { lines, threads, me, losses, ended: false, becoming, counts: true }
+        Taking { lines, threads, me, runs, losses, ended: false, becoming, counts: true }
     }
 
     /// Takes over what the thread needs for an access, and what comes with it.
@@ -699,15 +702,12 @@ impl<'a> Taking<'a> {
         }
         let has = |line| if write { mine.may_write(line) } else { mine.may_read(line) };
         let is_contended = |line| self.lines.states.get(line) == State::Contended;
-        // What is contended in between does not end a row.
-        let in_row = |line: &usize| has(*line) || is_contended(*line);
-        let first = line.saturating_sub(NEIGHBOURS);
-        let last = (line + NEIGHBOURS).min(ENTRIES - 1);
-        let reach = |row: usize| if row < ROW { 0 } else { row };
-        let before_it = (first..line).rev().take_while(in_row).filter(|&line| has(line)).count();
-        let behind_it = (line + 1..=last).take_while(in_row).filter(|&line| has(line)).count();
-        let behind = line + 1..=(line + reach(before_it)).min(last);
-        let in_front = (line - reach(behind_it).min(line)..line).rev();
+        let neighbours = self.runs.take(line, |line| has(line) || is_contended(line));
+        let (behind, in_front) = match neighbours {
+            Neighbours::None => return,
+            Neighbours::Behind(more) => (line + 1..(line + 1 + more).min(ENTRIES), line..line),
+            Neighbours::Before(more) => (line..line, line.saturating_sub(more)..line),
+        };
         let mut taken_along = 0;
         let mut take = |line: usize| {
             let state = self.lines.states.get(line);
@@ -722,8 +722,7 @@ impl<'a> Taking<'a> {
             }
             is_same || state == State::Contended
         };
-        let _ = behind.into_iter().all(&mut take);
-        let _ = in_front.into_iter().all(take);
+        let _ = behind.into_iter().all(&mut take) && in_front.rev().all(take);
         if taken_along >= BUFFER {
             // It was a buffer.
             self.lines.states.set(line, self.lines.states.get(line).forgiven());

@@ -41,6 +41,7 @@ pub(crate) mod record;
 mod record_stride;
 pub(crate) mod replay;
 mod replay_stride;
+mod runs;
 
 pub use filter::{ENTRIES, Filter, INDEX_MASK, Span, Table as LineTable, index as line_index};
 

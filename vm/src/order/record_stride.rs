@@ -6,6 +6,7 @@
 
 use super::filter::{Filter, Span};
 use super::lines::{Acquired, Calm, Claims, Lines, Quick, Wish};
+use super::runs::Runs;
 use crate::engine::{Fault, OrderedAccess, OrderedKind};
 use crate::host;
 use crate::record::leaf::LeafThread;
@@ -20,6 +21,7 @@ pub(crate) struct Accesses {
     lines: *const Lines,
     filter: Filter,
     claims: Claims,
+    runs: Runs,
     calm: Calm,
     /// A contended line that the thread would rather have.
     wish: Option<Wish>,
@@ -164,6 +166,7 @@ impl GuestThread {
             lines,
             filter,
             claims: Claims::default(),
+            runs: Runs::default(),
             calm: Calm::default(),
             wish: None,
             turns: [(0, 0); 2],
@@ -253,10 +256,17 @@ impl GuestThread {
         let Some(lines) = &machine.lines else { return Vec::new() };
         let mut turns = Vec::new();
         let ways = (&machine.log, &machine.tickets);
-        let wish = self.leaf.accesses.as_mut().and_then(|accesses| accesses.wish.take());
-        let acquired = lines.acquire(self.id, (spans, wish), ways, |acquired| {
+        let accesses = self.leaf.accesses.as_mut();
+        let (wish, mut runs) = accesses
+            .map(|accesses| (accesses.wish.take(), std::mem::take(&mut accesses.runs)))
+            .unwrap_or_default();
+        let me = (self.id, &mut runs);
+        let acquired = lines.acquire(me, (spans, wish), ways, |acquired| {
             turns = self.record_acquired(acquired, which);
         });
+        if let Some(accesses) = &mut self.leaf.accesses {
+            accesses.runs = runs;
+        }
         if acquired.is_err() {
             park_forever();
         }

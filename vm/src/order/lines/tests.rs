@@ -96,6 +96,7 @@ fn what_follows_comes_with_a_line() {
     let Some(lines) = lines() else { return };
     let (threads, mut claims) = ([Thread::new(), Thread::new()], Claims::default());
     let filters = [Some(threads[0].filter), Some(threads[1].filter)];
+    let mut runs = [Runs::default(), Runs::default()];
     let (tickets, buffer) = (Tickets::new(), || (0..LINES).map(|line| 0x9000 + line * LINE));
     for line in buffer() {
         let span = span(line, 8, true);
@@ -111,7 +112,7 @@ fn what_follows_comes_with_a_line() {
                 continue;
             }
             let mut acquired = Acquired::default();
-            let mut taking = Taking::new(&lines, &filters, me);
+            let mut taking = Taking::new(&lines, &filters, (me, &mut runs[me.index()]));
             taking.span(&mine, span, &mut acquired, &tickets);
             takeovers += usize::from(!taking.losses.is_empty());
             assert!(taking.losses.iter().all(|loss| loss.thread != me));
