@@ -1,4 +1,5 @@
-//! The command that repeats a replay: what fails can be looked at again.
+//! The `refrain` command that repeats a replay: error messages name it, so that a failure can be looked
+//! at again.
 
 use crate::choices::{Clock, Cost};
 use crate::machine::{Policy, ReplayOptions};

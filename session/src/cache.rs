@@ -1,4 +1,4 @@
-//! The user's cache directory: what can be made again, and need not be each time.
+//! The user's cache directory, where refrain keeps what it can make again.
 
 use std::path::PathBuf;
 

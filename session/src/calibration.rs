@@ -1,5 +1,5 @@
-//! What handing a lock over costs on this machine: measured once, kept in every trace from then
-//! on, used by the virtual clock.
+//! How long this machine takes to hand a lock over. `refrain calibrate` measures it once, later
+//! recordings write it into their traces, and the virtual clock uses it.
 
 use crate::cache;
 use crate::error::{Context, Error};

@@ -1,4 +1,4 @@
-//! What a replay can be asked to be: which engine, which scheduler, which clock.
+//! The engines, schedulers, clocks and costs that a replay can be asked to have, by their names.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! Comparing replays: two traces or two schedulers with each other, and schedulers with the
-//! recording.
+//! Comparing two traces or two schedulers by replays in turns (`ab`), and the replays of schedulers with
+//! the recording (`fidelity`).
 
 use crate::again;
 use crate::calibration::Source;

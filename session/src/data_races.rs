@@ -1,4 +1,4 @@
-//! The data races of a recorded run, with places, stacks and locks.
+//! The result of a search for data races: pairs of accesses with places, stacks and locks.
 
 use crate::symbols::Place;
 use crate::symbols::variables::Variable;

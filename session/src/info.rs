@@ -1,4 +1,4 @@
-//! What a trace holds.
+//! What `refrain info` reports of a trace: the recorded run, the machine, counts of events, modules.
 
 use crate::error::Context;
 use crate::replayed::describe;

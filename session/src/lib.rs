@@ -98,9 +98,11 @@
 //! `refrain_scheduler::testing` shows the other checks, and how one fails.
 //!
 //! # Reading order
-//! `session` (the command whose processes record and replay) with `protocol` and `child`,
-//! `operations` (what a session does), `machine` (what the child does; the only place that picks an
-//! engine), `sandbox` and `watchdog`, `symbols` (from addresses to source lines).
+//! `session` (the command whose processes record and replay) with `protocol` and `child`, `operations`
+//! (the methods of a session), [`recorder`] (what happens in a process that records), `machine` (what
+//! happens in a child that replays), `sandbox` and `watchdog`, [`symbols`] (from addresses to source
+//! lines). What needs no process of its own is a function: [`trace_file`] (open, check, repair),
+//! [`info`], [`linkages`].
 //!
 //! # Invariants
 //! - Code out of a trace runs only in the sandboxed child process of `child`, unless the caller says

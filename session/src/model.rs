@@ -1,4 +1,4 @@
-//! The machine of the virtual clock, as results name it.
+//! The modelled machine of the virtual clock (cores, latencies), as results name it.
 
 use crate::calibration::Source;
 use crate::choices::Cost;

@@ -1,4 +1,4 @@
-//! What races in a program, most likely cause of a divergence first.
+//! The races that explain a divergence, the most likely cause first.
 
 use crate::symbols::Place;
 use refrain_trace::{EventId, ThreadId};

@@ -1,4 +1,4 @@
-//! A ranking of unnecessary lock contention, with places.
+//! The result of ranking unnecessary lock contention, with places in the source.
 
 use crate::calibration::Source;
 use crate::symbols::Place;

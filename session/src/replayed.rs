@@ -1,4 +1,4 @@
-//! What a replay did, and whether it did what was recorded.
+//! The result of a replay: what it did, and where it first differed from the recording.
 
 use crate::choices::SchedulerKind;
 use crate::races::Races;

@@ -1,8 +1,9 @@
-//! A session: where the `refrain` command is, and what its replays may take.
+//! A session knows where the `refrain` command is and how much its replays may take. It is the parent's
+//! side of every replay.
 //!
-//! The parent's side of a replay. The session opens the trace and passes it to a child process
-//! (`child`), whose answers are as untrusted as the trace: lengths are bounded, the child is
-//! watched, and one that dies or talks nonsense is an error of one line.
+//! The session opens the trace and passes it to a child process (`child`). The child's answers are as
+//! untrusted as the trace: the session bounds their lengths, watches the child (`watchdog`), and makes
+//! one line of an error of a child that dies, talks nonsense or is of another build (`protocol`).
 
 use crate::error::{Context, Error, bail};
 use crate::machine::{Analysis, Raced, Seen, Segments, Transformation};

@@ -1,6 +1,5 @@
-//! What replays that diverged have taught: sites that accesses were found to race at, which later
-//! recordings watch beside the idioms; and programs that watching them does not help, every access of
-//! which later recordings order.
+//! What diverged replays have taught. Later recordings watch the sites that were found to race, beside
+//! the idioms; and they order every access of a program if watching such sites did not help it.
 //!
 //! Kept per build of a program or library ([`Module::identity`]) in the user's cache folder, so that
 //! another build, in which the instructions lie elsewhere, begins anew.

@@ -1,5 +1,5 @@
-//! Text out of a trace, and what is found by names in it, may be made to deceive those who read it
-//! on a terminal: here it is made harmless.
+//! Makes text harmless that comes out of a trace, or is found by names in it: it may be made to deceive
+//! those who read it on a terminal.
 
 /// Whether a character only stands where it is put: it moves no cursor, begins no escape sequence,
 /// hides or reorders no other character and ends no line.

@@ -1,5 +1,4 @@
-//! What watches a replay child from outside: it may take so much memory, and it must not fall
-//! silent.
+//! Watches a replay child from outside, and ends one that takes too much memory or falls silent.
 //!
 //! A replay whose code runs in circles says so itself (`vm`); the watchdog is for a child that
 //! does not, because it has been taken over or because of a bug. It counts the child's processor

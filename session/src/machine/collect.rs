@@ -1,4 +1,4 @@
-//! The observer of the ranking: a collector of critical sections on every replayed thread.
+//! The ranking's observer: it collects the critical sections of every replayed thread.
 
 use super::made::OwnLocks;
 use refrain_trace::{Access, Event, EventId, ThreadId};

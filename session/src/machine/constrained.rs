@@ -1,4 +1,4 @@
-//! What a transformed trace constrains in virtual time.
+//! The constraints that a transformed trace puts on a replay in virtual time.
 
 use crate::error::Error;
 use refrain_scheduler::{Constraints, Edge, Locksets, Skeleton};

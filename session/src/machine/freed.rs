@@ -1,5 +1,5 @@
-//! What a detector of races sees of a transformed trace: its freed locks order nothing, its causal edges
-//! do.
+//! A transformed trace as a race detector sees it: its freed locks order nothing, its causal edges order
+//! what they join.
 
 use refrain_trace::{CausalEdge, Event, EventId, EventKind, NO_TICKET, ThreadId, Transformed};
 

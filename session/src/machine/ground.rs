@@ -1,5 +1,5 @@
-//! What a trace tells of the guest's memory before anything is replayed: which stack is whose,
-//! and what holds no data of the program's.
+//! What a trace says of the guest's memory before it is replayed: which thread has which stack, and which
+//! memory holds no data of the program's.
 
 use refrain_trace::linux::{CLONE, MMAP, MREMAP, MUNMAP};
 use refrain_trace::payload::Effect;

@@ -1,5 +1,5 @@
-//! What a trace tells, before it is replayed, of the program's locks: those that it makes itself, and
-//! where it calls the library's.
+//! The program's locks, found in the events of a trace before it is replayed: the locks that the program
+//! makes itself, and where it calls the library's.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 use refrain_trace::fixed::{FixedMap, FixedSet};

@@ -1,6 +1,6 @@
-//! The glue to the recorder, the replayer and the transformation, and the one place that picks
-//! an engine. `replay` and `analyse` run code out of a trace: only the sandboxed child calls
-//! them.
+//! Replays and analyses: picks the engine (no other file picks one for a replay), runs the replay with
+//! observers, and makes results of what they saw. All this executes code out of a trace: only the
+//! sandboxed child does it, and callers of `unconfined`.
 
 mod collect;
 mod constrained;

@@ -1,4 +1,4 @@
-//! Schedulers by name, for both clocks.
+//! Maps the name of a scheduler to the scheduler that both clocks ask.
 
 use super::segments::Segments;
 use crate::choices::SchedulerKind;

@@ -1,4 +1,4 @@
-//! The observer that looks for races: a watcher on every replayed thread.
+//! The race detector's observer: it passes the accesses and events of every replayed thread on.
 
 use super::RaceSearch;
 use super::freed::Freed;

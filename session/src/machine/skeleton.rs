@@ -1,5 +1,5 @@
-//! The trace's skeleton in virtual time: what `replay --clock virtual` and its kin measure, and
-//! the replayer that the transformation is handed (ELSC, on as many cores as recorded).
+//! A trace's skeleton in virtual time, which every replay by the virtual clock simulates; and the
+//! [`Replayer`] that the crate `transform` is given.
 
 use super::constrained::constraints;
 use super::made::OwnLocks;

@@ -1,4 +1,4 @@
-//! Ranking unnecessary lock contention.
+//! Ranking unnecessary lock contention: the child measures, this process resolves addresses and ranks.
 
 use crate::calibration;
 use crate::error::{Context, Error, bail};

@@ -1,4 +1,4 @@
-//! What a session does with a trace, an operation a file.
+//! The methods of a session that work on traces, one operation a file.
 
 mod data_races;
 mod locks;

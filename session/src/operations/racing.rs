@@ -1,4 +1,4 @@
-//! What races: a second replay, observed, finds it. This is why a replay diverges.
+//! Explaining a divergence: a second replay, under a race detector, finds the accesses that raced.
 
 use crate::error::{Context, bail};
 use crate::machine::{RaceSearch, Raced};

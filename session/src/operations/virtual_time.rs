@@ -1,5 +1,5 @@
-//! A trace in virtual time, with what its skeleton needs beyond the trace's events, counted by exact
-//! replays.
+//! Replaying a trace by the virtual clock. Exact replays count beforehand what a scheduler needs and the
+//! trace does not hold.
 
 use crate::again;
 use crate::choices::{Cost, SchedulerKind};
