@@ -3,16 +3,22 @@
 //!
 //! A step takes one byte of guest code: the instruction pointer says which one is next.
 
+#[allow(dead_code, reason = "each test uses its own part")]
 pub(crate) mod guest;
+#[allow(dead_code, reason = "each test uses its own part")]
+pub(crate) mod recorder;
 
 use refrain_vm::{Context, Cpu, Engine, EngineError, Exit, Fault, Mode, OrderedKind, reg};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// What a guest does, after so many instructions that nobody sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(dead_code, reason = "each test uses its own part")]
 pub(crate) enum Step {
     /// Calls a function, with these arguments.
     Call { work: u64, function: u64, arguments: [u64; 2] },
@@ -26,6 +32,11 @@ pub(crate) enum Step {
     Store { address: u64, word: u32 },
     /// Adds one to a word of 64 bits, by a locked instruction.
     Increment { work: u64, address: u64 },
+    /// In the body of a function: waits until the 32-bit word that its first argument points to is 0,
+    /// and makes it 1. The result is 0.
+    Take,
+    /// In the body of a function: makes it 0 again. The result is 0.
+    Give,
 }
 
 /// The guest's code, by address.
@@ -82,7 +93,7 @@ impl Thread {
     }
 
     /// Executes the step at `rip`, or says what the machine must see of it first.
-    fn go(&mut self, context: &mut Context) -> Option<Exit> {
+    fn go(&mut self, context: &mut Context, mode: Mode) -> Option<Exit> {
         let at = context.rip;
         let Some(&step) = self.script.get(&at) else { return Some(Exit::UnknownTarget) };
         match step {
@@ -95,9 +106,10 @@ impl Thread {
                 return Some(Exit::Hook);
             }
             Step::Return => {
-                context.rip = load(context.gpr[reg::RSP]);
+                let sp = context.gpr[reg::RSP];
+                context.rip = load(sp);
                 context.gpr[reg::RSP] += 8;
-                return None;
+                return (mode == Mode::Opaque { sp }).then_some(Exit::Return);
             }
             Step::Syscall { work, number, arguments } => {
                 context.retired += work;
@@ -118,6 +130,17 @@ impl Thread {
                 let kind = OrderedKind::ReadModifyWrite;
                 return Some(Exit::Ordered { address, size: 8, kind });
             }
+            Step::Take => {
+                let word = atomic(context.gpr[reg::RDI]);
+                while word.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
+                    std::thread::yield_now();
+                }
+                context.gpr[reg::RAX] = 0;
+            }
+            Step::Give => {
+                atomic(context.gpr[reg::RDI]).store(0, SeqCst);
+                context.gpr[reg::RAX] = 0;
+            }
         }
         context.rip += 1;
         None
@@ -126,10 +149,9 @@ impl Thread {
 
 impl Cpu for Thread {
     fn run(&mut self, context: &mut Context, mode: Mode) -> Exit {
-        assert_eq!(mode, Mode::Observed, "a replay runs no bodies of library functions unseen");
         self.rest(context);
         loop {
-            if let Some(exit) = self.go(context) {
+            if let Some(exit) = self.go(context, mode) {
                 return exit;
             }
         }
@@ -156,6 +178,11 @@ fn store<T>(address: u64, word: T) {
     // and nothing else lies there. Words that threads share are stored in the trace's order, or by
     // one thread before there are others.
     unsafe { (address as *mut T).write_volatile(word) };
+}
+
+fn atomic<'a>(address: u64) -> &'a AtomicU32 {
+    // SAFETY: as above; all threads use the word as an atomic one.
+    unsafe { AtomicU32::from_ptr(address as *mut u32) }
 }
 
 fn load(address: u64) -> u64 {
