@@ -89,3 +89,17 @@ fn the_replay_child_is_not_for_users() {
         .refrain(["__replay-child", call])
         .fails(1, &["refrain 0.0.9, protocol 0", "but this is"]);
 }
+
+#[test]
+fn what_does_not_go_together_or_is_not_there_is_said() {
+    let bench = bench();
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "true"]).succeeds();
+    for flag in ["--races", "--echo", "--count"] {
+        let run = bench.refrain(["replay", "--clock", "virtual", flag, "a.refrain"]);
+        run.fails(1, &[flag, "--clock wall"]);
+    }
+    bench
+        .refrain(["dump", "--events", "999999..", "a.refrain"])
+        .fails(1, &["no e999999", "at most"]);
+    bench.refrain(["dump", "--thread", "t7", "a.refrain"]).fails(1, &["no t7"]);
+}

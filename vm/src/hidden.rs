@@ -61,11 +61,6 @@ impl Hidden {
     pub fn into_file(mut self) -> File {
         self.0.take().expect("it is taken only here and when it is dropped")
     }
-
-    /// As a descriptor, which stays hidden for good.
-    pub fn into_descriptor(self) -> OwnedFd {
-        self.into_file().into()
-    }
 }
 
 impl AsFd for Hidden {

@@ -4,7 +4,7 @@
 use crate::args::Dump;
 use crate::failure::Outcome;
 use crate::report::topology as dot;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use refrain_session::symbols::{Code, Symbols};
 use refrain_session::trace_file::{self, advise};
 use refrain_session::{Purpose, Session};
@@ -31,13 +31,19 @@ pub(crate) fn run(args: &Dump, session: &Session) -> Outcome {
     } else {
         let range = args.events.clone().unwrap_or(0..u64::MAX);
         let mut symbols = args.sites.then(|| Symbols::new(trace.modules()));
-        for thread in threads(&trace, &args.thread)? {
+        let threads = threads(&trace, &args.thread)?;
+        for &thread in &threads {
             dump(&trace, thread, &range, args.full, symbols.as_mut(), &mut out).map_err(
                 |error| match error.downcast() {
                     Ok(error) => advise(&args.trace, error).into(),
                     Err(error) => error,
                 },
             )?;
+        }
+        let most = threads.iter().map(|&thread| trace.events_of(thread)).max().unwrap_or(0);
+        if range.start >= most.max(1) {
+            let first = range.start;
+            Err(anyhow!("there is no e{first}: these threads have {most} events at most"))?;
         }
     }
     out.flush().context("cannot print")?;

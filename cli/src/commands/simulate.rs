@@ -12,8 +12,9 @@ use std::path::Path;
 
 /// Replays in virtual time and says where it went.
 pub(crate) fn run(args: &Replay, session: &Session) -> Outcome {
-    if args.echo || args.count || args.observe {
-        return Err(anyhow!("--echo and --count need --clock wall: nothing is executed").into());
+    if args.echo || args.count || args.observe || args.races || args.engine.is_some() {
+        let why = "--echo, --count, --races and --engine need --clock wall: nothing is executed";
+        return Err(anyhow!(why).into());
     }
     let report = simulate(args, session)?;
     if args.json {

@@ -1,16 +1,10 @@
 //! Numbers as people read them.
 
+use indicatif::HumanCount;
+
 /// `1204` as `1,204`.
 pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
 }
 
 /// A count with its noun: `1 thread`, `4 threads`.
