@@ -10,7 +10,8 @@
 //! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores that
 //!   look like them or like loads beside locked instructions: who waits for room in a ring says
 //!   itself how far it is;
-//! - loads of global variables: flags and states of one-time initialization, a server's clock;
+//! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
+//!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
 //!   is what a loop of it polls: the look before the first round, the answer after the last;
 //! - loads and stores of a library's atomic operations: functions side by side that access only
@@ -109,7 +110,10 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             })
     };
     let is_site = |at: usize, place: Option<Place>| {
-        let is_variable = place.and_then(Place::variable).is_some_and(around.is_variable);
+        let is_own = place.and_then(Place::variable).is_some_and(around.is_variable);
+        let is_elsewhere =
+            place.and_then(Place::pointer_at).is_some_and(|at| !(around.is_variable)(at));
+        let is_variable = is_own || is_elsewhere;
         let beside = near[at] || has_locks && is_compared(code, at);
         let is_meant = if around.trusted { beside && is_variable } else { beside || is_variable };
         is_meant && is_candidate(&code[at])
@@ -262,6 +266,27 @@ mod tests {
         };
         assert_eq!(found(false, false, looks), [Mnemonic::Mov], "the variable's load");
         assert_eq!(found(false, true, looks), []);
+    }
+
+    /// The linker keeps addresses of other modules' variables where nobody changes them.
+    #[test]
+    fn variables_of_other_modules() {
+        let looks = |table: u64| {
+            found(false, false, |a| {
+                a.mov(rbx, qword_ptr(table)).unwrap();
+                a.mov(ecx, dword_ptr(rbx)).unwrap();
+                a.mov(edx, dword_ptr(rbx + 8)).unwrap();
+                a.mov(dword_ptr(rbx), edx).unwrap();
+                a.mov(rsi, qword_ptr(rdi)).unwrap();
+                a.mov(ecx, dword_ptr(rsi)).unwrap();
+            })
+        };
+        assert_eq!(looks(0x6000), [Mnemonic::Mov; 2]);
+        assert_eq!(
+            looks(0x7000),
+            [Mnemonic::Mov],
+            "the pointer is a variable; what it points to is any"
+        );
     }
 
     /// As compilers make of a loop with a `switch` that ends by looking at a flag: one of its cases

@@ -50,6 +50,8 @@ enum Pointer {
     None,
     /// A register has it when the function begins.
     Argument(Register),
+    /// It lies at this address.
+    Stored(u64),
     /// The instruction with this index put it into a register.
     Made(usize),
     /// This sum of two registers, in the order in which they were met.
@@ -83,6 +85,15 @@ impl Place {
     /// The variable's address, where it is known.
     pub(super) fn variable(self) -> Option<u64> {
         (self.pointer == Pointer::None).then_some(self.offset)
+    }
+
+    /// Where the pointer to it lies, if that is known: of another module's variable, in a table that
+    /// the linker has made.
+    pub(super) fn pointer_at(self) -> Option<u64> {
+        match self.pointer {
+            Pointer::Stored(at) => Some(at),
+            _ => None,
+        }
     }
 
     /// Whether it is what an argument of the function points to, or what another register did.
@@ -260,6 +271,9 @@ impl Pass {
         match instruction.code() {
             Mov_r64_rm64 | Mov_rm64_r64 if instruction.op1_kind() == OpKind::Register => {
                 self.register(instruction.op1_register())
+            }
+            Mov_r64_rm64 if constant_address(instruction).is_some() => {
+                Some(Place::of(Pointer::Stored(constant_address(instruction)?)))
             }
             Mov_r64_rm64 => {
                 let slot = self.slot(instruction)?;
