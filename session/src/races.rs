@@ -16,6 +16,10 @@ pub struct Races {
     pub learned: Option<u64>,
     /// Later recordings of the program order every access.
     pub every_access: bool,
+    /// The program has several threads, and memory in common with processes that it has created: what
+    /// these write there is not recorded.
+    #[serde(default)]
+    pub shares_memory: bool,
 }
 
 /// Two accesses of which one writes, and that nothing orders.

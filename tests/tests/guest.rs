@@ -113,6 +113,22 @@ fn asynchronous_input_and_output() {
     is_as_natively(include_str!("../guest/aio.c"));
 }
 
+/// What is not recorded is said when the recording ends, and again where a replay misses it.
+#[test]
+fn memory_in_common_with_a_child_and_threads() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/common_threads.c"), &["-O1", "-pthread", "-o", "program"]);
+    for order in ["sync", "stride"] {
+        let args = ["record", "--force", "--order", order, "-o", "a.refrain", "--", "./program"];
+        let recorded = bench.refrain(args);
+        assert_eq!(recorded.succeeds().text(), "the child's\n");
+        assert!(recorded.stderr.contains("shares memory with a process"), "{}", recorded.stderr);
+        let replayed = bench.refrain(["replay", "--no-learn", "a.refrain"]);
+        assert_eq!(replayed.status, 1, "{replayed:?}");
+        assert!(replayed.text().contains("shares memory with a process"), "{}", replayed.text());
+    }
+}
+
 /// A debugger's child asks to be traced; nobody traces the recorded process itself.
 #[test]
 fn only_children_are_traced() {

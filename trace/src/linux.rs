@@ -19,7 +19,7 @@ calls! {
     PWRITE64 = 18, READV = 19, WRITEV = 20, SELECT = 23, SCHED_YIELD = 24, MREMAP = 25, MADVISE = 28,
     SHMAT = 30, DUP2 = 33, PAUSE = 34, NANOSLEEP = 35,
     SENDFILE = 40, CONNECT = 42, ACCEPT = 43, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47,
-    SHUTDOWN = 48, CLONE = 56, WAIT4 = 61,
+    SHUTDOWN = 48, CLONE = 56, FORK = 57, WAIT4 = 61,
     KILL = 62, SEMOP = 65, SHMDT = 67, MSGSND = 69, MSGRCV = 70, FLOCK = 73, FSYNC = 74, FDATASYNC = 75,
     RT_SIGTIMEDWAIT = 128, RT_SIGQUEUEINFO = 129, RT_SIGSUSPEND = 130, SYNC = 162, TKILL = 200,
     FUTEX = 202, IO_SETUP = 206, IO_GETEVENTS = 208, IO_SUBMIT = 209, SEMTIMEDOP = 220, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232,
@@ -66,6 +66,19 @@ pub fn creates_threads(number: u16) -> bool {
 /// Whether calls with this number may change the address space.
 pub fn changes_mappings(number: u16) -> bool {
     matches!(number, MMAP | MPROTECT | MUNMAP | BRK | MREMAP | MADVISE | SHMAT | SHMDT | IO_SETUP)
+}
+
+/// Whether a call with these arguments creates a process with memory of its own.
+pub fn creates_processes(number: u16, args: &[u64; 6]) -> bool {
+    const CLONE_VM: u64 = 0x100;
+    number == FORK || number == CLONE && args[0] & CLONE_VM == 0
+}
+
+/// Whether a call with these arguments maps memory that other processes may see written.
+pub fn maps_shared_memory(number: u16, args: &[u64; 6]) -> bool {
+    const PROT_WRITE: u64 = 2;
+    const MAP_SHARED: u64 = 1;
+    number == SHMAT || number == MMAP && args[2] & PROT_WRITE != 0 && args[3] & MAP_SHARED != 0
 }
 
 /// Whether the kernel writes to a file or a peer what calls with this number have in one buffer:

@@ -7,6 +7,11 @@ use std::fmt::Write;
 /// Pairs that the text shows; JSON has all.
 const SHOWN: usize = 3;
 
+/// Where a replay need not have diverged because of a race.
+const SHARES_MEMORY: &str = "\
+the program has several threads, and shares memory with a process that it started: what that process
+wrote there is not recorded, and may be the cause (with one thread, what the program sees of it is)";
+
 fn render_side(side: &Side) -> String {
     let Side { thread, event, access, address, size, pc, place, kernel: _ } = side;
     let bytes = counted(*size, "byte");
@@ -30,6 +35,12 @@ fn remedy(races: &Races) -> &'static str {
 
 /// The races in words; `diverged` tells whether they are to explain something.
 pub(crate) fn render(races: &Races, diverged: bool) -> String {
+    if races.shares_memory {
+        let found = Races { shares_memory: false, ..races.clone() };
+        let known = !found.pairs.is_empty() || found.error.is_some();
+        let rest = if known { render(&found, diverged) } else { String::new() };
+        return format!("{SHARES_MEMORY}\n{rest}");
+    }
     if let Some(error) = &races.error {
         return format!("what raced could not be found out: {error}\n{}\n", remedy(races));
     }

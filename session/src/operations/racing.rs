@@ -10,7 +10,7 @@ use crate::sites::{self, Profile};
 use crate::symbols::{self, Code, Symbols};
 use crate::trace_file;
 use refrain_analysis::{self as analysis, Act, Atomics, Code as ProgramCode, Tapped};
-use refrain_trace::{Event, EventId, EventKind, Module, Trace};
+use refrain_trace::{Event, EventId, EventKind, Module, ThreadId, Trace, linux};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,7 +26,8 @@ pub type Look<'a> = dyn FnMut(&[(u32, Tapped)]) + 'a;
 
 impl Session {
     /// Explains why an exact replay has diverged, and, if it `learns`, sees to it that the next recording
-    /// of the program does better. `None` if every access was recorded: then nothing races.
+    /// of the program does better. `None` if every access was recorded, and nothing else is known that
+    /// is not: then nothing races.
     pub fn explain(
         &self,
         path: &Path,
@@ -35,11 +36,12 @@ impl Session {
     ) -> crate::Result<Option<Races>> {
         let trace = trace_file::read(path)?;
         let program = trace.modules().first().map(Module::identity).unwrap_or_default();
+        let shares_memory = shares_memory(&trace)?;
         if trace.header().order.is_of_every_access() {
             if learns {
                 sites::change(|known| known.forget(&program))?;
             }
-            return Ok(None);
+            return Ok(shares_memory.then(|| Races { shares_memory, ..Races::default() }));
         }
         let mut races = match divergence.is_endless() {
             true => {
@@ -48,6 +50,7 @@ impl Session {
             }
             false => self.cause(path, Some(divergence)),
         };
+        races.shares_memory = shares_memory;
         if learns {
             let found = Profile::of(&races, trace.modules());
             let recording = trace.header().started_unix_ns;
@@ -109,6 +112,24 @@ impl Session {
             divergence.with_context(|| format!("cannot replay {}", path.display()))?;
         Ok(incomplete(trace, divergence.as_ref()))
     }
+}
+
+/// Whether what other processes have written may be missing from a trace: the program has memory in
+/// common with such that it has created, and more than one thread.
+fn shares_memory(trace: &Trace) -> crate::Result<bool> {
+    let (mut maps, mut creates) = (false, false);
+    for thread in (0..trace.threads()).map(ThreadId).filter(|_| trace.threads() > 1) {
+        let mut cursor = trace.cursor(thread);
+        while let Some(event) = cursor.next()? {
+            let is_one = [linux::MMAP, linux::SHMAT, linux::CLONE, linux::FORK].contains(&event.nr);
+            if event.kind() == EventKind::Syscall && is_one && event.value as i64 > 0 {
+                let args = cursor.payload()?.map(|call| call.args).unwrap_or_default();
+                maps |= linux::maps_shared_memory(event.nr, &args);
+                creates |= linux::creates_processes(event.nr, &args);
+            }
+        }
+    }
+    Ok(maps && creates)
 }
 
 /// Refuses a trace in which nothing can race.
