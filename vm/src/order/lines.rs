@@ -47,6 +47,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const PATIENCE: u32 = 8;
 /// How many turns of a contended line a thread has one after the other before the line is its own.
 const CALM: u32 = 16;
+/// Contended lines whose turns a thread counts at the same time.
+const CALMS: usize = 64;
 /// Lines that a thread claims at once at most, when it comes to one after the other.
 const RUN: u32 = 64;
 /// So many lines that are taken over together are a buffer: they are never contended for that.
@@ -134,9 +136,14 @@ pub(crate) struct Acquired {
     pub(crate) hands_over: bool,
 }
 
-/// The turns of a contended line that a thread has had one after the other.
-#[derive(Default, Debug)]
-pub(crate) struct Calm {
+/// The turns of contended lines that a thread has had with nobody between, of those that it has
+/// come to lately.
+#[derive(Debug)]
+pub(crate) struct Calms([Calm; CALMS]);
+
+/// Those of one line.
+#[derive(Clone, Copy, Default, Debug)]
+struct Calm {
     line: u64,
     /// The ticket that follows them.
     next: u64,
@@ -158,20 +165,33 @@ impl Wish {
     }
 }
 
-impl Calm {
+impl Default for Calms {
+    fn default() -> Calms {
+        Calms([Calm::default(); CALMS])
+    }
+}
+
+impl Calms {
+    fn place(line: u64) -> usize {
+        let line = line / LINE;
+        (line ^ line >> CALMS.ilog2()) as usize % CALMS
+    }
+
     /// The thread has a turn.
     pub(crate) fn turn(&mut self, line: u64, ticket: u64, write: bool) {
-        if (self.line, self.next) != (line, ticket) {
-            *self = Calm { line, ..Calm::default() };
+        let calm = &mut self.0[Calms::place(line)];
+        if (calm.line, calm.next) != (line, ticket) {
+            *calm = Calm { line, ..Calm::default() };
         }
-        (self.next, self.turns) = (ticket + 1, self.turns + 1);
-        self.writes |= write;
+        (calm.next, calm.turns) = (ticket + 1, calm.turns + 1);
+        calm.writes |= write;
     }
 
     /// Whether the line, whose next ticket that is, should be the thread's.
     pub(crate) fn wish(&self, line: u64, next: u64, write: bool) -> Option<Wish> {
-        let calm = (self.line, self.next) == (line, next) && self.turns >= CALM;
-        calm.then_some(Wish { line, write: write || self.writes })
+        let calm = &self.0[Calms::place(line)];
+        let is_calm = (calm.line, calm.next) == (line, next) && calm.turns >= CALM;
+        is_calm.then_some(Wish { line, write: write || calm.writes })
     }
 }
 

@@ -5,7 +5,7 @@
 //! may use thread-local storage of the host, allocate, or panic.
 
 use super::filter::{Filter, Span};
-use super::lines::{Acquired, Calm, Claims, Lines, Quick, Wish};
+use super::lines::{Acquired, Calms, Claims, Lines, Quick, Wish};
 use super::runs::Runs;
 use crate::engine::{Fault, OrderedAccess, OrderedKind};
 use crate::host;
@@ -22,7 +22,7 @@ pub(crate) struct Accesses {
     filter: Filter,
     claims: Claims,
     runs: Runs,
-    calm: Calm,
+    calms: Calms,
     /// A contended line that the thread would rather have.
     wish: Option<Wish>,
     /// Slots whose turns the access that is being made has, and their tickets.
@@ -69,7 +69,7 @@ impl LeafThread {
             let next = || tickets.given(order::slot(line));
             // Nobody can say when a branch has read where it goes to, but for its window.
             accesses.wish = match holds {
-                true if lines.calms() => accesses.calm.wish(line, next(), write),
+                true if lines.calms() => accesses.calms.wish(line, next(), write),
                 true => None,
                 false => Some(Wish::reading(line)),
             };
@@ -103,7 +103,7 @@ impl LeafThread {
         let mut translated = self.translated(context.translating);
         let accesses = self.accesses.as_mut()?;
         if let &[line] = contended {
-            accesses.calm.turn(line, turns[0].2, write);
+            accesses.calms.turn(line, turns[0].2, write);
         }
         let mut from = begin;
         for &(object, slot, ticket) in &turns[..count] {
@@ -167,7 +167,7 @@ impl GuestThread {
             filter,
             claims: Claims::default(),
             runs: Runs::default(),
-            calm: Calm::default(),
+            calms: Calms::default(),
             wish: None,
             turns: [(0, 0); 2],
             held: 0,

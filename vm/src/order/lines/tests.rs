@@ -128,10 +128,12 @@ fn what_follows_comes_with_a_line() {
 
 #[test]
 fn a_line_is_calm_when_one_thread_alone_has_its_turns() {
-    let (mut calm, line) = (Calm::default(), 0x9000);
+    let (mut calm, line) = (Calms::default(), 0x9000);
     for ticket in 100..100 + u64::from(CALM) {
         assert_eq!(calm.wish(line, ticket, false), None);
         calm.turn(line, ticket, false);
+        // Turns of another line do not end this one's.
+        calm.turn(line + LINE, 7 * ticket, true);
     }
     let next = 100 + u64::from(CALM);
     assert_eq!(calm.wish(line, next, false), Some(Wish { line, write: false }));
