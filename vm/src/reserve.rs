@@ -17,10 +17,12 @@ static MEMORY: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static STATE: AtomicU8 = AtomicU8::new(NONE);
 /// Nothing is set aside.
 const NONE: u8 = 0;
-const SET_ASIDE: u8 = 1;
+/// Somebody is about to set it aside.
+const COMES: u8 = 1;
+const SET_ASIDE: u8 = 2;
 /// Somebody is about to give it up.
-const LEAVES: u8 = 2;
-const GIVEN_UP: u8 = 3;
+const LEAVES: u8 = 3;
+const GIVEN_UP: u8 = 4;
 
 /// The system's allocator, with a reserve for recordings.
 #[derive(Debug)]
@@ -59,24 +61,22 @@ fn again(allocate: impl Fn() -> *mut u8) -> *mut u8 {
     if memory.is_null() && give_up() { allocate() } else { memory }
 }
 
-/// Gives the reserve back to the system. False if there is none, or it is long gone.
+/// Gives the reserve back to the system, unless somebody else has. False if there was none.
 #[cold]
 fn give_up() -> bool {
-    match STATE.compare_exchange(SET_ASIDE, LEAVES, Ordering::SeqCst, Ordering::SeqCst) {
-        Ok(_) => {
-            let memory = MEMORY.load(Ordering::SeqCst);
-            // SAFETY: it was mapped for this, in this size, and nobody uses it.
-            unsafe { libc::munmap(memory, SIZE) };
-            STATE.store(GIVEN_UP, Ordering::SeqCst);
-            true
-        }
-        Err(LEAVES) => {
-            while STATE.load(Ordering::SeqCst) == LEAVES {
-                crate::host::yield_now();
+    loop {
+        match STATE.compare_exchange(SET_ASIDE, LEAVES, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => {
+                let memory = MEMORY.load(Ordering::SeqCst);
+                // SAFETY: it was mapped for this, in this size, and nobody uses it.
+                unsafe { libc::munmap(memory, SIZE) };
+                STATE.store(GIVEN_UP, Ordering::SeqCst);
+                return true;
             }
-            true
+            Err(COMES | LEAVES) => crate::host::yield_now(),
+            // Perhaps between the caller's failure and now.
+            Err(state) => return state == GIVEN_UP,
         }
-        Err(_) => false,
     }
 }
 
@@ -84,15 +84,14 @@ fn give_up() -> bool {
 pub(crate) fn set_aside() {
     let (read_write, own) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    if STATE.load(Ordering::SeqCst) != NONE {
+    if STATE.compare_exchange(NONE, COMES, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return;
     }
     // SAFETY: a new mapping, at a place that the kernel chooses.
     let memory = unsafe { libc::mmap(ptr::null_mut(), SIZE, read_write, own, -1, 0) };
-    if let Some(memory) = NonNull::new(memory).filter(|_| memory != libc::MAP_FAILED) {
-        MEMORY.store(memory.as_ptr(), Ordering::SeqCst);
-        STATE.store(SET_ASIDE, Ordering::SeqCst);
-    }
+    let found = NonNull::new(memory).filter(|_| memory != libc::MAP_FAILED);
+    MEMORY.store(found.map_or(null_mut(), NonNull::as_ptr), Ordering::SeqCst);
+    STATE.store(if found.is_some() { SET_ASIDE } else { NONE }, Ordering::SeqCst);
 }
 
 /// Whether an allocation has failed since.

@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_known_circle_may_shrink_and_not_grow() {
-        let [a, b] = ["replay::machine", "replay::thread"].map(str::to_owned);
+        let [a, b] = ["replay::leaf", "replay::thread"].map(str::to_owned);
         assert!(
             is_known("vm", &[a.clone(), b.clone()]) && !is_known("jit", &[a.clone(), b.clone()])
         );
