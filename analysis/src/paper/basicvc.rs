@@ -7,7 +7,7 @@ use refrain_trace::fixed::FixedMap;
 
 #[derive(Default)]
 pub(super) struct BasicVc {
-    clocks: Clocks,
+    pub(super) clocks: Clocks,
     variables: FixedMap<u64, Variable>,
 }
 

@@ -11,24 +11,18 @@
 //! 2. Orders of atomic variables count as alike in every run.
 //! 3. Updates that come to the same in either order are reported too.
 
-use super::clocks::{Clock, Clocks};
+use super::basicvc::BasicVc;
 use super::{Cost, Detector, Op, Step};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 
 #[derive(Default)]
 pub(super) struct SingleTrack {
-    clocks: Clocks,
-    variables: FixedMap<u64, Variable>,
+    /// Which conflicting accesses nothing orders, were there no locks.
+    unordered: BasicVc,
     /// Objects that stand for the order of a lock.
     locks: FixedSet<u64>,
     /// What a thread has just released, if that was its last step.
     released: FixedMap<u32, u64>,
-}
-
-#[derive(Default)]
-struct Variable {
-    reads: Clock,
-    writes: Clock,
 }
 
 impl SingleTrack {
@@ -43,7 +37,7 @@ impl SingleTrack {
                 released.into_iter().for_each(|object| self.learn(object));
             }
             Op::Acquire(object) | Op::Release(object) if self.locks.contains(&object) => {}
-            _ => self.clocks.synchronize(step),
+            _ => self.unordered.clocks.synchronize(step),
         }
         if let Op::Release(object) = step.op {
             self.released.insert(step.thread, object);
@@ -52,43 +46,27 @@ impl SingleTrack {
 
     fn learn(&mut self, object: u64) {
         if self.locks.insert(object) {
-            self.clocks.forget(object);
+            self.unordered.clocks.forget(object);
         }
     }
 }
 
 impl Detector for SingleTrack {
     fn step(&mut self, step: &Step) -> bool {
-        let (variable, writes) = match step.op {
-            Op::Read(variable) => (variable, false),
-            Op::Write(variable) => (variable, true),
-            Op::Fresh(variable) => {
-                self.variables.remove(&variable);
-                return false;
+        match step.op {
+            Op::Read(_) | Op::Write(_) => {
+                self.released.remove(&step.thread);
+                self.unordered.step(step)
             }
+            Op::Fresh(_) => self.unordered.step(step),
             _ => {
                 self.synchronize(step);
-                return false;
+                false
             }
-        };
-        self.released.remove(&step.thread);
-        let (now, cost) = self.clocks.of(step.thread);
-        let of = self.variables.entry(variable).or_insert_with(|| {
-            cost.clocks += 2;
-            Variable::default()
-        });
-        let mut depends = !of.writes.is_before(now, cost);
-        if writes {
-            depends |= !of.reads.is_before(now, cost);
         }
-        let mine = if writes { &mut of.writes } else { &mut of.reads };
-        mine.set(step.thread, now.of(step.thread));
-        depends
     }
 
     fn cost(&self) -> Cost {
-        let bytes =
-            |of: &Variable| of.reads.bytes() + of.writes.bytes() + size_of::<Variable>() as u64;
-        Cost { bytes: self.variables.values().map(bytes).sum(), ..self.clocks.cost.clone() }
+        self.unordered.cost()
     }
 }
