@@ -292,8 +292,9 @@ impl Functions {
         let found = module.is_some_and(|(range, _)| {
             let extent = Extent { range: to..range.end.min(to + LONGEST), ends: true };
             // Most functions have no system call, and need not be decoded to know it.
-            let calls = bytes(&extent).windows(2).any(|code| code == SYSCALL);
-            calls && is_wrapper(&instructions(&extent))
+            let code = bytes(&extent);
+            let calls = code.windows(2).any(|code| code == SYSCALL);
+            calls && is_wrapper(&decode(&extent, &code))
         });
         self.yields.insert(to, found);
         found

@@ -92,7 +92,8 @@ impl State {
         }
     }
 
-    /// Whether both are one thread's, and the same one's, or are read and were written by the same.
+    /// Whether both lines have the same owner, or both are shared and have the same last writer; and
+    /// whether this one may be taken over once more before it is contended.
     fn is_as(self, other: State) -> bool {
         match (self, other) {
             (State::Owned { owner: a, taken }, State::Owned { owner: b, .. })
@@ -505,9 +506,10 @@ impl Lines {
         Ok(())
     }
 
-    /// Two stretches of addresses, of whole pages, show the same memory from here on. Of several threads, this one gets
-    /// all of their lines first: whoever accesses them next waits for all that was done at either
-    /// address. (It has the turns of contended ones until the caller ends them.)
+    /// Two stretches of addresses, of whole pages, show the same memory from here on. If there are
+    /// several threads, this one takes over all lines of both stretches first: whoever accesses
+    /// them next waits for all that was done at either address. (The thread has the turns of
+    /// contended lines until the caller ends them.)
     pub(crate) fn unite(
         &self,
         (me, alone): (ThreadId, bool),
@@ -705,8 +707,8 @@ impl<'a> Taking<'a> {
         }
     }
 
-    /// The thread has taken over a line that was `before` something else: it gets neighbours of the
-    /// line with it that are the same.
+    /// The thread has taken over a line, whose state was `before`. If the thread takes over one line
+    /// after the other, this takes over those that follow as well, as far as they have that state.
     fn neighbours(
         &mut self,
         mine: &Filter,
