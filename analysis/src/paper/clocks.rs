@@ -41,6 +41,36 @@ impl Clock {
     }
 }
 
+/// When the threads read a variable, and when they wrote it.
+pub(super) struct Accesses {
+    reads: Clock,
+    writes: Clock,
+}
+
+impl Accesses {
+    /// None yet.
+    pub(super) fn new(cost: &mut Cost) -> Accesses {
+        cost.clocks += 2;
+        Accesses { reads: Clock::default(), writes: Clock::default() }
+    }
+
+    /// Those that write, or those that read.
+    pub(super) fn of_kind(&mut self, writes: bool) -> &mut Clock {
+        if writes { &mut self.writes } else { &mut self.reads }
+    }
+
+    /// Whether an access now conflicts with one that does not happen before it.
+    pub(super) fn race_with(&self, writes: bool, now: &Clock, cost: &mut Cost) -> bool {
+        let after_writes = self.writes.is_before(now, cost);
+        let after_reads = !writes || self.reads.is_before(now, cost);
+        !(after_writes && after_reads)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.reads.bytes() + self.writes.bytes()
+    }
+}
+
 /// The clocks of threads and of what they synchronize through.
 #[derive(Default)]
 pub(super) struct Clocks {

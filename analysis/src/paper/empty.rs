@@ -5,7 +5,13 @@ use super::{Cost, Detector, Step};
 pub(super) struct Empty;
 
 impl Detector for Empty {
-    fn step(&mut self, _: &Step) -> bool {
+    fn access(&mut self, _: u32, _: u64, _: bool) -> bool {
+        false
+    }
+
+    fn forget(&mut self, _: u64) {}
+
+    fn synchronize(&mut self, _: &Step) -> bool {
         false
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Eraser {
     variables: FixedMap<u64, State>,
 }
 
-impl Eraser {
+impl Detector for Eraser {
     fn access(&mut self, thread: u32, variable: u64, writes: bool) -> bool {
         let held = self.held.entry(thread).or_default();
         let protects = |(lock, alone): (&u64, &bool)| (*alone || !writes).then_some(*lock);
@@ -54,18 +54,17 @@ impl Eraser {
         }
         matches!(state, State::Modified(locks) if locks.is_empty())
     }
-}
 
-impl Detector for Eraser {
-    fn step(&mut self, step: &Step) -> bool {
+    fn forget(&mut self, variable: u64) {
+        self.variables.remove(&variable);
+    }
+
+    fn synchronize(&mut self, step: &Step) -> bool {
         let held = self.held.entry(step.thread).or_default();
         match step.op {
-            Op::Read(variable) => return self.access(step.thread, variable, false),
-            Op::Write(variable) => return self.access(step.thread, variable, true),
-            Op::Fresh(variable) => drop(self.variables.remove(&variable)),
             Op::Hold { lock, alone } => drop(held.insert(lock, alone)),
             Op::Drop(lock) => drop(held.remove(&lock)),
-            Op::Acquire(_) | Op::Release(_) => {}
+            _ => {}
         }
         false
     }

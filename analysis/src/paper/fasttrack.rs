@@ -5,7 +5,7 @@
 //! does not.
 
 use super::clocks::{Clock, Clocks};
-use super::{Cost, Detector, Op, Step};
+use super::{Cost, Detector, Step};
 use refrain_trace::fixed::FixedMap;
 
 /// A clock of a thread. The empty one is 0@0.
@@ -91,32 +91,29 @@ impl FastTrack {
 }
 
 impl Detector for FastTrack {
-    fn step(&mut self, step: &Step) -> bool {
-        let (variable, writes) = match step.op {
-            Op::Read(variable) => (variable, false),
-            Op::Write(variable) => (variable, true),
-            Op::Fresh(variable) => {
-                self.variables.remove(&variable);
-                return false;
-            }
-            _ => {
-                self.clocks.synchronize(step);
-                return false;
-            }
-        };
-        let (now, cost) = self.clocks.of(step.thread);
+    fn access(&mut self, thread: u32, variable: u64, writes: bool) -> bool {
+        let (now, cost) = self.clocks.of(thread);
         let none = Epoch::default();
         let of = self
             .variables
             .entry(variable)
             .or_insert(Variable { write: none, reads: Reads::Last(none) });
-        let epoch = Epoch { thread: step.thread, clock: now.of(step.thread) };
+        let epoch = Epoch { thread, clock: now.of(thread) };
         let (rule, races) = match writes {
             true => FastTrack::write(of, epoch, now, cost),
             false => FastTrack::read(of, epoch, now, cost),
         };
         self.used[rule] += 1;
         races
+    }
+
+    fn forget(&mut self, variable: u64) {
+        self.variables.remove(&variable);
+    }
+
+    fn synchronize(&mut self, step: &Step) -> bool {
+        self.clocks.synchronize(step);
+        false
     }
 
     fn cost(&self) -> Cost {

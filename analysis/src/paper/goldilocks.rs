@@ -53,7 +53,9 @@ impl Goldilocks {
         }
         false
     }
+}
 
+impl Detector for Goldilocks {
     fn access(&mut self, thread: u32, variable: u64, writes: bool) -> bool {
         let mut of = self.variables.remove(&variable).unwrap_or_default();
         let mut races = of.write.is_some_and(|used| !self.owns(thread, used));
@@ -68,17 +70,16 @@ impl Goldilocks {
         self.variables.insert(variable, of);
         races
     }
-}
 
-impl Detector for Goldilocks {
-    fn step(&mut self, step: &Step) -> bool {
+    fn forget(&mut self, variable: u64) {
+        self.variables.remove(&variable);
+    }
+
+    fn synchronize(&mut self, step: &Step) -> bool {
         match step.op {
-            Op::Read(variable) => return self.access(step.thread, variable, false),
-            Op::Write(variable) => return self.access(step.thread, variable, true),
-            Op::Fresh(variable) => drop(self.variables.remove(&variable)),
             Op::Acquire(object) => self.list.push((step.thread, object, true)),
             Op::Release(object) => self.list.push((step.thread, object, false)),
-            Op::Hold { .. } | Op::Drop(_) => {}
+            _ => {}
         }
         false
     }

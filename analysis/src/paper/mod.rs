@@ -1,7 +1,8 @@
 //! The seven detectors that the paper compares (FastTrack, Tables 1 to 3), the heavier analyses that they
 //! filter accesses for (section 5.2), over one stream of steps.
 //!
-//! Each is one file and implements [`Detector`]. They share the stream ([`Step`]), and those that have
+//! Each is one file with the rules of its paper and implements [`Detector`], which tells accesses from other
+//! steps. They share the stream ([`Step`]), and those that have
 //! vector clocks the arithmetic of them (`clocks`), so that all count the same things. They are as
 //! the papers print them: an atomic access only synchronizes, and memory that ends is no access.
 //! `refrain races` itself uses the crate's own detector.
@@ -108,11 +109,32 @@ impl Which {
     }
 }
 
-/// Takes the steps of all threads, one after another.
+/// Takes the steps of all threads, one after another. What returns a bool says whether the step is
+/// an access that races, or one with which an analysis finds another fault.
 pub trait Detector {
-    /// The next step; true if it is an access that races, or with which an analysis finds another
-    /// fault.
-    fn step(&mut self, step: &Step) -> bool;
+    /// The next step.
+    fn step(&mut self, step: &Step) -> bool {
+        match step.op {
+            Op::Read(variable) => self.access(step.thread, variable, false),
+            Op::Write(variable) => self.access(step.thread, variable, true),
+            Op::Fresh(variable) => {
+                self.forget(variable);
+                false
+            }
+            Op::Acquire(_) | Op::Release(_) | Op::Hold { .. } | Op::Drop(_) => {
+                self.synchronize(step)
+            }
+        }
+    }
+
+    /// A thread reads or writes a variable.
+    fn access(&mut self, thread: u32, variable: u64, writes: bool) -> bool;
+
+    /// The variable is new.
+    fn forget(&mut self, variable: u64);
+
+    /// Any other step.
+    fn synchronize(&mut self, step: &Step) -> bool;
 
     /// What it has cost.
     fn cost(&self) -> Cost;

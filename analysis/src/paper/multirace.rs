@@ -4,7 +4,7 @@
 //! The lockset is updated by the first access of a thread in an epoch. Eraser's states for
 //! variables of one thread, and for those that are only read, are taken over with what they hide.
 
-use super::clocks::{Clock, Clocks};
+use super::clocks::{Accesses, Clocks};
 use super::{Cost, Detector, Op, Step};
 use refrain_trace::fixed::FixedMap;
 use std::collections::BTreeSet;
@@ -17,30 +17,25 @@ pub(super) struct MultiRace {
 }
 
 struct Variable {
-    reads: Clock,
-    writes: Clock,
+    accesses: Accesses,
     /// While one thread has used it.
     owner: Option<u32>,
     is_written: bool,
     locks: BTreeSet<u64>,
 }
 
-impl MultiRace {
+impl Detector for MultiRace {
     fn access(&mut self, thread: u32, variable: u64, writes: bool) -> bool {
         let held = self.held.entry(thread).or_default();
         let (now, cost) = self.clocks.of(thread);
-        let of = self.variables.entry(variable).or_insert_with(|| {
-            cost.clocks += 2;
-            Variable {
-                reads: Clock::default(),
-                writes: Clock::default(),
-                owner: Some(thread),
-                is_written: false,
-                locks: BTreeSet::new(),
-            }
+        let of = self.variables.entry(variable).or_insert_with(|| Variable {
+            accesses: Accesses::new(cost),
+            owner: Some(thread),
+            is_written: false,
+            locks: BTreeSet::new(),
         });
         let epoch = now.of(thread);
-        let mine = if writes { &mut of.writes } else { &mut of.reads };
+        let mine = of.accesses.of_kind(writes);
         if mine.of(thread) == epoch {
             return false;
         }
@@ -54,36 +49,30 @@ impl MultiRace {
         if !of.is_written || !of.locks.is_empty() {
             return false;
         }
-        let mut races = !of.writes.is_before(now, cost);
-        if writes {
-            races |= !of.reads.is_before(now, cost);
-        }
-        races
+        of.accesses.race_with(writes, now, cost)
     }
-}
 
-impl Detector for MultiRace {
-    fn step(&mut self, step: &Step) -> bool {
+    fn forget(&mut self, variable: u64) {
+        self.variables.remove(&variable);
+    }
+
+    fn synchronize(&mut self, step: &Step) -> bool {
         match step.op {
-            Op::Read(variable) => return self.access(step.thread, variable, false),
-            Op::Write(variable) => return self.access(step.thread, variable, true),
-            Op::Fresh(variable) => drop(self.variables.remove(&variable)),
             Op::Hold { lock, alone: true } => {
                 self.held.entry(step.thread).or_default().insert(lock);
             }
             Op::Drop(lock) => {
                 self.held.entry(step.thread).or_default().remove(&lock);
             }
-            _ => {}
+            _ => self.clocks.synchronize(step),
         }
-        self.clocks.synchronize(step);
         false
     }
 
     fn cost(&self) -> Cost {
         let bytes = |of: &Variable| {
             let locks = (of.locks.len() * size_of::<u64>()) as u64;
-            of.reads.bytes() + of.writes.bytes() + locks + size_of::<Variable>() as u64
+            of.accesses.bytes() + locks + size_of::<Variable>() as u64
         };
         Cost { bytes: self.variables.values().map(bytes).sum(), ..self.clocks.cost.clone() }
     }

@@ -63,32 +63,34 @@ struct Filtered {
 }
 
 impl Detector for Filtered {
-    fn step(&mut self, step: &Step) -> bool {
-        let Some(variable) = step.op.variable() else {
-            if let Filter::By(filter) = &mut self.filter {
-                filter.step(step);
-            }
-            if let super::Op::Fresh(variable) = step.op {
-                self.passed.remove(&variable);
-                if let Filter::ThreadLocal(users) = &mut self.filter {
-                    users.remove(&variable);
-                }
-            }
-            return self.analysis.step(step);
-        };
+    fn access(&mut self, thread: u32, variable: u64, writes: bool) -> bool {
         if !self.passed.contains(&variable) {
             let passes = match &mut self.filter {
-                Filter::ThreadLocal(users) => {
-                    *users.entry(variable).or_insert(step.thread) != step.thread
-                }
-                Filter::By(filter) => filter.step(step),
+                Filter::ThreadLocal(users) => *users.entry(variable).or_insert(thread) != thread,
+                Filter::By(filter) => filter.access(thread, variable, writes),
             };
             if !passes {
                 return false;
             }
             self.passed.insert(variable);
         }
-        self.analysis.step(step)
+        self.analysis.access(thread, variable, writes)
+    }
+
+    fn forget(&mut self, variable: u64) {
+        self.passed.remove(&variable);
+        match &mut self.filter {
+            Filter::ThreadLocal(users) => drop(users.remove(&variable)),
+            Filter::By(filter) => filter.forget(variable),
+        }
+        self.analysis.forget(variable);
+    }
+
+    fn synchronize(&mut self, step: &Step) -> bool {
+        if let Filter::By(filter) = &mut self.filter {
+            filter.synchronize(step);
+        }
+        self.analysis.synchronize(step)
     }
 
     fn cost(&self) -> Cost {

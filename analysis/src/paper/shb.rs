@@ -7,8 +7,8 @@
 //! An access is compared before what it sees orders it. Atomic accesses only synchronize, as
 //! everywhere here.
 
-use super::clocks::{Clock, Clocks};
-use super::{Cost, Detector, Op, Step};
+use super::clocks::{Accesses, Clock, Clocks};
+use super::{Cost, Detector, Step};
 use refrain_trace::fixed::FixedMap;
 
 #[derive(Default)]
@@ -17,53 +17,44 @@ pub(super) struct Shb {
     variables: FixedMap<u64, Variable>,
 }
 
-#[derive(Default)]
 struct Variable {
-    reads: Clock,
-    writes: Clock,
+    accesses: Accesses,
     /// What happens before the last write, that write included.
     last: Clock,
 }
 
 impl Detector for Shb {
-    fn step(&mut self, step: &Step) -> bool {
-        let (variable, writes) = match step.op {
-            Op::Read(variable) => (variable, false),
-            Op::Write(variable) => (variable, true),
-            Op::Fresh(variable) => {
-                self.variables.remove(&variable);
-                return false;
-            }
-            _ => {
-                self.clocks.synchronize(step);
-                return false;
-            }
-        };
-        let (now, cost) = self.clocks.of(step.thread);
+    fn access(&mut self, thread: u32, variable: u64, writes: bool) -> bool {
+        let (now, cost) = self.clocks.of(thread);
         let of = self.variables.entry(variable).or_insert_with(|| {
-            cost.clocks += 3;
-            Variable::default()
+            cost.clocks += 1;
+            Variable { accesses: Accesses::new(cost), last: Clock::default() }
         });
-        let mut races = !of.writes.is_before(now, cost);
+        let races = of.accesses.race_with(writes, now, cost);
+        of.accesses.of_kind(writes).set(thread, now.of(thread));
         if writes {
-            races |= !of.reads.is_before(now, cost);
-            of.writes.set(step.thread, now.of(step.thread));
             of.last.clone_from(now);
             cost.operations += 1;
             // What the thread does from here on is not what the readers of this write saw.
-            self.clocks.advance(step.thread);
+            self.clocks.advance(thread);
         } else {
-            of.reads.set(step.thread, now.of(step.thread));
-            self.clocks.see(step.thread, &of.last);
+            self.clocks.see(thread, &of.last);
         }
         races
     }
 
+    fn forget(&mut self, variable: u64) {
+        self.variables.remove(&variable);
+    }
+
+    fn synchronize(&mut self, step: &Step) -> bool {
+        self.clocks.synchronize(step);
+        false
+    }
+
     fn cost(&self) -> Cost {
-        let bytes = |of: &Variable| {
-            let clocks = of.reads.bytes() + of.writes.bytes() + of.last.bytes();
-            clocks + size_of::<Variable>() as u64
-        };
+        let bytes =
+            |of: &Variable| of.accesses.bytes() + of.last.bytes() + size_of::<Variable>() as u64;
         Cost { bytes: self.variables.values().map(bytes).sum(), ..self.clocks.cost.clone() }
     }
 }

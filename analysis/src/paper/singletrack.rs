@@ -26,24 +26,6 @@ pub(super) struct SingleTrack {
 }
 
 impl SingleTrack {
-    /// An object orders for a lock if it is the lock, or is released right before the lock is dropped
-    /// (readers leave what writers wait for).
-    fn synchronize(&mut self, step: &Step) {
-        let released = self.released.remove(&step.thread);
-        match step.op {
-            Op::Hold { lock, .. } => self.learn(lock),
-            Op::Drop(lock) => {
-                self.learn(lock);
-                released.into_iter().for_each(|object| self.learn(object));
-            }
-            Op::Acquire(object) | Op::Release(object) if self.locks.contains(&object) => {}
-            _ => self.unordered.clocks.synchronize(step),
-        }
-        if let Op::Release(object) = step.op {
-            self.released.insert(step.thread, object);
-        }
-    }
-
     fn learn(&mut self, object: u64) {
         if self.locks.insert(object) {
             self.unordered.clocks.forget(object);
@@ -52,18 +34,32 @@ impl SingleTrack {
 }
 
 impl Detector for SingleTrack {
-    fn step(&mut self, step: &Step) -> bool {
+    fn access(&mut self, thread: u32, variable: u64, writes: bool) -> bool {
+        self.released.remove(&thread);
+        self.unordered.access(thread, variable, writes)
+    }
+
+    fn forget(&mut self, variable: u64) {
+        self.unordered.forget(variable);
+    }
+
+    /// An object orders for a lock if it is the lock, or is released right before the lock is dropped
+    /// (readers leave what writers wait for).
+    fn synchronize(&mut self, step: &Step) -> bool {
+        let released = self.released.remove(&step.thread);
         match step.op {
-            Op::Read(_) | Op::Write(_) => {
-                self.released.remove(&step.thread);
-                self.unordered.step(step)
+            Op::Hold { lock, .. } => self.learn(lock),
+            Op::Drop(lock) => {
+                self.learn(lock);
+                released.into_iter().for_each(|object| self.learn(object));
             }
-            Op::Fresh(_) => self.unordered.step(step),
-            _ => {
-                self.synchronize(step);
-                false
-            }
+            Op::Acquire(object) | Op::Release(object) if self.locks.contains(&object) => {}
+            _ => drop(self.unordered.synchronize(step)),
         }
+        if let Op::Release(object) = step.op {
+            self.released.insert(step.thread, object);
+        }
+        false
     }
 
     fn cost(&self) -> Cost {

@@ -185,7 +185,9 @@ impl Velodrome {
         }
         (Some(to), cycle)
     }
+}
 
+impl Detector for Velodrome {
     fn access(&mut self, thread: u32, variable: u64, writes: bool) -> bool {
         let of = self.variables.entry(variable).or_default();
         let mut after: Vec<Name> = of.written.into_iter().collect();
@@ -203,15 +205,14 @@ impl Velodrome {
         }
         cycle
     }
-}
 
-impl Detector for Velodrome {
-    fn step(&mut self, step: &Step) -> bool {
+    fn forget(&mut self, variable: u64) {
+        self.variables.remove(&variable);
+    }
+
+    fn synchronize(&mut self, step: &Step) -> bool {
         let thread = step.thread;
         match step.op {
-            Op::Read(variable) => return self.access(thread, variable, false),
-            Op::Write(variable) => return self.access(thread, variable, true),
-            Op::Fresh(variable) => drop(self.variables.remove(&variable)),
             Op::Hold { .. } => self.hold(thread),
             Op::Drop(_) => self.drop_lock(thread),
             Op::Acquire(object) => {
@@ -228,6 +229,7 @@ impl Detector for Velodrome {
                     None => drop(of.remove(&thread)),
                 }
             }
+            _ => {}
         }
         false
     }
