@@ -4,9 +4,20 @@
 //! all, and take ten times as long.
 
 use iced_x86::{
-    Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
-    Register,
+    FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
+    OpKind, Register,
 };
+
+/// Registers that a call may change.
+pub(crate) const CLOBBERED: [Register; 9] = {
+    use Register::*;
+    [RAX, RCX, RDX, RSI, RDI, R8, R9, R10, R11]
+};
+
+/// Whether it is a call or a system call.
+pub(crate) fn is_call(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
 
 /// What a common instruction does with memory, which is all in its one operand there:
 /// [`OpAccess::None`] if it has none. `None` for the other instructions.

@@ -21,8 +21,8 @@ use crate::copy::copy;
 use crate::cranelift::{CraneliftEngine, Program};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Context, Count, Cpu, Engine, EngineConfig, EngineError, Exit, Fault, LastMet, Leaf, Mode,
-    OrderedLeaf,
+    Context, Count, Cpu, Engine, EngineConfig, EngineError, Exit, FastPath, Fault, LastMet, Mode,
+    OrderedFastPath,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,14 +124,14 @@ impl Engine for Tiered {
         self.copies_only.store(true, Ordering::SeqCst);
     }
 
-    unsafe fn leaf(&self, pc: u64, leaf: Leaf) {
-        // SAFETY: the caller's; compiled code calls no leaf functions.
-        unsafe { self.copies.leaf(pc, leaf) };
+    unsafe fn fast_path(&self, pc: u64, fast_path: FastPath) {
+        // SAFETY: the caller's; compiled code calls no fast-path functions.
+        unsafe { self.copies.fast_path(pc, fast_path) };
     }
 
-    unsafe fn ordered_leaf(&self, leaf: OrderedLeaf) {
+    unsafe fn ordered_fast_path(&self, fast_path: OrderedFastPath) {
         // SAFETY: as above.
-        unsafe { self.copies.ordered_leaf(leaf) };
+        unsafe { self.copies.ordered_fast_path(fast_path) };
     }
 
     fn forget(&self, range: Range<u64>) {
@@ -202,8 +202,8 @@ impl Cpu for TieredCpu {
         self.copies.run(context, mode)
     }
 
-    fn set_leaf_data(&mut self, data: u64) {
-        self.copies.set_leaf_data(data);
+    fn set_fast_path_data(&mut self, data: u64) {
+        self.copies.set_fast_path_data(data);
     }
 
     unsafe fn set_last_met(&mut self, met: *mut LastMet) {

@@ -1,7 +1,7 @@
 //! Values that translated code uses by their address.
 //!
 //! A `Box` says that nobody else reaches its value: what was made of its address before is void once
-//! the box is used again. Leaf functions are told an address once, and use it whenever guest code
+//! the box is used again. Fast-path functions are told an address once, and use it whenever guest code
 //! calls them. So the value's owner has no more than that address, too.
 
 use std::ops::{Deref, DerefMut};
@@ -18,7 +18,7 @@ impl<T> AtAddress<T> {
         AtAddress(NonNull::from(Box::leak(Box::new(value))))
     }
 
-    /// Where the value is. What uses it there must not do so while its owner does: leaf functions
+    /// Where the value is. What uses it there must not do so while its owner does: fast-path functions
     /// run where the owner has called translated code and has no reference to the value.
     pub(crate) fn address(&self) -> u64 {
         self.0.as_ptr().expose_provenance() as u64
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_and_leaf_function_take_turns() {
+    fn owner_and_fast_path_take_turns() {
         let dropped = Cell::new(false);
         let mut counter = AtAddress::new(Counter { count: 0, dropped: &dropped });
         let address = counter.address();

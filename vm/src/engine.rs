@@ -105,30 +105,30 @@ pub trait Engine: Send + Sync {
     /// reported, which they were not before. The caller is the only thread.
     fn several_threads(&self) {}
 
-    /// Lets `leaf` stand in for the function at `pc`, which is hooked, where it can.
+    /// Lets `fast_path` stand in for the function at `pc`, which is hooked, where it can.
     ///
-    /// Coming to `pc`, a thread in [`Mode::Observed`] calls `leaf` on the host's stack, but
+    /// Coming to `pc`, a thread in [`Mode::Observed`] calls `fast_path` on the host's stack, but
     /// with the guest's thread pointer. If the result is not negative, the function returns it;
     /// if it is, nothing has happened, and the thread exits with [`Exit::Hook`]. Either way the
     /// flags and the vector registers may have changed: the function must take no floating-point
     /// arguments. Engines may ignore this.
     ///
     /// # Safety
-    /// For every thread of this engine that may come to `pc`, `leaf` must be sound to call with
-    /// the word given to [`Cpu::set_leaf_data`], must need little stack, must not use
+    /// For every thread of this engine that may come to `pc`, `fast_path` must be sound to call with
+    /// the word given to [`Cpu::set_fast_path_data`], must need little stack, must not use
     /// thread-local storage of the host, and must not unwind.
-    unsafe fn leaf(&self, pc: u64, leaf: Leaf) {
-        let _ = (pc, leaf);
+    unsafe fn fast_path(&self, pc: u64, fast_path: FastPath) {
+        let _ = (pc, fast_path);
     }
 
-    /// Lets `leaf` be called around ordered instructions where it can, instead of exits with
+    /// Lets `fast_path` be called around ordered instructions where it can, instead of exits with
     /// [`Exit::Ordered`]. To be said before the first thread is attached. Engines may ignore this.
     ///
     /// # Safety
-    /// As for [`Self::leaf`], for both functions and every thread in [`Mode::Observed`]; but both
+    /// As for [`Self::fast_path`], for both functions and every thread in [`Mode::Observed`]; but both
     /// may need as much stack as [`Cpu::run`]'s callers have.
-    unsafe fn ordered_leaf(&self, leaf: OrderedLeaf) {
-        let _ = leaf;
+    unsafe fn ordered_fast_path(&self, fast_path: OrderedFastPath) {
+        let _ = fast_path;
     }
 
     /// The code in this range was unmapped, replaced or made writable. The engine forgets what it
@@ -177,11 +177,14 @@ pub trait RecordingEngine: Engine {
 
 /// A function of the machine's that stands in for a function of the guest's: it is given the
 /// guest's first argument, the stack pointer at the function's entry, and the thread's word.
-pub type Leaf = unsafe extern "sysv64" fn(argument: u64, sp: u64, data: u64) -> i64;
+pub type FastPath = unsafe extern "sysv64" fn(argument: u64, sp: u64, data: u64) -> i64;
+
+/// What the machine's functions of a fast path return to say: take the slow path, nothing has happened.
+pub(crate) const SLOW_PATH: i64 = -1;
 
 /// Functions of the machine's around ordered instructions: each is given the thread's word.
 #[derive(Clone, Copy, Debug)]
-pub struct OrderedLeaf {
+pub struct OrderedFastPath {
     /// Before the instruction. If the result is negative, nothing has happened, and the thread
     /// exits with [`Exit::Ordered`]; if not, the instruction is executed: a load as if its operand
     /// held [`OrderedAccess::value`].
@@ -216,8 +219,8 @@ pub trait Cpu {
     /// handled a hook goes on by calling `run` again with an unchanged `rip`.
     fn run(&mut self, context: &mut Context, mode: Mode) -> Exit;
 
-    /// The word that leaf functions are given on this thread.
-    fn set_leaf_data(&mut self, data: u64) {
+    /// The word that fast-path functions are given on this thread.
+    fn set_fast_path_data(&mut self, data: u64) {
         let _ = data;
     }
 

@@ -49,8 +49,9 @@ pub use context::{Context, SeenWords, Translating, reg};
 pub use cpuid::is_recorded;
 pub use digest::memory_digest;
 pub use engine::{
-    Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, Fault, Interrupt, Leaf,
-    LeaveOut, Mode, OrderedAccess, OrderedKind, OrderedLeaf, RecordingCpu, RecordingEngine,
+    Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, FastPath, Fault,
+    Interrupt, LeaveOut, Mode, OrderedAccess, OrderedFastPath, OrderedKind, RecordingCpu,
+    RecordingEngine,
 };
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;

@@ -24,10 +24,10 @@ use super::desc::{Kind, Variant};
 use super::emit::{self, RCX};
 use super::faults::Fix;
 use super::tables::{ReturnTable, Use};
-use super::translate::{Place, memory_operand};
+use super::translate::{Original, memory_operand};
 use super::translator::{PendingCall, Translator};
 use iced_x86::{Code as Opcode, ConstantOffsets, Instruction, OpKind, Register};
-use refrain_vm::Leaf;
+use refrain_vm::FastPath;
 
 impl Translator {
     /// Emits a jump to the block at `target`, by way of an exit until it is translated.
@@ -72,21 +72,21 @@ impl Translator {
     }
 
     /// Emits `loop` and its like, which jump over the jump to the next instruction.
-    pub(super) fn short_branch(&mut self, place: Place, target: u64) {
-        let (&_, opcode) = place.bytes.split_last().expect("the displacement is the last byte");
+    pub(super) fn short_branch(&mut self, original: Original, target: u64) {
+        let (&_, opcode) = original.bytes.split_last().expect("the displacement is the last byte");
         self.hot.put(opcode);
         let displacement = self.hot.here();
         self.hot.put(&[0]);
-        self.chain(place.instruction.next_ip(), place.variant);
+        self.chain(original.instruction.next_ip(), original.variant);
         let distance = self.hot.here() - displacement - 1;
         self.hot.set8(displacement, distance as u8);
-        self.chain(target, place.variant);
+        self.chain(target, original.variant);
     }
 
     /// Emits an indirect jump.
-    pub(super) fn jump_indirect(&mut self, place: Place) {
-        self.load_target(place);
-        self.jump_to_target(place.variant);
+    pub(super) fn jump_indirect(&mut self, original: Original) {
+        self.load_target(original);
+        self.jump_to_target(original.variant);
     }
 
     /// Emits the lookup of the target, which rcx holds.
@@ -97,21 +97,21 @@ impl Translator {
     }
 
     /// Emits the loading of an indirect branch's operand into rcx and the thread's target.
-    fn load_target(&mut self, place: Place) {
-        self.mark(place, Fix::None);
+    fn load_target(&mut self, original: Original) {
+        self.mark(original, Fix::None);
         self.hot.spill(emit::RCX_SLOT, RCX);
-        let instruction = place.instruction;
+        let instruction = original.instruction;
         if instruction.op0_kind() == OpKind::Register {
             self.hot.copy_to_rcx(instruction.op0_register().number() as u8);
         } else if instruction.is_ip_rel_memory_operand() {
-            self.load_ip_relative(place);
-        } else if !self.hot.load_operand_of_branch(place.bytes) {
+            self.load_ip_relative(original);
+        } else if !self.hot.load_operand_of_branch(original.bytes) {
             let memory = memory_operand(instruction);
             let load = Instruction::with2(Opcode::Mov_r64_rm64, Register::RCX, memory)
                 .expect("the operands fit the instruction");
             assert!(self.encode(&load), "an operand that was decoded can be encoded");
         }
-        self.mark(place, Fix::Rcx);
+        self.mark(original, Fix::Rcx);
         self.hot.spill(emit::TARGET, RCX);
         if self.closes_window {
             self.hot.set_byte(emit::WINDOW, 0);
@@ -119,10 +119,10 @@ impl Translator {
     }
 
     /// Emits `mov rcx, [operand]` for a RIP-relative operand.
-    fn load_ip_relative(&mut self, place: Place) {
+    fn load_ip_relative(&mut self, original: Original) {
         const REACH: u64 = 1 << 31;
-        let address = place.instruction.ip_rel_memory_address();
-        let fs = place.instruction.segment_prefix() == Register::FS;
+        let address = original.instruction.ip_rel_memory_address();
+        let fs = original.instruction.segment_prefix() == Register::FS;
         let prefix: &[u8] = if fs { &[0x64] } else { &[] };
         if address < REACH {
             // mov rcx, [disp32]: all of the low 2 GiB.
@@ -131,7 +131,7 @@ impl Translator {
             self.hot.put(&(address as u32).to_le_bytes());
         } else {
             self.hot.load_constant(RCX, address);
-            self.mark(place, Fix::Rcx);
+            self.mark(original, Fix::Rcx);
             self.hot.put(prefix);
             self.hot.put(&[0x48, 0x8b, 0x09]);
         }
@@ -139,9 +139,13 @@ impl Translator {
 
     /// Emits a call, to where the thread's target says if `target` is `None`. Unless the call
     /// was translated before, the translation of what it returns to is to follow.
-    pub(super) fn call(&mut self, place: Place, target: Option<u64>) -> Option<(u64, Variant)> {
-        let variant = place.variant.next();
-        let site = (place.instruction.ip(), variant);
+    pub(super) fn call(
+        &mut self,
+        original: Original,
+        target: Option<u64>,
+    ) -> Option<(u64, Variant)> {
+        let variant = original.variant.next();
+        let site = (original.instruction.ip(), variant);
         // A call that the guest has generated may have become another one.
         let before = self.call_sites.get(&site).filter(|_| !self.generated.holds(site.0));
         if let Some(&code) = before {
@@ -150,12 +154,12 @@ impl Translator {
         }
         self.call_sites.insert(site, self.hot.here());
         match target {
-            Some(_) => self.mark(place, Fix::None),
-            None => self.load_target(place),
+            Some(_) => self.mark(original, Fix::None),
+            None => self.load_target(original),
         }
         self.hot.call(0);
         let returned = self.hot.here();
-        let return_address = place.instruction.next_ip();
+        let return_address = original.instruction.next_ip();
         self.return_entry(return_address, variant);
         self.return_entries.insert((return_address, variant), returned);
         self.pending_returns.push((return_address, variant, returned));
@@ -177,24 +181,25 @@ impl Translator {
     }
 
     /// Emits the hooked function at `pc`: the call of the machine's stand-in and the return.
-    pub(super) fn call_leaf(&mut self, pc: u64, leaf: Leaf, variant: Variant) {
-        self.leaf(pc, leaf);
+    pub(super) fn call_fast_path(&mut self, pc: u64, fast_path: FastPath, variant: Variant) {
+        self.fast_path(pc, fast_path);
         let mut instruction = Instruction::default();
         instruction.set_ip(pc);
         let offsets = ConstantOffsets::default();
-        let place = Place { instruction: &instruction, bytes: &[], offsets, index: 0, variant };
-        self.ret(place, 0);
+        let original =
+            Original { instruction: &instruction, bytes: &[], offsets, index: 0, variant };
+        self.ret(original, 0);
     }
 
     /// Emits a return that pops `extra` bytes more.
-    pub(super) fn ret(&mut self, place: Place, extra: u16) {
-        let variant = place.variant.next();
+    pub(super) fn ret(&mut self, original: Original, extra: u16) {
+        let variant = original.variant.next();
         let popped = 8 + i32::from(extra);
         self.hot.spill(emit::RCX_SLOT, RCX);
         if variant == Variant::Opaque {
             self.leave_if_watched(popped);
         }
-        self.mark(place, if variant == Variant::Opaque { Fix::Rcx } else { Fix::None });
+        self.mark(original, if variant == Variant::Opaque { Fix::Rcx } else { Fix::None });
         self.hot.load_return_address();
         self.hot.spill(emit::TARGET, RCX);
         if extra != 0 {
@@ -204,7 +209,12 @@ impl Translator {
             return;
         }
         if self.exact_returns(variant) {
-            self.faults.mark(self.hot.here(), place.instruction.ip(), place.index + 1, Fix::Return);
+            self.faults.mark(
+                self.hot.here(),
+                original.instruction.ip(),
+                original.index + 1,
+                Fix::Return,
+            );
             self.hot.load_from_dense_table(ReturnTable::BASE);
         } else {
             self.hot.low_half_of_ecx();

@@ -38,7 +38,7 @@
 use super::desc::{Desc, Kind, Operand};
 use super::emit::{self, Code, RCX, RDX};
 use super::plan::is_within_a_line;
-use super::translate::{Flow, Place};
+use super::translate::{BlockEnd, Original};
 use super::translator::Translator;
 use super::watch::operand_address;
 use crate::accesses::{Memory, memory_of, transfers_control};
@@ -47,25 +47,25 @@ use refrain_vm::OrderedKind;
 
 impl Translator {
     /// Emits an instruction whose access is looked at and counted by itself.
-    pub(super) fn careful_access(&mut self, place: Place) -> Flow {
-        let instruction = place.instruction;
+    pub(super) fn careful_access(&mut self, original: Original) -> BlockEnd {
+        let instruction = original.instruction;
         match memory_of(instruction) {
             Memory::None => {
                 if transfers_control(instruction) && self.generated.holds(instruction.ip()) {
-                    self.counted_branch(place);
+                    self.counted_branch(original);
                 }
-                self.instruction(place)
+                self.instruction(original)
             }
             Memory::Spans => {
                 self.hot.spill(emit::RCX_SLOT, RCX);
                 self.leave_here(Kind::Spans, instruction.ip(), false);
-                Flow::EndBefore
+                BlockEnd::Before
             }
             Memory::Operand(kind, size) => {
                 let operand = Operand { size, kind, fs: false, bit_register: None };
                 match self.records() {
-                    true => self.looked_up(place, operand),
-                    false => self.counted_down(place, operand),
+                    true => self.looked_up(original, operand),
+                    false => self.counted_down(original, operand),
                 }
             }
         }
@@ -73,7 +73,7 @@ impl Translator {
 
     /// Emits the counting of a branch that the guest has generated. It is no access; but between two
     /// looks at the same code there is one, so that the count tells them apart.
-    fn counted_branch(&mut self, place: Place) {
+    fn counted_branch(&mut self, original: Original) {
         self.hot.spill(emit::RCX_SLOT, RCX);
         self.hot.reload(RCX, emit::COUNT);
         if self.records() {
@@ -82,7 +82,7 @@ impl Translator {
             let more = self.hot.forward_unless_rcx_zero();
             let operand =
                 Operand { size: 0, kind: OrderedKind::Target, fs: false, bit_register: None };
-            self.leave_for(place, operand);
+            self.leave_for(original, operand);
             self.hot.arrive8(more);
             self.hot.add_to_rcx(-1);
         }
@@ -91,22 +91,22 @@ impl Translator {
     }
 
     /// Emits the exit for what comes before a branch of a replay. rcx is in its slot.
-    fn leave_for(&mut self, place: Place, operand: Operand) {
+    fn leave_for(&mut self, original: Original, operand: Operand) {
         let field = Self::call_machine(&mut self.hot, self.leave);
-        let desc = Desc::new(Kind::Ordered(operand), place.instruction.ip());
-        self.exits.push((field, desc, place.index));
+        let desc = Desc::new(Kind::Ordered(operand), original.instruction.ip());
+        self.exits.push((field, desc, original.index));
     }
 
     /// Emits an access of a recording.
-    fn looked_up(&mut self, place: Place, operand: Operand) -> Flow {
+    fn looked_up(&mut self, original: Original, operand: Operand) -> BlockEnd {
         let table = match operand.kind {
             OrderedKind::Write => emit::WRITABLE,
             _ => emit::READABLE,
         };
         self.hot.spill(emit::RCX_SLOT, RCX);
-        full_address(&mut self.encoder, &mut self.hot, place.instruction);
+        full_address(&mut self.encoder, &mut self.hot, original.instruction);
         self.hot.set_byte(emit::WINDOW, 1);
-        let may = if is_within_a_line(place.instruction, operand.size) {
+        let may = if is_within_a_line(original.instruction, operand.size) {
             self.hot.line_of_rcx();
             self.hot.look_up(table);
             self.hot.forward_if_rcx_zero()
@@ -126,9 +126,9 @@ impl Translator {
             may
         };
         self.hot.reload(RCX, emit::RCX_SLOT);
-        full_address(&mut self.encoder, &mut self.hot, place.instruction);
+        full_address(&mut self.encoder, &mut self.hot, original.instruction);
         self.hot.spill(emit::OPERAND, RCX);
-        let done = self.asked(place, operand);
+        let done = self.asked(original, operand);
         self.hot.arrive8(may);
         self.hot.reload(RCX, emit::COUNT);
         self.hot.add_to_rcx(1);
@@ -137,54 +137,54 @@ impl Translator {
         if operand.kind == OrderedKind::Target {
             self.hot.arrive8(done);
             self.closes_window = true;
-            let flow = self.instruction(place);
+            let block_end = self.instruction(original);
             self.closes_window = false;
-            return flow;
+            return block_end;
         }
-        let flow = self.instruction(place);
-        if flow == Flow::Next {
+        let block_end = self.instruction(original);
+        if block_end == BlockEnd::None {
             self.hot.set_byte(emit::WINDOW, 0);
             self.hot.arrive8(done);
         }
-        flow
+        block_end
     }
 
     /// Emits what asks the machine for an access and makes it; the jump to where it is over.
-    fn asked(&mut self, place: Place, operand: Operand) -> u64 {
+    fn asked(&mut self, original: Original, operand: Operand) -> u64 {
         let field = Self::call_machine(&mut self.hot, self.machine_gate);
         let go_on = self.hot.here();
         if operand.kind != OrderedKind::Target {
-            self.performed(place);
+            self.performed(original);
         }
         let done = self.hot.forward();
-        let desc = Desc::new(Kind::Ordered(operand), place.instruction.ip());
-        self.exits.push((field, Desc { go_on, ..desc }, place.index));
+        let desc = Desc::new(Kind::Ordered(operand), original.instruction.ip());
+        self.exits.push((field, Desc { go_on, ..desc }, original.index));
         done
     }
 
     /// Emits an access of a replay.
-    fn counted_down(&mut self, place: Place, operand: Operand) -> Flow {
+    fn counted_down(&mut self, original: Original, operand: Operand) -> BlockEnd {
         self.hot.spill(emit::RCX_SLOT, RCX);
         self.hot.reload(RCX, emit::COUNT);
         let more = self.hot.forward_unless_rcx_zero();
         self.hot.reload(RCX, emit::RCX_SLOT);
-        full_address(&mut self.encoder, &mut self.hot, place.instruction);
+        full_address(&mut self.encoder, &mut self.hot, original.instruction);
         self.hot.spill(emit::OPERAND, RCX);
         let done = if operand.kind == OrderedKind::Target {
-            self.leave_for(place, operand);
+            self.leave_for(original, operand);
             None
         } else {
-            Some(self.asked(place, operand))
+            Some(self.asked(original, operand))
         };
         self.hot.arrive8(more);
         self.hot.add_to_rcx(-1);
         self.hot.spill(emit::COUNT, RCX);
         self.hot.reload(RCX, emit::RCX_SLOT);
-        let flow = self.instruction(place);
-        if let (Flow::Next, Some(done)) = (flow, done) {
+        let block_end = self.instruction(original);
+        if let (BlockEnd::None, Some(done)) = (block_end, done) {
             self.hot.arrive8(done);
         }
-        flow
+        block_end
     }
 }
 

@@ -85,7 +85,7 @@ fn slot(instruction: &Instruction) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::{arms, is_copied};
-    use crate::copy::places::{Place, places};
+    use crate::copy::addresses::{SymbolicAddress, symbolic_addresses};
     use iced_x86::code_asm::*;
 
     /// Whether a load is found in what loads through one slot and stores through another one.
@@ -103,8 +103,8 @@ mod tests {
         a.mov(dword_ptr(rax), stored).unwrap();
         let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
         let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
-        let places = places(&code);
-        let is_constant = |at: usize| places[at].is_some_and(Place::is_constant);
+        let addresses = symbolic_addresses(&code);
+        let is_constant = |at: usize| addresses[at].is_some_and(SymbolicAddress::is_constant);
         let found: Vec<bool> =
             (0..code.len()).map(|at| is_copied(&code, is_constant, at)).collect();
         let load = code.len() - 4;

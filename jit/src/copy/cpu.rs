@@ -98,8 +98,8 @@ impl CopyCpu {
             let translator = shared.lock();
             let EngineConfig { every_access, watched, processor, .. } = &translator.config;
             let tables = *every_access && watched.is_none();
-            let (code, leaf) = (translator.code(), translator.ordered_leaf);
-            ThreadState::at_home(code, leaf, *processor, tables).map_err(|error| {
+            let (code, fast_path) = (translator.code(), translator.ordered_fast_path);
+            ThreadState::at_home(code, fast_path, *processor, tables).map_err(|error| {
                 EngineError::Unavailable { engine: NAME, why: format!("no memory: {error}") }
             })?
         };
@@ -487,8 +487,8 @@ impl Cpu for CopyCpu {
         self.step_as(context, Variant::StepLoad)
     }
 
-    fn set_leaf_data(&mut self, data: u64) {
-        self.state.leaf_data = data;
+    fn set_fast_path_data(&mut self, data: u64) {
+        self.state.fast_path_data = data;
     }
 
     unsafe fn set_last_met(&mut self, met: *mut LastMet) {

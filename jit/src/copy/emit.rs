@@ -29,7 +29,7 @@ pub(super) const TARGET: Slot = Slot(offset_of!(ThreadState, target) as u32);
 pub(super) const MINUS_WATCHED: Slot = Slot(offset_of!(ThreadState, minus_watched) as u32);
 /// Address of an ordered access, or the value that an ordered load is to find.
 pub(super) const OPERAND: Slot = Slot(offset_of!(ThreadState, operand) as u32);
-/// Where a leaf function that succeeds goes on.
+/// Where a fast-path function that succeeds goes on.
 pub(super) const ENTRY: Slot = Slot(offset_of!(ThreadState, entry) as u32);
 /// Instructions retired.
 pub(super) const RETIRED: Slot = Slot(offset_of!(ThreadState, retired) as u32);

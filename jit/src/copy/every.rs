@@ -33,7 +33,7 @@ use super::careful::full_address;
 use super::desc::Variant;
 use super::emit::{self, Code, RCX, Slot};
 use super::plan::Look;
-use super::translate::{Flow, Place};
+use super::translate::{BlockEnd, Original};
 use super::translator::Translator;
 use crate::accesses::{Memory, constant_address};
 use iced_x86::{Encoder, FlowControl, Instruction, Register};
@@ -60,16 +60,16 @@ impl Translator {
     }
 
     /// Emits an instruction of a block whose accesses are looked at and counted.
-    pub(super) fn every_access(&mut self, place: Place) -> Flow {
-        let Some(memory) = self.every.plan.memory(place.index) else {
-            return self.careful_access(place);
+    pub(super) fn every_access(&mut self, original: Original) -> BlockEnd {
+        let Some(memory) = self.every.plan.memory(original.index) else {
+            return self.careful_access(original);
         };
-        let instruction = place.instruction;
+        let instruction = original.instruction;
         match memory {
-            Memory::Operand(kind, _) => self.access_of_block(place, kind),
+            Memory::Operand(kind, _) => self.access_of_block(original, kind),
             _ => {
                 self.make_room_for(instruction);
-                self.instruction(place)
+                self.instruction(original)
             }
         }
     }
@@ -89,38 +89,38 @@ impl Translator {
     }
 
     /// Emits an access of the block.
-    fn access_of_block(&mut self, place: Place, kind: OrderedKind) -> Flow {
+    fn access_of_block(&mut self, original: Original, kind: OrderedKind) -> BlockEnd {
         let recorded = self.records();
         let opens = self.every.made == 0;
-        if opens || recorded && self.every.plan.looks_at(place.index).next().is_some() {
+        if opens || recorded && self.every.plan.looks_at(original.index).next().is_some() {
             self.hot.spill(emit::RCX_SLOT, RCX);
             if opens {
-                self.count_all(place);
+                self.count_all(original);
             }
             if recorded {
-                self.looks(place);
+                self.looks(original);
             }
             self.hot.reload(RCX, emit::RCX_SLOT);
         }
-        self.make_room_for(place.instruction);
+        self.make_room_for(original.instruction);
         self.every.made += 1;
         self.faults.count_accesses(self.every.made);
         let is_last = self.every.made == self.every.plan.accesses();
         if kind == OrderedKind::Target {
             self.closes_window = recorded;
-            let flow = self.instruction(place);
+            let block_end = self.instruction(original);
             self.closes_window = false;
-            return flow;
+            return block_end;
         }
-        let flow = self.instruction(place);
-        if recorded && is_last && flow == Flow::Next {
+        let block_end = self.instruction(original);
+        if recorded && is_last && block_end == BlockEnd::None {
             self.hot.set_byte(emit::WINDOW, 0);
         }
-        flow
+        block_end
     }
 
     /// Emits the counting of the block's accesses. rcx is in its slot.
-    fn count_all(&mut self, place: Place) {
+    fn count_all(&mut self, original: Original) {
         let recorded = self.records();
         if recorded {
             self.hot.set_byte(emit::WINDOW, 1);
@@ -135,13 +135,13 @@ impl Translator {
         }
         self.hot.load_sign(emit::COUNT);
         self.hot.skip_if_rcx_zero(JUMP as u8);
-        let carefully = self.carefully(place);
+        let carefully = self.carefully(original);
         self.hot.jmp(carefully);
     }
 
     /// Emits the looks that are made before an instruction. rcx is in its slot.
-    fn looks(&mut self, place: Place) {
-        let looks: Vec<Look> = self.every.plan.looks_at(place.index).collect();
+    fn looks(&mut self, original: Original) {
+        let looks: Vec<Look> = self.every.plan.looks_at(original.index).collect();
         let mut failure = None;
         for look in looks {
             self.make_room(LOOK);
@@ -154,7 +154,7 @@ impl Translator {
             self.hot.read_entry(if in_one_line { lines } else { pairs });
             let field = self.hot.forward_if_rcx_zero();
             let may = self.hot.here();
-            let careful = *failure.get_or_insert_with(|| self.carefully(place));
+            let careful = *failure.get_or_insert_with(|| self.carefully(original));
             let target = match in_one_line {
                 true => careful,
                 false => self.both_lines(&look, lines, may, careful),
@@ -178,8 +178,8 @@ impl Translator {
 
     /// Emits, among the rare exits, what executes the block carefully from an instruction on. rcx is
     /// in its slot.
-    fn carefully(&mut self, place: Place) -> u64 {
-        let (start, pc) = (self.cold.here(), place.instruction.ip());
+    fn carefully(&mut self, original: Original) -> u64 {
+        let (start, pc) = (self.cold.here(), original.instruction.ip());
         let recorded = self.records();
         self.cold.reload(RCX, emit::COUNT);
         self.cold.add_to_rcx(0);
@@ -189,10 +189,10 @@ impl Translator {
         if recorded {
             self.cold.set_byte(emit::WINDOW, 0);
         }
-        if self.counts(place.variant) {
+        if self.counts(original.variant) {
             self.cold.reload(RCX, emit::RETIRED);
             self.cold.add_to_rcx(0);
-            self.rests.push((self.cold.here() - 4, place.index, -1));
+            self.rests.push((self.cold.here() - 4, original.index, -1));
             self.cold.spill(emit::RETIRED, RCX);
         }
         self.cold.reload(RCX, emit::RCX_SLOT);

@@ -1,16 +1,16 @@
 //! Where functions begin, and what is watched in them.
 
+use super::addresses::{SymbolicAddress, symbolic_addresses};
 use super::idioms::{Idioms, Surroundings, idioms};
 use super::ordered::{is_locked, may_hold_locked};
 use super::pauses::{is_wrapper, pauses};
-use super::places::{Place, places};
 use super::polls::reads_only;
-use super::translator::Map;
 use crate::memory::read_guest;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
     Register,
 };
+use refrain_trace::fixed::FixedMap;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -33,19 +33,19 @@ pub(super) struct Functions {
     /// Functions whose calls the machine wants to see: the library's locks.
     hooked: BTreeSet<u64>,
     /// By start, what was found in the functions that were looked through.
-    found: Map<u64, Arc<Idioms>>,
+    found: FixedMap<u64, Arc<Idioms>>,
     /// By start, whether a function that is called has a locked instruction.
-    callees: Map<u64, bool>,
+    callees: FixedMap<u64, bool>,
     /// By what calls lead to, whether that is a hooked function.
-    stubs: Map<u64, bool>,
+    stubs: FixedMap<u64, bool>,
     /// By what calls lead to, whether that is a short function around a lock of the library's.
-    wrappers: Map<u64, bool>,
+    wrappers: FixedMap<u64, bool>,
     /// By what calls lead to, whether that is a short function that only lets others go on.
-    yields: Map<u64, bool>,
+    yields: FixedMap<u64, bool>,
     /// By what calls lead to, whether that only waits.
-    waits: RefCell<Map<u64, bool>>,
+    waits: RefCell<FixedMap<u64, bool>>,
     /// By start, what short functions do.
-    operations: Map<u64, Operation>,
+    operations: FixedMap<u64, Operation>,
 }
 
 /// What a function is among those of a library of atomic operations.
@@ -345,7 +345,7 @@ impl Functions {
 fn operation(extent: &Extent) -> Operation {
     let code = instructions(extent);
     let mut found = Operation::Plain;
-    for (i, place) in code.iter().zip(places(&code)) {
+    for (i, address) in code.iter().zip(symbolic_addresses(&code)) {
         let stays = match i.flow_control() {
             FlowControl::Next | FlowControl::Return => true,
             // Linkers fill gaps with them.
@@ -359,7 +359,7 @@ fn operation(extent: &Extent) -> Operation {
         let own = !i.op_kinds().any(|kind| kind == OpKind::Memory)
             || matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
             || matches!(base, Register::RSP | Register::RBP);
-        if !stays || !own && !place.is_some_and(Place::is_argument) {
+        if !stays || !own && !address.is_some_and(SymbolicAddress::is_argument) {
             return Operation::Other;
         }
         if is_locked(i) {

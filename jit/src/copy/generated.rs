@@ -24,15 +24,16 @@
 //! A block whose code has changed leads to its new translation from then on. If the code is what it
 //! was again, so is the translation.
 
+pub(super) mod ranges;
+
 use super::desc::{Kind, Variant};
 use super::emit::{self, RCX, RDX};
 use super::faults::Fix;
-use super::translate::MAX_BLOCK;
-use super::translator::{Failure, Translator};
+use super::translator::{Failure, MAX_BLOCK, Translator};
 use crate::memory::read_guest;
 use crate::unused::STATUS;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
-use std::collections::BTreeMap;
+use ranges::Looked;
 use std::ops::Range;
 
 /// Bytes that are compared at once.
@@ -41,32 +42,6 @@ const STEP: usize = 4;
 const JUMP: u8 = 5;
 /// No more than the bytes of a line that is looked up.
 const LINE: usize = 64;
-
-/// Ranges where the guest generates code.
-#[derive(Default)]
-pub(super) struct Generated {
-    /// Ends by starts; none overlap.
-    ranges: BTreeMap<u64, u64>,
-}
-
-impl Generated {
-    /// Adds a range, which may overlap others.
-    pub(super) fn add(&mut self, range: Range<u64>) {
-        let mut all = range;
-        while let Some((&start, &end)) = self.ranges.range(..=all.end).next_back()
-            && end >= all.start
-        {
-            self.ranges.remove(&start);
-            all = start.min(all.start)..end.max(all.end);
-        }
-        self.ranges.insert(all.start, all.end);
-    }
-
-    /// Whether the code at an address is generated.
-    pub(super) fn holds(&self, pc: u64) -> bool {
-        self.ranges.range(..=pc).next_back().is_some_and(|(_, &end)| pc < end)
-    }
-}
 
 /// How a block looks at its code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,16 +52,6 @@ pub(super) enum Look {
     Permitted,
     /// In a replay of one, where an event may come: if the machine has said so.
     Asked,
-}
-
-/// A block's translation behind its look.
-pub(super) struct Looked {
-    /// The code that it is the translation of.
-    code: Vec<u8>,
-    /// Where it begins.
-    start: u64,
-    /// Where the translation goes on.
-    behind: u64,
 }
 
 /// What a block's look at its code depends on.
@@ -313,17 +278,6 @@ impl Translator {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_are_joined() {
-        let mut generated = Generated::default();
-        generated.add(10..20);
-        generated.add(30..40);
-        assert!(!generated.holds(9) && generated.holds(10) && !generated.holds(25));
-        generated.add(15..35);
-        assert!(generated.holds(25) && generated.holds(39) && !generated.holds(40));
-        assert_eq!(generated.ranges, BTreeMap::from([(10, 40)]));
-    }
 
     #[test]
     fn flags_are_dead_only_if_they_are_overwritten_for_certain() {

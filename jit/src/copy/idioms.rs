@@ -22,7 +22,7 @@
 //!   (`copies`).
 //!
 //! What an operand names is known where its address is constant, and where the code has moved it
-//! through registers and the stack (`places`).
+//! through registers and the stack (`addresses`).
 //!
 //! Code in inner loops without calls or locked instructions computes: there, only what it polls,
 //! what looks like a locked operand, and the copies of what is watched elsewhere in the function
@@ -34,13 +34,14 @@
 //! A race that these miss makes a replay diverge, which names the pair; from then on its sites are
 //! watched too (`refrain sites`).
 
+use super::addresses::{SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
 use super::beside::{beside, is_compared};
 use super::copies::{arms, is_copied};
 use super::lent::lent;
 use super::loops::loops;
 use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
-use super::places::{Place, Places, has_memory, places};
-use super::polls::{is_call, polls};
+use super::polls::polls;
+use crate::common::is_call;
 use iced_x86::{Instruction, Mnemonic};
 use refrain_trace::fixed::FixedSet;
 
@@ -72,17 +73,17 @@ pub(super) struct Idioms {
 
 /// The idioms in a function. `code` is its instructions in order.
 pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms {
-    let places = places(code);
-    let operands = || code.iter().zip(&places);
-    let (mut locked, mut locked_places) = (Operands::default(), Places::default());
-    for (i, place) in operands().filter(|(i, _)| is_locked(i)) {
+    let addresses = symbolic_addresses(code);
+    let operands = || code.iter().zip(&addresses);
+    let (mut locked, mut locked_addresses) = (Operands::default(), SymbolicAddresses::default());
+    for (i, address) in operands().filter(|(i, _)| is_locked(i)) {
         locked.add(i);
-        place.iter().for_each(|&place| locked_places.add(place));
+        address.iter().for_each(|&address| locked_addresses.add(address));
     }
     let polls = polls(code, around.only_waits);
-    let polled: Vec<(u64, Place)> = operands()
+    let polled: Vec<(u64, SymbolicAddress)> = operands()
         .filter(|(i, _)| polls.binary_search(&i.ip()).is_ok())
-        .filter_map(|(i, place)| Some((i.ip(), (*place)?)))
+        .filter_map(|(i, address)| Some((i.ip(), (*address)?)))
         .collect();
     let locks: Vec<bool> =
         code.iter().zip(around.locks).map(|(i, &locks)| locks || is_locked(i)).collect();
@@ -94,69 +95,70 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         false if own == locks => near.clone(),
         false => beside(code, &own),
     };
-    let waited: Places = operands()
+    let waited: SymbolicAddresses = operands()
         .zip(&waits)
         .filter(|((i, _), waits)| **waits && is_candidate(i))
-        .filter_map(|((_, place), _)| *place)
+        .filter_map(|((_, address), _)| *address)
         .collect();
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
     let has_locks = locks.contains(&true);
-    let alike = |i: &Instruction, place: Option<Place>| {
+    let alike = |i: &Instruction, address: Option<SymbolicAddress>| {
         locked.look_like(i)
-            || place.is_some_and(|place| {
-                locked_places.look_like(place)
-                    || polled.iter().any(|&(at, other)| at != i.ip() && place.is_same(other))
-                    || is_store(i) && waited.look_like(place)
+            || address.is_some_and(|address| {
+                locked_addresses.look_like(address)
+                    || polled.iter().any(|&(at, other)| at != i.ip() && address.is_same(other))
+                    || is_store(i) && waited.look_like(address)
             })
     };
-    let is_site = |at: usize, place: Option<Place>| {
-        let is_own = place.and_then(Place::variable).is_some_and(around.is_variable);
-        let is_elsewhere =
-            place.and_then(Place::pointer_at).is_some_and(|at| !(around.is_variable)(at));
+    let is_site = |at: usize, address: Option<SymbolicAddress>| {
+        let is_own = address.and_then(SymbolicAddress::variable).is_some_and(around.is_variable);
+        let is_elsewhere = address
+            .and_then(SymbolicAddress::pointer_at)
+            .is_some_and(|at| !(around.is_variable)(at));
         let is_variable = is_own || is_elsewhere;
         let beside = near[at] || has_locks && is_compared(code, at);
         let is_meant = if around.trusted { beside && is_variable } else { beside || is_variable };
         is_meant && is_candidate(&code[at])
     };
-    let is_atomic = |i: &Instruction, place: Place| {
-        let is_operation = around.is_atomic_operation && place.is_argument();
-        is_operation && (is_load(i) || is_store(i)) || place.is_kept() && is_candidate(i)
+    let is_atomic = |i: &Instruction, address: SymbolicAddress| {
+        let is_operation = around.is_atomic_operation && address.is_argument();
+        is_operation && (is_load(i) || is_store(i)) || address.is_kept() && is_candidate(i)
     };
-    let is_constant = |at: usize| places[at].is_some_and(Place::is_constant);
+    let is_constant = |at: usize| addresses[at].is_some_and(SymbolicAddress::is_constant);
     // Instructions are equal if they are alike but for their addresses.
-    let mut watched: FixedSet<(&Instruction, Option<Place>)> = FixedSet::default();
+    let mut watched: FixedSet<(&Instruction, Option<SymbolicAddress>)> = FixedSet::default();
     let mut sites = Vec::new();
     let mut is_any_site = false;
-    for (at, (i, &place)) in operands().enumerate().filter(|(_, (i, _))| has_memory(i)) {
-        if alike(i, place) && (is_load(i) || is_store(i)) {
-            watched.insert((i, place));
+    for (at, (i, &address)) in operands().enumerate().filter(|(_, (i, _))| has_memory(i)) {
+        if alike(i, address) && (is_load(i) || is_store(i)) {
+            watched.insert((i, address));
         } else if !around.trusted
-            && (place.is_some_and(|place| is_atomic(i, place))
+            && (address.is_some_and(|address| is_atomic(i, address))
                 || is_candidate(i) && is_copied(code, is_constant, at))
         {
             sites.push(i.ip());
         } else {
-            is_any_site |= is_site(at, place);
+            is_any_site |= is_site(at, address);
         }
     }
     if is_any_site {
         let elsewhere = operands().zip(computations(code)).enumerate();
-        let elsewhere = elsewhere.filter(|(at, ((i, place), computes))| {
-            !computes && is_site(*at, **place) && !alike(i, **place)
+        let elsewhere = elsewhere.filter(|(at, ((i, address), computes))| {
+            !computes && is_site(*at, **address) && !alike(i, **address)
         });
-        watched.extend(elsewhere.map(|(_, ((i, place), _))| (i, *place)));
+        watched.extend(elsewhere.map(|(_, ((i, address), _))| (i, *address)));
     }
     if !around.trusted {
         sites.extend(arms(code).into_iter().map(|at| code[at].ip()));
     }
     if !around.trusted && (has_locks || around.pauses.contains(&true)) {
         let loads = lent(code).into_iter().filter(|&at| is_stack_load(&code[at]));
-        watched.extend(loads.map(|at| (&code[at], places[at])));
+        watched.extend(loads.map(|at| (&code[at], addresses[at])));
     }
     sites.extend(
         operands()
-            .filter(|(i, place)| {
-                !watched.is_empty() && has_memory(i) && watched.contains(&(*i, **place))
+            .filter(|(i, address)| {
+                !watched.is_empty() && has_memory(i) && watched.contains(&(*i, **address))
             })
             .map(|(i, _)| i.ip()),
     );

@@ -3,7 +3,7 @@
 //! Leaving translated code for each of them, for the machine to take the instruction's place in
 //! the order and to have it executed alone, costs several times what the instruction does, most
 //! of it while other threads wait for their places. So the machine is called instead, before and
-//! after ([`OrderedLeaf`]), and the instruction stays where it is:
+//! after ([`OrderedFastPath`]), and the instruction stays where it is:
 //!
 //! ```text
 //!       mov [rcx slot], rcx
@@ -323,7 +323,7 @@ pub(super) fn replayed_loads() -> [*const (); 4] {
 unsafe extern "sysv64" fn concerned(desc: *const Desc, state: *mut ThreadState) -> i64 {
     // SAFETY: the caller's; descriptors are immutable, and nobody else uses the state meanwhile.
     let (desc, state) = unsafe { (&*desc, &mut *state) };
-    let Some(leaf) = state.ordered_leaf else { return LEAVE };
+    let Some(fast_path) = state.ordered_fast_path else { return LEAVE };
     match desc.kind {
         Kind::Ordered(operand) => {
             let mut access = OrderedAccess {
@@ -334,17 +334,17 @@ unsafe extern "sysv64" fn concerned(desc: *const Desc, state: *mut ThreadState) 
                 sp: state.target,
                 value: 0,
             };
-            // SAFETY: who gave the leaf has seen to it that it may be called with this thread's
+            // SAFETY: who gave the functions has seen to it that it may be called with this thread's
             // word.
-            if unsafe { (leaf.before)(&raw mut access, state.leaf_data) } < 0 {
+            if unsafe { (fast_path.before)(&raw mut access, state.fast_path_data) } < 0 {
                 return LEAVE;
             }
             state.operand = access.value;
             desc.go_on as i64
         }
         Kind::Performed { resume } => {
-            // SAFETY: as above; the instruction that the leaf was asked about has been executed.
-            unsafe { (leaf.after)(state.leaf_data) };
+            // SAFETY: as above; the instruction that `before` was asked about has been executed.
+            unsafe { (fast_path.after)(state.fast_path_data) };
             resume.into()
         }
         _ => LEAVE,

@@ -27,26 +27,26 @@ pub(super) fn loops(code: &[Instruction]) -> Vec<Loop> {
     if !code.iter().any(may_go_back) {
         return Vec::new();
     }
-    let flow = Flow::new(code);
-    let Some(entry) = flow.blocks.node_indices().next() else { return Vec::new() };
-    let above = Above::new(&simple_fast(&flow.blocks, entry), flow.blocks.node_count());
+    let graph = FlowGraph::new(code);
+    let Some(entry) = graph.blocks.node_indices().next() else { return Vec::new() };
+    let above = Above::new(&simple_fast(&graph.blocks, entry), graph.blocks.node_count());
     let mut backs: BTreeMap<NodeIndex, Vec<NodeIndex>> = BTreeMap::new();
-    for edge in flow.blocks.edge_references() {
+    for edge in graph.blocks.edge_references() {
         let (last, header) = (edge.source(), edge.target());
-        if above.is(header, last) && header != flow.table && last != flow.table {
+        if above.is(header, last) && header != graph.table && last != graph.table {
             backs.entry(header).or_default().push(last);
         }
     }
-    for &last in &flow.indirect {
-        for &header in flow.nowhere_else.iter().filter(|&&header| above.is(header, last)) {
+    for &last in &graph.indirect {
+        for &header in graph.nowhere_else.iter().filter(|&&header| above.is(header, last)) {
             backs.entry(header).or_default().push(last);
         }
     }
-    let mut seen = vec![NodeIndex::end(); flow.blocks.node_count()];
+    let mut seen = vec![NodeIndex::end(); graph.blocks.node_count()];
     let mut bodies: Vec<_> =
-        backs.into_iter().map(|(header, backs)| flow.body(header, backs, &mut seen)).collect();
+        backs.into_iter().map(|(header, backs)| graph.body(header, backs, &mut seen)).collect();
     bodies.sort_by_key(Vec::len);
-    let ranges = |body: Vec<NodeIndex>| body.iter().map(|&at| flow.blocks[at].clone()).collect();
+    let ranges = |body: Vec<NodeIndex>| body.iter().map(|&at| graph.blocks[at].clone()).collect();
     bodies.into_iter().map(ranges).collect()
 }
 
@@ -87,7 +87,7 @@ impl Above {
 }
 
 /// The control flow graph of a function.
-struct Flow {
+struct FlowGraph {
     /// The blocks, which are ranges of instructions, and behind them `table`.
     blocks: DiGraph<Range<usize>, ()>,
     /// Stands between the blocks that end with indirect jumps and those that these may lead to.
@@ -96,8 +96,8 @@ struct Flow {
     nowhere_else: Vec<NodeIndex>,
 }
 
-impl Flow {
-    fn new(code: &[Instruction]) -> Flow {
+impl FlowGraph {
+    fn new(code: &[Instruction]) -> FlowGraph {
         let starts = starts(code);
         let mut blocks = DiGraph::with_capacity(starts.len() + 1, 2 * starts.len());
         let ends = starts.iter().copied().skip(1).chain([code.len()]);
@@ -124,14 +124,14 @@ impl Flow {
         blocks.extend_with_edges(edges);
         let nowhere_else: Vec<_> =
             blocks.externals(petgraph::Incoming).filter(|block| block.index() != 0).collect();
-        let mut flow = Flow { table: NodeIndex::end(), blocks, indirect, nowhere_else };
-        if !flow.indirect.is_empty() && !flow.nowhere_else.is_empty() {
-            flow.table = flow.blocks.add_node(0..0);
-            let into = flow.indirect.iter().map(|&block| (block, flow.table));
-            let out = flow.nowhere_else.iter().map(|&block| (flow.table, block));
-            flow.blocks.extend_with_edges(into.chain(out).collect::<Vec<_>>());
+        let mut graph = FlowGraph { table: NodeIndex::end(), blocks, indirect, nowhere_else };
+        if !graph.indirect.is_empty() && !graph.nowhere_else.is_empty() {
+            graph.table = graph.blocks.add_node(0..0);
+            let into = graph.indirect.iter().map(|&block| (block, graph.table));
+            let out = graph.nowhere_else.iter().map(|&block| (graph.table, block));
+            graph.blocks.extend_with_edges(into.chain(out).collect::<Vec<_>>());
         }
-        flow
+        graph
     }
 
     /// The header, and the blocks from which one of `backs` is reached without passing it. `seen`

@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
-//! - Host code never runs with the guest's FS, but for the machine's leaf functions, which know.
+//! - Host code never runs with the guest's FS, but for the machine's fast-path functions, which know.
 //! - Code memory is reused only when no thread is inside translated code ([`Shared::reclaim`]).
 //!
 //! # Signals
@@ -33,6 +33,7 @@
 //! - The trap flag is not kept apart from the host's, and the alignment-check flag is cleared
 //!   whenever code is left.
 
+mod addresses;
 mod beside;
 mod branch;
 mod careful;
@@ -53,7 +54,6 @@ mod limits;
 mod loops;
 mod ordered;
 mod pauses;
-mod places;
 mod plan;
 mod polls;
 mod state;
@@ -67,8 +67,8 @@ mod watch;
 use crate::{fault, memory};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, Leaf, OrderedLeaf, RecordingCpu,
-    RecordingEngine,
+    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, OrderedFastPath,
+    RecordingCpu, RecordingEngine,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -181,16 +181,16 @@ impl Engine for CopyEngine {
         }
     }
 
-    unsafe fn leaf(&self, pc: u64, leaf: Leaf) {
+    unsafe fn fast_path(&self, pc: u64, fast_path: FastPath) {
         let mut translator = self.shared.lock();
-        translator.leaves.insert(pc, leaf);
+        translator.fast_paths.insert(pc, fast_path);
         if translator.covers(pc..pc + 1) {
             self.shared.flush(&mut translator);
         }
     }
 
-    unsafe fn ordered_leaf(&self, leaf: OrderedLeaf) {
-        self.shared.lock().ordered_leaf = Some(leaf);
+    unsafe fn ordered_fast_path(&self, fast_path: OrderedFastPath) {
+        self.shared.lock().ordered_fast_path = Some(fast_path);
     }
 
     fn forget(&self, range: Range<u64>) {

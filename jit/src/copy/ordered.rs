@@ -6,9 +6,6 @@
 //! operand is that of a locked instruction that follows shortly.
 
 use super::desc::Operand;
-use super::idioms::Idioms;
-use super::limits::is_look_at_limit;
-use super::translator::Translator;
 use crate::accesses::bit_register;
 use crate::common;
 use iced_x86::{
@@ -20,49 +17,6 @@ use refrain_vm::OrderedKind;
 
 /// How many instructions behind a load may be its locked partner.
 const LOOKAHEAD: usize = 24;
-
-impl Translator {
-    /// The operand of `instruction`, the `index`th of the window, if it is to be ordered. `idioms`
-    /// are those of the function, if one is known.
-    pub(super) fn watch(
-        &self,
-        window: &mut Window,
-        index: usize,
-        instruction: &Instruction,
-        idioms: Option<&Idioms>,
-    ) -> Option<Operand> {
-        if is_locked(instruction) {
-            return Some(operand(instruction, OrderedKind::ReadModifyWrite));
-        }
-        let pc = instruction.ip();
-        let listed = match (&self.config.watched, idioms) {
-            (Some(watched), _) => watched.contains(&pc),
-            (None, None) => {
-                let has_partner =
-                    may_have_partner(instruction) && window.has_partner(index, instruction);
-                has_partner || self.is_known(instruction)
-            }
-            (None, Some(idioms)) => {
-                if idioms.polls.binary_search(&pc).is_ok() {
-                    return Some(operand(instruction, OrderedKind::Poll));
-                }
-                idioms.sites.binary_search(&pc).is_ok() || self.is_known(instruction)
-            }
-        };
-        if !listed {
-            return None;
-        }
-        if is_store(instruction) {
-            return Some(operand(instruction, OrderedKind::Store));
-        }
-        is_load(instruction).then(|| operand(instruction, OrderedKind::Load))
-    }
-
-    /// Whether an instruction is watched whatever is around it.
-    fn is_known(&self, instruction: &Instruction) -> bool {
-        is_look_at_limit(instruction) || self.learned.contains(instruction)
-    }
-}
 
 /// Operands of locked instructions of a function, and which others may well name the same words:
 /// the operands are the same, or the same field of something that another register points to.
@@ -125,7 +79,7 @@ impl<'a> Window<'a> {
     }
 
     /// Whether a locked instruction with the operand of `load`, the `index`th, follows it.
-    fn has_partner(&mut self, index: usize, load: &Instruction) -> bool {
+    pub(super) fn has_partner(&mut self, index: usize, load: &Instruction) -> bool {
         let rest = self.following(index, (load.next_ip() - self.pc) as usize);
         if !rest.iter().any(|other| is_locked(other) && same_operand(load, other)) {
             return false;
@@ -258,7 +212,7 @@ pub(super) fn is_stack_load(instruction: &Instruction) -> bool {
 }
 
 /// The loads that a lookahead is worth for: those that compilers make of atomic loads.
-fn may_have_partner(instruction: &Instruction) -> bool {
+pub(super) fn may_have_partner(instruction: &Instruction) -> bool {
     let memory = |index| instruction.op_kind(index) == OpKind::Memory;
     match instruction.mnemonic() {
         Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd => memory(1),

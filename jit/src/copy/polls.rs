@@ -10,7 +10,7 @@
 
 use super::loops::{ends_here, target};
 use super::ordered::{is_candidate, is_stack_load};
-use super::places::CLOBBERED;
+use crate::common::{CLOBBERED, is_call};
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
     UsedRegister,
@@ -270,11 +270,6 @@ impl Registers {
 /// Whether an access changes nothing.
 pub(super) fn reads_only(access: OpAccess) -> bool {
     matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess | OpAccess::None)
-}
-
-/// Whether it is a call or a system call.
-pub(super) fn is_call(instruction: &Instruction) -> bool {
-    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
 #[cfg(test)]

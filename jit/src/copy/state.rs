@@ -4,7 +4,7 @@ use super::desc::Desc;
 use crate::fault::ThreadArea;
 use refrain_vm::layout::PAGE;
 use refrain_vm::{
-    Context, FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, OrderedLeaf, Processor,
+    Context, FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, OrderedFastPath, Processor,
 };
 use std::arch::naked_asm;
 use std::io;
@@ -129,10 +129,10 @@ pub(super) struct ThreadState {
     pub(super) exit: *const Desc,
     /// Address of an ordered access, FS base not included; or the value of an ordered load.
     pub(super) operand: u64,
-    /// What leaf functions are given.
-    pub(super) leaf_data: u64,
+    /// What fast-path functions are given.
+    pub(super) fast_path_data: u64,
     /// What is called around ordered instructions, if anything is.
-    pub(super) ordered_leaf: Option<OrderedLeaf>,
+    pub(super) ordered_fast_path: Option<OrderedFastPath>,
     /// What the thread met last: the machine's, or `own_met`.
     pub(super) met: *mut LastMet,
     own_met: Box<LastMet>,
@@ -161,7 +161,7 @@ impl ThreadState {
     /// A state for a thread whose translated code lies in `code`.
     pub(super) fn at_home(
         code: std::ops::Range<u64>,
-        ordered_leaf: Option<OrderedLeaf>,
+        ordered_fast_path: Option<OrderedFastPath>,
         processor: Processor,
         tables: bool,
     ) -> io::Result<Home> {
@@ -185,8 +185,8 @@ impl ThreadState {
                 minus_watched: 0,
                 exit: std::ptr::null(),
                 operand: 0,
-                leaf_data: 0,
-                ordered_leaf,
+                fast_path_data: 0,
+                ordered_fast_path,
                 met: &raw mut *own_met,
                 own_met,
                 rax: 0,
@@ -400,7 +400,7 @@ pub(super) unsafe extern "sysv64" fn leave() {
     )
 }
 
-/// The gate to leaf functions: rcx is the function, the guest's rcx is in its slot, `entry` is
+/// The gate to fast-path functions: rcx is the function, the guest's rcx is in its slot, `entry` is
 /// where to go on if it succeeds, and `scratch` holds the [`Desc`] of the exit if it declines.
 ///
 /// The function runs on the host's stack, so that nothing of the host's stays on the guest's. All
@@ -411,7 +411,7 @@ pub(super) unsafe extern "sysv64" fn leave() {
 /// # Safety
 /// Translated code alone comes here, by jumps, in the state that is described above.
 #[unsafe(naked)]
-pub(super) unsafe extern "sysv64" fn call_leaf() {
+pub(super) unsafe extern "sysv64" fn call_fast_path() {
     naked_asm!(
         "mov gs:[{target}], rsp",
         "mov rsp, gs:[{host_rsp}]",
@@ -426,7 +426,7 @@ pub(super) unsafe extern "sysv64" fn call_leaf() {
         "push r11",
         "push rcx",
         "mov rsi, gs:[{target}]",
-        "mov rdx, gs:[{leaf_data}]",
+        "mov rdx, gs:[{fast_path_data}]",
         "call rcx",
         "pop rcx",
         "pop r11",
@@ -448,7 +448,7 @@ pub(super) unsafe extern "sysv64" fn call_leaf() {
         "jmp {leave}",
         target = const offset_of!(ThreadState, target),
         host_rsp = const offset_of!(ThreadState, host_rsp),
-        leaf_data = const offset_of!(ThreadState, leaf_data),
+        fast_path_data = const offset_of!(ThreadState, fast_path_data),
         entry = const offset_of!(ThreadState, entry),
         scratch = const offset_of!(ThreadState, scratch),
         rcx = const offset_of!(ThreadState, rcx),

@@ -6,7 +6,7 @@ use super::emit::{self, Code, RCX};
 use super::faults::Fix;
 use super::generated::Look;
 use super::ordered::{Window, is_load};
-use super::translator::{Failure, Translator};
+use super::translator::{Failure, MAX_BLOCK, Translator};
 use crate::memory::read_guest;
 use iced_x86::{
     ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
@@ -14,8 +14,6 @@ use iced_x86::{
 };
 use refrain_vm::{Count, Fault};
 
-/// Instructions in a block at most.
-pub(super) const MAX_BLOCK: usize = 64;
 /// Guest code that is looked at for one block: the block and what the ordering looks ahead at.
 const WINDOW: usize = 1024;
 /// The same where there is no ordering: most blocks are much shorter.
@@ -26,19 +24,20 @@ const MAX_RUN: u64 = 4096;
 const MAX_INSTRUCTION: u64 = 15;
 const PAGE_SHIFT: u32 = refrain_vm::layout::PAGE.trailing_zeros();
 
-/// How a block goes on after an instruction.
+/// Whether a block ends at an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flow {
-    Next,
+pub(super) enum BlockEnd {
+    /// The block goes on.
+    None,
     /// The instruction ends it.
-    End,
+    After,
     /// The block ends before the instruction, which is not executed in it.
-    EndBefore,
+    Before,
 }
 
-/// An instruction and its place in the block.
+/// An instruction of the guest, and where it stands in its block.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct Original<'a> {
     pub(super) instruction: &'a Instruction,
     pub(super) bytes: &'a [u8],
     /// Of an instruction with an operand relative to its address.
@@ -91,8 +90,8 @@ impl Translator {
         }
         self.faults.begin(self.hot.here(), pc);
         if hooked {
-            match self.leaves.get(&pc) {
-                Some(&leaf) => self.call_leaf(pc, leaf, variant),
+            match self.fast_paths.get(&pc) {
+                Some(&fast_path) => self.call_fast_path(pc, fast_path, variant),
                 None => self.leave_here(Kind::Hook, pc, true),
             }
             self.finish(pc, pc, 0);
@@ -174,24 +173,24 @@ impl Translator {
                 true => decoder.get_constant_offsets(&instruction),
                 false => ConstantOffsets::default(),
             };
-            let place = Place {
+            let original = Original {
                 instruction: &instruction,
                 bytes: &code[(at - pc) as usize..(end - pc) as usize],
                 offsets,
                 index,
                 variant,
             };
-            let flow = if planned {
-                self.every_access(place)
+            let block_end = if planned {
+                self.every_access(original)
             } else if every {
-                self.careful_access(place)
+                self.careful_access(original)
             } else if ordered {
-                self.watched(place, &mut window, idioms.as_deref())
+                self.watched(original, &mut window, idioms.as_deref())
             } else {
-                self.instruction(place)
+                self.instruction(original)
             };
-            index += usize::from(flow != Flow::EndBefore);
-            if flow != Flow::Next {
+            index += usize::from(block_end != BlockEnd::Before);
+            if block_end != BlockEnd::None {
                 return Ok((end, index));
             }
         }
@@ -289,92 +288,92 @@ impl Translator {
     }
 
     /// Emits one instruction.
-    pub(super) fn instruction(&mut self, place: Place) -> Flow {
-        let instruction = place.instruction;
+    pub(super) fn instruction(&mut self, original: Original) -> BlockEnd {
+        let instruction = original.instruction;
         let next = instruction.next_ip();
         let action = classify(instruction, self.config.processor);
-        if place.variant.steps() && action != Action::Copy {
+        if original.variant.steps() && action != Action::Copy {
             // Only ordered instructions are stepped over, and those are copied.
             self.leave_here(Kind::Trap(libc::SIGILL), instruction.ip(), true);
-            return Flow::EndBefore;
+            return BlockEnd::Before;
         }
         match action {
-            Action::Copy => return self.copy(place),
-            Action::Jump(target) => self.chain(target, place.variant),
+            Action::Copy => return self.copy(original),
+            Action::Jump(target) => self.chain(target, original.variant),
             Action::Branch(condition, target) => {
-                self.branch(condition, target, place.variant);
-                self.chain(next, place.variant);
+                self.branch(condition, target, original.variant);
+                self.chain(next, original.variant);
             }
-            Action::ShortBranch(target) => self.short_branch(place, target),
-            Action::JumpIndirect => self.jump_indirect(place),
-            Action::Call(target) => self.continuation = self.call(place, Some(target)),
-            Action::CallIndirect => self.continuation = self.call(place, None),
-            Action::Return(extra) => self.ret(place, extra),
+            Action::ShortBranch(target) => self.short_branch(original, target),
+            Action::JumpIndirect => self.jump_indirect(original),
+            Action::Call(target) => self.continuation = self.call(original, Some(target)),
+            Action::CallIndirect => self.continuation = self.call(original, None),
+            Action::Return(extra) => self.ret(original, extra),
             Action::AbortTransaction(target) => {
                 self.hot.load_constant(0, 0);
-                self.chain(target, place.variant);
+                self.chain(target, original.variant);
             }
             Action::LeaveAfter(kind) => self.leave_here(kind, next, true),
             Action::LeaveBefore(kind) => {
                 self.leave_here(kind, instruction.ip(), true);
-                return Flow::EndBefore;
+                return BlockEnd::Before;
             }
             Action::Unsupported => return self.leave_unsupported(instruction),
         }
-        Flow::End
+        BlockEnd::After
     }
 
-    fn leave_unsupported(&mut self, instruction: &Instruction) -> Flow {
+    fn leave_unsupported(&mut self, instruction: &Instruction) -> BlockEnd {
         let name = self.name(instruction.mnemonic());
         self.leave_here(Kind::Unsupported(name), instruction.ip(), true);
-        Flow::EndBefore
+        BlockEnd::Before
     }
 
     /// Notes that code from here on belongs to the instruction.
-    pub(super) fn mark(&mut self, place: Place, fix: Fix) {
-        self.faults.mark(self.hot.here(), place.instruction.ip(), place.index, fix);
+    pub(super) fn mark(&mut self, original: Original, fix: Fix) {
+        self.faults.mark(self.hot.here(), original.instruction.ip(), original.index, fix);
     }
 
     /// Emits an instruction that is no branch.
-    fn copy(&mut self, place: Place) -> Flow {
-        self.mark(place, Fix::None);
-        if place.variant == Variant::StepLoad {
-            return self.copy_with_slot(place.instruction);
+    fn copy(&mut self, original: Original) -> BlockEnd {
+        self.mark(original, Fix::None);
+        if original.variant == Variant::StepLoad {
+            return self.copy_with_slot(original.instruction);
         }
-        if !place.instruction.is_ip_rel_memory_operand() {
-            self.hot.put(place.bytes);
-            return Flow::Next;
+        if !original.instruction.is_ip_rel_memory_operand() {
+            self.hot.put(original.bytes);
+            return BlockEnd::None;
         }
-        let target = place.instruction.ip_rel_memory_address();
-        let end = self.hot.here() + place.bytes.len() as u64;
+        let target = original.instruction.ip_rel_memory_address();
+        let end = self.hot.here() + original.bytes.len() as u64;
         let displacement = target.wrapping_sub(end);
         // EIP-relative addresses wrap at 4 GiB, and so everything is in reach.
-        let wraps = place.instruction.memory_base() == Register::EIP;
+        let wraps = original.instruction.memory_base() == Register::EIP;
         if wraps || i32::try_from(displacement as i64).is_ok() {
             let start = self.hot.here();
-            self.hot.put(place.bytes);
-            let field = start + place.offsets.displacement_offset() as u64;
+            self.hot.put(original.bytes);
+            let field = start + original.offsets.displacement_offset() as u64;
             self.hot.set32(field, displacement as u32);
-            return Flow::Next;
+            return BlockEnd::None;
         }
-        if !self.copy_far(place, target) {
-            return self.leave_unsupported(place.instruction);
+        if !self.copy_far(original, target) {
+            return self.leave_unsupported(original.instruction);
         }
-        Flow::Next
+        BlockEnd::None
     }
 
     /// Emits a load with the thread's `operand` in place of its memory operand.
-    pub(super) fn copy_with_slot(&mut self, instruction: &Instruction) -> Flow {
+    pub(super) fn copy_with_slot(&mut self, instruction: &Instruction) -> BlockEnd {
         if is_load(instruction) && self.encode(&slot_load(instruction)) {
-            Flow::Next
+            BlockEnd::None
         } else {
             self.leave_unsupported(instruction)
         }
     }
 
     /// Emits an instruction whose RIP-relative operand is out of reach, with a register instead.
-    fn copy_far(&mut self, place: Place, target: u64) -> bool {
-        let mut instruction = *place.instruction;
+    fn copy_far(&mut self, original: Original, target: u64) -> bool {
+        let mut instruction = *original.instruction;
         if instruction.mnemonic() == Mnemonic::Lea && instruction.op0_register().size() == 8 {
             self.hot.load_constant(instruction.op0_register().number() as u8, target);
             return true;
@@ -388,7 +387,7 @@ impl Translator {
         instruction.set_memory_displ_size(0);
         self.hot.spill(emit::SCRATCH, number);
         self.hot.load_constant(number, target);
-        self.mark(place, Fix::Scratch(number));
+        self.mark(original, Fix::Scratch(number));
         let done = self.encode(&instruction);
         self.hot.reload(number, emit::SCRATCH);
         done

@@ -12,7 +12,7 @@ use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
 use super::faults::FaultMap;
 use super::functions::Functions;
-use super::generated::{Generated, Looked};
+use super::generated::ranges::{Generated, Looked};
 use super::inline;
 use super::learned::Learned;
 use super::plan::Every;
@@ -23,7 +23,7 @@ use iced_x86::Encoder;
 use refrain_trace::CodeBlock;
 use refrain_trace::fixed::{FixedHasher, FixedMap, FixedSet};
 use refrain_vm::layout::PAGE;
-use refrain_vm::{EngineConfig, EngineError, Fault, Leaf, OrderedLeaf};
+use refrain_vm::{EngineConfig, EngineError, FastPath, Fault, OrderedFastPath};
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::hash::Hasher;
@@ -45,6 +45,9 @@ const EXPECTED: usize = 3 << 10;
 const STEP: u64 = 128 << 10;
 /// Code below has return addresses that fit an immediate.
 const REACH: u64 = 1 << 31;
+
+/// Instructions in a block at most.
+pub(super) const MAX_BLOCK: usize = 64;
 
 /// Why there is no translation.
 pub(super) enum Failure {
@@ -93,11 +96,6 @@ impl Kept {
     }
 }
 
-/// A map from guest addresses.
-pub(super) type Map<K, V> = FixedMap<K, V>;
-/// A set of guest addresses.
-pub(super) type Set<K> = FixedSet<K>;
-
 /// See the module's documentation.
 pub(super) struct Translator {
     pub(super) config: EngineConfig,
@@ -122,8 +120,8 @@ pub(super) struct Translator {
     cold_chunk: u64,
     /// The way out of translated code.
     pub(super) leave: u64,
-    /// The way to leaf functions.
-    leaf_gate: u64,
+    /// The way to fast-path functions.
+    fast_path_gate: u64,
     /// The way to what the machine does around ordered instructions.
     pub(super) machine_gate: u64,
     /// The ways to loads that need no event, by the logarithm of their size.
@@ -131,18 +129,18 @@ pub(super) struct Translator {
     /// Those for loads that loops poll.
     pub(super) poll_gates: [u64; 4],
     /// Tables whose unused entries lead to their miss exits: those that code refers to.
-    armed: Set<(u8, Variant)>,
+    armed: FixedSet<(u8, Variant)>,
     /// Miss exits of the tables.
-    misses: Map<(u8, Variant), u64>,
+    misses: FixedMap<(u8, Variant), u64>,
     /// Bodies of blocks.
-    pub(super) bodies: Map<(u64, Variant), u64>,
+    pub(super) bodies: FixedMap<(u64, Variant), u64>,
     /// Entries for indirect jumps.
-    pub(super) jump_entries: Map<(u64, Variant), u64>,
+    pub(super) jump_entries: FixedMap<(u64, Variant), u64>,
     /// Entries for returns.
-    pub(super) return_entries: Map<(u64, Variant), u64>,
+    pub(super) return_entries: FixedMap<(u64, Variant), u64>,
     /// Where the translation of a call instruction begins: each has one, because the return
     /// table has room for one return address of the host's.
-    pub(super) call_sites: Map<(u64, Variant), u64>,
+    pub(super) call_sites: FixedMap<(u64, Variant), u64>,
     /// Entries of the return table to be set once the code is in place.
     pub(super) pending_returns: Vec<(u64, Variant, u64)>,
     /// Every patchable field, and what it leads to when it is not linked.
@@ -156,17 +154,17 @@ pub(super) struct Translator {
     /// Threads that are to leave translated code, by their numbers: until they have, nothing is
     /// linked.
     wanted: BTreeSet<u32>,
-    pub(super) hooks: Set<u64>,
+    pub(super) hooks: FixedSet<u64>,
     /// Functions of the machine's that stand in at hooked addresses.
-    pub(super) leaves: Map<u64, Leaf>,
+    pub(super) fast_paths: FixedMap<u64, FastPath>,
     /// What is called around ordered instructions.
-    pub(super) ordered_leaf: Option<OrderedLeaf>,
+    pub(super) ordered_fast_path: Option<OrderedFastPath>,
     /// Where the guest generates code.
     pub(super) generated: Generated,
     /// Blocks of such code that look whether their thread may read it.
-    pub(super) looked: Map<(u64, Variant), Looked>,
+    pub(super) looked: FixedMap<(u64, Variant), Looked>,
     /// Pages that hold guest code of some block, but for code that the guest generates.
-    pub(super) pages: Set<u64>,
+    pub(super) pages: FixedSet<u64>,
     /// In the block under construction: fields among the rare exits that are to hold how many
     /// instructions it has behind so many, times a sign.
     pub(super) rests: Vec<(u64, usize, i32)>,
@@ -176,13 +174,13 @@ pub(super) struct Translator {
     /// The accesses of the block under construction, if it has to do with all of them.
     pub(super) every: Every,
     /// Where blocks end that are executed carefully, by where they begin.
-    pub(super) careful_ends: Map<u64, u64>,
+    pub(super) careful_ends: FixedMap<u64, u64>,
     /// The branch under construction ends the window of its access.
     pub(super) closes_window: bool,
     /// Offsets of the plain loads and stores that are watched in the block under construction.
     pub(super) watched_loads: Vec<u16>,
     kept: Kept,
-    kept_before: Set<(u64, u64)>,
+    kept_before: FixedSet<(u64, u64)>,
     names: Vec<&'static str>,
     /// Made when it is used first.
     pub(super) encoder: LazyCell<Encoder>,
@@ -210,14 +208,14 @@ impl Translator {
             cold_end: 0,
             cold_chunk: 0,
             leave: 0,
-            leaf_gate: 0,
+            fast_path_gate: 0,
             machine_gate: 0,
             load_gates: [0; 4],
             poll_gates: [0; 4],
-            armed: Set::default(),
-            misses: Map::default(),
+            armed: FixedSet::default(),
+            misses: FixedMap::default(),
             bodies: with_room(),
-            jump_entries: Map::default(),
+            jump_entries: FixedMap::default(),
             return_entries: with_room(),
             call_sites: with_room(),
             pending_returns: Vec::new(),
@@ -227,20 +225,20 @@ impl Translator {
             learned: Learned::default(),
             several: false,
             wanted: BTreeSet::new(),
-            hooks: Set::default(),
-            leaves: Map::default(),
-            ordered_leaf: None,
+            hooks: FixedSet::default(),
+            fast_paths: FixedMap::default(),
+            ordered_fast_path: None,
             generated: Generated::default(),
-            looked: Map::default(),
-            pages: Set::default(),
+            looked: FixedMap::default(),
+            pages: FixedSet::default(),
             rests: Vec::new(),
             exits: Vec::new(),
             every: Every::default(),
-            careful_ends: Map::default(),
+            careful_ends: FixedMap::default(),
             closes_window: false,
             watched_loads: Vec::new(),
             kept: Kept::default(),
-            kept_before: Set::with_capacity_and_hasher(EXPECTED, Default::default()),
+            kept_before: FixedSet::with_capacity_and_hasher(EXPECTED, Default::default()),
             names: Vec::new(),
             encoder: LazyCell::new(|| Encoder::new(64)),
             generation: 0,
@@ -440,7 +438,7 @@ impl Translator {
 
     /// Emits the call of a function of the machine's, and the exit for when it declines. Code for
     /// when it does not is to follow; it finds the guest's registers as they were but for rax.
-    pub(super) fn leaf(&mut self, pc: u64, leaf: Leaf) {
+    pub(super) fn fast_path(&mut self, pc: u64, fast_path: FastPath) {
         const LOAD: u64 = 10;
         const SPILL: u64 = 9;
         self.hot.spill(emit::RCX_SLOT, emit::RCX);
@@ -450,8 +448,8 @@ impl Translator {
         let goes_on = self.hot.here() + LOAD + SPILL + LOAD + JUMP;
         self.hot.load_wide(emit::RCX, goes_on);
         self.hot.spill(emit::ENTRY, emit::RCX);
-        self.hot.load_wide(emit::RCX, leaf as usize as u64);
-        self.hot.jmp(self.leaf_gate);
+        self.hot.load_wide(emit::RCX, fast_path as usize as u64);
+        self.hot.jmp(self.fast_path_gate);
         assert_eq!(self.hot.here(), goes_on, "the code in between has a fixed length");
     }
 
@@ -638,7 +636,7 @@ impl Translator {
         self.hot.reset(code.start);
         self.cold.reset(code.end);
         self.leave = self.gate(state::leave as *const ());
-        self.leaf_gate = self.gate(state::call_leaf as *const ());
+        self.fast_path_gate = self.gate(state::call_fast_path as *const ());
         self.machine_gate = self.gate(inline::call_machine as *const ());
         let known = match self.records() {
             true => inline::recorded_loads(),
@@ -665,8 +663,8 @@ impl Translator {
 }
 
 /// An empty map with room for what a short program has, so that it is not moved again and again.
-fn with_room<K, V>() -> Map<K, V> {
-    Map::with_capacity_and_hasher(EXPECTED, Default::default())
+fn with_room<K, V>() -> FixedMap<K, V> {
+    FixedMap::with_capacity_and_hasher(EXPECTED, Default::default())
 }
 
 /// The tables that are used. Returns of resumed code are those of observed code, and a single

@@ -3,8 +3,9 @@
 use super::desc::{Desc, Kind, Operand};
 use super::emit::{self, Code, RCX};
 use super::idioms::Idioms;
-use super::ordered::{Window, is_load};
-use super::translate::{Flow, Place, can_encode, encode, memory_operand, slot_load};
+use super::limits::is_look_at_limit;
+use super::ordered::{Window, is_load, is_locked, is_store, may_have_partner, operand};
+use super::translate::{BlockEnd, Original, can_encode, encode, memory_operand, slot_load};
 use super::translator::Translator;
 use crate::accesses::constant_address;
 use iced_x86::{Code as Opcode, Encoder, Instruction, Register};
@@ -20,13 +21,13 @@ impl Translator {
     /// Emits an instruction of code whose ordered instructions are watched.
     pub(super) fn watched(
         &mut self,
-        place: Place,
+        original: Original,
         window: &mut Window,
         idioms: Option<&Idioms>,
-    ) -> Flow {
-        let instruction = place.instruction;
-        let Some(operand) = self.watch(window, place.index, instruction, idioms) else {
-            return self.instruction(place);
+    ) -> BlockEnd {
+        let instruction = original.instruction;
+        let Some(operand) = self.watch(window, original.index, instruction, idioms) else {
+            return self.instruction(original);
         };
         if operand.kind != OrderedKind::ReadModifyWrite {
             self.watched_loads.push((instruction.ip() - window.start()) as u16);
@@ -34,19 +35,60 @@ impl Translator {
         self.hot.spill(emit::RCX_SLOT, RCX);
         operand_address(&mut self.encoder, &mut self.hot, instruction);
         self.hot.spill(emit::OPERAND, RCX);
-        if self.stays_in_line(operand, place) {
-            return self.in_line(place, operand);
+        if self.stays_in_line(operand, original) {
+            return self.in_line(original, operand);
         }
         self.leave_here(Kind::Ordered(operand), instruction.ip(), false);
-        Flow::EndBefore
+        BlockEnd::Before
+    }
+
+    /// The operand of `instruction`, the `index`th of the window, if it is to be ordered. `idioms`
+    /// are those of the function, if one is known.
+    fn watch(
+        &self,
+        window: &mut Window,
+        index: usize,
+        instruction: &Instruction,
+        idioms: Option<&Idioms>,
+    ) -> Option<Operand> {
+        if is_locked(instruction) {
+            return Some(operand(instruction, OrderedKind::ReadModifyWrite));
+        }
+        let pc = instruction.ip();
+        let listed = match (&self.config.watched, idioms) {
+            (Some(watched), _) => watched.contains(&pc),
+            (None, None) => {
+                let has_partner =
+                    may_have_partner(instruction) && window.has_partner(index, instruction);
+                has_partner || self.is_known(instruction)
+            }
+            (None, Some(idioms)) => {
+                if idioms.polls.binary_search(&pc).is_ok() {
+                    return Some(operand(instruction, OrderedKind::Poll));
+                }
+                idioms.sites.binary_search(&pc).is_ok() || self.is_known(instruction)
+            }
+        };
+        if !listed {
+            return None;
+        }
+        if is_store(instruction) {
+            return Some(operand(instruction, OrderedKind::Store));
+        }
+        is_load(instruction).then(|| operand(instruction, OrderedKind::Load))
+    }
+
+    /// Whether an instruction is watched whatever is around it.
+    fn is_known(&self, instruction: &Instruction) -> bool {
+        is_look_at_limit(instruction) || self.learned.contains(instruction)
     }
 
     /// Whether the machine is asked about an ordered instruction instead of being left for. (A
     /// block counts all of itself where it begins, so one that counts is left.)
-    fn stays_in_line(&mut self, operand: Operand, place: Place) -> bool {
-        let load = place.instruction;
-        self.ordered_leaf.is_some()
-            && !self.counts(place.variant)
+    fn stays_in_line(&mut self, operand: Operand, original: Original) -> bool {
+        let load = original.instruction;
+        self.ordered_fast_path.is_some()
+            && !self.counts(original.variant)
             && !operand.fs
             && operand.bit_register.is_none()
             && (!operand.kind.is_load()
@@ -54,7 +96,7 @@ impl Translator {
     }
 
     /// Emits an ordered instruction; its address is in the thread's `operand`.
-    fn in_line(&mut self, place: Place, operand: Operand) -> Flow {
+    fn in_line(&mut self, original: Original, operand: Operand) -> BlockEnd {
         let gate = match operand.kind {
             OrderedKind::Load => self.load_gates[operand.size.trailing_zeros() as usize],
             // Only a recording knows what loops poll.
@@ -63,27 +105,27 @@ impl Translator {
         };
         let field = Self::call_machine(&mut self.hot, gate);
         let go_on = self.hot.here();
-        let flow = match operand.kind.is_load() {
-            true => self.copy_with_slot(place.instruction),
-            false => self.performed(place),
+        let block_end = match operand.kind.is_load() {
+            true => self.copy_with_slot(original.instruction),
+            false => self.performed(original),
         };
-        let (kind, pc) = (Kind::Ordered(operand), place.instruction.ip());
+        let (kind, pc) = (Kind::Ordered(operand), original.instruction.ip());
         let desc = self.arena.keep(Desc { go_on, ..Desc::new(kind, pc) });
         self.hot.set64(field, desc);
-        flow
+        block_end
     }
 
     /// Emits an instruction that is executed in its place in the order, and what tells of it.
-    pub(super) fn performed(&mut self, place: Place) -> Flow {
-        let flow = self.instruction(place);
-        if flow == Flow::Next {
+    pub(super) fn performed(&mut self, original: Original) -> BlockEnd {
+        let block_end = self.instruction(original);
+        if block_end == BlockEnd::None {
             self.hot.spill(emit::RCX_SLOT, RCX);
             let field = Self::call_machine(&mut self.hot, self.machine_gate);
             let kind = Kind::Performed { resume: self.hot.here() as u32 };
-            let desc = self.arena.keep(Desc::new(kind, place.instruction.next_ip()));
+            let desc = self.arena.keep(Desc::new(kind, original.instruction.next_ip()));
             self.hot.set64(field, desc);
         }
-        flow
+        block_end
     }
 }
 

@@ -36,6 +36,7 @@
 
 mod aliases;
 mod filter;
+pub(crate) mod in_progress;
 pub(crate) mod lines;
 pub(crate) mod record;
 mod record_stride;

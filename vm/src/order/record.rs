@@ -1,7 +1,7 @@
 //! Recording locked instructions and watched accesses.
 //!
 //! Most are executed where they are, in translated code, which calls [`before`] and [`after`];
-//! those that this cannot do go the long way: translated code is left, and the instruction is
+//! those that this cannot do take the slow path: translated code is left, and the instruction is
 //! executed as a single step. A load that needs no event does not even come here: translated code
 //! looks into the thread's [`LastMet`] by itself.
 //!
@@ -9,11 +9,11 @@
 //! may use thread-local storage of the host, allocate, or panic.
 
 use super::LastMet;
-pub(crate) use super::record_stride::Accesses;
-use crate::engine::{Engine, Fault, OrderedAccess, OrderedKind, OrderedLeaf};
+use super::in_progress::Held;
+use crate::engine::{Engine, Fault, OrderedAccess, OrderedFastPath, OrderedKind, SLOW_PATH};
 use crate::host::{self, Guest};
 use crate::order::Span;
-use crate::record::leaf::{LONG_WAY, LeafThread};
+use crate::record::fast_path::FastPathState;
 use crate::record::log::Busy;
 use crate::record::machine::park_forever;
 use crate::record::thread::{Flow, GuestThread};
@@ -22,38 +22,30 @@ use refrain_trace::{Event, EventKind, order};
 
 /// Lets ordered instructions be executed in line.
 pub(crate) fn install(engine: &dyn Engine) {
-    // SAFETY: every thread's word is its `LeafThread`, armed before it runs guest code
-    // (`GuestThread::arm_leaves`); for the rest see the module's documentation.
-    unsafe { engine.ordered_leaf(OrderedLeaf { before, after }) };
+    // SAFETY: every thread's word is its `FastPathState`, armed before it runs guest code
+    // (`GuestThread::arm_fast_path`); for the rest see the module's documentation.
+    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after }) };
 }
 
 /// Records an instruction that is about to be executed.
 ///
 /// # Safety
-/// `access` is live, `data` the calling thread's armed [`LeafThread`].
+/// `access` is live, `data` the calling thread's armed [`FastPathState`].
 unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     // SAFETY: the caller's; the thread's own state is used by this thread alone, which is in
     // guest code and so not inside the recorder.
-    let (access, thread) = unsafe { (&mut *access, &mut *(data as *mut LeafThread)) };
+    let (access, thread) = unsafe { (&mut *access, &mut *(data as *mut FastPathState)) };
     let done = if access.kind.is_any() { thread.access(access) } else { thread.record(access) };
-    done.map_or(LONG_WAY, |()| 0)
+    done.map_or(SLOW_PATH, |()| 0)
 }
 
 /// The instruction has been executed.
 ///
 /// # Safety
-/// `data` is the calling thread's armed [`LeafThread`].
+/// `data` is the calling thread's armed [`FastPathState`].
 unsafe extern "sysv64" fn after(data: u64) {
     // SAFETY: as in `before`.
-    unsafe { &mut *(data as *mut LeafThread) }.release();
-}
-
-/// An ordered instruction that holds its slot.
-#[derive(Clone, Copy)]
-pub(crate) struct Held {
-    slot: usize,
-    ticket: u64,
-    operand: (u64, u8),
+    unsafe { &mut *(data as *mut FastPathState) }.release();
 }
 
 /// The kind of the event of an ordered instruction.
@@ -93,12 +85,12 @@ impl LastMet {
     }
 }
 
-impl LeafThread {
+impl FastPathState {
     /// Appends the event of an ordered instruction, and holds its ticket until [`Self::release`];
-    /// says what a load is to read. `None` if it has to go the long way.
+    /// says what a load is to read. `None` if it has to take the slow path.
     fn record(&mut self, access: &mut OrderedAccess) -> Option<()> {
         let OrderedAccess { address, size, pc, sp, kind, .. } = *access;
-        // Signals come after events on the long way, which also knows of `pthread_once`.
+        // Signals come after events on the slow path, which also knows of `pthread_once`.
         if self.attention.is_raised() || self.beginning_once == Some(address) {
             return None;
         }
@@ -190,8 +182,8 @@ impl GuestThread {
         let held = self.begin_write(address, size, kind);
         let fault = self.cpu.step(&mut self.context);
         if fault.is_none() {
-            self.leaf.held = Some(held);
-            self.leaf.release();
+            self.fast_path.held = Some(held);
+            self.fast_path.release();
         } else {
             self.machine.tickets.release(held.slot, held.ticket);
         }
@@ -202,10 +194,10 @@ impl GuestThread {
     }
 
     /// The kernel is about to execute a locked instruction for the guest; until
-    /// [`LeafThread::release`], nobody else can take a ticket of its slot.
+    /// [`FastPathState::release`], nobody else can take a ticket of its slot.
     pub(crate) fn begin_operation(&mut self, address: u64, size: u8) {
         let held = self.begin_write(address, size, OrderedKind::ReadModifyWrite);
-        self.leaf.held = Some(held);
+        self.fast_path.held = Some(held);
     }
 
     fn begin_write(&mut self, address: u64, size: u8, kind: OrderedKind) -> Held {
@@ -213,7 +205,7 @@ impl GuestThread {
         let slot = order::slot(address);
         let event =
             Event { object: address, nr: u16::from(size), ..self.event(event_kind(kind), begin) };
-        let (log, pages, tickets) = (&self.log, &mut self.leaf.pages, &self.machine.tickets);
+        let (log, pages, tickets) = (&self.log, &mut self.fast_path.pages, &self.machine.tickets);
         let mut ticket = 0;
         let make = || {
             ticket = tickets.hold(slot);
@@ -235,7 +227,7 @@ impl GuestThread {
     /// Executes a watched load, and keeps what it read.
     fn ordered_load(&mut self, address: u64, size: u8, kind: OrderedKind) -> Option<Fault> {
         let begin = host::ticks();
-        if self.leaf.pages.operand(address, size).is_none() {
+        if self.fast_path.pages.operand(address, size).is_none() {
             return self.cpu.step(&mut self.context);
         }
         let event = Event {
@@ -243,7 +235,7 @@ impl GuestThread {
             nr: u16::from(size),
             ..self.event(EventKind::SyncLoad, begin)
         };
-        let (pages, tickets) = (&mut self.leaf.pages, &self.machine.tickets);
+        let (pages, tickets) = (&mut self.fast_path.pages, &self.machine.tickets);
         let read = || pages.operand(address, size).unwrap_or(0);
         let linked = self.log.enter().map(|mut log: Busy<'_>| {
             let linkage = log.met().link(tickets, (address, size), read);

@@ -4,35 +4,21 @@
 //! The functions that translated code calls run with the guest's thread pointer: nothing in them
 //! may use thread-local storage of the host, allocate, or panic.
 
-use super::filter::{Filter, Span};
-use super::lines::{Acquired, Calms, Claims, Lines, Quick, Wish};
+use super::filter::Span;
+use super::in_progress::Accesses;
+use super::lines::{Acquired, Calms, Claims, Quick, Wish};
 use super::runs::Runs;
 use crate::engine::{Fault, OrderedAccess, OrderedKind};
 use crate::host;
-use crate::record::leaf::LeafThread;
+use crate::record::fast_path::FastPathState;
 use crate::record::machine::park_forever;
 use crate::record::thread::{Flow, GuestThread};
-use refrain_trace::{Event, EventKind, ThreadId, accessed, order};
+use refrain_trace::{Event, EventKind, accessed, order};
 use std::ops::Range;
 
-/// What a thread's leaf functions know of its accesses.
-pub(crate) struct Accesses {
-    id: ThreadId,
-    lines: *const Lines,
-    filter: Filter,
-    claims: Claims,
-    runs: Runs,
-    calms: Calms,
-    /// A contended line that the thread would rather have.
-    wish: Option<Wish>,
-    /// Slots whose turns the access that is being made has, and their tickets.
-    turns: [(usize, u64); 2],
-    held: usize,
-}
-
-impl LeafThread {
+impl FastPathState {
     /// Lets an access be made that translated code may not make by itself. `None` if it has to go
-    /// the long way.
+    /// the slow path.
     pub(super) fn access(&mut self, access: &OrderedAccess) -> Option<()> {
         let &OrderedAccess { address, size, kind, pc, sp, .. } = access;
         let accesses = self.accesses.as_mut()?;
@@ -55,7 +41,7 @@ impl LeafThread {
     /// Takes the turns of contended lines and records them. The thread keeps the turns until its access
     /// is over, but for a branch's.
     fn take_turns(&mut self, event: Event, contended: &[u64], kind: OrderedKind) -> Option<()> {
-        // Signals come after events on the long way.
+        // Signals come after events on the slow path.
         if self.attention.is_raised() {
             return None;
         }
@@ -161,7 +147,7 @@ impl GuestThread {
         let (Some(lines), Some(filter)) = (&self.machine.lines, self.cpu.filter()) else { return };
         self.log.count_accesses(filter);
         lines.enter(self.id, filter);
-        self.leaf.accesses = Some(Accesses {
+        self.fast_path.accesses = Some(Accesses {
             id: self.id,
             lines,
             filter,
@@ -198,7 +184,7 @@ impl GuestThread {
         let which = if executed { accessed::NEXT } else { accessed::AHEAD };
         let turns = self.take_lines(spans, which);
         let fault = executed.then(|| {
-            if let Some(accesses) = &self.leaf.accesses {
+            if let Some(accesses) = &self.fast_path.accesses {
                 accesses.filter.count_one();
             }
             self.cpu.step(&mut self.context)
@@ -219,7 +205,9 @@ impl GuestThread {
         write: bool,
         act: impl FnOnce() -> T,
     ) -> T {
-        let Some(filter) = self.leaf.accesses.as_ref().map(|it| it.filter) else { return act() };
+        let Some(filter) = self.fast_path.accesses.as_ref().map(|it| it.filter) else {
+            return act();
+        };
         let span =
             |range: &Range<u64>| Span { start: range.start, len: range.end - range.start, write };
         let spans: Vec<Span> = ranges.iter().map(span).collect();
@@ -256,7 +244,7 @@ impl GuestThread {
         let Some(lines) = &machine.lines else { return Vec::new() };
         let mut turns = Vec::new();
         let ways = (&machine.log, &machine.tickets);
-        let accesses = self.leaf.accesses.as_mut();
+        let accesses = self.fast_path.accesses.as_mut();
         let (wish, mut runs) = accesses
             .map(|accesses| (accesses.wish.take(), std::mem::take(&mut accesses.runs)))
             .unwrap_or_default();
@@ -264,7 +252,7 @@ impl GuestThread {
         let acquired = lines.acquire(me, (spans, wish), ways, |acquired| {
             turns = self.record_acquired(acquired, which);
         });
-        if let Some(accesses) = &mut self.leaf.accesses {
+        if let Some(accesses) = &mut self.fast_path.accesses {
             accesses.runs = runs;
         }
         if acquired.is_err() {
@@ -329,6 +317,6 @@ impl GuestThread {
         for &(slot, ticket) in turns {
             self.machine.tickets.release(slot, ticket);
         }
-        self.leaf.end_access();
+        self.fast_path.end_access();
     }
 }

@@ -1,17 +1,18 @@
 //! Replaying locked instructions and watched accesses.
 //!
-//! In replays that have leaf functions (`replay/leaf`), most are executed where they are, in
+//! In replays that have fast-path functions (`replay/fast_path`), most are executed where they are, in
 //! translated code, which calls [`before`] and [`after`], as it does in a recording. What is not as
-//! recorded, or has to be waited for long, goes the long way: translated code is left, and the
+//! recorded, or has to be waited for long, takes the slow path: translated code is left, and the
 //! instruction is executed as a single step.
 //!
 //! The functions that translated code calls run with the guest's thread pointer: nothing in them
 //! may use thread-local storage of the host, allocate, or panic.
 
-use crate::engine::{Engine, OrderedAccess, OrderedKind, OrderedLeaf};
+use super::in_progress::Performing;
+use crate::engine::{Engine, OrderedAccess, OrderedFastPath, OrderedKind, SLOW_PATH};
 use crate::host::{self, Guest};
+use crate::replay::fast_path::{FastPathState, Lent, takes_slow_path};
 use crate::replay::gate::Condition;
-use crate::replay::leaf::{LONG_WAY, LeafThread, Lent, goes_the_long_way};
 use crate::replay::outcome::DivergenceKind;
 use crate::replay::thread::{GuestThread, Halt};
 use refrain_trace::{Access, Event, EventKind, order};
@@ -19,42 +20,33 @@ use std::sync::atomic::Ordering;
 
 /// Lets ordered instructions be executed in line.
 pub(crate) fn install(engine: &dyn Engine) {
-    // SAFETY: every thread's word is its `LeafThread`, which it has before it runs guest code;
+    // SAFETY: every thread's word is its `FastPathState`, which it has before it runs guest code;
     // for the rest see the module's documentation.
-    unsafe { engine.ordered_leaf(OrderedLeaf { before, after }) };
+    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after }) };
 }
 
 /// Holds an instruction that is about to be executed against the trace.
 ///
 /// # Safety
-/// `access` is live, `data` the address of the calling thread's [`LeafThread`].
+/// `access` is live, `data` the address of the calling thread's [`FastPathState`].
 unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     // SAFETY: the caller's; the thread is in guest code, so that nobody else uses its state.
-    let (access, thread) = unsafe { (&mut *access, &mut *(data as *mut LeafThread)) };
+    let (access, thread) = unsafe { (&mut *access, &mut *(data as *mut FastPathState)) };
     let done = match access.kind {
         kind if kind.is_any() => thread.access(access),
         kind if kind.is_load() => thread.load(access),
         _ => thread.operate(access),
     };
-    done.map_or(LONG_WAY, |()| 0)
+    done.map_or(SLOW_PATH, |()| 0)
 }
 
 /// The instruction has been executed.
 ///
 /// # Safety
-/// `data` is the address of the calling thread's [`LeafThread`].
+/// `data` is the address of the calling thread's [`FastPathState`].
 unsafe extern "sysv64" fn after(data: u64) {
     // SAFETY: as in `before`.
-    unsafe { &mut *(data as *mut LeafThread) }.finish();
-}
-
-/// An instruction that has its turn.
-#[derive(Clone, Copy)]
-pub(crate) struct Performing {
-    pub(super) slot: usize,
-    pub(super) ticket: u64,
-    /// The word whose new value its thread meets, if it is a watched one.
-    pub(super) operand: Option<(u64, u8)>,
+    unsafe { &mut *(data as *mut FastPathState) }.finish();
 }
 
 /// The kind of the event of an instruction that writes.
@@ -62,22 +54,22 @@ fn event_kind(kind: OrderedKind) -> EventKind {
     if kind == OrderedKind::Store { EventKind::SyncStore } else { EventKind::Atomic }
 }
 
-impl LeafThread {
+impl FastPathState {
     /// Waits for the turn of an instruction that writes, which it keeps until [`Self::finish`].
-    /// `None` if it has to go the long way.
+    /// `None` if it has to take the slow path.
     fn operate(&mut self, access: &OrderedAccess) -> Option<()> {
         let OrderedAccess { address, size, kind, pc, sp, .. } = *access;
         if self.awaits_loads() {
             return None;
         }
-        // SAFETY: only the leaf function for ordered instructions calls this, once in a call.
+        // SAFETY: only the fast-path function for ordered instructions calls this, once in a call.
         let Lent { gate, cursor, tally } = unsafe { self.lent() }?;
         let [event, rest @ ..] = cursor.loaded() else { return None };
         let [after, ..] = rest else { return None };
         let code = event_kind(kind) as u8;
         let recorded = (event.code, event.flags, event.nr, event.pc, event.sp, event.object);
         let actual = (code, 0, u16::from(size), pc, sp, address);
-        if recorded != actual || goes_the_long_way(event, rest, tally) {
+        if recorded != actual || takes_slow_path(event, rest, tally) {
             return None;
         }
         let &Event { ticket, end, value, .. } = event;
@@ -127,7 +119,7 @@ impl LeafThread {
         }
     }
 
-    /// Says what a load is to read; `None` if it has to go the long way.
+    /// Says what a load is to read; `None` if it has to take the slow path.
     fn load(&mut self, access: &mut OrderedAccess) -> Option<()> {
         let OrderedAccess { address, size, pc, .. } = *access;
         if let Some(value) = self.met_load(address, size) {
@@ -137,13 +129,13 @@ impl LeafThread {
         if self.awaits_loads() {
             return None;
         }
-        // SAFETY: only the leaf function for ordered instructions calls this, once in a call.
+        // SAFETY: only the fast-path function for ordered instructions calls this, once in a call.
         let Lent { gate, cursor, tally } = unsafe { self.lent() }?;
         let [event, rest @ ..] = cursor.loaded() else { return None };
         let [after, ..] = rest else { return None };
         let recorded = (event.code, event.pc, event.object);
         if recorded != (EventKind::SyncLoad as u8, pc, address)
-            || goes_the_long_way(event, rest, tally)
+            || takes_slow_path(event, rest, tally)
         {
             return None;
         }
@@ -208,7 +200,7 @@ impl GuestThread {
         let event = self.begin_write(address, size, event_kind(kind))?;
         let fault = self.cpu.step(&mut self.context);
         if fault.is_none() {
-            self.leaf.meet_now((address, size));
+            self.fast_path.meet_now((address, size));
         }
         self.report_accesses();
         self.finish_event(&event)?;
@@ -226,7 +218,7 @@ impl GuestThread {
         let event = self.next(kind)?;
         self.compare(&event, &actual)?;
         self.perform(&event)?;
-        if self.leaf.pages.operand(address, size) != Some(event.value) {
+        if self.fast_path.pages.operand(address, size) != Some(event.value) {
             if kind == EventKind::SyncStore {
                 // What is overwritten may have been left there by a function's body, which did
                 // not run.
@@ -241,19 +233,19 @@ impl GuestThread {
 
     /// The word has its new value.
     pub(crate) fn end_write(&mut self, event: &Event) -> Result<(), Halt> {
-        self.leaf.meet_now((event.object, event.nr as u8));
+        self.fast_path.meet_now((event.object, event.nr as u8));
         self.finish_event(event)
     }
 
     /// A watched load reads what it read in the recording.
     fn load(&mut self, address: u64, size: u8) -> Result<(), Halt> {
-        if self.leaf.pages.operand(address, size).is_none() {
+        if self.fast_path.pages.operand(address, size).is_none() {
             let fault = self.cpu.step(&mut self.context);
             return fault.map_or(Ok(()), |fault| self.fault(fault));
         }
         // Where the order of locks is decided anew, data have live values.
         let live = self.machine.gate.is_live() && !self.machine.synchronizing.contains(&address);
-        if let Some(value) = self.leaf.met_load(address, size) {
+        if let Some(value) = self.fast_path.met_load(address, size) {
             self.note_access(address, size, Access::READ);
             let fault = match live {
                 true => self.cpu.step(&mut self.context),
@@ -270,7 +262,7 @@ impl GuestThread {
                 format!("{actual:?}"),
             );
         }
-        self.leaf.met.meet((address, size), event.value, 0, 0);
+        self.fast_path.met.meet((address, size), event.value, 0, 0);
         let fault = if live {
             self.cpu.step(&mut self.context)
         } else {
@@ -287,7 +279,7 @@ impl GuestThread {
     /// if the value is not there, those who may still be going to store it are waited for.
     fn catch_up(&mut self, event: &Event, size: u8) -> Result<(), Halt> {
         let &Event { object: address, value, ticket: count, end: time, .. } = event;
-        if self.leaf.pages.operand(address, size) == Some(value)
+        if self.fast_path.pages.operand(address, size) == Some(value)
             || self.machine.gate.overwritten.since(address, count)
         {
             return Ok(());
@@ -297,25 +289,25 @@ impl GuestThread {
 
     /// Before the thread runs guest code: how many watched loads come before the next event.
     pub(crate) fn expect_loads(&mut self) -> Result<(), Halt> {
-        if !self.leaf.expecting
+        if !self.fast_path.expecting
             && let Some(&Event { unrecorded, .. }) = self.cursor.peek()?
         {
-            self.leaf.expect_loads(unrecorded);
+            self.fast_path.expect_loads(unrecorded);
         }
         Ok(())
     }
 
     /// The thread has come to its next event: no watched load may be missing before it.
     pub(crate) fn loads_are_done(&mut self, event: &Event) -> Result<(), Halt> {
-        self.leaf.expecting = false;
+        self.fast_path.expecting = false;
         let late = event.kind() == EventKind::Handover;
-        let (expected, actual) = match self.leaf.left() {
+        let (expected, actual) = match self.fast_path.left() {
             0 => return Ok(()),
             ..0 if late => return Ok(()),
             left @ 1.. => (format!("{left} more accesses before {event:?}"), format!("{event:?}")),
             left => (format!("{event:?}"), format!("{} more accesses before it", -left)),
         };
-        self.leaf.set_left(0);
+        self.fast_path.set_left(0);
         self.diverge(DivergenceKind::Event, expected, actual)
     }
 }

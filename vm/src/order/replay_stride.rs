@@ -6,27 +6,27 @@
 //! than in the recording, for as long as none of these has an event. So an engine may count down block
 //! by block, below zero, where no access has had an event, if it leaves soon.
 
-use super::replay::Performing;
+use super::in_progress::Performing;
 use crate::engine::{OrderedAccess, OrderedKind};
+use crate::replay::fast_path::{FastPathState, Lent, takes_slow_path};
 use crate::replay::gate::Condition;
-use crate::replay::leaf::{LeafThread, Lent, goes_the_long_way};
 use crate::replay::outcome::DivergenceKind;
 use crate::replay::thread::{GuestThread, Halt};
 use refrain_trace::{Event, EventId, EventKind, accessed, order};
 
-impl LeafThread {
+impl FastPathState {
     /// Performs the events of an access that translated code is about to make; it keeps its turn until
-    /// [`Self::finish`]. `None` if what is left of them has to go the long way.
+    /// [`Self::finish`]. `None` if what is left of them has to take the slow path.
     ///
     /// (Called by translated code: see `order::replay`.)
     pub(super) fn access(&mut self, access: &OrderedAccess) -> Option<()> {
         while !self.awaits_loads() {
-            // SAFETY: only the leaf function for ordered instructions calls this, once in a call; what
+            // SAFETY: only the fast-path function for ordered instructions calls this, once in a call; what
             // was lent in the round before is not used any more.
             let Lent { gate, cursor, tally } = unsafe { self.lent() }?;
             let [event, rest @ ..] = cursor.loaded() else { return None };
             let [after, ..] = rest else { return None };
-            if goes_the_long_way(event, rest, tally) {
+            if takes_slow_path(event, rest, tally) {
                 return None;
             }
             let (kind, slot, ticket) = (event.kind(), order::slot(event.object), event.ticket);
@@ -87,9 +87,9 @@ impl GuestThread {
         let mut performed = false;
         loop {
             self.expect_loads()?;
-            let left = self.leaf.left();
+            let left = self.fast_path.left();
             if left > 0 {
-                self.leaf.set_left(left - i64::from(executed));
+                self.fast_path.set_left(left - i64::from(executed));
                 return Ok(turns);
             }
             let Some(event) = self.cursor.peek()?.copied() else {
@@ -152,7 +152,7 @@ impl GuestThread {
         loop {
             self.expect_loads()?;
             let next = self.cursor.peek()?.map(Event::kind);
-            if self.leaf.left() >= 0 || next != Some(EventKind::Handover) {
+            if self.fast_path.left() >= 0 || next != Some(EventKind::Handover) {
                 return Ok(());
             }
             self.event_of_access()?;
@@ -176,7 +176,7 @@ impl GuestThread {
     /// The thread's next event that is no handover, if it comes before the thread's next access.
     pub(crate) fn behind_handovers(&mut self) -> Result<Option<Event>, Halt> {
         self.expect_loads()?;
-        if self.leaf.left() > 0 || self.cursor.peek()?.is_none() {
+        if self.fast_path.left() > 0 || self.cursor.peek()?.is_none() {
             return Ok(None);
         }
         let is_handover = |event: &Event| event.kind() == EventKind::Handover;
@@ -209,7 +209,7 @@ impl GuestThread {
             if !event.kind().is_of_access() || of_next {
                 break;
             }
-            if self.leaf.left() > 0 {
+            if self.fast_path.left() > 0 {
                 break;
             }
             self.event_of_access()?;
@@ -221,7 +221,7 @@ impl GuestThread {
     /// more accesses than come before its next event, it is not where it was.
     pub(crate) fn handovers(&mut self) -> Result<(), Halt> {
         self.events_before()?;
-        match self.leaf.left() {
+        match self.fast_path.left() {
             0.. => Ok(()),
             more => {
                 let event = self.cursor.peek()?.copied();

@@ -78,7 +78,7 @@ impl GuestThread {
         let args = *pending.call.arguments();
         let machine = self.machine.clone();
         let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
-        self.leaf.pages.forget();
+        self.fast_path.pages.forget();
         let (result, writes) = match self.new_context(&mut space, args) {
             Ok(name) => (0, words(args[1], &[name])),
             Err(result) => (result, Vec::new()),

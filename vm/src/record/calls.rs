@@ -88,8 +88,8 @@ impl GuestThread {
     /// ticket is held until the call has returned.
     fn pass_operation(&mut self, mut pending: Pending, word: u64) {
         const SIZE: u8 = size_of::<u32>() as u8;
-        let is_ordered = self.leaf.accesses.is_none() && self.machine.threads_alive() > 1;
-        if !is_ordered || self.leaf.pages.operand(word, SIZE).is_none() {
+        let is_ordered = self.fast_path.accesses.is_none() && self.machine.threads_alive() > 1;
+        if !is_ordered || self.fast_path.pages.operand(word, SIZE).is_none() {
             let call = pending.call;
             self.pass_as(pending, &call);
             return;
@@ -98,13 +98,13 @@ impl GuestThread {
         pending.event.begin = host::ticks();
         let call = pending.call;
         self.pass_as(pending, &call);
-        self.leaf.release();
+        self.fast_path.release();
     }
 
     /// Issues another call that does for the guest what its own would do; the result.
     pub(crate) fn pass_as(&mut self, mut pending: Pending, issued: &Call) -> i64 {
         let (will_send, digest) = self.will_send(&pending.call);
-        if self.leaf.accesses.is_some() {
+        if self.fast_path.accesses.is_some() {
             pending.event.begin = host::ticks();
         }
         self.enter(&mut pending);
@@ -117,7 +117,7 @@ impl GuestThread {
         }
 
         // What the kernel writes as an instruction does has an event already.
-        let written = match self.leaf.is_operating() {
+        let written = match self.fast_path.is_operating() {
             true => Vec::new(),
             false => pending.call.writes(&before, result, &Guest),
         };
@@ -150,7 +150,8 @@ impl GuestThread {
     /// whatever else the call reads, before the call is entered.
     fn will_send(&mut self, call: &Call) -> (Vec<Range<u64>>, u32) {
         let sent = call.sent_at_most(&Guest);
-        let mut read = if self.leaf.accesses.is_some() { call.reads(&Guest) } else { Vec::new() };
+        let mut read =
+            if self.fast_path.accesses.is_some() { call.reads(&Guest) } else { Vec::new() };
         read.extend(sent.iter().cloned());
         let digest = self.access_for_kernel(&read, false, || digest::of_ranges(&sent));
         (sent, digest)
@@ -207,7 +208,7 @@ impl GuestThread {
         let event = Event { value: result as u64, ..pending.event };
         self.context.finish_syscall(result);
         self.append(event, Some(&record));
-        if self.leaf.accesses.is_some() {
+        if self.fast_path.accesses.is_some() {
             let range = |write: &Write| write.address..write.address + write.bytes.len() as u64;
             let written: Vec<_> = record.writes.iter().map(range).collect();
             self.access_for_kernel(&written, true, || ());

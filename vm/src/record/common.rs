@@ -69,7 +69,7 @@ impl GuestThread {
             self.look_for_common(&mut common);
         }
         common.mapped.iter().for_each(Mapped::conceal);
-        self.leaf.pages.forget();
+        self.fast_path.pages.forget();
         true
     }
 
@@ -101,7 +101,7 @@ impl GuestThread {
         // A lock that begins before the first area may reach into it.
         let (first, last) = (common.areas().next(), common.areas().last());
         let bounds = first.zip(last).map(|(first, last)| (first.range.start, last.range.end));
-        self.leaf.common = bounds.map_or(0..0, |(start, end)| start - PAGE..end);
+        self.fast_path.common = bounds.map_or(0..0, |(start, end)| start - PAGE..end);
         let write = |area: &Area| Write { address: area.range.start, bytes: area.words() };
         let writes = common.areas().map(write).collect();
         self.append_common(common::AREAS, 0, writes);
@@ -216,7 +216,7 @@ impl GuestThread {
         let mut common = machine.common.lock().unwrap_or_else(PoisonError::into_inner);
         let mapped = std::mem::take(&mut *common).mapped;
         machine.set_common(false);
-        self.leaf.common = 0..0;
+        self.fast_path.common = 0..0;
         if mapped.is_empty() {
             return false;
         }

@@ -135,7 +135,7 @@ impl GuestThread {
     fn leave_program(&mut self) {
         self.machine.forget_common();
         self.forget_contexts();
-        self.leaf.common = 0..0;
+        self.fast_path.common = 0..0;
         self.abandon_robust_locks();
         self.clear_at_exit = 0;
         self.machine.signals.begin_program(self.id);
@@ -168,7 +168,7 @@ impl GuestThread {
         host::take_name(&command.program);
         host::fp_reset();
         self.hooks = machine.hooks();
-        self.leaf.pages.forget();
+        self.fast_path.pages.forget();
         self.errno_at = None;
         self.creating = None;
         self.body_stack = BodyStack::default();

@@ -3,8 +3,8 @@
 use super::aio::Contexts;
 use super::cancel::library::Cancellation;
 use super::coherence::shared::Shared;
+use super::fast_path;
 use super::files::Files;
-use super::leaf;
 use super::log::{Log, ThreadLog};
 use super::notice::Notice;
 use super::process::parent::Waiting;
@@ -265,7 +265,7 @@ impl Machine {
         for &(pc, hook) in &found {
             map.insert(pc, hook);
             self.engine.hook(pc);
-            leaf::install(&*self.engine, pc, hook.kind, path);
+            fast_path::install(&*self.engine, pc, hook.kind, path);
         }
         *self.hooks.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
 

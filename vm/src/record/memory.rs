@@ -26,7 +26,7 @@ impl GuestThread {
         let args = *pending.call.arguments();
         let machine = self.machine.clone();
         let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
-        self.leaf.pages.forget();
+        self.fast_path.pages.forget();
         let range = changed_range(what, args);
         let changes = range.as_ref().filter(|_| !machine.log.is_silent());
         if changes.is_some_and(|range| machine.mapped.before(range)) {

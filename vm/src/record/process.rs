@@ -95,8 +95,8 @@ impl GuestThread {
         let watches = pipe.is_none();
         let waiting = pipe.map(|parent| Waiting::new(parent, sp));
         self.machine.begin_child(self.id, waiting);
-        self.leaf.common = 0..0;
-        self.arm_leaves();
+        self.fast_path.common = 0..0;
+        self.arm_fast_path();
         self.context.finish_syscall(0);
         if watches {
             // Before it executes a program, a spawned child has no use for signals.

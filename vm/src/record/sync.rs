@@ -187,17 +187,17 @@ impl GuestThread {
             return true;
         }
         let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = running.insert(object) || self.leaf.beginning_once == Some(object);
+        let first = running.insert(object) || self.fast_path.beginning_once == Some(object);
         if first {
-            self.leaf.beginning_once = Some(object);
+            self.fast_path.beginning_once = Some(object);
         }
         first
     }
 
     /// The object says it now.
     pub(crate) fn once_begun(&mut self, object: u64) {
-        if self.leaf.beginning_once == Some(object) {
-            self.leaf.beginning_once = None;
+        if self.fast_path.beginning_once == Some(object) {
+            self.fast_path.beginning_once = None;
             let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
             running.remove(&object);
         }

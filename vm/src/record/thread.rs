@@ -1,7 +1,7 @@
 //! A guest thread of a recording: runs the engine and handles what it reports.
 
 use super::body_stack::BodyStack;
-use super::leaf::LeafThread;
+use super::fast_path::FastPathState;
 use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
 use crate::at_address::AtAddress;
@@ -70,8 +70,8 @@ pub(crate) struct GuestThread {
     pub(crate) handlers_wait: bool,
     /// When the last of them returned: the event that it interrupted goes on from there.
     pub(crate) handlers_until: u64,
-    /// What the leaf functions know of this thread. It refers to `context` and `log`.
-    pub(crate) leaf: AtAddress<LeafThread>,
+    /// What the fast-path functions know of this thread. It refers to `context` and `log`.
+    pub(crate) fast_path: AtAddress<FastPathState>,
 }
 
 /// Starts the main thread at the program's entry.
@@ -156,9 +156,9 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         handlers_in_bodies: Vec::new(),
         handlers_wait: false,
         handlers_until: 0,
-        leaf: AtAddress::new(LeafThread::default()),
+        fast_path: AtAddress::new(FastPathState::default()),
     });
-    thread.arm_leaves();
+    thread.arm_fast_path();
     let ended = thread.run();
     if let Some(lines) = &thread.machine.lines {
         lines.leave(id);
@@ -176,12 +176,12 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
 }
 
 impl GuestThread {
-    /// Tells the leaf functions about this thread, which must not be moved any more.
-    pub(crate) fn arm_leaves(&mut self) {
+    /// Tells the fast-path functions about this thread, which must not be moved any more.
+    pub(crate) fn arm_fast_path(&mut self) {
         let tid = self.machine.kernel_id(self.id);
         let (tickets, log) = (&self.machine.tickets, &self.log);
-        self.leaf.arm(tickets, log, &raw const self.context, tid, &self.attention);
-        self.cpu.set_leaf_data(self.leaf.address());
+        self.fast_path.arm(tickets, log, &raw const self.context, tid, &self.attention);
+        self.cpu.set_fast_path_data(self.fast_path.address());
         // SAFETY: the table is the log's, which the thread owns too, and the guest thread's own.
         unsafe { self.cpu.set_last_met(self.log.last_met()) };
         self.enter_lines();
@@ -203,7 +203,7 @@ impl GuestThread {
             self.after_event = false;
             let begins_count = exit.begins_count(&self.context);
             // An instruction in line that faults is over, too.
-            self.leaf.release();
+            self.fast_path.release();
             let flow = match exit {
                 Exit::Syscall => {
                     self.reveal_common();
@@ -243,7 +243,7 @@ impl GuestThread {
 
     /// An event that happens here and now; the caller fills in the rest.
     pub(crate) fn event(&mut self, kind: EventKind, begin: u64) -> Event {
-        let translated = self.leaf.translated(self.context.translating);
+        let translated = self.fast_path.translated(self.context.translating);
         Event {
             code: kind as u8,
             pc: self.context.rip,

@@ -220,7 +220,7 @@ impl GuestThread {
         self.machine.initial_sp.store(executed.entry.rsp, Ordering::SeqCst);
         self.context = self.context.at_entry(&executed.entry);
         host::fp_reset();
-        self.leaf.pages.forget();
+        self.fast_path.pages.forget();
         self.clear_at_exit = 0;
         self.creating = None;
         self.handlers_in_bodies.clear();
@@ -295,7 +295,7 @@ impl GuestThread {
         (content, writes): (Option<Window>, &[Write]),
     ) -> Result<(), Halt> {
         let slot = order::MEMORY_SLOT;
-        self.leaf.pages.forget();
+        self.fast_path.pages.forget();
         self.await_turn(slot, event.ticket)?;
         let result = event.value as i64;
         let replaced = self.replaced_by(call);

@@ -28,7 +28,7 @@ impl GuestThread {
         if was {
             state.protect(false);
             drop(state);
-            self.leaf.pages.forget();
+            self.fast_path.pages.forget();
         }
         was
     }

@@ -12,9 +12,9 @@ mod arrivals;
 mod calls;
 mod circles;
 mod common;
+pub(crate) mod fast_path;
 pub(crate) mod gate;
 mod grants;
-pub(crate) mod leaf;
 mod machine;
 mod mapped_files;
 mod objects;
@@ -227,7 +227,7 @@ fn hook(trace: &Trace, engine: &dyn Engine, options: &ReplayOptions) -> HookMap 
             hook_map.insert(*pc, hook);
             engine.hook(*pc);
             if options.has_leaves() {
-                leaf::install(engine, *pc, hook.kind);
+                fast_path::install(engine, *pc, hook.kind);
             }
         }
     }

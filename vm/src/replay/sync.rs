@@ -47,7 +47,7 @@ impl GuestThread {
     /// is at 0.
     fn call(&mut self, kind: EventKind, object: u64) -> Event {
         let sp = self.context.gpr[RSP];
-        let site = self.leaf.pages.operand(sp, 8).unwrap_or(0);
+        let site = self.fast_path.pages.operand(sp, 8).unwrap_or(0);
         Event { pc: site, sp, object, ..self.here(kind) }
     }
 

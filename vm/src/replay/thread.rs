@@ -1,8 +1,8 @@
 //! A guest thread of a replay: runs the engine and holds what it reports against the trace.
 
 use super::account::{PROGRESS, Tally};
+use super::fast_path::FastPathState;
 use super::gate::{Condition, Gate, SEQUENCE_SLOT};
-use super::leaf::LeafThread;
 use super::machine::{Machine, Report};
 use super::outcome::{Divergence, DivergenceKind};
 use super::recorded_times::{RecordedTimes, Translation};
@@ -80,7 +80,7 @@ pub(crate) struct GuestThread {
     /// Its bit in the notes, once it has filled its buffer often enough.
     bit: Option<u8>,
     filled: u32,
-    pub(crate) leaf: AtAddress<LeafThread>,
+    pub(crate) fast_path: AtAddress<FastPathState>,
     pub(crate) translation: Translation,
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn spawn(
             };
             let cursor = machine.trace.cursor(id);
             let observer = machine.options.observer.as_ref().map(|o| o.thread(id));
-            let leaf = AtAddress::new(LeafThread::new(id, &machine.gate));
+            let fast_path = AtAddress::new(FastPathState::new(id, &machine.gate));
             let mut thread = GuestThread {
                 machine,
                 id,
@@ -138,15 +138,15 @@ pub(crate) fn spawn(
                 observer,
                 bit: None,
                 filled: 0,
-                leaf,
+                fast_path,
                 translation: Translation::default(),
             };
-            thread.cpu.set_leaf_data(thread.leaf.address());
-            thread.leaf.counts = thread.cpu.filter();
+            thread.cpu.set_fast_path_data(thread.fast_path.address());
+            thread.fast_path.counts = thread.cpu.filter();
             if !thread.machine.gate.is_live() {
                 // SAFETY: the table is dropped with the thread, whose executor it outlives or
                 // goes with; it is the thread's own.
-                unsafe { thread.cpu.set_last_met(&raw mut *thread.leaf.met) };
+                unsafe { thread.cpu.set_last_met(&raw mut *thread.fast_path.met) };
             }
             thread.run_to_the_end();
         })
@@ -211,8 +211,8 @@ impl GuestThread {
         loop {
             match self.creating {
                 // A function that is called now tells that no thread will be created.
-                Some(_) => self.leaf.keep_all(),
-                None => self.leaf.lend(&mut self.cursor, &mut self.tally),
+                Some(_) => self.fast_path.keep_all(),
+                None => self.fast_path.lend(&mut self.cursor, &mut self.tally),
             }
             self.context.leave_at = self.next_interruption()?;
             self.expect_loads()?;
@@ -220,7 +220,7 @@ impl GuestThread {
             self.report_accesses();
             let begins_count = exit.begins_count(&self.context);
             // An instruction in line that faults is over, too.
-            self.leaf.finish();
+            self.fast_path.finish();
             let result = match exit {
                 Exit::Syscall => {
                     self.reveal_common();

@@ -15,23 +15,6 @@ use syn::{Attribute, Item, ItemMod, ItemUse, Macro, Meta, UseTree};
 /// A module's path in its crate; the crate's root is empty.
 type Module = Vec<String>;
 
-/// Circles that are still there, by crate: the guest thread that is recorded and the one that is
-/// replayed, each with its fast path for locks and for ordered instructions, and the translator, whose
-/// methods are in many files. A circle may become smaller; no other file may join it.
-#[rustfmt::skip]
-const KNOWN: &[(&str, &[&str])] = &[
-    ("vm", &[
-        "order::record", "order::record_stride", "record::leaf", "record::machine", "record::thread",
-    ]),
-    ("vm", &[
-        "order::replay", "replay::leaf", "replay::thread",
-    ]),
-    ("jit", &[
-        "copy::functions", "copy::generated", "copy::idioms", "copy::ordered", "copy::places",
-        "copy::polls", "copy::translate", "copy::translator",
-    ]),
-];
-
 /// Checks all crates; `sources` are the files of the checkout, by their names relative to its root.
 pub(super) fn check(sources: &[(PathBuf, String)]) -> Vec<String> {
     let mut crates: BTreeMap<String, BTreeMap<Module, &str>> = BTreeMap::new();
@@ -80,7 +63,7 @@ fn check_crate(owner: &str, files: &BTreeMap<Module, &str>) -> Vec<String> {
     for circle in tarjan_scc(&graph) {
         let mut members: Vec<String> = circle.iter().map(|&at| shown(names[at])).collect();
         members.sort();
-        if members.len() > 1 && !is_known(owner, &members) {
+        if members.len() > 1 {
             violations.push(format!("{owner}: a circle of imports: {}", members.join(", ")));
         }
     }
@@ -89,11 +72,6 @@ fn check_crate(owner: &str, files: &BTreeMap<Module, &str>) -> Vec<String> {
 
 fn shown(module: &Module) -> String {
     if module.is_empty() { "lib".to_owned() } else { module.join("::") }
-}
-
-fn is_known(owner: &str, members: &[String]) -> bool {
-    let all = |known: &[&str]| members.iter().all(|member| known.contains(&member.as_str()));
-    KNOWN.iter().any(|(crate_name, known)| *crate_name == owner && all(known))
 }
 
 /// Whether one of the modules holds the other one.
@@ -266,15 +244,6 @@ mod tests {
             ("vm/src/e.rs", "use crate::a;"),
         ];
         assert_eq!(complaints(&long), ["vm: a circle of imports: a, b::c, e"]);
-    }
-
-    #[test]
-    fn a_known_circle_may_shrink_and_not_grow() {
-        let [a, b] = ["replay::leaf", "replay::thread"].map(str::to_owned);
-        assert!(
-            is_known("vm", &[a.clone(), b.clone()]) && !is_known("jit", &[a.clone(), b.clone()])
-        );
-        assert!(!is_known("vm", &[a, b, "slots".to_owned()]));
     }
 
     #[test]

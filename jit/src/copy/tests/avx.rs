@@ -3,7 +3,7 @@
 use super::{CopyEngine, Guest, engine, run};
 use iced_x86::code_asm::*;
 use refrain_vm::{
-    Engine, EngineConfig, Exit, Feature, Mode, OrderedAccess, OrderedLeaf, Processor,
+    Engine, EngineConfig, Exit, Feature, Mode, OrderedAccess, OrderedFastPath, Processor,
 };
 
 /// An engine for guests with all that this machine has; `None` without AVX.
@@ -98,7 +98,7 @@ fn the_machine_may_use_them_around_ordered_instructions() {
         disturb();
     }
     // SAFETY: both functions only change registers that functions may change.
-    unsafe { engine.ordered_leaf(OrderedLeaf { before, after }) };
+    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after }) };
     for values in [high(), [[0; 2]; 16]] {
         let guest = Guest::new();
         guest.assemble(|a| {

@@ -44,14 +44,14 @@ fn hooks() {
 
 /// A function of the machine's that answers for a guest's function, or declines.
 #[test]
-fn leaf_functions() {
+fn fast_path_functions() {
     struct Seen {
         calls: u64,
         stack: u64,
     }
     /// # Safety
     /// `data` is the address of the test's own variable.
-    unsafe extern "sysv64" fn leaf(argument: u64, stack: u64, data: u64) -> i64 {
+    unsafe extern "sysv64" fn fast_path(argument: u64, stack: u64, data: u64) -> i64 {
         // SAFETY: the word is the address of the test's own variable, which outlives the run.
         let seen = unsafe { &mut *(data as *mut Seen) };
         seen.calls += 1;
@@ -76,10 +76,10 @@ fn leaf_functions() {
     let engine = engine(EngineConfig::default());
     let mut seen = Seen { calls: 0, stack: 0 };
     engine.hook(function);
-    // SAFETY: `leaf` does nothing but write to the variable whose address each thread is given.
-    unsafe { engine.leaf(function, leaf) };
+    // SAFETY: `fast_path` does nothing but write to the variable whose address each thread is given.
+    unsafe { engine.fast_path(function, fast_path) };
     let mut cpu = engine.attach().unwrap();
-    cpu.set_leaf_data(&raw mut seen as u64);
+    cpu.set_fast_path_data(&raw mut seen as u64);
     let mut context = guest.context();
     for index in (1..16).filter(|&index| index != reg::RSP) {
         context.gpr[index] = 100 + index as u64;

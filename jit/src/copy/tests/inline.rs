@@ -3,8 +3,8 @@
 use super::{CopyEngine, Guest, context_of, engine};
 use iced_x86::code_asm::*;
 use refrain_vm::{
-    Count, Cpu, Engine, EngineConfig, Exit, Fault, LastMet, Mode, OrderedAccess, OrderedKind,
-    OrderedLeaf, RecordingEngine, reg,
+    Count, Cpu, Engine, EngineConfig, Exit, Fault, LastMet, Mode, OrderedAccess, OrderedFastPath,
+    OrderedKind, RecordingEngine, reg,
 };
 use std::arch::asm;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ struct Machine {
     asked: [Option<OrderedAccess>; MOST],
     count: usize,
     told: u64,
-    /// Instructions on this word go the long way.
+    /// Instructions on this word take the slow path.
     declined: u64,
     /// What loads read.
     value: u64,
@@ -57,7 +57,7 @@ fn disturb() {
 }
 
 /// # Safety
-/// As [`OrderedLeaf`] says: `data` is the address of the test's own machine.
+/// As [`OrderedFastPath`] says: `data` is the address of the test's own machine.
 unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     // SAFETY: the word is the address of the test's own machine, which outlives the run.
     let (access, machine) = unsafe { (&mut *access, &mut *(data as *mut Machine)) };
@@ -74,7 +74,7 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
 }
 
 /// # Safety
-/// As [`OrderedLeaf`] says: `data` is the address of the test's own machine.
+/// As [`OrderedFastPath`] says: `data` is the address of the test's own machine.
 unsafe extern "sysv64" fn after(data: u64) {
     // SAFETY: as in `before`.
     unsafe { &mut *(data as *mut Machine) }.told += 1;
@@ -90,10 +90,10 @@ fn ordering(sites: &[u64]) -> EngineConfig {
 /// An executor of an engine that calls the machine.
 fn executor(engine: &CopyEngine, machine: &mut Machine) -> Box<dyn Cpu> {
     // SAFETY: both functions do nothing but change the machine whose address each thread is given.
-    unsafe { engine.ordered_leaf(OrderedLeaf { before, after }) };
+    unsafe { engine.ordered_fast_path(OrderedFastPath { before, after }) };
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();
-    cpu.set_leaf_data(std::ptr::from_mut(machine) as u64);
+    cpu.set_fast_path_data(std::ptr::from_mut(machine) as u64);
     cpu
 }
 

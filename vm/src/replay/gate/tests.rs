@@ -75,7 +75,7 @@ fn turns_come_in_the_order_of_the_tickets() {
     });
 }
 
-/// Half of the threads look at the gate themselves, as leaf functions do, and sleep only then.
+/// Half of the threads look at the gate themselves, as fast-path functions do, and sleep only then.
 #[test]
 fn turns_taken_without_waiting_wake_those_who_sleep() {
     explore(|| {
@@ -84,13 +84,13 @@ fn turns_taken_without_waiting_wake_those_who_sleep() {
         let seen = order.clone();
         run(&gate, 4, move |gate, thread| {
             let ticket = u64::from(3 - thread.0);
-            let leaf = ticket % 2 == 1;
+            let fast_path = ticket % 2 == 1;
             let turn = Condition::Turn { slot: 9, ticket };
-            if !(leaf && gate.soon(thread, turn)) {
+            if !(fast_path && gate.soon(thread, turn)) {
                 gate.wait(thread, turn).expect("every ticket before this one is taken by somebody");
             }
             locked(&order).push(ticket);
-            if !leaf {
+            if !fast_path {
                 gate.advance(9, ticket);
             } else if gate.finish_turn(9, ticket) {
                 gate.wake();

@@ -1,33 +1,30 @@
 //! Library functions that translated code replays without being left.
 //!
-//! The recorder answers the commonest calls in some 100 ns (`record/leaf`); a replay that left
+//! The recorder answers the commonest calls in some 100 ns (`record/fast_path`); a replay that left
 //! translated code for each would take several times that, and its time by the wall clock would
 //! be no measure of the program's. So a call that is what the trace says, and need not wait long
-//! for its turn, is replayed here. Everything else goes the long way (`sync`): another event than
+//! for its turn, is replayed here. Everything else takes the slow path (`sync`): another event than
 //! the recorded one, a signal to be taken, an end, events that must be read first.
 //!
-//! Only replays of the recorded order that nobody observes have leaf functions.
+//! Only replays of the recorded order that nobody observes have fast-path functions.
 //!
 //! These functions run with the guest's thread pointer: nothing in them may use thread-local
 //! storage of the host, allocate, or panic.
 
 use super::account::{PROGRESS, Tally};
 use super::gate::{Condition, Gate};
-use crate::engine::{Engine, Leaf};
+use crate::engine::{Engine, FastPath, SLOW_PATH};
 use crate::host::{self, KnownPages};
-use crate::order::replay::Performing;
+use crate::order::in_progress::Performing;
 use crate::order::{Filter, LastMet};
 use refrain_trace::{Cursor, Event, EventKind, ThreadId, order};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// "Go the long way; nothing has happened."
-pub(crate) const LONG_WAY: i64 = -1;
-
-/// What leaf functions know of the thread that calls them.
-pub(crate) struct LeafThread {
+/// What fast-path functions know of the thread that calls them.
+pub(crate) struct FastPathState {
     pub(crate) id: ThreadId,
     pub(crate) gate: *const Gate,
-    /// Null while every call has to go the long way.
+    /// Null while every call has to take the slow path.
     cursor: *mut Cursor,
     tally: *mut Tally,
     /// The host's thread pointer.
@@ -43,18 +40,18 @@ pub(crate) struct LeafThread {
     pub(crate) counts: Option<Filter>,
 }
 
-/// What leaf functions are lent.
+/// What fast-path functions are lent.
 pub(crate) struct Lent<'a> {
     pub(crate) gate: &'a Gate,
     pub(crate) cursor: &'a mut Cursor,
     pub(crate) tally: &'a mut Tally,
 }
 
-impl LeafThread {
+impl FastPathState {
     /// For the calling thread. What is referred to must be there as long as the thread runs guest
     /// code.
-    pub(crate) fn new(id: ThreadId, gate: &Gate) -> LeafThread {
-        LeafThread {
+    pub(crate) fn new(id: ThreadId, gate: &Gate) -> FastPathState {
+        FastPathState {
             id,
             gate,
             cursor: std::ptr::null_mut(),
@@ -87,12 +84,12 @@ impl LeafThread {
         }
     }
 
-    /// What the thread has lent to the leaf function that runs now. `None` if every call has to go
-    /// the long way.
+    /// What the thread has lent to the fast-path function that runs now. `None` if every call has to
+    /// take the slow path.
     ///
     /// # Safety
-    /// The caller is a leaf function of this thread, or called by one, and nothing that was lent
-    /// before is still in use. What it is lent it uses no longer than the leaf function runs.
+    /// The caller is a fast-path function of this thread, or called by one, and nothing that was lent
+    /// before is still in use. What it is lent it uses no longer than the fast-path function runs.
     pub(crate) unsafe fn lent<'a>(&self) -> Option<Lent<'a>> {
         if self.cursor.is_null() {
             return None;
@@ -103,34 +100,34 @@ impl LeafThread {
         Some(Lent { gate, cursor, tally })
     }
 
-    /// Before the thread runs guest code: these are the leaf functions' until it is back.
+    /// Before the thread runs guest code: these are the fast-path functions' until it is back.
     pub(crate) fn lend(&mut self, cursor: &mut Cursor, tally: &mut Tally) {
         (self.cursor, self.tally) = (cursor, tally);
     }
 
-    /// Before the thread runs guest code: all calls are to go the long way.
+    /// Before the thread runs guest code: all calls are to take the slow path.
     pub(crate) fn keep_all(&mut self) {
         self.cursor = std::ptr::null_mut();
     }
 }
 
-/// Lets a leaf function stand in for the library function at `pc`, if there is one for it.
+/// Lets a fast-path function stand in for the library function at `pc`, if there is one for it.
 pub(crate) fn install(engine: &dyn Engine, pc: u64, kind: EventKind) {
-    let Some(leaf) = leaf_of(kind) else { return };
-    // SAFETY: every thread's word is its `LeafThread`, which it has before it runs guest code;
+    let Some(fast_path) = fast_path_of(kind) else { return };
+    // SAFETY: every thread's word is its `FastPathState`, which it has before it runs guest code;
     // for the rest see the module's documentation.
-    unsafe { engine.leaf(pc, leaf) };
+    unsafe { engine.fast_path(pc, fast_path) };
 }
 
 /// Functions that do nothing but one event of their first argument.
-fn leaf_of(kind: EventKind) -> Option<Leaf> {
+fn fast_path_of(kind: EventKind) -> Option<FastPath> {
     use EventKind::*;
-    macro_rules! leaves {
+    macro_rules! fast_paths {
         ($($kind:ident),*) => {
-            match kind { $($kind => Some(call::<{ $kind as u8 }> as Leaf),)* _ => None }
+            match kind { $($kind => Some(call::<{ $kind as u8 }> as FastPath),)* _ => None }
         };
     }
-    leaves!(
+    fast_paths!(
         MutexLock,
         MutexTryLock,
         MutexUnlock,
@@ -150,26 +147,26 @@ fn leaf_of(kind: EventKind) -> Option<Leaf> {
 /// A call of the function whose events are of this kind.
 ///
 /// # Safety
-/// `data` is the address of the calling thread's [`LeafThread`], `sp` the stack pointer at the
+/// `data` is the address of the calling thread's [`FastPathState`], `sp` the stack pointer at the
 /// function's entry.
 unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's; the thread is in guest code, so that nobody else uses it.
-    let thread = unsafe { &mut *(data as *mut LeafThread) };
+    let thread = unsafe { &mut *(data as *mut FastPathState) };
     if thread.awaits_loads() {
-        return LONG_WAY;
+        return SLOW_PATH;
     }
-    // SAFETY: this is a leaf function, which is lent these here and nowhere else.
-    let Some(Lent { gate, cursor, tally }) = (unsafe { thread.lent() }) else { return LONG_WAY };
+    // SAFETY: this is a fast-path function, which is lent these here and nowhere else.
+    let Some(Lent { gate, cursor, tally }) = (unsafe { thread.lent() }) else { return SLOW_PATH };
     // SAFETY: at a function's entry the return address is at the stack pointer.
     let site = unsafe { host::Guest.stack_word(sp) };
-    let [event, rest @ ..] = cursor.loaded() else { return LONG_WAY };
-    let [after, ..] = rest else { return LONG_WAY };
+    let [event, rest @ ..] = cursor.loaded() else { return SLOW_PATH };
+    let [after, ..] = rest else { return SLOW_PATH };
     let recorded = (event.code, event.flags, event.nr, event.pc, event.sp, event.object);
     if recorded != (KIND, 0, 0, site, sp, object)
         || event.result < 0
-        || goes_the_long_way(event, rest, tally)
+        || takes_slow_path(event, rest, tally)
     {
-        return LONG_WAY;
+        return SLOW_PATH;
     }
     let Event { ticket, end, result, .. } = *event;
     let next = after.unrecorded;
@@ -185,7 +182,7 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
         None => gate.soon(thread.id, Condition::Turn { slot, ticket }),
     };
     if !comes {
-        return LONG_WAY;
+        return SLOW_PATH;
     }
     let is_freed = freed.is_some();
     // It was loaded, so this only counts.
@@ -200,10 +197,10 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
     i64::from(result)
 }
 
-/// Whether the long way has something to do at an event, which `rest` comes after: to let translating
+/// Whether the slow path has something to do at an event, which `rest` comes after: to let translating
 /// last, to tell of progress, to take a signal that comes right after the event. Others may have taken
 /// lines over between the event and the signal.
-pub(crate) fn goes_the_long_way(event: &Event, rest: &[Event], tally: &Tally) -> bool {
+pub(crate) fn takes_slow_path(event: &Event, rest: &[Event], tally: &Tally) -> bool {
     let after = rest.iter().find(|event| event.code != EventKind::Handover as u8);
     event.busy > 0
         || (tally.events + 1).is_multiple_of(PROGRESS)

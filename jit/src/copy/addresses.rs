@@ -7,22 +7,15 @@
 //! addresses through copies, constants that are added, and slots that a frame pointer names. Where
 //! it is wrong, an access more or less is watched.
 
-use super::polls::is_call;
 use crate::accesses::constant_address;
-use crate::common::each_written;
+use crate::common::{CLOBBERED, each_written, is_call};
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::collections::BTreeMap;
 
-/// Registers that a call may change.
-pub(super) const CLOBBERED: [Register; 9] = {
-    use Register::*;
-    [RAX, RCX, RDX, RSI, RDI, R8, R9, R10, R11]
-};
-
 /// What an address is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Place {
+pub(super) struct SymbolicAddress {
     pointer: Pointer,
     /// What was added to the pointer; the address, if there is none.
     offset: u64,
@@ -58,18 +51,18 @@ enum Pointer {
     Sum(usize),
 }
 
-impl Place {
-    fn of(pointer: Pointer) -> Place {
-        Place { pointer, offset: 0, way: Way::Registers }
+impl SymbolicAddress {
+    fn of(pointer: Pointer) -> SymbolicAddress {
+        SymbolicAddress { pointer, offset: 0, way: Way::Registers }
     }
 
-    fn constant(offset: u64) -> Place {
-        Place { offset, ..Place::of(Pointer::None) }
+    fn constant(offset: u64) -> SymbolicAddress {
+        SymbolicAddress { offset, ..SymbolicAddress::of(Pointer::None) }
     }
 
-    fn plus(self, offset: u64) -> Place {
+    fn plus(self, offset: u64) -> SymbolicAddress {
         let way = if offset == 0 { self.way } else { Way::Registers };
-        Place { offset: self.offset.wrapping_add(offset), way, ..self }
+        SymbolicAddress { offset: self.offset.wrapping_add(offset), way, ..self }
     }
 
     /// Whether the address lay in a stack slot of the compiler's own, as it is.
@@ -107,60 +100,60 @@ impl Place {
         (points && self.offset != 0).then_some(self.offset)
     }
 
-    /// Whether two places are the same.
-    pub(super) fn is_same(self, other: Place) -> bool {
+    /// Whether two addresses are the same.
+    pub(super) fn is_same(self, other: SymbolicAddress) -> bool {
         (self.pointer, self.offset) == (other.pointer, other.offset)
     }
 }
 
 /// Places, and which others are the same, or the same field of what another pointer points to.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct SymbolicAddresses {
     same: FixedSet<(Pointer, u64)>,
     fields: FixedSet<u64>,
 }
 
-impl Places {
-    pub(super) fn add(&mut self, place: Place) {
-        self.same.insert((place.pointer, place.offset));
-        self.fields.extend(place.field());
+impl SymbolicAddresses {
+    pub(super) fn add(&mut self, address: SymbolicAddress) {
+        self.same.insert((address.pointer, address.offset));
+        self.fields.extend(address.field());
     }
 
-    pub(super) fn look_like(&self, other: Place) -> bool {
+    pub(super) fn look_like(&self, other: SymbolicAddress) -> bool {
         !self.same.is_empty()
             && (self.same.contains(&(other.pointer, other.offset))
                 || other.field().is_some_and(|field| self.fields.contains(&field)))
     }
 }
 
-impl FromIterator<Place> for Places {
-    fn from_iter<I: IntoIterator<Item = Place>>(places: I) -> Places {
-        let mut all = Places::default();
-        places.into_iter().for_each(|place| all.add(place));
+impl FromIterator<SymbolicAddress> for SymbolicAddresses {
+    fn from_iter<I: IntoIterator<Item = SymbolicAddress>>(addresses: I) -> SymbolicAddresses {
+        let mut all = SymbolicAddresses::default();
+        addresses.into_iter().for_each(|address| all.add(address));
         all
     }
 }
 
 /// What the memory operand of each instruction of a function names, as far as that is known.
-pub(super) fn places(code: &[Instruction]) -> Vec<Option<Place>> {
+pub(super) fn symbolic_addresses(code: &[Instruction]) -> Vec<Option<SymbolicAddress>> {
     let mut pass = Pass::new(code);
-    let mut places = Vec::with_capacity(code.len());
+    let mut addresses = Vec::with_capacity(code.len());
     for (at, instruction) in code.iter().enumerate() {
-        places.push(pass.operand(instruction));
+        addresses.push(pass.operand(instruction));
         pass.follow(at, instruction);
     }
-    places
+    addresses
 }
 
 /// The state between two instructions.
 struct Pass {
-    registers: [Place; 16],
+    registers: [SymbolicAddress; 16],
     /// By displacement from the frame pointer.
-    slots: BTreeMap<u64, Place>,
+    slots: BTreeMap<u64, SymbolicAddress>,
     /// How many instructions write a slot, or take its address; `None` without a frame pointer.
     writers: Option<BTreeMap<u64, usize>>,
-    /// The number of each sum of two places so far, by the places and the scale of the second.
-    sums: FixedMap<(Place, Place, u32), usize>,
+    /// The number of each sum of two addresses so far, by the addresses and the scale of the second.
+    sums: FixedMap<(SymbolicAddress, SymbolicAddress, u32), usize>,
     factory: InstructionInfoFactory,
 }
 
@@ -177,7 +170,7 @@ impl Pass {
             }
             writers
         });
-        let argument = |number| Place::of(Pointer::Argument(Register::RAX + number));
+        let argument = |number| SymbolicAddress::of(Pointer::Argument(Register::RAX + number));
         Pass {
             registers: std::array::from_fn(|number| argument(number as u32)),
             slots: BTreeMap::new(),
@@ -187,7 +180,7 @@ impl Pass {
         }
     }
 
-    fn register(&self, register: Register) -> Option<Place> {
+    fn register(&self, register: Register) -> Option<SymbolicAddress> {
         let is_stack = register == Register::RSP || register == Register::RBP && self.has_frame();
         (register.is_gpr64() && !is_stack).then(|| self.registers[register.number()])
     }
@@ -201,12 +194,12 @@ impl Pass {
     }
 
     /// What a memory operand names.
-    fn operand(&mut self, instruction: &Instruction) -> Option<Place> {
+    fn operand(&mut self, instruction: &Instruction) -> Option<SymbolicAddress> {
         if !has_memory(instruction) || instruction.segment_prefix() != Register::None {
             return None;
         }
         if let Some(address) = constant_address(instruction) {
-            return Some(Place::constant(address));
+            return Some(SymbolicAddress::constant(address));
         }
         let base = self.register(instruction.memory_base())?;
         let pointer = match instruction.memory_index() {
@@ -219,7 +212,12 @@ impl Pass {
         Some(pointer.plus(instruction.memory_displacement64()))
     }
 
-    fn sum(&mut self, base: Place, index: Place, scale: u32) -> Place {
+    fn sum(
+        &mut self,
+        base: SymbolicAddress,
+        index: SymbolicAddress,
+        scale: u32,
+    ) -> SymbolicAddress {
         let known = |a, b| self.sums.get(&(a, b, scale)).copied();
         let turned = || if scale == 1 { known(index, base) } else { None };
         let number = known(base, index).or_else(turned).unwrap_or_else(|| {
@@ -227,13 +225,13 @@ impl Pass {
             self.sums.insert((base, index, scale), number);
             number
         });
-        Place::of(Pointer::Sum(number))
+        SymbolicAddress::of(Pointer::Sum(number))
     }
 
     /// What an instruction does to registers and slots.
     fn follow(&mut self, at: usize, instruction: &Instruction) {
         let made = self.made(at, instruction);
-        let unknown = Place::of(Pointer::Made(at));
+        let unknown = SymbolicAddress::of(Pointer::Made(at));
         if is_call(instruction) {
             CLOBBERED.iter().for_each(|register| self.registers[register.number()] = unknown);
             return;
@@ -246,26 +244,26 @@ impl Pass {
             && let Some(slot) = self.slot(instruction)
         {
             self.slots.remove(&slot);
-            if let Some(place) = made {
+            if let Some(address) = made {
                 let once = self.writers.as_ref().is_some_and(|all| all.get(&slot) == Some(&1));
-                let computed = place.pointer == Pointer::None || place.offset != 0;
-                let own = computed || place.way != Way::Registers;
+                let computed = address.pointer == Pointer::None || address.offset != 0;
+                let own = computed || address.way != Way::Registers;
                 let way = match (once, own) {
                     (true, true) => Way::Kept,
                     (true, false) => Way::Once,
                     (false, _) => Way::Slot,
                 };
-                self.slots.insert(slot, Place { way, ..place });
+                self.slots.insert(slot, SymbolicAddress { way, ..address });
             }
         } else if instruction.op0_kind() == OpKind::Register
-            && let Some(place) = made
+            && let Some(address) = made
         {
-            self.registers[instruction.op0_register().full_register().number()] = place;
+            self.registers[instruction.op0_register().full_register().number()] = address;
         }
     }
 
     /// The address that an instruction puts where its first operand says.
-    fn made(&mut self, at: usize, instruction: &Instruction) -> Option<Place> {
+    fn made(&mut self, at: usize, instruction: &Instruction) -> Option<SymbolicAddress> {
         use Code::*;
         let to_register = instruction.op0_kind() == OpKind::Register;
         match instruction.code() {
@@ -273,21 +271,22 @@ impl Pass {
                 self.register(instruction.op1_register())
             }
             Mov_r64_rm64 if constant_address(instruction).is_some() => {
-                Some(Place::of(Pointer::Stored(constant_address(instruction)?)))
+                Some(SymbolicAddress::of(Pointer::Stored(constant_address(instruction)?)))
             }
             Mov_r64_rm64 => {
                 let slot = self.slot(instruction)?;
-                let unknown = Place { way: Way::Slot, ..Place::of(Pointer::Made(at)) };
+                let unknown =
+                    SymbolicAddress { way: Way::Slot, ..SymbolicAddress::of(Pointer::Made(at)) };
                 Some(*self.slots.entry(slot).or_insert(unknown))
             }
             Lea_r64_m => self.operand(instruction),
-            Mov_rm64_imm32 => Some(Place::constant(instruction.immediate(1))),
+            Mov_rm64_imm32 => Some(SymbolicAddress::constant(instruction.immediate(1))),
             Mov_r64_imm64 | Mov_r32_imm32 | Mov_rm32_imm32 if to_register => {
-                Some(Place::constant(instruction.immediate(1)))
+                Some(SymbolicAddress::constant(instruction.immediate(1)))
             }
             Add_rm64_imm8 | Add_rm64_imm32 | Add_RAX_imm32 if to_register => {
-                let place = self.register(instruction.op0_register())?;
-                Some(place.plus(instruction.immediate(1)))
+                let address = self.register(instruction.op0_register())?;
+                Some(address.plus(instruction.immediate(1)))
             }
             _ => None,
         }
@@ -318,18 +317,18 @@ pub(super) fn has_memory(instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, Places, places};
+    use super::{SymbolicAddress, SymbolicAddresses, symbolic_addresses};
     use iced_x86::Instruction;
     use iced_x86::code_asm::*;
 
     /// The operands of what `write` assembles, branches and the like left out.
-    fn operands(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Place> {
+    fn operands(write: impl FnOnce(&mut CodeAssembler)) -> Vec<SymbolicAddress> {
         let mut a = CodeAssembler::new(64).expect("64 is a bitness");
         write(&mut a);
         let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
         let code: Vec<Instruction> =
             iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
-        places(&code).into_iter().flatten().collect()
+        symbolic_addresses(&code).into_iter().flatten().collect()
     }
 
     fn frame(a: &mut CodeAssembler) {
@@ -349,7 +348,7 @@ mod tests {
             a.mov(eax, dword_ptr(rdi)).unwrap();
             a.mov(eax, dword_ptr(rdi + rax * 4)).unwrap();
         });
-        let variables: Vec<_> = found.into_iter().map(Place::variable).collect();
+        let variables: Vec<_> = found.into_iter().map(SymbolicAddress::variable).collect();
         assert_eq!(variables, [Some(0x7000), Some(0x7008), None, Some(0x7010), None]);
     }
 
@@ -374,7 +373,7 @@ mod tests {
         });
         let [lea, variable, field, plain] = found[..] else { panic!("{found:?}") };
         assert_eq!((variable.variable(), lea.variable()), (Some(0x7000), Some(0x7000)));
-        assert_eq!([variable, field, plain].map(Place::is_kept), [true, true, false]);
+        assert_eq!([variable, field, plain].map(SymbolicAddress::is_kept), [true, true, false]);
     }
 
     /// A pointer of the source's, which walks, is written at two places.
@@ -392,7 +391,7 @@ mod tests {
             a.mov(qword_ptr(rbp - 16), rax).unwrap();
             a.jmp(again).unwrap();
         });
-        assert_eq!(found.into_iter().map(Place::is_kept).collect::<Vec<_>>(), [false]);
+        assert_eq!(found.into_iter().map(SymbolicAddress::is_kept).collect::<Vec<_>>(), [false]);
     }
 
     /// As compilers look at a word once before the loop that polls it.
@@ -409,7 +408,7 @@ mod tests {
         });
         let [first, _, polled, others @ ..] = &found[..] else { panic!("{found:?}") };
         assert!(first.is_same(*polled), "{found:?}");
-        let polled = Places::from_iter([*polled]);
+        let polled = SymbolicAddresses::from_iter([*polled]);
         assert!(!others.iter().any(|other| polled.look_like(*other)), "{found:?}");
     }
 
@@ -424,7 +423,7 @@ mod tests {
             a.mov(rcx, qword_ptr(0x8)).unwrap();
         });
         let [_, locked, others @ ..] = &found[..] else { panic!("{found:?}") };
-        let locked = Places::from_iter([*locked]);
+        let locked = SymbolicAddresses::from_iter([*locked]);
         let alike: Vec<_> = others.iter().map(|other| locked.look_like(*other)).collect();
         assert_eq!(alike, [true, true, false, false]);
     }

@@ -3,7 +3,7 @@
 //!
 //! The lock's words and what they mean: `nptl/pthread_rwlock_common.c`, glibc 2.25 and later.
 
-use super::{Call, LONG_WAY};
+use super::{Call, SLOW_PATH};
 use crate::host;
 use refrain_trace::EventKind;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -94,9 +94,9 @@ impl RwLock {
 pub(super) unsafe extern "sysv64" fn read_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's; the fields are atomic, since guest threads change them at will.
     let (lock, call) = unsafe { (&*(object as *const RwLock), Call::new(object, sp, data)) };
-    let Some(call) = call else { return LONG_WAY };
+    let Some(call) = call else { return SLOW_PATH };
     if !lock.is_plain(call.thread.tid) || !lock.try_read() {
-        return LONG_WAY;
+        return SLOW_PATH;
     }
     let end = call.begin;
     call.record(EventKind::ReadLock, end, 0);
@@ -110,10 +110,10 @@ pub(super) unsafe extern "sysv64" fn read_lock(object: u64, sp: u64, data: u64) 
 pub(super) unsafe extern "sysv64" fn unlock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: as in `read_lock`.
     let (lock, call) = unsafe { (&*(object as *const RwLock), Call::new(object, sp, data)) };
-    let Some(call) = call else { return LONG_WAY };
+    let Some(call) = call else { return SLOW_PATH };
     // A lock that nobody has is the library's affair.
     if !lock.is_plain(call.thread.tid) || lock.readers.load(Ordering::Relaxed) < READER {
-        return LONG_WAY;
+        return SLOW_PATH;
     }
     let (end, log) = (call.begin, call.thread.log);
     // The event comes first: then others may go on.

@@ -3,8 +3,8 @@
 //! A short critical section costs some 10 ns natively. Leaving translated code, running the
 //! library's body and coming back costs several times that, most of it while the mutex is held.
 //! So the commonest case is done here, in functions that translated code calls directly: they
-//! follow glibc's protocol for the lock word, and whatever is not the commonest case goes the long
-//! way (`sync`), which runs the library's body.
+//! follow glibc's protocol for the lock word, and whatever is not the commonest case takes the
+//! slow path (`sync`), which runs the library's body.
 //!
 //! These functions run with the guest's thread pointer: nothing in them may use thread-local
 //! storage of the host, allocate, or panic.
@@ -13,18 +13,16 @@ mod rwlock;
 
 use super::log::{Busy, ThreadLog};
 use crate::context::{Context, Translating};
-use crate::engine::{Engine, Leaf};
+use crate::engine::{Engine, FastPath, SLOW_PATH};
 use crate::host::{self, KnownPages};
 use crate::kick::Attention;
-use crate::order::record::{Accesses, Held};
+use crate::order::in_progress::{Accesses, Held};
 use crate::slots::Tickets;
 use refrain_trace::{Event, EventKind, order};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// "Go the long way; nothing has happened."
-pub(crate) const LONG_WAY: i64 = -1;
 /// Pauses before each look at a spin lock or an adaptive mutex that is held. A short critical section
 /// is over by then, and so may be the next ones: looking more often would take the lock's cache line
 /// from a holder that locks and unlocks it in a loop. (Other mutexes are not looked at again: glibc
@@ -121,10 +119,10 @@ impl Spin {
     }
 }
 
-/// What leaf functions know of the thread that calls them. Alone in its cache lines, as
+/// What fast-path functions know of the thread that calls them. Alone in its cache lines, as
 /// [`ThreadLog`] is.
 #[repr(align(128))]
-pub(crate) struct LeafThread {
+pub(crate) struct FastPathState {
     pub(crate) tickets: *const Tickets,
     pub(crate) log: *const ThreadLog,
     pub(crate) context: *const Context,
@@ -144,9 +142,9 @@ pub(crate) struct LeafThread {
     pub(crate) common: Range<u64>,
 }
 
-impl Default for LeafThread {
-    fn default() -> LeafThread {
-        LeafThread {
+impl Default for FastPathState {
+    fn default() -> FastPathState {
+        FastPathState {
             tickets: std::ptr::null(),
             log: std::ptr::null(),
             context: std::ptr::null(),
@@ -162,7 +160,7 @@ impl Default for LeafThread {
     }
 }
 
-impl LeafThread {
+impl FastPathState {
     /// The caller keeps all of it alive and in place as long as the thread runs guest code.
     pub(crate) fn arm(
         &mut self,
@@ -185,10 +183,10 @@ impl LeafThread {
     }
 }
 
-/// Lets the leaf functions stand in where the library is known to be glibc.
+/// Lets the fast-path functions stand in where the library is known to be glibc.
 pub(crate) fn install(engine: &dyn Engine, pc: u64, kind: EventKind, library: &Path) {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
-    let leaf: Leaf = match kind {
+    let fast_path: FastPath = match kind {
         EventKind::MutexLock => mutex_lock,
         EventKind::MutexTryLock => mutex_try_lock,
         EventKind::MutexUnlock => mutex_unlock,
@@ -200,33 +198,33 @@ pub(crate) fn install(engine: &dyn Engine, pc: u64, kind: EventKind, library: &P
         _ => return,
     };
     if name.starts_with("libc.so.6") || name.starts_with("libc-2") {
-        // SAFETY: every thread's word is its `LeafThread`, armed before it runs guest code
-        // (`GuestThread::arm_leaves`); for the rest see the module's documentation.
-        unsafe { engine.leaf(pc, leaf) };
+        // SAFETY: every thread's word is its `FastPathState`, armed before it runs guest code
+        // (`GuestThread::arm_fast_path`); for the rest see the module's documentation.
+        unsafe { engine.fast_path(pc, fast_path) };
     }
 }
 
-/// A call that a leaf function answers, with room for the event.
+/// A call that a fast-path function answers, with room for the event.
 struct Call<'a> {
     object: u64,
-    thread: &'a mut LeafThread,
+    thread: &'a mut FastPathState,
     log: Busy<'a>,
     sp: u64,
     begin: u64,
 }
 
 impl Call<'_> {
-    /// `None` if the call has to go the long way.
+    /// `None` if the call has to take the slow path.
     ///
     /// # Safety
-    /// `data` is the calling thread's armed [`LeafThread`], `sp` the stack pointer at the
+    /// `data` is the calling thread's armed [`FastPathState`], `sp` the stack pointer at the
     /// function's entry; one `Call` at a time.
     #[inline(always)]
     unsafe fn new<'a>(object: u64, sp: u64, data: u64) -> Option<Call<'a>> {
         // SAFETY: the caller's; the thread's own state is used by this thread alone, which is in
         // guest code and so not inside the recorder.
-        let thread = unsafe { &mut *(data as *mut LeafThread) };
-        // Signals come after events on the long way.
+        let thread = unsafe { &mut *(data as *mut FastPathState) };
+        // Signals come after events on the slow path.
         if thread.attention.is_raised() || thread.common.contains(&object) {
             return None;
         }
@@ -313,20 +311,20 @@ fn again(mutex: &Mutex, kind: Kind, call: &Call<'_>) -> bool {
 unsafe extern "sysv64" fn mutex_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let Some((mutex, kind, call)) = (unsafe { of_mutex(object, sp, data) }) else {
-        return LONG_WAY;
+        return SLOW_PATH;
     };
     let mut end = call.begin;
     if !again(mutex, kind, &call) {
         // An owner's other attempts are errors, or end never.
         if kind != Kind::Normal && mutex.is_held_by(call.thread.tid) {
-            return LONG_WAY;
+            return SLOW_PATH;
         }
         let had = if mutex.is_adaptive() {
             call.lock(|| mutex.try_lock(), || mutex.is_free())
         } else {
             mutex.try_lock().then_some(end)
         };
-        let Some(had) = had else { return LONG_WAY };
+        let Some(had) = had else { return SLOW_PATH };
         end = had;
         mutex.held_by(call.thread.tid, kind);
     }
@@ -341,7 +339,7 @@ unsafe extern "sysv64" fn mutex_lock(object: u64, sp: u64, data: u64) -> i64 {
 unsafe extern "sysv64" fn mutex_try_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let Some((mutex, kind, call)) = (unsafe { of_mutex(object, sp, data) }) else {
-        return LONG_WAY;
+        return SLOW_PATH;
     };
     let (end, again) = (call.begin, again(mutex, kind, &call));
     let had = again || mutex.try_lock();
@@ -358,11 +356,11 @@ unsafe extern "sysv64" fn mutex_try_lock(object: u64, sp: u64, data: u64) -> i64
 unsafe extern "sysv64" fn mutex_unlock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let Some((mutex, kind, call)) = (unsafe { of_mutex(object, sp, data) }) else {
-        return LONG_WAY;
+        return SLOW_PATH;
     };
     // Only a normal mutex lets everybody unlock it.
     if kind != Kind::Normal && (!mutex.is_held_by(call.thread.tid) || mutex.is_free()) {
-        return LONG_WAY;
+        return SLOW_PATH;
     }
     let (end, log) = (call.begin, call.thread.log);
     call.record(EventKind::MutexUnlock, end, 0);
@@ -385,8 +383,8 @@ unsafe extern "sysv64" fn mutex_unlock(object: u64, sp: u64, data: u64) -> i64 {
 unsafe extern "sysv64" fn spin_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
-    let Some(call) = call else { return LONG_WAY };
-    let Some(end) = call.lock(|| lock.try_lock(), || lock.is_free()) else { return LONG_WAY };
+    let Some(call) = call else { return SLOW_PATH };
+    let Some(end) = call.lock(|| lock.try_lock(), || lock.is_free()) else { return SLOW_PATH };
     call.record(EventKind::SpinLock, end, 0);
     0
 }
@@ -398,7 +396,7 @@ unsafe extern "sysv64" fn spin_lock(object: u64, sp: u64, data: u64) -> i64 {
 unsafe extern "sysv64" fn spin_try_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
-    let Some(call) = call else { return LONG_WAY };
+    let Some(call) = call else { return SLOW_PATH };
     let (end, had) = (call.begin, lock.try_lock());
     tried(call, EventKind::SpinTryLock, end, had)
 }
@@ -410,7 +408,7 @@ unsafe extern "sysv64" fn spin_try_lock(object: u64, sp: u64, data: u64) -> i64 
 unsafe extern "sysv64" fn spin_unlock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
-    let Some(call) = call else { return LONG_WAY };
+    let Some(call) = call else { return SLOW_PATH };
     let end = call.begin;
     call.record(EventKind::SpinUnlock, end, 0);
     lock.0.store(1, Ordering::Release);

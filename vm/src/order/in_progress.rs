@@ -1,0 +1,40 @@
+//! What a thread keeps, between two calls of the machine by translated code, of the ordered instruction
+//! in progress and of its accesses. Data alone, since the states of the fast paths
+//! (`record/fast_path`, `replay/fast_path`) hold it, and the rules in this directory change it.
+
+use super::filter::Filter;
+use super::lines::{Calms, Claims, Lines, Wish};
+use super::runs::Runs;
+use refrain_trace::ThreadId;
+
+/// An ordered instruction that a recording thread executes while it holds the slot.
+#[derive(Clone, Copy)]
+pub(crate) struct Held {
+    pub(super) slot: usize,
+    pub(super) ticket: u64,
+    pub(super) operand: (u64, u8),
+}
+
+/// An instruction that a replaying thread executes while it has the turn.
+#[derive(Clone, Copy)]
+pub(crate) struct Performing {
+    pub(super) slot: usize,
+    pub(super) ticket: u64,
+    /// The word whose new value its thread meets, if it is a watched one.
+    pub(super) operand: Option<(u64, u8)>,
+}
+
+/// How a recording thread that orders every access does so (`record_stride`).
+pub(crate) struct Accesses {
+    pub(super) id: ThreadId,
+    pub(super) lines: *const Lines,
+    pub(super) filter: Filter,
+    pub(super) claims: Claims,
+    pub(super) runs: Runs,
+    pub(super) calms: Calms,
+    /// A contended line that the thread would rather have.
+    pub(super) wish: Option<Wish>,
+    /// Slots whose turns the access that is being made has, and their tickets.
+    pub(super) turns: [(usize, u64); 2],
+    pub(super) held: usize,
+}
