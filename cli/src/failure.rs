@@ -63,7 +63,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = format!("{:#}", self.error);
-        let lines: Vec<String> = lines.split('\n').map(refrain_session::text::escape).collect();
+        let lines: Vec<String> = lines.split('\n').map(refrain_trace::harmless::escape).collect();
         f.write_str(&lines.join("; "))
     }
 }

@@ -1,11 +1,11 @@
 //! Standard output: results, as text or as JSON, in as many columns as there are.
 //!
 //! What a trace holds, and what is found by names in it, may be made to deceive those who read it
-//! on a terminal. [`refrain_session::text::escape`] makes such text harmless where a report takes it up; and nothing is
+//! on a terminal. [`refrain_trace::harmless::escape`] makes such text harmless where a report takes it up; and nothing is
 //! printed here that could still do anything but stand there.
 
 use anyhow::Context;
-use refrain_session::text::{escape_but, is_plain};
+use refrain_trace::harmless::{escape_but, is_plain};
 use refrain_vm::Hidden;
 use serde::Serialize;
 use std::fmt::{Display, Write as _};

@@ -92,10 +92,10 @@ impl Rule {
                 What::Module => {
                     place.module.as_ref().is_some_and(|path| matches_path(pattern, path))
                 }
-                What::Kind => pattern.matches(group.kind.name()),
+                What::Kind => pattern.matches(group.ranked.kind.name()),
             })
         };
-        of(&group.first) || of(&group.second)
+        of(&group.ranked.first) || of(&group.ranked.second)
     }
 }
 

@@ -52,7 +52,7 @@ pub struct Access {
     /// What it does: `write`, `atomic update`, `free`, …
     pub access: String,
     /// First byte.
-    #[serde(with = "crate::hex")]
+    #[serde(with = "refrain_trace::hex")]
     pub address: u64,
     /// Bytes.
     pub size: u64,
@@ -70,7 +70,7 @@ pub struct Access {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lock {
     /// Its address.
-    #[serde(with = "crate::hex")]
+    #[serde(with = "refrain_trace::hex")]
     pub address: u64,
     /// It excludes all others.
     pub writing: bool,
@@ -87,7 +87,7 @@ pub enum Word {
     /// A block of the heap.
     Heap {
         /// Its first byte.
-        #[serde(with = "crate::hex")]
+        #[serde(with = "refrain_trace::hex")]
         start: u64,
         /// Bytes.
         size: u64,

@@ -150,11 +150,11 @@ fn size(trace: &Trace) -> u64 {
 }
 
 fn group(group: Group) -> EvaluatedGroup {
-    let site = |place| Place::from(place).short();
+    let site = |place: Place| place.short();
     EvaluatedGroup {
-        sites: [site(group.first.acquire), site(group.second.acquire)],
+        sites: [site(group.first), site(group.second)],
         share: group.share,
-        delta_ns: group.gain_ns,
+        delta_ns: group.delta_ns,
         alone_ns: group.alone_ns,
     }
 }

@@ -112,10 +112,10 @@ pub struct Mapped {
     /// GNU build id.
     pub build_id: Option<String>,
     /// First guest address.
-    #[serde(with = "crate::hex")]
+    #[serde(with = "refrain_trace::hex")]
     pub start: u64,
     /// End, exclusive.
-    #[serde(with = "crate::hex")]
+    #[serde(with = "refrain_trace::hex")]
     pub end: u64,
     /// Library functions recorded as events.
     pub hooks: u64,

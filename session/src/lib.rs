@@ -121,8 +121,6 @@ pub mod data_races;
 pub mod detectors;
 mod error;
 pub mod evaluation;
-#[doc(hidden)]
-pub mod hex;
 mod id;
 pub mod info;
 pub mod linkages;
@@ -140,7 +138,6 @@ mod session;
 pub mod sites;
 pub mod stats;
 pub mod symbols;
-pub mod text;
 pub mod trace_file;
 pub mod unconfined;
 mod version;

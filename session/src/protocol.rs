@@ -8,10 +8,10 @@
 use crate::error::{Context, Error, bail};
 use crate::machine::{Amount, Point, RaceSearch, ReplayOptions};
 use crate::sandbox::Need;
-use crate::text::escape;
 use crate::version::version;
 use refrain_analysis::{Code, Tapped};
 use refrain_trace::ThreadId;
+use refrain_trace::harmless::escape;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};

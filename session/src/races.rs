@@ -48,12 +48,12 @@ pub struct Side {
     /// What it does: `reads`, `atomically updates`, `writes (the kernel)`, …
     pub access: String,
     /// First byte.
-    #[serde(with = "crate::hex")]
+    #[serde(with = "refrain_trace::hex")]
     pub address: u64,
     /// Bytes.
     pub size: u64,
     /// The instruction.
-    #[serde(with = "crate::hex")]
+    #[serde(with = "refrain_trace::hex")]
     pub pc: u64,
     /// The kernel accesses memory for the program.
     pub kernel: bool,

@@ -43,7 +43,7 @@ pub struct Ranking {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct IrregularLock {
     /// Its address.
-    #[serde(with = "crate::hex")]
+    #[serde(with = "refrain_trace::hex")]
     pub address: u64,
     /// Why not.
     pub why: Irregularity,

@@ -67,7 +67,7 @@ pub struct Divergence {
     #[serde(with = "crate::id")]
     pub event: EventId,
     /// Where the thread was.
-    #[serde(with = "crate::hex")]
+    #[serde(with = "refrain_trace::hex")]
     pub pc: u64,
     /// What the trace says.
     pub expected: String,

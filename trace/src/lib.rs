@@ -8,7 +8,8 @@
 //! # Reading order
 //! `ids`, `event` (what happened, and how tickets order it), `order`, `payload`, `linux`, `meta`,
 //! `transformed` (what replaces the locks of a transformed trace); then
-//! `container` (the `*.refrain` file), `owned` (a whole trace in memory), `text`, `verify`.
+//! `container` (the `*.refrain` file), `owned` (a whole trace in memory), `text`, `verify`. How people
+//! are shown what a trace says: `hex`, `harmless`.
 //!
 //! # Invariants
 //! - A trace is untrusted input: no bytes make this crate panic or allocate beyond a stated bound.
@@ -25,6 +26,8 @@ mod event;
 pub mod fixed;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod harmless;
+pub mod hex;
 mod ids;
 pub mod linux;
 mod meta;

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 
 /// Places of all regions, and their classes.
 pub(crate) struct Fusion {
-    /// Per region: where it is acquired and released.
-    pub(crate) places: Vec<(Place, Place)>,
+    /// Per region: where it begins.
+    pub(crate) places: Vec<Place>,
     /// Per region its class, which is the lowest region in it.
     pub(crate) class: Vec<u32>,
 }
@@ -29,13 +29,13 @@ impl Fusion {
     pub(crate) fn new(regions: &[Region], resolver: &mut dyn Resolver) -> Fusion {
         let mut known: BTreeMap<u64, Place> = BTreeMap::new();
         let mut place = |pc| known.entry(pc).or_insert_with(|| resolver.resolve(pc)).clone();
-        let places: Vec<(Place, Place)> = regions
-            .iter()
-            .map(|region| outside_of_wrappers(place(region.acquire), place(region.release)))
-            .collect();
-        let mut union = Union::new(places.len());
-        overlap(regions, &places, &mut union);
+        let ends: Vec<(Place, Place)> =
+            regions.iter().map(|region| (place(region.acquire), place(region.release))).collect();
+        let mut union = Union::new(regions.len());
+        overlap(regions, &ends, &mut union);
         same_release(regions, &mut union);
+        let places: Vec<Place> =
+            ends.into_iter().map(|(from, to)| outside_of_wrappers(from, &to)).collect();
         same_line(&places, &mut union);
         let class = (0..places.len()).map(|region| union.find(region) as u32).collect();
         Fusion { places, class }
@@ -43,10 +43,10 @@ impl Fusion {
 }
 
 /// Puts overlapping regions together: sorted by start, each joins the one that reaches into it.
-fn overlap(regions: &[Region], places: &[(Place, Place)], union: &mut Union) {
+fn overlap(regions: &[Region], ends: &[(Place, Place)], union: &mut Union) {
     let mut spans: Vec<(u64, u64, usize)> = Vec::with_capacity(regions.len());
-    for (index, (region, (from, to))) in regions.iter().zip(places).enumerate() {
-        let one = from.function_start.is_some() && from.function_start == to.function_start;
+    for (index, (region, (from, to))) in regions.iter().zip(ends).enumerate() {
+        let one = from.function_start().is_some() && from.function_start() == to.function_start();
         let end = if one { region.release } else { 0 };
         spans.push((region.acquire, end.max(region.acquire.saturating_add(1)), index));
     }
@@ -71,34 +71,24 @@ fn same_release(regions: &[Region], union: &mut Union) {
     }
 }
 
-/// The places of a region without the inlined functions that were left, or not yet entered, in
-/// between: an inlined function that takes a lock and returns with it is a wrapper, as one that is
-/// called is.
-fn outside_of_wrappers(from: Place, to: Place) -> (Place, Place) {
-    if from.function_start.is_none() || from.function_start != to.function_start {
-        return (from, to);
+/// Where a region begins, without the inlined functions that it has left at its end: an inlined function
+/// that takes a lock and returns with it is a wrapper, as one that is called is.
+fn outside_of_wrappers(mut from: Place, to: &Place) -> Place {
+    if from.function_start().is_some() && from.function_start() == to.function_start() {
+        let same = |a: &Frame, b: &Frame| (&a.function, &a.file) == (&b.function, &b.file);
+        let outer = from.frames.iter().rev().zip(to.frames.iter().rev());
+        let common = outer.take_while(|(a, b)| same(a, b)).count();
+        if common > 0 {
+            from.frames.drain(..from.frames.len() - common);
+        }
     }
-    let chain = |place: &Place| -> Vec<Frame> {
-        place.frame.iter().chain(&place.inlined_into).cloned().collect()
-    };
-    let (mut first, mut last) = (chain(&from), chain(&to));
-    let same = |a: &Frame, b: &Frame| (&a.function, &a.file) == (&b.function, &b.file);
-    let outer = first.iter().rev().zip(last.iter().rev());
-    let common = outer.take_while(|(a, b)| same(a, b)).count();
-    if common == 0 {
-        return (from, to);
-    }
-    let within = |place: Place, frames: &mut Vec<Frame>| {
-        let mut frames = frames.drain(frames.len() - common..);
-        Place { frame: frames.next(), inlined_into: frames.collect(), ..place }
-    };
-    (within(from, &mut first), within(to, &mut last))
+    from
 }
 
-fn same_line(places: &[(Place, Place)], union: &mut Union) {
+fn same_line(places: &[Place], union: &mut Union) {
     let mut by_line = BTreeMap::new();
-    for (index, (from, _)) in places.iter().enumerate() {
-        let Some(frame) = from.frame.as_ref().filter(|frame| frame.line.is_some()) else {
+    for (index, from) in places.iter().enumerate() {
+        let Some(frame) = from.frames.first().filter(|frame| frame.line.is_some()) else {
             continue;
         };
         let first = *by_line.entry((frame, &from.module)).or_insert(index);

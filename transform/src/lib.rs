@@ -54,7 +54,7 @@ pub use picture::{COLUMNS, Column, LANES, Lane, Picture, WHOLE, picture};
 pub use plan::{Arrival, Cores, NOMINAL, Plan, PlanEdge, RECORDED, Replayer, Setting, TRIALS};
 pub use rank::rank;
 pub use relaxed::Relaxed;
-pub use report::{Analysed, Basis, Gain, Group, PairCounts, Report, Side, Site};
+pub use report::{Analysed, Basis, Gain, Group, PairCounts, Report, Site};
 pub use sections::{Irregularity, Lock, LockKind, Region, RegionId, Section, SectionId, Sections};
 pub use sets::{SetId, SetTable};
 pub use shadow::Shared;

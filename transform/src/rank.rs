@@ -3,7 +3,7 @@
 use crate::fusion::Fusion;
 use crate::measure::{Measurement, RegionPair, RegionSite};
 use crate::ulcp::UlcpKind;
-use crate::{Basis, Group, PairCounts, Region, Report, Resolver, Side, Site};
+use crate::{Basis, Group, PairCounts, Place, Region, Report, Resolver, Site};
 use std::collections::BTreeMap;
 
 /// Fuses what was measured by the program's source, and ranks it: by what the run gains, or, if the
@@ -22,13 +22,10 @@ pub fn rank(measured: &Measurement, recorded_ns: u64, resolver: &mut dyn Resolve
         let (a, b) = (fusion.class[index(&pair.first)], fusion.class[index(&pair.second)]);
         groups.entry((a.min(b), a.max(b))).or_default().push(pair);
     }
-    let side = |region: &Region| {
-        let (acquire, release) = fusion.places[index(region)].clone();
-        Side { acquire, release }
-    };
+    let place = |region: &Region| fusion.places[index(region)].clone();
     let (mut ranked, mut spurious) = (Vec::new(), Vec::new());
     for (classes, members) in &groups {
-        let group = group(members, side);
+        let group = group(members, place);
         // Of what was replayed in parts, each part alone gains no more than all of it.
         let parts = members.iter().filter_map(|pair| pair.alone);
         let gains = match ranked_by {
@@ -70,12 +67,14 @@ fn sites(measured: &Measurement, fusion: &Fusion, index: impl Fn(&Region) -> usi
         let sum = |of: fn(&RegionSite) -> u64| members.iter().map(|it| of(it)).sum();
         // One number stands for the site only if one replay freed all of it.
         let gain = members[0].gain.filter(|_| members.iter().all(|it| it.gain == members[0].gain));
+        let (waited_ns, unnecessary_ns) = (sum(|it| it.waited_ns), sum(|it| it.unnecessary_ns));
         Site {
-            place: fusion.places[index(&most.region)].0.clone(),
-            sections: sum(|it| it.sections),
+            site: fusion.places[index(&most.region)].clone(),
+            critical_sections: sum(|it| it.sections),
             waited: sum(|it| it.waited),
-            waited_ns: sum(|it| it.waited_ns),
-            unnecessary_ns: sum(|it| it.unnecessary_ns),
+            waited_ns,
+            unnecessary_ns,
+            unnecessary: unnecessary_ns as f64 / waited_ns.max(1) as f64,
             gain,
         }
     };
@@ -84,7 +83,7 @@ fn sites(measured: &Measurement, fusion: &Fusion, index: impl Fn(&Region) -> usi
     sites
 }
 
-fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
+fn group(members: &[&RegionPair], place: impl Fn(&Region) -> Place) -> Group {
     let mut kinds = PairCounts::default();
     for member in members {
         kinds.add(&member.kinds);
@@ -111,12 +110,12 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
     Group {
         rank: 0,
         kind,
-        first: side(&most.first),
-        second: side(&most.second),
+        first: place(&most.first),
+        second: place(&most.second),
         pairs: kinds.ulcps(),
         kinds,
         conflicts: members.iter().map(|pair| pair.conflicts).sum(),
-        gain_ns: members.iter().map(|pair| pair.gain_ns).sum(),
+        delta_ns: members.iter().map(|pair| pair.gain_ns).sum(),
         in_vain_ns: members.iter().map(|pair| pair.in_vain_ns).sum(),
         share: 0.0,
         alone_ns: alone.and_then(|pair| pair.alone_ns),
@@ -129,14 +128,14 @@ fn group(members: &[&RegionPair], side: impl Fn(&Region) -> Side) -> Group {
 fn order(mut groups: Vec<(Option<i64>, (u32, u32), Group)>) -> Vec<Group> {
     groups.sort_by(|(a_gains, a_classes, a), (b_gains, b_classes, b)| {
         // What counts is known of the groups that were replayed, or of all.
-        let of = |gains, group: &Group| (gains, group.gain_ns, group.pairs);
+        let of = |gains, group: &Group| (gains, group.delta_ns, group.pairs);
         (of(*b_gains, b), a_classes).cmp(&(of(*a_gains, a), b_classes))
     });
-    let total: i64 = groups.iter().map(|(.., group)| group.gain_ns.max(0)).sum();
+    let total: i64 = groups.iter().map(|(.., group)| group.delta_ns.max(0)).sum();
     for (index, (.., group)) in groups.iter_mut().enumerate() {
         group.rank = index as u32 + 1;
         if total > 0 {
-            group.share = group.gain_ns.max(0) as f64 / total as f64;
+            group.share = group.delta_ns.max(0) as f64 / total as f64;
         }
     }
     groups.into_iter().map(|(.., group)| group).collect()

@@ -99,15 +99,6 @@ pub struct Analysed {
     pub aux_locks: u64,
 }
 
-/// One side of a group: the code region that most of its pairs have there.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Side {
-    /// Where the lock is acquired.
-    pub acquire: Place,
-    /// Where it is released.
-    pub release: Place,
-}
-
 /// What the groups of a ranking are ranked by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -142,10 +133,10 @@ pub struct Group {
     pub rank: u32,
     /// Kind of most of its pairs.
     pub kind: UlcpKind,
-    /// Code of the critical sections that came first.
-    pub first: Side,
-    /// Code of those that came second.
-    pub second: Side,
+    /// Where the critical sections begin that came first.
+    pub first: Place,
+    /// Where those begin that came second.
+    pub second: Place,
     /// ULCPs.
     pub pairs: u64,
     /// The same by kind.
@@ -154,7 +145,7 @@ pub struct Group {
     pub conflicts: u64,
     /// ΔT (Eq. 1), summed over the pairs, in nanoseconds, as if each thread had a core of its
     /// own. For ranking: gains overlap.
-    pub gain_ns: i64,
+    pub delta_ns: i64,
     /// For how long threads waited at one of the two for the other in the recording, although the
     /// sections did not conflict, summed over the waits, in nanoseconds.
     pub in_vain_ns: u64,
@@ -167,22 +158,26 @@ pub struct Group {
     /// The same with its range.
     pub alone: Option<Gain>,
     /// Why that replay did not end, if it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub alone_error: Option<String>,
 }
 
 /// A place where a lock is acquired, in the recording.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Site {
     /// Where.
-    pub place: Place,
+    pub site: Place,
     /// Critical sections.
-    pub sections: u64,
+    pub critical_sections: u64,
     /// Those that found the lock taken.
     pub waited: u64,
     /// For how long these waited, in nanoseconds.
     pub waited_ns: u64,
     /// How much of that was for sections that they did not conflict with.
+    #[serde(skip)]
     pub unnecessary_ns: u64,
+    /// The same, as a part of it.
+    pub unnecessary: f64,
     /// What the run gains if sections here exclude only what they conflict with; `None` if that was
     /// not replayed, or if fusion put together what was replayed apart.
     pub gain: Option<Gain>,

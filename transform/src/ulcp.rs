@@ -67,14 +67,6 @@ impl UlcpKind {
             UlcpKind::CommutativeUpdate => "commutative-update",
         }
     }
-
-    /// Whether the sections conflict, but come to the same in either order.
-    pub fn is_benign(self) -> bool {
-        matches!(
-            self,
-            UlcpKind::RedundantWrite | UlcpKind::DisjointBits | UlcpKind::CommutativeUpdate
-        )
-    }
 }
 
 /// What a pair is.

@@ -188,7 +188,7 @@ fn the_recorded_waiting_ranks_where_the_model_is_far_off() {
         rank(&measured, check * recorded_ns / 100, &mut ())
     };
     let firsts = |report: &Report| {
-        let of = |group: &Group| (group.first.acquire.pc, group.in_vain_ns);
+        let of = |group: &Group| (group.first.pc, group.in_vain_ns);
         report.groups.iter().map(of).collect::<Vec<_>>()
     };
     for near in [95, 100, 109] {

@@ -103,10 +103,10 @@ fn a_read_read_pair_costs_what_it_waits() {
     assert_eq!(report.analysed.contended, 1);
     let [group] = &report.groups[..] else { panic!("{report:?}") };
     // Time3 was 95 and is 55, but Time2 is 65 in both; Time1 is 0 in both.
-    assert_eq!(group.gain_ns, 95 - 65);
+    assert_eq!(group.delta_ns, 95 - 65);
     assert_eq!(group.alone_ns, Some(30));
     assert_eq!((group.kind, group.pairs, group.share), (UlcpKind::ReadRead, 1, 1.0));
-    assert_eq!(group.first.acquire.pc, 0x100);
+    assert_eq!(group.first.pc, 0x100);
     let json = serde_json::to_value(&report).expect("serialises");
     assert_eq!(json["groups"][0]["kind"], "read-read");
     let wire = serde_json::to_string(&measured).expect("serialises");
@@ -142,7 +142,7 @@ fn one_group_fixed_alone_keeps_the_order_of_the_others() {
     assert_eq!((measured.original_ns, measured.ulcp_free_ns), (150, Some(50)));
     let report = rank(&measured, measured.check_ns.unwrap_or(0), &mut ());
     let alone = |a, b| {
-        let is = |group: &&Group| (group.first.acquire.pc, group.second.acquire.pc) == (a, b);
+        let is = |group: &&Group| (group.first.pc, group.second.pc) == (a, b);
         report.groups.iter().find(is).expect("a group").alone_ns
     };
     assert_eq!(alone(0x100, 0x100), Some(50), "two at once, then the third");
@@ -365,7 +365,7 @@ fn a_replay_that_does_not_end_is_reported_and_costs_nothing_else() {
     assert_eq!(why, "the replay of the transformed skeleton did not end: deadlock");
     assert_eq!(report.ulcp_free_ns, None);
     let [group] = &report.groups[..] else { panic!("{:?}", report.groups) };
-    assert_eq!((group.kind, group.pairs, group.gain_ns), (UlcpKind::ReadRead, 1, 0));
+    assert_eq!((group.kind, group.pairs, group.delta_ns), (UlcpKind::ReadRead, 1, 0));
     assert_eq!((group.alone_ns, group.alone_error.as_deref()), (None, Some("deadlock")));
 }
 
@@ -414,7 +414,12 @@ fn fusion_joins_overlapping_regions_and_copies_of_a_line() {
                 file: Some("f.c".into()),
                 line: Some(line),
             });
-            Place { pc, frame, function_start: Some(pc & !0xff), ..Place::default() }
+            Place {
+                pc,
+                frames: frame.into_iter().collect(),
+                in_function: Some(pc & 0xff),
+                ..Place::default()
+            }
         }
     }
     let mut r = Recording::new(2);
@@ -430,7 +435,7 @@ fn fusion_joins_overlapping_regions_and_copies_of_a_line() {
     }
     let measured = measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
     let report = rank(&measured, measured.check_ns.unwrap_or(0), &mut Symbols);
-    let mut pairs: Vec<_> = report.groups.iter().map(|g| (g.first.acquire.pc, g.pairs)).collect();
+    let mut pairs: Vec<_> = report.groups.iter().map(|g| (g.first.pc, g.pairs)).collect();
     pairs.sort_unstable();
     assert_eq!(pairs, [(0x100, 2), (0x210, 1), (0x300, 2)]);
     assert_eq!(rank(&measured, measured.check_ns.unwrap_or(0), &mut ()).groups.len(), 5);
@@ -452,12 +457,10 @@ fn inlined_wrappers_are_skipped_as_called_ones_are() {
                 file: Some("f.c".into()),
                 line: Some(pc as u32),
             };
-            let mut frames = names.iter().map(frame);
             Place {
                 pc,
-                frame: frames.next(),
-                inlined_into: frames.collect(),
-                function_start: Some(pc & !0xff),
+                frames: names.iter().map(frame).collect(),
+                in_function: Some(pc & 0xff),
                 ..Place::default()
             }
         }
@@ -470,16 +473,13 @@ fn inlined_wrappers_are_skipped_as_called_ones_are() {
         }
         let measured =
             measure(&r.sections(), &mut r.replayer(), &Options::default()).expect("replays");
-        let side =
-            rank(&measured, measured.check_ns.unwrap_or(0), &mut Symbols).groups[0].first.clone();
-        let name = |place: Place| place.frame.map(|frame| frame.function);
-        (name(side.acquire), name(side.release))
+        let ranked = rank(&measured, measured.check_ns.unwrap_or(0), &mut Symbols);
+        ranked.groups[0].first.function()
     };
-    let both = |name: &str| (Some(name.to_owned()), Some(name.to_owned()));
-    assert_eq!(named(0x110, 0x120), both("lookup"));
-    assert_eq!(named(0x110, 0x130), both("work"));
+    assert_eq!(named(0x110, 0x120), "lookup");
+    assert_eq!(named(0x110, 0x130), "work");
     // In another function: nobody knows what is around both.
-    assert_eq!(named(0x110, 0x220), (Some("lock".into()), Some("unlock".into())));
+    assert_eq!(named(0x110, 0x220), "lock");
 }
 
 /// A fast path and a slow path of one lock are one place, without symbols too.

@@ -123,7 +123,7 @@ fn notes(ranking: &Ranking) -> Vec<String> {
 fn page(report: Report, top: usize) -> anyhow::Result<String> {
     let mut report = report.truncated(top);
     for group in &mut report.groups {
-        group.excerpts = excerpts(&[&group.first, &group.second]);
+        group.excerpts = excerpts(&[&group.ranked.first, &group.ranked.second]);
     }
     html::render(&report, report.picture.as_ref())
 }
@@ -134,7 +134,7 @@ pub(crate) fn print(report: Report, form: &Form) -> anyhow::Result<()> {
     report.details = form.details;
     if form.details {
         for group in &mut report.groups {
-            group.excerpts = excerpts(&[&group.first, &group.second]);
+            group.excerpts = excerpts(&[&group.ranked.first, &group.ranked.second]);
         }
     }
     if form.json {

@@ -57,7 +57,7 @@ impl Baseline {
     /// Holds a ranking of all groups against this one.
     pub(crate) fn compare(&self, now: &Report) -> Comparison {
         let mut old = by_sites(&self.groups, |group| (&group.first, &group.second));
-        let new = by_sites(&now.groups, |group| (&group.first, &group.second));
+        let new = by_sites(&now.groups, |group| (&group.ranked.first, &group.ranked.second));
         let mut rows = Vec::new();
         for (sites, groups) in new {
             let before = old.remove(&sites).unwrap_or_default();
@@ -81,7 +81,7 @@ impl Baseline {
     fn row(&self, old: Option<&Old>, new: Option<&Group>, report: &Report) -> Row {
         let before = old.and_then(|old| part(old.alone?, self.original_ns));
         let believed = new.filter(|_| report.believes_gains());
-        let now = believed.and_then(|new| part(new.alone?, report.original_ns));
+        let now = believed.and_then(|new| part(new.ranked.alone?, report.original_ns));
         let verdict = match (old, new, before, now) {
             (None, Some(new), ..) if report.is_sure(new) => Verdict::New,
             (_, None, ..) => Verdict::Gone,
@@ -90,7 +90,7 @@ impl Baseline {
             _ => Verdict::Same,
         };
         let (kind, first, second) = match (new, old) {
-            (Some(new), _) => (new.kind, &new.first, &new.second),
+            (Some(new), _) => (new.ranked.kind, &new.ranked.first, &new.ranked.second),
             (None, Some(old)) => (old.kind, &old.first, &old.second),
             (None, None) => unreachable!("a row is of a group, then or now"),
         };
@@ -165,14 +165,14 @@ mod tests {
         let mut report = example();
         let gain = |(least_ns, most_ns)| Gain { least_ns, likely_ns: most_ns, most_ns };
         for (group, at) in report.groups.iter_mut().zip([(30, 40), (5, 9), (-1, 4)]) {
-            group.alone = Some(gain((at.0 * 1_000_000, at.1 * 1_000_000)));
+            group.ranked.alone = Some(gain((at.0 * 1_000_000, at.1 * 1_000_000)));
         }
         let groups = report.groups.iter().zip(gains).filter_map(|(group, gains)| {
             let (least, most) = gains?;
             Some(Old {
-                kind: group.kind,
-                first: group.first.clone(),
-                second: group.second.clone(),
+                kind: group.ranked.kind,
+                first: group.ranked.first.clone(),
+                second: group.ranked.second.clone(),
                 alone: Some(gain((least * 1_000_000, most * 1_000_000))),
             })
         });
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn lines_may_move_and_sections_may_go() {
         let (mut old, mut report) = baseline([Some((30, 40)), Some((5, 9)), Some((-1, 4))]);
-        for frame in &mut report.groups[0].first.frames {
+        for frame in &mut report.groups[0].ranked.first.frames {
             frame.line = frame.line.map(|line| line + 40);
         }
         report.groups.remove(1);

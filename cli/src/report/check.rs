@@ -1,8 +1,8 @@
 //! What is wrong with a trace, and what a repair kept of it.
 
 use super::numbers::{bytes, counted};
-use refrain_session::text::escape;
 use refrain_session::trace_file::Checked;
+use refrain_trace::harmless::escape;
 
 /// The report for people; `name` is the file.
 pub(crate) fn render(report: &Checked, name: &str) -> String {

@@ -92,7 +92,7 @@ fn parts(range: Option<[f64; 2]>) -> String {
 
 fn group(group: &Group) -> Value {
     let inlined = |place: &Place| place.inlined_into().collect::<Vec<_>>();
-    let kind = match group.kind {
+    let kind = match group.ranked.kind {
         UlcpKind::NullLock => "null",
         UlcpKind::ReadRead => "read",
         UlcpKind::DisjointWrite
@@ -101,19 +101,19 @@ fn group(group: &Group) -> Value {
         | UlcpKind::CommutativeUpdate => "write",
     };
     context! {
-        rank => group.rank,
-        kind => group.kind.name(),
+        rank => group.ranked.rank,
+        kind => group.ranked.kind.name(),
         class => kind,
-        gain => group.alone.as_ref().map_or_else(|| "not computed".to_owned(), range),
-        in_vain => duration(signed(group.in_vain_ns)),
-        waiting => if group.delta_ns > 0 { duration(group.delta_ns) } else { "none".to_owned() },
-        share => percent(group.share),
-        first => group.first.short(),
-        second => group.second.short(),
-        same => group.first.short() == group.second.short(),
-        inlined => inlined(&group.first),
-        pairs => count(group.pairs),
-        conflicts => count(group.conflicts + group.kinds.atomic_only),
+        gain => group.ranked.alone.as_ref().map_or_else(|| "not computed".to_owned(), range),
+        in_vain => duration(signed(group.ranked.in_vain_ns)),
+        waiting => if group.ranked.delta_ns > 0 { duration(group.ranked.delta_ns) } else { "none".to_owned() },
+        share => percent(group.ranked.share),
+        first => group.ranked.first.short(),
+        second => group.ranked.second.short(),
+        same => group.ranked.first.short() == group.ranked.second.short(),
+        inlined => inlined(&group.ranked.first),
+        pairs => count(group.ranked.pairs),
+        conflicts => count(group.ranked.conflicts + group.ranked.kinds.atomic_only),
         advice => group.advice,
         excerpts => group.excerpts.iter().map(excerpt).collect::<Vec<_>>(),
     }
@@ -126,7 +126,7 @@ fn excerpt(excerpt: &Excerpt) -> Value {
     context! { file => excerpt.file.clone(), line => excerpt.line, lines => lines.collect::<Vec<_>>() }
 }
 
-fn site(site: &super::locks::Site) -> Value {
+fn site(site: &refrain_transform::Site) -> Value {
     context! {
         place => site.site.short(),
         sections => count(site.critical_sections),

@@ -4,7 +4,7 @@ use super::numbers::{bytes, count, counted, date, duration, percent, signed};
 use super::table::{self, Column};
 use crate::output::Style;
 use refrain_session::info::Info;
-use refrain_session::text::escape;
+use refrain_trace::harmless::escape;
 use refrain_trace::{Latencies, Order};
 
 fn machine(report: &Info) -> String {

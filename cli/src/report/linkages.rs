@@ -4,7 +4,7 @@ use super::numbers::{count, counted, percent};
 use super::table::{self, Column};
 use crate::output::Style;
 use refrain_session::linkages::{Linkages, Read, Site};
-use refrain_session::text::escape;
+use refrain_trace::harmless::escape;
 use std::fmt::Write;
 
 /// As text.

@@ -9,10 +9,9 @@ use super::comparison::Comparison;
 use super::numbers::{counted, duration, signed};
 use refrain_session::calibration::Source;
 use refrain_session::ranking::{IrregularLock, NotUnderstood, Ranking};
-use refrain_session::symbols::Place;
 use refrain_transform::{
-    self as transform, Analysed, Basis, Gain, Make, OnCores, PairCounts, Picture, Together,
-    UlcpKind, WithThreads,
+    self as transform, Analysed, Basis, Gain, Make, OnCores, Picture, Site, Together, UlcpKind,
+    WithThreads,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -76,36 +75,6 @@ pub(crate) struct Report {
     pub(crate) picture: Option<Picture>,
 }
 
-/// A site where threads waited in the recording.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub(crate) struct Site {
-    /// Where the lock is acquired.
-    pub(crate) site: Place,
-    /// Critical sections.
-    pub(crate) critical_sections: u64,
-    /// Those that found the lock taken.
-    pub(crate) waited: u64,
-    /// For how long these waited.
-    pub(crate) waited_ns: u64,
-    /// Which part of that was unnecessary.
-    pub(crate) unnecessary: f64,
-    /// By how much the run is shorter if sections here exclude only what they conflict with.
-    pub(crate) gain: Option<Gain>,
-}
-
-impl Site {
-    fn new(site: transform::Site) -> Site {
-        Site {
-            site: site.place.into(),
-            critical_sections: site.sections,
-            waited: site.waited,
-            waited_ns: site.waited_ns,
-            unnecessary: site.unnecessary_ns as f64 / site.waited_ns.max(1) as f64,
-            gain: site.gain,
-        }
-    }
-}
-
 /// Groups that the user does not want to see.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Suppressed {
@@ -126,63 +95,22 @@ pub(crate) struct Excerpt {
     pub(crate) lines: Vec<(u32, String)>,
 }
 
-/// A group of pairs at one pair of sites.
+/// A group of pairs at one pair of sites, and what its reader can do.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Group {
-    /// 1 for the most expensive.
-    pub(crate) rank: u32,
-    /// Kind of most of the pairs.
-    pub(crate) kind: UlcpKind,
+    /// Where it is, and what it costs.
+    #[serde(flatten)]
+    pub(crate) ranked: transform::Group,
     /// What usually helps.
     pub(crate) advice: &'static str,
-    /// Where the earlier critical section begins.
-    pub(crate) first: Place,
-    /// Where the later one begins.
-    pub(crate) second: Place,
-    /// Pairs.
-    pub(crate) pairs: u64,
-    /// Pairs by kind.
-    pub(crate) kinds: PairCounts,
-    /// Pairs of the same code that truly contend.
-    pub(crate) conflicts: u64,
-    /// Virtual time that removing them gains, summed over the pairs (Eq. 1), as if each thread
-    /// had a core of its own.
-    pub(crate) delta_ns: i64,
-    /// How long threads waited at one of the sites for the other in the recording, without need.
-    pub(crate) in_vain_ns: u64,
-    /// Share in the gains of all groups (Eq. 2).
-    pub(crate) share: f64,
-    /// By how much the run is shorter if this group alone is removed.
-    pub(crate) alone_ns: Option<i64>,
-    /// The same with its range.
-    pub(crate) alone: Option<Gain>,
-    /// Why that is not known, if its replay did not end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) alone_error: Option<String>,
     /// The source of both sites, where details are wanted and it is there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) excerpts: Vec<Excerpt>,
 }
 
 impl Group {
-    fn new(group: transform::Group) -> Group {
-        Group {
-            rank: group.rank,
-            kind: group.kind,
-            advice: advice(group.kind),
-            first: group.first.acquire.into(),
-            second: group.second.acquire.into(),
-            pairs: group.pairs,
-            kinds: group.kinds,
-            conflicts: group.conflicts,
-            delta_ns: group.gain_ns,
-            in_vain_ns: group.in_vain_ns,
-            share: group.share,
-            alone_ns: group.alone_ns,
-            alone: group.alone,
-            alone_error: group.alone_error,
-            excerpts: Vec::new(),
-        }
+    fn new(ranked: transform::Group) -> Group {
+        Group { advice: advice(ranked.kind), ranked, excerpts: Vec::new() }
     }
 }
 
@@ -248,7 +176,7 @@ impl Report {
 
     /// Whether a group's gain is surely above zero: its whole range is.
     pub(crate) fn is_sure(&self, group: &Group) -> bool {
-        self.believes_gains() && group.alone.is_some_and(|gain| gain.least_ns > 0)
+        self.believes_gains() && group.ranked.alone.is_some_and(|gain| gain.least_ns > 0)
     }
 
     /// Keeps the `top` first groups, and as many sites.
@@ -292,7 +220,7 @@ pub(crate) fn report(ranking: Ranking, mut notes: Vec<String>) -> Report {
         groups_found,
         ranked_by: ranked.ranked_by,
         groups: ranked.groups.into_iter().map(Group::new).collect(),
-        sites: ranked.sites.into_iter().map(Site::new).collect(),
+        sites: ranked.sites,
         together: ranked.together,
         over_cores: ranked.over_cores,
         over_threads: ranked.over_threads,
@@ -314,17 +242,17 @@ pub(crate) mod tests {
     use crate::output::Style;
     use crate::report::example;
     use insta::assert_snapshot;
-    use refrain_transform::Irregularity;
+    use refrain_session::symbols::Place;
+    use refrain_transform::{Irregularity, PairCounts};
 
     fn group(rank: u32, kind: UlcpKind, sites: [Place; 2], numbers: (u64, i64, f64)) -> Group {
         let [first, second] = sites;
         let (pairs, delta_ns, share) = numbers;
         let kinds = PairCounts { null_lock: pairs, ..PairCounts::default() };
         let alone_ns = (rank < 3).then_some(delta_ns / 2);
-        Group {
+        Group::new(transform::Group {
             rank,
             kind,
-            advice: advice(kind),
             first,
             second,
             pairs,
@@ -336,8 +264,7 @@ pub(crate) mod tests {
             alone_ns,
             alone: None,
             alone_error: None,
-            excerpts: Vec::new(),
-        }
+        })
     }
 
     pub(crate) fn example() -> Report {
@@ -384,6 +311,7 @@ pub(crate) mod tests {
                 critical_sections: 12_000,
                 waited: 3_104,
                 waited_ns: 98_700_000,
+                unnecessary_ns: 90_014_400,
                 unnecessary: 0.912,
                 gain: Some(Gain {
                     least_ns: 90_000_000,

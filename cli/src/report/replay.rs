@@ -5,8 +5,8 @@ use super::races;
 use super::simulation::spread;
 use refrain_session::SchedulerKind;
 use refrain_session::symbols::Place;
-use refrain_session::text::escape;
 use refrain_session::{Divergence, Replayed};
+use refrain_trace::harmless::escape;
 use std::fmt::Write;
 
 /// All that is there of a trace without its end was equal.

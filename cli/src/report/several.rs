@@ -28,22 +28,23 @@ pub(crate) fn join(mut reports: Vec<Report>) -> Option<Report> {
         let none = Gain::default();
         let of = |report: &Report| {
             let same = report.groups.iter().find(|other| is_same(group, other));
-            Some((same.map_or(Some(none), |same| same.alone)?, report.original_ns))
+            Some((same.map_or(Some(none), |same| same.ranked.alone)?, report.original_ns))
         };
-        group.alone = spread(reports.iter().map(of).collect::<Option<Vec<_>>>(), original);
-        group.alone_ns = group.alone.map(|gain| gain.likely_ns).or(group.alone_ns);
+        group.ranked.alone = spread(reports.iter().map(of).collect::<Option<Vec<_>>>(), original);
+        group.ranked.alone_ns =
+            group.ranked.alone.map(|gain| gain.likely_ns).or(group.ranked.alone_ns);
     }
     // One model that is far off makes the ranges of all worthless.
     let doubted = reports.iter().find(|report| !report.believes_gains());
     joined.ranked_by = doubted.map_or(Basis::Gain, |report| report.ranked_by);
     joined.groups.sort_by_key(|group| {
         Reverse(match joined.ranked_by {
-            Basis::Gain => group.alone.map(|gain| gain.likely_ns),
-            Basis::RecordedWaiting => i64::try_from(group.in_vain_ns).ok(),
+            Basis::Gain => group.ranked.alone.map(|gain| gain.likely_ns),
+            Basis::RecordedWaiting => i64::try_from(group.ranked.in_vain_ns).ok(),
         })
     });
     for (rank, group) in (1..).zip(&mut joined.groups) {
-        group.rank = rank;
+        group.ranked.rank = rank;
     }
     for together in &mut joined.together {
         let of = |report: &Report| {
@@ -61,7 +62,7 @@ pub(crate) fn join(mut reports: Vec<Report>) -> Option<Report> {
 
 fn is_same(a: &Group, b: &Group) -> bool {
     let sites = |group: &Group| {
-        let mut sites = [group.first.short(), group.second.short()];
+        let mut sites = [group.ranked.first.short(), group.ranked.second.short()];
         sites.sort();
         sites
     };

@@ -50,7 +50,7 @@ pub(crate) fn render(header: &[(&str, Column)], rows: Vec<Vec<String>>, style: S
 
 /// A cell may have lines, and nothing else that is not plain.
 fn cell(text: String) -> String {
-    text.split('\n').map(refrain_session::text::escape).collect::<Vec<_>>().join("\n")
+    text.split('\n').map(refrain_trace::harmless::escape).collect::<Vec<_>>().join("\n")
 }
 
 fn heading(title: &str, style: Style) -> Cell {
@@ -63,6 +63,6 @@ pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     pairs
         .iter()
-        .map(|(name, value)| format!("{name:width$}  {}\n", refrain_session::text::escape(value)))
+        .map(|(name, value)| format!("{name:width$}  {}\n", refrain_trace::harmless::escape(value)))
         .collect()
 }

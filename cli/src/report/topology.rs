@@ -58,7 +58,7 @@ pub(crate) fn render(record: &Transformed, sites: &BTreeMap<(u32, u32), String>)
 
 /// A line within a quoted label.
 fn escaped(line: &str) -> String {
-    refrain_session::text::escape(line).replace('\\', "\\\\").replace('"', "\\\"")
+    refrain_trace::harmless::escape(line).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::table::{self, Column};
 use super::words::paragraph;
 use crate::output::Style;
 use refrain_session::VirtualMachine;
-use refrain_session::text::escape;
+use refrain_trace::harmless::escape;
 use serde::Serialize;
 
 /// A transformed trace.

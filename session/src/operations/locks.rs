@@ -7,7 +7,7 @@ use crate::protocol::Request;
 use crate::ranking::{IrregularLock, NotUnderstood, Ranking};
 use crate::replayed::Divergence;
 use crate::session::Session;
-use crate::symbols::{Place, Symbols};
+use crate::symbols::Symbols;
 use crate::trace_file;
 use refrain_transform::{Resolver, Unknown};
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ impl Session {
             *made.entry(make).or_default() += 1;
         }
         let irregular = beside.irregular.into_iter().map(|(address, why, site, sections)| {
-            let site = symbols.resolve(site).into();
+            let site = symbols.resolve(site);
             IrregularLock { address, why, site, critical_sections: sections }
         });
         let irregular = irregular.collect();
@@ -91,7 +91,7 @@ fn not_understood(
 ) -> Vec<NotUnderstood> {
     let mut not_understood: Vec<NotUnderstood> = Vec::new();
     for unknown in unknown {
-        let site: Place = symbols.resolve(unknown.pc + 1).into();
+        let site = symbols.resolve(unknown.pc + 1);
         match not_understood.iter_mut().find(|it| it.site.short() == site.short()) {
             Some(there) => {
                 there.words += 1;

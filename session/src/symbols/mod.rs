@@ -7,10 +7,9 @@
 
 pub mod allocator;
 mod files;
-mod place;
 pub mod variables;
 
-pub use place::{Frame, Place};
+pub use refrain_transform::{Frame, Place};
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolized, Symbolizer};
@@ -155,26 +154,14 @@ impl Symbols {
 
 /// For the ranking, which puts together what is one function in the source.
 impl refrain_transform::Resolver for Symbols {
-    fn resolve(&mut self, pc: u64) -> refrain_transform::Place {
-        let code = Code::After(pc);
-        let place = self.place(code);
+    fn resolve(&mut self, pc: u64) -> Place {
+        let place = self.place(Code::After(pc));
         // What a library has inlined into the program is not what the programmer wrote.
         let own = place.frames.iter().position(|frame| !frame.is_of_a_library());
         let own = own.unwrap_or(place.frames.len().saturating_sub(1));
-        let frames = place.frames.into_iter().skip(own);
-        let mut frames = frames.map(|frame| refrain_transform::Frame {
-            function: frame.function,
-            file: frame.file,
-            line: frame.line,
-        });
-        refrain_transform::Place {
-            pc,
-            frame: frames.next(),
-            inlined_into: frames.collect(),
-            module: place.module,
-            offset: place.in_module,
-            function_start: place.in_function.map(|offset| code.within().wrapping_sub(offset)),
-        }
+        // It was the call before `pc` that was looked up.
+        let in_function = place.in_function.map(|offset| offset.wrapping_add(1));
+        Place { in_function, frames: place.frames.into_iter().skip(own).collect(), ..place }
     }
 }
 

@@ -4,8 +4,8 @@ use super::{DataRace, Report, Thread};
 use crate::report::numbers::{count, counted};
 use refrain_session::data_races::{Access, Lock, Word};
 use refrain_session::symbols::Place;
-use refrain_session::text::escape;
 use refrain_trace::ThreadId;
+use refrain_trace::harmless::escape;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 

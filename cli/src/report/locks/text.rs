@@ -7,7 +7,7 @@ use crate::report::numbers::{count, counted, duration, percent, signed};
 use crate::report::table::{self, Column};
 use crate::report::words::{cut, paragraph, wrap};
 use refrain_session::symbols::Place;
-use refrain_session::text::escape;
+use refrain_trace::harmless::escape;
 use refrain_transform::{Gain, Irregularity, Make, UlcpKind};
 use std::fmt::Write;
 
@@ -37,12 +37,12 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
     }
     text += &others(report, style);
     if !report.spurious.is_empty() {
-        let pairs = report.spurious.iter().map(|group| group.kinds.after_wait).sum();
+        let pairs = report.spurious.iter().map(|group| group.ranked.kinds.after_wait).sum();
         let what = format!(
             "{} of waits on condition variables that take the lock again and touch nothing; no \
              program can leave them out: {}.",
             counted(pairs, "hand-over"),
-            list(report.spurious.iter().map(|group| group.second.short())),
+            list(report.spurious.iter().map(|group| group.ranked.second.short())),
         );
         text += &paragraph(&what, style);
     }
@@ -174,10 +174,10 @@ fn ranking(report: &Report, style: Style) -> String {
     let room = usize::from(style.width) - NUMBERS;
     let rows = groups.iter().map(|group| {
         let at = sites(group).iter().flat_map(|site| wrap(site, room)).collect::<Vec<_>>();
-        let mut cells = vec![group.rank.to_string(), group.kind.name().to_owned()];
+        let mut cells = vec![group.ranked.rank.to_string(), group.ranked.kind.name().to_owned()];
         match report.believes_gains() {
-            true => cells.extend([gain(group), waiting(group), percent(group.share)]),
-            false => cells.push(duration(signed(group.in_vain_ns))),
+            true => cells.extend([gain(group), waiting(group), percent(group.ranked.share)]),
+            false => cells.push(duration(signed(group.ranked.in_vain_ns))),
         }
         cells.push(at.join("\n"));
         cells
@@ -190,12 +190,12 @@ fn blocks(report: &Report, style: Style) -> String {
     let width = usize::from(style.width);
     let mut text = String::new();
     for group in &report.groups {
-        let Group { rank, kind, share, .. } = group;
+        let refrain_transform::Group { rank, kind, share, .. } = &group.ranked;
         let costs = match report.believes_gains() {
             true => {
                 format!("gain {}, waiting {} ({})", gain(group), waiting(group), percent(*share))
             }
-            false => format!("{} in vain", duration(signed(group.in_vain_ns))),
+            false => format!("{} in vain", duration(signed(group.ranked.in_vain_ns))),
         };
         let head = format!("{rank}  {}: {costs}", kind.name());
         for line in wrap(&head, width) {
@@ -221,7 +221,7 @@ fn detail(group: &Group, width: usize) -> String {
             text += &(cut(&shown, width) + "\n");
         }
     }
-    let kinds = &group.kinds;
+    let kinds = &group.ranked.kinds;
     let by_kind = [
         (kinds.null_lock, "null-lock"),
         (kinds.read_read, "read-read"),
@@ -234,9 +234,9 @@ fn detail(group: &Group, width: usize) -> String {
     let pairs = format!(
         "{} at these lines were unnecessary ({}); {} did conflict, {} of them in atomic variables \
          alone.",
-        counted(group.pairs, "hand-over"),
+        counted(group.ranked.pairs, "hand-over"),
         list(found.map(|(pairs, kind)| format!("{} {kind}", count(*pairs)))),
-        count(group.conflicts + kinds.atomic_only),
+        count(group.ranked.conflicts + kinds.atomic_only),
         count(kinds.atomic_only),
     );
     text.push('\n');
@@ -335,7 +335,7 @@ fn legend(report: &Report, style: Style) -> String {
         );
         say("waiting: time spent waiting although the sections did not conflict, summed over \
              hand-overs, and its share in that of all rows. Use it to rank; do not add it up.");
-        if report.groups.iter().any(|group| group.alone_ns.is_some_and(|gain| gain <= 0)) {
+        if report.groups.iter().any(|group| group.ranked.alone_ns.is_some_and(|gain| gain <= 0)) {
             say(
                 "none: with this row alone fixed the run is no shorter; threads then wait elsewhere.",
             );
@@ -349,7 +349,7 @@ fn legend(report: &Report, style: Style) -> String {
     }
     let detailed = report.groups.iter().any(|group| !group.excerpts.is_empty());
     for kind in UlcpKind::ALL {
-        let group = report.groups.iter().find(|group| group.kind == kind);
+        let group = report.groups.iter().find(|group| group.ranked.kind == kind);
         if let Some(group) = group.filter(|_| !detailed) {
             say(&format!("{}: {}", kind.name(), group.advice));
         }
@@ -422,7 +422,7 @@ fn not_understood(report: &Report, style: Style) -> String {
 }
 
 fn gain(group: &Group) -> String {
-    match group.alone_ns {
+    match group.ranked.alone_ns {
         None => "-".to_owned(),
         Some(gain @ 1..) => duration(gain),
         Some(_) => "none".to_owned(),
@@ -430,13 +430,13 @@ fn gain(group: &Group) -> String {
 }
 
 fn waiting(group: &Group) -> String {
-    if group.delta_ns > 0 { duration(group.delta_ns) } else { "none".to_owned() }
+    if group.ranked.delta_ns > 0 { duration(group.ranked.delta_ns) } else { "none".to_owned() }
 }
 
 /// Both sites, one per line; once if they are the same.
 fn sites(group: &Group) -> Vec<String> {
-    let mut lines = lines_of(&group.first);
-    let second = lines_of(&group.second);
+    let mut lines = lines_of(&group.ranked.first);
+    let second = lines_of(&group.ranked.second);
     if lines == second {
         lines[0] += " (both)";
     } else {
