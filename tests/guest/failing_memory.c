@@ -1,18 +1,23 @@
 // Loaded into a recorder (LD_PRELOAD): once it has set memory aside, its allocations fail from the
-// FAIL_AT-th on, until it gives that memory back.
+// FAIL_AT-th on, until it gives that memory back. Blocks that a thread has freed serve it again, as
+// the C library has it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <link.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #define RESERVE ((size_t)32 << 20)
+#define CLASS(size) (((size) + 8 + 15) / 16)
+extern void __libc_free(void *);
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t),
     *__libc_memalign(size_t, size_t);
 static long at, count;
 static int armed;
 static unsigned long from, to;
+static __thread __attribute__((tls_model("initial-exec"))) unsigned freed[64];
 static int find(struct dl_phdr_info *object, size_t size, void *unused) {
     (void)size, (void)unused;
     for (int i = 0; i < object->dlpi_phnum; i++) {
@@ -47,7 +52,20 @@ static int fails(void *caller) {
     return 1;
 }
 #define FAILS fails(__builtin_return_address(0))
-void *malloc(size_t size) { return FAILS ? 0 : __libc_malloc(size); }
+void free(void *block) {
+    if (block && __atomic_load_n(&armed, __ATOMIC_SEQ_CST)) {
+        size_t class = CLASS(malloc_usable_size(block));
+        if (class < 64) freed[class]++;
+    }
+    __libc_free(block);
+}
+void *malloc(size_t size) {
+    if (CLASS(size) < 64 && freed[CLASS(size)]) {
+        freed[CLASS(size)]--;
+        return __libc_malloc(size);
+    }
+    return FAILS ? 0 : __libc_malloc(size);
+}
 void *calloc(size_t n, size_t size) { return FAILS ? 0 : __libc_calloc(n, size); }
 void *realloc(void *old, size_t size) { return FAILS ? 0 : __libc_realloc(old, size); }
 void *aligned_alloc(size_t align, size_t size) { return FAILS ? 0 : __libc_memalign(align, size); }

@@ -9,6 +9,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::{hint, io};
 
 /// More than the writer and the threads need until the writer has noticed.
 const SIZE: usize = 32 << 20;
@@ -92,6 +94,26 @@ pub(crate) fn set_aside() {
     let found = NonNull::new(memory).filter(|_| memory != libc::MAP_FAILED);
     MEMORY.store(found.map_or(null_mut(), NonNull::as_ptr), Ordering::SeqCst);
     STATE.store(if found.is_some() { SET_ASIDE } else { NONE }, Ordering::SeqCst);
+}
+
+/// Starts a thread. The standard library allocates the thread's handle from the system, past
+/// [`Allocator`], and ends the process where that fails. So a block of each small size is allocated
+/// and freed before: the C library keeps them for the next allocations of the calling thread.
+pub(crate) fn spawn<T: Send + 'static>(
+    builder: Builder,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    for size in (16..=128).step_by(16) {
+        let layout = Layout::array::<u8>(size).expect("a few bytes");
+        // SAFETY: the size is not zero; the block is freed as it was allocated, and only if it was.
+        unsafe {
+            let block = hint::black_box(Allocator.alloc(layout));
+            if !block.is_null() {
+                Allocator.dealloc(block, layout);
+            }
+        }
+    }
+    builder.spawn(run)
 }
 
 /// Whether an allocation has failed since.

@@ -14,11 +14,12 @@
 use super::machine::{Machine, Stop};
 use super::notice::Notice;
 use super::signals::{Delivery, Due, Signal, bit};
-use crate::host;
+use crate::{host, reserve};
 use refrain_trace::Ending;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// Signals that end a recording from outside.
@@ -98,7 +99,7 @@ pub(super) fn block_signals() -> u64 {
 pub(super) fn watch_signals(machine: Arc<Machine>) -> io::Result<()> {
     let (tell, told) = crossbeam::channel::bounded(1);
     let watcher = machine.clone();
-    std::thread::Builder::new().spawn(move || {
+    reserve::spawn(Builder::new(), move || {
         // The C library has unblocked some signals of its own.
         let signals = block_signals();
         let _ = tell.send(host::thread_id());

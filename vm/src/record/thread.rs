@@ -11,13 +11,14 @@ use crate::engine::{Emulate, Exit, Mode, RecordingCpu};
 use crate::hooks::HookMap;
 use crate::host;
 use crate::kick::Attention;
-use crate::{Error, Processor, Result, cpuid, first_thread};
+use crate::{Error, Processor, Result, cpuid, first_thread, reserve};
 use crossbeam::channel::{Sender, bounded};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Entry, Event, EventKind, NO_TICKET, ThreadId, order};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::Builder;
 
 /// Stack of the host thread under a guest thread. The guest has its own.
 const HOST_STACK: usize = 512 << 10;
@@ -126,7 +127,7 @@ pub(crate) fn spawn(machine: &Arc<Machine>) -> io::Result<(i32, Sender<Birth>)> 
 
 /// Starts a host thread. It inherits its name from the guest thread that creates it, as natively.
 fn on_thread(run: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-    std::thread::Builder::new().stack_size(HOST_STACK).spawn(run).map(drop)
+    reserve::spawn(Builder::new().stack_size(HOST_STACK), run).map(drop)
 }
 
 /// Runs a guest thread on the calling host thread, to its end.

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Chunks on their way to the writer.
@@ -92,12 +92,11 @@ where
     log.shared.blobs.store(blobs, Ordering::Relaxed);
     let shared = log.shared.clone();
     let desk = Desk { writer, blocks, mapped, messages, give_back, shared, pages: 0 };
-    let thread = std::thread::Builder::new()
-        .name("refrain-writer".into())
-        .spawn(move || {
-            host::block_signals();
-            desk.run(strict)
-        })
+    let run = move || {
+        host::block_signals();
+        desk.run(strict)
+    };
+    let thread = reserve::spawn(Builder::new().name("refrain-writer".into()), run)
         .map_err(Error::host("cannot start the thread that writes"))?;
     Ok((log, thread))
 }
