@@ -2,6 +2,7 @@
 
 mod lives;
 
+use crate::barriers::Barriers;
 use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
 use crate::descriptors::Descriptors;
@@ -34,6 +35,7 @@ pub struct Detector {
     onces: Mutex<FixedSet<u64>>,
     pub(crate) shadow: Shadow,
     objects: Objects,
+    barriers: Barriers,
     findings: Findings,
     pub(crate) heap: Heap,
     pub(crate) descriptors: Descriptors,
@@ -74,6 +76,7 @@ impl Detector {
             onces: Mutex::default(),
             shadow: Shadow::new(words),
             objects: Objects::new(),
+            barriers: Barriers::default(),
             findings: Findings::default(),
             heap: Heap::default(),
             descriptors: Descriptors::default(),
@@ -112,6 +115,7 @@ impl Detector {
             since: self.objects.now(),
             writing: BTreeSet::new(),
             held: BTreeMap::new(),
+            round: None,
             allocating: None,
             allocated: 0,
             blocks: Blocks::new(),
@@ -178,6 +182,8 @@ pub struct Watcher {
     writing: BTreeSet<u64>,
     /// Locks that it holds, and how many times; only for the tap.
     held: BTreeMap<u64, u32>,
+    /// The round of the barrier that it waits at.
+    round: Option<Object>,
     /// The call of an allocator's function that the thread is in.
     pub(crate) allocating: Option<Call>,
     /// Blocks that it has allocated.
@@ -282,6 +288,16 @@ impl Watcher {
         }
         if self.detector.relation != Relation::Kept {
             match (event.kind(), record) {
+                (EventKind::BarrierInit, _) => {
+                    self.detector.barriers.begin(event.object, event.value);
+                }
+                (EventKind::BarrierArrive, _) if edges.releases[0].is_some() => {
+                    self.round = Some(self.detector.barriers.arrive(event.object));
+                    edges.releases[0] = self.round;
+                }
+                (EventKind::BarrierLeave, _) if edges.acquires[0].is_some() => {
+                    edges.acquires[0] = self.round.take();
+                }
                 (EventKind::ThreadExit, _) => edges.releases[1] = self.detector.stack(self.id),
                 (EventKind::Syscall, Some(record)) => {
                     if self.allocating.is_none() {

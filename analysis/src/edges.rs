@@ -149,7 +149,7 @@ fn releases(objects: [Option<Object>; 2]) -> Edges {
 /// # Barriers, semaphores, condition variables
 /// Who leaves, is granted or woken acquires what anybody released up to then: a replay keeps the
 /// order of all events of one object, so nothing that it leaves open is taken for ordered. To the
-/// program, a signal of a condition variable orders nothing (FastTrack, section 4): who waits may come
+/// program, a barrier orders its rounds ([`Object::Round`]; [`crate::Watcher::event`] knows them), and a signal of a condition variable orders nothing (FastTrack, section 4): who waits may come
 /// back without one, so what it goes on with is ordered by the mutex or by nothing.
 pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool, relation: &Relation) -> Edges {
     use EventKind::*;

@@ -4,8 +4,8 @@
 //!
 //! # Reading order
 //! [`Detector`] is shared by all threads and hands a [`Watcher`] to each; `edges` says which event
-//! orders what (happens-before), `objects` keeps the clocks of what synchronizes, `shadow` those
-//! of memory, `detector/lives` (with `heap` and `descriptors`) is about what begins and ends, `cell`
+//! orders what (happens-before), `objects` keeps the clocks of what synchronizes (`barriers` tells the rounds of
+//! barriers apart), `shadow` those of memory, `detector/lives` (with `heap` and `descriptors`) is about what begins and ends, `cell`
 //! compares them, and `findings` keeps the races that were found. `same_epoch` drops repetitions.
 //! [`paper`] has the detectors that others are compared with, over what `tap` hands on.
 //!
@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod barriers;
 mod cell;
 mod clock;
 mod descriptors;

@@ -25,6 +25,9 @@ const LATE: usize = 256;
 pub(crate) enum Object {
     /// A lock or another object of the library's, a thread (`refrain_trace::order`).
     At(u64),
+    /// The rounds of a barrier, which are two objects in turns: nobody comes to a round before all have
+    /// left the one before the last.
+    Round(u64, bool),
     /// What readers of a read-write lock leave to its next writer.
     Readers(u64),
     /// An atomic word.
@@ -164,7 +167,7 @@ impl Objects {
     fn shard(&self, object: Object) -> MutexGuard<'_, FixedMap<Object, State>> {
         let address = match object {
             Object::At(address) | Object::Readers(address) | Object::Word(address) => address,
-            Object::Stack(address) | Object::Futex(address) => address,
+            Object::Stack(address) | Object::Futex(address) | Object::Round(address, _) => address,
             Object::Calls => 0,
             Object::Memory => 4,
             Object::Channels => 8,

@@ -46,6 +46,7 @@ pub const RACES: &[Program] = &[
     racy("copies", "races/copies.c"),
     racy("semaphore", "races/semaphore.c"),
     racy("barrier", "races/barrier.c"),
+    racy("rounds", "races/rounds.c"),
     racy("relaxed", "races/relaxed.c"),
     racy("pipe", "races/pipe.c"),
     racy("descriptor", "races/descriptor.c"),

@@ -416,7 +416,7 @@ fn code(event: &Event) -> Code {
     let timed = |code| if granted { code } else { Code::TimedOut };
     match event.kind() {
         ThreadExit => Code::Exit,
-        ThreadStart | ThreadCreate | ThreadDetach | ThreadCancel => Code::Plain,
+        ThreadStart | ThreadCreate | ThreadDetach | ThreadCancel | BarrierInit => Code::Plain,
         MutexDestroy | MutexConsistent | RwDestroy | Rdtsc | Rdrand | Common | Killed | Signal
         | SemGetValue => Code::Plain,
         ThreadJoin => timed(Code::Join),

@@ -166,6 +166,8 @@ event_kinds! {
     BarrierLeave = 41, "barrier.leave", Acquire;
     /// `pthread_barrier_destroy`.
     BarrierDestroy = 42, "barrier.destroy", Release;
+    /// `pthread_barrier_init`, whose body follows; `value` is the number of threads of a round.
+    BarrierInit = 43, "barrier.init", Release;
 
     /// `sem_wait`.
     SemWait = 48, "sem.wait", Acquire;

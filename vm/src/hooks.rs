@@ -40,6 +40,8 @@ pub(crate) enum Model {
     Create,
     /// Not touched, only noted.
     Note,
+    /// Likewise; `pthread_barrier_init`, with how many threads the rounds of the barrier are for.
+    Rounds,
     /// The program's entry point; no event.
     Entry,
     /// Modelled; `pthread_cancel`: a signal to the thread, which marks itself.
@@ -100,6 +102,7 @@ pub(crate) const HOOKS: &[Hook] = &[
     hook("pthread_cond_destroy", CondDestroy, Model::Release),
 
     hook("pthread_barrier_wait", BarrierArrive, Model::Barrier),
+    hook("pthread_barrier_init", BarrierInit, Model::Rounds),
     hook("pthread_barrier_destroy", BarrierDestroy, Model::Release),
 
     hook("sem_wait", SemWait, Model::AcquireErrno),

@@ -111,6 +111,22 @@ fn a_barrier_may_be_destroyed_by_the_first_to_leave() {
     assert_eq!(races(vec![arrive(1), destroy]), [((0, Act::Lock), (1, Act::Destroy))]);
 }
 
+/// Who is slow to leave a barrier is not behind what others do until the next round.
+#[test]
+fn a_barrier_orders_the_threads_of_one_round() {
+    let arrive = |thread| (thread, Sync(BarrierArrive, LOCK));
+    let leave = |thread| (thread, Sync(BarrierLeave, LOCK));
+    let program = |first: Step, second: Step| {
+        let begin = [(0, Step::Barrier(LOCK, 2)), (0, first), arrive(0), arrive(1), leave(0)];
+        let then =
+            [(0, second), arrive(0), leave(1), (1, Write(X, 4)), arrive(1), leave(1), leave(0)];
+        begin.into_iter().chain(then).chain([(0, Write(X, 4))]).collect::<Program>()
+    };
+    assert_eq!(races(program(Write(X, 4), Read(X + 8, 4))), []);
+    let racy = races(program(Read(X + 8, 4), Write(X, 4)));
+    assert_eq!(racy, [((5, Act::Plain), (8, Act::Plain))]);
+}
+
 /// Who asks for a lock touches it before it is his.
 #[test]
 fn to_lock_does_not_order_what_came_before_the_lock() {

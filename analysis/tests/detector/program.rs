@@ -21,6 +21,8 @@ pub(crate) enum Step {
     Writes([u64; 2]),
     /// Any event of the library's about an object; it returns zero.
     Sync(EventKind, u64),
+    /// A barrier is initialized, for so many threads.
+    Barrier(u64, u64),
     /// A wait for a condition ends: the mutex, the condition variable.
     WaitEnd(u64, u64),
     /// One that returns something else.
@@ -118,6 +120,10 @@ impl Run {
                 watcher.accesses(&at.map(|address| access(address, 4, Access::WRITE)));
             }
             Step::Sync(kind, object) => self.event(thread, event(kind, object), None),
+            Step::Barrier(object, value) => {
+                let begun = Event { value, ..event(EventKind::BarrierInit, object) };
+                self.event(thread, begun, None);
+            }
             Step::WaitEnd(mutex, condition) => {
                 let end = Event { value: condition, ..event(EventKind::CondWaitEnd, mutex) };
                 self.event(thread, end, None);

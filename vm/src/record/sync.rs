@@ -60,11 +60,8 @@ impl GuestThread {
                 self.begin_creation(&call);
                 Ok(())
             }
-            Model::Note => {
-                let event = self.call_event(&call, hook.kind, begin);
-                self.append(Event { flags: NO_TICKET, ..event }, None);
-                Ok(())
-            }
+            Model::Note => self.note(&call, 0),
+            Model::Rounds => self.note(&call, self.context.gpr[RDX] & u64::from(u32::MAX)),
             Model::Entry => {
                 loader::hide_settings(self.machine.initial_sp.load(Ordering::Relaxed));
                 Ok(())
@@ -87,6 +84,12 @@ impl GuestThread {
         // the return address.
         let site = unsafe { Guest.stack_word(call.sp) };
         Event { pc: site, sp: call.sp, object: call.object, ..self.event(kind, begin) }
+    }
+
+    fn note(&mut self, call: &Call, value: u64) -> Result<()> {
+        let event = self.call_event(call, call.hook.kind, call.begin);
+        self.append(Event { flags: NO_TICKET, value, ..event }, None);
+        Ok(())
     }
 
     fn acquire(&mut self, call: &Call, errno: bool) -> Result<()> {
