@@ -42,6 +42,7 @@ pub mod same_epoch;
 mod seen;
 mod slots;
 mod syscall;
+mod zeroed;
 
 pub use attempts::{attempt, forbidden_calls};
 pub use barrier::Barrier;
@@ -75,3 +76,4 @@ pub use reserve::Allocator;
 pub use same_epoch::{EpochWords, SameEpoch};
 pub use seen::Seen;
 pub use syscall::syscall_number;
+pub use zeroed::Zeroed;

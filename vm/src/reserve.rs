@@ -57,8 +57,9 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
+/// Allocates, once more if there is no memory and the reserve can be given up.
 #[inline]
-fn again(allocate: impl Fn() -> *mut u8) -> *mut u8 {
+pub(crate) fn again(allocate: impl Fn() -> *mut u8) -> *mut u8 {
     let memory = allocate();
     if memory.is_null() && give_up() { allocate() } else { memory }
 }

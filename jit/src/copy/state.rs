@@ -5,6 +5,7 @@ use crate::fault::ThreadArea;
 use refrain_vm::layout::PAGE;
 use refrain_vm::{
     Context, FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, OrderedFastPath, Processor,
+    Zeroed,
 };
 use std::arch::naked_asm;
 use std::io;
@@ -135,7 +136,7 @@ pub(super) struct ThreadState {
     pub(super) ordered_fast_path: Option<OrderedFastPath>,
     /// What the thread met last: the machine's, or `own_met`.
     pub(super) met: *mut LastMet,
-    own_met: Box<LastMet>,
+    own_met: Zeroed<LastMet>,
     /// The guest's rax and rdx, and its flags, while a gate uses them.
     pub(super) rax: u64,
     pub(super) rdx: u64,

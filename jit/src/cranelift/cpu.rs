@@ -11,7 +11,7 @@ use crate::transfer;
 use iced_x86::InstructionInfoFactory;
 use refrain_trace::Access;
 use refrain_vm::{
-    Context, Count, Cpu, EngineError, Exit, Fault, LastMet, Mode, OrderedKind, Span, reg,
+    Context, Count, Cpu, EngineError, Exit, Fault, LastMet, Mode, OrderedKind, Span, Zeroed, reg,
 };
 use std::arch::asm;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub(super) struct CraneliftCpu {
     /// Blocks behind hooks, likewise.
     bodies: BTreeMap<u64, u64>,
     /// What the thread met last, until the machine says where that is.
-    _own_met: Box<LastMet>,
+    _own_met: Zeroed<LastMet>,
     /// What an instruction accesses that is executed by itself, and the part of it.
     spans: Vec<Span>,
     part: Option<Part>,

@@ -47,7 +47,7 @@ mod runs;
 pub use filter::{ENTRIES, Filter, INDEX_MASK, Span, Table as LineTable, index as line_index};
 
 use crate::barrier::Barrier;
-use crate::{Feature, Processor};
+use crate::{Feature, Processor, Zeroed};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Whether this machine can record with [`refrain_trace::Order::Stride`]: translated code needs an
@@ -103,10 +103,9 @@ impl LastMet {
     pub const FIRST: usize = std::mem::offset_of!(LastMet, entries);
 
     /// Nothing met so far.
-    pub fn new() -> Box<LastMet> {
-        let nothing = Box::new_zeroed();
+    pub fn new() -> Zeroed<LastMet> {
         // SAFETY: all of its fields are integers.
-        unsafe { nothing.assume_init() }
+        unsafe { Zeroed::new() }
     }
 
     fn place(address: u64) -> usize {

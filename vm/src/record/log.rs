@@ -14,6 +14,7 @@ mod writer;
 use writer::LOOKS;
 pub(crate) use writer::{Start, WriterThread, Written, start};
 
+use crate::Zeroed;
 use crate::barrier::Barrier;
 use crate::engine::OrderedKind;
 use crate::order::{Filter, LastMet};
@@ -114,7 +115,7 @@ impl Log {
             gate: AtomicU8::new(OPEN),
             state: UnsafeCell::new(State {
                 chunk: Chunk::default(),
-                met: LastMet::new(),
+                met: Some(LastMet::new()),
                 polling: None,
                 accesses: None,
                 counted: 0,
@@ -256,7 +257,8 @@ unsafe impl Sync for ThreadLog {}
 
 struct State {
     chunk: Chunk,
-    met: Box<LastMet>,
+    /// What the thread met last; none once it has ended.
+    met: Option<Zeroed<LastMet>>,
     /// Instruction and word of a load that a loop polls since that time, with nothing new.
     polling: Option<(u64, u64, u64)>,
     /// Where all of the thread's accesses are counted, if they are; and how many there were at its
@@ -315,13 +317,13 @@ impl Busy<'_> {
 
     /// What the thread met last.
     pub(crate) fn met(&mut self) -> &mut LastMet {
-        &mut self.state().met
+        self.state().met()
     }
 
     /// A watched load needs no event. If a loop polls it, the thread waits since the first time.
     pub(crate) fn known_load(&mut self, load: &Event, kind: OrderedKind) {
         let state = self.state();
-        *state.met.unrecorded.get_mut() += 1;
+        *state.met().unrecorded.get_mut() += 1;
         if kind == OrderedKind::Poll {
             state.polling.get_or_insert((load.pc, load.object, load.begin));
         }
@@ -344,12 +346,18 @@ impl Busy<'_> {
 }
 
 impl State {
+    /// What the thread, which has not ended, met last.
+    #[inline]
+    fn met(&mut self) -> &mut LastMet {
+        self.met.as_mut().expect("the thread has not retired")
+    }
+
     /// Appends an event of its thread's, with the number of accesses that needed none since the
     /// last one.
     #[inline]
     fn push(&mut self, event: Event) {
         let unrecorded = match self.accesses {
-            None => self.met.take_unrecorded(),
+            None => self.met.as_ref().map_or(0, |met| met.take_unrecorded()),
             Some(_) => self.since_last(self.made()),
         };
         self.polling = None;
@@ -390,7 +398,7 @@ impl ThreadLog {
     pub(crate) fn last_met(&self) -> *mut LastMet {
         // SAFETY: as in `Busy::state`: this is the guest thread, which is not appending; only the
         // pointer to it is read here, which never changes.
-        unsafe { &raw mut *(*self.state.get()).met }
+        unsafe { &raw mut *(*self.state.get()).met() }
     }
 
     /// From here on all accesses of the calling thread are counted there, which is there as long as
@@ -509,7 +517,7 @@ impl ThreadLog {
         let event = make();
         let state = busy.state();
         let unrecorded = match state.accesses {
-            None => state.met.unrecorded.load(Ordering::Relaxed),
+            None => state.met().unrecorded.load(Ordering::Relaxed),
             Some(_) => state.made() - state.counted,
         };
         state.pending = Some((Event { unrecorded, ..event }, record));
@@ -524,6 +532,7 @@ impl ThreadLog {
         self.send(state);
         state.chunk.events = Vec::new();
         state.chunk.payloads = Vec::new();
+        state.met = None;
     }
 
     /// Sends what there is, after the gate was closed; returns how many events there were. The

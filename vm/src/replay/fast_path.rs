@@ -13,6 +13,7 @@
 
 use super::account::{PROGRESS, Tally};
 use super::gate::{Condition, Gate};
+use crate::Zeroed;
 use crate::engine::{Engine, FastPath, SLOW_PATH};
 use crate::host::{self, KnownPages};
 use crate::order::in_progress::Performing;
@@ -31,7 +32,7 @@ pub(crate) struct FastPathState {
     pub(crate) own: u64,
     pub(crate) pages: KnownPages,
     /// What the thread met last.
-    pub(crate) met: Box<LastMet>,
+    pub(crate) met: Zeroed<LastMet>,
     /// `met` counts the loads before the next event.
     pub(crate) expecting: bool,
     /// The instruction that is executed in line.

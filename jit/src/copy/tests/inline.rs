@@ -4,7 +4,7 @@ use super::{CopyEngine, Guest, context_of, engine};
 use iced_x86::code_asm::*;
 use refrain_vm::{
     Count, Cpu, Engine, EngineConfig, Exit, Fault, LastMet, Mode, OrderedAccess, OrderedFastPath,
-    OrderedKind, RecordingEngine, reg,
+    OrderedKind, RecordingEngine, Zeroed, reg,
 };
 use std::arch::asm;
 use std::sync::Arc;
@@ -247,7 +247,7 @@ fn counted_code_is_left() {
 struct Load {
     guest: Guest,
     size: u8,
-    met: Box<LastMet>,
+    met: Zeroed<LastMet>,
     counter: Box<u64>,
     machine: Box<Machine>,
 }
