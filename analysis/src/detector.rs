@@ -4,6 +4,7 @@ mod lives;
 
 use crate::barriers::Barriers;
 use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, STORE, Stamp, WRITE};
+use crate::channels::Channels;
 use crate::clock::VectorClock;
 use crate::descriptors::Descriptors;
 use crate::edges::{self, Code, Edges, Relation};
@@ -36,6 +37,7 @@ pub struct Detector {
     pub(crate) shadow: Shadow,
     objects: Objects,
     barriers: Barriers,
+    channels: Channels,
     findings: Findings,
     pub(crate) heap: Heap,
     pub(crate) descriptors: Descriptors,
@@ -77,6 +79,7 @@ impl Detector {
             shadow: Shadow::new(words),
             objects: Objects::new(),
             barriers: Barriers::default(),
+            channels: Channels::default(),
             findings: Findings::default(),
             heap: Heap::default(),
             descriptors: Descriptors::default(),
@@ -225,28 +228,26 @@ impl Watcher {
 
     /// The thread enters a system call; other threads do not yet know.
     pub fn enter(&mut self, call: &Event, record: Option<&SyscallRecord>) {
-        let calls = match (&self.detector.relation, record) {
+        let mut released = match (&self.detector.relation, record) {
             (Relation::Kept, _) => {
-                (order::slot_of(call, record) == Some(order::SYSCALL_SLOT)).then_some(Object::Calls)
+                let is_ordered = order::slot_of(call, record) == Some(order::SYSCALL_SLOT);
+                [is_ordered.then_some(Object::Calls), None]
             }
-            (Relation::Program(_), None) => None,
-            (Relation::Program(_), Some(_)) if self.allocating.is_some() => None,
+            (Relation::Program(_), None) => [None, None],
+            (Relation::Program(_), Some(_)) if self.allocating.is_some() => [None, None],
             (Relation::Program(_), Some(record)) => {
                 self.use_descriptors(call, record);
-                edges::handed_over(call, record)
+                edges::handed_over(call, record, &self.detector.channels)
             }
         };
-        let child = match record.map(|record| &record.effect) {
-            Some(Effect::Clone { child }) => {
-                self.detector.parallel.store(true, Ordering::SeqCst);
-                self.take_stack(*child, record);
-                // The child finds what the kernel wrote for it.
-                self.kernel_accesses(call, record);
-                Some(Object::At(order::thread_object(*child)))
-            }
-            _ => None,
-        };
-        self.release([calls, child]);
+        if let Some(Effect::Clone { child }) = record.map(|record| &record.effect) {
+            self.detector.parallel.store(true, Ordering::SeqCst);
+            self.take_stack(*child, record);
+            // The child finds what the kernel wrote for it.
+            self.kernel_accesses(call, record);
+            released[1] = Some(Object::At(order::thread_object(*child)));
+        }
+        self.release(released);
     }
 
     /// The thread creates a child, perhaps on the stack of one that has ended.
@@ -301,8 +302,12 @@ impl Watcher {
                 (EventKind::ThreadExit, _) => edges.releases[1] = self.detector.stack(self.id),
                 (EventKind::Syscall, Some(record)) => {
                     if self.allocating.is_none() {
-                        edges.acquires[0] = edges::taken_over(event, record);
+                        let channels = &self.detector.channels;
+                        edges.acquires[0] = edges::taken_over(event, record, channels);
                         self.unmap(event, record);
+                    }
+                    if event.value as i64 >= 0 {
+                        self.detector.channels.returned(event, record);
                     }
                     self.renew(event, record);
                 }

@@ -1,5 +1,6 @@
 //! Which event orders what.
 
+use crate::channels::Channels;
 use crate::heap::Allocator;
 use crate::objects::Object;
 use refrain_trace::payload::SyscallRecord;
@@ -209,21 +210,33 @@ pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool, relation: &R
 }
 
 /// What a system call releases when it is entered, to the program: what it hands to others.
-pub(crate) fn handed_over(call: &Event, record: &SyscallRecord) -> Option<Object> {
+pub(crate) fn handed_over(
+    call: &Event,
+    record: &SyscallRecord,
+    channels: &Channels,
+) -> [Option<Object>; 2] {
     match call.nr {
-        linux::FUTEX if !linux::futex_waits(record.args[1]) => Some(Object::Futex(record.args[0])),
-        nr if linux::sends(nr) => Some(Object::Channels),
-        nr if linux::sends_signals(nr) => Some(Object::Signals),
-        _ => None,
+        linux::FUTEX if !linux::futex_waits(record.args[1]) => {
+            [Some(Object::Futex(record.args[0])), None]
+        }
+        nr if linux::sends(nr) => channels.released(call, record),
+        nr if linux::sends_signals(nr) => [Some(Object::Signals), None],
+        _ => [None, None],
     }
 }
 
 /// What a system call acquires when it returns, to the program.
-pub(crate) fn taken_over(call: &Event, record: &SyscallRecord) -> Option<Object> {
+pub(crate) fn taken_over(
+    call: &Event,
+    record: &SyscallRecord,
+    channels: &Channels,
+) -> Option<Object> {
     match call.nr {
         linux::FUTEX if linux::futex_waits(record.args[1]) => Some(Object::Futex(record.args[0])),
         // One that failed has received nothing.
-        nr if linux::receives(nr) && call.value as i64 >= 0 => Some(Object::Channels),
+        nr if linux::receives(nr) && call.value as i64 >= 0 => {
+            Some(channels.acquired(call, record))
+        }
         linux::RT_SIGTIMEDWAIT => Some(Object::Signals),
         _ => None,
     }

@@ -32,6 +32,7 @@
 
 mod barriers;
 mod cell;
+mod channels;
 mod clock;
 mod descriptors;
 mod detector;

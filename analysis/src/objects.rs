@@ -40,7 +40,10 @@ pub(crate) enum Object {
     Stack(u64),
     /// A word that threads sleep on.
     Futex(u64),
-    /// All pipes, sockets and files: what is written into them may be read.
+    /// A pipe, a pair of sockets, or several of them that are not told apart: what is written into it
+    /// may be read.
+    Channel(u64),
+    /// All of them, and messages between processes.
     Channels,
     /// All signals.
     Signals,
@@ -168,6 +171,7 @@ impl Objects {
         let address = match object {
             Object::At(address) | Object::Readers(address) | Object::Word(address) => address,
             Object::Stack(address) | Object::Futex(address) | Object::Round(address, _) => address,
+            Object::Channel(number) => number << 2,
             Object::Calls => 0,
             Object::Memory => 4,
             Object::Channels => 8,

@@ -15,17 +15,18 @@ macro_rules! calls {
 }
 
 calls! {
-    READ = 0, WRITE = 1, CLOSE = 3, POLL = 7, MMAP = 9, MPROTECT = 10, MUNMAP = 11, BRK = 12, PREAD64 = 17,
-    PWRITE64 = 18, READV = 19, WRITEV = 20, SELECT = 23, SCHED_YIELD = 24, MREMAP = 25, MADVISE = 28,
-    SHMAT = 30, DUP2 = 33, PAUSE = 34, NANOSLEEP = 35,
-    SENDFILE = 40, CONNECT = 42, ACCEPT = 43, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47,
-    SHUTDOWN = 48, CLONE = 56, FORK = 57, WAIT4 = 61,
-    KILL = 62, SEMOP = 65, SHMDT = 67, MSGSND = 69, MSGRCV = 70, FLOCK = 73, FSYNC = 74, FDATASYNC = 75,
+    READ = 0, WRITE = 1, OPEN = 2, CLOSE = 3, POLL = 7, MMAP = 9, MPROTECT = 10, MUNMAP = 11, BRK = 12, PREAD64 = 17,
+    PWRITE64 = 18, READV = 19, WRITEV = 20, PIPE = 22, SELECT = 23, SCHED_YIELD = 24, MREMAP = 25, MADVISE = 28,
+    SHMAT = 30, DUP = 32, DUP2 = 33, PAUSE = 34, NANOSLEEP = 35,
+    SENDFILE = 40, SOCKET = 41, CONNECT = 42, ACCEPT = 43, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47,
+    SHUTDOWN = 48, SOCKETPAIR = 53, CLONE = 56, FORK = 57, WAIT4 = 61,
+    KILL = 62, SEMOP = 65, SHMDT = 67, MSGSND = 69, MSGRCV = 70, FCNTL = 72, FLOCK = 73, FSYNC = 74, FDATASYNC = 75, CREAT = 85,
     RT_SIGTIMEDWAIT = 128, RT_SIGQUEUEINFO = 129, RT_SIGSUSPEND = 130, SYNC = 162, TKILL = 200,
-    FUTEX = 202, IO_SETUP = 206, IO_GETEVENTS = 208, IO_SUBMIT = 209, SEMTIMEDOP = 220, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232,
-    TGKILL = 234, MQ_TIMEDSEND = 242, MQ_TIMEDRECEIVE = 243, WAITID = 247, PSELECT6 = 270, PPOLL = 271,
-    SPLICE = 275, SYNC_FILE_RANGE = 277, EPOLL_PWAIT = 281, ACCEPT4 = 288, DUP3 = 292, PREADV = 295, PWRITEV = 296, RT_TGSIGQUEUEINFO = 297,
-    RECVMMSG = 299, SENDMMSG = 307, PREADV2 = 327, PWRITEV2 = 328, CLONE3 = 435, EPOLL_PWAIT2 = 441,
+    FUTEX = 202, IO_SETUP = 206, IO_GETEVENTS = 208, IO_SUBMIT = 209, SEMTIMEDOP = 220, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232, EPOLL_CTL = 233,
+    TGKILL = 234, MQ_TIMEDSEND = 242, MQ_TIMEDRECEIVE = 243, WAITID = 247, OPENAT = 257, PSELECT6 = 270, PPOLL = 271,
+    SPLICE = 275, SYNC_FILE_RANGE = 277, EPOLL_PWAIT = 281, EVENTFD = 284, ACCEPT4 = 288, EVENTFD2 = 290, DUP3 = 292, PIPE2 = 293, PREADV = 295, PWRITEV = 296, RT_TGSIGQUEUEINFO = 297,
+    RECVMMSG = 299, SENDMMSG = 307, MEMFD_CREATE = 319, PREADV2 = 327, PWRITEV2 = 328, CLONE3 = 435, OPENAT2 = 437, PIDFD_GETFD = 438,
+    EPOLL_PWAIT2 = 441,
 }
 
 /// Whether calls with this number spend their time waiting, off the core.
@@ -88,24 +89,28 @@ pub fn writes_a_buffer(number: u16) -> bool {
 }
 
 /// Whether calls with this number may hand something to who receives it: bytes, or that there will be
-/// no more.
+/// no more; or, of a set of descriptors, what comes with those that are ready.
 pub fn sends(number: u16) -> bool {
     let writes = matches!(number, WRITE | PWRITE64 | WRITEV | PWRITEV | PWRITEV2);
     let to_peers = matches!(number, SENDTO | SENDMSG | SENDMMSG | SHUTDOWN | CLOSE | CONNECT);
     let copies = matches!(number, SENDFILE | SPLICE);
     let messages = matches!(number, MSGSND | MQ_TIMEDSEND | SEMOP | SEMTIMEDOP | FLOCK);
-    writes || to_peers || copies || messages
+    writes || to_peers || copies || messages || number == EPOLL_CTL
 }
 
 /// Whether calls with this number may receive what others send ([`sends`]), or wait for it.
 pub fn receives(number: u16) -> bool {
     let reads = matches!(number, READ | PREAD64 | READV | PREADV | PREADV2);
-    let polls = matches!(number, POLL | SELECT | PSELECT6 | PPOLL);
-    let polls_many = matches!(number, EPOLL_WAIT | EPOLL_PWAIT | EPOLL_PWAIT2);
     let from_peers = matches!(number, ACCEPT | ACCEPT4 | RECVFROM | RECVMSG | RECVMMSG);
     let copies = matches!(number, SENDFILE | SPLICE);
     let messages = matches!(number, MSGRCV | MQ_TIMEDRECEIVE | SEMOP | SEMTIMEDOP | FLOCK);
-    reads || polls || polls_many || from_peers || copies || messages
+    reads || polls(number) || from_peers || copies || messages
+}
+
+/// Whether calls with this number wait for any of several descriptors.
+pub fn polls(number: u16) -> bool {
+    let several = matches!(number, POLL | SELECT | PSELECT6 | PPOLL);
+    several || matches!(number, EPOLL_WAIT | EPOLL_PWAIT | EPOLL_PWAIT2)
 }
 
 /// Whether bytes go through the descriptor that calls with this number have as their first argument.

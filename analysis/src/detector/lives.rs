@@ -150,9 +150,10 @@ impl Watcher {
             linux::CLOSE => self.use_descriptor(call, first, true, is_bad),
             linux::DUP2 | linux::DUP3 => {
                 self.use_descriptor(call, first, false, is_bad);
-                // The copy takes the number of another descriptor, which that ends.
+                // The copy takes the number of another descriptor at one stroke: who uses the number gets
+                // the one or the other, and is meant to.
                 if call.value as i64 >= 0 && first != second {
-                    self.use_descriptor(call, second, true, false);
+                    self.use_descriptor(call, second, false, false);
                 }
             }
             nr if uses_a_descriptor(nr) => self.use_descriptor(call, first, false, is_bad),

@@ -136,13 +136,37 @@ fn to_lock_does_not_order_what_came_before_the_lock() {
     assert_eq!(races(program), [((0, Act::Plain), (3, Act::Lock))]);
 }
 
-/// `dup2` ends the descriptor whose number it takes.
+/// `dup2` puts one descriptor in another one's place at one stroke, which `close` must not meet.
 #[test]
-fn to_copy_a_descriptor_over_another_closes_that() {
+fn to_copy_a_descriptor_over_another_uses_that() {
     let copy = |from, to| (1, Copy(from, to));
-    assert_eq!(races(vec![(0, Use(7, 1)), copy(6, 7)]), [((0, Act::Descriptor), (1, Act::Close))]);
-    assert_eq!(races(vec![(0, Use(7, 1)), copy(7, 6)]), []);
-    assert_eq!(races(vec![(0, Use(7, 1)), copy(7, 7)]), []);
+    assert_eq!(races(vec![(0, Use(7, 1)), copy(6, 7)]), []);
+    assert_eq!(races(vec![copy(6, 7), (0, Use(7, 1))]), []);
+    let closed = vec![copy(6, 7), (0, Close(7, 0))];
+    assert_eq!(races(closed), [((0, Act::Descriptor), (1, Act::Close))]);
+    let closed = vec![copy(7, 6), (0, Close(7, 0))];
+    assert_eq!(races(closed), [((0, Act::Descriptor), (1, Act::Close))]);
+    assert_eq!(races(vec![copy(7, 7), (0, Use(7, 0))]), []);
+}
+
+/// Bytes come out of the pipe that they went into, whatever its ends are called.
+#[test]
+fn a_pipe_orders_those_who_use_it() {
+    let program = |through: u32, from: u32| -> Program {
+        let pipes = [(0, Pipe(5, 6)), (0, Pipe(7, 8)), (0, Copy(6, 9)), (0, Create(1))];
+        let send = [(0, Write(X, 4)), (0, Bytes(through))];
+        pipes.into_iter().chain(send).chain([(1, Use(from, 1)), (1, Write(X, 4))]).collect()
+    };
+    for (through, from, found) in [(6, 5, 0), (9, 5, 0), (6, 7, 1), (8, 7, 0), (9, 7, 1)] {
+        assert_eq!(races(program(through, from)).len(), found, "{through} to {from}");
+    }
+    // Where a descriptor came from is not always known, nor what a call waits for.
+    assert_eq!(races(program(1, 0)), []);
+    assert_eq!(races(program(8, 0)), []);
+    let reused =
+        [(0, Pipe(5, 6)), (0, Create(1)), (0, Close(6, 0)), (0, Write(X, 4)), (0, Bytes(6))];
+    let reused = reused.into_iter().chain([(1, Use(5, 1)), (1, Write(X, 4))]).collect();
+    assert_eq!(races(reused).len(), 1);
 }
 
 #[test]

@@ -56,6 +56,10 @@ pub(crate) enum Step {
     Use(u32, i64),
     /// `dup2`: the second number is the first one's descriptor.
     Copy(u32, u32),
+    /// A pipe: the numbers of its ends.
+    Pipe(u32, u32),
+    /// Bytes are sent through a descriptor.
+    Bytes(u32),
     Unmap(u64, u64),
 }
 
@@ -179,6 +183,17 @@ impl Run {
                 let args = [descriptor.into(), 0, 0, 0, 0, 0];
                 let record = SyscallRecord { args, ..SyscallRecord::default() };
                 self.call(thread, (linux::READ, answer as u64), pc, record);
+            }
+            Step::Pipe(reader, writer) => {
+                let bytes = [reader.to_le_bytes(), writer.to_le_bytes()].concat();
+                let write = refrain_trace::payload::Write { address: 0x40_0000, bytes };
+                let record = SyscallRecord { writes: vec![write], ..SyscallRecord::default() };
+                self.call(thread, (linux::PIPE2, 0), pc, record);
+            }
+            Step::Bytes(descriptor) => {
+                let args = [descriptor.into(), 0, 1, 0, 0, 0];
+                let record = SyscallRecord { args, ..SyscallRecord::default() };
+                self.call(thread, (linux::WRITE, 1), pc, record);
             }
             Step::Unmap(at, len) => {
                 let args = [at, len, 0, 0, 0, 0];
