@@ -1,10 +1,10 @@
 //! What an instruction does with memory, for engines that order every access
-//! ([`refrain_vm::EngineConfig::every_access`]). Both engines count accesses by these rules, so that a
-//! place in one is a place in the other.
+//! ([`refrain_vm::EngineConfig::every_access`]). Both engines count accesses by these rules, so that an
+//! access has the same number in both.
 //!
 //! All operands in memory are accesses, and so is each branch of code that the guest has generated
-//! (`copy/generated`); not what `push`, `pop`, `call`, `ret`, `enter` and `leave` do
-//! to the stack by themselves. What has several operands in memory, or others than its encoding names,
+//! (`copy/generated`). What `push`, `pop`, `call`, `ret`, `enter` and `leave` do to the stack by themselves
+//! is no access. An instruction that has several operands in memory, or others than its encoding names,
 //! is executed by itself: string instructions (page by page, if they repeat), gathers, `xsave` and its
 //! like.
 

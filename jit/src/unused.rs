@@ -1,4 +1,5 @@
-//! What instructions tell of atomics: locked ones whose results nobody uses, and updates without a lock.
+//! What instructions tell of atomic accesses: locked ones whose results nobody uses, and updates without
+//! a lock.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind,

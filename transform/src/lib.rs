@@ -3,11 +3,13 @@
 //!
 //! # Reading order
 //! [`Collector`] sees one thread's accesses and events during an observed replay and makes its
-//! critical sections, with [`Made`] of locks that the program makes itself; [`Sections`] puts those of all threads together, by lock, with their shared
-//! read and write sets; `guards` takes out what locks inside of others are enough for. `ulcp` tells kinds of pairs (Algorithm 1), `topology` builds the causal
-//! edges that survive (Rules 1 to 3), `gain` is Eq. 1 and `fusion` Algorithm 2; `waiting` is what the recording shows of waiting, and [`picture`] threads over time. [`measure`]
-//! replays and measures, [`rank`] fuses and ranks; they are apart because the one needs the trace
-//! and the other the program's symbols, which a process without rights does not have.
+//! critical sections, with [`Made`] of locks that the program makes itself; [`Sections`] puts those of
+//! all threads together, by lock, with their shared read and write sets; `guards` takes out what locks
+//! inside of others are enough for. `ulcp` tells kinds of pairs (Algorithm 1), `topology` builds the
+//! causal edges that survive (Rules 1 to 3), `gain` is Eq. 1 and `fusion` Algorithm 2; `waiting` is what
+//! the recording shows of waiting, and [`picture`] threads over time. [`measure`] replays and measures,
+//! [`rank`] fuses and ranks. They are apart because the one needs the trace and the other the program's
+//! symbols, which a process without rights does not have. `site` is a place in the source.
 //!
 //! # Invariants
 //! - This crate does not know how replay works: it is handed a [`Replayer`].

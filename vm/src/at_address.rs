@@ -1,8 +1,8 @@
 //! Values that translated code uses by their address.
 //!
-//! A `Box` says that nobody else reaches its value: what was made of its address before is void once
-//! the box is used again. Fast-path functions are told an address once, and use it whenever guest code
-//! calls them. So the value's owner has no more than that address, too.
+//! A `Box` promises the compiler that nobody else reaches its value: a pointer that was made of the box
+//! before is void once the box is used again. But fast-path functions are told an address once, and use it
+//! whenever guest code calls them. So the value's owner also reaches it by that address alone.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;

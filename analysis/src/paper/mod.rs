@@ -1,11 +1,11 @@
 //! The seven detectors that the paper compares (FastTrack, Tables 1 to 3), the heavier analyses that they
 //! filter accesses for (section 5.2), over one stream of steps.
 //!
-//! Each is one file with the rules of its paper and implements [`Detector`], which tells accesses from other
-//! steps. They share the stream ([`Step`]), and those that have
-//! vector clocks the arithmetic of them (`clocks`), so that all count the same things. They are as
-//! the papers print them: an atomic access only synchronizes, and memory that ends is no access.
-//! `refrain races` itself uses the crate's own detector.
+//! Each is one file with the rules of its paper, and implements [`Detector`], which tells accesses from
+//! other steps. All share the stream ([`Step`]); those that have vector clocks share the arithmetic of
+//! them (`clocks`), so that all count the same things. They are as the papers print them: an atomic
+//! access only synchronizes, and memory that ends is no access. `refrain races` itself uses the crate's
+//! own detector.
 //!
 //! # What they guarantee
 //! BasicVC, DJIT+, FastTrack and Goldilocks find exactly the variables with two conflicting accesses

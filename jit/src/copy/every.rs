@@ -18,8 +18,8 @@
 //!       mov [window], 0
 //! ```
 //!
-//! Whoever takes a line over reads the count while the window is closed, and so no access that is
-//! still to be made.
+//! A thread that takes a line over reads the count while the window is closed, so the count has no
+//! access that is still to be made.
 //!
 //! Where a look fails, the rest of the accesses are not counted after all, the window is closed, and
 //! the rest of the block is executed *carefully*, access by access ([`super::careful`]): a

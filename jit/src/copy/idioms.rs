@@ -6,10 +6,10 @@
 //! - loads beside locks (`beside`): beside locked instructions, and calls of functions of the module
 //!   that have some, or of the library's locks: the check before the slow path, the stamp of a slot
 //!   in a queue; and further away in such a function, loads that are only compared: the flag by which
-//!   those who wait ask the holder for the lock;
+//!   threads that wait ask the holder for the lock;
 //! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores that
-//!   look like them or like loads beside locked instructions: who waits for room in a ring says
-//!   itself how far it is;
+//!   look like them or like loads beside locked instructions: a thread that waits for room in a ring
+//!   also stores how far it has come itself;
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or

@@ -2,9 +2,9 @@
 //!
 //! Runtimes look at a limit wherever they allocate or enter a function, and other threads change it
 //! to make them stop: GHC's `HpLim`, OCaml's `young_limit`, Go's `stackguard0`. A replay that
-//! diverged has met a few of these thousands of looks. They are the same instruction, as compiled
-//! code reserves a register for what the limit is part of; so a learned comparison with memory that
-//! such a register points to stands for all instructions that equal it.
+//! diverged has met a few of these thousands of looks. All of them are the same instruction, because
+//! compiled code reserves a register for the structure that holds the limit. So if a learned site is a
+//! comparison with memory that such a register points to, it stands for all instructions that equal it.
 
 use crate::memory::read_instruction;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};

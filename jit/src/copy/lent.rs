@@ -1,9 +1,9 @@
-//! Words on the thread's own stack that it has told others of, and that it waits for.
+//! Words on the thread's own stack that it has told other threads of, and that it waits for.
 //!
 //! A thread that hands work to another one, or queues up for a lock, leaves a word on its stack for
-//! the answer, and then does other work, or sleeps, until the answer is there: a loop that calls
-//! something, and compares a word whose address the function has taken and that the loop does not
-//! write by itself.
+//! the answer, and then does other work, or sleeps, until the answer is there. In the code this is a loop
+//! that calls something, and compares a word that the loop does not write and whose address the function
+//! has taken.
 
 use super::beside::is_compared;
 use super::loops::loops;

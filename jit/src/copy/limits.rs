@@ -1,12 +1,13 @@
 //! Looks at limits: compiled code adds a size to a pointer to allocate, and compares the pointer at
-//! once with a limit in memory. Other threads change the limit to make the thread stop or collect garbage,
-//! so it is a word of synchronization: GHC's `HpLim`, OCaml's `young_limit`.
+//! once with a limit in memory. Other threads change the limit to make the thread stop or collect
+//! garbage, so the limit is a word of synchronization: GHC's `HpLim`, OCaml's `young_limit`.
 //!
-//! Pointer and base are registers that compilers of such languages reserve, r12 to r15: so `add`
+//! Pointer and base are registers that compilers of such languages reserve, r12 to r15. So a look is `add`
 //! of a constant or of a register, or `sub` of a constant, right before a comparison of that register
-//! with what another of these points to. Only a constant that another register gets may be between
-//! (the size, for whoever makes room). This is a function of the bytes before the comparison, not of the block that it is
-//! translated in, and needs no function around it: such code has few symbols.
+//! with what another of these registers points to. Only a constant that another register gets may be
+//! between (the size, for the code that makes room). Whether an instruction is a look depends on the
+//! bytes before it, not on the block in which it is translated, and on no function around it: such code
+//! has few symbols.
 //!
 //! Compilers of C keep variables in these registers, too, and make such code of a loop over an array
 //! whose end is in memory: its look is watched, which costs a comparison.

@@ -1,10 +1,11 @@
 //! The loops of a function: the natural loops of its control flow graph.
 //!
-//! That a branch goes back says little: compilers put what is seldom executed at a function's end,
-//! and it jumps back from there. A loop is what can be executed again: the blocks from which a
+//! A branch back need not close a loop: compilers put code that is seldom executed at a function's end,
+//! and this code jumps back from there. A loop is what can be executed again: the blocks from which a
 //! branch back to their dominator is reached without passing that dominator.
 //!
-//! Where an indirect jump leads is not known; it is taken to lead wherever nothing else does.
+//! An indirect jump is taken to lead to all blocks to which nothing else leads, since its targets are not
+//! known.
 
 use iced_x86::{FlowControl, Instruction, OpKind};
 use petgraph::algo::dominators::{Dominators, simple_fast};

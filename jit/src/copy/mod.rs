@@ -24,8 +24,8 @@
 //!
 //! # Generated code
 //! A block of code that the guest has made itself begins with a look whether the code is still what
-//! was translated (`generated`); if it is not, it is translated anew. So code is what it is when a
-//! thread comes to a block of it, whoever has written it and how.
+//! was translated (`generated`); if it is not, it is translated anew. So a thread executes the code that
+//! is there when it comes to the block, whoever has written the code.
 //!
 //! # Limits
 //! - Code that changes while a thread is inside a block of it runs to the end of the block as it was.

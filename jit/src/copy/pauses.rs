@@ -1,6 +1,7 @@
-//! Where a thread orders its accesses by a fence, or lets others go on: `pause`, and the system calls by which threads yield and wait
-//! for a word (`sched_yield`, `futex`), made by the function itself or by a short one that it calls.
-//! Libraries of locks that use the kernel directly look at a word right before or after that.
+//! Where a thread orders its accesses by a fence, or lets others go on: `pause`, and the system calls by
+//! which threads yield and wait for a word (`sched_yield`, `futex`), made by the function itself or by a
+//! short one that it calls. Libraries of locks that use the kernel directly look at a word right before
+//! or after that.
 
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::linux::{FUTEX, yields};
@@ -8,8 +9,8 @@ use refrain_trace::linux::{FUTEX, yields};
 /// Instructions behind the one that sets a call's number in which it is made.
 const REACH: usize = 12;
 
-/// Of each instruction of a function, whether it is a fence or lets others go on. `is_wrapper` tells what a call
-/// leads to: a short function that does nothing else.
+/// Of each instruction of a function, whether it is a fence or lets others go on. `is_wrapper` tells
+/// whether a call leads to a short function that does nothing else.
 pub(super) fn pauses(
     code: &[Instruction],
     mut is_wrapper: impl FnMut(&Instruction) -> bool,

@@ -1,12 +1,14 @@
 //! Loops that wait for another thread to change a word.
 //!
 //! A short loop that writes no memory and reads the same words in every round can end only because
-//! somebody else writes them: compilers would have read an ordinary variable once, before the loop.
-//! If the loop calls a function, that may be who writes it, unless it is another module's
+//! another thread writes them: compilers would have read an ordinary variable once, before the loop.
+//! If the loop calls a function, this function may write the words, unless it is another module's
 //! (`sched_yield`, `usleep`) or one that only waits. A loop with such a call may also wait for a
-//! word on the stack, whose address somebody else was given. Compilers run out of registers, though, and then read an ordinary
-//! variable in every round. So the loop must not go through memory, and what is read must not be
-//! held against anything that changes from round to round by the loop's own doing.
+//! word on the stack, whose address another thread was given.
+//!
+//! But when compilers run out of registers they read an ordinary variable in every round, too. So the
+//! loop must not go through memory, and must not compare what it reads with anything that it changes
+//! itself from round to round.
 
 use super::loops::{ends_here, target};
 use super::ordered::{is_candidate, is_stack_load};

@@ -2,14 +2,14 @@
 //!
 //! A program that shares memory with processes that it has forked reads there what they write. So
 //! each access of such memory is an event with what the memory shows (`record::common`,
-//! `replay::common`). To come to each of them, both sides keep the memory out of the guest's reach:
+//! `replay::common`). To catch each access, both sides keep the memory out of the guest's reach:
 //! an access faults, and the machine executes the instruction by itself, on a *view* of the pages that
-//! it touches: private memory, the same in the recording and in the replay. The machine brings the
-//! view up to date before, and, in a recording, brings what the instruction has changed to the memory
-//! itself.
+//! the instruction touches. The view is private memory, the same in the recording and in the replay. The
+//! machine brings the view up to date before; a recording then brings what the instruction has changed
+//! to the memory itself.
 //!
-//! Library functions and system calls go to the memory itself (in a replay, nothing does). This is all
-//! of it as long as the program has one thread; with the second one it ends (`common::END`).
+//! Library functions and system calls go to the memory itself (in a replay, nothing does). All this
+//! lasts as long as the program has one thread, and ends with the second one (`common::END`).
 
 pub(crate) mod recorded;
 pub(crate) mod replayed;

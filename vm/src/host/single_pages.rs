@@ -1,11 +1,10 @@
 //! Pages of files that the kernel maps one by one.
 //!
-//! Where a process touches a page of a file that it has mapped, the kernel maps its neighbours too,
-//! sixteen at a time, if it has them in memory. Who wants to know from the page table what was
-//! touched then finds several times as much. The kernel leaves the neighbours alone where
-//! accesses may have to be reported, page by page, to the owner of a `userfaultfd` (`mm/memory.c`,
-//! `should_fault_around`). So such memory is registered with one for write protection, of which
-//! nothing is protected ever, and nothing reported.
+//! Where a process touches a page of a file that it has mapped, the kernel maps the neighbours of the
+//! page too, sixteen at a time, if it has them in memory. The page table then shows several times as many
+//! pages as were touched. The kernel leaves the neighbours alone where accesses may have to be reported,
+//! page by page, to the owner of a `userfaultfd` (`mm/memory.c`, `should_fault_around`). So the recorder
+//! registers such memory with a `userfaultfd` for write protection, and never protects any page of it.
 
 use crate::{Hidden, Result, host};
 use std::fs::File;

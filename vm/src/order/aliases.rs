@@ -1,8 +1,8 @@
 //! Lines that show the same memory: of a file that is mapped at several addresses.
 //!
 //! Such lines are one *class*, and whose a class is stands at one of its lines, the *canonical* one.
-//! Classes only grow. Where one of the addresses shows something else later, its lines share more
-//! than they need to, which costs time, never truth.
+//! Classes only grow. If one of the addresses shows something else later, its lines stay in the class:
+//! the recording then orders more than it needs to, and stays exact.
 
 use std::ops::Range;
 

@@ -1,6 +1,7 @@
-//! What a thread keeps, between two calls of the machine by translated code, of the ordered instruction
-//! in progress and of its accesses. Data alone, since the states of the fast paths
-//! (`record/fast_path`, `replay/fast_path`) hold it, and the rules in this directory change it.
+//! What a thread keeps of an ordered instruction while translated code executes it, and of its accesses.
+//!
+//! The states of the fast paths (`record/fast_path`, `replay/fast_path`) hold these values, and the other
+//! files of this directory change them. So this file has data alone, and both can use it.
 
 use super::filter::Filter;
 use super::lines::{Calms, Claims, Lines, Wish};

@@ -9,11 +9,11 @@
 //!   seen outside of its window, and a [`EventKind::Handover`] goes into its stream at the number of
 //!   accesses that it has made by then. The taker waits in the replay for all of them
 //!   ([`EventKind::Takeover`]).
-//!   Who takes over one line after the other gets with the next one as many as he has taken so, if
-//!   they are the same thread's ([`super::runs`]): what is handed over buffer by buffer takes a few
-//!   take-overs, not one for each line.
-//! - A line that has been taken over [`PATIENCE`] times is contended: nobody may access it by
-//!   himself, and each access is an event with a ticket ([`EventKind::Contended`]). A thread that has
+//!   A thread that takes over one line after the other gets, with the next one, as many more lines as
+//!   it has taken in this way, if they belong to the same thread ([`super::runs`]). So threads that
+//!   hand over whole buffers need a few take-overs, not one for each line.
+//! - A line that has been taken over [`PATIENCE`] times is contended: no thread may access it
+//!   by itself, and each access is an event with a ticket ([`EventKind::Contended`]). A thread that has
 //!   made [`CALM`] of them with nobody between gets the line, with the turn for the next one: to read
 //!   it, if that is all it has done, as a loop does that waits for another thread's store. So does, at
 //!   once, a thread that branches to where a word in the line says.

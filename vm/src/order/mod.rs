@@ -18,7 +18,7 @@
 //! Who is watched is decided once for both sides: the engine that records finds the idioms in the
 //! code (`jit::copy`'s `idioms`) and adds the sites that were learned from earlier replays
 //! ([`crate::RecordOptions::learned`]); the trace holds the set; the replaying engine takes it from
-//! there. As long as a program has one thread, nothing is watched: nobody else can be meant.
+//! there. As long as a program has one thread, nothing is watched: there is nobody to race with.
 //!
 //! With [`refrain_trace::Order::Stride`], every access is ordered instead, by lines: see [`lines`].
 //!
@@ -31,8 +31,8 @@
 //!    its value again, and a read records value and bound together.
 //! 2. The paper omits what a read shares with the read before of the same thread by run lengths;
 //!    here a table per thread keeps what the thread met last, for more than one word.
-//! 3. Words are grouped by slots ([`refrain_trace::order::slot`]), without the second version: a
-//!    store to another word of the slot costs an event, never truth.
+//! 3. Words are grouped by slots ([`refrain_trace::order::slot`]), and only the slot has versions: a
+//!    store to another word of the slot may cost an event, and the replay stays exact.
 
 mod aliases;
 mod filter;

@@ -1,10 +1,11 @@
 //! Replaying every access ([`refrain_trace::Order::Stride`]).
 //!
-//! Translated code counts down the accesses before the thread's next event and leaves when there is
-//! none left: the event is one of the access that comes then, or of what others waited for
-//! ([`super::lines`]). Others may wait longer: a handover may come after more of its thread's accesses
-//! than in the recording, for as long as none of these has an event. So an engine may count down block
-//! by block, below zero, where no access has had an event, if it leaves soon.
+//! Translated code counts down the accesses before the thread's next event, and leaves when none is
+//! left. The event is then of the access that comes next, or it hands lines over for which other threads
+//! wait ([`super::lines`]). A handover may come after more accesses of its thread than in the recording,
+//! as long as none of these accesses has an event: the other threads only wait longer. So an engine may
+//! count a whole block down at once, below zero, if no access in the block has had an event and the
+//! engine leaves soon.
 
 use super::in_progress::Performing;
 use crate::engine::{OrderedAccess, OrderedKind};

@@ -1,5 +1,5 @@
-//! Lines that a thread takes over one after the other, forwards or backwards: what it goes through is
-//! a buffer, and what follows is worth having with it.
+//! Lines that a thread takes over one after the other, forwards or backwards. They are taken to be a
+//! buffer that the thread goes through, so that it gets the lines that follow with the next one.
 
 use std::ops::Range;
 

@@ -1,10 +1,11 @@
 //! Recording memory in common with other processes (see [`crate::common`]).
 //!
-//! An access is one step to other processes: the view gets what the memory holds, the instruction is
-//! executed on it, and each word that the instruction has changed is exchanged in the memory for what
-//! the view had there. If a word is not what it was any more, the access has not happened, and begins
-//! anew; so locked instructions exclude those of other processes. (Only of an instruction that changes
-//! several words, those after the first are stored whatever others have written.)
+//! To other processes an access is one step. The recorder copies what the memory holds into the view,
+//! executes the instruction on the view, and then exchanges each word that the instruction has changed:
+//! the memory gets the new value if it still holds what the view had. If it does not, the access has not
+//! happened, and the recorder begins it anew; so locked instructions exclude those of other processes.
+//! (If one instruction changes several words, the words after the first are stored whatever other
+//! processes have written there.)
 
 use super::machine::Machine;
 use super::notice::Notice;

@@ -1,8 +1,8 @@
 //! The limit of the address space (`RLIMIT_AS`): what the guest knows of it, and keeps to.
 //!
-//! The recorder's tables take far more of the address space than most programs. So the limit of
-//! the process is raised as far as it may be; the one that the guest has and sets is kept here, and
-//! `memory` sees to it. Programs that a child process executes get it from the kernel.
+//! The recorder's tables take far more of the address space than most programs. So the recorder raises
+//! the limit of the process as far as it may. This file keeps the limit that the guest has and sets;
+//! `memory` enforces it. Programs that a child process executes get the guest's limit from the kernel.
 
 use super::calls::{Pending, words};
 use super::thread::GuestThread;

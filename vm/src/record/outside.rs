@@ -1,15 +1,15 @@
-//! Signals from outside: they do to the guest what they would do natively, but those that end
-//! programs end the recording.
+//! Signals from outside: they do to the guest what they would do natively, except that a signal that
+//! would end the program ends the recording.
 //!
-//! Every thread blocks them, and one thread of the recorder's own takes them and passes them on.
+//! Every thread blocks them; one thread of the recorder's own takes them and passes them on.
 //!
 //! A thread that computes takes a signal with its next event, unless its instructions are counted
-//! (`super::delivery`); if it has no events any more, that is never. Nothing but a count tells the
-//! place in such a computation: registers do not, since a loop may pass the same instruction with
-//! the same registers any number of times. So when a signal has waited for long, every thread that
-//! may take it is called, and counting begins, for the signals after the first event from then on;
-//! and when that has been in vain and the signal is one that users end programs by, the user is
-//! told, who may send it again: the recording ends then and keeps what it has.
+//! (`super::delivery`). A thread without further events would never take the signal. Only a count of
+//! instructions names a place in such a computation: a loop may pass the same instruction with the same
+//! registers any number of times. So when a signal has waited for long, the recorder calls every thread
+//! that may take the signal, and begins to count instructions, which serves the signals after the first
+//! event from then on. If that has been in vain and the signal is one by which users end programs, the
+//! recorder tells the user, who may send the signal again: the recording ends then and keeps what it has.
 
 use super::machine::{Machine, Stop};
 use super::notice::Notice;

@@ -1,9 +1,9 @@
 //! How far each thread has come in recorded time.
 //!
 //! A thread that has arrived at an event has made every store that it made in the recording before
-//! the end of that event: the guest executes nothing while an event happens. So once all others
-//! have arrived at events that end after some time, all plain stores before that time are made,
-//! whoever made them, and none of them has a ticket of its own.
+//! the end of that event, because the guest executes nothing while an event happens. So once all other
+//! threads have arrived at events that end after some time, all plain stores before that time have been
+//! made, and a thread that waits for one of them need not know which thread makes it.
 
 use crossbeam::utils::CachePadded;
 use refrain_trace::ThreadId;

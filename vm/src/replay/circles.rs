@@ -1,9 +1,9 @@
 //! Guest code that runs in circles: no event happens any more, and the processor is busy.
 //!
-//! The gate finds out when every thread waits. A thread that does not wait, and comes to no event,
-//! would keep a replay from ending. What tells it from one that has much to compute is processor
-//! time without any event, beyond what the recording can account for: the time of day would blame
-//! a machine that is busy or was suspended.
+//! The gate finds out when every thread waits. But a thread that neither waits nor comes to an event
+//! would keep a replay from ending. The replay tells such a thread from one that has much to compute by
+//! the processor time that it takes without an event, beyond what the recording accounts for. (The time
+//! of day would blame a machine that is busy or was suspended.)
 
 use super::machine::Machine;
 use super::outcome::{Divergence, DivergenceKind};

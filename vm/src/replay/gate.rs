@@ -2,10 +2,11 @@
 //! free otherwise; PerfPlay §5.2).
 //!
 //! A thread that waits here is held back *artificially*. When every thread waits and no
-//! condition holds, none ever will: the gate says so instead of hanging.
+//! condition holds, no condition will ever hold: the gate reports this instead of hanging.
 //!
 //! Under a scheduler that decides anew ([`super::Policy::Anew`]) threads wait here for its grants
-//! too, and a recorded order that nobody can go on with gives way.
+//! too. When no thread can go on with the recorded order of the other events, the gate gives this order
+//! up.
 
 mod freed;
 mod sleepers;

@@ -1,20 +1,20 @@
 //! Who waits for what, and who goes next: a scheduler decides on the operations of threads that
 //! run.
 //!
-//! Threads come with requests. What is possible is for the model of the library's objects
-//! ([`Objects`]) to say, and which of the possible requests goes is for the
-//! [`Scheduler`], the same as under the virtual clock (`scheduler::clock`). Requests that wait are
-//! granted by those of other threads. How threads wait and are woken is for `gate`.
+//! Threads come with requests. The model of the library's objects ([`Objects`]) says which requests are
+//! possible, and the [`Scheduler`] chooses among these, the same scheduler as under the virtual clock
+//! (`scheduler::clock`). Granting one request may make others possible. The `gate` makes threads wait and
+//! wakes them.
 //!
 //! A thread's logical clock is the count of instructions that it said last: nothing that it does
 //! later comes before that. A thread that has not come to its next operation is
 //! [`Status::Going`], even while it waits for something that no scheduler decides on (a recorded
-//! order). When nobody moves, such threads are left out of the question ([`Grants::force`]).
+//! order). When no thread moves, the question is put without such threads ([`Grants::force`]).
 //!
-//! A scheduler that decides object by object has threads race, as on a real machine: who waited is
-//! told to ask again, and whoever comes first gets the object. With any other, requests that are
-//! granted are performed where they are granted, so that the order of operations is the
-//! scheduler's alone.
+//! If a scheduler decides object by object, threads race, as on a real machine: a thread that waited is
+//! told to ask again, and whichever thread comes first gets the object. Under any other scheduler,
+//! requests are performed in the order in which they are granted, so that the scheduler alone decides the
+//! order of operations.
 
 use super::objects::{Objects, Operation, Words};
 use refrain_scheduler::{Choice, Moment, Progress, Request, Scheduler, Scope, Status};

@@ -1,11 +1,11 @@
-//! MappedFiles of files that the guest maps, unpacked before it runs.
+//! The contents of files that the guest maps, unpacked before the guest runs.
 //!
 //! A recorded program maps its libraries from files that the kernel has in memory, so that a
-//! mapping costs next to nothing, and a page of it something only when it is touched. A replay
-//! has their contents in one file in memory, from which it maps them likewise.
+//! mapping costs next to nothing, and a page costs something only when the program touches it. A replay
+//! has the contents of these files in one file in memory, and maps them from there.
 //!
-//! Of most files the trace has only the pages that were touched. Nobody may touch the others: they
-//! stay out of reach whatever the guest makes of their protection, so that a replay which goes
+//! Of most files the trace has only the pages that the recorded program touched. A replay keeps all
+//! other pages out of reach, whatever protection the guest gives them, so that a replay which goes
 //! another way faults instead of reading zeros.
 
 use crate::layout::PAGE;
@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// MappedFiles beyond so many bytes are unpacked when they are mapped.
+/// Contents beyond so many bytes are unpacked when they are mapped.
 const MOST: u64 = 256 << 20;
 /// The same of files of which there are pages, whose other pages take room in the file as well.
 const MOST_BY_PAGES: u64 = 512 << 20;

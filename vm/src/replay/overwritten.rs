@@ -1,8 +1,8 @@
 //! Which words have been overwritten by ordered instructions that come after a load.
 //!
-//! A recorded load waits until its word holds what it read. If somebody else was faster than in
-//! the recording, and has overwritten the word already, it would wait in vain. All stores before
-//! the later instruction have been made then, so that there is nothing left to wait for.
+//! A recorded load waits until its word holds what it read. If another thread was faster than in
+//! the recording and has overwritten the word already, the load would wait in vain. All stores before
+//! that thread's instruction have been made by then, so the load need not wait.
 
 use refrain_trace::order;
 use std::sync::atomic::{AtomicU64, Ordering};

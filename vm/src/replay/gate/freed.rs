@@ -1,12 +1,12 @@
-//! Locks that a transformed trace has freed: their acquisitions and releases wait for no turn, but for
-//! the ends of the sections that causal edges name (PerfPlay, Rule 2 and dynamic locking).
+//! Locks that a transformed trace has freed: their acquisitions and releases wait for no turn, but only
+//! for the ends of the sections that causal edges name (PerfPlay, Rule 2 and dynamic locking).
 //!
-//! Tickets of such a lock may be done in any order, and where all events of its slot are such nobody
-//! asks which are done. Where somebody does (another object of the slot, the lock's destruction), he
-//! waits for all that come before: a bit for each ticket says which are done, and the count of the
-//! slot goes on over those that follow without a gap.
+//! Tickets of such a lock may be done in any order. If all events of its slot are such, no thread asks
+//! which tickets are done. If another event shares the slot (of another object, or the lock's
+//! destruction), its thread waits for all earlier tickets: a bit for each ticket says whether it is done,
+//! and the count of the slot moves on over those that follow without a gap.
 //!
-//! The recorded run satisfies every edge and every ticket, so no wait is for one's own future.
+//! The recorded run satisfies every edge and every ticket, so no thread waits for its own future.
 
 use super::sync::atomic::{AtomicU64, Ordering};
 use crate::Result;

@@ -1,15 +1,15 @@
-//! Who sleeps at the gate, and for what.
+//! Which threads sleep at the gate, and for what.
 //!
-//! Going to sleep and waking are on the way of every hand-over of a lock between threads that do
-//! not run at the same time, so nothing here is shared by all: each thread has a berth of its own.
-//! Whoever makes a condition hold looks at the berths of those who sleep (bits in `asleep`), and
-//! holds no lock while it wakes them.
+//! Threads that do not run at the same time sleep and wake at every hand-over of a lock, so sleeping
+//! must be cheap: no data here is shared by all threads, and each thread has a berth of its own. A thread
+//! that makes a condition hold looks at the berths of those that sleep (bits in `asleep`), and holds no
+//! lock while it wakes them.
 //!
-//! No wake-up is lost: a sleeper registers before it looks at its condition for the last time, and
-//! whoever makes the condition hold does so before it looks for sleepers.
+//! No wake-up is lost: a sleeper registers before it looks at its condition for the last time, and a
+//! thread makes a condition hold before it looks for sleepers.
 //!
-//! Who has been called counts as awake, although it may have to wait for a core: nobody is to find
-//! that all others sleep while one of them is about to go on.
+//! A thread that has been called counts as awake, although it may have to wait for a core: otherwise
+//! another thread could find that all others sleep while one of them is about to go on.
 
 use super::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use super::sync::{Mutex, MutexGuard};
