@@ -7,7 +7,7 @@
 pub(crate) use crate::layout::guest_may_map;
 use crate::layout::{self, ARENAS, PAGE};
 use crate::syscall::MachineCall;
-use std::collections::BTreeMap;
+use rangemap::RangeSet;
 use std::io;
 use std::ops::Range;
 
@@ -46,12 +46,12 @@ pub(crate) enum Purpose {
 
 /// The guest's mappings.
 pub(crate) struct AddressSpace {
-    /// Mapped ranges by start (end), coalesced; only what the allocator must avoid.
-    used: BTreeMap<u64, u64>,
+    /// Mapped ranges; only what the allocator must avoid.
+    used: RangeSet<u64>,
     /// Ranges that the guest believes to be executable.
-    executable: BTreeMap<u64, u64>,
+    executable: RangeSet<u64>,
     /// Ranges whose content is no private file's: what is executable there, the guest has made.
-    own: BTreeMap<u64, u64>,
+    own: RangeSet<u64>,
     /// The guest has mapped memory that others can see it write.
     shared: bool,
     /// Where the program break may be.
@@ -66,9 +66,9 @@ pub(crate) struct AddressSpace {
 impl AddressSpace {
     pub(crate) fn new() -> AddressSpace {
         AddressSpace {
-            used: BTreeMap::new(),
-            executable: BTreeMap::new(),
-            own: BTreeMap::new(),
+            used: RangeSet::new(),
+            executable: RangeSet::new(),
+            own: RangeSet::new(),
             shared: false,
             heap: layout::HEAP,
             brk: layout::HEAP.start,
@@ -93,13 +93,13 @@ impl AddressSpace {
         if most == u64::MAX {
             return false;
         }
-        let len = |(&start, &end): (&u64, &u64)| end - start;
-        let all = self.used.iter().filter(|(start, _)| !layout::STACK.contains(start));
-        let overlap = |(&start, &end): (&u64, &u64)| {
-            end.min(replaced.end).saturating_sub(start.max(replaced.start))
+        let kept = |range: &Range<u64>| {
+            let overlap =
+                range.end.min(replaced.end).saturating_sub(range.start.max(replaced.start));
+            range.end - range.start - overlap
         };
-        let there: u64 = all.clone().map(len).sum::<u64>() - self.left;
-        let there = there.saturating_sub(all.map(overlap).sum());
+        let all = self.used.iter().filter(|range| !layout::STACK.contains(&range.start));
+        let there = all.map(kept).sum::<u64>().saturating_sub(self.left);
         there.saturating_add(more) > most
     }
 
@@ -226,7 +226,7 @@ impl AddressSpace {
             _ => return result,
         };
         cut(&mut self.executable, &changed);
-        if prot & libc::PROT_EXEC != 0 && !changed.is_empty() {
+        if prot & libc::PROT_EXEC != 0 {
             join(&mut self.executable, changed);
         }
         if range.end < whole.end { OUT_OF_MEMORY } else { result }
@@ -235,9 +235,8 @@ impl AddressSpace {
     /// The first address of a range where nothing is mapped; its end if there is none.
     fn first_hole(&self, range: &Range<u64>) -> u64 {
         let mut at = range.start;
-        while let Some((_, &end)) = self.used.range(..=at).next_back().filter(|(_, end)| **end > at)
-        {
-            at = end;
+        while let Some(mapped) = self.used.get(&at) {
+            at = mapped.end;
         }
         at.min(range.end)
     }
@@ -345,7 +344,7 @@ impl AddressSpace {
 
     /// Whether any of the range holds code in the guest's eyes.
     pub(crate) fn holds_code(&self, range: &Range<u64>) -> bool {
-        intersects(&self.executable, range)
+        self.executable.overlaps(range)
     }
 
     /// Notes what a mapping with these flags shows.
@@ -374,7 +373,7 @@ impl AddressSpace {
         let range = start..start.saturating_add(page_up(len));
         let prot = prot as i32;
         let generates = prot & libc::PROT_EXEC != 0
-            && (prot & libc::PROT_WRITE != 0 || intersects(&self.own, &range));
+            && (prot & libc::PROT_WRITE != 0 || self.own.overlaps(&range));
         generates.then_some(range)
     }
 
@@ -400,10 +399,11 @@ impl AddressSpace {
     pub(crate) fn begin_program(&mut self) {
         unmap_all();
         let libraries = layout::FIXED_PROGRAM.end..ARENAS[0].end;
-        self.used.retain(|start, _| libraries.contains(start));
+        let stays = |range: &&Range<u64>| libraries.contains(&range.start);
+        self.used = self.used.iter().filter(stays).cloned().collect();
         self.executable.clear();
         self.own.clear();
-        self.left = self.used.iter().map(|(start, end)| end - start).sum();
+        self.left = self.used.iter().map(|range| range.end - range.start).sum();
         self.shared = false;
         self.begin_heap(layout::HEAP.start);
     }
@@ -433,22 +433,11 @@ impl AddressSpace {
 
     /// A range in parts that the guest may execute or not.
     pub(crate) fn by_right_to_execute(&self, range: Range<u64>) -> Vec<(Range<u64>, bool)> {
-        let mut parts = Vec::new();
-        let mut at = range.start;
-        for (&start, &end) in self.executable.range(..range.end) {
-            let code = start.max(at)..end.min(range.end);
-            if code.is_empty() {
-                continue;
-            }
-            if at < code.start {
-                parts.push((at..code.start, false));
-            }
-            at = code.end;
-            parts.push((code, true));
-        }
-        if at < range.end {
-            parts.push((at..range.end, false));
-        }
+        let within = |code: &Range<u64>| code.start.max(range.start)..code.end.min(range.end);
+        let code = self.executable.overlapping(&range).map(|code| (within(code), true));
+        let rest = self.executable.gaps(&range).map(|rest| (rest, false));
+        let mut parts: Vec<_> = code.chain(rest).collect();
+        parts.sort_by_key(|(part, _)| part.start);
         parts
     }
 
@@ -464,7 +453,7 @@ impl AddressSpace {
     }
 
     fn overlaps(&self, range: &Range<u64>) -> bool {
-        intersects(&self.used, range)
+        self.used.overlaps(range)
     }
 
     /// Finds room: for code low, for everything else high.
@@ -480,14 +469,12 @@ impl AddressSpace {
     /// Lowest gap of `len` bytes at a multiple of `align`, with a page of distance to its
     /// neighbours.
     pub(crate) fn first_fit(&self, arena: Range<u64>, len: u64, align: u64) -> Option<u64> {
-        let before = self.used.range(..arena.start).next_back();
-        let reaches_in = before.map(|(_, &end)| end).filter(|&end| end > arena.start);
-        let mut at = reaches_in.map_or(arena.start, |end| end + PAGE).next_multiple_of(align);
-        for (&start, &end) in self.used.range(arena.start..arena.end) {
-            if start >= at.checked_add(len)?.checked_add(PAGE)? {
+        let mut at = arena.start.next_multiple_of(align);
+        for used in self.used.overlapping(&arena) {
+            if used.start >= at.checked_add(len)?.checked_add(PAGE)? {
                 break;
             }
-            at = at.max((end + PAGE).next_multiple_of(align));
+            at = at.max((used.end + PAGE).next_multiple_of(align));
         }
         (at.checked_add(len)? <= arena.end).then_some(at)
     }
@@ -543,62 +530,23 @@ unsafe fn kernel(nr: libc::c_long, args: [u64; 6]) -> i64 {
     unsafe { crate::host::syscall(nr as u64, args) }
 }
 
-fn intersects(map: &BTreeMap<u64, u64>, range: &Range<u64>) -> bool {
-    map.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
-}
-
-/// Removes `range` from a set of disjoint ranges.
-pub(crate) fn cut(map: &mut BTreeMap<u64, u64>, range: &Range<u64>) {
-    let hit: Vec<(u64, u64)> = map
-        .range(..range.end)
-        .rev()
-        .take_while(|&(_, &end)| end > range.start)
-        .map(|(&start, &end)| (start, end))
-        .collect();
-    for (start, end) in hit {
-        map.remove(&start);
-        if start < range.start {
-            map.insert(start, range.start);
-        }
-        if end > range.end {
-            map.insert(range.end, end);
-        }
+/// Removes a range, which may be empty, from a set of ranges.
+fn cut(set: &mut RangeSet<u64>, range: &Range<u64>) {
+    if !range.is_empty() {
+        set.remove(range.clone());
     }
 }
 
-/// Adds `range`, merging it with what touches it.
-pub(crate) fn join(map: &mut BTreeMap<u64, u64>, range: Range<u64>) {
-    cut(map, &range);
-    let mut merged = range;
-    if let Some((&start, &end)) = map.range(..merged.start).next_back()
-        && end == merged.start
-    {
-        map.remove(&start);
-        merged.start = start;
+/// Adds a range, which may be empty, to a set of ranges.
+pub(crate) fn join(set: &mut RangeSet<u64>, range: Range<u64>) {
+    if !range.is_empty() {
+        set.insert(range);
     }
-    if let Some(end) = map.remove(&merged.end) {
-        merged.end = end;
-    }
-    map.insert(merged.start, merged.end);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_join_and_cut() {
-        let mut map = BTreeMap::new();
-        join(&mut map, 0..10);
-        join(&mut map, 20..30);
-        join(&mut map, 10..20);
-        assert_eq!(map, BTreeMap::from([(0, 30)]));
-        cut(&mut map, &(5..7));
-        assert_eq!(map, BTreeMap::from([(0, 5), (7, 30)]));
-        assert!(intersects(&map, &(4..6)) && !intersects(&map, &(5..7)));
-        cut(&mut map, &(0..100));
-        assert!(map.is_empty());
-    }
 
     #[test]
     fn code_that_is_no_files_is_generated() {

@@ -147,7 +147,7 @@ impl Translator {
         let variant = original.variant.next();
         let site = (original.instruction.ip(), variant);
         // A call that the guest has generated may have become another one.
-        let before = self.call_sites.get(&site).filter(|_| !self.generated.holds(site.0));
+        let before = self.call_sites.get(&site).filter(|_| !self.generated.contains(&site.0));
         if let Some(&code) = before {
             self.hot.jmp(code);
             return None;

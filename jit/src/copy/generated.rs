@@ -24,16 +24,13 @@
 //! A block whose code has changed leads to its new translation from then on. If the code is what it
 //! was again, so is the translation.
 
-pub(super) mod ranges;
-
 use super::desc::{Kind, Variant};
 use super::emit::{self, RCX, RDX};
 use super::faults::Fix;
-use super::translator::{Failure, MAX_BLOCK, Translator};
+use super::translator::{Failure, Looked, MAX_BLOCK, Translator};
 use crate::memory::read_guest;
 use crate::unused::STATUS;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
-use ranges::Looked;
 use std::ops::Range;
 
 /// Bytes that are compared at once.
@@ -168,7 +165,7 @@ impl Translator {
         match &self.config.watched {
             _ if !every || !variant.observed() => Look::Plain,
             None => Look::Permitted,
-            Some(sites) if sites.contains(&pc) && self.generated.holds(pc) => Look::Asked,
+            Some(sites) if sites.contains(&pc) && self.generated.contains(&pc) => Look::Asked,
             Some(_) => Look::Plain,
         }
     }

@@ -201,7 +201,9 @@ impl Engine for CopyEngine {
     }
 
     fn generated(&self, range: Range<u64>) {
-        self.shared.lock().generated.add(range);
+        if !range.is_empty() {
+            self.shared.lock().generated.insert(range);
+        }
     }
 
     fn attach(&self) -> Result<Box<dyn Cpu>, EngineError> {

@@ -73,7 +73,7 @@ impl Translator {
 
     /// Emits one block.
     fn block(&mut self, pc: u64, variant: Variant, with_entry: bool) -> Result<u64, Failure> {
-        let generated = self.generated.holds(pc);
+        let generated = self.generated.contains(&pc);
         let ahead = generated || self.orders(variant);
         let mut buffer = [0; WINDOW];
         let window = if ahead { &mut buffer[..] } else { &mut buffer[..SHORT_WINDOW] };
@@ -144,7 +144,7 @@ impl Translator {
         let careful = variant == Variant::Careful;
         // What the guest generates is read at the block's start. To go on in another translation
         // would be to read it once more.
-        let planned = every && !careful && !self.generated.holds(pc);
+        let planned = every && !careful && !self.generated.contains(&pc);
         if planned {
             self.plan(pc, code, variant);
         }
@@ -260,7 +260,7 @@ impl Translator {
     fn finish(&mut self, pc: u64, end: u64, counted: usize) {
         self.faults.end(self.hot.here(), counted);
         // What changes is noticed by itself.
-        if self.generated.holds(pc) {
+        if self.generated.contains(&pc) {
             return;
         }
         for page in pc >> PAGE_SHIFT..=(end.max(pc + 1) - 1) >> PAGE_SHIFT {

@@ -12,7 +12,6 @@ use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
 use super::faults::FaultMap;
 use super::functions::Functions;
-use super::generated::ranges::{Generated, Looked};
 use super::inline;
 use super::learned::Learned;
 use super::plan::Every;
@@ -20,6 +19,7 @@ use super::state;
 use super::tables::{ReturnTable, Tables, Use, code_range};
 use crate::memory::CodeMemory;
 use iced_x86::Encoder;
+use rangemap::RangeSet;
 use refrain_trace::CodeBlock;
 use refrain_trace::fixed::{FixedHasher, FixedMap, FixedSet};
 use refrain_vm::layout::PAGE;
@@ -96,6 +96,16 @@ impl Kept {
     }
 }
 
+/// The translation of a block of generated code behind its look ([`super::generated`]).
+pub(super) struct Looked {
+    /// The code that it is the translation of.
+    pub(super) code: Vec<u8>,
+    /// Where it begins.
+    pub(super) start: u64,
+    /// Where the translation goes on.
+    pub(super) behind: u64,
+}
+
 /// See the module's documentation.
 pub(super) struct Translator {
     pub(super) config: EngineConfig,
@@ -160,7 +170,7 @@ pub(super) struct Translator {
     /// What is called around ordered instructions.
     pub(super) ordered_fast_path: Option<OrderedFastPath>,
     /// Where the guest generates code.
-    pub(super) generated: Generated,
+    pub(super) generated: RangeSet<u64>,
     /// Blocks of such code that look whether their thread may read it.
     pub(super) looked: FixedMap<(u64, Variant), Looked>,
     /// Pages that hold guest code of some block, but for code that the guest generates.
@@ -228,7 +238,7 @@ impl Translator {
             hooks: FixedSet::default(),
             fast_paths: FixedMap::default(),
             ordered_fast_path: None,
-            generated: Generated::default(),
+            generated: RangeSet::new(),
             looked: FixedMap::default(),
             pages: FixedSet::default(),
             rests: Vec::new(),

@@ -1,11 +1,11 @@
 //! What a trace says of the guest's memory before it is replayed: which thread has which stack, and which
 //! memory holds no data of the program's.
 
+use rangemap::RangeMap;
 use refrain_trace::linux::{CLONE, MMAP, MREMAP, MUNMAP};
 use refrain_trace::payload::Effect;
 use refrain_trace::{EventKind, ThreadId, Trace};
 use refrain_transform::Interval;
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The guest's memory, as far as the ranking must know it.
@@ -16,6 +16,10 @@ pub(super) struct Ground {
     /// What holds no data of the program's.
     pub(super) constant: Vec<Interval>,
 }
+
+/// Mappings, each with the range that was asked for: a stack is one of them, its guard pages included,
+/// however the kernel merges it with its neighbours.
+type Mapped = RangeMap<u64, Range<u64>>;
 
 enum Change {
     Mapped(Range<u64>),
@@ -57,7 +61,7 @@ impl Ground {
         // Stable: what one thread did at one time stays in its order.
         changes.sort_by_key(|(end, thread, _)| (*end, *thread));
         let mut ground = Ground::initial(trace);
-        let mut mapped = BTreeMap::new();
+        let mut mapped = Mapped::new();
         for (_, _, change) in changes {
             ground.apply(change, &mut mapped);
         }
@@ -76,45 +80,24 @@ impl Ground {
         Ground { own, constant }
     }
 
-    /// `mapped`: mappings as they were asked for, end by start. A stack is one of them, its guard
-    /// pages included, however the kernel merges it with its neighbours.
-    fn apply(&mut self, change: Change, mapped: &mut BTreeMap<u64, u64>) {
+    fn apply(&mut self, change: Change, mapped: &mut Mapped) {
         match change {
-            Change::Mapped(range) => {
-                unmap(mapped, &range);
-                mapped.insert(range.start, range.end);
-            }
+            Change::Mapped(range) if range.is_empty() => {}
+            Change::Mapped(range) => mapped.insert(range.clone(), range),
             Change::Unmapped(range) => {
-                unmap(mapped, &range);
+                if !range.is_empty() {
+                    mapped.remove(range.clone());
+                }
                 // A library was unloaded; who knows what lies there next.
                 let gone = |c: &Interval| c.start < range.end && range.start < c.end;
                 self.constant.retain(|constant| !gone(constant));
             }
             Change::Created(child, sp) => {
-                let top = sp.saturating_sub(1);
-                let below = mapped.range(..=top).next_back();
-                let stack = below.map(|(&start, &end)| start..end);
+                let stack = mapped.get_key_value(&sp.saturating_sub(1));
                 if let Some(own) = self.own.get_mut(child.index()) {
-                    *own = stack.filter(|stack| stack.contains(&top));
+                    *own = stack.map(|(stack, _)| stack.clone());
                 }
             }
-        }
-    }
-}
-
-fn unmap(mapped: &mut BTreeMap<u64, u64>, range: &Range<u64>) {
-    let before = mapped.range(..range.start).next_back().map(|(&start, &end)| (start, end));
-    if let Some((start, end)) = before.filter(|(_, end)| *end > range.start) {
-        mapped.insert(start, range.start);
-        if end > range.end {
-            mapped.insert(range.end, end);
-        }
-    }
-    let inside: Vec<_> = mapped.range(range.clone()).map(|(&start, &end)| (start, end)).collect();
-    for (start, end) in inside {
-        mapped.remove(&start);
-        if end > range.end {
-            mapped.insert(range.end, end);
         }
     }
 }
@@ -128,7 +111,7 @@ mod tests {
         let constant =
             vec![Interval { start: 0x100, end: 0x200 }, Interval { start: 0x900, end: 0xa00 }];
         let mut ground = Ground { own: vec![None; 3], constant };
-        let mut mapped = BTreeMap::new();
+        let mut mapped = Mapped::new();
         for change in [
             Change::Mapped(0x1000..0x9000),
             Change::Unmapped(0x1000..0x2000),
@@ -143,7 +126,7 @@ mod tests {
         }
         assert_eq!(ground.own, [None, Some(0x2000..0x6000), None]);
         assert_eq!(ground.constant, [Interval { start: 0x900, end: 0xa00 }]);
-        let left: Vec<_> = mapped.into_iter().collect();
-        assert_eq!(left, [(0x2000, 0x6000), (0x7000, 0x8000), (0x8000, 0x9000)]);
+        let left: Vec<_> = mapped.into_iter().map(|(range, _)| range).collect();
+        assert_eq!(left, [0x2000..0x6000, 0x7000..0x8000, 0x8000..0x9000]);
     }
 }

@@ -11,6 +11,7 @@
 use crate::layout::PAGE;
 use crate::memory::{self, MapRequest};
 use crate::{Error, Result, host};
+use rangemap::{RangeMap, RangeSet};
 use refrain_trace::payload::Window;
 use refrain_trace::{BlobId, Trace};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,14 +30,14 @@ pub(crate) struct MappedFiles {
     file: File,
     /// Where in the file each content begins (at a page), and its length.
     places: BTreeMap<BlobId, (u64, u64)>,
-    /// By contents of which not all is there: offsets and ends of what is.
-    partial: BTreeMap<BlobId, BTreeMap<u64, u64>>,
-    /// By start, what the guest has mapped and nobody may touch.
+    /// By contents of which not all is there: what is, by its offsets.
+    partial: BTreeMap<BlobId, RangeSet<u64>>,
+    /// What the guest has mapped and nobody may touch.
     absent: Mutex<Absent>,
 }
 
-/// Disjoint ranges by their starts: the end of each, and the protection that the guest gave it.
-type Absent = BTreeMap<u64, (u64, i32)>;
+/// Ranges with the protection that the guest gave them.
+type Absent = RangeMap<u64, i32>;
 
 impl MappedFiles {
     /// Those of the files that the guest maps itself.
@@ -79,7 +80,7 @@ impl MappedFiles {
             trace.pages(blob, |offset, bytes| {
                 let result = write_at(&self.file, bytes, start + offset);
                 written = std::mem::replace(&mut written, Ok(())).and(result);
-                join(there, offset..offset + bytes.len() as u64);
+                memory::join(there, offset..offset + bytes.len() as u64);
             })?;
             written.map_err(failed())?;
             self.places.insert(blob, (start, len));
@@ -116,14 +117,14 @@ impl MappedFiles {
     ) -> Result<bool> {
         let Some(file) = trace.file(window.blob)? else { return Ok(false) };
         let shown = window.offset..window.offset.saturating_add(window.len).min(file.len);
-        let (mut there, mut stored) = (BTreeMap::new(), Ok(()));
+        let (mut there, mut stored) = (RangeSet::new(), Ok(()));
         trace.pages(window.blob, |offset, bytes| {
             let (from, to) =
                 (offset.max(shown.start), (offset + bytes.len() as u64).min(shown.end));
             if from < to && stored.is_ok() {
                 let bytes = &bytes[(from - offset) as usize..(to - offset) as usize];
                 stored = store(address + (from - shown.start), to - from, bytes);
-                join(&mut there, offset..offset + bytes.len() as u64);
+                memory::join(&mut there, offset..offset + bytes.len() as u64);
             }
         })?;
         stored?;
@@ -134,19 +135,13 @@ impl MappedFiles {
 
     /// Notes what of a mapping nobody may touch: all but what is there of the content, which is
     /// shown from an offset on.
-    fn note_absent(&self, range: Range<u64>, there: &BTreeMap<u64, u64>, offset: u64, prot: i32) {
+    fn note_absent(&self, range: Range<u64>, there: &RangeSet<u64>, offset: u64, prot: i32) {
         let mut absent = self.absent();
-        let mut at = range.start;
-        for (&from, &to) in there {
-            let shown = |place: u64| (range.start + place).saturating_sub(offset);
-            let (from, to) = (shown(from).max(at), shown(to).max(at));
-            if from >= range.end {
-                break;
-            }
-            add(&mut absent, at..from, prot);
-            at = to;
+        let shown = offset..offset.saturating_add(range.end - range.start);
+        for gap in there.gaps(&shown) {
+            let at = |place: u64| range.start + (place - offset);
+            add(&mut absent, at(gap.start)..at(gap.end), prot);
         }
-        add(&mut absent, at..range.end, prot);
     }
 
     /// The guest has other memory there now.
@@ -187,8 +182,7 @@ impl MappedFiles {
 
     /// Whether an address is in a page of a file that the trace does not have.
     pub(crate) fn is_absent(&self, address: u64) -> bool {
-        let absent = self.absent();
-        absent.range(..=address).next_back().is_some_and(|(_, &(end, _))| end > address)
+        self.absent().contains_key(&address)
     }
 
     fn absent(&self) -> MutexGuard<'_, Absent> {
@@ -202,32 +196,21 @@ fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// Adds a range to a set of ranges, if there is anything in it.
-fn join(set: &mut BTreeMap<u64, u64>, range: Range<u64>) {
-    if range.start < range.end {
-        memory::join(set, range);
-    }
-}
-
-/// Adds a range that is not there, if there is anything in it.
+/// Adds a range, if there is anything in it.
 fn add(absent: &mut Absent, range: Range<u64>, prot: i32) {
-    if range.start < range.end {
-        absent.insert(range.start, (range.end, prot));
+    if !range.is_empty() {
+        absent.insert(range, prot);
     }
 }
 
 /// Takes a range out; what was there.
 fn take(absent: &mut Absent, range: &Range<u64>) -> Vec<(Range<u64>, i32)> {
-    let before = absent.range(..range.end).rev();
-    let hit = before.take_while(|(_, (end, _))| *end > range.start);
-    let hit: Vec<_> = hit.map(|(&start, &(end, prot))| (start..end, prot)).collect();
-    let mut taken = Vec::new();
-    for (part, prot) in hit {
-        absent.remove(&part.start);
-        add(absent, part.start..range.start.min(part.end), prot);
-        add(absent, range.end.max(part.start)..part.end, prot);
-        taken.push((part.start.max(range.start)..part.end.min(range.end), prot));
+    if range.is_empty() {
+        return Vec::new();
     }
+    let within = |part: &Range<u64>| part.start.max(range.start)..part.end.min(range.end);
+    let taken = absent.overlapping(range).map(|(part, prot)| (within(part), *prot)).collect();
+    absent.remove(range.clone());
     taken
 }
 
@@ -261,10 +244,10 @@ mod tests {
         add(&mut absent, 30..40, 2);
         add(&mut absent, 50..50, 3);
         assert_eq!(take(&mut absent, &(20..30)), []);
-        assert_eq!(take(&mut absent, &(15..35)), [(30..35, 2), (15..20, 1)]);
-        assert_eq!(absent, Absent::from([(10, (15, 1)), (35, (40, 2))]));
+        assert_eq!(take(&mut absent, &(15..35)), [(15..20, 1), (30..35, 2)]);
+        assert_eq!(absent, Absent::from([(10..15, 1), (35..40, 2)]));
         assert_eq!(take(&mut absent, &(12..13)), [(12..13, 1)]);
-        assert_eq!(absent, Absent::from([(10, (12, 1)), (13, (15, 1)), (35, (40, 2))]));
+        assert_eq!(absent, Absent::from([(10..12, 1), (13..15, 1), (35..40, 2)]));
         assert_eq!(take(&mut absent, &(0..100)).len(), 3);
         assert!(absent.is_empty());
     }
