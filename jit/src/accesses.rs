@@ -5,10 +5,12 @@
 //! All operands in memory are accesses, and so is each branch of code that the guest has generated
 //! (`copy/generated`). What `push`, `pop`, `call`, `ret`, `enter` and `leave` do to the stack by themselves
 //! is no access. An instruction that has several operands in memory, or others than its encoding names,
-//! is executed by itself: string instructions (page by page, if they repeat), gathers, `xsave` and its
-//! like.
+//! is executed by itself: string instructions (page by page, if they repeat), gathers, `fxsave` and its
+//! like. `xsave` and `xrstor`, which the machine executes, on the thread's own stack as a rule, are no
+//! accesses.
 
 use crate::common;
+use crate::emulated::is_of_state;
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind,
     Register, UsedMemory,
@@ -18,7 +20,7 @@ use refrain_vm::{Context, OrderedKind, Span, reg};
 
 /// Bytes of the largest operand that is looked up in line.
 const LARGEST: usize = 64;
-/// Bytes that `xsave` and its like may access.
+/// Bytes that instructions may access whose operand has no size.
 const LARGEST_STATE: u64 = 4096;
 
 /// What an instruction does with memory.
@@ -54,6 +56,9 @@ pub(crate) fn memory_of(instruction: &Instruction) -> Memory {
 }
 
 fn memory_by_table(instruction: &Instruction) -> Memory {
+    if is_of_state(instruction) {
+        return Memory::None;
+    }
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(instruction).used_memory();
     let accessed = |access| !matches!(access, OpAccess::None | OpAccess::NoMemAccess);

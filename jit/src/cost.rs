@@ -98,7 +98,9 @@ fn computation(i: &Instruction) -> i64 {
     match i.mnemonic() {
         Div | Idiv => wide(DIVIDE, DIVIDE_64),
         Mul | Imul | Mulx | Pmuludq | Pmulld => MULTIPLY,
-        Cpuid | Rdtsc | Rdtscp | Rdrand | Rdseed | Xgetbv => EMULATED,
+        Cpuid | Rdtsc | Rdtscp | Rdrand | Rdseed | Xgetbv | Xsave | Xsave64 | Xrstor | Xrstor64 => {
+            EMULATED
+        }
         Mfence | Lfence | Sfence => SERIALISED,
         Fsin | Fcos | Fsincos | Fptan | Fpatan | F2xm1 | Fyl2x | Fyl2xp1 | Fprem | Fprem1 => {
             TRANSCENDENTAL

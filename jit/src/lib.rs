@@ -9,14 +9,15 @@
 //! - Nothing here knows what is recorded, replayed or scheduled: the machine is met only through
 //!   [`refrain_vm::Engine`], [`refrain_vm::Cpu`] and [`refrain_vm::Context`].
 //!
-//! Reading order: `memory`, `fault`, `refused`, `features`, `cost` and `accesses` (shared by both), then the
-//! engines' own `mod.rs`; `unused` is for who looks for races.
+//! Reading order: `memory`, `fault`, `refused`, `emulated`, `features`, `cost` and `accesses` (shared by
+//! both), then the engines' own `mod.rs`; `unused` is for who looks for races.
 
 mod accesses;
 mod common;
 mod copy;
 mod cost;
 mod cranelift;
+mod emulated;
 mod fault;
 mod features;
 mod memory;

@@ -29,16 +29,12 @@ pub(crate) fn is_refused(mnemonic: Mnemonic) -> bool {
             | Wrpkru
             | Xend
             | Xtest
-            | Xsave
-            | Xsave64
             | Xsavec
             | Xsavec64
             | Xsaveopt
             | Xsaveopt64
             | Xsaves
             | Xsaves64
-            | Xrstor
-            | Xrstor64
             | Xrstors
             | Xrstors64
             | Senduipi

@@ -21,6 +21,14 @@ int main(int argc, char **argv) {
         printf("handler %d, ignored %d\n", term.sa_handler == handler, hup.sa_handler == SIG_IGN);
         printf("closed %d, open %d\n", fcntl(atoi(argv[1]), F_GETFD), fcntl(atoi(argv[2]), F_GETFD));
         fflush(stdout);
+        execl("./program", "again", "by", "a relative", "path", (char *)0);
+        return 3;
+    }
+    if (argc == 4) {
+        char path[4096] = "";
+        ssize_t len = readlink("/proc/self/exe", path, sizeof path - 1);
+        printf("%c %d %s\n", path[0], strlen(path) == len, strrchr(path, '/'));
+        fflush(stdout);
         execl("./script", "script", "argument", (char *)0);
         return 3;
     }

@@ -36,6 +36,12 @@ fn what_it_is() {
     is_as_natively(include_str!("../guest/itself.c"));
 }
 
+/// The machine executes `xsave` and `xrstor` in the processor's place.
+#[test]
+fn its_extended_state() {
+    is_as_natively(include_str!("../guest/state.c"));
+}
+
 #[test]
 fn where_its_memory_is() {
     is_as_natively(include_str!("../guest/memory.c"));

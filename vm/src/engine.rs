@@ -396,6 +396,40 @@ pub enum Emulate {
     },
     /// edx:eax from ecx.
     Xgetbv,
+    /// Stores or loads the components of the extended state that edx:eax names (`xsave`, `xrstor`).
+    State(StateArea),
+}
+
+/// An `xsave` or `xrstor`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StateArea {
+    /// Where the area is.
+    pub operand: Operand,
+    /// Whether the state is loaded.
+    pub loads: bool,
+    /// Length of the instruction.
+    pub len: u8,
+}
+
+/// An operand in memory, by the registers that its address is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operand {
+    /// Index into [`Context::gpr`].
+    pub base: Option<u8>,
+    /// Another one, and what it is multiplied by.
+    pub index: Option<(u8, u8)>,
+    /// What is added.
+    pub displacement: u64,
+}
+
+impl Operand {
+    pub(crate) fn address(self, context: &Context) -> u64 {
+        let base = self.base.map_or(0, |base| context.gpr[usize::from(base)]);
+        let index = self
+            .index
+            .map_or(0, |(index, scale)| context.gpr[usize::from(index)].wrapping_mul(scale.into()));
+        base.wrapping_add(index).wrapping_add(self.displacement)
+    }
 }
 
 /// A processor exception.

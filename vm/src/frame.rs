@@ -96,7 +96,7 @@ mod at {
 const ORDER: [usize; 16] =
     [R8, R9, R10, R11, R12, R13, R14, R15, RDI, RSI, RBP, RBX, RDX, RAX, RCX, RSP];
 const RED_ZONE: u64 = 128;
-const FX_SAVE: u64 = 512;
+pub(crate) const FX_SAVE: usize = 512;
 /// The status flags and DF; and the two that are always set in user mode.
 const FLAGS: u64 = 0xcd5;
 const ALWAYS: u64 = 0x202;
@@ -123,7 +123,7 @@ pub(crate) fn build(context: &Context, delivery: &Delivery<'_>) -> Frame {
         sp.wrapping_sub(RED_ZONE)
     };
     let avx = delivery.processor.has(Feature::Avx);
-    let fp_size = if avx { (at::END_OF_AREA + MAGIC_SIZE) as u64 } else { FX_SAVE };
+    let fp_size = if avx { (at::END_OF_AREA + MAGIC_SIZE) as u64 } else { FX_SAVE as u64 };
     let fp_state = top.wrapping_sub(fp_size) & !63;
     let address = (fp_state.wrapping_sub(at::END) & !15).wrapping_sub(8);
 
@@ -147,7 +147,7 @@ pub(crate) fn build(context: &Context, delivery: &Delivery<'_>) -> Frame {
     let info = at::INFO as usize;
     bytes[info..info + 128].copy_from_slice(delivery.info);
     let area = (fp_state - address) as usize;
-    bytes[area..area + FX_SAVE as usize].copy_from_slice(&fp_image(context));
+    bytes[area..area + FX_SAVE].copy_from_slice(&fp_image(context));
     if avx {
         extend(&mut bytes[area..], context);
     }
@@ -175,7 +175,7 @@ fn extend(area: &mut [u8], context: &Context) {
 
 /// Floating-point state as `fxsave` stores it. Where the last instruction and operand lay is
 /// left out: that would be in translated code.
-fn fp_image(context: &Context) -> [u8; FX_SAVE as usize] {
+pub(crate) fn fp_image(context: &Context) -> [u8; FX_SAVE] {
     let mut image = host::fp_save();
     image[at::POINTERS..at::MXCSR].fill(0);
     image[at::MXCSR..at::MXCSR + 4].copy_from_slice(&context.mxcsr.to_le_bytes());
@@ -225,7 +225,7 @@ pub(crate) fn leave(context: &mut Context) -> Option<Left> {
     };
     let fp_state = match word(at::FP_STATE) {
         0 => None,
-        area => Some((Guest.read(area, FX_SAVE as usize)?, extended(area))),
+        area => Some((Guest.read(area, FX_SAVE)?, extended(area))),
     };
     for (slot, register) in ORDER.into_iter().enumerate() {
         context.gpr[register] = word(at::REGISTERS + 8 * slot as u64);
@@ -254,7 +254,7 @@ fn extended(address: u64) -> Option<Vec<u8>> {
 
 /// Brings back the state from a legacy image, and from the extended one that it begins, if there
 /// is one. Components that it says to be in their initial state are so afterwards.
-fn restore_fp(context: &mut Context, image: &[u8; FX_SAVE as usize], extended: Option<&[u8]>) {
+fn restore_fp(context: &mut Context, image: &[u8; FX_SAVE], extended: Option<&[u8]>) {
     /// Bits of mxcsr that every processor has; loading others would fault.
     const MXCSR: u32 = 0xffff;
     let word =

@@ -41,6 +41,7 @@ mod reserve;
 pub mod same_epoch;
 mod seen;
 mod slots;
+mod state_area;
 mod syscall;
 mod zeroed;
 
@@ -51,8 +52,8 @@ pub use cpuid::is_recorded;
 pub use digest::memory_digest;
 pub use engine::{
     Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, FastPath, Fault,
-    Interrupt, LeaveOut, Mode, OrderedAccess, OrderedFastPath, OrderedKind, RecordingCpu,
-    RecordingEngine,
+    Interrupt, LeaveOut, Mode, Operand, OrderedAccess, OrderedFastPath, OrderedKind, RecordingCpu,
+    RecordingEngine, StateArea,
 };
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;

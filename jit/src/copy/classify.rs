@@ -1,10 +1,11 @@
 //! What is to be done with an instruction.
 
 use super::desc::Kind;
+use crate::emulated::{emulated, is_of_state};
 use crate::features::may_execute;
 use crate::refused::is_refused;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
-use refrain_vm::{Emulate, Processor};
+use refrain_vm::Processor;
 
 /// How an instruction is translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,18 +44,12 @@ pub(super) fn classify(instruction: &Instruction, processor: Processor) -> Actio
     if let Some(action) = branch(instruction) {
         return action;
     }
+    if let Some(what) = emulated(instruction) {
+        return Action::LeaveAfter(Kind::Emulate(what));
+    }
     let register = || instruction.op0_register().number() as u8;
-    let emulate = |what| Action::LeaveAfter(Kind::Emulate(what));
     match instruction.mnemonic() {
         Mnemonic::Syscall => Action::LeaveAfter(Kind::Syscall),
-        Mnemonic::Cpuid => emulate(Emulate::Cpuid),
-        Mnemonic::Rdtsc => emulate(Emulate::Rdtsc),
-        Mnemonic::Rdtscp => emulate(Emulate::Rdtscp),
-        Mnemonic::Xgetbv => emulate(Emulate::Xgetbv),
-        Mnemonic::Rdrand | Mnemonic::Rdseed => emulate(Emulate::Random {
-            register: register(),
-            size: instruction.op0_register().size() as u8,
-        }),
         Mnemonic::Int3 | Mnemonic::Int1 => Action::LeaveAfter(Kind::Trap(libc::SIGTRAP)),
         Mnemonic::Ud0 | Mnemonic::Ud1 | Mnemonic::Ud2 => {
             Action::LeaveBefore(Kind::Trap(libc::SIGILL))
@@ -64,7 +59,7 @@ pub(super) fn classify(instruction: &Instruction, processor: Processor) -> Actio
             let wide = instruction.code() == Code::Wrfsbase_r64;
             Action::LeaveAfter(Kind::WriteFsBase(register(), wide))
         }
-        mnemonic if is_refused(mnemonic) => Action::Unsupported,
+        mnemonic if is_refused(mnemonic) || is_of_state(instruction) => Action::Unsupported,
         _ => Action::Copy,
     }
 }

@@ -6,6 +6,7 @@ use super::thunk::Batch;
 use super::{AGAIN, Shared};
 use crate::accesses::{Part, spans_of};
 use crate::cost::{BYTES_A_QUARTER, weigh};
+use crate::emulated::emulated;
 use crate::fault::{SignalStack, ThreadArea};
 use crate::transfer;
 use iced_x86::InstructionInfoFactory;
@@ -414,7 +415,7 @@ impl Shared {
 
     fn emulated(&self, pc: u64) -> refrain_vm::Emulate {
         let i = self.graph.instruction(pc).expect("the exit came from this instruction");
-        super::graph::emulated(i).expect("the exit came from such an instruction")
+        emulated(i).expect("the exit came from such an instruction")
     }
 
     fn unsupported(&self, pc: u64) -> &'static str {

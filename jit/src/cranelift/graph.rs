@@ -8,6 +8,7 @@
 use super::thunk::Batch;
 use super::vars::{self, Effects, VarSet};
 use crate::accesses::{Memory, is_repeated, memory_of};
+use crate::emulated::{emulated, is_of_state};
 use crate::features::may_execute;
 use crate::refused::is_refused;
 use iced_x86::{
@@ -481,6 +482,7 @@ fn unsupported(i: &Instruction, processor: Processor) -> Option<&'static str> {
         Code::Enterq_imm16_imm8 | Code::Pushw_FS | Code::Pushq_FS | Code::Popw_FS | Code::Popq_FS
     );
     let refused = is_refused(i.mnemonic())
+        || is_of_state(i) && emulated(i).is_none()
         || !may_execute(processor, i)
         || odd_segment
         || odd_stack
@@ -502,21 +504,4 @@ fn mnemonic_name(mnemonic: Mnemonic) -> &'static str {
     names
         .entry(mnemonic as usize)
         .or_insert_with(|| Box::leak(format!("{mnemonic:?}").to_lowercase().into_boxed_str()))
-}
-
-pub(super) fn emulated(i: &Instruction) -> Option<Emulate> {
-    match i.mnemonic() {
-        Mnemonic::Cpuid => Some(Emulate::Cpuid),
-        Mnemonic::Rdtsc => Some(Emulate::Rdtsc),
-        Mnemonic::Rdtscp => Some(Emulate::Rdtscp),
-        Mnemonic::Xgetbv => Some(Emulate::Xgetbv),
-        Mnemonic::Rdrand | Mnemonic::Rdseed => {
-            let register = i.op0_register();
-            Some(Emulate::Random {
-                register: register.full_register().number() as u8,
-                size: register.size() as u8,
-            })
-        }
-        _ => None,
-    }
 }

@@ -9,7 +9,7 @@ use super::calls::Pending;
 use super::files::ANYWHERE;
 use super::signals::Signals;
 use super::thread::GuestThread;
-use super::{initial_mappings, itself, limits};
+use super::{absolute, initial_mappings, itself, limits};
 use crate::file_maps::FileMaps;
 use crate::host::{self, Guest};
 use crate::layout::PAGE;
@@ -158,7 +158,7 @@ impl GuestThread {
         drop(space);
         let text = |s: &OsString| s.to_string_lossy().into_owned();
         let executed = Executed {
-            program: image.files[0].path.to_string_lossy().into_owned(),
+            program: absolute(&image.files[0].path),
             argv: command.argv.iter().map(text).collect(),
             entry: image.entry.clone(),
             mappings,

@@ -273,7 +273,7 @@ fn initial_mappings(
 }
 
 /// The path of a program or its interpreter, as traces name files.
-fn absolute(path: &Path) -> String {
+pub(crate) fn absolute(path: &Path) -> String {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     path.to_string_lossy().into_owned()
 }

@@ -11,7 +11,7 @@ use crate::engine::{Emulate, Exit, Mode, RecordingCpu};
 use crate::hooks::HookMap;
 use crate::host;
 use crate::kick::Attention;
-use crate::{Error, Processor, Result, cpuid, first_thread, reserve};
+use crate::{Error, Processor, Result, cpuid, first_thread, reserve, state_area};
 use crossbeam::channel::{Sender, bounded};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Entry, Event, EventKind, NO_TICKET, ThreadId, order};
@@ -303,6 +303,10 @@ impl GuestThread {
         match what {
             Emulate::Cpuid => cpuid::cpuid(self.machine.processor, &mut self.context),
             Emulate::Xgetbv => cpuid::xgetbv(self.machine.processor, &mut self.context),
+            Emulate::State(area) => {
+                let done = state_area::execute(area, self.machine.processor, &mut self.context);
+                return done.map_or_else(|fault| self.fault(fault), |()| Flow::Continue);
+            }
             Emulate::Rdtsc | Emulate::Rdtscp => {
                 let event =
                     Event { value: begin, flags: NO_TICKET, ..self.event(EventKind::Rdtsc, begin) };

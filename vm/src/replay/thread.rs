@@ -14,7 +14,7 @@ use crate::host::{self, Guest};
 use crate::observer::ThreadObserver;
 use crate::same_epoch::{EpochWords, SameEpoch};
 use crate::syscall::Call;
-use crate::{Error, Result, cpuid};
+use crate::{Error, Result, cpuid, state_area};
 use refrain_trace::payload::{SyscallRecord, Write};
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, delivery, order};
 use std::sync::Arc;
@@ -543,6 +543,10 @@ impl GuestThread {
         match what {
             Emulate::Cpuid => cpuid::cpuid(self.machine.processor, &mut self.context),
             Emulate::Xgetbv => cpuid::xgetbv(self.machine.processor, &mut self.context),
+            Emulate::State(area) => {
+                let done = state_area::execute(area, self.machine.processor, &mut self.context);
+                return done.or_else(|fault| self.fault(fault));
+            }
             Emulate::Rdtsc | Emulate::Rdtscp => {
                 let actual = self.here(EventKind::Rdtsc);
                 let event = self.next(EventKind::Rdtsc)?;
