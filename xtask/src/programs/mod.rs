@@ -5,8 +5,10 @@
 //! # Reading order
 //! `catalogue` (the list), `install` (what programs need), `place` (the folder that a program runs in),
 //! `supervise` (running with limits, and leaving nothing behind), `service` (servers and their load),
-//! `judge` (recordings, replays, verdicts), `results` (what is kept), `page`.
+//! `judge` (recordings, replays, verdicts), `results` (what is kept), `page`, `carried` (rows of the page
+//! that this checkout has no result of).
 
+mod carried;
 mod catalogue;
 mod install;
 mod judge;
@@ -19,6 +21,7 @@ mod supervise;
 
 use crate::root;
 use anyhow::{Context, bail};
+use carried::Carried;
 use catalogue::Program;
 use judge::Judge;
 use results::{Results, Row};
@@ -39,10 +42,10 @@ pub(crate) struct Options {
     /// Only programs of these groups
     #[arg(long, value_delimiter = ',')]
     group: Vec<String>,
-    /// Only programs that have no kept result
+    /// Only programs that have no result, neither kept nor on the page
     #[arg(long)]
     new: bool,
-    /// Only programs whose kept result has another verdict than exact
+    /// Only programs whose result has another verdict than exact
     #[arg(long, conflicts_with = "new")]
     failed: bool,
     /// Orders of shared memory
@@ -62,9 +65,12 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let all = catalogue::read()?;
     let kept = Results::open()?;
+    let before = Carried::read();
     let mut wanted = Vec::new();
     for program in &all {
-        if options.wants(program, kept.get(program)?.as_ref()) {
+        let row = kept.get(program)?;
+        let exact = row.as_ref().map(Row::is_exact).or_else(|| before.is_exact(program));
+        if options.wants(program, exact) {
             wanted.push(program);
         }
     }
@@ -100,14 +106,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 impl Options {
-    fn wants(&self, program: &Program, kept: Option<&Row>) -> bool {
+    /// Whether to run a program, of which is known whether it was exact, if it was run before.
+    fn wants(&self, program: &Program, exact: Option<bool>) -> bool {
         let among = |list: &[String], is: &dyn Fn(&str) -> bool| {
             list.is_empty() || list.iter().any(|entry| is(entry))
         };
         among(&self.group, &|group| group == program.group)
             && among(&self.names, &|name| program.name.contains(name))
-            && !(self.new && kept.is_some())
-            && !(self.failed && kept.is_none_or(Row::is_exact))
+            && !(self.new && exact.is_some())
+            && !(self.failed && exact != Some(false))
     }
 }
 

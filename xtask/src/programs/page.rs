@@ -1,9 +1,11 @@
 //! docs/programs.md, from the results that are kept.
 
+use super::carried::Carried;
 use super::catalogue::Program;
 use super::results::{Mode, ORDERS, Results, Row, Verdict};
 use crate::{root, table};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// What the page says whatever the results are.
 const PROSE: &str = "about.md";
@@ -11,24 +13,49 @@ const PROSE: &str = "about.md";
 const KINDS: [&str; 7] =
     ["exact", "learned", "diverged", "refused", "differs", "failed", "timed out"];
 
-/// A program with what is kept of it.
-type Entry<'a> = (&'a Program, Option<Row>);
+/// The columns of each group's table.
+pub(super) const HEADER: [&str; 8] =
+    ["program", "threads", "native", "record", "default order", "record", "every access", "run"];
+/// The column of the verdict with the default order.
+pub(super) const DEFAULT: usize = 4;
+/// The column of the verdict with the order of every access.
+pub(super) const EVERY: usize = 6;
 
-/// Writes the page.
+/// What the page says of a program.
+struct Entry<'a> {
+    program: &'a Program,
+    cells: Vec<String>,
+    reasons: Vec<String>,
+}
+
+/// Where the page is.
+pub(super) fn path() -> PathBuf {
+    root::directory().join("docs/programs.md")
+}
+
+/// Writes the page. Programs of which no result is kept have what the page said of them before.
 pub(super) fn write(all: &[Program], kept: &Results) -> anyhow::Result<()> {
+    let before = Carried::read();
     let mut entries = Vec::new();
     for program in all {
-        entries.push((program, kept.get(program)?));
+        entries.push(entry(program, kept.get(program)?.as_ref(), &before));
     }
     let prose = std::fs::read_to_string(super::lists().join(PROSE))?;
-    let path = root::directory().join("docs/programs.md");
-    std::fs::write(&path, page(&entries, &prose))?;
-    eprintln!("written: {}", path.display());
+    std::fs::write(path(), page(&entries, &prose))?;
+    eprintln!("written: {}", path().display());
     Ok(())
 }
 
+fn entry<'a>(program: &'a Program, row: Option<&Row>, before: &Carried) -> Entry<'a> {
+    let ran = row.is_some_and(|row| !row.modes.is_empty());
+    match before.cells(program).filter(|_| !ran) {
+        Some(cells) => Entry { program, cells: cells.clone(), reasons: before.reasons(program) },
+        None => Entry { program, cells: cells(program, row), reasons: reasons(program, row) },
+    }
+}
+
 fn page(entries: &[Entry<'_>], prose: &str) -> String {
-    let mut groups: Vec<&str> = entries.iter().map(|(program, _)| program.group.as_str()).collect();
+    let mut groups: Vec<&str> = entries.iter().map(|entry| entry.program.group.as_str()).collect();
     groups.dedup();
     let machine = root::machine();
     let (about, further) = prose.split_once("\n<!-- tables -->\n").unwrap_or((prose, ""));
@@ -39,7 +66,7 @@ fn page(entries: &[Entry<'_>], prose: &str) -> String {
     );
     for group in groups {
         let of_group: Vec<&Entry<'_>> =
-            entries.iter().filter(|(program, _)| program.group == group).collect();
+            entries.iter().filter(|entry| entry.program.group == group).collect();
         text += &section(group, &of_group);
     }
     text + "\n" + further.trim() + "\n"
@@ -48,14 +75,13 @@ fn page(entries: &[Entry<'_>], prose: &str) -> String {
 /// How many programs of each group became what.
 fn counts(entries: &[Entry<'_>], groups: &[&str]) -> String {
     let mut text = String::new();
-    for order in ORDERS {
+    for (at, order) in ORDERS.into_iter().enumerate() {
         let mut rows = Vec::new();
         for group in groups.iter().copied().map(Some).chain([None]) {
-            let of_group: Vec<&Entry<'_>> = entries
+            let of_group = entries
                 .iter()
-                .filter(|(program, _)| group.is_none_or(|group| program.group == group))
-                .collect();
-            rows.push(count(group.unwrap_or("all"), &of_group, order));
+                .filter(|entry| group.is_none_or(|group| entry.program.group == group));
+            rows.push(count(group.unwrap_or("all"), of_group.map(|it| verdicts(&it.cells)[at])));
         }
         let header: Vec<&str> =
             ["group", "programs"].into_iter().chain(KINDS).chain(["not run"]).collect();
@@ -64,58 +90,46 @@ fn counts(entries: &[Entry<'_>], groups: &[&str]) -> String {
     text
 }
 
-fn count(group: &str, entries: &[&Entry<'_>], order: &str) -> Vec<String> {
+fn count<'a>(group: &str, verdicts: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for (_, row) in entries {
-        let mode = row.as_ref().and_then(|row| row.modes.get(order));
-        *counts.entry(mode.map_or("", |mode| kind(&mode.verdict))).or_default() += 1;
+    for verdict in verdicts {
+        *counts.entry(verdict).or_default() += 1;
     }
-    let mut cells = vec![group.to_owned(), entries.len().to_string()];
     let of = |kind: &str| counts.get(kind).copied().unwrap_or_default().to_string();
-    cells.extend(KINDS.into_iter().chain([""]).map(of));
-    cells
+    let all: usize = counts.values().sum();
+    [group.to_owned(), all.to_string()]
+        .into_iter()
+        .chain(KINDS.into_iter().chain([""]).map(of))
+        .collect()
+}
+
+/// The kinds of verdicts in a row, one for each order; nothing if the program was not run.
+pub(super) fn verdicts(cells: &[String]) -> [&str; 2] {
+    [DEFAULT, EVERY].map(|column| {
+        let text = cells.get(column).map_or("", String::as_str);
+        KINDS.into_iter().find(|kind| text.starts_with(kind)).unwrap_or("")
+    })
 }
 
 fn title(order: &str) -> &'static str {
     if order == ORDERS[0] { "Default order" } else { "Every access (`--order stride`)" }
 }
 
-fn kind(verdict: &Verdict) -> &'static str {
-    match verdict {
-        Verdict::Exact => KINDS[0],
-        Verdict::Learned(_) => KINDS[1],
-        Verdict::Diverged(_) => KINDS[2],
-        Verdict::Refused(_) => KINDS[3],
-        Verdict::Differs(_) => KINDS[4],
-        Verdict::Failed(_) => KINDS[5],
-        Verdict::TimedOut(_) => KINDS[6],
-    }
-}
-
 fn section(group: &str, entries: &[&Entry<'_>]) -> String {
-    let header = [
-        "program",
-        "threads",
-        "native",
-        "record",
-        "default order",
-        "record",
-        "every access",
-        "run",
-    ];
-    let rows: Vec<Vec<String>> = entries.iter().map(|(program, row)| cells(program, row)).collect();
-    let mut text = format!("\n## {}\n\n{}", capitalized(group), table::render(&header, &rows));
-    let reasons: Vec<String> =
-        entries.iter().flat_map(|(program, row)| reasons(program, row.as_ref())).collect();
+    let rows: Vec<Vec<String>> = entries.iter().map(|entry| entry.cells.clone()).collect();
+    let mut text = format!("\n## {}\n\n{}", capitalized(group), table::render(&HEADER, &rows));
+    let reasons: Vec<&str> =
+        entries.iter().flat_map(|entry| &entry.reasons).map(String::as_str).collect();
     if !reasons.is_empty() {
         text += &format!("\n{}\n", reasons.join("\n"));
     }
     text
 }
 
-fn cells(program: &Program, row: &Option<Row>) -> Vec<String> {
+fn cells(program: &Program, row: Option<&Row>) -> Vec<String> {
+    let name = escaped(&program.name);
     let Some(row) = row else {
-        return vec![escaped(&program.name), String::new(), String::new(), "not run".into()];
+        return vec![name, String::new(), String::new(), "not run".into()];
     };
     let mode = |order: &str| row.modes.get(order);
     let time = |ms: u64| format!("{}.{:02} s", ms / 1000, ms % 1000 / 10);
@@ -125,7 +139,7 @@ fn cells(program: &Program, row: &Option<Row>) -> Vec<String> {
     let every = mode(ORDERS[1]).map_or_else(|| "not run".into(), |mode| mode.verdict.short());
     let threads = mode(ORDERS[0]).map(|mode| mode.facts.threads).filter(|&threads| threads > 0);
     vec![
-        escaped(&program.name),
+        name,
         threads.map_or_else(String::new, |threads| threads.to_string()),
         time(row.native_ms),
         record(ORDERS[0]),
@@ -175,7 +189,7 @@ fn reasons(program: &Program, row: Option<&Row>) -> Vec<String> {
 }
 
 /// Text that is no markup, and names no folder of this machine.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let scratch = std::env::temp_dir().join("refrain-programs");
     let text = text.replace(&scratch.display().to_string(), "…");
     let text = text.replace(&root::directory().display().to_string(), "…");
@@ -228,7 +242,9 @@ mod tests {
     #[test]
     fn rows_say_what_was_not_run() {
         let (learned, new) = (program("a -j|2"), program("b"));
-        let entries = [(&learned, Some(row(Verdict::Learned(2)))), (&new, None)];
+        let none = Carried::default();
+        let learned_row = row(Verdict::Learned(2));
+        let entries = [entry(&learned, Some(&learned_row), &none), entry(&new, None, &none)];
         let page = page(&entries, "# Title\n<!-- tables -->\nMore.\n");
         assert!(
             page.contains("| a -j\\|2 |       3 | 1.00 s | 2.07 s  | learned 2     |"),
@@ -245,9 +261,28 @@ mod tests {
     #[test]
     fn what_diverges_has_its_reason() {
         let diverged = program("a");
-        let entries = [(&diverged, Some(row(Verdict::Diverged("t1 e2: other".into()))))];
+        let row = row(Verdict::Diverged("t1 e2: other".into()));
+        let entries = [entry(&diverged, Some(&row), &Carried::default())];
         let page = page(&entries, "");
         assert!(page.contains("- a: default order, diverged: t1 e2: other\n"), "{page}");
         assert!(page.contains("- a: default order, noted: memory is shared\n"), "{page}");
+    }
+
+    #[test]
+    fn what_no_result_is_kept_of_stays_as_it_was() {
+        let (old, new) = (program("a"), program("b"));
+        let diverged = row(Verdict::Diverged("t1 e2: other".into()));
+        let first = page(
+            &[entry(&old, Some(&diverged), &Carried::default())],
+            "# Title\n<!-- tables -->\n",
+        );
+        let before = Carried::parse(&first);
+        let exact = row(Verdict::Exact);
+        let second = page(&[entry(&old, None, &before), entry(&new, Some(&exact), &before)], "");
+        assert!(second.contains("| a       |       3 | 1.00 s | 2.07 s | diverged "), "{second}");
+        assert!(second.contains("- a: default order, diverged: t1 e2: other\n"), "{second}");
+        assert!(second.contains("| all   |        2 |     1 |       0 |        1 |"), "{second}");
+        let third = page(&[entry(&old, Some(&exact), &before)], "");
+        assert!(!third.contains("diverged:"), "{third}");
     }
 }
