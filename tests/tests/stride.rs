@@ -4,6 +4,7 @@ use refrain_tests::{Bench, Run};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A program with its arguments.
 type Program = (PathBuf, Vec<&'static str>);
@@ -52,6 +53,18 @@ fn litmus_tests_are_exact() {
         let replay = bench.refrain(["replay", "--echo", "a.refrain"]);
         assert!(replay.succeeds().stdout.starts_with(&recorded.stdout), "{replay:?}");
     }
+}
+
+/// Accesses count also where the machine executes the instruction: for memory that is shared with another
+/// process.
+#[test]
+fn memory_in_common_after_threads() {
+    let Some(bench) = bench() else { return };
+    let source = include_str!("../guest/common_after_threads.c");
+    bench.cc(source, &["-O1", "-pthread", "-o", "program"]);
+    let program = (bench.path().join("program"), Vec::new());
+    let native = Run::of(&mut Command::new(&program.0));
+    assert_eq!(is_exact(&bench, &program).succeeds().text(), native.text());
 }
 
 /// The orders that exist to be compared.

@@ -13,7 +13,7 @@ mod rep;
 
 use super::flow::{self, Dataflow};
 use super::frame::{self, Frame, leave};
-use super::graph::{Block, Graph, Site, Term};
+use super::graph::{Block, Graph, Site, Term, is_counted};
 use super::lift::{Lifter, State, Watch, symbol};
 use super::regions::Region;
 use super::thunk::Batch;
@@ -230,21 +230,20 @@ impl Body<'_> {
         if let Some(register) = source.value {
             self.l.log_value(source.pc, register);
         }
-        if source.left {
-            // There is no such memory once there are several threads, and every access counts.
-            let leaves = match self.l.watch.every {
-                true => {
-                    let several = self.several();
-                    self.l.icmp_imm(IntCC::Equal, several, 0)
-                }
-                false => self.l.iconst(I64, 1),
-            };
-            let live = source.live_flags;
-            self.leave_if(leaves, |body| body.exit(source.pc, leave::ALONE, live));
-        }
         self.site(&source);
-        self.count_down(source.accesses);
         let instructions = self.graph.instructions(&source).to_vec();
+        if source.left {
+            let live = source.live_flags;
+            let always = self.l.iconst(I64, 1);
+            // The machine executes this instruction, and none behind it.
+            let own =
+                u32::from(source.accesses > 0 && instructions.first().is_some_and(is_counted));
+            self.leave_if(always, |body| {
+                body.count_down(own);
+                body.exit(source.pc, leave::ALONE, live);
+            });
+        }
+        self.count_down(source.accesses);
         let (last, ends) = (instructions.last(), ends_block(source.term));
         let plain = instructions.len() - usize::from(ends);
         let not_retired = match source.term {
