@@ -116,6 +116,26 @@ static void *at_once(void *name) {
     return NULL;
 }
 
+// Neither has an event.
+static void *looks(void *name) {
+    pthread_cleanup_push(clean, name);
+    sem_post(&begun);
+    for (;;) pthread_testcancel();
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static void *computes(void *name) {
+    static volatile long number;
+    int before;
+    pthread_cleanup_push(clean, name);
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
+    sem_post(&begun);
+    for (;;) number++;
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
 static void *returns(void *name) {
     sem_post(&begun);
     return name;
@@ -151,6 +171,8 @@ int main(void) {
         run(refuses, "refuses");
         run(itself, "itself");
         run(at_once, "at once");
+        run(looks, "looks");
+        run(computes, "computes");
         run(returns, "returns");
         pthread_create(&sleeper, NULL, sleeps, (void *)"inner");
         sem_wait(&begun);

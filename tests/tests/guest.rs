@@ -109,6 +109,11 @@ fn threads_that_are_cancelled() {
 }
 
 #[test]
+fn handlers_that_go_with_their_timers() {
+    is_as_natively(include_str!("../guest/timer_stopped.c"));
+}
+
+#[test]
 fn descriptors_that_tell_of_signals() {
     is_as_natively(include_str!("../guest/signal_files.c"));
 }

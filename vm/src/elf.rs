@@ -301,6 +301,19 @@ impl Elf {
         function.name().ok().map(str::to_owned)
     }
 
+    /// Whether it calls a function of this name: another module's, or, without other modules, its own.
+    pub(crate) fn calls(&self, name: &str) -> bool {
+        let Ok(file) = ElfFile64::<Endianness, _>::parse(&self.data) else {
+            return false;
+        };
+        match self.needs_libraries {
+            true => file
+                .dynamic_symbols()
+                .any(|symbol| symbol.is_undefined() && symbol.name() == Ok(name)),
+            false => file.symbols().any(|symbol| symbol.name() == Ok(name)),
+        }
+    }
+
     /// Defined functions (name, virtual address) of the dynamic symbol table, and of the static
     /// one where there is one.
     pub(crate) fn functions(&self, mut visit: impl FnMut(&str, u64)) {

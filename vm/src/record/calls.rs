@@ -59,7 +59,11 @@ impl GuestThread {
         }
         match call.action() {
             Action::Pass => {
+                let stops_timer = call.stops_timer(&Guest);
                 self.pass(pending);
+                if stops_timer {
+                    self.machine.collect_signals();
+                }
                 self.written_common(&common);
             }
             Action::Answer(result) => self.answer(pending, result),

@@ -101,6 +101,12 @@ pub(crate) struct Machine {
     expects_signals: AtomicBool,
     /// Instructions are counted.
     counts: AtomicBool,
+    /// The program calls `pthread_cancel`.
+    cancels: AtomicBool,
+    /// How often the thread that takes signals was asked to pass on those that have come, …
+    pub(super) asked_for_signals: AtomicU64,
+    /// … and how often it has.
+    pub(super) passed_signals: AtomicU64,
     /// This is a child process, which is not recorded.
     child: AtomicBool,
     /// The parent of this process waits for word.
@@ -167,6 +173,9 @@ impl Machine {
             warn,
             expects_signals: AtomicBool::new(false),
             counts: AtomicBool::new(false),
+            cancels: AtomicBool::new(false),
+            asked_for_signals: AtomicU64::new(0),
+            passed_signals: AtomicU64::new(0),
             child: AtomicBool::new(false),
             waiting: Mutex::default(),
             learned,
@@ -255,6 +264,10 @@ impl Machine {
                     self.errno_location.store(pc, Ordering::Relaxed);
                 }
             });
+        }
+        // A program, and no library: what some library might do is not worth counting for.
+        if elf.interpreter.is_some() || !elf.needs_libraries {
+            self.cancels.fetch_or(elf.calls("pthread_cancel"), Ordering::SeqCst);
         }
         if elf.interpreter.is_some() {
             found.extend(hooks::by_name(hooks::ENTRY).map(|hook| (bias + elf.entry, hook)));
@@ -412,6 +425,15 @@ impl Machine {
     pub(crate) fn count_if_needed(&self) {
         let expected = self.expects_signals.load(Ordering::SeqCst);
         if expected && !self.counts() && self.signals.some_come_at_any_time() {
+            self.engine.count_from_now_on();
+            self.counts.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Has them counted from the program's second thread on if the program cancels threads: one that
+    /// computes and looks from time to time whether it has been cancelled has no events.
+    pub(crate) fn count_if_threads_are_cancelled(&self) {
+        if self.cancels.load(Ordering::SeqCst) && !self.counts() {
             self.engine.count_from_now_on();
             self.counts.store(true, Ordering::SeqCst);
         }

@@ -14,7 +14,7 @@
 use super::machine::{Machine, Stop};
 use super::notice::Notice;
 use super::signals::{Delivery, Due, Signal, bit};
-use crate::{host, reserve};
+use crate::{host, kick, reserve};
 use refrain_trace::Ending;
 use std::io;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub(super) const LEFT_ALONE: [i32; 5] =
 
 /// A thread that has events takes its signals sooner.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// Between two attempts to get the attention of the thread that takes signals.
+const BETWEEN_CALLS: Duration = Duration::from_micros(50);
 
 /// A signal is pending that a thread could handle, and has not come to.
 #[derive(Clone, Copy, Debug)]
@@ -105,9 +107,14 @@ pub(super) fn watch_signals(machine: Arc<Machine>) -> io::Result<()> {
         let _ = tell.send(host::thread_id());
         let mut overdue = None;
         loop {
+            let asked = watcher.asked_for_signals.load(Ordering::SeqCst);
+            let all = watcher.passed_signals.load(Ordering::SeqCst) == asked;
             overdue = Overdue::now(overdue, &watcher);
-            let received = host::wait_for_signal(signals, overdue.and_then(|it| it.limit()));
-            let Some((number, info)) = received else { continue };
+            let limit = if all { overdue.and_then(|it| it.limit()) } else { Some(Duration::ZERO) };
+            let Some((number, info)) = host::wait_for_signal(signals, limit) else {
+                watcher.passed_signals.store(asked, Ordering::SeqCst);
+                continue;
+            };
             overdue = Overdue::now(overdue, &watcher);
             if ends(number) && overdue.is_some_and(|it| it.done == Done::Told) {
                 watcher.stop(Stop::Ended(Ending::Stopped(number as i32)));
@@ -119,6 +126,24 @@ pub(super) fn watch_signals(machine: Arc<Machine>) -> io::Result<()> {
     let id = told.recv().expect("the thread tells its id before all else");
     machine.watcher.store(id, Ordering::Relaxed);
     Ok(())
+}
+
+impl Machine {
+    /// Waits until all signals are passed on that have come from outside so far. The program has
+    /// stopped a timer, and may take its signal's handler away next: natively it has taken by then what
+    /// the timer has sent.
+    pub(super) fn collect_signals(&self) {
+        let watcher = self.watcher.load(Ordering::Relaxed);
+        if self.is_child() || watcher == 0 {
+            return;
+        }
+        let mine = self.asked_for_signals.fetch_add(1, Ordering::SeqCst) + 1;
+        // Again, since the thread may not have been waiting yet.
+        while self.passed_signals.load(Ordering::SeqCst) < mine {
+            kick::kick(watcher);
+            std::thread::sleep(BETWEEN_CALLS);
+        }
+    }
 }
 
 fn ends(signal: u64) -> bool {

@@ -143,6 +143,21 @@ impl Call {
             || self.action() == Action::Machine(MachineCall::Kill)
     }
 
+    /// Whether it stops a timer.
+    pub(crate) fn stops_timer(&self, memory: &dyn GuestMemory) -> bool {
+        // The time until the next signal stands behind the one between two.
+        let is_zero = |at: u64| {
+            let mut left = [0xff; 16];
+            at != 0 && memory.read(at.wrapping_add(16), &mut left) && left == [0; 16]
+        };
+        match i64::from(self.spec.nr) {
+            libc::SYS_alarm => self.args[0] as u32 == 0,
+            libc::SYS_setitimer => is_zero(self.args[1]),
+            libc::SYS_timer_settime => is_zero(self.args[2]),
+            _ => false,
+        }
+    }
+
     /// What is passed on by what its number says alone, or not at all: the user should know.
     pub(crate) fn is_noted(&self) -> bool {
         self.spec.noted
