@@ -2,7 +2,7 @@
 //! `target`, and a page that is written anew shall not lose what other checkouts have found.
 
 use super::catalogue::Program;
-use super::page::{self, DEFAULT, EVERY};
+use super::columns::{DEFAULT, EVERY, HEADER, escaped, path, verdicts};
 use std::collections::BTreeMap;
 
 /// The rows of a page, by the names of the programs as the page writes them.
@@ -15,7 +15,7 @@ pub(super) struct Carried {
 impl Carried {
     /// Reads the page that is there; none is an empty one.
     pub(super) fn read() -> Carried {
-        Carried::parse(&std::fs::read_to_string(page::path()).unwrap_or_default())
+        Carried::parse(&std::fs::read_to_string(path()).unwrap_or_default())
     }
 
     pub(super) fn parse(text: &str) -> Carried {
@@ -25,7 +25,7 @@ impl Carried {
                 carried.reasons.push(line.to_owned());
             }
             let cells = cells(line);
-            if cells.len() == page::HEADER.len() {
+            if cells.len() == HEADER.len() {
                 carried.cells.insert(cells[0].clone(), cells);
             }
         }
@@ -34,13 +34,13 @@ impl Carried {
 
     /// The cells of a program that was run.
     pub(super) fn cells(&self, program: &Program) -> Option<&Vec<String>> {
-        let cells = self.cells.get(&page::escaped(&program.name))?;
-        (!page::verdicts(cells).contains(&"")).then_some(cells)
+        let cells = self.cells.get(&escaped(&program.name))?;
+        (verdicts(cells) != ["", ""]).then_some(cells)
     }
 
     /// The lines below the table that begin with the program's name.
     pub(super) fn reasons(&self, program: &Program) -> Vec<String> {
-        let prefix = format!("- {}: ", page::escaped(&program.name));
+        let prefix = format!("- {}: ", escaped(&program.name));
         let of_program = self.reasons.iter().filter(|line| line.starts_with(&prefix));
         of_program.cloned().collect()
     }
@@ -84,7 +84,7 @@ mod tests {
         let text = format!("{row}\n| b | | | not run | | | | |\n\n- a -j\\|2: why\n- b: no\n");
         let carried = Carried::parse(&text);
         let cells = carried.cells(&program("a -j|2")).expect("a row");
-        assert_eq!(page::verdicts(cells), ["learned", "exact"]);
+        assert_eq!(verdicts(cells), ["learned", "exact"]);
         assert_eq!(cells[2], "1.00 s");
         assert_eq!(carried.reasons(&program("a -j|2")), ["- a -j\\|2: why"]);
         assert_eq!(carried.is_exact(&program("a -j|2")), Some(false));

@@ -5,11 +5,12 @@
 //! # Reading order
 //! `catalogue` (the list), `install` (what programs need), `place` (the folder that a program runs in),
 //! `supervise` (running with limits, and leaving nothing behind), `service` (servers and their load),
-//! `judge` (recordings, replays, verdicts), `results` (what is kept), `page`, `carried` (rows of the page
-//! that this checkout has no result of).
+//! `judge` (recordings, replays, verdicts), `results` (what is kept), `page`, `columns`, `carried` (rows of
+//! the page that this checkout has no result of).
 
 mod carried;
 mod catalogue;
+mod columns;
 mod install;
 mod judge;
 mod page;

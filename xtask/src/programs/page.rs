@@ -2,35 +2,18 @@
 
 use super::carried::Carried;
 use super::catalogue::Program;
+use super::columns::{HEADER, KINDS, escaped, path, verdicts};
 use super::results::{Mode, ORDERS, Results, Row, Verdict};
 use crate::{root, table};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 /// What the page says whatever the results are.
 const PROSE: &str = "about.md";
-/// Verdicts in the order of their columns.
-const KINDS: [&str; 7] =
-    ["exact", "learned", "diverged", "refused", "differs", "failed", "timed out"];
-
-/// The columns of each group's table.
-pub(super) const HEADER: [&str; 8] =
-    ["program", "threads", "native", "record", "default order", "record", "every access", "run"];
-/// The column of the verdict with the default order.
-pub(super) const DEFAULT: usize = 4;
-/// The column of the verdict with the order of every access.
-pub(super) const EVERY: usize = 6;
-
 /// What the page says of a program.
 struct Entry<'a> {
     program: &'a Program,
     cells: Vec<String>,
     reasons: Vec<String>,
-}
-
-/// Where the page is.
-pub(super) fn path() -> PathBuf {
-    root::directory().join("docs/programs.md")
 }
 
 /// Writes the page. Programs of which no result is kept have what the page said of them before.
@@ -101,14 +84,6 @@ fn count<'a>(group: &str, verdicts: impl Iterator<Item = &'a str>) -> Vec<String
         .into_iter()
         .chain(KINDS.into_iter().chain([""]).map(of))
         .collect()
-}
-
-/// The kinds of verdicts in a row, one for each order; nothing if the program was not run.
-pub(super) fn verdicts(cells: &[String]) -> [&str; 2] {
-    [DEFAULT, EVERY].map(|column| {
-        let text = cells.get(column).map_or("", String::as_str);
-        KINDS.into_iter().find(|kind| text.starts_with(kind)).unwrap_or("")
-    })
 }
 
 fn title(order: &str) -> &'static str {
@@ -186,20 +161,6 @@ fn reasons(program: &Program, row: Option<&Row>) -> Vec<String> {
         .into_iter()
         .map(|line| format!("- {}: {}", escaped(&program.name), escaped(&line)))
         .collect()
-}
-
-/// Text that is no markup, and names no folder of this machine.
-pub(super) fn escaped(text: &str) -> String {
-    let scratch = std::env::temp_dir().join("refrain-programs");
-    let text = text.replace(&scratch.display().to_string(), "…");
-    let text = text.replace(&root::directory().display().to_string(), "…");
-    text.chars().fold(String::new(), |mut text, c| {
-        if matches!(c, '|' | '<' | '*' | '_' | '`' | '[') {
-            text.push('\\');
-        }
-        text.push(c);
-        text
-    })
 }
 
 fn capitalized(group: &str) -> String {
