@@ -8,7 +8,7 @@ mod single_pages;
 pub(crate) use page_table::PageTable;
 pub use process::end_like_the_program;
 pub(crate) use process::*;
-pub(crate) use single_pages::SinglePages;
+pub(crate) use single_pages::{SinglePages, no_large_pages};
 
 use rustix::fs::MemfdFlags;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

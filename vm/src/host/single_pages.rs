@@ -40,6 +40,15 @@ struct Registration {
 }
 const REGISTER: u64 = 0xc020_aa00;
 
+/// Has the kernel enter what it maps at `range` in pages of the usual size. A file that it has in
+/// memory in one large piece is else mapped as a whole, and taken out of the page table again when the
+/// process writes into its own copy of it: pages that were only read before leave no trace.
+pub(crate) fn no_large_pages(range: &Range<u64>) {
+    let arguments = [range.start, range.end - range.start, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0];
+    // SAFETY: it changes nothing that a program could see; kernels without large pages refuse it.
+    unsafe { host::syscall(libc::SYS_madvise as u64, arguments) };
+}
+
 /// What memory is registered with.
 pub(crate) struct SinglePages(Hidden);
 
@@ -104,6 +113,60 @@ mod tests {
         // SAFETY: the mapping made above, which nobody refers to any more.
         unsafe { libc::munmap(at, len) };
         entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count() as u64
+    }
+
+    /// Whether the page table still has a page of a file that was read, when its neighbour has been
+    /// written. The file is such as the kernel may have in large pieces.
+    fn stays(prepare: fn(&Range<u64>)) -> bool {
+        const LARGE: u64 = 2 << 20;
+        let path = std::env::temp_dir().join(format!("refrain-large-{}", std::process::id()));
+        std::fs::write(&path, vec![1; 4 * LARGE as usize]).expect("there is room");
+        let file = File::open(&path).expect("it was just made");
+        std::fs::remove_file(&path).expect("it is there");
+        let (len, flags) = (4 * LARGE as usize, libc::MAP_PRIVATE);
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new mappings at places of the kernel's choice; the file takes the place of a part of
+        // the first one, which has room for it from a multiple of its large pages on.
+        let start = unsafe {
+            let room = libc::mmap(
+                std::ptr::null_mut(),
+                2 * len,
+                libc::PROT_NONE,
+                flags | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(room, libc::MAP_FAILED);
+            let start = (room as u64).next_multiple_of(LARGE);
+            let flags = flags | libc::MAP_FIXED;
+            let at = libc::mmap(start as *mut libc::c_void, len, prot, flags, file.as_raw_fd(), 0);
+            assert_eq!(at as u64, start);
+            start
+        };
+        prepare(&(start..start + len as u64));
+        let mut stays = true;
+        for piece in (start..start + len as u64).step_by(LARGE as usize) {
+            // SAFETY: within the mapping, of which nobody else knows.
+            unsafe {
+                assert_eq!((piece as *const u8).read_volatile(), 1);
+                ((piece + 8 * PAGE) as *mut u8).write_volatile(2);
+            }
+            let mut found = false;
+            let table = host::PageTable::open().expect("Linux has it");
+            table.present(piece..piece + PAGE, |_| found = true);
+            stays &= found;
+        }
+        // SAFETY: the mapping made above, which nobody refers to any more.
+        unsafe { libc::munmap(start as *mut libc::c_void, len) };
+        stays
+    }
+
+    #[test]
+    fn what_was_read_stays_in_the_page_table() {
+        if stays(|_| {}) {
+            eprintln!("this kernel has the file in small pieces: nothing can go wrong");
+        }
+        assert!(stays(no_large_pages));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Contents of files that the guest has mapped: the trace gets the pages that were touched.
 //!
 //! A private mapping costs a program nothing until it touches a page, and then the kernel enters
-//! the page (not its neighbours, if that can be had: [`SinglePages`]) into the process's page
-//! table. The rule here: *before an event is written, every page of a mapped file that the page table has is
+//! the page (not its neighbours, if that can be had: [`SinglePages`]; and no large page around it,
+//! which it would take out again: [`no_large_pages`]) into the process's page table. The rule here: *before an event is written, every page of a mapped file that the page table has is
 //! written*. Whoever touched it is included: translated code, the translator, the kernel in a
 //! system call. Pages are looked for when events are written, when the guest takes a mapping away,
 //! and at the end; a recorder that is killed leaves what its written events need. The loader maps
@@ -22,7 +22,7 @@
 //!   killed recorder leaves may end in events whose pages are missing. A replay ends before them.
 
 use crate::file_maps::{FileMaps, Part};
-use crate::host::{self, PageTable, SinglePages};
+use crate::host::{self, PageTable, SinglePages, no_large_pages};
 use crate::layout::PAGE;
 use crate::loader::is_settled;
 use crate::memory::page_up;
@@ -146,6 +146,7 @@ impl Files {
             }
         }
         let content = state.known[&identity];
+        no_large_pages(&range);
         if let Some(single) = &self.single {
             single.register(&range);
         }
