@@ -9,6 +9,7 @@
 //! `resume`, an exit of the engine. No lock is taken in the handler. Faults elsewhere go to
 //! whoever handled the signal before (usually the default action: they are bugs of ours).
 
+use refrain_vm::Pages;
 use std::arch::naked_asm;
 use std::cell::RefCell;
 use std::mem::offset_of;
@@ -174,7 +175,7 @@ unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::u
 
 /// A stack for signal handlers, in force on the thread that made it until it is dropped there.
 pub(crate) struct SignalStack {
-    memory: *mut libc::c_void,
+    memory: Pages,
     before: libc::stack_t,
 }
 
@@ -199,28 +200,17 @@ impl SignalStack {
 
     /// Maps a stack and makes it the calling thread's.
     fn install() -> std::io::Result<SignalStack> {
-        // SAFETY: maps fresh memory and hands it to the kernel; it is unmapped only after the
-        // kernel has been given another.
+        let memory = Pages::new(STACK)?;
+        let start = memory.start().as_ptr().cast();
+        let stack = libc::stack_t { ss_sp: start, ss_flags: 0, ss_size: STACK };
+        // SAFETY: the kernel is handed memory that is unmapped only after it has been given another
+        // stack; the structure before is filled in.
         unsafe {
-            let memory = libc::mmap(
-                std::ptr::null_mut(),
-                STACK,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            if memory == libc::MAP_FAILED {
-                return Err(std::io::Error::last_os_error());
-            }
-            let stack = libc::stack_t { ss_sp: memory, ss_flags: 0, ss_size: STACK };
             let mut before = std::mem::zeroed();
-            if libc::sigaltstack(&stack, &mut before) != 0 {
-                let error = std::io::Error::last_os_error();
-                libc::munmap(memory, STACK);
-                return Err(error);
+            match libc::sigaltstack(&stack, &mut before) {
+                0 => Ok(SignalStack { memory, before }),
+                _ => Err(std::io::Error::last_os_error()),
             }
-            Ok(SignalStack { memory, before })
         }
     }
 }
@@ -232,10 +222,9 @@ impl Drop for SignalStack {
         unsafe {
             let mut now: libc::stack_t = std::mem::zeroed();
             libc::sigaltstack(std::ptr::null(), &mut now);
-            if now.ss_sp == self.memory {
+            if now.ss_sp == self.memory.start().as_ptr().cast() {
                 libc::sigaltstack(&self.before, std::ptr::null_mut());
             }
-            libc::munmap(self.memory, STACK);
         }
     }
 }

@@ -77,4 +77,4 @@ pub use reserve::Allocator;
 pub use same_epoch::{EpochWords, SameEpoch};
 pub use seen::Seen;
 pub use syscall::syscall_number;
-pub use zeroed::Zeroed;
+pub use zeroed::{Pages, Zeroed};

@@ -4,8 +4,8 @@ use super::desc::Desc;
 use crate::fault::ThreadArea;
 use refrain_vm::layout::PAGE;
 use refrain_vm::{
-    Context, FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, OrderedFastPath, Processor,
-    Zeroed,
+    Context, FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, OrderedFastPath, Pages,
+    Processor, Zeroed,
 };
 use std::arch::naked_asm;
 use std::io;
@@ -222,30 +222,24 @@ const _: () = assert!(WRITABLE_PAIRS <= i32::MAX as u32);
 /// A thread's state in memory of its own, with tables of lines behind it or without.
 pub(super) struct Home {
     state: NonNull<ThreadState>,
-    bytes: usize,
+    has_tables: bool,
+    _pages: Pages,
 }
 
 impl Home {
     fn of(tables: bool, state: ThreadState) -> io::Result<Home> {
         let bytes = STATE_BYTES + if tables { TABLES * FILTER_ENTRIES } else { 0 };
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at a place of the kernel's choice.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let state_at = NonNull::new(at.cast::<ThreadState>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the mapping is large enough, aligned to pages, and nobody else's.
+        let pages = Pages::new(bytes)?;
+        let state_at = pages.start().cast::<ThreadState>();
+        // SAFETY: the pages are enough, and nobody else's.
         unsafe { state_at.write(state) };
-        Ok(Home { state: state_at, bytes })
+        Ok(Home { state: state_at, has_tables: tables, _pages: pages })
     }
 
     /// What the machine shares.
     pub(super) fn filter(&self) -> Filter {
         let state = self.state.as_ptr();
-        let has_tables = self.bytes > STATE_BYTES;
-        let entries = |offset: u32| match has_tables {
+        let entries = |offset: u32| match self.has_tables {
             true => state.cast::<AtomicU8>().wrapping_add(offset as usize).cast_const(),
             false => std::ptr::null(),
         };
@@ -279,11 +273,8 @@ impl DerefMut for Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // SAFETY: nothing refers to the state any more; the mapping is the one made in `of`.
-        unsafe {
-            self.state.drop_in_place();
-            libc::munmap(self.state.as_ptr().cast(), self.bytes);
-        }
+        // SAFETY: written in `of`, and nothing refers to it any more.
+        unsafe { self.state.drop_in_place() };
     }
 }
 

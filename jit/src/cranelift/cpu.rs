@@ -12,7 +12,8 @@ use crate::transfer;
 use iced_x86::InstructionInfoFactory;
 use refrain_trace::Access;
 use refrain_vm::{
-    Context, Count, Cpu, EngineError, Exit, Fault, LastMet, Mode, OrderedKind, Span, Zeroed, reg,
+    Context, Count, Cpu, EngineError, Exit, Fault, LastMet, Mode, OrderedKind, Pages, Span, Zeroed,
+    reg,
 };
 use std::arch::asm;
 use std::collections::BTreeMap;
@@ -43,30 +44,13 @@ pub(super) struct CraneliftCpu {
 const KEEPS_FLAGS: &str = "indirect jump that carries flags";
 
 /// The stack that translated code runs on, with the frame in it.
-struct Stack {
-    memory: *mut libc::c_void,
-}
+struct Stack(Pages);
 
 const STACK: usize = BELOW + size_of::<Frame>().next_multiple_of(64) + SPILL + 4096;
 
 impl Stack {
     fn new() -> std::io::Result<Stack> {
-        // SAFETY: a fresh private mapping.
-        let memory = unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(
-                std::ptr::null_mut(),
-                STACK,
-                protection,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if memory == libc::MAP_FAILED {
-            return Err(std::io::Error::last_os_error());
-        }
-        let stack = Stack { memory };
+        let stack = Stack(Pages::new(STACK)?);
         // SAFETY: the frame lies inside the mapping, aligned, and nobody else knows it yet.
         unsafe { stack.frame().write(Frame::default()) };
         Ok(stack)
@@ -74,14 +58,7 @@ impl Stack {
 
     fn frame(&self) -> *mut Frame {
         // BELOW is a multiple of the page size, so that the frame is aligned to a cache line.
-        self.memory.wrapping_byte_add(BELOW).cast()
-    }
-}
-
-impl Drop for Stack {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new`; translated code is not running, since its executor is dropped.
-        unsafe { libc::munmap(self.memory, STACK) };
+        self.0.start().as_ptr().wrapping_byte_add(BELOW).cast()
     }
 }
 

@@ -4,41 +4,26 @@
 //! costs one load. The table is reserved address space, of which only the pages get memory where
 //! there is code.
 
+use refrain_vm::Pages;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The table of an engine.
 pub(super) struct Table {
     pcs: Range<u64>,
-    words: *mut libc::c_void,
-    len: usize,
+    words: Pages,
 }
-
-// SAFETY: the mapping belongs to this value alone, and its words are accessed as atomics.
-unsafe impl Send for Table {}
-// SAFETY: as above.
-unsafe impl Sync for Table {}
 
 impl Table {
     /// A table for guest addresses in `pcs`.
     pub(super) fn new(pcs: Range<u64>) -> std::io::Result<Table> {
         let len = ((pcs.end - pcs.start) as usize * 4).max(4096);
-        // SAFETY: a fresh private mapping at an address that the kernel chooses.
-        let words = unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0)
-        };
-        if words == libc::MAP_FAILED {
-            Err(std::io::Error::last_os_error())
-        } else {
-            Ok(Table { pcs, words, len })
-        }
+        Ok(Table { pcs, words: Pages::new(len)? })
     }
 
     /// Address of the word for the first guest address.
     pub(super) fn address(&self) -> u64 {
-        self.words as u64
+        self.words.start().as_ptr() as u64
     }
 
     /// The guest addresses that it covers.
@@ -62,14 +47,6 @@ impl Table {
         let index = self.pcs.contains(&pc).then(|| (pc - self.pcs.start) as usize)?;
         // SAFETY: the mapping has four bytes per address of `pcs` and lives as long as `self`;
         // Rust and translated code access its words atomically.
-        Some(unsafe { &*self.words.cast::<AtomicU32>().add(index) })
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new`, unmapped only here; whoever runs translated code keeps the
-        // engine alive.
-        unsafe { libc::munmap(self.words, self.len) };
+        Some(unsafe { self.words.start().cast::<AtomicU32>().add(index).as_ref() })
     }
 }

@@ -37,9 +37,8 @@ use super::runs::{Neighbours, Runs};
 use crate::barrier::Barrier;
 use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
-use crate::{Error, Result};
+use crate::{Error, Pages, Result};
 use refrain_trace::{Event, EventKind, Order, ThreadId, order};
-use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -237,30 +236,18 @@ pub(crate) struct Lines {
 }
 
 /// A state per line; the kernel gives memory to those that are used.
-struct States(*const AtomicU32);
-
-// SAFETY: the pointer is to atomics that are there as long as the process.
-unsafe impl Send for States {}
-// SAFETY: as above.
-unsafe impl Sync for States {}
+struct States(Pages);
 
 impl States {
     fn new() -> Result<States> {
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let bytes = ENTRIES * size_of::<AtomicU32>();
-        // SAFETY: a new mapping at a place of the kernel's choice.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
-        if at == libc::MAP_FAILED {
-            return Err(Error::host("mapping the states of lines")(io::Error::last_os_error()));
-        }
-        Ok(States(at as *const AtomicU32))
+        let pages = Pages::new(ENTRIES * size_of::<AtomicU32>());
+        pages.map(States).map_err(Error::host("mapping the states of lines"))
     }
 
     fn of(&self, line: usize) -> &AtomicU32 {
         assert!(line < ENTRIES);
-        // SAFETY: the mapping has that many, all zero at first, and is never undone.
-        unsafe { &*self.0.add(line) }
+        // SAFETY: the pages have that many, all zero at first, and are there as long as this.
+        unsafe { self.0.start().cast::<AtomicU32>().add(line).as_ref() }
     }
 
     fn get(&self, line: usize) -> State {

@@ -6,9 +6,8 @@
 //! search them for pointers, and programs write uninitialized memory to files.
 
 use crate::layout::PAGE;
-use crate::{Error, Result};
+use crate::{Error, Pages, Result};
 use std::io;
-use std::ptr::NonNull;
 
 /// The C library's synchronization functions take less than a page; handlers that run while one
 /// waits may call others.
@@ -19,18 +18,15 @@ const RED_ZONE: u64 = 128;
 /// A thread's stack for bodies. It is mapped when the first one runs.
 #[derive(Debug, Default)]
 pub(crate) struct BodyStack {
-    start: Option<NonNull<libc::c_void>>,
+    pages: Option<Pages>,
     /// Where the next body's stack begins.
     top: u64,
 }
 
-// SAFETY: the mapping belongs to this value, and is unmapped only with it.
-unsafe impl Send for BodyStack {}
-
 impl BodyStack {
     /// The stack pointer of a function that begins here and returns to `site`.
     pub(crate) fn enter(&mut self, site: u64) -> Result<u64> {
-        if self.start.is_none() {
+        if self.pages.is_none() {
             self.map().map_err(Error::host("mapping a stack for synchronization functions"))?;
         }
         // As a call leaves it: 16 bytes would be aligned after the return.
@@ -47,8 +43,8 @@ impl BodyStack {
 
     /// Whether this is a stack pointer of a body.
     pub(crate) fn holds(&self, sp: u64) -> bool {
-        let Some(start) = self.start else { return false };
-        let start = start.as_ptr() as u64;
+        let Some(pages) = &self.pages else { return false };
+        let start = pages.start().as_ptr() as u64;
         (start + PAGE..start + LEN as u64).contains(&sp)
     }
 
@@ -64,28 +60,12 @@ impl BodyStack {
     }
 
     fn map(&mut self) -> io::Result<()> {
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at a place that the kernel chooses.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), LEN, prot, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        self.start = NonNull::new(start);
+        let start = self.pages.insert(Pages::new(LEN)?).start().as_ptr();
         self.top = start as u64 + LEN as u64;
-        // SAFETY: the mapping's first page, which nobody uses: a body that goes too far faults.
-        match unsafe { libc::mprotect(start, PAGE as usize, libc::PROT_NONE) } {
+        // SAFETY: the first page, which nobody uses: a body that goes too far faults.
+        match unsafe { libc::mprotect(start.cast(), PAGE as usize, libc::PROT_NONE) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-impl Drop for BodyStack {
-    fn drop(&mut self) {
-        if let Some(start) = self.start {
-            // SAFETY: mapped by this value; no body runs any more.
-            unsafe { libc::munmap(start.as_ptr(), LEN) };
         }
     }
 }
