@@ -22,28 +22,9 @@ pub(crate) fn reserve_low(len: u64) -> Result<LowMemory, EngineError> {
     let mut start = CODE_CACHE.start;
     let mut last = Error::from_raw_os_error(libc::ENOMEM);
     while start + len <= CODE_CACHE.end {
-        // SAFETY: MAP_FIXED_NOREPLACE never touches an existing mapping.
-        let at = unsafe {
-            libc::mmap(
-                start as *mut libc::c_void,
-                len as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE
-                    | libc::MAP_ANONYMOUS
-                    | libc::MAP_NORESERVE
-                    | libc::MAP_FIXED_NOREPLACE,
-                -1,
-                0,
-            )
-        };
-        if at as u64 == start {
-            return Ok(LowMemory { start, len });
-        }
-        if at == libc::MAP_FAILED {
-            last = Error::last_os_error();
-        } else {
-            // SAFETY: an old kernel took the address for a hint; this mapping is ours alone.
-            unsafe { libc::munmap(at, len as usize) };
+        match reserve(start..start + len) {
+            Ok(memory) => return Ok(memory),
+            Err(error) => last = error,
         }
         start += 1 << 21;
     }
@@ -84,7 +65,7 @@ impl LowMemory {
 
 impl Drop for LowMemory {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `reserve_low` for this value alone; the engine that
+        // SAFETY: the range was mapped by `reserve` for this value alone; the engine that
         // owns it has no thread left that could execute or read it.
         unsafe { libc::munmap(self.start as *mut libc::c_void, self.len as usize) };
     }
@@ -93,32 +74,31 @@ impl Drop for LowMemory {
 /// Reserves zeroed pages at `range`, of which only those cost memory that are used; `None` if
 /// something is there already or the system does not overcommit.
 pub(crate) fn reserve_sparse(range: Range<u64>) -> Option<LowMemory> {
-    let len = range.end - range.start;
-    // SAFETY: MAP_FIXED_NOREPLACE never touches an existing mapping; the advice concerns the
-    // mapping that was just made.
+    let memory = reserve(range).ok()?;
+    // SAFETY: the advice concerns the mapping that was just made.
     unsafe {
-        let at = libc::mmap(
-            range.start as *mut libc::c_void,
-            len as usize,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE
-                | libc::MAP_ANONYMOUS
-                | libc::MAP_NORESERVE
-                | libc::MAP_FIXED_NOREPLACE,
-            -1,
-            0,
-        );
-        if at == libc::MAP_FAILED {
-            return None;
-        }
-        if at as u64 != range.start {
-            libc::munmap(at, len as usize);
-            return None;
-        }
-        libc::madvise(at, len as usize, libc::MADV_NOHUGEPAGE);
-        libc::madvise(at, len as usize, libc::MADV_DONTDUMP);
+        let (at, len) = (memory.start as *mut libc::c_void, memory.len as usize);
+        libc::madvise(at, len, libc::MADV_NOHUGEPAGE);
+        libc::madvise(at, len, libc::MADV_DONTDUMP);
     }
-    Some(LowMemory { start: range.start, len })
+    Some(memory)
+}
+
+/// Maps zeroed pages at `range`, if nothing is there yet.
+fn reserve(range: Range<u64>) -> std::io::Result<LowMemory> {
+    let len = range.end - range.start;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let start = range.start as *mut libc::c_void;
+    // SAFETY: MAP_FIXED_NOREPLACE never touches an existing mapping.
+    let at = unsafe { libc::mmap(start, len as usize, prot, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(Error::last_os_error());
+    }
+    // An old kernel takes the address for a hint; then the wrong pages are given back.
+    let memory = LowMemory { start: at as u64, len };
+    if at == start { Ok(memory) } else { Err(Error::from_raw_os_error(libc::EEXIST)) }
 }
 
 /// Code memory: executable at `range`, written through an alias.

@@ -44,33 +44,22 @@ pub(super) struct Flags {
 impl Lifter<'_> {
     /// Flags of `a + b = result`.
     pub(super) fn flags_add(&mut self, a: Value, b: Value, result: Value) {
-        let source = Source::Add(a, b, result);
-        self.state.flags = Flags {
-            result: Result::Value(result),
-            carry: source,
-            overflow: source,
-            adjust: source,
-        };
-        self.written(0x3f);
+        self.flags_from(Source::Add(a, b, result), result);
     }
 
     /// Flags of `a - b = result`.
     pub(super) fn flags_sub(&mut self, a: Value, b: Value, result: Value) {
-        let source = Source::Sub(a, b, result);
-        self.state.flags = Flags {
-            result: Result::Value(result),
-            carry: source,
-            overflow: source,
-            adjust: source,
-        };
-        self.written(0x3f);
+        self.flags_from(Source::Sub(a, b, result), result);
     }
 
     /// Flags of a logical operation.
     pub(super) fn flags_logic(&mut self, result: Value) {
-        let zero = Source::Zero;
-        self.state.flags =
-            Flags { result: Result::Value(result), carry: zero, overflow: zero, adjust: zero };
+        self.flags_from(Source::Zero, result);
+    }
+
+    fn flags_from(&mut self, source: Source, result: Value) {
+        let (carry, overflow, adjust) = (source, source, source);
+        self.state.flags = Flags { result: Result::Value(result), carry, overflow, adjust };
         self.written(0x3f);
     }
 
