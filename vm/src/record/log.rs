@@ -525,14 +525,11 @@ impl ThreadLog {
         Ok(event)
     }
 
-    /// The guest thread has ended: what it has said is sent, and its memory given back.
+    /// The guest thread has ended: the writer takes what it has said, with its memory, on the next
+    /// round. (Threads may be many and short: a message for each would be a round for each.)
     pub(crate) fn retire(&self) {
         let Ok(mut busy) = self.enter() else { return };
-        let state = busy.state();
-        self.send(state);
-        state.chunk.events = Vec::new();
-        state.chunk.payloads = Vec::new();
-        state.met = None;
+        busy.state().met = None;
     }
 
     /// Sends what there is, after the gate was closed; returns how many events there were. The
@@ -576,8 +573,11 @@ impl ThreadLog {
         let state = unsafe { &mut *self.state.get() };
         let (first, thread) = (state.chunk.first, self.thread);
         let count = state.settled();
-        // The thread keeps its memory, in which it has room.
-        let events: Vec<Event> = state.chunk.events.drain(..count).collect();
+        // The thread keeps its memory, in which it has room, until it has ended.
+        let events: Vec<Event> = match state.met {
+            None if count == state.chunk.events.len() => mem::take(&mut state.chunk.events),
+            _ => state.chunk.events.drain(..count).collect(),
+        };
         let payloads = mem::take(&mut state.chunk.payloads);
         state.chunk.first += count as u64;
         let entered = state.pending.clone().filter(|_| !mem::replace(&mut state.told, true));
