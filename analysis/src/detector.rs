@@ -157,6 +157,8 @@ pub(crate) struct Stacks {
     /// Thread pointers of threads, as they were created. A thread pointer lies in the same mapping as the
     /// stack, in glibc and musl.
     pub(crate) pointers: FixedMap<u16, u64>,
+    /// Mappings that the library made for stacks of threads that have not ended.
+    made: FixedMap<u16, Range<u64>>,
     /// Ends of mappings by their starts, as they were made.
     mappings: BTreeMap<u64, u64>,
 }
@@ -261,13 +263,29 @@ impl Watcher {
         let is_used_again = stacks.pointers.values().any(|&other| other == pointer);
         stacks.pointers.insert(id, pointer);
         match stacks.mapping(pointer).filter(|it| it.contains(&top.wrapping_sub(1))) {
-            // Memory that nobody has touched: what was there was another thread's.
-            Some(mapping) if is_used_again => self.forget(mapping),
-            _ if is_used_again => {
+            Some(mapping) => {
+                stacks.made.insert(id, mapping.clone());
+                drop(stacks);
+                // Memory that nobody has touched: what was there was another thread's, or is the
+                // library's own.
+                if is_used_again {
+                    self.forget(mapping);
+                }
+            }
+            None if is_used_again => {
                 drop(stacks);
                 self.acquire(Object::Stack(pointer));
             }
-            _ => {}
+            None => {}
+        }
+    }
+
+    /// The thread ends. Its stack is the library's, if that has made it: whoever creates the next thread
+    /// clears it, under a lock that is the library's own.
+    fn leave_stack(&mut self) {
+        let made = self.detector.stacks().made.remove(&self.id);
+        if let Some(mapping) = made {
+            self.forget(mapping);
         }
     }
 
@@ -299,7 +317,10 @@ impl Watcher {
                 (EventKind::BarrierLeave, _) if edges.acquires[0].is_some() => {
                     edges.acquires[0] = self.round.take();
                 }
-                (EventKind::ThreadExit, _) => edges.releases[1] = self.detector.stack(self.id),
+                (EventKind::ThreadExit, _) => {
+                    edges.releases[1] = self.detector.stack(self.id);
+                    self.leave_stack();
+                }
                 (EventKind::Syscall, Some(record)) => {
                     if self.allocating.is_none() {
                         let channels = &self.detector.channels;

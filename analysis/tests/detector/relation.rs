@@ -114,6 +114,23 @@ fn a_stack_that_is_used_again_is_new_memory() {
     assert_eq!(races(with(X)).1, 1);
 }
 
+/// Whoever creates a thread clears the stack of one that has ended, before it is created.
+#[test]
+fn the_stack_of_a_thread_that_has_ended_is_the_librarys() {
+    let with = |at| {
+        vec![
+            (0, Map(0x5000, 0x2000)),
+            (0, CreateOn(1, 0x6000)),
+            (1, Write(X, 8)),
+            (1, Write(at, 8)),
+            (1, Sync(ThreadExit, order::thread_object(ThreadId(1)))),
+            (0, Write(at, 8)),
+        ]
+    };
+    assert_eq!(races(with(0x5100)).1, 0);
+    assert_eq!(races(with(X)).1, 1);
+}
+
 /// Memory that is mapped anew has no history.
 #[test]
 fn new_memory() {
