@@ -119,7 +119,7 @@ impl Detector {
             writing: BTreeSet::new(),
             held: BTreeMap::new(),
             round: None,
-            allocating: None,
+            in_one_step: None,
             allocated: 0,
             blocks: Blocks::new(),
             same_epoch,
@@ -189,8 +189,8 @@ pub struct Watcher {
     held: BTreeMap<u64, u32>,
     /// The round of the barrier that it waits at.
     round: Option<Object>,
-    /// The call of an allocator's function that the thread is in.
-    pub(crate) allocating: Option<Call>,
+    /// The call that is one step, which the thread is in.
+    pub(crate) in_one_step: Option<Call>,
     /// Blocks that it has allocated.
     pub(crate) allocated: u64,
     blocks: Blocks,
@@ -212,13 +212,13 @@ pub(crate) struct Checked {
 impl Watcher {
     /// Takes the accesses since the last call.
     pub fn accesses(&mut self, batch: &[Access]) {
-        let calls = self.detector.relation.code().is_some_and(|code| !code.allocators.is_empty());
+        let calls = self.detector.relation.code().is_some_and(|code| !code.one_step.is_empty());
         if calls || self.detector.may_race() {
             for access in batch {
                 let kind = access.kind as u8 & (READ | WRITE);
                 if kind == 0 {
                     self.note_call(access);
-                } else if self.allocating.is_none() && self.detector.may_race() {
+                } else if self.in_one_step.is_none() && self.detector.may_race() {
                     let whole = Whole { address: access.address, size: access.size.into() };
                     self.check(Checked { whole, pc: access.pc, kind });
                 }
@@ -236,7 +236,7 @@ impl Watcher {
                 [is_ordered.then_some(Object::Calls), None]
             }
             (Relation::Program(_), None) => [None, None],
-            (Relation::Program(_), Some(_)) if self.allocating.is_some() => [None, None],
+            (Relation::Program(_), Some(_)) if self.in_one_step.is_some() => [None, None],
             (Relation::Program(_), Some(record)) => {
                 self.use_descriptors(call, record);
                 edges::handed_over(call, record, &self.detector.channels)
@@ -302,7 +302,7 @@ impl Watcher {
         // The library tells through such a word that what runs once is done.
         let is_once = || self.detector.onces().contains(&event.object);
         let is_silent = self.detector.relation.silences(event) && !is_once();
-        if is_silent || self.allocating.is_some() {
+        if is_silent || self.in_one_step.is_some() {
             edges = Edges::default();
         }
         if self.detector.relation != Relation::Kept {
@@ -322,7 +322,7 @@ impl Watcher {
                     self.leave_stack();
                 }
                 (EventKind::Syscall, Some(record)) => {
-                    if self.allocating.is_none() {
+                    if self.in_one_step.is_none() {
                         let channels = &self.detector.channels;
                         edges.acquires[0] = edges::taken_over(event, record, channels);
                         self.unmap(event, record);
@@ -336,7 +336,7 @@ impl Watcher {
             }
         }
         // Who asks for a lock uses it before anybody else's release of it has happened for him.
-        if self.allocating.is_none() && self.detector.may_race() {
+        if self.in_one_step.is_none() && self.detector.may_race() {
             self.use_objects(event);
         }
         let lock = if is_silent { None } else { edges::holds(event) };
@@ -351,7 +351,7 @@ impl Watcher {
             Some(false) => drop(self.writing.remove(&event.object)),
             None => {}
         }
-        if self.allocating.is_none() {
+        if self.in_one_step.is_none() {
             self.own_accesses(event, record);
         }
         self.release(edges.releases);

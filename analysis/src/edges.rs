@@ -1,7 +1,7 @@
 //! Which event orders what.
 
 use crate::channels::Channels;
-use crate::heap::Allocator;
+use crate::heap::OneStep;
 use crate::objects::Object;
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Event, EventKind, linux, order};
@@ -61,9 +61,8 @@ pub struct Code {
     pub silent: Vec<Range<u64>>,
     /// Code whose watched loads are of atomics, whatever they are watched for.
     pub trusted: Vec<Range<u64>>,
-    /// Functions that allocate and free memory, by their first instructions. What they do inside is
-    /// no access, and orders nothing.
-    pub allocators: BTreeMap<u64, Allocator>,
+    /// Functions whose calls are one step each, by their first instructions.
+    pub one_step: BTreeMap<u64, OneStep>,
     /// Code of allocators, whose accesses are none, whoever calls it: the end of a thread, say.
     pub allocator_code: Vec<Range<u64>>,
     /// What accesses of atomic variables order.

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a function of an allocator does with its arguments.
+/// A function whose calls are one step each: what it does inside is no access, and orders nothing. What
+/// it does with its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Allocator {
+pub enum OneStep {
     /// Allocates as many bytes as its first argument says: `malloc`.
     Size,
     /// As many as the second one says: `aligned_alloc`.
@@ -23,24 +24,27 @@ pub enum Allocator {
     AgainProduct,
     /// Frees the first argument.
     Free,
+    /// Nothing: it says who of several threads does which part of the work. That they take turns there
+    /// is no order of the program's.
+    Shares,
 }
 
-impl Allocator {
+impl OneStep {
     /// What is freed, if anything.
     pub(crate) fn frees(self, [first, ..]: [u64; 3]) -> Option<u64> {
-        let frees = matches!(self, Allocator::Again | Allocator::AgainProduct | Allocator::Free);
+        let frees = matches!(self, OneStep::Again | OneStep::AgainProduct | OneStep::Free);
         Some(first).filter(|&address| frees && address != 0)
     }
 
     /// How much is allocated.
     pub fn size(self, [first, second, third]: [u64; 3]) -> Option<u64> {
         match self {
-            Allocator::Size => Some(first),
-            Allocator::SecondSize | Allocator::Again => Some(second),
-            Allocator::ThirdSize => Some(third),
-            Allocator::Product => first.checked_mul(second),
-            Allocator::AgainProduct => second.checked_mul(third),
-            Allocator::Free => None,
+            OneStep::Size => Some(first),
+            OneStep::SecondSize | OneStep::Again => Some(second),
+            OneStep::ThirdSize => Some(third),
+            OneStep::Product => first.checked_mul(second),
+            OneStep::AgainProduct => second.checked_mul(third),
+            OneStep::Free | OneStep::Shares => None,
         }
     }
 }
@@ -146,9 +150,9 @@ mod tests {
 
     #[test]
     fn sizes_that_overflow_are_none() {
-        assert_eq!(Allocator::Product.size([u64::MAX, 2, 0]), None);
-        assert_eq!(Allocator::Product.size([3, 2, 0]), Some(6));
-        assert_eq!(Allocator::Again.frees([0, 2, 0]), None);
-        assert_eq!(Allocator::Size.frees([5, 2, 0]), None);
+        assert_eq!(OneStep::Product.size([u64::MAX, 2, 0]), None);
+        assert_eq!(OneStep::Product.size([3, 2, 0]), Some(6));
+        assert_eq!(OneStep::Again.frees([0, 2, 0]), None);
+        assert_eq!(OneStep::Size.frees([5, 2, 0]), None);
     }
 }

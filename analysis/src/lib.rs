@@ -49,6 +49,6 @@ mod tap;
 pub use detector::{Detector, Watcher};
 pub use edges::{Atomics, Code, Relation};
 pub use findings::{Act, Race, Side};
-pub use heap::{Allocator, Block};
+pub use heap::{Block, OneStep};
 pub use same_epoch::SameEpoch;
 pub use tap::{Listener, Tapped};

@@ -250,3 +250,39 @@ fn what_filters_leave_to_the_analyses() {
     assert!(found.contains("0 variables"), "{found}");
     assert_eq!(bench.refrain(["races", "--prefilter", "eraser", "half.std"]).status, 2);
 }
+
+/// Threads that share out sections or iterations take turns in the library. That is no order of what
+/// they do in them.
+#[test]
+fn work_that_is_shared_out_is_not_ordered_by_that() {
+    const SECTIONS: &str = r#"
+        #include <omp.h>
+        #include <stdio.h>
+        #include <unistd.h>
+        static int value, who[2];
+        int main(void) {
+            #pragma omp parallel sections num_threads(2)
+            {
+                #pragma omp section
+                { usleep(1000); who[0] = omp_get_thread_num(); value = 1; }
+                #pragma omp section
+                usleep(4000);
+                #pragma omp section
+                usleep(8000);
+                #pragma omp section
+                { who[1] = omp_get_thread_num(); value = 2; }
+            }
+            puts(who[0] == who[1] ? "one thread" : "two threads");
+            return value > 2;
+        }
+    "#;
+    let bench = bench();
+    bench.cc(SECTIONS, &["-O1", "-g", "-fopenmp", "-o", "sections"]);
+    let by_two = (0..20).find(|_| {
+        let recorded = bench.refrain(["record", "--force", "-o", "a.refrain", "--", "./sections"]);
+        recorded.text() == "two threads\n"
+    });
+    assert!(by_two.is_some(), "the second thread never came in time");
+    let report = report(&bench, &[]);
+    assert_eq!(only(&report)["word"]["name"], "value", "{report}");
+}

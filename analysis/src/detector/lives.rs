@@ -13,7 +13,7 @@ use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, WRITE};
 use crate::descriptors::cell;
 use crate::edges::{self, Use};
 use crate::findings::Whole;
-use crate::heap::{Allocator, Block};
+use crate::heap::{Block, OneStep};
 use crate::shadow::CELL;
 use refrain_trace::linux::{self, uses_a_descriptor};
 use refrain_trace::payload::{Effect, SyscallRecord};
@@ -23,9 +23,9 @@ use std::ops::Range;
 /// So much of what ends is written whether somebody has touched it or not.
 const HEAD: u64 = 1024;
 
-/// A call of an allocator's function.
+/// A call that is one step.
 pub(crate) struct Call {
-    function: Option<Allocator>,
+    function: Option<OneStep>,
     /// Three arguments, and where it returns to.
     given: [u64; 4],
     /// How many of them are known.
@@ -48,8 +48,8 @@ impl Watcher {
             Access::CALLED => {
                 let code = self.detector.relation.code();
                 let function =
-                    code.and_then(|code| code.allocators.get(&u64::from(record.pc)).copied());
-                self.allocating = Some(Call {
+                    code.and_then(|code| code.one_step.get(&u64::from(record.pc)).copied());
+                self.in_one_step = Some(Call {
                     function,
                     given: [record.address, 0, 0, 0],
                     count: 1,
@@ -57,18 +57,18 @@ impl Watcher {
                 });
             }
             Access::ARGUMENT => {
-                let Some(call) = &mut self.allocating else { return };
+                let Some(call) = &mut self.in_one_step else { return };
                 let Some(given) = call.given.get_mut(call.count) else { return };
                 *given = record.address;
                 call.count += 1;
                 if let (Some(function), 4) = (call.function, call.count) {
                     let (arguments, [_, _, _, back]) = (call.arguments(), call.given);
                     let freed = self.free(function, arguments, back).unwrap_or_default();
-                    self.allocating.iter_mut().for_each(|call| call.freed = freed.clone());
+                    self.in_one_step.iter_mut().for_each(|call| call.freed = freed.clone());
                 }
             }
             Access::ANSWERED => {
-                let Some(call) = self.allocating.take() else { return };
+                let Some(call) = self.in_one_step.take() else { return };
                 let arguments = call.arguments();
                 if let Some(size) = call.function.and_then(|function| function.size(arguments))
                     && record.address != 0
@@ -81,7 +81,7 @@ impl Watcher {
     }
 
     /// A function begins that may free a block: the block.
-    fn free(&mut self, function: Allocator, arguments: [u64; 3], back: u64) -> Option<Range<u64>> {
+    fn free(&mut self, function: OneStep, arguments: [u64; 3], back: u64) -> Option<Range<u64>> {
         let start = function.frees(arguments)?;
         let size = self.detector.heap.free(start)?;
         let block = start..start.saturating_add(size.max(1));

@@ -1,6 +1,6 @@
 //! Programs as lists of steps, and what the detector finds in them.
 
-use refrain_analysis::{Allocator, Code, Detector, Race, Relation, Watcher};
+use refrain_analysis::{Code, Detector, OneStep, Race, Relation, Watcher};
 use refrain_trace::payload::{Effect, SyscallRecord};
 use refrain_trace::{
     Access, Event, EventId, EventKind, HAS_PAYLOAD, NO_TICKET, ThreadId, linux, order,
@@ -70,10 +70,9 @@ pub(crate) const FREE: u32 = 0x803;
 
 /// Code with these functions.
 pub(crate) fn code() -> Code {
-    let functions =
-        [(MALLOC, Allocator::Size), (REALLOC, Allocator::Again), (FREE, Allocator::Free)];
-    let allocators = functions.into_iter().map(|(pc, function)| (pc.into(), function)).collect();
-    Code { allocators, ..Code::default() }
+    let functions = [(MALLOC, OneStep::Size), (REALLOC, OneStep::Again), (FREE, OneStep::Free)];
+    let one_step = functions.into_iter().map(|(pc, function)| (pc.into(), function)).collect();
+    Code { one_step, ..Code::default() }
 }
 
 /// A thread does something.

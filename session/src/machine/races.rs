@@ -2,7 +2,7 @@
 
 use super::RaceSearch;
 use super::freed::Freed;
-use refrain_analysis::{Allocator, Code, Detector, Listener, Race, Relation, SameEpoch, Watcher};
+use refrain_analysis::{Code, Detector, Listener, OneStep, Race, Relation, SameEpoch, Watcher};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace};
 use refrain_vm::{Answer, Interest, LeaveOut, Observer, ThreadObserver};
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Gives each thread a watcher.
 pub(super) struct Races {
     detector: Arc<Detector>,
-    /// Those of the allocators.
+    /// Those whose calls are one step.
     functions: Arc<BTreeMap<u64, Answer>>,
     trace: Trace,
     /// The words that the program synchronizes through, unless every access is wanted.
@@ -53,7 +53,7 @@ impl Races {
                 let updates = refrain_jit::plain_updates(&blocks);
                 let code = Code { unused, updates, ..code };
                 let Words { all, polled } = words(trace, &code)?;
-                let answers = code.allocators.iter().map(|(&pc, &it)| (pc, answer(it)));
+                let answers = code.one_step.iter().map(|(&pc, &it)| (pc, answer(it)));
                 let functions = answers.collect();
                 (Relation::Program(Code { polled, ..code }), all, functions)
             }
@@ -80,9 +80,9 @@ impl Races {
 }
 
 /// Where a function of an allocator says what it has allocated.
-pub(super) fn answer(function: Allocator) -> Answer {
+pub(super) fn answer(function: OneStep) -> Answer {
     match function {
-        Allocator::ThirdSize => Answer::Memory,
+        OneStep::ThirdSize => Answer::Memory,
         _ => Answer::Register,
     }
 }

@@ -132,7 +132,7 @@ impl Observer for Stacks {
     }
 
     fn functions(&self) -> Arc<BTreeMap<u64, Answer>> {
-        let answers = self.code.allocators.iter().map(|(&pc, &function)| (pc, answer(function)));
+        let answers = self.code.one_step.iter().map(|(&pc, &function)| (pc, answer(function)));
         Arc::new(answers.collect())
     }
 
@@ -266,7 +266,7 @@ impl OnThread {
                 let Some(Allocating { arguments, pc, seen }) = self.allocating.take() else {
                     return;
                 };
-                let function = self.code.allocators.get(&pc);
+                let function = self.code.one_step.get(&pc);
                 let given = [0, 1, 2].map(|at| arguments.get(at).copied().unwrap_or(0));
                 if access.address != 0 && function.is_some_and(|it| it.size(given).is_some()) {
                     let points = self.allocations.remove(&self.allocated).unwrap_or_default();

@@ -162,12 +162,12 @@ pub(super) fn code(modules: &[Module]) -> ProgramCode {
     let c_libraries = || libraries().filter(|module| is_c_library(module));
     let others = libraries().filter(|module| !is_c_library(module));
     let is_system = |module: &Module| libraries().any(|it| it.start == module.start);
-    let allocators = modules.iter().map(|it| symbols::allocator::functions(it, is_system(it)));
+    let one_step = modules.iter().map(|it| symbols::one_step::functions(it, is_system(it)));
     ProgramCode {
         silent: c_library.map(range).collect(),
         trusted: others.map(range).collect(),
-        allocators: allocators.flatten().collect(),
-        allocator_code: c_libraries().filter_map(symbols::allocator::code).collect(),
+        one_step: one_step.flatten().collect(),
+        allocator_code: c_libraries().filter_map(symbols::one_step::code).collect(),
         ..ProgramCode::default()
     }
 }

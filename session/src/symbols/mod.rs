@@ -5,8 +5,8 @@
 //! is looked for; otherwise the address stays `module+offset`. An old trace therefore never gets
 //! the lines of a newer program.
 
-pub mod allocator;
 mod files;
+pub mod one_step;
 pub mod variables;
 
 pub use refrain_transform::{Frame, Place};

@@ -1,15 +1,16 @@
-//! The functions of allocators, by their names.
+//! Functions whose calls are one step, by their names: those of allocators, and those by which the
+//! threads of OpenMP share work.
 
 use super::files::build_id;
 use object::read::ReadCache;
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
-use refrain_analysis::Allocator::{self, *};
+use refrain_analysis::OneStep::{self, *};
 use refrain_trace::Module;
 use std::fs::File;
 use std::ops::Range;
 
 /// What C has, and what goes by these names behind a [prefix](PREFIXES).
-const FUNCTIONS: [(&str, Allocator); 12] = [
+const FUNCTIONS: [(&str, OneStep); 12] = [
     ("malloc", Size),
     ("valloc", Size),
     ("pvalloc", Size),
@@ -28,7 +29,7 @@ const FUNCTIONS: [(&str, Allocator); 12] = [
 const PREFIXES: [&str; 4] = ["", "je_", "tc_", "mi_"];
 
 /// Operators of C++. A program's own are its own affair.
-const OPERATORS: [(&str, Allocator); 14] = [
+const OPERATORS: [(&str, OneStep); 14] = [
     ("_Znwm", Size),
     ("_Znam", Size),
     ("_ZnwmRKSt9nothrow_t", Size),
@@ -45,19 +46,43 @@ const OPERATORS: [(&str, Allocator); 14] = [
     ("_ZdaPvmSt11align_val_t", Free),
 ];
 
+/// What of GCC's and LLVM's OpenMP says who does which sections and iterations, and when they are all
+/// taken: by beginnings and endings of names.
+const SHARING: [(&str, &str); 11] = [
+    ("GOMP_loop_", "_start"),
+    ("GOMP_loop_", "_next"),
+    ("GOMP_loop_", "_end_nowait"),
+    ("GOMP_sections", "_start"),
+    ("GOMP_sections", "_next"),
+    ("GOMP_sections", "_end_nowait"),
+    ("GOMP_single", "_start"),
+    ("__kmpc_dispatch_init", ""),
+    ("__kmpc_dispatch_next", ""),
+    ("__kmpc_next_section", ""),
+    ("__kmpc_single", ""),
+];
+
+/// Whether a function shares work, and does no more than that: the iterations of some loops are
+/// `ordered`, and what `single` has computed may be copied to all.
+fn shares(name: &str) -> bool {
+    let is_one = |(begin, end): &(&str, &str)| name.starts_with(begin) && name.ends_with(end);
+    SHARING.iter().any(is_one) && !["_ordered_", "_copy_"].iter().any(|more| name.contains(more))
+}
+
 /// The function of a name.
-fn by_name(name: &str, is_system: bool) -> Option<Allocator> {
-    let find = |all: &[(&str, Allocator)], name: &str| {
+fn by_name(name: &str, is_system: bool) -> Option<OneStep> {
+    let find = |all: &[(&str, OneStep)], name: &str| {
         all.iter().find(|(other, _)| *other == name).map(|&(_, function)| function)
     };
     let plain = || PREFIXES.iter().filter_map(|prefix| name.strip_prefix(prefix));
     let function = plain().find_map(|name| find(&FUNCTIONS, name));
-    function.or_else(|| find(&OPERATORS, name).filter(|_| is_system))
+    let function = function.or_else(|| find(&OPERATORS, name).filter(|_| is_system));
+    function.or_else(|| shares(name).then_some(Shares))
 }
 
-/// The allocator's functions that a module defines, by their addresses. None if the module's file is
+/// Such functions that a module defines, by their addresses. None if the module's file is
 /// not the recorded one.
-pub fn functions(module: &Module, is_system: bool) -> Vec<(u64, Allocator)> {
+pub fn functions(module: &Module, is_system: bool) -> Vec<(u64, OneStep)> {
     let named = |text: &Text| {
         let named = text.iter().filter_map(|(at, name)| Some((*at, by_name(name, is_system)?)));
         named.collect()
@@ -113,5 +138,10 @@ mod tests {
         assert_eq!(by_name("je_malloc_stats", true), None);
         assert_eq!(by_name("_ZdlPvm", true), Some(Free));
         assert_eq!(by_name("_ZdlPvm", false), None, "the program's own");
+        assert_eq!(by_name("GOMP_loop_ull_nonmonotonic_dynamic_next", true), Some(Shares));
+        assert_eq!(by_name("GOMP_sections2_start", true), Some(Shares));
+        assert_eq!(by_name("GOMP_single_copy_start", true), None, "it waits for a value");
+        assert_eq!(by_name("GOMP_loop_ordered_static_next", true), None, "it lets the next one in");
+        assert_eq!(by_name("GOMP_loop_end", true), None, "it is a barrier");
     }
 }
