@@ -219,7 +219,9 @@ pub(crate) fn handed_over(
             [Some(Object::Futex(record.args[0])), None]
         }
         nr if linux::sends(nr) => channels.released(call, record),
-        nr if linux::sends_signals(nr) => [Some(Object::Signals), None],
+        nr if linux::sends_signals(nr) || linux::prepares_signals(nr) => {
+            [Some(Object::Signals), None]
+        }
         _ => [None, None],
     }
 }

@@ -15,14 +15,14 @@ macro_rules! calls {
 }
 
 calls! {
-    READ = 0, WRITE = 1, OPEN = 2, CLOSE = 3, POLL = 7, MMAP = 9, MPROTECT = 10, MUNMAP = 11, BRK = 12, PREAD64 = 17,
+    READ = 0, WRITE = 1, OPEN = 2, CLOSE = 3, POLL = 7, MMAP = 9, MPROTECT = 10, MUNMAP = 11, BRK = 12, RT_SIGACTION = 13, PREAD64 = 17,
     PWRITE64 = 18, READV = 19, WRITEV = 20, PIPE = 22, SELECT = 23, SCHED_YIELD = 24, MREMAP = 25, MADVISE = 28,
-    SHMAT = 30, DUP = 32, DUP2 = 33, PAUSE = 34, NANOSLEEP = 35,
+    SHMAT = 30, DUP = 32, DUP2 = 33, PAUSE = 34, NANOSLEEP = 35, ALARM = 37, SETITIMER = 38,
     SENDFILE = 40, SOCKET = 41, CONNECT = 42, ACCEPT = 43, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47,
     SHUTDOWN = 48, SOCKETPAIR = 53, CLONE = 56, FORK = 57, WAIT4 = 61,
     KILL = 62, SEMOP = 65, SHMDT = 67, MSGSND = 69, MSGRCV = 70, FCNTL = 72, FLOCK = 73, FSYNC = 74, FDATASYNC = 75, CREAT = 85,
     RT_SIGTIMEDWAIT = 128, RT_SIGQUEUEINFO = 129, RT_SIGSUSPEND = 130, SYNC = 162, TKILL = 200,
-    FUTEX = 202, IO_SETUP = 206, IO_GETEVENTS = 208, IO_SUBMIT = 209, SEMTIMEDOP = 220, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232, EPOLL_CTL = 233,
+    FUTEX = 202, IO_SETUP = 206, IO_GETEVENTS = 208, IO_SUBMIT = 209, SEMTIMEDOP = 220, TIMER_SETTIME = 223, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232, EPOLL_CTL = 233,
     TGKILL = 234, MQ_TIMEDSEND = 242, MQ_TIMEDRECEIVE = 243, WAITID = 247, OPENAT = 257, PSELECT6 = 270, PPOLL = 271,
     SPLICE = 275, SYNC_FILE_RANGE = 277, EPOLL_PWAIT = 281, EVENTFD = 284, ACCEPT4 = 288, EVENTFD2 = 290, DUP3 = 292, PIPE2 = 293, PREADV = 295, PWRITEV = 296, RT_TGSIGQUEUEINFO = 297,
     RECVMMSG = 299, SENDMMSG = 307, MEMFD_CREATE = 319, PREADV2 = 327, PWRITEV2 = 328, CLONE3 = 435, OPENAT2 = 437, PIDFD_GETFD = 438,
@@ -118,6 +118,12 @@ pub fn uses_a_descriptor(number: u16) -> bool {
     let several = matches!(number, POLL | SELECT | PSELECT6 | PPOLL);
     let queues = matches!(number, MSGSND | MSGRCV | SEMOP | SEMTIMEDOP);
     (sends(number) || receives(number)) && !several && !queues && number != CLOSE
+}
+
+/// Whether calls with this number make signals come later: they say who handles them, or when to send
+/// them.
+pub fn prepares_signals(number: u16) -> bool {
+    matches!(number, RT_SIGACTION | ALARM | SETITIMER | TIMER_SETTIME)
 }
 
 /// Whether calls with this number send signals.

@@ -40,6 +40,8 @@ pub(crate) enum Step {
     Map(u64, u64),
     /// A signal to somebody.
     Kill,
+    /// A handler of signals is named.
+    Handle,
     /// A system call that writes to memory: `read`.
     Receive(u64, usize),
     /// One that reads memory: `write`.
@@ -154,6 +156,9 @@ impl Run {
                 self.call(thread, (linux::MMAP, at), pc, record);
             }
             Step::Kill => self.call(thread, (linux::KILL, 0), pc, SyscallRecord::default()),
+            Step::Handle => {
+                self.call(thread, (linux::RT_SIGACTION, 0), pc, SyscallRecord::default());
+            }
             Step::Receive(address, len) => {
                 let write = refrain_trace::payload::Write { address, bytes: vec![0; len] };
                 let record = SyscallRecord { writes: vec![write], ..SyscallRecord::default() };

@@ -143,9 +143,11 @@ fn new_memory() {
 }
 
 #[test]
-fn a_signal_comes_after_it_was_sent() {
-    let program = vec![(0, Write(X, 8)), (0, Kill), (1, Sync(Signal, 0)), (1, Write(X, 8))];
-    assert_eq!(races(program).1, 0);
+fn a_signal_comes_after_it_was_sent_and_its_handler_was_named() {
+    for before in [Kill, Handle] {
+        let program = vec![(0, Write(X, 8)), (0, before), (1, Sync(Signal, 0)), (1, Write(X, 8))];
+        assert_eq!(races(program).1, 0);
+    }
 }
 
 /// A wait may end without a signal: what the program does then is ordered by the mutex.
