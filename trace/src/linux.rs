@@ -15,18 +15,21 @@ macro_rules! calls {
 }
 
 calls! {
-    READ = 0, WRITE = 1, OPEN = 2, CLOSE = 3, POLL = 7, MMAP = 9, MPROTECT = 10, MUNMAP = 11, BRK = 12, RT_SIGACTION = 13, PREAD64 = 17,
-    PWRITE64 = 18, READV = 19, WRITEV = 20, PIPE = 22, SELECT = 23, SCHED_YIELD = 24, MREMAP = 25, MADVISE = 28,
-    SHMAT = 30, DUP = 32, DUP2 = 33, PAUSE = 34, NANOSLEEP = 35, ALARM = 37, SETITIMER = 38,
-    SENDFILE = 40, SOCKET = 41, CONNECT = 42, ACCEPT = 43, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47,
-    SHUTDOWN = 48, SOCKETPAIR = 53, CLONE = 56, FORK = 57, WAIT4 = 61,
-    KILL = 62, SEMOP = 65, SHMDT = 67, MSGSND = 69, MSGRCV = 70, FCNTL = 72, FLOCK = 73, FSYNC = 74, FDATASYNC = 75, CREAT = 85,
-    RT_SIGTIMEDWAIT = 128, RT_SIGQUEUEINFO = 129, RT_SIGSUSPEND = 130, SYNC = 162, TKILL = 200,
-    FUTEX = 202, IO_SETUP = 206, IO_GETEVENTS = 208, IO_SUBMIT = 209, SEMTIMEDOP = 220, TIMER_SETTIME = 223, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232, EPOLL_CTL = 233,
-    TGKILL = 234, MQ_TIMEDSEND = 242, MQ_TIMEDRECEIVE = 243, WAITID = 247, OPENAT = 257, PSELECT6 = 270, PPOLL = 271,
-    SPLICE = 275, SYNC_FILE_RANGE = 277, EPOLL_PWAIT = 281, EVENTFD = 284, ACCEPT4 = 288, EVENTFD2 = 290, DUP3 = 292, PIPE2 = 293, PREADV = 295, PWRITEV = 296, RT_TGSIGQUEUEINFO = 297,
-    RECVMMSG = 299, SENDMMSG = 307, MEMFD_CREATE = 319, PREADV2 = 327, PWRITEV2 = 328, CLONE3 = 435, OPENAT2 = 437, PIDFD_GETFD = 438,
-    EPOLL_PWAIT2 = 441,
+    READ = 0, WRITE = 1, OPEN = 2, CLOSE = 3, POLL = 7, MMAP = 9, MPROTECT = 10, MUNMAP = 11,
+    BRK = 12, RT_SIGACTION = 13, PREAD64 = 17, PWRITE64 = 18, READV = 19, WRITEV = 20, PIPE = 22,
+    SELECT = 23, SCHED_YIELD = 24, MREMAP = 25, MADVISE = 28, SHMAT = 30, DUP = 32, DUP2 = 33,
+    PAUSE = 34, NANOSLEEP = 35, ALARM = 37, SETITIMER = 38, SENDFILE = 40, SOCKET = 41,
+    CONNECT = 42, ACCEPT = 43, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47,
+    SHUTDOWN = 48, SOCKETPAIR = 53, CLONE = 56, FORK = 57, WAIT4 = 61, KILL = 62, SEMOP = 65,
+    SHMDT = 67, MSGSND = 69, MSGRCV = 70, FCNTL = 72, FLOCK = 73, FSYNC = 74, FDATASYNC = 75,
+    CREAT = 85, RT_SIGTIMEDWAIT = 128, RT_SIGQUEUEINFO = 129, RT_SIGSUSPEND = 130, SYNC = 162,
+    TKILL = 200, FUTEX = 202, IO_SETUP = 206, IO_GETEVENTS = 208, IO_SUBMIT = 209, SEMTIMEDOP = 220,
+    TIMER_SETTIME = 223, CLOCK_NANOSLEEP = 230, EPOLL_WAIT = 232, EPOLL_CTL = 233, TGKILL = 234,
+    MQ_TIMEDSEND = 242, MQ_TIMEDRECEIVE = 243, WAITID = 247, OPENAT = 257, PSELECT6 = 270,
+    PPOLL = 271, SPLICE = 275, SYNC_FILE_RANGE = 277, EPOLL_PWAIT = 281, EVENTFD = 284,
+    ACCEPT4 = 288, EVENTFD2 = 290, DUP3 = 292, PIPE2 = 293, PREADV = 295, PWRITEV = 296,
+    RT_TGSIGQUEUEINFO = 297, RECVMMSG = 299, SENDMMSG = 307, MEMFD_CREATE = 319, PREADV2 = 327,
+    PWRITEV2 = 328, CLONE3 = 435, OPENAT2 = 437, PIDFD_GETFD = 438, EPOLL_PWAIT2 = 441,
 }
 
 /// Whether calls with this number spend their time waiting, off the core.
@@ -39,14 +42,13 @@ calls! {
 pub fn waits_off_core(number: u16) -> bool {
     let reads = matches!(number, READ | PREAD64 | READV | PREADV | PREADV2);
     let waits_for_signals = matches!(number, PAUSE | RT_SIGTIMEDWAIT | RT_SIGSUSPEND);
-    let polls = matches!(number, POLL | SELECT | PSELECT6 | PPOLL | IO_GETEVENTS);
-    let polls_many = matches!(number, EPOLL_WAIT | EPOLL_PWAIT | EPOLL_PWAIT2);
+    let polls = polls(number) || number == IO_GETEVENTS;
     let receives = matches!(number, CONNECT | ACCEPT | ACCEPT4 | RECVFROM | RECVMSG | RECVMMSG);
     let waits_for_others = matches!(number, WAIT4 | WAITID | FUTEX | SEMOP | SEMTIMEDOP);
     let takes_messages = matches!(number, MSGRCV | MQ_TIMEDRECEIVE);
     let stores = matches!(number, FLOCK | FSYNC | FDATASYNC | SYNC | SYNC_FILE_RANGE | IO_SUBMIT);
     let for_others = waits_for_signals || waits_for_others || receives || takes_messages;
-    sleeps(number) || reads || polls || polls_many || for_others || stores
+    sleeps(number) || reads || polls || for_others || stores
 }
 
 /// Whether calls with this number sleep for a time that they name.
