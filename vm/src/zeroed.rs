@@ -66,6 +66,11 @@ impl<T> Zeroed<T> {
             Err(_) => handle_alloc_error(Layout::new::<T>()),
         }
     }
+
+    /// Where the value is.
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.0.start.cast().as_ptr()
+    }
 }
 
 impl<T> Deref for Zeroed<T> {

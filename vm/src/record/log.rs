@@ -396,9 +396,10 @@ impl State {
 impl ThreadLog {
     /// What the thread met last, for its own use while it is not appending. Visitors leave it alone.
     pub(crate) fn last_met(&self) -> *mut LastMet {
-        // SAFETY: as in `Busy::state`: this is the guest thread, which is not appending; only the
-        // pointer to it is read here, which never changes.
-        unsafe { &raw mut *(*self.state.get()).met() }
+        // SAFETY: only this field is borrowed, and only for reading. Nobody but the calling thread
+        // changes it (`Self::retire`).
+        let met = unsafe { &(*self.state.get()).met };
+        met.as_ref().expect("the thread has not retired").as_ptr()
     }
 
     /// From here on all accesses of the calling thread are counted there, which is there as long as
