@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A function whose calls are one step each: what it does inside is no access, and orders nothing. What
-/// it does with its arguments.
+/// A function whose calls are one step each: the accesses and the synchronization inside such a call do
+/// not count. The variants say what the function does with its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OneStep {
     /// Allocates as many bytes as its first argument says: `malloc`.

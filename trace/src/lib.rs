@@ -8,8 +8,8 @@
 //! # Reading order
 //! `ids`, `event` (what happened, and how tickets order it), `order`, `payload`, `linux`, `meta`,
 //! `transformed` (what replaces the locks of a transformed trace); then
-//! `container` (the `*.refrain` file), `owned` (a whole trace in memory), `text`, `verify`. How people
-//! are shown what a trace says: `hex`, `harmless`.
+//! `container` (the `*.refrain` file), `owned` (a whole trace in memory), `text`, `verify`. `hex` and
+//! `harmless` write for people what a trace says.
 //!
 //! # Invariants
 //! - A trace is untrusted input: no bytes make this crate panic or allocate beyond a stated bound.

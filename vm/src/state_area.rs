@@ -154,7 +154,7 @@ mod tests {
         context.xmm = std::array::from_fn(|n| [n as u64, 7]);
         context.set_high(std::array::from_fn(|n| [9, n as u64]));
         context.mxcsr = 0x1fa0;
-        // All components, also those that no guest has.
+        // The guest asks for all components, even those that no processor gives to guests.
         (context.gpr[RAX], context.gpr[RDX]) = (!0, !0);
         context.rip = 104;
         context

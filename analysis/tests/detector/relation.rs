@@ -97,38 +97,33 @@ fn threads_that_end_and_begin() {
     assert_eq!(races(with(0x5000)), (0, 0), "nobody knows where the stack is");
 }
 
+/// How many races there are if a thread writes somewhere on its stack, at `at`, and ends, and these steps
+/// follow.
+fn after_an_end(at: u64, steps: &[(u32, Step)]) -> usize {
+    let mut program = vec![
+        (0, Map(0x5000, 0x2000)),
+        (0, CreateOn(1, 0x6000)),
+        (1, Write(X, 8)),
+        (1, Write(at, 8)),
+        (1, Sync(ThreadExit, order::thread_object(ThreadId(1)))),
+    ];
+    program.extend_from_slice(steps);
+    races(program).1
+}
+
 #[test]
 fn a_stack_that_is_used_again_is_new_memory() {
-    let with = |at| {
-        vec![
-            (0, Map(0x5000, 0x2000)),
-            (0, CreateOn(1, 0x6000)),
-            (1, Write(X, 8)),
-            (1, Write(at, 8)),
-            (1, Sync(ThreadExit, order::thread_object(ThreadId(1)))),
-            (0, CreateOn(2, 0x6000)),
-            (2, Write(at, 8)),
-        ]
-    };
-    assert_eq!(races(with(0x5100)).1, 0);
-    assert_eq!(races(with(X)).1, 1);
+    let found = |at| after_an_end(at, &[(0, CreateOn(2, 0x6000)), (2, Write(at, 8))]);
+    assert_eq!(found(0x5100), 0);
+    assert_eq!(found(X), 1);
 }
 
 /// Whoever creates a thread clears the stack of one that has ended, before it is created.
 #[test]
 fn the_stack_of_a_thread_that_has_ended_is_the_librarys() {
-    let with = |at| {
-        vec![
-            (0, Map(0x5000, 0x2000)),
-            (0, CreateOn(1, 0x6000)),
-            (1, Write(X, 8)),
-            (1, Write(at, 8)),
-            (1, Sync(ThreadExit, order::thread_object(ThreadId(1)))),
-            (0, Write(at, 8)),
-        ]
-    };
-    assert_eq!(races(with(0x5100)).1, 0);
-    assert_eq!(races(with(X)).1, 1);
+    let found = |at| after_an_end(at, &[(0, Write(at, 8))]);
+    assert_eq!(found(0x5100), 0);
+    assert_eq!(found(X), 1);
 }
 
 /// Memory that is mapped anew has no history.

@@ -78,7 +78,7 @@ impl Translator {
         is_load(instruction).then(|| operand(instruction, OrderedKind::Load))
     }
 
-    /// Whether an instruction is watched whatever is around it.
+    /// Whether an instruction is watched for its own sake, whichever instructions stand beside it.
     fn is_known(&self, instruction: &Instruction) -> bool {
         is_look_at_limit(instruction) || self.learned.contains(instruction)
     }

@@ -46,8 +46,8 @@ const OPERATORS: [(&str, OneStep); 14] = [
     ("_ZdaPvmSt11align_val_t", Free),
 ];
 
-/// What of GCC's and LLVM's OpenMP says who does which sections and iterations, and when they are all
-/// taken: by beginnings and endings of names.
+/// Functions of GCC's and LLVM's OpenMP that tell a thread which sections or iterations to do next, or
+/// that none are left: how their names begin and end.
 const SHARING: [(&str, &str); 11] = [
     ("GOMP_loop_", "_start"),
     ("GOMP_loop_", "_next"),

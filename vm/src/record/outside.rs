@@ -8,8 +8,9 @@
 //! instructions names a place in such a computation: a loop may pass the same instruction with the same
 //! registers any number of times. So when a signal has waited for long, the recorder calls every thread
 //! that may take the signal, and begins to count instructions, which serves the signals after the first
-//! event from then on. If that has been in vain and the signal is one by which users end programs, the
-//! recorder tells the user, who may send the signal again: the recording ends then and keeps what it has.
+//! event from then on. If no thread has taken the signal even so, and users end programs by such signals,
+//! the recorder tells the user, who may send the signal again: the recording ends then and keeps what it
+//! has.
 
 use super::machine::{Machine, Stop};
 use super::notice::Notice;

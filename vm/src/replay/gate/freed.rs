@@ -1,8 +1,8 @@
 //! Locks that a transformed trace has freed: their acquisitions and releases wait for no turn, but only
 //! for the ends of the sections that causal edges name (PerfPlay, Rule 2 and dynamic locking).
 //!
-//! Tickets of such a lock may be done in any order. If all events of its slot are such, no thread asks
-//! which tickets are done. If another event shares the slot (of another object, or the lock's
+//! The tickets of a freed lock may be done in any order. If a slot has only events of freed locks, no
+//! thread asks which of its tickets are done. If another event shares the slot (of another object, or the lock's
 //! destruction), its thread waits for all earlier tickets: a bit for each ticket says whether it is done,
 //! and the count of the slot moves on over those that follow without a gap.
 //!
