@@ -1,11 +1,12 @@
 //! The detector and its watchers, one per thread.
 
 mod lives;
+mod tasking;
 
 use crate::barriers::Barriers;
 use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::channels::Channels;
-use crate::clock::VectorClock;
+use crate::clock::{FIRST_TASK, VectorClock};
 use crate::descriptors::Descriptors;
 use crate::edges::{self, Code, Edges, Relation};
 use crate::findings::{Findings, Local, Race, Whole};
@@ -15,6 +16,7 @@ use crate::paper::Op;
 use crate::same_epoch::{Filter, SameEpoch};
 use crate::shadow::{Blocks, CELL, Shadow, word_of};
 use crate::tap::{Listener, Tap, Tapped};
+use crate::tasks::Tasks;
 use lives::Call;
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::linux::{self, writes_a_buffer};
@@ -24,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tasking::Working;
 
 /// As many ones as an access has bytes.
 const MASKS: [u8; 9] = [0, 1, 3, 7, 15, 31, 63, 127, 255];
@@ -41,6 +44,7 @@ pub struct Detector {
     findings: Findings,
     pub(crate) heap: Heap,
     pub(crate) descriptors: Descriptors,
+    pub(crate) tasks: Tasks,
     /// There is more than one thread.
     parallel: AtomicBool,
     /// There is a thread that is not watched: from then on, orders are missed.
@@ -83,6 +87,7 @@ impl Detector {
             findings: Findings::default(),
             heap: Heap::default(),
             descriptors: Descriptors::default(),
+            tasks: Tasks::default(),
             parallel: AtomicBool::new(false),
             blind: AtomicBool::new(false),
         })
@@ -101,7 +106,7 @@ impl Detector {
         thread: ThreadId,
         same_epoch: Box<dyn SameEpoch>,
     ) -> Option<Watcher> {
-        let Ok(id) = u16::try_from(thread.0) else {
+        let Some(id) = u16::try_from(thread.0).ok().filter(|&id| id < FIRST_TASK) else {
             self.blind.store(true, Ordering::SeqCst);
             return None;
         };
@@ -112,6 +117,7 @@ impl Detector {
         clock.set(id, 1);
         Some(Watcher {
             detector: self.clone(),
+            thread: id,
             id,
             clock,
             event: 0,
@@ -120,6 +126,7 @@ impl Detector {
             held: BTreeMap::new(),
             round: None,
             in_one_step: None,
+            working: Working::default(),
             allocated: 0,
             blocks: Blocks::new(),
             same_epoch,
@@ -147,7 +154,7 @@ impl Detector {
 
     /// The races found so far, ordered by instructions and threads.
     pub fn races(&self) -> Vec<Race> {
-        self.findings.races(&self.objects)
+        self.findings.races(&self.objects, &self.tasks)
     }
 }
 
@@ -157,6 +164,8 @@ pub(crate) struct Stacks {
     /// Thread pointers of threads, as they were created. A thread pointer lies in the same mapping as the
     /// stack, in glibc and musl.
     pub(crate) pointers: FixedMap<u16, u64>,
+    /// Where what is local to threads ends.
+    pub(crate) local: FixedMap<u16, u64>,
     /// Mappings that the library made for stacks of threads that have not ended.
     made: FixedMap<u16, Range<u64>>,
     /// Ends of mappings by their starts, as they were made.
@@ -177,6 +186,8 @@ impl Stacks {
 /// after the wait.
 pub struct Watcher {
     pub(crate) detector: Arc<Detector>,
+    pub(crate) thread: u16,
+    /// Whose clock it has: the thread's, or a task's.
     pub(crate) id: u16,
     clock: VectorClock,
     /// The last event.
@@ -191,6 +202,7 @@ pub struct Watcher {
     round: Option<Object>,
     /// The call that is one step, which the thread is in.
     pub(crate) in_one_step: Option<Call>,
+    working: Working,
     /// Blocks that it has allocated.
     pub(crate) allocated: u64,
     blocks: Blocks,
@@ -210,15 +222,30 @@ pub(crate) struct Checked {
 }
 
 impl Watcher {
+    /// Whether what the thread does is part of a call that is one step, or about tasks.
+    fn is_one_step(&self) -> bool {
+        self.in_one_step.is_some() || self.is_hidden()
+    }
+
+    fn is_hidden(&self) -> bool {
+        self.working.is_hidden()
+    }
+
     /// Takes the accesses since the last call.
     pub fn accesses(&mut self, batch: &[Access]) {
-        let calls = self.detector.relation.code().is_some_and(|code| !code.one_step.is_empty());
+        let calls = self.detector.relation.code().is_some_and(Code::names_calls);
+        let in_tasks = self.detector.relation.code().is_some_and(|code| !code.tasking.is_empty());
         if calls || self.detector.may_race() {
             for access in batch {
                 let kind = access.kind as u8 & (READ | WRITE);
                 if kind == 0 {
                     self.note_call(access);
-                } else if self.in_one_step.is_none() && self.detector.may_race() {
+                    continue;
+                }
+                if in_tasks && self.working.passes(access.address) || self.is_one_step() {
+                    continue;
+                }
+                if self.detector.may_race() {
                     let whole = Whole { address: access.address, size: access.size.into() };
                     self.check(Checked { whole, pc: access.pc, kind });
                 }
@@ -236,7 +263,7 @@ impl Watcher {
                 [is_ordered.then_some(Object::Calls), None]
             }
             (Relation::Program(_), None) => [None, None],
-            (Relation::Program(_), Some(_)) if self.in_one_step.is_some() => [None, None],
+            (Relation::Program(_), Some(_)) if self.is_one_step() => [None, None],
             (Relation::Program(_), Some(record)) => {
                 self.use_descriptors(call, record);
                 edges::handed_over(call, record, &self.detector.channels)
@@ -262,6 +289,7 @@ impl Watcher {
         let mut stacks = self.detector.stacks();
         let is_used_again = stacks.pointers.values().any(|&other| other == pointer);
         stacks.pointers.insert(id, pointer);
+        stacks.local.insert(id, pointer);
         match stacks.mapping(pointer).filter(|it| it.contains(&top.wrapping_sub(1))) {
             Some(mapping) => {
                 stacks.made.insert(id, mapping.clone());
@@ -283,7 +311,7 @@ impl Watcher {
     /// The thread ends. Its stack is the library's, if that has made it: whoever creates the next thread
     /// clears it, under a lock that is the library's own.
     fn leave_stack(&mut self) {
-        let made = self.detector.stacks().made.remove(&self.id);
+        let made = self.detector.stacks().made.remove(&self.thread);
         if let Some(mapping) = made {
             self.forget(mapping);
         }
@@ -302,7 +330,7 @@ impl Watcher {
         // The library tells through such a word that what runs once is done.
         let is_once = || self.detector.onces().contains(&event.object);
         let is_silent = self.detector.relation.silences(event) && !is_once();
-        if is_silent || self.in_one_step.is_some() {
+        if is_silent || self.is_one_step() {
             edges = Edges::default();
         }
         if self.detector.relation != Relation::Kept {
@@ -318,11 +346,11 @@ impl Watcher {
                     edges.acquires[0] = self.round.take();
                 }
                 (EventKind::ThreadExit, _) => {
-                    edges.releases[1] = self.detector.stack(self.id);
+                    edges.releases[1] = self.detector.stack(self.thread);
                     self.leave_stack();
                 }
                 (EventKind::Syscall, Some(record)) => {
-                    if self.in_one_step.is_none() {
+                    if !self.is_one_step() {
                         let channels = &self.detector.channels;
                         edges.acquires[0] = edges::taken_over(event, record, channels);
                         self.unmap(event, record);
@@ -331,12 +359,15 @@ impl Watcher {
                         self.detector.channels.returned(event, record);
                     }
                     self.renew(event, record);
+                    if let Some(local) = linux::sets_thread_pointer(event.nr, &record.args) {
+                        self.detector.stacks().local.insert(self.thread, local);
+                    }
                 }
                 _ => {}
             }
         }
         // Who asks for a lock uses it before anybody else's release of it has happened for him.
-        if self.in_one_step.is_none() && self.detector.may_race() {
+        if !self.is_one_step() && self.detector.may_race() {
             self.use_objects(event);
         }
         let lock = if is_silent { None } else { edges::holds(event) };
@@ -351,7 +382,7 @@ impl Watcher {
             Some(false) => drop(self.writing.remove(&event.object)),
             None => {}
         }
-        if self.in_one_step.is_none() {
+        if !self.is_one_step() {
             self.own_accesses(event, record);
         }
         self.release(edges.releases);

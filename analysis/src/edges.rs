@@ -3,6 +3,7 @@
 use crate::channels::Channels;
 use crate::heap::OneStep;
 use crate::objects::Object;
+use crate::tasks::{Calls, Tasking};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Event, EventKind, linux, order};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ const OWNER_DEAD: i32 = 130;
 
 /// What counts as ordered (see the crate's documentation).
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a search has one")]
 pub enum Relation {
     /// What a replay keeps.
     Kept,
@@ -63,6 +65,14 @@ pub struct Code {
     pub trusted: Vec<Range<u64>>,
     /// Functions whose calls are one step each, by their first instructions.
     pub one_step: BTreeMap<u64, OneStep>,
+    /// What functions do with tasks, by their first instructions.
+    pub tasking: BTreeMap<u64, Tasking>,
+    /// Libraries that execute tasks.
+    pub runtimes: Vec<(Range<u64>, Calls)>,
+    /// Instructions by which they call the bodies of tasks.
+    pub bodies: BTreeMap<u64, Calls>,
+    /// How much is local to each thread, below its thread pointer.
+    pub local: u64,
     /// Code of allocators, whose accesses are none, whoever calls it: the end of a thread, say.
     pub allocator_code: Vec<Range<u64>>,
     /// What accesses of atomic variables order.
@@ -70,6 +80,11 @@ pub struct Code {
 }
 
 impl Code {
+    /// Whether there are functions of which the calls are wanted.
+    pub(crate) fn names_calls(&self) -> bool {
+        !self.one_step.is_empty() || !self.tasking.is_empty()
+    }
+
     /// Whether a watched store is a plain update.
     pub(crate) fn is_update(&self, store: &Event) -> bool {
         store.kind() == EventKind::SyncStore

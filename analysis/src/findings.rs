@@ -6,6 +6,7 @@ use crate::descriptors::descriptor;
 use crate::heap::Block;
 use crate::objects::Objects;
 use crate::shadow::CELL;
+use crate::tasks::Tasks;
 use refrain_trace::fixed::FixedMap;
 use refrain_trace::{EventId, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -163,12 +164,16 @@ impl Findings {
     }
 
     /// The races, ordered by instructions and threads.
-    pub(crate) fn races(&self, objects: &Objects) -> Vec<Race> {
+    pub(crate) fn races(&self, objects: &Objects, tasks: &Tasks) -> Vec<Race> {
         let all = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let mut real: Vec<_> =
             all.iter().filter(|(_, found)| found.last.is_real(objects)).collect();
         real.sort_by_key(|(key, _)| **key);
-        real.into_iter().map(|(_, found)| found.race()).collect()
+        let mut races: Vec<Race> = real.into_iter().map(|(_, found)| found.race()).collect();
+        for side in races.iter_mut().flat_map(|race| [&mut race.first, &mut race.second]) {
+            side.thread = tasks.owner(side.thread);
+        }
+        races
     }
 }
 

@@ -5,7 +5,7 @@
 //! # Reading order
 //! [`Detector`] is shared by all threads and hands a [`Watcher`] to each; `edges` says which event
 //! orders what (happens-before), `objects` keeps the clocks of what synchronizes (`barriers` tells the rounds of
-//! barriers apart), `shadow` those of memory, `detector/lives` (with `heap` and `descriptors`) is about what begins and ends, `cell`
+//! barriers apart), `shadow` those of memory, `detector/lives` (with `heap` and `descriptors`) is about what begins and ends, `tasks` (with `detector/tasking`) about tasks of OpenMP, `cell`
 //! compares them, and `findings` keeps the races that were found. `same_epoch` drops repetitions.
 //! [`paper`] has the detectors that others are compared with, over what `tap` hands on.
 //!
@@ -45,6 +45,7 @@ pub mod paper;
 mod same_epoch;
 mod shadow;
 mod tap;
+mod tasks;
 
 pub use detector::{Detector, Watcher};
 pub use edges::{Atomics, Code, Relation};
@@ -52,3 +53,4 @@ pub use findings::{Act, Race, Side};
 pub use heap::{Block, OneStep};
 pub use same_epoch::SameEpoch;
 pub use tap::{Listener, Tapped};
+pub use tasks::{Calls, Tasking};

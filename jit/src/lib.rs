@@ -30,7 +30,7 @@ pub use copy::copy;
 pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};
 pub use features::needs;
 pub use tiered::tiered;
-pub use unused::{plain_updates, unused_results};
+pub use unused::{indirect_calls, plain_updates, unused_results};
 
 /// Makes the tables that decoding needs, which the first instruction would wait for.
 pub fn warm_up() {

@@ -55,6 +55,13 @@ pub fn plain_updates(blocks: &[CodeBlock]) -> BTreeSet<u64> {
     all.filter(|it| updates(it)).map(|it| it.ip()).collect()
 }
 
+/// The instructions of these blocks that call what a register or a word of memory says, which is not at a
+/// fixed address.
+pub fn indirect_calls(blocks: &[CodeBlock]) -> BTreeSet<u64> {
+    let is_one = |it: &Instruction| it.is_call_near_indirect() && !it.is_ip_rel_memory_operand();
+    blocks.iter().flat_map(decoded).filter(is_one).map(|it| it.ip()).collect()
+}
+
 fn decoded(block: &CodeBlock) -> Vec<Instruction> {
     Decoder::with_ip(64, &block.code, block.pc, DecoderOptions::NONE).into_iter().collect()
 }

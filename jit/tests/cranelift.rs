@@ -9,8 +9,8 @@ use programs::*;
 use refrain_jit::{CraneliftEngine, MIN_ACCESSES, Program};
 use refrain_trace::Access;
 use refrain_vm::{
-    Answer, Context, Count, Cpu, Emulate, Engine, EngineConfig, EpochWords, Exit, Fault, LastMet,
-    LeaveOut, Mode, OrderedKind, SameEpoch, Seen, SeenWords, reg,
+    Context, Count, Cpu, Emulate, Engine, EngineConfig, Exit, Fault, LastMet, LeaveOut, Mode,
+    OrderedKind, Seen, SeenWords, reg,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -422,79 +422,6 @@ fn threads_leave_at_their_count() {
     assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
     assert_same(&expected, &context);
     assert_eq!(context.retired, 2 + 10 * 4 + 1);
-}
-
-/// The calls of functions that were named, but those within: what they are given and what they answer,
-/// in rax or where the first argument says.
-#[test]
-fn named_functions_tell_their_arguments_and_answers() {
-    let _one = memory();
-    program(|a| {
-        let (mut outer, mut inner, mut tail) =
-            (a.create_label(), a.create_label(), a.create_label());
-        let mut over = a.create_label();
-        a.jmp(over)?;
-        a.set_label(&mut outer)?; // outer: calls inner, and ends in tail
-        a.push(rdi)?;
-        a.call(inner)?;
-        a.pop(rdi)?;
-        a.jmp(tail)?;
-        a.set_label(&mut inner)?;
-        a.lea(rax, ptr(rdi + 1))?;
-        a.ret()?;
-        a.set_label(&mut tail)?;
-        a.add(rax, rsi)?;
-        a.mov(qword_ptr(rbx), rdx)?;
-        a.ret()?;
-        a.set_label(&mut over)?;
-        for n in 1..=3u64 {
-            a.mov(rdi, n * 100)?;
-            a.mov(rsi, n * 10)?;
-            a.mov(rdx, n)?;
-            a.call(outer)?;
-        }
-        a.call(inner)?;
-        a.mov(rdi, rbx)?;
-        a.xor(esi, esi)?;
-        a.call(tail)?;
-        a.mov(rdi, rbx)?;
-        a.xor(eax, eax)?;
-        a.call(tail)?;
-        a.syscall()
-    });
-    let (exit, expected, blocks) = record(start());
-    let code = |pattern: &[u8]| find_code(&blocks, pattern);
-    let (outer, inner) = (code(&[0x57, 0xe8]), code(&[0x48, 0x8d, 0x47, 0x01]));
-    let tail = code(&[0x48, 0x01, 0xf0]);
-    for leave_out in [LeaveOut::Nothing, LeaveOut::Touched, LeaveOut::SameEpoch] {
-        let touched = leave_out == LeaveOut::Touched;
-        let _seen = touched.then(|| Seen::new().expect("there is room for notes"));
-        let notes = SameEpoch::new([]);
-        // The first call of one may begin an epoch: what comes then is logged, noted or not.
-        (DATA / 8..DATA / 8 + 8).for_each(|cell| notes.note(cell, 0xff, true));
-        let functions =
-            [(outer, Answer::Register), (inner, Answer::Register), (tail, Answer::Memory)];
-        let functions = Arc::new(functions.into());
-        let config =
-            EngineConfig { accesses: true, leave_out, functions, ..EngineConfig::default() };
-        let mut context = start();
-        context.same_epoch = EpochWords { notes: Arc::as_ptr(&notes) as u64, epoch: notes.epoch() };
-        context.seen = SeenWords::new(None, true);
-        let (actual, log) =
-            run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
-        assert_eq!(actual, exit);
-        assert_same(&expected, &context);
-        let of = |kinds: u16| log.iter().filter(move |it| it.kind & kinds != 0);
-        let told: Vec<u64> = of(Access::CALLED | Access::ANSWERED).map(|it| it.address).collect();
-        // The last two answer in memory: the first of them returns something, which is a failure.
-        assert_eq!(told, [100, 111, 200, 221, 300, 331, 300, 301, DATA, 0, DATA, 3]);
-        let arguments: Vec<u64> = of(Access::ARGUMENT).map(|it| it.address).collect();
-        assert_eq!(arguments.len(), 6 * 3);
-        assert_eq!(arguments[..2], [10, 1]);
-        let called = |n: usize| of(Access::CALLED).nth(n).map(|it| u64::from(it.pc));
-        assert_eq!([0, 3, 4].map(called), [outer, inner, tail].map(Some));
-        assert_eq!(log.iter().filter(|it| it.address == DATA && it.size == 8).count(), 5);
-    }
 }
 
 #[test]

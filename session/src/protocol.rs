@@ -22,7 +22,7 @@ pub const REPLAY_CHILD: &str = "__replay-child";
 
 /// What both sides must agree on. Raise it with every change of [`Request`], of [`Message`] or of an
 /// answer: a test compares their formats with those that this number stands for.
-const PROTOCOL: u32 = 4;
+const PROTOCOL: u32 = 5;
 
 /// A greeting begins so.
 const GREETING: &str = "refrain-replay ";
@@ -230,7 +230,7 @@ mod tests {
     use crate::machine::{Amount, Analysis, Moment, RaceSearch, Raced, Seen, Transformation};
     use crate::replayed::{Divergence, Replayed};
     use refrain_analysis::paper::Op;
-    use refrain_analysis::{Act, Atomics, OneStep};
+    use refrain_analysis::{Act, Atomics, Calls, OneStep, Tasking};
     use refrain_transform::{Irregularity, Make, Picture};
     use serde_reflection::{Registry, Tracer, TracerConfig};
 
@@ -282,7 +282,7 @@ mod tests {
         }
         let formats: [Registry; _] = [
             formats!(
-                Amount, OneStep, Atomics, EngineKind, Moment, RaceSearch, SchedulerKind => Request
+                Amount, Calls, OneStep, Tasking, Atomics, EngineKind, Moment, RaceSearch, SchedulerKind => Request
             ),
             formats!(Op, Tapped => Message),
             formats!(SchedulerKind => Replayed),

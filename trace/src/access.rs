@@ -37,4 +37,13 @@ impl Access {
     /// Not an access: an instruction that the observer has named comes next; `address` is what a
     /// register has.
     pub const VALUE: u16 = 256;
+    /// Not an access: a call that the observer has named begins, and is logged with those that it is
+    /// within. `address` is the first argument. Ten of [`Access::GIVEN`] follow, or more.
+    pub const ENTERED: u16 = 512;
+    /// Not an access: what goes with that call. `address` is the second to the sixth argument in
+    /// registers, the first two words on the stack, where the return address is kept, the function,
+    /// and how many words of a list follow; then these words.
+    pub const GIVEN: u16 = 1024;
+    /// Not an access: the innermost of these calls has returned; `address` is what it answered.
+    pub const LEFT: u16 = 2048;
 }

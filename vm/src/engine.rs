@@ -39,6 +39,10 @@ pub struct EngineConfig {
     /// addresses of their first instructions ([`refrain_trace::Access::CALLED`]). What they call
     /// among themselves is left out.
     pub functions: Arc<BTreeMap<u64, Answer>>,
+    /// With `accesses`: log calls there that may be within each other, and their ends
+    /// ([`refrain_trace::Access::ENTERED`]): by the first instructions of functions, or by
+    /// indirect call instructions.
+    pub nested: Arc<BTreeMap<u64, Nested>>,
     /// With `accesses`: before each of these instructions, log there what this general register
     /// has ([`refrain_trace::Access::VALUE`]).
     pub values: Arc<BTreeMap<u64, usize>>,
@@ -77,6 +81,32 @@ pub enum Answer {
     Register,
     /// Where its first argument says, if it returns zero; its answer is zero if not.
     Memory,
+}
+
+/// Which calls are logged with those that they are within.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Nested {
+    /// All calls of the function that begins here, with the list that one of its arguments is the
+    /// address of (zero: there is none).
+    Function(Option<List>),
+    /// Those of this call instruction that leave this range.
+    Site(Range<u64>),
+}
+
+/// Where a list of words is that a function is given, by numbers of arguments: six in registers, then
+/// two on the stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum List {
+    /// At this argument. Its first word is how many follow the second one, or, if that is zero, the
+    /// second word is how many follow the fifth one.
+    Counted(usize),
+    /// At the first of these arguments are as many records of three words as the second one says.
+    Records(usize, usize),
+}
+
+impl List {
+    /// So many words are logged at most.
+    pub const LONGEST: u32 = 60;
 }
 
 /// What [`Context::retired`] counts, in instructions that are observed ([`Mode::Observed`]).

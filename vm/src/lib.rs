@@ -52,8 +52,8 @@ pub use cpuid::is_recorded;
 pub use digest::memory_digest;
 pub use engine::{
     Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, FastPath, Fault,
-    Interrupt, LeaveOut, Mode, Operand, OrderedAccess, OrderedFastPath, OrderedKind, RecordingCpu,
-    RecordingEngine, StateArea,
+    Interrupt, LeaveOut, List, Mode, Nested, Operand, OrderedAccess, OrderedFastPath, OrderedKind,
+    RecordingCpu, RecordingEngine, StateArea,
 };
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;

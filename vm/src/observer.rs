@@ -1,6 +1,6 @@
 //! Observers of a replay: whatever wants to see accesses, calls or events.
 
-use crate::{Answer, LeaveOut, SameEpoch, Seen};
+use crate::{Answer, LeaveOut, Nested, SameEpoch, Seen};
 use refrain_trace::{Access, Event, EventId, ThreadId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,6 +25,11 @@ pub trait Observer: Send + Sync {
     /// Functions of which the calls are wanted, with the accesses
     /// ([`crate::EngineConfig::functions`]).
     fn functions(&self) -> Arc<BTreeMap<u64, Answer>> {
+        Arc::default()
+    }
+    /// Calls that are wanted with those that they are within, with the accesses
+    /// ([`crate::EngineConfig::nested`]).
+    fn nested(&self) -> Arc<BTreeMap<u64, Nested>> {
         Arc::default()
     }
     /// Instructions before which the value of a register is wanted, with the accesses

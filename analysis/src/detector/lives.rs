@@ -76,7 +76,7 @@ impl Watcher {
                     self.allocate(record.address, size, &call.freed);
                 }
             }
-            _ => {}
+            _ => self.note_nested(record),
         }
     }
 
@@ -86,6 +86,8 @@ impl Watcher {
         let size = self.detector.heap.free(start)?;
         let block = start..start.saturating_add(size.max(1));
         let is_silent = self.detector.relation.code().is_some_and(|code| code.is_silent(back));
+        // The library does so when the task is over.
+        let is_silent = is_silent || self.detector.tasks.remove(start);
         if !is_silent {
             self.end(block.clone(), back, WRITE | CALL | FREE);
         }
@@ -94,7 +96,7 @@ impl Watcher {
 
     /// A new block. One that has only become larger is new behind its end.
     fn allocate(&mut self, start: u64, size: u64, freed: &Range<u64>) {
-        let thread = ThreadId(self.id.into());
+        let thread = ThreadId(self.thread.into());
         let block = Block { start, size, thread, number: self.allocated };
         self.allocated += 1;
         self.detector.heap.allocate(block);
@@ -104,6 +106,7 @@ impl Watcher {
             // What the thread remembers of the memory is of the past.
             self.next_epoch();
         }
+        self.create_in(start, size);
     }
 
     /// Memory is no longer used: that writes its head, and what has been touched of the rest.

@@ -4,4 +4,5 @@ mod exact;
 mod lives;
 mod program;
 mod relation;
+mod tasks;
 mod textbook;

@@ -30,7 +30,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic};
 use refrain_trace::Access;
 use refrain_vm::reg::RCX;
-use refrain_vm::{Count, LastMet, Met, OrderedKind};
+use refrain_vm::{Count, LastMet, Met, Nested, OrderedKind};
 use std::mem::offset_of;
 use std::slice;
 
@@ -226,6 +226,9 @@ impl Body<'_> {
         }
         if let Some(answer) = source.function {
             self.l.enter_function(source.pc, answer);
+        }
+        if let Some(Nested::Function(list)) = source.nested {
+            self.l.enter_nested(source.pc, None, list);
         }
         if let Some(register) = source.value {
             self.l.log_value(source.pc, register);
@@ -426,6 +429,9 @@ impl Body<'_> {
                 let address = self.l.iconst(I64, next);
                 self.l.push(address);
                 self.log_transfer(target, Access::CALL);
+                if let Some(range) = self.source(at).leaving.clone() {
+                    self.l.enter_nested(i.ip(), Some((target, range)), None);
+                }
                 self.indirect(target);
             }
             Term::JumpIndirect => {
@@ -443,6 +449,9 @@ impl Body<'_> {
                 self.log_transfer(target, Access::RETURN);
                 if self.l.watch.functions {
                     self.l.leave_function(sp);
+                }
+                if self.l.watch.nested {
+                    self.l.leave_nested(sp);
                 }
                 self.indirect(target);
             }

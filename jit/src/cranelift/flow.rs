@@ -3,12 +3,12 @@
 
 use super::graph::{Graph, Term};
 use super::lanes;
-use super::lift::{CALL_RECORDS, Watch};
+use super::lift::{CALL_RECORDS, Watch, records};
 use super::regions::{self, Region};
 use super::vars::{self, Effects, VarSet};
 use iced_x86::Instruction;
-use refrain_vm::reg::{RDI, RDX, RSI, RSP};
-use refrain_vm::{Count, LeaveOut};
+use refrain_vm::reg::{R8, R9, RCX, RDI, RDX, RSI, RSP};
+use refrain_vm::{Count, LeaveOut, Nested};
 
 /// Results for each block of a region.
 pub(super) struct Dataflow {
@@ -65,6 +65,9 @@ fn effects(graph: &Graph, region: &Region, at: usize, watch: Watch) -> Effects {
             uses.insert(var);
             uses
         });
+    }
+    if block.nested.is_some() || block.leaving.is_some() {
+        [RDI, RSI, RDX, RCX, R8, R9, RSP].into_iter().for_each(|var| effects.uses.insert(var));
     }
     if let Some(register) = block.value {
         effects.uses.insert(register);
@@ -143,7 +146,12 @@ impl Dataflow {
             let block = &graph.blocks[region.blocks[at] as usize];
             let function = block.function.map_or(0, |_| CALL_RECORDS);
             let value = u32::from(block.value.is_some());
-            graph.instructions(block).iter().map(accesses).sum::<u32>() + 2 + function + value
+            let nested = block.nested.as_ref().map_or(0, records);
+            let leaving = block.leaving.as_ref().map_or(0, |_| records(&Nested::Function(None)));
+            // A call and its end, or a return and that of two calls.
+            let transfer = 3;
+            graph.instructions(block).iter().map(accesses).sum::<u32>()
+                + [transfer, function, value, nested, leaving].iter().sum::<u32>()
         };
         let mut longest: Vec<u32> = (0..count).map(own).collect();
         // Paths between checks have no cycles, so this ends after as many rounds as blocks.

@@ -50,6 +50,28 @@ pub(super) struct Frame {
     pub(super) called: u64,
     /// Where that function leaves its answer, if not in rax.
     pub(super) answer: u64,
+    /// Where the innermost of the calls that are logged with those that they are within keeps its
+    /// return address ([`refrain_vm::EngineConfig::nested`]); 0 outside of one.
+    pub(super) innermost: u64,
+    /// How many such calls the thread is in.
+    pub(super) depth: u64,
+    /// The values of `innermost` before each of them.
+    pub(super) outer: Outer,
+}
+
+/// Calls that one is within.
+#[expect(dead_code, reason = "translated code has it")]
+pub(super) struct Outer([u64; Outer::DEEPEST]);
+
+impl Outer {
+    /// Calls further in are not logged.
+    pub(super) const DEEPEST: usize = 1024;
+}
+
+impl Default for Outer {
+    fn default() -> Outer {
+        Outer([0; Outer::DEEPEST])
+    }
 }
 
 /// What GS points to while a thread is in translated code.
@@ -136,6 +158,9 @@ pub(super) const OFF_LEFT: i32 = offset_of!(Frame, left) as i32;
 pub(super) const OFF_MET: i32 = offset_of!(Frame, met) as i32;
 pub(super) const OFF_CALLED: i32 = offset_of!(Frame, called) as i32;
 pub(super) const OFF_ANSWER: i32 = offset_of!(Frame, answer) as i32;
+pub(super) const OFF_INNERMOST: i32 = offset_of!(Frame, innermost) as i32;
+pub(super) const OFF_DEPTH: i32 = offset_of!(Frame, depth) as i32;
+pub(super) const OFF_OUTER: i32 = offset_of!(Frame, outer) as i32;
 
 /// Offset of general register `index`.
 pub(super) const fn off_gpr(index: usize) -> i32 {

@@ -16,8 +16,9 @@ use iced_x86::{
     OpAccess, OpKind, Register,
 };
 use refrain_trace::CodeBlock;
-use refrain_vm::{Answer, Emulate, OrderedKind, Processor};
+use refrain_vm::{Answer, Emulate, Nested, OrderedKind, Processor};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// How a basic block ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +72,10 @@ pub(super) struct Block {
     pub(super) place: bool,
     /// A function begins here whose calls are logged.
     pub(super) function: Option<Answer>,
+    /// One begins here whose calls are logged with those that they are within.
+    pub(super) nested: Option<Nested>,
+    /// Its call is logged likewise, if it leaves this range.
+    pub(super) leaving: Option<Range<u64>>,
     /// The register whose value is logged before its first instruction.
     pub(super) value: Option<usize>,
     pub(super) effects: Effects,
@@ -115,6 +120,8 @@ pub(super) struct Cuts<'a> {
     pub(super) alone: &'a BTreeSet<u64>,
     /// Where functions begin whose calls are logged.
     pub(super) functions: &'a BTreeMap<u64, Answer>,
+    /// Functions, and call instructions, whose calls are logged with those that they are within.
+    pub(super) nested: &'a BTreeMap<u64, Nested>,
     /// Instructions before which a register's value is logged.
     pub(super) values: &'a BTreeMap<u64, usize>,
     /// Plain loads and stores that are watched.
@@ -207,6 +214,11 @@ impl Graph {
         };
         let (first, count) = (first as u32, (self.code.len() - first) as u32);
         let hooked = cuts.hooks.binary_search(&pc).is_ok();
+        let last = self.code.last().map(|last| cuts.nested.get(&last.ip()));
+        let leaving = match (term, last) {
+            (Term::CallIndirect(_), Some(Some(Nested::Site(range)))) => Some(range.clone()),
+            _ => None,
+        };
         self.blocks.push(Block {
             pc,
             first,
@@ -218,6 +230,8 @@ impl Graph {
             hooked,
             place: cuts.places.contains(&pc),
             function: cuts.functions.get(&pc).copied(),
+            nested: cuts.nested.get(&pc).filter(|it| matches!(it, Nested::Function(_))).cloned(),
+            leaving,
             value: cuts.values.get(&pc).copied(),
             effects,
             indirect: false,
@@ -359,6 +373,8 @@ fn leaders(blocks: &[CodeBlock], table: &[Instruction], cuts: Cuts<'_>) -> Vec<u
     leaders.extend(cuts.hooks);
     leaders.extend(cuts.places);
     leaders.extend(cuts.functions.keys());
+    let is_function = |it: &(&u64, &Nested)| matches!(it.1, Nested::Function(_));
+    leaders.extend(cuts.nested.iter().filter(is_function).map(|(pc, _)| pc));
     leaders.extend(cuts.values.keys());
     for i in table {
         let direct = i.is_jcc_short_or_near()

@@ -1,4 +1,5 @@
 //! Logs of accesses, and what notes leave out of them.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use crate::programs::*;
 use refrain_jit::MIN_ACCESSES;

@@ -373,6 +373,7 @@ const STEPS_PIECE: usize = 4096;
 
 /// What to look for when looking for races.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "a search has one")]
 pub(crate) enum RaceSearch {
     /// What a transformed trace does not order, and the original does.
     Transformed,
@@ -471,6 +472,7 @@ pub(crate) fn with_observer(
         accesses: observer.interest().accesses,
         calls: observer.interest().calls,
         functions: observer.functions(),
+        nested: observer.nested(),
         values: observer.values(),
         leave_out: observer.leaves_out(),
         ..EngineConfig::default()

@@ -2,10 +2,14 @@
 
 use super::RaceSearch;
 use super::freed::Freed;
-use refrain_analysis::{Code, Detector, Listener, OneStep, Race, Relation, SameEpoch, Watcher};
+use refrain_analysis::{
+    Code, Detector, Listener, OneStep, Race, Relation, SameEpoch, Tasking, Watcher,
+};
 use refrain_trace::payload::SyscallRecord;
-use refrain_trace::{Access, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace};
-use refrain_vm::{Answer, Interest, LeaveOut, Observer, ThreadObserver};
+use refrain_trace::{
+    Access, CodeBlock, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace,
+};
+use refrain_vm::{Answer, Interest, LeaveOut, List, Nested, Observer, ThreadObserver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +22,8 @@ pub(super) struct Races {
     detector: Arc<Detector>,
     /// Those whose calls are one step.
     functions: Arc<BTreeMap<u64, Answer>>,
+    /// Those that are about tasks.
+    nested: Arc<BTreeMap<u64, Nested>>,
     trace: Trace,
     /// The words that the program synchronizes through, unless every access is wanted.
     words: Option<Vec<u64>>,
@@ -42,13 +48,16 @@ impl Races {
             RaceSearch::Transformed => trace.transformed()?.map(|it| Arc::new(Freed::of(&it))),
             _ => None,
         };
+        let mut nested = BTreeMap::new();
         let (relation, words, functions) = match search {
             RaceSearch::Divergence(..) | RaceSearch::Transformed => {
                 let Words { all, .. } = words(trace, &Code::default())?;
                 (Relation::Kept, all, BTreeMap::new())
             }
-            RaceSearch::Program(code) => {
+            RaceSearch::Program(mut code) => {
                 let blocks = trace.blocks()?;
+                // Other detectors know threads alone.
+                nested = tasks(&mut code, if tap.is_some() { &[] } else { &blocks });
                 let unused = refrain_jit::unused_results(&blocks);
                 let updates = refrain_jit::plain_updates(&blocks);
                 let code = Code { unused, updates, ..code };
@@ -65,6 +74,7 @@ impl Races {
                 None => Detector::new(words, relation),
             },
             functions: Arc::new(functions),
+            nested: Arc::new(nested),
             trace: trace.clone(),
             freed,
             running: Arc::default(),
@@ -77,6 +87,34 @@ impl Races {
         self.running.wait();
         self.detector.races()
     }
+}
+
+/// The calls that are about tasks, if these blocks create tasks. If not, the code tells of none.
+fn tasks(code: &mut Code, blocks: &[CodeBlock]) -> BTreeMap<u64, Nested> {
+    let creates = |block: &CodeBlock| {
+        let functions = code.tasking.range(block.pc..block.pc + block.code.len() as u64);
+        functions.into_iter().any(|(_, what)| what.creates())
+    };
+    if !blocks.iter().any(creates) {
+        code.tasking.clear();
+        return BTreeMap::new();
+    }
+    let mut nested = BTreeMap::new();
+    for site in refrain_jit::indirect_calls(blocks) {
+        if let Some((range, calls)) = code.runtimes.iter().find(|it| it.0.contains(&site)) {
+            code.bodies.insert(site, *calls);
+            nested.insert(site, Nested::Site(range.clone()));
+        }
+    }
+    let list = |what: Tasking| match what {
+        Tasking::Creates => Some(List::Counted(7)),
+        Tasking::WaitsFor => Some(List::Counted(0)),
+        Tasking::StartsBehind => Some(List::Records(4, 3)),
+        Tasking::WaitsForRecords => Some(List::Records(3, 2)),
+        _ => None,
+    };
+    nested.extend(code.tasking.iter().map(|(&pc, &what)| (pc, Nested::Function(list(what)))));
+    nested
 }
 
 /// Where a function of an allocator says what it has allocated.
@@ -156,6 +194,10 @@ impl Observer for Races {
 
     fn functions(&self) -> Arc<BTreeMap<u64, Answer>> {
         self.functions.clone()
+    }
+
+    fn nested(&self) -> Arc<BTreeMap<u64, Nested>> {
+        self.nested.clone()
     }
 
     fn leaves_out(&self) -> LeaveOut {

@@ -163,7 +163,12 @@ pub(super) fn code(modules: &[Module]) -> ProgramCode {
     let others = libraries().filter(|module| !is_c_library(module));
     let is_system = |module: &Module| libraries().any(|it| it.start == module.start);
     let one_step = modules.iter().map(|it| symbols::one_step::functions(it, is_system(it)));
+    let tasks = || modules.iter().map(symbols::tasking::library).zip(modules);
+    let bodies = tasks().filter_map(|(library, module)| Some((range(module), library.calls?)));
     ProgramCode {
+        tasking: tasks().flat_map(|(library, _)| library.functions).collect(),
+        runtimes: bodies.collect(),
+        local: modules.iter().map(symbols::tasking::local).sum(),
         silent: c_library.map(range).collect(),
         trusted: others.map(range).collect(),
         one_step: one_step.flatten().collect(),

@@ -7,6 +7,7 @@
 
 mod files;
 pub mod one_step;
+pub mod tasking;
 pub mod variables;
 
 pub use refrain_transform::{Frame, Place};

@@ -87,13 +87,13 @@ pub fn functions(module: &Module, is_system: bool) -> Vec<(u64, OneStep)> {
         let named = text.iter().filter_map(|(at, name)| Some((*at, by_name(name, is_system)?)));
         named.collect()
     };
-    text(module, true).as_ref().map_or_else(Vec::new, named)
+    names(module, Names::All).as_ref().map_or_else(Vec::new, named)
 }
 
 /// The code of a C library's allocator, which is one piece in glibc and in musl: from the function before
 /// its first one to the one behind its last, of those that it exports.
 pub fn code(module: &Module) -> Option<Range<u64>> {
-    let text = text(module, false)?;
+    let text = names(module, Names::Exported)?;
     let own = || {
         let own = text.iter().filter(|(_, name)| FUNCTIONS.iter().any(|(other, _)| name == other));
         own.map(|&(at, _)| at)
@@ -106,10 +106,19 @@ pub fn code(module: &Module) -> Option<Range<u64>> {
 }
 
 /// The functions of a module, by their addresses.
-type Text = Vec<(u64, String)>;
+pub(super) type Text = Vec<(u64, String)>;
 
-/// Those that it exports, or all that it names.
-fn text(module: &Module, all: bool) -> Option<Text> {
+/// Which functions of a module.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Names {
+    /// Those that it exports.
+    Exported,
+    /// All that it names.
+    All,
+}
+
+/// The functions of a module. None if the module's file is not the recorded one.
+pub(super) fn names(module: &Module, which: Names) -> Option<Text> {
     if !std::fs::metadata(&module.path).ok()?.is_file() {
         return None;
     }
@@ -120,7 +129,7 @@ fn text(module: &Module, all: bool) -> Option<Text> {
     }
     let lowest = elf.segments().map(|segment| segment.address()).min()?;
     let place = |at: u64| at.wrapping_sub(lowest & !0xfff).wrapping_add(module.start);
-    let others = elf.symbols().filter(|_| all);
+    let others = elf.symbols().filter(|_| which == Names::All);
     let symbols = elf.dynamic_symbols().chain(others);
     let text = symbols.filter(|it| it.is_definition() && it.kind() == SymbolKind::Text);
     let named = text.filter_map(|it| Some((place(it.address()), it.name().ok()?.to_owned())));

@@ -8,12 +8,10 @@
 //! [`Frame::called`]: crate::cranelift::frame::Frame::called
 
 use super::Lifter;
-use super::memory::RECORD;
 use crate::cranelift::frame::{self, off_gpr};
-use crate::cranelift::vars::{CURSOR, offset};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
-use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value};
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
 use refrain_trace::Access;
 use refrain_vm::reg::{RAX, RDI, RDX, RSI, RSP};
 use refrain_vm::{Answer, LeaveOut};
@@ -86,29 +84,11 @@ impl Lifter<'_> {
         wanted: Value,
         records: impl FnOnce(&mut Self) -> Vec<(Value, u64, u16)>,
     ) {
-        self.settle_cursor();
-        let cursor = self.cursor();
-        let (log, on) = (self.b.create_block(), self.b.create_block());
-        let after = self.b.append_block_param(on, I64);
-        self.b.ins().brif(wanted, log, &[], on, &[BlockArg::Value(cursor)]);
-        self.b.set_cold_block(log);
-        self.b.switch_to_block(log);
-        let records = records(self);
-        let flags = MemFlagsData::trusted();
-        let mut at = 0;
-        for (address, pc, kind) in records {
-            let meta = self.iconst(I64, pc & 0xffff_ffff | u64::from(kind) << 48);
-            self.b.ins().store(flags, address, cursor, at);
-            self.b.ins().store(flags, meta, cursor, at + 8);
-            at += RECORD;
-        }
-        let end = self.add_imm(cursor, at.into());
-        self.b.ins().jump(on, &[BlockArg::Value(end)]);
-        self.b.switch_to_block(on);
-        if self.watch.leave_out != LeaveOut::Nothing {
-            self.frame_store(after, offset(CURSOR));
-        } else {
-            self.set_var(CURSOR, after);
-        }
+        self.log_if(wanted, |l, mut cursor| {
+            for (address, pc, kind) in records(l) {
+                cursor = l.store_records(cursor, pc, &[(address, kind)]);
+            }
+            cursor
+        });
     }
 }

@@ -20,6 +20,7 @@ pub(super) mod flags;
 mod functions;
 mod memory;
 mod moves;
+mod nested;
 mod notes;
 mod shift;
 mod sse_float;
@@ -32,6 +33,7 @@ mod thunks;
 mod wide;
 
 pub(super) use functions::CALL_RECORDS;
+pub(super) use nested::records;
 
 use super::frame;
 use super::vars::{self, VARS, VarSet, XMM};
@@ -73,6 +75,8 @@ pub(super) struct Watch {
     pub(super) calls: bool,
     /// Log the calls of some functions.
     pub(super) functions: bool,
+    /// Log calls that are within each other.
+    pub(super) nested: bool,
     pub(super) count: Count,
     /// Every access is counted, down to the thread's next event.
     pub(super) every: bool,
