@@ -223,6 +223,8 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_stamps", "c/ex_stamps.c", &["300"]),
     unoptimised("ex_polls_O0", "c/ex_polls.c", &["300"]),
     unoptimised("ex_stamps_O0", "c/ex_stamps.c", &["300"]),
+    exerciser("ex_helpers", "c/ex_helpers.c", &["300"]),
+    unoptimised("ex_helpers_O0", "c/ex_helpers.c", &["300"]),
     exerciser("ex_request", "c/ex_request.c", &["2000"]),
     exerciser("ex_clock", "c/ex_clock.c", &["20000"]),
     unoptimised("ex_clock_O0", "c/ex_clock.c", &["20000"]),

@@ -42,6 +42,8 @@ fn output_and_status_are_those_of_the_program() {
         "ex_clock",
         "ex_polls_O0",
         "ex_stamps_O0",
+        "ex_helpers",
+        "ex_helpers_O0",
         "ex_clock_O0",
         "ex_members_O0",
         "fib",

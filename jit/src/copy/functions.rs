@@ -1,9 +1,10 @@
 //! Where functions begin, and what is watched in them.
 
 use super::addresses::{SymbolicAddress, symbolic_addresses};
+use super::callers::Callers;
 use super::idioms::{Idioms, Surroundings, idioms};
-use super::ordered::{is_locked, may_hold_locked};
-use super::pauses::{is_wrapper, pauses};
+use super::ordered::{is_candidate, is_locked, is_store, may_hold_locked};
+use super::pauses::is_wrapper;
 use super::polls::reads_only;
 use crate::memory::read_guest;
 use iced_x86::{
@@ -15,6 +16,14 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+
+mod called;
+
+use called::{Beside, Locks};
+
+/// Short functions around a lock of the library's that may lie between it and who takes it: in C++
+/// without optimisation, a guard, a lock, a mutex and a function of the library's.
+const WRAPPERS: u32 = 4;
 
 /// Bytes of a function that are looked at.
 const MAX_BYTES: u64 = 64 << 10;
@@ -38,14 +47,19 @@ pub(super) struct Functions {
     callees: FixedMap<u64, bool>,
     /// By what calls lead to, whether that is a hooked function.
     stubs: FixedMap<u64, bool>,
-    /// By what calls lead to, whether that is a short function around a lock of the library's.
-    wrappers: FixedMap<u64, bool>,
+    /// By what calls lead to and how many others may lie between, whether that is a short function
+    /// around a lock of the library's.
+    wrappers: FixedMap<(u64, u32), bool>,
     /// By what calls lead to, whether that is a short function that only lets others go on.
     yields: FixedMap<u64, bool>,
     /// By what calls lead to, whether that only waits.
     waits: RefCell<FixedMap<u64, bool>>,
     /// By start, what short functions do.
     operations: FixedMap<u64, Operation>,
+    /// Who calls whom.
+    callers: Callers,
+    /// By start, what a function calls beside locks.
+    calls_beside: FixedMap<u64, Arc<FixedMap<u64, Beside>>>,
 }
 
 /// What a function is among those of a library of atomic operations.
@@ -83,7 +97,9 @@ impl Functions {
             self.callees.retain(|start, _| !range.contains(start));
             self.stubs.retain(|start, _| !range.contains(start));
             self.operations.retain(|start, _| !range.contains(start));
-            self.wrappers.retain(|start, _| !range.contains(start));
+            self.wrappers.retain(|(start, _), _| !range.contains(start));
+            self.calls_beside.retain(|start, _| !range.contains(start));
+            self.callers.forget();
             self.yields.clear();
             self.waits.get_mut().clear();
         }
@@ -113,6 +129,8 @@ impl Functions {
         self.stubs.clear();
         self.operations.clear();
         self.wrappers.clear();
+        self.calls_beside.clear();
+        self.callers.forget();
         self.yields.clear();
         self.waits.get_mut().clear();
     }
@@ -144,24 +162,30 @@ impl Functions {
         let code = instructions(&extent);
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
-        let inside = extent.range.clone();
-        let locks: Vec<bool> = code
-            .iter()
-            .map(|i| self.calls_locked(i, &inside, &module) || self.locks(i, &module))
-            .collect();
-        let pauses = pauses(&code, |call| self.is_yield(call));
+        let Locks { own, library, pauses } = self.locks_of(&code, &extent, &module);
+        let locks: Vec<bool> =
+            own.iter().zip(&library).map(|(own, library)| own | library).collect();
         let yields = |call: &Instruction| {
             let at = code.binary_search_by_key(&call.ip(), Instruction::ip);
             at.is_ok_and(|at| pauses[at])
         };
+        let accesses = || code.iter().any(|i| is_candidate(i) || is_store(i));
+        let called = match trusted || !accesses() {
+            true => Beside::default(),
+            false => self.called_beside(&extent, &module),
+        };
         let around = Surroundings {
             locks: &locks,
             pauses: &pauses,
-            is_atomic_operation: self.is_atomic_operation(start),
+            is_called_beside_locks: called.locks,
+            is_called_beside_own: called.own,
+            is_atomic_operation: self.is_atomic_operation(start)
+                || called.own && self.operation(start) != Operation::Other,
             trusted,
             // Linkers lay variables behind the code, which tells them from numbers.
             is_variable: &|address| address >= module.start && self.is_variable(address),
             only_waits: &|call| self.leads_to_waiting(call) || yields(call),
+            writes: &|call, offset| self.writes_field(call, offset),
         };
         let found = Arc::new(idioms(&code, &around));
         self.found.insert(start, Arc::clone(&found));
@@ -251,29 +275,31 @@ impl Functions {
         if !instruction.is_call_near() {
             return false;
         }
-        if let Some(&known) = self.wrappers.get(&target) {
-            return known;
-        }
-        let found = self.wraps_lock(target, module, 1);
-        self.wrappers.insert(target, found);
-        found
+        self.wraps_lock(target, module, WRAPPERS)
     }
 
     /// Whether a function is short and calls one of the library's locks, itself or by so many
     /// others.
     fn wraps_lock(&mut self, target: u64, module: &Range<u64>, depth: u32) -> bool {
         const LONGEST: u64 = 192;
+        if let Some(&known) = self.wrappers.get(&(target, depth)) {
+            return known;
+        }
+        // Functions that call each other end here.
+        self.wrappers.insert((target, depth), false);
         let extent = self.around(target).filter(|extent| {
             let range = &extent.range;
             module.contains(&target) && range.start == target && range.end - target <= LONGEST
         });
-        extent.is_some_and(|extent| {
+        let found = extent.is_some_and(|extent| {
             instructions(&extent).iter().any(|i| {
                 let further = depth > 0 && i.is_call_near();
                 self.calls_hooked(i)
                     || further && self.wraps_lock(i.near_branch_target(), module, depth - 1)
             })
-        })
+        });
+        self.wrappers.insert((target, depth), found);
+        found
     }
 
     /// Whether a branch leads to a short function, of any module, that only lets others go on.
@@ -545,6 +571,44 @@ mod tests {
         functions.hook(starts[0]);
         let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
         assert_eq!([sites(3), sites(4), sites(5)], [1, 1, 0]);
+    }
+
+    /// Functions of 16 bytes: a lock and its release by a plain store, a look at a number, and who calls
+    /// some of them; and the same again, without who calls them.
+    #[test]
+    fn short_functions_beside_locks() {
+        fn lock(a: &mut CodeAssembler) {
+            a.lock().bts(dword_ptr(rdi), 0).unwrap();
+            a.call(0x1000).unwrap();
+        }
+        fn unlock(a: &mut CodeAssembler) {
+            a.mov(dword_ptr(rdi), 0).unwrap();
+        }
+        fn look(a: &mut CodeAssembler) {
+            a.mov(eax, dword_ptr(rdi + 8)).unwrap();
+        }
+        fn none(a: &mut CodeAssembler) {
+            a.nop().unwrap();
+            a.call(0x1000).unwrap();
+        }
+        let (mut functions, starts) = write_functions(&[
+            lock,
+            none,
+            unlock,
+            look,
+            none,
+            |a| {
+                a.call((-80_i64) as u64).unwrap();
+                a.call((-32_i64) as u64).unwrap();
+                a.call((-48_i64) as u64).unwrap();
+            },
+            none,
+            unlock,
+            look,
+        ]);
+        let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
+        assert_eq!([sites(2), sites(3)], [1, 1]);
+        assert_eq!([sites(7), sites(8)], [0, 0]);
     }
 
     /// As in a library whose functions others may replace: it calls its own through a table.

@@ -9,16 +9,22 @@
 //!   threads that wait ask the holder for the lock;
 //! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores that
 //!   look like them or like loads beside locked instructions: a thread that waits for room in a ring
-//!   also stores how far it has come itself;
+//!   also stores how far it has come itself; and the first store behind a fence;
+//! - the same in short functions that are called beside locks, as if they were inlined there; what they
+//!   compare, also where they search for it; and all of such a function, as of an atomic operation,
+//!   if it touches nothing but what its argument points to, and the locks are the program's own;
+//! - flags that a loop looks at in each round, whatever else it does (`flags`);
+//! - loops that follow pointers on the way to a lock (`walks`);
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
-//!   is what a loop of it polls: the look before the first round, the answer after the last;
+//!   is what a loop of it polls, on its own stack, too: the look before the first round, the answer
+//!   after the last;
 //! - loads and stores of a library's atomic operations: functions side by side that access only
 //!   what their argument points to, with a locked instruction in one of them;
 //! - words on its stack for which a thread waits (`lent`), in functions with locks;
-//! - in code that is not optimised, loads through a copy of an address that only they use, and loads
-//!   of what is stored at once through another pointer or is loaded alike in several cases
+//! - in code that is not optimised, loads and stores through a copy of an address that only they use,
+//!   and loads of what is stored at once through another pointer or is loaded alike in several cases
 //!   (`copies`).
 //!
 //! What an operand names is known where its address is constant, and where the code has moved it
@@ -37,12 +43,15 @@
 use super::addresses::{SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
 use super::beside::{beside, is_compared};
 use super::copies::{arms, is_copied};
+use super::flags::flags;
 use super::lent::lent;
-use super::loops::loops;
+use super::loops::{Loop, loops};
 use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
+use super::pauses::published;
 use super::polls::polls;
+use super::walks::walks;
 use crate::common::is_call;
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::{Instruction, Mnemonic, Register};
 use refrain_trace::fixed::FixedSet;
 
 /// What is around a function's code.
@@ -52,6 +61,10 @@ pub(super) struct Surroundings<'a> {
     pub(super) locks: &'a [bool],
     /// Of each instruction, whether it lets others go on (`pauses`).
     pub(super) pauses: &'a [bool],
+    /// It is short, and called beside locks or pauses.
+    pub(super) is_called_beside_locks: bool,
+    /// It is short, and called beside locks that are not the library's, or pauses.
+    pub(super) is_called_beside_own: bool,
     /// It is one of a library's atomic operations.
     pub(super) is_atomic_operation: bool,
     /// It is part of the C library.
@@ -60,6 +73,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) is_variable: &'a dyn Fn(u64) -> bool,
     /// Whether a call goes to another module, or to a function that only waits.
     pub(super) only_waits: &'a dyn Fn(&Instruction) -> bool,
+    /// Whether what a call leads to is known to write a field at such an offset.
+    pub(super) writes: &'a dyn Fn(&Instruction, u64) -> bool,
 }
 
 /// What is watched in a function: addresses of instructions, in ascending order.
@@ -92,9 +107,13 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         code.iter().zip(around.pauses).map(|(i, &pauses)| pauses || is_locked(i)).collect();
     let waits = match around.trusted {
         true => vec![false; code.len()],
+        false if around.is_called_beside_own => vec![true; code.len()],
         false if own == locks => near.clone(),
         false => beside(code, &own),
     };
+    if around.is_called_beside_locks {
+        near.fill(true);
+    }
     let waited: SymbolicAddresses = operands()
         .zip(&waits)
         .filter(|((i, _), waits)| **waits && is_candidate(i))
@@ -122,13 +141,27 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     };
     let is_atomic = |i: &Instruction, address: SymbolicAddress| {
         let is_operation = around.is_atomic_operation && address.is_argument();
-        is_operation && (is_load(i) || is_store(i)) || address.is_kept() && is_candidate(i)
+        is_operation && (is_load(i) || is_store(i))
+            || address.is_kept() && (is_candidate(i) || is_store(i))
     };
     let is_constant = |at: usize| addresses[at].is_some_and(SymbolicAddress::is_constant);
     // Instructions are equal if they are alike but for their addresses.
     let mut watched: FixedSet<(&Instruction, Option<SymbolicAddress>)> = FixedSet::default();
     let mut sites = Vec::new();
     let mut is_any_site = false;
+    let loops = loops(code);
+    let stack = |i: &Instruction| (i.memory_displacement64(), i.memory_size());
+    let is_on_stack =
+        |i: &Instruction| i.memory_base() == Register::RSP && i.memory_index() == Register::None;
+    let polled_on_stack: Vec<_> = code
+        .iter()
+        .filter(|i| is_on_stack(i) && polls.binary_search(&i.ip()).is_ok())
+        .map(|i| (i.ip(), stack(i)))
+        .collect();
+    let alike = |i: &Instruction, address: Option<SymbolicAddress>| {
+        let is_polled = |&(at, word)| at != i.ip() && word == stack(i);
+        alike(i, address) || is_on_stack(i) && polled_on_stack.iter().any(is_polled)
+    };
     for (at, (i, &address)) in operands().enumerate().filter(|(_, (i, _))| has_memory(i)) {
         if alike(i, address) && (is_load(i) || is_store(i)) {
             watched.insert((i, address));
@@ -142,17 +175,24 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         }
     }
     if is_any_site {
-        let elsewhere = operands().zip(computations(code)).enumerate();
+        let elsewhere = operands().zip(computations(code, &loops)).enumerate();
         let elsewhere = elsewhere.filter(|(at, ((i, address), computes))| {
-            !computes && is_site(*at, **address) && !alike(i, **address)
+            let searches = || around.is_called_beside_own && is_word(i) && is_compared(code, *at);
+            (!computes || searches()) && is_site(*at, **address) && !alike(i, **address)
         });
         watched.extend(elsewhere.map(|(_, ((i, address), _))| (i, *address)));
     }
     if !around.trusted {
         sites.extend(arms(code).into_iter().map(|at| code[at].ip()));
     }
+    if !around.trusted {
+        let flags = flags(code, &loops, around.writes).into_iter().map(|at| code[at].ip());
+        sites.extend(flags.filter(|at| polls.binary_search(at).is_err()));
+        sites.extend(published(code).into_iter().map(|at| code[at].ip()));
+        sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
+    }
     if !around.trusted && (has_locks || around.pauses.contains(&true)) {
-        let loads = lent(code).into_iter().filter(|&at| is_stack_load(&code[at]));
+        let loads = lent(code, &loops).into_iter().filter(|&at| is_stack_load(&code[at]));
         watched.extend(loads.map(|at| (&code[at], addresses[at])));
     }
     sites.extend(
@@ -167,10 +207,15 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     Idioms { polls, sites: sites.into() }
 }
 
+/// Whether what an instruction accesses may be a pointer or a number, and is no character.
+fn is_word(instruction: &Instruction) -> bool {
+    matches!(instruction.memory_size().size(), 4 | 8)
+}
+
 /// Of each instruction, whether it is in an inner loop without calls or locked instructions.
-fn computations(code: &[Instruction]) -> Vec<bool> {
+fn computations(code: &[Instruction], loops: &[Loop]) -> Vec<bool> {
     let mut computes = vec![false; code.len()];
-    for body in loops(code).into_iter().rev() {
+    for body in loops.iter().rev() {
         // Inner loops come last, and have the last word.
         let plain = |i: &Instruction| {
             !is_locked(i)
@@ -179,7 +224,7 @@ fn computations(code: &[Instruction]) -> Vec<bool> {
         };
         let computing = body.iter().all(|block| code[block.clone()].iter().all(plain));
         for block in body {
-            computes[block].fill(computing);
+            computes[block.clone()].fill(computing);
         }
     }
     computes
@@ -198,6 +243,16 @@ mod tests {
         trusted: bool,
         write: impl FnOnce(&mut CodeAssembler),
     ) -> Vec<Mnemonic> {
+        found_in(calls_locks, trusted, false, write)
+    }
+
+    /// The same, in a short function that may be called beside locks.
+    fn found_in(
+        calls_locks: bool,
+        trusted: bool,
+        is_called_beside_locks: bool,
+        write: impl FnOnce(&mut CodeAssembler),
+    ) -> Vec<Mnemonic> {
         let mut a = CodeAssembler::new(64).expect("64 is a bitness");
         write(&mut a);
         let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
@@ -207,10 +262,13 @@ mod tests {
         let around = Surroundings {
             locks: &locks,
             pauses: &pauses(&code, |_| false),
+            is_called_beside_locks,
+            is_called_beside_own: is_called_beside_locks,
             is_atomic_operation: false,
             trusted,
             is_variable: &is_variable,
-            only_waits: &|_| false,
+            only_waits: &|call| call.near_branch_target() == 0x5000,
+            writes: &|_, _| false,
         };
         let found = idioms(&code, &around);
         code.iter().filter(|i| found.sites.contains(&i.ip())).map(|i| i.mnemonic()).collect()
@@ -416,5 +474,81 @@ mod tests {
             a.xchg(qword_ptr(rcx), rdx).unwrap();
         };
         assert_eq!(found(false, true, forms), [Mnemonic::Mov; 2]);
+    }
+
+    /// As in `if (!object->busy) object->state++;`, a search for a number, and one for a character.
+    #[test]
+    fn short_functions_that_are_called_beside_locks() {
+        let look = |a: &mut CodeAssembler| {
+            a.mov(eax, dword_ptr(rdi + 4)).unwrap();
+            a.inc(eax).unwrap();
+            a.mov(dword_ptr(rdi + 4), eax).unwrap();
+            a.mov(dword_ptr(rdi + 8), 0).unwrap();
+        };
+        assert_eq!(found_in(false, false, true, look), [Mnemonic::Mov; 2]);
+        assert_eq!(found_in(false, false, false, look), []);
+        let search = |words: bool| {
+            found_in(false, false, true, |a| {
+                let mut again = a.create_label();
+                a.set_label(&mut again).unwrap();
+                a.add(rdi, 8).unwrap();
+                a.add(rcx, qword_ptr(rdx)).unwrap();
+                if words {
+                    a.cmp(qword_ptr(rdi), rsi).unwrap();
+                } else {
+                    a.cmp(byte_ptr(rdi), sil).unwrap();
+                }
+                a.jne(again).unwrap();
+            })
+        };
+        assert_eq!(search(true), [Mnemonic::Cmp]);
+        assert_eq!(search(false), []);
+    }
+
+    /// As gcc compiles `atomic_store_explicit(&object->flag, 0, memory_order_release);` without
+    /// optimisation, and `object->flag = 0;`.
+    #[test]
+    fn stores_in_code_that_is_not_optimised() {
+        let sets = |through_slot: bool| {
+            found(false, false, |a| {
+                a.push(rbp).unwrap();
+                a.mov(rbp, rsp).unwrap();
+                a.mov(qword_ptr(rbp - 24), rdi).unwrap();
+                a.mov(rax, qword_ptr(rbp - 24)).unwrap();
+                if through_slot {
+                    a.add(rax, 4).unwrap();
+                    a.mov(qword_ptr(rbp - 8), rax).unwrap();
+                    a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+                    a.mov(dword_ptr(rax), 0).unwrap();
+                } else {
+                    a.mov(dword_ptr(rax + 4), 0).unwrap();
+                }
+            })
+        };
+        assert_eq!(sets(true), [Mnemonic::Mov]);
+        assert_eq!(sets(false), []);
+    }
+
+    /// As in a queue of threads that wait, each for a word on its own stack: `if (!self.next) while
+    /// (!self.next) sched_yield();`.
+    #[test]
+    fn words_on_the_stack_that_a_loop_polls() {
+        let waits = |other: i32| {
+            found(false, false, |a| {
+                let (mut again, mut done) = (a.create_label(), a.create_label());
+                a.mov(qword_ptr(rsp), 0).unwrap();
+                a.mov(rax, qword_ptr(rsp + other)).unwrap();
+                a.test(rax, rax).unwrap();
+                a.jne(done).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.call(0x5000).unwrap();
+                a.cmp(qword_ptr(rsp), 0).unwrap();
+                a.je(again).unwrap();
+                a.set_label(&mut done).unwrap();
+                a.ret().unwrap();
+            })
+        };
+        assert_eq!(waits(0), [Mnemonic::Mov; 2], "what is written before, and the first look");
+        assert_eq!(waits(8), [Mnemonic::Mov]);
     }
 }

@@ -6,7 +6,7 @@
 //! has taken.
 
 use super::beside::is_compared;
-use super::loops::loops;
+use super::loops::Loop;
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 
@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 const LARGEST: u64 = 32;
 
 /// Indices of the instructions that compare or load such words. `code` is a function's instructions
-/// in order.
-pub(super) fn lent(code: &[Instruction]) -> BTreeSet<usize> {
+/// in order, and `loops` are its loops.
+pub(super) fn lent(code: &[Instruction], loops: &[Loop]) -> BTreeSet<usize> {
     let taken: BTreeSet<u64> = code
         .iter()
         .filter(|i| i.mnemonic() == Mnemonic::Lea && i.memory_base() == Register::RSP)
@@ -40,7 +40,7 @@ pub(super) fn lent(code: &[Instruction]) -> BTreeSet<usize> {
         return lent;
     }
     let mut found = BTreeSet::new();
-    for body in loops(code) {
+    for body in loops {
         let inside = || body.iter().flat_map(|block| block.clone());
         if !inside().any(|at| calls(&code[at])) {
             continue;
@@ -69,6 +69,7 @@ fn written(instruction: &Instruction) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::lent;
+    use crate::copy::loops::loops;
     use iced_x86::code_asm::*;
 
     /// Which instructions load a lent word in: take an address, and, in a loop, call, do something
@@ -85,7 +86,7 @@ mod tests {
         a.jne(again).unwrap();
         let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
         let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
-        lent(&code).into_iter().collect()
+        lent(&code, &loops(&code)).into_iter().collect()
     }
 
     #[test]

@@ -9,6 +9,7 @@
 
 use iced_x86::{FlowControl, Instruction, OpKind};
 use petgraph::algo::dominators::{Dominators, simple_fast};
+use petgraph::algo::tarjan_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::{EdgeRef, IntoNodeReferences};
 use std::collections::BTreeMap;
@@ -20,12 +21,7 @@ pub(super) type Loop = Vec<Range<usize>>;
 /// The loops in a function, inner ones before those around them. `code` is its instructions in
 /// order.
 pub(super) fn loops(code: &[Instruction]) -> Vec<Loop> {
-    let may_go_back = |i: &Instruction| {
-        let back = || target(code, i).is_some_and(|to| code[to].ip() <= i.ip());
-        i.flow_control() == FlowControl::IndirectBranch
-            || i.near_branch_target() <= i.ip() && back()
-    };
-    if !code.iter().any(may_go_back) {
+    if !may_go_back(code) {
         return Vec::new();
     }
     let graph = FlowGraph::new(code);
@@ -49,6 +45,40 @@ pub(super) fn loops(code: &[Instruction]) -> Vec<Loop> {
     bodies.sort_by_key(Vec::len);
     let ranges = |body: Vec<NodeIndex>| body.iter().map(|&at| graph.blocks[at].clone()).collect();
     bodies.into_iter().map(ranges).collect()
+}
+
+/// Whether a function may have a loop.
+fn may_go_back(code: &[Instruction]) -> bool {
+    code.iter().any(|i| {
+        let back = || target(code, i).is_some_and(|to| code[to].ip() <= i.ip());
+        i.flow_control() == FlowControl::IndirectBranch
+            || i.near_branch_target() <= i.ip() && back()
+    })
+}
+
+/// What can be executed over and over without executing a block that has an instruction which is not
+/// quiet: parts of loops, each as its blocks in ascending order.
+pub(super) fn quiet_rounds(
+    code: &[Instruction],
+    is_quiet: impl Fn(&Instruction) -> bool,
+) -> Vec<Loop> {
+    if !may_go_back(code) {
+        return Vec::new();
+    }
+    let mut graph = FlowGraph::new(code).blocks;
+    graph.retain_nodes(|graph, block| {
+        let range = graph[block].clone();
+        !range.is_empty() && code[range].iter().all(&is_quiet)
+    });
+    let rounds = tarjan_scc(&graph).into_iter();
+    rounds
+        .filter(|blocks| blocks.len() > 1 || graph.contains_edge(blocks[0], blocks[0]))
+        .map(|blocks| {
+            let mut round: Loop = blocks.into_iter().map(|block| graph[block].clone()).collect();
+            round.sort_unstable_by_key(|block| block.start);
+            round
+        })
+        .collect()
 }
 
 /// Which blocks dominate which.

@@ -36,6 +36,7 @@
 mod addresses;
 mod beside;
 mod branch;
+mod callers;
 mod careful;
 mod classify;
 mod copies;
@@ -44,6 +45,7 @@ mod desc;
 mod emit;
 mod every;
 mod faults;
+mod flags;
 mod functions;
 mod generated;
 mod idioms;
@@ -62,6 +64,7 @@ mod tables;
 mod tests;
 mod translate;
 mod translator;
+mod walks;
 mod watch;
 
 use crate::{fault, memory};

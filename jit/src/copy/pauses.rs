@@ -3,6 +3,7 @@
 //! short one that it calls. Libraries of locks that use the kernel directly look at a word right before
 //! or after that.
 
+use super::ordered::is_store;
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::linux::{FUTEX, yields};
 
@@ -63,6 +64,21 @@ fn is_call(instruction: &Instruction) -> bool {
     instruction.is_call_near() || instruction.is_call_near_indirect()
 }
 
+/// Indices of the stores that fences publish something by: the first store behind each fence that is not
+/// on the stack.
+pub(super) fn published(code: &[Instruction]) -> Vec<usize> {
+    let fences =
+        code.iter().enumerate().filter(|(_, i)| i.mnemonic() == Mnemonic::Mfence || is_fence(i));
+    fences
+        .filter_map(|(at, _)| {
+            let behind = code.iter().enumerate().skip(at + 1).take(REACH);
+            let mut here = behind.take_while(|(_, i)| !ends(i) && !is_call(i));
+            let own = |i: &Instruction| matches!(i.memory_base(), Register::RSP | Register::RBP);
+            here.find(|(_, i)| is_store(i) && !own(i)).map(|(at, _)| at)
+        })
+        .collect()
+}
+
 /// Whether compilers mean a fence by it: a locked instruction that changes nothing, on the stack.
 fn is_fence(instruction: &Instruction) -> bool {
     let nothing = matches!(instruction.mnemonic(), Mnemonic::Or | Mnemonic::Add);
@@ -87,7 +103,7 @@ fn ends(instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_wrapper, pauses};
+    use super::{is_wrapper, pauses, published};
     use iced_x86::code_asm::*;
     use iced_x86::{Decoder, Instruction, Mnemonic};
 
@@ -103,6 +119,23 @@ mod tests {
         let code = code(write);
         let found = pauses(&code, |call| call.near_branch_target() == 0x5000);
         code.iter().zip(found).filter(|(_, is)| *is).map(|(i, _)| i.mnemonic()).collect()
+    }
+
+    #[test]
+    fn what_a_fence_publishes() {
+        let found = |fence: bool| {
+            let code = code(|a| {
+                a.mov(qword_ptr(rdi), rax).unwrap();
+                if fence {
+                    a.mfence().unwrap();
+                }
+                a.mov(qword_ptr(rbp - 8), rax).unwrap();
+                a.mov(qword_ptr(rsi + rcx * 8), rdi).unwrap();
+                a.mov(qword_ptr(rsi + 8), rdi).unwrap();
+            });
+            published(&code)
+        };
+        assert_eq!((found(true), found(false)), (vec![3], vec![]));
     }
 
     #[test]

@@ -6,11 +6,14 @@
 //! (`sched_yield`, `usleep`) or one that only waits. A loop with such a call may also wait for a
 //! word on the stack, whose address another thread was given.
 //!
+//! A loop that does work in some rounds polls in the others: what it executes over and over without
+//! writing memory, but constants to its own stack, is looked at like a loop of its own.
+//!
 //! But when compilers run out of registers they read an ordinary variable in every round, too. So the
 //! loop must not go through memory, and must not compare what it reads with anything that it changes
 //! itself from round to round.
 
-use super::loops::{ends_here, target};
+use super::loops::{ends_here, quiet_rounds, target};
 use super::ordered::{is_candidate, is_stack_load};
 use crate::common::{CLOBBERED, is_call};
 use iced_x86::{
@@ -39,14 +42,55 @@ pub(super) fn polls(code: &[Instruction], waits: impl Fn(&Instruction) -> bool) 
         let first = end.saturating_sub(LONGEST_UNROLLED - 1);
         if let Ok(start) = code[first..=end].binary_search_by_key(&target, Instruction::ip)
             && (end - first - start < LONGEST || !code[first + start..=end].iter().any(acts))
-            && let Some(body) = Loop::new(&code[first + start..=end], &waits, &mut factory)
+            && let Some(body) = Loop::new(&code[first + start..=end], &waits, false, &mut factory)
         {
             found.extend(body.polled().map(Instruction::ip));
+        }
+    }
+    for round in quiet_rounds(code, |i| is_quiet(i) || is_call(i) && waits(i)) {
+        let body: Vec<Instruction> =
+            round.into_iter().flat_map(|b| code[b].iter().copied()).collect();
+        if body.len() <= LONGEST_UNROLLED
+            && let Some(body) = Loop::new(&body, &waits, true, &mut factory)
+        {
+            let others = body.polled().filter(|load| !is_stored(code, load));
+            found.extend(others.map(Instruction::ip));
         }
     }
     found.sort_unstable();
     found.dedup();
     found.into()
+}
+
+/// Whether a function stores, as far as one can see, what a load of it loads. Then a round without the
+/// store does not wait for another thread.
+fn is_stored(code: &[Instruction], load: &Instruction) -> bool {
+    let (base, offset) = (load.memory_base(), load.memory_displacement64());
+    code.iter().any(|i| {
+        let compares = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
+        i.op0_kind() == OpKind::Memory
+            && !compares
+            && i.memory_displacement64() == offset
+            && (i.memory_base() == base || offset != 0 && i.memory_base() != Register::RSP)
+    })
+}
+
+/// Whether an instruction only computes, reads memory, or writes a constant to the stack.
+fn is_quiet(instruction: &Instruction) -> bool {
+    let plain = matches!(
+        instruction.flow_control(),
+        FlowControl::Next | FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
+    );
+    plain && (!acts(instruction) || sets_own(instruction)) && !instruction.is_string_instruction()
+}
+
+/// Whether an instruction writes a constant to the stack.
+fn sets_own(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Mov
+        && instruction.op0_kind() == OpKind::Memory
+        && instruction.memory_base() == Register::RSP
+        && instruction.memory_index() == Register::None
+        && !matches!(instruction.op1_kind(), OpKind::Register)
 }
 
 /// Whether an instruction may write memory, or calls.
@@ -73,9 +117,11 @@ struct Loop<'a> {
 type Origins = [Registers; 16];
 
 impl<'a> Loop<'a> {
+    /// A loop, unless it writes memory (but constants on its own stack, if it may) or does not wait.
     fn new(
         body: &'a [Instruction],
         waits: &impl Fn(&Instruction) -> bool,
+        may_set_own: bool,
         factory: &mut InstructionInfoFactory,
     ) -> Option<Loop<'a>> {
         let inside: Vec<Option<usize>> = body.iter().map(|i| target(body, i)).collect();
@@ -91,7 +137,9 @@ impl<'a> Loop<'a> {
                 (Registers::default(), Registers::of(CLOBBERED.into_iter()))
             } else {
                 let info = factory.info(instruction);
-                if !info.used_memory().iter().all(|used| reads_only(used.access())) {
+                let reads = || info.used_memory().iter().all(|used| reads_only(used.access()));
+                let sets = may_set_own && sets_own(instruction);
+                if !sets && !reads() {
                     return None;
                 }
                 let of = |wanted: fn(OpAccess) -> bool| {
@@ -153,9 +201,9 @@ fn again(body: &[Instruction], inside: &[Option<usize>]) -> Vec<bool> {
     let mut again = vec![false; body.len()];
     loop {
         let mut grown = false;
-        for (at, instruction) in body.iter().enumerate().rev() {
+        for at in (0..body.len()).rev() {
             let jumps = inside[at].is_some_and(|to| to == 0 || again[to]);
-            let follows = !ends_here(instruction) && again.get(at + 1).is_some_and(|&next| next);
+            let follows = follows(body, at) && again.get(at + 1).is_some_and(|&next| next);
             grown |= (jumps || follows) && !again[at];
             again[at] |= jumps || follows;
         }
@@ -163,6 +211,13 @@ fn again(body: &[Instruction], inside: &[Option<usize>]) -> Vec<bool> {
             return again;
         }
     }
+}
+
+/// Whether the next instruction of a loop may be executed right after this one: between them may be
+/// code that is not part of the loop.
+fn follows(body: &[Instruction], at: usize) -> bool {
+    let next = body.get(at + 1).is_some_and(|next| next.ip() == body[at].next_ip());
+    next && !ends_here(&body[at])
 }
 
 /// What each register comes from before each instruction of a loop, and when a round is over.
@@ -176,7 +231,7 @@ fn origins(
     before[0] = Some(std::array::from_fn(|register| Registers(1 << register)));
     loop {
         let mut grown = false;
-        for (at, instruction) in body.iter().enumerate() {
+        for at in 0..body.len() {
             let Some(mut origins) = before[at] else { continue };
             let (read, write) = uses[at];
             let made = from(&origins, read);
@@ -192,7 +247,7 @@ fn origins(
                     *to = to.or(from);
                 }
             };
-            if !ends_here(instruction)
+            if follows(body, at)
                 && let Some(next) = before.get_mut(at + 1)
             {
                 flow(next);
@@ -508,5 +563,34 @@ mod tests {
             a.je(again).unwrap();
         });
         assert_eq!(walking, []);
+    }
+
+    /// As compilers make of `for (;;) { if (out != ring->in) { *to++ = ...; ring->out = ++out; } }`: in
+    /// the rounds without work, the loop waits.
+    #[test]
+    fn rounds_without_work() {
+        let reads = |stores: i32, counts: bool| {
+            polled(|a| {
+                let (mut again, mut work) = (a.create_label(), a.create_label());
+                a.set_label(&mut work).unwrap();
+                a.mov(qword_ptr(rdi), rcx).unwrap();
+                a.inc(rcx).unwrap();
+                a.mov(qword_ptr(rbx + stores), rcx).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.mov(byte_ptr(rsp + 8), 0).unwrap();
+                if counts {
+                    a.inc(rdx).unwrap();
+                    a.mov(qword_ptr(rsp + 16), rdx).unwrap();
+                }
+                a.cmp(qword_ptr(rbx + 8), rcx).unwrap();
+                a.jne(work).unwrap();
+                a.test(eax, eax).unwrap();
+                a.je(again).unwrap();
+                a.jmp(work).unwrap();
+            })
+        };
+        assert_eq!(reads(16, false), [Mnemonic::Cmp]);
+        assert_eq!(reads(8, false), [], "its own word");
+        assert_eq!(reads(16, true), [], "each round writes something");
     }
 }

@@ -1,0 +1,135 @@
+//! What short functions are called beside: a lock, a pause, or a loop's end.
+//!
+//! A short function that is not inlined is looked at as if it were: what it is called beside, by any
+//! function of its module that is not too far away, counts as beside its own instructions.
+
+use super::{Extent, Functions, instructions};
+use crate::copy::beside::beside;
+use crate::copy::flags::questions;
+use crate::copy::loops::loops;
+use crate::copy::ordered::{is_candidate, is_locked};
+use crate::copy::pauses::pauses;
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use refrain_trace::fixed::FixedMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Calls of a short function that are looked at: those that are nearest to it.
+const CALLERS: usize = 16;
+
+/// What a short function is called beside.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Beside {
+    /// A locked instruction, a function that has one, a lock of the library's, or a pause; or by a
+    /// loop whose flag it looks at.
+    pub(super) locks: bool,
+    /// One of these, but not a lock of the library's, which is an event of its own.
+    pub(super) own: bool,
+}
+
+/// Which instructions of a function lock, or let others go on.
+pub(super) struct Locks {
+    /// They call a function of the module that has locked instructions.
+    pub(super) own: Vec<bool>,
+    /// They call one of the library's locks.
+    pub(super) library: Vec<bool>,
+    pub(super) pauses: Vec<bool>,
+}
+
+impl Functions {
+    /// Which instructions of a function lock, or let others go on.
+    pub(super) fn locks_of(
+        &mut self,
+        code: &[Instruction],
+        extent: &Extent,
+        module: &Range<u64>,
+    ) -> Locks {
+        let own = code.iter().map(|i| self.calls_locked(i, &extent.range, module)).collect();
+        let library = code.iter().map(|i| self.locks(i, module)).collect();
+        Locks { own, library, pauses: pauses(code, |call| self.is_yield(call)) }
+    }
+
+    /// What a short function is called beside, by any function of its module.
+    pub(super) fn called_beside(&mut self, extent: &Extent, module: &Range<u64>) -> Beside {
+        const LONGEST: u64 = 192;
+        let start = extent.range.start;
+        let mut found = Beside::default();
+        if !extent.ends || extent.range.end - start > LONGEST {
+            return found;
+        }
+        let calls = self.callers.of(start, module, &self.starts);
+        for call in calls.into_iter().take(CALLERS) {
+            if let Some(caller) = self.around(call) {
+                let beside = self.calls_beside(&caller, module);
+                let beside = beside.get(&start).copied().unwrap_or_default();
+                found.locks |= beside.locks;
+                found.own |= beside.own;
+            }
+        }
+        found
+    }
+
+    /// What a function calls beside locks.
+    fn calls_beside(&mut self, extent: &Extent, module: &Range<u64>) -> Arc<FixedMap<u64, Beside>> {
+        let start = extent.range.start;
+        if let Some(known) = self.calls_beside.get(&start) {
+            return Arc::clone(known);
+        }
+        let code = instructions(extent);
+        let Locks { own, library, pauses } = self.locks_of(&code, extent, module);
+        let marks = own.iter().zip(&pauses).zip(&code);
+        let own: Vec<bool> = marks.map(|((own, pauses), i)| own | pauses || is_locked(i)).collect();
+        let locks: Vec<bool> =
+            own.iter().zip(&library).map(|(own, library)| own | library).collect();
+        let near_own = beside(&code, &own);
+        let near = if own == locks { near_own.clone() } else { beside(&code, &locks) };
+        let mut found = FixedMap::<u64, Beside>::default();
+        for (at, call) in code.iter().enumerate().filter(|(at, i)| near[*at] && i.is_call_near()) {
+            let beside = found.entry(call.near_branch_target()).or_default();
+            beside.locks = true;
+            beside.own |= near_own[at];
+        }
+        for (call, others) in questions(&code, &loops(&code)) {
+            if self.answers_flag(call, &others) {
+                found.entry(call.near_branch_target()).or_default().locks = true;
+            }
+        }
+        let found = Arc::new(found);
+        self.calls_beside.insert(start, Arc::clone(&found));
+        found
+    }
+
+    /// Whether a call leads to a function that writes nothing, and none of the others that are called
+    /// is known to write what it loads.
+    fn answers_flag(&self, call: &Instruction, others: &[&Instruction]) -> bool {
+        if !self.only_waits(call) {
+            return false;
+        }
+        let Some(extent) = self.around(call.near_branch_target()) else { return false };
+        let code = instructions(&extent);
+        let offsets = || {
+            let loads = code.iter().filter(|i| is_candidate(i) && i.memory_base() != Register::RBP);
+            loads.map(Instruction::memory_displacement64)
+        };
+        !others.iter().any(|other| offsets().any(|offset| self.writes_field(other, offset)))
+    }
+
+    /// Whether a call leads to a function of its module that writes a field at this offset of
+    /// something, by itself.
+    pub(super) fn writes_field(&self, call: &Instruction, offset: u64) -> bool {
+        const LONGEST: u64 = 4 << 10;
+        let target = call.near_branch_target();
+        let is_here = call.is_call_near() && self.starts.binary_search(&target).is_ok();
+        let extent = is_here.then(|| self.around(target)).flatten();
+        extent.filter(|extent| extent.range.end - target <= LONGEST).is_some_and(|extent| {
+            instructions(&extent).iter().any(|i| {
+                let compares = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
+                i.op0_kind() == OpKind::Memory
+                    && !compares
+                    && !matches!(i.memory_base(), Register::RSP | Register::RBP)
+                    && i.memory_index() == Register::None
+                    && i.memory_displacement64() == offset
+            })
+        })
+    }
+}

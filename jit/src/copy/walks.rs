@@ -1,0 +1,171 @@
+//! Walks before a lock: loops that follow pointers on a function's way to the first lock that it takes.
+//!
+//! Who looks for a place in a list or a tree before the lock is taken, and looks again afterwards
+//! whether it still is one, reads what other threads change meanwhile, and reads it in a loop that looks
+//! like any computation. A walk behind a lock is guarded.
+
+use super::loops::{Loop, ends_here, target};
+use super::ordered::is_candidate;
+use crate::common::is_call;
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use std::collections::BTreeSet;
+
+/// Instructions of a loop that is looked at.
+const LONGEST: usize = 96;
+
+/// Indices of the loads by which such loops find their way, and of what they compare there. `code` is a
+/// function's instructions in order, `locks` says which of them lock, and `loops` are its loops.
+pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTreeSet<usize> {
+    let mut found = BTreeSet::new();
+    if loops.is_empty() || !locks.contains(&true) {
+        return found;
+    }
+    let unlocked = reached_without(code, locks);
+    for body in loops {
+        let inside = || body.iter().flat_map(|block| block.clone());
+        let is_walk = inside().count() <= LONGEST
+            && inside().all(|at| !locks[at] && !is_call(&code[at]))
+            && inside().any(|at| unlocked[at]);
+        if !is_walk {
+            continue;
+        }
+        let slots: BTreeSet<u64> = inside().filter_map(|at| stored_slot(&code[at])).collect();
+        // What the loop's own loads put into registers, and so is another pointer in each round.
+        let mut pointers = BTreeSet::new();
+        loop {
+            let before = pointers.len();
+            for at in inside() {
+                let i = &code[at];
+                if i.code() == Code::Mov_r64_rm64 && i.op0_register() != Register::RSP {
+                    let base = i.memory_base();
+                    let loads = i.op1_kind() == OpKind::Memory;
+                    let of_slot = loads && slot(i).is_some_and(|slot| slots.contains(&slot));
+                    let follows = loads && base == i.op0_register() || pointers.contains(&base);
+                    let copies =
+                        i.op1_kind() == OpKind::Register && pointers.contains(&i.op1_register());
+                    if of_slot || loads && follows && i.memory_index() == Register::None || copies {
+                        pointers.insert(i.op0_register());
+                    }
+                }
+            }
+            if pointers.len() == before {
+                break;
+            }
+        }
+        found.extend(inside().filter(|&at| {
+            let i = &code[at];
+            pointers.contains(&i.memory_base())
+                && i.memory_index() == Register::None
+                && matches!(i.memory_size().size(), 4 | 8)
+                && matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Cmp | Mnemonic::Test)
+                && is_candidate(i)
+        }));
+    }
+    found
+}
+
+/// Of each instruction, whether the function can come to it before it has taken a lock.
+fn reached_without(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
+    let mut reached = vec![false; code.len()];
+    let mut front = vec![0];
+    while let Some(at) = front.pop() {
+        if at >= code.len() || std::mem::replace(&mut reached[at], true) || locks[at] {
+            continue;
+        }
+        front.extend(target(code, &code[at]));
+        front.extend((!ends_here(&code[at])).then_some(at + 1));
+    }
+    reached
+}
+
+/// The displacement of a slot of the stack that an instruction names by the frame pointer.
+fn slot(instruction: &Instruction) -> Option<u64> {
+    (instruction.memory_base() == Register::RBP && instruction.memory_index() == Register::None)
+        .then(|| instruction.memory_displacement64())
+}
+
+fn stored_slot(instruction: &Instruction) -> Option<u64> {
+    let stores =
+        instruction.op0_kind() == OpKind::Memory && instruction.code() == Code::Mov_rm64_r64;
+    stores.then(|| slot(instruction)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::walks;
+    use crate::copy::loops::loops;
+    use crate::copy::ordered::is_locked;
+    use iced_x86::Mnemonic;
+    use iced_x86::code_asm::*;
+
+    /// Mnemonics of what is found in what `write` assembles.
+    fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
+        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+        write(&mut a);
+        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
+        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let locks: Vec<bool> = code.iter().map(is_locked).collect();
+        walks(&code, &locks, &loops(&code)).into_iter().map(|at| code[at].mnemonic()).collect()
+    }
+
+    fn walk(a: &mut CodeAssembler) {
+        let mut again = a.create_label();
+        a.set_label(&mut again).unwrap();
+        a.mov(rcx, rax).unwrap();
+        a.mov(rax, qword_ptr(rax + 8)).unwrap();
+        a.add(rdx, qword_ptr(rdi + rdx * 8)).unwrap();
+        a.cmp(dword_ptr(rax), esi).unwrap();
+        a.jl(again).unwrap();
+    }
+
+    fn lock(a: &mut CodeAssembler) {
+        a.lock().inc(dword_ptr(rcx + 16)).unwrap();
+    }
+
+    #[test]
+    fn before_the_lock_and_behind_it() {
+        let before = found(|a| {
+            walk(a);
+            lock(a);
+        });
+        assert_eq!(before, [Mnemonic::Mov, Mnemonic::Cmp]);
+        let behind = found(|a| {
+            lock(a);
+            walk(a);
+        });
+        assert_eq!(behind, []);
+        assert_eq!(found(walk), []);
+    }
+
+    #[test]
+    fn arrays_are_no_lists() {
+        let array = found(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mov(rcx, qword_ptr(rax)).unwrap();
+            a.add(rax, 8).unwrap();
+            a.cmp(rcx, rsi).unwrap();
+            a.jne(again).unwrap();
+            lock(a);
+        });
+        assert_eq!(array, []);
+    }
+
+    /// As compilers translate it without optimisation.
+    #[test]
+    fn through_the_stack() {
+        let list = found(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+            a.mov(rax, qword_ptr(rax + 8)).unwrap();
+            a.mov(qword_ptr(rbp - 8), rax).unwrap();
+            a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+            a.mov(eax, dword_ptr(rax)).unwrap();
+            a.cmp(dword_ptr(rbp - 12), eax).unwrap();
+            a.jg(again).unwrap();
+            lock(a);
+        });
+        assert_eq!(list, [Mnemonic::Mov; 2]);
+    }
+}
