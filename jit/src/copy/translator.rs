@@ -253,7 +253,7 @@ impl Translator {
             encoder: LazyCell::new(|| Encoder::new(64)),
             generation: 0,
         };
-        translator.reclaim();
+        translator.begin_memory();
         Ok(translator)
     }
 
@@ -619,25 +619,42 @@ impl Translator {
         }
     }
 
-    /// In a child process: [`Self::reclaim`], in memory that is not the parent's.
+    /// In a child process: starts with empty code memory that is not the parent's.
     pub(super) fn begin_again(&mut self) -> std::io::Result<()> {
         self.memory.renew()?;
         self.tables.renew()?;
         self.returns = self.returns.take().and_then(ReturnTable::renew);
         self.wanted.clear();
-        self.reclaim();
+        self.armed.clear();
+        self.generation += 1;
+        abandon(&mut self.links, Vec::new());
+        abandon(&mut self.bodies, with_room());
+        abandon(&mut self.looked, FixedMap::default());
+        abandon(&mut self.jump_entries, FixedMap::default());
+        abandon(&mut self.return_entries, with_room());
+        abandon(&mut self.call_sites, with_room());
+        abandon(&mut self.careful_ends, FixedMap::default());
+        abandon(&mut self.pages, FixedSet::default());
+        abandon(&mut self.kept_before, FixedSet::default());
+        abandon(&mut self.faults, FaultMap::default());
+        abandon(&mut self.arena, Arena::default());
+        self.begin_memory();
         Ok(())
     }
 
     /// Starts again with empty code memory. The caller guarantees that no thread executes
     /// translated code or still looks at an exit of it.
     pub(super) fn reclaim(&mut self) {
-        if !self.misses.is_empty() {
-            self.flush();
-        }
-        let code = self.memory.range();
+        self.flush();
         self.faults = FaultMap::default();
         self.arena = Arena::default();
+        self.begin_memory();
+        self.reset_tables(|_| true);
+    }
+
+    /// What is at the start of empty code memory: the ways out of it.
+    fn begin_memory(&mut self) {
+        let code = self.memory.range();
         self.hot_next = code.start;
         self.hot_ready = code.start;
         self.cold_chunk = code.end;
@@ -668,8 +685,13 @@ impl Translator {
             self.misses.insert((which as u8, variant), entry);
         }
         self.commit();
-        self.reset_tables(|_| true);
     }
+}
+
+/// Puts a new value in the place of one that a child process shares with its parent as long as neither
+/// writes it: to clear or free it would copy its pages.
+fn abandon<T>(place: &mut T, new: T) {
+    std::mem::forget(replace(place, new));
 }
 
 /// An empty map with room for what a short program has, so that it is not moved again and again.
