@@ -25,7 +25,7 @@
 //! event.
 
 use super::desc::{Desc, Kind};
-use super::state::{ThreadState, halves, leave, load_halves, store_halves};
+use super::state::{ThreadState, halves, leave, load_halves, store_halves, test_halves};
 use refrain_vm::{LastMet, Met, OrderedAccess};
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -77,16 +77,14 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         "movaps [rsp + 0xf0], xmm15",
         "mov gs:[{scratch}], rcx",
         "mov dword ptr [rsp + 0x200], 0",
-        "cmp dword ptr gs:[{halves}], {always}",
-        "jb 5f",
-        "je 4f",
-        "mov ecx, 1",
-        "xgetbv",
-        "test eax, {avx_in_use}",
-        "jz 5f",
-        "4:",
+        "cmp dword ptr gs:[{halves}], {none}",
+        "je 5f",
+        test_halves!("rsp", "0x100"),
+        "jz 4f",
         store_halves!("rsp", "0x100"),
         "mov dword ptr [rsp + 0x200], 1",
+        "4:",
+        "vzeroupper",
         "5:",
         "mov rdi, gs:[{scratch}]",
         "rdgsbase rsi",
@@ -154,8 +152,6 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
         rcx = const offset_of!(ThreadState, rcx),
         halves = const offset_of!(ThreadState, halves),
         none = const halves::NONE,
-        always = const halves::ALWAYS,
-        avx_in_use = const halves::AVX_IN_USE,
         concerned = sym concerned,
         leave = sym leave,
     )

@@ -17,6 +17,11 @@ fn high() -> [[u64; 2]; 16] {
     std::array::from_fn(|n| [1000 + n as u64, 2000 + n as u64])
 }
 
+/// The same for one register, and zeros for the others.
+fn high_of(register: usize) -> [[u64; 2]; 16] {
+    std::array::from_fn(|n| if n == register { [0, 1 << n] } else { [0; 2] })
+}
+
 /// Does what the C library's functions do, which host code calls: uses the registers, and leaves
 /// their upper halves zero.
 fn disturb() {
@@ -72,6 +77,19 @@ fn they_are_the_threads_own_from_exit_to_exit() {
 }
 
 #[test]
+fn one_that_is_not_zero_is_enough() {
+    let Some(engine) = engine_with_avx(EngineConfig::default()) else { return };
+    let guest = Guest::new();
+    guest.assemble(|a| a.syscall().unwrap());
+    for register in 0..16 {
+        let mut context = guest.context();
+        context.set_high(high_of(register));
+        assert_eq!(run(&engine, &mut context), Exit::Syscall);
+        assert_eq!((context.high, context.high_in_use), (high_of(register), 1));
+    }
+}
+
+#[test]
 fn a_fault_keeps_them() {
     let Some(engine) = engine_with_avx(EngineConfig::default()) else { return };
     let guest = Guest::new();
@@ -99,7 +117,7 @@ fn the_machine_may_use_them_around_ordered_instructions() {
     }
     // SAFETY: both functions only change registers that functions may change.
     unsafe { engine.ordered_fast_path(OrderedFastPath { before, after }) };
-    for values in [high(), [[0; 2]; 16]] {
+    for values in (0..16).map(high_of).chain([high(), [[0; 2]; 16]]) {
         let guest = Guest::new();
         guest.assemble(|a| {
             a.mov(rax, guest.data).unwrap();
