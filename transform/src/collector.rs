@@ -41,7 +41,9 @@ use std::sync::Arc;
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
 const OWNER_DEAD: i32 = 130;
+/// Entries of the filter, at first and at most. Both are powers of two.
 const FILTER: usize = 512;
+const MOST_FILTER: usize = 1 << 15;
 /// Of an outer section with more sections inside than this, none is looked at as the one that holds
 /// all that matters ([`crate::guards`]).
 const MOST_INNER: usize = 8;
@@ -159,11 +161,12 @@ pub struct Collector {
     roles: std::iter::Peekable<std::vec::IntoIter<(u32, Role)>>,
     open: Vec<Open>,
     log: Vec<Logged>,
-    /// Position of `log[0]` in the sequence of all accesses ever logged.
-    base: u64,
-    /// First position of the innermost section.
+    /// Accesses logged, and sections begun or ended, so far.
+    count: u64,
+    /// What that was when the innermost section began, or the last one inside of it ended.
     innermost: u64,
     limit: usize,
+    /// Of some accesses, what [`Self::count`] was when they were logged last.
     filter: Box<[(u64, u64, u64)]>,
     scratch: Vec<Interval>,
 }
@@ -195,10 +198,10 @@ impl Collector {
             roles: Vec::new().into_iter().peekable(),
             open: Vec::new(),
             log: Vec::new(),
-            base: 0,
+            count: 0,
             innermost: 0,
             limit: LONG,
-            filter: vec![(0, 0, 0); FILTER].into_boxed_slice(),
+            filter: empty_filter(FILTER),
             scratch: Vec::new(),
         }
     }
@@ -246,14 +249,15 @@ impl Collector {
         let kind = access.kind & (Access::READ | Access::WRITE);
         let deed = if self.uses.uses.is_empty() { ANYTHING } else { self.deed(access) };
         let shape = u64::from(deed) << 32 | u64::from(access.size) << 2 | u64::from(kind);
-        let way = (access.address ^ access.address >> 9 ^ u64::from(kind) << 4) as usize % FILTER;
+        let hash = (access.address ^ access.address >> 9 ^ u64::from(kind) << 4) as usize;
+        let way = hash & (self.filter.len() - 1);
         let entry = &mut self.filter[way];
-        // Positions are counted from one, so that an empty entry never counts as seen.
         if (entry.0, entry.1) == (access.address, shape) && entry.2 > self.innermost {
             return;
         }
         self.shadow.touch(access.address, access.size);
-        *entry = (access.address, shape, self.base + self.log.len() as u64 + 1);
+        self.count += 1;
+        *entry = (access.address, shape, self.count);
         let bytes = Interval::new(access.address, u64::from(access.size));
         self.log.push(Logged { bytes, kind, deed });
     }
@@ -499,7 +503,7 @@ impl Collector {
             return;
         }
         let from = self.log.len();
-        self.innermost = self.base + from as u64;
+        self.begin_innermost();
         for outer in &mut self.open {
             self.orders.insert((outer.raw.lock, taking.lock));
             let inner = outer.inner.as_mut().filter(|inner| inner.len() < MOST_INNER);
@@ -566,12 +570,20 @@ impl Collector {
             }
         }
         if self.open.is_empty() {
-            self.base += self.log.len() as u64;
             self.log.clear();
             self.limit = LONG;
+            if self.filter.len() > FILTER {
+                self.filter = empty_filter(FILTER);
+            }
         }
         // What follows lies outside of this section, even if the section has seen it.
-        self.innermost = self.base + self.log.len() as u64;
+        self.begin_innermost();
+    }
+
+    /// What the filter has seen so far counts no more.
+    fn begin_innermost(&mut self) {
+        self.count += 1;
+        self.innermost = self.count;
     }
 
     /// What was touched from `from` on, but for what was touched `within`.
@@ -646,11 +658,17 @@ impl Collector {
                 *within = at(within.start)..at(within.end);
             }
         }
-        // The filter names positions that are gone.
-        self.base += old.len() as u64;
-        self.innermost = self.base + self.log.len() as u64;
         self.limit = self.limit.max(2 * self.log.len());
+        // What the filter has seen is still in the log; it saw too little if most was there before.
+        if 2 * self.log.len() < old.len() && self.filter.len() < MOST_FILTER {
+            self.filter = empty_filter(4 * self.filter.len());
+        }
     }
+}
+
+/// A filter that has seen nothing: sections begin at counts above zero.
+fn empty_filter(entries: usize) -> Box<[(u64, u64, u64)]> {
+    vec![(0, 0, 0); entries].into_boxed_slice()
 }
 
 /// Whether the event is a call of a library's function, which the replay does not execute: its
