@@ -553,6 +553,50 @@ fn plain_loads_are_ordered_where_the_trace_says() {
 }
 
 #[test]
+fn a_load_that_is_told_its_value_is_logged_at_its_operand() {
+    let _one = memory();
+    program(|a| {
+        a.mov(eax, dword_ptr(rbx + 4))?;
+        a.mov(ecx, dword_ptr(rbx + 8))?;
+        a.syscall()
+    });
+    let (_, _, blocks) = record(start());
+    let mut met = LastMet::new();
+    met.meet((DATA + 4, 4), 99, 0, 0);
+    let config = EngineConfig {
+        order_atomics: true,
+        accesses: true,
+        watched: Some(Arc::new([CODE].into())),
+        ..EngineConfig::default()
+    };
+    for live in [false, true] {
+        let engine = engine(&EngineConfig { live, ..config.clone() }, &blocks, &[]);
+        engine.several_threads();
+        let mut cpu = engine.attach().expect("attaches");
+        // SAFETY: it outlives the executor, and nobody else uses it.
+        unsafe { cpu.set_last_met(&raw mut *met) };
+        met.unrecorded.store(1, std::sync::atomic::Ordering::Relaxed);
+        let mut log = vec![Access::default(); MIN_ACCESSES];
+        let mut context = start();
+        context.access_cursor = log.as_mut_ptr() as u64;
+        context.access_limit = context.access_cursor + 16 * log.len() as u64;
+        let exit = cpu.run(&mut context, Mode::Observed);
+        let ordered = Exit::Ordered { address: DATA + 4, size: 4, kind: OrderedKind::Load };
+        let used = (context.access_cursor - log.as_ptr() as u64) as usize / 16;
+        let logged: Vec<_> = log[..used].iter().map(|a| (a.address, a.size, a.kind)).collect();
+        let read = |address| (address, 4, Access::READ);
+        match live {
+            true => assert_eq!((exit, used), (ordered, 0), "what it reads is decided outside"),
+            false => {
+                assert_eq!((exit, context.gpr[reg::RAX]), (Exit::Syscall, 99));
+                assert_eq!(logged, [read(DATA + 4), read(DATA + 8)]);
+            }
+        }
+        drop(cpu);
+    }
+}
+
+#[test]
 fn steps_may_fault() {
     let _one = memory();
     program(|a| {

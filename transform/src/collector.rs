@@ -166,6 +166,8 @@ pub struct Collector {
     /// What that was when the innermost section began, or the last one inside of it ended.
     innermost: u64,
     limit: usize,
+    /// The log has been compacted since the outermost section began.
+    long: bool,
     /// Of some accesses, what [`Self::count`] was when they were logged last.
     filter: Box<[(u64, u64, u64)]>,
     scratch: Vec<Interval>,
@@ -201,6 +203,7 @@ impl Collector {
             count: 0,
             innermost: 0,
             limit: LONG,
+            long: false,
             filter: empty_filter(FILTER),
             scratch: Vec::new(),
         }
@@ -231,7 +234,7 @@ impl Collector {
                     }
                 }
                 Access::VALUE => {
-                    if !self.open.is_empty() {
+                    if !self.open.is_empty() && !self.long {
                         self.values.insert(access.pc, access.address);
                     }
                 }
@@ -247,7 +250,8 @@ impl Collector {
     #[inline]
     fn log(&mut self, access: &Access) {
         let kind = access.kind & (Access::READ | Access::WRITE);
-        let deed = if self.uses.uses.is_empty() { ANYTHING } else { self.deed(access) };
+        let unknown = self.long || self.uses.uses.is_empty();
+        let deed = if unknown { ANYTHING } else { self.deed(access) };
         let shape = u64::from(deed) << 32 | u64::from(access.size) << 2 | u64::from(kind);
         let hash = (access.address ^ access.address >> 9 ^ u64::from(kind) << 4) as usize;
         let way = hash & (self.filter.len() - 1);
@@ -571,7 +575,7 @@ impl Collector {
         }
         if self.open.is_empty() {
             self.log.clear();
-            self.limit = LONG;
+            (self.limit, self.long) = (LONG, false);
             if self.filter.len() > FILTER {
                 self.filter = empty_filter(FILTER);
             }
@@ -620,8 +624,10 @@ impl Collector {
         self.sets.intern(&self.scratch)
     }
 
-    /// Drops repetitions from the log, between the beginnings and ends of sections.
+    /// Drops repetitions from the log, between the beginnings and ends of sections. A section that
+    /// touches so much does more than update a few words: what it does to them is not kept.
     fn compact(&mut self) {
+        self.long = true;
         let old = std::mem::take(&mut self.log);
         let inner = |open: &Open| open.inner.iter().flatten().cloned().collect::<Vec<_>>();
         let ends =
@@ -638,18 +644,12 @@ impl Collector {
             moved.push(self.log.len());
             for kind in [Access::READ, Access::WRITE] {
                 self.scratch.clear();
-                let plain = |logged: &&Logged| logged.kind & kind != 0 && logged.deed == ANYTHING;
-                let logged = old[start..end].iter().filter(plain);
+                let logged = old[start..end].iter().filter(|logged| logged.kind & kind != 0);
                 self.scratch.extend(logged.map(|logged| logged.bytes));
                 normalise(&mut self.scratch);
                 let bytes = self.scratch.iter();
                 self.log.extend(bytes.map(|&bytes| Logged { bytes, kind, deed: ANYTHING }));
             }
-            let known = old[start..end].iter().filter(|logged| logged.deed != ANYTHING);
-            let mut known: Vec<Logged> = known.copied().collect();
-            known.sort_unstable_by_key(|logged| (logged.bytes, logged.kind, logged.deed));
-            known.dedup_by_key(|logged| (logged.bytes, logged.kind, logged.deed));
-            self.log.extend(known);
         }
         let at = |cut: usize| cuts.binary_search(&cut).map_or(cut, |index| moved[index]);
         for open in &mut self.open {

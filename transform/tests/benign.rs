@@ -243,6 +243,33 @@ fn an_update_that_began_before_the_section_is_none() {
 }
 
 #[test]
+fn of_a_long_section_no_update_is_known() {
+    for others in [1_000, 40_000] {
+        let mut r = Recording::new(2);
+        let mut uses = Uses::default();
+        r.share(START, 8);
+        uses.uses.insert(1, Use::Both(0, Update::Add));
+        for thread in [0, 1] {
+            r.lock(thread, 0, L, 0x10);
+            let kind = Access::READ | Access::WRITE;
+            r.access_at(thread, Access { address: START, pc: 1, size: 4, kind });
+            for at in 1..=others {
+                let address = START + (1 + thread as u64 * others + at) * 64;
+                r.access_at(thread, Access { address, pc: 2, size: 4, kind: Access::READ });
+            }
+            r.unlock(thread, 1, L, 0x20);
+        }
+        let sections = sections_of(&r, uses);
+        let verdict = pairs(&sections).next().expect("there are two sections").verdict;
+        let expected = match others {
+            1_000 => Verdict::Ulcp(UlcpKind::CommutativeUpdate),
+            _ => Verdict::Conflict,
+        };
+        assert_eq!(verdict, expected, "{others} other accesses");
+    }
+}
+
+#[test]
 fn operands_that_vary_are_not_told_apart() {
     let mut r = Recording::new(2);
     let mut uses = Uses::default();

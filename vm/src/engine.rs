@@ -52,6 +52,9 @@ pub struct EngineConfig {
     /// In a replay: addresses of the plain loads and stores that the recording watched. Exactly
     /// these are watched.
     pub watched: Option<Arc<BTreeSet<u64>>>,
+    /// In a replay: data have live values, since a scheduler decides who gets a lock. What a watched
+    /// load without an event reads is the machine's affair then.
+    pub live: bool,
     /// In a replay: addresses of instructions that a thread leaves before, with
     /// [`Exit::Interrupted`], when it has retired exactly [`Context::leave_at`] instructions. That
     /// needs [`Count::Instructions`].

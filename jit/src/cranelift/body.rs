@@ -462,7 +462,9 @@ impl Body<'_> {
             }
             Term::Watched(kind, next) => {
                 self.watched(at, i, kind);
-                if self.instructions(&[*i], &[self.l.live]) {
+                let goes_on = self.instructions(&[*i], &[self.l.live]);
+                (self.l.reads_from, self.l.logged_as) = (None, None);
+                if goes_on {
                     self.edge(at, next);
                 }
             }
@@ -487,7 +489,7 @@ impl Body<'_> {
         let address = self.l.operand_address(i);
         let several = self.several();
         let (ask, on) = (self.l.b.create_block(), self.l.b.create_block());
-        let reads = kind.is_load() && !self.l.watch.accesses && reads_where_told(i);
+        let reads = kind.is_load() && self.l.watch.tells && reads_where_told(i);
         let from = reads.then(|| self.l.b.append_block_param(on, I64));
         let own = from.map(|_| BlockArg::Value(address));
         self.l.b.ins().brif(several, ask, &[], on, own.as_slice());
@@ -510,6 +512,7 @@ impl Body<'_> {
         self.l.state = state;
         self.l.b.switch_to_block(on);
         self.l.reads_from = from;
+        self.l.logged_as = from.map(|_| address);
     }
 
     /// Whether a watched load of so many bytes needs no event, and where its value is then.

@@ -165,6 +165,7 @@ impl CraneliftEngine {
             functions: config.accesses && !config.functions.is_empty(),
             nested: config.accesses && !config.nested.is_empty(),
             count: config.count,
+            tells: !config.live,
             every: config.every_access,
             several: several.as_ptr() as u64,
         };

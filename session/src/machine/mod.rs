@@ -228,6 +228,7 @@ pub(crate) fn replay(
         count: if counts { Count::Instructions } else { Count::Nothing },
         accesses: collect.is_some(),
         leave_out: collect.as_ref().map(Observer::leaves_out).unwrap_or_default(),
+        live: options.policy.full().is_live(),
         ..EngineConfig::default()
     };
     let (engine, name) = match replaying_engine(options.engine, config.clone(), trace) {
@@ -475,6 +476,7 @@ pub(crate) fn with_observer(
         nested: observer.nested(),
         values: observer.values(),
         leave_out: observer.leaves_out(),
+        live: options.policy.is_live(),
         ..EngineConfig::default()
     };
     let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;

@@ -35,6 +35,14 @@ pub enum Policy {
     Anew(NewScheduler),
 }
 
+impl Policy {
+    /// Whether data have live values: a scheduler decides anew who gets a lock.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        matches!(self, Policy::Anew(_))
+    }
+}
+
 /// On which cores guest threads run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Placement {

@@ -81,6 +81,7 @@ impl Lifter<'_> {
     /// sure that there is room. The access comes first: if it faults, nothing was accessed, and
     /// there may be no note.
     pub(super) fn log(&mut self, address: Value, size: usize, kind: u16) {
+        let address = self.logged_as.take().unwrap_or(address);
         match self.watch.leave_out {
             LeaveOut::Touched if matches!(size, 1 | 2 | 4 | 8 | 16 | 32) => {
                 self.append_unseen(address, size, kind);

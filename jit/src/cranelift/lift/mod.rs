@@ -78,6 +78,8 @@ pub(super) struct Watch {
     /// Log calls that are within each other.
     pub(super) nested: bool,
     pub(super) count: Count,
+    /// Watched loads may be told where to read.
+    pub(super) tells: bool,
     /// Every access is counted, down to the thread's next event.
     pub(super) every: bool,
     /// Address of a byte that is not 0 once there are several threads.
@@ -113,6 +115,8 @@ pub(super) struct Lifter<'a> {
     pc: u64,
     /// Where the current instruction, a load, reads in place of its operand's address.
     pub(super) reads_from: Option<Value>,
+    /// The address that its access is logged with, then.
+    pub(super) logged_as: Option<Value>,
     /// Batches of instructions that run natively.
     pub(super) thunks: Vec<super::thunk::Batch>,
     jump: SigRef,
@@ -142,6 +146,7 @@ impl<'a> Lifter<'a> {
             live: 0x3f,
             logged: 0,
             reads_from: None,
+            logged_as: None,
             pc: 0,
             thunks: Vec::new(),
             jump,

@@ -91,6 +91,7 @@ fn lifted(input: &str) -> String {
         functions: false,
         nested: false,
         count: Count::Nothing,
+        tells: true,
         every: false,
         several: 0x2000,
     };
