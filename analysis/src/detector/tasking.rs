@@ -43,8 +43,8 @@ struct Function {
     behind: Joins,
     turns: Joins,
     end: Option<Arc<Join>>,
-    /// The task that it has created last.
-    made: Option<u64>,
+    /// Where the tasks are that it has created, with other blocks.
+    made: Vec<u64>,
     /// What the team that it has had execute a function came to.
     place: Option<Place>,
 }
@@ -185,7 +185,7 @@ impl Watcher {
             behind: Joins::new(),
             turns: Joins::new(),
             end: None,
-            made: None,
+            made: Vec::new(),
             place: None,
         };
         match what {
@@ -258,7 +258,7 @@ impl Watcher {
             return;
         }
         let Some(Level::Function(mut call)) = self.working.levels.pop() else { return };
-        call.made = Some(start);
+        call.made.push(start);
         let task = self.created(&call, call.given[0], start..start.saturating_add(size));
         self.detector.tasks.add(task);
         self.working.levels.push(Level::Function(call));
@@ -458,10 +458,13 @@ impl Watcher {
     /// Something of the program's returns to the library: perhaps what copies data for a new task.
     fn leave_other(&mut self) {
         if let Some(Level::Function(call)) = self.working.levels.last()
-            && let Some(made) = call.made
+            && !call.made.is_empty()
         {
             let clock = &self.clock;
-            self.detector.tasks.change(made, |task| task.clock.join(clock));
+            // Of a loop, each task is filled in by itself, after the others.
+            for &made in &call.made {
+                self.detector.tasks.change(made, |task| task.clock.join(clock));
+            }
             self.next_epoch();
         }
     }

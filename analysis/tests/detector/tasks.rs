@@ -197,6 +197,31 @@ fn tasks_depend_on_addresses() {
     assert_eq!(program(&[0, 1, 0, 0, 0, Y], &out), 0);
 }
 
+/// The tasks of one task depend on each other, and not on those of another.
+#[test]
+fn only_siblings_depend_on_each_other() {
+    let out = [1, 1, X];
+    for late in [false, true] {
+        let mut run = Run::new();
+        run.create(0, 1, &out);
+        run.create(0, 2, &out);
+        run.begin(1, 1);
+        run.create(1, 3, &out);
+        run.leave(1);
+        if !late {
+            run.execute(0, 3, X);
+        }
+        run.begin(1, 2);
+        run.create(1, 4, &out);
+        run.leave(1);
+        if late {
+            run.execute(0, 3, X);
+        }
+        run.execute(1, 4, X);
+        assert_eq!(run.races(), 1);
+    }
+}
+
 #[test]
 fn to_wait_for_an_address_is_not_to_wait_for_others() {
     let mut run = Run::new();

@@ -11,6 +11,7 @@ use refrain_trace::{
 };
 use refrain_vm::{Answer, Interest, LeaveOut, List, Nested, Observer, ThreadObserver};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -137,7 +138,8 @@ struct Words {
 /// what is waited for (`while (!ready) pthread_cond_wait(...)`).
 ///
 /// A watched store that is an update without a lock prefix says nothing of its word, but in `trusted`
-/// code.
+/// code. What `silent` code looks at is its own business, and so is what other code looks at once on its
+/// own stack: there, other functions have had variables, or will have.
 fn words(trace: &Trace, code: &Code) -> crate::Result<Words> {
     use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore};
     let mut words = Vec::new();
@@ -149,11 +151,12 @@ fn words(trace: &Trace, code: &Code) -> crate::Result<Words> {
             let synchronizes = match event.kind() {
                 Atomic | OnceRun | OnceDone => true,
                 SyncStore => {
-                    let is_trusted = || code.trusted.iter().any(|code| code.contains(&event.pc));
+                    let is_trusted = || is_in(&code.trusted, event.pc);
                     !code.updates.contains(&event.pc) || is_trusted()
                 }
+                SyncLoad if is_in(&code.silent, event.pc) => false,
                 SyncLoad => {
-                    let is_trusted = || code.trusted.iter().any(|code| code.contains(&event.pc));
+                    let is_trusted = || is_in(&code.trusted, event.pc) && !is_on_own_stack(&event);
                     let is_polled = (event.aux > 0 || event.result > 0) && mutexes == 0;
                     if is_polled {
                         polled.insert(event.object & !3);
@@ -171,6 +174,16 @@ fn words(trace: &Trace, code: &Code) -> crate::Result<Words> {
         words.dedup();
     }
     Ok(Words { all: words, polled })
+}
+
+fn is_in(code: &[Range<u64>], pc: u64) -> bool {
+    code.iter().any(|code| code.contains(&pc))
+}
+
+/// Whether an event is about a word of a function that the thread is in, most likely.
+fn is_on_own_stack(event: &Event) -> bool {
+    const NEAR: u64 = 4096;
+    event.object.checked_sub(event.sp).is_some_and(|above| above < NEAR)
 }
 
 /// How many mutexes more the thread has after an event.
@@ -321,5 +334,42 @@ impl Running {
 
     fn lock(&self) -> MutexGuard<'_, usize> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use refrain_trace::{OwnedEvent, OwnedTrace};
+
+    /// Each event is at its own instruction, on a stack that is used down to 0x9000.
+    fn words_of(events: &[(EventKind, u64, u64, u64)]) -> Vec<u64> {
+        let event = |&(kind, object, pc, aux): &(EventKind, u64, u64, u64)| {
+            let event = Event { code: kind as u8, object, pc, aux, sp: 0x9000, ..Event::default() };
+            OwnedEvent::new(event, None)
+        };
+        let threads = vec![events.iter().map(event).collect()];
+        let trace = OwnedTrace { threads, ..OwnedTrace::default() };
+        let one = |range: Range<u64>| std::iter::once(range).collect();
+        let (silent, trusted) = (one(0x100..0x200), one(0x100..0x300));
+        let code = Code { silent, trusted, ..Code::default() };
+        words(&trace.to_trace().expect("can be written"), &code).expect("can be read").all
+    }
+
+    #[test]
+    fn a_library_that_looks_at_its_own_stack_makes_no_word() {
+        use EventKind::{Atomic, SyncLoad, SyncStore};
+        const NONE: [u64; 0] = [];
+        let own = 0x9010;
+        assert_eq!(words_of(&[(SyncLoad, own, 0x110, 0), (SyncLoad, own, 0x120, 1)]), NONE);
+        assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x110, 1)]), NONE, "the C library's business");
+        assert_eq!(words_of(&[(SyncLoad, own, 0x210, 0)]), NONE);
+        assert_eq!(words_of(&[(SyncLoad, own, 0x210, 1)]), [own], "another thread has its address");
+        assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x210, 0)]), [0x5000]);
+        assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x310, 0)]), NONE, "the program's");
+        assert_eq!(
+            words_of(&[(Atomic, own, 0x310, 0), (SyncStore, own + 8, 0x310, 0)]),
+            [own, own + 8]
+        );
     }
 }
