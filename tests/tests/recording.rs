@@ -275,3 +275,32 @@ fn messages_that_are_sent_together_are_compared() {
     assert_eq!(recorded.succeeds().stdout, b"2 3 4 onefour\n");
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// Static programs have no table of their functions, and plain loads of theirs are watched all the same.
+#[test]
+fn static_programs() {
+    let bench = bench();
+    let source = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static volatile int done;
+static void *work(void *unused) { usleep(2000); done = 1; return unused; }
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, work, NULL);
+    while (!done) usleep(100);
+    pthread_join(thread, NULL);
+    printf("%p\n", (void *)&done);
+    return 0;
+}
+"#;
+    bench.cc(source, &["-O1", "-pthread", "-static", "-o", "program"]);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    let address = recorded.succeeds().stdout.clone();
+    let address = String::from_utf8(address).expect("a number");
+    let dump = bench.refrain(["dump", "a.refrain"]);
+    let load = format!("load obj={} ", address.trim());
+    assert!(dump.succeeds().text().contains(&load), "no {load} in\n{}", dump.text());
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}

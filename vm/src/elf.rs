@@ -1,6 +1,7 @@
 //! What the machine needs to know of an ELF file: segments, interpreter, build id, symbols.
 
 use crate::{Error, Hidden, Result};
+use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
 use object::elf;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
@@ -240,9 +241,38 @@ impl Elf {
     }
 
     /// Virtual addresses where functions begin, from the search table of the unwind information
-    /// (`.eh_frame_hdr`), which stripped files have too. Empty if there is none.
+    /// (`.eh_frame_hdr`), which stripped files have too. Static programs have no such table: theirs are
+    /// those of the unwind information itself, and of the symbols. In ascending order.
     pub(crate) fn function_starts(&self) -> Vec<u64> {
-        self.parse_unwind_table().unwrap_or_default()
+        self.parse_unwind_table().unwrap_or_else(|| {
+            let mut starts = self.parse_unwind_information().unwrap_or_default();
+            self.functions(|_, address| starts.push(address));
+            starts.sort_unstable();
+            starts.dedup();
+            starts
+        })
+    }
+
+    /// What `.eh_frame` says of where functions begin.
+    fn parse_unwind_information(&self) -> Option<Vec<u64>> {
+        let file = ElfFile64::<Endianness, _>::parse(&self.data).ok()?;
+        let section = file.section_by_name(".eh_frame")?;
+        let unwind = EhFrame::new(section.data().ok()?, LittleEndian);
+        let mut bases = BaseAddresses::default().set_eh_frame(section.address());
+        if let Some(text) = file.section_by_name(".text") {
+            bases = bases.set_text(text.address());
+        }
+        let mut starts = Vec::new();
+        let mut entries = unwind.entries(&bases);
+        // What cannot be read ends the search; what was found before is true.
+        while let Ok(Some(entry)) = entries.next() {
+            if let CieOrFde::Fde(function) = entry
+                && let Ok(function) = function.parse(EhFrame::cie_from_offset)
+            {
+                starts.push(function.initial_address());
+            }
+        }
+        Some(starts)
     }
 
     /// The table: version 1, three encoding bytes, a pointer, a count, then pairs of 32-bit

@@ -79,7 +79,7 @@ fn ends_loop(code: &[Instruction], inside: &BTreeSet<usize>, at: usize) -> Optio
 
 /// Whether right behind a comparison a conditional branch leaves the loop.
 fn branches_out(code: &[Instruction], inside: &BTreeSet<usize>, comparison: usize) -> bool {
-    const BRANCH: usize = 3;
+    const BRANCH: usize = 5;
     let mut behind = (comparison + 1..code.len()).take(BRANCH);
     let branch = behind.find(|&next| code[next].flow_control() != FlowControl::Next);
     branch.is_some_and(|branch| {
