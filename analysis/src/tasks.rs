@@ -59,6 +59,8 @@ pub enum Tasking {
     AnyBarrier,
     /// Has a team of threads execute the function in its first argument, or in its third one.
     Team,
+    /// Says that a task is done that ends when somebody says so, and not with its body.
+    Fulfills,
     /// Says which thread this is: who asks relies on what that thread does one after another.
     Asks,
 }
@@ -71,8 +73,8 @@ impl Tasking {
 
     /// Whether what the function does inside orders nothing, and is no access of the program's.
     pub(crate) fn hides(self) -> bool {
-        use Tasking::{AnyBarrier, Barrier, BarrierUnlessZero, Ends, Team};
-        !matches!(self, Barrier | BarrierUnlessZero | AnyBarrier | Team | Ends)
+        use Tasking::{AnyBarrier, Barrier, BarrierUnlessZero, Ends, Fulfills, Team};
+        !matches!(self, Barrier | BarrierUnlessZero | AnyBarrier | Team | Ends | Fulfills)
     }
 }
 
@@ -134,6 +136,9 @@ pub(crate) struct Tasks {
     /// The task that others have last been made of, by functions.
     models: Mutex<FixedMap<u64, Created>>,
     places: Mutex<FixedMap<Place, Arc<Join>>>,
+    /// What was done before tasks were said to be done: of which, is not known, so all that wait for
+    /// tasks have waited for it.
+    pub(crate) fulfilled: Join,
     /// Threads by the clocks of their tasks.
     owners: Mutex<Vec<u16>>,
 }

@@ -208,6 +208,7 @@ impl Watcher {
                 }
             }
             Tasking::Asks => self.ask(),
+            Tasking::Fulfills => self.release_join(&self.detector.tasks.fulfilled),
             _ => {}
         }
         function
@@ -496,9 +497,10 @@ impl Watcher {
 
     fn acquire_join(&mut self, join: &Join) {
         self.clock.join(&join.clock());
+        self.clock.join(&self.detector.tasks.fulfilled.clock());
     }
 
-    fn release_join(&mut self, join: &Join) {
+    fn release_join(&self, join: &Join) {
         join.clock().join(&self.clock);
     }
 }

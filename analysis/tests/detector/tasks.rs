@@ -16,7 +16,8 @@ const TEAM: u64 = 0x1100;
 const SITE: u32 = 0x900;
 const MALLOC: u32 = 0x901;
 
-const FUNCTIONS: [(u32, Tasking); 9] = [
+const FUNCTIONS: [(u32, Tasking); 10] = [
+    (0x809, Tasking::Fulfills),
     (0x800, Tasking::Creates),
     (0x801, Tasking::Waits),
     (0x802, Tasking::Groups),
@@ -270,6 +271,23 @@ fn who_asks_for_the_thread_relies_on_it() {
             run.leave(1);
         }
         assert_eq!(run.races(), usize::from(!asks));
+    }
+}
+
+/// A task with a `detach` clause is done when somebody says so.
+#[test]
+fn what_was_done_before_a_task_was_said_to_be_done() {
+    for fulfills in [true, false] {
+        let mut run = Run::new();
+        run.create(0, 1, &[]);
+        run.execute(0, 1, Y);
+        run.write(1, X);
+        if fulfills {
+            run.call(1, Tasking::Fulfills);
+        }
+        run.call(0, Tasking::Waits);
+        run.write(0, X);
+        assert_eq!(run.races(), usize::from(!fulfills));
     }
 }
 

@@ -60,7 +60,7 @@ const LLVM: [(&str, Tasking); 18] = [
 ];
 
 /// What both have.
-const BOTH: [(&str, Tasking); 1] = [("omp_get_thread_num", Asks)];
+const BOTH: [(&str, Tasking); 2] = [("omp_get_thread_num", Asks), ("omp_fulfill_event", Fulfills)];
 
 /// What a module is for tasks.
 #[derive(Default)]
