@@ -21,9 +21,11 @@ mod called;
 
 use called::{Beside, Locks};
 
-/// Short functions around a lock of the library's that may lie between it and who takes it: in C++
-/// without optimisation, a guard, a lock, a mutex and a function of the library's.
-const WRAPPERS: u32 = 4;
+/// Short functions around a lock of the library's that may lie between it and who takes it, in
+/// optimised code.
+const WRAPPERS: u32 = 1;
+/// The same without optimisation, in C++: a guard, a lock, a mutex and a function of the library's.
+const PLAIN_WRAPPERS: u32 = 4;
 
 /// Bytes of a function that are looked at.
 const MAX_BYTES: u64 = 64 << 10;
@@ -275,7 +277,7 @@ impl Functions {
         if !instruction.is_call_near() {
             return false;
         }
-        self.wraps_lock(target, module, WRAPPERS)
+        self.wraps_lock(target, module, PLAIN_WRAPPERS)
     }
 
     /// Whether a function is short and calls one of the library's locks, itself or by so many
@@ -292,7 +294,9 @@ impl Functions {
             module.contains(&target) && range.start == target && range.end - target <= LONGEST
         });
         let found = extent.is_some_and(|extent| {
-            instructions(&extent).iter().any(|i| {
+            let code = instructions(&extent);
+            let depth = if keeps_frame(&code) { depth } else { depth.min(WRAPPERS) };
+            code.iter().any(|i| {
                 let further = depth > 0 && i.is_call_near();
                 self.calls_hooked(i)
                     || further && self.wraps_lock(i.near_branch_target(), module, depth - 1)
@@ -366,6 +370,16 @@ impl Functions {
         self.callees.insert(target, found);
         found
     }
+}
+
+/// Whether a function begins as compilers have it without optimisation.
+fn keeps_frame(code: &[Instruction]) -> bool {
+    let is = |i: &Instruction, mnemonic, op1| {
+        i.mnemonic() == mnemonic && i.op0_register() == Register::RBP && i.op1_register() == op1
+    };
+    let mut code = code.iter().filter(|i| i.mnemonic() != Mnemonic::Endbr64);
+    code.next().is_some_and(|i| is(i, Mnemonic::Push, Register::None))
+        && code.next().is_some_and(|i| is(i, Mnemonic::Mov, Register::RSP))
 }
 
 fn operation(extent: &Extent) -> Operation {
