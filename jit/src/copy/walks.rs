@@ -31,21 +31,18 @@ pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTr
         }
         let slots: BTreeSet<u64> = inside().filter_map(|at| stored_slot(&code[at])).collect();
         // What the loop's own loads put into registers, and so is another pointer in each round.
-        let mut pointers = BTreeSet::new();
+        let moves: Vec<Move> = inside().filter_map(|at| moves_to(&code[at])).collect();
+        let mut pointers = chased(&moves);
         loop {
             let before = pointers.len();
             for at in inside() {
                 let i = &code[at];
-                if i.code() == Code::Mov_r64_rm64 && i.op0_register() != Register::RSP {
-                    let base = i.memory_base();
-                    let loads = i.op1_kind() == OpKind::Memory;
-                    let of_slot = loads && slot(i).is_some_and(|slot| slots.contains(&slot));
-                    let follows = loads && base == i.op0_register() || pointers.contains(&base);
-                    let copies =
-                        i.op1_kind() == OpKind::Register && pointers.contains(&i.op1_register());
-                    if of_slot || loads && follows && i.memory_index() == Register::None || copies {
-                        pointers.insert(i.op0_register());
-                    }
+                let of_slot = i.op1_kind() == OpKind::Memory
+                    && slot(i).is_some_and(|slot| slots.contains(&slot));
+                if let Some(Move { from, to, .. }) = moves_to(i)
+                    && (of_slot || pointers.contains(&from))
+                {
+                    pointers.insert(to);
                 }
             }
             if pointers.len() == before {
@@ -62,6 +59,45 @@ pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTr
         }));
     }
     found
+}
+
+/// What a register gets from another one.
+struct Move {
+    from: Register,
+    to: Register,
+    /// It is loaded from where that points.
+    loads: bool,
+}
+
+/// What an instruction moves to a register, as it is or from where a register points.
+fn moves_to(i: &Instruction) -> Option<Move> {
+    let is_move = matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64);
+    if !is_move || i.op0_kind() != OpKind::Register || i.op0_register() == Register::RSP {
+        return None;
+    }
+    let loads = i.op1_kind() == OpKind::Memory;
+    if loads && i.memory_index() != Register::None {
+        return None;
+    }
+    let from = if loads { i.memory_base() } else { i.op1_register() };
+    Some(Move { from, to: i.op0_register(), loads })
+}
+
+/// Registers that a loop follows from round to round: moves lead from what is loaded by one to itself.
+fn chased(moves: &[Move]) -> BTreeSet<Register> {
+    let leads_to = |start: Register| {
+        let mut reached = BTreeSet::from([start]);
+        loop {
+            let next = moves.iter().filter(|m| reached.contains(&m.from)).map(|m| m.to);
+            let next: Vec<Register> = next.filter(|to| !reached.contains(to)).collect();
+            if next.is_empty() {
+                return reached;
+            }
+            reached.extend(next);
+        }
+    };
+    let loads = moves.iter().filter(|m| m.loads);
+    loads.filter(|m| leads_to(m.to).contains(&m.from)).map(|m| m.to).collect()
 }
 
 /// Of each instruction, whether the function can come to it before it has taken a lock.
@@ -135,6 +171,22 @@ mod tests {
         });
         assert_eq!(behind, []);
         assert_eq!(found(walk), []);
+    }
+
+    /// As compilers make of `while ((behind = before->next) && behind->key < key) before = behind;`.
+    #[test]
+    fn through_copies() {
+        let list = found(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mov(rbx, qword_ptr(rax)).unwrap();
+            a.mov(rbp, rax).unwrap();
+            a.mov(rax, rbx).unwrap();
+            a.cmp(dword_ptr(rbx + 8), edx).unwrap();
+            a.jl(again).unwrap();
+            lock(a);
+        });
+        assert_eq!(list, [Mnemonic::Mov, Mnemonic::Cmp]);
     }
 
     #[test]
