@@ -11,6 +11,7 @@ use crate::copy::ordered::{is_candidate, is_locked};
 use crate::copy::pauses::pauses;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::fixed::FixedMap;
+use refrain_vm::layout::LIBRARIES;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,12 +50,16 @@ impl Functions {
         Locks { own, library, pauses: pauses(code, |call| self.is_yield(call)) }
     }
 
-    /// What a short function is called beside, by any function of its module.
+    /// What a short function is called beside, by any function of its module. Of a large module nothing
+    /// is known: looking for callers touches its pages, which the trace keeps then, whether the
+    /// program uses them or not.
     pub(super) fn called_beside(&mut self, extent: &Extent, module: &Range<u64>) -> Beside {
         const LONGEST: u64 = 192;
+        let largest = if LIBRARIES.contains(&module.start) { 256 << 10 } else { 1 << 20 };
         let start = extent.range.start;
         let mut found = Beside::default();
-        if !extent.ends || extent.range.end - start > LONGEST {
+        let is_long = extent.range.end - start > LONGEST;
+        if !extent.ends || is_long || module.end - module.start > largest {
             return found;
         }
         let calls = self.callers.of(start, module, &self.starts);
