@@ -31,7 +31,8 @@ pub enum Tasking {
     Allocates,
     /// Lets others execute the task in argument 2 (LLVM).
     Starts,
-    /// The same, behind what it depends on: as many records as argument 3 says, at argument 4.
+    /// The same, behind what it depends on: argument 3 is how many records say so, and argument 4 their
+    /// address.
     StartsBehind,
     /// Makes more tasks of the one in argument 2, and waits for their end (LLVM).
     StartsAll,
@@ -43,7 +44,7 @@ pub enum Tasking {
     Waits,
     /// Waits for those of them that are named in the list at the first argument (GCC).
     WaitsFor,
-    /// The same, with as many records as argument 2 says at argument 3 (LLVM).
+    /// The same: argument 2 is how many records there are, and argument 3 their address (LLVM).
     WaitsForRecords,
     /// Begins a group of tasks.
     Groups,

@@ -241,8 +241,8 @@ impl Elf {
     }
 
     /// Virtual addresses where functions begin, from the search table of the unwind information
-    /// (`.eh_frame_hdr`), which stripped files have too. Static programs have no such table: theirs are
-    /// those of the unwind information itself, and of the symbols. In ascending order.
+    /// (`.eh_frame_hdr`), which stripped files have too. Static programs have no such table: of
+    /// them, the unwind information itself and the symbols are read. In ascending order.
     pub(crate) fn function_starts(&self) -> Vec<u64> {
         self.parse_unwind_table().unwrap_or_else(|| {
             let mut starts = self.parse_unwind_information().unwrap_or_default();

@@ -96,8 +96,8 @@ pub enum Nested {
     Site(Range<u64>),
 }
 
-/// Where a list of words is that a function is given, by numbers of arguments: six in registers, then
-/// two on the stack.
+/// Which arguments of a function say where a list of words is, and how long it is. Arguments are
+/// numbered from zero: six in registers, then two on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum List {
     /// At this argument. Its first word is how many follow the second one, or, if that is zero, the

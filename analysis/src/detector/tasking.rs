@@ -304,7 +304,7 @@ impl Watcher {
                 Tasking::Team if [call.given[0], call.given[2]].contains(&target) => Some(place()),
                 _ => return Level::Other,
             },
-            // A thread of the team that has done nothing else yet.
+            // The thread is one of the team, and this is the first thing that it does.
             None => Some(place()),
             _ => return Level::Other,
         };

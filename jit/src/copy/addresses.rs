@@ -318,16 +318,12 @@ pub(super) fn has_memory(instruction: &Instruction) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{SymbolicAddress, SymbolicAddresses, symbolic_addresses};
-    use iced_x86::Instruction;
+    use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
 
     /// The operands of what `write` assembles, branches and the like left out.
     fn operands(write: impl FnOnce(&mut CodeAssembler)) -> Vec<SymbolicAddress> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<Instruction> =
-            iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = assembled(write);
         symbolic_addresses(&code).into_iter().flatten().collect()
     }
 

@@ -1,10 +1,13 @@
 //! What is executed shortly before or after a lock of its function, and what is compared there.
 
 use super::loops::{ends_here, target};
+use super::ordered::compares;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// Instructions between a lock and what is beside it, at most.
 const REACH: u32 = 64;
+/// Instructions behind a load among which the first use of what it loaded is looked for.
+pub(super) const FURTHEST: usize = 4;
 
 /// Of each instruction, whether a way of at most [`REACH`] instructions leads from it to one of the
 /// `locks`, or from one of them to it. Where indirect jumps lead is not known: the cases of an
@@ -30,29 +33,37 @@ pub(super) fn beside(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
 /// Whether the instruction at `at`, a load, only compares a field or a variable: by itself, or where
 /// the register that it loads is used first.
 pub(super) fn is_compared(code: &[Instruction], at: usize) -> bool {
-    const FURTHEST: usize = 4;
     let load = &code[at];
-    let compares = |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
     if load.memory_index() != Register::None {
         return false;
     }
     if compares(load) {
         return true;
     }
-    if !matches!(load.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx)
-        || load.op0_kind() != OpKind::Register
-    {
-        return false;
-    }
     let loaded = load.op0_register().full_register();
     let is_it = |register: Register| register.full_register() == loaded;
     let points = |i: &Instruction| is_it(i.memory_base()) || is_it(i.memory_index());
-    let names = |i: &&Instruction| {
-        let registers = (0..i.op_count()).filter(|&op| i.op_kind(op) == OpKind::Register);
-        points(i) || registers.map(|op| i.op_register(op)).any(is_it)
+    first_use(code, at).is_some_and(|next| compares(&code[next]) && !points(&code[next]))
+}
+
+/// Of the instruction at `at`, if it moves a load to a register: which of the next [`FURTHEST`] is the
+/// first to name that register.
+pub(super) fn first_use(code: &[Instruction], at: usize) -> Option<usize> {
+    let load = &code[at];
+    if !matches!(load.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx)
+        || load.op0_kind() != OpKind::Register
+    {
+        return None;
+    }
+    let loaded = load.op0_register().full_register();
+    let is_it = |register: Register| register.full_register() == loaded;
+    let names = |i: &Instruction| {
+        let mut registers = i.op_kinds().zip(0..).filter(|&(kind, _)| kind == OpKind::Register);
+        is_it(i.memory_base())
+            || is_it(i.memory_index())
+            || registers.any(|(_, op)| is_it(i.op_register(op)))
     };
-    let first = code[at + 1..].iter().take(FURTHEST).find(names);
-    first.is_some_and(|i| compares(i) && !points(i))
+    (at + 1..code.len()).take(FURTHEST).find(|&next| names(&code[next]))
 }
 
 /// What is reached from `sources` by at most [`REACH`] steps: each to the neighbour that `step` says,
@@ -84,14 +95,12 @@ fn within_reach(
 mod tests {
     use super::{REACH, beside, is_compared};
     use crate::copy::ordered::{is_load, is_locked};
+    use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
 
     /// Which instructions of what `write` assembles are beside a locked one.
     fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<bool> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = assembled(write);
         let locks: Vec<bool> = code.iter().map(is_locked).collect();
         beside(&code, &locks)
     }
@@ -111,10 +120,7 @@ mod tests {
 
     /// Which loads of what `write` assembles are only compared.
     fn compared(write: impl FnOnce(&mut CodeAssembler)) -> Vec<usize> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = assembled(write);
         (0..code.len()).filter(|&at| is_load(&code[at]) && is_compared(&code, at)).collect()
     }
 

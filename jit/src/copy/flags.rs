@@ -5,8 +5,9 @@
 //! calls. Of functions of the same module that are called directly, it is looked up whether they
 //! write such a field. The loop may also ask a short function for the flag.
 
+use super::beside::{FURTHEST, first_use};
 use super::loops::{Loop, target};
-use super::ordered::is_candidate;
+use super::ordered::{compares, is_candidate, writes_memory};
 use crate::common::is_call;
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
@@ -15,14 +16,11 @@ use std::collections::BTreeSet;
 
 /// Instructions of a loop that is looked at.
 const LONGEST: usize = 1024;
-/// Instructions between a load and the comparison of what it loaded.
-const FURTHEST: usize = 4;
 /// How many pointers are followed to the flag.
 const POINTERS: u32 = 2;
 
 /// Indices of the loads of such flags. `code` is a function's instructions in order, `loops` are its
-/// loops; `writes` tells
-/// whether what a call leads to may write a field at such an offset.
+/// loops. `writes` tells whether the function that a call leads to may write a field at an offset.
 pub(super) fn flags(
     code: &[Instruction],
     loops: &[Loop],
@@ -53,25 +51,13 @@ pub(super) fn flags(
 
 /// Which instruction compares what the load at `at` loads, if a branch behind it leaves the loop.
 fn ends_loop(code: &[Instruction], inside: &BTreeSet<usize>, at: usize) -> Option<usize> {
-    let compares = |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
     let load = &code[at];
     let comparison = if compares(load) {
         at
     } else {
-        let moves = matches!(load.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx);
-        let loaded = Some(load.op0_register().full_register()).filter(|_| moves)?;
-        let names = |i: &Instruction| {
-            let is_it = |register: Register| register.full_register() == loaded;
-            is_it(i.memory_base())
-                || is_it(i.memory_index())
-                || i.op_kinds()
-                    .zip(0..)
-                    .any(|(kind, op)| kind == OpKind::Register && is_it(i.op_register(op)))
-        };
-        let mut behind = (at + 1..code.len()).take(FURTHEST);
-        behind.find(|&next| names(&code[next])).filter(|&next| {
-            let i = &code[next];
-            compares(i) && i.memory_base().full_register() != loaded
+        let loaded = load.op0_register().full_register();
+        first_use(code, at).filter(|&next| {
+            compares(&code[next]) && code[next].memory_base().full_register() != loaded
         })?
     };
     branches_out(code, inside, comparison).then_some(comparison)
@@ -134,9 +120,7 @@ fn answer_ends_loop(code: &[Instruction], inside: &BTreeSet<usize>, at: usize) -
         let of_answer = i.op0_kind() == OpKind::Register
             && i.op0_register().full_register() == Register::RAX
             && (i.op1_kind() != OpKind::Register || i.op1_register() == i.op0_register());
-        of_answer
-            && matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test)
-            && branches_out(code, inside, comparison)
+        of_answer && compares(i) && branches_out(code, inside, comparison)
     })
 }
 
@@ -171,8 +155,7 @@ impl<'a> Round<'a> {
                     round.writers[used.register().full_register().number()].push(at);
                 }
             }
-            let compares = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
-            if i.op0_kind() == OpKind::Memory && !compares {
+            if writes_memory(i) {
                 round.stores.push(i);
             }
         }
@@ -185,10 +168,10 @@ impl<'a> Round<'a> {
         comparison: usize,
         writes: &impl Fn(&Instruction, u64) -> bool,
     ) -> bool {
-        let (load, compares) = (&self.code[at], &self.code[comparison]);
+        let (load, compared) = (&self.code[at], &self.code[comparison]);
         let offset = load.memory_displacement64();
-        let against = compares.op_kinds().zip(0..).filter(|&(kind, _)| kind == OpKind::Register);
-        let mut against = against.map(|(_, op)| compares.op_register(op));
+        let against = compared.op_kinds().zip(0..).filter(|&(kind, _)| kind == OpKind::Register);
+        let mut against = against.map(|(_, op)| compared.op_register(op));
         let loads = load.op0_kind() == OpKind::Register && comparison != at;
         let loaded = loads.then(|| load.op0_register().full_register());
         self.stays(at, POINTERS)
@@ -255,6 +238,7 @@ impl<'a> Round<'a> {
 mod tests {
     use super::{flags, questions};
     use crate::copy::loops::loops;
+    use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
     use iced_x86::{Instruction, Mnemonic};
 
@@ -262,10 +246,7 @@ mod tests {
 
     /// Mnemonics of the flags in what `write` assembles.
     fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = assembled(write);
         let writes =
             |call: &Instruction, offset| call.near_branch_target() == WRITES_8 && offset == 8;
         flags(&code, &loops(&code), writes).into_iter().map(|at| code[at].mnemonic()).collect()

@@ -11,7 +11,7 @@ use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
     Register,
 };
-use refrain_trace::fixed::FixedMap;
+use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -56,6 +56,8 @@ pub(super) struct Functions {
     yields: FixedMap<u64, bool>,
     /// By what calls lead to, whether that only waits.
     waits: RefCell<FixedMap<u64, bool>>,
+    /// By start, the offsets of fields that functions write.
+    written: RefCell<FixedMap<u64, FixedSet<u64>>>,
     /// By start, what short functions do.
     operations: FixedMap<u64, Operation>,
     /// Who calls whom.
@@ -104,6 +106,7 @@ impl Functions {
             self.callers.forget();
             self.yields.clear();
             self.waits.get_mut().clear();
+            self.written.get_mut().clear();
         }
     }
 
@@ -135,6 +138,7 @@ impl Functions {
         self.callers.forget();
         self.yields.clear();
         self.waits.get_mut().clear();
+        self.written.get_mut().clear();
     }
 
     /// Whether an address that is part of an instruction may be a variable's.

@@ -234,6 +234,7 @@ fn computations(code: &[Instruction], loops: &[Loop]) -> Vec<bool> {
 mod tests {
     use super::super::pauses::pauses;
     use super::{Surroundings, idioms};
+    use crate::copy::tests::assembled;
     use iced_x86::Mnemonic;
     use iced_x86::code_asm::*;
 
@@ -253,10 +254,7 @@ mod tests {
         is_called_beside_locks: bool,
         write: impl FnOnce(&mut CodeAssembler),
     ) -> Vec<Mnemonic> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = assembled(write);
         let is_variable = |address| address >= 0x7000;
         let locks: Vec<bool> = code.iter().map(|_| calls_locks).collect();
         let around = Surroundings {

@@ -7,7 +7,8 @@
 
 use super::beside::is_compared;
 use super::loops::Loop;
-use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
+use super::ordered::writes_memory;
+use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
 use std::collections::BTreeSet;
 
 /// Bytes of something whose address is taken.
@@ -59,11 +60,10 @@ fn calls(instruction: &Instruction) -> bool {
 
 /// The word of the stack that an instruction may write.
 fn written(instruction: &Instruction) -> Option<u64> {
-    let compares = matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
-    let is_stack = instruction.op0_kind() == OpKind::Memory
+    let is_stack = writes_memory(instruction)
         && instruction.memory_base() == Register::RSP
         && instruction.memory_index() == Register::None;
-    (is_stack && !compares).then(|| instruction.memory_displacement64())
+    is_stack.then(|| instruction.memory_displacement64())
 }
 
 #[cfg(test)]

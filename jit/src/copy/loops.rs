@@ -226,16 +226,14 @@ pub(super) fn ends_here(instruction: &Instruction) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
     /// The loops in what `write` assembles, as ranges of instructions.
     fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Vec<std::ops::Range<usize>>> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = assembled(write);
         loops(&code)
     }
 

@@ -204,6 +204,16 @@ pub(super) fn is_candidate(instruction: &Instruction) -> bool {
         && is_load(instruction)
 }
 
+/// Whether an instruction only compares its operands.
+pub(super) fn compares(instruction: &Instruction) -> bool {
+    matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test)
+}
+
+/// Whether an instruction may write its first operand, and that is in memory.
+pub(super) fn writes_memory(instruction: &Instruction) -> bool {
+    instruction.op0_kind() == OpKind::Memory && !compares(instruction)
+}
+
 /// A load from the stack that names it by its pointer.
 pub(super) fn is_stack_load(instruction: &Instruction) -> bool {
     instruction.memory_base() == Register::RSP

@@ -104,15 +104,9 @@ fn ends(instruction: &Instruction) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{is_wrapper, pauses, published};
+    use crate::copy::tests::assembled as code;
+    use iced_x86::Mnemonic;
     use iced_x86::code_asm::*;
-    use iced_x86::{Decoder, Instruction, Mnemonic};
-
-    fn code(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Instruction> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect()
-    }
 
     /// Mnemonics of what lets others go on; 0x5000 is a function that yields.
     fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {

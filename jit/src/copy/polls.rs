@@ -14,7 +14,7 @@
 //! itself from round to round.
 
 use super::loops::{ends_here, quiet_rounds, target};
-use super::ordered::{is_candidate, is_stack_load};
+use super::ordered::{is_candidate, is_stack_load, writes_memory};
 use crate::common::{CLOBBERED, is_call};
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
@@ -67,9 +67,7 @@ pub(super) fn polls(code: &[Instruction], waits: impl Fn(&Instruction) -> bool) 
 fn is_stored(code: &[Instruction], load: &Instruction) -> bool {
     let (base, offset) = (load.memory_base(), load.memory_displacement64());
     code.iter().any(|i| {
-        let compares = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
-        i.op0_kind() == OpKind::Memory
-            && !compares
+        writes_memory(i)
             && i.memory_displacement64() == offset
             && (i.memory_base() == base || offset != 0 && i.memory_base() != Register::RSP)
     })
@@ -95,8 +93,7 @@ fn sets_own(instruction: &Instruction) -> bool {
 
 /// Whether an instruction may write memory, or calls.
 fn acts(instruction: &Instruction) -> bool {
-    let compares = matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
-    is_call(instruction) || instruction.op0_kind() == OpKind::Memory && !compares
+    is_call(instruction) || writes_memory(instruction)
 }
 
 /// A loop that writes no memory, but for what is on a way out of it.
@@ -332,6 +329,7 @@ pub(super) fn reads_only(access: OpAccess) -> bool {
 #[cfg(test)]
 mod tests {
     use super::polls;
+    use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
     use iced_x86::{Instruction, Mnemonic};
 
@@ -339,10 +337,7 @@ mod tests {
 
     /// Mnemonics of the loads that are polled in what `write` assembles.
     fn polled(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = assembled(write);
         let foreign = |call: &Instruction| call.near_branch_target() == FOREIGN;
         let found = polls(&code, foreign);
         code.iter().filter(|i| found.contains(&i.ip())).map(Instruction::mnemonic).collect()

@@ -64,8 +64,7 @@ macro_rules! test_halves {
     };
 }
 
-/// Assembly: after [`test_halves`], stores the other upper halves to `[$base + $at]` and puts all of
-/// them into their initial state.
+/// Assembly: after [`test_halves`], stores the other upper halves to `[$base + $at]`.
 macro_rules! store_halves {
     ($base:literal, $at:literal) => {
         concat!(
@@ -83,7 +82,6 @@ macro_rules! store_halves {
             store_halves!(@one $base, $at, "13", "0xd0"),
             store_halves!(@one $base, $at, "14", "0xe0"),
             store_halves!(@one $base, $at, "15", "0xf0"),
-            "vzeroupper",
         )
     };
     (@one $base:literal, $at:literal, $n:literal, $offset:literal) => {
@@ -548,16 +546,17 @@ unsafe extern "sysv64" fn save() {
         "je 5f",
         test_halves!("rcx", "{high}"),
         "jnz 3f",
-        "vzeroupper",
         // What the context has is zero too, unless it says otherwise.
         "cmp qword ptr [rcx + {high_in_use}], 0",
-        "je 5f",
+        "je 7f",
         "mov qword ptr [rcx + {high_in_use}], 0",
         "jmp 4f",
         "3:",
         "mov qword ptr [rcx + {high_in_use}], 1",
         "4:",
         store_halves!("rcx", "{high}"),
+        "7:",
+        "vzeroupper",
         "5:",
         "mov rax, gs:[{host_fs}]",
         "wrfsbase rax",

@@ -131,15 +131,13 @@ mod tests {
     use super::walks;
     use crate::copy::loops::loops;
     use crate::copy::ordered::is_locked;
+    use crate::copy::tests::assembled;
     use iced_x86::Mnemonic;
     use iced_x86::code_asm::*;
 
     /// Mnemonics of what is found in what `write` assembles.
     fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = assembled(write);
         let locks: Vec<bool> = code.iter().map(is_locked).collect();
         walks(&code, &locks, &loops(&code)).into_iter().map(|at| code[at].mnemonic()).collect()
     }

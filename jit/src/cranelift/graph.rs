@@ -214,9 +214,9 @@ impl Graph {
         };
         let (first, count) = (first as u32, (self.code.len() - first) as u32);
         let hooked = cuts.hooks.binary_search(&pc).is_ok();
-        let last = self.code.last().map(|last| cuts.nested.get(&last.ip()));
+        let last = self.code.last().and_then(|last| cuts.nested.get(&last.ip()));
         let leaving = match (term, last) {
-            (Term::CallIndirect(_), Some(Some(Nested::Site(range)))) => Some(range.clone()),
+            (Term::CallIndirect(_), Some(Nested::Site(range))) => Some(range.clone()),
             _ => None,
         };
         self.blocks.push(Block {

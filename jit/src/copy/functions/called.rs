@@ -7,10 +7,10 @@ use super::{Extent, Functions, instructions};
 use crate::copy::beside::beside;
 use crate::copy::flags::questions;
 use crate::copy::loops::loops;
-use crate::copy::ordered::{is_candidate, is_locked};
+use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
 use crate::copy::pauses::pauses;
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
-use refrain_trace::fixed::FixedMap;
+use iced_x86::{Instruction, Register};
+use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_vm::layout::LIBRARIES;
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,6 +70,9 @@ impl Functions {
                 found.locks |= beside.locks;
                 found.own |= beside.own;
             }
+            if found.locks && found.own {
+                break;
+            }
         }
         found
     }
@@ -122,19 +125,24 @@ impl Functions {
     /// Whether a call leads to a function of its module that writes a field at this offset of
     /// something, by itself.
     pub(super) fn writes_field(&self, call: &Instruction, offset: u64) -> bool {
-        const LONGEST: u64 = 4 << 10;
         let target = call.near_branch_target();
-        let is_here = call.is_call_near() && self.starts.binary_search(&target).is_ok();
-        let extent = is_here.then(|| self.around(target)).flatten();
-        extent.filter(|extent| extent.range.end - target <= LONGEST).is_some_and(|extent| {
-            instructions(&extent).iter().any(|i| {
-                let compares = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
-                i.op0_kind() == OpKind::Memory
-                    && !compares
-                    && !matches!(i.memory_base(), Register::RSP | Register::RBP)
-                    && i.memory_index() == Register::None
-                    && i.memory_displacement64() == offset
-            })
-        })
+        if !call.is_call_near() || self.starts.binary_search(&target).is_err() {
+            return false;
+        }
+        let mut written = self.written.borrow_mut();
+        written.entry(target).or_insert_with(|| self.fields_written(target)).contains(&offset)
+    }
+
+    /// The offsets of the fields that the function at `start` writes; none of a long one.
+    fn fields_written(&self, start: u64) -> FixedSet<u64> {
+        const LONGEST: u64 = 4 << 10;
+        let extent = self.around(start).filter(|extent| extent.range.end - start <= LONGEST);
+        let code = extent.map(|extent| instructions(&extent)).unwrap_or_default();
+        let fields = code.iter().filter(|i| {
+            writes_memory(i)
+                && !matches!(i.memory_base(), Register::RSP | Register::RBP)
+                && i.memory_index() == Register::None
+        });
+        fields.map(Instruction::memory_displacement64).collect()
     }
 }

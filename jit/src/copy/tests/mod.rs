@@ -14,6 +14,7 @@ mod threads;
 
 use super::{CopyEngine, NAME};
 use iced_x86::code_asm::CodeAssembler;
+use iced_x86::{Decoder, Instruction};
 use refrain_vm::{Context, Engine, EngineConfig, Exit, Mode, reg};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,6 +22,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const ROOM: u64 = 1 << 20;
 /// Code memory of an engine under test.
 const CODE: u64 = 8 << 20;
+
+/// The instructions of what `write` assembles, at 0x1000.
+pub(super) fn assembled(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Instruction> {
+    let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+    write(&mut a);
+    let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
+    Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect()
+}
 
 /// Guest memory of one test: code at `code`, data at `data`, a stack that ends at `stack`.
 struct Guest {

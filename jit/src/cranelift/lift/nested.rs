@@ -84,8 +84,8 @@ impl Lifter<'_> {
         });
     }
 
-    /// Logs the end of the innermost call, if that is what returns: `sp` is where its return address has
-    /// been.
+    /// Logs the end of the innermost call, if a `ret` ends that one: `sp` is where the `ret` has taken
+    /// its return address from.
     pub(in super::super) fn leave_nested(&mut self, sp: Value) {
         let (result, pc) = (self.var(RAX), self.pc);
         let innermost = self.frame_load(I64, frame::OFF_INNERMOST);
