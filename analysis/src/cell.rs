@@ -34,6 +34,18 @@ pub(crate) const CALL: u8 = 32;
 /// The memory, or whatever else it is, is given back.
 pub(crate) const FREE: u8 = 64;
 
+/// A block of the heap is given back.
+const END_OF_BLOCK: u8 = CALL | FREE;
+
+/// What is wrong with two accesses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum Fault {
+    /// Nothing orders them.
+    Race,
+    /// The earlier one has freed the memory, and the later one comes after it.
+    AfterEnd,
+}
+
 /// An access of some of the bytes of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Stamp {
@@ -89,14 +101,22 @@ struct Rest(Vec<Stamp>);
 
 impl Cell {
     /// Takes an access by a thread for which `clock` has happened, and shows the earlier ones
-    /// that it races with.
-    pub(crate) fn access(&mut self, now: Stamp, clock: &VectorClock, race: &mut dyn FnMut(Stamp)) {
+    /// that it races with, and those that freed the memory before.
+    pub(crate) fn access(
+        &mut self,
+        now: Stamp,
+        clock: &VectorClock,
+        found: &mut dyn FnMut(Stamp, Fault),
+    ) {
         let mut keep = now;
         for earlier in self.stamps().filter(|stamp| stamp.mask & now.mask != 0) {
             let own = earlier.thread == now.thread;
             let ordered = own || earlier.clock <= clock.of(earlier.thread);
             if !ordered && earlier.conflicts_with(now) {
-                race(*earlier);
+                found(*earlier, Fault::Race);
+            } else if ordered && earlier.kind & END_OF_BLOCK == END_OF_BLOCK && now.kind & FREE == 0
+            {
+                found(*earlier, Fault::AfterEnd);
             }
             if now.replaces(*earlier, ordered) {
                 earlier.mask &= !now.mask;

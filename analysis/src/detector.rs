@@ -4,7 +4,7 @@ mod lives;
 mod tasking;
 
 use crate::barriers::Barriers;
-use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, STORE, Stamp, WRITE};
+use crate::cell::{ATOMIC, CALL, FREE, Fault, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::channels::Channels;
 use crate::clock::{FIRST_TASK, VectorClock};
 use crate::descriptors::Descriptors;
@@ -145,6 +145,12 @@ impl Detector {
 
     fn onces(&self) -> MutexGuard<'_, FixedSet<u64>> {
         self.onces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the accesses of the first thread before there is another, too. They race with none, but
+    /// may be to memory that was freed.
+    pub fn look_at_the_first_thread(&self) {
+        self.parallel.store(true, Ordering::SeqCst);
     }
 
     /// What the first thread does before there is another happens before all of that.
@@ -590,9 +596,14 @@ impl Watcher {
             kind |= ATOMIC;
         }
         let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
-        block.cell(cell).access(now, &self.clock, &mut |earlier| {
-            let block = detector.heap.at(cell * CELL + u64::from(mask.trailing_zeros()));
-            found.add((earlier, now), cell, (whole, block), &self.clock);
+        block.cell(cell).access(now, &self.clock, &mut |earlier, fault| {
+            let address = cell * CELL + u64::from(mask.trailing_zeros());
+            let freed = (fault == Fault::AfterEnd).then(|| detector.heap.freed_at(address));
+            // What `realloc` has left where it was is no longer freed.
+            if !matches!(freed, Some(None)) {
+                let block = detector.heap.at(address);
+                found.add((earlier, now, fault), cell, (whole, block), &self.clock);
+            }
         });
         drop(block);
         if kind & ATOMIC == 0 {

@@ -75,6 +75,10 @@ pub struct Code {
     pub local: u64,
     /// Code of allocators, whose accesses are none, whoever calls it: the end of a thread, say.
     pub allocator_code: Vec<Range<u64>>,
+    /// Tables of virtual functions, ascending. To store the address of one where it is already changes nothing.
+    pub tables: Vec<Range<u64>>,
+    /// Words that have such an address.
+    pub table_words: BTreeSet<u64>,
     /// What accesses of atomic variables order.
     pub atomics: Atomics,
 }
@@ -97,6 +101,12 @@ impl Code {
     pub(crate) fn is_plain(&self, pc: u64, address: u64) -> bool {
         !self.polled.contains(&crate::shadow::word_of(address))
             && !self.trusted.iter().any(|code| code.contains(&pc))
+    }
+
+    /// Whether an address is in a table of virtual functions.
+    pub fn is_table(&self, address: u64) -> bool {
+        let before = self.tables.partition_point(|table| table.start <= address);
+        before > 0 && self.tables[before - 1].contains(&address)
     }
 
     /// Whether the code at `pc` minds its own business.

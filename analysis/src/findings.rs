@@ -1,6 +1,6 @@
 //! The races that were found.
 
-use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, STORE, Stamp, WRITE};
+use crate::cell::{ATOMIC, CALL, FREE, Fault, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::clock::VectorClock;
 use crate::descriptors::descriptor;
 use crate::heap::Block;
@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 /// list.
 const LIMIT: usize = 4096;
 
-/// Two accesses of which one writes and that nothing orders.
+/// Two accesses of which one writes and that nothing orders, or of which one frees the memory before the
+/// other one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Race {
     /// The one that was seen first.
@@ -27,6 +28,8 @@ pub struct Race {
     pub count: u64,
     /// The block of the heap that the bytes are in, or were in last.
     pub block: Option<Block>,
+    /// They are ordered: the first one has freed the block that the second one uses.
+    pub after_free: bool,
 }
 
 /// An access that races.
@@ -92,13 +95,14 @@ pub(crate) struct Whole {
     pub(crate) size: u64,
 }
 
-/// The instructions and threads of both sides.
-type Key = [(u32, u16); 2];
+/// The instructions and threads of both sides, and what is wrong with them.
+type Key = ([(u32, u16); 2], Fault);
 
 #[derive(Clone)]
 struct Instance {
     first: Stamp,
     second: Stamp,
+    fault: Fault,
     cell: u64,
     whole: Whole,
     block: Option<Block>,
@@ -127,12 +131,12 @@ pub(crate) struct Findings {
 impl Local {
     pub(crate) fn add(
         &mut self,
-        (first, second): (Stamp, Stamp),
+        (first, second, fault): (Stamp, Stamp, Fault),
         cell: u64,
         (whole, block): (Whole, Option<Block>),
         clock: &VectorClock,
     ) {
-        let key = [(first.pc, first.thread), (second.pc, second.thread)];
+        let key = ([(first.pc, first.thread), (second.pc, second.thread)], fault);
         if let Some(found) = self.found.get_mut(&key) {
             found.count += 1;
             let last = &mut found.last;
@@ -140,7 +144,8 @@ impl Local {
             (last.whole, last.block) = (whole, block);
             last.clock.copy_from(clock);
         } else if self.found.len() < LIMIT {
-            let last = Instance { first, second, cell, whole, block, clock: clock.clone() };
+            let clock = clock.clone();
+            let last = Instance { first, second, fault, cell, whole, block, clock };
             self.found.insert(key, Found { last, count: 1 });
         }
     }
@@ -188,12 +193,16 @@ impl Found {
             second: side(second, *whole),
             count: self.count,
             block: self.last.block,
+            after_free: self.last.fault == Fault::AfterEnd,
         }
     }
 }
 
 impl Instance {
     fn is_real(&self, objects: &Objects) -> bool {
+        if self.fault == Fault::AfterEnd {
+            return true;
+        }
         let epoch = |stamp: &Stamp| (stamp.thread, stamp.clock);
         // Of what had happened before the first, its own thread is all that is known.
         let mut first = VectorClock::default();

@@ -104,11 +104,27 @@ impl Heap {
         Some(known.block.size)
     }
 
+    /// The block here is still used: it could not be made larger.
+    pub(crate) fn keep(&self, start: u64) {
+        if let Some(known) = self.blocks().get_mut(&start) {
+            known.is_freed = false;
+        }
+    }
+
     /// The block that an address lies in, or has lain in last.
     pub(crate) fn at(&self, address: u64) -> Option<Block> {
+        self.known_at(address).map(|known| known.block)
+    }
+
+    /// The block that an address has lain in last, if it is freed.
+    pub(crate) fn freed_at(&self, address: u64) -> Option<Block> {
+        self.known_at(address).filter(|known| known.is_freed).map(|known| known.block)
+    }
+
+    fn known_at(&self, address: u64) -> Option<Known> {
         let blocks = self.blocks();
-        let (_, known) = blocks.range(..=address).next_back()?;
-        (address < known.end()).then_some(known.block)
+        let (_, &known) = blocks.range(..=address).next_back()?;
+        (address < known.end()).then_some(known)
     }
 
     fn blocks(&self) -> MutexGuard<'_, BTreeMap<u64, Known>> {
@@ -133,6 +149,21 @@ mod tests {
         assert_eq!(heap.free(0x1000), None);
         heap.allocate(block(0x1000, 0));
         assert_eq!(heap.free(0x1000), Some(0));
+    }
+
+    #[test]
+    fn memory_is_freed_until_it_is_in_another_block() {
+        let heap = Heap::default();
+        heap.allocate(block(0x1000, 24));
+        assert_eq!(heap.freed_at(0x1008), None);
+        heap.free(0x1000);
+        assert_eq!(heap.freed_at(0x1017), Some(block(0x1000, 24)));
+        assert_eq!(heap.freed_at(0x1018), None);
+        heap.keep(0x1000);
+        assert_eq!(heap.freed_at(0x1008), None, "what could not be made larger is still there");
+        heap.free(0x1000);
+        heap.allocate(block(0x1010, 8));
+        assert_eq!(heap.freed_at(0x1010), None);
     }
 
     #[test]

@@ -144,7 +144,15 @@ mod tests {
         };
         let [first, second] = functions.map(side);
         let word = Word::Unknown;
-        DataRace { first, second, word, count: 1, instructions: 1, in_library: false }
+        DataRace {
+            first,
+            second,
+            word,
+            count: 1,
+            instructions: 1,
+            in_library: false,
+            after_free: false,
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Lines with the same word race with each other or with themselves, each word in every run, whatever
-//! the schedule, and nothing else races. The variant [`Variant::Fixed`] has no race.
+//! the schedule, and nothing else races. (`freed_before` has a use after `free` in their place.) The
+//! variant [`Variant::Fixed`] has no race.
 
 use crate::catalogue::pair_program;
 use crate::{Language, Program, Variant};
@@ -37,6 +38,7 @@ pub const RACES: &[Program] = &[
     racy("ready", "races/ready.c"),
     racy("heap", "races/heap.c"),
     racy("use_after_free", "races/use_after_free.c"),
+    racy("freed_before", "races/freed_before.c"),
     racy("reuse", "races/reuse.c"),
     racy("double_checked", "races/double_checked.c"),
     racy("read_lock", "races/read_lock.c"),
@@ -68,6 +70,7 @@ pub const RACES: &[Program] = &[
     cxx("vector", "races/vector.cpp"),
     cxx("captured", "races/captured.cpp"),
     cxx("shared_object", "races/shared_object.cpp"),
+    cxx("destructor", "races/destructor.cpp"),
     cxx("text", "races/text.cpp"),
     cxx("stream", "races/stream.cpp"),
     rust("static_mut", "races/static_mut.rs"),

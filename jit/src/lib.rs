@@ -10,10 +10,11 @@
 //!   [`refrain_vm::Engine`], [`refrain_vm::Cpu`] and [`refrain_vm::Context`].
 //!
 //! Reading order: `memory`, `fault`, `refused`, `emulated`, `features`, `cost` and `accesses` (shared by
-//! both), then the engines' own `mod.rs`; `unused` is for who looks for races.
+//! both), then the engines' own `mod.rs`; `unused` and `constant_stores` are for who looks for races.
 
 mod accesses;
 mod common;
+mod constant_stores;
 mod copy;
 mod cost;
 mod cranelift;
@@ -26,6 +27,7 @@ mod tiered;
 mod transfer;
 mod unused;
 
+pub use constant_stores::{Constant, constant_stores};
 pub use copy::copy;
 pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};
 pub use features::needs;

@@ -462,6 +462,49 @@ fn values_of_registers_are_told_before_named_instructions() {
     }
 }
 
+#[test]
+fn named_stores_that_change_nothing_are_reads() {
+    let _one = memory();
+    program(|a| {
+        let mut again = a.create_label();
+        a.mov(ecx, 4)?;
+        a.set_label(&mut again)?;
+        a.mov(rax, rcx)?;
+        a.shr(rax, 1)?;
+        a.mov(qword_ptr(rbx), rax)?;
+        a.mov(qword_ptr(rbx + rcx * 8), rax)?;
+        a.dec(ecx)?;
+        a.jne(again)?;
+        a.syscall()
+    });
+    let (exit, expected, blocks) = record(start());
+    let store = find_code(&blocks, &[0x48, 0x89, 0x03]);
+    for leave_out in [LeaveOut::Nothing, LeaveOut::SameEpoch] {
+        data(DATA, &[0; 64]);
+        let compared = Arc::new(BTreeSet::from([store]));
+        let config =
+            EngineConfig { accesses: true, leave_out, compared, ..EngineConfig::default() };
+        // In no epoch of its own, a thread has all of its accesses logged.
+        let notes = refrain_vm::SameEpoch::new([]);
+        let never = refrain_vm::same_epoch::NEVER << refrain_vm::same_epoch::EPOCH_SHIFT;
+        let mut context = start();
+        context.same_epoch =
+            refrain_vm::EpochWords { notes: Arc::as_ptr(&notes) as u64, epoch: never };
+        let (actual, log) =
+            run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
+        assert_eq!(actual, exit);
+        assert_same(&expected, &context);
+        let kinds = |named: bool| {
+            let of = log.iter().filter(|it| (u64::from(it.pc) == store) == named);
+            of.map(|it| it.kind).collect::<Vec<_>>()
+        };
+        // 2, 1, 1, 0: the third one stores what is there.
+        let (read, write) = (Access::READ, Access::WRITE);
+        assert_eq!(kinds(true), [write, write, read, write]);
+        assert_eq!(kinds(false), [write; 4]);
+    }
+}
+
 /// By the table in `cost.rs`: a repeated instruction costs its beginning and its bytes.
 #[test]
 fn cycles_are_estimated_by_class() {

@@ -38,6 +38,9 @@ pub struct DataRace {
     pub instructions: u64,
     /// Code and memory are the system's libraries'.
     pub in_library: bool,
+    /// The two are ordered: the first one frees the block that the second one uses.
+    #[serde(default)]
+    pub after_free: bool,
 }
 
 /// A side of a race.

@@ -9,8 +9,17 @@ use std::path::Path;
 
 /// What there is time for whenever tests run; `cargo xtask races` sets how many recordings of each of
 /// all programs are wanted.
-const SOME: [&str; 7] =
-    ["use_after_free", "reuse", "copies", "relaxed", "omp_critical", "omp_tasks", "shared_object"];
+const SOME: [&str; 9] = [
+    "use_after_free",
+    "freed_before",
+    "reuse",
+    "copies",
+    "relaxed",
+    "omp_critical",
+    "omp_tasks",
+    "shared_object",
+    "destructor",
+];
 
 #[test]
 fn planted_races_are_found_and_nothing_else() {

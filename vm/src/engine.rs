@@ -46,6 +46,9 @@ pub struct EngineConfig {
     /// With `accesses`: before each of these instructions, log there what this general register
     /// has ([`refrain_trace::Access::VALUE`]).
     pub values: Arc<BTreeMap<u64, usize>>,
+    /// With `accesses`: stores of eight bytes by these instructions are logged as reads where memory
+    /// has the value already.
+    pub compared: Arc<BTreeSet<u64>>,
     /// The guest's processor: other instructions than its own are not executed. Those of its
     /// features that this machine lacks cannot be.
     pub processor: Processor,

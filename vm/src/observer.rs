@@ -2,7 +2,7 @@
 
 use crate::{Answer, LeaveOut, Nested, SameEpoch, Seen};
 use refrain_trace::{Access, Event, EventId, ThreadId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,6 +35,10 @@ pub trait Observer: Send + Sync {
     /// Instructions before which the value of a register is wanted, with the accesses
     /// ([`crate::EngineConfig::values`]).
     fn values(&self) -> Arc<BTreeMap<u64, usize>> {
+        Arc::default()
+    }
+    /// Stores that are reads if they change nothing ([`crate::EngineConfig::compared`]).
+    fn compared(&self) -> Arc<BTreeSet<u64>> {
         Arc::default()
     }
     /// The notes by which repeated accesses are left out, if the engine was made to use them

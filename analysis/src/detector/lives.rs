@@ -70,10 +70,11 @@ impl Watcher {
             Access::ANSWERED => {
                 let Some(call) = self.in_one_step.take() else { return };
                 let arguments = call.arguments();
-                if let Some(size) = call.function.and_then(|function| function.size(arguments))
-                    && record.address != 0
-                {
-                    self.allocate(record.address, size, &call.freed);
+                let size = call.function.and_then(|function| function.size(arguments));
+                match (size, record.address) {
+                    (Some(1..), 0) => self.detector.heap.keep(call.freed.start),
+                    (None | Some(0), 0) | (None, _) => {}
+                    (Some(size), start) => self.allocate(start, size, &call.freed),
                 }
             }
             _ => self.note_nested(record),

@@ -277,7 +277,8 @@ fn found(program: &Program, relation: &Relation, aligned: u64) -> BTreeSet<u64> 
             run.step(number, (thread, piece));
             // Of each pair of instructions the last instance is kept: this one.
             let bytes = |race: Race| race.first.address..race.first.address + race.first.size;
-            found.extend(run.races().into_iter().flat_map(bytes));
+            let races = run.races().into_iter().filter(|race| !race.after_free);
+            found.extend(races.flat_map(bytes));
         }
     }
     found

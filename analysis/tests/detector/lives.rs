@@ -30,6 +30,33 @@ fn to_free_a_block_writes_all_of_it() {
 }
 
 #[test]
+fn to_use_a_freed_block_is_a_fault_in_any_order() {
+    let found = |program: Program| {
+        let races = run_with(3, &program, Relation::Program(code()));
+        let side = |side: &refrain_analysis::Side| side.pc - 0x1000;
+        let races = races.iter().filter(|race| race.after_free);
+        races.map(|race| (side(&race.first), side(&race.second))).collect::<Vec<_>>()
+    };
+    let by = |user, at| {
+        let freed = [
+            (0, Allocate(X, 32)),
+            (0, Sync(MutexLock, LOCK)),
+            (0, Free(X)),
+            (0, Sync(MutexUnlock, LOCK)),
+        ];
+        let used = [(user, Sync(MutexLock, LOCK)), (user, Write(at, 8))];
+        freed.into_iter().chain(used).collect()
+    };
+    assert_eq!(found(by(1, X)), [(2, 5)]);
+    assert_eq!(found(by(0, X + 24)), [(2, 5)], "by the thread that has freed it");
+    assert_eq!(found(by(1, X + 32)), [], "behind the block");
+    let again = vec![(0, Allocate(X, 32)), (0, Free(X)), (0, Allocate(X, 16)), (0, Write(X, 8))];
+    assert_eq!(found(again), [], "another block");
+    let enlarged = vec![(0, Allocate(X, 32)), (0, Reallocate(X, 64)), (0, Write(X, 8))];
+    assert_eq!(found(enlarged), [], "still the same block");
+}
+
+#[test]
 fn to_enlarge_a_block_ends_it() {
     let program = vec![(0, Allocate(X, 32)), (1, Read(X, 8)), (0, Reallocate(X, 64))];
     assert_eq!(races(program), [((1, Act::Plain), (2, Act::Free))]);

@@ -298,7 +298,10 @@ impl Body<'_> {
             }
             self.l.live = live;
             match batch {
-                _ if lifted => self.l.lift(i),
+                _ if lifted => {
+                    self.l.compares = self.graph.compared.contains(&i.ip());
+                    self.l.lift(i);
+                }
                 Some(batch) if alone => self.repeated(i, batch, instructions),
                 Some(batch) => pending = Some((batch, live)),
                 None => {

@@ -107,6 +107,8 @@ pub(super) struct Graph {
     table: Vec<Instruction>,
     /// Status flags that are live behind indirect transfers.
     pub(super) indirect_flags: u8,
+    /// Stores that are logged as reads where they change nothing.
+    pub(super) compared: BTreeSet<u64>,
 }
 
 /// What decides where blocks are cut.
@@ -124,6 +126,8 @@ pub(super) struct Cuts<'a> {
     pub(super) nested: &'a BTreeMap<u64, Nested>,
     /// Instructions before which a register's value is logged.
     pub(super) values: &'a BTreeMap<u64, usize>,
+    /// Stores that are logged as reads where they change nothing.
+    pub(super) compared: &'a BTreeSet<u64>,
     /// Plain loads and stores that are watched.
     pub(super) watched: Option<&'a BTreeSet<u64>>,
     pub(super) order_atomics: bool,
@@ -140,7 +144,13 @@ impl Graph {
     pub(super) fn new(blocks: &[CodeBlock], cuts: Cuts<'_>) -> Result<Graph, u64> {
         let table = decode(blocks)?;
         let leaders = leaders(blocks, &table, cuts);
-        let mut graph = Graph { blocks: Vec::new(), code: Vec::new(), table, indirect_flags: 0 };
+        let mut graph = Graph {
+            blocks: Vec::new(),
+            code: Vec::new(),
+            table,
+            indirect_flags: 0,
+            compared: cuts.compared.clone(),
+        };
         let mut factory = InstructionInfoFactory::new();
         for &pc in &leaders {
             let mut rest = Some(pc);

@@ -49,7 +49,7 @@ use refrain_trace::CodeBlock;
 use refrain_vm::{Cpu, Engine, EngineConfig, EngineError, LeaveOut};
 use regions::{Limits, Region};
 use routines::Routines;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -176,6 +176,7 @@ impl CraneliftEngine {
             functions: if config.accesses { &config.functions } else { &BTreeMap::new() },
             nested: if config.accesses { &config.nested } else { &BTreeMap::new() },
             values: if config.accesses { &config.values } else { &BTreeMap::new() },
+            compared: if config.accesses { &config.compared } else { &BTreeSet::new() },
             watched: config.watched.as_deref(),
             order_atomics: config.order_atomics,
             every_access: config.every_access,

@@ -475,6 +475,7 @@ pub(crate) fn with_observer(
         functions: observer.functions(),
         nested: observer.nested(),
         values: observer.values(),
+        compared: observer.compared(),
         leave_out: observer.leaves_out(),
         live: options.policy.is_live(),
         ..EngineConfig::default()

@@ -5,6 +5,7 @@ use super::freed::Freed;
 use refrain_analysis::{
     Code, Detector, Listener, OneStep, Race, Relation, SameEpoch, Tasking, Watcher,
 };
+use refrain_jit::Constant;
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{
     Access, CodeBlock, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace,
@@ -25,6 +26,8 @@ pub(super) struct Races {
     functions: Arc<BTreeMap<u64, Answer>>,
     /// Those that are about tasks.
     nested: Arc<BTreeMap<u64, Nested>>,
+    /// Stores that are no writes where they change nothing.
+    compared: Arc<BTreeSet<u64>>,
     trace: Trace,
     /// The words that the program synchronizes through, unless every access is wanted.
     words: Option<Vec<u64>>,
@@ -50,6 +53,7 @@ impl Races {
             _ => None,
         };
         let mut nested = BTreeMap::new();
+        let mut compared = BTreeSet::new();
         let (relation, words, functions) = match search {
             RaceSearch::Divergence(..) | RaceSearch::Transformed => {
                 let Words { all, .. } = words(trace, &Code::default())?;
@@ -59,6 +63,13 @@ impl Races {
                 let blocks = trace.blocks()?;
                 // Other detectors know threads alone.
                 nested = tasks(&mut code, if tap.is_some() { &[] } else { &blocks });
+                let is_table = |constant: &Constant| match constant {
+                    Constant::Address(at) => code.is_table(*at),
+                    Constant::Word(at) => code.table_words.contains(at),
+                };
+                let stores = refrain_jit::constant_stores(&blocks);
+                let of_tables = stores.iter().filter(|(_, stored)| is_table(stored));
+                compared = of_tables.map(|(&pc, _)| pc).collect();
                 let unused = refrain_jit::unused_results(&blocks);
                 let updates = refrain_jit::plain_updates(&blocks);
                 let code = Code { unused, updates, ..code };
@@ -68,14 +79,22 @@ impl Races {
                 (Relation::Program(Code { polled, ..code }), all, functions)
             }
         };
+        let is_program = relation != Relation::Kept;
+        let is_tapped = tap.is_some();
+        let detector = match tap {
+            Some(listener) => Detector::tapped(words.clone(), relation, listener),
+            None => Detector::new(words.clone(), relation),
+        };
+        // What races with nobody may use what was freed. (The other detectors know races alone.)
+        if is_program && !is_tapped && trace.threads() == 1 {
+            detector.look_at_the_first_thread();
+        }
         Ok(Races {
-            words: tap.is_none().then(|| words.clone()),
-            detector: match tap {
-                Some(listener) => Detector::tapped(words, relation, listener),
-                None => Detector::new(words, relation),
-            },
+            words: (!is_tapped).then_some(words),
+            detector,
             functions: Arc::new(functions),
             nested: Arc::new(nested),
+            compared: Arc::new(compared),
             trace: trace.clone(),
             freed,
             running: Arc::default(),
@@ -211,6 +230,10 @@ impl Observer for Races {
 
     fn nested(&self) -> Arc<BTreeMap<u64, Nested>> {
         self.nested.clone()
+    }
+
+    fn compared(&self) -> Arc<BTreeSet<u64>> {
+        self.compared.clone()
     }
 
     fn leaves_out(&self) -> LeaveOut {

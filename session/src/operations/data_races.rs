@@ -120,10 +120,12 @@ impl Session {
 /// Races between the same places of the source are one; the first of them is kept.
 fn by_place(races: Vec<DataRace>) -> Vec<DataRace> {
     let mut groups: Vec<DataRace> = Vec::new();
-    let mut known: BTreeMap<[String; 2], usize> = BTreeMap::new();
+    let mut known: BTreeMap<([String; 2], bool), usize> = BTreeMap::new();
     for race in races {
-        let mut key = race.sides().map(|side| side.place().map_or_else(String::new, Place::short));
-        key.sort();
+        let mut places =
+            race.sides().map(|side| side.place().map_or_else(String::new, Place::short));
+        places.sort();
+        let key = (places, race.after_free);
         match known.get(&key) {
             Some(&at) => {
                 let group = &mut groups[at];
@@ -275,7 +277,8 @@ impl Scene {
         };
         let in_library = (self.in_system.both(race) || are_inlined())
             && self.is_the_library_s(race, &word, wanted);
-        DataRace { first, second, word, count: race.count, instructions: 1, in_library }
+        let (count, after_free) = (race.count, race.after_free);
+        DataRace { first, second, word, count, instructions: 1, in_library, after_free }
     }
 
     fn access(&mut self, side: &Side, at: Option<usize>) -> Access {

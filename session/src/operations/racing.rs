@@ -165,6 +165,9 @@ pub(super) fn code(modules: &[Module]) -> ProgramCode {
     let one_step = modules.iter().map(|it| symbols::one_step::functions(it, is_system(it)));
     let tasks = || modules.iter().map(symbols::tasking::library).zip(modules);
     let bodies = tasks().filter_map(|(library, module)| Some((range(module), library.calls?)));
+    let tables: Vec<_> = modules.iter().map(symbols::vtables::of).collect();
+    let mut ranges: Vec<_> = tables.iter().flat_map(|it| it.tables.iter().cloned()).collect();
+    ranges.sort_unstable_by_key(|table| table.start);
     ProgramCode {
         tasking: tasks().flat_map(|(library, _)| library.functions).collect(),
         runtimes: bodies.collect(),
@@ -172,6 +175,8 @@ pub(super) fn code(modules: &[Module]) -> ProgramCode {
         silent: c_library.map(range).collect(),
         trusted: others.map(range).collect(),
         one_step: one_step.flatten().collect(),
+        tables: ranges,
+        table_words: tables.iter().flat_map(|it| &it.words).copied().collect(),
         allocator_code: c_libraries().filter_map(symbols::one_step::code).collect(),
         ..ProgramCode::default()
     }
@@ -191,10 +196,10 @@ fn is_c_library(module: &Module) -> bool {
 /// Races of the same two instructions are one, whichever threads executed them; the last of each
 /// pair of threads is kept with it, nearest to the divergence.
 pub(super) fn merge(races: Vec<analysis::Race>) -> Vec<analysis::Race> {
-    let mut merged: BTreeMap<(u64, u64), analysis::Race> = BTreeMap::new();
+    let mut merged: BTreeMap<(u64, u64, bool), analysis::Race> = BTreeMap::new();
     for race in races {
         let (a, b) = (race.first.pc, race.second.pc);
-        let there = merged.entry((a.min(b), a.max(b)));
+        let there = merged.entry((a.min(b), a.max(b), race.after_free));
         there
             .and_modify(|there| {
                 let count = there.count + race.count;

@@ -9,6 +9,7 @@ mod files;
 pub mod one_step;
 pub mod tasking;
 pub mod variables;
+pub mod vtables;
 
 pub use refrain_transform::{Frame, Place};
 

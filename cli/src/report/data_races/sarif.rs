@@ -21,6 +21,12 @@ pub(crate) fn sarif(report: &Report) -> Value {
                     "fullDescription": { "text": "Two threads access the same memory, one of \
                         them writes, and nothing orders the two accesses." },
                     "defaultConfiguration": { "level": "error" },
+                }, {
+                    "id": AFTER_FREE,
+                    "shortDescription": { "text": "Heap use after free" },
+                    "fullDescription": { "text": "A block of the heap is used after it was freed, \
+                        by the same thread or by one that comes after it." },
+                    "defaultConfiguration": { "level": "error" },
                 }],
             } },
             "results": results,
@@ -29,15 +35,20 @@ pub(crate) fn sarif(report: &Report) -> Value {
 }
 
 const RULE: &str = "data-race";
+const AFTER_FREE: &str = "heap-use-after-free";
 
 fn result(race: &DataRace) -> Value {
     let what = |side: &Access| {
         let place = side.place().map_or_else(String::new, Place::short);
         format!("{} by {} in {place}", side.access, side.thread)
     };
-    let text = format!("{} races with {}", what(&race.second), what(&race.first));
+    let (rule, verb) = match race.after_free {
+        true => (AFTER_FREE, "comes after"),
+        false => (RULE, "races with"),
+    };
+    let text = format!("{} {verb} {}", what(&race.second), what(&race.first));
     json!({
-        "ruleId": RULE,
+        "ruleId": rule,
         "level": if race.in_library { "note" } else { "error" },
         "message": { "text": text },
         "locations": location(&race.second).into_iter().collect::<Vec<_>>(),

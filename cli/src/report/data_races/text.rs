@@ -26,7 +26,7 @@ pub(crate) fn render(report: &Report) -> String {
     let covered = format!("{}, {}", counted(threads, "thread"), counted(events, "event"));
     let _ = match &report.verdict {
         Some(verdict) => writeln!(text, "{verdict} ({covered})"),
-        None => writeln!(text, "{} ({covered})", counted(report.races.len() as u64, "data race")),
+        None => writeln!(text, "{} ({covered})", found(&report.races)),
     };
     if report.folded > 0 {
         let races = counted(report.folded, "race");
@@ -42,10 +42,26 @@ pub(crate) fn render(report: &Report) -> String {
     text
 }
 
+/// How much was found.
+fn found(races: &[DataRace]) -> String {
+    let uses = races.iter().filter(|race| race.after_free).count() as u64;
+    let races = races.len() as u64 - uses;
+    let in_words = match uses {
+        1 => "1 use after free".to_owned(),
+        _ => format!("{} uses after free", count(uses)),
+    };
+    match (races, uses) {
+        (_, 0) => counted(races, "data race"),
+        (0, _) => in_words,
+        _ => format!("{}, {in_words}", counted(races, "data race")),
+    }
+}
+
 fn render_race(race: &DataRace, threads: &[Thread], text: &mut String) {
     let mutexes = Mutexes::of(race);
     let library = if race.in_library { " (within libraries)" } else { "" };
-    let _ = writeln!(text, "WARNING: data race{library}");
+    let what = if race.after_free { "heap use after free" } else { "data race" };
+    let _ = writeln!(text, "WARNING: {what}{library}");
     render_access(&race.second, "", &mutexes, text);
     let _ = writeln!(text);
     render_access(&race.first, "Previous ", &mutexes, text);
@@ -73,7 +89,7 @@ fn render_race(race: &DataRace, threads: &[Thread], text: &mut String) {
         let _ = writeln!(text, "  {} times{pairs}\n", count(race.count));
     }
     let place = race.second.place().map_or_else(String::new, Place::short);
-    let _ = writeln!(text, "{}", cut(&format!("SUMMARY: data race in {place}")));
+    let _ = writeln!(text, "{}", cut(&format!("SUMMARY: {what} in {place}")));
 }
 
 fn render_access(access: &Access, previous: &str, mutexes: &Mutexes<'_>, text: &mut String) {

@@ -3,6 +3,7 @@
 use super::Lifter;
 use crate::cranelift::frame;
 use crate::cranelift::vars::{CURSOR, offset};
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value};
 use iced_x86::{Instruction, Register};
@@ -69,8 +70,33 @@ impl Lifter<'_> {
 
     /// A store, logged.
     pub(super) fn store(&mut self, address: Value, value: Value, size: usize) {
+        if self.compares && size == 8 && self.watch.accesses {
+            return self.store_compared(address, value);
+        }
         self.store_unlogged(address, value);
         self.log(address, size, Access::WRITE);
+    }
+
+    /// A store of eight bytes, logged as a read if memory has the value already.
+    fn store_compared(&mut self, address: Value, value: Value) {
+        let old = self.load_unlogged(I64, address);
+        let changes = self.b.ins().icmp(IntCC::NotEqual, old, value);
+        self.store_unlogged(address, value);
+        if self.watch.leave_out == LeaveOut::Nothing {
+            let meta = |kind: u16| self.pc & 0xffff_ffff | 8 << 32 | u64::from(kind) << 48;
+            let [read, write] = [Access::READ, Access::WRITE].map(meta);
+            let (read, write) = (self.iconst(I64, read), self.iconst(I64, write));
+            let meta = self.b.ins().select(changes, write, read);
+            return self.append_raw(address, meta);
+        }
+        let [write, read, on] = [(); 3].map(|()| self.b.create_block());
+        self.b.ins().brif(changes, write, &[], read, &[]);
+        for (block, kind) in [(write, Access::WRITE), (read, Access::READ)] {
+            self.b.switch_to_block(block);
+            self.log(address, 8, kind);
+            self.b.ins().jump(on, &[]);
+        }
+        self.b.switch_to_block(on);
     }
 
     pub(super) fn store_unlogged(&mut self, address: Value, value: Value) {

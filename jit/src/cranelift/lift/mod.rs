@@ -117,6 +117,8 @@ pub(super) struct Lifter<'a> {
     pub(super) reads_from: Option<Value>,
     /// The address that its access is logged with, then.
     pub(super) logged_as: Option<Value>,
+    /// The current instruction is one of [`refrain_vm::EngineConfig::compared`].
+    pub(super) compares: bool,
     /// Batches of instructions that run natively.
     pub(super) thunks: Vec<super::thunk::Batch>,
     jump: SigRef,
@@ -147,6 +149,7 @@ impl<'a> Lifter<'a> {
             logged: 0,
             reads_from: None,
             logged_as: None,
+            compares: false,
             pc: 0,
             thunks: Vec::new(),
             jump,

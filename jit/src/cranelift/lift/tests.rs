@@ -77,6 +77,7 @@ fn lifted(input: &str) -> String {
         functions: &BTreeMap::new(),
         nested: &BTreeMap::new(),
         values: &BTreeMap::new(),
+        compared: &BTreeSet::new(),
         watched: None,
         order_atomics: false,
         every_access: false,

@@ -42,6 +42,7 @@ fn race() -> DataRace {
         count: 40,
         instructions: 2,
         in_library: false,
+        after_free: false,
     }
 }
 
@@ -84,6 +85,19 @@ fn words() {
         render_word(&DataRace { word, ..race() }, &mut text);
     }
     assert_snapshot!(text);
+}
+
+#[test]
+fn a_use_after_free_is_called_so() {
+    let race = DataRace { after_free: true, ..race() };
+    let both = Report { races: vec![race.clone(), self::race()], ..report() };
+    let one = Report { races: vec![race], ..report() };
+    let text = render(&one);
+    assert!(text.contains("WARNING: heap use after free\n"), "{text}");
+    assert!(text.contains("SUMMARY: heap use after free in "), "{text}");
+    assert!(text.ends_with("\n1 use after free (3 threads, 1,234 events)\n"), "{text}");
+    assert!(render(&both).ends_with("\n1 data race, 1 use after free (3 threads, 1,234 events)\n"));
+    assert_eq!(sarif(&one)["runs"][0]["results"][0]["ruleId"], "heap-use-after-free");
 }
 
 #[test]

@@ -1,0 +1,30 @@
+// A destructor waits for the thread that uses the object: by then, the object is of its base class.
+#include <thread>
+
+struct Worker {
+    std::thread thread;
+    int total = 0;
+    virtual int step() { return 1; }
+    void work() { total += step(); } /* races on heap */
+    void wait()
+    {
+        if (thread.joinable())
+            thread.join();
+    }
+    virtual ~Worker() { wait(); } /* races on heap */
+};
+
+struct Fast : Worker {
+    int step() override { return 2; }
+#if FIXED
+    ~Fast() override { wait(); }
+#endif
+};
+
+int main()
+{
+    Worker *worker = new Fast;
+    worker->thread = std::thread(&Worker::work, worker);
+    delete worker;
+    return 0;
+}
