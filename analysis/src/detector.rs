@@ -421,6 +421,7 @@ impl Watcher {
             EventKind::Atomic => READ | WRITE | ATOMIC,
             EventKind::SyncStore => match self.detector.relation.code() {
                 Some(code) if code.is_update(event) => READ | WRITE,
+                Some(code) if code.is_plain_store(event) => WRITE,
                 _ => WRITE | ATOMIC,
             },
             EventKind::SyncLoad => READ | ATOMIC,

@@ -58,6 +58,8 @@ pub struct Code {
     pub updates: BTreeSet<u64>,
     /// Words that loops poll: the head of a ticket lock, which only its holder advances.
     pub polled: BTreeSet<u64>,
+    /// Words that are data, though stores to them were watched: nobody else looks out for these.
+    pub plain: BTreeSet<u64>,
     /// Modules whose atomics, locks and memory are their own business: what they do orders nothing, and
     /// what they free was their own. The C library's.
     pub silent: Vec<Range<u64>>,
@@ -94,6 +96,12 @@ impl Code {
         store.kind() == EventKind::SyncStore
             && self.updates.contains(&store.pc)
             && self.is_plain(store.pc, store.object)
+    }
+
+    /// Whether a watched store is one like any other.
+    pub(crate) fn is_plain_store(&self, store: &Event) -> bool {
+        store.kind() == EventKind::SyncStore
+            && self.plain.contains(&crate::shadow::word_of(store.object))
     }
 
     /// Whether an update by the code at `pc` is no atomic: not if a loop polls the word at the address,
@@ -180,7 +188,9 @@ pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool, relation: &R
     use EventKind::*;
     if let Relation::Program(code) = relation {
         match event.kind() {
-            SyncStore if code.is_update(event) => return Edges::default(),
+            SyncStore if code.is_update(event) || code.is_plain_store(event) => {
+                return Edges::default();
+            }
             ThreadCreate | Syscall => return Edges::default(),
             ThreadExit => return releases([Some(Object::At(event.object)), None]),
             Signal => return acquires([Some(Object::Signals), None]),

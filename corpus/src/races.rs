@@ -46,6 +46,7 @@ pub const RACES: &[Program] = &[
     racy("bits", "races/bits.c"),
     racy("local", "races/local.c"),
     racy("copies", "races/copies.c"),
+    Program { flags: &["-O0"], ..racy("pointed", "races/pointed.c") },
     racy("semaphore", "races/semaphore.c"),
     racy("barrier", "races/barrier.c"),
     racy("rounds", "races/rounds.c"),

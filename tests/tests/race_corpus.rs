@@ -9,11 +9,12 @@ use std::path::Path;
 
 /// What there is time for whenever tests run; `cargo xtask races` sets how many recordings of each of
 /// all programs are wanted.
-const SOME: [&str; 9] = [
+const SOME: [&str; 10] = [
     "use_after_free",
     "freed_before",
     "reuse",
     "copies",
+    "pointed",
     "relaxed",
     "omp_critical",
     "omp_tasks",

@@ -2,6 +2,7 @@
 //! and the classes that they fall into. What they do to a guest's memory is the machine's table.
 
 use crate::Event;
+use std::ops::Range;
 
 macro_rules! calls {
     ($($name:ident = $number:literal),* $(,)?) => {
@@ -81,6 +82,20 @@ pub fn changes_mappings(number: u16) -> bool {
 pub fn creates_processes(number: u16, args: &[u64; 6]) -> bool {
     const CLONE_VM: u64 = 0x100;
     number == FORK || number == CLONE && args[0] & CLONE_VM == 0
+}
+
+/// The memory that a call of this number has taken from the address space, if it has succeeded with this
+/// result: what it unmaps, or maps something else in place of.
+pub fn unmapped(number: u16, args: &[u64; 6], result: u64) -> Option<Range<u64>> {
+    const MAP_FIXED: u64 = 0x10;
+    let [start, len, new_len, flags, ..] = *args;
+    match number {
+        MUNMAP => Some(start..start.saturating_add(len)),
+        MMAP if flags & MAP_FIXED != 0 => Some(start..start.saturating_add(len)),
+        MREMAP if result == start => Some(start.saturating_add(new_len)..start.saturating_add(len)),
+        MREMAP => Some(start..start.saturating_add(len)),
+        _ => None,
+    }
 }
 
 /// Whether a call with these arguments maps memory that other processes may see written.

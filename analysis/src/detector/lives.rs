@@ -127,16 +127,16 @@ impl Watcher {
         self.take_found();
     }
 
-    /// The thread unmaps memory. The stacks of threads are the library's business.
+    /// The thread unmaps memory, or maps other memory in its place. The stacks of threads are the library's
+    /// business.
     pub(crate) fn unmap(&mut self, call: &Event, record: &SyscallRecord) {
-        if call.nr != linux::MUNMAP || !matches!(record.effect, Effect::Memory { .. }) {
+        if !matches!(record.effect, Effect::Memory { .. }) || (call.value as i64) < 0 {
             return;
         }
-        let [start, len, ..] = record.args;
-        let range = start..start.saturating_add(len);
+        let Some(range) = linux::unmapped(call.nr, &record.args, call.value) else { return };
         let holds_a_stack =
             self.detector.stacks().pointers.values().any(|pointer| range.contains(pointer));
-        if call.value == 0 && !range.is_empty() && !holds_a_stack {
+        if !range.is_empty() && !holds_a_stack {
             self.end(range, call.pc, WRITE | KERNEL | FREE);
         }
     }

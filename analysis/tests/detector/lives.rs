@@ -212,6 +212,11 @@ fn to_unmap_memory_writes_it() {
     let program = |at| vec![(0, Map(X, 0x2000)), (1, Write(at, 8)), (0, Unmap(X, 0x2000))];
     assert_eq!(races(program(X + 0x1ff8)), [((1, Act::Plain), (2, Act::Unmap))]);
     assert_eq!(races(program(X + 0x2000)), []);
+    let replaced = |at| vec![(0, Map(X, 0x2000)), (1, Write(at, 8)), (0, MapAt(X, 0x2000))];
+    assert_eq!(races(replaced(X + 0x1ff8)), [((1, Act::Plain), (2, Act::Unmap))]);
+    assert_eq!(races(replaced(X + 0x2000)), []);
+    let after = vec![(0, Map(X, 0x2000)), (0, MapAt(X, 0x2000)), (1, Write(X, 8))];
+    assert_eq!(races(after), [], "new memory");
     let much = vec![(0, Map(X, 1 << 40)), (1, Write(X + 0x1000, 8)), (0, Unmap(X, 1 << 40))];
     assert_eq!(races(much), [((1, Act::Plain), (2, Act::Unmap))]);
 }

@@ -38,6 +38,8 @@ pub(crate) enum Step {
     CreateOn(u32, u64),
     /// New memory: where, and how much.
     Map(u64, u64),
+    /// The same in place of what is there.
+    MapAt(u64, u64),
     /// A signal to somebody.
     Kill,
     /// A handler of signals is named.
@@ -149,8 +151,11 @@ impl Run {
             Step::CreateOn(child, pointer) => {
                 self.create(thread, (ThreadId(child), pointer), pc);
             }
-            Step::Map(at, len) => {
-                let args = [0, len, 3, 0, 0, 0];
+            Step::Map(at, len) | Step::MapAt(at, len) => {
+                let args = match step {
+                    Step::Map(..) => [0, len, 3, 0, 0, 0],
+                    _ => [at, len, 3, 0x10, 0, 0],
+                };
                 let effect = Effect::Memory { content: None };
                 let record = SyscallRecord { args, effect, ..SyscallRecord::default() };
                 self.call(thread, (linux::MMAP, at), pc, record);

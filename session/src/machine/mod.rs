@@ -14,6 +14,7 @@ mod skeleton;
 mod stacks;
 mod transformed;
 mod uses;
+mod words;
 
 pub use policy::Policy;
 pub(crate) use segments::segments;

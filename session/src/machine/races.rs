@@ -2,17 +2,15 @@
 
 use super::RaceSearch;
 use super::freed::Freed;
+use super::words::{Words, words};
 use refrain_analysis::{
     Code, Detector, Listener, OneStep, Race, Relation, SameEpoch, Tasking, Watcher,
 };
 use refrain_jit::Constant;
 use refrain_trace::payload::SyscallRecord;
-use refrain_trace::{
-    Access, CodeBlock, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace,
-};
+use refrain_trace::{Access, CodeBlock, Cursor, Event, EventId, HAS_PAYLOAD, ThreadId, Trace};
 use refrain_vm::{Answer, Interest, LeaveOut, List, Nested, Observer, ThreadObserver};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,7 +54,7 @@ impl Races {
         let mut compared = BTreeSet::new();
         let (relation, words, functions) = match search {
             RaceSearch::Divergence(..) | RaceSearch::Transformed => {
-                let Words { all, .. } = words(trace, &Code::default())?;
+                let Words { all, .. } = words(trace, None)?;
                 (Relation::Kept, all, BTreeMap::new())
             }
             RaceSearch::Program(mut code) => {
@@ -73,10 +71,10 @@ impl Races {
                 let unused = refrain_jit::unused_results(&blocks);
                 let updates = refrain_jit::plain_updates(&blocks);
                 let code = Code { unused, updates, ..code };
-                let Words { all, polled } = words(trace, &code)?;
+                let Words { all, polled, plain } = words(trace, Some(&code))?;
                 let answers = code.one_step.iter().map(|(&pc, &it)| (pc, answer(it)));
                 let functions = answers.collect();
-                (Relation::Program(Code { polled, ..code }), all, functions)
+                (Relation::Program(Code { polled, plain, ..code }), all, functions)
             }
         };
         let is_program = relation != Relation::Kept;
@@ -142,80 +140,6 @@ pub(super) fn answer(function: OneStep) -> Answer {
     match function {
         OneStep::ThirdSize => Answer::Memory,
         _ => Answer::Register,
-    }
-}
-
-/// The words that the program synchronizes through, and those of them that it polls.
-struct Words {
-    all: Vec<u64>,
-    polled: BTreeSet<u64>,
-}
-
-/// The words that the program synchronizes through: those of locked instructions and watched
-/// stores, and those that it polls. That a load is watched does not say that its word is one, but in
-/// `trusted` code; nor that it is polled while the thread has a mutex, which others need to change
-/// what is waited for (`while (!ready) pthread_cond_wait(...)`).
-///
-/// A watched store that is an update without a lock prefix says nothing of its word, but in `trusted`
-/// code. What `silent` code looks at is its own business, and so is what other code looks at once on its
-/// own stack: there, other functions have had variables, or will have.
-fn words(trace: &Trace, code: &Code) -> crate::Result<Words> {
-    use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore};
-    let mut words = Vec::new();
-    let mut polled = BTreeSet::new();
-    for thread in (0..trace.threads()).map(ThreadId) {
-        let mut cursor = trace.cursor(thread);
-        let mut mutexes: u32 = 0;
-        while let Some(event) = cursor.next()? {
-            let synchronizes = match event.kind() {
-                Atomic | OnceRun | OnceDone => true,
-                SyncStore => {
-                    let is_trusted = || is_in(&code.trusted, event.pc);
-                    !code.updates.contains(&event.pc) || is_trusted()
-                }
-                SyncLoad if is_in(&code.silent, event.pc) => false,
-                SyncLoad => {
-                    let is_trusted = || is_in(&code.trusted, event.pc) && !is_on_own_stack(&event);
-                    let is_polled = (event.aux > 0 || event.result > 0) && mutexes == 0;
-                    if is_polled {
-                        polled.insert(event.object & !3);
-                    }
-                    is_polled || is_trusted()
-                }
-                _ => false,
-            };
-            mutexes = mutexes.saturating_add_signed(mutexes_taken(&event));
-            if synchronizes && words.last() != Some(&event.object) {
-                words.push(event.object);
-            }
-        }
-        words.sort_unstable();
-        words.dedup();
-    }
-    Ok(Words { all: words, polled })
-}
-
-fn is_in(code: &[Range<u64>], pc: u64) -> bool {
-    code.iter().any(|code| code.contains(&pc))
-}
-
-/// Whether an event is about a word of a function that the thread is in, most likely.
-fn is_on_own_stack(event: &Event) -> bool {
-    const NEAR: u64 = 4096;
-    event.object.checked_sub(event.sp).is_some_and(|above| above < NEAR)
-}
-
-/// How many mutexes more the thread has after an event.
-fn mutexes_taken(event: &Event) -> i32 {
-    use EventKind::{
-        CondWaitBegin, CondWaitEnd, MutexLock, MutexTimedLock, MutexTryLock, MutexUnlock,
-    };
-    match event.kind() {
-        MutexLock | MutexTryLock | MutexTimedLock if event.result == 0 => 1,
-        MutexUnlock if event.result == 0 => -1,
-        CondWaitBegin => -1,
-        CondWaitEnd => 1,
-        _ => 0,
     }
 }
 
@@ -357,42 +281,5 @@ impl Running {
 
     fn lock(&self) -> MutexGuard<'_, usize> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use refrain_trace::{OwnedEvent, OwnedTrace};
-
-    /// Each event is at its own instruction, on a stack that is used down to 0x9000.
-    fn words_of(events: &[(EventKind, u64, u64, u64)]) -> Vec<u64> {
-        let event = |&(kind, object, pc, aux): &(EventKind, u64, u64, u64)| {
-            let event = Event { code: kind as u8, object, pc, aux, sp: 0x9000, ..Event::default() };
-            OwnedEvent::new(event, None)
-        };
-        let threads = vec![events.iter().map(event).collect()];
-        let trace = OwnedTrace { threads, ..OwnedTrace::default() };
-        let one = |range: Range<u64>| std::iter::once(range).collect();
-        let (silent, trusted) = (one(0x100..0x200), one(0x100..0x300));
-        let code = Code { silent, trusted, ..Code::default() };
-        words(&trace.to_trace().expect("can be written"), &code).expect("can be read").all
-    }
-
-    #[test]
-    fn a_library_that_looks_at_its_own_stack_makes_no_word() {
-        use EventKind::{Atomic, SyncLoad, SyncStore};
-        const NONE: [u64; 0] = [];
-        let own = 0x9010;
-        assert_eq!(words_of(&[(SyncLoad, own, 0x110, 0), (SyncLoad, own, 0x120, 1)]), NONE);
-        assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x110, 1)]), NONE, "the C library's business");
-        assert_eq!(words_of(&[(SyncLoad, own, 0x210, 0)]), NONE);
-        assert_eq!(words_of(&[(SyncLoad, own, 0x210, 1)]), [own], "another thread has its address");
-        assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x210, 0)]), [0x5000]);
-        assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x310, 0)]), NONE, "the program's");
-        assert_eq!(
-            words_of(&[(Atomic, own, 0x310, 0), (SyncStore, own + 8, 0x310, 0)]),
-            [own, own + 8]
-        );
     }
 }

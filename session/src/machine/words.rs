@@ -1,0 +1,221 @@
+//! The words that a program synchronizes through, by the events of its trace.
+
+use refrain_analysis::Code;
+use refrain_trace::fixed::FixedMap;
+use refrain_trace::{Event, EventKind, ThreadId, Trace};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// A load and a store of one word, so many bytes of code apart, are an update of it.
+const UPDATE: u64 = 64;
+
+/// The words that the program synchronizes through, and those of them that it polls.
+pub(super) struct Words {
+    pub(super) all: Vec<u64>,
+    pub(super) polled: BTreeSet<u64>,
+    /// Words that are data like others, though stores to them were watched.
+    pub(super) plain: BTreeSet<u64>,
+}
+
+/// The words that the program synchronizes through: those of locked instructions and of watched stores,
+/// and those that it polls. That a load is watched does not say that its word is one, but in `trusted`
+/// code; nor that it is polled while the thread has a mutex, which others need to change what is waited
+/// for (`while (!ready) pthread_cond_wait(...)`).
+///
+/// If there is `code`, a watched store says something of its word in `trusted` code, and where another
+/// thread has a watched load of it that is not half of an update; two, if the store is half of one: a
+/// recording watches what might be synchronization, which in code without optimisation much of the data
+/// is. A store that is an update
+/// without a lock prefix says nothing, but in `trusted` code. What `silent` code looks at is its own
+/// business, and so is what other code looks at once on its own stack: there, other functions have had
+/// variables, or will have.
+pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> {
+    use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore};
+    let none = Code::default();
+    let rules = code.unwrap_or(&none);
+    let mut words = Vec::new();
+    let mut polled = BTreeSet::new();
+    let mut stored = Accessed::default();
+    let mut updated = Accessed::default();
+    let mut loaded = Accessed::default();
+    for thread in (0..trace.threads()).map(ThreadId) {
+        let mut cursor = trace.cursor(thread);
+        let mut mutexes: u32 = 0;
+        // The last event of each word: a load may be half of an update.
+        let mut last: FixedMap<u64, Last> = FixedMap::default();
+        while let Some(event) = cursor.next()? {
+            let synchronizes = match event.kind() {
+                Atomic | OnceRun | OnceDone => true,
+                SyncStore if is_in(&rules.trusted, event.pc) || code.is_none() => true,
+                SyncStore => {
+                    let before = last.insert(event.object, Last { pc: event.pc, loads: false });
+                    let is_near = |it: &Last| (1..=UPDATE).contains(&event.pc.wrapping_sub(it.pc));
+                    let is_update = before.as_ref().is_some_and(is_near);
+                    if before.is_some_and(|before| before.loads && !is_update) {
+                        loaded.add(event.object, thread);
+                    }
+                    if is_update {
+                        updated.add(event.object, thread);
+                    } else if !rules.updates.contains(&event.pc) {
+                        stored.add(event.object, thread);
+                    }
+                    false
+                }
+                SyncLoad if is_in(&rules.silent, event.pc) => false,
+                SyncLoad => {
+                    let is_trusted = || is_in(&rules.trusted, event.pc) && !is_on_own_stack(&event);
+                    let is_polled = (event.aux > 0 || event.result > 0) && mutexes == 0;
+                    if is_polled {
+                        polled.insert(event.object & !3);
+                    }
+                    let before = last.insert(event.object, Last { pc: event.pc, loads: true });
+                    if before.is_some_and(|before| before.loads) {
+                        loaded.add(event.object, thread);
+                    }
+                    is_polled || is_trusted()
+                }
+                _ => false,
+            };
+            mutexes = mutexes.saturating_add_signed(mutexes_taken(&event));
+            if synchronizes && words.last() != Some(&event.object) {
+                words.push(event.object);
+            }
+        }
+        for (&word, _) in last.iter().filter(|(_, last)| last.loads) {
+            loaded.add(word, thread);
+        }
+        words.sort_unstable();
+        words.dedup();
+    }
+    words.extend(stored.0.keys().filter(|word| stored.is_of_others(&loaded, **word)));
+    let is_looked_out_for =
+        |word: &&u64| loaded.times(**word) > 1 && updated.is_of_others(&loaded, **word);
+    words.extend(updated.0.keys().filter(is_looked_out_for));
+    words.sort_unstable();
+    words.dedup();
+    let is_plain = |word: &&u64| words.binary_search(word).is_err();
+    let plain = stored.0.keys().chain(updated.0.keys()).filter(is_plain);
+    let plain = plain.map(|word| word & !3).collect();
+    Ok(Words { all: words, polled, plain })
+}
+
+/// An event of a word.
+struct Last {
+    pc: u64,
+    loads: bool,
+}
+
+/// Which threads access which words: the only one, or none if there are several; and how often.
+#[derive(Default)]
+struct Accessed(FixedMap<u64, (Option<ThreadId>, u32)>);
+
+impl Accessed {
+    fn add(&mut self, word: u64, thread: ThreadId) {
+        let (by, times) = self.0.entry(word).or_insert((Some(thread), 0));
+        if *by != Some(thread) {
+            *by = None;
+        }
+        *times = times.saturating_add(1);
+    }
+
+    fn times(&self, word: u64) -> u32 {
+        self.0.get(&word).map_or(0, |it| it.1)
+    }
+
+    /// Whether one of these and another one of those access a word.
+    fn is_of_others(&self, others: &Accessed, word: u64) -> bool {
+        match (self.0.get(&word), others.0.get(&word)) {
+            (Some((Some(one), _)), Some((Some(other), _))) => one != other,
+            (own, other) => own.is_some() && other.is_some(),
+        }
+    }
+}
+
+fn is_in(code: &[Range<u64>], pc: u64) -> bool {
+    code.iter().any(|code| code.contains(&pc))
+}
+
+/// Whether an event is about a word of a function that the thread is in, most likely.
+fn is_on_own_stack(event: &Event) -> bool {
+    const NEAR: u64 = 4096;
+    event.object.checked_sub(event.sp).is_some_and(|above| above < NEAR)
+}
+
+/// How many mutexes more the thread has after an event.
+fn mutexes_taken(event: &Event) -> i32 {
+    use EventKind::{
+        CondWaitBegin, CondWaitEnd, MutexLock, MutexTimedLock, MutexTryLock, MutexUnlock,
+    };
+    match event.kind() {
+        MutexLock | MutexTryLock | MutexTimedLock if event.result == 0 => 1,
+        MutexUnlock if event.result == 0 => -1,
+        CondWaitBegin => -1,
+        CondWaitEnd => 1,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use EventKind::{Atomic, SyncLoad, SyncStore};
+    use refrain_trace::{OwnedEvent, OwnedTrace};
+
+    type Given = (EventKind, u64, u64, u64);
+
+    /// Each event is at its own instruction, on a stack that is used down to 0x9000.
+    fn of_threads(threads: &[&[Given]]) -> Words {
+        let event = |&(kind, object, pc, aux): &Given| {
+            let event = Event { code: kind as u8, object, pc, aux, sp: 0x9000, ..Event::default() };
+            OwnedEvent::new(event, None)
+        };
+        let threads = threads.iter().map(|events| events.iter().map(event).collect()).collect();
+        let trace = OwnedTrace { threads, ..OwnedTrace::default() };
+        let one = |range: Range<u64>| std::iter::once(range).collect();
+        let (silent, trusted) = (one(0x100..0x200), one(0x100..0x300));
+        let code = Code { silent, trusted, ..Code::default() };
+        words(&trace.to_trace().expect("can be written"), Some(&code)).expect("can be read")
+    }
+
+    fn words_of(events: &[Given]) -> Vec<u64> {
+        of_threads(&[events]).all
+    }
+
+    #[test]
+    fn a_library_that_looks_at_its_own_stack_makes_no_word() {
+        const NONE: [u64; 0] = [];
+        let own = 0x9010;
+        assert_eq!(words_of(&[(SyncLoad, own, 0x110, 0), (SyncLoad, own, 0x120, 1)]), NONE);
+        assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x110, 1)]), NONE, "the C library's business");
+        assert_eq!(words_of(&[(SyncLoad, own, 0x210, 0)]), NONE);
+        assert_eq!(words_of(&[(SyncLoad, own, 0x210, 1)]), [own], "another thread has its address");
+        assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x210, 0)]), [0x5000]);
+        assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x310, 0)]), NONE, "the program's");
+        assert_eq!(
+            words_of(&[(Atomic, own, 0x310, 0), (SyncStore, own + 8, 0x210, 0)]),
+            [own, own + 8]
+        );
+    }
+
+    #[test]
+    fn a_watched_store_makes_a_word_where_another_thread_looks_out_for_it() {
+        const NONE: [u64; 0] = [];
+        let at = 0x5000;
+        let (store, load) = ((SyncStore, at, 0x400, 0), (SyncLoad, at, 0x500, 0));
+        let nobody = of_threads(&[&[store], &[]]);
+        assert_eq!((nobody.all, nobody.plain), (NONE.to_vec(), [at].into()));
+        assert_eq!(of_threads(&[&[store, load], &[]]).all, NONE, "the thread itself");
+        let other = of_threads(&[&[store], &[load]]);
+        assert_eq!((other.all, other.plain), (vec![at], BTreeSet::new()));
+        // Both add to it.
+        let update = [(SyncLoad, at, 0x400, 0), (SyncStore, at, 0x40a, 0)];
+        assert_eq!(of_threads(&[&update, &update]).all, NONE);
+        let again = [update[0], update[1], (SyncStore, at, 0x420, 0)];
+        assert_eq!(of_threads(&[&again, &again]).all, NONE, "the load between is not told");
+        // One adds to it, and another one looks.
+        assert_eq!(of_threads(&[&update, &[load]]).all, NONE, "once");
+        assert_eq!(of_threads(&[&update, &[load, load]]).all, [at], "again");
+        let far = [load, (SyncStore, at, 0x900, 0)];
+        assert_eq!(of_threads(&[&far, &far]).all, [at], "no updates");
+    }
+}
