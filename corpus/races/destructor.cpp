@@ -1,4 +1,5 @@
 // A destructor waits for the thread that uses the object: by then, the object is of its base class.
+#include <initializer_list>
 #include <thread>
 
 struct Worker {
@@ -23,6 +24,11 @@ struct Fast : Worker {
 
 int main()
 {
+    // Whichever function the thread comes to, a replay has its code.
+    for (Worker *worker : {new Worker, static_cast<Worker *>(new Fast)}) {
+        worker->work();
+        delete worker;
+    }
     Worker *worker = new Fast;
     worker->thread = std::thread(&Worker::work, worker);
     delete worker;
