@@ -14,7 +14,10 @@
 //!   compare, also where they search for it; and all of such a function, as of an atomic operation,
 //!   if it touches nothing but what its argument points to, and the locks are the program's own;
 //! - flags that a loop looks at in each round, whatever else it does (`flags`);
-//! - loops that follow pointers on the way to a lock (`walks`);
+//! - what a short function answers a question by (`answers`): loops that wait ask virtual functions and
+//!   predicates;
+//! - loops that follow pointers on the way to a lock (`walks`), or go over the records of all threads
+//!   beside one (`records`);
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
@@ -49,6 +52,7 @@ use super::loops::{Loop, loops};
 use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
 use super::pauses::published;
 use super::polls::polls;
+use super::records::records;
 use super::walks::walks;
 use crate::common::is_call;
 use iced_x86::{Instruction, Mnemonic, Register};
@@ -67,6 +71,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) is_called_beside_own: bool,
     /// It is one of a library's atomic operations.
     pub(super) is_atomic_operation: bool,
+    /// It answers a question that loops may ask it by a pointer (`answers`).
+    pub(super) answers: bool,
     /// It is part of the C library.
     pub(super) trusted: bool,
     /// Whether an address that is part of an instruction may be a variable's.
@@ -189,7 +195,13 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let flags = flags(code, &loops, around.writes).into_iter().map(|at| code[at].ip());
         sites.extend(flags.filter(|at| polls.binary_search(at).is_err()));
         sites.extend(published(code).into_iter().map(|at| code[at].ip()));
+        sites.extend(records(code, &waits, &loops).into_iter().map(|at| code[at].ip()));
         sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
+    }
+    if around.answers {
+        let base = |i: &Instruction| i.memory_base();
+        let loads = code.iter().filter(|i| is_candidate(i) && base(i) != Register::RBP);
+        sites.extend(loads.map(Instruction::ip));
     }
     if !around.trusted && (has_locks || around.pauses.contains(&true)) {
         let loads = lent(code, &loops).into_iter().filter(|&at| is_stack_load(&code[at]));
@@ -263,6 +275,7 @@ mod tests {
             is_called_beside_locks,
             is_called_beside_own: is_called_beside_locks,
             is_atomic_operation: false,
+            answers: false,
             trusted,
             is_variable: &is_variable,
             only_waits: &|call| call.near_branch_target() == 0x5000,

@@ -34,6 +34,7 @@
 //!   whenever code is left.
 
 mod addresses;
+mod answers;
 mod beside;
 mod branch;
 mod callers;
@@ -58,6 +59,7 @@ mod ordered;
 mod pauses;
 mod plan;
 mod polls;
+mod records;
 mod state;
 mod tables;
 #[cfg(test)]

@@ -211,7 +211,9 @@ pub(super) fn compares(instruction: &Instruction) -> bool {
 
 /// Whether an instruction may write its first operand, and that is in memory.
 pub(super) fn writes_memory(instruction: &Instruction) -> bool {
-    instruction.op0_kind() == OpKind::Memory && !compares(instruction)
+    // Compilers fill gaps with a `nop` that has an operand.
+    let touches = !compares(instruction) && instruction.mnemonic() != Mnemonic::Nop;
+    instruction.op0_kind() == OpKind::Memory && touches
 }
 
 /// A load from the stack that names it by its pointer.

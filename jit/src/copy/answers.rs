@@ -1,0 +1,179 @@
+//! Short functions that answer a question about what one argument points to, and do nothing else:
+//! whether a flag is set, whether a counter has got to a number.
+//!
+//! A loop that waits may ask such a function by a pointer to it: a virtual function, or what was given
+//! to the loop as a predicate. Then nothing around the load tells that it is polled, and nothing around
+//! the loop tells which function it asks. But such functions are rare: a few of a thousand.
+
+use super::ordered::is_candidate;
+use super::polls::reads_only;
+use iced_x86::{
+    ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register,
+};
+
+/// Instructions of such a function.
+const LONGEST: usize = 24;
+/// Registers of further arguments.
+const OTHERS: [Register; 5] =
+    [Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
+
+/// Whether a function of these instructions is one: it answers by a truth value, and may neither write
+/// anything nor call, nor look at what further arguments point to.
+pub(super) fn answers(code: &[Instruction]) -> bool {
+    let fills = |i: &&Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+    let filled = code.iter().rev().take_while(fills).count();
+    let code = &code[..code.len() - filled];
+    let returns = code.last().is_some_and(|i| i.flow_control() == FlowControl::Return);
+    if code.len() > LONGEST || !returns || !code.iter().any(is_truth) {
+        return false;
+    }
+    let mut factory = InstructionInfoFactory::new();
+    let mut written = [false; 16];
+    code.iter().all(|i| is_harmless(i, &mut written, &mut factory))
+        && code.iter().any(|i| is_candidate(i) && !is_own(i))
+}
+
+/// Whether an instruction makes a truth value, or loads one.
+fn is_truth(i: &Instruction) -> bool {
+    let is_answer = |i: &Instruction| i.op0_register().full_register() == Register::RAX;
+    let loads_byte = i.op1_kind() == OpKind::Memory && i.memory_size().size() == 1;
+    let sets = i.op_count() == 1 && i.condition_code() != ConditionCode::None;
+    let loads = matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx);
+    is_answer(i) && (sets || loads && loads_byte && is_candidate(i) && !is_own(i))
+}
+
+/// Whether the operand in memory is on the stack.
+fn is_own(i: &Instruction) -> bool {
+    matches!(i.memory_base(), Register::RSP | Register::RBP)
+}
+
+/// Whether an instruction may be part of such a function. `written` says of each register, by number,
+/// whether an instruction before has written it.
+fn is_harmless(
+    i: &Instruction,
+    written: &mut [bool; 16],
+    factory: &mut InstructionInfoFactory,
+) -> bool {
+    let stays = matches!(
+        i.flow_control(),
+        FlowControl::Next | FlowControl::Return | FlowControl::ConditionalBranch
+    );
+    let points = |register: Register| {
+        let register = register.full_register();
+        OTHERS.contains(&register) && !written[register.number()]
+    };
+    let follows_other = points(i.memory_base()) || points(i.memory_index());
+    let info = factory.info(i);
+    let mut used = info.used_memory().iter();
+    let own = |base: Register| matches!(base, Register::RSP | Register::RBP);
+    if !stays
+        || follows_other && i.mnemonic() != Mnemonic::Nop
+        || !used.all(|used| reads_only(used.access()) || own(used.base()))
+    {
+        return false;
+    }
+    for used in info.used_registers().iter().filter(|used| used.access() != OpAccess::Read) {
+        let register = used.register().full_register();
+        if register.is_gpr() {
+            written[register.number()] = true;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::answers;
+    use iced_x86::Instruction;
+    use iced_x86::code_asm::*;
+
+    fn found(write: impl FnOnce(&mut CodeAssembler)) -> bool {
+        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+        write(&mut a);
+        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
+        let code: Vec<Instruction> =
+            iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        answers(&code)
+    }
+
+    /// As LLVM's OpenMP has it.
+    #[test]
+    fn behind_a_pointer() {
+        let found = found(|a| {
+            a.mov(rax, qword_ptr(rdi + 0x28)).unwrap();
+            a.mov(rax, qword_ptr(rax)).unwrap();
+            a.mov(rcx, rax).unwrap();
+            a.and(rcx, -2).unwrap();
+            a.cmp(qword_ptr(rdi + 0x20), 0).unwrap();
+            a.cmove(rcx, rax).unwrap();
+            a.cmp(rcx, qword_ptr(rdi + 0x30)).unwrap();
+            a.sete(al).unwrap();
+            a.ret().unwrap();
+            a.nop().unwrap();
+        });
+        assert!(found);
+    }
+
+    #[test]
+    fn flags_and_comparisons() {
+        let flag = |more: fn(&mut CodeAssembler)| {
+            found(|a| {
+                a.movzx(eax, byte_ptr(rdi + 8)).unwrap();
+                more(a);
+                a.ret().unwrap();
+            })
+        };
+        assert!(flag(|_| ()));
+        assert!(flag(|a| a.and(eax, 1).unwrap()));
+        assert!(!flag(|a| a.mov(byte_ptr(rdi + 8), al).unwrap()), "it writes");
+        assert!(!flag(|a| a.call(0x5000).unwrap()), "it calls");
+        assert!(!flag(|a| a.add(eax, dword_ptr(rsi)).unwrap()), "another argument");
+        assert!(flag(|a| a.mov(esi, eax).unwrap()));
+        let number = found(|a| {
+            a.mov(eax, dword_ptr(rdi + 8)).unwrap();
+            a.ret().unwrap();
+        });
+        assert!(!number);
+        let compares = found(|a| {
+            a.cmp(dword_ptr(rdi + 8), 0).unwrap();
+            a.sete(al).unwrap();
+            a.ret().unwrap();
+        });
+        assert!(compares);
+        let reaches = found(|a| {
+            a.mov(ecx, dword_ptr(rdi)).unwrap();
+            a.xor(eax, eax).unwrap();
+            a.cmp(ecx, esi).unwrap();
+            a.sete(al).unwrap();
+            a.ret().unwrap();
+        });
+        assert!(reaches);
+        let orders = found(|a| {
+            a.mov(rax, qword_ptr(rdi)).unwrap();
+            a.mov(rcx, qword_ptr(rsi)).unwrap();
+            a.cmp(rax, rcx).unwrap();
+            a.setl(al).unwrap();
+            a.ret().unwrap();
+        });
+        assert!(!orders, "for a function that sorts");
+    }
+
+    /// As compilers have it without optimisation.
+    #[test]
+    fn through_the_stack() {
+        let found = found(|a| {
+            a.push(rbp).unwrap();
+            a.mov(rbp, rsp).unwrap();
+            a.mov(qword_ptr(rbp - 8), rdi).unwrap();
+            a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+            a.mov(rax, qword_ptr(rax + 8)).unwrap();
+            a.mov(eax, dword_ptr(rax)).unwrap();
+            a.test(eax, eax).unwrap();
+            a.setne(al).unwrap();
+            a.pop(rbp).unwrap();
+            a.ret().unwrap();
+        });
+        assert!(found);
+    }
+}
