@@ -36,7 +36,8 @@ const ACCESSES_SLOTS: usize = 1 << 10;
 const FIRST: usize = ACCESSES_SLOT + ACCESSES_SLOTS;
 
 /// The slot of the object at `address`. Part of the format: tickets of a trace mean nothing
-/// under another function.
+/// under another function. Addresses in the same eight bytes have the same slot, so that an access of
+/// eight bytes is ordered against accesses of its halves.
 #[inline]
 pub fn slot(address: u64) -> usize {
     if address <= THREADS {
@@ -47,7 +48,7 @@ pub fn slot(address: u64) -> usize {
         let number = (address - ACCESSES) as usize >> 4;
         return ACCESSES_SLOT + if address == ENDED_ACCESSES { last } else { number % last };
     }
-    let hash = (address >> 2).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    let hash = (address >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     let hash = hash as usize;
     if hash < FIRST { hash | (SLOTS / 2) } else { hash }
 }
@@ -106,6 +107,13 @@ pub fn bound_of(event: &Event) -> Option<(usize, u64)> {
 mod tests {
     use super::*;
     use crate::ThreadId;
+
+    /// A locked instruction of eight bytes is ordered against accesses of its halves.
+    #[test]
+    fn the_bytes_of_a_word_share_a_slot() {
+        assert!((0x1000_0000..0x1000_0008).all(|at| slot(at) == slot(0x1000_0000)));
+        assert_ne!(slot(0x1000_0000), slot(0x1000_0008));
+    }
 
     #[test]
     fn accesses_share_no_slot_with_anything_else() {
