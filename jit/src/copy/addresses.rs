@@ -47,6 +47,8 @@ enum Pointer {
     Stored(u64),
     /// The instruction with this index put it into a register.
     Made(usize),
+    /// It was loaded from this place, in the order in which they were met.
+    Loaded(usize),
     /// This sum of two registers, in the order in which they were met.
     Sum(usize),
 }
@@ -154,6 +156,8 @@ struct Pass {
     writers: Option<BTreeMap<u64, usize>>,
     /// The number of each sum of two addresses so far, by the addresses and the scale of the second.
     sums: FixedMap<(SymbolicAddress, SymbolicAddress, u32), usize>,
+    /// The number of each place that a pointer was loaded from so far, not counting the stack.
+    loaded: FixedMap<SymbolicAddress, usize>,
     factory: InstructionInfoFactory,
 }
 
@@ -176,6 +180,7 @@ impl Pass {
             slots: BTreeMap::new(),
             writers,
             sums: FixedMap::default(),
+            loaded: FixedMap::default(),
             factory: InstructionInfoFactory::new(),
         }
     }
@@ -274,7 +279,13 @@ impl Pass {
                 Some(SymbolicAddress::of(Pointer::Stored(constant_address(instruction)?)))
             }
             Mov_r64_rm64 => {
-                let slot = self.slot(instruction)?;
+                let Some(slot) = self.slot(instruction) else {
+                    let place =
+                        SymbolicAddress { way: Way::Registers, ..self.operand(instruction)? };
+                    let number = self.loaded.len();
+                    let number = *self.loaded.entry(place).or_insert(number);
+                    return Some(SymbolicAddress::of(Pointer::Loaded(number)));
+                };
                 let unknown =
                     SymbolicAddress { way: Way::Slot, ..SymbolicAddress::of(Pointer::Made(at)) };
                 Some(*self.slots.entry(slot).or_insert(unknown))

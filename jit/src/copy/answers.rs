@@ -18,20 +18,33 @@ const LONGEST: usize = 24;
 const OTHERS: [Register; 5] =
     [Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
-/// Whether a function of these instructions is one: it answers by a truth value, and may neither write
-/// anything nor call, nor look at what further arguments point to.
-pub(super) fn answers(code: &[Instruction]) -> bool {
+/// The loads that such a function answers by, if these instructions are one: it answers by a truth value,
+/// and may neither write anything nor call, nor look at what further arguments point to. If it
+/// follows pointers, these are the loads behind them.
+pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
     let fills = |i: &&Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
     let filled = code.iter().rev().take_while(fills).count();
     let code = &code[..code.len() - filled];
     let returns = code.last().is_some_and(|i| i.flow_control() == FlowControl::Return);
     if code.len() > LONGEST || !returns || !code.iter().any(is_truth) {
-        return false;
+        return Vec::new();
     }
     let mut factory = InstructionInfoFactory::new();
-    let mut written = [false; 16];
-    code.iter().all(|i| is_harmless(i, &mut written, &mut factory))
-        && code.iter().any(|i| is_candidate(i) && !is_own(i))
+    let mut state = State::default();
+    let mut fields = Vec::new();
+    let mut behind = Vec::new();
+    for (at, i) in code.iter().enumerate() {
+        let base = i.memory_base().full_register();
+        let loads = is_candidate(i) && !is_own(i) && base.is_gpr();
+        if loads {
+            let follows = state.loaded[base.number()];
+            if follows { behind.push(at) } else { fields.push(at) }
+        }
+        if !state.follow(i, loads, &mut factory) {
+            return Vec::new();
+        }
+    }
+    if behind.is_empty() { fields } else { behind }
 }
 
 /// Whether an instruction makes a truth value, or loads one.
@@ -48,53 +61,60 @@ fn is_own(i: &Instruction) -> bool {
     matches!(i.memory_base(), Register::RSP | Register::RBP)
 }
 
-/// Whether an instruction may be part of such a function. `written` says of each register, by number,
-/// whether an instruction before has written it.
-fn is_harmless(
-    i: &Instruction,
-    written: &mut [bool; 16],
-    factory: &mut InstructionInfoFactory,
-) -> bool {
-    let stays = matches!(
-        i.flow_control(),
-        FlowControl::Next | FlowControl::Return | FlowControl::ConditionalBranch
-    );
-    let points = |register: Register| {
-        let register = register.full_register();
-        OTHERS.contains(&register) && !written[register.number()]
-    };
-    let follows_other = points(i.memory_base()) || points(i.memory_index());
-    let info = factory.info(i);
-    let mut used = info.used_memory().iter();
-    let own = |base: Register| matches!(base, Register::RSP | Register::RBP);
-    if !stays
-        || follows_other && i.mnemonic() != Mnemonic::Nop
-        || !used.all(|used| reads_only(used.access()) || own(used.base()))
-    {
-        return false;
-    }
-    for used in info.used_registers().iter().filter(|used| used.access() != OpAccess::Read) {
-        let register = used.register().full_register();
-        if register.is_gpr() {
-            written[register.number()] = true;
+/// What is known of registers, by number.
+#[derive(Default)]
+struct State {
+    /// The function has written it.
+    written: [bool; 16],
+    /// It has what was loaded, but not from the stack.
+    loaded: [bool; 16],
+}
+
+impl State {
+    /// Whether an instruction may be part of such a function; if so, what it does to registers.
+    fn follow(
+        &mut self,
+        i: &Instruction,
+        loads: bool,
+        factory: &mut InstructionInfoFactory,
+    ) -> bool {
+        let stays = matches!(
+            i.flow_control(),
+            FlowControl::Next | FlowControl::Return | FlowControl::ConditionalBranch
+        );
+        let points = |register: Register| {
+            let register = register.full_register();
+            OTHERS.contains(&register) && !self.written[register.number()]
+        };
+        let follows_other = points(i.memory_base()) || points(i.memory_index());
+        let info = factory.info(i);
+        let mut used = info.used_memory().iter();
+        let own = |base: Register| matches!(base, Register::RSP | Register::RBP);
+        if !stays
+            || follows_other && i.mnemonic() != Mnemonic::Nop
+            || !used.all(|used| reads_only(used.access()) || own(used.base()))
+        {
+            return false;
         }
+        for used in info.used_registers().iter().filter(|used| used.access() != OpAccess::Read) {
+            let register = used.register().full_register();
+            if register.is_gpr() {
+                self.written[register.number()] = true;
+                self.loaded[register.number()] = loads;
+            }
+        }
+        true
     }
-    true
 }
 
 #[cfg(test)]
 mod tests {
     use super::answers;
-    use iced_x86::Instruction;
+    use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
 
-    fn found(write: impl FnOnce(&mut CodeAssembler)) -> bool {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        write(&mut a);
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<Instruction> =
-            iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
-        answers(&code)
+    fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<usize> {
+        answers(&assembled(write))
     }
 
     /// As LLVM's OpenMP has it.
@@ -112,7 +132,7 @@ mod tests {
             a.ret().unwrap();
             a.nop().unwrap();
         });
-        assert!(found);
+        assert_eq!(found, [1]);
     }
 
     #[test]
@@ -124,23 +144,23 @@ mod tests {
                 a.ret().unwrap();
             })
         };
-        assert!(flag(|_| ()));
-        assert!(flag(|a| a.and(eax, 1).unwrap()));
-        assert!(!flag(|a| a.mov(byte_ptr(rdi + 8), al).unwrap()), "it writes");
-        assert!(!flag(|a| a.call(0x5000).unwrap()), "it calls");
-        assert!(!flag(|a| a.add(eax, dword_ptr(rsi)).unwrap()), "another argument");
-        assert!(flag(|a| a.mov(esi, eax).unwrap()));
+        assert_eq!(flag(|_| ()), [0]);
+        assert_eq!(flag(|a| a.and(eax, 1).unwrap()), [0]);
+        assert_eq!(flag(|a| a.mov(byte_ptr(rdi + 8), al).unwrap()), [], "it writes");
+        assert_eq!(flag(|a| a.call(0x5000).unwrap()), [], "it calls");
+        assert_eq!(flag(|a| a.add(eax, dword_ptr(rsi)).unwrap()), [], "another argument");
+        assert_eq!(flag(|a| a.mov(esi, eax).unwrap()), [0]);
         let number = found(|a| {
             a.mov(eax, dword_ptr(rdi + 8)).unwrap();
             a.ret().unwrap();
         });
-        assert!(!number);
+        assert_eq!(number, []);
         let compares = found(|a| {
             a.cmp(dword_ptr(rdi + 8), 0).unwrap();
             a.sete(al).unwrap();
             a.ret().unwrap();
         });
-        assert!(compares);
+        assert_eq!(compares, [0]);
         let reaches = found(|a| {
             a.mov(ecx, dword_ptr(rdi)).unwrap();
             a.xor(eax, eax).unwrap();
@@ -148,7 +168,7 @@ mod tests {
             a.sete(al).unwrap();
             a.ret().unwrap();
         });
-        assert!(reaches);
+        assert_eq!(reaches, [0]);
         let orders = found(|a| {
             a.mov(rax, qword_ptr(rdi)).unwrap();
             a.mov(rcx, qword_ptr(rsi)).unwrap();
@@ -156,7 +176,7 @@ mod tests {
             a.setl(al).unwrap();
             a.ret().unwrap();
         });
-        assert!(!orders, "for a function that sorts");
+        assert_eq!(orders, [], "for a function that sorts");
     }
 
     /// As compilers have it without optimisation.
@@ -174,6 +194,6 @@ mod tests {
             a.pop(rbp).unwrap();
             a.ret().unwrap();
         });
-        assert!(found);
+        assert_eq!(found, [5]);
     }
 }

@@ -1,7 +1,6 @@
 //! Where functions begin, and what is watched in them.
 
 use super::addresses::{SymbolicAddress, symbolic_addresses};
-use super::answers::answers;
 use super::callers::Callers;
 use super::idioms::{Idioms, Surroundings, idioms};
 use super::ordered::{is_candidate, is_locked, is_store, may_hold_locked};
@@ -188,7 +187,6 @@ impl Functions {
             is_called_beside_own: called.own,
             is_atomic_operation: self.is_atomic_operation(start)
                 || called.own && self.operation(start) != Operation::Other,
-            answers: !trusted && answers(&code),
             trusted,
             // Linkers lay variables behind the code, which tells them from numbers.
             is_variable: &|address| address >= module.start && self.is_variable(address),

@@ -44,6 +44,7 @@
 //! watched too (`refrain sites`).
 
 use super::addresses::{SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
+use super::answers::answers;
 use super::beside::{beside, is_compared};
 use super::copies::{arms, is_copied};
 use super::flags::flags;
@@ -71,8 +72,6 @@ pub(super) struct Surroundings<'a> {
     pub(super) is_called_beside_own: bool,
     /// It is one of a library's atomic operations.
     pub(super) is_atomic_operation: bool,
-    /// It answers a question that loops may ask it by a pointer (`answers`).
-    pub(super) answers: bool,
     /// It is part of the C library.
     pub(super) trusted: bool,
     /// Whether an address that is part of an instruction may be a variable's.
@@ -195,13 +194,9 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let flags = flags(code, &loops, around.writes).into_iter().map(|at| code[at].ip());
         sites.extend(flags.filter(|at| polls.binary_search(at).is_err()));
         sites.extend(published(code).into_iter().map(|at| code[at].ip()));
+        sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
         sites.extend(records(code, &waits, &loops).into_iter().map(|at| code[at].ip()));
         sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
-    }
-    if around.answers {
-        let base = |i: &Instruction| i.memory_base();
-        let loads = code.iter().filter(|i| is_candidate(i) && base(i) != Register::RBP);
-        sites.extend(loads.map(Instruction::ip));
     }
     if !around.trusted && (has_locks || around.pauses.contains(&true)) {
         let loads = lent(code, &loops).into_iter().filter(|&at| is_stack_load(&code[at]));
@@ -275,7 +270,6 @@ mod tests {
             is_called_beside_locks,
             is_called_beside_own: is_called_beside_locks,
             is_atomic_operation: false,
-            answers: false,
             trusted,
             is_variable: &is_variable,
             only_waits: &|call| call.near_branch_target() == 0x5000,
@@ -308,6 +302,22 @@ mod tests {
         assert_eq!(found(true, false, accessor), [Mov], "its callee locks");
         assert_eq!(found(false, false, accessor), []);
         assert_eq!(found(true, true, accessor), []);
+    }
+
+    /// As in a lock that lies behind a pointer: its release is a plain store.
+    #[test]
+    fn a_lock_behind_a_pointer() {
+        let releases = |field: i32| {
+            found(false, false, |a| {
+                a.mov(rax, qword_ptr(rdx)).unwrap();
+                a.xchg(dword_ptr(rax), ecx).unwrap();
+                (0..100).for_each(|_| a.inc(rbx).unwrap());
+                a.mov(rcx, qword_ptr(rdx + field)).unwrap();
+                a.mov(dword_ptr(rcx), 0).unwrap();
+            })
+        };
+        assert_eq!(releases(0), [Mnemonic::Mov; 2], "the pointer before the lock, and the release");
+        assert_eq!(releases(8), [Mnemonic::Mov]);
     }
 
     /// As in a queue: look at a slot's stamp, and again if it is not the one, and again if somebody

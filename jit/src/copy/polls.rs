@@ -3,8 +3,8 @@
 //! A short loop that writes no memory and reads the same words in every round can end only because
 //! another thread writes them: compilers would have read an ordinary variable once, before the loop.
 //! If the loop calls a function, this function may write the words, unless it is another module's
-//! (`sched_yield`, `usleep`) or one that only waits. A loop with such a call may also wait for a
-//! word on the stack, whose address another thread was given.
+//! (`sched_yield`, `usleep`) or one that only waits. A loop with such a call, or with `pause`, may also
+//! wait for a word on the stack, whose address another thread was given.
 //!
 //! A loop that does work in some rounds polls in the others: what it executes over and over without
 //! writing memory, but constants to its own stack, is looked at like a loop of its own.
@@ -169,8 +169,10 @@ impl<'a> Loop<'a> {
 
     /// The loads whose words it polls.
     fn polled(&self) -> impl Iterator<Item = &'a Instruction> {
-        let calls = self.body.iter().any(is_call);
-        let may_be = move |load| is_candidate(load) || calls && is_stack_load(load);
+        // Compilers do not pause, and calls cannot know of words whose address nobody was given.
+        let waits = |i: &Instruction| is_call(i) || i.mnemonic() == Mnemonic::Pause;
+        let waits = self.body.iter().any(waits);
+        let may_be = move |load| is_candidate(load) || waits && is_stack_load(load);
         let loads = self.body.iter().enumerate();
         loads
             .filter(move |&(at, load)| {
@@ -372,20 +374,22 @@ mod tests {
             a.jne(again).unwrap();
         });
         assert_eq!(yielding, [Mnemonic::Mov]);
-        let on_stack = |sleeps: bool| {
+        let on_stack = |waits: fn(&mut CodeAssembler)| {
             polled(|a| {
                 let mut again = a.create_label();
                 a.set_label(&mut again).unwrap();
-                if sleeps {
-                    a.mov(edi, 50).unwrap();
-                    a.call(FOREIGN).unwrap();
-                }
+                waits(a);
                 a.cmp(byte_ptr(rsp + 16), 0).unwrap();
                 a.je(again).unwrap();
             })
         };
-        assert_eq!(on_stack(true), [Mnemonic::Cmp]);
-        assert_eq!(on_stack(false), []);
+        let sleeps = on_stack(|a| {
+            a.mov(edi, 50).unwrap();
+            a.call(FOREIGN).unwrap();
+        });
+        assert_eq!(sleeps, [Mnemonic::Cmp]);
+        assert_eq!(on_stack(|a| a.pause().unwrap()), [Mnemonic::Cmp], "a lock's queue");
+        assert_eq!(on_stack(|_| ()), []);
         let backing_off = polled(|a| {
             let (mut again, mut spin) = (a.create_label(), a.create_label());
             a.set_label(&mut again).unwrap();

@@ -61,27 +61,27 @@ mod tests {
     use crate::copy::beside::beside;
     use crate::copy::loops::loops;
     use crate::copy::ordered::is_locked;
+    use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
 
     /// Which loads are found in a loop with such steps, which does something more.
     fn found(step: i32, locks: bool, more: impl FnOnce(&mut CodeAssembler)) -> Vec<usize> {
-        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
-        let (mut again, mut done) = (a.create_label(), a.create_label());
-        a.set_label(&mut again).unwrap();
-        a.movzx(ecx, byte_ptr(rdx + 4)).unwrap();
-        a.test(cl, cl).unwrap();
-        a.jne(done).unwrap();
-        more(&mut a);
-        a.add(rdx, step).unwrap();
-        a.cmp(rbx, rdx).unwrap();
-        a.jne(again).unwrap();
-        if locks {
-            a.lock().cmpxchg(dword_ptr(rdi), edx).unwrap();
-        }
-        a.set_label(&mut done).unwrap();
-        a.ret().unwrap();
-        let bytes = a.assemble(0x1000).expect("what the tests write can be encoded");
-        let code: Vec<_> = iced_x86::Decoder::with_ip(64, &bytes, 0x1000, 0).iter().collect();
+        let code = assembled(|a| {
+            let (mut again, mut done) = (a.create_label(), a.create_label());
+            a.set_label(&mut again).unwrap();
+            a.movzx(ecx, byte_ptr(rdx + 4)).unwrap();
+            a.test(cl, cl).unwrap();
+            a.jne(done).unwrap();
+            more(a);
+            a.add(rdx, step).unwrap();
+            a.cmp(rbx, rdx).unwrap();
+            a.jne(again).unwrap();
+            if locks {
+                a.lock().cmpxchg(dword_ptr(rdi), edx).unwrap();
+            }
+            a.set_label(&mut done).unwrap();
+            a.ret().unwrap();
+        });
         let locks: Vec<bool> = code.iter().map(is_locked).collect();
         records(&code, &beside(&code, &locks), &loops(&code)).into_iter().collect()
     }

@@ -2,10 +2,11 @@
 //!
 //! Who looks for a place in a list or a tree before the lock is taken, and looks again afterwards
 //! whether it still is one, reads what other threads change meanwhile, and reads it in a loop that looks
-//! like any computation. A walk behind a lock is guarded.
+//! like any computation. A walk behind a lock is guarded; one behind a fence is not, though a function with
+//! locks may have been called before.
 
 use super::loops::{Loop, ends_here, target};
-use super::ordered::is_candidate;
+use super::ordered::{is_candidate, is_locked};
 use crate::common::is_call;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
@@ -20,7 +21,11 @@ pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTr
     if loops.is_empty() || !locks.contains(&true) {
         return found;
     }
-    let unlocked = reached_without(code, locks);
+    let own: Vec<bool> = code.iter().map(is_locked).collect();
+    let fences = code.iter().enumerate().filter(|(_, i)| i.mnemonic() == Mnemonic::Mfence);
+    let mut unlocked = reached_without(code, locks, vec![0]);
+    let behind = reached_without(code, &own, fences.map(|(at, _)| at).collect());
+    unlocked.iter_mut().zip(behind).for_each(|(unlocked, behind)| *unlocked |= behind);
     for body in loops {
         let inside = || body.iter().flat_map(|block| block.clone());
         let is_walk = inside().count() <= LONGEST
@@ -100,10 +105,9 @@ fn chased(moves: &[Move]) -> BTreeSet<Register> {
     loads.filter(|m| leads_to(m.to).contains(&m.from)).map(|m| m.to).collect()
 }
 
-/// Of each instruction, whether the function can come to it before it has taken a lock.
-fn reached_without(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
+/// Of each instruction, whether the function can come to it from one of `front` before it takes a lock.
+fn reached_without(code: &[Instruction], locks: &[bool], mut front: Vec<usize>) -> Vec<bool> {
     let mut reached = vec![false; code.len()];
-    let mut front = vec![0];
     while let Some(at) = front.pop() {
         if at >= code.len() || std::mem::replace(&mut reached[at], true) || locks[at] {
             continue;
@@ -185,6 +189,24 @@ mod tests {
             lock(a);
         });
         assert_eq!(list, [Mnemonic::Mov, Mnemonic::Cmp]);
+    }
+
+    /// A function with locks was called before, and none is held: as where an epoch is about to begin.
+    #[test]
+    fn behind_a_fence() {
+        let found_in = |fence: bool| {
+            let code = assembled(|a| {
+                if fence {
+                    a.mfence().unwrap();
+                }
+                a.call(0x5000).unwrap();
+                walk(a);
+                lock(a);
+            });
+            let locks: Vec<bool> = code.iter().map(|i| is_locked(i) || i.is_call_near()).collect();
+            walks(&code, &locks, &loops(&code)).len()
+        };
+        assert_eq!([found_in(true), found_in(false)], [2, 0]);
     }
 
     #[test]
