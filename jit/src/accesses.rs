@@ -103,6 +103,11 @@ pub(crate) fn constant_address(instruction: &Instruction) -> Option<u64> {
         .then(|| instruction.memory_displacement64())
 }
 
+/// Whether a register's worth of memory is all that an instruction accesses, at its operand's address.
+pub(crate) fn fits_register(instruction: &Instruction) -> bool {
+    bit_register(instruction).is_none() && instruction.memory_size().size() <= size_of::<u64>()
+}
+
 /// Whether an instruction may go on somewhere else than behind itself, without a signal.
 pub(crate) fn transfers_control(instruction: &Instruction) -> bool {
     use FlowControl::*;

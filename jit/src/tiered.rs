@@ -218,6 +218,10 @@ impl Cpu for TieredCpu {
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
         self.copies.step_load(context, value)
     }
+
+    fn step_beside(&mut self, context: &mut Context, value: u64) -> Option<u64> {
+        self.copies.step_beside(context, value)
+    }
 }
 
 #[cfg(test)]

@@ -596,6 +596,37 @@ fn plain_loads_are_ordered_where_the_trace_says() {
 }
 
 #[test]
+fn locked_instructions_beside_memory() {
+    let _one = memory();
+    program(|a| {
+        a.lock().cmpxchg(dword_ptr(rbx + 4), ecx)?;
+        a.lock().bts(qword_ptr(rbx + 8), rcx)?;
+        a.syscall()
+    });
+    let (_, _, blocks) = record(start());
+    let config = EngineConfig { order_atomics: true, ..EngineConfig::default() };
+    let engine = engine(&config, &blocks, &[]);
+    engine.several_threads();
+    let mut cpu = engine.attach().expect("attaches");
+    // SAFETY: the program's memory, which no thread uses now.
+    let word = || unsafe { ((DATA + 4) as *const u32).read() };
+    let before = word();
+    let mut beside = |value: u64| {
+        let mut context = start();
+        (context.gpr[reg::RAX], context.gpr[reg::RCX]) = (5, 3);
+        let left = cpu.step_beside(&mut context, value);
+        (left, context.gpr[reg::RAX], context.rflags & 0x40 != 0, context.rip > CODE)
+    };
+    assert_eq!(beside(5), (Some(3), 5, true, true));
+    assert_eq!(beside(9), (Some(9), 9, false, true));
+    assert_eq!(word(), before, "memory is left alone");
+    let mut context = start();
+    assert_eq!(cpu.step(&mut context), None);
+    assert_eq!(cpu.step_beside(&mut context, 0), None, "its register chooses the word");
+    drop(cpu);
+}
+
+#[test]
 fn a_load_that_is_told_its_value_is_logged_at_its_operand() {
     let _one = memory();
     program(|a| {

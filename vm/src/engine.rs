@@ -296,6 +296,11 @@ pub trait Cpu {
     /// Executes the load at `rip`, reported as [`OrderedKind::Load`], as if its memory operand
     /// held `value`.
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault>;
+
+    /// Executes the locked instruction at `rip` as if its memory operand held `value`, and leaves
+    /// memory alone. Returns what it would have left there, or `None` if it cannot be executed so: then
+    /// nothing in `context` counts.
+    fn step_beside(&mut self, context: &mut Context, value: u64) -> Option<u64>;
 }
 
 /// The executor of a guest thread that is recorded. It alone knows [`Mode::Opaque`].

@@ -283,6 +283,26 @@ fn what_differs_is_named_where_it_differs() {
     }
 }
 
+/// As of a lock that was taken, and that its holder has let go of by now: by a plain store, which is
+/// not watched, and which came later in the recording.
+#[test]
+fn an_exchange_that_changed_nothing_is_a_load() {
+    let exchange = |word| {
+        let atomics = vec![(5, Op::Atomic(0)), (2, Op::Atomic(0))];
+        let mut guest = guest_of(&vec![atomics], &[0; 24]);
+        let (at, pc) = with(&mut guest, EventKind::Atomic, |event| event.value = 7);
+        let Step::Increment { work, address } = guest.script[&pc] else { panic!("of an atomic") };
+        guest.script.insert(pc, Step::Exchange { work, address, word });
+        // The second one finds what the word began with.
+        guest.trace.threads[0][at as usize + 1].event.value = 0;
+        (replayed(&guest, ReplayOptions::default(), 0).divergence, EventId(at))
+    };
+    assert_eq!(exchange(7).0, None);
+    let (found, at) = exchange(8);
+    let found = found.expect("the word would have been lost");
+    assert_eq!((found.kind, found.event), (DivergenceKind::Value, at), "{found:?}");
+}
+
 #[test]
 fn a_guest_that_goes_where_nothing_was_recorded_has_diverged() {
     let mut guest = counters(1);

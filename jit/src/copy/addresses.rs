@@ -20,6 +20,8 @@ pub(super) struct SymbolicAddress {
     /// What was added to the pointer; the address, if there is none.
     offset: u64,
     way: Way,
+    /// Where the array is that an index is counted from, if that is known.
+    array: Option<u64>,
 }
 
 /// Which way an address has come.
@@ -55,7 +57,7 @@ enum Pointer {
 
 impl SymbolicAddress {
     fn of(pointer: Pointer) -> SymbolicAddress {
-        SymbolicAddress { pointer, offset: 0, way: Way::Registers }
+        SymbolicAddress { pointer, offset: 0, way: Way::Registers, array: None }
     }
 
     fn constant(offset: u64) -> SymbolicAddress {
@@ -64,7 +66,8 @@ impl SymbolicAddress {
 
     fn plus(self, offset: u64) -> SymbolicAddress {
         let way = if offset == 0 { self.way } else { Way::Registers };
-        SymbolicAddress { offset: self.offset.wrapping_add(offset), way, ..self }
+        let array = self.array.map(|array| array.wrapping_add(offset));
+        SymbolicAddress { offset: self.offset.wrapping_add(offset), way, array, ..self }
     }
 
     /// Whether the address lay in a stack slot of the compiler's own, as it is.
@@ -80,6 +83,11 @@ impl SymbolicAddress {
     /// The variable's address, where it is known.
     pub(super) fn variable(self) -> Option<u64> {
         (self.pointer == Pointer::None).then_some(self.offset)
+    }
+
+    /// The variable, or the array whose element it is.
+    pub(super) fn variable_or_array(self) -> Option<u64> {
+        self.variable().or(self.array)
     }
 
     /// Where the pointer to it lies, if that is known: of another module's variable, in a table that
@@ -206,7 +214,10 @@ impl Pass {
         if let Some(address) = constant_address(instruction) {
             return Some(SymbolicAddress::constant(address));
         }
-        let base = self.register(instruction.memory_base())?;
+        let base = match instruction.memory_base() {
+            Register::None => SymbolicAddress::constant(0),
+            base => self.register(base)?,
+        };
         let pointer = match instruction.memory_index() {
             Register::None => base,
             index => {
@@ -230,7 +241,8 @@ impl Pass {
             self.sums.insert((base, index, scale), number);
             number
         });
-        SymbolicAddress::of(Pointer::Sum(number))
+        let array = base.variable().or_else(|| index.variable().filter(|_| scale == 1));
+        SymbolicAddress { array, ..SymbolicAddress::of(Pointer::Sum(number)) }
     }
 
     /// What an instruction does to registers and slots.
@@ -357,6 +369,22 @@ mod tests {
         });
         let variables: Vec<_> = found.into_iter().map(SymbolicAddress::variable).collect();
         assert_eq!(variables, [Some(0x7000), Some(0x7008), None, Some(0x7010), None]);
+    }
+
+    /// As code looks into the table of a `switch`, at an address of its own or loaded with others.
+    #[test]
+    fn elements_of_arrays() {
+        let found = operands(|a| {
+            a.mov(rdx, qword_ptr(rax * 8 + 0x7000)).unwrap();
+            a.lea(rbx, ptr(0x7100)).unwrap();
+            a.movsxd(rax, dword_ptr(rbx + rax * 4)).unwrap();
+            a.mov(eax, dword_ptr(rax + rbx * 1 + 8)).unwrap();
+            a.mov(eax, dword_ptr(rax + rbx * 2)).unwrap();
+            a.mov(eax, dword_ptr(rdi + rax * 4)).unwrap();
+        });
+        let arrays: Vec<_> = found.into_iter().map(SymbolicAddress::variable_or_array).collect();
+        let [table, own] = [Some(0x7000), Some(0x7100)];
+        assert_eq!(arrays, [table, own, own, Some(0x7108), None, None]);
     }
 
     /// As gcc and clang compile `atomic_load(&variable)` and `atomic_load(&argument->field)`

@@ -1,7 +1,7 @@
 //! What is executed shortly before or after a lock of its function, and what is compared there.
 
 use super::loops::{ends_here, target};
-use super::ordered::compares;
+use super::ordered::{compares, is_locked};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// Instructions between a lock and what is beside it, at most.
@@ -13,21 +13,42 @@ pub(super) const FURTHEST: usize = 4;
 /// `locks`, or from one of them to it. Where indirect jumps lead is not known: the cases of an
 /// interpreter are not beside each other. `code` is a function's instructions in order.
 pub(super) fn beside(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
+    either(code, locks, REACH)
+}
+
+/// Of each instruction, whether a way of any length does.
+pub(super) fn connected(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
+    either(code, locks, u32::MAX)
+}
+
+fn either(code: &[Instruction], locks: &[bool], reach: u32) -> Vec<bool> {
     if !locks.contains(&true) {
         return vec![false; code.len()];
     }
+    let (before, behind) = around(code, locks, reach);
+    before.iter().zip(behind).map(|(&before, behind)| before || behind).collect()
+}
+
+/// Whether a way of at most [`REACH`] instructions leads from where a function begins to a locked one.
+pub(super) fn begins_with_lock(code: &[Instruction]) -> bool {
+    let locks: Vec<bool> = code.iter().map(is_locked).collect();
+    locks.contains(&true) && around(code, &locks, REACH).0.first() == Some(&true)
+}
+
+/// Of each instruction, whether a way of at most so many instructions leads from it to one of the
+/// `locks`, and whether one leads to it from there.
+fn around(code: &[Instruction], locks: &[bool], reach: u32) -> (Vec<bool>, Vec<bool>) {
     let follows: Vec<bool> = code.iter().map(|i| !ends_here(i)).collect();
     let next = |at: usize| (follows[at] && at + 1 < code.len()).then_some(at + 1);
     let previous = |at: usize| at.checked_sub(1).filter(|&before| follows[before]);
     let jumps = code.iter().enumerate().filter_map(|(at, i)| Some((at, target(code, i)?)));
     let mut jumps: Vec<(usize, usize)> = jumps.collect();
-    let after = within_reach(locks, next, &jumps);
+    let behind = within_reach(locks, reach, next, &jumps);
     for jump in &mut jumps {
         *jump = (jump.1, jump.0);
     }
     jumps.sort_unstable();
-    let before = within_reach(locks, previous, &jumps);
-    after.iter().zip(before).map(|(&after, before)| after || before).collect()
+    (within_reach(locks, reach, previous, &jumps), behind)
 }
 
 /// Whether the instruction at `at`, a load, only compares a field or a variable: by itself, or where
@@ -66,16 +87,20 @@ pub(super) fn first_use(code: &[Instruction], at: usize) -> Option<usize> {
     (at + 1..code.len()).take(FURTHEST).find(|&next| names(&code[next]))
 }
 
-/// What is reached from `sources` by at most [`REACH`] steps: each to the neighbour that `step` says,
+/// What is reached from `sources` by at most so many steps: each to the neighbour that `step` says,
 /// or by one of the jumps, which are in ascending order.
 fn within_reach(
     sources: &[bool],
+    reach: u32,
     step: impl Fn(usize) -> Option<usize>,
     jumps: &[(usize, usize)],
 ) -> Vec<bool> {
     let mut reached = sources.to_vec();
     let mut front: Vec<usize> = (0..sources.len()).filter(|&at| sources[at]).collect();
-    for _ in 0..REACH {
+    for _ in 0..reach {
+        if front.is_empty() {
+            break;
+        }
         let mut next = Vec::new();
         for at in front {
             let first = jumps.partition_point(|jump| jump.0 < at);
@@ -93,7 +118,7 @@ fn within_reach(
 
 #[cfg(test)]
 mod tests {
-    use super::{REACH, beside, is_compared};
+    use super::{REACH, begins_with_lock, beside, connected, is_compared};
     use crate::copy::ordered::{is_load, is_locked};
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
@@ -116,6 +141,39 @@ mod tests {
         let near = line.iter().filter(|&&near| near).count();
         assert_eq!((near, line[0], line[far], line[2 * far]), (2 * far - 3, false, true, false));
         assert_eq!(found(|a| a.inc(rax).unwrap()), [false]);
+    }
+
+    /// An interpreter: one case of three takes a lock, far from where it begins.
+    #[test]
+    fn cases_of_an_interpreter_are_not_connected() {
+        let code = assembled(|a| {
+            let mut slow = a.create_label();
+            a.test(rcx, rcx).unwrap();
+            a.je(slow).unwrap();
+            a.jmp(rax).unwrap();
+            a.inc(rbx).unwrap();
+            a.jmp(rax).unwrap();
+            a.set_label(&mut slow).unwrap();
+            (0..2 * REACH).for_each(|_| a.inc(rbx).unwrap());
+            a.lock().inc(qword_ptr(rdi)).unwrap();
+            a.jmp(rax).unwrap();
+        });
+        let locks: Vec<bool> = code.iter().map(is_locked).collect();
+        let connected = connected(&code, &locks);
+        assert_eq!(connected[..6], [true, true, false, false, false, true]);
+        assert!(!beside(&code, &locks)[0], "it is far");
+    }
+
+    #[test]
+    fn functions_that_begin_with_locks() {
+        let begins = |before: u32| {
+            begins_with_lock(&assembled(|a| {
+                (0..before).for_each(|_| a.inc(rbx).unwrap());
+                a.lock().inc(qword_ptr(rdi)).unwrap();
+            }))
+        };
+        assert!(begins(0) && begins(REACH) && !begins(REACH + 1));
+        assert!(!begins_with_lock(&assembled(|a| a.inc(rbx).unwrap())));
     }
 
     /// Which loads of what `write` assembles are only compared.

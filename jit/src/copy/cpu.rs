@@ -487,6 +487,10 @@ impl Cpu for CopyCpu {
         self.step_as(context, Variant::StepLoad)
     }
 
+    fn step_beside(&mut self, context: &mut Context, value: u64) -> Option<u64> {
+        self.step_load(context, value).is_none().then_some(self.state.operand)
+    }
+
     fn set_fast_path_data(&mut self, data: u64) {
         self.state.fast_path_data = data;
     }

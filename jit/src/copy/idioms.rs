@@ -5,8 +5,8 @@
 //! - a load that a loop polls (`polls`);
 //! - loads beside locks (`beside`): beside locked instructions, and calls of functions of the module
 //!   that have some, or of the library's locks: the check before the slow path, the stamp of a slot
-//!   in a queue; and further away in such a function, loads that are only compared: the flag by which
-//!   threads that wait ask the holder for the lock;
+//!   in a queue; and further away, where a way leads to a lock or from there, loads that are only
+//!   compared: the flag by which threads that wait ask the holder for the lock;
 //! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores that
 //!   look like them or like loads beside locked instructions: a thread that waits for room in a ring
 //!   also stores how far it has come itself; and the first store behind a fence;
@@ -31,7 +31,7 @@
 //!   (`copies`).
 //!
 //! What an operand names is known where its address is constant, and where the code has moved it
-//! through registers and the stack (`addresses`).
+//! through registers and the stack (`addresses`). Constant data is never watched.
 //!
 //! Code in inner loops without calls or locked instructions computes: there, only what it polls,
 //! what looks like a locked operand, and the copies of what is watched elsewhere in the function
@@ -45,7 +45,7 @@
 
 use super::addresses::{SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
 use super::answers::answers;
-use super::beside::{beside, is_compared};
+use super::beside::{beside, connected, is_compared};
 use super::copies::{arms, is_copied};
 use super::flags::flags;
 use super::lent::lent;
@@ -95,6 +95,13 @@ pub(super) struct Idioms {
 pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms {
     let addresses = symbolic_addresses(code);
     let operands = || code.iter().zip(&addresses);
+    // Nobody writes constant data: tables of `switch` statements, numbers.
+    let may_be_written = |address: Option<SymbolicAddress>| {
+        let at = address.and_then(SymbolicAddress::variable_or_array);
+        at.is_none_or(around.is_variable)
+    };
+    let accesses: Vec<bool> =
+        operands().map(|(i, &address)| has_memory(i) && may_be_written(address)).collect();
     let (mut locked, mut locked_addresses) = (Operands::default(), SymbolicAddresses::default());
     for (i, address) in operands().filter(|(i, _)| is_locked(i)) {
         locked.add(i);
@@ -126,6 +133,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         .collect();
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
     let has_locks = locks.contains(&true);
+    let connected = connected(code, &locks);
     let alike = |i: &Instruction, address: Option<SymbolicAddress>| {
         locked.look_like(i)
             || address.is_some_and(|address| {
@@ -140,7 +148,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             .and_then(SymbolicAddress::pointer_at)
             .is_some_and(|at| !(around.is_variable)(at));
         let is_variable = is_own || is_elsewhere;
-        let beside = near[at] || has_locks && is_compared(code, at);
+        let beside = near[at] || connected[at] && is_compared(code, at);
         let is_meant = if around.trusted { beside && is_variable } else { beside || is_variable };
         is_meant && is_candidate(&code[at])
     };
@@ -167,7 +175,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let is_polled = |&(at, word)| at != i.ip() && word == stack(i);
         alike(i, address) || is_on_stack(i) && polled_on_stack.iter().any(is_polled)
     };
-    for (at, (i, &address)) in operands().enumerate().filter(|(_, (i, _))| has_memory(i)) {
+    for (at, (i, &address)) in operands().enumerate().filter(|&(at, _)| accesses[at]) {
         if alike(i, address) && (is_load(i) || is_store(i)) {
             watched.insert((i, address));
         } else if !around.trusted
@@ -183,7 +191,8 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let elsewhere = operands().zip(computations(code, &loops)).enumerate();
         let elsewhere = elsewhere.filter(|(at, ((i, address), computes))| {
             let searches = || around.is_called_beside_own && is_word(i) && is_compared(code, *at);
-            (!computes || searches()) && is_site(*at, **address) && !alike(i, **address)
+            let is_site = accesses[*at] && is_site(*at, **address) && !alike(i, **address);
+            (!computes || searches()) && is_site
         });
         watched.extend(elsewhere.map(|(_, ((i, address), _))| (i, *address)));
     }
@@ -347,6 +356,22 @@ mod tests {
         };
         assert_eq!(found(false, false, looks), [Mnemonic::Mov], "the variable's load");
         assert_eq!(found(false, true, looks), []);
+    }
+
+    /// Tables and numbers that the compiler has made; variables lie at 0x7000 and above.
+    #[test]
+    fn constant_data() {
+        let looks = |table: u64| {
+            found(false, false, |a| {
+                a.lock().inc(qword_ptr(rdi)).unwrap();
+                a.mov(rdx, qword_ptr(rax * 8 + table)).unwrap();
+                a.lea(rbx, ptr(table)).unwrap();
+                a.movsxd(rax, dword_ptr(rbx + rax * 4)).unwrap();
+                a.cmp(rcx, qword_ptr(table)).unwrap();
+            })
+        };
+        assert_eq!(looks(0x7000), [Mnemonic::Mov, Mnemonic::Movsxd, Mnemonic::Cmp]);
+        assert_eq!(looks(0x6000), []);
     }
 
     /// The linker keeps addresses of other modules' variables where nobody changes them.

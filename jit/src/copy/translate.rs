@@ -5,8 +5,9 @@ use super::desc::{Desc, Kind, Variant};
 use super::emit::{self, Code, RCX};
 use super::faults::Fix;
 use super::generated::Look;
-use super::ordered::{Window, is_load};
+use super::ordered::{Window, is_load, is_locked};
 use super::translator::{Failure, MAX_BLOCK, Translator};
+use crate::accesses::fits_register;
 use crate::memory::read_guest;
 use iced_x86::{
     ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
@@ -362,9 +363,10 @@ impl Translator {
         BlockEnd::None
     }
 
-    /// Emits a load with the thread's `operand` in place of its memory operand.
+    /// Emits a load or a locked instruction with the thread's `operand` in place of its memory operand.
     pub(super) fn copy_with_slot(&mut self, instruction: &Instruction) -> BlockEnd {
-        if is_load(instruction) && self.encode(&slot_load(instruction)) {
+        let fits = is_load(instruction) || is_locked(instruction) && fits_register(instruction);
+        if fits && self.encode(&slot_load(instruction)) {
             BlockEnd::None
         } else {
             self.leave_unsupported(instruction)

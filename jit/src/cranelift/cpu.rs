@@ -4,7 +4,7 @@ use super::frame::{BELOW, DF, Frame, Gs, SPILL, leave};
 use super::graph::{Site, Term, is_atomic, is_counted};
 use super::thunk::Batch;
 use super::{AGAIN, Shared};
-use crate::accesses::{Part, spans_of};
+use crate::accesses::{Part, fits_register, spans_of};
 use crate::cost::{BYTES_A_QUARTER, weigh};
 use crate::emulated::emulated;
 use crate::fault::{SignalStack, ThreadArea};
@@ -332,6 +332,10 @@ impl Cpu for CraneliftCpu {
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
         self.step_as(context, Some(value))
     }
+
+    fn step_beside(&mut self, context: &mut Context, value: u64) -> Option<u64> {
+        self.step_load(context, value).is_none().then(|| self.frame().detail)
+    }
 }
 
 impl Drop for CraneliftCpu {
@@ -402,7 +406,11 @@ impl Shared {
     fn step_thunk(&self, pc: u64, replaced: bool) -> Option<Step> {
         let i = self.graph.instruction(pc)?;
         let batch = Batch::new(i, &mut InstructionInfoFactory::new())?;
-        let batch = if replaced { batch.replaced() } else { batch };
+        let batch = match replaced {
+            true if fits_register(i) => batch.replaced(),
+            true => return None,
+            false => batch,
+        };
         let host = self.lock().step(&batch)?;
         let weight = weigh(self.watch.count, slice::from_ref(i)) as u64;
         Some(Step { host, next: i.next_ip(), weight })

@@ -197,7 +197,12 @@ impl GuestThread {
     /// Executes an instruction that writes in its turn, once the word is as it was. (Stores that
     /// are not watched have no tickets.)
     fn write(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
-        let event = self.begin_write(address, size, event_kind(kind))?;
+        let event = self.begin_turn(address, size, event_kind(kind))?;
+        if kind == OrderedKind::ReadModifyWrite && self.changes_nothing(&event, size) {
+            self.fast_path.met.meet((address, size), event.value, 0, 0);
+            return self.finish_event(&event);
+        }
+        self.await_word(&event, size)?;
         let fault = self.cpu.step(&mut self.context);
         if fault.is_none() {
             self.fast_path.meet_now((address, size));
@@ -214,21 +219,53 @@ impl GuestThread {
         size: u8,
         kind: EventKind,
     ) -> Result<Event, Halt> {
+        let event = self.begin_turn(address, size, kind)?;
+        self.await_word(&event, size)?;
+        Ok(event)
+    }
+
+    fn begin_turn(&mut self, address: u64, size: u8, kind: EventKind) -> Result<Event, Halt> {
         let actual = Event { object: address, nr: u16::from(size), ..self.here(kind) };
         let event = self.next(kind)?;
         self.compare(&event, &actual)?;
         self.perform(&event)?;
-        if self.fast_path.pages.operand(address, size) != Some(event.value) {
-            if kind == EventKind::SyncStore {
+        Ok(event)
+    }
+
+    /// Waits until the word that is about to be written is as it was.
+    fn await_word(&mut self, event: &Event, size: u8) -> Result<(), Halt> {
+        let &Event { object: address, value, ticket, .. } = event;
+        if self.fast_path.pages.operand(address, size) != Some(value) {
+            if event.code == EventKind::SyncStore as u8 {
                 // What is overwritten may have been left there by a function's body, which did
                 // not run.
-                self.catch_up(&event, size)?;
+                self.catch_up(event, size)?;
             } else {
-                self.wait(Condition::Value { address, size, value: event.value })?;
+                self.wait(Condition::Value { address, size, value })?;
             }
         }
-        self.machine.gate.overwritten.note(address, event.ticket);
-        Ok(event)
+        self.machine.gate.overwritten.note(address, ticket);
+        Ok(())
+    }
+
+    /// Whether the locked instruction that the thread is at left its word as it was: a lock that was
+    /// taken, a comparison that failed. Then it is a load, which the thread has executed with what it
+    /// read. The word may have another value by now, from a store that is not watched and came after
+    /// this instruction: releasing a lock is a plain store. That value has to stay.
+    fn changes_nothing(&mut self, event: &Event, size: u8) -> bool {
+        let &Event { object: address, value, .. } = event;
+        let is_known = size <= 8 && !self.machine.gate.is_live();
+        if !is_known || self.fast_path.pages.operand(address, size).is_none_or(|now| now == value) {
+            return false;
+        }
+        let mut context = self.context.clone();
+        let left = self.cpu.step_beside(&mut context, value);
+        let is_same = left.is_some_and(|left| (left ^ value) << (64 - 8 * u32::from(size)) == 0);
+        if is_same {
+            self.note_access(address, size, Access::ATOMIC);
+            self.context = context;
+        }
+        is_same
     }
 
     /// The word has its new value.

@@ -32,6 +32,8 @@ pub(crate) enum Step {
     Store { address: u64, word: u32 },
     /// Adds one to a word of 64 bits, by a locked instruction.
     Increment { work: u64, address: u64 },
+    /// Exchanges a word of 64 bits for another one, by a locked instruction.
+    Exchange { work: u64, address: u64, word: u64 },
     /// In the body of a function: waits until the 32-bit word that its first argument points to is 0,
     /// and makes it 1. The result is 0.
     Take,
@@ -125,7 +127,7 @@ impl Thread {
             }
             Step::Fork { .. } => {}
             Step::Store { address, word } => store(address, word),
-            Step::Increment { work, address } => {
+            Step::Increment { work, address } | Step::Exchange { work, address, .. } => {
                 context.retired += work;
                 let kind = OrderedKind::ReadModifyWrite;
                 return Some(Exit::Ordered { address, size: 8, kind });
@@ -160,6 +162,7 @@ impl Cpu for Thread {
     fn step(&mut self, context: &mut Context) -> Option<Fault> {
         match self.script[&context.rip] {
             Step::Increment { address, .. } => store(address, load(address) + 1),
+            Step::Exchange { address, word, .. } => store(address, word),
             step => unreachable!("{step:?} is not ordered"),
         }
         context.rip += 1;
@@ -170,6 +173,16 @@ impl Cpu for Thread {
         context.gpr[reg::RAX] = value;
         context.rip += 1;
         None
+    }
+
+    fn step_beside(&mut self, context: &mut Context, value: u64) -> Option<u64> {
+        let left = match self.script[&context.rip] {
+            Step::Increment { .. } => value + 1,
+            Step::Exchange { word, .. } => word,
+            step => unreachable!("{step:?} is not ordered"),
+        };
+        context.rip += 1;
+        Some(left)
     }
 }
 

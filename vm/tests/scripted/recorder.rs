@@ -99,6 +99,10 @@ impl Cpu for RecordedThread {
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
         self.thread(context).step_load(context, value)
     }
+
+    fn step_beside(&mut self, context: &mut Context, value: u64) -> Option<u64> {
+        self.thread(context).step_beside(context, value)
+    }
 }
 
 impl RecordingCpu for RecordedThread {

@@ -241,6 +241,44 @@ fn loads_with_given_values() {
 }
 
 #[test]
+fn locked_instructions_beside_memory() {
+    const ZERO: u64 = 0x40;
+    let guest = Guest::new();
+    let word = guest.data;
+    // What the word is said to hold, what is left there, rax and the zero flag.
+    type Case = (fn(&mut CodeAssembler), u64, u64, u64, bool);
+    let cases: [Case; 5] = [
+        (|a| a.lock().cmpxchg(dword_ptr(rdi), ecx).unwrap(), 9, 9, 9, false),
+        (|a| a.lock().cmpxchg(dword_ptr(rdi), ecx).unwrap(), 5, 3, 5, true),
+        (|a| a.xchg(qword_ptr(rdi), rax).unwrap(), 1, 5, 1, false),
+        (|a| a.lock().xadd(dword_ptr(rdi), eax).unwrap(), 2, 7, 2, false),
+        (|a| a.lock().bts(dword_ptr(rdi), 3).unwrap(), 0x18, 0x18, 5, false),
+    ];
+    for (write, value, left, loaded, is_zero) in cases {
+        guest.assemble(write);
+        let mut context = guest.context();
+        (context.gpr[reg::RAX], context.gpr[reg::RCX]) = (5, 3);
+        context.gpr[reg::RDI] = word;
+        let engine = engine(EngineConfig::default());
+        let mut cpu = engine.attach().unwrap();
+        assert_eq!(cpu.step_beside(&mut context, value), Some(left));
+        assert_eq!((context.gpr[reg::RAX], context.rflags & ZERO != 0), (loaded, is_zero));
+        assert_eq!(guest.read(word), 0, "memory is left alone");
+    }
+    let refused: [fn(&mut CodeAssembler); 2] = [
+        |a| a.lock().bts(qword_ptr(rdi), rcx).unwrap(),
+        |a| a.lock().cmpxchg16b(xmmword_ptr(rdi)).unwrap(),
+    ];
+    for write in refused {
+        guest.assemble(write);
+        let mut context = guest.context();
+        context.gpr[reg::RDI] = word;
+        let engine = engine(EngineConfig::default());
+        assert_eq!(engine.attach().unwrap().step_beside(&mut context, 0), None);
+    }
+}
+
+#[test]
 fn emulated_instructions() {
     let guest = Guest::new();
     guest.assemble(|a| {
