@@ -190,7 +190,10 @@ impl GuestThread {
             return true;
         }
         let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = running.insert(object) || self.fast_path.beginning_once == Some(object);
+        // Another thread may have begun since the caller looked: it says so in the object before it
+        // leaves the set.
+        let is_new = Guest.word32(object) == Some(0) && running.insert(object);
+        let first = is_new || self.fast_path.beginning_once == Some(object);
         if first {
             self.fast_path.beginning_once = Some(object);
         }
