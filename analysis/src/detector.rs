@@ -14,7 +14,7 @@ use crate::heap::Heap;
 use crate::objects::{Object, Objects};
 use crate::paper::Op;
 use crate::same_epoch::{Filter, SameEpoch};
-use crate::shadow::{Blocks, CELL, Shadow, word_of};
+use crate::shadow::{Blocks, CELL, CELLS, Shadow, word_of};
 use crate::tap::{Listener, Tap, Tapped};
 use crate::tasks::Tasks;
 use lives::Call;
@@ -156,6 +156,25 @@ impl Detector {
     /// What the first thread does before there is another happens before all of that.
     pub(crate) fn may_race(&self) -> bool {
         self.parallel.load(Ordering::Relaxed) && !self.blind.load(Ordering::Relaxed)
+    }
+
+    /// Takes what is wrong with two accesses of a cell.
+    #[cold]
+    fn take_fault(
+        &self,
+        (earlier, now, fault): (Stamp, Stamp, Fault),
+        cell: u64,
+        whole: Whole,
+        clock: &VectorClock,
+        found: &mut Local,
+    ) {
+        let address = cell * CELL + u64::from(now.mask.trailing_zeros());
+        // What `realloc` has left where it was is no longer freed.
+        if fault == Fault::AfterEnd && self.heap.freed_at(address).is_none() {
+            return;
+        }
+        let block = self.heap.at(address);
+        found.add((earlier, now, fault), cell, (whole, block), clock);
     }
 
     /// The races found so far, ordered by instructions and threads.
@@ -446,11 +465,11 @@ impl Watcher {
             && writes_a_buffer(event.nr)
         {
             let whole = Whole { address: record.args[1], size: len };
-            self.check(Checked { whole, pc, kind: READ | KERNEL });
+            self.check_range(Checked { whole, pc, kind: READ | KERNEL });
         }
         for write in &record.writes {
             let whole = Whole { address: write.address, size: write.bytes.len() as u64 };
-            self.check(Checked { whole, pc, kind: WRITE | KERNEL });
+            self.check_range(Checked { whole, pc, kind: WRITE | KERNEL });
         }
         self.take_found();
     }
@@ -533,6 +552,34 @@ impl Watcher {
         }
     }
 
+    /// The same for much memory, by the kernel or by a function of the library's: these access no words
+    /// that synchronize, and there is no need to note what they have accessed.
+    pub(crate) fn check_range(&mut self, access: Checked) {
+        debug_assert!(access.kind & (KERNEL | CALL) != 0, "other accesses may be atomic");
+        if self.detector.tap.is_some() {
+            return self.check(access);
+        }
+        let clock = self.clock.of(self.id);
+        let Watcher { detector, id, event, blocks, found, clock: all, .. } = self;
+        let Checked { whole, pc, kind } = access;
+        let (mut at, end) = (whole.address, whole.address.saturating_add(whole.size));
+        while at < end {
+            let block_end = (at / (CELL * CELLS) + 1) * CELL * CELLS;
+            let block = blocks.of(at / CELL, &detector.shadow);
+            let mut block = block.lock().unwrap_or_else(PoisonError::into_inner);
+            while at < end.min(block_end) {
+                let (cell, within) = (at / CELL, at % CELL);
+                let piece = (CELL - within).min(end - at);
+                let mask = MASKS[piece as usize] << within;
+                let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
+                block.cell(cell).access(now, all, &mut |earlier, fault| {
+                    detector.take_fault((earlier, now, fault), cell, whole, all, found);
+                });
+                at += piece;
+            }
+        }
+    }
+
     #[inline]
     fn check_cell(&mut self, cell: u64, mask: u8, access: Checked) {
         if self.detector.tap.is_some() {
@@ -598,13 +645,7 @@ impl Watcher {
         }
         let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
         block.cell(cell).access(now, &self.clock, &mut |earlier, fault| {
-            let address = cell * CELL + u64::from(mask.trailing_zeros());
-            let freed = (fault == Fault::AfterEnd).then(|| detector.heap.freed_at(address));
-            // What `realloc` has left where it was is no longer freed.
-            if !matches!(freed, Some(None)) {
-                let block = detector.heap.at(address);
-                found.add((earlier, now, fault), cell, (whole, block), &self.clock);
-            }
+            detector.take_fault((earlier, now, fault), cell, whole, &self.clock, found);
         });
         drop(block);
         if kind & ATOMIC == 0 {

@@ -6,12 +6,12 @@
 use crate::cell::Cell;
 use refrain_trace::fixed::FixedMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bytes of a cell.
 pub(crate) const CELL: u64 = 8;
 /// Cells of a block.
-const CELLS: u64 = 64;
+pub(crate) const CELLS: u64 = 64;
 /// Bytes of the words that synchronize: an address stands for the word that it lies in.
 const WORD: u64 = 4;
 const BLOCK: u64 = CELL * CELLS;
@@ -19,9 +19,14 @@ const SHARDS: usize = 64;
 /// Blocks that a thread has at hand.
 const WAYS: usize = 1024;
 
+/// Blocks of a region, which are found together.
+const REGION: u64 = 32;
+
 /// The cells of an aligned piece of memory.
 pub(crate) struct Block {
     cells: [Cell; CELLS as usize],
+    /// A bit for each cell that may have been accessed.
+    used: u64,
     /// A bit for each word that synchronizes.
     words: u128,
 }
@@ -29,7 +34,19 @@ pub(crate) struct Block {
 impl Block {
     /// The cell with this number, counted from address 0.
     pub(crate) fn cell(&mut self, number: u64) -> &mut Cell {
-        &mut self.cells[(number % CELLS) as usize]
+        let within = number % CELLS;
+        self.used |= 1 << within;
+        &mut self.cells[within as usize]
+    }
+
+    /// Nobody has accessed these cells, which are some of the block's.
+    fn forget(&mut self, cells: Range<u64>) {
+        let mut left = self.used & bits(cells);
+        self.used &= !left;
+        while left != 0 {
+            self.cells[left.trailing_zeros() as usize] = Cell::default();
+            left &= left - 1;
+        }
     }
 
     /// Those of the two words of a cell that synchronize and have bytes in `mask`: the low bit is
@@ -41,10 +58,20 @@ impl Block {
     }
 }
 
-type Shard = Mutex<FixedMap<u64, Arc<Mutex<Block>>>>;
+/// A bit for each of some cells of one block.
+fn bits(cells: Range<u64>) -> u64 {
+    match cells.end - cells.start {
+        0 => 0,
+        count => (u64::MAX >> (CELLS - count)) << (cells.start % CELLS),
+    }
+}
+
+type Region = [OnceLock<Arc<Mutex<Block>>>; REGION as usize];
+type Shard = Mutex<FixedMap<u64, Arc<Region>>>;
 
 /// The blocks of all touched memory.
 pub(crate) struct Shadow {
+    /// By region.
     shards: Vec<Shard>,
     /// By block: the words that synchronize.
     words: FixedMap<u64, u128>,
@@ -74,9 +101,7 @@ impl Shadow {
         self.visit(&range, |number, block| {
             let first = number * CELLS;
             let mut block = block.lock().unwrap_or_else(PoisonError::into_inner);
-            for cell in cells.start.max(first)..cells.end.min(first + CELLS) {
-                *block.cell(cell) = Cell::default();
-            }
+            block.forget(cells.start.max(first)..cells.end.min(first + CELLS));
         });
     }
 
@@ -93,45 +118,61 @@ impl Shadow {
 
     /// Shows the blocks of a range that are there, with their numbers.
     fn visit(&self, range: &Range<u64>, mut show: impl FnMut(u64, &Mutex<Block>)) {
+        if range.is_empty() {
+            return;
+        }
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        let regions = blocks.start / REGION..blocks.end.div_ceil(REGION);
+        let mut of_region = |number: u64, region: &Region| {
+            let first = number * REGION;
+            for at in blocks.start.max(first)..blocks.end.min(first + REGION) {
+                if let Some(block) = region[(at % REGION) as usize].get() {
+                    show(at, block);
+                }
+            }
+        };
         // Looked up one by one if they are few.
-        if blocks.end.saturating_sub(blocks.start) <= SHARDS as u64 {
-            for number in blocks {
-                let shard = &self.shards[shard_of(number)];
-                let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(block) = shard.get(&number) {
-                    show(number, block);
+        if regions.end - regions.start <= self.regions() {
+            for number in regions {
+                let region = self.shard(number).get(&number).cloned();
+                if let Some(region) = region {
+                    of_region(number, &region);
                 }
             }
             return;
         }
-        for (at, shard) in self.shards.iter().enumerate() {
+        for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            // Whichever are fewer.
-            if (blocks.end - blocks.start) / SHARDS as u64 > shard.len() as u64 {
-                let there = shard.iter().filter(|(number, _)| blocks.contains(number));
-                there.for_each(|(number, block)| show(*number, block));
-            } else {
-                let mine = blocks.clone().filter(|number| shard_of(*number) == at);
-                let there = mine.filter_map(|number| shard.get_key_value(&number));
-                there.for_each(|(number, block)| show(*number, block));
-            }
+            let there = shard.iter().filter(|(number, _)| regions.contains(number));
+            there.for_each(|(number, region)| of_region(*number, region));
         }
     }
 
+    /// About so many regions have been touched, and looked up one by one as fast as all are looked through.
+    fn regions(&self) -> u64 {
+        let one = self.shards[0].lock().unwrap_or_else(PoisonError::into_inner);
+        (one.len() as u64 + 1) * SHARDS as u64
+    }
+
+    fn shard(&self, region: u64) -> MutexGuard<'_, FixedMap<u64, Arc<Region>>> {
+        self.shards[shard_of(region)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn block(&self, number: u64) -> Arc<Mutex<Block>> {
-        let shard = &self.shards[shard_of(number)];
-        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = || {
+        let fresh = || Arc::new(std::array::from_fn(|_| OnceLock::new()));
+        let region = number / REGION;
+        let region = self.shard(region).entry(region).or_insert_with(fresh).clone();
+        let block = region[(number % REGION) as usize].get_or_init(|| {
             let words = self.words.get(&number).copied().unwrap_or(0);
-            Arc::new(Mutex::new(Block { cells: std::array::from_fn(|_| Cell::default()), words }))
-        };
-        shard.entry(number).or_insert_with(fresh).clone()
+            let cells = std::array::from_fn(|_| Cell::default());
+            Arc::new(Mutex::new(Block { cells, used: 0, words }))
+        });
+        block.clone()
     }
 }
 
-fn shard_of(block: u64) -> usize {
-    (block ^ block >> 6) as usize % SHARDS
+fn shard_of(region: u64) -> usize {
+    (region ^ region >> 6) as usize % SHARDS
 }
 
 /// The blocks that one thread used last.
@@ -153,5 +194,48 @@ impl Blocks {
             *way = None;
         }
         &way.get_or_insert_with(|| (number, shadow.block(number))).1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::{Stamp, WRITE};
+    use crate::clock::VectorClock;
+
+    /// Which of these cells have been accessed by somebody.
+    fn used(shadow: &Shadow, cells: Range<u64>) -> Vec<u64> {
+        let mut used = Vec::new();
+        shadow.visit(&(cells.start * CELL..cells.end * CELL), |number, block| {
+            let block = block.lock().expect("nobody panics");
+            let of_it = (0..CELLS).filter(|at| block.used >> at & 1 != 0);
+            used.extend(of_it.map(|at| number * CELLS + at).filter(|cell| cells.contains(cell)));
+        });
+        used.sort_unstable();
+        used
+    }
+
+    #[test]
+    fn what_is_forgotten_is_as_new() {
+        const ALL: Range<u64> = 0..1 << 40;
+        let shadow = Shadow::new([]);
+        let access = |cell: u64| {
+            let now = Stamp { clock: 1, mask: 1, kind: WRITE, ..Stamp::default() };
+            let (block, clock) = (shadow.block(cell / CELLS), VectorClock::default());
+            block.lock().expect("nobody panics").cell(cell).access(now, &clock, &mut |_, _| ());
+        };
+        let cells = [3, 63, 64, 127, 128, 5000, 100_000, 1 << 30];
+        cells.into_iter().for_each(access);
+        assert_eq!(used(&shadow, ALL), cells);
+        assert_eq!(used(&shadow, 63..128), [63, 64, 127]);
+        // A part of one block, and a whole one.
+        shadow.forget(63 * CELL..127 * CELL + 1);
+        assert_eq!(used(&shadow, ALL), [3, 128, 5000, 100_000, 1 << 30]);
+        shadow.forget(128 * CELL..128 * CELL);
+        assert_eq!(used(&shadow, ALL), [3, 128, 5000, 100_000, 1 << 30]);
+        shadow.forget(100 * CELL..1 << 33);
+        assert_eq!(used(&shadow, ALL), [3, 1 << 30]);
+        shadow.forget(0..u64::MAX - BLOCK);
+        assert_eq!(used(&shadow, ALL), []);
     }
 }

@@ -120,7 +120,7 @@ impl Watcher {
         let touched = self.detector.shadow.touched(&(head.end..range.end));
         for piece in std::iter::once(head).chain(touched) {
             let whole = Whole { address: piece.start, size: piece.end - piece.start };
-            self.check(Checked { whole, pc: pc as u32, kind });
+            self.check_range(Checked { whole, pc: pc as u32, kind });
         }
         // What the thread still does there is not the same: the memory may be another's by then.
         self.next_epoch();
