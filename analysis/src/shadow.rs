@@ -108,10 +108,18 @@ impl Shadow {
     /// The parts of a range that somebody may have touched: pieces, ascending.
     pub(crate) fn touched(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut pieces = Vec::new();
-        self.visit(range, |number, _| {
-            let (start, end) = (number * BLOCK, (number + 1) * BLOCK);
-            pieces.push(start.max(range.start)..end.min(range.end));
+        self.visit(range, |number, block| {
+            let mut left = block.lock().unwrap_or_else(PoisonError::into_inner).used;
+            while left != 0 {
+                let first = left.trailing_zeros();
+                let count = (left >> first).trailing_ones();
+                let start = number * BLOCK + u64::from(first) * CELL;
+                let end = start + u64::from(count) * CELL;
+                pieces.push(start.max(range.start)..end.min(range.end));
+                left &= !bits(first.into()..u64::from(first + count));
+            }
         });
+        pieces.retain(|piece| !piece.is_empty());
         pieces.sort_unstable_by_key(|piece| piece.start);
         pieces
     }
@@ -228,6 +236,8 @@ mod tests {
         cells.into_iter().for_each(access);
         assert_eq!(used(&shadow, ALL), cells);
         assert_eq!(used(&shadow, 63..128), [63, 64, 127]);
+        let touched = shadow.touched(&(4..127 * CELL + 3));
+        assert_eq!(touched, [3 * CELL..4 * CELL, 504..512, 512..520, 1016..1019]);
         // A part of one block, and a whole one.
         shadow.forget(63 * CELL..127 * CELL + 1);
         assert_eq!(used(&shadow, ALL), [3, 128, 5000, 100_000, 1 << 30]);
