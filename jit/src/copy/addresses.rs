@@ -4,14 +4,18 @@
 //! Code that is not optimised computes the address of an atomic variable, keeps it in a stack slot,
 //! and accesses the variable through that slot; a member function of an atomic variable does the
 //! same with its argument. So one pass in the order of the code, which ignores branches, follows
-//! addresses through copies, constants that are added, and slots that a frame pointer names. Where
-//! it is wrong, an access more or less is watched.
+//! addresses through copies, constants that are added, and slots that a frame pointer names, or the
+//! stack pointer where there is no frame pointer. Where it is wrong, an access more or less is watched.
 
 use crate::accesses::constant_address;
 use crate::common::{CLOBBERED, each_written, is_call};
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::collections::BTreeMap;
+
+/// Instructions of a function without a frame pointer whose stack slots are followed: without
+/// optimisation, functions are short, and with it, long ones use a slot for many things.
+const LONGEST: usize = 256;
 
 /// What an address is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -158,7 +162,7 @@ pub(super) fn symbolic_addresses(code: &[Instruction]) -> Vec<Option<SymbolicAdd
 /// The state between two instructions.
 struct Pass {
     registers: [SymbolicAddress; 16],
-    /// By displacement from the frame pointer.
+    /// By displacement from the frame pointer, or from the stack pointer in a function without one.
     slots: BTreeMap<u64, SymbolicAddress>,
     /// How many instructions write a slot, or take its address; `None` without a frame pointer.
     writers: Option<BTreeMap<u64, usize>>,
@@ -167,6 +171,8 @@ struct Pass {
     /// The number of each place that a pointer was loaded from so far, not counting the stack.
     loaded: FixedMap<SymbolicAddress, usize>,
     factory: InstructionInfoFactory,
+    /// The register by which the function names its slots, if they are followed.
+    frame: Option<Register>,
 }
 
 impl Pass {
@@ -176,7 +182,7 @@ impl Pass {
             for instruction in code {
                 let written = instruction.op0_kind() == OpKind::Memory
                     || instruction.mnemonic() == Mnemonic::Lea;
-                if let Some(slot) = slot(instruction).filter(|_| written) {
+                if let Some(slot) = slot(instruction, Register::RBP).filter(|_| written) {
                     *writers.entry(slot).or_default() += 1;
                 }
             }
@@ -189,6 +195,11 @@ impl Pass {
             writers,
             sums: FixedMap::default(),
             loaded: FixedMap::default(),
+            frame: match (has_frame(code), code.len()) {
+                (true, _) => Some(Register::RBP),
+                (false, ..=LONGEST) => Some(Register::RSP),
+                _ => None,
+            },
             factory: InstructionInfoFactory::new(),
         }
     }
@@ -203,7 +214,7 @@ impl Pass {
     }
 
     fn slot(&self, instruction: &Instruction) -> Option<u64> {
-        self.has_frame().then(|| slot(instruction)).flatten()
+        slot(instruction, self.frame?)
     }
 
     /// What a memory operand names.
@@ -261,7 +272,11 @@ impl Pass {
             && let Some(slot) = self.slot(instruction)
         {
             self.slots.remove(&slot);
-            if let Some(address) = made {
+            // Optimised code keeps addresses of variables in any slot, among others.
+            let is_variable =
+                |it: &SymbolicAddress| matches!(it.pointer, Pointer::None | Pointer::Stored(_));
+            let has_frame = self.has_frame();
+            if let Some(address) = made.filter(|it| has_frame || !is_variable(it)) {
                 let once = self.writers.as_ref().is_some_and(|all| all.get(&slot) == Some(&1));
                 let computed = address.pointer == Pointer::None || address.offset != 0;
                 let own = computed || address.way != Way::Registers;
@@ -325,10 +340,10 @@ fn has_frame(code: &[Instruction]) -> bool {
     })
 }
 
-/// The displacement of a slot that the frame pointer names.
-fn slot(instruction: &Instruction) -> Option<u64> {
+/// The displacement of a slot that the frame or stack pointer names.
+fn slot(instruction: &Instruction, pointer: Register) -> Option<u64> {
     let names = has_memory(instruction)
-        && instruction.memory_base() == Register::RBP
+        && instruction.memory_base() == pointer
         && instruction.memory_index() == Register::None
         && instruction.segment_prefix() == Register::None;
     names.then(|| instruction.memory_displacement64())

@@ -329,6 +329,26 @@ mod tests {
         assert_eq!(releases(8), [Mnemonic::Mov]);
     }
 
+    /// As Rust's `store` of an atomic variable is without optimisation: it keeps its arguments by the
+    /// stack pointer, and has an arm for each order.
+    #[test]
+    fn an_argument_kept_by_the_stack_pointer() {
+        let stores = |kept: i32| {
+            found(false, false, |a| {
+                a.sub(rsp, 0x18).unwrap();
+                a.mov(qword_ptr(rsp), rdi).unwrap();
+                a.mov(qword_ptr(rsp + 8), rsi).unwrap();
+                a.mov(rax, qword_ptr(rsp + kept)).unwrap();
+                a.mov(byte_ptr(rax), cl).unwrap();
+                (0..100).for_each(|_| a.inc(rbx).unwrap());
+                a.mov(rcx, qword_ptr(rsp)).unwrap();
+                a.xchg(byte_ptr(rcx), al).unwrap();
+            })
+        };
+        assert_eq!(stores(0), [Mnemonic::Mov]);
+        assert_eq!(stores(8), []);
+    }
+
     /// As in a queue: look at a slot's stamp, and again if it is not the one, and again if somebody
     /// else was quicker.
     #[test]
