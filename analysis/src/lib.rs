@@ -26,6 +26,8 @@
 //! - This crate does not know where accesses and events come from, nor symbols.
 //! - What is reported as a race is one: its accesses touch a common byte, one of them writes, and
 //!   nothing recorded orders them. Of the races on one byte the first is found, others may not be.
+//! - A use after free ([`Race::after_free`]) is ordered: the first access has freed the block, and its
+//!   memory is in no other one.
 //! - Memory is bounded by the guest's touched pages and the number of threads.
 
 #![forbid(unsafe_code)]
