@@ -84,6 +84,11 @@ fn once_objects_in_memory_that_is_used_again() {
 }
 
 #[test]
+fn memory_that_is_locked_or_discarded() {
+    is_as_natively(include_str!("../guest/locked_memory.c"));
+}
+
+#[test]
 fn words_that_the_kernel_changes() {
     is_as_natively(include_str!("../guest/wake_operation.c"));
 }

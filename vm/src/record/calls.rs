@@ -268,6 +268,10 @@ impl GuestThread {
             MachineCall::SigWait => self.signal_wait(pending),
             MachineCall::SigReturn => return Ok(self.signal_return(pending)),
             MachineCall::Kill => self.kill(pending),
+            MachineCall::LockMemory => {
+                self.machine.mapped.leave_locks_to_guest();
+                self.pass(pending);
+            }
             // A child is about to execute the program that its parent looks into.
             MachineCall::TraceMe if self.machine.is_child() => self.pass(pending),
             MachineCall::TraceMe => {

@@ -22,7 +22,7 @@
 //!   killed recorder leaves may end in events whose pages are missing. A replay ends before them.
 
 use crate::file_maps::{FileMaps, Part};
-use crate::host::{self, PageTable, SinglePages, no_large_pages};
+use crate::host::{self, PageTable, SinglePages, TouchedPages, no_large_pages};
 use crate::layout::PAGE;
 use crate::loader::is_settled;
 use crate::memory::page_up;
@@ -98,6 +98,7 @@ pub(super) struct State {
     faults: u64,
     /// Until when looking is put off.
     rest: Option<Instant>,
+    touched: TouchedPages,
 }
 
 /// All files that are kept by pages.
@@ -112,7 +113,13 @@ pub(crate) struct Files {
 
 impl Files {
     pub(crate) fn new() -> Files {
-        Files { table: PageTable::open(), single: SinglePages::new(), ..Files::default() }
+        let state = State { touched: TouchedPages::new(), ..State::default() };
+        Files {
+            table: PageTable::open(),
+            single: SinglePages::new(),
+            state: Mutex::new(state),
+            ..Files::default()
+        }
     }
 
     /// Notes that the guest sees `file` at `range`, from `offset` on. `None` if its content must
@@ -150,6 +157,7 @@ impl Files {
         if let Some(single) = &self.single {
             single.register(&range);
         }
+        state.touched.keep(&range);
         let Range { start, end } = range;
         state.maps.insert(Part { start, end, file: content as u64, offset, writable: false });
         self.close_unused(state);
@@ -163,6 +171,25 @@ impl Files {
         self.look(&mut state, range);
         state.read_pages();
         state.pages.iter().map(|pages| pages.bytes.in_memory()).sum::<usize>() > PENDING
+    }
+
+    /// The guest advises the kernel about a range: while it does, nothing there is locked.
+    pub(crate) fn advise<T>(&self, range: &Range<u64>, advise: impl FnOnce() -> T) -> T {
+        let state = self.lock();
+        let parts = || state.maps.parts(range).into_iter().map(|part| part.start..part.end);
+        parts().for_each(|part| state.touched.let_go(&part));
+        let result = advise();
+        parts().for_each(|part| state.touched.keep(&part));
+        result
+    }
+
+    /// The guest is about to lock memory itself, or to unlock some: nothing else is locked from now on.
+    pub(crate) fn leave_locks_to_guest(&self) {
+        let mut state = self.lock();
+        for part in state.maps.parts(&ANYWHERE) {
+            state.touched.let_go(&(part.start..part.end));
+        }
+        state.touched.stop();
     }
 
     /// The guest has no file mapped there any more.

@@ -41,6 +41,10 @@ impl GuestThread {
             false => match what {
                 MachineCall::Shmat => self.attach(args, &mut space),
                 MachineCall::Shmdt => self.detach(args[0], &mut space),
+                MachineCall::Madvise => {
+                    let range = args[0]..args[0].saturating_add(page_up(args[1]));
+                    machine.mapped.advise(&range, || space.advise(args[0], args[1], args[2]))
+                }
                 _ => perform(&mut space, what, args, self.purpose(args)),
             },
         };
@@ -269,7 +273,6 @@ fn perform(space: &mut AddressSpace, what: MachineCall, args: [u64; 6], purpose:
         MachineCall::Mprotect => space.protect(address, len, third as i32),
         MachineCall::Mremap => space.remap(args),
         MachineCall::Brk => space.brk(address),
-        MachineCall::Madvise => space.advise(address, len, third),
         other => unreachable!("{other:?} does not change the address space"),
     }
 }

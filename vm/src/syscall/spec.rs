@@ -116,6 +116,8 @@ pub(crate) enum MachineCall {
     SignalFile,
     /// `ptrace(PTRACE_TRACEME)`: for child processes only.
     TraceMe,
+    /// `mlock` and its kin.
+    LockMemory,
     /// `timer_create`: its signals come to the machine.
     CreateTimer,
     /// `close_range`: passed on for what is not the recorder's own.

@@ -205,10 +205,10 @@ pub(crate) static CALLS: &[Spec] = &[
     pass(146, "sched_get_priority_max", "i", Local),
     pass(147, "sched_get_priority_min", "i", Local),
     pass(148, "sched_rr_get_interval", "ip", Kernel).writes(&[object::<timespec>(1)]),
-    pass(149, "mlock", "pl", Kernel),
-    pass(150, "munlock", "pl", Kernel),
-    pass(151, "mlockall", "i", Kernel),
-    pass(152, "munlockall", "", Kernel),
+    machine(149, "mlock", "pl", Kernel, M::LockMemory),
+    machine(150, "munlock", "pl", Kernel, M::LockMemory),
+    machine(151, "mlockall", "i", Kernel, M::LockMemory),
+    machine(152, "munlockall", "", Kernel, M::LockMemory),
     pass(153, "vhangup", "", Kernel),
     withheld(154, "modify_ldt"),
     pass(155, "pivot_root", "ss", Kernel),
@@ -406,7 +406,7 @@ pub(crate) static CALLS: &[Spec] = &[
     machine(322, "execveat", "dsppi", Kernel, M::Execve),
     withheld(323, "userfaultfd"),
     pass(324, "membarrier", "iii", Kernel),
-    pass(325, "mlock2", "pli", Kernel),
+    machine(325, "mlock2", "pli", Kernel, M::LockMemory),
     pass(326, "copy_file_range", "dpdpli", Kernel)
         .reads(&[object::<i64>(1), object::<i64>(3)])
         .writes(&[object::<i64>(1), object::<i64>(3)]).moves(2),
