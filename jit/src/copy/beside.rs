@@ -2,7 +2,7 @@
 
 use super::loops::{ends_here, target};
 use super::ordered::{compares, is_locked};
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
 /// Instructions between a lock and what is beside it, at most.
 const REACH: u32 = 64;
@@ -65,6 +65,14 @@ pub(super) fn is_compared(code: &[Instruction], at: usize) -> bool {
     let is_it = |register: Register| register.full_register() == loaded;
     let points = |i: &Instruction| is_it(i.memory_base()) || is_it(i.memory_index());
     first_use(code, at).is_some_and(|next| compares(&code[next]) && !points(&code[next]))
+}
+
+/// Which field a load that is only compared is of, whatever points to it: how it is loaded, where it lies,
+/// and the number that it is compared with, if that is part of the instruction.
+pub(super) fn compared_field(load: &Instruction) -> (Code, u64, Option<u64>) {
+    let last = load.op_count().saturating_sub(1);
+    let number = load.try_immediate(last).ok();
+    (load.code(), load.memory_displacement64(), number)
 }
 
 /// Of the instruction at `at`, if it moves a load to a register: which of the next [`FURTHEST`] is the

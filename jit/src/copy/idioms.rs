@@ -6,7 +6,8 @@
 //! - loads beside locks (`beside`): beside locked instructions, and calls of functions of the module
 //!   that have some, or of the library's locks: the check before the slow path, the stamp of a slot
 //!   in a queue; and further away, where a way leads to a lock or from there, loads that are only
-//!   compared: the flag by which threads that wait ask the holder for the lock;
+//!   compared, and of the same fields elsewhere: the flag by which threads that wait ask the holder for
+//!   the lock;
 //! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores that
 //!   look like them or like loads beside locked instructions: a thread that waits for room in a ring
 //!   also stores how far it has come itself; and the first store behind a fence;
@@ -45,7 +46,7 @@
 
 use super::addresses::{SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
 use super::answers::answers;
-use super::beside::{beside, connected, is_compared};
+use super::beside::{beside, compared_field, connected, is_compared};
 use super::copies::{arms, is_copied};
 use super::flags::flags;
 use super::lent::lent;
@@ -134,6 +135,11 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
     let has_locks = locks.contains(&true);
     let connected = connected(code, &locks);
+    // A flag that is compared on the way to a lock is the same flag in other cases of an interpreter.
+    let fields: FixedSet<_> = (0..code.len())
+        .filter(|&at| connected[at] && is_candidate(&code[at]) && is_compared(code, at))
+        .map(|at| compared_field(&code[at]))
+        .collect();
     let alike = |i: &Instruction, address: Option<SymbolicAddress>| {
         locked.look_like(i)
             || address.is_some_and(|address| {
@@ -148,7 +154,8 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             .and_then(SymbolicAddress::pointer_at)
             .is_some_and(|at| !(around.is_variable)(at));
         let is_variable = is_own || is_elsewhere;
-        let beside = near[at] || connected[at] && is_compared(code, at);
+        let is_flag = |i: &Instruction| connected[at] || fields.contains(&compared_field(i));
+        let beside = near[at] || has_locks && is_compared(code, at) && is_flag(&code[at]);
         let is_meant = if around.trusted { beside && is_variable } else { beside || is_variable };
         is_meant && is_candidate(&code[at])
     };
@@ -376,6 +383,30 @@ mod tests {
         };
         assert_eq!(found(false, false, looks), [Mnemonic::Mov], "the variable's load");
         assert_eq!(found(false, true, looks), []);
+    }
+
+    /// As the cases of an interpreter: each looks at a flag, and one of them at what takes the lock.
+    #[test]
+    fn one_flag_in_several_cases() {
+        let interpret = |a: &mut CodeAssembler| {
+            let (mut slow, mut other) = (a.create_label(), a.create_label());
+            a.mov(eax, dword_ptr(rdi + 0x64)).unwrap();
+            a.test(eax, eax).unwrap();
+            a.jne(slow).unwrap();
+            a.jmp(rdx).unwrap();
+            a.mov(ecx, dword_ptr(rsi + 0x64)).unwrap();
+            a.test(ecx, ecx).unwrap();
+            a.jne(other).unwrap();
+            a.cmp(qword_ptr(rsi + 8), 3).unwrap();
+            a.set_label(&mut other).unwrap();
+            a.call(0x6000).unwrap();
+            a.jmp(rdx).unwrap();
+            a.set_label(&mut slow).unwrap();
+            (0..200).for_each(|_| a.inc(rbx).unwrap());
+            a.lock().inc(qword_ptr(r15)).unwrap();
+            a.jmp(rdx).unwrap();
+        };
+        assert_eq!(found(false, false, interpret), [Mnemonic::Mov; 2]);
     }
 
     /// Tables and numbers that the compiler has made; variables lie at 0x7000 and above.

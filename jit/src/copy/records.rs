@@ -2,9 +2,9 @@
 //! hold this pointer?
 //!
 //! Threads have their records side by side, each in a cache line of its own, and each thread stores to
-//! its own record while others look. Such a loop compares a field of each record, and stores nothing;
-//! its steps of a cache line or more tell it from loops that compute. It is beside the locked instruction
-//! by which its thread goes on.
+//! its own record while others look; or a table has a pointer to each record. Such a loop compares a field
+//! of each record, and stores nothing; its steps of a cache line or more, or the table, tell it from loops
+//! that compute. It is beside the locked instruction by which its thread goes on.
 
 use super::beside::is_compared;
 use super::loops::Loop;
@@ -32,7 +32,8 @@ pub(super) fn records(code: &[Instruction], beside: &[bool], loops: &[Loop]) -> 
         {
             continue;
         }
-        let pointers: BTreeSet<Register> = inside().filter_map(|at| steps(&code[at])).collect();
+        let pointer = |at: usize| steps(&code[at]).or_else(|| picked(&code[at]));
+        let pointers: BTreeSet<Register> = inside().filter_map(pointer).collect();
         found.extend(inside().filter(|&at| {
             let load = &code[at];
             beside[at]
@@ -53,6 +54,14 @@ fn steps(i: &Instruction) -> Option<Register> {
         return None;
     }
     ((i.immediate(1) as i64).unsigned_abs() >= LINE).then(|| i.op0_register())
+}
+
+/// The register to which an instruction moves a pointer out of a table.
+fn picked(i: &Instruction) -> Option<Register> {
+    let is_picked = i.code() == Code::Mov_r64_rm64
+        && i.memory_index() != Register::None
+        && i.memory_index_scale() == size_of::<u64>() as u32;
+    is_picked.then(|| i.op0_register())
 }
 
 #[cfg(test)]
@@ -84,6 +93,32 @@ mod tests {
         });
         let locks: Vec<bool> = code.iter().map(is_locked).collect();
         records(&code, &beside(&code, &locks), &loops(&code)).into_iter().collect()
+    }
+
+    /// As of the work that each of several providers has, of which the most urgent is looked for.
+    #[test]
+    fn through_a_table_of_pointers() {
+        let found = |scale: i32| {
+            let code = assembled(|a| {
+                let (mut again, mut next) = (a.create_label(), a.create_label());
+                a.set_label(&mut again).unwrap();
+                a.mov(rdx, qword_ptr(r8 + rax * scale)).unwrap();
+                a.cmp(byte_ptr(rdx + 0x20), 0).unwrap();
+                a.je(next).unwrap();
+                a.mov(edx, dword_ptr(rdx + 0x1c)).unwrap();
+                a.cmp(ecx, edx).unwrap();
+                a.cmovg(ecx, edx).unwrap();
+                a.set_label(&mut next).unwrap();
+                a.inc(rax).unwrap();
+                a.cmp(rdi, rax).unwrap();
+                a.jne(again).unwrap();
+                a.lock().or(qword_ptr(rsi), rbp).unwrap();
+            });
+            let locks: Vec<bool> = code.iter().map(is_locked).collect();
+            records(&code, &beside(&code, &locks), &loops(&code)).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(found(8), [1, 3]);
+        assert_eq!(found(1), [], "no table of pointers");
     }
 
     #[test]
