@@ -1,7 +1,7 @@
 //! What is executed shortly before or after a lock of its function, and what is compared there.
 
 use super::loops::{ends_here, target};
-use super::ordered::{compares, is_locked};
+use super::ordered::compares;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
 /// Instructions between a lock and what is beside it, at most.
@@ -27,12 +27,6 @@ fn either(code: &[Instruction], locks: &[bool], reach: u32) -> Vec<bool> {
     }
     let (before, behind) = around(code, locks, reach);
     before.iter().zip(behind).map(|(&before, behind)| before || behind).collect()
-}
-
-/// Whether a way of at most [`REACH`] instructions leads from where a function begins to a locked one.
-pub(super) fn begins_with_lock(code: &[Instruction]) -> bool {
-    let locks: Vec<bool> = code.iter().map(is_locked).collect();
-    locks.contains(&true) && around(code, &locks, REACH).0.first() == Some(&true)
 }
 
 /// Of each instruction, whether a way of at most so many instructions leads from it to one of the
@@ -126,7 +120,7 @@ fn within_reach(
 
 #[cfg(test)]
 mod tests {
-    use super::{REACH, begins_with_lock, beside, connected, is_compared};
+    use super::{REACH, beside, connected, is_compared};
     use crate::copy::ordered::{is_load, is_locked};
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
@@ -170,18 +164,6 @@ mod tests {
         let connected = connected(&code, &locks);
         assert_eq!(connected[..6], [true, true, false, false, false, true]);
         assert!(!beside(&code, &locks)[0], "it is far");
-    }
-
-    #[test]
-    fn functions_that_begin_with_locks() {
-        let begins = |before: u32| {
-            begins_with_lock(&assembled(|a| {
-                (0..before).for_each(|_| a.inc(rbx).unwrap());
-                a.lock().inc(qword_ptr(rdi)).unwrap();
-            }))
-        };
-        assert!(begins(0) && begins(REACH) && !begins(REACH + 1));
-        assert!(!begins_with_lock(&assembled(|a| a.inc(rbx).unwrap())));
     }
 
     /// Which loads of what `write` assembles are only compared.

@@ -1,7 +1,6 @@
 //! Where functions begin, and what is watched in them.
 
 use super::addresses::{SymbolicAddress, symbolic_addresses};
-use super::beside::begins_with_lock;
 use super::callers::Callers;
 use super::idioms::{Idioms, Surroundings, idioms};
 use super::ordered::{is_candidate, is_locked, is_store, may_hold_locked};
@@ -459,7 +458,7 @@ fn word(address: u64) -> Option<u64> {
 fn has_locked(extent: &Extent) -> bool {
     let code = bytes(extent);
     // Most functions have no byte that could begin one, and need not be decoded to know it.
-    may_hold_locked(&code) && begins_with_lock(&decode(extent, &code))
+    may_hold_locked(&code) && decode(extent, &code).iter().any(is_locked)
 }
 
 fn instructions(extent: &Extent) -> Vec<Instruction> {
