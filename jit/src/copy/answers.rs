@@ -15,7 +15,7 @@ use iced_x86::{
 /// Instructions of such a function.
 const LONGEST: usize = 24;
 /// Registers of further arguments.
-const OTHERS: [Register; 5] =
+const FURTHER_ARGUMENTS: [Register; 5] =
     [Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
 /// The loads that such a function answers by, if these instructions are one: it answers by a truth value,
@@ -58,7 +58,11 @@ fn is_truth(i: &Instruction) -> bool {
 
 /// Whether the operand in memory is on the stack.
 fn is_own(i: &Instruction) -> bool {
-    matches!(i.memory_base(), Register::RSP | Register::RBP)
+    points_to_stack(i.memory_base())
+}
+
+fn points_to_stack(register: Register) -> bool {
+    matches!(register, Register::RSP | Register::RBP)
 }
 
 /// What is known of registers, by number.
@@ -84,15 +88,14 @@ impl State {
         );
         let points = |register: Register| {
             let register = register.full_register();
-            OTHERS.contains(&register) && !self.written[register.number()]
+            FURTHER_ARGUMENTS.contains(&register) && !self.written[register.number()]
         };
         let follows_other = points(i.memory_base()) || points(i.memory_index());
         let info = factory.info(i);
         let mut used = info.used_memory().iter();
-        let own = |base: Register| matches!(base, Register::RSP | Register::RBP);
         if !stays
             || follows_other && i.mnemonic() != Mnemonic::Nop
-            || !used.all(|used| reads_only(used.access()) || own(used.base()))
+            || !used.all(|used| reads_only(used.access()) || points_to_stack(used.base()))
         {
             return false;
         }

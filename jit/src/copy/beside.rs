@@ -1,8 +1,9 @@
 //! What is executed shortly before or after a lock of its function, and what is compared there.
 
 use super::loops::{ends_here, target};
-use super::ordered::compares;
+use super::ordered::{compares, is_candidate};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use refrain_trace::fixed::FixedSet;
 
 /// Instructions between a lock and what is beside it, at most.
 const REACH: u32 = 64;
@@ -13,25 +14,33 @@ pub(super) const FURTHEST: usize = 4;
 /// `locks`, or from one of them to it. Where indirect jumps lead is not known: the cases of an
 /// interpreter are not beside each other. `code` is a function's instructions in order.
 pub(super) fn beside(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
-    either(code, locks, REACH)
+    connected(code, locks, REACH)
 }
 
-/// Of each instruction, whether a way of any length does.
-pub(super) fn connected(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
-    either(code, locks, u32::MAX)
-}
-
-fn either(code: &[Instruction], locks: &[bool], reach: u32) -> Vec<bool> {
+/// Of each instruction of a function with locks, whether it is a load that is only compared, and that a
+/// way of any length connects with a lock, or one of the same field. A flag that is compared on the way
+/// to a lock is the same flag in other cases of an interpreter.
+pub(super) fn flags_of_locks(code: &[Instruction], locks: &[bool]) -> Vec<bool> {
     if !locks.contains(&true) {
         return vec![false; code.len()];
     }
-    let (before, behind) = around(code, locks, reach);
-    before.iter().zip(behind).map(|(&before, behind)| before || behind).collect()
+    let connected = connected(code, locks, u32::MAX);
+    let compared: Vec<bool> =
+        (0..code.len()).map(|at| is_candidate(&code[at]) && is_compared(code, at)).collect();
+    let fields: FixedSet<_> = (0..code.len())
+        .filter(|&at| connected[at] && compared[at])
+        .map(|at| compared_field(&code[at]))
+        .collect();
+    let is_flag = |at: usize| compared[at] && fields.contains(&compared_field(&code[at]));
+    (0..code.len()).map(is_flag).collect()
 }
 
 /// Of each instruction, whether a way of at most so many instructions leads from it to one of the
-/// `locks`, and whether one leads to it from there.
-fn around(code: &[Instruction], locks: &[bool], reach: u32) -> (Vec<bool>, Vec<bool>) {
+/// `locks`, or from one of them to it.
+fn connected(code: &[Instruction], locks: &[bool], reach: u32) -> Vec<bool> {
+    if !locks.contains(&true) {
+        return vec![false; code.len()];
+    }
     let follows: Vec<bool> = code.iter().map(|i| !ends_here(i)).collect();
     let next = |at: usize| (follows[at] && at + 1 < code.len()).then_some(at + 1);
     let previous = |at: usize| at.checked_sub(1).filter(|&before| follows[before]);
@@ -42,7 +51,8 @@ fn around(code: &[Instruction], locks: &[bool], reach: u32) -> (Vec<bool>, Vec<b
         *jump = (jump.1, jump.0);
     }
     jumps.sort_unstable();
-    (within_reach(locks, reach, previous, &jumps), behind)
+    let before = within_reach(locks, reach, previous, &jumps);
+    behind.iter().zip(before).map(|(&behind, before)| behind || before).collect()
 }
 
 /// Whether the instruction at `at`, a load, only compares a field or a variable: by itself, or where
@@ -63,7 +73,7 @@ pub(super) fn is_compared(code: &[Instruction], at: usize) -> bool {
 
 /// Which field a load that is only compared is of, whatever points to it: how it is loaded, where it lies,
 /// and the number that it is compared with, if that is part of the instruction.
-pub(super) fn compared_field(load: &Instruction) -> (Code, u64, Option<u64>) {
+fn compared_field(load: &Instruction) -> (Code, u64, Option<u64>) {
     let last = load.op_count().saturating_sub(1);
     let number = load.try_immediate(last).ok();
     (load.code(), load.memory_displacement64(), number)
@@ -161,7 +171,7 @@ mod tests {
             a.jmp(rax).unwrap();
         });
         let locks: Vec<bool> = code.iter().map(is_locked).collect();
-        let connected = connected(&code, &locks);
+        let connected = connected(&code, &locks, u32::MAX);
         assert_eq!(connected[..6], [true, true, false, false, false, true]);
         assert!(!beside(&code, &locks)[0], "it is far");
     }

@@ -46,7 +46,7 @@
 
 use super::addresses::{SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
 use super::answers::answers;
-use super::beside::{beside, compared_field, connected, is_compared};
+use super::beside::{beside, flags_of_locks, is_compared};
 use super::copies::{arms, is_copied};
 use super::flags::flags;
 use super::lent::lent;
@@ -134,12 +134,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         .collect();
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
     let has_locks = locks.contains(&true);
-    let connected = connected(code, &locks);
-    // A flag that is compared on the way to a lock is the same flag in other cases of an interpreter.
-    let fields: FixedSet<_> = (0..code.len())
-        .filter(|&at| connected[at] && is_candidate(&code[at]) && is_compared(code, at))
-        .map(|at| compared_field(&code[at]))
-        .collect();
+    let flags_of_locks = flags_of_locks(code, &locks);
     let alike = |i: &Instruction, address: Option<SymbolicAddress>| {
         locked.look_like(i)
             || address.is_some_and(|address| {
@@ -154,8 +149,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             .and_then(SymbolicAddress::pointer_at)
             .is_some_and(|at| !(around.is_variable)(at));
         let is_variable = is_own || is_elsewhere;
-        let is_flag = |i: &Instruction| connected[at] || fields.contains(&compared_field(i));
-        let beside = near[at] || has_locks && is_compared(code, at) && is_flag(&code[at]);
+        let beside = near[at] || flags_of_locks[at];
         let is_meant = if around.trusted { beside && is_variable } else { beside || is_variable };
         is_meant && is_candidate(&code[at])
     };

@@ -1,7 +1,7 @@
 //! The file that holds a module's symbols.
 
 use object::read::ReadCache;
-use object::{Object, ObjectSection};
+use object::{Object, ObjectSection, ObjectSegment};
 use refrain_trace::Module;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -40,6 +40,26 @@ fn debug_file(build_id: &str) -> Option<PathBuf> {
 pub(super) fn build_id<'data>(elf: &impl Object<'data>) -> Option<Option<String>> {
     let id = elf.build_id().ok()?;
     Some(id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+/// What `read` makes of the file of a module, which is the recorded one, and of where its addresses lie in
+/// the guest. `None` if the file is another one. A trace is untrusted and may name any path, so nothing
+/// but regular files is opened.
+pub(super) fn of_recorded<T>(
+    module: &Module,
+    read: impl FnOnce(&object::File<'_, &ReadCache<File>>, &dyn Fn(u64) -> u64) -> Option<T>,
+) -> Option<T> {
+    if !std::fs::metadata(&module.path).ok()?.is_file() {
+        return None;
+    }
+    let data = ReadCache::new(File::open(&module.path).ok()?);
+    let elf = object::File::parse(&data).ok()?;
+    if build_id(&elf)? != module.build_id {
+        return None;
+    }
+    let lowest = elf.segments().map(|segment| segment.address()).min()?;
+    let place = |at: u64| at.wrapping_sub(lowest & !0xfff).wrapping_add(module.start);
+    read(&elf, &place)
 }
 
 struct Facts {

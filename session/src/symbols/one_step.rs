@@ -1,12 +1,10 @@
 //! Functions whose calls are one step, by their names: those of allocators, and those by which the
 //! threads of OpenMP share work.
 
-use super::files::build_id;
-use object::read::ReadCache;
-use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+use super::files::of_recorded;
+use object::{Object, ObjectSymbol, SymbolKind};
 use refrain_analysis::OneStep::{self, *};
 use refrain_trace::Module;
-use std::fs::File;
 use std::ops::Range;
 
 /// What C has, and what goes by these names behind a [prefix](PREFIXES).
@@ -119,21 +117,13 @@ pub(super) enum Names {
 
 /// The functions of a module. None if the module's file is not the recorded one.
 pub(super) fn names(module: &Module, which: Names) -> Option<Text> {
-    if !std::fs::metadata(&module.path).ok()?.is_file() {
-        return None;
-    }
-    let data = ReadCache::new(File::open(&module.path).ok()?);
-    let elf = object::File::parse(&data).ok()?;
-    if build_id(&elf)? != module.build_id {
-        return None;
-    }
-    let lowest = elf.segments().map(|segment| segment.address()).min()?;
-    let place = |at: u64| at.wrapping_sub(lowest & !0xfff).wrapping_add(module.start);
-    let others = elf.symbols().filter(|_| which == Names::All);
-    let symbols = elf.dynamic_symbols().chain(others);
-    let text = symbols.filter(|it| it.is_definition() && it.kind() == SymbolKind::Text);
-    let named = text.filter_map(|it| Some((place(it.address()), it.name().ok()?.to_owned())));
-    Some(named.collect())
+    of_recorded(module, |elf, place| {
+        let others = elf.symbols().filter(|_| which == Names::All);
+        let symbols = elf.dynamic_symbols().chain(others);
+        let text = symbols.filter(|it| it.is_definition() && it.kind() == SymbolKind::Text);
+        let named = text.filter_map(|it| Some((place(it.address()), it.name().ok()?.to_owned())));
+        Some(named.collect())
+    })
 }
 
 #[cfg(test)]

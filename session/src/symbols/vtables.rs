@@ -3,11 +3,9 @@
 //! A destructor begins with a store of its class's table to the object, which mostly has that table
 //! already: a thread that calls a virtual function meanwhile is not disturbed by it.
 
-use super::files::build_id;
-use object::read::ReadCache;
-use object::{Object, ObjectSegment, ObjectSymbol, RelocationTarget};
+use super::files::of_recorded;
+use object::{Object, ObjectSymbol, ObjectSymbolTable, RelocationTarget};
 use refrain_trace::Module;
-use std::fs::File;
 use std::ops::Range;
 
 /// How the names of such tables begin (Itanium C++ ABI), and those of their parts while a base is made or
@@ -29,34 +27,20 @@ pub struct Tables {
 
 /// The tables of a module; none if its file is not the recorded one.
 pub fn of(module: &Module) -> Tables {
-    read(module).unwrap_or_default()
-}
-
-fn read(module: &Module) -> Option<Tables> {
-    if !std::fs::metadata(&module.path).ok()?.is_file() {
-        return None;
-    }
-    let data = ReadCache::new(File::open(&module.path).ok()?);
-    let elf = object::File::parse(&data).ok()?;
-    if build_id(&elf)? != module.build_id {
-        return None;
-    }
-    let lowest = elf.segments().map(|segment| segment.address()).min()?;
-    let place = |at: u64| at.wrapping_sub(lowest & !0xfff).wrapping_add(module.start);
-    let symbols = elf.symbols().chain(elf.dynamic_symbols());
-    let tables = symbols
-        .filter(|it| it.is_definition() && it.name().is_ok_and(is_one))
-        .map(|it| place(it.address())..place(it.address().saturating_add(it.size())))
-        .collect();
-    let mut words = Vec::new();
-    for (at, relocation) in elf.dynamic_relocations().into_iter().flatten() {
-        if let RelocationTarget::Symbol(index) = relocation.target()
-            && let Some(table) = elf.dynamic_symbol_table()
-            && let Ok(symbol) = object::ObjectSymbolTable::symbol_by_index(&table, index)
-            && symbol.name().is_ok_and(is_one)
-        {
-            words.push(place(at));
-        }
-    }
-    Some(Tables { tables, words })
+    let tables = of_recorded(module, |elf, place| {
+        let symbols = elf.symbols().chain(elf.dynamic_symbols());
+        let tables = symbols
+            .filter(|it| it.is_definition() && it.name().is_ok_and(is_one))
+            .map(|it| place(it.address())..place(it.address().saturating_add(it.size())))
+            .collect();
+        let symbols = elf.dynamic_symbol_table();
+        let relocations = elf.dynamic_relocations().into_iter().flatten();
+        let words = relocations.filter(|(_, relocation)| {
+            let RelocationTarget::Symbol(index) = relocation.target() else { return false };
+            let symbol = symbols.as_ref().and_then(|all| all.symbol_by_index(index).ok());
+            symbol.is_some_and(|symbol| symbol.name().is_ok_and(is_one))
+        });
+        Some(Tables { tables, words: words.map(|(at, _)| place(at)).collect() })
+    });
+    tables.unwrap_or_default()
 }

@@ -30,6 +30,10 @@ impl TouchedPages {
         TouchedPages { locks: capable || getrlimit(Resource::Memlock).current.is_none() }
     }
 
+    pub(crate) fn locks(&self) -> bool {
+        self.locks
+    }
+
     /// From now on pages at `range`, all of which is mapped, stay there once they were touched.
     pub(crate) fn keep(&self, range: &Range<u64>) {
         if self.locks {

@@ -186,10 +186,12 @@ impl Files {
     /// The guest is about to lock memory itself, or to unlock some: nothing else is locked from now on.
     pub(crate) fn leave_locks_to_guest(&self) {
         let mut state = self.lock();
-        for part in state.maps.parts(&ANYWHERE) {
-            state.touched.let_go(&(part.start..part.end));
+        if state.touched.locks() {
+            for part in state.maps.parts(&ANYWHERE) {
+                state.touched.let_go(&(part.start..part.end));
+            }
+            state.touched.stop();
         }
-        state.touched.stop();
     }
 
     /// The guest has no file mapped there any more.
