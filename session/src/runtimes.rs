@@ -1,6 +1,6 @@
 //! Language runtimes that synchronize their threads through plain loads and stores, at places that no
 //! idiom tells: scheduling in Go, safepoints in HotSpot, optimized code in V8, the collector's stops in
-//! Mono.
+//! Mono, the progress of schedulers in Erlang's BEAM.
 //!
 //! Recordings of programs that have such a runtime order every access, unless the user says otherwise.
 //! A program whose runtime is not listed here costs a diverged replay, from which the next recording
@@ -19,12 +19,13 @@ enum Mark {
     Name(&'static str),
 }
 
-const RUNTIMES: [(Mark, &str); 5] = [
+const RUNTIMES: [(Mark, &str); 6] = [
     (Mark::Section(".go.buildinfo"), "Go"),
     (Mark::Name("libjli.so"), "Java"),
     (Mark::Name("libnode.so"), "Node"),
     (Mark::Name("_ZN2v87Isolate3New"), "V8"),
     (Mark::Name("mono_jit_exec"), "Mono"),
+    (Mark::Name("enif_"), "Erlang"),
 ];
 
 /// The runtime of the program in a file, if it is one of these.

@@ -160,6 +160,45 @@ fn runtimes_that_synchronize_through_plain_accesses() {
     assert!(!order(&["--order", "sync"]));
 }
 
+/// A program that a script or another program executes is recorded as it would be by itself, also one
+/// that a child process executes.
+#[test]
+fn runtimes_that_scripts_start() {
+    let Some(bench) = bench() else { return };
+    let mark = r#"__attribute__((section(".go.buildinfo"))) int mark = 1;"#;
+    let source = format!("{mark}\n{}", include_str!("../guest/unwatched.c"));
+    bench.cc(&source, &["-O1", "-pthread", "-o", "marked"]);
+    bench.program("executes", b"#!/bin/sh\nexec ./marked\n");
+    bench.program("finds", b"#!/usr/bin/env ./marked\n");
+    bench.program("starts", b"#!/bin/sh\n./marked\nexit $?\n");
+    let stride = |trace: &str| {
+        let info = bench.refrain(["info", "--json", trace]).succeeds().text();
+        info.contains(r#""order": "stride""#)
+    };
+    for script in ["./executes", "./finds"] {
+        let recorded = bench.refrain(["record", "--force", "-o", "a.refrain", "--", script]);
+        assert!(recorded.stderr.contains("threads of Go synchronize"), "{recorded:?}");
+        assert!(stride("a.refrain"), "{script}");
+        for engine in ["copy", "cranelift"] {
+            bench.refrain(["replay", "--engine", engine, "a.refrain"]).succeeds();
+        }
+        bench.refrain(["check", "a.refrain"]).succeeds();
+    }
+    let sync = ["record", "--order", "sync", "--force", "-o", "a.refrain", "--", "./executes"];
+    bench.refrain(sync).succeeds();
+    assert!(!stride("a.refrain"), "the user decides");
+    bench
+        .refrain(["record", "--follow", "--force", "-o", "a.refrain", "--", "./starts"])
+        .succeeds();
+    let names = std::fs::read_dir(bench.path()).expect("is there").flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let is_child =
+        |name: &String| name.starts_with("a.") && name.ends_with(".refrain") && name != "a.refrain";
+    let children: Vec<String> = names.filter(is_child).collect();
+    assert_eq!(children.len(), 1, "{children:?}");
+    assert!(stride(&children[0]) && !stride("a.refrain"));
+}
+
 #[test]
 fn the_trace_says_what_it_is_and_what_cannot_be_done_with_it() {
     let Some(bench) = bench() else { return };

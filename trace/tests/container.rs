@@ -8,7 +8,7 @@ use refrain_trace::container::{self, IndexState, MAX_EVENTS, MAX_PART, PAGE, Pag
 use refrain_trace::payload::{self, SyscallRecord, Write};
 use refrain_trace::{
     BlobId, Ending, Error, Event, EventId, EventKind, Footer, HAS_PAYLOAD, Header, MappedFile,
-    OwnedTrace, ThreadId, Trace, UNFINISHED, Writer, order,
+    Order, OwnedTrace, ThreadId, Trace, UNFINISHED, Writer, order,
 };
 
 proptest! {
@@ -356,6 +356,31 @@ fn a_cursor_can_begin_anywhere() {
         assert_eq!(cursor.next().unwrap(), expected);
     }
     assert_eq!(trace.cursor(ThreadId(0)).next().unwrap(), None);
+}
+
+/// A recording that comes to a program whose every access is to be ordered says so behind its header.
+#[test]
+fn a_trace_may_get_another_order() {
+    let written = |orders: &[Order]| {
+        let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+        writer.events(ThreadId(0), EventId(0), &[Event::default()], &[]).unwrap();
+        orders.iter().for_each(|&order| writer.order(order).unwrap());
+        let footer = Footer {
+            ending: Ending::Exited(0),
+            tsc_end: 0,
+            events: vec![1],
+            cpu_ns: 0,
+            output_bytes: 0,
+        };
+        writer.finish(&footer).unwrap()
+    };
+    let bytes = written(&[Order::Stride]);
+    assert_eq!(Trace::from_bytes(bytes.clone()).unwrap().header().order, Order::Stride);
+    assert_eq!(container::check_bytes(bytes.clone()).unwrap().problems, []);
+    assert_eq!(content(bytes).unwrap().header.order, Order::Stride);
+    assert_eq!(Trace::from_bytes(written(&[])).unwrap().header().order, Order::Sync);
+    let twice = written(&[Order::Stride, Order::Sync]);
+    assert!(matches!(Trace::from_bytes(twice), Err(Error::Corrupt { .. })));
 }
 
 #[test]

@@ -203,6 +203,10 @@ pub trait RecordingEngine: Engine {
     /// at once, by one that is inside translated code from the next time on that it has left it.
     fn count_from_now_on(&self);
 
+    /// From now on every access is ordered ([`EngineConfig::every_access`]), once there are
+    /// [several threads](Engine::several_threads). There were none so far.
+    fn order_every_access(&self);
+
     /// Calls `fork`, which splits the process and says whether this is the child, while no other
     /// thread is inside the engine's locks. In the child, this thread alone goes on.
     fn fork(&self, fork: &mut dyn FnMut() -> bool);

@@ -59,7 +59,7 @@ pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;
 pub use hidden::Hidden;
 pub use host::{close_on_exec, end_like_the_program};
-pub use loader::{Command, identity};
+pub use loader::{Command, executed, identity};
 pub use observer::{Interest, Observer, ThreadObserver};
 pub use order::{
     ENTRIES as FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, Met, Span,
@@ -67,7 +67,8 @@ pub use order::{
 };
 pub use processor::{Feature, Level, Processor};
 pub use record::{
-    Follow, LearnedSites, LostEnd, Notice, RecordOptions, RecordSummary, Warn, record, this_machine,
+    Follow, LearnedSites, LostEnd, Notice, OrderOf, RecordOptions, RecordSummary, Warn, record,
+    this_machine,
 };
 pub use replay::{
     Divergence, DivergenceKind, NewScheduler, Outcome, Output, Placement, Policy, ReplayOptions,

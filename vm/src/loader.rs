@@ -71,6 +71,11 @@ pub(crate) fn kind(command: &Command) -> Result<(), i32> {
     command.interpreted().map(|_| ())
 }
 
+/// The program that a command executes: of a script, its interpreter.
+pub fn executed(command: &Command) -> Option<PathBuf> {
+    command.interpreted().ok().map(|(program, _)| program)
+}
+
 /// The identity that the command's program has among the modules of its recordings
 /// ([`refrain_trace::Module::identity`]); of a script, its interpreter's.
 pub fn identity(command: &Command) -> Option<String> {

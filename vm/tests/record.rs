@@ -96,6 +96,7 @@ fn recorded(engine: Arc<Recorder>) -> Trace {
         warn: Arc::new(|notice| panic!("{notice}")),
         learned: BTreeMap::new(),
         order: Order::Sync,
+        order_of: None,
         begun: Box::new(|| Ok(())),
         strict: true,
         follow: None,

@@ -241,6 +241,12 @@ impl RecordingEngine for CopyEngine {
         }
     }
 
+    fn order_every_access(&self) {
+        let mut translator = self.shared.lock();
+        debug_assert!(!translator.several, "the caller's promise");
+        translator.config.every_access = true;
+    }
+
     fn fork(&self, fork: &mut dyn FnMut() -> bool) {
         let mut translator = self.shared.lock();
         let threads = self.shared.threads.lock().expect("the list is only pushed to and filtered");

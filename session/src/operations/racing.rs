@@ -10,7 +10,8 @@ use crate::sites::{self, Profile};
 use crate::symbols::{self, Code, Symbols};
 use crate::trace_file;
 use refrain_analysis::{self as analysis, Act, Atomics, Code as ProgramCode, Tapped};
-use refrain_trace::{Event, EventId, EventKind, Module, ThreadId, Trace, linux};
+use refrain_trace::payload::{Effect, SyscallRecord};
+use refrain_trace::{Event, EventId, EventKind, Executed, Module, ThreadId, Trace, linux};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,7 +36,7 @@ impl Session {
         learns: bool,
     ) -> crate::Result<Option<Races>> {
         let trace = trace_file::read(path)?;
-        let program = trace.modules().first().map(Module::identity).unwrap_or_default();
+        let program = program_at(&trace, divergence)?;
         let shares_memory = shares_memory(&trace)?;
         if trace.header().order.is_of_every_access() {
             if learns {
@@ -112,6 +113,28 @@ impl Session {
             divergence.with_context(|| format!("cannot replay {}", path.display()))?;
         Ok(incomplete(trace, divergence.as_ref()))
     }
+}
+
+/// The identity of the program that a divergence is in: the first one, or one that it has executed.
+fn program_at(trace: &Trace, divergence: &Divergence) -> crate::Result<String> {
+    // Programs execute others in their first thread, mostly before they have a second one.
+    let first = ThreadId(0);
+    let mut cursor = trace.cursor(first);
+    let mut program = trace.modules().first();
+    while let Some(event) = cursor.next()? {
+        if divergence.thread == first && cursor.position() > divergence.event {
+            break;
+        }
+        if event.kind() == EventKind::Syscall
+            && event.has_payload()
+            && let Some(SyscallRecord { effect: Effect::Exec { image }, .. }) = cursor.payload()?
+            && let Some(executed) = Executed::from_bytes(&trace.blob(image)?)
+        {
+            let is_it = |module: &&Module| module.path == executed.program;
+            program = trace.modules().iter().rev().find(is_it).or(program);
+        }
+    }
+    Ok(program.map(Module::identity).unwrap_or_default())
 }
 
 /// Whether what other processes have written may be missing from a trace: the program has memory in
@@ -335,5 +358,48 @@ fn side(side: &analysis::Side, symbols: &mut Symbols) -> Side {
         pc: side.pc,
         kernel: side.act == Act::Kernel,
         place: symbols.place(code),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use refrain_trace::payload;
+    use refrain_trace::{BlobId, HAS_PAYLOAD, Header, Writer};
+
+    /// What a shell script executes is learned, not the shell.
+    #[test]
+    fn a_divergence_is_of_the_program_that_runs() {
+        let mut writer = Writer::new(Vec::new(), &Header::default()).expect("is in memory");
+        let executed = Executed { program: "/bin/work".into(), ..Executed::default() };
+        writer.blob(BlobId(0), &executed.to_bytes()).expect("is in memory");
+        for (start, path) in [(0x1000, "/bin/sh"), (0x2000, "/bin/work"), (0x3000, "/lib/c.so")] {
+            let end = start + 0x1000;
+            let module = Module { path: path.into(), start, end, ..Module::default() };
+            writer.module(&module).expect("is in memory");
+        }
+        let call = Event { code: EventKind::Syscall as u8, ..Event::default() };
+        let execution = Event { flags: HAS_PAYLOAD, ..call };
+        let effect = Effect::Exec { image: BlobId(0) };
+        let mut payloads = Vec::new();
+        payload::push(&mut payloads, &SyscallRecord { effect, ..SyscallRecord::default() });
+        let events = [call, execution, call];
+        writer.events(ThreadId(0), EventId(0), &events, &payloads).expect("fits");
+        writer.events(ThreadId(1), EventId(0), &[call], &[]).expect("fits");
+        let trace = Trace::from_bytes(writer.abandon()).expect("can be read");
+        let program = |thread, event| {
+            let at = Divergence {
+                kind: "event".into(),
+                thread: ThreadId(thread),
+                event: EventId(event),
+                pc: 0,
+                expected: String::new(),
+                actual: String::new(),
+            };
+            program_at(&trace, &at).expect("can be read")
+        };
+        let identity = |n: usize| trace.modules()[n].identity();
+        assert_eq!((program(0, 0), program(0, 1)), (identity(0), identity(0)));
+        assert_eq!((program(0, 2), program(1, 0)), (identity(1), identity(1)));
     }
 }

@@ -19,10 +19,11 @@ use crate::trace_file::{Named, NewTrace};
 use program::find;
 use refrain_trace::{Ending, Order};
 use refrain_vm::{
-    Command, EngineConfig, Follow, Level, Notice, Processor, RecordOptions, RecordSummary,
+    Command, EngineConfig, Follow, Level, Notice, OrderOf, Processor, RecordOptions, RecordSummary,
 };
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -153,16 +154,12 @@ pub fn record(
         Ok(())
     };
     let known = if recording.no_learn { Profile::default() } else { sites::known() };
-    let order = recording.order.unwrap_or_else(|| {
-        let why = every_access(&command, &known);
-        if let Some(why) = &why {
-            tell(&format!(
-                "the order of every access is recorded, which takes several times as long as \
-                 --order sync: {why}"
-            ));
-        }
-        if why.is_some() { Order::Stride } else { Order::Sync }
-    });
+    let tell = Arc::new(tell);
+    let order_of = order_of(known.programs, tell.clone());
+    let (order, order_of) = match recording.order {
+        Some(order) => (order, None),
+        None => (order_of(&command).unwrap_or_default(), Some(order_of)),
+    };
     let follow = recording.follow.then(|| follow(&wanted, recording)).transpose()?;
     let processor = processor(recording.level)?;
     let config = EngineConfig {
@@ -182,6 +179,7 @@ pub fn record(
         warn: Arc::new(move |notice: Notice| tell(&notice.to_string())),
         learned: known.sites,
         order,
+        order_of,
         begun: Box::new(begun),
         strict: recording.strict,
         follow,
@@ -216,18 +214,34 @@ fn own_command(program: PathBuf, argv: Vec<OsString>) -> Command {
     Command { program, argv, env: std::env::vars_os().map(joined).collect() }
 }
 
-/// Why a program's recordings order every access where the user has not said which they should, if they
-/// do.
-fn every_access(command: &Command, known: &Profile) -> Option<String> {
+/// Says of programs whether their recordings order every access, where the user has not said which they
+/// should, and tells why. Asked of the program that is recorded, and of those that it executes itself:
+/// most language runtimes are started by scripts.
+fn order_of(
+    learned: BTreeSet<String>,
+    tell: Arc<impl Fn(&str) + Send + Sync + 'static>,
+) -> OrderOf {
+    Box::new(move |command| {
+        let why = every_access(command, &learned)?;
+        tell(&format!(
+            "the order of every access is recorded, which takes several times as long as \
+             --order sync: {why}"
+        ));
+        Some(Order::Stride)
+    })
+}
+
+/// Why a program's recordings order every access, if they do.
+fn every_access(command: &Command, learned: &BTreeSet<String>) -> Option<String> {
     // The file is only read if that can make a difference.
-    let learned = !known.programs.is_empty()
-        && refrain_vm::identity(command).is_some_and(|id| known.programs.contains(&id));
-    let why = match learned {
+    let is_learned = !learned.is_empty()
+        && refrain_vm::identity(command).is_some_and(|id| learned.contains(&id));
+    let why = match is_learned {
         true => "replays of this program have diverged, and watching what races did not help \
                  (`refrain sites clear` forgets that)"
             .to_owned(),
         false => {
-            let runtime = runtimes::of(&command.program)?;
+            let runtime = runtimes::of(&refrain_vm::executed(command)?)?;
             format!("threads of {runtime} synchronize through plain loads and stores")
         }
     };

@@ -21,6 +21,8 @@ pub(crate) struct Catalog {
     pub(crate) modules: Vec<usize>,
     pub(crate) blocks: Vec<usize>,
     pub(crate) footer: Option<usize>,
+    /// The order, if it is not the header's.
+    pub(crate) order: Option<usize>,
     /// The parts of the record of a transformation.
     pub(crate) transformed: Vec<usize>,
     pub(crate) blobs: BTreeMap<u32, Vec<usize>>,
@@ -127,6 +129,10 @@ impl Catalog {
                 return Err(chunk.corrupt("the transformation before it is not whole"));
             }
             ChunkKind::Footer => self.footer = Some(n),
+            ChunkKind::Order if self.order.is_some() => {
+                return Err(chunk.corrupt("the trace has its order already"));
+            }
+            ChunkKind::Order => self.order = Some(n),
             ChunkKind::Transformed => self.transformed(chunks, n)?,
             ChunkKind::Payload | ChunkKind::Index => {
                 return Err(chunk.corrupt("it does not belong there"));

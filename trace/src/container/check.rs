@@ -7,7 +7,7 @@ use super::reader::Scratch;
 use super::scan::{self, Stop};
 use super::source::Source;
 use crate::error::{ChunkAt, Error, Result};
-use crate::{Ending, Footer, Header, Module, payload};
+use crate::{Ending, Footer, Header, Module, Order, payload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
@@ -211,6 +211,7 @@ fn decode_all(
             ChunkKind::Header => scratch.record::<Header>(source, chunk).map(drop),
             ChunkKind::Module => scratch.record::<Module>(source, chunk).map(drop),
             ChunkKind::Footer => scratch.record::<Footer>(source, chunk).map(drop),
+            ChunkKind::Order => scratch.record::<Order>(source, chunk).map(drop),
             ChunkKind::Blocks => scratch.blocks(source, chunk).map(drop),
             ChunkKind::Blob | ChunkKind::Payload | ChunkKind::Index | ChunkKind::Transformed => {
                 scratch.unpacker.unpack(source, chunk, &mut scratch.body)

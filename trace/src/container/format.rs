@@ -16,7 +16,7 @@
 //!
 //! | kind | id | count | first |
 //! |---|---|---|---|
-//! | header, module, footer | 0 | 1 | 0 |
+//! | header, order, module, footer | 0 | 1 | 0 |
 //! | blob | blob | parts of the blob after this one | offset in the blob |
 //! | file | blob | 1 | bytes of the file |
 //! | pages | blob | runs of pages | 0 |
@@ -120,6 +120,8 @@ chunk_kinds! {
     Pages = 11, "pages";
     /// A part of a [`crate::Transformed`].
     Transformed = 12, "transformed";
+    /// The [`crate::Order`] of the trace, if the header has another one.
+    Order = 13, "order";
 }
 
 impl ChunkKind {

@@ -174,7 +174,10 @@ impl Trace {
         let first = layout.chunks.first().ok_or(Error::CutOff)?;
         let catalog = Catalog::new(&layout.chunks, |_, error| Err(error))?;
         let mut scratch = Scratch::new()?;
-        let header = scratch.record(&source, first)?;
+        let mut header: Header = scratch.record(&source, first)?;
+        if let Some(n) = catalog.order {
+            header.order = scratch.record(&source, &layout.chunks[n])?;
+        }
         let mut modules = Vec::with_capacity(catalog.modules.len());
         for &n in &catalog.modules {
             modules.push(scratch.record(&source, &layout.chunks[n])?);

@@ -20,7 +20,7 @@ pub fn chunks_from(recipe: &[u8]) -> Vec<u8> {
     while let [kind, id, count, first, len, tail @ ..] = rest {
         let (body, tail) = tail.split_at(tail.len().min(usize::from(*len)));
         rest = tail;
-        let kind = ChunkKind::from_code(kind % 13).unwrap_or(ChunkKind::Events);
+        let kind = ChunkKind::from_code(kind % 14).unwrap_or(ChunkKind::Events);
         let (id, count, first) = (u32::from(*id), u32::from(*count), u64::from(*first));
         put(&mut file, Label { kind, id, count, first }, body);
     }

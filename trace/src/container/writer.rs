@@ -10,7 +10,8 @@ use super::pages::{self, PageRun};
 use crate::error::{Error, Result};
 use crate::payload::{self, SyscallRecord};
 use crate::{
-    BlobId, CodeBlock, Event, EventId, Footer, Header, MappedFile, Module, ThreadId, Transformed,
+    BlobId, CodeBlock, Event, EventId, Footer, Header, MappedFile, Module, Order, ThreadId,
+    Transformed,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -192,6 +193,12 @@ impl<W: Write> Writer<W> {
             return Err(Error::Limit { what: "modules", found, limit });
         }
         self.record(ChunkKind::Module, module)
+    }
+
+    /// Gives the trace another order than its header has. Once, and before the program has a second
+    /// thread: until then, all orders are the same.
+    pub fn order(&mut self, order: Order) -> Result<()> {
+        self.record(ChunkKind::Order, &order)
     }
 
     /// Appends blocks to the trace's block table.

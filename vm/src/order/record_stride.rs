@@ -144,7 +144,7 @@ fn slots(objects: impl Iterator<Item = u64>) -> impl Iterator<Item = (u64, usize
 impl GuestThread {
     /// The thread is about to execute guest code.
     pub(crate) fn enter_lines(&mut self) {
-        let (Some(lines), Some(filter)) = (&self.machine.lines, self.cpu.filter()) else { return };
+        let (Some(lines), Some(filter)) = (self.machine.lines(), self.cpu.filter()) else { return };
         self.log.count_accesses(filter);
         lines.enter(self.id, filter);
         self.fast_path.accesses = Some(Accesses {
@@ -162,12 +162,12 @@ impl GuestThread {
 
     /// The thread executes no more guest code.
     pub(crate) fn leave_lines(&mut self) {
-        if self.machine.lines.is_none() {
+        if self.machine.lines().is_none() {
             return;
         }
         let event = self.event(EventKind::Handover, host::ticks());
         self.append_ordered(Event { object: order::ENDED_ACCESSES, ..event });
-        if let Some(lines) = &self.machine.lines {
+        if let Some(lines) = self.machine.lines() {
             lines.leave(self.id);
         }
     }
@@ -241,7 +241,7 @@ impl GuestThread {
     /// is over if it comes at once.
     fn take_lines(&mut self, spans: &[Span], which: u16) -> Vec<(usize, u64)> {
         let machine = self.machine.clone();
-        let Some(lines) = &machine.lines else { return Vec::new() };
+        let Some(lines) = machine.lines() else { return Vec::new() };
         let mut turns = Vec::new();
         let ways = (&machine.log, &machine.tickets);
         let accesses = self.fast_path.accesses.as_mut();
@@ -298,7 +298,7 @@ impl GuestThread {
     /// Memory is shown at two addresses from here on, as many bytes from each.
     pub(crate) fn shown_twice(&mut self, doubles: &[(u64, u64, u64)]) {
         let machine = self.machine.clone();
-        let Some(lines) = &machine.lines else { return };
+        let Some(lines) = machine.lines() else { return };
         let ways = (&machine.log, &machine.tickets);
         for &double in doubles {
             let mut turns = Vec::new();

@@ -58,6 +58,7 @@ impl GuestThread {
             );
             return Err(self.refuse(&pending, &why));
         }
+        self.change_order(&command)?;
         self.enter(&mut pending);
         self.leave_program();
         let executed = self.enter_program(&command)?;
@@ -70,6 +71,20 @@ impl GuestThread {
         };
         self.append(Event { value: 0, ..pending.event }, Some(&record));
         self.context = self.context.at_entry(&executed.entry);
+        Ok(())
+    }
+
+    /// Orders every access from here on, if the next program needs that and the order is still open.
+    fn change_order(&mut self, command: &Command) -> Result<()> {
+        let machine = self.machine.clone();
+        let Some(order) = machine.better_order(command) else { return Ok(()) };
+        machine.log.order(order);
+        machine.engine.order_every_access();
+        machine.order_every_access(order)?;
+        // An executor that has the tables of lines.
+        self.cpu = machine.engine.attach_recording()?;
+        machine.signals.reach(self.id, host::thread_id(), self.cpu.interrupt());
+        self.arm_fast_path();
         Ok(())
     }
 

@@ -20,7 +20,9 @@ use crate::engine::OrderedKind;
 use crate::order::{Filter, LastMet};
 use crossbeam::channel::{Receiver, Sender};
 use refrain_trace::payload::{self, SyscallRecord};
-use refrain_trace::{BlobId, Event, EventKind, Footer, HAS_PAYLOAD, Module, ThreadId, UNFINISHED};
+use refrain_trace::{
+    BlobId, Event, EventKind, Footer, HAS_PAYLOAD, Module, Order, ThreadId, UNFINISHED,
+};
 use std::cell::UnsafeCell;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -40,6 +42,7 @@ enum Message {
     Events(ThreadId, Chunk),
     Blob(BlobId, Vec<u8>),
     Module(Module),
+    Order(Order),
     /// Pages of files wait to be written.
     Pages,
     Finish(Footer),
@@ -100,6 +103,11 @@ impl Log {
 
     pub(crate) fn module(&self, module: Module) {
         self.send(Message::Module(module));
+    }
+
+    /// Gives the trace another order than its header has.
+    pub(crate) fn order(&self, order: Order) {
+        self.send(Message::Order(order));
     }
 
     pub(crate) fn finish(&self, footer: Footer) {

@@ -9,23 +9,24 @@ use super::log::{Log, ThreadLog};
 use super::notice::Notice;
 use super::process::parent::Waiting;
 use super::signals::Signals;
-use super::{Follow, LearnedSites, Warn};
+use super::{Follow, LearnedSites, OrderOf, Warn};
 use crate::common::recorded::Common;
 use crate::elf::Elf;
 use crate::engine::RecordingEngine;
 use crate::hooks::{self, Hook, HookMap};
 use crate::kick::{self, Attention};
+use crate::loader::Command;
 use crate::memory::AddressSpace;
 use crate::order::lines::Lines;
 use crate::slots::Tickets;
-use crate::{Error, Processor, hidden, host};
+use crate::{Error, Processor, Result, hidden, host};
 use crossbeam::channel::Sender;
-use refrain_trace::{Ending, Header, Module, ThreadId};
+use refrain_trace::{Ending, Header, Module, Order, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 /// Segments that the loader has mapped from a file: memory, offset in the file, the file.
@@ -47,8 +48,10 @@ pub(crate) enum Stop {
 pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn RecordingEngine>,
     pub(crate) tickets: Tickets,
-    /// Who may access which line, if every access is recorded.
-    pub(crate) lines: Option<Lines>,
+    /// Who may access which line, once every access is recorded.
+    lines: OnceLock<Lines>,
+    /// The orders that suit programs, if the user has not said which it is.
+    order_of: Option<OrderOf>,
     pub(crate) log: Log,
     /// What the guest's processor is.
     pub(crate) processor: Processor,
@@ -136,12 +139,13 @@ impl Machine {
         (header, processor, forbids_generated_code): (&Header, Processor, bool),
         linker: Range<u64>,
         (stop, warn, follow): (Sender<Stop>, Warn, Option<Follow>),
-        (learned, lines): (LearnedSites, Option<Lines>),
+        (learned, order_of): (LearnedSites, Option<OrderOf>),
     ) -> Machine {
         Machine {
             engine,
             tickets: Tickets::new(),
-            lines,
+            lines: OnceLock::new(),
+            order_of,
             log,
             processor,
             forbids_generated_code,
@@ -196,6 +200,26 @@ impl Machine {
         self.has_shared.store(true, Ordering::SeqCst);
     }
 
+    /// Who may access which line, if every access is recorded.
+    pub(crate) fn lines(&self) -> Option<&Lines> {
+        self.lines.get()
+    }
+
+    /// From here on every access is recorded, in this order. The guest has had one thread so far.
+    pub(crate) fn order_every_access(&self, order: Order) -> Result<()> {
+        let lines = Lines::new(order)?;
+        self.lines.get_or_init(|| lines);
+        Ok(())
+    }
+
+    /// The order that a program needs, if it is another one than the recording has and that can be
+    /// changed still: as long as the guest has had one thread, all orders are the same.
+    pub(crate) fn better_order(&self, command: &Command) -> Option<Order> {
+        let order_of = self.order_of.as_ref()?;
+        let is_open = self.lines().is_none() && self.threads().all.len() == 1;
+        is_open.then(|| order_of(command)).flatten()
+    }
+
     /// How many threads the guest has now.
     pub(crate) fn threads_alive(&self) -> usize {
         self.threads().alive
@@ -218,7 +242,7 @@ impl Machine {
     /// Lets `fork` split the process at a moment when nobody else changes the machine.
     pub(crate) fn during_no_changes(&self, fork: &mut dyn FnMut() -> bool) {
         // Who takes lines over may wait for the writer, which needs what follows.
-        let _lines = self.lines.as_ref().map(Lines::still);
+        let _lines = self.lines().map(Lines::still);
         let _space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
         let _mapped = self.mapped.lock();
         let _files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,7 +262,7 @@ impl Machine {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
         self.log.begin_child();
         self.tickets.release_all();
-        if let Some(lines) = &self.lines {
+        if let Some(lines) = self.lines() {
             lines.keep_only(only);
         }
         let kernel_id = host::thread_id();

@@ -100,7 +100,7 @@ impl GuestThread {
         });
         drop(space);
         self.common_may_differ();
-        if result >= 0 && machine.lines.is_some() && machine.has_shared() {
+        if result >= 0 && machine.lines().is_some() && machine.has_shared() {
             let start = result as u64;
             let end = match what {
                 MachineCall::Mmap => start + page_up(args[1]),

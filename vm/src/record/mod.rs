@@ -59,6 +59,9 @@ pub type Warn = Arc<dyn Fn(Notice) + Send + Sync>;
 /// recorded into a trace of its own.
 pub type Follow = Box<dyn Fn(&Command) -> Command + Send + Sync>;
 
+/// The order that a program needs, if that is one of every access.
+pub type OrderOf = Box<dyn Fn(&Command) -> Option<Order> + Send + Sync>;
+
 /// What to record and where to.
 pub struct RecordOptions {
     /// The program.
@@ -80,6 +83,9 @@ pub struct RecordOptions {
     /// Which accesses are recorded; for [`Order::Stride`], the engine reports
     /// [every access](crate::EngineConfig::every_access).
     pub order: Order,
+    /// The order that another program needs which the recorded one executes, if it is not this one. Asked
+    /// as long as the recording may still be changed to it: until the guest has a second thread.
+    pub order_of: Option<OrderOf>,
     /// Called once the file is a trace: the header and the initial memory are in it. The guest
     /// has not run.
     pub begun: Box<dyn FnOnce() -> io::Result<()>>,
@@ -159,10 +165,6 @@ pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Resul
     let (log, writer) = log::start(&header, begin)?;
     (options.begun)().map_err(Error::host("naming the trace"))?;
     order::record::install(&*engine);
-    let lines = match options.order {
-        Order::Sync => None,
-        every => Some(order::lines::Lines::new(every)?),
-    };
     let machine = Arc::new(Machine::new(
         engine,
         space,
@@ -170,8 +172,11 @@ pub fn record(options: RecordOptions, engine: Arc<dyn RecordingEngine>) -> Resul
         (&header, options.processor, options.forbid_generated_code),
         image.linker(),
         (stop, options.warn, options.follow),
-        (options.learned, lines),
+        (options.learned, options.order_of),
     ));
+    if options.order.is_of_every_access() {
+        machine.order_every_access(options.order)?;
+    }
     *machine.loaded.lock().unwrap_or_else(PoisonError::into_inner) = itself::loaded(&image);
     host::show_arguments(&image.strings, image.entry.rsp);
     for file in &image.files {

@@ -186,7 +186,7 @@ impl GuestThread {
     /// which thread is first: in the first case the accesses of a replay have the same order, so
     /// that it decides the same, and in the second case there is no other thread.
     fn begin_once(&mut self, object: u64) -> bool {
-        if self.machine.lines.is_some() || self.machine.threads_alive() == 1 {
+        if self.machine.lines().is_some() || self.machine.threads_alive() == 1 {
             return true;
         }
         let mut running = self.machine.once.lock().unwrap_or_else(PoisonError::into_inner);

@@ -161,7 +161,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
     });
     thread.arm_fast_path();
     let ended = thread.run();
-    if let Some(lines) = &thread.machine.lines {
+    if let Some(lines) = thread.machine.lines() {
         lines.leave(id);
     }
     if let Err(error) = ended {

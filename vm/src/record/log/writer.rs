@@ -176,6 +176,7 @@ impl<F: Write + Truncate, B: Fn() -> Vec<CodeBlock>> Desk<F, B> {
             }
             Message::Blob(id, bytes) => self.writer.blob(id, &bytes)?,
             Message::Module(module) => self.writer.module(&module)?,
+            Message::Order(order) => self.writer.order(order)?,
             Message::Pages => self.mapped.write(&mut self.writer, false)?,
             Message::Finish(_) => unreachable!("nothing is written after the end"),
         }
