@@ -1,6 +1,7 @@
 //! The detector and its watchers, one per thread.
 
 mod lives;
+mod sections;
 mod tasking;
 
 use crate::barriers::Barriers;
@@ -560,7 +561,7 @@ impl Watcher {
             return self.check(access);
         }
         let clock = self.clock.of(self.id);
-        let Watcher { detector, id, event, blocks, found, clock: all, .. } = self;
+        let Watcher { detector, id, event, blocks, found, clock: all, working, .. } = self;
         let Checked { whole, pc, kind } = access;
         let (mut at, end) = (whole.address, whole.address.saturating_add(whole.size));
         while at < end {
@@ -573,7 +574,10 @@ impl Watcher {
                 let mask = MASKS[piece as usize] << within;
                 let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
                 block.cell(cell).access(now, all, &mut |earlier, fault| {
-                    detector.take_fault((earlier, now, fault), cell, whole, all, found);
+                    let clocks = [earlier.thread, *id];
+                    if fault != Fault::Race || !working.keeps(detector, clocks, cell * CELL) {
+                        detector.take_fault((earlier, now, fault), cell, whole, all, found);
+                    }
                 });
                 at += piece;
             }
@@ -621,7 +625,7 @@ impl Watcher {
     }
 
     fn check_slowly(&mut self, cell: u64, mask: u8, access: Checked, clock: u32) {
-        let Watcher { detector, id, event, blocks, found, .. } = self;
+        let Watcher { detector, id, event, blocks, found, working, .. } = self;
         let Checked { whole, pc, mut kind } = access;
         let is_allocator = |code: &Code| code.is_allocator(pc.into());
         if kind & CALL == 0 && detector.relation.code().is_some_and(is_allocator) {
@@ -645,7 +649,10 @@ impl Watcher {
         }
         let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
         block.cell(cell).access(now, &self.clock, &mut |earlier, fault| {
-            detector.take_fault((earlier, now, fault), cell, whole, &self.clock, found);
+            let clocks = [earlier.thread, *id];
+            if fault != Fault::Race || !working.keeps(detector, clocks, cell * CELL) {
+                detector.take_fault((earlier, now, fault), cell, whole, &self.clock, found);
+            }
         });
         drop(block);
         if kind & ATOMIC == 0 {

@@ -64,12 +64,18 @@ pub enum Tasking {
     Fulfills,
     /// Says which thread this is: who asks relies on what that thread does one after another.
     Asks,
+    /// Answers which section the thread is to execute next, or zero (GCC).
+    Sections,
+    /// The thread executes no more sections.
+    EndsSections,
 }
 
 impl Tasking {
-    /// Whether the function makes tasks. Without them, there is nothing to wait for.
+    /// Whether the function makes tasks, or shares out sections. Without them, there is nothing to take
+    /// apart or to wait for.
     pub fn creates(self) -> bool {
-        matches!(self, Tasking::Creates | Tasking::CreatesAll | Tasking::Allocates)
+        use Tasking::{Allocates, Creates, CreatesAll, Sections};
+        matches!(self, Creates | CreatesAll | Allocates | Sections)
     }
 
     /// Whether what the function does inside orders nothing, and is no access of the program's.

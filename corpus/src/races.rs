@@ -64,6 +64,7 @@ pub const RACES: &[Program] = &[
     openmp("omp_nowait", "races/omp_nowait.c"),
     openmp("omp_critical", "races/omp_critical.c"),
     openmp("omp_half_atomic", "races/omp_half_atomic.c"),
+    openmp("omp_sections", "races/omp_sections.c"),
     openmp("omp_tasks", "races/omp_tasks.c"),
     openmp("omp_taskwait", "races/omp_taskwait.c"),
     openmp("omp_taskloop", "races/omp_taskloop.c"),

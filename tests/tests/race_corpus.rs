@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// What there is time for whenever tests run; `cargo xtask races` sets how many recordings of each of
 /// all programs are wanted.
-const SOME: [&str; 10] = [
+const SOME: [&str; 11] = [
     "use_after_free",
     "freed_before",
     "reuse",
@@ -17,6 +17,7 @@ const SOME: [&str; 10] = [
     "pointed",
     "relaxed",
     "omp_critical",
+    "omp_sections",
     "omp_tasks",
     "shared_object",
     "destructor",

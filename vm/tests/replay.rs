@@ -303,6 +303,38 @@ fn an_exchange_that_changed_nothing_is_a_load() {
     assert_eq!((found.kind, found.event), (DivergenceKind::Value, at), "{found:?}");
 }
 
+/// The same where the value is from a store that is not watched and comes late in the replay: it is
+/// waited for, and what comes behind the exchange stays behind the store.
+#[test]
+fn an_exchange_that_changed_nothing_waits_for_what_it_read() {
+    let first = vec![(5, Op::Atomic(0)), (2, Op::Atomic(1))];
+    let other = vec![(400, Op::Atomic(2)), (1, Op::Atomic(0))];
+    let mut guest = guest_of(&vec![first, other], &[1, 0, 0, 0]);
+    // Of each thread, the instructions of its two events.
+    let [at, stored, late] = [(0, 0), (0, 1), (1, 0)].map(|(thread, nth)| {
+        let atomics = guest.trace.threads[thread].iter();
+        let mut atomics = atomics.filter(|it| it.event.kind() == EventKind::Atomic);
+        atomics.nth(nth).expect("each has two").event.pc
+    });
+    let Step::Increment { address, .. } = guest.script[&at] else { panic!("of an atomic") };
+    guest.script.insert(late, Step::Store { address, word: 7 });
+    guest.script.insert(at, Step::Exchange { work: 5, address, word: 7 });
+    guest.script.insert(stored, Step::Store { address, word: 9 });
+    let is_atomic = |event: &Event| event.kind() == EventKind::Atomic;
+    for thread in &mut guest.trace.threads {
+        thread.retain(|it| !is_atomic(&it.event) || ![stored, late].contains(&it.event.pc));
+        for event in thread.iter_mut().map(|it| &mut it.event).filter(|it| is_atomic(it)) {
+            match event.pc {
+                pc if pc == at => event.value = 7,
+                _ => (event.value, event.end) = (9, event.end + 10_000),
+            }
+        }
+    }
+    for pace in 0..20 {
+        assert_eq!(replayed(&guest, ReplayOptions::default(), pace).divergence, None, "{pace}");
+    }
+}
+
 #[test]
 fn a_guest_that_goes_where_nothing_was_recorded_has_diverged() {
     let mut guest = counters(1);

@@ -61,11 +61,27 @@ struct Frame {
     ends: Joins,
     /// What the thread does meanwhile, if the task has a clock of its own.
     outer: Option<Outer>,
+    /// Of a thread of a team, what it executes there.
+    body: Option<Body>,
     /// It has asked which thread executes it.
     asked: bool,
 }
 
-struct Outer {
+/// What a thread of a team executes.
+pub(super) struct Body {
+    /// Where its stack begins.
+    pub(super) start: u64,
+    /// How many blocks the thread had allocated by then.
+    pub(super) allocated: u64,
+    /// It has asked which thread executes it.
+    pub(super) has_asked: bool,
+    /// What the thread does otherwise, if it is in a section.
+    pub(super) section: Option<Outer>,
+    /// What the sections have done that it has executed in the present construct.
+    pub(super) done: VectorClock,
+}
+
+pub(super) struct Outer {
     id: u16,
     clock: VectorClock,
     /// Which of the thread's clocks the task has.
@@ -107,6 +123,15 @@ impl Working {
     /// Whether what the thread does is the library's business.
     pub(crate) fn is_hidden(&self) -> bool {
         matches!(self.levels.last(), Some(Level::Function(function)) if function.what.hides())
+    }
+
+    /// The body of a team that the thread is in, and not in a task of its own there.
+    pub(super) fn body(&mut self) -> Option<&mut Body> {
+        self.frames.last_mut()?.body.as_mut()
+    }
+
+    pub(super) fn present_body(&self) -> Option<&Body> {
+        self.frames.last()?.body.as_ref()
     }
 
     /// Whether an access is none of anybody else's.
@@ -169,6 +194,7 @@ impl Watcher {
             place,
             ends: Joins::new(),
             outer: None,
+            body: None,
             asked: false,
         }
     }
@@ -208,6 +234,8 @@ impl Watcher {
                 }
             }
             Tasking::Asks => self.ask(),
+            Tasking::Sections => self.end_section(),
+            Tasking::EndsSections | Tasking::Barrier => self.leave_sections(),
             Tasking::Fulfills => self.release_join(&self.detector.tasks.fulfilled),
             _ => {}
         }
@@ -310,8 +338,15 @@ impl Watcher {
         };
         match place {
             Some(place) => {
+                let body = Body {
+                    start: slot.saturating_add(8),
+                    allocated: self.allocated,
+                    has_asked: false,
+                    section: None,
+                    done: VectorClock::default(),
+                };
                 let frame = self.frame(place, Joins::new());
-                self.working.frames.push(frame);
+                self.working.frames.push(Frame { body: Some(body), ..frame });
             }
             None => self.begin_included(),
         }
@@ -341,18 +376,8 @@ impl Watcher {
         frame.ends = task.ends.iter().chain(&task.turns).cloned().collect();
         match self.clock_after(&task.clock) {
             Some(own) => {
-                let clock = &mut self.working.clocks[own];
-                clock.is_used = true;
-                let (id, last) = (clock.id, clock.last);
-                self.forget(self.working.low.min(start)..start);
-                let outer = std::mem::replace(&mut self.clock, task.clock);
-                let top = self.working.top;
-                frame.outer = Some(Outer { id: self.id, clock: outer, own, task: at, top, start });
-                self.id = id;
-                self.clock.set(id, last.saturating_add(1));
-                (self.working.top, self.working.low) = (start, start);
-                self.working.local = self.local_memory();
-                self.same_epoch.next_epoch();
+                let outer = self.take_apart(own, task.clock, start);
+                frame.outer = Some(Outer { task: at, ..outer });
             }
             // There are too many.
             None => self.clock.join(&task.clock),
@@ -361,8 +386,39 @@ impl Watcher {
         self.working.frames.push(frame);
     }
 
+    /// What the thread does from now on has a clock of its own, which begins with another one, and a stack
+    /// from `start` on.
+    pub(super) fn take_apart(&mut self, own: usize, begins: VectorClock, start: u64) -> Outer {
+        let clock = &mut self.working.clocks[own];
+        clock.is_used = true;
+        let (id, last) = (clock.id, clock.last);
+        self.forget(self.working.low.min(start)..start);
+        let outer = std::mem::replace(&mut self.clock, begins);
+        let top = self.working.top;
+        let outer = Outer { id: self.id, clock: outer, own, task: None, top, start };
+        self.id = id;
+        self.clock.set(id, last.saturating_add(1));
+        (self.working.top, self.working.low) = (start, start);
+        self.working.local = self.local_memory();
+        self.same_epoch.next_epoch();
+        outer
+    }
+
+    /// That is over, and the thread goes on with what it did before.
+    pub(super) fn put_together(&mut self, outer: Outer) {
+        let clock = &mut self.working.clocks[outer.own];
+        (clock.last, clock.is_used) = (self.clock.of(self.id), false);
+        self.forget(self.working.low..outer.start);
+        (self.working.top, self.working.low) = (outer.top, outer.start);
+        (self.id, self.clock) = (outer.id, outer.clock);
+        if self.working.clocks.iter().all(|clock| !clock.is_used) {
+            self.working.local = 0..0;
+        }
+        self.next_epoch();
+    }
+
     /// One of the thread's clocks for a task that begins with this one.
-    fn clock_after(&mut self, begins: &VectorClock) -> Option<usize> {
+    pub(super) fn clock_after(&mut self, begins: &VectorClock) -> Option<usize> {
         let clocks = &mut self.working.clocks;
         let free = |it: &Clock| !it.is_used;
         let behind = clocks.iter().position(|it| free(it) && it.last <= begins.of(it.id));
@@ -403,16 +459,7 @@ impl Watcher {
             let clock = self.clock.clone();
             self.detector.tasks.change(at, |task| task.clock.join(&clock));
         }
-        let clock = &mut self.working.clocks[outer.own];
-        (clock.last, clock.is_used) = (self.clock.of(self.id), false);
-        self.forget(self.working.low..outer.start);
-        (self.working.top, self.working.low) = (outer.top, outer.start);
-        (self.id, self.clock) = (outer.id, outer.clock);
-        let is_own = self.working.frames.iter().all(|frame| frame.outer.is_none());
-        if is_own {
-            self.working.local = 0..0;
-        }
-        self.next_epoch();
+        self.put_together(outer);
     }
 
     /// The innermost call returns.
@@ -441,6 +488,9 @@ impl Watcher {
                 self.detector.tasks.add(task);
             }
             Tasking::Begins => self.begin_included(),
+            // The answer is an `unsigned`.
+            Tasking::Sections if answer as u32 != 0 => self.begin_section(),
+            Tasking::Sections => self.leave_sections(),
             Tasking::Ends if self.here().outer.is_none() && self.working.frames.len() > 1 => {
                 self.end_task();
             }
@@ -485,6 +535,7 @@ impl Watcher {
 
     /// The present task asks which thread executes it: it relies on what that thread does in turns.
     fn ask(&mut self) {
+        self.ask_in_team();
         let frame = self.here();
         if frame.outer.is_none() || frame.asked {
             return;

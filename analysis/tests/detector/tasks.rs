@@ -16,7 +16,7 @@ const TEAM: u64 = 0x1100;
 const SITE: u32 = 0x900;
 const MALLOC: u32 = 0x901;
 
-const FUNCTIONS: [(u32, Tasking); 10] = [
+const FUNCTIONS: [(u32, Tasking); 12] = [
     (0x809, Tasking::Fulfills),
     (0x800, Tasking::Creates),
     (0x801, Tasking::Waits),
@@ -27,6 +27,8 @@ const FUNCTIONS: [(u32, Tasking); 10] = [
     (0x806, Tasking::Asks),
     (0x807, Tasking::WaitsFor),
     (0x808, Tasking::CreatesAll),
+    (0x80a, Tasking::Sections),
+    (0x80b, Tasking::EndsSections),
 ];
 
 fn pc(what: Tasking) -> u32 {
@@ -73,8 +75,25 @@ impl Run {
     }
 
     fn leave(&mut self, thread: usize) {
+        self.answer(thread, 0);
+    }
+
+    fn answer(&mut self, thread: usize, answer: u64) {
         self.depth -= 1;
-        self.tell(thread, 0, Access::LEFT, 0);
+        self.tell(thread, answer, Access::LEFT, 0);
+    }
+
+    /// A thread is told to execute the section with this number, or that there are no more.
+    fn section(&mut self, thread: usize, number: u64) {
+        self.enter(thread, pc(Tasking::Sections), &[], 0, &[]);
+        self.answer(thread, number);
+    }
+
+    /// A thread allocates a block here.
+    fn allocate(&mut self, thread: usize, address: u64) {
+        self.tell(thread, 64, Access::CALLED, MALLOC);
+        (0..3).for_each(|_| self.tell(thread, 0, Access::ARGUMENT, MALLOC));
+        self.tell(thread, address, Access::ANSWERED, MALLOC);
     }
 
     fn call(&mut self, thread: usize, what: Tasking) {
@@ -86,9 +105,7 @@ impl Run {
     fn create(&mut self, thread: usize, number: u64, list: &[u64]) {
         let given = [BODY, 0, 0, 0, 0, 0, 0, u64::from(!list.is_empty())];
         self.enter(thread, pc(Tasking::Creates), &given, 0, list);
-        self.tell(thread, 64, Access::CALLED, MALLOC);
-        (0..3).for_each(|_| self.tell(thread, 0, Access::ARGUMENT, MALLOC));
-        self.tell(thread, HEAP + number * 0x100, Access::ANSWERED, MALLOC);
+        self.allocate(thread, HEAP + number * 0x100);
         self.leave(thread);
     }
 
@@ -341,4 +358,90 @@ fn more_tasks_than_clocks() {
     run.call(0, Tasking::Waits);
     run.write(0, X + 400);
     assert_eq!(run.races(), 0);
+}
+
+/// What a thread does before sections, in two of them, and behind them.
+fn sections(does: impl Fn(&mut Run, usize)) -> usize {
+    let mut run = Run::new();
+    does(&mut run, 0);
+    for number in 1..=2 {
+        run.section(0, number);
+        does(&mut run, number as usize);
+    }
+    run.section(0, 0);
+    does(&mut run, 3);
+    run.races()
+}
+
+#[test]
+fn sections_of_one_thread_race_with_each_other_alone() {
+    let writes = |steps: &'static [usize]| {
+        sections(move |run, step| {
+            if steps.contains(&step) {
+                run.write(0, X);
+            }
+        })
+    };
+    assert_eq!(writes(&[1, 2]), 1);
+    assert_eq!(writes(&[0, 1, 3]), 0, "before and behind");
+    assert_eq!(writes(&[0, 2, 3]), 0);
+    // Another thread's section, and what this thread does meanwhile.
+    let mut run = Run::new();
+    run.section(0, 1);
+    run.write(0, X);
+    run.section(1, 2);
+    run.write(1, X);
+    run.write(1, Y);
+    run.section(0, 0);
+    run.write(0, Y);
+    assert_eq!(run.races(), 2);
+}
+
+#[test]
+fn what_a_thread_has_for_itself_is_none_of_other_sections() {
+    let own = STACK - 0x300;
+    assert_eq!(sections(|run, _| run.write(0, own)), 0, "its stack in the team's body");
+    let allocated = |within: bool| {
+        sections(move |run, step| match step {
+            0 => {
+                let block = HEAP + 0x8000;
+                run.allocate(0, block);
+                if !within {
+                    // Another body begins.
+                    run.enter(0, pc(Tasking::Team), &[BODY], 0, &[]);
+                    run.enter(0, SITE, &[X, 0], BODY, &[]);
+                }
+                run.write(0, block);
+            }
+            _ => run.write(0, HEAP + 0x8000),
+        })
+    };
+    assert_eq!([allocated(true), allocated(false)], [0, 1]);
+}
+
+#[test]
+fn a_thread_that_asked_for_its_number_has_no_sections() {
+    for asks_at in [0, 1, 2, 3] {
+        let races = sections(|run, step| {
+            if step == asks_at {
+                run.call(0, Tasking::Asks);
+            }
+            if [1, 2].contains(&step) {
+                run.write(0, X);
+            }
+        });
+        assert_eq!(races, usize::from(asks_at == 3), "at {asks_at}");
+    }
+}
+
+#[test]
+fn a_section_that_is_cancelled_ends_with_its_construct() {
+    for what in [Tasking::Barrier, Tasking::EndsSections] {
+        let mut run = Run::new();
+        run.section(0, 1);
+        run.write(0, X);
+        run.call(0, what);
+        run.write(0, X);
+        assert_eq!(run.races(), 0);
+    }
 }

@@ -117,6 +117,7 @@ fn tasks(code: &mut Code, blocks: &[CodeBlock]) -> BTreeMap<u64, Nested> {
         code.tasking.clear();
         return BTreeMap::new();
     }
+    code.one_step.retain(|pc, _| !code.tasking.contains_key(pc));
     let mut nested = BTreeMap::new();
     for site in refrain_jit::indirect_calls(blocks) {
         if let Some((range, calls)) = code.runtimes.iter().find(|it| it.0.contains(&site)) {

@@ -10,7 +10,7 @@ use refrain_trace::Module;
 use std::fs::File;
 
 /// Those of GCC's library.
-const GCC: [(&str, Tasking); 24] = [
+const GCC: [(&str, Tasking); 28] = [
     ("GOMP_task", Creates),
     ("GOMP_taskloop", CreatesAll),
     ("GOMP_taskloop_ull", CreatesAll),
@@ -23,6 +23,10 @@ const GCC: [(&str, Tasking); 24] = [
     ("GOMP_barrier_cancel", Barrier),
     ("GOMP_loop_end", Barrier),
     ("GOMP_loop_end_cancel", Barrier),
+    ("GOMP_sections_start", Sections),
+    ("GOMP_sections2_start", Sections),
+    ("GOMP_sections_next", Sections),
+    ("GOMP_sections_end_nowait", EndsSections),
     ("GOMP_sections_end", Barrier),
     ("GOMP_sections_end_cancel", Barrier),
     ("GOMP_single_copy_start", BarrierUnlessZero),

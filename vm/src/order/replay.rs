@@ -9,6 +9,7 @@
 //! may use thread-local storage of the host, allocate, or panic.
 
 use super::in_progress::Performing;
+use crate::context::Context;
 use crate::engine::{Engine, OrderedAccess, OrderedFastPath, OrderedKind, SLOW_PATH};
 use crate::host::{self, Guest};
 use crate::replay::fast_path::{FastPathState, Lent, takes_slow_path};
@@ -198,7 +199,12 @@ impl GuestThread {
     /// are not watched have no tickets.)
     fn write(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
         let event = self.begin_turn(address, size, event_kind(kind))?;
-        if kind == OrderedKind::ReadModifyWrite && self.changes_nothing(&event, size) {
+        if kind == OrderedKind::ReadModifyWrite
+            && let Some(context) = self.changing_nothing(&event, size)
+        {
+            self.catch_up(&event, size)?;
+            self.note_access(address, size, Access::ATOMIC);
+            self.context = context;
             self.fast_path.met.meet((address, size), event.value, 0, 0);
             return self.finish_event(&event);
         }
@@ -248,24 +254,20 @@ impl GuestThread {
         Ok(())
     }
 
-    /// Whether the locked instruction that the thread is at left its word as it was: a lock that was
-    /// taken, a comparison that failed. Then it is a load, which the thread has executed with what it
-    /// read. The word may have another value by now, from a store that is not watched and came after
-    /// this instruction: releasing a lock is a plain store. That value has to stay.
-    fn changes_nothing(&mut self, event: &Event, size: u8) -> bool {
+    /// What follows the locked instruction that the thread is at, if the word is not as it was and this
+    /// instruction left it as it was: a lock that was taken, a comparison that failed. Then it is a load.
+    /// Stores that are not watched may be missing, or may have come after this instruction (releasing a
+    /// lock is a plain store): such a value has to stay.
+    fn changing_nothing(&mut self, event: &Event, size: u8) -> Option<Context> {
         let &Event { object: address, value, .. } = event;
         let is_known = size <= 8 && !self.machine.gate.is_live();
         if !is_known || self.fast_path.pages.operand(address, size).is_none_or(|now| now == value) {
-            return false;
+            return None;
         }
         let mut context = self.context.clone();
-        let left = self.cpu.step_beside(&mut context, value);
-        let is_same = left.is_some_and(|left| (left ^ value) << (64 - 8 * u32::from(size)) == 0);
-        if is_same {
-            self.note_access(address, size, Access::ATOMIC);
-            self.context = context;
-        }
-        is_same
+        let left = self.cpu.step_beside(&mut context, value)?;
+        let is_same = (left ^ value) << (64 - 8 * u32::from(size)) == 0;
+        is_same.then_some(context)
     }
 
     /// The word has its new value.
