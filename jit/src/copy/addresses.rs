@@ -68,7 +68,7 @@ impl SymbolicAddress {
         SymbolicAddress { offset, ..SymbolicAddress::of(Pointer::None) }
     }
 
-    fn plus(self, offset: u64) -> SymbolicAddress {
+    pub(super) fn plus(self, offset: u64) -> SymbolicAddress {
         let way = if offset == 0 { self.way } else { Way::Registers };
         let array = self.array.map(|array| array.wrapping_add(offset));
         SymbolicAddress { offset: self.offset.wrapping_add(offset), way, array, ..self }
@@ -108,6 +108,14 @@ impl SymbolicAddress {
         matches!(self.pointer, Pointer::Argument(_)) && self.offset == 0
     }
 
+    /// The argument that it is counted from, and the offset.
+    pub(super) fn argument(self) -> Option<(Register, u64)> {
+        match self.pointer {
+            Pointer::Argument(register) => Some((register, self.offset)),
+            _ => None,
+        }
+    }
+
     /// Which field of what a pointer points to it is.
     fn field(self) -> Option<u64> {
         let points = !matches!(self.pointer, Pointer::None | Pointer::Sum(_));
@@ -131,6 +139,11 @@ impl SymbolicAddresses {
     pub(super) fn add(&mut self, address: SymbolicAddress) {
         self.same.insert((address.pointer, address.offset));
         self.fields.extend(address.field());
+    }
+
+    /// The same field of something else is not like it.
+    pub(super) fn add_alone(&mut self, address: SymbolicAddress) {
+        self.same.insert((address.pointer, address.offset));
     }
 
     pub(super) fn look_like(&self, other: SymbolicAddress) -> bool {
@@ -157,6 +170,20 @@ pub(super) fn symbolic_addresses(code: &[Instruction]) -> Vec<Option<SymbolicAdd
         pass.follow(at, instruction);
     }
     addresses
+}
+
+/// Calls `see` at each call of a function: with its index, and what the callee finds in registers.
+pub(super) fn at_calls(
+    code: &[Instruction],
+    mut see: impl FnMut(usize, &dyn Fn(Register) -> Option<SymbolicAddress>),
+) {
+    let mut pass = Pass::new(code);
+    for (at, instruction) in code.iter().enumerate() {
+        if is_call(instruction) {
+            see(at, &|register| pass.register(register));
+        }
+        pass.follow(at, instruction);
+    }
 }
 
 /// The state between two instructions.
@@ -332,7 +359,7 @@ impl Pass {
 }
 
 /// Whether a function begins by setting up a frame pointer.
-fn has_frame(code: &[Instruction]) -> bool {
+pub(super) fn has_frame(code: &[Instruction]) -> bool {
     const PROLOGUE: usize = 4;
     code.iter().take(PROLOGUE).any(|i| {
         i.mnemonic() == Mnemonic::Mov

@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 mod called;
+mod handed;
 
 use called::{Beside, Locks};
 
@@ -60,6 +61,8 @@ pub(super) struct Functions {
     written: RefCell<FixedMap<u64, FixedSet<u64>>>,
     /// By start, what short functions do.
     operations: FixedMap<u64, Operation>,
+    /// By start, which words the locked instructions of a function name by its arguments.
+    locked_words: FixedMap<u64, Arc<[(Register, u64)]>>,
     /// Who calls whom.
     callers: Callers,
     /// By start, what a function calls beside locks.
@@ -101,6 +104,7 @@ impl Functions {
             self.callees.retain(|start, _| !range.contains(start));
             self.stubs.retain(|start, _| !range.contains(start));
             self.operations.retain(|start, _| !range.contains(start));
+            self.locked_words.retain(|start, _| !range.contains(start));
             self.wrappers.retain(|(start, _), _| !range.contains(start));
             self.calls_beside.retain(|start, _| !range.contains(start));
             self.callers.forget();
@@ -133,6 +137,7 @@ impl Functions {
         self.callees.clear();
         self.stubs.clear();
         self.operations.clear();
+        self.locked_words.clear();
         self.wrappers.clear();
         self.calls_beside.clear();
         self.callers.forget();
@@ -169,6 +174,7 @@ impl Functions {
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
         let Locks { own, library, pauses } = self.locks_of(&code, &extent, &module);
+        let handed = if trusted { Vec::new() } else { self.handed(&code, &own) };
         let locks: Vec<bool> =
             own.iter().zip(&library).map(|(own, library)| own | library).collect();
         let yields = |call: &Instruction| {
@@ -182,6 +188,7 @@ impl Functions {
         };
         let around = Surroundings {
             locks: &locks,
+            handed: &handed,
             pauses: &pauses,
             is_called_beside_locks: called.locks,
             is_called_beside_own: called.own,
@@ -555,6 +562,29 @@ mod tests {
         ]);
         let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
         assert_eq!([sites(0), sites(1)], [0, 1]);
+    }
+
+    /// A lock that is taken by a call, and released by a store far away.
+    #[test]
+    fn locks_that_are_handed_over() {
+        fn takes(a: &mut CodeAssembler, released: i32) {
+            a.mov(rdi, rbx).unwrap();
+            a.call(-16_i64 as u64).unwrap();
+            (0..100).for_each(|_| a.inc(rcx).unwrap());
+            a.mov(dword_ptr(rbx + released), 0).unwrap();
+        }
+        fn lock(a: &mut CodeAssembler) {
+            a.mov(eax, 1).unwrap();
+            a.xchg(dword_ptr(rdi + 4), eax).unwrap();
+        }
+        for (released, sites) in [(4, 1), (8, 0)] {
+            let (mut functions, starts) = match released {
+                4 => write_functions(&[lock, |a| takes(a, 4)]),
+                _ => write_functions(&[lock, |a| takes(a, 8)]),
+            };
+            let found = functions.idioms(starts[1]).expect("known").sites.len();
+            assert_eq!(found, sites, "the store to field {released}");
+        }
     }
 
     /// Functions of 16 bytes: a lock of the library's, a function around it and one around that one,

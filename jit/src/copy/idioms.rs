@@ -22,7 +22,8 @@
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
-//!   is what a loop of it polls, on its own stack, too: the look before the first round, the answer
+//!   is what it hands to a function that names it by one (a lock that is taken by a call, and released by
+//!   a store), or what a loop of it polls, on its own stack, too: the look before the first round, the answer
 //!   after the last;
 //! - loads and stores of a library's atomic operations: functions side by side that access only
 //!   what their argument points to, with a locked instruction in one of them;
@@ -34,7 +35,8 @@
 //! What an operand names is known where its address is constant, and where the code has moved it
 //! through registers and the stack (`addresses`). Constant data is never watched.
 //!
-//! Code in inner loops without calls or locked instructions computes: there, only what it polls,
+//! Code in inner loops without calls or locked instructions, and without a loop in them that waits,
+//! computes: there, only what it polls,
 //! what looks like a locked operand, and the copies of what is watched elsewhere in the function
 //! (compilers duplicate the tails of loops) is watched. Words on the thread's own stack count if a
 //! locked instruction names them the same way, thread-local ones never. Of a trusted module, the C
@@ -59,12 +61,15 @@ use super::walks::walks;
 use crate::common::is_call;
 use iced_x86::{Instruction, Mnemonic, Register};
 use refrain_trace::fixed::FixedSet;
+use std::ops::Range;
 
 /// What is around a function's code.
 pub(super) struct Surroundings<'a> {
     /// Of each instruction, whether it calls a function of the module that has locked instructions,
     /// or a lock of the library's.
     pub(super) locks: &'a [bool],
+    /// Words that it hands to such functions, which their locked instructions name.
+    pub(super) handed: &'a [SymbolicAddress],
     /// Of each instruction, whether it lets others go on (`pauses`).
     pub(super) pauses: &'a [bool],
     /// It is short, and called beside locks or pauses.
@@ -108,6 +113,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         locked.add(i);
         address.iter().for_each(|&address| locked_addresses.add(address));
     }
+    around.handed.iter().for_each(|&address| locked_addresses.add_alone(address));
     let polls = polls(code, around.only_waits);
     let polled: Vec<(u64, SymbolicAddress)> = operands()
         .filter(|(i, _)| polls.binary_search(&i.ip()).is_ok())
@@ -189,7 +195,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         }
     }
     if is_any_site {
-        let elsewhere = operands().zip(computations(code, &loops)).enumerate();
+        let elsewhere = operands().zip(computations(code, &loops, &polls)).enumerate();
         let elsewhere = elsewhere.filter(|(at, ((i, address), computes))| {
             let searches = || around.is_called_beside_own && is_word(i) && is_compared(code, *at);
             let is_site = accesses[*at] && is_site(*at, **address) && !alike(i, **address);
@@ -205,7 +211,9 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         sites.extend(flags.filter(|at| polls.binary_search(at).is_err()));
         sites.extend(published(code).into_iter().map(|at| code[at].ip()));
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
-        sites.extend(records(code, &waits, &loops).into_iter().map(|at| code[at].ip()));
+        sites.extend(
+            records(code, &waits, around.pauses, &loops).into_iter().map(|at| code[at].ip()),
+        );
         sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
     }
     if !around.trusted && (has_locks || around.pauses.contains(&true)) {
@@ -229,9 +237,14 @@ fn is_word(instruction: &Instruction) -> bool {
     matches!(instruction.memory_size().size(), 4 | 8)
 }
 
-/// Of each instruction, whether it is in an inner loop without calls or locked instructions.
-fn computations(code: &[Instruction], loops: &[Loop]) -> Vec<bool> {
+/// Of each instruction, whether it is in an inner loop without calls or locked instructions, and without
+/// a loop in it that waits. `polls` are the addresses of what loops poll.
+fn computations(code: &[Instruction], loops: &[Loop], polls: &[u64]) -> Vec<bool> {
     let mut computes = vec![false; code.len()];
+    let polled = |block: &Range<usize>| {
+        code[block.clone()].iter().any(|i| polls.binary_search(&i.ip()).is_ok())
+    };
+    let waiting: Vec<&Loop> = loops.iter().filter(|body| body.iter().any(polled)).collect();
     for body in loops.iter().rev() {
         // Inner loops come last, and have the last word.
         let plain = |i: &Instruction| {
@@ -239,7 +252,14 @@ fn computations(code: &[Instruction], loops: &[Loop]) -> Vec<bool> {
                 && !is_call(i)
                 && !matches!(i.mnemonic(), Mnemonic::Pause | Mnemonic::Mfence)
         };
-        let computing = body.iter().all(|block| code[block.clone()].iter().all(plain));
+        let has_waiting = || {
+            let holds = |block: &Range<usize>| {
+                body.iter().any(|it| it.start <= block.start && block.end <= it.end)
+            };
+            waiting.iter().any(|inner| inner.len() < body.len() && inner.iter().all(holds))
+        };
+        let computing =
+            body.iter().all(|block| code[block.clone()].iter().all(plain)) && !has_waiting();
         for block in body {
             computes[block.clone()].fill(computing);
         }
@@ -276,6 +296,7 @@ mod tests {
         let locks: Vec<bool> = code.iter().map(|_| calls_locks).collect();
         let around = Surroundings {
             locks: &locks,
+            handed: &[],
             pauses: &pauses(&code, |_| false),
             is_called_beside_locks,
             is_called_beside_own: is_called_beside_locks,
@@ -641,5 +662,29 @@ mod tests {
         };
         assert_eq!(waits(0), [Mnemonic::Mov; 2], "what is written before, and the first look");
         assert_eq!(waits(8), [Mnemonic::Mov]);
+    }
+
+    /// As in Lamport's bakery: a loop over the numbers of others, each of which is waited for by a loop.
+    #[test]
+    fn loops_around_loops_that_poll() {
+        let waits = |polls: bool| {
+            found(false, false, |a| {
+                let (mut next, mut again) = (a.create_label(), a.create_label());
+                a.mfence().unwrap();
+                a.set_label(&mut next).unwrap();
+                a.cmp(dword_ptr(rax + rdx * 4 + 8), 0).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.mov(ecx, dword_ptr(rdi + rdx * 4)).unwrap();
+                a.test(ecx, ecx).unwrap();
+                if polls {
+                    a.jne(again).unwrap();
+                }
+                a.inc(rdx).unwrap();
+                a.cmp(rdx, 3).unwrap();
+                a.jne(next).unwrap();
+            })
+        };
+        assert_eq!(waits(true), [Mnemonic::Cmp], "beside the fence, and what is polled anyway");
+        assert_eq!(waits(false), [], "it computes");
     }
 }

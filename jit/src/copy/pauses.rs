@@ -64,19 +64,24 @@ fn is_call(instruction: &Instruction) -> bool {
     instruction.is_call_near() || instruction.is_call_near_indirect()
 }
 
-/// Indices of the stores that fences publish something by: the first store behind each fence that is not
-/// on the stack.
+/// Indices of the stores that fences order: the last store before each fence that is not on the stack,
+/// by which a thread announces what it looks for behind the fence, and the first one behind it, which
+/// publishes what was stored before.
 pub(super) fn published(code: &[Instruction]) -> Vec<usize> {
-    let fences =
-        code.iter().enumerate().filter(|(_, i)| i.mnemonic() == Mnemonic::Mfence || is_fence(i));
-    fences
-        .filter_map(|(at, _)| {
-            let behind = code.iter().enumerate().skip(at + 1).take(REACH);
-            let mut here = behind.take_while(|(_, i)| !ends(i) && !is_call(i));
-            let own = |i: &Instruction| matches!(i.memory_base(), Register::RSP | Register::RBP);
-            here.find(|(_, i)| is_store(i) && !own(i)).map(|(at, _)| at)
-        })
-        .collect()
+    let is_fence = |i: &Instruction| i.mnemonic() == Mnemonic::Mfence || is_fence(i);
+    let stays = |i: &Instruction| !ends(i) && !is_call(i);
+    let own = |i: &Instruction| matches!(i.memory_base(), Register::RSP | Register::RBP);
+    let is_meant = |i: &Instruction| is_store(i) && !own(i);
+    let fences = code.iter().enumerate().filter(|(_, i)| is_fence(i)).map(|(at, _)| at);
+    let around = fences.flat_map(|at| {
+        let behind = (at + 1..code.len()).take(REACH).take_while(|&other| stays(&code[other]));
+        let before = (0..at).rev().take(REACH).take_while(|&other| stays(&code[other]));
+        let find = |mut places: Box<dyn Iterator<Item = usize>>| {
+            places.find(|&other| is_meant(&code[other]))
+        };
+        [find(Box::new(before)), find(Box::new(behind))]
+    });
+    around.flatten().collect()
 }
 
 /// Whether compilers mean a fence by it: a locked instruction that changes nothing, on the stack.
@@ -116,10 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_fence_publishes() {
+    fn what_a_fence_orders() {
         let found = |fence: bool| {
             let code = code(|a| {
                 a.mov(qword_ptr(rdi), rax).unwrap();
+                a.mov(qword_ptr(rdi + 8), rax).unwrap();
                 if fence {
                     a.mfence().unwrap();
                 }
@@ -129,7 +135,7 @@ mod tests {
             });
             published(&code)
         };
-        assert_eq!((found(true), found(false)), (vec![3], vec![]));
+        assert_eq!((found(true), found(false)), (vec![1, 4], vec![]));
     }
 
     #[test]

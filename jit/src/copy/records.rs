@@ -4,14 +4,18 @@
 //! Threads have their records side by side, each in a cache line of its own, and each thread stores to
 //! its own record while others look; or a table has a pointer to each record. Such a loop compares a field
 //! of each record, and stores nothing; its steps of a cache line or more, or the table, tell it from loops
-//! that compute. It is beside the locked instruction by which its thread goes on.
+//! that compute. It is beside the locked instruction by which its thread goes on. Where a loop around it
+//! does nothing but wait, words side by side are records, too. In code that is not optimised, what is
+//! compared lies on the stack, and each round computes the record's address from its number.
 
+use super::addresses::has_frame;
 use super::beside::is_compared;
 use super::loops::Loop;
 use super::ordered::{is_candidate, writes_memory};
 use crate::common::is_call;
 use iced_x86::{Code, Instruction, OpKind, Register};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Instructions of a loop that is looked at.
 const LONGEST: usize = 96;
@@ -19,41 +23,96 @@ const LONGEST: usize = 96;
 const LINE: u64 = 64;
 
 /// Indices of the loads of such fields. `code` is a function's instructions in order, `beside` says which
-/// of them are beside the program's own locks, and `loops` are its loops.
-pub(super) fn records(code: &[Instruction], beside: &[bool], loops: &[Loop]) -> BTreeSet<usize> {
+/// of them are beside the program's own locks, `pauses` which let others go on, and `loops` are its loops.
+pub(super) fn records(
+    code: &[Instruction],
+    beside: &[bool],
+    pauses: &[bool],
+    loops: &[Loop],
+) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     if !beside.contains(&true) {
         return found;
     }
+    let is_plain = has_frame(code);
+    // Code that is not optimised keeps its variables on the stack.
+    let writes_others = |i: &Instruction| {
+        let own = i.memory_base() == Register::RBP && i.memory_index() == Register::None;
+        writes_memory(i) && !(is_plain && own)
+    };
+    let only_waits = |body: &Loop| {
+        let inside = || body.iter().flat_map(|block| block.clone());
+        inside().any(|at| pauses[at])
+            && inside().all(|at| !writes_others(&code[at]) && (pauses[at] || !is_call(&code[at])))
+    };
+    let waiting: Vec<&Loop> = loops.iter().filter(|body| only_waits(body)).collect();
     for body in loops {
         let inside = || body.iter().flat_map(|block| block.clone());
         if inside().count() > LONGEST
-            || inside().any(|at| writes_memory(&code[at]) || is_call(&code[at]))
+            || inside().any(|at| writes_others(&code[at]) || is_call(&code[at]))
         {
             continue;
         }
-        let pointer = |at: usize| steps(&code[at]).or_else(|| picked(&code[at]));
-        let pointers: BTreeSet<Register> = inside().filter_map(pointer).collect();
+        let instructions = || inside().map(|at| &code[at]);
+        let pointer = |i: &Instruction| steps(i, LINE).or_else(|| picked(i));
+        let mut pointers: BTreeSet<Register> = instructions().filter_map(pointer).collect();
+        let is_inner = |outer: &&Loop| {
+            outer.len() > 1 && body.iter().all(|block| outer.iter().any(|it| holds(it, block)))
+        };
+        if waiting.iter().any(is_inner) {
+            pointers.extend(instructions().filter_map(|i| steps(i, 1)));
+        }
+        let elements = if is_plain { elements(instructions()) } else { BTreeSet::new() };
         found.extend(inside().filter(|&at| {
             let load = &code[at];
-            beside[at]
-                && pointers.contains(&load.memory_base())
-                && is_candidate(load)
-                && is_compared(code, at)
+            let base = load.memory_base();
+            let is_field = pointers.contains(&base) && is_compared(code, at)
+                || elements.contains(&base) && base != Register::RBP;
+            beside[at] && is_field && is_candidate(load)
         }));
     }
     found
 }
 
-/// The register that an instruction moves on by a record.
-fn steps(i: &Instruction) -> Option<Register> {
+/// Whether a block is within another.
+fn holds(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
+}
+
+/// The registers that have the address of a record in code that is not optimised: in each round, it
+/// computes the address from the number of the record.
+fn elements<'a>(code: impl Iterator<Item = &'a Instruction> + Clone) -> BTreeSet<Register> {
+    let mut scaled = BTreeSet::new();
+    for i in code.clone() {
+        let is_scaled = match i.code() {
+            Code::Shl_rm64_imm8 => i.immediate(1) >= LINE.ilog2().into(),
+            Code::Imul_r64_rm64_imm8 | Code::Imul_r64_rm64_imm32 => i.immediate(2) >= LINE,
+            _ => false,
+        };
+        if is_scaled && i.op0_kind() == OpKind::Register {
+            scaled.insert(i.op0_register());
+        }
+    }
+    let adds = |i: &&Instruction| {
+        matches!(i.code(), Code::Add_r64_rm64 | Code::Add_rm64_r64)
+            && i.op0_kind() == OpKind::Register
+            && i.op1_kind() == OpKind::Register
+            && (scaled.contains(&i.op0_register()) || scaled.contains(&i.op1_register()))
+    };
+    let sums: Vec<Register> = code.filter(adds).map(|i| i.op0_register()).collect();
+    scaled.extend(sums);
+    scaled
+}
+
+/// The register that an instruction moves on by a record of so many bytes at least.
+fn steps(i: &Instruction, least: u64) -> Option<Register> {
     let adds = matches!(i.code(), Code::Add_rm64_imm8 | Code::Add_rm64_imm32 | Code::Add_RAX_imm32);
     let subtracts =
         matches!(i.code(), Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Sub_RAX_imm32);
     if !adds && !subtracts || i.op0_kind() != OpKind::Register {
         return None;
     }
-    ((i.immediate(1) as i64).unsigned_abs() >= LINE).then(|| i.op0_register())
+    ((i.immediate(1) as i64).unsigned_abs() >= least).then(|| i.op0_register())
 }
 
 /// The register to which an instruction moves a pointer out of a table.
@@ -70,6 +129,7 @@ mod tests {
     use crate::copy::beside::beside;
     use crate::copy::loops::loops;
     use crate::copy::ordered::is_locked;
+    use crate::copy::pauses::pauses;
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
 
@@ -92,7 +152,9 @@ mod tests {
             a.ret().unwrap();
         });
         let locks: Vec<bool> = code.iter().map(is_locked).collect();
-        records(&code, &beside(&code, &locks), &loops(&code)).into_iter().collect()
+        records(&code, &beside(&code, &locks), &pauses(&code, |_| false), &loops(&code))
+            .into_iter()
+            .collect()
     }
 
     /// As of the work that each of several providers has, of which the most urgent is looked for.
@@ -115,7 +177,9 @@ mod tests {
                 a.lock().or(qword_ptr(rsi), rbp).unwrap();
             });
             let locks: Vec<bool> = code.iter().map(is_locked).collect();
-            records(&code, &beside(&code, &locks), &loops(&code)).into_iter().collect::<Vec<_>>()
+            records(&code, &beside(&code, &locks), &pauses(&code, |_| false), &loops(&code))
+                .into_iter()
+                .collect::<Vec<_>>()
         };
         assert_eq!(found(8), [1, 3]);
         assert_eq!(found(1), [], "no table of pointers");
@@ -130,5 +194,79 @@ mod tests {
         assert_eq!(found(64, true, |a| a.mov(dword_ptr(rsi), ecx).unwrap()), [], "it computes");
         let tests = |a: &mut CodeAssembler| a.cmp(qword_ptr(rdx + 16), 0).unwrap();
         assert_eq!(found(64, true, tests), [0, 3]);
+    }
+
+    /// As of a word for each reader, all of which a writer waits for: `while (any(words)) pause();`.
+    #[test]
+    fn words_that_a_loop_waits_for() {
+        let found = |waits: bool, stores: bool| {
+            let code = assembled(|a| {
+                let (mut from_start, mut again) = (a.create_label(), a.create_label());
+                let (mut wait, mut done) = (a.create_label(), a.create_label());
+                a.xchg(dword_ptr(rdi), ecx).unwrap();
+                a.set_label(&mut from_start).unwrap();
+                a.mov(rax, rbx).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.mov(rdx, qword_ptr(rax)).unwrap();
+                a.test(rdx, rdx).unwrap();
+                a.jne(wait).unwrap();
+                a.add(rax, 8).unwrap();
+                a.cmp(r15, rax).unwrap();
+                a.jne(again).unwrap();
+                a.jmp(done).unwrap();
+                a.set_label(&mut wait).unwrap();
+                if waits {
+                    a.pause().unwrap();
+                }
+                if stores {
+                    a.mov(dword_ptr(rsi), ecx).unwrap();
+                }
+                a.jmp(from_start).unwrap();
+                a.set_label(&mut done).unwrap();
+                a.ret().unwrap();
+            });
+            let locks: Vec<bool> = code.iter().map(is_locked).collect();
+            let pauses = pauses(&code, |_| false);
+            let found = records(&code, &beside(&code, &locks), &pauses, &loops(&code));
+            found.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(found(true, false), [2]);
+        assert_eq!(found(false, false), [], "it searches");
+        assert_eq!(found(true, true), [], "it does something else");
+    }
+
+    /// As clang compiles `for (int i = 0; i < 4; i++) if (records[i].epoch) return;` without
+    /// optimisation.
+    #[test]
+    fn in_code_that_is_not_optimised() {
+        let found = |shift: i32| {
+            let code = assembled(|a| {
+                let (mut again, mut done) = (a.create_label(), a.create_label());
+                a.push(rbp).unwrap();
+                a.mov(rbp, rsp).unwrap();
+                a.set_label(&mut again).unwrap();
+                a.cmp(dword_ptr(rbp - 0x2c), 4).unwrap();
+                a.jge(done).unwrap();
+                a.movsxd(rcx, dword_ptr(rbp - 0x2c)).unwrap();
+                a.lea(rax, ptr(0x7000)).unwrap();
+                a.shl(rcx, shift).unwrap();
+                a.add(rax, rcx).unwrap();
+                a.mov(rax, qword_ptr(rax)).unwrap();
+                a.mov(qword_ptr(rbp - 0x38), rax).unwrap();
+                a.cmp(qword_ptr(rbp - 0x38), 0).unwrap();
+                a.jne(done).unwrap();
+                a.inc(dword_ptr(rbp - 0x2c)).unwrap();
+                a.jmp(again).unwrap();
+                a.set_label(&mut done).unwrap();
+                a.lock().cmpxchg(qword_ptr(rdi), rcx).unwrap();
+                a.ret().unwrap();
+            });
+            let locks: Vec<bool> = code.iter().map(is_locked).collect();
+            let pauses = pauses(&code, |_| false);
+            let found = records(&code, &beside(&code, &locks), &pauses, &loops(&code));
+            found.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(found(6), [8]);
+        assert_eq!(found(3), [], "an array of words");
     }
 }
