@@ -22,7 +22,8 @@ pub struct Costs {
     pub vain: u64,
     /// What it costs a thread to wake another one that sleeps, in the system call.
     pub rouse: u64,
-    /// An acquisition of an object that another thread had last: its cache line has to come over.
+    /// An acquisition of an object that another thread had last: its cache line has to come over. (Part
+    /// of that is hidden behind the work before it.)
     pub travel: u64,
 }
 
@@ -49,13 +50,13 @@ impl Costs {
             acquire: ticks(10),
             release: ticks(8),
             other: ticks(6),
-            handoff: ticks(100),
+            handoff: ticks(60),
             wake: ticks(5_000),
             patience: ticks(150),
             back: ticks(100),
             vain: ticks(150),
             rouse: ticks(1_000),
-            travel: ticks(60),
+            travel: ticks(30),
         }
     }
 }

@@ -48,7 +48,10 @@ pub fn costs(measured: Option<Latencies>, ticks_per_second: u64) -> (Costs, Sour
         let ticks = u128::from(ns) * u128::from(ticks_per_second) / 1_000_000_000;
         u64::try_from(ticks).unwrap_or(u64::MAX)
     };
-    (Costs { handoff: ticks(handoff_ns), wake: ticks(wake_ns), ..typical }, Source::Calibrated)
+    let handoff = ticks(handoff_ns);
+    // A hand-off is a cache line's way, and more.
+    let travel = typical.travel.min(handoff);
+    (Costs { handoff, wake: ticks(wake_ns), travel, ..typical }, Source::Calibrated)
 }
 
 /// This machine as recordings name it, with its latencies if they were measured and can be
@@ -90,6 +93,8 @@ mod tests {
         let measured = Latencies { handoff_ns: 250, wake_ns: 40_000 };
         let (costs, source) = super::costs(Some(measured), 2_000_000_000);
         assert_eq!((costs.handoff, costs.wake, source), (500, 80_000, Source::Calibrated));
+        let quick = Latencies { handoff_ns: 25, wake_ns: 40_000 };
+        assert_eq!(super::costs(Some(quick), 2_000_000_000).0.travel, 50);
         let (typical, source) = super::costs(None, 2_000_000_000);
         assert_eq!(Costs { handoff: typical.handoff, wake: typical.wake, ..costs }, typical);
         assert_eq!(source, Source::Typical);

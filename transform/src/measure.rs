@@ -173,23 +173,24 @@ pub fn measure(
     let timeline = free.as_ref().map_or(&original, |(timeline, _)| timeline);
     let tallies = tally(sections, &original, timeline);
     let class = Fusion::new(sections.regions(), &mut ()).class;
-    let arrivals = Arrivals::new(replayer);
+    let all = Relaxed::new(sections, &class, Only::All, |_| true);
+    let mut arrivals = Arrivals::new(replayer);
+    // The first, because the others are held against the recording as this one is.
+    let gain = arrivals.as_mut().ok().map(|arrivals| arrivals.gain_of_all(replayer, &all));
     let alone = match &arrivals {
         Ok(arrivals) => by_arrival(sections, &tallies, &class, replayer, arrivals, options),
         Err(_) => alone(sections, &tallies, &class, replayer, original_ticks, options),
     };
     let waits = waiting::waits(sections);
-    let all = Relaxed::new(sections, &class, Only::All, |_| true);
     let (mut together, mut sites) = (Vec::new(), Vec::new());
     let (mut over_cores, mut over_threads, mut waited) = (Vec::new(), Vec::new(), None);
     if let Ok(arrivals) = &arrivals {
         together = jointly(sections, &alone, &class, replayer, arrivals);
-        over_cores = on_cores(sections, replayer, &all);
-        over_threads = with_threads(sections, replayer, &all);
-        waited = waiting(replayer, &all).ok();
+        over_cores = on_cores(sections, replayer, arrivals, &all);
+        over_threads = with_threads(sections, replayer, arrivals, &all);
+        waited = waiting(replayer, arrivals, &all).ok();
         sites = by_site(sections, &tallies, &alone, &class, &waits, (replayer, arrivals));
     }
-    let gain = arrivals.as_ref().ok().map(|arrivals| arrivals.gain(replayer, &all, 0..TRIALS));
     let mut original_ns = replayer.nanoseconds(original_ticks);
     let mut ulcp_free = match &free {
         Ok((_, ticks)) => Ok(replayer.nanoseconds(*ticks)),
@@ -338,13 +339,18 @@ const MOST: u32 = 64;
 const MOST_EVENTS: u64 = 1 << 22;
 
 /// The run on one core, on two, four and so on, up to more than it has threads for.
-fn on_cores(sections: &Sections, replayer: &mut dyn Replayer, all: &Relaxed<'_>) -> Vec<OnCores> {
+fn on_cores(
+    sections: &Sections,
+    replayer: &mut dyn Replayer,
+    arrivals: &Arrivals,
+    all: &Relaxed<'_>,
+) -> Vec<OnCores> {
     let threads = sections.threads as u32;
     let counts = (0..).map(|n| 1 << n).take_while(|&n| n < 2 * threads && n <= MOST);
     let mut found = Vec::new();
     for cores in counts {
         let setting = Setting { cores: Some(cores), ..Setting::of(0) };
-        let Ok([original_ns, ulcp_free_ns]) = both(replayer, all, setting) else { break };
+        let Ok([original_ns, ulcp_free_ns]) = both(replayer, arrivals, all, setting) else { break };
         found.push(OnCores { cores, original_ns, ulcp_free_ns });
     }
     found
@@ -354,6 +360,7 @@ fn on_cores(sections: &Sections, replayer: &mut dyn Replayer, all: &Relaxed<'_>)
 fn with_threads(
     sections: &Sections,
     replayer: &mut dyn Replayer,
+    arrivals: &Arrivals,
     all: &Relaxed<'_>,
 ) -> Vec<WithThreads> {
     let (threads, events) = (sections.threads as u32, sections.events);
@@ -363,7 +370,7 @@ fn with_threads(
     let mut found = Vec::new();
     for copies in (1..).map(|n| 1 << n).take_while(few) {
         let setting = Setting { copies, ..Setting::of(0) };
-        let Ok([original_ns, ulcp_free_ns]) = both(replayer, all, setting) else { break };
+        let Ok([original_ns, ulcp_free_ns]) = both(replayer, arrivals, all, setting) else { break };
         found.push(WithThreads { copies, original_ns, ulcp_free_ns });
     }
     found
@@ -372,19 +379,26 @@ fn with_threads(
 /// Durations of the original and without ULCPs.
 fn both(
     replayer: &mut dyn Replayer,
+    arrivals: &Arrivals,
     all: &Relaxed<'_>,
     setting: Setting,
 ) -> Result<[u64; 2], String> {
     let original = replayer.arrive(None, setting)?;
-    let free = replayer.arrive(Some(all), setting)?;
-    Ok([original, free].map(|run| replayer.nanoseconds(run.duration)))
+    let free = replayer.arrive(Some(all), setting)?.duration;
+    let original = arrivals.original(original.duration, free);
+    Ok([original, free].map(|ticks| replayer.nanoseconds(ticks)))
 }
 
 /// For how long threads waited in the original and without ULCPs.
-fn waiting(replayer: &mut dyn Replayer, all: &Relaxed<'_>) -> Result<Waiting, String> {
+fn waiting(
+    replayer: &mut dyn Replayer,
+    arrivals: &Arrivals,
+    all: &Relaxed<'_>,
+) -> Result<Waiting, String> {
     let original = replayer.arrive(None, Setting::of(0))?;
-    let free = replayer.arrive(Some(all), Setting::of(0))?;
-    let [original_ns, ulcp_free_ns] = [original, free].map(|run| replayer.nanoseconds(run.waited));
+    let free = replayer.arrive(Some(all), Setting::of(0))?.waited;
+    let original = arrivals.original(original.waited, free);
+    let [original_ns, ulcp_free_ns] = [original, free].map(|ticks| replayer.nanoseconds(ticks));
     Ok(Waiting { original_ns, ulcp_free_ns })
 }
 

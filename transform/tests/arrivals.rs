@@ -165,12 +165,40 @@ fn what_the_model_does_not_know_widens_the_range() {
         assert_eq!(other.check_ns, Some(check));
         other.gain.expect("by arrival")
     });
-    assert_eq!((longer.likely_ns, shorter.likely_ns), (gain.likely_ns, gain.likely_ns));
+    assert_eq!(longer.likely_ns, gain.likely_ns);
     let near = |found: i64, expected: i64| found.abs_diff(expected) < original as u64 / 100;
     assert!(near(longer.least_ns, gain.least_ns * 3 / 4), "{gain:?} {longer:?}");
     assert!(near(longer.most_ns, gain.most_ns * 3 / 4 + original / 4), "{gain:?} {longer:?}");
-    assert!(near(shorter.least_ns, gain.least_ns * 5 / 4 - original / 4), "{gain:?} {shorter:?}");
-    assert!(near(shorter.most_ns, gain.most_ns * 5 / 4), "{gain:?} {shorter:?}");
+    // What the model has too much of is waiting.
+    assert!(near(shorter.likely_ns, gain.likely_ns - original / 5), "{gain:?} {shorter:?}");
+    assert!(near(shorter.least_ns, gain.least_ns - original / 5), "{gain:?} {shorter:?}");
+    assert!(near(shorter.most_ns, gain.most_ns), "{gain:?} {shorter:?}");
+}
+
+#[test]
+fn waiting_that_the_recording_did_not_have_is_no_gain() {
+    let r = two_readers();
+    let measured = |recorded| {
+        let mut replayer = ByArrival { recorded, ..ByArrival::of(&r, 2) };
+        measure(&r.sections(), &mut replayer, &Options::default()).expect("replays")
+    };
+    let model = measured(Some(u64::MAX));
+    let check = model.check_ns.expect("there is a recording");
+    let (free, all) = (model.ulcp_free_ns.expect("replayed"), model.gain.expect("by arrival"));
+    for tenths in 0..=10 {
+        let surplus = (check - free) * tenths / 10;
+        let held = measured(Some(check - surplus));
+        let gain = held.gain.expect("by arrival");
+        let expected = all.likely_ns as u64 * (10 - tenths) / 10;
+        let near = |found: u64, expected: u64| found.abs_diff(expected) < check / 50;
+        assert!(near(gain.likely_ns.unsigned_abs(), expected), "{tenths}: {gain:?} of {all:?}");
+        assert!(near(held.original_ns, model.original_ns - surplus), "{tenths}: {held:?}");
+        assert_eq!(held.ulcp_free_ns.map(|it| near(it, free)), Some(true), "{tenths}: {held:?}");
+        assert!((gain.least_ns..=gain.most_ns).contains(&gain.likely_ns));
+        assert!(near(held.over_cores[1].original_ns, held.original_ns), "{tenths}: {held:?}");
+        let alone = held.pairs.iter().find_map(|pair| pair.alone).expect("there is one group");
+        assert!(near(alone.likely_ns.unsigned_abs(), expected), "{tenths}: {alone:?}");
+    }
 }
 
 #[test]
