@@ -10,7 +10,8 @@
 //! it had executed since its last system call. They are counted only from when the program has a
 //! handler for what may come at any time and something that sends it
 //! ([`Machine::count_if_needed`](super::machine::Machine::count_if_needed)), as counting is not
-//! free; a thread that has been computing since before that takes its first signal late.
+//! free; a thread that has been computing since before that takes its first signal late, and never
+//! if all that it does is to yield (`sched_yield`, which is no event).
 
 use super::machine::{Stop, park_forever};
 use super::signals::{Handling, Signal, Taken, fault_info};
