@@ -166,9 +166,12 @@ impl Detector {
         (earlier, now, fault): (Stamp, Stamp, Fault),
         cell: u64,
         whole: Whole,
-        clock: &VectorClock,
+        (clock, working): (&VectorClock, &Working),
         found: &mut Local,
     ) {
+        if fault == Fault::Race && working.keeps(self, [earlier.thread, now.thread], cell * CELL) {
+            return;
+        }
         let address = cell * CELL + u64::from(now.mask.trailing_zeros());
         // What `realloc` has left where it was is no longer freed.
         if fault == Fault::AfterEnd && self.heap.freed_at(address).is_none() {
@@ -574,10 +577,7 @@ impl Watcher {
                 let mask = MASKS[piece as usize] << within;
                 let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
                 block.cell(cell).access(now, all, &mut |earlier, fault| {
-                    let clocks = [earlier.thread, *id];
-                    if fault != Fault::Race || !working.keeps(detector, clocks, cell * CELL) {
-                        detector.take_fault((earlier, now, fault), cell, whole, all, found);
-                    }
+                    detector.take_fault((earlier, now, fault), cell, whole, (all, working), found);
                 });
                 at += piece;
             }
@@ -649,10 +649,7 @@ impl Watcher {
         }
         let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
         block.cell(cell).access(now, &self.clock, &mut |earlier, fault| {
-            let clocks = [earlier.thread, *id];
-            if fault != Fault::Race || !working.keeps(detector, clocks, cell * CELL) {
-                detector.take_fault((earlier, now, fault), cell, whole, &self.clock, found);
-            }
+            detector.take_fault((earlier, now, fault), cell, whole, (&self.clock, working), found);
         });
         drop(block);
         if kind & ATOMIC == 0 {

@@ -1,6 +1,6 @@
 //! The original by arrival, and what a variant of it gains, with its range.
 
-use crate::{Gain, NOMINAL, RECORDED, Relaxed, Replayer, Setting, TRIALS};
+use crate::{Arrival, Gain, NOMINAL, RECORDED, Relaxed, Replayer, Setting, TRIALS};
 
 /// The original by arrival.
 pub(crate) struct Arrivals {
@@ -71,10 +71,9 @@ impl Arrivals {
         relaxed: &Relaxed<'_>,
     ) -> Result<Gain, String> {
         let gains = self.gains(replayer, relaxed, 0..TRIALS)?;
-        let recorded = gains.iter().find(|(trial, _)| *trial == RECORDED).map(|(_, gain)| *gain);
-        if let (Some(recorded_ticks), Some(gain @ 1..)) = (self.recorded, recorded) {
+        if let (Some(recorded), Some(gain @ 1..)) = (self.recorded, with_recording(&gains)) {
             let model = self.trials[RECORDED as usize].0;
-            let surplus = u128::from(model.saturating_sub(recorded_ticks));
+            let surplus = u128::from(model.saturating_sub(recorded));
             // In proportion to the original's likeliest duration, as gains are.
             let surplus = surplus * u128::from(self.modelled_ns()) / u128::from(model.max(1));
             let surplus = u64::try_from(surplus).unwrap_or(u64::MAX);
@@ -86,12 +85,23 @@ impl Arrivals {
         Ok(self.with_range(&gains))
     }
 
-    /// What a replay of the original would have come to without the waiting that the recording did not
-    /// have, if one of the variant came to this.
-    pub(crate) fn original(&self, modelled: u64, variant: u64) -> u64 {
-        let more = modelled.saturating_sub(variant);
-        let part = u128::from(more) * u128::from(self.borne_out.part);
-        modelled - more + (part / u128::from(self.borne_out.all)) as u64
+    /// The original without the waiting that the recording did not have, and a variant.
+    pub(crate) fn both(
+        &self,
+        replayer: &mut dyn Replayer,
+        relaxed: &Relaxed<'_>,
+        setting: Setting,
+    ) -> Result<[Arrival; 2], String> {
+        let original = replayer.arrive(None, setting)?;
+        let variant = replayer.arrive(Some(relaxed), setting)?;
+        let held = |modelled: u64, variant: u64| {
+            let more = modelled.saturating_sub(variant);
+            let part = u128::from(more) * u128::from(self.borne_out.part);
+            modelled - more + (part / u128::from(self.borne_out.all)) as u64
+        };
+        let duration = held(original.duration, variant.duration);
+        let waited = held(original.waited, variant.waited);
+        Ok([Arrival { duration, waited }, variant])
     }
 
     /// What the run gains if some locks are relaxed: each of these trials against the original's of
@@ -128,8 +138,7 @@ impl Arrivals {
         let mut all: Vec<i64> = gains.iter().map(|(_, gain)| *gain).collect();
         // Some of the recorder's work is left in what counts as the program's. What all of it does to
         // the gain, it is taken to do once more the other way.
-        let recorded = gains.iter().find(|(trial, _)| *trial == RECORDED);
-        all.extend(recorded.map(|(_, recorded)| 2 * modelled - recorded));
+        all.extend(with_recording(gains).map(|recorded| 2 * modelled - recorded));
         let some = "there are trials";
         let (least, most) =
             (all.iter().copied().min().expect(some), all.iter().copied().max().expect(some));
@@ -156,6 +165,11 @@ impl Arrivals {
         let all = ends.into_iter().flatten().map(|end| end as i64);
         all.fold((i64::MAX, i64::MIN), |(least, most), end| (least.min(end), most.max(end)))
     }
+}
+
+/// The gain in the trial with the recorder's work in it.
+fn with_recording(gains: &Gains) -> Option<i64> {
+    gains.iter().find(|(trial, _)| *trial == RECORDED).map(|(_, gain)| *gain)
 }
 
 /// The middle one of the trials with the likeliest latencies.

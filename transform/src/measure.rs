@@ -350,7 +350,9 @@ fn on_cores(
     let mut found = Vec::new();
     for cores in counts {
         let setting = Setting { cores: Some(cores), ..Setting::of(0) };
-        let Ok([original_ns, ulcp_free_ns]) = both(replayer, arrivals, all, setting) else { break };
+        let Ok([original_ns, ulcp_free_ns]) = durations(replayer, arrivals, all, setting) else {
+            break;
+        };
         found.push(OnCores { cores, original_ns, ulcp_free_ns });
     }
     found
@@ -370,23 +372,23 @@ fn with_threads(
     let mut found = Vec::new();
     for copies in (1..).map(|n| 1 << n).take_while(few) {
         let setting = Setting { copies, ..Setting::of(0) };
-        let Ok([original_ns, ulcp_free_ns]) = both(replayer, arrivals, all, setting) else { break };
+        let Ok([original_ns, ulcp_free_ns]) = durations(replayer, arrivals, all, setting) else {
+            break;
+        };
         found.push(WithThreads { copies, original_ns, ulcp_free_ns });
     }
     found
 }
 
 /// Durations of the original and without ULCPs.
-fn both(
+fn durations(
     replayer: &mut dyn Replayer,
     arrivals: &Arrivals,
     all: &Relaxed<'_>,
     setting: Setting,
 ) -> Result<[u64; 2], String> {
-    let original = replayer.arrive(None, setting)?;
-    let free = replayer.arrive(Some(all), setting)?.duration;
-    let original = arrivals.original(original.duration, free);
-    Ok([original, free].map(|ticks| replayer.nanoseconds(ticks)))
+    let both = arrivals.both(replayer, all, setting)?;
+    Ok(both.map(|run| replayer.nanoseconds(run.duration)))
 }
 
 /// For how long threads waited in the original and without ULCPs.
@@ -395,10 +397,8 @@ fn waiting(
     arrivals: &Arrivals,
     all: &Relaxed<'_>,
 ) -> Result<Waiting, String> {
-    let original = replayer.arrive(None, Setting::of(0))?;
-    let free = replayer.arrive(Some(all), Setting::of(0))?.waited;
-    let original = arrivals.original(original.waited, free);
-    let [original_ns, ulcp_free_ns] = [original, free].map(|ticks| replayer.nanoseconds(ticks));
+    let both = arrivals.both(replayer, all, Setting::of(0))?;
+    let [original_ns, ulcp_free_ns] = both.map(|run| replayer.nanoseconds(run.waited));
     Ok(Waiting { original_ns, ulcp_free_ns })
 }
 

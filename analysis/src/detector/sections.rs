@@ -1,4 +1,4 @@
-//! Sections of OpenMP that one thread executes, though others might have.
+//! Sections of OpenMP: which of them a thread executes depends on the run.
 //!
 //! A section is a thread of its own to the detector, as a task is: it begins with what its thread had done
 //! before the construct, and what the thread does behind the construct is behind all of its sections. So two
@@ -13,8 +13,9 @@ use crate::heap::Block;
 use refrain_trace::ThreadId;
 
 impl Working {
-    /// Whether two accesses do not race because the memory is the thread's own, to the section that it is in.
-    /// The clocks are of the threads that access, or of their sections.
+    /// Whether a thread that is in a section has this memory for itself: then two accesses of that thread,
+    /// in this section and in another one, do not race. The clocks are those of the accesses: of threads, or
+    /// of their sections.
     pub(super) fn keeps(&self, detector: &Detector, clocks: [u16; 2], address: u64) -> bool {
         let Some(body) = self.present_body().filter(|body| body.section.is_some()) else {
             return false;

@@ -52,7 +52,7 @@ use super::beside::{beside, flags_of_locks, is_compared};
 use super::copies::{arms, is_copied};
 use super::flags::flags;
 use super::lent::lent;
-use super::loops::{Loop, loops};
+use super::loops::{Loop, is_within, loops};
 use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
 use super::pauses::published;
 use super::polls::polls;
@@ -252,12 +252,8 @@ fn computations(code: &[Instruction], loops: &[Loop], polls: &[u64]) -> Vec<bool
                 && !is_call(i)
                 && !matches!(i.mnemonic(), Mnemonic::Pause | Mnemonic::Mfence)
         };
-        let has_waiting = || {
-            let holds = |block: &Range<usize>| {
-                body.iter().any(|it| it.start <= block.start && block.end <= it.end)
-            };
-            waiting.iter().any(|inner| inner.len() < body.len() && inner.iter().all(holds))
-        };
+        let has_waiting =
+            || waiting.iter().any(|inner| inner.len() < body.len() && is_within(inner, body));
         let computing =
             body.iter().all(|block| code[block.clone()].iter().all(plain)) && !has_waiting();
         for block in body {

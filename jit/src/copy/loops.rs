@@ -18,6 +18,14 @@ use std::ops::Range;
 /// A natural loop: its blocks, as ranges of instructions.
 pub(super) type Loop = Vec<Range<usize>>;
 
+/// Whether all of a loop lies within another one.
+pub(super) fn is_within(inner: &Loop, outer: &Loop) -> bool {
+    let holds = |block: &Range<usize>| {
+        outer.iter().any(|it| it.start <= block.start && block.end <= it.end)
+    };
+    inner.iter().all(holds)
+}
+
 /// The loops in a function, inner ones before those around them. `code` is its instructions in
 /// order.
 pub(super) fn loops(code: &[Instruction]) -> Vec<Loop> {

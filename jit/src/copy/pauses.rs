@@ -69,17 +69,14 @@ fn is_call(instruction: &Instruction) -> bool {
 /// publishes what was stored before.
 pub(super) fn published(code: &[Instruction]) -> Vec<usize> {
     let is_fence = |i: &Instruction| i.mnemonic() == Mnemonic::Mfence || is_fence(i);
-    let stays = |i: &Instruction| !ends(i) && !is_call(i);
+    let stays = |at: &usize| !ends(&code[*at]) && !is_call(&code[*at]);
     let own = |i: &Instruction| matches!(i.memory_base(), Register::RSP | Register::RBP);
-    let is_meant = |i: &Instruction| is_store(i) && !own(i);
+    let is_meant = |at: &usize| is_store(&code[*at]) && !own(&code[*at]);
     let fences = code.iter().enumerate().filter(|(_, i)| is_fence(i)).map(|(at, _)| at);
     let around = fences.flat_map(|at| {
-        let behind = (at + 1..code.len()).take(REACH).take_while(|&other| stays(&code[other]));
-        let before = (0..at).rev().take(REACH).take_while(|&other| stays(&code[other]));
-        let find = |mut places: Box<dyn Iterator<Item = usize>>| {
-            places.find(|&other| is_meant(&code[other]))
-        };
-        [find(Box::new(before)), find(Box::new(behind))]
+        let before = (0..at).rev().take(REACH).take_while(stays).find(is_meant);
+        let behind = (at + 1..code.len()).take(REACH).take_while(stays).find(is_meant);
+        [before, behind]
     });
     around.flatten().collect()
 }

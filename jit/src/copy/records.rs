@@ -3,19 +3,18 @@
 //!
 //! Threads have their records side by side, each in a cache line of its own, and each thread stores to
 //! its own record while others look; or a table has a pointer to each record. Such a loop compares a field
-//! of each record, and stores nothing; its steps of a cache line or more, or the table, tell it from loops
-//! that compute. It is beside the locked instruction by which its thread goes on. Where a loop around it
+//! of each record, and stores nothing. Loops that compute do not go on by a cache line or more in each
+//! round, nor do they take their pointers from a table. It is beside the locked instruction by which its thread goes on. Where a loop around it
 //! does nothing but wait, words side by side are records, too. In code that is not optimised, what is
 //! compared lies on the stack, and each round computes the record's address from its number.
 
 use super::addresses::has_frame;
 use super::beside::is_compared;
-use super::loops::Loop;
+use super::loops::{Loop, is_within};
 use super::ordered::{is_candidate, writes_memory};
 use crate::common::is_call;
 use iced_x86::{Code, Instruction, OpKind, Register};
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 /// Instructions of a loop that is looked at.
 const LONGEST: usize = 96;
@@ -56,10 +55,7 @@ pub(super) fn records(
         let instructions = || inside().map(|at| &code[at]);
         let pointer = |i: &Instruction| steps(i, LINE).or_else(|| picked(i));
         let mut pointers: BTreeSet<Register> = instructions().filter_map(pointer).collect();
-        let is_inner = |outer: &&Loop| {
-            outer.len() > 1 && body.iter().all(|block| outer.iter().any(|it| holds(it, block)))
-        };
-        if waiting.iter().any(is_inner) {
+        if waiting.iter().any(|outer| outer.len() > 1 && is_within(body, outer)) {
             pointers.extend(instructions().filter_map(|i| steps(i, 1)));
         }
         let elements = if is_plain { elements(instructions()) } else { BTreeSet::new() };
@@ -72,11 +68,6 @@ pub(super) fn records(
         }));
     }
     found
-}
-
-/// Whether a block is within another.
-fn holds(outer: &Range<usize>, inner: &Range<usize>) -> bool {
-    outer.start <= inner.start && inner.end <= outer.end
 }
 
 /// The registers that have the address of a record in code that is not optimised: in each round, it
@@ -104,7 +95,8 @@ fn elements<'a>(code: impl Iterator<Item = &'a Instruction> + Clone) -> BTreeSet
     scaled
 }
 
-/// The register that an instruction moves on by a record of so many bytes at least.
+/// The register to which an instruction adds the size of a record, of so many bytes at least, so that it
+/// points to the next one.
 fn steps(i: &Instruction, least: u64) -> Option<Register> {
     let adds = matches!(i.code(), Code::Add_rm64_imm8 | Code::Add_rm64_imm32 | Code::Add_RAX_imm32);
     let subtracts =
@@ -196,7 +188,7 @@ mod tests {
         assert_eq!(found(64, true, tests), [0, 3]);
     }
 
-    /// As of a word for each reader, all of which a writer waits for: `while (any(words)) pause();`.
+    /// Each reader has a word, and a writer waits until all words are zero: `while (any(words)) pause();`.
     #[test]
     fn words_that_a_loop_waits_for() {
         let found = |waits: bool, stores: bool| {

@@ -254,10 +254,10 @@ impl GuestThread {
         Ok(())
     }
 
-    /// What follows the locked instruction that the thread is at, if the word is not as it was and this
-    /// instruction left it as it was: a lock that was taken, a comparison that failed. Then it is a load.
-    /// Stores that are not watched may be missing, or may have come after this instruction (releasing a
-    /// lock is a plain store): such a value has to stay.
+    /// The state behind the locked instruction that the thread is at, if that instruction left its word as
+    /// the word was (the lock was taken, the comparison failed), and memory has another value now. Then the
+    /// instruction is a load. Memory may lack a store that is not watched, or hold one that came after this
+    /// instruction (releasing a lock is a plain store): what is there has to stay.
     fn changing_nothing(&mut self, event: &Event, size: u8) -> Option<Context> {
         let &Event { object: address, value, .. } = event;
         let is_known = size <= 8 && !self.machine.gate.is_live();
