@@ -142,3 +142,19 @@ fn a_signal_comes_after_as_many_yields_as_it_did() {
     bench.refrain(["record", "-o", "a.refrain", "--", "./program"]).succeeds();
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// Nobody counts the instructions of a thread that has only yielded since before the program had a
+/// handler: such a thread takes its first signal where it yields.
+#[test]
+fn a_thread_that_has_only_ever_yielded_takes_a_signal() {
+    let bench = bench();
+    let source = "#include <pthread.h>\n#include <sched.h>\n#include <signal.h>\n#include <unistd.h>\n\
+         static void on(int s) { _exit(7); }\n\
+         static void *yields(void *_) { for (;;) sched_yield(); }\n\
+         int main(void) { pthread_t thread; pthread_create(&thread, 0, yields, 0); usleep(50000);\n\
+         signal(SIGUSR1, on); pthread_kill(thread, SIGUSR1); sleep(30); return 1; }\n";
+    bench.cc(source, &["-O1", "-pthread", "-o", "program"]);
+    let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.status, 7, "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}

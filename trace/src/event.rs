@@ -266,6 +266,9 @@ pub mod delivery {
     /// Between two instructions, at `pc`, when the thread has executed as many of them as `ticket`
     /// says: since it began, or since it came from its last system call or fault.
     pub const AT_COUNT: u16 = 3;
+    /// Right after a `sched_yield`, which is no event: at `pc`, when the thread has yielded as often
+    /// as `ticket` says since it began, or since it came from its last system call or fault.
+    pub const AT_YIELD: u16 = 4;
 }
 
 /// Set in [`Event::flags`] when the event owns the next payload of its chunk.

@@ -31,6 +31,8 @@ impl GuestThread {
             // Has no effect that a replay could repeat, and spin loops do it any number of times.
             host::yield_now();
             self.context.finish_syscall(0);
+            self.yields += 1;
+            self.take_signals_at_yield();
             return Ok(Flow::Continue);
         }
         let args = self.context.syscall_args();

@@ -10,8 +10,8 @@
 //! it had executed since its last system call. They are counted only from when the program has a
 //! handler for what may come at any time and something that sends it
 //! ([`Machine::count_if_needed`](super::machine::Machine::count_if_needed)), as counting is not
-//! free; a thread that has been computing since before that takes its first signal late, and never
-//! if all that it does is to yield (`sched_yield`, which is no event).
+//! free; a thread that has been computing since before that takes its first signal late. Where a thread
+//! yields, which is no event, it takes a signal at once, and the event says how often it had yielded.
 
 use super::machine::{Stop, park_forever};
 use super::signals::{Handling, Signal, Taken, fault_info};
@@ -32,7 +32,7 @@ const EINTR: i64 = 4;
 struct TakenAt {
     /// One of [`delivery`].
     nr: u16,
-    /// Instructions executed, where that is what tells the place.
+    /// Instructions executed or times yielded, where that is what tells the place.
     count: u64,
 }
 
@@ -66,8 +66,18 @@ impl GuestThread {
         }
     }
 
-    /// From here on the thread's instructions are counted anew, if they are counted.
+    /// The same where the thread has just yielded.
+    pub(crate) fn take_signals_at_yield(&mut self) {
+        if !self.attention.is_raised() || self.creating.is_some() {
+            return;
+        }
+        self.end_if_told();
+        self.take_all(TakenAt { nr: delivery::AT_YIELD, count: self.yields });
+    }
+
+    /// From here on the thread's yields are counted anew, and its instructions if they are counted.
     pub(crate) fn begin_counting(&mut self) {
+        self.yields = 0;
         self.counted = self.machine.counts().then_some(self.context.retired);
     }
 

@@ -61,6 +61,8 @@ pub(crate) struct GuestThread {
     /// Instructions that had been counted when the thread began or came from its last system call
     /// or fault, if they are counted since.
     pub(crate) counted: Option<u64>,
+    /// How often the thread has yielded since then, whether instructions are counted or not.
+    pub(crate) yields: u64,
     /// What bodies of library functions run on.
     pub(crate) body_stack: BodyStack,
     /// The registers at the entries of the functions whose bodies run, the innermost last.
@@ -152,6 +154,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         attention,
         after_event: false,
         counted: None,
+        yields: 0,
         body_stack: BodyStack::default(),
         entries: Vec::new(),
         handlers_in_bodies: Vec::new(),

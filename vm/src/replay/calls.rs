@@ -28,6 +28,7 @@ impl GuestThread {
         if nr == libc::SYS_sched_yield as u64 {
             host::yield_now();
             self.context.finish_syscall(0);
+            self.yields += 1;
             return Ok(());
         }
         let args = self.context.syscall_args();

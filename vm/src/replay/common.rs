@@ -96,7 +96,7 @@ impl GuestThread {
         self.report_accesses();
         let Some(fault) = fault else { return Ok(()) };
         let fault = self.access_common(fault)?;
-        self.counted = self.context.retired;
+        self.begin_counting();
         fault.map_or(Ok(()), |fault| self.fault(fault))
     }
 

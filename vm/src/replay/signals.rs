@@ -32,6 +32,7 @@ impl GuestThread {
                     let count = self.context.retired.wrapping_sub(self.counted);
                     (event.pc, event.ticket) == (self.context.rip, count)
                 }
+                delivery::AT_YIELD => (event.pc, event.ticket) == (self.context.rip, self.yields),
                 _ => false,
             };
             match event.kind() {
@@ -41,6 +42,11 @@ impl GuestThread {
             }
         }
         Ok(())
+    }
+
+    /// From here on the thread's instructions and yields are counted anew.
+    pub(crate) fn begin_counting(&mut self) {
+        (self.counted, self.yields) = (self.context.retired, 0);
     }
 
     /// How many instructions the thread has executed when the signal interrupts it that it takes

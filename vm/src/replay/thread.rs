@@ -73,6 +73,8 @@ pub(crate) struct GuestThread {
     /// Instructions that had been executed when the thread began or came from its last system call
     /// or fault.
     pub(crate) counted: u64,
+    /// How often the thread has yielded since then.
+    pub(crate) yields: u64,
     /// Frames of handlers that interrupted bodies of library functions.
     pub(crate) handlers_in_bodies: Vec<u64>,
     observer: Option<Box<dyn ThreadObserver>>,
@@ -133,6 +135,7 @@ pub(crate) fn spawn(
                 placed: 0,
                 flow: Flow::Continue,
                 counted: 0,
+                yields: 0,
                 handlers_in_bodies: Vec::new(),
                 accesses: vec![Access::default(); if observer.is_some() { BUFFER } else { 0 }],
                 observer,
@@ -255,7 +258,7 @@ impl GuestThread {
             };
             result?;
             if begins_count {
-                self.counted = self.context.retired;
+                self.begin_counting();
             }
             if std::mem::replace(&mut self.flow, Flow::Continue) == Flow::Returned {
                 return Ok(());
