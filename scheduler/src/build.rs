@@ -15,7 +15,7 @@ use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, W
 use crate::took::Took;
 use crate::wakes::Wakes;
 use refrain_trace::fixed::{FixedMap, FixedSet};
-use refrain_trace::{Event, EventKind, ThreadId, linux, order};
+use refrain_trace::{Event, EventKind, OWN_ORDER, ThreadId, linux, order};
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
 const OWNER_DEAD: i32 = 130;
@@ -35,7 +35,8 @@ pub struct Builder {
     /// Where each thread left its last event.
     previous: Vec<u64>,
     objects: Vec<Object>,
-    index: FixedMap<u64, u32>,
+    /// Numbers of objects, by address and whether they have an order of their own.
+    index: FixedMap<(u64, bool), u32>,
     queries: Vec<Query>,
     /// Events that may have created a thread: (ticket, thread, event).
     clones: Vec<(u64, ThreadId, u32)>,
@@ -163,7 +164,7 @@ impl Builder {
         }
         let took = event.end.saturating_sub(event.begin);
         let cond = match operation.code {
-            Code::CondRelock => self.object(event.value)?,
+            Code::CondRelock => self.object(event.value, false)?,
             _ => 0,
         };
         let strand = &mut self.strands[thread.index()];
@@ -314,13 +315,19 @@ impl Builder {
         })
     }
 
-    fn object(&mut self, address: u64) -> Result<u32, Error> {
-        if let Some(&index) = self.index.get(&address) {
+    fn object(&mut self, address: u64, own_order: bool) -> Result<u32, Error> {
+        if let Some(&index) = self.index.get(&(address, own_order)) {
             return Ok(index);
         }
         let index = u32::try_from(self.objects.len()).map_err(|_| Error::TooMany("objects"))?;
-        self.objects.push(Object { address, tokens: 0, semaphore: false, first: UNKNOWN });
-        self.index.insert(address, index);
+        self.objects.push(Object {
+            address,
+            tokens: 0,
+            semaphore: false,
+            first: UNKNOWN,
+            own_order,
+        });
+        self.index.insert((address, own_order), index);
         Ok(index)
     }
 
@@ -334,7 +341,7 @@ impl Builder {
     ) -> Result<Operation, Error> {
         let kind = event.kind();
         let (mut code, mut flags, mut rank) = (code(event), 0, 0);
-        let mut object = self.object(event.object)?;
+        let mut object = self.object(event.object, event.flags & OWN_ORDER != 0)?;
         if code == Code::Join {
             match event.object.checked_sub(1).map(u32::try_from) {
                 Some(Ok(joined)) if (joined as usize) < self.strands.len() => object = joined,

@@ -221,16 +221,22 @@ impl Walk {
 
 const EMPTY: u64 = u64::MAX;
 
-/// The slot of each object, numbered densely, and how many there are.
+/// The slot of each object, numbered densely, and how many there are. An object with an order of its
+/// own has a slot of its own.
 fn number_slots(objects: &[Object]) -> (Vec<u32>, usize) {
-    let mut used: Vec<usize> = objects.iter().map(|o| order::slot(o.address)).collect();
-    used.sort_unstable();
-    used.dedup();
-    let mut dense = vec![0; order::SLOTS];
-    for (number, &slot) in used.iter().enumerate() {
-        dense[slot] = number as u32;
-    }
-    (objects.iter().map(|o| dense[order::slot(o.address)]).collect(), used.len())
+    let mut dense = vec![None; order::SLOTS];
+    let mut used = 0;
+    let slots = objects.iter().map(|object| {
+        let mut next = || {
+            used += 1;
+            used - 1
+        };
+        match object.own_order {
+            true => next(),
+            false => *dense[order::slot(object.address)].get_or_insert_with(next),
+        }
+    });
+    (slots.collect(), used as usize)
 }
 
 /// Where each slot's tickets lie among the cells.

@@ -165,6 +165,8 @@ pub struct Object {
     pub semaphore: bool,
     /// The thread that has the first place in the object's order.
     pub(crate) first: u16,
+    /// Whether its tickets count its own events alone ([`refrain_trace::OWN_ORDER`]).
+    pub(crate) own_order: bool,
 }
 
 /// An acquisition that is not possible before another one has been performed.

@@ -8,7 +8,7 @@ use refrain_scheduler::{
     Schedule, Skeleton,
 };
 use refrain_trace::EventKind::*;
-use refrain_trace::{EventId, ThreadId};
+use refrain_trace::{EventId, OWN_ORDER, ThreadId};
 
 /// A core for each thread and nothing but the token.
 fn token(travel: u64) -> Config {
@@ -42,6 +42,28 @@ fn one_lock_two_threads() {
     assert_eq!((run.threads[0].wanted, run.threads[1].wanted), (0, 40));
     assert_eq!(run.threads[1].artificial, 0);
     assert_eq!(run.threads[1].running, 55);
+}
+
+/// The tickets of a lock that the program makes itself are numbered anew, so other objects of its
+/// slot, and another lock that was at its address before, may have the same ones.
+#[test]
+fn an_order_of_its_own_shares_no_tickets_with_the_slot() {
+    let mut r = Recording::new(2);
+    let before = [(0, MutexLock, L), (0, MutexUnlock, L), (1, Atomic, L + 4), (0, Atomic, L + 4)];
+    for (thread, kind, object) in before {
+        r.push(thread, 0, kind, object);
+    }
+    for (ticket, (thread, work, kind)) in (0..).zip([
+        (0, 10, MutexLock),
+        (0, 50, MutexUnlock),
+        (1, 20, MutexLock),
+        (1, 30, MutexUnlock),
+    ]) {
+        let event = r.push(thread, work, kind, L);
+        (event.ticket, event.flags) = (ticket, OWN_ORDER);
+    }
+    let run = run(&r, 2, Elsc);
+    assert_eq!((run.duration, run.threads[1].wanted), (60 + 30, 40));
 }
 
 #[test]

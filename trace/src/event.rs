@@ -280,6 +280,10 @@ pub const NO_TICKET: u8 = 2;
 /// thread's last event. It has its ticket, but no result.
 pub const UNFINISHED: u8 = 4;
 
+/// Set in [`Event::flags`] by who shows an event as something else than it is, never in a trace: the
+/// ticket counts events of this object alone, and not those of its slot.
+pub const OWN_ORDER: u8 = 8;
+
 /// One record of a thread's stream.
 ///
 /// All numbers are as the guest saw them: addresses are guest addresses (equal to host

@@ -44,7 +44,8 @@ pub use access::Access;
 pub use container::{Cursor, Trace, Writer};
 pub use error::{ChunkAt, Error, Result};
 pub use event::{
-    Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET, UNFINISHED, accessed, common, delivery,
+    Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET, OWN_ORDER, UNFINISHED, accessed, common,
+    delivery,
 };
 pub use ids::{AuxLock, BlobId, BlockId, EventId, ThreadId};
 pub use meta::{

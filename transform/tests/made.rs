@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Item, Recording};
-use refrain_trace::{Event, EventId, EventKind, ThreadId};
+use refrain_trace::{Event, EventId, EventKind, OWN_ORDER, ThreadId};
 use refrain_transform::*;
 
 const W: u64 = 0x5000;
@@ -360,6 +360,7 @@ fn sleeping_beside_a_lock_and_waking_are_part_of_it() {
     let seen = |thread, event| made.view(ThreadId(thread), EventId(event), &of(thread, event));
     // The first thread's release lasts until it has woken the other one.
     assert_eq!(seen(0, 1).kind(), EventKind::MutexUnlock);
+    assert_eq!(seen(0, 1).flags, OWN_ORDER, "places in the lock's order are no tickets");
     assert_eq!((seen(0, 1).begin, seen(0, 1).end), (of(0, 1).begin, of(0, 3).end));
     for event in [2, 3] {
         assert_eq!(seen(0, event).kind(), EventKind::Rdtsc);

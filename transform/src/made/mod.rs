@@ -29,7 +29,7 @@ use crate::intervals::Interval;
 use calls::Calls;
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::linux::{FUTEX, sleeps};
-use refrain_trace::{Event, EventId, EventKind, ThreadId};
+use refrain_trace::{Event, EventId, EventKind, OWN_ORDER, ThreadId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -147,7 +147,7 @@ impl Made {
         };
         let as_kind = |kind: EventKind, object: u64, ticket: u64| Event {
             code: kind as u8,
-            flags: 0,
+            flags: OWN_ORDER,
             result: 0,
             object,
             ticket,
