@@ -21,6 +21,7 @@ mod cranelift;
 mod emulated;
 mod fault;
 mod features;
+mod lanes;
 mod memory;
 mod refused;
 mod tiered;
@@ -28,7 +29,7 @@ mod transfer;
 mod unused;
 
 pub use constant_stores::{Constant, constant_stores};
-pub use copy::copy;
+pub use copy::{copy, logs_copies};
 pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};
 pub use features::needs;
 pub use tiered::tiered;

@@ -27,6 +27,7 @@ use super::tables::{ReturnTable, Use};
 use super::translate::{Original, memory_operand};
 use super::translator::{PendingCall, Translator};
 use iced_x86::{Code as Opcode, ConstantOffsets, Instruction, OpKind, Register};
+use refrain_trace::Access;
 use refrain_vm::FastPath;
 
 impl Translator {
@@ -154,8 +155,14 @@ impl Translator {
         }
         self.call_sites.insert(site, self.hot.here());
         match target {
-            Some(_) => self.mark(original, Fix::None),
-            None => self.load_target(original),
+            Some(target) => {
+                self.log_call(original, target);
+                self.mark(original, Fix::None);
+            }
+            None => {
+                self.load_target(original);
+                self.log_transfer(original, Access::CALL);
+            }
         }
         self.hot.call(0);
         let returned = self.hot.here();
@@ -202,6 +209,7 @@ impl Translator {
         self.mark(original, if variant == Variant::Opaque { Fix::Rcx } else { Fix::None });
         self.hot.load_return_address();
         self.hot.spill(emit::TARGET, RCX);
+        self.log_transfer(original, Access::RETURN);
         if extra != 0 {
             // The processor's return stack loses its place here; such returns are rare.
             self.hot.pop_bytes(popped);

@@ -1,8 +1,10 @@
 //! One guest thread's executor: enters translated code and deals with what it is left for.
 
+mod logged;
+
 use super::desc::{Desc, Kind, Operand, Variant};
 use super::faults::Fix;
-use super::state::{Home, ThreadState, enter};
+use super::state::{Behind, Home, ThreadState, enter};
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
 use crate::accesses::{Part, bit_offset, spans_of};
@@ -48,6 +50,8 @@ pub(super) struct CopyCpu {
     /// executed next.
     spans: Vec<Span>,
     part: Option<Part>,
+    /// The log's room behind what was taken of it.
+    taken: u64,
     /// Where the code goes on that the thread has read last, if it has not executed anything since.
     read: Option<Start>,
     inside: Arc<Inside>,
@@ -96,10 +100,15 @@ impl CopyCpu {
         })?;
         let state = {
             let translator = shared.lock();
-            let EngineConfig { every_access, watched, processor, .. } = &translator.config;
-            let tables = *every_access && watched.is_none();
+            let EngineConfig { every_access, watched, processor, accesses, .. } =
+                &translator.config;
+            let behind = match (*accesses, *every_access && watched.is_none()) {
+                (true, _) => Behind::Log,
+                (false, true) => Behind::Tables,
+                (false, false) => Behind::Nothing,
+            };
             let (code, fast_path) = (translator.code(), translator.ordered_fast_path);
-            ThreadState::at_home(code, fast_path, *processor, tables).map_err(|error| {
+            ThreadState::at_home(code, fast_path, *processor, behind).map_err(|error| {
                 EngineError::Unavailable { engine: NAME, why: format!("no memory: {error}") }
             })?
         };
@@ -111,9 +120,18 @@ impl CopyCpu {
             .push(Arc::clone(&inside));
         let recent = Box::new([Start::NONE; RECENT]);
         let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
-        let (spans, part, read) = (Vec::new(), None, None);
-        let _signal_stack = signal_stack;
-        Ok(CopyCpu { shared, state, spans, part, read, inside, recent, number, _signal_stack })
+        Ok(CopyCpu {
+            shared,
+            state,
+            spans: Vec::new(),
+            part: None,
+            taken: 0,
+            read: None,
+            inside,
+            recent,
+            number,
+            _signal_stack: signal_stack,
+        })
     }
 
     /// Runs until something concerns the machine.
@@ -323,6 +341,9 @@ impl CopyCpu {
             }
             Kind::Ordered(operand) => {
                 let address = self.operand_address(context, operand);
+                if let Some(value) = self.told(address, operand) {
+                    return self.load_told(context, (address, operand.size), value, variant);
+                }
                 Exit::Ordered { address, size: operand.size, kind: operand.kind }
             }
             Kind::Spans => match read_instruction(desc.pc) {
@@ -337,6 +358,8 @@ impl CopyCpu {
                 self.spans.push(Span { start: desc.pc, len: len.into(), write: false });
                 Exit::Code
             }
+            Kind::LogFull => Exit::AccessesFull,
+            Kind::LogAlone => return self.log_alone(context, variant),
             Kind::Syscall => Exit::Syscall,
             Kind::Hook => Exit::Hook,
             Kind::Emulate(what) => Exit::Emulate(what),
@@ -439,7 +462,9 @@ impl Cpu for CopyCpu {
         };
         self.state.retired = context.retired;
         self.state.minus_leave_at = context.leave_at.wrapping_neg();
+        self.open_log(context);
         let exit = self.drive(context, variant);
+        self.take_log(context);
         context.retired = self.state.retired;
         exit
     }

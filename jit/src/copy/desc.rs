@@ -64,6 +64,10 @@ pub(super) enum Kind {
     WriteFsBase(u8, bool),
     /// `Exit::Interrupted`.
     Interrupted,
+    /// `Exit::AccessesFull`.
+    LogFull,
+    /// An instruction that the executor executes and logs by itself.
+    LogAlone,
     /// The end of a single step.
     Stepped,
     /// The fault handler was here.

@@ -49,7 +49,16 @@ pub(super) const WRITABLE: Slot = Slot(super::state::WRITABLE);
 pub(super) const READABLE_PAIRS: Slot = Slot(super::state::READABLE_PAIRS);
 pub(super) const WRITABLE_PAIRS: Slot = Slot(super::state::WRITABLE_PAIRS);
 
+/// Minus the bytes that are left in the log of accesses.
+pub(super) const LOG_ROOM: Slot = Slot(offset_of!(ThreadState, log_room) as u32);
+/// The bits that the notes of an access have if it is not logged, and those that a logged one gets.
+pub(super) const SEEN: Slot = Slot(offset_of!(ThreadState, seen) as u32);
+pub(super) const SEEN_ADD: Slot = Slot(offset_of!(ThreadState, seen_add) as u32);
+/// The guest's rax.
+const RAX_SLOT: Slot = Slot(offset_of!(ThreadState, rax) as u32);
+
 /// Encodings of the registers that instrumentation uses.
+const RAX: u8 = 0;
 pub(super) const RCX: u8 = 1;
 pub(super) const RDX: u8 = 2;
 
@@ -296,8 +305,7 @@ impl Code {
 
     /// `pext rcx, rcx, gs:[line mask]`
     pub(super) fn line_of_rcx(&mut self) {
-        self.put(&[0x65, 0xc4, 0xe2, 0xf2, 0xf5, 0x0c, 0x25]);
-        self.put(&LINE_MASK.0.to_le_bytes());
+        self.extract_bits(LINE_MASK);
     }
 
     /// `movzx ecx, byte ptr gs:[rcx + table]`
@@ -335,6 +343,86 @@ impl Code {
     /// `rdfsbase rdx`
     pub(super) fn read_fs_base_to_rdx(&mut self) {
         self.put(&[0xf3, 0x48, 0x0f, 0xae, 0xc2]);
+    }
+
+    /// `movsx ecx, byte ptr gs:[slot]`
+    pub(super) fn load_signed_byte(&mut self, slot: Slot) {
+        self.put(&[0x65, 0x0f, 0xbe, 0x0c, 0x25]);
+        self.put(&slot.0.to_le_bytes());
+    }
+
+    /// `mov rdx, rcx`
+    pub(super) fn copy_rcx_to_rdx(&mut self) {
+        self.put(&[0x48, 0x89, 0xca]);
+    }
+
+    /// `lea rdx, [rdx + rcx]`
+    pub(super) fn add_rcx_to_rdx(&mut self) {
+        self.put(&[0x48, 0x8d, 0x14, 0x0a]);
+    }
+
+    /// `lea rdx, [rdx + value]`
+    pub(super) fn add_to_rdx(&mut self, value: i8) {
+        self.put(&[0x48, 0x8d, 0x52, value as u8]);
+    }
+
+    /// `lea rcx, [rsp + offset]`
+    pub(super) fn stack_address(&mut self, offset: i8) {
+        self.put(&[0x48, 0x8d, 0x4c, 0x24, offset as u8]);
+    }
+
+    /// Loads so many bytes at rdx + rcx into rcx, which gets no others.
+    pub(super) fn load_at_rdx_plus_rcx(&mut self, bytes: u8) {
+        self.put(match bytes {
+            1 => &[0x0f, 0xb6, 0x0c, 0x11],
+            2 => &[0x0f, 0xb7, 0x0c, 0x11],
+            4 => &[0x8b, 0x0c, 0x11],
+            _ => &[0x48, 0x8b, 0x0c, 0x11],
+        });
+    }
+
+    /// `pext rcx, rcx, gs:[slot]`
+    pub(super) fn extract_bits(&mut self, slot: Slot) {
+        self.put(&[0x65, 0xc4, 0xe2, 0xf2, 0xf5, 0x0c, 0x25]);
+        self.put(&slot.0.to_le_bytes());
+    }
+
+    /// `or [rdx + offset], rcx`, of so many bytes; changes the flags.
+    pub(super) fn or_at_rdx(&mut self, offset: u8, bytes: u8) {
+        self.put(match bytes {
+            1 => &[0x08],
+            2 => &[0x66, 0x09],
+            4 => &[0x09],
+            _ => &[0x48, 0x09],
+        });
+        self.put(&[0x4a, offset]);
+    }
+
+    /// Puts the status flags into rax, which goes into its slot.
+    pub(super) fn save_flags(&mut self) {
+        self.spill(RAX_SLOT, RAX);
+        // lahf; seto al
+        self.put(&[0x9f, 0x0f, 0x90, 0xc0]);
+    }
+
+    /// Undoes [`Self::save_flags`].
+    pub(super) fn restore_flags(&mut self) {
+        // add al, 0x7f, which overflows if OF was set; sahf
+        self.put(&[0x04, 0x7f, 0x9e]);
+        self.reload(RAX, RAX_SLOT);
+    }
+
+    /// `mov gs:[rdx + end of the log], rcx`
+    pub(super) fn log_rcx(&mut self) {
+        self.put(&[0x65, 0x48, 0x89, 0x8a]);
+        self.put(&super::state::LOG_END.to_le_bytes());
+    }
+
+    /// `mov dword ptr gs:[rdx + end of the log + offset], value`
+    pub(super) fn log_constant(&mut self, offset: u32, value: u32) {
+        self.put(&[0x65, 0xc7, 0x82]);
+        self.put(&(super::state::LOG_END + offset).to_le_bytes());
+        self.put(&value.to_le_bytes());
     }
 
     /// A short jump to where [`Self::arrive8`] says.

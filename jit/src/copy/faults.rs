@@ -13,6 +13,8 @@ pub(super) enum Fix {
     Rcx,
     /// rcx is in its slot, and rdx in the scratch slot.
     RcxAndRdx,
+    /// The same; what faulted is the look at the note of the guest address in rdx.
+    Note,
     /// This register is in the scratch slot.
     Scratch(u8),
     /// rcx is in its slot; the instruction is a return, complete but for the lookup of its
@@ -114,6 +116,11 @@ impl FaultMap {
             Fix::None => {}
             Fix::Rcx => context.gpr[reg::RCX] = state.rcx,
             Fix::RcxAndRdx => {
+                context.gpr[reg::RCX] = state.rcx;
+                context.gpr[reg::RDX] = state.scratch;
+            }
+            Fix::Note => {
+                state.area.fault_address = context.gpr[reg::RDX];
                 context.gpr[reg::RCX] = state.rcx;
                 context.gpr[reg::RDX] = state.scratch;
             }

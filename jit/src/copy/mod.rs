@@ -54,6 +54,7 @@ mod inline;
 mod learned;
 mod lent;
 mod limits;
+mod log;
 mod loops;
 mod ordered;
 mod pauses;
@@ -72,7 +73,7 @@ mod watch;
 use crate::{fault, memory};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, OrderedFastPath,
+    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, LeaveOut, OrderedFastPath,
     RecordingCpu, RecordingEngine,
 };
 use std::ops::Range;
@@ -93,6 +94,17 @@ const CODE_BYTES: u64 = 64 << 20;
 /// observers.
 pub fn copy(config: EngineConfig) -> Result<Arc<dyn RecordingEngine>, EngineError> {
     Ok(Arc::new(CopyEngine::new(config, CODE_BYTES)?))
+}
+
+/// Whether copies log all that an observer asks for ([`log`]).
+#[must_use]
+pub fn logs_copies(config: &EngineConfig) -> bool {
+    let named = !config.functions.is_empty()
+        || !config.nested.is_empty()
+        || !config.compared.is_empty()
+        || config.leave_out == LeaveOut::SameEpoch;
+    let looks = config.leave_out == LeaveOut::Touched && !is_x86_feature_detected!("bmi2");
+    config.accesses && !config.every_access && !named && !looks
 }
 
 /// See the module's documentation.
@@ -129,8 +141,8 @@ struct Inside {
 impl CopyEngine {
     fn new(config: EngineConfig, code_bytes: u64) -> Result<CopyEngine, EngineError> {
         let unavailable = |why: &str| EngineError::Unavailable { engine: NAME, why: why.into() };
-        if config.accesses || config.calls {
-            return Err(unavailable("observers need the cranelift engine"));
+        if (config.accesses || config.calls) && !logs_copies(&config) {
+            return Err(unavailable("this observer needs the cranelift engine"));
         }
         if config.count == Count::Cycles {
             return Err(unavailable("estimating cycles needs the cranelift engine"));
@@ -188,6 +200,10 @@ impl Engine for CopyEngine {
 
     unsafe fn fast_path(&self, pc: u64, fast_path: FastPath) {
         let mut translator = self.shared.lock();
+        if translator.config.accesses {
+            // What was logged before an event is to be taken before it happens.
+            return;
+        }
         translator.fast_paths.insert(pc, fast_path);
         if translator.covers(pc..pc + 1) {
             self.shared.flush(&mut translator);
@@ -195,7 +211,8 @@ impl Engine for CopyEngine {
     }
 
     unsafe fn ordered_fast_path(&self, fast_path: OrderedFastPath) {
-        self.shared.lock().ordered_fast_path = Some(fast_path);
+        let mut translator = self.shared.lock();
+        translator.ordered_fast_path = Some(fast_path).filter(|_| !translator.config.accesses);
     }
 
     fn forget(&self, range: Range<u64>) {

@@ -2,6 +2,7 @@
 
 use super::desc::Desc;
 use crate::fault::ThreadArea;
+use refrain_trace::Access;
 use refrain_vm::layout::PAGE;
 use refrain_vm::{
     Context, FILTER_ENTRIES, Filter, INDEX_MASK, LastMet, LineTable, OrderedFastPath, Pages,
@@ -162,6 +163,12 @@ pub(super) struct ThreadState {
     pub(super) window: AtomicU64,
     /// The bits of an address that are its line's index.
     pub(super) line_mask: u64,
+    /// Minus the bytes that are left in the log of accesses.
+    pub(super) log_room: u64,
+    /// What the notes of an access have if it is not logged, and get if it is
+    /// ([`refrain_vm::SeenWords`]).
+    pub(super) seen: u64,
+    pub(super) seen_add: u64,
     /// The host's mxcsr: the default one.
     pub(super) host_mxcsr: u32,
     /// One of [`halves`].
@@ -176,7 +183,7 @@ impl ThreadState {
         code: std::ops::Range<u64>,
         ordered_fast_path: Option<OrderedFastPath>,
         processor: Processor,
-        tables: bool,
+        behind: Behind,
     ) -> io::Result<Home> {
         let area = ThreadArea {
             code_start: code.start,
@@ -186,7 +193,7 @@ impl ThreadState {
         };
         let mut own_met = LastMet::new();
         Home::of(
-            tables,
+            behind,
             ThreadState {
                 area,
                 context: std::ptr::null_mut(),
@@ -210,6 +217,9 @@ impl ThreadState {
                 count: AtomicU64::new(0),
                 window: AtomicU64::new(0),
                 line_mask: INDEX_MASK,
+                log_room: 0,
+                seen: 0,
+                seen_add: 0,
                 host_mxcsr: 0x1f80,
                 halves: halves::of(processor),
                 fault: Desc::faulted(),
@@ -228,32 +238,56 @@ pub(super) const READABLE_PAIRS: u32 = READABLE + FILTER_ENTRIES as u32;
 pub(super) const WRITABLE: u32 = READABLE_PAIRS + FILTER_ENTRIES as u32;
 pub(super) const WRITABLE_PAIRS: u32 = WRITABLE + FILTER_ENTRIES as u32;
 const TABLES: usize = 4;
+/// Bytes of the log of accesses.
+pub(super) const LOG_BYTES: u64 = 128 << 10;
+/// Where it ends, but for the records of a block that was entered just before.
+pub(super) const LOG_END: u32 = STATE_BYTES as u32 + LOG_BYTES as u32;
 // Translated code has their places in displacements.
 const _: () = assert!(WRITABLE_PAIRS <= i32::MAX as u32);
 
-/// A thread's state in memory of its own, with tables of lines behind it or without.
+/// What lies behind a thread's state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// Nothing.
+    Nothing,
+    /// Its tables of lines.
+    Tables,
+    /// Its log of accesses.
+    Log,
+}
+
+impl Behind {
+    fn bytes(self) -> usize {
+        match self {
+            Behind::Nothing => 0,
+            Behind::Tables => TABLES * FILTER_ENTRIES,
+            Behind::Log => (LOG_BYTES + super::log::MARGIN) as usize,
+        }
+    }
+}
+
+/// A thread's state in memory of its own.
 pub(super) struct Home {
     state: NonNull<ThreadState>,
-    has_tables: bool,
+    behind: Behind,
     _pages: Pages,
 }
 
 impl Home {
-    fn of(tables: bool, state: ThreadState) -> io::Result<Home> {
-        let bytes = STATE_BYTES + if tables { TABLES * FILTER_ENTRIES } else { 0 };
-        let pages = Pages::new(bytes)?;
+    fn of(behind: Behind, state: ThreadState) -> io::Result<Home> {
+        let pages = Pages::new(STATE_BYTES + behind.bytes())?;
         let state_at = pages.start().cast::<ThreadState>();
         // SAFETY: the pages are enough, and nobody else's.
         unsafe { state_at.write(state) };
-        Ok(Home { state: state_at, has_tables: tables, _pages: pages })
+        Ok(Home { state: state_at, behind, _pages: pages })
     }
 
     /// What the machine shares.
     pub(super) fn filter(&self) -> Filter {
         let state = self.state.as_ptr();
-        let entries = |offset: u32| match self.has_tables {
-            true => state.cast::<AtomicU8>().wrapping_add(offset as usize).cast_const(),
-            false => std::ptr::null(),
+        let entries = |offset: u32| match self.behind {
+            Behind::Tables => state.cast::<AtomicU8>().wrapping_add(offset as usize).cast_const(),
+            _ => std::ptr::null(),
         };
         let table = |lines, pairs| LineTable { lines: entries(lines), pairs: entries(pairs) };
         // SAFETY: the state is live; no reference is made.
@@ -264,6 +298,27 @@ impl Home {
             readable: table(READABLE, READABLE_PAIRS),
             writable: table(WRITABLE, WRITABLE_PAIRS),
         }
+    }
+}
+
+impl Home {
+    /// Whether accesses are logged.
+    pub(super) fn logs(&self) -> bool {
+        self.behind == Behind::Log
+    }
+
+    /// What was logged while the room went from one number of bytes to another, both negative but
+    /// for the records of the last block.
+    pub(super) fn logged(&self, from: u64, to: u64) -> &[Access] {
+        assert!(self.logs(), "there is a log");
+        let offset = |room: u64| u64::from(LOG_END).wrapping_add(room) as usize;
+        let (start, end) = (offset(from), offset(to));
+        assert!(STATE_BYTES <= start && start <= end && end <= STATE_BYTES + self.behind.bytes());
+        let at = self.state.as_ptr().wrapping_byte_add(start).cast_const().cast::<Access>();
+        // SAFETY: it lies in the pages, as was just checked, and is aligned, because the state's
+        // bytes and all rooms are multiples of a record's. Only this thread's translated code writes
+        // there, which does not run meanwhile. All bytes are records, or zeros still, which are.
+        unsafe { std::slice::from_raw_parts(at, (end - start) / size_of::<Access>()) }
     }
 }
 

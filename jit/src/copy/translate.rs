@@ -101,6 +101,9 @@ impl Translator {
         if self.is_place(pc, variant) {
             self.leave_at_count(pc);
         }
+        if self.logs(variant) {
+            self.look_for_room(pc);
+        }
         let counter = self.count_placeholder(variant);
         let (end, count) = self.instructions(pc, code, variant)?;
         self.end_accesses(end);
@@ -181,6 +184,7 @@ impl Translator {
                 index,
                 variant,
             };
+            self.log_value(original);
             let block_end = if planned {
                 self.every_access(original)
             } else if every {
@@ -188,7 +192,7 @@ impl Translator {
             } else if ordered {
                 self.watched(original, &mut window, idioms.as_deref())
             } else {
-                self.instruction(original)
+                self.unordered(original)
             };
             index += usize::from(block_end != BlockEnd::Before);
             if block_end != BlockEnd::None {

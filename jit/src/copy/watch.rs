@@ -27,7 +27,7 @@ impl Translator {
     ) -> BlockEnd {
         let instruction = original.instruction;
         let Some(operand) = self.watch(window, original.index, instruction, idioms) else {
-            return self.instruction(original);
+            return self.unordered(original);
         };
         if operand.kind != OrderedKind::ReadModifyWrite {
             self.watched_loads.push((instruction.ip() - window.start()) as u16);

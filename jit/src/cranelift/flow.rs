@@ -2,10 +2,10 @@
 //! leave that the frame does not have yet.
 
 use super::graph::{Graph, Term};
-use super::lanes;
 use super::lift::{CALL_RECORDS, Watch, records};
 use super::regions::{self, Region};
 use super::vars::{self, Effects, VarSet};
+use crate::lanes;
 use iced_x86::Instruction;
 use refrain_vm::reg::{R8, R9, RCX, RDI, RDX, RSI, RSP};
 use refrain_vm::{Count, LeaveOut, Nested};

@@ -30,7 +30,6 @@ mod flow;
 mod frame;
 mod graph;
 mod image;
-mod lanes;
 mod lift;
 mod regions;
 mod routines;

@@ -6,8 +6,8 @@
 //! register that holds the guest's thread pointer.
 
 use super::frame::{self, off_gpr, off_high, off_xmm};
-use super::lanes;
 use super::vars::{self, Effects, HIGH, VarSet, XMM};
+use crate::lanes;
 use iced_x86::{
     Code, Encoder, EncodingKind, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic,
     OpKind, Register,

@@ -5,7 +5,7 @@ use crate::programs::*;
 use refrain_jit::MIN_ACCESSES;
 use refrain_trace::{Access, CodeBlock};
 use refrain_vm::{
-    Context, Cpu, EngineConfig, EpochWords, Exit, LeaveOut, Mode, SameEpoch, Seen, SeenWords,
+    Context, Count, Cpu, EngineConfig, EpochWords, Exit, LeaveOut, Mode, SameEpoch, Seen, SeenWords,
 };
 use std::collections::BTreeSet;
 
@@ -20,12 +20,65 @@ pub(crate) fn without_repetitions(log: &[Access]) -> Vec<Access> {
     wanted.copied().collect()
 }
 
-/// Runs the program with notes, as several threads one after the other.
-pub(crate) fn check_notes(before: &[u8], blocks: &[CodeBlock], log: &[Access]) {
-    let _seen = Seen::new().expect("there is room for notes");
+/// What an engine is asked for that logs with notes.
+pub(crate) fn with_notes() -> EngineConfig {
     let leave_out = LeaveOut::Touched;
-    let config = EngineConfig { accesses: true, leave_out, calls: true, ..EngineConfig::default() };
-    let mut cpu = cpu(&config, blocks, &[]);
+    EngineConfig { accesses: true, leave_out, calls: true, ..EngineConfig::default() }
+}
+
+/// An executor of copies.
+pub(crate) fn copies(config: EngineConfig) -> Box<dyn Cpu> {
+    let engine = refrain_jit::copy(config).expect("the copy engine works here");
+    engine.attach().expect("attaches")
+}
+
+/// Runs the program on copies that log: they end, and log, as Cranelift's code did. Returns their log.
+pub(crate) fn check_copies(
+    before: &[u8],
+    expected: (&Exit, &Context),
+    log: &[Access],
+) -> Vec<Access> {
+    let count = Count::Instructions;
+    let config = EngineConfig { accesses: true, calls: true, count, ..EngineConfig::default() };
+    data(DATA, before);
+    let mut context = start();
+    let (exit, copied) = run_logged(&mut *copies(config), &mut context, MIN_ACCESSES);
+    assert_eq!(&exit, expected.0);
+    assert_same(expected.1, &context);
+    assert_eq!(in_one_form(&copied), in_one_form(log));
+    copied
+}
+
+/// A log in the form that does not depend on the engine: what is read and written is read, then
+/// written, and what strings access is not told in pieces.
+fn in_one_form(log: &[Access]) -> Vec<Access> {
+    const LARGEST: u16 = 64;
+    let both = Access::READ | Access::WRITE;
+    let kinds =
+        |kind: u16| if kind == both { vec![Access::READ, Access::WRITE] } else { vec![kind] };
+    let split = |access: &Access| {
+        let access = *access;
+        kinds(access.kind).into_iter().map(move |kind| Access { kind, ..access })
+    };
+    let split: Vec<Access> = log.iter().flat_map(split).collect();
+    let mut whole: Vec<Access> = Vec::new();
+    for access in split {
+        let is_string = access.size > LARGEST;
+        let goes_on = |it: &&mut Access| {
+            let ends = it.address + u64::from(it.size);
+            (it.pc, it.kind, ends) == (access.pc, access.kind, access.address)
+        };
+        match whole.iter_mut().rev().take(2).find(goes_on).filter(|_| is_string) {
+            Some(it) => it.size = it.size.saturating_add(access.size),
+            None => whole.push(access),
+        }
+    }
+    whole
+}
+
+/// Runs the program with notes, as several threads one after the other.
+pub(crate) fn check_notes(cpu: &mut dyn Cpu, before: &[u8], log: &[Access]) {
+    let _seen = Seen::new().expect("there is room for notes");
     let mut logged = |bit, repeats| {
         data(DATA, before);
         let mut context = start();

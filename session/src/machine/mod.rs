@@ -70,10 +70,13 @@ fn replaying_engine(
     let every_access = trace.header().order.is_of_every_access();
     let config = EngineConfig { watched, places, alone, count, processor, every_access, ..config };
     let hooks: Vec<u64> = hooks(trace).collect();
-    // Observers are compiled into code, and the costs of instructions too.
-    let is_compiled_in = config.accesses || config.count == Count::Cycles;
+    // Some observers are compiled into code, and the costs of instructions too.
+    let is_compiled_in = config.count == Count::Cycles
+        || config.accesses && !refrain_jit::logs_copies(&config);
     Ok(match kind {
-        EngineKind::Tiered if every_access => refrain_jit::copy(config)?,
+        EngineKind::Tiered if !is_compiled_in && (every_access || config.accesses) => {
+            refrain_jit::copy(config)?
+        }
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Tiered if !is_compiled_in => refrain_jit::tiered(config, blocks, hooks)?,
         EngineKind::Tiered | EngineKind::Cranelift => {
@@ -461,7 +464,8 @@ fn observed(
     with_observer(trace, count, &*observer, options)
 }
 
-/// Replays a trace with an observer: it is compiled into the code, which is what Cranelift is for.
+/// Replays a trace with an observer: copies log for it what they can, and it is compiled into the code
+/// if it asks for more.
 pub(crate) fn with_observer(
     trace: &Trace,
     count: Count,
@@ -481,7 +485,7 @@ pub(crate) fn with_observer(
         live: options.policy.is_live(),
         ..EngineConfig::default()
     };
-    let engine = replaying_engine(EngineKind::Cranelift, config, trace)?;
+    let engine = replaying_engine(EngineKind::Tiered, config, trace)?;
     Ok(refrain_vm::replay(trace, engine, options)?)
 }
 

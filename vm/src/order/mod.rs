@@ -114,7 +114,7 @@ impl LastMet {
     }
 
     /// What the thread met at an operand.
-    pub(crate) fn at(&self, address: u64, size: u8) -> Option<&Met> {
+    pub fn at(&self, address: u64, size: u8) -> Option<&Met> {
         let met = &self.entries[Self::place(address)];
         (met.tag == Met::tag(address, size)).then_some(met)
     }

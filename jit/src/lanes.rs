@@ -4,21 +4,21 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// The lanes of such an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     /// How many there are.
-    pub(super) count: usize,
+    pub(crate) count: usize,
     /// Bytes that each accesses.
-    pub(super) size: usize,
+    pub(crate) size: usize,
     /// The register whose lanes, of the same size, say by their highest bits which are accessed.
-    pub(super) mask: Register,
+    pub(crate) mask: Register,
     /// Of a gather: bytes of an index in the memory operand's vector.
-    pub(super) index: Option<usize>,
+    pub(crate) index: Option<usize>,
     /// They are written, not read.
-    pub(super) stores: bool,
+    pub(crate) stores: bool,
 }
 
 /// The lanes of an instruction that accesses them one by one.
-pub(super) fn of(i: &Instruction) -> Option<Lanes> {
+pub(crate) fn of(i: &Instruction) -> Option<Lanes> {
     use Mnemonic::*;
     let (size, index) = match i.mnemonic() {
         Vpgatherdd | Vgatherdps => (4, Some(4)),

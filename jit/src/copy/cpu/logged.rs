@@ -1,0 +1,183 @@
+//! The executor's part in the log of accesses ([`crate::copy`]'s `log`): it hands the log to the
+//! machine, and logs what translated code cannot.
+
+use super::{CopyCpu, Next};
+use crate::accesses::spans_of;
+use crate::copy::desc::{Operand, Variant};
+use crate::copy::log::{ALONE, MARGIN, RECORD, logged_pc};
+use crate::copy::ordered::is_locked;
+use crate::copy::state::LOG_BYTES;
+use crate::lanes;
+use crate::memory::read_instruction;
+use iced_x86::{Instruction, Register};
+use refrain_trace::Access;
+use refrain_vm::{Context, Count, Cpu, Exit, Fault, Span, reg};
+use std::sync::atomic::Ordering;
+
+impl CopyCpu {
+    /// Says how much translated code may log, and what it leaves out. The machine takes no more than
+    /// its own buffer has room for.
+    pub(super) fn open_log(&mut self, context: &Context) {
+        if !self.state.logs() {
+            return;
+        }
+        let room = context.access_limit.saturating_sub(context.access_cursor);
+        let usable = room.saturating_sub(MARGIN).min(LOG_BYTES) / RECORD * RECORD;
+        self.taken = 0_u64.wrapping_sub(usable);
+        self.state.log_room = self.taken;
+        (self.state.seen, self.state.seen_add) = (context.seen.word, context.seen.add);
+    }
+
+    /// Hands to the machine what was logged since the last time.
+    pub(super) fn take_log(&mut self, context: &mut Context) {
+        if self.state.logs() {
+            hand_over(self.state.logged(self.taken, self.state.log_room), context);
+            self.taken = self.state.log_room;
+        }
+    }
+
+    /// Executes and logs the instruction at `rip`, which says more than its operands tell.
+    pub(super) fn log_alone(&mut self, context: &mut Context, variant: Variant) -> Next {
+        self.take_log(context);
+        let pc = context.rip;
+        let Some(instruction) = read_instruction(pc) else {
+            return Next::Stop(Exit::Fault(Fault { signal: libc::SIGSEGV, address: pc }));
+        };
+        loop {
+            if context.access_limit - context.access_cursor < ALONE as u64 * RECORD {
+                return Next::Stop(Exit::AccessesFull);
+            }
+            let before = context.clone();
+            let (mut spans, part) = match lanes_of(&instruction, context) {
+                Some(lanes) => (lanes, None),
+                None => spans_of(&instruction, context),
+            };
+            self.part = part;
+            if let Some(fault) = self.aside(context, |cpu, context| cpu.step(context)) {
+                return Next::Stop(Exit::Fault(fault));
+            }
+            if part.is_some() {
+                // A string that is compared may end earlier.
+                let left = context.gpr[reg::RCX];
+                let mut executed = before;
+                executed.gpr[reg::RCX] -= left;
+                spans = spans_of(&instruction, &executed).0;
+            }
+            hand_over(&records(&instruction, spans), context);
+            if context.rip != pc || part.is_none() {
+                break;
+            }
+            // A repeated instruction counts once.
+            if self.shared.lock().config.count == Count::Instructions {
+                self.state.retired -= 1;
+            }
+        }
+        self.open_log(context);
+        self.at(context, variant)
+    }
+
+    /// What a watched load reads that has no event: what the thread met last there. Unless accesses are
+    /// logged, that is the affair of the machine's fast path.
+    pub(super) fn told(&self, address: u64, operand: Operand) -> Option<u64> {
+        if !self.state.logs() || !operand.kind.is_load() || self.shared.lock().config.live {
+            return None;
+        }
+        // SAFETY: it is there as long as the executor, and nobody else uses it meanwhile
+        // (`set_last_met`), or it is the state's own.
+        let met = unsafe { &*self.state.met };
+        let left = met.unrecorded.load(Ordering::Relaxed).checked_sub(1)?;
+        let value = met.at(address, operand.size)?.value;
+        met.unrecorded.store(left, Ordering::Relaxed);
+        Some(value)
+    }
+
+    /// Executes and logs the load at `rip` with such a value.
+    pub(super) fn load_told(
+        &mut self,
+        context: &mut Context,
+        (address, size): (u64, u8),
+        value: u64,
+        variant: Variant,
+    ) -> Next {
+        self.take_log(context);
+        let pc = context.rip;
+        if let Some(fault) = self.aside(context, |cpu, context| cpu.step_load(context, value)) {
+            return Next::Stop(Exit::Fault(fault));
+        }
+        let record = Access { address, pc: logged_pc(pc), size: size.into(), kind: Access::READ };
+        hand_over(&[record], context);
+        self.open_log(context);
+        self.at(context, variant)
+    }
+
+    /// Steps in the middle of a run, which keeps the count of instructions in the state.
+    fn aside(
+        &mut self,
+        context: &mut Context,
+        step: impl FnOnce(&mut CopyCpu, &mut Context) -> Option<Fault>,
+    ) -> Option<Fault> {
+        context.retired = self.state.retired;
+        let fault = step(self, context);
+        self.state.retired = context.retired;
+        fault
+    }
+}
+
+/// Appends records to the machine's buffer, which has room for them.
+fn hand_over(records: &[Access], context: &mut Context) {
+    let bytes = size_of_val(records) as u64;
+    assert!(bytes <= context.access_limit.saturating_sub(context.access_cursor), "there is room");
+    // SAFETY: the machine's buffer has room up to its limit, which was just checked; nobody else uses
+    // it while the executor runs.
+    unsafe {
+        let to = context.access_cursor as *mut Access;
+        std::ptr::copy_nonoverlapping(records.as_ptr(), to, records.len());
+    }
+    context.access_cursor += bytes;
+}
+
+/// The records of what an instruction has accessed.
+fn records(instruction: &Instruction, mut spans: Vec<Span>) -> Vec<Access> {
+    let pc = logged_pc(instruction.ip());
+    let reads = !instruction.is_string_instruction() && lanes::of(instruction).is_none();
+    let record = |span: &Span| {
+        let kind = match (span.write, is_locked(instruction)) {
+            (true, true) => Access::ATOMIC,
+            // What its operands do not tell may do both.
+            (true, false) if reads => Access::READ | Access::WRITE,
+            (true, false) => Access::WRITE,
+            (false, _) => Access::READ,
+        };
+        Access { address: span.start, pc, size: span.len as u16, kind }
+    };
+    // What is copied is read first.
+    spans.sort_by_key(|span| span.write);
+    spans.iter().filter(|span| span.len > 0).map(record).collect()
+}
+
+/// What an instruction accesses that accesses lanes: those that its mask names.
+fn lanes_of(instruction: &Instruction, context: &Context) -> Option<Vec<Span>> {
+    let lanes = lanes::of(instruction)?;
+    let word = |register: Register, lane: usize, size: usize| {
+        crate::accesses::value_of(context, register, lane, size)
+    };
+    let is_named = |lane: &usize| {
+        let sign = 8 * lanes.size - 1;
+        word(lanes.mask, *lane, lanes.size).is_some_and(|value| value >> sign & 1 != 0)
+    };
+    let span = |lane: usize| {
+        let start = match lanes.index {
+            None => instruction
+                .virtual_address(0, 0, |register, at, size| word(register, at, size))?
+                .wrapping_add((lane * lanes.size) as u64),
+            Some(_) => {
+                let memory = (0..instruction.op_count())
+                    .find(|&at| instruction.op_kind(at) == iced_x86::OpKind::Memory)?;
+                instruction
+                    .virtual_address(memory, lane, |register, at, size| word(register, at, size))?
+            }
+        };
+        Some(Span { start, len: lanes.size as u64, write: lanes.stores })
+    };
+    Some((0..lanes.count).filter(is_named).filter_map(span).collect())
+}
