@@ -35,9 +35,9 @@ fn check() -> (Context, Vec<Access>) {
         assert_same(&expected, &context);
         assert!(all_data() == after, "memory differs");
         if watched {
-            check_notes(&mut *cpu(&with_notes(), &blocks, &[]), &before, &log);
+            check_notes(&mut *cpu(&with_notes(), &blocks, &[]), &before, &log, true);
             let copied = check_copies(&before, (&exit, &expected), &log);
-            check_notes(&mut *copies(with_notes()), &before, &copied);
+            check_notes(&mut *copies(with_notes()), &before, &copied, false);
             check_epochs(&before, &blocks, &log);
             return (context, log);
         }

@@ -64,6 +64,26 @@ fn single_instructions() {
     println!("{tried} encodings, 6 states each");
 }
 
+/// What copies log of every instruction is what compiled code logs.
+#[test]
+fn engines_log_the_same() {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    let native = Native::new();
+    let seed = setting("REFRAIN_ORACLE_SEED", 1);
+    let mut random = Random::new(seed ^ 0x106);
+    let config =
+        EngineConfig { accesses: true, processor: Processor::host(), ..EngineConfig::default() };
+    let mut differences = Vec::new();
+    for codes in generate::codes().chunks(200) {
+        let mut cases: Vec<Case> = Vec::new();
+        for &code in codes {
+            cases.extend(generate::case(code, address(cases.len()), 2, &mut random));
+        }
+        differences.extend(support::compare_logs(&native, &cases, &config));
+    }
+    report(seed, &differences);
+}
+
 #[test]
 fn straight_lines() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());

@@ -75,6 +75,7 @@ fn generated_code() {
     assert!(replayed.succeeds().text().contains("on the tiered engine"), "{replayed:?}");
     bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
     bench.refrain(["replay", "--engine", "cranelift", "a.refrain"]).fails(1, &["--engine copy"]);
+    bench.refrain(["locks", "a.refrain"]).succeeds();
 
     let mut command = bench.command(["record", "--no-jit", "-o", "b.refrain", "--"]);
     let recorded = Run::of(command.arg(&path).args(arguments));

@@ -68,6 +68,11 @@ impl SeenWords {
         let add = u64::from(bit.unwrap_or(0)) * EACH_BYTE;
         SeenWords { byte: want & 0xff, pair: want & 0xffff, word: want, add }
     }
+
+    /// Whether the thread logs repetitions.
+    pub fn repeats(&self) -> bool {
+        self.byte == u64::from(NEVER)
+    }
 }
 
 #[cfg(test)]

@@ -191,7 +191,7 @@ impl Translator {
 /// Emits the computation of an operand's address, FS base included, into rcx. All registers are the
 /// guest's.
 pub(super) fn full_address(encoder: &mut Encoder, code: &mut Code, instruction: &Instruction) {
-    operand_address(encoder, code, instruction);
+    operand_address(encoder, code, instruction, Register::RCX);
     if instruction.segment_prefix() == Register::FS {
         code.spill(emit::SCRATCH, RDX);
         code.read_fs_base_to_rdx();

@@ -361,14 +361,24 @@ impl Code {
         self.put(&[0x48, 0x8d, 0x14, 0x0a]);
     }
 
-    /// `lea rdx, [rdx + value]`
-    pub(super) fn add_to_rdx(&mut self, value: i8) {
-        self.put(&[0x48, 0x8d, 0x52, value as u8]);
+    /// `mov rdx, rbp`
+    pub(super) fn copy_rbp_to_rdx(&mut self) {
+        self.put(&[0x48, 0x89, 0xea]);
     }
 
-    /// `lea rcx, [rsp + offset]`
+    /// `lea rdx, [rsp + offset]`
     pub(super) fn stack_address(&mut self, offset: i8) {
-        self.put(&[0x48, 0x8d, 0x4c, 0x24, offset as u8]);
+        self.put(&[0x48, 0x8d, 0x54, 0x24, offset as u8]);
+    }
+
+    /// `rdfsbase rcx`
+    pub(super) fn read_fs_base_to_rcx(&mut self) {
+        self.put(&[0xf3, 0x48, 0x0f, 0xae, 0xc1]);
+    }
+
+    /// `movzx ecx, ch`
+    pub(super) fn second_byte_of_rcx(&mut self) {
+        self.put(&[0x0f, 0xb6, 0xcd]);
     }
 
     /// Loads so many bytes at rdx + rcx into rcx, which gets no others.
@@ -387,15 +397,15 @@ impl Code {
         self.put(&slot.0.to_le_bytes());
     }
 
-    /// `or [rdx + offset], rcx`, of so many bytes; changes the flags.
-    pub(super) fn or_at_rdx(&mut self, offset: u8, bytes: u8) {
+    /// `or [rcx + offset], rdx`, of so many bytes; changes the flags.
+    pub(super) fn or_at_rcx(&mut self, offset: u8, bytes: u8) {
         self.put(match bytes {
             1 => &[0x08],
             2 => &[0x66, 0x09],
             4 => &[0x09],
             _ => &[0x48, 0x09],
         });
-        self.put(&[0x4a, offset]);
+        self.put(&[0x51, offset]);
     }
 
     /// Puts the status flags into rax, which goes into its slot.
@@ -412,15 +422,15 @@ impl Code {
         self.reload(RAX, RAX_SLOT);
     }
 
-    /// `mov gs:[rdx + end of the log], rcx`
-    pub(super) fn log_rcx(&mut self) {
-        self.put(&[0x65, 0x48, 0x89, 0x8a]);
+    /// `mov gs:[rcx + end of the log], rdx`
+    pub(super) fn log_rdx(&mut self) {
+        self.put(&[0x65, 0x48, 0x89, 0x91]);
         self.put(&super::state::LOG_END.to_le_bytes());
     }
 
-    /// `mov dword ptr gs:[rdx + end of the log + offset], value`
+    /// `mov dword ptr gs:[rcx + end of the log + offset], value`
     pub(super) fn log_constant(&mut self, offset: u32, value: u32) {
-        self.put(&[0x65, 0xc7, 0x82]);
+        self.put(&[0x65, 0xc7, 0x81]);
         self.put(&(super::state::LOG_END + offset).to_le_bytes());
         self.put(&value.to_le_bytes());
     }

@@ -202,7 +202,7 @@ impl Translator {
     }
 
     /// Lets the short jumps so far arrive, if they could not reach behind the code of an instruction.
-    fn make_room_for(&mut self, instruction: &Instruction) {
+    pub(super) fn make_room_for(&mut self, instruction: &Instruction) {
         const BRANCH: u64 = 64;
         const COPY: u64 = 64;
         const RETURN: u64 = 96;
@@ -215,7 +215,7 @@ impl Translator {
     }
 
     /// The same, of so many bytes.
-    fn make_room(&mut self, bytes: u64) {
+    pub(super) fn make_room(&mut self, bytes: u64) {
         let Some(&(oldest, _)) = self.every.jumps.first() else { return };
         let islands = 2 + self.every.jumps.len() as u64 * JUMP;
         if self.hot.here() + islands + bytes > oldest + SHORT {

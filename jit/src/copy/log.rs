@@ -5,27 +5,26 @@
 //!
 //! ```text
 //!       mov [rcx slot], rcx
-//!       lea rcx, [operand]
 //!       mov [rdx slot], rdx
-//!       mov rdx, [room]              minus the bytes that are left
-//!       mov [rdx + end of log], rcx
-//!       mov [rdx + end of log + 8], what kind of access of which instruction
-//!       lea rdx, [rdx + record]
-//!       mov [room], rdx
+//!       lea rdx, [operand]
+//!       mov rcx, [room]              minus the bytes that are left
+//!       mov [rcx + end of log], rdx
+//!       mov [rcx + end of log + 8], what kind of access of which instruction
+//!       lea rcx, [rcx + record]
+//!       mov [room], rcx
 //!       mov rdx, [rdx slot]
 //!       mov rcx, [rcx slot]
 //! ```
 //!
 //! Where the observer leaves out what a thread has touched before ([`refrain_vm::Seen`]), the notes are
-//! looked up first, and the record is appended among the rare exits:
+//! looked up first, without a change of the flags, and the record is appended among the rare exits:
 //!
 //! ```text
-//!       mov rdx, rcx
 //!       mov rcx, [rdx + distance of the notes]
-//!       pext rcx, rcx, [the thread's bits]   changes no flag
-//!       lea ecx, [rcx - all of them]
-//!       jrcxz seen
-//!       jmp append                           and back to `seen`
+//!       pext rcx, rcx, [the thread's bits]
+//!       lea ecx, [rcx + 0x100 - all of them]
+//!       movzx ecx, ch                        0 if one is missing
+//!       jrcxz append
 //! seen:
 //! ```
 //!
@@ -36,15 +35,14 @@
 //! An instruction that faults has been logged already. The guest's handler lets it be executed again,
 //! which logs it once more, or the thread ends there.
 
+use super::accessed::{Place, Record, Records, records_of};
 use super::desc::{Kind, Variant};
 use super::emit::{self, Code, RCX, RDX};
 use super::faults::Fix;
 use super::translate::{BlockEnd, Original};
 use super::translator::Translator;
-use crate::accesses::{bit_register, is_repeated};
-use crate::common;
-use crate::emulated::is_of_state;
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use super::watch::operand_address;
+use iced_x86::{Encoder, FlowControl, Instruction, Register};
 use refrain_trace::Access;
 use refrain_vm::layout::NOTES;
 use refrain_vm::{LeaveOut, reg};
@@ -58,32 +56,6 @@ const MOST: u64 = 5;
 pub(super) const MARGIN: u64 = super::translator::MAX_BLOCK as u64 * MOST * RECORD;
 /// Room for those of an instruction that the executor logs.
 pub(super) const ALONE: usize = 32;
-
-/// Where an access is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    Operand,
-    /// So far from the stack pointer.
-    Stack(i8),
-    /// At the frame pointer.
-    Frame,
-}
-
-/// One access of an instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Record {
-    place: Place,
-    size: u8,
-    kind: u16,
-}
-
-/// What an instruction accesses.
-#[derive(Debug)]
-enum Records {
-    Of(Vec<Record>),
-    /// Its operands do not tell.
-    Alone,
-}
 
 impl Translator {
     /// Whether accesses of such code are logged.
@@ -106,8 +78,16 @@ impl Translator {
     pub(super) fn unordered(&mut self, original: Original) -> BlockEnd {
         if self.logs(original.variant) {
             match records_of(original.instruction) {
-                Records::Of(records) => self.log(original, &records),
+                Records::Of(records) => {
+                    self.log(original, &records);
+                    self.make_room_for(original.instruction);
+                    let transfers = original.instruction.flow_control() != FlowControl::Next;
+                    if self.config.calls && transfers {
+                        self.make_room(RETURN + APPENDED);
+                    }
+                }
                 Records::Alone => {
+                    self.make_room_for(original.instruction);
                     self.leave_here(Kind::LogAlone, original.instruction.ip(), true);
                     return BlockEnd::Before;
                 }
@@ -123,6 +103,7 @@ impl Translator {
         }
         let pc = original.instruction.ip();
         let Some(&register) = self.config.values.get(&pc) else { return };
+        self.make_room(APPENDED);
         self.hot.spill(emit::RCX_SLOT, RCX);
         let unwanted = (self.config.leave_out == LeaveOut::Touched).then(|| {
             // Who wants repetitions has the sign bit here, and nobody else.
@@ -136,8 +117,12 @@ impl Translator {
         });
         self.hot.spill(emit::SCRATCH, RDX);
         match register {
-            reg::RCX => self.hot.reload(RCX, emit::RCX_SLOT),
-            register => self.hot.copy_to_rcx(register as u8),
+            reg::RCX => self.hot.reload(RDX, emit::RCX_SLOT),
+            reg::RDX => {}
+            register => {
+                self.hot.copy_to_rcx(register as u8);
+                self.hot.copy_rcx_to_rdx();
+            }
         }
         append(&mut self.hot, pc, 0, Access::VALUE);
         self.hot.reload(RDX, emit::SCRATCH);
@@ -147,47 +132,50 @@ impl Translator {
         self.hot.reload(RCX, emit::RCX_SLOT);
     }
 
-    /// Emits the log of a call or return to the address in rcx, if the observer has asked for it. The
-    /// guest's rcx is in its slot.
+    /// Emits the log of a call or return to the thread's target, if the observer has asked for it. rcx
+    /// is the target too, and the guest's is in its slot.
     pub(super) fn log_transfer(&mut self, original: Original, kind: u16) {
-        if !self.config.calls || !self.logs(original.variant) {
-            return;
+        if self.config.calls && self.logs(original.variant) {
+            self.hot.spill(emit::SCRATCH, RDX);
+            self.hot.copy_rcx_to_rdx();
+            append(&mut self.hot, original.instruction.ip(), 0, kind);
+            self.hot.reload(RDX, emit::SCRATCH);
+            self.hot.reload(RCX, emit::TARGET);
         }
-        self.hot.spill(emit::SCRATCH, RDX);
-        append(&mut self.hot, original.instruction.ip(), 0, kind);
-        self.hot.reload(RDX, emit::SCRATCH);
     }
 
     /// The same of a call whose target is known.
     pub(super) fn log_call(&mut self, original: Original, target: u64) {
         if self.config.calls && self.logs(original.variant) {
             self.hot.spill(emit::RCX_SLOT, RCX);
-            self.hot.load_constant(RCX, target);
-            self.log_transfer(original, Access::CALL);
+            self.hot.spill(emit::SCRATCH, RDX);
+            self.hot.load_constant(RDX, target);
+            append(&mut self.hot, original.instruction.ip(), 0, Access::CALL);
+            self.hot.reload(RDX, emit::SCRATCH);
             self.hot.reload(RCX, emit::RCX_SLOT);
         }
     }
 
     fn log(&mut self, original: Original, records: &[Record]) {
         for record in records {
+            self.make_room(LOOK);
             // If the note of a wild address cannot be read, the guest's own access would have faulted.
             self.mark(original, Fix::Note);
             self.hot.spill(emit::RCX_SLOT, RCX);
-            match record.place {
-                Place::Operand => super::careful::full_address(
-                    &mut self.encoder,
-                    &mut self.hot,
-                    original.instruction,
-                ),
-                Place::Stack(offset) => self.hot.stack_address(offset),
-                Place::Frame => self.hot.copy_to_rcx(reg::RBP as u8),
-            }
             self.hot.spill(emit::SCRATCH, RDX);
+            match record.place {
+                Place::Operand => {
+                    operand_in_rdx(&mut self.encoder, &mut self.hot, original.instruction);
+                }
+                Place::Stack(offset) => self.hot.stack_address(offset),
+                Place::Frame => self.hot.copy_rbp_to_rdx(),
+            }
             let pc = original.instruction.ip();
             let noted = matches!(record.size, 1 | 2 | 4 | 8 | 16 | 32);
             if self.config.leave_out == LeaveOut::Touched && noted {
                 self.append_unseen(pc, *record);
             } else {
+                self.make_room(APPENDED);
                 append(&mut self.hot, pc, record.size.into(), record.kind);
             }
             self.hot.reload(RDX, emit::SCRATCH);
@@ -195,144 +183,70 @@ impl Translator {
         }
     }
 
-    /// Emits what appends a record for the address in rcx unless the thread's notes have it.
+    /// Emits what appends a record for the address in rdx unless the thread's notes have it.
     fn append_unseen(&mut self, pc: u64, Record { size, kind, .. }: Record) {
-        const JUMP: u8 = 5;
-        self.hot.copy_rcx_to_rdx();
+        const ONE_MORE: i32 = 0x100;
         let append_at = self.cold.here();
         let words = usize::from(size).div_ceil(8);
         for word in 0..words {
+            self.make_room(LOOK);
             self.hot.load_wide(RCX, NOTES + 8 * word as u64);
             self.hot.load_at_rdx_plus_rcx(size.min(8));
             self.hot.extract_bits(emit::SEEN);
             let all = (1 << size.min(8)) - 1;
-            self.hot.add_to_rcx(-all);
-            self.hot.skip_if_rcx_zero(JUMP);
-            self.hot.jmp(append_at);
+            self.hot.add_to_rcx(ONE_MORE - all);
+            self.hot.second_byte_of_rcx();
+            let field = self.hot.forward_if_rcx_zero();
+            self.every.jumps.push((field, append_at));
         }
         let seen = self.hot.here();
         let cold = &mut self.cold;
+        cold.reload(RCX, emit::SEEN_ADD);
+        let unnoted = cold.forward_if_rcx_zero();
         cold.spill(emit::OPERAND, RDX);
         cold.load_wide(RCX, NOTES);
-        cold.add_rcx_to_rdx();
+        cold.add_rdx_to_rcx();
         cold.save_flags();
-        cold.reload(RCX, emit::SEEN_ADD);
+        cold.reload(RDX, emit::SEEN_ADD);
         for word in 0..words {
-            cold.or_at_rdx(8 * word as u8, size.min(8));
+            cold.or_at_rcx(8 * word as u8, size.min(8));
         }
         cold.restore_flags();
-        cold.reload(RCX, emit::OPERAND);
+        cold.reload(RDX, emit::OPERAND);
+        cold.arrive8(unnoted);
         append(cold, pc, size.into(), kind);
         cold.jmp(seen);
     }
 }
 
-/// Emits what appends a record for the address in rcx. rdx is clobbered.
+/// Bytes of the log of an access at most, up to the next look at a note.
+const LOOK: u64 = 112;
+/// Bytes of a record that is appended in line.
+const APPENDED: u64 = 120;
+/// Bytes of a return without its log.
+const RETURN: u64 = 96;
+
+/// Emits what appends a record for the address in rdx. rcx is clobbered.
 fn append(code: &mut Code, pc: u64, size: u32, kind: u16) {
-    code.reload(RDX, emit::LOG_ROOM);
-    code.log_rcx();
+    code.reload(RCX, emit::LOG_ROOM);
+    code.log_rdx();
     code.log_constant(8, logged_pc(pc));
     code.log_constant(12, size | u32::from(kind) << 16);
-    code.add_to_rdx(RECORD as i8);
-    code.spill(emit::LOG_ROOM, RDX);
+    code.add_to_rcx(RECORD as i32);
+    code.spill(emit::LOG_ROOM, RCX);
+}
+
+/// Emits the computation of an operand's address, FS base included, into rdx. All registers are the
+/// guest's still; rcx is in its slot, and may be clobbered.
+fn operand_in_rdx(encoder: &mut Encoder, code: &mut Code, instruction: &Instruction) {
+    operand_address(encoder, code, instruction, Register::RDX);
+    if instruction.segment_prefix() == Register::FS {
+        code.read_fs_base_to_rcx();
+        code.add_rcx_to_rdx();
+    }
 }
 
 /// An instruction's address in a record.
 pub(super) fn logged_pc(pc: u64) -> u32 {
     u32::try_from(pc).unwrap_or(0)
-}
-
-/// What an instruction accesses. One that reads and writes its operand has a record of each, unless it
-/// does so at once.
-fn records_of(instruction: &Instruction) -> Records {
-    let size = instruction.memory_size().size();
-    let of_operand = |access: OpAccess| {
-        let kinds: &[u16] = match access {
-            OpAccess::None | OpAccess::NoMemAccess => &[],
-            OpAccess::Read => &[Access::READ],
-            OpAccess::Write => &[Access::WRITE],
-            _ if super::ordered::is_locked(instruction) => &[Access::ATOMIC],
-            _ => &[Access::READ, Access::WRITE],
-        };
-        let record = |&kind| Record { place: Place::Operand, size: size as u8, kind };
-        kinds.iter().map(record).collect::<Vec<Record>>()
-    };
-    match common::memory_access(instruction) {
-        Some(access) if !super::ordered::is_locked(instruction) => {
-            return Records::Of(of_operand(access));
-        }
-        _ => {}
-    }
-    if is_of_state(instruction) {
-        return Records::Of(Vec::new());
-    }
-    if is_repeated(instruction)
-        || instruction.is_string_instruction()
-        || instruction.is_vsib()
-        || bit_register(instruction).is_some()
-    {
-        return Records::Alone;
-    }
-    let mut factory = InstructionInfoFactory::new();
-    let used = factory.info(instruction).used_memory();
-    let named = (0..instruction.op_count()).any(|at| instruction.op_kind(at) == OpKind::Memory);
-    let mut records = Vec::new();
-    let mut operand = OpAccess::None;
-    for memory in used {
-        let access = memory.access();
-        if matches!(access, OpAccess::None | OpAccess::NoMemAccess) {
-            continue;
-        }
-        let is_stack = memory.base() == Register::RSP && instruction.is_stack_instruction();
-        let is_operand = named && !(is_stack && memory_is_of_stack(instruction, memory));
-        if is_operand {
-            operand = joined(operand, access);
-            continue;
-        }
-        let place = match (memory.base(), instruction.mnemonic()) {
-            (Register::RBP, Mnemonic::Leave) => Place::Frame,
-            (Register::RSP, Mnemonic::Enter) => return Records::Alone,
-            (Register::RSP, _) if memory.index() == Register::None => {
-                match i8::try_from(memory.displacement() as i64) {
-                    Ok(offset) => Place::Stack(offset),
-                    Err(_) => return Records::Alone,
-                }
-            }
-            _ => return Records::Alone,
-        };
-        let kind = match access {
-            OpAccess::Read | OpAccess::CondRead => Access::READ,
-            _ => Access::WRITE,
-        };
-        records.push(Record { place, size: memory.memory_size().size() as u8, kind });
-    }
-    let conditional =
-        matches!(operand, OpAccess::CondRead | OpAccess::CondWrite | OpAccess::ReadCondWrite)
-            && !super::ordered::is_locked(instruction)
-            && instruction.mnemonic() != Mnemonic::Cmpxchg;
-    // The address of `pop [rsp + x]` is that after the pop.
-    let pops = named && instruction.mnemonic() == Mnemonic::Pop;
-    if operand != OpAccess::None && (!(1..=64).contains(&size) || conditional || pops) {
-        return Records::Alone;
-    }
-    let mut all = of_operand(operand);
-    all.extend(records);
-    Records::Of(all)
-}
-
-/// Whether a stack instruction accesses this word by itself, and not as its operand.
-fn memory_is_of_stack(instruction: &Instruction, memory: &iced_x86::UsedMemory) -> bool {
-    let same = memory.base() == instruction.memory_base()
-        && memory.index() == instruction.memory_index()
-        && memory.displacement() == instruction.memory_displacement64();
-    !same
-}
-
-/// What two accesses to one operand are together.
-fn joined(one: OpAccess, other: OpAccess) -> OpAccess {
-    match (one, other) {
-        (OpAccess::None, other) => other,
-        (one, other) if one == other => one,
-        _ => OpAccess::ReadWrite,
-    }
 }

@@ -33,6 +33,7 @@
 //! - The trap flag is not kept apart from the host's, and the alignment-check flag is cleared
 //!   whenever code is left.
 
+mod accessed;
 mod addresses;
 mod answers;
 mod beside;

@@ -29,11 +29,12 @@ impl Translator {
         let Some(operand) = self.watch(window, original.index, instruction, idioms) else {
             return self.unordered(original);
         };
+        self.make_room_for(instruction);
         if operand.kind != OrderedKind::ReadModifyWrite {
             self.watched_loads.push((instruction.ip() - window.start()) as u16);
         }
         self.hot.spill(emit::RCX_SLOT, RCX);
-        operand_address(&mut self.encoder, &mut self.hot, instruction);
+        operand_address(&mut self.encoder, &mut self.hot, instruction, Register::RCX);
         self.hot.spill(emit::OPERAND, RCX);
         if self.stays_in_line(operand, original) {
             return self.in_line(original, operand);
@@ -129,11 +130,16 @@ impl Translator {
     }
 }
 
-/// Emits the computation of an operand's address, FS base not included, into rcx. All registers
-/// are the guest's still.
-pub(super) fn operand_address(encoder: &mut Encoder, code: &mut Code, instruction: &Instruction) {
+/// Emits the computation of an operand's address, FS base not included, into rcx or rdx. All registers
+/// are the guest's still. (Of `xlat`, rcx is clobbered in any case.)
+pub(super) fn operand_address(
+    encoder: &mut Encoder,
+    code: &mut Code,
+    instruction: &Instruction,
+    to: Register,
+) {
     if let Some(address) = constant_address(instruction) {
-        code.load_constant(RCX, address);
+        code.load_constant(to.number() as u8, address);
         return;
     }
     let mut memory = memory_operand(instruction);
@@ -145,7 +151,7 @@ pub(super) fn operand_address(encoder: &mut Encoder, code: &mut Code, instructio
         assert!(encode(encoder, code, &index), "movzx of two registers can be encoded");
         memory.index = if memory.base.is_gpr32() { Register::ECX } else { Register::RCX };
     }
-    let lea = Instruction::with2(Opcode::Lea_r64_m, Register::RCX, memory)
+    let lea = Instruction::with2(Opcode::Lea_r64_m, to, memory)
         .expect("the operands fit the instruction");
     assert!(encode(encoder, code, &lea), "an operand that was decoded can be encoded");
 }

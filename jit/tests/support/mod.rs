@@ -8,8 +8,9 @@ pub mod native;
 
 use native::{Native, SCRATCH, SCRATCH_LEN};
 use refrain_jit::{CraneliftEngine, Program};
-use refrain_trace::CodeBlock;
-use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, LeaveOut, Mode, Seen, SeenWords};
+use refrain_trace::{Access, CodeBlock};
+use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, LeaveOut, Mode, Seen, SeenWords, reg};
+use std::collections::BTreeMap;
 
 /// Where the tests' guest code lies.
 pub const CODE: u64 = 0x2000_0000;
@@ -31,17 +32,18 @@ pub fn address(n: usize) -> u64 {
     CODE + STRIDE * n as u64
 }
 
+fn blocks(cases: &[Case]) -> Vec<CodeBlock> {
+    let block = |(n, case): (usize, &Case)| CodeBlock {
+        pc: address(n),
+        code: [&case.code[..], &[0x0f, 0x05]].concat(),
+        loads: Vec::new(),
+    };
+    cases.iter().enumerate().map(block).collect()
+}
+
 /// Runs cases on the engine and on the processor. Returns what differs.
 pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<String> {
-    let blocks: Vec<CodeBlock> = cases
-        .iter()
-        .enumerate()
-        .map(|(n, case)| CodeBlock {
-            pc: address(n),
-            code: [&case.code[..], &[0x0f, 0x05]].concat(),
-            loads: Vec::new(),
-        })
-        .collect();
+    let blocks = blocks(cases);
     let engine = CraneliftEngine::new(config, Program { blocks: &blocks, ..Program::default() })
         .expect("the engine works here");
     let touched = config.leave_out == LeaveOut::Touched;
@@ -94,6 +96,52 @@ pub fn compare(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<St
         }
     }
     differences
+}
+
+/// Runs cases on both engines with a log of accesses. Returns where the logs differ: copies and compiled
+/// code get at the same accesses by different ways.
+pub fn compare_logs(native: &Native, cases: &[Case], config: &EngineConfig) -> Vec<String> {
+    let blocks = blocks(cases);
+    let program = Program { blocks: &blocks, ..Program::default() };
+    let compiled = CraneliftEngine::new(config, program).expect("the engine works here");
+    native.put(&blocks);
+    let copied = refrain_jit::copy(config.clone()).expect("the engine works here");
+    let mut compiled = compiled.attach().expect("a thread can be attached");
+    let mut copied = copied.attach().expect("a thread can be attached");
+    let mut differences = Vec::new();
+    for (n, case) in cases.iter().enumerate() {
+        for (state, memory) in &case.states {
+            let logged = |cpu: &mut dyn Cpu| {
+                let mut accesses = vec![Access::default(); 2 * refrain_jit::MIN_ACCESSES];
+                let mut context = state.clone();
+                context.rip = address(n);
+                context.access_cursor = accesses.as_mut_ptr() as u64;
+                context.access_limit = context.access_cursor + 16 * accesses.len() as u64;
+                native.fill(memory);
+                let exit = run(cpu, &mut context);
+                let used = (context.access_cursor - accesses.as_ptr() as u64) as usize / 16;
+                accesses.truncate(used);
+                (exit, bytes(&accesses, state.gpr[reg::RSP]))
+            };
+            let (one, other) = (logged(&mut *compiled), logged(&mut *copied));
+            if one != other && one.0 == Exit::Syscall {
+                differences.push(format!("{}: {one:x?} and {other:x?}", describe(case)));
+            }
+        }
+    }
+    differences
+}
+
+/// What a log says of each byte: whether it was read, written, or both at once. (Compiled code logs the
+/// top of the stack for lanes that a mask leaves out.)
+fn bytes(log: &[Access], rsp: u64) -> BTreeMap<u64, u16> {
+    let mut bytes = BTreeMap::new();
+    for access in log.iter().filter(|access| access.address != rsp) {
+        for at in access.address..access.address + u64::from(access.size) {
+            *bytes.entry(at).or_default() |= access.kind;
+        }
+    }
+    bytes
 }
 
 fn run(cpu: &mut dyn Cpu, context: &mut Context) -> Exit {

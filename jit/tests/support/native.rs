@@ -1,6 +1,7 @@
 //! The processor as the reference: executes code between loading and storing all registers.
 
 use iced_x86::code_asm::*;
+use refrain_trace::CodeBlock;
 use refrain_vm::Context;
 use std::mem::offset_of;
 use std::sync::Mutex;
@@ -23,20 +24,23 @@ pub struct Native {
 impl Native {
     pub fn new() -> Native {
         for (at, protection) in [(SCRATCH, 3), (HARNESS, 7), (STATE, 3)] {
-            // SAFETY: low addresses that nothing else in a test process uses.
-            let got = unsafe {
-                libc::mmap(
-                    at as *mut libc::c_void,
-                    65536,
-                    protection,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
-                    -1,
-                    0,
-                )
-            };
-            assert_eq!(got as u64, at);
+            map(at, 65536, protection);
         }
         Native { _private: () }
+    }
+
+    /// Puts the code of blocks where an engine reads it that copies.
+    pub fn put(&self, blocks: &[CodeBlock]) {
+        let ends = blocks.iter().map(|block| block.pc + block.code.len() as u64);
+        let (start, end) = (super::CODE, ends.max().expect("there are blocks"));
+        map(start, (end - start) as usize, 3);
+        for block in blocks {
+            // SAFETY: it was just mapped, writable, and is nobody else's.
+            unsafe {
+                let to = block.pc as *mut u8;
+                std::ptr::copy_nonoverlapping(block.code.as_ptr(), to, block.code.len());
+            }
+        }
     }
 
     pub fn fill(&self, bytes: &[u8]) {
@@ -130,4 +134,11 @@ fn harness(code: &[iced_x86::Instruction]) -> Result<Vec<u8>, iced_x86::IcedErro
     }
     a.ret()?;
     a.assemble(HARNESS)
+}
+
+fn map(at: u64, len: usize, protection: i32) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: low addresses that nothing else in a test process uses.
+    let got = unsafe { libc::mmap(at as *mut libc::c_void, len, protection, flags, -1, 0) };
+    assert_eq!(got as u64, at);
 }

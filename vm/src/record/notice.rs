@@ -42,9 +42,9 @@ impl fmt::Display for Notice {
                  (record with --follow to have a trace of each program that they execute)"
             }
             Notice::GeneratedCode => {
-                "the program generates code, which the copy engine replays, but neither `locks` nor \
-                 `--races` can look into; with `record --no-jit` the program is told that the system \
-                 forbids it, and many then interpret"
+                "the program generates code, which the copy engine replays, but `races` cannot look \
+                 into; with `record --no-jit` the program is told that the system forbids it, and \
+                 many then interpret"
             }
             Notice::ForbiddenCode => {
                 "the program wanted to generate code, and was told that the system forbids it; \

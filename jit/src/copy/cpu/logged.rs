@@ -9,7 +9,7 @@ use crate::copy::ordered::is_locked;
 use crate::copy::state::LOG_BYTES;
 use crate::lanes;
 use crate::memory::read_instruction;
-use iced_x86::{Instruction, Register};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::Access;
 use refrain_vm::{Context, Count, Cpu, Exit, Fault, Span, reg};
 use std::sync::atomic::Ordering;
@@ -25,7 +25,10 @@ impl CopyCpu {
         let usable = room.saturating_sub(MARGIN).min(LOG_BYTES) / RECORD * RECORD;
         self.taken = 0_u64.wrapping_sub(usable);
         self.state.log_room = self.taken;
-        (self.state.seen, self.state.seen_add) = (context.seen.word, context.seen.add);
+        self.state.seen = context.seen.word;
+        // A thread that logs repetitions has no use for notes. What it does not note now it logs once
+        // more later.
+        self.state.seen_add = if context.seen.repeats() { 0 } else { context.seen.add };
     }
 
     /// Hands to the machine what was logged since the last time.
@@ -139,13 +142,14 @@ fn hand_over(records: &[Access], context: &mut Context) {
 /// The records of what an instruction has accessed.
 fn records(instruction: &Instruction, mut spans: Vec<Span>) -> Vec<Access> {
     let pc = logged_pc(instruction.ip());
-    let reads = !instruction.is_string_instruction() && lanes::of(instruction).is_none();
+    let pops = instruction.mnemonic() == Mnemonic::Pop;
+    let writes_only =
+        pops || instruction.is_string_instruction() || lanes::of(instruction).is_some();
     let record = |span: &Span| {
         let kind = match (span.write, is_locked(instruction)) {
             (true, true) => Access::ATOMIC,
-            // What its operands do not tell may do both.
-            (true, false) if reads => Access::READ | Access::WRITE,
-            (true, false) => Access::WRITE,
+            (true, false) if writes_only => Access::WRITE,
+            (true, false) => Access::READ | Access::WRITE,
             (false, _) => Access::READ,
         };
         Access { address: span.start, pc, size: span.len as u16, kind }
@@ -165,18 +169,15 @@ fn lanes_of(instruction: &Instruction, context: &Context) -> Option<Vec<Span>> {
         let sign = 8 * lanes.size - 1;
         word(lanes.mask, *lane, lanes.size).is_some_and(|value| value >> sign & 1 != 0)
     };
+    let mut operands = 0..instruction.op_count();
+    let memory = operands.find(|&at| instruction.op_kind(at) == OpKind::Memory)?;
     let span = |lane: usize| {
-        let start = match lanes.index {
-            None => instruction
-                .virtual_address(0, 0, |register, at, size| word(register, at, size))?
-                .wrapping_add((lane * lanes.size) as u64),
-            Some(_) => {
-                let memory = (0..instruction.op_count())
-                    .find(|&at| instruction.op_kind(at) == iced_x86::OpKind::Memory)?;
-                instruction
-                    .virtual_address(memory, lane, |register, at, size| word(register, at, size))?
-            }
+        let (element, offset) = match lanes.index {
+            Some(_) => (lane, 0),
+            None => (0, lane * lanes.size),
         };
+        let start = instruction.virtual_address(memory, element, word)?;
+        let start = start.wrapping_add(offset as u64);
         Some(Span { start, len: lanes.size as u64, write: lanes.stores })
     };
     Some((0..lanes.count).filter(is_named).filter_map(span).collect())
