@@ -8,13 +8,14 @@ use super::{Held, MadeLock};
 use refrain_trace::ThreadId;
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// How far the words of one lock are apart, at most.
 const NEAR: u64 = 16;
 /// Events of a lock's own between its release and the call that wakes, at most.
 const BETWEEN: u32 = 4;
 
-type At = (ThreadId, u32);
+pub(super) type At = (ThreadId, u32);
 
 /// Calls by thread and event.
 #[derive(Default)]
@@ -48,6 +49,22 @@ impl Calls {
         own.extend(sleeps.iter().map(|event| (held.thread, *event)));
         (held.since, held.begin) = (since, begin);
         !sleeps.is_empty()
+    }
+
+    /// The first of these events in which a thread slept.
+    pub(super) fn first_sleep(&self, thread: ThreadId, mut events: Range<u32>) -> Option<u32> {
+        events.find(|event| self.sleeps.contains_key(&(thread, *event)))
+    }
+
+    /// What a thread slept on in these events.
+    pub(super) fn words_slept_on(
+        &self,
+        thread: ThreadId,
+        events: Range<u32>,
+    ) -> impl Iterator<Item = u64> {
+        // Where nobody ever slept, there is nothing to look for.
+        let events = if self.sleeps.is_empty() { 0..0 } else { events };
+        events.filter_map(move |event| self.sleeps.get(&(thread, event)).map(|(word, _)| *word))
     }
 
     /// The last event of a release, and when that is over, if a call that wakes is part of it. What

@@ -22,6 +22,7 @@ mod calls;
 mod counted;
 mod queue;
 mod semaphore;
+mod slow;
 mod ticket;
 mod word;
 
@@ -31,6 +32,7 @@ use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::linux::{FUTEX, sleeps};
 use refrain_trace::{Event, EventId, EventKind, ThreadId};
 use serde::{Deserialize, Serialize};
+use slow::Slow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What an instruction that is an [`EventKind::Atomic`] does to its word.
@@ -130,6 +132,7 @@ pub struct Made {
     roles: Vec<Vec<(u32, Role)>>,
     /// Locks that threads wait for awake, most of the time.
     awake: BTreeSet<u64>,
+    slow: Vec<Slow>,
 }
 
 impl Made {
@@ -204,8 +207,12 @@ impl Made {
         }
         let mut slept = 0;
         for held in &mut held {
-            slept += usize::from(calls.wait(held, &lock, &mut own));
+            let near = calls.wait(held, &lock, &mut own);
+            let mut words = calls.words_slept_on(held.thread, held.since..held.acquire + 1);
+            slept += usize::from(near || words.next().is_some());
         }
+        let words_slept_on = |it: &Held| calls.words_slept_on(it.thread, it.since..it.acquire + 1);
+        let slept_on: FixedSet<u64> = held.iter().flat_map(words_slept_on).collect();
         let mut parts: BTreeMap<(ThreadId, u32), Option<u64>> =
             own.iter().map(|&event| (event, None)).collect();
         let (address, counted) = (lock.address, lock.make == Make::Counted);
@@ -229,6 +236,9 @@ impl Made {
                 waiting.iter_mut().for_each(|within| **within = Some(begin));
             }
             parts.remove(&(thread, acquire));
+            if !whole {
+                self.slow.extend(Slow::of_acquisition(held, calls));
+            }
             let lock = address;
             self.give(thread, acquire, Role::Acquire { lock, order, shared, begin, whole });
             if let Some(release) = release {
@@ -238,6 +248,9 @@ impl Made {
                     parts.extend((release + 1..=last).map(|event| ((thread, event), Some(until))));
                 }
                 let until = until.map(|(_, until)| until);
+                if until.is_none() {
+                    self.slow.extend(Slow::of_release(held, &slept_on, &ends, calls));
+                }
                 let role = Role::Release { lock, order: order + 1, shared: counted, until };
                 self.give(thread, release, role);
             }
@@ -451,7 +464,7 @@ impl Maker {
             let lock = semaphore::recognise(of_word)
                 .or_else(|| word::recognise(of_word))
                 .or_else(|| counted::recognise(of_word))
-                .or_else(|| word::recognise_bit(of_word));
+                .or_else(|| word::recognise_bit(of_word, &calls));
             let own = self.own(&[of_word]);
             if !lock.is_some_and(|(lock, held)| made.add(lock, held, own, &calls)) {
                 left.push(of_word);
@@ -481,6 +494,7 @@ impl Maker {
             roles.sort_unstable_by_key(|(event, role)| (*event, matches!(role, Role::Part(_))));
             roles.dedup_by_key(|(event, _)| *event);
         }
+        slow::merge(std::mem::take(&mut made.slow), &mut made.roles);
         made
     }
 }

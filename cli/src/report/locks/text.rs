@@ -17,8 +17,12 @@ const TABLE: u16 = 76;
 /// Columns of a table before those for the sites.
 const NUMBERS: usize = 48;
 
+/// Gains and waiting that are a smaller part of the run are next to nothing.
+const NOTHING: u64 = 1000;
+
 /// Renders the report.
 pub(crate) fn render(report: &Report, style: Style) -> String {
+    let (report, small) = &without_small(report);
     let mut text = summary(report, style);
     if !report.groups.is_empty() {
         let order = match report.believes_gains() {
@@ -35,12 +39,12 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         }
         text += &legend(report, style);
     }
-    text += &others(report, style);
+    text += &others(report, *small, style);
     if !report.spurious.is_empty() {
         let pairs = report.spurious.iter().map(|group| group.ranked.kinds.after_wait).sum();
         let what = format!(
-            "{} of waits on condition variables that take the lock again and touch nothing; no \
-             program can leave them out: {}.",
+            "{} between waits on condition variables, which need the lock although they change \
+             nothing; no program can leave them out: {}.",
             counted(pairs, "hand-over"),
             list(report.spurious.iter().map(|group| group.ranked.second.short())),
         );
@@ -66,6 +70,25 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         text += &paragraph(&format!("note: {note}"), style);
     }
     text
+}
+
+/// The report without the groups that cost next to nothing, unless all details are wanted, and how many
+/// these are.
+fn without_small(report: &Report) -> (Report, usize) {
+    let mut shown = report.clone();
+    if !report.details {
+        shown.groups.retain(|group| {
+            let refrain_transform::Group { in_vain_ns, alone_ns, delta_ns, .. } = group.ranked;
+            let cost = match report.believes_gains() {
+                true => alone_ns.unwrap_or(0).max(delta_ns),
+                false => signed(in_vain_ns),
+            };
+            cost >= signed(report.original_ns / NOTHING)
+        });
+    }
+    let small = report.groups.len() - shown.groups.len();
+    shown.groups_found -= small;
+    (shown, small)
 }
 
 fn summary(report: &Report, style: Style) -> String {
@@ -129,9 +152,13 @@ fn free(report: &Report) -> String {
         return format!("{time} (not to be believed: see the note)");
     }
     let range = |gain: &Gain| format!("{} to {}", share(gain.least_ns), share(gain.most_ns));
+    let nothing = signed(report.original_ns / NOTHING);
     match (gain, &report.gain) {
         (0, _) => format!("{time} (no gain)"),
-        (_, Some(unsure)) if unsure.least_ns <= 0 && unsure.most_ns >= 0 => {
+        (_, Some(none)) if none.least_ns > -nothing && none.most_ns < nothing => {
+            format!("{time} (no gain)")
+        }
+        (_, Some(unsure)) if unsure.least_ns < nothing && unsure.most_ns > -nothing => {
             format!("{time} (no sure gain: {} less in the model's trials)", range(unsure))
         }
         (1.., Some(sure)) => format!(
@@ -358,9 +385,12 @@ fn legend(report: &Report, style: Style) -> String {
 }
 
 /// What there is beside the rows, or instead of them.
-fn others(report: &Report, style: Style) -> String {
+fn others(report: &Report, small: usize, style: Style) -> String {
     let left = report.groups_found - report.groups.len();
     let text = match (report.groups.len(), left) {
+        (0, 0) if small > 0 => {
+            "no unnecessary lock contention was found that is worth mending".to_owned()
+        }
         (0, 0) if report.analysed.critical_sections == 0 => {
             "There is nothing to rank: what was analysed holds no critical section of a lock."
                 .to_owned()
@@ -372,7 +402,7 @@ fn others(report: &Report, style: Style) -> String {
             "no unnecessary lock contention was found, apart from locks that cannot be analysed:"
                 .to_owned()
         }
-        (_, 0) => return String::new(),
+        (_, 0) => String::new(),
         (0, _) => format!("{}; --top {left} shows them", counted(left as u64, "group")),
         _ => format!(
             "{}; --top {} shows all",
@@ -380,7 +410,17 @@ fn others(report: &Report, style: Style) -> String {
             report.groups_found
         ),
     };
-    paragraph(&text, style)
+    let mut text = if text.is_empty() { text } else { paragraph(&text, style) };
+    if small > 0 {
+        let what = format!(
+            "{} {} less than a thousandth of the run; --details shows {}.",
+            counted(small as u64, "more row"),
+            if small == 1 { "costs" } else { "cost" },
+            if small == 1 { "it" } else { "them" }
+        );
+        text += &paragraph(&what, style);
+    }
+    text
 }
 
 fn irregular(lock: &IrregularLock) -> String {
