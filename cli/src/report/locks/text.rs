@@ -15,7 +15,7 @@ use std::fmt::Write;
 const TABLE: u16 = 76;
 
 /// Columns of a table before those for the sites.
-const NUMBERS: usize = 48;
+const NUMBERS: usize = 46;
 
 /// Gains and waiting that are a smaller part of the run are next to nothing.
 const NOTHING: u64 = 1000;
@@ -78,16 +78,12 @@ fn without_small(report: &Report) -> (Report, usize) {
     let mut shown = report.clone();
     if !report.details {
         shown.groups.retain(|group| {
-            let refrain_transform::Group { in_vain_ns, alone_ns, delta_ns, .. } = group.ranked;
-            let cost = match report.believes_gains() {
-                true => alone_ns.unwrap_or(0).max(delta_ns),
-                false => signed(in_vain_ns),
-            };
-            cost >= signed(report.original_ns / NOTHING)
+            let refrain_transform::Group { in_vain_ns, alone_ns, .. } = group.ranked;
+            let gain = alone_ns.filter(|_| report.believes_gains()).unwrap_or(0);
+            gain.max(signed(in_vain_ns)) >= signed(report.original_ns / NOTHING)
         });
     }
     let small = report.groups.len() - shown.groups.len();
-    shown.groups_found -= small;
     (shown, small)
 }
 
@@ -192,7 +188,7 @@ fn ranking(report: &Report, style: Style) -> String {
         return blocks(report, style);
     }
     let numbers: &[&str] = match report.believes_gains() {
-        true => &["gain", "waiting", "share"],
+        true => &["gain", "in vain"],
         false => &["in vain"],
     };
     let numbers = numbers.iter().map(|name| (*name, Column::Right));
@@ -202,10 +198,8 @@ fn ranking(report: &Report, style: Style) -> String {
     let rows = groups.iter().map(|group| {
         let at = sites(group).iter().flat_map(|site| wrap(site, room)).collect::<Vec<_>>();
         let mut cells = vec![group.ranked.rank.to_string(), group.ranked.kind.name().to_owned()];
-        match report.believes_gains() {
-            true => cells.extend([gain(group), waiting(group), percent(group.ranked.share)]),
-            false => cells.push(duration(signed(group.ranked.in_vain_ns))),
-        }
+        cells.extend(report.believes_gains().then(|| gain(group)));
+        cells.push(duration(signed(group.ranked.in_vain_ns)));
         cells.push(at.join("\n"));
         cells
     });
@@ -217,12 +211,11 @@ fn blocks(report: &Report, style: Style) -> String {
     let width = usize::from(style.width);
     let mut text = String::new();
     for group in &report.groups {
-        let refrain_transform::Group { rank, kind, share, .. } = &group.ranked;
+        let refrain_transform::Group { rank, kind, in_vain_ns, .. } = &group.ranked;
+        let in_vain = format!("{} in vain", duration(signed(*in_vain_ns)));
         let costs = match report.believes_gains() {
-            true => {
-                format!("gain {}, waiting {} ({})", gain(group), waiting(group), percent(*share))
-            }
-            false => format!("{} in vain", duration(signed(group.ranked.in_vain_ns))),
+            true => format!("gain {}, {in_vain}", gain(group)),
+            false => in_vain,
         };
         let head = format!("{rank}  {}: {costs}", kind.name());
         for line in wrap(&head, width) {
@@ -360,20 +353,15 @@ fn legend(report: &Report, style: Style) -> String {
              overlap: what one gains another may gain too, so they do not add up to the difference \
              above, which fixes all rows at once.",
         );
-        say("waiting: time spent waiting although the sections did not conflict, summed over \
-             hand-overs, and its share in that of all rows. Use it to rank; do not add it up.");
         if report.groups.iter().any(|group| group.ranked.alone_ns.is_some_and(|gain| gain <= 0)) {
             say(
                 "none: with this row alone fixed the run is no shorter; threads then wait elsewhere.",
             );
         }
-    } else {
-        say(
-            "in vain: for how long threads waited in the recording while another had the lock whose \
-             section did not conflict with theirs, summed over threads. It says where time went, not \
-             what a fix gains.",
-        );
     }
+    say("in vain: for how long threads waited in the recording while another had the lock whose \
+         section did not conflict with theirs, summed over threads. It says where time went, not \
+         what a fix gains.");
     let detailed = report.groups.iter().any(|group| !group.excerpts.is_empty());
     for kind in UlcpKind::ALL {
         let group = report.groups.iter().find(|group| group.ranked.kind == kind);
@@ -386,7 +374,7 @@ fn legend(report: &Report, style: Style) -> String {
 
 /// What there is beside the rows, or instead of them.
 fn others(report: &Report, small: usize, style: Style) -> String {
-    let left = report.groups_found - report.groups.len();
+    let left = report.groups_found - report.groups.len() - small;
     let text = match (report.groups.len(), left) {
         (0, 0) if small > 0 => {
             "no unnecessary lock contention was found that is worth mending".to_owned()
@@ -467,10 +455,6 @@ fn gain(group: &Group) -> String {
         Some(gain @ 1..) => duration(gain),
         Some(_) => "none".to_owned(),
     }
-}
-
-fn waiting(group: &Group) -> String {
-    if group.ranked.delta_ns > 0 { duration(group.ranked.delta_ns) } else { "none".to_owned() }
 }
 
 /// Both sites, one per line; once if they are the same.
