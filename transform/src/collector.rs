@@ -172,6 +172,9 @@ pub struct Collector {
     calls: Calls,
     /// What events are for locks of the program's own, those to come.
     roles: std::iter::Peekable<std::vec::IntoIter<(u32, Role)>>,
+    /// Events at which it is asked where the thread is, those to come, and where it was.
+    asked: std::iter::Peekable<std::vec::IntoIter<u32>>,
+    whereabouts: Vec<(u32, Vec<u64>)>,
     open: Vec<Open>,
     log: Vec<Logged>,
     /// Accesses logged, and sections begun or ended, so far.
@@ -211,6 +214,8 @@ impl Collector {
             own,
             calls: Calls::default(),
             roles: Vec::new().into_iter().peekable(),
+            asked: Vec::new().into_iter().peekable(),
+            whereabouts: Vec::new(),
             open: Vec::new(),
             log: Vec::new(),
             count: 0,
@@ -228,6 +233,17 @@ impl Collector {
         self.roles = roles.into_iter().peekable();
         self.calls.foreign = foreign;
         self
+    }
+
+    /// Asks where the thread is at these events, ascending.
+    pub fn asked_at(self, events: Vec<u32>) -> Collector {
+        Collector { asked: events.into_iter().peekable(), ..self }
+    }
+
+    /// Where the thread was at each event that was asked about: instructions and the calls around them,
+    /// from the inside out, without libraries of the system.
+    pub fn whereabouts(&self) -> impl Iterator<Item = ((ThreadId, u32), Vec<u64>)> {
+        self.whereabouts.iter().map(|(event, at)| ((self.thread, *event), at.clone()))
     }
 
     /// Tells what is known of what instructions do with what they access.
@@ -424,6 +440,9 @@ impl Collector {
             self.calls.leave(event.pc);
         }
         let now = u32::try_from(id.0).unwrap_or(u32::MAX);
+        while let Some(asked) = self.asked.next_if(|asked| *asked <= now) {
+            self.whereabouts.push((asked, self.calls.outwards(event.pc)));
+        }
         while let Some((_, role)) = self.roles.next_if(|(event, _)| *event <= now) {
             self.play(now, event, role);
         }

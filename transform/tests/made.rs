@@ -303,6 +303,8 @@ fn what_is_waited_for_and_not_understood_is_listed_with_its_time() {
     let unknown = made(&r).unknown;
     assert_eq!(unknown.len(), 1);
     assert_eq!((unknown[0].address, unknown[0].ticks, unknown[0].waits), (W, 20, 1));
+    assert_eq!((unknown[0].thread, unknown[0].event), (ThreadId(1), 2));
+    assert_eq!(made(&r).asked(ThreadId(1)), [2]);
 }
 
 /// A section of such a lock is analysed as any other.
@@ -507,4 +509,5 @@ fn all_that_a_thread_does_to_sleep_and_to_wake_is_part_of_the_lock() {
     for event in [2, 3, 4, 5] {
         assert_eq!(seen(1, event).kind(), EventKind::Rdtsc);
     }
+    assert_eq!(made.unknown, [], "who slept has waited for the lock");
 }

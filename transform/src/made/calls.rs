@@ -17,11 +17,19 @@ const BETWEEN: u32 = 4;
 
 pub(super) type At = (ThreadId, u32);
 
+/// A call in which a thread slept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sleep {
+    pub(super) word: u64,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+}
+
 /// Calls by thread and event.
 #[derive(Default)]
 pub(super) struct Calls {
-    /// Sleeps: on which word, and since when.
-    pub(super) sleeps: FixedMap<At, (u64, u64)>,
+    /// Sleeps.
+    pub(super) sleeps: FixedMap<At, Sleep>,
     /// Calls that wake: on which word, and until when.
     pub(super) wakes: FixedMap<At, (u64, u64)>,
     /// Words of all steps, if there are calls that wake.
@@ -37,7 +45,7 @@ impl Calls {
         let is_near = |word: u64| lock.words.iter().any(|it| it.start.abs_diff(word) < NEAR);
         let sleep = |event| {
             let found = self.sleeps.get(&(held.thread, event));
-            found.filter(|(word, _)| is_near(*word)).map(|(_, begin)| *begin)
+            found.filter(|sleep| is_near(sleep.word)).map(|sleep| sleep.begin)
         };
         let (mut since, mut begin) = (held.since, held.begin);
         while let Some(before) = since.checked_sub(1)
@@ -64,7 +72,7 @@ impl Calls {
     ) -> impl Iterator<Item = u64> {
         // Where nobody ever slept, there is nothing to look for.
         let events = if self.sleeps.is_empty() { 0..0 } else { events };
-        events.filter_map(move |event| self.sleeps.get(&(thread, event)).map(|(word, _)| *word))
+        events.filter_map(move |event| self.sleeps.get(&(thread, event)).map(|it| it.word))
     }
 
     /// The last event of a release, and when that is over, if a call that wakes is part of it. What

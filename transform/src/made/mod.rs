@@ -27,7 +27,7 @@ mod ticket;
 mod word;
 
 use crate::intervals::Interval;
-use calls::Calls;
+use calls::{Calls, Sleep};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::linux::{FUTEX, sleeps};
 use refrain_trace::{Event, EventId, EventKind, ThreadId};
@@ -115,6 +115,10 @@ pub struct Unknown {
     pub address: u64,
     /// Where the longest wait was.
     pub pc: u64,
+    /// The thread that waited there.
+    pub thread: ThreadId,
+    /// The event with which the wait was over.
+    pub event: u32,
     /// How many times threads waited: rounds of a loop that polls count as one.
     pub waits: u64,
     /// For how long, all threads together, in ticks.
@@ -139,6 +143,16 @@ impl Made {
     /// What the events of a thread are for locks, ascending.
     pub fn roles(&self, thread: ThreadId) -> Vec<(u32, Role)> {
         self.roles.get(thread.index()).cloned().unwrap_or_default()
+    }
+
+    /// With which events those of the longest waits were over that are for no lock, ascending: where the
+    /// thread was then, a replay can say ([`crate::Collector::asked_at`]).
+    pub fn asked(&self, thread: ThreadId) -> Vec<u32> {
+        let longest = self.unknown.iter().take(ASKED);
+        let mut asked: Vec<u32> =
+            longest.filter(|it| it.thread == thread).map(|it| it.event).collect();
+        asked.sort_unstable();
+        asked
     }
 
     /// An event as it would be if all locks were the library's: acquisitions begin when the thread
@@ -183,6 +197,11 @@ impl Made {
                 Event { begin, end, ..as_kind(EventKind::Rdtsc, 0, 0) }
             }
         }
+    }
+
+    fn has_role(&self, thread: ThreadId, event: u32) -> bool {
+        let roles = self.roles.get(thread.index());
+        roles.is_some_and(|roles| roles.binary_search_by_key(&event, |(event, _)| *event).is_ok())
     }
 
     fn give(&mut self, thread: ThreadId, event: u32, role: Role) {
@@ -263,6 +282,9 @@ impl Made {
     }
 }
 
+/// Waits for no lock that are asked about.
+const ASKED: usize = 256;
+
 /// Threads wait awake for a lock if fewer waits than one in so many end in sleep.
 const SLEEPS: usize = 8;
 
@@ -313,6 +335,7 @@ struct Waits {
     waits: u64,
     longest: u64,
     pc: u64,
+    by: Option<(ThreadId, u32)>,
 }
 
 /// Recognises locks in the events of a trace.
@@ -372,11 +395,12 @@ impl Maker {
         };
         let waits = event.kind() == Syscall && (event.nr == FUTEX || sleeps(event.nr));
         let word = slept_on.or_else(|| kind.map(|_| event.object));
-        self.note_wait(thread, event, word, slept_on.is_some());
         let position = u32::try_from(id.0).unwrap_or(u32::MAX);
+        self.note_wait((thread, position), event, word, slept_on.is_some());
         if let Some(word) = slept_on {
             self.sleeps.entry(word).or_default().push((thread, position));
-            self.calls.sleeps.insert((thread, position), (word, event.begin));
+            let Event { begin, end, .. } = *event;
+            self.calls.sleeps.insert((thread, position), Sleep { word, begin, end });
         }
         let previous = &mut self.threads[thread.index()];
         let Some(kind) = kind else {
@@ -405,14 +429,14 @@ impl Maker {
 
     /// A thread waits for a word as long as one instruction comes to it again and again, or a
     /// load repeats itself; and while it sleeps on it.
-    fn note_wait(&mut self, thread: ThreadId, event: &Event, word: Option<u64>, slept: bool) {
-        let previous = &mut self.threads[thread.index()];
+    fn note_wait(&mut self, at: (ThreadId, u32), event: &Event, word: Option<u64>, slept: bool) {
+        let previous = &mut self.threads[at.0.index()];
         let mut tell = |word: u64, pc: u64, ticks: u64, fresh: bool| {
             let waits = self.waits.entry(word).or_default();
             waits.ticks += ticks;
             waits.waits += u64::from(fresh);
             if ticks >= waits.longest {
-                (waits.longest, waits.pc) = (ticks, pc);
+                (waits.longest, waits.pc, waits.by) = (ticks, pc, Some(at));
             }
         };
         if let Some((last, pc, begin)) = previous.last.take() {
@@ -474,20 +498,6 @@ impl Maker {
             let own = self.own(&words);
             made.add(lock, held, own, &calls);
         }
-        let known: Vec<Interval> = made.locks.iter().flat_map(|l| l.words.clone()).collect();
-        let is_lock = |at: u64| known.iter().any(|word| (word.start..word.end).contains(&at));
-        made.unknown = self
-            .waits
-            .iter()
-            .filter(|(at, waits)| waits.ticks > 0 && !is_lock(**at))
-            .map(|(&address, &Waits { pc, waits, ticks, .. })| Unknown {
-                address,
-                pc,
-                waits,
-                ticks,
-            })
-            .collect();
-        made.unknown.sort_unstable_by_key(|it| (std::cmp::Reverse(it.ticks), it.address));
         made.locks.sort_unstable_by_key(|lock| lock.address);
         for roles in &mut made.roles {
             // Where words lie side by side, what is part of one lock may be the end of another one.
@@ -495,7 +505,31 @@ impl Maker {
             roles.dedup_by_key(|(event, _)| *event);
         }
         slow::merge(std::mem::take(&mut made.slow), &mut made.roles);
+        made.unknown = self.unknown(&made, &calls);
         made
+    }
+
+    /// What threads waited for that is no lock. Who slept for a lock has not waited for the word that it
+    /// slept on.
+    fn unknown(mut self, made: &Made, calls: &Calls) -> Vec<Unknown> {
+        for (&(thread, event), sleep) in &calls.sleeps {
+            if made.has_role(thread, event)
+                && let Some(waits) = self.waits.get_mut(&sleep.word)
+            {
+                waits.ticks -= waits.ticks.min(sleep.end.saturating_sub(sleep.begin));
+                waits.waits -= waits.waits.min(1);
+            }
+        }
+        let known: Vec<Interval> = made.locks.iter().flat_map(|l| l.words.clone()).collect();
+        let is_lock = |at: u64| known.iter().any(|word| (word.start..word.end).contains(&at));
+        let unknown = self.waits.iter().filter_map(|(&address, waits)| {
+            let &Waits { pc, waits, ticks, by, .. } = waits;
+            let (thread, event) = by.filter(|_| ticks > 0 && !is_lock(address))?;
+            Some(Unknown { address, pc, thread, event, waits, ticks })
+        });
+        let mut unknown: Vec<Unknown> = unknown.collect();
+        unknown.sort_unstable_by_key(|it| (std::cmp::Reverse(it.ticks), it.address));
+        unknown
     }
 }
 
