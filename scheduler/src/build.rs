@@ -61,6 +61,8 @@ pub struct Builder {
     polled: FixedSet<u32>,
     /// How long operations took, if that is to be the thread's work.
     took: Took,
+    /// Objects with an order of their own.
+    apart: FixedSet<u64>,
 }
 
 impl Builder {
@@ -88,6 +90,7 @@ impl Builder {
             tries: vec![None; threads],
             polled: FixedSet::default(),
             took: Took::default(),
+            apart: FixedSet::default(),
         }
     }
 
@@ -121,6 +124,12 @@ impl Builder {
     /// for it. Without this, all of that is kept as it was recorded.
     pub fn predicting(self) -> Builder {
         Builder { predicts: true, ..self }
+    }
+
+    /// Says that the tickets of these objects are an order of each object's own, and not of the slot that
+    /// it shares with others.
+    pub fn ordering_apart(self, addresses: impl IntoIterator<Item = u64>) -> Builder {
+        Builder { apart: addresses.into_iter().collect(), ..self }
     }
 
     /// Leaves the recorder's work in, as the thread's: an arrival model's time of such a skeleton
@@ -319,7 +328,8 @@ impl Builder {
             return Ok(index);
         }
         let index = u32::try_from(self.objects.len()).map_err(|_| Error::TooMany("objects"))?;
-        self.objects.push(Object { address, tokens: 0, semaphore: false, first: UNKNOWN });
+        let apart = self.apart.contains(&address);
+        self.objects.push(Object { address, apart, tokens: 0, semaphore: false, first: UNKNOWN });
         self.index.insert(address, index);
         Ok(index)
     }

@@ -221,16 +221,27 @@ impl Walk {
 
 const EMPTY: u64 = u64::MAX;
 
-/// The slot of each object, numbered densely, and how many there are.
+/// The slot of each object, numbered densely, and how many there are. Objects with an order of their own
+/// have a slot of their own.
 fn number_slots(objects: &[Object]) -> (Vec<u32>, usize) {
-    let mut used: Vec<usize> = objects.iter().map(|o| order::slot(o.address)).collect();
+    let shared = objects.iter().filter(|object| !object.apart);
+    let mut used: Vec<usize> = shared.map(|object| order::slot(object.address)).collect();
     used.sort_unstable();
     used.dedup();
     let mut dense = vec![0; order::SLOTS];
     for (number, &slot) in used.iter().enumerate() {
         dense[slot] = number as u32;
     }
-    (objects.iter().map(|o| dense[order::slot(o.address)]).collect(), used.len())
+    let mut count = used.len();
+    let mut number = |object: &Object| {
+        if !object.apart {
+            return dense[order::slot(object.address)];
+        }
+        count += 1;
+        count as u32 - 1
+    };
+    let numbers = objects.iter().map(&mut number).collect();
+    (numbers, count)
 }
 
 /// Where each slot's tickets lie among the cells.

@@ -163,6 +163,8 @@ pub struct Object {
     pub tokens: u32,
     /// Whether it is ever used as a semaphore.
     pub semaphore: bool,
+    /// Its tickets are an order of its own.
+    pub(crate) apart: bool,
     /// The thread that has the first place in the object's order.
     pub(crate) first: u16,
 }

@@ -4,11 +4,11 @@ mod common;
 
 use common::{Boxed, HZ, Played, Recording, boxed, decided, kendo, order, repeat, replay, run};
 use refrain_scheduler::{
-    Config, Constraints, Costs, Durations, Edge, Elsc, Fixed, MemS, Orig, Outcome, Pct, Random,
-    Schedule, Skeleton,
+    Builder, Config, Constraints, Costs, Durations, Edge, Elsc, Fixed, MemS, Orig, Outcome, Pct,
+    Random, Schedule, Skeleton,
 };
 use refrain_trace::EventKind::*;
-use refrain_trace::{EventId, ThreadId};
+use refrain_trace::{Event, EventId, ThreadId};
 
 /// A core for each thread and nothing but the token.
 fn token(travel: u64) -> Config {
@@ -719,4 +719,23 @@ fn without_an_order_whoever_is_awake_overtakes() {
     // ELSC hands it over: t1 goes on at 200, and t0 after t1's release at 230.
     let elsc = times(boxed(Elsc));
     assert!(elsc.contains(&(1, 0, 20, 200)) && elsc.contains(&(0, 2, 120, 320)), "{elsc:?}");
+}
+
+#[test]
+fn locks_in_one_slot_may_have_orders_of_their_own() {
+    // Two locks in the same eight bytes, and both count from zero.
+    let build = |apart: &[u64]| {
+        let mut builder = Builder::new(2, HZ, 0).ordering_apart(apart.iter().copied());
+        for (thread, lock) in [(ThreadId(0), L), (ThreadId(1), L + 4)] {
+            for (ticket, kind) in (0..).zip([SpinLock, SpinUnlock, SpinLock, SpinUnlock]) {
+                let at = 10 * (ticket + 1);
+                let event = Event { code: kind as u8, object: lock, ticket, ..Event::default() };
+                builder.push(thread, &Event { begin: at, end: at, ..event }).expect("it fits");
+            }
+        }
+        builder.finish()
+    };
+    assert!(matches!(build(&[]), Err(refrain_scheduler::Error::DuplicateTicket { .. })));
+    assert!(build(&[L, L + 4]).is_ok());
+    assert!(build(&[L]).is_ok(), "the other one has the slot to itself");
 }

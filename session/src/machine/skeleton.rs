@@ -136,7 +136,9 @@ impl Skeleton {
         let header = trace.header();
         let ticks_per_second = header.tsc_hz.max(1);
         let threads = trace.threads() as usize;
-        let mut builder = mode(Builder::new(threads, ticks_per_second, trace.began()?));
+        let builder = Builder::new(threads, ticks_per_second, trace.began()?);
+        let made_locks = made.locks.iter().map(|lock| lock.address);
+        let mut builder = mode(builder.ordering_apart(made_locks));
         let view = |thread, id, event: &Event| made.view(thread, id, event);
         let recorded = builder.read_as::<Error>(trace, view)?;
         let (handoffs, patience) = (builder.handoffs(), builder.patience());
