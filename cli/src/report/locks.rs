@@ -141,8 +141,9 @@ fn advice(kind: UlcpKind) -> &'static str {
         }
         UlcpKind::CommutativeUpdate => {
             "What the sections do to the same data comes to the same in either order, but must not be \
-             lost: they add, or set bits, and nobody looks at the result. Do that by an atomic \
-             instruction without the lock, or let each thread have a sum of its own."
+             lost: they add, or set bits, and do not look at the result. Do that by an atomic \
+             instruction without the lock (whatever else changes the data must then do so by atomic \
+             instructions, too), or let each thread have a sum of its own."
         }
     }
 }
