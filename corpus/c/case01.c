@@ -3,7 +3,8 @@
  * Workers wait for the next tick. pthread_cond_wait takes the mutex again
  * before it returns, and this program then only gives it back: a critical
  * section without a shared access, at the line of the wait. No program can
- * leave that lock out, so the pair is reported as it is and never removed.
+ * leave that lock out, so the pair is reported as it is and never removed. So are
+ * two sections that only look before they wait.
  * Fix: each worker has a semaphore of its own.
  *
  * The wait stands under an `if` on purpose: with a `while` the woken thread

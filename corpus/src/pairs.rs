@@ -103,6 +103,7 @@ pub const PAIRS: &[Contrast] = &[
     pair("totals-10us-x4", "pairs/totals.c", ["1200", "4", "10000", "10000"]),
     pair("own-bits-1us", "pairs/own_bits.c", ["20000", "2", "1000", "1000"]),
     pair("same-value-1us", "pairs/same_value.c", ["20000", "2", "1000", "1000"]),
+    pair("parked-10us-x4", "pairs/parked.c", ["1200", "4", "10000", "10000"]),
     openmp("critical-1us", "pairs/critical.c", ["20000", "2", "1000", "1000"]),
     openmp("critical-10us", "pairs/critical.c", ["2500", "2", "10000", "10000"]),
     rust("slots-1us", "pairs/slots.rs", ["40000", "2", "500", "500"]),

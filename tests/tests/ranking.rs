@@ -43,7 +43,9 @@ fn groups_in(report: &Value, file: &str) -> Found {
         };
         for (kind, name) in [
             ("null_lock", "null-lock"),
+            // What waits on condition variables make touches nothing or only looks.
             ("after_wait", "null-lock"),
+            ("after_wait", "read-read"),
             ("read_read", "read-read"),
             ("disjoint_write", "disjoint-write"),
             ("redundant_write", "benign/redundant-write"),

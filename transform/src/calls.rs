@@ -82,6 +82,14 @@ impl Calls {
         }
     }
 
+    /// Where a thread is that is at `pc`: that instruction and the calls around it, but for those in
+    /// libraries of the system; from the inside out.
+    pub(crate) fn outwards(&self, pc: u64) -> Vec<u64> {
+        let calls = self.stack.iter().rev().map(|call| u64::from(*call));
+        let all = std::iter::once(pc).chain(calls).take(KEPT);
+        all.filter(|at| !self.is_foreign(*at)).collect()
+    }
+
     fn is_foreign(&self, pc: u64) -> bool {
         let after = self.foreign.partition_point(|range| range.start < pc);
         after > 0 && pc <= self.foreign[after - 1].end
@@ -112,8 +120,10 @@ mod tests {
         calls.enter(0x210); // work calls unlock
         assert_eq!(calls.sites(&taken, frames, (0x305, 0x405)), (0x201, 0x211));
         // Of a library, the caller.
+        assert_eq!(calls.outwards(0x305), [0x305, 0x210, 0x100]);
         calls.foreign = std::iter::once(0x200..0x300).collect();
         assert_eq!(calls.sites(&taken, frames, (0x305, 0x405)), (0x101, 0x101));
+        assert_eq!(calls.outwards(0x305), [0x305, 0x100]);
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! for every section that is open; what an outer section touches outside of each inner one is kept
 //! too ([`crate::guards`]). Inner acquisitions of a recursive mutex (or of a read lock
 //! that is held) belong to the outer one. A lock that was tried and not had is no section. A wait
-//! on a condition variable ends one section and begins another ([`Raw::after_wait`]). Barriers are
+//! on a condition variable ends one section and begins another ([`Raw::before_wait`],
+//! [`Raw::after_wait`]). Barriers are
 //! no locks; semaphores and atomic words are locks if all that happened to them says so ([`crate::Made`]). A
 //! section that is open when the stream ends ends with the stream, which is how a thread that is
 //! cancelled or killed leaves it.
@@ -74,6 +75,7 @@ pub(crate) struct Raw {
     pub(crate) effects: EffectsId,
     pub(crate) shared: bool,
     pub(crate) after_wait: bool,
+    pub(crate) before_wait: bool,
     /// The stream ended before its release.
     pub(crate) unfinished: bool,
     /// The sections inside, as a range of [`Collector::inner`].
@@ -99,6 +101,17 @@ struct Logged {
 
 /// Whatever an access does that nothing is known of.
 const ANYTHING: u32 = 0;
+
+/// What lets go of a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Release {
+    /// The library's function, which may leave the lock to an outer section.
+    Unlock,
+    /// A lock of the program's own is free again.
+    Made,
+    /// A wait on a condition variable, whatever the depth.
+    Wait,
+}
 
 /// A lock is had.
 struct Taking {
@@ -159,6 +172,9 @@ pub struct Collector {
     calls: Calls,
     /// What events are for locks of the program's own, those to come.
     roles: std::iter::Peekable<std::vec::IntoIter<(u32, Role)>>,
+    /// Events at which it is asked where the thread is, those to come, and where it was.
+    asked: std::iter::Peekable<std::vec::IntoIter<u32>>,
+    whereabouts: Vec<(u32, Vec<u64>)>,
     open: Vec<Open>,
     log: Vec<Logged>,
     /// Accesses logged, and sections begun or ended, so far.
@@ -198,6 +214,8 @@ impl Collector {
             own,
             calls: Calls::default(),
             roles: Vec::new().into_iter().peekable(),
+            asked: Vec::new().into_iter().peekable(),
+            whereabouts: Vec::new(),
             open: Vec::new(),
             log: Vec::new(),
             count: 0,
@@ -215,6 +233,17 @@ impl Collector {
         self.roles = roles.into_iter().peekable();
         self.calls.foreign = foreign;
         self
+    }
+
+    /// Asks where the thread is at these events, ascending.
+    pub fn asked_at(self, events: Vec<u32>) -> Collector {
+        Collector { asked: events.into_iter().peekable(), ..self }
+    }
+
+    /// Where the thread was at each event that was asked about: instructions and the calls around them,
+    /// from the inside out, without libraries of the system.
+    pub fn whereabouts(&self) -> impl Iterator<Item = ((ThreadId, u32), Vec<u64>)> {
+        self.whereabouts.iter().map(|(event, at)| ((self.thread, *event), at.clone()))
     }
 
     /// Tells what is known of what instructions do with what they access.
@@ -411,6 +440,9 @@ impl Collector {
             self.calls.leave(event.pc);
         }
         let now = u32::try_from(id.0).unwrap_or(u32::MAX);
+        while let Some(asked) = self.asked.next_if(|asked| *asked <= now) {
+            self.whereabouts.push((asked, self.calls.outwards(event.pc)));
+        }
         while let Some((_, role)) = self.roles.next_if(|(event, _)| *event <= now) {
             self.play(now, event, role);
         }
@@ -427,8 +459,10 @@ impl Collector {
                 self.acquire_by(id, event, true, false);
             }
             CondWaitEnd => self.acquire_by(id, event, false, true),
-            MutexUnlock | SpinUnlock | RwUnlock if granted => self.release_by(id, event, false),
-            CondWaitBegin => self.release_by(id, event, true),
+            MutexUnlock | SpinUnlock | RwUnlock if granted => {
+                self.release_by(id, event, Release::Unlock);
+            }
+            CondWaitBegin => self.release_by(id, event, Release::Wait),
             _ => {}
         }
         // Not those that it has ended: the call may have been the last thing that their function
@@ -483,7 +517,7 @@ impl Collector {
                 self.acquire(now, taking);
             }
             Role::Release { lock, order, .. } => {
-                self.release(now, (lock, order, pc, event.begin), true)
+                self.release(now, (lock, order, pc, event.begin), Release::Made)
             }
             Role::Part(_) => {}
         }
@@ -495,9 +529,9 @@ impl Collector {
         self.acquire(u32::try_from(id.0).unwrap_or(u32::MAX), taking);
     }
 
-    fn release_by(&mut self, id: EventId, event: &Event, wholly: bool) {
+    fn release_by(&mut self, id: EventId, event: &Event, by: Release) {
         let giving = (event.object, event.ticket, event.pc, event.begin);
-        self.release(u32::try_from(id.0).unwrap_or(u32::MAX), giving, wholly);
+        self.release(u32::try_from(id.0).unwrap_or(u32::MAX), giving, by);
     }
 
     fn acquire(&mut self, now: u32, taking: Taking) {
@@ -533,6 +567,7 @@ impl Collector {
             effects: EffectsId::default(),
             shared,
             after_wait,
+            before_wait: false,
             unfinished: false,
             inner: (0, 0),
         };
@@ -540,15 +575,15 @@ impl Collector {
         self.open.push(Open { raw, depth: 1, from, frames, taken, inner: Some(Vec::new()) });
     }
 
-    /// `wholly`: a wait on a condition variable releases whatever the depth.
-    fn release(&mut self, now: u32, (lock, ticket, pc, at): (u64, u64, u64, u64), wholly: bool) {
+    fn release(&mut self, now: u32, (lock, ticket, pc, at): (u64, u64, u64, u64), by: Release) {
         let Some(index) = self.open.iter().position(|open| open.raw.lock == lock) else {
             self.strays.push((lock, ticket));
             return;
         };
         self.open[index].depth -= 1;
-        if wholly || self.open[index].depth == 0 {
+        if by != Release::Unlock || self.open[index].depth == 0 {
             self.open[index].raw.until = ticket;
+            self.open[index].raw.before_wait = by == Release::Wait;
             self.close(index, now, pc, at);
         }
     }

@@ -258,7 +258,7 @@ fn tally(sections: &Sections, original: &Timeline, free: &Timeline) -> Tallies {
             Verdict::Ulcp(UlcpKind::RedundantWrite) => tally.kinds.redundant_write += 1,
             Verdict::Ulcp(UlcpKind::DisjointBits) => tally.kinds.disjoint_bits += 1,
             Verdict::Ulcp(UlcpKind::CommutativeUpdate) => tally.kinds.commutative_update += 1,
-            Verdict::AfterWait => tally.kinds.after_wait += 1,
+            Verdict::OfWaits => tally.kinds.after_wait += 1,
             Verdict::AtomicOnly => tally.kinds.atomic_only += 1,
             Verdict::Conflict => tally.conflicts += 1,
         }

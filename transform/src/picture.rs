@@ -101,7 +101,7 @@ fn vain(sections: &Sections) -> Vec<bool> {
     for pair in pairs(sections) {
         match pair.verdict {
             Verdict::Ulcp(_) => vain[pair.second.index()] = true,
-            Verdict::AfterWait => {}
+            Verdict::OfWaits => {}
             Verdict::AtomicOnly | Verdict::Conflict => needed[pair.second.index()] = true,
         }
     }

@@ -10,8 +10,9 @@
 //!
 //! # Deviations from PerfPlay
 //! 1. Rule 2's order of true contentions is not kept, their exclusion is.
-//! 2. The empty second half of a wait on a condition variable excludes everything, as before: no
-//!    fix can leave it out.
+//! 2. The empty second half of a wait on a condition variable excludes everything, as before, and
+//!    sections that only look before and behind such waits exclude each other: no fix can leave them
+//!    out.
 
 use crate::effects::Benign;
 use crate::ulcp::{benign, conflict};
@@ -26,8 +27,8 @@ const REMEMBERED: usize = 1 << 20;
 /// Of a lock with more kinds of sections than this, each keeps the cost of its lock.
 const KINDS: usize = 1 << 10;
 
-/// What makes two sections behave alike: lock, class of the code, sets, mode.
-type Kind = (u32, u32, SetId, SetId, EffectsId, bool, bool);
+/// What makes two sections behave alike: lock, class of the code, sets, mode, waits around it.
+type Kind = (u32, u32, SetId, SetId, EffectsId, [bool; 3]);
 
 /// Which sections lose their exclusion where they do not conflict, by the classes of their code.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,9 +100,10 @@ impl<'a> Relaxed<'a> {
             for at in lock.sections.clone() {
                 let section = &sections.all()[at];
                 let code = class[section.region.index()];
-                let Section { lock, reads, writes, effects, shared, after_wait, .. } = *section;
+                let Section { lock, reads, writes, effects, .. } = *section;
+                let flags = [section.shared, section.after_wait, section.before_wait];
                 let kind = *known
-                    .entry((lock, code, reads, writes, effects, shared, after_wait))
+                    .entry((lock, code, reads, writes, effects, flags))
                     .or_insert_with(|| {
                         relaxed.kinds.push((at, code));
                         threads.push(BTreeSet::new());
@@ -151,7 +153,8 @@ impl<'a> Relaxed<'a> {
     fn excludes(&self, a: u32, b: u32) -> bool {
         let ((a, of_a), (b, of_b)) = (self.kinds[a as usize], self.kinds[b as usize]);
         let (a, b) = (&self.sections.all()[a], &self.sections.all()[b]);
-        if (a.after_wait && a.is_null()) || (b.after_wait && b.is_null()) {
+        let woken = |it: &Section| it.after_wait && it.is_null();
+        if woken(a) || woken(b) || (a.only_waits() && b.only_waits()) {
             return true;
         }
         let sections = self.sections;

@@ -23,7 +23,8 @@ pub struct PairCounts {
     /// Benign: updates that come to the same in either order.
     #[serde(default)]
     pub commutative_update: u64,
-    /// Null-locks that waits on condition variables made; in no sum of ULCPs.
+    /// What waits on condition variables made (null-locks behind them, looks before them); in no sum of
+    /// ULCPs.
     pub after_wait: u64,
     /// Conflicts in atomic variables alone; in no sum of ULCPs.
     pub atomic_only: u64,

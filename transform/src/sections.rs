@@ -67,12 +67,19 @@ pub struct Section {
     pub shared: bool,
     /// It began when a wait on a condition variable ended (PerfPlay, Appendix, Case 1).
     pub after_wait: bool,
+    /// It ended when a wait on a condition variable began.
+    pub before_wait: bool,
 }
 
 impl Section {
     /// No shared access at all.
     pub fn is_null(&self) -> bool {
         self.reads.is_empty() && self.writes.is_empty()
+    }
+
+    /// A thread looked before or behind a wait on a condition variable, and changed nothing.
+    pub(crate) fn only_waits(&self) -> bool {
+        (self.before_wait || self.after_wait) && self.writes.is_empty()
     }
 
     /// The same without its accesses of atomic variables.
@@ -274,6 +281,7 @@ impl Sections {
                     effects: raw.effects,
                     shared: raw.shared,
                     after_wait: raw.after_wait,
+                    before_wait: raw.before_wait,
                 });
             }
             self.note_waits(start, of_lock);

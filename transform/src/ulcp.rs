@@ -19,8 +19,9 @@
 //!    ([`crate::effects`]); [`Verdict::Conflict`] holds those that are not seen to be benign, too.
 //!    A benign pair is told by its kind.
 //! 2. A null-lock whose empty section is the second half of a wait on a condition variable is
-//!    spurious (Appendix, Case 1): no programmer can remove it. When the thread was woken, and so
-//!    for whom it waited then, is not recorded: such a section is paired with the one before it.
+//!    spurious (Appendix, Case 1): no programmer can remove it. So are two sections, each before or
+//!    behind such a wait, that only look: the wait needs the lock. When the thread was woken, and so
+//!    for whom it waited then, is not recorded: a second half is paired with the section before it.
 
 use crate::effects::Benign;
 use crate::intervals::{Interval, clip, normalise};
@@ -74,8 +75,8 @@ impl UlcpKind {
 pub enum Verdict {
     /// Unnecessary contention.
     Ulcp(UlcpKind),
-    /// A null-lock that a wait on a condition variable made.
-    AfterWait,
+    /// What waits on condition variables made, and no program can leave out.
+    OfWaits,
     /// One writes what the other uses, but only atomic variables: no ULCP.
     AtomicOnly,
     /// One writes what the other uses: true contention, as far as can be told.
@@ -105,12 +106,14 @@ pub struct Pair {
 /// Algorithm 1 on two critical sections of one lock.
 pub fn identify(sections: &Sections, first: &Section, second: &Section) -> Verdict {
     let sets = sections.sets();
-    if first.is_null() || second.is_null() {
+    if first.only_waits() && second.only_waits() {
+        Verdict::OfWaits
+    } else if first.is_null() || second.is_null() {
         let real = |section: &Section| section.is_null() && !section.after_wait;
         if real(first) || real(second) {
             Verdict::Ulcp(UlcpKind::NullLock)
         } else {
-            Verdict::AfterWait
+            Verdict::OfWaits
         }
     } else if first.writes.is_empty() && second.writes.is_empty() {
         Verdict::Ulcp(UlcpKind::ReadRead)
@@ -208,7 +211,7 @@ impl Memory {
 
     pub(crate) fn new() -> Memory {
         // The empty key is never asked for: such a pair is a null-lock.
-        Memory(vec![(Key::default(), Verdict::AfterWait); Memory::WAYS])
+        Memory(vec![(Key::default(), Verdict::OfWaits); Memory::WAYS])
     }
 
     pub(crate) fn identify(
@@ -217,7 +220,7 @@ impl Memory {
         first: &Section,
         second: &Section,
     ) -> Verdict {
-        if first.is_null() || second.is_null() {
+        if first.is_null() || second.is_null() || (first.only_waits() && second.only_waits()) {
             return identify(sections, first, second);
         }
         let sets = [first.reads, first.writes, second.reads, second.writes];

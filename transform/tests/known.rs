@@ -197,7 +197,7 @@ fn a_condition_wait_makes_two_sections_and_a_spurious_null_lock() {
     let sections = r.sections();
     assert_eq!(sections.all().len(), 3);
     assert!(sections.all()[2].after_wait && sections.all()[2].is_null());
-    assert_eq!(verdicts(&r), [Verdict::Conflict, Verdict::AfterWait]);
+    assert_eq!(verdicts(&r), [Verdict::Conflict, Verdict::OfWaits]);
     let topology = Topology::new(&sections);
     assert_eq!(topology.edges().len(), 2, "the second half keeps its place");
     let measured = measure(&sections, &mut r.replayer(), &Options::default()).expect("replays");
@@ -205,6 +205,30 @@ fn a_condition_wait_makes_two_sections_and_a_spurious_null_lock() {
     assert!(report.groups.is_empty());
     assert_eq!(report.spurious.len(), 1);
     assert_eq!(Some(report.original_ns), report.ulcp_free_ns);
+}
+
+#[test]
+fn looks_before_waits_on_a_condition_variable_need_their_lock() {
+    let mut r = Recording::new(3);
+    r.share(X, 8);
+    r.lock(2, 0, L, 0x300);
+    r.write(2, X, 8);
+    r.unlock(2, 1, L, 0x308);
+    for thread in [0, 1] {
+        r.lock(thread, 10, L, 0x100);
+        r.read(thread, X, 8);
+        r.event(thread, 1, CondWaitBegin, L, 0x108).value = 0x3000;
+    }
+    // Who only reads and does not wait may as well do so without the lock.
+    r.lock(2, 20, L, 0x200);
+    r.read(2, X, 8);
+    r.unlock(2, 1, L, 0x208);
+    use Verdict::*;
+    assert_eq!(verdicts(&r), [Conflict, OfWaits, Ulcp(UlcpKind::ReadRead)]);
+    let sections = r.sections();
+    let measured = measure(&sections, &mut r.replayer(), &Options::default()).expect("replays");
+    let report = rank(&measured, measured.check_ns.unwrap_or(0), &mut ());
+    assert_eq!((report.groups.len(), report.spurious.len()), (1, 1));
 }
 
 #[test]

@@ -14,10 +14,12 @@ const CAS: u64 = 1;
 const SWAP: u64 = 2;
 const ADD: u64 = 3;
 const MOV: u64 = 4;
+/// Compares and exchanges to set a lock free.
+const FREE: u64 = 6;
 
 fn change(pc: u64) -> Change {
     match pc {
-        CAS => Change::CompareExchange,
+        CAS | FREE => Change::CompareExchange,
         SWAP => Change::Exchange,
         ADD | 5 => Change::Add,
         _ => Change::Store,
@@ -301,6 +303,8 @@ fn what_is_waited_for_and_not_understood_is_listed_with_its_time() {
     let unknown = made(&r).unknown;
     assert_eq!(unknown.len(), 1);
     assert_eq!((unknown[0].address, unknown[0].ticks, unknown[0].waits), (W, 20, 1));
+    assert_eq!((unknown[0].thread, unknown[0].event), (ThreadId(1), 2));
+    assert_eq!(made(&r).asked(ThreadId(1)), [2]);
 }
 
 /// A section of such a lock is analysed as any other.
@@ -370,4 +374,141 @@ fn sleeping_beside_a_lock_and_waking_are_part_of_it() {
     assert_eq!(seen(1, 2).kind(), EventKind::MutexLock, "most waits are asleep");
     assert_eq!((seen(1, 2).begin, seen(1, 2).end), (of(1, 0).begin, of(1, 2).end));
     assert_eq!(seen(1, 1).kind(), EventKind::Rdtsc);
+}
+
+/// Events of a lock whose sleepers sleep elsewhere. A thread that sleeps has set the second bit, and a
+/// holder that cannot set the lock free at once does so by a store that nobody sees, or hands it over.
+struct Parking {
+    r: Recording,
+    /// Calls that sleep or wake: thread, event, whether it wakes. All are on one word.
+    calls: Vec<(u32, u64, bool)>,
+}
+
+const TABLE: u64 = 0x9000;
+const SLEEPER: u64 = 0xa000;
+
+impl Parking {
+    /// Each thread takes the lock and sets it free once, as anybody can see.
+    fn new(threads: usize) -> Parking {
+        let mut r = Recording::new(threads);
+        for thread in 0..threads {
+            atomic(&mut r, thread, W, CAS, 0);
+            atomic(&mut r, thread, W, FREE, 1);
+        }
+        Parking { r, calls: Vec::new() }
+    }
+
+    fn call(&mut self, thread: usize, wakes: bool) {
+        let items = self.r.threads[thread].iter();
+        let event = items.filter(|item| matches!(item, Item::Event(_))).count() as u64;
+        let call = self.r.event(thread, 10, EventKind::Syscall, 0, 0x99);
+        call.nr = refrain_trace::linux::FUTEX;
+        call.end = call.begin + 80;
+        self.calls.push((thread as u32, event, wakes));
+    }
+
+    /// A thread finds the lock taken, and sleeps.
+    fn sleep(&mut self, thread: usize) {
+        atomic(&mut self.r, thread, W, CAS, 1);
+        self.table(thread);
+        self.call(thread, false);
+    }
+
+    /// The table that says who sleeps has a lock of its own.
+    fn table(&mut self, thread: usize) {
+        atomic(&mut self.r, thread, TABLE, CAS, 0);
+        atomic(&mut self.r, thread, TABLE, FREE, 1);
+    }
+
+    /// The holder comes to set the lock free, finds that somebody sleeps, and wakes that one.
+    fn wake(&mut self, thread: usize) {
+        atomic(&mut self.r, thread, W, FREE, 3);
+        self.table(thread);
+        self.call(thread, true);
+    }
+
+    fn made(&self) -> Made {
+        let mut maker = Maker::new();
+        for (thread, event, id) in events(&self.r) {
+            let call = self.calls.iter().find(|call| (call.0, call.1) == (thread.0, id));
+            if call.is_some_and(|call| call.2) {
+                maker.wakes(thread, EventId(id), &event, SLEEPER);
+            }
+            let slept_on = call.filter(|call| !call.2).map(|_| SLEEPER);
+            maker.push(thread, EventId(id), &event, change, slept_on);
+        }
+        maker.finish()
+    }
+}
+
+#[test]
+fn a_holder_may_set_a_lock_free_unseen_where_it_failed_to_do_so() {
+    let mut p = Parking::new(3);
+    atomic(&mut p.r, 0, W, CAS, 0);
+    p.sleep(1);
+    p.wake(0);
+    // Before the store another thread looks, and fails.
+    atomic(&mut p.r, 2, W, CAS, 3);
+    atomic(&mut p.r, 1, W, CAS, 2);
+    atomic(&mut p.r, 1, W, FREE, 3);
+    atomic(&mut p.r, 2, W, CAS, 0);
+    atomic(&mut p.r, 2, W, FREE, 1);
+    let made = p.made();
+    assert!(made.locks.iter().any(|lock| lock.address == W), "{:?}", made.locks);
+    assert_eq!(held(&made, 0), [(0, true), (1, false), (2, true), (3, false)]);
+    assert_eq!(held(&made, 1), [(0, true), (1, false), (6, true), (7, false)]);
+    assert_eq!(held(&made, 2), [(0, true), (1, false), (3, true), (4, false)]);
+}
+
+#[test]
+fn a_lock_that_is_handed_over_is_had_since_the_sleep() {
+    let mut p = Parking::new(2);
+    atomic(&mut p.r, 0, W, CAS, 0);
+    p.sleep(1);
+    p.wake(0);
+    // It was never free.
+    atomic(&mut p.r, 1, W, FREE, 1);
+    atomic(&mut p.r, 0, W, CAS, 0);
+    atomic(&mut p.r, 0, W, FREE, 1);
+    let made = p.made();
+    assert_eq!(held(&made, 1), [(0, true), (1, false), (5, true), (6, false)]);
+    // Who has not come to where it is set free cannot have handed it over.
+    let mut p = Parking::new(2);
+    atomic(&mut p.r, 0, W, CAS, 0);
+    p.sleep(1);
+    atomic(&mut p.r, 1, W, FREE, 1);
+    atomic(&mut p.r, 0, W, CAS, 0);
+    assert!(p.made().locks.iter().all(|lock| lock.address != W));
+}
+
+#[test]
+fn all_that_a_thread_does_to_sleep_and_to_wake_is_part_of_the_lock() {
+    let mut p = Parking::new(2);
+    for (one, other) in [(0, 1), (1, 0), (0, 1)] {
+        atomic(&mut p.r, one, W, CAS, 0);
+        p.sleep(other);
+        p.wake(one);
+        atomic(&mut p.r, other, W, CAS, 2);
+        atomic(&mut p.r, other, W, FREE, 1);
+    }
+    let made = p.made();
+    let all = events(&p.r);
+    let of = |thread: u32, event: u64| {
+        let found = all.iter().find(|(t, _, id)| t.0 == thread && *id == event);
+        found.expect("it was recorded").1
+    };
+    let seen = |thread, event| made.view(ThreadId(thread), EventId(event), &of(thread, event));
+    // The first thread's release lasts until it has woken the other one.
+    assert_eq!((seen(0, 3).kind(), seen(0, 3).object), (EventKind::MutexUnlock, W));
+    assert_eq!(seen(0, 3).end, of(0, 6).end);
+    for event in [4, 5, 6] {
+        assert_eq!((seen(0, event).kind(), seen(0, event).begin), (EventKind::Rdtsc, of(0, 6).end));
+    }
+    // The other one came to the lock when it first tried it.
+    assert_eq!((seen(1, 6).kind(), seen(1, 6).object), (EventKind::MutexLock, W));
+    assert_eq!(seen(1, 6).begin, of(1, 2).begin);
+    for event in [2, 3, 4, 5] {
+        assert_eq!(seen(1, event).kind(), EventKind::Rdtsc);
+    }
+    assert_eq!(made.unknown, [], "who slept has waited for the lock");
 }

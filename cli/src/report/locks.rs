@@ -118,8 +118,9 @@ impl Group {
 fn advice(kind: UlcpKind) -> &'static str {
     match kind {
         UlcpKind::NullLock => {
-            "One of the two sections touches no data that threads share. Take the lock only in the \
-             branch that needs it, or leave it out."
+            "One of the two sections touched no data that several threads use in this run. Take the \
+             lock only in the branch that needs it. If each thread has its own part of the data, \
+             give each part a lock of its own; if only one thread ever uses the data, leave the lock out."
         }
         UlcpKind::ReadRead => {
             "Both sections only read. Use a reader-writer lock, or no lock for data that hardly \
@@ -140,8 +141,9 @@ fn advice(kind: UlcpKind) -> &'static str {
         }
         UlcpKind::CommutativeUpdate => {
             "What the sections do to the same data comes to the same in either order, but must not be \
-             lost: they add, or set bits, and nobody looks at the result. Do that by an atomic \
-             instruction without the lock, or let each thread have a sum of its own."
+             lost: they add, or set bits, and do not look at the result. Do that by an atomic \
+             instruction without the lock (whatever else changes the data must then do so by atomic \
+             instructions, too), or let each thread have a sum of its own."
         }
     }
 }
@@ -439,6 +441,24 @@ pub(crate) mod tests {
         };
         assert!(!report.groups.iter().any(|group| report.is_sure(group)));
         assert_snapshot!(render(&report, Style { width: 80, colour: false }));
+    }
+
+    #[test]
+    fn places_that_cost_next_to_nothing_have_no_rows() {
+        let style = Style { width: 80, colour: false };
+        let mut report = example();
+        report.groups[2].ranked.in_vain_ns = 300_000;
+        let text = render(&report, style);
+        assert!(!text.contains("\n   3  "), "{text}");
+        assert!(text.contains("1 more row costs less than a thousandth"), "{text}");
+        let detailed = render(&Report { details: true, ..report.clone() }, style);
+        assert!(detailed.contains("\n   3  "), "{detailed}");
+        report.groups.drain(..2);
+        report.groups_found = 1;
+        let gain = Some(Gain { least_ns: 20, likely_ns: 349, most_ns: 26_000_000 });
+        let text = render(&Report { gain, ulcp_free_ns: Some(345_599_651), ..report }, style);
+        assert!(text.contains("no unnecessary lock contention was found that"), "{text}");
+        assert!(text.contains("no sure gain"), "{text}");
     }
 
     #[test]

@@ -65,6 +65,7 @@ impl Observer for Collect {
         let mut collector = Collector::new(thread, own);
         if let Some(locks) = &self.locks {
             collector = collector.knowing(locks.made.roles(thread), locks.foreign.clone());
+            collector = collector.asked_at(locks.made.asked(thread));
             collector = collector.with_uses(self.uses.clone());
         }
         Box::new(OnThread { collector: Some(collector), done: self.done.clone() })

@@ -35,13 +35,13 @@ use refrain_analysis::{Code, Race, Tapped};
 use refrain_jit::{CraneliftEngine, Program};
 use refrain_trace::{CodeBlock, EventId, EventKind, ThreadId, Trace, common};
 use refrain_transform::{
-    Irregularity, LockKind, Made, Make, Measurement, Options, Picture, Replayer, Sections, Unknown,
-    measure, picture,
+    Collector, Irregularity, LockKind, Made, Make, Measurement, Options, Picture, Replayer,
+    Sections, Unknown, measure, picture,
 };
 use refrain_vm::{Count, Engine, EngineConfig, EngineError, Observer, Placement, Processor};
 use serde::{Deserialize, Serialize};
 use stacks::Stacks;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -333,14 +333,21 @@ pub(crate) struct Beside {
     /// Locks of which nothing can be said, with the address of a section that shows why, and how
     /// many sections there are.
     pub irregular: Vec<(u64, Irregularity, u64, u64)>,
-    /// What was waited for and is no lock, as far as can be told; `ticks` are nanoseconds.
-    pub unknown: Vec<Unknown>,
+    /// What was waited for and is no lock, as far as can be told; `ticks` are nanoseconds. And where the
+    /// longest wait was, from the inside out, as far as that is known.
+    pub unknown: Vec<(Unknown, Vec<u64>)>,
     /// The threads over time, if that was asked for, or why there is no picture.
     pub picture: Option<Result<Picture, String>>,
 }
 
 impl Beside {
-    fn new(sections: &Sections, made: &Made, nanoseconds: impl Fn(u64) -> u64) -> Beside {
+    /// `whereabouts`: where threads were at the events that were asked about.
+    fn new(
+        sections: &Sections,
+        made: &Made,
+        whereabouts: &BTreeMap<(ThreadId, u32), Vec<u64>>,
+        nanoseconds: impl Fn(u64) -> u64,
+    ) -> Beside {
         let irregular = sections.locks().iter().filter_map(|lock| match lock.kind {
             LockKind::Irregular(why) => {
                 let example = sections.all()[lock.example?.index()];
@@ -351,7 +358,10 @@ impl Beside {
         });
         // Those that the program has itself made and never used by two threads are none here.
         let used = |address: u64| sections.locks().iter().any(|lock| lock.address == address);
-        let unknown = made.unknown.iter().map(|it| Unknown { ticks: nanoseconds(it.ticks), ..*it });
+        let unknown = made.unknown.iter().map(|it| {
+            let at = whereabouts.get(&(it.thread, it.event)).cloned();
+            (Unknown { ticks: nanoseconds(it.ticks), ..*it }, at.unwrap_or_default())
+        });
         Beside {
             made: made.locks.iter().filter(|it| used(it.address)).map(|it| it.make).collect(),
             irregular: irregular.collect(),
@@ -381,11 +391,14 @@ pub(crate) fn analyse(
     }
     let locks = collect.locks().expect("it was made with them");
     constant.extend(locks.words());
-    let sections = Sections::merge(collect.take(), &constant, &locks.atomic)?;
+    let collectors = collect.take();
+    let whereabouts = collectors.iter().flat_map(Collector::whereabouts).collect();
+    let sections = Sections::merge(collectors, &constant, &locks.atomic)?;
     let mut skeleton = Skeleton::to_predict(trace, &locks.made)?;
     let recorded_ns = skeleton.recorded_ns();
     let extent = Extent { events: outcome.events, recorded: outcome.recorded, recorded_ns };
-    let mut beside = Beside::new(&sections, &locks.made, |ticks| skeleton.nanoseconds(ticks));
+    let mut beside =
+        Beside::new(&sections, &locks.made, &whereabouts, |ticks| skeleton.nanoseconds(ticks));
     if draws {
         beside.picture = Some(picture(&sections, &mut skeleton));
     }

@@ -9,7 +9,7 @@ use crate::replayed::Divergence;
 use crate::session::Session;
 use crate::symbols::Symbols;
 use crate::trace_file;
-use refrain_transform::{Resolver, Unknown};
+use refrain_transform::{Place, Resolver, Unknown};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -85,13 +85,17 @@ const WORTH_A_LINE: u64 = 200;
 
 /// What threads waited for, by place.
 fn not_understood(
-    unknown: Vec<Unknown>,
+    unknown: Vec<(Unknown, Vec<u64>)>,
     original_ns: u64,
     symbols: &mut Symbols,
 ) -> Vec<NotUnderstood> {
     let mut not_understood: Vec<NotUnderstood> = Vec::new();
-    for unknown in unknown {
-        let site = symbols.resolve(unknown.pc + 1);
+    for (unknown, outwards) in unknown {
+        let mut places = outwards.iter().map(|pc| symbols.resolve(pc + 1));
+        // The first that a programmer may change.
+        let own = |place: &Place| place.frames.first().is_some_and(|it| !it.is_of_a_library());
+        let own = places.find(own);
+        let site = own.unwrap_or_else(|| symbols.resolve(unknown.pc + 1));
         match not_understood.iter_mut().find(|it| it.site.short() == site.short()) {
             Some(there) => {
                 there.words += 1;

@@ -8,19 +8,28 @@ use super::{Held, MadeLock};
 use refrain_trace::ThreadId;
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// How far the words of one lock are apart, at most.
 const NEAR: u64 = 16;
 /// Events of a lock's own between its release and the call that wakes, at most.
 const BETWEEN: u32 = 4;
 
-type At = (ThreadId, u32);
+pub(super) type At = (ThreadId, u32);
+
+/// A call in which a thread slept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sleep {
+    pub(super) word: u64,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+}
 
 /// Calls by thread and event.
 #[derive(Default)]
 pub(super) struct Calls {
-    /// Sleeps: on which word, and since when.
-    pub(super) sleeps: FixedMap<At, (u64, u64)>,
+    /// Sleeps.
+    pub(super) sleeps: FixedMap<At, Sleep>,
     /// Calls that wake: on which word, and until when.
     pub(super) wakes: FixedMap<At, (u64, u64)>,
     /// Words of all steps, if there are calls that wake.
@@ -36,7 +45,7 @@ impl Calls {
         let is_near = |word: u64| lock.words.iter().any(|it| it.start.abs_diff(word) < NEAR);
         let sleep = |event| {
             let found = self.sleeps.get(&(held.thread, event));
-            found.filter(|(word, _)| is_near(*word)).map(|(_, begin)| *begin)
+            found.filter(|sleep| is_near(sleep.word)).map(|sleep| sleep.begin)
         };
         let (mut since, mut begin) = (held.since, held.begin);
         while let Some(before) = since.checked_sub(1)
@@ -48,6 +57,22 @@ impl Calls {
         own.extend(sleeps.iter().map(|event| (held.thread, *event)));
         (held.since, held.begin) = (since, begin);
         !sleeps.is_empty()
+    }
+
+    /// The first of these events in which a thread slept.
+    pub(super) fn first_sleep(&self, thread: ThreadId, mut events: Range<u32>) -> Option<u32> {
+        events.find(|event| self.sleeps.contains_key(&(thread, *event)))
+    }
+
+    /// What a thread slept on in these events.
+    pub(super) fn words_slept_on(
+        &self,
+        thread: ThreadId,
+        events: Range<u32>,
+    ) -> impl Iterator<Item = u64> {
+        // Where nobody ever slept, there is nothing to look for.
+        let events = if self.sleeps.is_empty() { 0..0 } else { events };
+        events.filter_map(move |event| self.sleeps.get(&(thread, event)).map(|it| it.word))
     }
 
     /// The last event of a release, and when that is over, if a call that wakes is part of it. What

@@ -22,15 +22,17 @@ mod calls;
 mod counted;
 mod queue;
 mod semaphore;
+mod slow;
 mod ticket;
 mod word;
 
 use crate::intervals::Interval;
-use calls::Calls;
+use calls::{Calls, Sleep};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::linux::{FUTEX, sleeps};
 use refrain_trace::{Event, EventId, EventKind, OWN_ORDER, ThreadId};
 use serde::{Deserialize, Serialize};
+use slow::Slow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What an instruction that is an [`EventKind::Atomic`] does to its word.
@@ -113,6 +115,10 @@ pub struct Unknown {
     pub address: u64,
     /// Where the longest wait was.
     pub pc: u64,
+    /// The thread that waited there.
+    pub thread: ThreadId,
+    /// The event with which the wait was over.
+    pub event: u32,
     /// How many times threads waited: rounds of a loop that polls count as one.
     pub waits: u64,
     /// For how long, all threads together, in ticks.
@@ -130,12 +136,23 @@ pub struct Made {
     roles: Vec<Vec<(u32, Role)>>,
     /// Locks that threads wait for awake, most of the time.
     awake: BTreeSet<u64>,
+    slow: Vec<Slow>,
 }
 
 impl Made {
     /// What the events of a thread are for locks, ascending.
     pub fn roles(&self, thread: ThreadId) -> Vec<(u32, Role)> {
         self.roles.get(thread.index()).cloned().unwrap_or_default()
+    }
+
+    /// With which events those of the longest waits were over that are for no lock, ascending: where the
+    /// thread was then, a replay can say ([`crate::Collector::asked_at`]).
+    pub fn asked(&self, thread: ThreadId) -> Vec<u32> {
+        let longest = self.unknown.iter().take(ASKED);
+        let mut asked: Vec<u32> =
+            longest.filter(|it| it.thread == thread).map(|it| it.event).collect();
+        asked.sort_unstable();
+        asked
     }
 
     /// An event as it would be if all locks were the library's: acquisitions begin when the thread
@@ -182,6 +199,11 @@ impl Made {
         }
     }
 
+    fn has_role(&self, thread: ThreadId, event: u32) -> bool {
+        let roles = self.roles.get(thread.index());
+        roles.is_some_and(|roles| roles.binary_search_by_key(&event, |(event, _)| *event).is_ok())
+    }
+
     fn give(&mut self, thread: ThreadId, event: u32, role: Role) {
         if self.roles.len() <= thread.index() {
             self.roles.resize(thread.index() + 1, Vec::new());
@@ -204,8 +226,12 @@ impl Made {
         }
         let mut slept = 0;
         for held in &mut held {
-            slept += usize::from(calls.wait(held, &lock, &mut own));
+            let near = calls.wait(held, &lock, &mut own);
+            let mut words = calls.words_slept_on(held.thread, held.since..held.acquire + 1);
+            slept += usize::from(near || words.next().is_some());
         }
+        let words_slept_on = |it: &Held| calls.words_slept_on(it.thread, it.since..it.acquire + 1);
+        let slept_on: FixedSet<u64> = held.iter().flat_map(words_slept_on).collect();
         let mut parts: BTreeMap<(ThreadId, u32), Option<u64>> =
             own.iter().map(|&event| (event, None)).collect();
         let (address, counted) = (lock.address, lock.make == Make::Counted);
@@ -229,6 +255,9 @@ impl Made {
                 waiting.iter_mut().for_each(|within| **within = Some(begin));
             }
             parts.remove(&(thread, acquire));
+            if !whole {
+                self.slow.extend(Slow::of_acquisition(held, calls));
+            }
             let lock = address;
             self.give(thread, acquire, Role::Acquire { lock, order, shared, begin, whole });
             if let Some(release) = release {
@@ -238,6 +267,9 @@ impl Made {
                     parts.extend((release + 1..=last).map(|event| ((thread, event), Some(until))));
                 }
                 let until = until.map(|(_, until)| until);
+                if until.is_none() {
+                    self.slow.extend(Slow::of_release(held, &slept_on, &ends, calls));
+                }
                 let role = Role::Release { lock, order: order + 1, shared: counted, until };
                 self.give(thread, release, role);
             }
@@ -249,6 +281,9 @@ impl Made {
         true
     }
 }
+
+/// Waits for no lock that are asked about.
+const ASKED: usize = 256;
 
 /// Threads wait awake for a lock if fewer waits than one in so many end in sleep.
 const SLEEPS: usize = 8;
@@ -300,6 +335,7 @@ struct Waits {
     waits: u64,
     longest: u64,
     pc: u64,
+    by: Option<(ThreadId, u32)>,
 }
 
 /// Recognises locks in the events of a trace.
@@ -359,11 +395,12 @@ impl Maker {
         };
         let waits = event.kind() == Syscall && (event.nr == FUTEX || sleeps(event.nr));
         let word = slept_on.or_else(|| kind.map(|_| event.object));
-        self.note_wait(thread, event, word, slept_on.is_some());
         let position = u32::try_from(id.0).unwrap_or(u32::MAX);
+        self.note_wait((thread, position), event, word, slept_on.is_some());
         if let Some(word) = slept_on {
             self.sleeps.entry(word).or_default().push((thread, position));
-            self.calls.sleeps.insert((thread, position), (word, event.begin));
+            let Event { begin, end, .. } = *event;
+            self.calls.sleeps.insert((thread, position), Sleep { word, begin, end });
         }
         let previous = &mut self.threads[thread.index()];
         let Some(kind) = kind else {
@@ -392,14 +429,14 @@ impl Maker {
 
     /// A thread waits for a word as long as one instruction comes to it again and again, or a
     /// load repeats itself; and while it sleeps on it.
-    fn note_wait(&mut self, thread: ThreadId, event: &Event, word: Option<u64>, slept: bool) {
-        let previous = &mut self.threads[thread.index()];
+    fn note_wait(&mut self, at: (ThreadId, u32), event: &Event, word: Option<u64>, slept: bool) {
+        let previous = &mut self.threads[at.0.index()];
         let mut tell = |word: u64, pc: u64, ticks: u64, fresh: bool| {
             let waits = self.waits.entry(word).or_default();
             waits.ticks += ticks;
             waits.waits += u64::from(fresh);
             if ticks >= waits.longest {
-                (waits.longest, waits.pc) = (ticks, pc);
+                (waits.longest, waits.pc, waits.by) = (ticks, pc, Some(at));
             }
         };
         if let Some((last, pc, begin)) = previous.last.take() {
@@ -451,7 +488,7 @@ impl Maker {
             let lock = semaphore::recognise(of_word)
                 .or_else(|| word::recognise(of_word))
                 .or_else(|| counted::recognise(of_word))
-                .or_else(|| word::recognise_bit(of_word));
+                .or_else(|| word::recognise_bit(of_word, &calls));
             let own = self.own(&[of_word]);
             if !lock.is_some_and(|(lock, held)| made.add(lock, held, own, &calls)) {
                 left.push(of_word);
@@ -461,27 +498,38 @@ impl Maker {
             let own = self.own(&words);
             made.add(lock, held, own, &calls);
         }
-        let known: Vec<Interval> = made.locks.iter().flat_map(|l| l.words.clone()).collect();
-        let is_lock = |at: u64| known.iter().any(|word| (word.start..word.end).contains(&at));
-        made.unknown = self
-            .waits
-            .iter()
-            .filter(|(at, waits)| waits.ticks > 0 && !is_lock(**at))
-            .map(|(&address, &Waits { pc, waits, ticks, .. })| Unknown {
-                address,
-                pc,
-                waits,
-                ticks,
-            })
-            .collect();
-        made.unknown.sort_unstable_by_key(|it| (std::cmp::Reverse(it.ticks), it.address));
         made.locks.sort_unstable_by_key(|lock| lock.address);
         for roles in &mut made.roles {
             // Where words lie side by side, what is part of one lock may be the end of another one.
             roles.sort_unstable_by_key(|(event, role)| (*event, matches!(role, Role::Part(_))));
             roles.dedup_by_key(|(event, _)| *event);
         }
+        slow::merge(std::mem::take(&mut made.slow), &mut made.roles);
+        made.unknown = self.unknown(&made, &calls);
         made
+    }
+
+    /// What threads waited for that is no lock. Who slept for a lock has not waited for the word that it
+    /// slept on.
+    fn unknown(mut self, made: &Made, calls: &Calls) -> Vec<Unknown> {
+        for (&(thread, event), sleep) in &calls.sleeps {
+            if made.has_role(thread, event)
+                && let Some(waits) = self.waits.get_mut(&sleep.word)
+            {
+                waits.ticks -= waits.ticks.min(sleep.end.saturating_sub(sleep.begin));
+                waits.waits -= waits.waits.min(1);
+            }
+        }
+        let known: Vec<Interval> = made.locks.iter().flat_map(|l| l.words.clone()).collect();
+        let is_lock = |at: u64| known.iter().any(|word| (word.start..word.end).contains(&at));
+        let unknown = self.waits.iter().filter_map(|(&address, waits)| {
+            let &Waits { pc, waits, ticks, by, .. } = waits;
+            let (thread, event) = by.filter(|_| ticks > 0 && !is_lock(address))?;
+            Some(Unknown { address, pc, thread, event, waits, ticks })
+        });
+        let mut unknown: Vec<Unknown> = unknown.collect();
+        unknown.sort_unstable_by_key(|it| (std::cmp::Reverse(it.ticks), it.address));
+        unknown
     }
 }
 

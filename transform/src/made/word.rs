@@ -10,32 +10,51 @@
 //! exchange, set a bit); the step that makes it free again is the release, and must be the same
 //! thread's. A word that is ever set free by somebody else is no lock by that mask. Where the mask
 //! is a single bit, a release sets no other one: a word that counts is no lock.
+//!
+//! # Releases that nobody saw
+//! Where a bit says that threads sleep, the release may be a plain store which the recording does not
+//! watch, or none at all: the lock is handed over to a thread that sleeps (parking_lot does both). Only
+//! who has the lock comes to a place where holders set it free. So a holder that has come there and
+//! failed has let go of it there, if the bit is free the next time or another thread comes there.
 
-use super::{Change, Held, MadeLock, Make, Step, StepKind, came};
+use super::{Calls, Change, Held, LOOK_BACK, MadeLock, Make, Step, StepKind, came};
 use crate::intervals::Interval;
+use std::collections::BTreeSet;
 
 /// Bits of words that hold more than a lock.
 const BITS: [u64; 2] = [1, 1 << 31];
 
 /// A lock that is all of the word.
 pub(super) fn recognise(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
-    by_mask(of_word, u64::MAX)
+    by_mask(of_word, u64::MAX, None)
 }
 
 /// A lock that is a bit of the word.
-pub(super) fn recognise_bit(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
-    BITS.iter().find_map(|mask| by_mask(of_word, *mask))
+pub(super) fn recognise_bit(of_word: &[Step], calls: &Calls) -> Option<(MadeLock, Vec<Held>)> {
+    BITS.iter().find_map(|mask| by_mask(of_word, *mask, Some(calls)))
 }
 
-fn by_mask(of_word: &[Step], mask: u64) -> Option<(MadeLock, Vec<Held>)> {
+fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLock, Vec<Held>)> {
     let is_change = |at: &usize| matches!(of_word[*at].kind, StepKind::Change(_));
     let changes: Vec<usize> = (0..of_word.len()).filter(is_change).collect();
     let taken = |at: usize| of_word[at].old & mask != 0;
+    let places = calls.map(|_| places(of_word, &changes, taken)).unwrap_or_default();
     let mut held: Vec<Held> = Vec::new();
     let mut decisive = vec![false; of_word.len()];
+    // The holder's last try to set it free.
+    let mut tried = None;
     for pair in changes.windows(2) {
         let (at, next) = (pair[0], pair[1]);
         let step = &of_word[at];
+        if taken(at) && places.contains(&step.pc) {
+            decisive[at] = true;
+            let holder = held.last_mut().filter(|it| it.release.is_none())?;
+            if holder.thread != step.thread {
+                holder.release = Some(tried?);
+                held.push(handed_over(of_word, at, &decisive, calls?)?);
+            }
+            tried = Some(step.event);
+        }
         match (taken(at), taken(next)) {
             (false, true) => {
                 let tells = [Change::CompareExchange, Change::Exchange];
@@ -52,17 +71,16 @@ fn by_mask(of_word: &[Step], mask: u64) -> Option<(MadeLock, Vec<Held>)> {
                     begin,
                     since,
                 });
+                tried = None;
             }
             (true, false) => {
                 if mask != u64::MAX && of_word[next].old & !step.old != 0 {
                     return None;
                 }
-                decisive[at] = true;
                 let holder = held.last_mut().filter(|it| it.release.is_none())?;
-                if holder.thread != step.thread {
-                    return None;
-                }
-                holder.release = Some(step.event);
+                let by_holder = holder.thread == step.thread;
+                decisive[at] |= by_holder;
+                holder.release = Some(if by_holder { step.event } else { tried? });
             }
             _ => {}
         }
@@ -82,4 +100,35 @@ fn by_mask(of_word: &[Step], mask: u64) -> Option<(MadeLock, Vec<Held>)> {
     let words = vec![Interval::new(first.word, size)];
     let lock = MadeLock { address: first.word, make: Make::Word, words };
     (held.iter().filter(|held| held.release.is_some()).count() > 1).then_some((lock, held))
+}
+
+/// Where holders were seen to set it free.
+fn places(of_word: &[Step], changes: &[usize], taken: impl Fn(usize) -> bool) -> BTreeSet<u64> {
+    let (mut holder, mut places) = (None, BTreeSet::new());
+    for pair in changes.windows(2) {
+        let step = &of_word[pair[0]];
+        match (taken(pair[0]), taken(pair[1])) {
+            (false, true) => holder = Some(step.thread),
+            (true, false) if holder == Some(step.thread) => {
+                places.insert(step.pc);
+            }
+            _ => {}
+        }
+    }
+    places
+}
+
+/// The thread of a step has the lock, and did not take it itself: it has had it since it slept, behind
+/// its last try to have it.
+fn handed_over(of_word: &[Step], at: usize, decisive: &[bool], calls: &Calls) -> Option<Held> {
+    let Step { thread, event, .. } = of_word[at];
+    let mut before = (0..at).rev().take(LOOK_BACK);
+    let last = before.find(|&before| of_word[before].thread == thread)?;
+    if decisive[last] {
+        return None;
+    }
+    let between = of_word[last].event + 1..event;
+    let acquire = calls.first_sleep(thread, between.clone()).or(between.clone().next())?;
+    let (begin, since) = came(of_word, last, |before| decisive[before]);
+    Some(Held { thread, acquire, release: None, shared: false, begin, since })
 }

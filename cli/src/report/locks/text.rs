@@ -15,10 +15,14 @@ use std::fmt::Write;
 const TABLE: u16 = 76;
 
 /// Columns of a table before those for the sites.
-const NUMBERS: usize = 48;
+const NUMBERS: usize = 46;
+
+/// Gains and waiting that are a smaller part of the run are next to nothing.
+const NOTHING: u64 = 1000;
 
 /// Renders the report.
 pub(crate) fn render(report: &Report, style: Style) -> String {
+    let (report, small) = &without_small(report);
     let mut text = summary(report, style);
     if !report.groups.is_empty() {
         let order = match report.believes_gains() {
@@ -35,12 +39,12 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         }
         text += &legend(report, style);
     }
-    text += &others(report, style);
+    text += &others(report, *small, style);
     if !report.spurious.is_empty() {
         let pairs = report.spurious.iter().map(|group| group.ranked.kinds.after_wait).sum();
         let what = format!(
-            "{} of waits on condition variables that take the lock again and touch nothing; no \
-             program can leave them out: {}.",
+            "{} between waits on condition variables, which need the lock although they change \
+             nothing; no program can leave them out: {}.",
             counted(pairs, "hand-over"),
             list(report.spurious.iter().map(|group| group.ranked.second.short())),
         );
@@ -66,6 +70,21 @@ pub(crate) fn render(report: &Report, style: Style) -> String {
         text += &paragraph(&format!("note: {note}"), style);
     }
     text
+}
+
+/// The report without the groups that cost next to nothing, unless all details are wanted, and how many
+/// these are.
+fn without_small(report: &Report) -> (Report, usize) {
+    let mut shown = report.clone();
+    if !report.details {
+        shown.groups.retain(|group| {
+            let refrain_transform::Group { in_vain_ns, alone_ns, .. } = group.ranked;
+            let gain = alone_ns.filter(|_| report.believes_gains()).unwrap_or(0);
+            gain.max(signed(in_vain_ns)) >= signed(report.original_ns / NOTHING)
+        });
+    }
+    let small = report.groups.len() - shown.groups.len();
+    (shown, small)
 }
 
 fn summary(report: &Report, style: Style) -> String {
@@ -129,9 +148,13 @@ fn free(report: &Report) -> String {
         return format!("{time} (not to be believed: see the note)");
     }
     let range = |gain: &Gain| format!("{} to {}", share(gain.least_ns), share(gain.most_ns));
+    let nothing = signed(report.original_ns / NOTHING);
     match (gain, &report.gain) {
         (0, _) => format!("{time} (no gain)"),
-        (_, Some(unsure)) if unsure.least_ns <= 0 && unsure.most_ns >= 0 => {
+        (_, Some(none)) if none.least_ns > -nothing && none.most_ns < nothing => {
+            format!("{time} (no gain)")
+        }
+        (_, Some(unsure)) if unsure.least_ns < nothing && unsure.most_ns > -nothing => {
             format!("{time} (no sure gain: {} less in the model's trials)", range(unsure))
         }
         (1.., Some(sure)) => format!(
@@ -165,7 +188,7 @@ fn ranking(report: &Report, style: Style) -> String {
         return blocks(report, style);
     }
     let numbers: &[&str] = match report.believes_gains() {
-        true => &["gain", "waiting", "share"],
+        true => &["gain", "in vain"],
         false => &["in vain"],
     };
     let numbers = numbers.iter().map(|name| (*name, Column::Right));
@@ -175,10 +198,8 @@ fn ranking(report: &Report, style: Style) -> String {
     let rows = groups.iter().map(|group| {
         let at = sites(group).iter().flat_map(|site| wrap(site, room)).collect::<Vec<_>>();
         let mut cells = vec![group.ranked.rank.to_string(), group.ranked.kind.name().to_owned()];
-        match report.believes_gains() {
-            true => cells.extend([gain(group), waiting(group), percent(group.ranked.share)]),
-            false => cells.push(duration(signed(group.ranked.in_vain_ns))),
-        }
+        cells.extend(report.believes_gains().then(|| gain(group)));
+        cells.push(duration(signed(group.ranked.in_vain_ns)));
         cells.push(at.join("\n"));
         cells
     });
@@ -190,12 +211,11 @@ fn blocks(report: &Report, style: Style) -> String {
     let width = usize::from(style.width);
     let mut text = String::new();
     for group in &report.groups {
-        let refrain_transform::Group { rank, kind, share, .. } = &group.ranked;
+        let refrain_transform::Group { rank, kind, in_vain_ns, .. } = &group.ranked;
+        let in_vain = format!("{} in vain", duration(signed(*in_vain_ns)));
         let costs = match report.believes_gains() {
-            true => {
-                format!("gain {}, waiting {} ({})", gain(group), waiting(group), percent(*share))
-            }
-            false => format!("{} in vain", duration(signed(group.ranked.in_vain_ns))),
+            true => format!("gain {}, {in_vain}", gain(group)),
+            false => in_vain,
         };
         let head = format!("{rank}  {}: {costs}", kind.name());
         for line in wrap(&head, width) {
@@ -333,20 +353,15 @@ fn legend(report: &Report, style: Style) -> String {
              overlap: what one gains another may gain too, so they do not add up to the difference \
              above, which fixes all rows at once.",
         );
-        say("waiting: time spent waiting although the sections did not conflict, summed over \
-             hand-overs, and its share in that of all rows. Use it to rank; do not add it up.");
         if report.groups.iter().any(|group| group.ranked.alone_ns.is_some_and(|gain| gain <= 0)) {
             say(
                 "none: with this row alone fixed the run is no shorter; threads then wait elsewhere.",
             );
         }
-    } else {
-        say(
-            "in vain: for how long threads waited in the recording while another had the lock whose \
-             section did not conflict with theirs, summed over threads. It says where time went, not \
-             what a fix gains.",
-        );
     }
+    say("in vain: for how long threads waited in the recording while another had the lock whose \
+         section did not conflict with theirs, summed over threads. It says where time went, not \
+         what a fix gains.");
     let detailed = report.groups.iter().any(|group| !group.excerpts.is_empty());
     for kind in UlcpKind::ALL {
         let group = report.groups.iter().find(|group| group.ranked.kind == kind);
@@ -358,9 +373,12 @@ fn legend(report: &Report, style: Style) -> String {
 }
 
 /// What there is beside the rows, or instead of them.
-fn others(report: &Report, style: Style) -> String {
-    let left = report.groups_found - report.groups.len();
+fn others(report: &Report, small: usize, style: Style) -> String {
+    let left = report.groups_found - report.groups.len() - small;
     let text = match (report.groups.len(), left) {
+        (0, 0) if small > 0 => {
+            "no unnecessary lock contention was found that is worth mending".to_owned()
+        }
         (0, 0) if report.analysed.critical_sections == 0 => {
             "There is nothing to rank: what was analysed holds no critical section of a lock."
                 .to_owned()
@@ -372,7 +390,7 @@ fn others(report: &Report, style: Style) -> String {
             "no unnecessary lock contention was found, apart from locks that cannot be analysed:"
                 .to_owned()
         }
-        (_, 0) => return String::new(),
+        (_, 0) => String::new(),
         (0, _) => format!("{}; --top {left} shows them", counted(left as u64, "group")),
         _ => format!(
             "{}; --top {} shows all",
@@ -380,7 +398,17 @@ fn others(report: &Report, style: Style) -> String {
             report.groups_found
         ),
     };
-    paragraph(&text, style)
+    let mut text = if text.is_empty() { text } else { paragraph(&text, style) };
+    if small > 0 {
+        let what = format!(
+            "{} {} less than a thousandth of the run; --details shows {}.",
+            counted(small as u64, "more row"),
+            if small == 1 { "costs" } else { "cost" },
+            if small == 1 { "it" } else { "them" }
+        );
+        text += &paragraph(&what, style);
+    }
+    text
 }
 
 fn irregular(lock: &IrregularLock) -> String {
@@ -427,10 +455,6 @@ fn gain(group: &Group) -> String {
         Some(gain @ 1..) => duration(gain),
         Some(_) => "none".to_owned(),
     }
-}
-
-fn waiting(group: &Group) -> String {
-    if group.ranked.delta_ns > 0 { duration(group.ranked.delta_ns) } else { "none".to_owned() }
 }
 
 /// Both sites, one per line; once if they are the same.
