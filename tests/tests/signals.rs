@@ -158,3 +158,21 @@ fn a_thread_that_has_only_ever_yielded_takes_a_signal() {
     assert_eq!(recorded.status, 7, "{recorded:?}");
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// A child process is not recorded: it may take a signal wherever it is.
+#[test]
+fn a_child_that_only_computes_takes_a_signal() {
+    let bench = bench();
+    let source = "#include <signal.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
+         static volatile int got; static int ready[2];\n\
+         static void on(int s) { got++; }\n\
+         int main(void) { char byte; int status; pipe(ready); pid_t child = fork();\n\
+         if (child == 0) { signal(SIGUSR1, on); write(ready[1], \"r\", 1);\n\
+           while (!got); _exit(7); }\n\
+         read(ready[0], &byte, 1); kill(child, SIGUSR1);\n\
+         waitpid(child, &status, 0); return WEXITSTATUS(status); }\n";
+    bench.cc(source, &["-O1", "-w", "-o", "program"]);
+    let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.status, 7, "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}

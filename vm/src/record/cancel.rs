@@ -10,7 +10,9 @@
 //! - Elsewhere it is a function without effects, and the library looks at the mark itself when it
 //!   comes to a cancellation point.
 //! - A wait that is recorded as one event ends as if its time were up, and the thread is cancelled
-//!   as if it were still in the call.
+//!   as if it were still in the call. If the thread does not want to be cancelled, it goes on waiting
+//!   and marks itself after the call: the body of the call, which a replay does not execute, has
+//!   changed the mark for as long as the thread waits.
 //!
 //! Where the mark is, and what its bits mean, is known of glibc 2.36 to 2.40.
 
@@ -47,8 +49,7 @@ impl GuestThread {
     pub(crate) fn send_cancellation(&mut self, thread: u64) -> Result<()> {
         let machine = &self.machine;
         let cancellation = machine.learn_cancellation(self.context.rip);
-        let restorer = machine.signals.restorer();
-        let (Some(Cancellation { nothing, .. }), Some(restorer)) = (cancellation, restorer) else {
+        let Some(Cancellation { nothing, restorer, .. }) = cancellation else {
             return Err(Error::Unsupported(format!(
                 "pthread_cancel of this C library cannot be recorded (called in {}); let threads \
                  end by returning",
@@ -90,18 +91,30 @@ impl GuestThread {
         acts
     }
 
-    /// A hooked function has returned: the thread is cancelled in it, if it has been.
-    pub(super) fn cancel_if_due(&mut self) -> Result<()> {
-        self.cancellable = false;
-        if !std::mem::take(&mut self.cancelled) {
-            return Ok(());
+    /// Whether the signal that has come in a wait cancels the thread, but does not act on it yet. The
+    /// thread marks itself when the call has returned.
+    pub(super) fn marks_itself_later(&mut self) -> bool {
+        if !self.cancellable || self.machine.signals.next(self.id) != Some(SIGNAL) {
+            return false;
         }
-        let signal = Signal { number: SIGNAL, info: own_info(SIGNAL, SI_TKILL) };
-        let handling = self.machine.signals.handle_now(self.id, signal);
-        self.cancelled = true;
-        self.handle_after_event(&handling);
-        self.cancelled = false;
-        Ok(())
+        let later = self.mark().is_some_and(|(_, mark)| !acts(mark | CANCELED));
+        if later {
+            self.machine.signals.forget(self.id, SIGNAL);
+            self.marks_later = true;
+        }
+        later
+    }
+
+    /// A hooked function has returned: the thread is cancelled in it, or marks itself, if it is to.
+    pub(super) fn cancel_if_due(&mut self) {
+        self.cancellable = false;
+        let marks = std::mem::take(&mut self.marks_later) || self.cancelled;
+        if marks {
+            let signal = Signal { number: SIGNAL, info: own_info(SIGNAL, SI_TKILL) };
+            let handling = self.machine.signals.handle_now(self.id, signal);
+            self.handle_after_event(&handling);
+            self.cancelled = false;
+        }
     }
 
     /// The hooked function returns without having run.

@@ -63,6 +63,9 @@ impl GuestThread {
         if let Some(counted) = self.counted {
             let count = self.context.retired - counted;
             self.take_all(TakenAt { nr: delivery::AT_COUNT, count });
+        } else if self.machine.is_child() {
+            // No replay looks for the place.
+            self.take_all(TakenAt::AFTER_EVENT);
         }
     }
 
@@ -212,6 +215,7 @@ impl GuestThread {
     ) -> Result<()> {
         while !done(self) {
             match self.machine.signals.restarts(self.id) {
+                Some(_) if self.marks_itself_later() => {}
                 Some(_) if self.is_cancelled_in_wait() => break,
                 Some(_) => self.handle_in_body()?,
                 None => self.machine.signals.settle(self.id),
@@ -280,6 +284,7 @@ impl GuestThread {
             }
             match self.machine.signals.restarts(self.id) {
                 None => self.machine.signals.settle(self.id),
+                Some(_) if self.marks_itself_later() => {}
                 Some(_) if self.is_cancelled_in_wait() => {
                     if is_the_wait {
                         return Ok(-i64::from(libc::ETIMEDOUT));

@@ -50,8 +50,12 @@ pub(crate) struct GuestThread {
     pub(crate) cancellable: bool,
     /// It is cancelled in that function.
     pub(crate) cancelled: bool,
+    /// It marks itself as cancelled when that function has returned.
+    pub(crate) marks_later: bool,
     /// The ticket held while this thread creates another.
     pub(crate) creating: Option<u64>,
+    /// Nobody is to join that one.
+    pub(crate) creates_detached: bool,
     /// Where the thread's `errno` is, once asked for.
     pub(crate) errno_at: Option<u64>,
     /// Signals want to be handled.
@@ -149,7 +153,9 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         marked: false,
         cancellable: false,
         cancelled: false,
+        marks_later: false,
         creating: None,
+        creates_detached: false,
         errno_at: None,
         attention,
         after_event: false,
