@@ -23,7 +23,7 @@ use crate::host::{self, Guest};
 use crate::syscall::{self, Call};
 use crate::{Result, kick};
 use refrain_trace::payload::{SyscallRecord, Write};
-use refrain_trace::{Ending, Event, EventKind, NO_TICKET, delivery};
+use refrain_trace::{Ending, Event, EventKind, NO_TICKET, delivery, order};
 
 const EINTR: i64 = 4;
 
@@ -123,6 +123,7 @@ impl GuestThread {
     /// The thread goes on at the start of a handler.
     fn handle(&mut self, handling: &Handling, place: TakenAt) {
         let event = self.event(EventKind::Signal, host::ticks());
+        let entries = self.machine.tickets.given(order::SYSCALL_SLOT);
         let Handling { signal, action, mask, stack } = handling;
         let (action, mark) = match self.cancelling(handling) {
             Some((action, mark)) => (action, Some(mark)),
@@ -160,7 +161,8 @@ impl GuestThread {
             Guest.write(mark.address, &mark.bytes);
             writes.push(mark);
         }
-        self.append(event, Some(&SyscallRecord { writes, ..SyscallRecord::default() }));
+        let args = [entries, 0, 0, 0, 0, 0];
+        self.append(event, Some(&SyscallRecord { args, writes, ..SyscallRecord::default() }));
     }
 
     /// Runs one handler while the body of a library function waits; the body's state is put back
