@@ -10,9 +10,11 @@
 //! - Elsewhere it is a function without effects, and the library looks at the mark itself when it
 //!   comes to a cancellation point.
 //! - A wait that is recorded as one event ends as if its time were up, and the thread is cancelled
-//!   as if it were still in the call. If the thread does not want to be cancelled, it goes on waiting
-//!   and marks itself after the call: the body of the call, which a replay does not execute, has
-//!   changed the mark for as long as the thread waits.
+//!   as if it were still in the call.
+//!
+//! The body of such a wait, which a replay does not execute, notes in the mark that the thread may be
+//! cancelled at once. The recorder takes that back while the thread waits: handlers that run
+//! meanwhile read the mark, and so do other threads (`setuid` marks all of them).
 //!
 //! Where the mark is, and what its bits mean, is known of glibc 2.36 to 2.40.
 
@@ -25,11 +27,12 @@ use super::thread::GuestThread;
 use crate::elf::Elf;
 use crate::frame::Action;
 use crate::hooks::Model;
-use crate::host::Guest;
+use crate::host::{self, Guest};
 use crate::{Error, Result};
 use library::Cancellation;
 use refrain_trace::payload::Write;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 /// The library's own signal for this.
 pub(crate) const SIGNAL: u64 = 32;
@@ -75,10 +78,37 @@ impl GuestThread {
             Model::AcquireErrno => call.hook.name != "sem_trywait",
             _ => false,
         };
+        self.mark_in_body = self.cancellable.then(|| self.mark_that_body_changes()).flatten();
         let cancelled =
             self.cancellable && self.marked && self.mark().is_some_and(|(_, mark)| acts(mark));
         self.cancelled |= cancelled;
         cancelled
+    }
+
+    /// Where the thread's mark is, if the body of a wait is to change it: a thread that may be
+    /// cancelled at once is marked so already.
+    fn mark_that_body_changes(&mut self) -> Option<u64> {
+        let pointer = self.context.fs_base;
+        let at = match self.mark_at {
+            Some((of, at)) if of == pointer => at,
+            _ => {
+                let known = self.machine.learn_cancellation(self.context.rip);
+                let at = known.map(|known| pointer.wrapping_add(known.mark));
+                let at = at.filter(|&at| Guest.word32(at).is_some());
+                self.mark_at = Some((pointer, at));
+                at
+            }
+        }?;
+        // SAFETY: the word was readable, and is where the thread's own data lie as long as it lives.
+        (unsafe { host::atomic_word(at) }.load(Ordering::Relaxed) & AT_ONCE == 0).then_some(at)
+    }
+
+    /// The body is about to wait: what it has noted in the mark is taken back.
+    pub(super) fn restore_mark(&self) {
+        if let Some(at) = self.mark_in_body {
+            // SAFETY: as above.
+            unsafe { host::atomic_word(at) }.fetch_and(!AT_ONCE, Ordering::SeqCst);
+        }
     }
 
     /// Whether the thread is cancelled in the wait that is under way, which is to end.
@@ -91,25 +121,11 @@ impl GuestThread {
         acts
     }
 
-    /// Whether the signal that has come in a wait cancels the thread, but does not act on it yet. The
-    /// thread marks itself when the call has returned.
-    pub(super) fn marks_itself_later(&mut self) -> bool {
-        if !self.cancellable || self.machine.signals.next(self.id) != Some(SIGNAL) {
-            return false;
-        }
-        let later = self.mark().is_some_and(|(_, mark)| !acts(mark | CANCELED));
-        if later {
-            self.machine.signals.forget(self.id, SIGNAL);
-            self.marks_later = true;
-        }
-        later
-    }
-
-    /// A hooked function has returned: the thread is cancelled in it, or marks itself, if it is to.
+    /// A hooked function has returned: the thread is cancelled in it, if it has been.
     pub(super) fn cancel_if_due(&mut self) {
         self.cancellable = false;
-        let marks = std::mem::take(&mut self.marks_later) || self.cancelled;
-        if marks {
+        self.mark_in_body = None;
+        if self.cancelled {
             let signal = Signal { number: SIGNAL, info: own_info(SIGNAL, SI_TKILL) };
             let handling = self.machine.signals.handle_now(self.id, signal);
             self.handle_after_event(&handling);

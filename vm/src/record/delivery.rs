@@ -187,6 +187,7 @@ impl GuestThread {
         });
         self.handle(&handling, TakenAt { nr: delivery::IN_BODY, count: 0 });
         self.handlers_in_bodies.push(self.frame_address());
+        let cancelling = (self.cancellable, self.mark_in_body);
         // The body goes to the memory itself, the handler does not.
         let revealed = self.conceal_common();
         if self.run_guest()? == Flow::Exit {
@@ -197,6 +198,7 @@ impl GuestThread {
             self.reveal_common();
         }
         self.context.restore(body);
+        (self.cancellable, self.mark_in_body) = cancelling;
         if let Some(top) = outer {
             self.body_stack.begin_at(top);
         }
@@ -217,7 +219,6 @@ impl GuestThread {
     ) -> Result<()> {
         while !done(self) {
             match self.machine.signals.restarts(self.id) {
-                Some(_) if self.marks_itself_later() => {}
                 Some(_) if self.is_cancelled_in_wait() => break,
                 Some(_) => self.handle_in_body()?,
                 None => self.machine.signals.settle(self.id),
@@ -274,6 +275,9 @@ impl GuestThread {
             return Ok(unsafe { host::syscall(nr, args) });
         }
         loop {
+            if is_the_wait {
+                self.restore_mark();
+            }
             // SAFETY: the caller lets through only calls that read and write what their
             // arguments point to, which the kernel checks; the host keeps nothing at addresses
             // that the guest holds.
@@ -286,7 +290,6 @@ impl GuestThread {
             }
             match self.machine.signals.restarts(self.id) {
                 None => self.machine.signals.settle(self.id),
-                Some(_) if self.marks_itself_later() => {}
                 Some(_) if self.is_cancelled_in_wait() => {
                     if is_the_wait {
                         return Ok(-i64::from(libc::ETIMEDOUT));

@@ -421,11 +421,6 @@ impl Signals {
         state.handle(thread, signal)
     }
 
-    /// A signal that was sent to a thread is not pending any more.
-    pub(crate) fn forget(&self, thread: ThreadId, signal: u64) {
-        self.lock().of(thread).forget(signal);
-    }
-
     /// Nothing is waiting for the thread after all.
     pub(crate) fn settle(&self, thread: ThreadId) {
         let mut state = self.lock();

@@ -50,8 +50,10 @@ pub(crate) struct GuestThread {
     pub(crate) cancellable: bool,
     /// It is cancelled in that function.
     pub(crate) cancelled: bool,
-    /// It marks itself as cancelled when that function has returned.
-    pub(crate) marks_later: bool,
+    /// Where its mark is, if that function is about to change it.
+    pub(crate) mark_in_body: Option<u64>,
+    /// The thread pointer, and where the mark of the thread with that is, if the library is known.
+    pub(crate) mark_at: Option<(u64, Option<u64>)>,
     /// The ticket held while this thread creates another.
     pub(crate) creating: Option<u64>,
     /// Nobody is to join that one.
@@ -153,7 +155,8 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         marked: false,
         cancellable: false,
         cancelled: false,
-        marks_later: false,
+        mark_in_body: None,
+        mark_at: None,
         creating: None,
         creates_detached: false,
         errno_at: None,
