@@ -36,6 +36,36 @@ static void file(const char *path) {
     close(fd);
 }
 
+static int sleeper, ends[2];
+
+static void *sleeps(void *_) {
+    char byte;
+    sleeper = gettid();
+    return (void *)read(ends[0], &byte, 1);
+}
+
+// The state of a thread, as its own file has it.
+static char state(int thread) {
+    char path[64], line[256], state = 0;
+    sprintf(path, "/proc/%d/task/%d/status", getpid(), thread);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) sscanf(line, "State: %c", &state);
+    if (file) fclose(file);
+    return state;
+}
+
+static void states(void) {
+    pthread_t thread;
+    pipe(ends);
+    pthread_create(&thread, 0, sleeps, 0);
+    while (!__atomic_load_n(&sleeper, __ATOMIC_SEQ_CST)) usleep(1000);
+    while (state(sleeper) != 'S') usleep(1000);
+    printf("first %c, other %c\n", state(getpid()), state(sleeper));
+    write(ends[1], "", 1);
+    pthread_join(thread, 0);
+    while (state(sleeper)) usleep(1000);
+}
+
 static const char *tail(const char *path) { return strrchr(path, '/') ? strrchr(path, '/') + 1 : path; }
 
 int main(int argc, char **argv) {
@@ -44,6 +74,7 @@ int main(int argc, char **argv) {
     pthread_t thread;
     pthread_create(&thread, 0, named, 0);
     pthread_join(thread, 0);
+    states();
     file("/proc/self/cmdline");
     file("/proc/self/comm");
     char path[4096] = "";

@@ -114,6 +114,16 @@ fn threads_that_are_cancelled() {
 }
 
 #[test]
+fn threads_that_refuse_to_be_cancelled() {
+    is_as_natively(include_str!("../guest/cancel_refused.c"));
+}
+
+#[test]
+fn joins_that_are_refused() {
+    is_as_natively(include_str!("../guest/joins.c"));
+}
+
+#[test]
 fn handlers_that_go_with_their_timers() {
     is_as_natively(include_str!("../guest/timer_stopped.c"));
 }

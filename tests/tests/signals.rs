@@ -158,3 +158,48 @@ fn a_thread_that_has_only_ever_yielded_takes_a_signal() {
     assert_eq!(recorded.status, 7, "{recorded:?}");
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// A child process is not recorded: it may take a signal wherever it is.
+#[test]
+fn a_child_that_only_computes_takes_a_signal() {
+    let bench = bench();
+    let source = "#include <signal.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
+         static volatile int got; static int ready[2];\n\
+         static void on(int s) { got++; }\n\
+         int main(void) { char byte; int status; pipe(ready); pid_t child = fork();\n\
+         if (child == 0) { signal(SIGUSR1, on); write(ready[1], \"r\", 1);\n\
+           while (!got); _exit(7); }\n\
+         read(ready[0], &byte, 1); kill(child, SIGUSR1);\n\
+         waitpid(child, &status, 0); return WEXITSTATUS(status); }\n";
+    bench.cc(source, &["-O1", "-w", "-o", "program"]);
+    let recorded = bench.refrain(["record", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!(recorded.status, 7, "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
+/// A handler may read what the thread that sends the signal has written before: glibc's `setuid` hands
+/// its arguments to all threads like that. The replay of a wait takes no time, but the handler in it
+/// waits until the signal is sent. It prints, for which glibc looks at what the wait has noted of the
+/// thread.
+#[test]
+fn a_handler_finds_what_was_written_before_its_signal_was_sent() {
+    let bench = bench();
+    let source = "#include <pthread.h>\n#include <semaphore.h>\n#include <signal.h>\n#include <stdio.h>\n\
+         static int numbers[4096];\n\
+         static sem_t begun, ended, never;\n\
+         static void on(int s) { long all = 0; for (int i = 0; i < 4096; i++) all += numbers[i];\n\
+           dprintf(1, \"%ld\\n\", all); sem_post(&ended); }\n\
+         static void *waits(void *_) { sem_post(&begun); for (;;) sem_wait(&never); }\n\
+         int main(void) { pthread_t thread; sem_init(&begun, 0, 0); sem_init(&ended, 0, 0);\n\
+         sem_init(&never, 0, 0); signal(SIGUSR1, on);\n\
+         pthread_create(&thread, 0, waits, 0); sem_wait(&begun);\n\
+         for (int round = 1; round < 6; round++) {\n\
+           for (volatile int i = 0; i < 2000000; i++);\n\
+           for (int i = 0; i < 4096; i++) numbers[i] = i * round;\n\
+           pthread_kill(thread, SIGUSR1); sem_wait(&ended); }\n\
+         return 0; }\n";
+    bench.cc(source, &["-O1", "-pthread", "-o", "program"]);
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]).succeeds();
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+}

@@ -221,7 +221,7 @@ event_kinds! {
     /// A signal is delivered to a handler of the guest's: `value` is the signal, `object` the
     /// handler, `aux` the address of the frame that the payload holds, `pc` where the thread was
     /// interrupted, and `nr` says what that place is ([`crate::delivery`]); `ticket` may belong to
-    /// that.
+    /// that. The handler begins after as many entries of system calls as the payload says.
     Signal = 76, "signal", Local;
     /// Memory in common with other processes, which are not recorded: `nr` says what of it
     /// ([`crate::common`]), and the payload's writes have the bytes.

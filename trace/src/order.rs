@@ -91,14 +91,16 @@ pub fn slot_of(event: &Event, payload: Option<&SyscallRecord>) -> Option<usize> 
 
 /// The least number of tickets of a slot that must have been given out when `event` goes on,
 /// beside its own ticket: a wake-up comes after the signal, a result after the calls that it
-/// may depend on. `None` if the event has no such bound.
-pub fn bound_of(event: &Event) -> Option<(usize, u64)> {
+/// may depend on, a signal after the call that sent it. `None` if the event has no such bound.
+/// `payload` is the event's, if it has one.
+pub fn bound_of(event: &Event, payload: Option<&SyscallRecord>) -> Option<(usize, u64)> {
     match event.kind() {
         EventKind::SyncLoad | EventKind::Takeover if event.has_ticket() => {
             Some((slot(event.object), event.ticket))
         }
         EventKind::CondWaitEnd => Some((slot(event.value), event.aux)),
         EventKind::Syscall => Some((SYSCALL_SLOT, event.aux)),
+        EventKind::Signal => payload.map(|record| (SYSCALL_SLOT, record.args[0])),
         _ => None,
     }
 }

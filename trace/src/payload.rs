@@ -65,7 +65,8 @@ impl postcard::ser_flavors::Flavor for Stream<'_> {
 /// What a system call was asked and what it did to guest memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SyscallRecord {
-    /// The six argument registers (rdi, rsi, rdx, r10, r8, r9).
+    /// The six argument registers (rdi, rsi, rdx, r10, r8, r9). Of a signal, the first one is the
+    /// number of entries of system calls made by any thread before its handler began.
     pub args: [u64; 6],
     /// What the kernel wrote, in the order in which replay must write it.
     pub writes: Vec<Write>,

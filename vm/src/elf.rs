@@ -318,6 +318,17 @@ impl Elf {
         Some(std::array::from_fn(word))
     }
 
+    /// Where this code is, if it is in an executable segment.
+    pub(crate) fn address_of(&self, code: &[u8]) -> Option<u64> {
+        self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0).find_map(
+            |segment| {
+                let bytes = self.bytes(segment.file_offset, segment.file_size)?;
+                let at = bytes.windows(code.len()).position(|window| window == code)?;
+                Some(segment.vaddr + at as u64)
+            },
+        )
+    }
+
     /// The name of the function that a virtual address is in.
     pub(crate) fn function_at(&self, address: u64) -> Option<String> {
         let file = ElfFile64::<Endianness, _>::parse(&self.data).ok()?;

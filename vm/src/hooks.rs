@@ -38,8 +38,8 @@ pub(crate) enum Model {
     TimedJoin(Option<libc::clockid_t>),
     /// Guarded; `pthread_create`: until its `clone`, no other thread begins or ends.
     Create,
-    /// Not touched, only noted.
-    Note,
+    /// Not touched, only noted; `pthread_detach`.
+    Detach,
     /// Likewise; `pthread_barrier_init`, with how many threads the rounds of the barrier are for.
     Rounds,
     /// The program's entry point; no event.
@@ -64,7 +64,7 @@ const fn hook(name: &'static str, kind: EventKind, model: Model) -> Hook {
 #[rustfmt::skip]
 pub(crate) const HOOKS: &[Hook] = &[
     hook("pthread_create", ThreadCreate, Model::Create),
-    hook("pthread_detach", ThreadDetach, Model::Note),
+    hook("pthread_detach", ThreadDetach, Model::Detach),
     hook("pthread_join", ThreadJoin, Model::Join),
     hook("pthread_tryjoin_np", ThreadJoin, Model::TryJoin),
     hook("pthread_timedjoin_np", ThreadJoin, Model::TimedJoin(Some(libc::CLOCK_REALTIME))),

@@ -604,6 +604,15 @@ impl KnownPages {
     }
 }
 
+/// A word of guest memory that guest threads change at will.
+///
+/// # Safety
+/// The address is a multiple of four, and the memory stays mapped while the reference is used.
+pub(crate) unsafe fn atomic_word<'a>(address: u64) -> &'a AtomicU32 {
+    // SAFETY: the caller's.
+    unsafe { AtomicU32::from_ptr(address as *mut u32) }
+}
+
 /// Marks a robust lock whose owner, the calling thread, ends, and wakes one who waits for it.
 pub(crate) fn abandon_lock(address: u64) {
     const OWNER: u32 = 0x3fff_ffff;
@@ -615,7 +624,7 @@ pub(crate) fn abandon_lock(address: u64) {
     // SAFETY: the word is aligned and was readable just now. It is in a mutex that this thread
     // holds, which a correct program does not unmap; guest threads change it at will, which
     // atomic operations allow for.
-    let word = unsafe { AtomicU32::from_ptr(address as *mut u32) };
+    let word = unsafe { atomic_word(address) };
     let own = thread_id() as u32;
     let mark = |word: u32| (word & OWNER == own).then_some(word & WAITERS | OWNER_DIED);
     let before = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, mark);

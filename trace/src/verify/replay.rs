@@ -187,7 +187,7 @@ impl<'a> Replay<'a> {
             let payload = payload.as_ref();
             let child = self.rules.event(thread, position, &event, payload, &mut self.violations);
             child.into_iter().for_each(|child| self.begin(child));
-            if let Some((slot, bound)) = order::bound_of(&event)
+            if let Some((slot, bound)) = order::bound_of(&event, payload)
                 && bound > self.given[slot]
             {
                 self.wait(thread, slot, bound, &event, true);

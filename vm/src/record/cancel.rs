@@ -12,6 +12,10 @@
 //! - A wait that is recorded as one event ends as if its time were up, and the thread is cancelled
 //!   as if it were still in the call.
 //!
+//! The body of such a wait, which a replay does not execute, notes in the mark that the thread may be
+//! cancelled at once. The recorder takes that back while the thread waits: handlers that run
+//! meanwhile read the mark, and so do other threads (`setuid` marks all of them).
+//!
 //! Where the mark is, and what its bits mean, is known of glibc 2.36 to 2.40.
 
 pub(super) mod library;
@@ -23,11 +27,12 @@ use super::thread::GuestThread;
 use crate::elf::Elf;
 use crate::frame::Action;
 use crate::hooks::Model;
-use crate::host::Guest;
+use crate::host::{self, Guest};
 use crate::{Error, Result};
 use library::Cancellation;
 use refrain_trace::payload::Write;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 /// The library's own signal for this.
 pub(crate) const SIGNAL: u64 = 32;
@@ -47,8 +52,7 @@ impl GuestThread {
     pub(crate) fn send_cancellation(&mut self, thread: u64) -> Result<()> {
         let machine = &self.machine;
         let cancellation = machine.learn_cancellation(self.context.rip);
-        let restorer = machine.signals.restorer();
-        let (Some(Cancellation { nothing, .. }), Some(restorer)) = (cancellation, restorer) else {
+        let Some(Cancellation { nothing, restorer, .. }) = cancellation else {
             return Err(Error::Unsupported(format!(
                 "pthread_cancel of this C library cannot be recorded (called in {}); let threads \
                  end by returning",
@@ -74,10 +78,37 @@ impl GuestThread {
             Model::AcquireErrno => call.hook.name != "sem_trywait",
             _ => false,
         };
+        self.mark_in_body = self.cancellable.then(|| self.mark_that_body_changes()).flatten();
         let cancelled =
             self.cancellable && self.marked && self.mark().is_some_and(|(_, mark)| acts(mark));
         self.cancelled |= cancelled;
         cancelled
+    }
+
+    /// Where the thread's mark is, if the body of a wait is to change it: a thread that may be
+    /// cancelled at once is marked so already.
+    fn mark_that_body_changes(&mut self) -> Option<u64> {
+        let pointer = self.context.fs_base;
+        let at = match self.mark_at {
+            Some((of, at)) if of == pointer => at,
+            _ => {
+                let known = self.machine.learn_cancellation(self.context.rip);
+                let at = known.map(|known| pointer.wrapping_add(known.mark));
+                let at = at.filter(|&at| Guest.word32(at).is_some());
+                self.mark_at = Some((pointer, at));
+                at
+            }
+        }?;
+        // SAFETY: the word was readable, and is where the thread's own data lie as long as it lives.
+        (unsafe { host::atomic_word(at) }.load(Ordering::Relaxed) & AT_ONCE == 0).then_some(at)
+    }
+
+    /// The body is about to wait: what it has noted in the mark is taken back.
+    pub(super) fn restore_mark(&self) {
+        if let Some(at) = self.mark_in_body {
+            // SAFETY: as above.
+            unsafe { host::atomic_word(at) }.fetch_and(!AT_ONCE, Ordering::SeqCst);
+        }
     }
 
     /// Whether the thread is cancelled in the wait that is under way, which is to end.
@@ -91,17 +122,15 @@ impl GuestThread {
     }
 
     /// A hooked function has returned: the thread is cancelled in it, if it has been.
-    pub(super) fn cancel_if_due(&mut self) -> Result<()> {
+    pub(super) fn cancel_if_due(&mut self) {
         self.cancellable = false;
-        if !std::mem::take(&mut self.cancelled) {
-            return Ok(());
+        self.mark_in_body = None;
+        if self.cancelled {
+            let signal = Signal { number: SIGNAL, info: own_info(SIGNAL, SI_TKILL) };
+            let handling = self.machine.signals.handle_now(self.id, signal);
+            self.handle_after_event(&handling);
+            self.cancelled = false;
         }
-        let signal = Signal { number: SIGNAL, info: own_info(SIGNAL, SI_TKILL) };
-        let handling = self.machine.signals.handle_now(self.id, signal);
-        self.cancelled = true;
-        self.handle_after_event(&handling);
-        self.cancelled = false;
-        Ok(())
     }
 
     /// The hooked function returns without having run.

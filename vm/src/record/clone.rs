@@ -51,6 +51,9 @@ impl GuestThread {
         self.machine.engine.several_threads();
         let (child, log) = self.machine.add_thread(context.fs_base);
         self.machine.set_kernel_id(child, tid);
+        if std::mem::take(&mut self.creates_detached) {
+            self.machine.detach(context.fs_base);
+        }
         let attention = self.machine.signals.begin_thread(child, Some(self.id));
         let clear_at_exit = if clear { child_tid } else { 0 };
 

@@ -23,7 +23,7 @@ use crate::host::{self, Guest};
 use crate::syscall::{self, Call};
 use crate::{Result, kick};
 use refrain_trace::payload::{SyscallRecord, Write};
-use refrain_trace::{Ending, Event, EventKind, NO_TICKET, delivery};
+use refrain_trace::{Ending, Event, EventKind, NO_TICKET, delivery, order};
 
 const EINTR: i64 = 4;
 
@@ -63,6 +63,9 @@ impl GuestThread {
         if let Some(counted) = self.counted {
             let count = self.context.retired - counted;
             self.take_all(TakenAt { nr: delivery::AT_COUNT, count });
+        } else if self.machine.is_child() {
+            // No replay looks for the place.
+            self.take_all(TakenAt::AFTER_EVENT);
         }
     }
 
@@ -120,6 +123,7 @@ impl GuestThread {
     /// The thread goes on at the start of a handler.
     fn handle(&mut self, handling: &Handling, place: TakenAt) {
         let event = self.event(EventKind::Signal, host::ticks());
+        let entries = self.machine.tickets.given(order::SYSCALL_SLOT);
         let Handling { signal, action, mask, stack } = handling;
         let (action, mark) = match self.cancelling(handling) {
             Some((action, mark)) => (action, Some(mark)),
@@ -157,7 +161,8 @@ impl GuestThread {
             Guest.write(mark.address, &mark.bytes);
             writes.push(mark);
         }
-        self.append(event, Some(&SyscallRecord { writes, ..SyscallRecord::default() }));
+        let args = [entries, 0, 0, 0, 0, 0];
+        self.append(event, Some(&SyscallRecord { args, writes, ..SyscallRecord::default() }));
     }
 
     /// Runs one handler while the body of a library function waits; the body's state is put back
@@ -182,6 +187,7 @@ impl GuestThread {
         });
         self.handle(&handling, TakenAt { nr: delivery::IN_BODY, count: 0 });
         self.handlers_in_bodies.push(self.frame_address());
+        let cancelling = (self.cancellable, self.mark_in_body);
         // The body goes to the memory itself, the handler does not.
         let revealed = self.conceal_common();
         if self.run_guest()? == Flow::Exit {
@@ -192,6 +198,7 @@ impl GuestThread {
             self.reveal_common();
         }
         self.context.restore(body);
+        (self.cancellable, self.mark_in_body) = cancelling;
         if let Some(top) = outer {
             self.body_stack.begin_at(top);
         }
@@ -268,6 +275,9 @@ impl GuestThread {
             return Ok(unsafe { host::syscall(nr, args) });
         }
         loop {
+            if is_the_wait {
+                self.restore_mark();
+            }
             // SAFETY: the caller lets through only calls that read and write what their
             // arguments point to, which the kernel checks; the host keeps nothing at addresses
             // that the guest holds.

@@ -61,15 +61,17 @@ impl GuestThread {
         } as i32;
         let path = Guest.string(args[at]).unwrap_or_default();
         let content = match own_entry(&path) {
-            Some("maps") => self.maps(),
-            Some("status") => self.status(),
-            Some("stat") => self.stat(),
+            Some("maps") => Some(self.maps()),
+            Some("status") => self.status(&path),
+            Some("stat") => self.stat(&path),
             // What is written there would change memory that no replay could tell.
             Some("mem") if flags & libc::O_ACCMODE != libc::O_RDONLY => {
                 return self.answer(pending, -i64::from(libc::EACCES));
             }
-            _ => return self.pass(pending),
+            _ => None,
         };
+        // A thread that has ended has no files.
+        let Some(content) = content else { return self.pass(pending) };
         self.enter(&mut pending);
         let cloexec = flags & libc::O_CLOEXEC != 0;
         let result = host::file_of_the_guests(content.as_bytes(), cloexec);
@@ -85,11 +87,12 @@ impl GuestThread {
         all.lines().filter_map(|line| describe(line, &space, &loaded)).collect()
     }
 
-    /// `/proc/self/status`: threads and signals are the guest's.
-    fn status(&self) -> String {
-        let all = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    /// `/proc/self/status`, or that of one thread: threads and signals are the guest's.
+    fn status(&self, path: &[u8]) -> Option<String> {
+        let all = read(path)?;
+        let thread = task(path).map_or(Some(self.id), |id| self.machine.thread_by_kernel_id(id));
         let Standing { pending, shared, blocked, ignored, caught } =
-            self.machine.signals.standing(self.id);
+            self.machine.signals.standing(thread?);
         let own = |line: &str| {
             let value = match line.split(':').next()? {
                 "Threads" => return Some(format!("Threads:\t{}", self.machine.threads_alive())),
@@ -102,22 +105,34 @@ impl GuestThread {
             };
             Some(format!("{}\t{value:016x}", &line[..7]))
         };
-        all.lines().map(|line| own(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
+        Some(all.lines().map(|line| own(line).unwrap_or_else(|| line.to_owned()) + "\n").collect())
     }
 
-    /// `/proc/self/stat`: the number of threads is the guest's.
-    fn stat(&self) -> String {
+    /// `/proc/self/stat`, or that of one thread: the number of threads is the guest's.
+    fn stat(&self, path: &[u8]) -> Option<String> {
         /// From behind the program's name on.
         const THREADS: usize = 17;
-        let all = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        let Some((name, rest)) = all.rsplit_once(')') else { return all };
+        let all = read(path)?;
+        let (name, rest) = all.rsplit_once(')')?;
         let own = |(at, field): (usize, &str)| match at {
             THREADS => format!(" {}", self.machine.threads_alive()),
             _ => format!(" {field}"),
         };
         let fields: String = rest.split_whitespace().enumerate().map(own).collect();
-        format!("{name}){fields}\n")
+        Some(format!("{name}){fields}\n"))
     }
+}
+
+/// A file of `/proc`, as the kernel has it.
+fn read(path: &[u8]) -> Option<String> {
+    std::fs::read_to_string(std::str::from_utf8(path).ok()?).ok()
+}
+
+/// The kernel's id of the thread that an entry of the calling process's own directory is about, if
+/// it is about one.
+fn task(path: &[u8]) -> Option<i32> {
+    let (_, inside) = std::str::from_utf8(path).ok()?.split_once("/task/")?;
+    inside.split('/').next()?.parse().ok()
 }
 
 /// What a path names within the calling process's own directory of `/proc`.
@@ -204,6 +219,12 @@ mod tests {
         assert_eq!(own_entry(b"/proc/1/exe").filter(|_| pid != 1), None);
         assert_eq!(own_entry(b"/proc/cpuinfo"), None);
         assert_eq!(own_entry(b"exe"), None);
+    }
+
+    #[test]
+    fn an_entry_may_be_about_one_thread() {
+        assert_eq!(task(b"/proc/self/task/17/stat"), Some(17));
+        assert_eq!(task(b"/proc/self/stat"), None);
     }
 
     #[test]

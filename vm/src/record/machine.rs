@@ -129,6 +129,15 @@ struct Thread {
     pointer: u64,
     kernel_id: i32,
     ended: bool,
+    /// Nobody is to join it.
+    detached: bool,
+}
+
+impl Threads {
+    /// Which one is the newest with this `pthread_t`.
+    fn by_pointer(&self, pointer: u64) -> Option<usize> {
+        self.all.iter().rposition(|thread| thread.pointer == pointer)
+    }
 }
 
 impl Machine {
@@ -368,7 +377,7 @@ impl Machine {
         let id = ThreadId(threads.all.len() as u32);
         let log = self.log.stream(id);
         threads.alive += 1;
-        threads.all.push(Thread { pointer, kernel_id: 0, ended: false });
+        threads.all.push(Thread { pointer, kernel_id: 0, ended: false, detached: false });
         (id, log)
     }
 
@@ -379,9 +388,22 @@ impl Machine {
 
     /// The newest thread with this `pthread_t`.
     pub(crate) fn thread_by_pointer(&self, pointer: u64) -> Option<ThreadId> {
+        self.threads().by_pointer(pointer).map(|at| ThreadId(at as u32))
+    }
+
+    /// The same, if somebody may join it.
+    pub(crate) fn thread_to_join(&self, pointer: u64) -> Option<ThreadId> {
         let threads = self.threads();
-        let at = threads.all.iter().rposition(|t| t.pointer == pointer)?;
+        let at = threads.by_pointer(pointer).filter(|&at| !threads.all[at].detached)?;
         Some(ThreadId(at as u32))
+    }
+
+    /// Nobody is to join that thread.
+    pub(crate) fn detach(&self, pointer: u64) {
+        let mut threads = self.threads();
+        if let Some(at) = threads.by_pointer(pointer) {
+            threads.all[at].detached = true;
+        }
     }
 
     /// A thread is gone. When it was the last one, so is the process.

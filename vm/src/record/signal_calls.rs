@@ -125,7 +125,7 @@ impl GuestThread {
 
     /// A signal that the guest sends: to itself it goes the machine's way, to others the
     /// kernel's.
-    pub(crate) fn kill(&mut self, pending: Pending) {
+    pub(crate) fn kill(&mut self, mut pending: Pending) {
         let [a, b, c, d, _, _] = *pending.call.arguments();
         let nr = i64::from(pending.event.nr);
         let group = nr == libc::SYS_kill && host::is_own_group(a as i32);
@@ -145,11 +145,14 @@ impl GuestThread {
         let Some(target) = target.filter(|_| !passed) else {
             return self.pass(pending);
         };
+        // A handler waits in a replay for what has been entered before it begins.
+        self.enter(&mut pending);
         if group {
             host::signal_rest_of_group(signal as i32, &outside::LEFT_ALONE);
         }
         let delivery = self.machine.signals.send(target, Signal { number: signal, info });
-        self.answer(pending, 0);
+        self.leave(&mut pending);
+        self.conclude(pending, 0, Vec::new(), Effect::None);
         match delivery {
             Delivery::Terminate => self.end_by_signal(signal as i32),
             Delivery::Stop => host::stop_process(signal as i32),

@@ -137,6 +137,10 @@ impl Thread {
         (process | bits(&self.pending)) & !self.mask & !self.awaited
     }
 
+    fn forget(&mut self, signal: u64) {
+        self.pending.retain(|other| other.number != signal);
+    }
+
     /// Gets the thread's attention, wherever it is.
     fn call(&self) {
         self.attention.raise();
@@ -413,15 +417,8 @@ impl Signals {
     /// A thread handles a signal, whether it was sent so far or not.
     pub(crate) fn handle_now(&self, thread: ThreadId, signal: Signal) -> Handling {
         let mut state = self.lock();
-        state.of(thread).pending.retain(|other| other.number != signal.number);
+        state.of(thread).forget(signal.number);
         state.handle(thread, signal)
-    }
-
-    /// The function by which handlers return, as any of them has it.
-    pub(crate) fn restorer(&self) -> Option<u64> {
-        let state = self.lock();
-        let mut restorers = state.actions.values().map(|action| action[2]);
-        restorers.find(|&restorer| restorer != 0)
     }
 
     /// Nothing is waiting for the thread after all.
@@ -599,9 +596,7 @@ impl State {
     /// Forgets what is pending of a signal that is ignored now.
     fn discard(&mut self, signal: u64) {
         self.pending.retain(|other| other.number != signal);
-        for thread in self.threads.values_mut() {
-            thread.pending.retain(|other| other.number != signal);
-        }
+        self.threads.values_mut().for_each(|thread| thread.forget(signal));
         let left = self.all_pending();
         self.files.take_back(left);
     }

@@ -60,7 +60,10 @@ impl GuestThread {
                 self.begin_creation(&call);
                 Ok(())
             }
-            Model::Note => self.note(&call, 0),
+            Model::Detach => {
+                self.machine.detach(call.object);
+                self.note(&call, 0)
+            }
             Model::Rounds => self.note(&call, self.context.gpr[RDX] & u64::from(u32::MAX)),
             Model::Entry => {
                 loader::hide_settings(self.machine.initial_sp.load(Ordering::Relaxed));
@@ -74,7 +77,7 @@ impl GuestThread {
                 Ok(())
             }
         }?;
-        self.cancel_if_due()?;
+        self.cancel_if_due();
         Ok(Flow::Continue)
     }
 
@@ -212,6 +215,11 @@ impl GuestThread {
     /// From here to the `clone`, the library looks for the stack of a thread that has ended: no
     /// thread may end meanwhile, so the ticket is held.
     fn begin_creation(&mut self, call: &Call) {
+        /// Where `pthread_attr_t` has its flags, and the one of threads that nobody joins.
+        const FLAGS: u64 = 8;
+        const DETACHED: u32 = 1;
+        let flags = (call.second != 0).then(|| Guest.word32(call.second + FLAGS)).flatten();
+        self.creates_detached = flags.unwrap_or(0) & DETACHED != 0;
         let event = self.call_event(call, EventKind::ThreadCreate, call.begin);
         let (log, tickets) = (&self.log, &self.machine.tickets);
         let mut ticket = 0;
@@ -232,10 +240,12 @@ impl GuestThread {
         }
     }
 
-    /// Waits for the thread before the library does, so that the library's body finds it gone.
+    /// Waits for the thread before the library does, so that the library's body finds it gone. What
+    /// is no use waiting for the library refuses by itself.
     fn join(&mut self, call: &Call) -> Result<Flow> {
-        let child = self.machine.thread_by_pointer(call.object);
-        let Some(child) = child.filter(|&child| child != self.id) else {
+        let child = self.machine.thread_to_join(call.object);
+        let names_clock = self.names_clock(call.hook.model);
+        let Some(child) = child.filter(|&child| child != self.id && names_clock) else {
             return Ok(Flow::Continue);
         };
         let event = self.call_event(call, EventKind::ThreadJoin, call.begin);
@@ -248,12 +258,20 @@ impl GuestThread {
         let Some(failure) = failure else {
             self.cancelled = false;
             self.append_ordered(event);
+            self.cancel_if_due();
             return Ok(Flow::Continue);
         };
         self.append_ordered(Event { result: failure, ..event });
         self.return_from_call(failure as u64);
-        self.cancel_if_due()?;
+        self.cancel_if_due();
         Ok(Flow::Continue)
+    }
+
+    /// Whether the library waits by the clock that the call names, if that names one.
+    fn names_clock(&self, model: Model) -> bool {
+        let clock = self.context.call_args()[2] as libc::clockid_t;
+        model != Model::TimedJoin(None)
+            || [libc::CLOCK_REALTIME, libc::CLOCK_MONOTONIC].contains(&clock)
     }
 
     /// Until when the join that is about to begin may wait, and what it answers then. `Err` is

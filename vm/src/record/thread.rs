@@ -50,8 +50,14 @@ pub(crate) struct GuestThread {
     pub(crate) cancellable: bool,
     /// It is cancelled in that function.
     pub(crate) cancelled: bool,
+    /// Where its mark is, if that function is about to change it.
+    pub(crate) mark_in_body: Option<u64>,
+    /// The thread pointer, and where the mark of the thread with that is, if the library is known.
+    pub(crate) mark_at: Option<(u64, Option<u64>)>,
     /// The ticket held while this thread creates another.
     pub(crate) creating: Option<u64>,
+    /// Nobody is to join that one.
+    pub(crate) creates_detached: bool,
     /// Where the thread's `errno` is, once asked for.
     pub(crate) errno_at: Option<u64>,
     /// Signals want to be handled.
@@ -149,7 +155,10 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         marked: false,
         cancellable: false,
         cancelled: false,
+        mark_in_body: None,
+        mark_at: None,
         creating: None,
+        creates_detached: false,
         errno_at: None,
         attention,
         after_event: false,

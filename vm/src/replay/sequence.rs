@@ -86,7 +86,7 @@ impl Stream {
                 self.next = Some(Next { event, slot, child });
                 return Ok(());
             }
-            self.bounds.extend(order::bound_of(&event).filter(|_| event.has_ticket()));
+            self.bounds.extend(order::bound_of(&event, payload.as_ref()));
         }
         Ok(())
     }
@@ -99,7 +99,7 @@ fn earliest(streams: &[Stream], done: &[u64], creator: Option<usize>) -> Option<
         let extra = u64::from(creator == Some(id) && ends_creation(event));
         let turn = if slot == order::THREADS_SLOT { done[slot] + extra } else { done[slot] };
         // The result of a call may come later: only its entry has a place.
-        let bound = order::bound_of(event).filter(|_| event.kind() != EventKind::Syscall);
+        let bound = order::bound_of(event, None).filter(|_| event.kind() != EventKind::Syscall);
         let mut bounds = streams[id].bounds.iter().copied().chain(bound);
         !kept && turn == event.ticket && bounds.all(|(slot, count)| done[slot] >= count)
     };
@@ -113,7 +113,8 @@ fn earliest(streams: &[Stream], done: &[u64], creator: Option<usize>) -> Option<
 
 /// What the return of a system call waits for.
 fn returns(event: &Event) -> Option<(usize, u64)> {
-    order::bound_of(event).filter(|_| event.kind() == EventKind::Syscall && event.has_ticket())
+    order::bound_of(event, None)
+        .filter(|_| event.kind() == EventKind::Syscall && event.has_ticket())
 }
 
 /// Whether a thread that is creating another has done so by this event, or has failed to.
@@ -126,8 +127,11 @@ fn ends_creation(event: &Event) -> bool {
     }
 }
 
-/// Calls whose effect is a thread, or may be a change of the address space. The payloads of others
-/// may be large.
+/// Calls whose effect is a thread, or may be a change of the address space, and signals, whose payloads
+/// say what they wait for. The payloads of others may be large.
 fn has_effect(event: &Event) -> bool {
-    event.kind() == EventKind::Syscall && (changes_mappings(event.nr) || creates_threads(event.nr))
+    match event.kind() {
+        EventKind::Syscall => changes_mappings(event.nr) || creates_threads(event.nr),
+        kind => kind == EventKind::Signal,
+    }
 }

@@ -1,11 +1,12 @@
 //! Signals of a replayed guest: handlers run where they ran in the recording, with the recorded
 //! frames.
 
+use super::gate::Condition;
 use super::outcome::DivergenceKind;
 use super::thread::{Ahead, Flow, GuestThread, Halt};
 use crate::engine::Fault;
 use crate::frame;
-use refrain_trace::{Event, EventKind, accessed, delivery};
+use refrain_trace::{Event, EventKind, accessed, delivery, order};
 
 impl GuestThread {
     /// What happened to the thread right after the event that it has just performed, or where it is
@@ -94,7 +95,12 @@ impl GuestThread {
     fn begin_handler(&mut self) -> Result<(), Halt> {
         let Some(event) = self.cursor.next()? else { return Ok(()) };
         self.loads_are_done(&event)?;
-        for write in self.record()?.writes {
+        let record = self.record()?;
+        // Who has sent the signal may have written what the handler reads.
+        if let Some((slot, count)) = order::bound_of(&event, Some(&record)) {
+            self.wait(Condition::Reached { slot, count })?;
+        }
+        for write in record.writes {
             self.put(write.address, &write.bytes)?;
         }
         frame::enter(&mut self.context, event.aux, event.object, event.value);

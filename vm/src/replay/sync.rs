@@ -30,7 +30,7 @@ impl GuestThread {
             Model::Barrier => self.barrier(),
             Model::Once => self.once(),
             Model::Join | Model::TryJoin | Model::TimedJoin(_) => self.join(),
-            Model::Note | Model::Rounds => self.note(hook),
+            Model::Detach | Model::Rounds => self.note(hook),
             Model::Entry => {
                 loader::hide_settings(self.machine.initial_sp.load(Ordering::Relaxed));
                 Ok(())

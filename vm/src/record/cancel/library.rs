@@ -5,6 +5,10 @@ use crate::elf::Elf;
 /// The versions of which the bits are known: 2.MINOR.
 const MINORS: std::ops::RangeInclusive<u32> = 36..=40;
 
+/// `mov rax, SYS_rt_sigreturn; syscall`, which is all that the function does by which handlers
+/// return.
+const RETURN_FROM_HANDLER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
 /// What a C library has for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cancellation {
@@ -14,6 +18,8 @@ pub(crate) struct Cancellation {
     pub(super) test: u64,
     /// A function that does nothing but return.
     pub(super) nothing: u64,
+    /// The function by which handlers return.
+    pub(super) restorer: u64,
 }
 
 impl Cancellation {
@@ -29,7 +35,9 @@ impl Cancellation {
         // For debuggers: how long the mark is, in bits, how many there are, and where.
         let [bits, count, offset] = elf.words_of("_thread_db_pthread_cancelhandling")?;
         let mark = Some(u64::from(offset)).filter(|_| (bits, count) == (32, 1))?;
-        Some(Cancellation { mark, test: test?, nothing: nothing? })
+        // No symbol names it.
+        let restorer = bias.wrapping_add(elf.address_of(&RETURN_FROM_HANDLER)?);
+        Some(Cancellation { mark, test: test?, nothing: nothing?, restorer })
     }
 }
 

@@ -55,7 +55,7 @@ impl Freed {
                     *count += 1;
                     *waits |= !frees;
                 }
-                if let Some((slot, _)) = order::bound_of(&event)
+                if let Some((slot, _)) = order::bound_of(&event, None)
                     && let Some((_, waits)) = tickets.get_mut(&slot)
                 {
                     *waits = true;
