@@ -5,6 +5,7 @@ mod sections;
 mod tasking;
 
 use crate::barriers::Barriers;
+use crate::block::CELLS;
 use crate::cell::{ATOMIC, CALL, FREE, Fault, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::channels::Channels;
 use crate::clock::{FIRST_TASK, VectorClock};
@@ -15,7 +16,7 @@ use crate::heap::Heap;
 use crate::objects::{Object, Objects};
 use crate::paper::Op;
 use crate::same_epoch::{Filter, SameEpoch};
-use crate::shadow::{Blocks, CELL, CELLS, Shadow, word_of};
+use crate::shadow::{Blocks, CELL, Shadow, word_of};
 use crate::tap::{Listener, Tap, Tapped};
 use crate::tasks::Tasks;
 use lives::Call;
@@ -576,7 +577,7 @@ impl Watcher {
                 let piece = (CELL - within).min(end - at);
                 let mask = MASKS[piece as usize] << within;
                 let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
-                block.cell(cell).access(now, all, &mut |earlier, fault| {
+                block.access(cell, now, all, &mut |earlier, fault| {
                     detector.take_fault((earlier, now, fault), cell, whole, (all, working), found);
                 });
                 at += piece;
@@ -648,7 +649,7 @@ impl Watcher {
             kind |= ATOMIC;
         }
         let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
-        block.cell(cell).access(now, &self.clock, &mut |earlier, fault| {
+        block.access(cell, now, &self.clock, &mut |earlier, fault| {
             detector.take_fault((earlier, now, fault), cell, whole, (&self.clock, working), found);
         });
         drop(block);
