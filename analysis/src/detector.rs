@@ -15,7 +15,7 @@ use crate::findings::{Findings, Local, Race, Whole};
 use crate::heap::Heap;
 use crate::objects::{Object, Objects};
 use crate::paper::Op;
-use crate::same_epoch::{Filter, SameEpoch};
+use crate::same_epoch::Filter;
 use crate::shadow::{Blocks, CELL, Shadow, word_of};
 use crate::tap::{Listener, Tap, Tapped};
 use crate::tasks::Tasks;
@@ -98,16 +98,20 @@ impl Detector {
     /// The watcher of a thread. `None` if the thread's number is above 65,535: from its creation on
     /// no race is found.
     pub fn thread(self: &Arc<Detector>, thread: ThreadId) -> Option<Watcher> {
-        self.thread_noting(thread, Box::<Filter>::default())
+        self.watcher(thread, SameEpoch::Noted(Filter::default()))
     }
 
-    /// The same, with notes that others may read, who then show it only what is new in an epoch.
-    /// Where the detector is tapped, they may show it everything.
-    pub fn thread_noting(
+    /// The same, if [`Watcher::accesses`] is shown only what is new in an epoch: each time one begins,
+    /// `next_epoch` is called.
+    pub fn thread_in_epochs(
         self: &Arc<Detector>,
         thread: ThreadId,
-        same_epoch: Box<dyn SameEpoch>,
+        next_epoch: Box<dyn FnMut() + Send>,
     ) -> Option<Watcher> {
+        self.watcher(thread, SameEpoch::Told(next_epoch))
+    }
+
+    fn watcher(self: &Arc<Detector>, thread: ThreadId, same_epoch: SameEpoch) -> Option<Watcher> {
         let Some(id) = u16::try_from(thread.0).ok().filter(|&id| id < FIRST_TASK) else {
             self.blind.store(true, Ordering::SeqCst);
             return None;
@@ -132,6 +136,7 @@ impl Detector {
             allocated: 0,
             blocks: Blocks::new(),
             same_epoch,
+            has_dropped: false,
             found: Local::default(),
         })
     }
@@ -239,8 +244,18 @@ pub struct Watcher {
     /// What the thread has accessed in its present epoch. Accesses like those are dropped (the rules
     /// of the same epoch in FastTrack, Figure 5): they are most, and cost no look at what threads
     /// share.
-    same_epoch: Box<dyn SameEpoch>,
+    same_epoch: SameEpoch,
+    /// Accesses were dropped that others take for noted.
+    has_dropped: bool,
     found: Local,
+}
+
+/// Who knows what a thread has accessed in its present epoch.
+enum SameEpoch {
+    /// The watcher.
+    Noted(Filter),
+    /// Who shows it accesses. He is told of epochs.
+    Told(Box<dyn FnMut() + Send>),
 }
 
 /// An access that is to be checked.
@@ -272,7 +287,12 @@ impl Watcher {
                     self.note_call(access);
                     continue;
                 }
-                if in_tasks && self.working.passes(access.address) || self.is_one_step() {
+                // What is local to a task is so for as long as its epochs last.
+                if in_tasks && self.working.passes(access.address) {
+                    continue;
+                }
+                if self.is_one_step() {
+                    self.has_dropped = true;
                     continue;
                 }
                 if self.detector.may_race() {
@@ -281,6 +301,9 @@ impl Watcher {
                 }
             }
             self.take_found();
+            if std::mem::take(&mut self.has_dropped) {
+                self.next_epoch();
+            }
         }
         self.since = self.detector.objects.now();
     }
@@ -488,7 +511,15 @@ impl Watcher {
     pub(crate) fn next_epoch(&mut self) {
         let clock = self.clock.of(self.id);
         self.clock.set(self.id, clock.saturating_add(1));
-        self.same_epoch.next_epoch();
+        self.forget_accesses();
+    }
+
+    /// Nothing has been accessed in the epoch that begins.
+    fn forget_accesses(&mut self) {
+        match &mut self.same_epoch {
+            SameEpoch::Noted(filter) => filter.next_epoch(),
+            SameEpoch::Told(next_epoch) => next_epoch(),
+        }
     }
 
     fn acquire(&mut self, object: Object) {
@@ -590,11 +621,12 @@ impl Watcher {
         if self.detector.tap.is_some() {
             self.tell(cell, mask, access);
         }
-        let clock = self.clock.of(self.id);
-        if self.same_epoch.knows(cell, mask, access.kind & WRITE != 0) {
+        if let SameEpoch::Noted(filter) = &self.same_epoch
+            && filter.knows(cell, mask, access.kind & WRITE != 0)
+        {
             return;
         }
-        self.check_slowly(cell, mask, access, clock);
+        self.check_slowly(cell, mask, access);
     }
 
     /// Hands on an access that synchronizes nothing, and ends nothing.
@@ -625,11 +657,13 @@ impl Watcher {
         }
     }
 
-    fn check_slowly(&mut self, cell: u64, mask: u8, access: Checked, clock: u32) {
+    fn check_slowly(&mut self, cell: u64, mask: u8, access: Checked) {
+        let clock = self.clock.of(self.id);
         let Watcher { detector, id, event, blocks, found, working, .. } = self;
         let Checked { whole, pc, mut kind } = access;
         let is_allocator = |code: &Code| code.is_allocator(pc.into());
         if kind & CALL == 0 && detector.relation.code().is_some_and(is_allocator) {
+            self.has_dropped = true;
             return;
         }
         let mut block =
@@ -653,8 +687,8 @@ impl Watcher {
             detector.take_fault((earlier, now, fault), cell, whole, (&self.clock, working), found);
         });
         drop(block);
-        if kind & ATOMIC == 0 {
-            self.same_epoch.note(cell, mask, kind & WRITE != 0);
+        if let (SameEpoch::Noted(filter), 0) = (&mut self.same_epoch, kind & ATOMIC) {
+            filter.note(cell, mask, kind & WRITE != 0);
         }
         if stored != 0 {
             self.release_words(cell, stored);

@@ -54,6 +54,5 @@ pub use detector::{Detector, Watcher};
 pub use edges::{Atomics, Code, Relation};
 pub use findings::{Act, Race, Side};
 pub use heap::{Block, OneStep};
-pub use same_epoch::SameEpoch;
 pub use tap::{Listener, Tapped};
 pub use tasks::{Calls, Tasking};

@@ -32,6 +32,7 @@ mod graph;
 mod image;
 mod lanes;
 mod lift;
+mod noting;
 mod regions;
 mod routines;
 mod table;
