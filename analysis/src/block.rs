@@ -16,6 +16,8 @@ use std::ops::Range;
 
 /// Cells of a block.
 pub(crate) const CELLS: u64 = 64;
+/// Entries of a cell that have room in it: what was written, and read after that.
+const NEAR: usize = 2;
 /// As many stamps as there is room for at first.
 const FEW: usize = 4;
 /// As many of the last stamps as are looked at, to find one again.
@@ -25,7 +27,7 @@ const MOST: usize = 1 << 16;
 
 /// The cells of an aligned piece of memory.
 pub(crate) struct Block {
-    near: [[Entry; 2]; CELLS as usize],
+    near: [[Entry; NEAR]; CELLS as usize],
     /// Entries that found no room in their cells, which are named, ascending.
     rest: Vec<(u8, Entry)>,
     /// A bit for each cell that may have entries in `rest`.
@@ -92,56 +94,79 @@ impl Block {
     ) {
         let cell = (number % CELLS) as usize;
         self.used |= 1 << cell;
+        let further = self.further(cell);
+        let Block { near, rest, stamps, .. } = self;
         let mut keep = now.mask;
-        let Block { near, rest, full, stamps, .. } = self;
-        for entry in entries(near, rest, *full, cell) {
-            if entry.mask() & now.mask == 0 {
+        let (mut same, mut free) = (None, None);
+        let further = rest[further].iter_mut().map(|(_, entry)| entry);
+        for entry in near[cell].iter_mut().chain(further) {
+            if entry.mask() == 0 {
+                free = free.or(Some(entry));
                 continue;
             }
             let earlier = Stamp { mask: entry.mask(), ..stamps[entry.stamp()] };
-            let own = earlier.thread == now.thread;
-            let ordered = own || earlier.clock <= clock.of(earlier.thread);
-            if !ordered && earlier.conflicts_with(now) {
-                found(earlier, Fault::Race);
-            } else if ordered && earlier.kind & END_OF_BLOCK == END_OF_BLOCK && now.kind & FREE == 0
-            {
-                found(earlier, Fault::AfterEnd);
+            if earlier.mask & now.mask != 0 {
+                let own = earlier.thread == now.thread;
+                let ordered = own || earlier.clock <= clock.of(earlier.thread);
+                if let Some(fault) = fault(earlier, now, ordered) {
+                    found(earlier, fault);
+                }
+                if now.replaces(earlier, ordered) {
+                    entry.set_mask(earlier.mask & !now.mask);
+                } else if earlier.same_epoch(now) && earlier.writes() && !earlier.is_atomic() {
+                    keep &= !earlier.mask;
+                }
             }
-            if now.replaces(earlier, ordered) {
-                entry.set_mask(earlier.mask & !now.mask);
-            } else if earlier.same_epoch(now) && earlier.writes() && !earlier.is_atomic() {
-                keep &= !earlier.mask;
+            if earlier.is_like(now) {
+                same = Some(entry);
+            } else if entry.mask() == 0 {
+                free = free.or(Some(entry));
             }
         }
-        if keep != 0 {
-            self.keep(cell, Stamp { mask: keep, ..now });
+        match (same, free) {
+            _ if keep == 0 => {}
+            (Some(same), _) => same.set_mask(same.mask() | keep),
+            (_, Some(free)) if let Some(stamp) = recent(stamps, now) => {
+                *free = Entry::new(stamp, keep);
+            }
+            _ => self.keep(cell, Stamp { mask: keep, ..now }),
         }
     }
 
-    fn keep(&mut self, cell: usize, now: Stamp) {
-        let Block { near, rest, full, stamps, .. } = self;
-        for entry in entries(near, rest, *full, cell).filter(|entry| entry.mask() != 0) {
-            if stamps[entry.stamp()].is_like(now) {
-                return entry.set_mask(entry.mask() | now.mask);
-            }
+    /// Where the entries of a cell are in `rest`.
+    #[inline]
+    fn further(&self, cell: usize) -> Range<usize> {
+        if self.full >> cell & 1 == 0 {
+            return 0..0;
         }
+        let start = self.rest.partition_point(|&(of, _)| usize::from(of) < cell);
+        let others = self.rest[start..].iter().position(|&(of, _)| usize::from(of) != cell);
+        start..others.map_or(self.rest.len(), |count| start + count)
+    }
+
+    /// Adds a stamp, and an entry for it.
+    fn keep(&mut self, cell: usize, now: Stamp) {
         let Some(stamp) = self.number(now) else { return };
         let new = Entry::new(stamp, now.mask);
-        let Block { near, rest, full, .. } = self;
-        if let Some(free) = entries(near, rest, *full, cell).find(|entry| entry.mask() == 0) {
+        let further = self.further(cell);
+        let behind = further.end;
+        let further = self.rest[further].iter_mut().map(|(_, entry)| entry);
+        let free = self.near[cell].iter_mut().chain(further).find(|entry| entry.mask() == 0);
+        if let Some(free) = free {
             *free = new;
-            return;
+        } else if self.full >> cell & 1 != 0 {
+            self.rest.insert(behind, (cell as u8, new));
+        } else {
+            self.full |= 1 << cell;
+            let behind = self.rest.partition_point(|&(of, _)| usize::from(of) < cell);
+            self.rest.insert(behind, (cell as u8, new));
         }
-        self.full |= 1 << cell;
-        let behind = self.rest.partition_point(|&(of, _)| usize::from(of) <= cell);
-        self.rest.insert(behind, (cell as u8, new));
     }
 
     /// The number of a stamp. `None` if there are too many.
     fn number(&mut self, stamp: Stamp) -> Option<u16> {
-        let recent = self.stamps.len().saturating_sub(RECENT)..self.stamps.len();
-        if let Some(there) = self.stamps[recent.clone()].iter().rposition(|it| it.is_like(stamp)) {
-            return Some((recent.start + there) as u16);
+        if let Some(there) = recent(&self.stamps, stamp) {
+            return Some(there);
         }
         if self.stamps.len() == self.stamps.capacity() {
             self.drop_unused();
@@ -204,23 +229,22 @@ impl Block {
     }
 }
 
-/// The entries of a cell, those that are free too.
-fn entries<'a>(
-    near: &'a mut [[Entry; 2]; CELLS as usize],
-    rest: &'a mut [(u8, Entry)],
-    full: u64,
-    cell: usize,
-) -> impl Iterator<Item = &'a mut Entry> {
-    let further = match full >> cell & 1 {
-        0 => &mut [][..],
-        _ => {
-            let start = rest.partition_point(|&(of, _)| usize::from(of) < cell);
-            let count =
-                rest[start..].iter().take_while(|&&(of, _)| usize::from(of) == cell).count();
-            &mut rest[start..start + count]
-        }
-    };
-    near[cell].iter_mut().chain(further.iter_mut().map(|(_, entry)| entry))
+/// The number of a stamp, if it is one of the last.
+#[inline]
+fn recent(stamps: &[Stamp], stamp: Stamp) -> Option<u16> {
+    let first = stamps.len().saturating_sub(RECENT);
+    let there = stamps[first..].iter().rposition(|it| it.is_like(stamp))?;
+    Some((first + there) as u16)
+}
+
+/// What is wrong with an access and an earlier one of the same byte.
+#[inline]
+fn fault(earlier: Stamp, now: Stamp, ordered: bool) -> Option<Fault> {
+    let is_freed = earlier.kind & END_OF_BLOCK == END_OF_BLOCK && now.kind & FREE == 0;
+    match ordered {
+        false => earlier.conflicts_with(now).then_some(Fault::Race),
+        true => is_freed.then_some(Fault::AfterEnd),
+    }
 }
 
 /// A bit for each of some cells of one block.

@@ -61,29 +61,35 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
+    #[inline]
     pub(crate) fn writes(self) -> bool {
         self.kind & WRITE != 0
     }
 
+    #[inline]
     pub(crate) fn is_atomic(self) -> bool {
         self.kind & ATOMIC != 0
     }
 
     /// The same access, of other bytes perhaps.
+    #[inline]
     pub(crate) fn is_like(self, other: Stamp) -> bool {
         Stamp { mask: other.mask, ..self } == other
     }
 
+    #[inline]
     pub(crate) fn same_epoch(self, other: Stamp) -> bool {
         (self.thread, self.clock) == (other.thread, other.clock)
     }
 
+    #[inline]
     pub(crate) fn conflicts_with(self, other: Stamp) -> bool {
         (self.writes() || other.writes()) && !(self.is_atomic() && other.is_atomic())
     }
 
     /// Whether this access takes the place of an earlier one: whatever races with that, from now
     /// on, races with this too, or a race was found.
+    #[inline]
     pub(crate) fn replaces(self, earlier: Stamp, ordered: bool) -> bool {
         if ordered {
             (self.writes() || !earlier.writes()) && (earlier.is_atomic() || !self.is_atomic())
