@@ -317,9 +317,10 @@ impl Watcher {
             }
             (Relation::Program(_), None) => [None, None],
             (Relation::Program(_), Some(_)) if self.is_one_step() => [None, None],
-            (Relation::Program(_), Some(record)) => {
+            (Relation::Program(code), Some(record)) => {
+                let handed = edges::handed_over(call, record, (&self.detector.channels, code));
                 self.use_descriptors(call, record);
-                edges::handed_over(call, record, &self.detector.channels)
+                handed
             }
         };
         if let Some(Effect::Clone { child }) = record.map(|record| &record.effect) {
@@ -386,7 +387,7 @@ impl Watcher {
         if is_silent || self.is_one_step() {
             edges = Edges::default();
         }
-        if self.detector.relation != Relation::Kept {
+        if let Relation::Program(code) = &self.detector.relation {
             match (event.kind(), record) {
                 (EventKind::BarrierInit, _) => {
                     self.detector.barriers.begin(event.object, event.value);
@@ -405,7 +406,7 @@ impl Watcher {
                 (EventKind::Syscall, Some(record)) => {
                     if !self.is_one_step() {
                         let channels = &self.detector.channels;
-                        edges.acquires[0] = edges::taken_over(event, record, channels);
+                        edges.acquires[0] = edges::taken_over(event, record, (channels, code));
                         self.unmap(event, record);
                     }
                     if event.value as i64 >= 0 {
