@@ -5,6 +5,7 @@ mod sections;
 mod tasking;
 
 use crate::barriers::Barriers;
+use crate::block::CELLS;
 use crate::cell::{ATOMIC, CALL, FREE, Fault, KERNEL, READ, STORE, Stamp, WRITE};
 use crate::channels::Channels;
 use crate::clock::{FIRST_TASK, VectorClock};
@@ -14,8 +15,8 @@ use crate::findings::{Findings, Local, Race, Whole};
 use crate::heap::Heap;
 use crate::objects::{Object, Objects};
 use crate::paper::Op;
-use crate::same_epoch::{Filter, SameEpoch};
-use crate::shadow::{Blocks, CELL, CELLS, Shadow, word_of};
+use crate::same_epoch::Filter;
+use crate::shadow::{Blocks, CELL, Shadow, word_of};
 use crate::tap::{Listener, Tap, Tapped};
 use crate::tasks::Tasks;
 use lives::Call;
@@ -97,16 +98,20 @@ impl Detector {
     /// The watcher of a thread. `None` if the thread's number is above 65,535: from its creation on
     /// no race is found.
     pub fn thread(self: &Arc<Detector>, thread: ThreadId) -> Option<Watcher> {
-        self.thread_noting(thread, Box::<Filter>::default())
+        self.watcher(thread, SameEpoch::Noted(Filter::default()))
     }
 
-    /// The same, with notes that others may read, who then show it only what is new in an epoch.
-    /// Where the detector is tapped, they may show it everything.
-    pub fn thread_noting(
+    /// The same, if [`Watcher::accesses`] is shown only what is new in an epoch: each time one begins,
+    /// `next_epoch` is called.
+    pub fn thread_in_epochs(
         self: &Arc<Detector>,
         thread: ThreadId,
-        same_epoch: Box<dyn SameEpoch>,
+        next_epoch: Box<dyn FnMut() + Send>,
     ) -> Option<Watcher> {
+        self.watcher(thread, SameEpoch::Told(next_epoch))
+    }
+
+    fn watcher(self: &Arc<Detector>, thread: ThreadId, same_epoch: SameEpoch) -> Option<Watcher> {
         let Some(id) = u16::try_from(thread.0).ok().filter(|&id| id < FIRST_TASK) else {
             self.blind.store(true, Ordering::SeqCst);
             return None;
@@ -131,6 +136,7 @@ impl Detector {
             allocated: 0,
             blocks: Blocks::new(),
             same_epoch,
+            has_dropped: false,
             found: Local::default(),
         })
     }
@@ -238,8 +244,18 @@ pub struct Watcher {
     /// What the thread has accessed in its present epoch. Accesses like those are dropped (the rules
     /// of the same epoch in FastTrack, Figure 5): they are most, and cost no look at what threads
     /// share.
-    same_epoch: Box<dyn SameEpoch>,
+    same_epoch: SameEpoch,
+    /// Accesses were dropped that others take for noted.
+    has_dropped: bool,
     found: Local,
+}
+
+/// Who knows what a thread has accessed in its present epoch.
+enum SameEpoch {
+    /// The watcher.
+    Noted(Filter),
+    /// Who shows it accesses. He is told of epochs.
+    Told(Box<dyn FnMut() + Send>),
 }
 
 /// An access that is to be checked.
@@ -271,7 +287,12 @@ impl Watcher {
                     self.note_call(access);
                     continue;
                 }
-                if in_tasks && self.working.passes(access.address) || self.is_one_step() {
+                // What is local to a task is so for as long as its epochs last.
+                if in_tasks && self.working.passes(access.address) {
+                    continue;
+                }
+                if self.is_one_step() {
+                    self.has_dropped = true;
                     continue;
                 }
                 if self.detector.may_race() {
@@ -280,6 +301,9 @@ impl Watcher {
                 }
             }
             self.take_found();
+            if std::mem::take(&mut self.has_dropped) {
+                self.next_epoch();
+            }
         }
         self.since = self.detector.objects.now();
     }
@@ -293,9 +317,10 @@ impl Watcher {
             }
             (Relation::Program(_), None) => [None, None],
             (Relation::Program(_), Some(_)) if self.is_one_step() => [None, None],
-            (Relation::Program(_), Some(record)) => {
+            (Relation::Program(code), Some(record)) => {
+                let handed = edges::handed_over(call, record, (&self.detector.channels, code));
                 self.use_descriptors(call, record);
-                edges::handed_over(call, record, &self.detector.channels)
+                handed
             }
         };
         if let Some(Effect::Clone { child }) = record.map(|record| &record.effect) {
@@ -362,7 +387,7 @@ impl Watcher {
         if is_silent || self.is_one_step() {
             edges = Edges::default();
         }
-        if self.detector.relation != Relation::Kept {
+        if let Relation::Program(code) = &self.detector.relation {
             match (event.kind(), record) {
                 (EventKind::BarrierInit, _) => {
                     self.detector.barriers.begin(event.object, event.value);
@@ -381,7 +406,7 @@ impl Watcher {
                 (EventKind::Syscall, Some(record)) => {
                     if !self.is_one_step() {
                         let channels = &self.detector.channels;
-                        edges.acquires[0] = edges::taken_over(event, record, channels);
+                        edges.acquires[0] = edges::taken_over(event, record, (channels, code));
                         self.unmap(event, record);
                     }
                     if event.value as i64 >= 0 {
@@ -487,7 +512,15 @@ impl Watcher {
     pub(crate) fn next_epoch(&mut self) {
         let clock = self.clock.of(self.id);
         self.clock.set(self.id, clock.saturating_add(1));
-        self.same_epoch.next_epoch();
+        self.forget_accesses();
+    }
+
+    /// Nothing has been accessed in the epoch that begins.
+    fn forget_accesses(&mut self) {
+        match &mut self.same_epoch {
+            SameEpoch::Noted(filter) => filter.next_epoch(),
+            SameEpoch::Told(next_epoch) => next_epoch(),
+        }
     }
 
     fn acquire(&mut self, object: Object) {
@@ -576,7 +609,7 @@ impl Watcher {
                 let piece = (CELL - within).min(end - at);
                 let mask = MASKS[piece as usize] << within;
                 let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
-                block.cell(cell).access(now, all, &mut |earlier, fault| {
+                block.access(cell, now, all, &mut |earlier, fault| {
                     detector.take_fault((earlier, now, fault), cell, whole, (all, working), found);
                 });
                 at += piece;
@@ -589,11 +622,12 @@ impl Watcher {
         if self.detector.tap.is_some() {
             self.tell(cell, mask, access);
         }
-        let clock = self.clock.of(self.id);
-        if self.same_epoch.knows(cell, mask, access.kind & WRITE != 0) {
+        if let SameEpoch::Noted(filter) = &self.same_epoch
+            && filter.knows(cell, mask, access.kind & WRITE != 0)
+        {
             return;
         }
-        self.check_slowly(cell, mask, access, clock);
+        self.check_slowly(cell, mask, access);
     }
 
     /// Hands on an access that synchronizes nothing, and ends nothing.
@@ -624,11 +658,13 @@ impl Watcher {
         }
     }
 
-    fn check_slowly(&mut self, cell: u64, mask: u8, access: Checked, clock: u32) {
+    fn check_slowly(&mut self, cell: u64, mask: u8, access: Checked) {
+        let clock = self.clock.of(self.id);
         let Watcher { detector, id, event, blocks, found, working, .. } = self;
         let Checked { whole, pc, mut kind } = access;
         let is_allocator = |code: &Code| code.is_allocator(pc.into());
         if kind & CALL == 0 && detector.relation.code().is_some_and(is_allocator) {
+            self.has_dropped = true;
             return;
         }
         let mut block =
@@ -648,12 +684,12 @@ impl Watcher {
             kind |= ATOMIC;
         }
         let now = Stamp { clock, thread: *id, mask, kind, pc, event: *event };
-        block.cell(cell).access(now, &self.clock, &mut |earlier, fault| {
+        block.access(cell, now, &self.clock, &mut |earlier, fault| {
             detector.take_fault((earlier, now, fault), cell, whole, (&self.clock, working), found);
         });
         drop(block);
-        if kind & ATOMIC == 0 {
-            self.same_epoch.note(cell, mask, kind & WRITE != 0);
+        if let (SameEpoch::Noted(filter), 0) = (&mut self.same_epoch, kind & ATOMIC) {
+            filter.note(cell, mask, kind & WRITE != 0);
         }
         if stored != 0 {
             self.release_words(cell, stored);

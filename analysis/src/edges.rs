@@ -247,9 +247,11 @@ pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool, relation: &R
 pub(crate) fn handed_over(
     call: &Event,
     record: &SyscallRecord,
-    channels: &Channels,
+    (channels, code): (&Channels, &Code),
 ) -> [Option<Object>; 2] {
     match call.nr {
+        // The library's own lock, which is no order whether or not somebody slept for it.
+        linux::FUTEX if code.is_silent(record.args[0]) => [None, None],
         linux::FUTEX if !linux::futex_waits(record.args[1]) => {
             [Some(Object::Futex(record.args[0])), None]
         }
@@ -265,9 +267,10 @@ pub(crate) fn handed_over(
 pub(crate) fn taken_over(
     call: &Event,
     record: &SyscallRecord,
-    channels: &Channels,
+    (channels, code): (&Channels, &Code),
 ) -> Option<Object> {
     match call.nr {
+        linux::FUTEX if code.is_silent(record.args[0]) => None,
         linux::FUTEX if linux::futex_waits(record.args[1]) => Some(Object::Futex(record.args[0])),
         // One that failed has received nothing.
         nr if linux::receives(nr) && call.value as i64 >= 0 => {

@@ -6,7 +6,7 @@
 //! [`Detector`] is shared by all threads and hands a [`Watcher`] to each; `edges` says which event
 //! orders what (happens-before), `objects` keeps the clocks of what synchronizes (`barriers` tells the rounds of
 //! barriers apart), `shadow` those of memory, `detector/lives` (with `heap` and `descriptors`) is about what begins and ends, `tasks` (with `detector/tasking`) about tasks of OpenMP, `cell`
-//! compares them, and `findings` keeps the races that were found. `same_epoch` drops repetitions.
+//! compares accesses, `block` keeps those that count, and `findings` keeps the races that were found. `same_epoch` drops repetitions.
 //! [`paper`] has the detectors that others are compared with, over what `tap` hands on.
 //!
 //! # Happens-before
@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod barriers;
+mod block;
 mod cell;
 mod channels;
 mod clock;
@@ -53,6 +54,5 @@ pub use detector::{Detector, Watcher};
 pub use edges::{Atomics, Code, Relation};
 pub use findings::{Act, Race, Side};
 pub use heap::{Block, OneStep};
-pub use same_epoch::SameEpoch;
 pub use tap::{Listener, Tapped};
 pub use tasks::{Calls, Tasking};

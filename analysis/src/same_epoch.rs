@@ -1,22 +1,11 @@
 //! What one thread has accessed in its present epoch (FastTrack, Figure 5: the rules of the same
 //! epoch).
 
-/// Notes of one thread. They may forget, and never know what was not noted in this epoch.
-///
-/// Cells are eight bytes, counted from address 0.
-pub trait SameEpoch: Send {
-    /// Whether the bytes of a cell with these bits have been accessed (`writes`: written).
-    fn knows(&self, cell: u64, bytes: u8, writes: bool) -> bool;
-    /// These bytes of a cell have been accessed, by an access that synchronizes nothing.
-    fn note(&mut self, cell: u64, bytes: u8, writes: bool);
-    /// Nothing has been accessed in the epoch that begins.
-    fn next_epoch(&mut self);
-}
-
 /// Entries of a [`Filter`].
 const ENTRIES: usize = 4096;
 
-/// Notes of the cells that were accessed last.
+/// Notes of the cells that a thread accessed last. They may forget, and never know what was not noted in
+/// this epoch. Cells are eight bytes, counted from address 0.
 pub(crate) struct Filter {
     cells: Box<[Noted]>,
     epoch: u32,
@@ -41,14 +30,16 @@ fn entry(cell: u64) -> usize {
     (cell ^ cell >> 12) as usize % ENTRIES
 }
 
-impl SameEpoch for Filter {
-    fn knows(&self, cell: u64, bytes: u8, writes: bool) -> bool {
+impl Filter {
+    /// Whether the bytes of a cell with these bits have been accessed (`writes`: written).
+    pub(crate) fn knows(&self, cell: u64, bytes: u8, writes: bool) -> bool {
         let noted = self.cells[entry(cell)];
         let known = if writes { noted.written } else { noted.accessed };
         (noted.cell, noted.epoch) == (cell, self.epoch) && bytes & !known == 0
     }
 
-    fn note(&mut self, cell: u64, bytes: u8, writes: bool) {
+    /// These bytes of a cell have been accessed, by an access that synchronizes nothing.
+    pub(crate) fn note(&mut self, cell: u64, bytes: u8, writes: bool) {
         let epoch = self.epoch;
         let noted = &mut self.cells[entry(cell)];
         if (noted.cell, noted.epoch) != (cell, epoch) {
@@ -58,7 +49,8 @@ impl SameEpoch for Filter {
         noted.written |= if writes { bytes } else { 0 };
     }
 
-    fn next_epoch(&mut self) {
+    /// Nothing has been accessed in the epoch that begins.
+    pub(crate) fn next_epoch(&mut self) {
         self.epoch = self.epoch.checked_add(1).unwrap_or_else(|| {
             self.cells.fill(Noted::default());
             1

@@ -3,15 +3,13 @@
 //! A block has a lock of its own, so threads that work on different memory do not meet. Each
 //! thread keeps the blocks that it used last at hand ([`Blocks`]): finding one again is a compare.
 
-use crate::cell::Cell;
+use crate::block::{self, Block, CELLS};
 use refrain_trace::fixed::FixedMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bytes of a cell.
 pub(crate) const CELL: u64 = 8;
-/// Cells of a block.
-pub(crate) const CELLS: u64 = 64;
 /// Bytes of the words that synchronize: an address stands for the word that it lies in.
 const WORD: u64 = 4;
 const BLOCK: u64 = CELL * CELLS;
@@ -21,50 +19,6 @@ const WAYS: usize = 1024;
 
 /// Blocks of a region, which are found together.
 const REGION: u64 = 32;
-
-/// The cells of an aligned piece of memory.
-pub(crate) struct Block {
-    cells: [Cell; CELLS as usize],
-    /// A bit for each cell that may have been accessed.
-    used: u64,
-    /// A bit for each word that synchronizes.
-    words: u128,
-}
-
-impl Block {
-    /// The cell with this number, counted from address 0.
-    pub(crate) fn cell(&mut self, number: u64) -> &mut Cell {
-        let within = number % CELLS;
-        self.used |= 1 << within;
-        &mut self.cells[within as usize]
-    }
-
-    /// Nobody has accessed these cells, which are some of the block's.
-    fn forget(&mut self, cells: Range<u64>) {
-        let mut left = self.used & bits(cells);
-        self.used &= !left;
-        while left != 0 {
-            self.cells[left.trailing_zeros() as usize] = Cell::default();
-            left &= left - 1;
-        }
-    }
-
-    /// Those of the two words of a cell that synchronize and have bytes in `mask`: the low bit is
-    /// the lower one.
-    pub(crate) fn words(&self, number: u64, mask: u8) -> u8 {
-        let words = (self.words >> (2 * (number % CELLS))) as u8;
-        let touched = u8::from(mask & 0xf != 0) | u8::from(mask & 0xf0 != 0) << 1;
-        words & touched
-    }
-}
-
-/// A bit for each of some cells of one block.
-fn bits(cells: Range<u64>) -> u64 {
-    match cells.end - cells.start {
-        0 => 0,
-        count => (u64::MAX >> (CELLS - count)) << (cells.start % CELLS),
-    }
-}
 
 type Region = [OnceLock<Arc<Mutex<Block>>>; REGION as usize];
 type Shard = Mutex<FixedMap<u64, Arc<Region>>>;
@@ -109,14 +63,14 @@ impl Shadow {
     pub(crate) fn touched(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut pieces = Vec::new();
         self.visit(range, |number, block| {
-            let mut left = block.lock().unwrap_or_else(PoisonError::into_inner).used;
+            let mut left = block.lock().unwrap_or_else(PoisonError::into_inner).used();
             while left != 0 {
                 let first = left.trailing_zeros();
                 let count = (left >> first).trailing_ones();
                 let start = number * BLOCK + u64::from(first) * CELL;
                 let end = start + u64::from(count) * CELL;
                 pieces.push(start.max(range.start)..end.min(range.end));
-                left &= !bits(first.into()..u64::from(first + count));
+                left &= !block::bits(first.into()..u64::from(first + count));
             }
         });
         pieces.retain(|piece| !piece.is_empty());
@@ -172,8 +126,7 @@ impl Shadow {
         let region = self.shard(region).entry(region).or_insert_with(fresh).clone();
         let block = region[(number % REGION) as usize].get_or_init(|| {
             let words = self.words.get(&number).copied().unwrap_or(0);
-            let cells = std::array::from_fn(|_| Cell::default());
-            Arc::new(Mutex::new(Block { cells, used: 0, words }))
+            Arc::new(Mutex::new(Block::new(words)))
         });
         block.clone()
     }
@@ -216,7 +169,7 @@ mod tests {
         let mut used = Vec::new();
         shadow.visit(&(cells.start * CELL..cells.end * CELL), |number, block| {
             let block = block.lock().expect("nobody panics");
-            let of_it = (0..CELLS).filter(|at| block.used >> at & 1 != 0);
+            let of_it = (0..CELLS).filter(|at| block.used() >> at & 1 != 0);
             used.extend(of_it.map(|at| number * CELLS + at).filter(|cell| cells.contains(cell)));
         });
         used.sort_unstable();
@@ -230,7 +183,7 @@ mod tests {
         let access = |cell: u64| {
             let now = Stamp { clock: 1, mask: 1, kind: WRITE, ..Stamp::default() };
             let (block, clock) = (shadow.block(cell / CELLS), VectorClock::default());
-            block.lock().expect("nobody panics").cell(cell).access(now, &clock, &mut |_, _| ());
+            block.lock().expect("nobody panics").access(cell, now, &clock, &mut |_, _| ());
         };
         let cells = [3, 63, 64, 127, 128, 5000, 100_000, 1 << 30];
         cells.into_iter().for_each(access);

@@ -60,7 +60,7 @@ fn named_functions_tell_their_arguments_and_answers() {
         let _seen = touched.then(|| Seen::new().expect("there is room for notes"));
         let notes = SameEpoch::new([]);
         // The first call of one may begin an epoch: what comes then is logged, noted or not.
-        (DATA / 8..DATA / 8 + 8).for_each(|cell| notes.note(cell, 0xff, true));
+        (DATA..DATA + 64).step_by(8).for_each(|address| note_word(&notes, address));
         let functions =
             [(outer, Answer::Register), (inner, Answer::Register), (tail, Answer::Memory)];
         let functions = Arc::new(functions.into());

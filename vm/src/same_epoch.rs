@@ -2,8 +2,8 @@
 //!
 //! A race detector has no use for an access to bytes that the thread has accessed in the same way
 //! since its last synchronization (FastTrack, the rules of the same epoch), and nearly all accesses
-//! are such. The detector notes here what it has taken; translated code looks here before it logs.
-//! It only reads notes, so a note never says more than the detector does.
+//! are such. Translated code looks here before it logs an access, and notes here what it logs. The
+//! detector says when an epoch begins.
 //!
 //! Guest memory is divided into *granules*. The tables have room for [`GRANULES`] of them at a time,
 //! by the lower digits of their addresses; a granule's tag has its address and the epoch in which
@@ -15,9 +15,10 @@
 //! then, are the same. The detector learns of accesses late, when the log is taken. So where a
 //! logged access may begin an epoch (a plain store to a word that synchronizes, or a call of an
 //! allocator), translated code stops looking here at once, until the log has been taken. Which
-//! cells have such words is known beforehand ([`SameEpoch::new`]); a store to one is always logged,
-//! since the detector does not note it.
+//! cells have such words is known beforehand ([`SameEpoch::new`]); they are never noted, so that
+//! each access to one is logged. A detector that drops what was logged begins an epoch, too.
 
+use refrain_trace::Access;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -27,14 +28,15 @@ pub const GRANULE: u64 = 512;
 pub const CELL: u64 = 8;
 /// Granules that are noted at a time: 64 MiB.
 pub const GRANULES: u64 = 1 << 17;
-/// Entries of the table of cells with words that synchronize.
-pub const SYNCHRONIZING: u64 = 1 << 18;
+/// Cells that are noted at a time.
+pub const CELLS: u64 = GRANULES * CELLS_PER_GRANULE;
+/// Larger accesses are not noted.
+pub const LARGEST: u64 = 32;
 /// The lowest bit of an epoch's number in a tag, above all addresses.
 pub const EPOCH_SHIFT: u32 = 48;
 /// An epoch of which there are no notes.
 pub const NEVER: u64 = 0;
 
-const CELLS: u64 = GRANULES * CELLS_PER_GRANULE;
 const CELLS_PER_GRANULE: u64 = GRANULE / CELL;
 /// Translated code reads up to eight entries at once.
 const OVERLAP: usize = 8;
@@ -50,7 +52,7 @@ pub struct SameEpoch {
     written: [AtomicU8; CELLS as usize + OVERLAP],
     /// Not zero where a cell with these lower digits has a word that synchronizes. The first entries
     /// stand behind the last ones once more.
-    synchronizing: [AtomicU8; SYNCHRONIZING as usize + OVERLAP],
+    synchronizing: [AtomicU8; CELLS as usize + OVERLAP],
     /// The present epoch, shifted as in a tag.
     epoch: AtomicU64,
 }
@@ -76,8 +78,8 @@ impl SameEpoch {
         // SAFETY: atomic integers, for which all bits zero is a value.
         let notes: Arc<SameEpoch> = unsafe { Arc::<SameEpoch>::new_zeroed().assume_init() };
         for word in words {
-            let at = (word / CELL % SYNCHRONIZING) as usize;
-            for at in [Some(at), (at < OVERLAP).then_some(SYNCHRONIZING as usize + at)] {
+            let at = (word / CELL % CELLS) as usize;
+            for at in [Some(at), (at < OVERLAP).then_some(CELLS as usize + at)] {
                 at.iter().for_each(|&at| notes.synchronizing[at].store(1, Ordering::Relaxed));
             }
         }
@@ -101,46 +103,77 @@ impl SameEpoch {
         self.epoch.store((NEVER + 1) << EPOCH_SHIFT, Ordering::Relaxed);
     }
 
-    /// Whether the bytes of a cell with these bits have been accessed (`writes`: written) in this
-    /// epoch. Cells are counted from address 0.
-    pub fn knows(&self, cell: u64, bytes: u8, writes: bool) -> bool {
-        let notes = if writes { &self.written } else { &self.accessed };
-        self.tag(cell).load(Ordering::Relaxed) == self.tag_now(cell)
-            && bytes & !notes[(cell % CELLS) as usize].load(Ordering::Relaxed) == 0
-    }
-
-    /// These bytes of a cell have been accessed.
-    pub fn note(&self, cell: u64, bytes: u8, writes: bool) {
-        if self.tag(cell).load(Ordering::Relaxed) != self.tag_now(cell) {
-            self.begin(cell);
-        }
-        let add = |note: &AtomicU8| {
-            note.store(note.load(Ordering::Relaxed) | bytes, Ordering::Relaxed);
+    /// Whether an access is to bytes that have been accessed (if it writes: written) in this epoch.
+    pub fn knows(&self, access: &Access) -> bool {
+        let notes = if writes(access) { &self.written } else { &self.accessed };
+        let is_noted = |(cell, bytes): (u64, u8)| {
+            bytes & !notes[(cell % CELLS) as usize].load(Ordering::Relaxed) == 0
         };
-        add(&self.accessed[(cell % CELLS) as usize]);
-        if writes {
-            add(&self.written[(cell % CELLS) as usize]);
-        }
+        is_in_a_granule(access)
+            && self.tag(access.address).load(Ordering::Relaxed) == self.tag_now(access.address)
+            && parts(access).all(is_noted)
     }
 
-    /// Begins to note a granule.
-    #[cold]
-    fn begin(&self, cell: u64) {
-        let first = (cell % CELLS / CELLS_PER_GRANULE * CELLS_PER_GRANULE) as usize;
+    /// Notes an access, as translated code does where it logs one. `None` if it may begin an epoch.
+    pub fn note(&self, access: &Access) -> Option<()> {
+        let synchronizes = |(cell, _): (u64, u8)| {
+            self.synchronizing[(cell % CELLS) as usize].load(Ordering::Relaxed) != 0
+        };
+        let is_small = (1..=LARGEST).contains(&access.size.into());
+        if !is_small || parts(access).any(synchronizes) {
+            return (!writes(access)).then_some(());
+        }
+        if is_in_a_granule(access) {
+            if self.tag(access.address).load(Ordering::Relaxed) != self.tag_now(access.address) {
+                self.begin(access.address);
+            }
+            for (cell, bytes) in parts(access) {
+                let cell = (cell % CELLS) as usize;
+                self.accessed[cell].fetch_or(bytes, Ordering::Relaxed);
+                let written = if writes(access) { bytes } else { 0 };
+                self.written[cell].fetch_or(written, Ordering::Relaxed);
+            }
+        }
+        Some(())
+    }
+
+    /// Begins to note the granule of an address.
+    fn begin(&self, address: u64) {
+        let first = (address / GRANULE * CELLS_PER_GRANULE % CELLS) as usize;
         let cells = first..first + CELLS_PER_GRANULE as usize;
         for note in self.accessed[cells.clone()].iter().chain(&self.written[cells]) {
             note.store(0, Ordering::Relaxed);
         }
-        self.tag(cell).store(self.tag_now(cell), Ordering::Relaxed);
+        self.tag(address).store(self.tag_now(address), Ordering::Relaxed);
     }
 
-    fn tag(&self, cell: u64) -> &AtomicU64 {
-        &self.tags[(cell / CELLS_PER_GRANULE % GRANULES) as usize]
+    fn tag(&self, address: u64) -> &AtomicU64 {
+        &self.tags[(address / GRANULE % GRANULES) as usize]
     }
 
-    fn tag_now(&self, cell: u64) -> u64 {
-        ((cell * CELL) & !(GRANULE - 1)) | self.epoch()
+    fn tag_now(&self, address: u64) -> u64 {
+        (address & !(GRANULE - 1)) | self.epoch()
     }
+}
+
+fn writes(access: &Access) -> bool {
+    access.kind & Access::WRITE != 0
+}
+
+fn is_in_a_granule(access: &Access) -> bool {
+    let last = access.address + u64::from(access.size).saturating_sub(1);
+    (1..=LARGEST).contains(&access.size.into()) && access.address / GRANULE == last / GRANULE
+}
+
+/// The cells of an access, counted from address 0, each with a bit for each of its bytes that are
+/// accessed.
+fn parts(access: &Access) -> impl Iterator<Item = (u64, u8)> {
+    let (address, end) = (access.address, access.address + u64::from(access.size));
+    (address / CELL..end.div_ceil(CELL)).map(move |cell| {
+        let from = address.max(cell * CELL) % CELL;
+        let to = end.min((cell + 1) * CELL) - cell * CELL;
+        (cell, (u8::MAX >> (CELL - (to - from))) << from)
+    })
 }
 
 /// What a thread's translated code needs of its notes. All zero: it logs everything.
@@ -158,20 +191,25 @@ pub struct EpochWords {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
+    use std::collections::BTreeSet;
 
     #[derive(Clone, Debug)]
     enum Step {
-        Access { cell: u64, bytes: u8, writes: bool },
+        Access(Access),
         Epoch,
     }
 
+    fn access(address: u64, size: u16, writes: bool) -> Access {
+        let kind = if writes { Access::WRITE } else { Access::READ };
+        Access { address, size, kind, ..Access::default() }
+    }
+
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        // Cells that share a granule, a table's entry, or neither.
-        let cell = (0..3u64, 0..3u64, 0..4u64)
-            .prop_map(|(far, granule, cell)| far * CELLS + granule * CELLS_PER_GRANULE + cell);
-        let access = (cell, any::<u8>(), any::<bool>())
-            .prop_map(|(cell, bytes, writes)| Step::Access { cell, bytes, writes });
+        // Bytes that share a granule, a table's entry, or neither.
+        let address = (0..3u64, 0..3u64, 0..40u64)
+            .prop_map(|(far, granule, byte)| far * GRANULES * GRANULE + granule * GRANULE + byte);
+        let access = (address, 0..40u16, any::<bool>())
+            .prop_map(|(address, size, writes)| Step::Access(access(address, size, writes)));
         prop::collection::vec(prop_oneof![8 => access, 1 => Just(Step::Epoch)], 0..200)
     }
 
@@ -180,37 +218,46 @@ mod tests {
         #[test]
         fn nothing_is_known_that_was_not_noted(steps in steps()) {
             let notes = SameEpoch::new([]);
-            let mut truth: BTreeMap<u64, (u8, u8)> = BTreeMap::new();
+            let mut truth: BTreeSet<(u64, bool)> = BTreeSet::new();
             for step in steps {
-                match step {
-                    Step::Epoch => {
-                        notes.next_epoch();
-                        truth.clear();
-                    }
-                    Step::Access { cell, bytes, writes } => {
-                        let (accessed, written) = truth.entry(cell).or_default();
-                        let there = if writes { *written } else { *accessed };
-                        prop_assert!(!notes.knows(cell, bytes, writes) || bytes & !there == 0);
-                        notes.note(cell, bytes, writes);
-                        *accessed |= bytes;
-                        *written |= if writes { bytes } else { 0 };
-                        prop_assert!(notes.knows(cell, bytes, writes));
-                    }
-                }
+                let Step::Access(access) = step else {
+                    notes.next_epoch();
+                    truth.clear();
+                    continue;
+                };
+                let bytes = access.address..access.address + u64::from(access.size);
+                let writes = writes(&access);
+                let is_true = bytes.clone().all(|byte| truth.contains(&(byte, writes)));
+                prop_assert!(!notes.knows(&access) || is_true);
+                let is_large = access.size == 0 || u64::from(access.size) > LARGEST;
+                prop_assert_eq!(notes.note(&access).is_none(), writes && is_large);
+                prop_assert_eq!(notes.knows(&access), !is_large && is_in_a_granule(&access));
+                truth.extend(bytes.flat_map(|byte| [(byte, false), (byte, writes)]));
             }
+        }
+    }
+
+    #[test]
+    fn words_that_synchronize_are_not_noted() {
+        let notes = SameEpoch::new([GRANULE + 8]);
+        for (size, is_noted) in [(8, true), (9, false), (32, false)] {
+            assert_eq!(notes.note(&access(GRANULE, size, false)), Some(()));
+            assert_eq!(notes.knows(&access(GRANULE, size, false)), is_noted);
+            assert_eq!(notes.note(&access(GRANULE, size, true)).is_some(), is_noted);
         }
     }
 
     #[test]
     fn epochs_that_are_numbered_anew_know_nothing() {
         let notes = SameEpoch::new([]);
-        notes.note(7, 0xff, true);
+        let (write, read) = (access(56, 8, true), access(56, 1, false));
+        assert_eq!(notes.note(&write), Some(()));
         let first = notes.epoch();
         notes.next_epoch();
         while notes.epoch() != first {
-            assert!(!notes.knows(7, 1, false));
+            assert!(!notes.knows(&read));
             notes.next_epoch();
         }
-        assert!(!notes.knows(7, 1, false));
+        assert!(!notes.knows(&read));
     }
 }

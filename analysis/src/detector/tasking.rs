@@ -400,7 +400,7 @@ impl Watcher {
         self.clock.set(id, last.saturating_add(1));
         (self.working.top, self.working.low) = (start, start);
         self.working.local = self.local_memory();
-        self.same_epoch.next_epoch();
+        self.forget_accesses();
         outer
     }
 

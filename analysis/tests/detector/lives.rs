@@ -1,9 +1,12 @@
 //! What begins and ends: blocks of the heap, locks, descriptors, mappings.
 
-use crate::program::{Program, Step, code, run_with};
+use crate::program::{MALLOC, Program, Step, code, run_with};
 use Step::*;
-use refrain_analysis::{Act, Relation};
+use refrain_analysis::{Act, Detector, Relation};
 use refrain_trace::EventKind::*;
+use refrain_trace::{Access, ThreadId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const X: u64 = 0x10_0000;
 const LOCK: u64 = 0x20_0000;
@@ -219,4 +222,25 @@ fn to_unmap_memory_writes_it() {
     assert_eq!(races(after), [], "new memory");
     let much = vec![(0, Map(X, 1 << 40)), (1, Write(X + 0x1000, 8)), (0, Unmap(X, 1 << 40))];
     assert_eq!(races(much), [((1, Act::Plain), (2, Act::Unmap))]);
+}
+
+/// Who shows only what is new in an epoch has to show again what the detector has dropped.
+#[test]
+fn what_is_dropped_begins_an_epoch() {
+    let detector = Detector::new([], Relation::Program(code()));
+    let epochs = Arc::new(AtomicUsize::new(0));
+    let counted = epochs.clone();
+    let next_epoch = Box::new(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let watcher = detector.thread_in_epochs(ThreadId(1), next_epoch);
+    let mut watcher = watcher.expect("there are few threads");
+    let mut begun = |kind, pc| {
+        let before = epochs.load(Ordering::Relaxed);
+        watcher.accesses(&[Access { address: X, size: 8, kind, pc }]);
+        epochs.load(Ordering::Relaxed) > before
+    };
+    assert!(!begun(Access::WRITE, 0x1000));
+    assert!(!begun(Access::CALLED, MALLOC));
+    assert!(begun(Access::WRITE, 0x1001), "what the allocator does is no access");
 }

@@ -40,6 +40,9 @@ pub(crate) enum Step {
     Map(u64, u64),
     /// The same in place of what is there.
     MapAt(u64, u64),
+    /// A thread sleeps on a word until another one wakes it.
+    Sleep(u64),
+    Wake(u64),
     /// A signal to somebody.
     Kill,
     /// A handler of signals is named.
@@ -159,6 +162,11 @@ impl Run {
                 let effect = Effect::Memory { content: None };
                 let record = SyscallRecord { args, effect, ..SyscallRecord::default() };
                 self.call(thread, (linux::MMAP, at), pc, record);
+            }
+            Step::Sleep(word) | Step::Wake(word) => {
+                let args = [word, u64::from(matches!(step, Step::Wake(_))), 1, 0, 0, 0];
+                let record = SyscallRecord { args, ..SyscallRecord::default() };
+                self.call(thread, (linux::FUTEX, 0), pc, record);
             }
             Step::Kill => self.call(thread, (linux::KILL, 0), pc, SyscallRecord::default()),
             Step::Handle => {

@@ -77,6 +77,14 @@ fn locks_of_the_library_are_its_own() {
     assert_eq!(races(with(0x1018)), (0, 0));
 }
 
+/// Who has slept for a lock of the library's may be woken by its release, or have come later.
+#[test]
+fn sleep_for_locks_of_the_library_is_its_own() {
+    let with = |word| vec![(0, Write(X, 8)), (0, Wake(word)), (1, Sleep(word)), (1, Write(X, 8))];
+    assert_eq!(races(with(0x1008)).1, 1);
+    assert_eq!(races(with(0x1018)).1, 0);
+}
+
 /// The end of a thread comes before the creation of another for a replay; for the program only if that
 /// one gets its stack.
 #[test]

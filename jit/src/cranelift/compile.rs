@@ -41,6 +41,7 @@ pub(super) enum Target {
     Chain(u64),
     Leave,
     Settle,
+    Note,
     /// Offset in the object itself.
     Inside(u32),
 }
@@ -144,6 +145,7 @@ impl Compiler {
                 symbol::LEAVE => (Target::Leave, false),
                 symbol::INDIRECT => (object.append_indirect(setting.indirect), false),
                 symbol::SETTLE => (Target::Settle, true),
+                symbol::NOTE => (Target::Note, true),
                 symbol::THUNK => (Target::Inside(thunks[name.index as usize]), true),
                 _ => {
                     let block = region.blocks[name.index as usize] as usize;

@@ -144,6 +144,7 @@ impl Image {
             Target::Inside(offset) => (id, offset),
             Target::Leave => self.routine(|r| r.leave),
             Target::Settle => self.routine(|r| r.settle),
+            Target::Note => self.routine(|r| r.note),
             Target::Chain(pc) => self.ways.get(&pc).copied().unwrap_or_else(|| {
                 let why = if hooks.binary_search(&pc).is_ok() { leave::HOOK } else { leave::LINK };
                 (self.stub(pc, why, table), 0)

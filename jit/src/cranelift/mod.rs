@@ -31,6 +31,7 @@ mod frame;
 mod graph;
 mod image;
 mod lift;
+mod noting;
 mod regions;
 mod routines;
 mod table;

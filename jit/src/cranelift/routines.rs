@@ -23,6 +23,8 @@ pub(super) struct Routines {
     pub(super) step: u64,
     /// Called to compute lazily kept flags.
     pub(super) settle: u64,
+    /// Called to log an access ([`super::noting`]).
+    pub(super) note: u64,
     /// Where a faulting thread goes on: finds the frame by GS, then leaves.
     pub(super) resume: u64,
 }
@@ -36,18 +38,18 @@ const PASSED: [AsmRegister64; 6] = [rdi, rsi, rdx, rcx, r8, r9];
 impl Routines {
     /// The same from `base` on.
     pub(super) fn at(self, base: u64) -> Routines {
-        let Routines { enter, leave, step, settle, resume } = self;
-        let [enter, leave, step, settle, resume] =
-            [enter, leave, step, settle, resume].map(|offset| base + offset);
-        Routines { enter, leave, step, settle, resume }
+        let Routines { enter, leave, step, settle, note, resume } = self;
+        let [enter, leave, step, settle, note, resume] =
+            [enter, leave, step, settle, note, resume].map(|offset| base + offset);
+        Routines { enter, leave, step, settle, note, resume }
     }
 }
 
 /// Assembles the routines, and says how far from their start each is.
 pub(super) fn assemble() -> (Vec<u8>, Routines) {
     let (bytes, offsets) = build().expect("the routines are fixed and encodable");
-    let [enter, leave, step, settle, resume] = offsets;
-    (bytes, Routines { enter, leave, step, settle, resume })
+    let [enter, leave, step, settle, resume, note] = offsets;
+    (bytes, Routines { enter, leave, step, settle, note, resume })
 }
 
 /// Code that goes on at a guest address which had no way in when it was made.
@@ -61,9 +63,9 @@ pub(super) fn indirect(table: &Table) -> Vec<u8> {
     build_indirect(table).expect("the code is fixed and encodable")
 }
 
-fn build() -> Result<(Vec<u8>, [u64; 5]), IcedError> {
+fn build() -> Result<(Vec<u8>, [u64; 6]), IcedError> {
     let mut a = CodeAssembler::new(64)?;
-    let mut labels: [_; 5] = std::array::from_fn(|_| a.create_label());
+    let mut labels: [_; 6] = std::array::from_fn(|_| a.create_label());
 
     a.set_label(&mut labels[0])?;
     for register in [rbp, rbx, r12, r13, r14, r15] {
@@ -132,9 +134,12 @@ fn build() -> Result<(Vec<u8>, [u64; 5]), IcedError> {
     }
     a.ret()?;
 
+    a.set_label(&mut labels[5])?;
+    super::noting::assemble(&mut a)?;
+
     let result =
         a.assemble_options(0, iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
-    let mut offsets = [0; 5];
+    let mut offsets = [0; 6];
     for (offset, label) in offsets.iter_mut().zip(&labels) {
         *offset = result.label_ip(label)?;
     }

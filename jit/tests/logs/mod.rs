@@ -101,63 +101,74 @@ pub(crate) fn check_notes(cpu: &mut dyn Cpu, before: &[u8], log: &[Access], note
     assert_eq!(logged(Some(1), true), log);
 }
 
-/// Runs the program with notes of what its thread has accessed in its epoch.
+/// Runs the program with notes of what its thread has accessed in its epoch: those that are made as it
+/// runs, those of a run before, and those of some accesses alone.
 pub(crate) fn check_epochs(before: &[u8], blocks: &[CodeBlock], log: &[Access]) {
     let leave_out = LeaveOut::SameEpoch;
     let config = EngineConfig { accesses: true, leave_out, calls: true, ..EngineConfig::default() };
     let mut cpu = cpu(&config, blocks, &[]);
-    let mut logged = |notes: &SameEpoch| {
-        data(DATA, before);
-        let mut context = start();
-        context.same_epoch =
-            EpochWords { notes: std::ptr::from_ref(notes) as u64, epoch: notes.epoch() };
-        run_logged(&mut *cpu, &mut context, MIN_ACCESSES).1
-    };
-    // Every third access of the program is noted, and with it what lies in the same bytes.
-    let noted = |words: &[u64]| {
-        let notes = SameEpoch::new(words.iter().copied());
-        for access in log.iter().step_by(3) {
-            let writes = access.kind & Access::WRITE != 0;
-            let bytes = access.address..access.address + u64::from(access.size);
-            bytes.for_each(|byte| notes.note(byte / 8, 1 << (byte % 8), writes));
+    let mut check = |words: &[u64], noted: usize| {
+        let [notes, expected] = [(); 2].map(|()| SameEpoch::new(words.iter().copied()));
+        for access in log.iter().filter(|it| is_access(it)).step_by(noted) {
+            for notes in [&notes, &expected] {
+                let _ = notes.note(access);
+            }
         }
-        notes
-    };
-    let is_known = |notes: &SameEpoch, access: &Access| {
-        let writes = access.kind & Access::WRITE != 0;
-        let mut bytes = access.address..access.address + u64::from(access.size);
-        access.size > 0 && bytes.all(|byte| notes.knows(byte / 8, 1 << (byte % 8), writes))
-    };
-    assert_eq!(logged(&SameEpoch::new([])), log);
-    // What is left out is known. What has to be logged is.
-    let notes = noted(&[]);
-    let rest = logged(&notes);
-    let mut logged_of = rest.iter().peekable();
-    for access in log {
-        if logged_of.next_if_eq(&access).is_none() {
-            assert!(is_known(&notes, access), "{access:?} is not known");
+        for _ in 0..3 {
+            data(DATA, before);
+            let mut context = start();
+            let address = std::ptr::from_ref(&*notes) as u64;
+            context.same_epoch = EpochWords { notes: address, epoch: notes.epoch() };
+            let (_, logged) = run_logged(&mut *cpu, &mut context, MIN_ACCESSES);
+            assert_eq!(logged, new_in_epoch(&expected, blocks, log));
         }
-    }
-    assert_eq!(logged_of.next(), None, "what is logged was accessed, in this order");
-    let few = |it: &Access| matches!(it.size, 1 | 2 | 4 | 8 | 16 | 32);
-    let in_one = |it: &Access| it.address / 512 == (it.address + u64::from(it.size) - 1) / 512;
-    let known = log.iter().filter(|it| is_known(&notes, it) && few(it) && in_one(it)).count();
-    // Strings are logged in pieces, in any case.
-    assert!(log.len() - rest.len() >= known / 2, "{known} known, {} logged", rest.len());
-    // From the first store to a word that synchronizes on, everything is.
-    let writes = |it: &&Access| it.kind & Access::WRITE != 0;
-    let stores: Vec<&Access> = log.iter().filter(writes).collect();
+    };
+    check(&[], usize::MAX);
+    check(&[], 3);
+    let stores: Vec<_> = log.iter().filter(|it| it.kind & Access::WRITE != 0).collect();
     if let Some(store) = stores.get(stores.len() / 2) {
-        // The detector does not note such a word.
-        let notes = SameEpoch::new([store.address]);
-        let rest = logged(&notes);
-        assert_eq!(rest, log);
-        let reads = log.iter().filter(|it| it.kind == Access::READ && it.size == 8);
-        reads.for_each(|it| notes.note(it.address / 8, 0xff, false));
-        let at = log.iter().position(|it| it == *store).expect("it is one of them");
-        let rest = logged(&notes);
-        assert!(rest.ends_with(&log[at..]), "{} of {}", rest.len(), log.len());
+        check(&[store.address], usize::MAX);
+        check(&[store.address], 1);
     }
+}
+
+/// What is logged beside these notes, which then are as after the program.
+fn new_in_epoch(notes: &SameEpoch, blocks: &[CodeBlock], log: &[Access]) -> Vec<Access> {
+    let mut is_on = true;
+    let mut is_logged = |access: &&Access| {
+        let is_known = is_access(access) && is_on && notes.knows(access);
+        if !is_access(access) || is_known && !is_repeated(blocks, access) {
+            return !is_access(access);
+        }
+        // Repeated strings are logged in pieces, in any case.
+        is_on = match is_repeated(blocks, access) {
+            true => is_on && access.kind & Access::WRITE == 0,
+            false => is_on && notes.note(access).is_some(),
+        };
+        true
+    };
+    log.iter().filter(|it| is_logged(it)).copied().collect()
+}
+
+fn is_access(record: &Access) -> bool {
+    record.kind & !Access::ATOMIC == 0
+}
+
+fn is_repeated(blocks: &[CodeBlock], access: &Access) -> bool {
+    let pc = u64::from(access.pc);
+    blocks.iter().any(|block| {
+        let code = pc.checked_sub(block.pc).and_then(|at| block.code.get(at as usize..));
+        let decoded = code.map(|code| iced_x86::Decoder::with_ip(64, code, pc, 0).decode());
+        decoded.is_some_and(|i| {
+            i.is_string_instruction() && (i.has_rep_prefix() || i.has_repne_prefix())
+        })
+    })
+}
+
+/// The eight bytes at an address are noted as written.
+pub(crate) fn note_word(notes: &SameEpoch, address: u64) {
+    let access = Access { address, size: 8, kind: Access::WRITE, ..Access::default() };
+    assert!(notes.note(&access).is_some(), "no word synchronizes");
 }
 
 /// Runs to an exit other than a full buffer, and collects the log.

@@ -3,9 +3,7 @@
 use super::RaceSearch;
 use super::freed::Freed;
 use super::words::{Words, words};
-use refrain_analysis::{
-    Code, Detector, Listener, OneStep, Race, Relation, SameEpoch, Tasking, Watcher,
-};
+use refrain_analysis::{Code, Detector, Listener, OneStep, Race, Relation, Tasking, Watcher};
 use refrain_jit::Constant;
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, CodeBlock, Cursor, Event, EventId, HAS_PAYLOAD, ThreadId, Trace};
@@ -173,7 +171,9 @@ impl Observer for Races {
         let words = |words: &Vec<u64>| refrain_vm::SameEpoch::new(words.iter().copied());
         let notes = self.words.as_ref().map(words);
         let watcher = match notes.clone() {
-            Some(notes) => self.detector.thread_noting(thread, Box::new(Notes(notes))),
+            Some(notes) => {
+                self.detector.thread_in_epochs(thread, Box::new(move || notes.next_epoch()))
+            }
             None => self.detector.thread(thread),
         };
         let cursor = self.trace.cursor(thread);
@@ -183,27 +183,10 @@ impl Observer for Races {
     }
 }
 
-/// Notes that translated code reads.
-struct Notes(Arc<refrain_vm::SameEpoch>);
-
-impl SameEpoch for Notes {
-    fn knows(&self, cell: u64, bytes: u8, writes: bool) -> bool {
-        self.0.knows(cell, bytes, writes)
-    }
-
-    fn note(&mut self, cell: u64, bytes: u8, writes: bool) {
-        self.0.note(cell, bytes, writes);
-    }
-
-    fn next_epoch(&mut self) {
-        self.0.next_epoch();
-    }
-}
-
 struct OnThread {
     thread: ThreadId,
     watcher: Option<Watcher>,
-    /// Those of the watcher, unless every access is wanted.
+    /// What translated code notes, unless every access is wanted.
     notes: Option<Arc<refrain_vm::SameEpoch>>,
     /// Follows the thread, for the payloads of its events.
     cursor: Cursor,

@@ -128,9 +128,13 @@ impl Lifter<'_> {
 
     /// Appends a record.
     pub(in super::super) fn append(&mut self, address: Value, size: u64, kind: u16) {
-        let meta = self.pc & 0xffff_ffff | size << 32 | u64::from(kind) << 48;
-        let meta = self.iconst(I64, meta);
+        let meta = self.record(size, kind);
         self.append_raw(address, meta);
+    }
+
+    /// The second half of a record of the present instruction.
+    pub(super) fn record(&mut self, size: u64, kind: u16) -> Value {
+        self.iconst(I64, self.pc & 0xffff_ffff | size << 32 | u64::from(kind) << 48)
     }
 
     /// Appends a record whose size is known at run time only.

@@ -63,6 +63,8 @@ pub(super) mod symbol {
     pub(in super::super) const SETTLE: u32 = 4;
     /// Goes on at the guest address in the frame's `rip`.
     pub(in super::super) const INDIRECT: u32 = 5;
+    /// The routine that logs an access.
+    pub(in super::super) const NOTE: u32 = 6;
 }
 
 /// What is compiled into the code besides the program itself.
@@ -125,6 +127,7 @@ pub(super) struct Lifter<'a> {
     entry: SigRef,
     call: SigRef,
     settle: SigRef,
+    note: SigRef,
 }
 
 impl<'a> Lifter<'a> {
@@ -140,6 +143,9 @@ impl<'a> Lifter<'a> {
         let entry = b.import_signature(entry);
         let call = b.import_signature(ir::Signature::new(CallConv::Winch));
         let settle = b.import_signature(ir::Signature::new(CallConv::PreserveAll));
+        let mut note = ir::Signature::new(CallConv::PreserveAll);
+        note.params.extend([ir::AbiParam::new(I64); 2]);
+        let note = b.import_signature(note);
         Lifter {
             b,
             slot,
@@ -156,6 +162,7 @@ impl<'a> Lifter<'a> {
             entry,
             call,
             settle,
+            note,
         }
     }
 
@@ -200,6 +207,7 @@ impl<'a> Lifter<'a> {
         let signature = match namespace {
             symbol::THUNK => self.call,
             symbol::SETTLE => self.settle,
+            symbol::NOTE => self.note,
             symbol::ENTRY => self.entry,
             _ => self.jump,
         };

@@ -1,14 +1,14 @@
 //! Which accesses are logged, by notes on guest memory: [`refrain_vm::Seen`] and
 //! [`refrain_vm::SameEpoch`].
 
-use super::Lifter;
+use super::{Lifter, symbol};
 use crate::cranelift::frame;
-use cranelift_codegen::ir::types::{I8, I16, I32, I64};
-use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, Value};
+use cranelift_codegen::ir::types::{I32, I64};
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
 use refrain_trace::Access;
 use refrain_vm::LeaveOut;
 use refrain_vm::layout::NOTES;
-use refrain_vm::same_epoch::{CELL, EPOCH_SHIFT, GRANULE, GRANULES, NEVER, SYNCHRONIZING, offset};
+use refrain_vm::same_epoch::{CELL, CELLS, EPOCH_SHIFT, GRANULE, GRANULES, LARGEST, NEVER, offset};
 
 impl Lifter<'_> {
     /// Appends an access record unless the notes tell that it is not wanted.
@@ -68,7 +68,7 @@ impl Lifter<'_> {
     /// Appends an access record unless the thread has accessed the bytes in this epoch.
     pub(super) fn append_new_in_epoch(&mut self, address: Value, size: usize, kind: u16) {
         let (log, on) = (self.b.create_block(), self.b.create_block());
-        if size <= 32 {
+        if size as u64 <= LARGEST {
             let new = self.is_new_in_epoch(address, size, kind);
             self.b.ins().brif(new, log, &[], on, &[]);
             self.b.set_cold_block(log);
@@ -76,16 +76,10 @@ impl Lifter<'_> {
             self.b.ins().jump(log, &[]);
         }
         self.b.switch_to_block(log);
-        self.append(address, size as u64, kind);
-        if kind & Access::WRITE == 0 {
-            self.b.ins().jump(on, &[]);
-        } else if size > 32 {
-            self.end_epoch();
-            self.leave_soon();
-            self.b.ins().jump(on, &[]);
-        } else {
-            self.may_begin_epoch(address, size, on);
-        }
+        let record = self.record(size as u64, kind);
+        let note = self.symbol(symbol::NOTE, 0);
+        self.b.ins().call(note, &[address, record]);
+        self.b.ins().jump(on, &[]);
         self.b.switch_to_block(on);
     }
 
@@ -105,7 +99,7 @@ impl Lifter<'_> {
         let tag = self.b.ins().load(I64, flags, at, offset::TAGS);
         let other = self.b.ins().bxor(tag, wanted);
         let cell = self.shr_imm(address, CELL.trailing_zeros());
-        let cell = self.and_imm(cell, GRANULES * GRANULE / CELL - 1);
+        let cell = self.and_imm(cell, CELLS - 1);
         let at = self.b.ins().iadd(notes, cell);
         let plane = match kind & Access::WRITE {
             0 => offset::ACCESSED,
@@ -119,30 +113,6 @@ impl Lifter<'_> {
         let missing = self.b.ins().band_not(bytes, bits);
         let missing = if ty == I64 { missing } else { self.b.ins().uextend(I64, missing) };
         self.b.ins().bor(other, missing)
-    }
-
-    /// A store that is logged may release a word and so begin an epoch: if there are such words in
-    /// its cells, everything is logged until the log has been taken, which is soon.
-    fn may_begin_epoch(&mut self, address: Value, size: usize, on: Block) {
-        let notes = self.frame_load(I64, frame::OFF_EPOCH_NOTES);
-        let index = self.shr_imm(address, CELL.trailing_zeros());
-        let index = self.and_imm(index, SYNCHRONIZING - 1);
-        let at = self.b.ins().iadd(notes, index);
-        // As many cells as it may touch, or more.
-        let cells = match size {
-            1 => I8,
-            2..=8 => I16,
-            9..=16 => I32,
-            _ => I64,
-        };
-        let either = self.b.ins().load(cells, MemFlagsData::trusted(), at, offset::SYNCHRONIZING);
-        let stop = self.b.create_block();
-        self.b.ins().brif(either, stop, &[], on, &[]);
-        self.b.set_cold_block(stop);
-        self.b.switch_to_block(stop);
-        self.end_epoch();
-        self.leave_soon();
-        self.b.ins().jump(on, &[]);
     }
 
     /// What is noted of the epoch does not count any more, until the log has been taken.
