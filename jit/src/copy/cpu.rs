@@ -52,6 +52,8 @@ pub(super) struct CopyCpu {
     part: Option<Part>,
     /// The log's room behind what was taken of it.
     taken: u64,
+    /// It has watched loads without an event read what the thread met last.
+    tells: bool,
     /// Where the code goes on that the thread has read last, if it has not executed anything since.
     read: Option<Start>,
     inside: Arc<Inside>,
@@ -98,9 +100,9 @@ impl CopyCpu {
             engine: NAME,
             why: format!("no memory for a signal stack: {error}"),
         })?;
-        let state = {
+        let (state, tells) = {
             let translator = shared.lock();
-            let EngineConfig { every_access, watched, processor, accesses, .. } =
+            let EngineConfig { every_access, watched, processor, accesses, live, .. } =
                 &translator.config;
             let behind = match (*accesses, *every_access && watched.is_none()) {
                 (true, _) => Behind::Log,
@@ -108,9 +110,12 @@ impl CopyCpu {
                 (false, false) => Behind::Nothing,
             };
             let (code, fast_path) = (translator.code(), translator.ordered_fast_path);
-            ThreadState::at_home(code, fast_path, *processor, behind).map_err(|error| {
-                EngineError::Unavailable { engine: NAME, why: format!("no memory: {error}") }
-            })?
+            let state = ThreadState::at_home(code, fast_path, *processor, behind);
+            let state = state.map_err(|error| EngineError::Unavailable {
+                engine: NAME,
+                why: format!("no memory: {error}"),
+            })?;
+            (state, *accesses && !live)
         };
         let inside = Arc::new(Inside::default());
         shared
@@ -126,6 +131,7 @@ impl CopyCpu {
             spans: Vec::new(),
             part: None,
             taken: 0,
+            tells,
             read: None,
             inside,
             recent,

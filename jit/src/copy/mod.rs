@@ -9,7 +9,8 @@
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
 //! ordered against other threads: `ordered`, `idioms`, `functions`, `limits`, `learned`; and how it
-//! is executed without leaving code, `inline`; `every` orders every access (`plan`, `careful`).
+//! is executed without leaving code, `inline`; `every` orders every access (`plan`, `careful`). What
+//! observers see: `accessed`, `log`.
 //!
 //! # Invariants
 //! - Translated code is left only with all guest state in the [`Context`](refrain_vm::Context).
@@ -92,7 +93,7 @@ const CODE_BYTES: u64 = 64 << 20;
 ///
 /// # Errors
 /// If the processor or kernel lacks FSGSBASE, code memory cannot be had, or `config` asks for
-/// observers.
+/// what copies do not log ([`logs_copies`]).
 pub fn copy(config: EngineConfig) -> Result<Arc<dyn RecordingEngine>, EngineError> {
     Ok(Arc::new(CopyEngine::new(config, CODE_BYTES)?))
 }

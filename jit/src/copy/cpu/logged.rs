@@ -56,17 +56,20 @@ impl CopyCpu {
                 None => spans_of(&instruction, context),
             };
             self.part = part;
-            if let Some(fault) = self.aside(context, |cpu, context| cpu.step(context)) {
-                return Next::Stop(Exit::Fault(fault));
-            }
+            let fault = self.aside(context, |cpu, context| cpu.step(context));
             if part.is_some() {
-                // A string that is compared may end earlier.
+                // A string that is compared may end earlier, and any string may fault.
                 let left = context.gpr[reg::RCX];
                 let mut executed = before;
                 executed.gpr[reg::RCX] -= left;
                 spans = spans_of(&instruction, &executed).0;
+            } else if fault.is_some() {
+                spans.clear();
             }
             hand_over(&records(&instruction, spans), context);
+            if let Some(fault) = fault {
+                return Next::Stop(Exit::Fault(fault));
+            }
             if context.rip != pc || part.is_none() {
                 break;
             }
@@ -82,7 +85,7 @@ impl CopyCpu {
     /// What a watched load reads that has no event: what the thread met last there. Unless accesses are
     /// logged, that is the affair of the machine's fast path.
     pub(super) fn told(&self, address: u64, operand: Operand) -> Option<u64> {
-        if !self.state.logs() || !operand.kind.is_load() || self.shared.lock().config.live {
+        if !self.tells || !operand.kind.is_load() {
             return None;
         }
         // SAFETY: it is there as long as the executor, and nobody else uses it meanwhile
