@@ -22,7 +22,7 @@ pub const REPLAY_CHILD: &str = "__replay-child";
 
 /// What both sides must agree on. Raise it with every change of [`Request`], of [`Message`] or of an
 /// answer: a test compares their formats with those that this number stands for.
-const PROTOCOL: u32 = 8;
+const PROTOCOL: u32 = 9;
 
 /// A greeting begins so.
 const GREETING: &str = "refrain-replay ";
