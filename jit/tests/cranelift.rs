@@ -447,20 +447,20 @@ fn values_of_registers_are_told_before_named_instructions() {
         let values = Arc::new([(store, 0), (count, 1)].into());
         let leave_out = if seen { LeaveOut::Touched } else { LeaveOut::Nothing };
         let config = EngineConfig { accesses: true, leave_out, values, ..EngineConfig::default() };
-        let mut context = start();
-        context.seen = SeenWords::new(Some(1), repeats);
-        let (actual, log) =
-            run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
-        assert_eq!(actual, exit);
-        assert_same(&expected, &context);
-        let told = log.iter().filter(|it| it.kind == Access::VALUE);
-        let told: Vec<_> = told.map(|it| (u64::from(it.pc), it.address)).collect();
-        let all = [(store, 15), (count, 3), (store, 10), (count, 2), (store, 5), (count, 1)];
-        assert_eq!(told, if repeats { &all[..] } else { &[] });
-        // A value comes before what the instruction accesses.
-        let store = store as u32;
-        let mut kinds = log.iter().filter(|it| it.pc == store).map(|it| it.kind);
-        assert_eq!(kinds.next() == Some(Access::VALUE), repeats);
+        for mut cpu in [cpu(&config, &blocks, &[]), copies(config)] {
+            let mut context = start();
+            context.seen = SeenWords::new(Some(1), repeats);
+            let (actual, log) = run_logged(&mut *cpu, &mut context, MIN_ACCESSES);
+            assert_eq!(actual, exit);
+            assert_same(&expected, &context);
+            let told = log.iter().filter(|it| it.kind == Access::VALUE);
+            let told: Vec<_> = told.map(|it| (u64::from(it.pc), it.address)).collect();
+            let all = [(store, 15), (count, 3), (store, 10), (count, 2), (store, 5), (count, 1)];
+            assert_eq!(told, if repeats { &all[..] } else { &[] });
+            // A value comes before what the instruction accesses.
+            let mut kinds = log.iter().filter(|it| u64::from(it.pc) == store).map(|it| it.kind);
+            assert_eq!(kinds.next() == Some(Access::VALUE), repeats);
+        }
     }
 }
 

@@ -345,9 +345,9 @@ impl Code {
         self.put(&[0xf3, 0x48, 0x0f, 0xae, 0xc2]);
     }
 
-    /// `movsx ecx, byte ptr gs:[slot]`
+    /// `movsx rcx, byte ptr gs:[slot]`
     pub(super) fn load_signed_byte(&mut self, slot: Slot) {
-        self.put(&[0x65, 0x0f, 0xbe, 0x0c, 0x25]);
+        self.put(&[0x65, 0x48, 0x0f, 0xbe, 0x0c, 0x25]);
         self.put(&slot.0.to_le_bytes());
     }
 
