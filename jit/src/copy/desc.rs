@@ -2,6 +2,9 @@
 
 use refrain_vm::{Emulate, OrderedKind};
 
+/// Instructions in a block at most.
+pub(super) const MAX_BLOCK: usize = 64;
+
 /// One way out of translated code. Immutable once its code can be executed.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -24,10 +24,10 @@
 //! A block whose code has changed leads to its new translation from then on. If the code is what it
 //! was again, so is the translation.
 
-use super::desc::{Kind, Variant};
+use super::desc::{Kind, MAX_BLOCK, Variant};
 use super::emit::{self, RCX, RDX};
 use super::faults::Fix;
-use super::translator::{Failure, Looked, MAX_BLOCK, Translator};
+use super::translator::{Failure, Looked, Translator};
 use crate::memory::read_guest;
 use crate::unused::STATUS;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};

@@ -39,6 +39,7 @@ use super::accessed::{Place, Record, Records, records_of};
 use super::desc::{Kind, Variant};
 use super::emit::{self, Code, RCX, RDX};
 use super::faults::Fix;
+use super::state::RECORD;
 use super::translate::{BlockEnd, Original};
 use super::translator::Translator;
 use super::watch::operand_address;
@@ -47,13 +48,6 @@ use refrain_trace::Access;
 use refrain_vm::layout::NOTES;
 use refrain_vm::{LeaveOut, reg};
 
-/// Bytes of a record.
-pub(super) const RECORD: u64 = size_of::<Access>() as u64;
-/// Records of one instruction at most: a value, an operand that is read and written, a word of the
-/// stack, a call.
-const MOST: u64 = 5;
-/// Room for the records of a block.
-pub(super) const MARGIN: u64 = super::translator::MAX_BLOCK as u64 * MOST * RECORD;
 /// Room for those of an instruction that the executor logs.
 pub(super) const ALONE: usize = 32;
 

@@ -1,6 +1,6 @@
 //! What GS points to while a thread executes copied code, and the way in and out.
 
-use super::desc::Desc;
+use super::desc::{Desc, MAX_BLOCK};
 use crate::fault::ThreadArea;
 use refrain_trace::Access;
 use refrain_vm::layout::PAGE;
@@ -238,6 +238,13 @@ pub(super) const READABLE_PAIRS: u32 = READABLE + FILTER_ENTRIES as u32;
 pub(super) const WRITABLE: u32 = READABLE_PAIRS + FILTER_ENTRIES as u32;
 pub(super) const WRITABLE_PAIRS: u32 = WRITABLE + FILTER_ENTRIES as u32;
 const TABLES: usize = 4;
+/// Bytes of a record of an access.
+pub(super) const RECORD: u64 = size_of::<Access>() as u64;
+/// Records of one instruction at most: a value, an operand that is read and written, a word of the
+/// stack, a call.
+const MOST: u64 = 5;
+/// Room for the records of a block.
+pub(super) const MARGIN: u64 = MAX_BLOCK as u64 * MOST * RECORD;
 /// Bytes of the log of accesses.
 pub(super) const LOG_BYTES: u64 = 128 << 10;
 /// Where it ends, but for the records of a block that was entered just before.
@@ -261,7 +268,7 @@ impl Behind {
         match self {
             Behind::Nothing => 0,
             Behind::Tables => TABLES * FILTER_ENTRIES,
-            Behind::Log => (LOG_BYTES + super::log::MARGIN) as usize,
+            Behind::Log => (LOG_BYTES + MARGIN) as usize,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Making a block: copying instructions, and what ends it.
 
 use super::classify::{Action, classify};
-use super::desc::{Desc, Kind, Variant};
+use super::desc::{Desc, Kind, MAX_BLOCK, Variant};
 use super::emit::{self, Code, RCX};
 use super::faults::Fix;
 use super::generated::Look;
 use super::ordered::{Window, is_load, is_locked};
-use super::translator::{Failure, MAX_BLOCK, Translator};
+use super::translator::{Failure, Translator};
 use crate::accesses::fits_register;
 use crate::memory::read_guest;
 use iced_x86::{

@@ -46,9 +46,6 @@ const STEP: u64 = 128 << 10;
 /// Code below has return addresses that fit an immediate.
 const REACH: u64 = 1 << 31;
 
-/// Instructions in a block at most.
-pub(super) const MAX_BLOCK: usize = 64;
-
 /// Why there is no translation.
 pub(super) enum Failure {
     /// The code cannot be read.

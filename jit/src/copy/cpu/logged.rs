@@ -4,9 +4,9 @@
 use super::{CopyCpu, Next};
 use crate::accesses::spans_of;
 use crate::copy::desc::{Operand, Variant};
-use crate::copy::log::{ALONE, MARGIN, RECORD, logged_pc};
+use crate::copy::log::{ALONE, logged_pc};
 use crate::copy::ordered::is_locked;
-use crate::copy::state::LOG_BYTES;
+use crate::copy::state::{LOG_BYTES, MARGIN, RECORD};
 use crate::lanes;
 use crate::memory::read_instruction;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
