@@ -118,7 +118,7 @@ fn is_of_stack(instruction: &Instruction, memory: &UsedMemory) -> bool {
     memory.base() == Register::RSP && instruction.is_stack_instruction() && !same
 }
 
-/// What two accesses to one operand are together.
+/// The kind of access that stands for two accesses to one operand.
 fn joined(one: OpAccess, other: OpAccess) -> OpAccess {
     match (one, other) {
         (OpAccess::None, other) => other,

@@ -49,7 +49,7 @@ pub(super) const WRITABLE: Slot = Slot(super::state::WRITABLE);
 pub(super) const READABLE_PAIRS: Slot = Slot(super::state::READABLE_PAIRS);
 pub(super) const WRITABLE_PAIRS: Slot = Slot(super::state::WRITABLE_PAIRS);
 
-/// Minus the bytes that are left in the log of accesses.
+/// How many bytes are left in the log of accesses, negated.
 pub(super) const LOG_ROOM: Slot = Slot(offset_of!(ThreadState, log_room) as u32);
 /// The bits that the notes of an access have if it is not logged, and those that a logged one gets.
 pub(super) const SEEN: Slot = Slot(offset_of!(ThreadState, seen) as u32);

@@ -28,7 +28,8 @@
 //! seen:
 //! ```
 //!
-//! A block looks once whether there is room for all of its records, and leaves if there is not. What an
+//! A block checks once, at its start, whether the log has room for all of its records, and leaves
+//! translated code if not. What an
 //! operand does not tell (string instructions that repeat, lanes, bit strings) is executed and logged
 //! by the executor ([`super::cpu`]), which also takes the log whenever code is left.
 //!
@@ -57,7 +58,7 @@ impl Translator {
         self.config.accesses && variant.observed()
     }
 
-    /// Emits the look for room for the records of the block at `pc`.
+    /// Emits the check whether the log has room for the records of the block at `pc`.
     pub(super) fn look_for_room(&mut self, pc: u64) {
         self.hot.spill(emit::RCX_SLOT, RCX);
         self.hot.load_sign(emit::LOG_ROOM);
@@ -177,7 +178,8 @@ impl Translator {
         }
     }
 
-    /// Emits what appends a record for the address in rdx unless the thread's notes have it.
+    /// Emits code that appends a record for the address in rdx, unless the notes say that the thread has
+    /// touched all of its bytes before.
     fn append_unseen(&mut self, pc: u64, Record { size, kind, .. }: Record) {
         const ONE_MORE: i32 = 0x100;
         let append_at = self.cold.here();

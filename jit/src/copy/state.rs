@@ -163,7 +163,7 @@ pub(super) struct ThreadState {
     pub(super) window: AtomicU64,
     /// The bits of an address that are its line's index.
     pub(super) line_mask: u64,
-    /// Minus the bytes that are left in the log of accesses.
+    /// How many bytes are left in the log of accesses, negated.
     pub(super) log_room: u64,
     /// What the notes of an access have if it is not logged, and get if it is
     /// ([`refrain_vm::SeenWords`]).

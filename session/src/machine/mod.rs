@@ -71,10 +71,8 @@ fn replaying_engine(
     let config = EngineConfig { watched, places, alone, count, processor, every_access, ..config };
     let hooks: Vec<u64> = hooks(trace).collect();
     // What copies cannot do is compiled into code: some observers, and the costs of instructions.
-    let copies = match config.accesses {
-        true => refrain_jit::logs_copies(&config) && config.count != Count::Cycles,
-        false => config.count != Count::Cycles,
-    };
+    let copies =
+        config.count != Count::Cycles && (!config.accesses || refrain_jit::logs_copies(&config));
     Ok(match kind {
         EngineKind::Tiered if copies && config.accesses => {
             let compiled = compiling_pays(trace, &blocks)
