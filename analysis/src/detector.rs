@@ -101,14 +101,13 @@ impl Detector {
         self.watcher(thread, SameEpoch::Noted(Filter::default()))
     }
 
-    /// The same, if [`Watcher::accesses`] is shown only what is new in an epoch: each time one begins,
-    /// `next_epoch` is called.
+    /// The same, if [`Watcher::accesses`] is shown only what is new in an epoch, by these notes.
     pub fn thread_in_epochs(
         self: &Arc<Detector>,
         thread: ThreadId,
-        next_epoch: Box<dyn FnMut() + Send>,
+        notes: Box<dyn EpochNotes>,
     ) -> Option<Watcher> {
-        self.watcher(thread, SameEpoch::Told(next_epoch))
+        self.watcher(thread, SameEpoch::Told(notes))
     }
 
     fn watcher(self: &Arc<Detector>, thread: ThreadId, same_epoch: SameEpoch) -> Option<Watcher> {
@@ -254,8 +253,17 @@ pub struct Watcher {
 enum SameEpoch {
     /// The watcher.
     Noted(Filter),
-    /// Who shows it accesses. He is told of epochs.
-    Told(Box<dyn FnMut() + Send>),
+    /// Who shows it accesses.
+    Told(Box<dyn EpochNotes>),
+}
+
+/// What a thread has accessed in its present epoch, noted by whoever shows its accesses.
+pub trait EpochNotes: Send {
+    /// Nothing has been accessed in the epoch that begins.
+    fn next_epoch(&mut self);
+
+    /// Nothing of this memory has been accessed.
+    fn forget(&mut self, range: Range<u64>);
 }
 
 /// An access that is to be checked.
@@ -281,9 +289,12 @@ impl Watcher {
         let calls = self.detector.relation.code().is_some_and(Code::names_calls);
         let in_tasks = self.detector.relation.code().is_some_and(|code| !code.tasking.is_empty());
         if calls || self.detector.may_race() {
+            // Where a call begins or ends, nothing is noted until the log has been taken.
+            let mut is_noted = true;
             for access in batch {
                 let kind = access.kind as u8 & (READ | WRITE);
                 if kind == 0 {
+                    is_noted = false;
                     self.note_call(access);
                     continue;
                 }
@@ -292,7 +303,7 @@ impl Watcher {
                     continue;
                 }
                 if self.is_one_step() {
-                    self.has_dropped = true;
+                    self.has_dropped |= is_noted;
                     continue;
                 }
                 if self.detector.may_race() {
@@ -374,7 +385,6 @@ impl Watcher {
     /// The thread performs an event; a system call returns. `record` is the event's payload.
     pub fn event(&mut self, id: EventId, event: &Event, record: Option<&SyscallRecord>) {
         self.event = u32::try_from(id.0).unwrap_or(u32::MAX);
-        self.next_epoch();
         let slot = order::slot_of(event, record);
         let writing = self.writing.contains(&event.object);
         let mut edges = edges::of(event, slot, writing, &self.detector.relation);
@@ -447,7 +457,7 @@ impl Watcher {
     }
 
     /// What a call has mapped is new memory.
-    fn renew(&self, call: &Event, record: &SyscallRecord) {
+    fn renew(&mut self, call: &Event, record: &SyscallRecord) {
         let len = match call.nr {
             linux::MMAP => record.args[1],
             linux::MREMAP => record.args[2],
@@ -516,10 +526,18 @@ impl Watcher {
     }
 
     /// Nothing has been accessed in the epoch that begins.
-    fn forget_accesses(&mut self) {
+    pub(crate) fn forget_accesses(&mut self) {
         match &mut self.same_epoch {
             SameEpoch::Noted(filter) => filter.next_epoch(),
-            SameEpoch::Told(next_epoch) => next_epoch(),
+            SameEpoch::Told(notes) => notes.next_epoch(),
+        }
+    }
+
+    /// What the thread has accessed of this memory is of the past.
+    pub(crate) fn forget_own(&mut self, range: Range<u64>) {
+        match &mut self.same_epoch {
+            SameEpoch::Noted(filter) => filter.forget(range),
+            SameEpoch::Told(notes) => notes.forget(range),
         }
     }
 
@@ -531,7 +549,8 @@ impl Watcher {
     }
 
     /// Memory is new.
-    pub(crate) fn forget(&self, range: Range<u64>) {
+    pub(crate) fn forget(&mut self, range: Range<u64>) {
+        self.forget_own(range.clone());
         self.detector.shadow.forget(range.clone());
         if let Some(tap) = &self.detector.tap {
             tap.tell(self.id, Tapped::Fresh(range));

@@ -50,7 +50,7 @@ mod shadow;
 mod tap;
 mod tasks;
 
-pub use detector::{Detector, Watcher};
+pub use detector::{Detector, EpochNotes, Watcher};
 pub use edges::{Atomics, Code, Relation};
 pub use findings::{Act, Race, Side};
 pub use heap::{Block, OneStep};

@@ -1,6 +1,9 @@
 //! What one thread has accessed in its present epoch (FastTrack, Figure 5: the rules of the same
 //! epoch).
 
+use crate::shadow::CELL;
+use std::ops::Range;
+
 /// Entries of a [`Filter`].
 const ENTRIES: usize = 4096;
 
@@ -47,6 +50,20 @@ impl Filter {
         }
         noted.accessed |= bytes;
         noted.written |= if writes { bytes } else { 0 };
+    }
+
+    /// Nothing of this memory has been accessed.
+    pub(crate) fn forget(&mut self, range: Range<u64>) {
+        let cells = range.start / CELL..range.end.div_ceil(CELL);
+        if cells.end.saturating_sub(cells.start) > ENTRIES as u64 {
+            return self.next_epoch();
+        }
+        for cell in cells {
+            let noted = &mut self.cells[entry(cell)];
+            if noted.cell == cell {
+                *noted = Noted::default();
+            }
+        }
     }
 
     /// Nothing has been accessed in the epoch that begins.

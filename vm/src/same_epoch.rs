@@ -19,6 +19,7 @@
 //! each access to one is logged. A detector that drops what was logged begins an epoch, too.
 
 use refrain_trace::Access;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -101,6 +102,22 @@ impl SameEpoch {
         // Numbers begin anew.
         self.tags.iter().for_each(|tag| tag.store(0, Ordering::Relaxed));
         self.epoch.store((NEVER + 1) << EPOCH_SHIFT, Ordering::Relaxed);
+    }
+
+    /// Nothing of this memory has been accessed.
+    pub fn forget(&self, range: Range<u64>) {
+        /// In more granules, a new number is cheaper.
+        const MANY: u64 = 1 << 12;
+        let granules = range.start / GRANULE..range.end.div_ceil(GRANULE);
+        if granules.end.saturating_sub(granules.start) > MANY {
+            return self.next_epoch();
+        }
+        for granule in granules {
+            let address = granule * GRANULE;
+            if self.tag(address).load(Ordering::Relaxed) == self.tag_now(address) {
+                self.tag(address).store(NEVER << EPOCH_SHIFT, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Whether an access is to bytes that have been accessed (if it writes: written) in this epoch.
@@ -196,6 +213,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Access(Access),
+        Forget(Range<u64>),
         Epoch,
     }
 
@@ -208,9 +226,12 @@ mod tests {
         // Bytes that share a granule, a table's entry, or neither.
         let address = (0..3u64, 0..3u64, 0..40u64)
             .prop_map(|(far, granule, byte)| far * GRANULES * GRANULE + granule * GRANULE + byte);
-        let access = (address, 0..40u16, any::<bool>())
+        let access = (address.clone(), 0..40u16, any::<bool>())
             .prop_map(|(address, size, writes)| Step::Access(access(address, size, writes)));
-        prop::collection::vec(prop_oneof![8 => access, 1 => Just(Step::Epoch)], 0..200)
+        let forget = (address, prop_oneof![Just(0), Just(8), Just(GRANULE), Just(GRANULE << 13)])
+            .prop_map(|(start, len)| Step::Forget(start..start + len));
+        let step = prop_oneof![16 => access, 1 => forget, 1 => Just(Step::Epoch)];
+        prop::collection::vec(step, 0..200)
     }
 
     proptest! {
@@ -220,10 +241,18 @@ mod tests {
             let notes = SameEpoch::new([]);
             let mut truth: BTreeSet<(u64, bool)> = BTreeSet::new();
             for step in steps {
-                let Step::Access(access) = step else {
-                    notes.next_epoch();
-                    truth.clear();
-                    continue;
+                let access = match step {
+                    Step::Access(access) => access,
+                    Step::Forget(range) => {
+                        notes.forget(range.clone());
+                        truth.retain(|(byte, _)| !range.contains(byte));
+                        continue;
+                    }
+                    Step::Epoch => {
+                        notes.next_epoch();
+                        truth.clear();
+                        continue;
+                    }
                 };
                 let bytes = access.address..access.address + u64::from(access.size);
                 let writes = writes(&access);

@@ -6,7 +6,7 @@
 //! that is mapped, a descriptor after its number was closed.
 //!
 //! A thread that uses a block after its own `free` of it, and again when the block is another's, is not
-//! seen the second time, unless there is an event of the thread in between.
+//! seen the second time, unless the thread has released something in between.
 
 use super::{Checked, Watcher};
 use crate::cell::{ATOMIC, CALL, FREE, KERNEL, READ, WRITE};
@@ -104,8 +104,6 @@ impl Watcher {
         if self.detector.may_race() {
             let fresh = if freed.start == start { freed.end } else { start };
             self.forget(fresh.next_multiple_of(CELL)..start.saturating_add(size));
-            // What the thread remembers of the memory is of the past.
-            self.next_epoch();
         }
         self.create_in(start, size);
     }
@@ -115,7 +113,6 @@ impl Watcher {
         if !self.detector.may_race() {
             return;
         }
-        self.next_epoch();
         let head = range.start..range.end.min(range.start.saturating_add(HEAD));
         let touched = self.detector.shadow.touched(&(head.end..range.end));
         for piece in std::iter::once(head).chain(touched) {
@@ -123,7 +120,7 @@ impl Watcher {
             self.check_range(Checked { whole, pc: pc as u32, kind });
         }
         // What the thread still does there is not the same: the memory may be another's by then.
-        self.next_epoch();
+        self.forget_own(range);
         self.take_found();
     }
 

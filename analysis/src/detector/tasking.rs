@@ -303,7 +303,8 @@ impl Watcher {
     /// The library calls something of the program's.
     fn enter_body(&mut self, calls: Calls, given: Given) -> Level {
         let (target, slot) = (given[9], given[8]);
-        let tasks = &self.detector.tasks;
+        let detector = self.detector.clone();
+        let tasks = &detector.tasks;
         let created = match calls {
             Calls::Data => tasks.at(given[0]).filter(|task| task.function == target),
             Calls::Task => {

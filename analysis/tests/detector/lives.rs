@@ -2,11 +2,11 @@
 
 use crate::program::{MALLOC, Program, Step, code, run_with};
 use Step::*;
-use refrain_analysis::{Act, Detector, Relation};
+use refrain_analysis::{Act, Detector, EpochNotes, Relation, Watcher};
 use refrain_trace::EventKind::*;
-use refrain_trace::{Access, ThreadId};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use refrain_trace::{Access, Event, EventId, ThreadId};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
 const X: u64 = 0x10_0000;
 const LOCK: u64 = 0x20_0000;
@@ -224,23 +224,67 @@ fn to_unmap_memory_writes_it() {
     assert_eq!(races(much), [((1, Act::Plain), (2, Act::Unmap))]);
 }
 
-/// Who shows only what is new in an epoch has to show again what the detector has dropped.
+/// What a watcher has told of epochs.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<Option<Range<u64>>>>>);
+
+impl Told {
+    /// Since the last time: `None` is an epoch that begins, and memory what was forgotten.
+    fn next(&self) -> Vec<Option<Range<u64>>> {
+        std::mem::take(&mut self.0.lock().expect("nobody panics with it"))
+    }
+}
+
+impl EpochNotes for Told {
+    fn next_epoch(&mut self) {
+        self.0.lock().expect("nobody panics with it").push(None);
+    }
+
+    fn forget(&mut self, range: Range<u64>) {
+        self.0.lock().expect("nobody panics with it").push(Some(range));
+    }
+}
+
+fn told() -> (Watcher, Told) {
+    let detector = Detector::new([], Relation::Program(code()));
+    let told = Told::default();
+    let watcher = detector.thread_in_epochs(ThreadId(1), Box::new(told.clone()));
+    (watcher.expect("there are few threads"), told)
+}
+
+/// Who shows only what is new in an epoch has to show again what the detector has dropped, unless nothing
+/// was noted of it.
 #[test]
 fn what_is_dropped_begins_an_epoch() {
-    let detector = Detector::new([], Relation::Program(code()));
-    let epochs = Arc::new(AtomicUsize::new(0));
-    let counted = epochs.clone();
-    let next_epoch = Box::new(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-    });
-    let watcher = detector.thread_in_epochs(ThreadId(1), next_epoch);
-    let mut watcher = watcher.expect("there are few threads");
-    let mut begun = |kind, pc| {
-        let before = epochs.load(Ordering::Relaxed);
-        watcher.accesses(&[Access { address: X, size: 8, kind, pc }]);
-        epochs.load(Ordering::Relaxed) > before
-    };
-    assert!(!begun(Access::WRITE, 0x1000));
-    assert!(!begun(Access::CALLED, MALLOC));
-    assert!(begun(Access::WRITE, 0x1001), "what the allocator does is no access");
+    let (mut watcher, told) = told();
+    let access = |kind, pc| Access { address: X, size: 8, kind, pc };
+    watcher.accesses(&[access(Access::WRITE, 0x1000)]);
+    assert_eq!(told.next(), []);
+    watcher.accesses(&[access(Access::CALLED, MALLOC), access(Access::WRITE, 0x1001)]);
+    assert_eq!(told.next(), [], "nothing is noted behind a call");
+    watcher.accesses(&[access(Access::WRITE, 0x1001)]);
+    assert_eq!(told.next(), [None], "what the allocator does is no access");
+}
+
+/// A new block has no history, and all else has.
+#[test]
+fn to_allocate_a_block_forgets_nothing_else() {
+    let (mut watcher, told) = told();
+    let record = |kind, address| Access { address, size: 0, kind, pc: MALLOC };
+    let argument = record(Access::ARGUMENT, 0);
+    let size = record(Access::CALLED, 40);
+    watcher.accesses(&[size, argument, argument, argument, record(Access::ANSWERED, X)]);
+    assert_eq!(told.next(), [Some(X..X + 40)]);
+}
+
+/// An epoch ends with what others may learn of it (FastTrack, Figure 5: the rules that increment a
+/// thread's clock).
+#[test]
+fn only_releases_begin_epochs() {
+    let (mut watcher, told) = told();
+    let event = |kind| Event { code: kind as u8, object: LOCK, ..Event::default() };
+    for (id, kind, begin) in [(1, MutexLock, 0), (2, MutexUnlock, 1), (3, Rdtsc, 0)] {
+        watcher.event(EventId(id), &event(kind), None);
+        assert_eq!(told.next(), vec![None; begin], "{kind:?}");
+    }
 }

@@ -3,12 +3,15 @@
 use super::RaceSearch;
 use super::freed::Freed;
 use super::words::{Words, words};
-use refrain_analysis::{Code, Detector, Listener, OneStep, Race, Relation, Tasking, Watcher};
+use refrain_analysis::{
+    Code, Detector, EpochNotes, Listener, OneStep, Race, Relation, Tasking, Watcher,
+};
 use refrain_jit::Constant;
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Access, CodeBlock, Cursor, Event, EventId, HAS_PAYLOAD, ThreadId, Trace};
 use refrain_vm::{Answer, Interest, LeaveOut, List, Nested, Observer, ThreadObserver};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -171,15 +174,26 @@ impl Observer for Races {
         let words = |words: &Vec<u64>| refrain_vm::SameEpoch::new(words.iter().copied());
         let notes = self.words.as_ref().map(words);
         let watcher = match notes.clone() {
-            Some(notes) => {
-                self.detector.thread_in_epochs(thread, Box::new(move || notes.next_epoch()))
-            }
+            Some(notes) => self.detector.thread_in_epochs(thread, Box::new(Notes(notes))),
             None => self.detector.thread(thread),
         };
         let cursor = self.trace.cursor(thread);
         let freed = self.freed.clone();
         let running = self.running.clone();
         Box::new(OnThread { thread, watcher, notes, cursor, freed, running })
+    }
+}
+
+/// What translated code notes of a thread's accesses.
+struct Notes(Arc<refrain_vm::SameEpoch>);
+
+impl EpochNotes for Notes {
+    fn next_epoch(&mut self) {
+        self.0.next_epoch();
+    }
+
+    fn forget(&mut self, range: Range<u64>) {
+        self.0.forget(range);
     }
 }
 
