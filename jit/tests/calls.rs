@@ -7,11 +7,16 @@ use iced_x86::code_asm::*;
 use logs::*;
 use programs::*;
 use refrain_jit::MIN_ACCESSES;
-use refrain_trace::Access;
+use refrain_trace::{Access, CodeBlock};
 use refrain_vm::{
-    Answer, EngineConfig, EpochWords, LeaveOut, List, Nested, SameEpoch, Seen, SeenWords,
+    Answer, Cpu, EngineConfig, EpochWords, LeaveOut, List, Nested, SameEpoch, Seen, SeenWords,
 };
 use std::sync::Arc;
+
+/// What executes the program: copies, or compiled code.
+fn executor(copied: bool, config: EngineConfig, blocks: &[CodeBlock]) -> Box<dyn Cpu> {
+    if copied { copies(config) } else { cpu(&config, blocks, &[]) }
+}
 
 /// The calls of functions that were named, but those within: what they are given and what they answer,
 /// in rax or where the first argument says.
@@ -55,7 +60,9 @@ fn named_functions_tell_their_arguments_and_answers() {
     let code = |pattern: &[u8]| find_code(&blocks, pattern);
     let (outer, inner) = (code(&[0x57, 0xe8]), code(&[0x48, 0x8d, 0x47, 0x01]));
     let tail = code(&[0x48, 0x01, 0xf0]);
-    for leave_out in [LeaveOut::Nothing, LeaveOut::Touched, LeaveOut::SameEpoch] {
+    let engines = [false, true];
+    let all = [LeaveOut::Nothing, LeaveOut::Touched, LeaveOut::SameEpoch];
+    for (leave_out, copied) in all.into_iter().flat_map(|it| engines.map(|copied| (it, copied))) {
         let touched = leave_out == LeaveOut::Touched;
         let _seen = touched.then(|| Seen::new().expect("there is room for notes"));
         let notes = SameEpoch::new([]);
@@ -66,11 +73,11 @@ fn named_functions_tell_their_arguments_and_answers() {
         let functions = Arc::new(functions.into());
         let config =
             EngineConfig { accesses: true, leave_out, functions, ..EngineConfig::default() };
+        let mut executor = executor(copied, config, &blocks);
         let mut context = start();
         context.same_epoch = EpochWords { notes: Arc::as_ptr(&notes) as u64, epoch: notes.epoch() };
         context.seen = SeenWords::new(None, true);
-        let (actual, log) =
-            run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
+        let (actual, log) = run_logged(&mut *executor, &mut context, MIN_ACCESSES);
         assert_eq!(actual, exit);
         assert_same(&expected, &context);
         let of = |kinds: u16| log.iter().filter(move |it| it.kind & kinds != 0);
@@ -125,7 +132,9 @@ fn nested_calls_tell_what_they_are_given_and_when_they_end() {
     let (outer, body) = (code(&[0x57, 0x48, 0x85, 0xff]), code(&[0x31, 0xff, 0x48, 0xbe]));
     let site = code(&[0xff, 0xd7]);
     let here = site..site + 1;
-    for leave_out in [LeaveOut::Nothing, LeaveOut::SameEpoch] {
+    let all = [LeaveOut::Nothing, LeaveOut::SameEpoch];
+    let engines = [false, true];
+    for (leave_out, copied) in all.into_iter().flat_map(|it| engines.map(|copied| (it, copied))) {
         for list in [None, Some(List::Counted(1)), Some(List::Records(1, 2))] {
             for range in [here.clone(), body..body + 1] {
                 let nested = [
@@ -143,8 +152,8 @@ fn nested_calls_tell_what_they_are_given_and_when_they_end() {
                 let mut context = start();
                 context.same_epoch =
                     EpochWords { notes: Arc::as_ptr(&notes) as u64, epoch: notes.epoch() };
-                let (actual, log) =
-                    run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
+                let mut executor = executor(copied, config, &blocks);
+                let (actual, log) = run_logged(&mut *executor, &mut context, MIN_ACCESSES);
                 assert_eq!(actual, exit);
                 assert_same(&expected, &context);
                 let kinds = Access::ENTERED | Access::GIVEN | Access::LEFT;

@@ -481,7 +481,8 @@ fn named_stores_that_change_nothing_are_reads() {
     });
     let (exit, expected, blocks) = record(start());
     let store = find_code(&blocks, &[0x48, 0x89, 0x03]);
-    for leave_out in [LeaveOut::Nothing, LeaveOut::SameEpoch] {
+    let all = [LeaveOut::Nothing, LeaveOut::SameEpoch];
+    for (leave_out, copied) in all.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         data(DATA, &[0; 64]);
         let compared = Arc::new(BTreeSet::from([store]));
         let config =
@@ -492,8 +493,8 @@ fn named_stores_that_change_nothing_are_reads() {
         let mut context = start();
         context.same_epoch =
             refrain_vm::EpochWords { notes: Arc::as_ptr(&notes) as u64, epoch: never };
-        let (actual, log) =
-            run_logged(&mut *cpu(&config, &blocks, &[]), &mut context, MIN_ACCESSES);
+        let mut executor = if copied { copies(config) } else { cpu(&config, &blocks, &[]) };
+        let (actual, log) = run_logged(&mut *executor, &mut context, MIN_ACCESSES);
         assert_eq!(actual, exit);
         assert_same(&expected, &context);
         let kinds = |named: bool| {

@@ -110,6 +110,11 @@ pub enum List {
     Records(usize, usize),
 }
 
+impl Nested {
+    /// Calls that are further in are not logged.
+    pub const DEEPEST: usize = 1024;
+}
+
 impl List {
     /// So many words are logged at most.
     pub const LONGEST: u32 = 60;

@@ -36,13 +36,12 @@ pub(super) enum Records {
     Alone,
 }
 
-/// What an instruction accesses. One that reads and writes its operand has a record of each, unless it
-/// does so at once.
+/// What an instruction accesses.
 pub(super) fn records_of(instruction: &Instruction) -> Records {
     if !is_locked(instruction)
         && let Some(access) = common::memory_access(instruction)
     {
-        return Records::Of(of_operand(instruction, access));
+        return Records::Of(of_operand(instruction, access).into_iter().collect());
     }
     if is_of_state(instruction) {
         return Records::Of(Vec::new());
@@ -75,22 +74,20 @@ pub(super) fn records_of(instruction: &Instruction) -> Records {
     if operand != OpAccess::None && !(1..=64).contains(&instruction.memory_size().size()) {
         return Records::Alone;
     }
-    let mut all = of_operand(instruction, operand);
-    all.extend(of_stack);
-    Records::Of(all)
+    Records::Of(of_operand(instruction, operand).into_iter().chain(of_stack).collect())
 }
 
-/// The records of an access to the operand.
-fn of_operand(instruction: &Instruction, access: OpAccess) -> Vec<Record> {
-    let kinds: &[u16] = match access {
-        OpAccess::None | OpAccess::NoMemAccess => &[],
-        OpAccess::Read | OpAccess::CondRead => &[Access::READ],
-        OpAccess::Write | OpAccess::CondWrite => &[Access::WRITE],
-        _ if is_locked(instruction) => &[Access::ATOMIC],
-        _ => &[Access::READ, Access::WRITE],
+/// The record of an access to the operand.
+fn of_operand(instruction: &Instruction, access: OpAccess) -> Option<Record> {
+    let kind = match access {
+        OpAccess::None | OpAccess::NoMemAccess => return None,
+        OpAccess::Read | OpAccess::CondRead => Access::READ,
+        OpAccess::Write | OpAccess::CondWrite => Access::WRITE,
+        _ if is_locked(instruction) => Access::ATOMIC,
+        _ => Access::READ | Access::WRITE,
     };
     let size = instruction.memory_size().size() as u8;
-    kinds.iter().map(|&kind| Record { place: Place::Operand, size, kind }).collect()
+    Some(Record { place: Place::Operand, size, kind })
 }
 
 /// The record of what an instruction accesses by itself, if it is a word of the stack.

@@ -1,5 +1,6 @@
 //! One guest thread's executor: enters translated code and deals with what it is left for.
 
+mod calls;
 mod logged;
 
 use super::desc::{Desc, Kind, Operand, Variant};
@@ -11,6 +12,7 @@ use crate::accesses::{Part, bit_offset, spans_of};
 use crate::fault::SignalStack;
 use crate::memory::read_instruction;
 use crate::transfer;
+use calls::Calls;
 use refrain_vm::{
     Context, Cpu, EngineConfig, EngineError, Exit, Fault, Filter, Interrupt, LastMet, Mode,
     RecordingCpu, Span, reg,
@@ -52,6 +54,8 @@ pub(super) struct CopyCpu {
     part: Option<Part>,
     /// The log's room behind what was taken of it.
     taken: u64,
+    /// The calls under way that the observer has named.
+    calls: Calls,
     /// It has watched loads without an event read what the thread met last.
     tells: bool,
     /// Where the code goes on that the thread has read last, if it has not executed anything since.
@@ -100,7 +104,7 @@ impl CopyCpu {
             engine: NAME,
             why: format!("no memory for a signal stack: {error}"),
         })?;
-        let (state, tells) = {
+        let (state, calls, tells) = {
             let translator = shared.lock();
             let EngineConfig { every_access, watched, processor, accesses, live, .. } =
                 &translator.config;
@@ -115,7 +119,7 @@ impl CopyCpu {
                 engine: NAME,
                 why: format!("no memory: {error}"),
             })?;
-            (state, *accesses && !live)
+            (state, Calls::new(&translator.config), *accesses && !live)
         };
         let inside = Arc::new(Inside::default());
         shared
@@ -131,6 +135,7 @@ impl CopyCpu {
             spans: Vec::new(),
             part: None,
             taken: 0,
+            calls,
             tells,
             read: None,
             inside,
@@ -364,8 +369,10 @@ impl CopyCpu {
                 self.spans.push(Span { start: desc.pc, len: len.into(), write: false });
                 Exit::Code
             }
-            Kind::LogFull => Exit::AccessesFull,
+            Kind::LogFull => return self.log_full(context, variant),
             Kind::LogAlone => return self.log_alone(context, variant),
+            Kind::LogCall => return self.log_call(context, variant),
+            Kind::LogEnd => return self.log_end(context, variant),
             Kind::Syscall => Exit::Syscall,
             Kind::Hook => Exit::Hook,
             Kind::Emulate(what) => Exit::Emulate(what),
@@ -468,6 +475,7 @@ impl Cpu for CopyCpu {
         };
         self.state.retired = context.retired;
         self.state.minus_leave_at = context.leave_at.wrapping_neg();
+        self.forget_logged_call(context.rip);
         self.open_log(context);
         let exit = self.drive(context, variant);
         self.take_log(context);

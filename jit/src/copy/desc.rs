@@ -71,6 +71,10 @@ pub(super) enum Kind {
     LogFull,
     /// An instruction that the executor executes and logs by itself.
     LogAlone,
+    /// What the executor logs before an instruction: a call that the observer has named.
+    LogCall,
+    /// The end of such a call, likewise.
+    LogEnd,
     /// The end of a single step.
     Stepped,
     /// The fault handler was here.

@@ -54,6 +54,11 @@ pub(super) const LOG_ROOM: Slot = Slot(offset_of!(ThreadState, log_room) as u32)
 /// The bits that the notes of an access have if it is not logged, and those that a logged one gets.
 pub(super) const SEEN: Slot = Slot(offset_of!(ThreadState, seen) as u32);
 pub(super) const SEEN_ADD: Slot = Slot(offset_of!(ThreadState, seen_add) as u32);
+/// Minus the instruction whose named call has been logged.
+pub(super) const MINUS_LOGGED: Slot = Slot(offset_of!(ThreadState, minus_logged) as u32);
+/// Minus where named calls keep their return addresses.
+pub(super) const MINUS_CALLED: Slot = Slot(offset_of!(ThreadState, minus_called) as u32);
+pub(super) const MINUS_INNERMOST: Slot = Slot(offset_of!(ThreadState, minus_innermost) as u32);
 /// The guest's rax.
 const RAX_SLOT: Slot = Slot(offset_of!(ThreadState, rax) as u32);
 

@@ -33,11 +33,16 @@
 //! operand does not tell (string instructions that repeat, lanes, bit strings) is executed and logged
 //! by the executor ([`super::cpu`]), which also takes the log whenever code is left.
 //!
+//! Calls that the observer has named are logged by the executor, which translated code is left for at
+//! their first instruction and before the `ret` that ends them. Which accesses a thread has made in its
+//! present epoch ([`refrain_vm::SameEpoch`]) the executor sees when it takes the log: translated code
+//! logs them all.
+//!
 //! An instruction that faults has been logged already. The guest's handler lets it be executed again,
 //! which logs it once more, or the thread ends there.
 
 use super::accessed::{Place, Record, Records, records_of};
-use super::desc::{Kind, Variant};
+use super::desc::{Desc, Kind, Variant};
 use super::emit::{self, Code, RCX, RDX};
 use super::faults::Fix;
 use super::state::RECORD;
@@ -47,7 +52,7 @@ use super::watch::operand_address;
 use iced_x86::{Encoder, FlowControl, Instruction, Register};
 use refrain_trace::Access;
 use refrain_vm::layout::NOTES;
-use refrain_vm::{LeaveOut, reg};
+use refrain_vm::{EngineConfig, LeaveOut, reg};
 
 /// Room for those of an instruction that the executor logs.
 pub(super) const ALONE: usize = 32;
@@ -69,10 +74,60 @@ impl Translator {
         self.leave_cold(Kind::LogFull, pc);
     }
 
+    /// Whether the observer has named the calls of the function, or by the instruction, at `pc`.
+    pub(super) fn names(&self, pc: u64, variant: Variant) -> bool {
+        let EngineConfig { functions, nested, .. } = &self.config;
+        self.logs(variant) && (functions.contains_key(&pc) || nested.contains_key(&pc))
+    }
+
+    /// Emits the exit before the block at `pc`, if it begins with a call that is named, unless that
+    /// has been logged.
+    pub(super) fn log_named_call(&mut self, pc: u64, variant: Variant) {
+        if !self.names(pc, variant) {
+            return;
+        }
+        self.hot.spill(emit::RCX_SLOT, RCX);
+        self.hot.reload(RCX, emit::MINUS_LOGGED);
+        self.hot.add_to_rcx(pc as i32);
+        let logged = self.hot.forward_if_rcx_zero();
+        self.hot.jmp(self.cold.here());
+        self.hot.arrive8(logged);
+        self.hot.spill(emit::MINUS_LOGGED, RCX);
+        self.hot.reload(RCX, emit::RCX_SLOT);
+        self.leave_cold(Kind::LogCall, pc);
+    }
+
+    /// Emits the exit before a `ret` that ends a call which is named.
+    pub(super) fn log_ends(&mut self, original: Original) {
+        if !self.logs(original.variant) {
+            return;
+        }
+        let EngineConfig { functions, nested, .. } = &self.config;
+        let outermost = (!functions.is_empty()).then_some(emit::MINUS_CALLED);
+        let innermost = (!nested.is_empty()).then_some(emit::MINUS_INNERMOST);
+        // The block has counted the `ret`, its last instruction.
+        let rest = u32::from(self.counts(original.variant));
+        for called in [outermost, innermost].into_iter().flatten() {
+            self.make_room(RETURN);
+            self.hot.spill(emit::RCX_SLOT, RCX);
+            self.hot.reload(RCX, called);
+            self.hot.add_rsp_to_rcx();
+            let goes_on = self.hot.forward_unless_rcx_zero();
+            self.hot.jmp(self.cold.here());
+            self.hot.arrive8(goes_on);
+            self.hot.reload(RCX, emit::RCX_SLOT);
+            let desc = Desc { rest, ..Desc::new(Kind::LogEnd, original.instruction.ip()) };
+            Self::leave(&mut self.cold, &mut self.arena, self.leave, desc);
+        }
+    }
+
     /// Emits an instruction that is not ordered, and the log of its accesses.
     pub(super) fn unordered(&mut self, original: Original) -> BlockEnd {
         if self.logs(original.variant) {
-            match records_of(original.instruction) {
+            let is_compared = self.config.compared.contains(&original.instruction.ip());
+            let records =
+                if is_compared { Records::Alone } else { records_of(original.instruction) };
+            match records {
                 Records::Of(records) => {
                     self.log(original, &records);
                     self.make_room_for(original.instruction);

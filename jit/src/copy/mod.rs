@@ -101,12 +101,8 @@ pub fn copy(config: EngineConfig) -> Result<Arc<dyn RecordingEngine>, EngineErro
 /// Whether copies log all that an observer asks for ([`log`]).
 #[must_use]
 pub fn logs_copies(config: &EngineConfig) -> bool {
-    let named = !config.functions.is_empty()
-        || !config.nested.is_empty()
-        || !config.compared.is_empty()
-        || config.leave_out == LeaveOut::SameEpoch;
     let looks = config.leave_out == LeaveOut::Touched && !is_x86_feature_detected!("bmi2");
-    config.accesses && !config.every_access && !named && !looks
+    config.accesses && !config.every_access && !looks
 }
 
 /// See the module's documentation.

@@ -169,6 +169,12 @@ pub(super) struct ThreadState {
     /// ([`refrain_vm::SeenWords`]).
     pub(super) seen: u64,
     pub(super) seen_add: u64,
+    /// Minus the instruction whose named call has been logged, and which comes next; 0: none has.
+    pub(super) minus_logged: u64,
+    /// Minus where the calls under way that the observer has named keep their return addresses
+    /// ([`super::cpu`]'s `calls`), or 0.
+    pub(super) minus_called: u64,
+    pub(super) minus_innermost: u64,
     /// The host's mxcsr: the default one.
     pub(super) host_mxcsr: u32,
     /// One of [`halves`].
@@ -220,6 +226,9 @@ impl ThreadState {
                 log_room: 0,
                 seen: 0,
                 seen_add: 0,
+                minus_logged: 0,
+                minus_called: 0,
+                minus_innermost: 0,
                 host_mxcsr: 0x1f80,
                 halves: halves::of(processor),
                 fault: Desc::faulted(),
@@ -240,9 +249,8 @@ pub(super) const WRITABLE_PAIRS: u32 = WRITABLE + FILTER_ENTRIES as u32;
 const TABLES: usize = 4;
 /// Bytes of a record of an access.
 pub(super) const RECORD: u64 = size_of::<Access>() as u64;
-/// Records of one instruction at most: a value, an operand that is read and written, a word of the
-/// stack, a call.
-const MOST: u64 = 5;
+/// Records of one instruction at most: a value, an operand, a word of the stack, a call.
+const MOST: u64 = 4;
 /// Room for the records of a block.
 pub(super) const MARGIN: u64 = MAX_BLOCK as u64 * MOST * RECORD;
 /// Bytes of the log of accesses.

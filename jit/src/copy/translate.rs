@@ -103,6 +103,7 @@ impl Translator {
         }
         if self.logs(variant) {
             self.look_for_room(pc);
+            self.log_named_call(pc, variant);
         }
         let counter = self.count_placeholder(variant);
         let (end, count) = self.instructions(pc, code, variant)?;
@@ -235,6 +236,7 @@ impl Translator {
             || index > 8 && at + MAX_INSTRUCTION > readable_end
             || variant.observed() && self.hooks.contains(&at)
             || self.is_place(at, variant)
+            || self.names(at, variant)
             || self.look(at, variant) == Look::Asked
     }
 
@@ -313,7 +315,10 @@ impl Translator {
             Action::JumpIndirect => self.jump_indirect(original),
             Action::Call(target) => self.continuation = self.call(original, Some(target)),
             Action::CallIndirect => self.continuation = self.call(original, None),
-            Action::Return(extra) => self.ret(original, extra),
+            Action::Return(extra) => {
+                self.log_ends(original);
+                self.ret(original, extra);
+            }
             Action::AbortTransaction(target) => {
                 self.hot.load_constant(0, 0);
                 self.chain(target, original.variant);

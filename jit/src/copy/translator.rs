@@ -437,7 +437,7 @@ impl Translator {
     }
 
     /// Emits an exit at the current place of `code`: rcx is in its slot already.
-    fn leave(code: &mut Code, arena: &mut Arena, leave: u64, desc: Desc) {
+    pub(super) fn leave(code: &mut Code, arena: &mut Arena, leave: u64, desc: Desc) {
         let address = arena.keep(desc);
         code.load_constant(emit::RCX, address);
         code.jmp(leave);

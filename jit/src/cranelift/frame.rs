@@ -65,7 +65,7 @@ pub(super) struct Outer([u64; Outer::DEEPEST]);
 
 impl Outer {
     /// Calls further in are not logged.
-    pub(super) const DEEPEST: usize = 1024;
+    pub(super) const DEEPEST: usize = refrain_vm::Nested::DEEPEST;
 }
 
 impl Default for Outer {

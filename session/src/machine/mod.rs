@@ -38,7 +38,9 @@ use refrain_transform::{
     Collector, Irregularity, LockKind, Made, Make, Measurement, Options, Picture, Replayer,
     Sections, Unknown, measure, picture,
 };
-use refrain_vm::{Count, Engine, EngineConfig, EngineError, Observer, Placement, Processor};
+use refrain_vm::{
+    Count, Engine, EngineConfig, EngineError, LeaveOut, Observer, Placement, Processor,
+};
 use serde::{Deserialize, Serialize};
 use stacks::Stacks;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,7 +77,7 @@ fn replaying_engine(
         config.count != Count::Cycles && (!config.accesses || refrain_jit::logs_copies(&config));
     Ok(match kind {
         EngineKind::Tiered if copies && config.accesses => {
-            let compiled = compiling_pays(trace, &blocks)
+            let compiled = compiling_pays(trace, &blocks, config.leave_out)
                 .then(|| CraneliftEngine::new(&config, Program { blocks: &blocks, hooks: &hooks }));
             match compiled {
                 Some(Ok(engine)) => Arc::new(engine),
@@ -104,13 +106,18 @@ fn replaying_engine(
 
 /// Whether a replay that logs accesses takes less time if all recorded code is compiled before it
 /// begins. Compiled code logs faster than copies do: by about the time that the program computed, on
-/// an AMD EPYC, where compiling a byte of code takes some 6 µs.
-fn compiling_pays(trace: &Trace, blocks: &[CodeBlock]) -> bool {
-    /// Nanoseconds for a byte of code; what the recorder added to the computation is taken into account.
+/// an AMD EPYC, where compiling a byte of code takes some 6 µs; by several times that time where copies
+/// log accesses that turn out to be of no interest.
+fn compiling_pays(trace: &Trace, blocks: &[CodeBlock], leave_out: LeaveOut) -> bool {
+    /// Nanoseconds for a byte of code: compiled here, and translated by the recorder, whose time is a
+    /// part of the program's.
     const COMPILING: u64 = 10_000;
-    let computed = trace.footer().map_or(0, |footer| footer.cpu_ns);
+    const RECORDING: u64 = 1_000;
+    let faster_by = if leave_out == LeaveOut::SameEpoch { 3 } else { 1 };
     let code: u64 = blocks.iter().map(|block| block.code.len() as u64).sum();
-    computed > code.saturating_mul(COMPILING)
+    let used = trace.footer().map_or(0, |footer| footer.cpu_ns);
+    let computed = used.saturating_sub(code.saturating_mul(RECORDING));
+    computed.saturating_mul(faster_by) > code.saturating_mul(COMPILING)
 }
 
 /// Whether the code at an address is a file's.

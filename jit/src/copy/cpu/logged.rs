@@ -8,10 +8,11 @@ use crate::copy::log::{ALONE, logged_pc};
 use crate::copy::ordered::is_locked;
 use crate::copy::state::{LOG_BYTES, MARGIN, RECORD};
 use crate::lanes;
-use crate::memory::read_instruction;
+use crate::memory::{read_guest, read_instruction};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::Access;
-use refrain_vm::{Context, Count, Cpu, Exit, Fault, Span, reg};
+use refrain_vm::same_epoch::{EPOCH_SHIFT, NEVER};
+use refrain_vm::{Context, Count, Cpu, EpochWords, Exit, Fault, SameEpoch, Span, reg};
 use std::sync::atomic::Ordering;
 
 impl CopyCpu {
@@ -39,6 +40,17 @@ impl CopyCpu {
         }
     }
 
+    /// Goes on if few of the logged accesses were of interest, and the machine need not know yet.
+    pub(super) fn log_full(&mut self, context: &mut Context, variant: Variant) -> Next {
+        self.take_log(context);
+        let room = context.access_limit.saturating_sub(context.access_cursor);
+        if !notes_epoch(context) || room < LOG_BYTES + MARGIN {
+            return Next::Stop(Exit::AccessesFull);
+        }
+        self.open_log(context);
+        self.at(context, variant)
+    }
+
     /// Executes and logs the instruction at `rip`, which says more than its operands tell.
     pub(super) fn log_alone(&mut self, context: &mut Context, variant: Variant) -> Next {
         self.take_log(context);
@@ -55,6 +67,7 @@ impl CopyCpu {
                 Some(lanes) => (lanes, None),
                 None => spans_of(&instruction, context),
             };
+            let replaced = self.calls.compared.contains(&pc).then(|| words_at(&spans));
             self.part = part;
             let fault = self.aside(context, |cpu, context| cpu.step(context));
             if part.is_some() {
@@ -66,7 +79,13 @@ impl CopyCpu {
             } else if fault.is_some() {
                 spans.clear();
             }
-            hand_over(&records(&instruction, spans), context);
+            let changes = replaced.map(|replaced| replaced != words_at(&spans));
+            let mut records = records(&instruction, spans);
+            if let Some(changes) = changes {
+                let kind = if changes { Access::WRITE } else { Access::READ };
+                records.iter_mut().for_each(|record| record.kind = kind);
+            }
+            hand_over(&records, context);
             if let Some(fault) = fault {
                 return Next::Stop(Exit::Fault(fault));
             }
@@ -129,8 +148,50 @@ impl CopyCpu {
     }
 }
 
+/// The words that spans of eight bytes have.
+fn words_at(spans: &[Span]) -> Vec<[u8; 8]> {
+    let mut words = Vec::new();
+    for span in spans {
+        let mut word = [0; 8];
+        if span.len == 8 && read_guest(span.start, &mut word) == 8 {
+            words.push(word);
+        }
+    }
+    words
+}
+
+/// Whether the thread's notes tell which accesses are of no interest.
+fn notes_epoch(context: &Context) -> bool {
+    let EpochWords { notes, epoch } = context.same_epoch;
+    notes != 0 && epoch != NEVER << EPOCH_SHIFT
+}
+
+/// Appends records to the machine's buffer, which has room for them, but for those of accesses that the
+/// thread has made in its present epoch.
+pub(super) fn hand_over(records: &[Access], context: &mut Context) {
+    if context.same_epoch.notes == 0 {
+        return append(records, context);
+    }
+    // SAFETY: the machine keeps the notes as long as the thread runs; all of them are atomics.
+    let notes = unsafe { &*(context.same_epoch.notes as *const SameEpoch) };
+    for record in records {
+        if !notes_epoch(context) {
+            append(std::slice::from_ref(record), context);
+            continue;
+        }
+        let is_access = record.kind & Access::ATOMIC != 0;
+        if is_access && notes.knows(record) {
+            continue;
+        }
+        append(std::slice::from_ref(record), context);
+        if is_access && notes.note(record).is_none() {
+            context.same_epoch.epoch = NEVER << EPOCH_SHIFT;
+        }
+    }
+}
+
 /// Appends records to the machine's buffer, which has room for them.
-fn hand_over(records: &[Access], context: &mut Context) {
+fn append(records: &[Access], context: &mut Context) {
     let bytes = size_of_val(records) as u64;
     assert!(bytes <= context.access_limit.saturating_sub(context.access_cursor), "there is room");
     // SAFETY: the machine's buffer has room up to its limit, which was just checked; nobody else uses
