@@ -2,8 +2,9 @@
 //!
 //! What is near in memory has mostly been accessed by few instructions in few epochs. So a block keeps
 //! each [`Stamp`] once, and a cell has *entries*: the numbers of its stamps, each with the bytes for
-//! which it counts. A cell has room for two entries (three bytes each). Further ones, of memory that
-//! several threads read, or whose bytes were accessed one by one, stand in one list of the block's.
+//! which it counts. A cell has room for two entries (three bytes each). Where memory is read by several
+//! threads, or its bytes are accessed one by one, cells have further ones, all as many, in one list of the
+//! block's.
 //!
 //! Nobody counts the uses of a stamp. When there is no room for another one, those that no entry
 //! names are dropped, and if more than half are left, there is twice as much room. So there are never
@@ -18,6 +19,8 @@ use std::ops::Range;
 pub(crate) const CELLS: u64 = 64;
 /// Entries of a cell that have room in it: what was written, and read after that.
 const NEAR: usize = 2;
+/// As many further ones at first.
+const FURTHER: usize = 2;
 /// As many stamps as there is room for at first.
 const FEW: usize = 4;
 /// As many of the last stamps as are looked at, to find one again.
@@ -28,9 +31,10 @@ const MOST: usize = 1 << 16;
 /// The cells of an aligned piece of memory.
 pub(crate) struct Block {
     near: [[Entry; NEAR]; CELLS as usize],
-    /// Entries that found no room in their cells, which are named, ascending.
-    rest: Vec<(u8, Entry)>,
-    /// A bit for each cell that may have entries in `rest`.
+    /// Further entries: so many of each cell that `full` names, ascending.
+    rest: Vec<Entry>,
+    further: usize,
+    /// A bit for each cell that has entries in `rest`.
     full: u64,
     /// Which bytes they count for stands in the entries.
     stamps: Vec<Stamp>,
@@ -70,6 +74,7 @@ impl Block {
         Block {
             near: [Default::default(); CELLS as usize],
             rest: Vec::new(),
+            further: FURTHER,
             full: 0,
             stamps: Vec::new(),
             used: 0,
@@ -98,8 +103,7 @@ impl Block {
         let Block { near, rest, stamps, .. } = self;
         let mut keep = now.mask;
         let (mut same, mut free) = (None, None);
-        let further = rest[further].iter_mut().map(|(_, entry)| entry);
-        for entry in near[cell].iter_mut().chain(further) {
+        for entry in near[cell].iter_mut().chain(&mut rest[further]) {
             if entry.mask() == 0 {
                 free = free.or(Some(entry));
                 continue;
@@ -139,9 +143,14 @@ impl Block {
         if self.full >> cell & 1 == 0 {
             return 0..0;
         }
-        let start = self.rest.partition_point(|&(of, _)| usize::from(of) < cell);
-        let others = self.rest[start..].iter().position(|&(of, _)| usize::from(of) != cell);
-        start..others.map_or(self.rest.len(), |count| start + count)
+        let start = self.place(cell);
+        start..start + self.further
+    }
+
+    /// Where they belong.
+    #[inline]
+    fn place(&self, cell: usize) -> usize {
+        (self.full & !(u64::MAX << cell)).count_ones() as usize * self.further
     }
 
     /// Adds a stamp, and an entry for it.
@@ -149,17 +158,44 @@ impl Block {
         let Some(stamp) = self.number(now) else { return };
         let new = Entry::new(stamp, now.mask);
         let further = self.further(cell);
-        let behind = further.end;
-        let further = self.rest[further].iter_mut().map(|(_, entry)| entry);
-        let free = self.near[cell].iter_mut().chain(further).find(|entry| entry.mask() == 0);
-        if let Some(free) = free {
+        let free = |entry: &&mut Entry| entry.mask() == 0;
+        let there = self.near[cell].iter_mut().chain(&mut self.rest[further]);
+        if let Some(free) = there.into_iter().find(free) {
             *free = new;
-        } else if self.full >> cell & 1 != 0 {
-            self.rest.insert(behind, (cell as u8, new));
-        } else {
+            return;
+        }
+        let added = if self.full >> cell & 1 == 0 {
+            let place = self.place(cell);
             self.full |= 1 << cell;
-            let behind = self.rest.partition_point(|&(of, _)| usize::from(of) < cell);
-            self.rest.insert(behind, (cell as u8, new));
+            self.rest.splice(place..place, vec![Entry::default(); self.further]);
+            place
+        } else {
+            let cells = self.rest.chunks(self.further);
+            let added = vec![Entry::default(); self.further];
+            self.rest = cells.flat_map(|entries| entries.iter().chain(&added)).copied().collect();
+            self.further *= 2;
+            self.place(cell) + self.further / 2
+        };
+        self.rest[added] = new;
+    }
+
+    /// Of the cells with these bits, `rest` has no entries any more.
+    fn drop_further(&mut self, cells: u64) {
+        let (full, further) = (self.full, self.further);
+        let mut at = 0;
+        let mut left = full;
+        self.rest.retain(|_| {
+            let cell = left.trailing_zeros();
+            at += 1;
+            if at == further {
+                at = 0;
+                left &= left - 1;
+            }
+            cells >> cell & 1 == 0
+        });
+        self.full &= !cells;
+        if self.full == 0 {
+            self.further = FURTHER;
         }
     }
 
@@ -182,12 +218,16 @@ impl Block {
     #[cold]
     fn drop_unused(&mut self) {
         const UNUSED: u32 = u32::MAX;
-        self.rest.retain(|(_, entry)| entry.mask() != 0);
-        self.full = self.rest.iter().fold(0, |full, &(cell, _)| full | 1 << cell);
+        let empty = |cell: &usize| {
+            self.full >> cell & 1 != 0
+                && self.rest[self.further(*cell)].iter().all(|entry| entry.mask() == 0)
+        };
+        let empty = (0..CELLS as usize).filter(empty).fold(0, |cells, cell| cells | 1 << cell);
+        self.drop_further(empty);
         let mut numbers = vec![UNUSED; self.stamps.len()];
         let mut used = Vec::with_capacity(self.stamps.capacity());
-        let near = self.near.iter_mut().flatten().filter(|entry| entry.mask() != 0);
-        for entry in near.chain(self.rest.iter_mut().map(|(_, entry)| entry)) {
+        let entries = self.near.iter_mut().flatten().chain(&mut self.rest);
+        for entry in entries.filter(|entry| entry.mask() != 0) {
             let number = &mut numbers[entry.stamp()];
             if *number == UNUSED {
                 *number = used.len() as u32;
@@ -212,8 +252,7 @@ impl Block {
             left &= left - 1;
         }
         if self.full & forgotten != 0 {
-            self.full &= !forgotten;
-            self.rest.retain(|&(cell, _)| forgotten >> cell & 1 == 0);
+            self.drop_further(forgotten);
         }
         if self.used == 0 {
             self.stamps.clear();
