@@ -203,3 +203,30 @@ fn a_handler_finds_what_was_written_before_its_signal_was_sent() {
     bench.refrain(["replay", "a.refrain"]).succeeds();
     bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
 }
+
+/// glibc's `setuid` waits, with the lock that a creation of a thread needs, until all threads have
+/// handled its signal: those that begin, those that create a thread and those that wait until another
+/// one has created its own.
+#[test]
+fn a_user_is_set_while_threads_are_created() {
+    let bench = bench();
+    let source = "#include <pthread.h>\n#include <stdatomic.h>\n#include <unistd.h>\n\
+         static atomic_int stop;\n\
+         static void *nothing(void *_) { return 0; }\n\
+         static void *sets(void *_) { while (!stop) { setuid(getuid()); usleep(200); } return 0; }\n\
+         static void *creates(void *detached) { pthread_attr_t how; pthread_attr_init(&how);\n\
+           if (detached) pthread_attr_setdetachstate(&how, PTHREAD_CREATE_DETACHED);\n\
+           for (int i = 0; i < 12; i++) { pthread_t thread;\n\
+             if (pthread_create(&thread, &how, nothing, 0) == 0 && !detached) pthread_join(thread, 0); }\n\
+           return 0; }\n\
+         int main(void) { pthread_t set[2], create[3];\n\
+         for (int i = 0; i < 2; i++) pthread_create(&set[i], 0, sets, 0);\n\
+         for (long i = 0; i < 3; i++) pthread_create(&create[i], 0, creates, (void *)(i % 2));\n\
+         for (int i = 0; i < 3; i++) pthread_join(create[i], 0);\n\
+         stop = 1; for (int i = 0; i < 2; i++) pthread_join(set[i], 0);\n\
+         return 0; }\n";
+    bench.cc(source, &["-O1", "-pthread", "-o", "program"]);
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]).succeeds();
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+}
