@@ -3,6 +3,7 @@
 use super::aio::Contexts;
 use super::cancel::library::Cancellation;
 use super::coherence::shared::Shared;
+use super::endings::Endings;
 use super::fast_path;
 use super::files::Files;
 use super::log::{Log, ThreadLog};
@@ -48,6 +49,7 @@ pub(crate) enum Stop {
 pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn RecordingEngine>,
     pub(crate) tickets: Tickets,
+    pub(crate) endings: Endings,
     /// Who may access which line, once every access is recorded.
     lines: OnceLock<Lines>,
     /// The orders that suit programs, if the user has not said which it is.
@@ -153,6 +155,7 @@ impl Machine {
         Machine {
             engine,
             tickets: Tickets::new(),
+            endings: Endings::default(),
             lines: OnceLock::new(),
             order_of,
             log,
@@ -271,6 +274,7 @@ impl Machine {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
         self.log.begin_child();
         self.tickets.release_all();
+        self.endings.forget_others();
         if let Some(lines) = self.lines() {
             lines.keep_only(only);
         }

@@ -235,6 +235,10 @@ impl GuestThread {
         let slot = order::slot(event.object);
         let mut ticket = None;
         self.wait_in_body(|this| {
+            if holds && this.machine.endings.any() {
+                host::yield_now();
+                return false;
+            }
             let begin = event.begin.max(this.handlers_until);
             let make = || {
                 ticket = Some(this.machine.tickets.try_take(slot, holds)?);
@@ -256,6 +260,7 @@ impl GuestThread {
     pub(crate) fn end_creation(&mut self) {
         if let Some(creation) = self.creating.take() {
             self.machine.tickets.release(order::THREADS_SLOT, creation.ticket);
+            self.machine.endings.wake();
         }
     }
 
