@@ -79,6 +79,18 @@ pub(crate) fn yield_now() {
     std::thread::yield_now();
 }
 
+/// Gives the processor to whoever is waited for. In a real-time class, to yield lets no thread of a lower
+/// priority run, however long it is waited for: such a thread sleeps.
+pub(crate) fn let_others_go_on() {
+    const NAP: Duration = Duration::from_micros(50);
+    // SAFETY: the call only asks.
+    let class = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+    match class {
+        libc::SCHED_FIFO | libc::SCHED_RR => std::thread::sleep(NAP),
+        _ => yield_now(),
+    }
+}
+
 /// A new file in memory, which is gone when its descriptor is closed.
 pub(crate) fn memory_file() -> io::Result<File> {
     Ok(rustix::fs::memfd_create(c"refrain-contents", MemfdFlags::CLOEXEC)?.into())

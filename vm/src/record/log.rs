@@ -171,7 +171,7 @@ impl Log {
                 return Ok(ticket);
             }
             drop(streams);
-            crate::host::yield_now();
+            crate::host::let_others_go_on();
         }
     }
 
@@ -436,7 +436,7 @@ impl ThreadLog {
             if self.gate.load(Ordering::Acquire) == CLOSED {
                 return Err(Closed);
             }
-            crate::host::yield_now();
+            crate::host::let_others_go_on();
         }
     }
 
@@ -486,7 +486,7 @@ impl ThreadLog {
         let mut busy = self.enter_with_room()?;
         let Some(event) = make() else {
             drop(busy);
-            crate::host::yield_now();
+            crate::host::let_others_go_on();
             return Ok(false);
         };
         let state = busy.state();
@@ -551,7 +551,7 @@ impl ThreadLog {
     fn finish(&self, free: impl Fn()) -> u64 {
         let since = Instant::now();
         while self.phase.load(Ordering::Acquire) == BUSY {
-            crate::host::yield_now();
+            crate::host::let_others_go_on();
             if since.elapsed() > PATIENCE {
                 free();
             }

@@ -6,7 +6,7 @@ use crate::context::reg::*;
 use crate::creation::Creation;
 use crate::engine::Emulate;
 use crate::engine::{Exit, Mode};
-use crate::hooks::{Hook, Model};
+use crate::hooks::{self, Hook, Model};
 use crate::host::{self, Guest};
 use crate::{Error, Result, cpuid, loader};
 use refrain_trace::{Event, EventKind, NO_TICKET, ThreadId, order};
@@ -47,6 +47,10 @@ impl GuestThread {
             object: self.context.gpr[RDI],
             second: self.context.gpr[RSI],
         };
+        let pages = &mut self.fast_path.pages;
+        if hook.leaves(call.object, |at| pages.operand(at, 4)) {
+            return Ok(Flow::Continue);
+        }
         match hook.model {
             Model::Acquire => self.acquire(&call, false),
             Model::AcquireErrno => self.acquire(&call, true),
@@ -135,6 +139,13 @@ impl GuestThread {
     /// Releases the mutex, waits, and holds the mutex again: two events, no body in between.
     fn cond_wait(&mut self, call: &Call) -> Result<()> {
         let (condition, mutex) = (call.object, call.second);
+        if hooks::has_ceiling(mutex, |at| self.fast_path.pages.operand(at, 4)) {
+            let what = "waiting for a condition with a mutex that has a priority ceiling";
+            return Err(Error::Unsupported(format!(
+                "{what} (PTHREAD_PRIO_PROTECT, in {})",
+                self.id
+            )));
+        }
         let at_mutex = |event: Event| Event { object: mutex, value: condition, ..event };
         let begun = at_mutex(self.call_event(call, EventKind::CondWaitBegin, call.begin));
         self.append_ordered(begun);
@@ -236,7 +247,7 @@ impl GuestThread {
         let mut ticket = None;
         self.wait_in_body(|this| {
             if holds && this.machine.endings.any() {
-                host::yield_now();
+                host::let_others_go_on();
                 return false;
             }
             let begin = event.begin.max(this.handlers_until);

@@ -22,6 +22,10 @@ impl GuestThread {
             return Err(Halt::Failed(unknown_hook(pc)));
         };
         self.leave_creation();
+        let (object, pages) = (self.context.gpr[RDI], &mut self.fast_path.pages);
+        if hook.leaves(object, |at| pages.operand(at, 4)) {
+            return Ok(());
+        }
         match hook.model {
             Model::Create => self.begin_creation(),
             Model::Acquire | Model::Release => self.modelled(hook, false),
