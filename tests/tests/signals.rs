@@ -230,3 +230,29 @@ fn a_user_is_set_while_threads_are_created() {
     bench.refrain(["replay", "a.refrain"]).succeeds();
     bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
 }
+
+/// What is sent to a single thread only that thread can take from the kernel.
+#[test]
+fn processes_send_signals_to_each_others_threads() {
+    let bench = bench();
+    let source = "#define _GNU_SOURCE\n#include <pthread.h>\n#include <semaphore.h>\n#include <signal.h>\n\
+         #include <stdio.h>\n#include <sys/syscall.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
+         static volatile sig_atomic_t got; static sem_t begun; static pid_t thread;\n\
+         static void on(int s) { got++; }\n\
+         static void *waits(void *_) { thread = gettid(); sem_post(&begun);\n\
+           while (!got) usleep(1000); return 0; }\n\
+         int main(void) { pthread_t waiting; pid_t process = getpid(); int status, ready[2]; char byte;\n\
+         signal(SIGUSR1, on); sem_init(&begun, 0, 0); pthread_create(&waiting, 0, waits, 0);\n\
+         sem_wait(&begun); pid_t child = fork();\n\
+         if (child == 0) _exit(syscall(SYS_tgkill, process, thread, SIGUSR1) ? 1 : 0);\n\
+         waitpid(child, &status, 0); pthread_join(waiting, 0); printf(\"%d, %d\\n\", status, got);\n\
+         fflush(stdout); pipe(ready); got = 0; child = fork();\n\
+         if (child == 0) { write(ready[1], \"r\", 1); while (!got) usleep(1000); _exit(7); }\n\
+         read(ready[0], &byte, 1); syscall(SYS_tgkill, child, child, SIGUSR1);\n\
+         waitpid(child, &status, 0); return WEXITSTATUS(status); }\n";
+    bench.cc(source, &["-O1", "-w", "-pthread", "-o", "program"]);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!((recorded.status, recorded.text().as_str()), (7, "0, 1\n"), "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+}

@@ -264,6 +264,14 @@ pub(crate) fn wait_for_signal(set: u64, limit: Option<Duration>) -> Option<(u64,
     (signal > 0).then_some((signal as u64, info))
 }
 
+/// Whether the kernel has signals for one of this process's threads alone.
+pub(crate) fn has_signals(thread: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status"));
+    let status = status.unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    pending.is_some_and(|set| set.trim().bytes().any(|digit| digit != b'0'))
+}
+
 /// How long it is until the time of a clock that guest memory holds as a `timespec`. `None` if
 /// there is no such clock, or no such time.
 pub(crate) fn time_until(clock: libc::clockid_t, address: u64) -> Option<Duration> {

@@ -49,6 +49,8 @@ pub(crate) enum Stop {
 pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn RecordingEngine>,
     pub(crate) tickets: Tickets,
+    /// Other processes know the guest's threads: its parent or a child.
+    pub(crate) has_relatives: AtomicBool,
     pub(crate) endings: Endings,
     /// Who may access which line, once every access is recorded.
     lines: OnceLock<Lines>,
@@ -155,6 +157,7 @@ impl Machine {
         Machine {
             engine,
             tickets: Tickets::new(),
+            has_relatives: AtomicBool::new(follow.is_some()),
             endings: Endings::default(),
             lines: OnceLock::new(),
             order_of,
@@ -267,6 +270,7 @@ impl Machine {
     /// From here on this is a child process, with one thread, whose events nobody keeps.
     pub(crate) fn begin_child(&self, only: ThreadId, waiting: Option<Waiting>) {
         self.child.store(true, Ordering::Relaxed);
+        self.has_relatives.store(true, Ordering::SeqCst);
         self.forget_common();
         self.mapped.begin_child();
         // The trace is unlocked when the recorder ends, whatever its children still do.
