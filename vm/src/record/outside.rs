@@ -15,7 +15,7 @@
 
 use super::machine::{Machine, Stop};
 use super::notice::Notice;
-use super::signals::{Delivery, Due, Signal, bit};
+use super::signals::{Delivery, Due, Signal, bit, is_own};
 use crate::{host, kick, reserve};
 use refrain_trace::Ending;
 use std::io;
@@ -169,18 +169,6 @@ impl Machine {
 
 fn ends(signal: u64) -> bool {
     TERMINATION.contains(&(signal as i32))
-}
-
-/// Whether the guest has sent the signal itself: to its process group, when it had its own share
-/// at once.
-pub(super) fn is_own(info: &[u8; 128]) -> bool {
-    let field = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
-    field(8) == libc::SI_USER && field(16) as u32 == std::process::id()
-}
-
-/// Whether a signal has been sent to a single thread (`tgkill`).
-pub(super) fn is_for_thread(info: &[u8; 128]) -> bool {
-    i32::from_le_bytes([8, 9, 10, 11].map(|at| info[at])) == libc::SI_TKILL
 }
 
 /// Does to the guest what the signal would do natively.

@@ -5,7 +5,6 @@
 //! A guest thread takes its signals between two events ([`Signals::take`]); if it is in a system
 //! call at the moment, it is kicked out of it, and out of guest code it is fetched.
 
-use super::outside;
 use super::signal_files::table::{SignalFile, SignalFiles};
 use crate::engine::Interrupt;
 use crate::frame::{Action, AltStack, Info};
@@ -598,11 +597,11 @@ impl State {
             return;
         }
         while let Some((number, info)) = host::wait_for_signal(u64::MAX, Some(Duration::ZERO)) {
-            let target = match outside::is_for_thread(&info) {
+            let target = match is_for_thread(&info) {
                 true => Target::Thread(thread),
                 false => self.target_of(&info),
             };
-            if !outside::is_own(&info) {
+            if !is_own(&info) {
                 self.queue(target, Signal { number, info });
             }
         }
@@ -725,6 +724,18 @@ pub(crate) fn own_info(signal: u64, code: i32) -> Info {
     info[16..20].copy_from_slice(&std::process::id().to_le_bytes());
     info[20..24].copy_from_slice(&rustix::process::getuid().as_raw().to_le_bytes());
     info
+}
+
+/// Whether the guest has sent the signal itself: to its process group, when it had its own share
+/// at once.
+pub(super) fn is_own(info: &Info) -> bool {
+    let field = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
+    field(8) == libc::SI_USER && field(16) as u32 == std::process::id()
+}
+
+/// Whether a signal has been sent to a single thread (`tgkill`).
+fn is_for_thread(info: &Info) -> bool {
+    i32::from_le_bytes([8, 9, 10, 11].map(|at| info[at])) == libc::SI_TKILL
 }
 
 /// `siginfo_t` of a fault.
