@@ -1,5 +1,6 @@
 //! The detector and its watchers, one per thread.
 
+mod ahead;
 mod lives;
 mod sections;
 mod tasking;
@@ -19,6 +20,7 @@ use crate::same_epoch::Filter;
 use crate::shadow::{Blocks, CELL, Shadow, word_of};
 use crate::tap::{Listener, Tap, Tapped};
 use crate::tasks::Tasks;
+use ahead::Scan;
 use lives::Call;
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::linux::{self, writes_a_buffer};
@@ -136,6 +138,7 @@ impl Detector {
             blocks: Blocks::new(),
             same_epoch,
             has_dropped: false,
+            scan: Scan::default(),
             found: Local::default(),
         })
     }
@@ -246,6 +249,7 @@ pub struct Watcher {
     same_epoch: SameEpoch,
     /// Accesses were dropped that others take for noted.
     has_dropped: bool,
+    scan: Scan,
     found: Local,
 }
 
@@ -306,8 +310,9 @@ impl Watcher {
                     self.has_dropped |= is_noted;
                     continue;
                 }
-                if self.detector.may_race() {
-                    let whole = Whole { address: access.address, size: access.size.into() };
+                if self.detector.may_race()
+                    && let Some(whole) = self.meant(access)
+                {
                     self.check(Checked { whole, pc: access.pc, kind });
                 }
             }

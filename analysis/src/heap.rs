@@ -3,6 +3,7 @@
 use refrain_trace::ThreadId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A function whose calls are one step each: the accesses and the synchronization inside such a call do
@@ -119,6 +120,12 @@ impl Heap {
     /// The block that an address has lain in last, if it is freed.
     pub(crate) fn freed_at(&self, address: u64) -> Option<Block> {
         self.known_at(address).filter(|known| known.is_freed).map(|known| known.block)
+    }
+
+    /// Where the block is that an address lies in, if it is used.
+    pub(crate) fn live_at(&self, address: u64) -> Option<Range<u64>> {
+        let known = self.known_at(address).filter(|known| !known.is_freed)?;
+        Some(known.block.start..known.end())
     }
 
     fn known_at(&self, address: u64) -> Option<Known> {

@@ -124,6 +124,11 @@ fn joins_that_are_refused() {
 }
 
 #[test]
+fn priorities_and_their_ceilings() {
+    is_as_natively(include_str!("../guest/priorities.c"));
+}
+
+#[test]
 fn handlers_that_go_with_their_timers() {
     is_as_natively(include_str!("../guest/timer_stopped.c"));
 }

@@ -141,3 +141,22 @@ fn a_limit_of_the_address_space_is_the_programs_own() {
     assert_eq!((recorded.status, recorded.text()), (native.status, native.text()));
     bench.refrain(["replay", "a.refrain"]).succeeds();
 }
+
+/// To lock all memory of the process would fetch what the recorder has reserved, which is gigabytes.
+#[test]
+fn to_lock_all_memory_fetches_little() {
+    let bench = bench();
+    let source = "#include <stdio.h>\n#include <sys/mman.h>\n\
+         int main(void) { long kilobytes = 0; char line[256];\n\
+         if (mlockall(MCL_CURRENT | MCL_FUTURE)) return 77;\n\
+         FILE *status = fopen(\"/proc/self/status\", \"r\");\n\
+         while (fgets(line, sizeof line, status)) sscanf(line, \"VmRSS: %ld\", &kilobytes);\n\
+         return munlockall() || kilobytes == 0 || kilobytes > 1000000; }\n";
+    bench.cc(source, &["-O1", "-o", "program"]);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    // Not every user may.
+    if recorded.status != 77 {
+        recorded.succeeds();
+        bench.refrain(["replay", "a.refrain"]).succeeds();
+    }
+}

@@ -173,6 +173,29 @@ fn a_library_may_be_aligned_to_more_than_a_page() {
     }
 }
 
+/// Programs look through their plugins: where one was that is unloaded, there is no other one, whose code
+/// would be taken for generated.
+#[test]
+fn libraries_that_are_unloaded_are_no_generated_code() {
+    let bench = bench();
+    for number in ["3", "4"] {
+        let library = format!("lib{number}.so");
+        let number = format!("-DNUMBER={number}");
+        let options = ["-O1", "-shared", "-fPIC", &number, "-o", &library];
+        bench.cc("int number(void) { return NUMBER; }\n", &options);
+    }
+    let source = "#include <dlfcn.h>\n\
+         int main(void) { int sum = 0;\n\
+         for (int round = 0; round < 4; round++) {\n\
+           void *library = dlopen(round % 2 ? \"./lib4.so\" : \"./lib3.so\", RTLD_NOW);\n\
+           sum = 10 * sum + ((int (*)(void))dlsym(library, \"number\"))(); dlclose(library); }\n\
+         return sum == 3434 ? 0 : 1; }\n";
+    bench.cc(source, &["-O1", "-o", "program"]);
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]).succeeds();
+    bench.refrain(["replay", "--engine", "cranelift", "a.refrain"]).succeeds();
+    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+}
+
 /// What is not recorded is said at once, not only when a replay diverges.
 #[test]
 fn memory_in_common_with_another_process_is_noted() {

@@ -203,3 +203,56 @@ fn a_handler_finds_what_was_written_before_its_signal_was_sent() {
     bench.refrain(["replay", "a.refrain"]).succeeds();
     bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
 }
+
+/// glibc's `setuid` waits, with the lock that a creation of a thread needs, until all threads have
+/// handled its signal: those that begin, those that create a thread and those that wait until another
+/// one has created its own.
+#[test]
+fn a_user_is_set_while_threads_are_created() {
+    let bench = bench();
+    let source = "#include <pthread.h>\n#include <stdatomic.h>\n#include <unistd.h>\n\
+         static atomic_int stop;\n\
+         static void *nothing(void *_) { return 0; }\n\
+         static void *sets(void *_) { while (!stop) { setuid(getuid()); usleep(200); } return 0; }\n\
+         static void *creates(void *detached) { pthread_attr_t how; pthread_attr_init(&how);\n\
+           if (detached) pthread_attr_setdetachstate(&how, PTHREAD_CREATE_DETACHED);\n\
+           for (int i = 0; i < 12; i++) { pthread_t thread;\n\
+             if (pthread_create(&thread, &how, nothing, 0) == 0 && !detached) pthread_join(thread, 0); }\n\
+           return 0; }\n\
+         int main(void) { pthread_t set[2], create[3];\n\
+         for (int i = 0; i < 2; i++) pthread_create(&set[i], 0, sets, 0);\n\
+         for (long i = 0; i < 3; i++) pthread_create(&create[i], 0, creates, (void *)(i % 2));\n\
+         for (int i = 0; i < 3; i++) pthread_join(create[i], 0);\n\
+         stop = 1; for (int i = 0; i < 2; i++) pthread_join(set[i], 0);\n\
+         return 0; }\n";
+    bench.cc(source, &["-O1", "-pthread", "-o", "program"]);
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]).succeeds();
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+}
+
+/// What is sent to a single thread only that thread can take from the kernel.
+#[test]
+fn processes_send_signals_to_each_others_threads() {
+    let bench = bench();
+    let source = "#define _GNU_SOURCE\n#include <pthread.h>\n#include <semaphore.h>\n#include <signal.h>\n\
+         #include <stdio.h>\n#include <sys/syscall.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
+         static volatile sig_atomic_t got; static sem_t begun; static pid_t thread;\n\
+         static void on(int s) { got++; }\n\
+         static void *waits(void *_) { thread = gettid(); sem_post(&begun);\n\
+           while (!got) usleep(1000); return 0; }\n\
+         int main(void) { pthread_t waiting; pid_t process = getpid(); int status, ready[2]; char byte;\n\
+         signal(SIGUSR1, on); sem_init(&begun, 0, 0); pthread_create(&waiting, 0, waits, 0);\n\
+         sem_wait(&begun); pid_t child = fork();\n\
+         if (child == 0) _exit(syscall(SYS_tgkill, process, thread, SIGUSR1) ? 1 : 0);\n\
+         waitpid(child, &status, 0); pthread_join(waiting, 0); printf(\"%d, %d\\n\", status, got);\n\
+         fflush(stdout); pipe(ready); got = 0; child = fork();\n\
+         if (child == 0) { write(ready[1], \"r\", 1); while (!got) usleep(1000); _exit(7); }\n\
+         read(ready[0], &byte, 1); syscall(SYS_tgkill, child, child, SIGUSR1);\n\
+         waitpid(child, &status, 0); return WEXITSTATUS(status); }\n";
+    bench.cc(source, &["-O1", "-w", "-pthread", "-o", "program"]);
+    let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
+    assert_eq!((recorded.status, recorded.text().as_str()), (7, "0, 1\n"), "{recorded:?}");
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+}

@@ -6,6 +6,8 @@
 //!
 //! - *modelled*: the body synchronizes through plain loads that replay cannot order. Recording
 //!   runs it unobserved and keeps its result; replay never runs it.
+//!   (Not so for mutexes with a priority ceiling: the library notes in the heap which ceilings a thread
+//!   has met. The guest executes these functions itself, and their atomic instructions are ordered.)
 //! - *guarded*: the body has effects that replay needs (it frees a stack, it runs an initializer).
 //!   Both run it, after having made sure that it does not wait.
 
@@ -54,6 +56,32 @@ pub(crate) struct Hook {
     pub(crate) name: &'static str,
     pub(crate) kind: EventKind,
     pub(crate) model: Model,
+}
+
+impl Hook {
+    /// Whether the guest executes the function itself if it is called for this mutex.
+    pub(crate) fn leaves(&self, mutex: u64, word: impl FnOnce(u64) -> Option<u64>) -> bool {
+        let is_of_mutex = matches!(
+            self.kind,
+            MutexLock
+                | MutexTryLock
+                | MutexTimedLock
+                | MutexUnlock
+                | MutexConsistent
+                | MutexDestroy
+        );
+        is_of_mutex && has_ceiling(mutex, word)
+    }
+}
+
+/// Whether a mutex has a priority ceiling (`PTHREAD_PRIO_PROTECT`). `word` reads four bytes. glibc's layout
+/// is part of the ABI; musl has no such mutexes.
+pub(crate) fn has_ceiling(mutex: u64, word: impl FnOnce(u64) -> Option<u64>) -> bool {
+    const KIND: u64 = 16;
+    const CEILING: u64 = 0x40;
+    const HIGHEST: u64 = 0x3ff;
+    let kind = word(mutex.wrapping_add(KIND));
+    kind.is_some_and(|kind| kind <= HIGHEST && kind & CEILING != 0)
 }
 
 const fn hook(name: &'static str, kind: EventKind, model: Model) -> Hook {

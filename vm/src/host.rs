@@ -79,6 +79,18 @@ pub(crate) fn yield_now() {
     std::thread::yield_now();
 }
 
+/// Gives the processor to whoever is waited for. In a real-time class, to yield lets no thread of a lower
+/// priority run, however long it is waited for: such a thread sleeps.
+pub(crate) fn let_others_go_on() {
+    const NAP: Duration = Duration::from_micros(50);
+    // SAFETY: the call only asks.
+    let class = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+    match class {
+        libc::SCHED_FIFO | libc::SCHED_RR => std::thread::sleep(NAP),
+        _ => yield_now(),
+    }
+}
+
 /// A new file in memory, which is gone when its descriptor is closed.
 pub(crate) fn memory_file() -> io::Result<File> {
     Ok(rustix::fs::memfd_create(c"refrain-contents", MemfdFlags::CLOEXEC)?.into())
@@ -250,6 +262,14 @@ pub(crate) fn wait_for_signal(set: u64, limit: Option<Duration>) -> Option<(u64,
     // limit is a live timespec or none.
     let signal = unsafe { syscall(libc::SYS_rt_sigtimedwait as u64, [set, place, until, 8, 0, 0]) };
     (signal > 0).then_some((signal as u64, info))
+}
+
+/// Whether the kernel has signals for one of this process's threads alone.
+pub(crate) fn has_signals(thread: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status"));
+    let status = status.unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    pending.is_some_and(|set| set.trim().bytes().any(|digit| digit != b'0'))
 }
 
 /// How long it is until the time of a clock that guest memory holds as a `timespec`. `None` if

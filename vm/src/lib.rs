@@ -17,6 +17,7 @@ mod barrier;
 mod common;
 mod context;
 mod cpuid;
+mod creation;
 mod digest;
 mod elf;
 mod engine;

@@ -5,7 +5,7 @@
 //! code is never mapped executable: it runs only translated.
 
 pub(crate) use crate::layout::guest_may_map;
-use crate::layout::{self, ARENAS, PAGE};
+use crate::layout::{self, ARENAS, LIBRARIES, PAGE};
 use crate::syscall::MachineCall;
 use rangemap::RangeSet;
 use std::io;
@@ -44,12 +44,18 @@ pub(crate) enum Purpose {
     Data,
 }
 
+/// Bytes of unmapped code whose place is not used again.
+const MOST_SPENT: u64 = 64 << 20;
+
 /// The guest's mappings.
 pub(crate) struct AddressSpace {
     /// Mapped ranges; only what the allocator must avoid.
     used: RangeSet<u64>,
     /// Ranges that the guest believes to be executable.
     executable: RangeSet<u64>,
+    /// Where files' code was that is unmapped. Other code is put there only when there is no room, or very
+    /// much has been unmapped: whoever knows code by its address would have to take it for generated.
+    spent: RangeSet<u64>,
     /// Ranges whose content is no private file's: what is executable there, the guest has made.
     own: RangeSet<u64>,
     /// The guest has mapped memory that others can see it write.
@@ -68,6 +74,7 @@ impl AddressSpace {
         AddressSpace {
             used: RangeSet::new(),
             executable: RangeSet::new(),
+            spent: RangeSet::new(),
             own: RangeSet::new(),
             shared: false,
             heap: layout::HEAP,
@@ -187,6 +194,7 @@ impl AddressSpace {
             if range.is_empty() {
                 continue;
             }
+            self.spend(&range);
             cut(&mut self.used, &range);
             cut(&mut self.executable, &range);
             cut(&mut self.own, &range);
@@ -342,6 +350,22 @@ impl AddressSpace {
         result
     }
 
+    /// Notes the files' code in a range that is unmapped.
+    fn spend(&mut self, range: &Range<u64>) {
+        let library = range.start.max(LIBRARIES.start)..range.end.min(LIBRARIES.end);
+        let code = self.by_right_to_execute(library).into_iter().filter(|&(_, is_code)| is_code);
+        let code: Vec<_> =
+            code.flat_map(|(code, _)| self.own.gaps(&code).collect::<Vec<_>>()).collect();
+        let mut left = MOST_SPENT - self.spent.iter().map(|it| it.end - it.start).sum::<u64>();
+        for part in code {
+            let size = part.end - part.start;
+            if size <= left {
+                left -= size;
+                join(&mut self.spent, part);
+            }
+        }
+    }
+
     /// Whether any of the range holds code in the guest's eyes.
     pub(crate) fn holds_code(&self, range: &Range<u64>) -> bool {
         self.executable.overlaps(range)
@@ -459,7 +483,14 @@ impl AddressSpace {
     /// Finds room: for code low, for everything else high.
     pub(crate) fn place(&self, len: u64, purpose: Purpose) -> Option<u64> {
         let low = match purpose {
-            Purpose::Code => self.first_fit(layout::LIBRARIES, len, PAGE),
+            Purpose::Code => {
+                let avoids =
+                    self.used.overlapping(&LIBRARIES).chain(self.spent.overlapping(&LIBRARIES));
+                let mut avoids: Vec<_> = avoids.collect();
+                avoids.sort_by_key(|range| range.start);
+                let unspent = fit(LIBRARIES, len, PAGE, avoids.into_iter());
+                unspent.or_else(|| self.first_fit(LIBRARIES, len, PAGE))
+            }
             Purpose::Data => None,
         };
         low.or_else(|| self.first_fit(layout::MAPPINGS, len, PAGE))
@@ -469,15 +500,25 @@ impl AddressSpace {
     /// Lowest gap of `len` bytes at a multiple of `align`, with a page of distance to its
     /// neighbours.
     pub(crate) fn first_fit(&self, arena: Range<u64>, len: u64, align: u64) -> Option<u64> {
-        let mut at = arena.start.next_multiple_of(align);
-        for used in self.used.overlapping(&arena) {
-            if used.start >= at.checked_add(len)?.checked_add(PAGE)? {
-                break;
-            }
-            at = at.max((used.end + PAGE).next_multiple_of(align));
-        }
-        (at.checked_add(len)? <= arena.end).then_some(at)
+        fit(arena.clone(), len, align, self.used.overlapping(&arena))
     }
+}
+
+/// The same, between ranges that are ascending.
+fn fit<'a>(
+    arena: Range<u64>,
+    len: u64,
+    align: u64,
+    avoids: impl Iterator<Item = &'a Range<u64>>,
+) -> Option<u64> {
+    let mut at = arena.start.next_multiple_of(align);
+    for avoided in avoids {
+        if avoided.start >= at.checked_add(len)?.checked_add(PAGE)? {
+            break;
+        }
+        at = at.max((avoided.end + PAGE).next_multiple_of(align));
+    }
+    (at.checked_add(len)? <= arena.end).then_some(at)
 }
 
 /// Takes away all that the guest has mapped.
@@ -579,6 +620,35 @@ mod tests {
         let place = space.map(request, Purpose::Code);
         assert!(layout::LIBRARIES.contains(&(place as u64)), "{place:#x}");
         assert_eq!(space.unmap(place as u64, PAGE), 0);
+    }
+
+    #[test]
+    fn code_goes_where_none_has_been() {
+        let mut space = AddressSpace::new();
+        let file = std::fs::File::open("/proc/self/exe").expect("is there");
+        let request = MapRequest {
+            address: 0,
+            len: 2 * PAGE,
+            prot: libc::PROT_READ | libc::PROT_EXEC,
+            flags: libc::MAP_PRIVATE,
+            fd: std::os::fd::AsRawFd::as_raw_fd(&file),
+            offset: 0,
+        };
+        let of_file = |space: &mut AddressSpace| space.map(request, Purpose::Code) as u64;
+        let first = of_file(&mut space);
+        assert_eq!(space.unmap(first, 2 * PAGE), 0);
+        let second = of_file(&mut space);
+        assert_eq!(second, first + 3 * PAGE, "a page behind the first one's place");
+        assert_eq!(space.unmap(second, 2 * PAGE), 0);
+        let data = MapRequest { prot: libc::PROT_READ, ..request };
+        let place = |space: &mut AddressSpace| {
+            let place = space.map(data, Purpose::Code) as u64;
+            assert_eq!(space.unmap(place, 2 * PAGE), 0);
+            place
+        };
+        assert_eq!(place(&mut space), place(&mut space), "was no code");
+        let large = LIBRARIES.end - LIBRARIES.start;
+        assert_eq!(space.place(large, Purpose::Code), Some(LIBRARIES.start), "no other room");
     }
 
     #[test]

@@ -51,7 +51,10 @@ impl Tickets {
             if let Some(ticket) = self.advance(slot, step) {
                 return ticket;
             }
-            backoff.snooze();
+            match backoff.is_completed() {
+                true => crate::host::let_others_go_on(),
+                false => backoff.snooze(),
+            }
         }
     }
 

@@ -59,6 +59,31 @@ fn to_use_a_freed_block_is_a_fault_in_any_order() {
     assert_eq!(found(enlarged), [], "still the same block");
 }
 
+/// `strlen` reads 32 bytes at a time, and four times as many in a loop.
+#[test]
+fn the_c_library_may_read_ahead_of_what_it_looks_through() {
+    let count = |reads: &[(u64, u16)], is_library| {
+        let reads = reads.iter().map(|&(at, size)| (0, Read(at, size)));
+        let freed = [(0, Allocate(X, 64)), (0, Allocate(X + 80, 256)), (0, Free(X + 80))];
+        let program: Vec<_> = freed.into_iter().chain(reads).collect();
+        let mut code = code();
+        if is_library {
+            code.silent.push(0x1003..0x2000);
+        }
+        run_with(3, &program, Relation::Program(code)).len()
+    };
+    let beyond = [(X + 48, 32), (X + 80, 32), (X + 112, 32)];
+    assert_eq!((count(&beyond, true), count(&beyond, false)), (0, 2));
+    let across = [(X + 60, 32)];
+    assert_eq!((count(&across, true), count(&across, false)), (0, 1));
+    let freed = [(X + 96, 32), (X + 128, 32)];
+    assert_eq!((count(&freed, true), count(&freed, false)), (2, 2));
+    let between = [(X + 72, 32)];
+    assert_eq!((count(&between, true), count(&between, false)), (0, 1));
+    let words = [(X + 56, 8), (X + 80, 8)];
+    assert_eq!(count(&words, true), 1, "not a vector");
+}
+
 #[test]
 fn to_enlarge_a_block_ends_it() {
     let program = vec![(0, Allocate(X, 32)), (1, Read(X, 8)), (0, Reallocate(X, 64))];

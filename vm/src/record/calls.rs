@@ -39,7 +39,7 @@ impl GuestThread {
         let call = syscall::resolve(nr, args)
             .map_err(|refusal| Error::Unsupported(format!("{refusal} (in {})", self.id)))?;
         if call.ends_creation() {
-            self.end_creation();
+            self.leave_creation();
         }
         let common = self.read_common(&call);
         let begin = if common.is_empty() { begin } else { host::ticks() };
@@ -272,7 +272,8 @@ impl GuestThread {
             MachineCall::Kill => self.kill(pending),
             MachineCall::LockMemory => {
                 self.machine.mapped.leave_locks_to_guest();
-                self.pass(pending);
+                let call = pending.call;
+                self.pass_as(pending, &locking_what_is_touched(&call));
             }
             // A child is about to execute the program that its parent looks into.
             MachineCall::TraceMe if self.machine.is_child() => self.pass(pending),
@@ -323,6 +324,15 @@ impl GuestThread {
             _ => self.answer(pending, -EINVAL),
         }
         Ok(())
+    }
+}
+
+/// `mlockall` would fetch all memory of the process, of which the recorder has reserved far more than it
+/// uses: pages are locked when they are touched.
+fn locking_what_is_touched(call: &Call) -> Call {
+    match call.number() {
+        libc::SYS_mlockall => call.with_argument(0, call.arguments()[0] | libc::MCL_ONFAULT as u64),
+        _ => *call,
     }
 }
 

@@ -135,20 +135,21 @@ impl GuestThread {
         let slot = order::slot(object);
         let tickets = &self.machine.tickets;
         let mut ticket = 0;
-        let make = || {
+        let mut make = || {
             ticket = tickets.try_take(slot, true)?;
             Some(Event { object, ticket, end: host::ticks(), ..event })
         };
         self.after_event = true;
-        if self.log.append_patiently(make).is_err() {
-            park_forever();
-        }
+        self.machine
+            .endings
+            .wait(|| self.log.append_if(&mut make).unwrap_or_else(|_| park_forever()));
         if self.clear_at_exit != 0 {
             // Whoever creates a thread looks there whether this one's stack is still in use, and
             // creates nothing meanwhile.
             Guest.write(self.clear_at_exit, &0u32.to_le_bytes());
         }
         self.machine.tickets.release(slot, ticket);
+        self.machine.endings.wake();
         self.log.retire();
         if self.clear_at_exit != 0 {
             host::futex_wake_all(self.clear_at_exit);

@@ -41,10 +41,10 @@ impl TakenAt {
 }
 
 impl GuestThread {
-    /// Runs the handlers of signals that have arrived, if this is a place for it. (It is not
-    /// while the thread creates another: others wait for it to be done.)
+    /// Runs the handlers of signals that have arrived, if this is a place for it. (While the thread
+    /// creates another, it is not until the thread has to wait: others wait for it to be done.)
     pub(crate) fn take_signals(&mut self) {
-        if !self.attention.is_raised() || self.creating.is_some() {
+        if !self.attention.is_raised() || self.creating.is_some() && !self.interrupted {
             return;
         }
         self.end_if_told();
@@ -156,6 +156,9 @@ impl GuestThread {
             flags: NO_TICKET,
             ..event
         };
+        if let Some(creation) = &mut self.creating {
+            creation.begin_handler();
+        }
         let mut writes = vec![Write { address, bytes }];
         if let Some(mark) = mark {
             Guest.write(mark.address, &mark.bytes);
@@ -247,6 +250,8 @@ impl GuestThread {
                 Some(_) => break syscall::BEGIN_AGAIN,
             }
         };
+        self.interrupted =
+            self.attention.is_raised() && [-EINTR, syscall::BEGIN_AGAIN].contains(&result);
         // A handler that is to run takes the mask back when it returns.
         if lent && (result != -EINTR || self.machine.signals.restarts(self.id).is_none()) {
             self.machine.signals.take_mask_back(self.id);

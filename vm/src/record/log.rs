@@ -171,7 +171,7 @@ impl Log {
                 return Ok(ticket);
             }
             drop(streams);
-            crate::host::yield_now();
+            crate::host::let_others_go_on();
         }
     }
 
@@ -436,7 +436,7 @@ impl ThreadLog {
             if self.gate.load(Ordering::Acquire) == CLOSED {
                 return Err(Closed);
             }
-            crate::host::yield_now();
+            crate::host::let_others_go_on();
         }
     }
 
@@ -477,18 +477,23 @@ impl ThreadLog {
         &self,
         mut make: impl FnMut() -> Option<Event>,
     ) -> Result<(), Closed> {
-        loop {
-            let mut busy = self.enter_with_room()?;
-            if let Some(event) = make() {
-                let state = busy.state();
-                state.end_pending(&event);
-                state.open = false;
-                state.push(event);
-                return Ok(());
-            }
+        while !self.append_if(&mut make)? {}
+        Ok(())
+    }
+
+    /// The same, once: false, after a yield, if `make` has given up.
+    pub(crate) fn append_if(&self, make: impl FnOnce() -> Option<Event>) -> Result<bool, Closed> {
+        let mut busy = self.enter_with_room()?;
+        let Some(event) = make() else {
             drop(busy);
-            crate::host::yield_now();
-        }
+            crate::host::let_others_go_on();
+            return Ok(false);
+        };
+        let state = busy.state();
+        state.end_pending(&event);
+        state.open = false;
+        state.push(event);
+        Ok(true)
     }
 
     /// The same, for an event without a payload that [`Self::amend`] is to complete: until then it
@@ -546,7 +551,7 @@ impl ThreadLog {
     fn finish(&self, free: impl Fn()) -> u64 {
         let since = Instant::now();
         while self.phase.load(Ordering::Acquire) == BUSY {
-            crate::host::yield_now();
+            crate::host::let_others_go_on();
             if since.elapsed() > PATIENCE {
                 free();
             }

@@ -3,6 +3,7 @@
 use super::aio::Contexts;
 use super::cancel::library::Cancellation;
 use super::coherence::shared::Shared;
+use super::endings::Endings;
 use super::fast_path;
 use super::files::Files;
 use super::log::{Log, ThreadLog};
@@ -48,6 +49,9 @@ pub(crate) enum Stop {
 pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn RecordingEngine>,
     pub(crate) tickets: Tickets,
+    /// Other processes know the guest's threads: its parent or a child.
+    pub(crate) has_relatives: AtomicBool,
+    pub(crate) endings: Endings,
     /// Who may access which line, once every access is recorded.
     lines: OnceLock<Lines>,
     /// The orders that suit programs, if the user has not said which it is.
@@ -153,6 +157,8 @@ impl Machine {
         Machine {
             engine,
             tickets: Tickets::new(),
+            has_relatives: AtomicBool::new(follow.is_some()),
+            endings: Endings::default(),
             lines: OnceLock::new(),
             order_of,
             log,
@@ -264,6 +270,7 @@ impl Machine {
     /// From here on this is a child process, with one thread, whose events nobody keeps.
     pub(crate) fn begin_child(&self, only: ThreadId, waiting: Option<Waiting>) {
         self.child.store(true, Ordering::Relaxed);
+        self.has_relatives.store(true, Ordering::SeqCst);
         self.forget_common();
         self.mapped.begin_child();
         // The trace is unlocked when the recorder ends, whatever its children still do.
@@ -271,6 +278,7 @@ impl Machine {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
         self.log.begin_child();
         self.tickets.release_all();
+        self.endings.forget_others();
         if let Some(lines) = self.lines() {
             lines.keep_only(only);
         }

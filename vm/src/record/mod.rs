@@ -14,6 +14,7 @@ mod coherence;
 mod common;
 mod delivery;
 mod descriptors;
+mod endings;
 mod execute;
 pub(crate) mod fast_path;
 pub(crate) mod files;

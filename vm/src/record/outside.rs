@@ -1,7 +1,8 @@
 //! Signals from outside: they do to the guest what they would do natively, except that a signal that
 //! would end the program ends the recording.
 //!
-//! Every thread blocks them; one thread of the recorder's own takes them and passes them on.
+//! Every thread blocks them; one thread of the recorder's own takes them and passes them on. It cannot take
+//! what another process has sent to a single thread (`tgkill`): it calls that thread, which does.
 //!
 //! A thread that computes takes a signal with its next event, unless its instructions are counted
 //! (`super::delivery`). A thread without further events would never take the signal. Only a count of
@@ -14,7 +15,7 @@
 
 use super::machine::{Machine, Stop};
 use super::notice::Notice;
-use super::signals::{Delivery, Due, Signal, bit};
+use super::signals::{Delivery, Due, Signal, bit, is_own};
 use crate::{host, kick, reserve};
 use refrain_trace::Ending;
 use std::io;
@@ -31,6 +32,9 @@ pub(super) const LEFT_ALONE: [i32; 5] =
 
 /// A thread that has events takes its signals sooner.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// Between two looks whether another process has sent a single thread a signal: only that thread can get
+/// it, and nobody is told. Only processes that have been forked do so.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// Between two attempts to get the attention of the thread that takes signals.
 const BETWEEN_CALLS: Duration = Duration::from_micros(50);
 
@@ -111,7 +115,16 @@ pub(super) fn watch_signals(machine: Arc<Machine>) -> io::Result<()> {
             let asked = watcher.asked_for_signals.load(Ordering::SeqCst);
             let all = watcher.passed_signals.load(Ordering::SeqCst) == asked;
             overdue = Overdue::now(overdue, &watcher);
+            let looks = watcher.has_relatives.load(Ordering::SeqCst);
+            if looks {
+                watcher.signals.call_for_mail(host::has_signals);
+            }
             let limit = if all { overdue.and_then(|it| it.limit()) } else { Some(Duration::ZERO) };
+            let limit = if looks {
+                Some(limit.map_or(BETWEEN_LOOKS, |it| it.min(BETWEEN_LOOKS)))
+            } else {
+                limit
+            };
             let Some((number, info)) = host::wait_for_signal(signals, limit) else {
                 watcher.passed_signals.store(asked, Ordering::SeqCst);
                 continue;
@@ -130,6 +143,13 @@ pub(super) fn watch_signals(machine: Arc<Machine>) -> io::Result<()> {
 }
 
 impl Machine {
+    /// The process has a child, which may send its threads signals.
+    pub(super) fn begin_relatives(&self) {
+        if !self.has_relatives.swap(true, Ordering::SeqCst) {
+            kick::kick(self.watcher.load(Ordering::Relaxed));
+        }
+    }
+
     /// Waits until all signals are passed on that have come from outside so far. The program has
     /// stopped a timer, and may take its signal's handler away next: natively it has taken by then what
     /// the timer has sent.
@@ -149,13 +169,6 @@ impl Machine {
 
 fn ends(signal: u64) -> bool {
     TERMINATION.contains(&(signal as i32))
-}
-
-/// Whether the guest has sent the signal itself: to its process group, when it had its own share
-/// at once.
-fn is_own(info: &[u8; 128]) -> bool {
-    let field = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
-    field(8) == libc::SI_USER && field(16) as u32 == std::process::id()
 }
 
 /// Does to the guest what the signal would do natively.

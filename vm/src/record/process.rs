@@ -79,6 +79,7 @@ impl GuestThread {
         if self.machine.follow.is_none() {
             self.machine.notice(Notice::Children);
         }
+        self.machine.begin_relatives();
         let mut writes = pipe.map(heard).unwrap_or_default();
         if has(flags, libc::CLONE_PARENT_SETTID) {
             writes.push(Write { address: parent_tid, bytes: child.to_le_bytes().to_vec() });

@@ -72,6 +72,9 @@ impl GuestThread {
         };
         self.machine.signals.mask(self.id, Some(left.mask));
         self.machine.signals.stack(self.id, Some(left.stack));
+        if let Some(creation) = &mut self.creating {
+            creation.end_handler();
+        }
         if self.handlers_in_bodies.last() == Some(&left.address) {
             self.handlers_in_bodies.pop();
             return Flow::Returned;

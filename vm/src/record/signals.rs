@@ -8,6 +8,7 @@
 use super::signal_files::table::{SignalFile, SignalFiles};
 use crate::engine::Interrupt;
 use crate::frame::{Action, AltStack, Info};
+use crate::host;
 use crate::kick::{self, Attention};
 use refrain_trace::ThreadId;
 use std::collections::BTreeMap;
@@ -126,6 +127,8 @@ struct Thread {
     /// Signals that the thread waits for at the moment.
     awaited: u64,
     pending: Vec<Signal>,
+    /// The kernel has signals for the thread alone, from another process. Only the thread can get them.
+    has_mail: bool,
     stack: AltStack,
     /// Another thread executes a program.
     is_to_end: bool,
@@ -235,12 +238,7 @@ impl Signals {
 
     /// Whom a signal is for that the kernel has sent to the process.
     pub(crate) fn target_of(&self, info: &Info) -> Target {
-        let field = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
-        let (code, timer) = (field(8), field(16));
-        match self.lock().timers.get(&timer) {
-            Some(&thread) if code == SI_TIMER => Target::Thread(thread),
-            _ => Target::Process,
-        }
+        self.lock().target_of(info)
     }
 
     /// Keeps everybody else out while `forked` makes a child process.
@@ -320,6 +318,21 @@ impl Signals {
         Standing { pending, shared, blocked, ignored, caught }
     }
 
+    /// Calls the threads to which other processes have sent signals.
+    pub(crate) fn call_for_mail(&self, has_mail: impl Fn(i32) -> bool) {
+        let mut state = self.lock();
+        let mut any = false;
+        for thread in state.threads.values_mut().filter(|thread| has_mail(thread.kernel_id)) {
+            thread.has_mail = true;
+            thread.call();
+            any = true;
+        }
+        drop(state);
+        if any {
+            self.arrived.notify_all();
+        }
+    }
+
     /// A signal is sent. `Terminate` and `Stop` are for the caller to see to; handlers run by
     /// themselves.
     pub(crate) fn send(&self, target: Target, signal: Signal) -> Delivery {
@@ -380,6 +393,7 @@ impl Signals {
     /// the handler's mask is in force.
     pub(crate) fn take(&self, thread: ThreadId) -> Option<Taken> {
         let mut state = self.lock();
+        state.fetch_mail(thread);
         if state.of(thread).is_to_end {
             return Some(Taken::End);
         }
@@ -401,6 +415,7 @@ impl Signals {
     /// `None` if there is none to be handled.
     pub(crate) fn restarts(&self, thread: ThreadId) -> Option<bool> {
         let mut state = self.lock();
+        state.fetch_mail(thread);
         if state.of(thread).is_to_end {
             return Some(true);
         }
@@ -424,6 +439,7 @@ impl Signals {
     /// Nothing is waiting for the thread after all.
     pub(crate) fn settle(&self, thread: ThreadId) {
         let mut state = self.lock();
+        state.fetch_mail(thread);
         if !state.of(thread).is_to_end && state.due(thread).is_none() {
             state.of(thread).attention.clear();
         }
@@ -493,6 +509,7 @@ impl Signals {
         let mut state = self.lock();
         state.of(thread).awaited = set;
         let taken = loop {
+            state.fetch_mail(thread);
             if let Some(signal) = state.take(thread, set) {
                 break Ok(Some(signal));
             }
@@ -563,6 +580,32 @@ fn bits(signals: &[Signal]) -> u64 {
 impl State {
     fn of(&mut self, thread: ThreadId) -> &mut Thread {
         self.threads.entry(thread).or_default()
+    }
+
+    fn target_of(&self, info: &Info) -> Target {
+        let field = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
+        let (code, timer) = (field(8), field(16));
+        match self.timers.get(&timer) {
+            Some(&thread) if code == SI_TIMER => Target::Thread(thread),
+            _ => Target::Process,
+        }
+    }
+
+    /// The calling thread gets what the kernel has for it, and perhaps for the process.
+    fn fetch_mail(&mut self, thread: ThreadId) {
+        if !std::mem::take(&mut self.of(thread).has_mail) {
+            return;
+        }
+        while let Some((number, info)) = host::wait_for_signal(u64::MAX, Some(Duration::ZERO)) {
+            let target = match is_for_thread(&info) {
+                true => Target::Thread(thread),
+                false => self.target_of(&info),
+            };
+            if !is_own(&info) {
+                self.queue(target, Signal { number, info });
+            }
+        }
+        self.call_for_pending();
     }
 
     fn disposition(&self, signal: u64) -> Delivery {
@@ -681,6 +724,18 @@ pub(crate) fn own_info(signal: u64, code: i32) -> Info {
     info[16..20].copy_from_slice(&std::process::id().to_le_bytes());
     info[20..24].copy_from_slice(&rustix::process::getuid().as_raw().to_le_bytes());
     info
+}
+
+/// Whether the guest has sent the signal itself: to its process group, when it had its own share
+/// at once.
+pub(super) fn is_own(info: &Info) -> bool {
+    let field = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
+    field(8) == libc::SI_USER && field(16) as u32 == std::process::id()
+}
+
+/// Whether a signal has been sent to a single thread (`tgkill`).
+fn is_for_thread(info: &Info) -> bool {
+    i32::from_le_bytes([8, 9, 10, 11].map(|at| info[at])) == libc::SI_TKILL
 }
 
 /// `siginfo_t` of a fault.

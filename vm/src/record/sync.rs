@@ -3,9 +3,10 @@
 use super::machine::park_forever;
 use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
+use crate::creation::Creation;
 use crate::engine::Emulate;
 use crate::engine::{Exit, Mode};
-use crate::hooks::{Hook, Model};
+use crate::hooks::{self, Hook, Model};
 use crate::host::{self, Guest};
 use crate::{Error, Result, cpuid, loader};
 use refrain_trace::{Event, EventKind, NO_TICKET, ThreadId, order};
@@ -31,7 +32,7 @@ impl GuestThread {
     pub(crate) fn hook(&mut self) -> Result<Flow> {
         let begin = host::ticks();
         let pc = self.context.rip;
-        self.end_creation();
+        self.leave_creation();
         let hook = match self.hooks.at(pc) {
             Some(hook) => hook,
             None => {
@@ -46,6 +47,10 @@ impl GuestThread {
             object: self.context.gpr[RDI],
             second: self.context.gpr[RSI],
         };
+        let pages = &mut self.fast_path.pages;
+        if hook.leaves(call.object, |at| pages.operand(at, 4)) {
+            return Ok(Flow::Continue);
+        }
         match hook.model {
             Model::Acquire => self.acquire(&call, false),
             Model::AcquireErrno => self.acquire(&call, true),
@@ -56,10 +61,7 @@ impl GuestThread {
             Model::Barrier => self.barrier(&call),
             Model::Once => return self.once(&call),
             Model::Join | Model::TryJoin | Model::TimedJoin(_) => return self.join(&call),
-            Model::Create => {
-                self.begin_creation(&call);
-                Ok(())
-            }
+            Model::Create => self.begin_creation(&call),
             Model::Detach => {
                 self.machine.detach(call.object);
                 self.note(&call, 0)
@@ -137,6 +139,13 @@ impl GuestThread {
     /// Releases the mutex, waits, and holds the mutex again: two events, no body in between.
     fn cond_wait(&mut self, call: &Call) -> Result<()> {
         let (condition, mutex) = (call.object, call.second);
+        if hooks::has_ceiling(mutex, |at| self.fast_path.pages.operand(at, 4)) {
+            let what = "waiting for a condition with a mutex that has a priority ceiling";
+            return Err(Error::Unsupported(format!(
+                "{what} (PTHREAD_PRIO_PROTECT, in {})",
+                self.id
+            )));
+        }
         let at_mutex = |event: Event| Event { object: mutex, value: condition, ..event };
         let begun = at_mutex(self.call_event(call, EventKind::CondWaitBegin, call.begin));
         self.append_ordered(begun);
@@ -214,29 +223,55 @@ impl GuestThread {
 
     /// From here to the `clone`, the library looks for the stack of a thread that has ended: no
     /// thread may end meanwhile, so the ticket is held.
-    fn begin_creation(&mut self, call: &Call) {
+    fn begin_creation(&mut self, call: &Call) -> Result<()> {
         /// Where `pthread_attr_t` has its flags, and the one of threads that nobody joins.
         const FLAGS: u64 = 8;
         const DETACHED: u32 = 1;
         let flags = (call.second != 0).then(|| Guest.word32(call.second + FLAGS)).flatten();
         self.creates_detached = flags.unwrap_or(0) & DETACHED != 0;
+        self.end_creation();
         let event = self.call_event(call, EventKind::ThreadCreate, call.begin);
-        let (log, tickets) = (&self.log, &self.machine.tickets);
-        let mut ticket = 0;
-        let make = || {
-            ticket = tickets.try_take(order::THREADS_SLOT, true)?;
-            Some(Event { object: order::THREADS, ticket, end: host::ticks(), ..event })
-        };
-        if log.append_patiently(make).is_err() {
-            park_forever();
+        let event = Event { object: order::THREADS, ..event };
+        let ticket = self.append_in_body(event, true)?;
+        self.creating = Some(Creation::new(ticket));
+        Ok(())
+    }
+
+    /// Takes the ticket of the event's object, or holds it, and appends the event. As long as another
+    /// thread holds that ticket, which may wait for a handler of this one, handlers run.
+    fn append_in_body(&mut self, event: Event, holds: bool) -> Result<u64> {
+        self.after_event = true;
+        // What the function has waited for is done: it is no cancellation point any more.
+        self.cancellable = false;
+        let slot = order::slot(event.object);
+        let mut ticket = None;
+        self.wait_in_body(|this| {
+            if holds && this.machine.endings.any() {
+                host::let_others_go_on();
+                return false;
+            }
+            let begin = event.begin.max(this.handlers_until);
+            let make = || {
+                ticket = Some(this.machine.tickets.try_take(slot, holds)?);
+                Some(Event { ticket: ticket?, begin, end: host::ticks(), ..event })
+            };
+            this.log.append_if(make).unwrap_or_else(|_| park_forever())
+        })?;
+        Ok(ticket.expect("waited for"))
+    }
+
+    /// The thread calls something that a creation does not call.
+    pub(crate) fn leave_creation(&mut self) {
+        if self.creating.is_some_and(|creation| creation.is_current()) {
+            self.end_creation();
         }
-        self.creating = Some(ticket);
     }
 
     /// The thread is created, or `pthread_create` has failed without getting so far.
     pub(crate) fn end_creation(&mut self) {
-        if let Some(ticket) = self.creating.take() {
-            self.machine.tickets.release(order::THREADS_SLOT, ticket);
+        if let Some(creation) = self.creating.take() {
+            self.machine.tickets.release(order::THREADS_SLOT, creation.ticket);
+            self.machine.endings.wake();
         }
     }
 
@@ -257,11 +292,11 @@ impl GuestThread {
         };
         let Some(failure) = failure else {
             self.cancelled = false;
-            self.append_ordered(event);
+            self.append_in_body(event, false)?;
             self.cancel_if_due();
             return Ok(Flow::Continue);
         };
-        self.append_ordered(Event { result: failure, ..event });
+        self.append_in_body(Event { result: failure, ..event }, false)?;
         self.return_from_call(failure as u64);
         self.cancel_if_due();
         Ok(Flow::Continue)

@@ -7,6 +7,7 @@ use super::machine::{Machine, Stop, park_forever};
 use crate::at_address::AtAddress;
 use crate::context::Context;
 use crate::context::reg::*;
+use crate::creation::Creation;
 use crate::engine::{Emulate, Exit, Mode, RecordingCpu};
 use crate::hooks::HookMap;
 use crate::host;
@@ -54,8 +55,8 @@ pub(crate) struct GuestThread {
     pub(crate) mark_in_body: Option<u64>,
     /// The thread pointer, and where the mark of the thread with that is, if the library is known.
     pub(crate) mark_at: Option<(u64, Option<u64>)>,
-    /// The ticket held while this thread creates another.
-    pub(crate) creating: Option<u64>,
+    /// This thread creates another one.
+    pub(crate) creating: Option<Creation>,
     /// Nobody is to join that one.
     pub(crate) creates_detached: bool,
     /// Where the thread's `errno` is, once asked for.
@@ -64,6 +65,8 @@ pub(crate) struct GuestThread {
     pub(crate) attention: Attention,
     /// The thread has come from guest code with an event.
     pub(crate) after_event: bool,
+    /// That is a system call which has not waited any longer, because a handler is to run.
+    pub(crate) interrupted: bool,
     /// Instructions that had been counted when the thread began or came from its last system call
     /// or fault, if they are counted since.
     pub(crate) counted: Option<u64>,
@@ -162,6 +165,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         errno_at: None,
         attention,
         after_event: false,
+        interrupted: false,
         counted: None,
         yields: 0,
         body_stack: BodyStack::default(),
@@ -201,9 +205,11 @@ impl GuestThread {
     }
 
     fn run(&mut self) -> Result<()> {
+        // It comes after the call that has created the thread, and waits for nobody: another thread may
+        // wait for this one's first steps with the lock that a third one needs for its creation.
         let start = self.event(EventKind::ThreadStart, host::ticks());
         let object = order::thread_object(self.id);
-        self.append_ordered(Event { object, ..start });
+        self.append(Event { object, flags: NO_TICKET, ..start }, None);
         self.begin_counting();
         self.run_guest().map(|_| ())
     }
@@ -213,7 +219,7 @@ impl GuestThread {
     pub(crate) fn run_guest(&mut self) -> Result<Flow> {
         loop {
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
-            self.after_event = false;
+            (self.after_event, self.interrupted) = (false, false);
             let begins_count = exit.begins_count(&self.context);
             // An instruction in line that faults is over, too.
             self.fast_path.release();

@@ -37,7 +37,7 @@ impl GuestThread {
             return Err(Halt::Done);
         };
         if call.ends_creation() {
-            self.end_creation();
+            self.leave_creation();
         }
         let actual = Event {
             nr: nr as u16,

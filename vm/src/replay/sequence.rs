@@ -121,7 +121,7 @@ fn returns(event: &Event) -> Option<(usize, u64)> {
 fn ends_creation(event: &Event) -> bool {
     match event.kind() {
         EventKind::Syscall => creates_threads(event.nr),
-        EventKind::Atomic | EventKind::SyncStore => false,
+        EventKind::Atomic | EventKind::SyncStore | EventKind::Signal => false,
         kind if kind.is_of_access() => false,
         _ => true,
     }

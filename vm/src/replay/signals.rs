@@ -104,6 +104,9 @@ impl GuestThread {
             self.put(write.address, &write.bytes)?;
         }
         frame::enter(&mut self.context, event.aux, event.object, event.value);
+        if let Some(creation) = &mut self.creating {
+            creation.begin_handler();
+        }
         self.note_event(&event)
     }
 
@@ -137,6 +140,9 @@ impl GuestThread {
             let actual = format!("none at {:#x}", self.context.gpr[crate::reg::RSP]);
             return self.diverge(DivergenceKind::Arguments, "a signal frame".into(), actual);
         };
+        if let Some(creation) = &mut self.creating {
+            creation.end_handler();
+        }
         if self.handlers_in_bodies.last() == Some(&left.address) {
             self.handlers_in_bodies.pop();
             self.flow = Flow::Returned;

@@ -6,6 +6,7 @@ use super::objects::{Operation, operation};
 use super::thread::{GuestThread, Halt};
 use super::unknown_hook;
 use crate::context::reg::*;
+use crate::creation::Creation;
 use crate::hooks::{Hook, Model};
 use crate::loader;
 use refrain_trace::{Event, EventId, EventKind, ThreadId, order};
@@ -20,7 +21,11 @@ impl GuestThread {
         let Some(hook) = self.machine.hooks.at(pc) else {
             return Err(Halt::Failed(unknown_hook(pc)));
         };
-        self.end_creation();
+        self.leave_creation();
+        let (object, pages) = (self.context.gpr[RDI], &mut self.fast_path.pages);
+        if hook.leaves(object, |at| pages.operand(at, 4)) {
+            return Ok(());
+        }
         match hook.model {
             Model::Create => self.begin_creation(),
             Model::Acquire | Model::Release => self.modelled(hook, false),
@@ -156,14 +161,22 @@ impl GuestThread {
 
     /// No thread begins or ends until this one has created its child.
     fn begin_creation(&mut self) -> Result<(), Halt> {
+        self.end_creation();
         let event = self.expect(EventKind::ThreadCreate, order::THREADS)?;
-        self.creating = Some(event.ticket);
+        self.creating = Some(Creation::new(event.ticket));
         self.note_event(&event)
     }
 
+    /// The thread calls something that a creation does not call.
+    pub(crate) fn leave_creation(&mut self) {
+        if self.creating.is_some_and(|creation| creation.is_current()) {
+            self.end_creation();
+        }
+    }
+
     pub(crate) fn end_creation(&mut self) {
-        if let Some(ticket) = self.creating.take() {
-            self.machine.gate.advance(order::THREADS_SLOT, ticket);
+        if let Some(creation) = self.creating.take() {
+            self.machine.gate.advance(order::THREADS_SLOT, creation.ticket);
         }
     }
 

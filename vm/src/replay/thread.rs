@@ -9,6 +9,7 @@ use super::recorded_times::{RecordedTimes, Translation};
 use crate::at_address::AtAddress;
 use crate::context::reg::*;
 use crate::context::{Context, SeenWords};
+use crate::creation::Creation;
 use crate::engine::{Cpu, Emulate, Exit, Fault, LeaveOut, Mode, OrderedKind};
 use crate::host::{self, Guest};
 use crate::observer::ThreadObserver;
@@ -65,7 +66,7 @@ pub(crate) struct GuestThread {
     pub(crate) tally: Tally,
     pub(crate) clear_at_exit: u64,
     /// The ticket held while this thread creates another.
-    pub(crate) creating: Option<u64>,
+    pub(crate) creating: Option<Creation>,
     /// The place in MEM-S's sequence that the thread is at, and how many it has been at.
     place: Option<u64>,
     placed: usize,
