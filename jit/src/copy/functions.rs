@@ -12,6 +12,7 @@ use iced_x86::{
     Register,
 };
 use refrain_trace::fixed::{FixedMap, FixedSet};
+use refrain_vm::{Finding, Recall};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,9 +21,11 @@ use std::sync::Arc;
 mod called;
 mod extent;
 mod handed;
+mod known;
 
 use called::{Beside, Locks};
 use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions};
+use known::Known;
 
 /// Short functions around a lock of the library's that may lie between it and who takes it, in
 /// optimised code.
@@ -47,6 +50,8 @@ pub(super) struct Functions {
     hooked: BTreeSet<u64>,
     /// By start, what was found in the functions that were looked through.
     found: FixedMap<u64, Arc<Idioms>>,
+    /// What was found before.
+    known: Known,
     /// By start, whether a function that is called has a locked instruction.
     callees: FixedMap<u64, bool>,
     /// By what calls lead to, whether that is a hooked function.
@@ -83,8 +88,16 @@ enum Operation {
 
 impl Functions {
     /// Adds starts of functions and ranges without variables.
-    pub(super) fn add(&mut self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
-        if let (Some(&first), Some(&last)) = (starts.iter().min(), starts.iter().max()) {
+    pub(super) fn add(
+        &mut self,
+        starts: &[u64],
+        constant: &[Range<u64>],
+        trusted: bool,
+        build_id: Option<&str>,
+    ) {
+        let ends = starts.iter().min().zip(starts.iter().max());
+        self.known.module(build_id, (ends, starts.len()), constant, trusted);
+        if let Some((&first, &last)) = ends {
             self.modules.push((first..last.saturating_add(1), trusted));
             self.lasts.insert(last);
         }
@@ -122,7 +135,31 @@ impl Functions {
     /// The machine wants to see calls of this function.
     pub(super) fn hook(&mut self, pc: u64) {
         self.hooked.insert(pc);
+        self.known.mix(pc);
         self.forget_code();
+    }
+
+    /// What is in this range has changed, if it is code.
+    pub(super) fn changed(&mut self, range: &Range<u64>) {
+        let is_code = |module: &Range<u64>| module.start < range.end && range.start < module.end;
+        if self.modules.iter().any(|(module, _)| is_code(module)) {
+            self.known.mix(range);
+        }
+    }
+
+    /// What is found may be known: from there, if somebody asks.
+    pub(super) fn recall_from(&mut self, recall: Recall) {
+        self.known.recall_from(recall);
+    }
+
+    /// Reads what is known.
+    pub(super) fn read_known(&mut self) {
+        self.known.read();
+    }
+
+    /// What to recall later, if it is more than was recalled.
+    pub(super) fn findings(&self) -> Option<Vec<Finding>> {
+        self.known.findings()
     }
 
     /// The code may have changed: what was found in it is forgotten, where it begins is not.
@@ -165,7 +202,17 @@ impl Functions {
         if let Some(found) = self.found.get(&start) {
             return Some(Arc::clone(found));
         }
-        let code = instructions(&extent);
+        // Of what ends nobody knows where, nothing is known before it is decoded.
+        let bytes = extent.ends.then(|| first_bytes(&extent, MAX_BYTES));
+        let known = bytes.as_ref().and_then(|bytes| self.known.get(&extent.range, bytes));
+        if let Some(known) = known {
+            self.found.insert(start, Arc::clone(&known));
+            return Some(known);
+        }
+        let code = match &bytes {
+            Some(bytes) => decode(&extent, bytes),
+            None => instructions(&extent),
+        };
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
         let Locks { own, library, pauses } = self.locks_of(&code, &extent, &module);
@@ -196,6 +243,9 @@ impl Functions {
             writes: &|call, offset| self.writes_field(call, offset),
         };
         let found = Arc::new(idioms(&code, &around));
+        if let Some(bytes) = &bytes {
+            self.known.keep(start, bytes, &found);
+        }
         self.found.insert(start, Arc::clone(&found));
         Some(found)
     }
@@ -459,7 +509,7 @@ mod tests {
         let extent = |range, ends| Some(Extent { range, ends });
         let mut functions = Functions::default();
         assert_eq!(functions.around(0x1000), None);
-        functions.add(&[0x3000, 0x1000, 0x2000, 0x1000], &[], false);
+        functions.add(&[0x3000, 0x1000, 0x2000, 0x1000], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(0xfff), None);
         assert_eq!(functions.around(0x1000), extent(0x1000..0x2000, true));
@@ -467,11 +517,11 @@ mod tests {
         assert_eq!(functions.around(0x2000), extent(0x2000..0x3000, true));
         assert_eq!(functions.around(0x4000), extent(0x3000..0x3000 + MAX_BYTES, false));
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
-        functions.add(&[0x8000, 0x7000], &[], false);
+        functions.add(&[0x8000, 0x7000], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(0x4000), extent(0x3000..0x7000, false));
         assert_eq!(functions.around(0x7000), extent(0x7000..0x8000, true));
-        functions.add(&[u64::MAX], &[], false);
+        functions.add(&[u64::MAX], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(u64::MAX), None);
     }
@@ -492,7 +542,7 @@ mod tests {
         let code = code.leak();
         let starts: Vec<u64> = starts.iter().map(|at| code.as_ptr() as u64 + at).collect();
         let mut functions = Functions::default();
-        functions.add(&starts, &[], false);
+        functions.add(&starts, &[], false, None);
         functions.settle();
         (functions, starts)
     }
@@ -509,11 +559,11 @@ mod tests {
             |a| a.nop().unwrap(),
         ]);
         let mut functions = Functions::default();
-        functions.add(&starts[..1], &[], false);
-        functions.add(&starts[2..], &[], false);
+        functions.add(&starts[..1], &[], false, None);
+        functions.add(&starts[2..], &[], false, None);
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 0);
         assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 0);
-        functions.add(&starts[1..2], &[], false);
+        functions.add(&starts[1..2], &[], false, None);
         assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 1);
     }
 
@@ -684,7 +734,7 @@ mod tests {
             let bytes = a.assemble(start).expect("what the tests write can be encoded");
             code[..bytes.len()].copy_from_slice(&bytes);
             let mut functions = Functions::default();
-            functions.add(&[start, start + bytes.len() as u64], &[], false);
+            functions.add(&[start, start + bytes.len() as u64], &[], false, None);
             let mut caller = CodeAssembler::new(64).expect("64 is a bitness");
             caller.call(start).expect("can be encoded");
             let call = caller.instructions()[0];
@@ -711,7 +761,7 @@ mod tests {
     fn variables() {
         let mut functions = Functions::default();
         assert!(functions.is_variable(0x1000));
-        functions.add(&[], &[0x2000..0x3000, 0x1000..0x1008], false);
+        functions.add(&[], &[0x2000..0x3000, 0x1000..0x1008], false, None);
         assert!(functions.is_variable(0xfff));
         assert!(!functions.is_variable(0x1007));
         assert!(functions.is_variable(0x1008));

@@ -75,8 +75,8 @@ mod watch;
 use crate::{fault, memory};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, LeaveOut, OrderedFastPath,
-    RecordingCpu, RecordingEngine,
+    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, Finding, LeaveOut,
+    OrderedFastPath, Recall, RecordingCpu, RecordingEngine,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -195,6 +195,7 @@ impl Engine for CopyEngine {
     fn several_threads(&self) {
         let mut translator = self.shared.lock();
         translator.learned.read();
+        translator.functions.read_known();
         if !std::mem::replace(&mut translator.several, true) && translator.config.order_atomics {
             self.shared.flush(&mut translator);
         }
@@ -219,6 +220,7 @@ impl Engine for CopyEngine {
 
     fn forget(&self, range: Range<u64>) {
         let mut translator = self.shared.lock();
+        translator.functions.changed(&range);
         if translator.covers(range) {
             self.shared.flush(&mut translator);
         }
@@ -236,8 +238,22 @@ impl Engine for CopyEngine {
 }
 
 impl RecordingEngine for CopyEngine {
-    fn functions(&self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
-        self.shared.lock().functions.add(starts, constant, trusted);
+    fn functions(
+        &self,
+        starts: &[u64],
+        constant: &[Range<u64>],
+        trusted: bool,
+        build_id: Option<&str>,
+    ) {
+        self.shared.lock().functions.add(starts, constant, trusted, build_id);
+    }
+
+    fn recall(&self, recall: Recall) {
+        self.shared.lock().functions.recall_from(recall);
+    }
+
+    fn findings(&self) -> Option<Vec<Finding>> {
+        self.shared.lock().functions.findings()
     }
 
     fn watch(&self, sites: &[u64]) {
