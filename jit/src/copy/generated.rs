@@ -210,8 +210,8 @@ impl Translator {
 
     /// Forgets the translation of a block if its code has changed.
     pub(super) fn look_again(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
-        let key = (pc, variant);
-        let (Some(looked), Some(&body)) = (self.looked.get(&key), self.bodies.get(&key)) else {
+        let looked = self.looked.get(&(pc, variant));
+        let (Some(looked), Some(body)) = (looked, self.bodies.get(pc, variant)) else {
             return Ok(());
         };
         let mut now = vec![0; looked.code.len()];
@@ -250,12 +250,11 @@ impl Translator {
         body: u64,
         field: Option<u64>,
     ) -> Result<(), Failure> {
-        let key = (pc, variant);
         // Another thread may have come here before.
-        if self.bodies.get(&key) == Some(&body) {
-            self.bodies.remove(&key);
-            let jumped = self.jump_entries.remove(&key).is_some();
-            let returned = self.return_entries.remove(&key).is_some();
+        if self.bodies.get(pc, variant) == Some(body) {
+            self.bodies.remove(pc, variant);
+            let jumped = self.jump_entries.remove(pc, variant).is_some();
+            let returned = self.return_entries.remove(pc, variant).is_some();
             self.body(pc, variant)?;
             if jumped {
                 self.enter_jump(pc, variant)?;

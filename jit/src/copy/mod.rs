@@ -60,6 +60,7 @@ mod log;
 mod loops;
 mod ordered;
 mod pauses;
+mod places;
 mod plan;
 mod polls;
 mod records;
@@ -67,6 +68,7 @@ mod state;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod text;
 mod translate;
 mod translator;
 mod walks;
@@ -321,7 +323,10 @@ impl Shared {
 
     /// Lets everybody know the translator's generation, which may have changed.
     fn publish(&self, translator: &Translator) {
-        self.generation.store(translator.generation, Ordering::SeqCst);
+        // Only who has the lock changes it; a store for all to see takes longer than a look.
+        if self.generation.load(Ordering::Relaxed) != translator.generation {
+            self.generation.store(translator.generation, Ordering::SeqCst);
+        }
     }
 
     /// Makes room in the code memory. The calling thread must be outside translated code and
