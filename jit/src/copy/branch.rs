@@ -149,7 +149,7 @@ impl Translator {
         let site = original.instruction.ip();
         // A call that the guest has generated may have become another one.
         let before = self.call_sites.get(site, variant);
-        if let Some(code) = before.filter(|_| !self.generated.contains(&site)) {
+        if let Some(code) = before.filter(|_| !self.is_generated(site)) {
             self.hot.jmp(code);
             return None;
         }
@@ -176,7 +176,8 @@ impl Translator {
 
     /// Emits the stubs of the calls so far.
     pub(super) fn call_stubs(&mut self) {
-        for call in std::mem::take(&mut self.calls) {
+        let mut calls = std::mem::take(&mut self.calls);
+        for call in calls.drain(..) {
             let stub = self.hot.here();
             self.hot.set32(call.field, emit::displacement(call.field, stub));
             self.hot.store_on_stack(0, call.return_address);
@@ -185,6 +186,7 @@ impl Translator {
                 None => self.jump_to_target(call.variant),
             }
         }
+        self.calls = calls;
     }
 
     /// Emits the hooked function at `pc`: the call of the machine's stand-in and the return.

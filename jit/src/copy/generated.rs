@@ -159,13 +159,19 @@ impl Translator {
         self.changed_exit(pc, body, variant, flags_dead);
     }
 
+    /// Whether the guest generates the code at an address.
+    pub(super) fn is_generated(&self, pc: u64) -> bool {
+        // Most guests generate none, and this is asked of every block.
+        !self.generated.is_empty() && self.generated.contains(&pc)
+    }
+
     /// How the block at an address looks at its code, if that is generated.
     pub(super) fn look(&self, pc: u64, variant: Variant) -> Look {
         let every = self.config.order_atomics && self.several && self.config.every_access;
         match &self.config.watched {
             _ if !every || !variant.observed() => Look::Plain,
             None => Look::Permitted,
-            Some(sites) if sites.contains(&pc) && self.generated.contains(&pc) => Look::Asked,
+            Some(sites) if sites.contains(&pc) && self.is_generated(pc) => Look::Asked,
             Some(_) => Look::Plain,
         }
     }

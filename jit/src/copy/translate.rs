@@ -1,6 +1,6 @@
 //! Making a block: copying instructions, and what ends it.
 
-use super::classify::{Action, classify};
+use super::classify::Action;
 use super::desc::{Desc, Kind, MAX_BLOCK, Variant};
 use super::emit::{self, Code, RCX};
 use super::faults::Fix;
@@ -74,7 +74,7 @@ impl Translator {
 
     /// Emits one block.
     fn block(&mut self, pc: u64, variant: Variant, with_entry: bool) -> Result<u64, Failure> {
-        let generated = self.generated.contains(&pc);
+        let generated = self.is_generated(pc);
         let ahead = generated || self.orders(variant);
         let text = Text::at(pc, if ahead { WINDOW } else { SHORT_WINDOW });
         let hooked = variant == Variant::Observed && self.hooks.contains(&pc);
@@ -113,12 +113,14 @@ impl Translator {
         if let Some(field) = counter {
             self.hot.set32(field, count as u32);
         }
-        for (field, desc, before) in std::mem::take(&mut self.exits) {
+        let mut exits = std::mem::take(&mut self.exits);
+        for (field, desc, before) in exits.drain(..) {
             let rest = if self.counts(variant) { (count - before) as u32 } else { 0 };
             let desc = self.arena.keep(Desc { rest, ..desc });
             self.hot.set64(field, desc);
         }
-        for (field, before, sign) in std::mem::take(&mut self.rests) {
+        self.exits = exits;
+        for (field, before, sign) in self.rests.drain(..) {
             self.cold.set32(field, (sign * (count - before) as i32) as u32);
         }
         Ok(body)
@@ -139,7 +141,7 @@ impl Translator {
         let careful = variant == Variant::Careful;
         // What the guest generates is read at the block's start. To go on in another translation
         // would be to read it once more.
-        let planned = every && !careful && !self.generated.contains(&pc);
+        let planned = every && !careful && !self.is_generated(pc);
         if planned {
             self.plan(pc, text.all(), variant);
         }
@@ -264,11 +266,14 @@ impl Translator {
     fn finish(&mut self, pc: u64, end: u64, counted: usize) {
         self.faults.end(self.hot.here(), counted);
         // What changes is noticed by itself.
-        if self.generated.contains(&pc) {
+        if self.is_generated(pc) {
             return;
         }
         for page in pc >> PAGE_SHIFT..=(end.max(pc + 1) - 1) >> PAGE_SHIFT {
-            self.pages.insert(page);
+            if self.last_page != Some(page) {
+                self.last_page = Some(page);
+                self.pages.insert(page);
+            }
         }
     }
 
@@ -295,7 +300,7 @@ impl Translator {
     pub(super) fn instruction(&mut self, original: Original) -> BlockEnd {
         let instruction = original.instruction;
         let next = instruction.next_ip();
-        let action = classify(instruction, self.config.processor);
+        let action = self.copied.classify(instruction, self.config.processor);
         if original.variant.steps() && action != Action::Copy {
             // Only ordered instructions are stepped over, and those are copied.
             self.leave_here(Kind::Trap(libc::SIGILL), instruction.ip(), true);

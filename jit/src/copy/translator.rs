@@ -8,6 +8,7 @@
 //! [`flush`]: Translator::flush
 //! [`reclaim`]: Translator::reclaim
 
+use super::classify::Copied;
 use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
 use super::faults::FaultMap;
@@ -173,6 +174,9 @@ pub(super) struct Translator {
     pub(super) looked: FixedMap<(u64, Variant), Looked>,
     /// Pages that hold guest code of some block, but for code that the guest generates.
     pub(super) pages: FixedSet<u64>,
+    /// The last of them that was added.
+    pub(super) last_page: Option<u64>,
+    pub(super) copied: Copied,
     /// In the block under construction: fields among the rare exits that are to hold how many
     /// instructions it has behind so many, times a sign.
     pub(super) rests: Vec<(u64, usize, i32)>,
@@ -239,6 +243,8 @@ impl Translator {
             generated: RangeSet::new(),
             looked: FixedMap::default(),
             pages: FixedSet::default(),
+            last_page: None,
+            copied: Copied::default(),
             rests: Vec::new(),
             exits: Vec::new(),
             every: Every::default(),
@@ -553,9 +559,11 @@ impl Translator {
         }
         self.hot_next = end;
         self.cold_next = self.cold.here();
-        for (pc, variant, entry) in std::mem::take(&mut self.pending_returns) {
+        let mut returns = std::mem::take(&mut self.pending_returns);
+        for (pc, variant, entry) in returns.drain(..) {
             self.set_return(pc, variant, entry);
         }
+        self.pending_returns = returns;
     }
 
     /// Forgets every block. Threads that execute old code leave it at the end of a block; its
@@ -572,6 +580,7 @@ impl Translator {
         self.careful_ends.clear();
         self.functions.forget_code();
         self.pages.clear();
+        self.last_page = None;
     }
 
     /// Emits a jump out of code memory, which may be far away.
@@ -633,6 +642,7 @@ impl Translator {
         abandon(&mut self.call_sites, Places::with_room(EXPECTED));
         abandon(&mut self.careful_ends, FixedMap::default());
         abandon(&mut self.pages, FixedSet::default());
+        self.last_page = None;
         abandon(&mut self.kept_before, KeptBefore::default());
         abandon(&mut self.faults, FaultMap::default());
         abandon(&mut self.arena, Arena::default());
