@@ -10,6 +10,7 @@ use refrain_vm::Finding;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Programs whose findings are kept.
@@ -17,17 +18,44 @@ const PROGRAMS: usize = 64;
 /// Bytes of a checksum.
 const CHECK: usize = 4;
 
-/// What recordings of a program have found.
-pub(crate) fn recall(program: &Path) -> Vec<Finding> {
-    let read = || decode(&std::fs::read(file(&directory()?, program)).ok()?);
-    read().unwrap_or_default()
+/// Where the findings of a program are. Determined before the program runs, which may go to another
+/// directory, and even to another root.
+#[derive(Clone)]
+pub(crate) struct Place {
+    program: PathBuf,
+    directory: Option<PathBuf>,
+    root: Option<(u64, u64)>,
 }
 
-/// Keeps what recordings of a program have found. Where that cannot be kept, it is found out again.
-pub(crate) fn keep(program: &Path, findings: &[Finding]) {
-    if let Some(directory) = directory() {
-        let _ = keep_in(&directory, program, findings);
+impl Place {
+    pub(crate) fn of(program: &Path) -> Place {
+        let program = std::path::absolute(program).unwrap_or_else(|_| program.to_owned());
+        let directory = cache::directory().map(|cache| cache.join("found"));
+        Place { program, directory, root: root() }
     }
+
+    /// What recordings of the program have found.
+    pub(crate) fn recall(&self) -> Vec<Finding> {
+        let read = || decode(&std::fs::read(file(self.directory()?, &self.program)).ok()?);
+        read().unwrap_or_default()
+    }
+
+    /// Keeps what recordings of the program have found. Where that cannot be kept, it is found out again.
+    pub(crate) fn keep(&self, findings: &[Finding]) {
+        if let Some(directory) = self.directory() {
+            let _ = keep_in(directory, &self.program, findings);
+        }
+    }
+
+    /// The directory, if its path still means what it did.
+    fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref().filter(|_| self.root.is_some() && self.root == root())
+    }
+}
+
+fn root() -> Option<(u64, u64)> {
+    let root = std::fs::metadata("/").ok()?;
+    Some((root.dev(), root.ino()))
 }
 
 fn keep_in(directory: &Path, program: &Path, findings: &[Finding]) -> std::io::Result<()> {
@@ -38,13 +66,8 @@ fn keep_in(directory: &Path, program: &Path, findings: &[Finding]) -> std::io::R
     remove_oldest(directory)
 }
 
-fn directory() -> Option<PathBuf> {
-    Some(cache::directory()?.join("found"))
-}
-
 /// Two programs may have one file: then neither recalls what the other has found.
 fn file(directory: &Path, program: &Path) -> PathBuf {
-    let program = std::path::absolute(program).unwrap_or_else(|_| program.to_owned());
     let check = crc32fast::hash(program.as_os_str().as_bytes());
     let mut name: OsString = program.file_name().unwrap_or_default().to_owned();
     name.push(format!("-{check:08x}"));

@@ -13,7 +13,7 @@ pub use report::{REPORT_FLAG, ReportFile};
 
 use crate::calibration;
 use crate::error::Error;
-use crate::findings;
+use crate::findings::Place;
 use crate::runtimes;
 use crate::sites::{self, Profile};
 use crate::trace_file::{Named, NewTrace};
@@ -170,9 +170,10 @@ pub fn record(
         processor,
         ..EngineConfig::default()
     };
-    let (findings_of, executed) = (command.program.clone(), command.program.clone());
+    let findings = Place::of(&command.program);
+    let recalled = findings.clone();
     let engine = refrain_jit::copy(config)?;
-    engine.recall(Box::new(move || findings::recall(&executed)));
+    engine.recall(Box::new(move || recalled.recall()));
     let options = RecordOptions {
         command,
         output,
@@ -190,7 +191,7 @@ pub fn record(
     };
     let summary = refrain_vm::record(options, engine.clone())?;
     if let Some(found) = engine.findings() {
-        findings::keep(&findings_of, &found);
+        findings.keep(&found);
     }
     Ok(recorded(summary, &wanted, named.get()))
 }
