@@ -121,6 +121,7 @@ pub mod data_races;
 pub mod detectors;
 mod error;
 pub mod evaluation;
+mod findings;
 mod id;
 pub mod info;
 pub mod linkages;

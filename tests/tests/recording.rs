@@ -105,6 +105,25 @@ fn the_processor_is_what_was_asked_for() {
     }
 }
 
+/// What a recording has found in a program's functions is there for the next one, and what is odd there is
+/// found again.
+#[test]
+fn what_was_found_in_functions_is_kept() {
+    let bench = bench();
+    let record = || record(&bench, "ex_threads").0.succeeds().status;
+    record();
+    let found = bench.path().join("cache/refrain/found");
+    let files: Vec<_> = std::fs::read_dir(&found).expect("was made").flatten().collect();
+    let [file] = &files[..] else { panic!("one file for one program: {files:?}") };
+    let odd = b"no findings".to_vec();
+    assert_ne!(std::fs::read(file.path()).unwrap(), odd);
+    std::fs::write(file.path(), &odd).unwrap();
+    record();
+    assert_ne!(std::fs::read(file.path()).unwrap(), odd);
+    record();
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+}
+
 #[test]
 fn the_default_trace_is_named_after_the_program() {
     let bench = bench();

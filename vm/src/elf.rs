@@ -296,14 +296,6 @@ impl Elf {
         Some(table.chunks_exact(8).map(start).collect())
     }
 
-    /// The file's bytes, if all of them are at hand.
-    pub(crate) fn whole(&self) -> Option<&[u8]> {
-        match &self.data {
-            Data::Whole(bytes) => Some(bytes),
-            Data::File(_) => None,
-        }
-    }
-
     /// The 32-bit words that a symbol of the dynamic symbol table stands for.
     pub(crate) fn words_of<const N: usize>(&self, name: &str) -> Option<[u32; N]> {
         let file = ElfFile64::<Endianness, _>::parse(&self.data).ok()?;
@@ -318,15 +310,20 @@ impl Elf {
         Some(std::array::from_fn(word))
     }
 
-    /// Where this code is, if it is in an executable segment.
-    pub(crate) fn address_of(&self, code: &[u8]) -> Option<u64> {
-        self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0).find_map(
-            |segment| {
-                let bytes = self.bytes(segment.file_offset, segment.file_size)?;
-                let at = bytes.windows(code.len()).position(|window| window == code)?;
-                Some(segment.vaddr + at as u64)
-            },
-        )
+    /// Where these bytes are first, in segments with this protection: in the file, and the virtual
+    /// address. No more is read than must be.
+    pub(crate) fn find(&self, protection: i32, wanted: &[u8]) -> Option<(u64, u64)> {
+        const PIECE: u64 = 64 << 10;
+        let more = wanted.len() as u64 - 1;
+        self.segments.iter().filter(|segment| segment.prot == protection).find_map(|segment| {
+            (0..segment.file_size).step_by(PIECE as usize).find_map(|start| {
+                let len = (PIECE + more).min(segment.file_size - start);
+                let bytes = self.bytes(segment.file_offset + start, len)?;
+                let mut windows = bytes.windows(wanted.len());
+                let at = windows.position(|it| it[0] == wanted[0] && it == wanted)? as u64;
+                Some((segment.file_offset + start + at, segment.vaddr + start + at))
+            })
+        })
     }
 
     /// The name of the function that a virtual address is in.

@@ -12,6 +12,7 @@
 use crate::order::{Filter, LastMet, Span};
 use crate::{Context, Processor, reg};
 use refrain_trace::{CodeBlock, linux};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -194,8 +195,23 @@ pub trait RecordingEngine: Engine {
     ///
     /// With [`EngineConfig::order_atomics`], plain loads and stores of at most 8 bytes that are
     /// part of a synchronization idiom are watched, as told by the code around them. In a
-    /// `trusted` module, the C library, fewer idioms count.
-    fn functions(&self, starts: &[u64], constant: &[Range<u64>], trusted: bool);
+    /// `trusted` module, the C library, fewer idioms count. Modules with the same build id have the
+    /// same code.
+    fn functions(
+        &self,
+        starts: &[u64],
+        constant: &[Range<u64>],
+        trusted: bool,
+        build_id: Option<&str>,
+    );
+
+    /// Takes what earlier recordings have found from there, once there are
+    /// [several threads](Engine::several_threads).
+    fn recall(&self, recall: Recall);
+
+    /// What to recall in later recordings of the same program, if something was found that was not
+    /// recalled.
+    fn findings(&self) -> Option<Vec<Finding>>;
 
     /// Watches these instructions too, where they are plain loads and stores of at most 8 bytes.
     /// The caller guarantees that no code there has been executed yet.
@@ -219,6 +235,24 @@ pub trait RecordingEngine: Engine {
     /// Blocks that were translated in [`Mode::Observed`] since the last call, each once.
     fn take_blocks(&self) -> Vec<CodeBlock>;
 }
+
+/// What a recording engine has found in a function, and would find again where all is the same.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Finding {
+    /// A digest of what is around the function.
+    pub around: u64,
+    /// Where it begins.
+    pub start: u64,
+    /// A digest of its code.
+    pub code: u64,
+    /// Addresses of the loads that loops poll, and of what else is watched, in ascending order.
+    pub polls: Box<[u64]>,
+    /// See `polls`.
+    pub sites: Box<[u64]>,
+}
+
+/// Has findings from where they are kept.
+pub type Recall = Box<dyn FnOnce() -> Vec<Finding> + Send>;
 
 /// A function of the machine's that stands in for a function of the guest's: it is given the
 /// guest's first argument, the stack pointer at the function's entry, and the thread's word.

@@ -52,9 +52,9 @@ pub use context::{Context, SeenWords, Translating, reg};
 pub use cpuid::is_recorded;
 pub use digest::memory_digest;
 pub use engine::{
-    Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, FastPath, Fault,
+    Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, FastPath, Fault, Finding,
     Interrupt, LeaveOut, List, Mode, Nested, Operand, OrderedAccess, OrderedFastPath, OrderedKind,
-    RecordingCpu, RecordingEngine, StateArea,
+    Recall, RecordingCpu, RecordingEngine, StateArea,
 };
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;

@@ -54,7 +54,7 @@ impl Translator {
         self.cold.spill(emit::RCX_SLOT, RCX);
         self.leave_cold(Kind::Link { field: field as u32, variant }, target);
         self.links.push((field, exit));
-        let known = self.bodies.get(&(target, variant)).copied();
+        let known = self.bodies.get(target, variant);
         let to = known.filter(|_| self.may_link()).unwrap_or(exit);
         self.hot.rel32(to);
     }
@@ -65,7 +65,7 @@ impl Translator {
         self.cold.put(&[0xe9]);
         let field = self.cold.here();
         let exit = field + 4;
-        let known = self.bodies.get(&(target, variant)).copied();
+        let known = self.bodies.get(target, variant);
         self.cold.rel32(known.filter(|_| self.may_link()).unwrap_or(exit));
         self.cold.spill(emit::RCX_SLOT, RCX);
         self.leave_cold(Kind::Link { field: field as u32, variant }, target);
@@ -146,14 +146,14 @@ impl Translator {
         target: Option<u64>,
     ) -> Option<(u64, Variant)> {
         let variant = original.variant.next();
-        let site = (original.instruction.ip(), variant);
+        let site = original.instruction.ip();
         // A call that the guest has generated may have become another one.
-        let before = self.call_sites.get(&site).filter(|_| !self.generated.contains(&site.0));
-        if let Some(&code) = before {
+        let before = self.call_sites.get(site, variant);
+        if let Some(code) = before.filter(|_| !self.is_generated(site)) {
             self.hot.jmp(code);
             return None;
         }
-        self.call_sites.insert(site, self.hot.here());
+        self.call_sites.insert(site, variant, self.hot.here());
         match target {
             Some(target) => {
                 self.log_call(original, target);
@@ -168,7 +168,7 @@ impl Translator {
         let returned = self.hot.here();
         let return_address = original.instruction.next_ip();
         self.return_entry(return_address, variant);
-        self.return_entries.insert((return_address, variant), returned);
+        self.return_entries.insert(return_address, variant, returned);
         self.pending_returns.push((return_address, variant, returned));
         self.calls.push(PendingCall { field: returned - 4, return_address, target, variant });
         Some((return_address, variant))
@@ -176,7 +176,8 @@ impl Translator {
 
     /// Emits the stubs of the calls so far.
     pub(super) fn call_stubs(&mut self) {
-        for call in std::mem::take(&mut self.calls) {
+        let mut calls = std::mem::take(&mut self.calls);
+        for call in calls.drain(..) {
             let stub = self.hot.here();
             self.hot.set32(call.field, emit::displacement(call.field, stub));
             self.hot.store_on_stack(0, call.return_address);
@@ -185,6 +186,7 @@ impl Translator {
                 None => self.jump_to_target(call.variant),
             }
         }
+        self.calls = calls;
     }
 
     /// Emits the hooked function at `pc`: the call of the machine's stand-in and the return.

@@ -51,7 +51,7 @@ impl Translator {
         let instruction = original.instruction;
         match memory_of(instruction) {
             Memory::None => {
-                if transfers_control(instruction) && self.generated.contains(&instruction.ip()) {
+                if transfers_control(instruction) && self.is_generated(instruction.ip()) {
                     self.counted_branch(original);
                 }
                 self.instruction(original)

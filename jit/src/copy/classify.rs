@@ -64,6 +64,35 @@ pub(super) fn classify(instruction: &Instruction, processor: Processor) -> Actio
     }
 }
 
+/// Remembers which instructions are copied, whatever their operands are: nearly all are, and to look at
+/// all that might forbid it takes longer than to copy one.
+#[derive(Default)]
+pub(super) struct Copied {
+    /// One bit for each of iced's codes.
+    known: Vec<u64>,
+}
+
+impl Copied {
+    /// As [`classify`], for one processor.
+    pub(super) fn classify(&mut self, instruction: &Instruction, processor: Processor) -> Action {
+        let code = instruction.code() as usize;
+        let (word, bit) = (code / 64, 1 << (code % 64));
+        if instruction.segment_prefix() == Register::GS {
+            return classify(instruction, processor);
+        }
+        if self.known.get(word).is_some_and(|known| known & bit != 0) {
+            return Action::Copy;
+        }
+        let action = classify(instruction, processor);
+        // Which of these it is, the operand says.
+        if action == Action::Copy && instruction.mnemonic() != Mnemonic::Int {
+            self.known.resize(self.known.len().max(word + 1), 0);
+            self.known[word] |= bit;
+        }
+        action
+    }
+}
+
 /// Instructions that reach GS, which is the engine's, or load a segment register.
 fn touches_segments(instruction: &Instruction) -> bool {
     let loads = instruction.op_count() > 0
@@ -110,4 +139,27 @@ fn branch(instruction: &Instruction) -> Option<Action> {
         }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Action, Copied};
+    use iced_x86::code_asm::*;
+    use refrain_vm::Processor;
+
+    #[test]
+    fn what_is_remembered_is_true_of_other_operands() {
+        let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+        a.mov(eax, dword_ptr(rdi)).unwrap();
+        a.mov(eax, dword_ptr(rdi).gs()).unwrap();
+        a.mov(ecx, dword_ptr(rsi + 8)).unwrap();
+        a.int(0x21).unwrap();
+        a.int(0x80).unwrap();
+        a.syscall().unwrap();
+        let mut copied = Copied::default();
+        let all = a.instructions().iter();
+        let all = all.map(|i| copied.classify(i, Processor::V2) == Action::Copy);
+        let all: Vec<bool> = all.collect();
+        assert_eq!(all, [true, false, true, true, false, false]);
+    }
 }

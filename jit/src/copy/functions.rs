@@ -3,7 +3,7 @@
 use super::addresses::{SymbolicAddress, symbolic_addresses};
 use super::callers::Callers;
 use super::idioms::{Idioms, Surroundings, idioms};
-use super::ordered::{is_candidate, is_locked, is_store, may_hold_locked};
+use super::ordered::{is_candidate, is_locked, is_store};
 use super::pauses::is_wrapper;
 use super::polls::reads_only;
 use crate::memory::read_guest;
@@ -12,24 +12,26 @@ use iced_x86::{
     Register,
 };
 use refrain_trace::fixed::{FixedMap, FixedSet};
+use refrain_vm::{Finding, Recall};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 mod called;
+mod extent;
 mod handed;
+mod known;
 
 use called::{Beside, Locks};
+use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions};
+use known::Known;
 
 /// Short functions around a lock of the library's that may lie between it and who takes it, in
 /// optimised code.
 const WRAPPERS: u32 = 1;
 /// The same without optimisation, in C++: a guard, a lock, a mutex and a function of the library's.
 const PLAIN_WRAPPERS: u32 = 4;
-
-/// Bytes of a function that are looked at.
-const MAX_BYTES: u64 = 64 << 10;
 
 /// The functions and the constant data of all modules.
 #[derive(Default)]
@@ -42,10 +44,14 @@ pub(super) struct Functions {
     constant: Vec<Range<u64>>,
     /// Where the functions of each module lie, and whether it is a trusted one.
     modules: Vec<(Range<u64>, bool)>,
+    /// The last function of each module: what comes next does not tell where it ends.
+    lasts: FixedSet<u64>,
     /// Functions whose calls the machine wants to see: the library's locks.
     hooked: BTreeSet<u64>,
     /// By start, what was found in the functions that were looked through.
     found: FixedMap<u64, Arc<Idioms>>,
+    /// What was found before.
+    known: Known,
     /// By start, whether a function that is called has a locked instruction.
     callees: FixedMap<u64, bool>,
     /// By what calls lead to, whether that is a hooked function.
@@ -80,19 +86,20 @@ enum Operation {
     Locked,
 }
 
-/// Where a function lies.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Extent {
-    range: Range<u64>,
-    /// The end is another function's start, and not merely where looking ends.
-    ends: bool,
-}
-
 impl Functions {
     /// Adds starts of functions and ranges without variables.
-    pub(super) fn add(&mut self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
-        if let (Some(&first), Some(&last)) = (starts.iter().min(), starts.iter().max()) {
+    pub(super) fn add(
+        &mut self,
+        starts: &[u64],
+        constant: &[Range<u64>],
+        trusted: bool,
+        build_id: Option<&str>,
+    ) {
+        let ends = starts.iter().min().zip(starts.iter().max());
+        self.known.module(build_id, (ends, starts.len()), constant, trusted);
+        if let Some((&first, &last)) = ends {
             self.modules.push((first..last.saturating_add(1), trusted));
+            self.lasts.insert(last);
         }
         self.starts.extend_from_slice(starts);
         self.constant.extend_from_slice(constant);
@@ -128,7 +135,31 @@ impl Functions {
     /// The machine wants to see calls of this function.
     pub(super) fn hook(&mut self, pc: u64) {
         self.hooked.insert(pc);
+        self.known.mix(pc);
         self.forget_code();
+    }
+
+    /// What is in this range has changed, if it is code.
+    pub(super) fn changed(&mut self, range: &Range<u64>) {
+        let is_code = |module: &Range<u64>| module.start < range.end && range.start < module.end;
+        if self.modules.iter().any(|(module, _)| is_code(module)) {
+            self.known.mix(range);
+        }
+    }
+
+    /// What is found may be known: from there, if somebody asks.
+    pub(super) fn recall_from(&mut self, recall: Recall) {
+        self.known.recall_from(recall);
+    }
+
+    /// Reads what is known.
+    pub(super) fn read_known(&mut self) {
+        self.known.read();
+    }
+
+    /// What to recall later, if it is more than was recalled.
+    pub(super) fn findings(&self) -> Option<Vec<Finding>> {
+        self.known.findings()
     }
 
     /// The code may have changed: what was found in it is forgotten, where it begins is not.
@@ -159,7 +190,8 @@ impl Functions {
         let limit = start.saturating_add(MAX_BYTES);
         let end = self.starts.get(next).copied().filter(|&end| end <= limit);
         let range = start..end.unwrap_or(limit);
-        range.contains(&pc).then_some(Extent { range, ends: end.is_some() })
+        let ends = end.is_some() && !self.lasts.contains(&start);
+        range.contains(&pc).then_some(Extent { range, ends })
     }
 
     /// The idioms of the function around `pc`; `None` if no function is known there.
@@ -170,7 +202,17 @@ impl Functions {
         if let Some(found) = self.found.get(&start) {
             return Some(Arc::clone(found));
         }
-        let code = instructions(&extent);
+        // Of what ends nobody knows where, nothing is known before it is decoded.
+        let bytes = extent.ends.then(|| first_bytes(&extent, MAX_BYTES));
+        let known = bytes.as_ref().and_then(|bytes| self.known.get(&extent.range, bytes));
+        if let Some(known) = known {
+            self.found.insert(start, Arc::clone(&known));
+            return Some(known);
+        }
+        let code = match &bytes {
+            Some(bytes) => decode(&extent, bytes),
+            None => instructions(&extent),
+        };
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
         let Locks { own, library, pauses } = self.locks_of(&code, &extent, &module);
@@ -201,6 +243,9 @@ impl Functions {
             writes: &|call, offset| self.writes_field(call, offset),
         };
         let found = Arc::new(idioms(&code, &around));
+        if let Some(bytes) = &bytes {
+            self.known.keep(start, bytes, &found);
+        }
         self.found.insert(start, Arc::clone(&found));
         Some(found)
     }
@@ -333,7 +378,7 @@ impl Functions {
         let found = module.is_some_and(|(range, _)| {
             let extent = Extent { range: to..range.end.min(to + LONGEST), ends: true };
             // Most functions have no system call, and need not be decoded to know it.
-            let code = bytes(&extent);
+            let code = first_bytes(&extent, MAX_BYTES);
             let calls = code.windows(2).any(|code| code == SYSCALL);
             calls && is_wrapper(&decode(&extent, &code))
         });
@@ -420,13 +465,6 @@ fn operation(extent: &Extent) -> Operation {
     found
 }
 
-fn bytes(extent: &Extent) -> Vec<u8> {
-    let mut code = vec![0; (extent.range.end - extent.range.start) as usize];
-    let readable = read_guest(extent.range.start, &mut code);
-    code.truncate(readable);
-    code
-}
-
 /// Whether a call goes through a table that the dynamic linker fills: directly, or by a stub.
 fn is_foreign(call: &Instruction) -> bool {
     foreign_slot(call).is_some()
@@ -461,44 +499,6 @@ fn word(address: u64) -> Option<u64> {
     (read_guest(address, &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))
 }
 
-/// Whether a function has locked instructions.
-fn has_locked(extent: &Extent) -> bool {
-    let code = bytes(extent);
-    // Most functions have no byte that could begin one, and need not be decoded to know it.
-    may_hold_locked(&code) && decode(extent, &code).iter().any(is_locked)
-}
-
-fn instructions(extent: &Extent) -> Vec<Instruction> {
-    decode(extent, &bytes(extent))
-}
-
-/// The instructions in the bytes of an extent.
-fn decode(extent: &Extent, code: &[u8]) -> Vec<Instruction> {
-    const AVERAGE: usize = 5;
-    let start = extent.range.start;
-    let mut found = Vec::with_capacity(if extent.ends { code.len() / AVERAGE } else { 0 });
-    let mut furthest = start;
-    // Bytes between instructions, such as tables, at worst hide what follows or pretend something.
-    for instruction in Decoder::with_ip(64, code, start, DecoderOptions::NONE).iter() {
-        found.push(instruction);
-        if instruction.op0_kind() == OpKind::NearBranch64
-            && instruction.flow_control() != FlowControl::Call
-            && extent.range.contains(&instruction.near_branch_target())
-        {
-            furthest = furthest.max(instruction.near_branch_target());
-        }
-        let stops = matches!(
-            instruction.flow_control(),
-            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::Exception
-        );
-        // Nothing behind it is branched to: this must be the end that the table does not tell.
-        if !extent.ends && stops && instruction.next_ip() > furthest {
-            break;
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Extent, Functions, MAX_BYTES};
@@ -509,9 +509,7 @@ mod tests {
         let extent = |range, ends| Some(Extent { range, ends });
         let mut functions = Functions::default();
         assert_eq!(functions.around(0x1000), None);
-        functions.add(&[0x3000, 0x1000], &[], false);
-        functions.settle();
-        functions.add(&[0x2000, 0x1000], &[], false);
+        functions.add(&[0x3000, 0x1000, 0x2000, 0x1000], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(0xfff), None);
         assert_eq!(functions.around(0x1000), extent(0x1000..0x2000, true));
@@ -519,7 +517,11 @@ mod tests {
         assert_eq!(functions.around(0x2000), extent(0x2000..0x3000, true));
         assert_eq!(functions.around(0x4000), extent(0x3000..0x3000 + MAX_BYTES, false));
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
-        functions.add(&[u64::MAX], &[], false);
+        functions.add(&[0x8000, 0x7000], &[], false, None);
+        functions.settle();
+        assert_eq!(functions.around(0x4000), extent(0x3000..0x7000, false));
+        assert_eq!(functions.around(0x7000), extent(0x7000..0x8000, true));
+        functions.add(&[u64::MAX], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(u64::MAX), None);
     }
@@ -540,9 +542,29 @@ mod tests {
         let code = code.leak();
         let starts: Vec<u64> = starts.iter().map(|at| code.as_ptr() as u64 + at).collect();
         let mut functions = Functions::default();
-        functions.add(&starts, &[], false);
+        functions.add(&starts, &[], false, None);
         functions.settle();
         (functions, starts)
+    }
+
+    /// Between a module's last function and the next module lies what is no code.
+    #[test]
+    fn last_functions_of_modules() {
+        let (_, starts) = write_functions(&[
+            |a| a.nop().unwrap(),
+            |a| {
+                a.lock().inc(dword_ptr(rdi)).unwrap();
+                a.mov(eax, dword_ptr(rdi + 8)).unwrap();
+            },
+            |a| a.nop().unwrap(),
+        ]);
+        let mut functions = Functions::default();
+        functions.add(&starts[..1], &[], false, None);
+        functions.add(&starts[2..], &[], false, None);
+        assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 0);
+        assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 0);
+        functions.add(&starts[1..2], &[], false, None);
+        assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 1);
     }
 
     /// A number in a register is no address of a variable's; one behind the code is.
@@ -712,7 +734,7 @@ mod tests {
             let bytes = a.assemble(start).expect("what the tests write can be encoded");
             code[..bytes.len()].copy_from_slice(&bytes);
             let mut functions = Functions::default();
-            functions.add(&[start, start + bytes.len() as u64], &[], false);
+            functions.add(&[start, start + bytes.len() as u64], &[], false, None);
             let mut caller = CodeAssembler::new(64).expect("64 is a bitness");
             caller.call(start).expect("can be encoded");
             let call = caller.instructions()[0];
@@ -739,7 +761,7 @@ mod tests {
     fn variables() {
         let mut functions = Functions::default();
         assert!(functions.is_variable(0x1000));
-        functions.add(&[], &[0x2000..0x3000, 0x1000..0x1008], false);
+        functions.add(&[], &[0x2000..0x3000, 0x1000..0x1008], false, None);
         assert!(functions.is_variable(0xfff));
         assert!(!functions.is_variable(0x1007));
         assert!(functions.is_variable(0x1008));

@@ -159,13 +159,19 @@ impl Translator {
         self.changed_exit(pc, body, variant, flags_dead);
     }
 
+    /// Whether the guest generates the code at an address.
+    pub(super) fn is_generated(&self, pc: u64) -> bool {
+        // Most guests generate none, and this is asked of every block.
+        !self.generated.is_empty() && self.generated.contains(&pc)
+    }
+
     /// How the block at an address looks at its code, if that is generated.
     pub(super) fn look(&self, pc: u64, variant: Variant) -> Look {
         let every = self.config.order_atomics && self.several && self.config.every_access;
         match &self.config.watched {
             _ if !every || !variant.observed() => Look::Plain,
             None => Look::Permitted,
-            Some(sites) if sites.contains(&pc) && self.generated.contains(&pc) => Look::Asked,
+            Some(sites) if sites.contains(&pc) && self.is_generated(pc) => Look::Asked,
             Some(_) => Look::Plain,
         }
     }
@@ -210,8 +216,8 @@ impl Translator {
 
     /// Forgets the translation of a block if its code has changed.
     pub(super) fn look_again(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
-        let key = (pc, variant);
-        let (Some(looked), Some(&body)) = (self.looked.get(&key), self.bodies.get(&key)) else {
+        let looked = self.looked.get(&(pc, variant));
+        let (Some(looked), Some(body)) = (looked, self.bodies.get(pc, variant)) else {
             return Ok(());
         };
         let mut now = vec![0; looked.code.len()];
@@ -250,12 +256,11 @@ impl Translator {
         body: u64,
         field: Option<u64>,
     ) -> Result<(), Failure> {
-        let key = (pc, variant);
         // Another thread may have come here before.
-        if self.bodies.get(&key) == Some(&body) {
-            self.bodies.remove(&key);
-            let jumped = self.jump_entries.remove(&key).is_some();
-            let returned = self.return_entries.remove(&key).is_some();
+        if self.bodies.get(pc, variant) == Some(body) {
+            self.bodies.remove(pc, variant);
+            let jumped = self.jump_entries.remove(pc, variant).is_some();
+            let returned = self.return_entries.remove(pc, variant).is_some();
             self.body(pc, variant)?;
             if jumped {
                 self.enter_jump(pc, variant)?;

@@ -52,7 +52,7 @@ use super::beside::{beside, flags_of_locks, is_compared};
 use super::copies::{arms, is_copied};
 use super::flags::flags;
 use super::lent::lent;
-use super::loops::{Loop, is_within, loops};
+use super::loops::{Flow, Loop, is_within};
 use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
 use super::pauses::published;
 use super::polls::polls;
@@ -114,7 +114,8 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         address.iter().for_each(|&address| locked_addresses.add(address));
     }
     around.handed.iter().for_each(|&address| locked_addresses.add_alone(address));
-    let polls = polls(code, around.only_waits);
+    let flow = Flow::of(code);
+    let polls = polls(code, &flow, around.only_waits);
     let polled: Vec<(u64, SymbolicAddress)> = operands()
         .filter(|(i, _)| polls.binary_search(&i.ip()).is_ok())
         .filter_map(|(i, address)| Some((i.ip(), (*address)?)))
@@ -169,7 +170,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     let mut watched: FixedSet<(&Instruction, Option<SymbolicAddress>)> = FixedSet::default();
     let mut sites = Vec::new();
     let mut is_any_site = false;
-    let loops = loops(code);
+    let loops = flow.loops();
     let stack = |i: &Instruction| (i.memory_displacement64(), i.memory_size());
     let is_on_stack =
         |i: &Instruction| i.memory_base() == Register::RSP && i.memory_index() == Register::None;

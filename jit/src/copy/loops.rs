@@ -8,10 +8,9 @@
 //! known.
 
 use iced_x86::{FlowControl, Instruction, OpKind};
-use petgraph::algo::dominators::{Dominators, simple_fast};
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
-use petgraph::visit::{EdgeRef, IntoNodeReferences};
+use petgraph::visit::{EdgeRef, IntoNodeReferences, NodeFiltered};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -26,33 +25,83 @@ pub(super) fn is_within(inner: &Loop, outer: &Loop) -> bool {
     inner.iter().all(holds)
 }
 
+/// How control flows in a function, as far as loops are concerned.
+pub(super) struct Flow(Option<FlowGraph>);
+
+impl Flow {
+    /// `code` is the function's instructions in order.
+    pub(super) fn of(code: &[Instruction]) -> Flow {
+        Flow(may_go_back(code).then(|| FlowGraph::new(code)))
+    }
+
+    /// The loops, inner ones before those around them.
+    pub(super) fn loops(&self) -> Vec<Loop> {
+        let Some(graph) = &self.0 else { return Vec::new() };
+        let Some(above) = Above::new(&graph.blocks) else { return Vec::new() };
+        let mut backs: BTreeMap<NodeIndex, Vec<NodeIndex>> = BTreeMap::new();
+        for edge in graph.blocks.edge_references() {
+            let (last, header) = (edge.source(), edge.target());
+            if above.is(header, last) && header != graph.table && last != graph.table {
+                backs.entry(header).or_default().push(last);
+            }
+        }
+        let mut indirect = graph.indirect.clone();
+        indirect.sort_by_key(|&block| above.visit(block).start);
+        for &header in &graph.nowhere_else {
+            let visit = above.visit(header);
+            let first = indirect.partition_point(|&block| above.visit(block).start < visit.start);
+            let below = indirect[first..].iter();
+            let below = below.take_while(|&&block| visit.contains(&above.visit(block).start));
+            for &last in below {
+                backs.entry(header).or_default().push(last);
+            }
+        }
+        let mut seen = vec![NodeIndex::end(); graph.blocks.node_count()];
+        let mut bodies: Vec<_> =
+            backs.into_iter().map(|(header, backs)| graph.body(header, backs, &mut seen)).collect();
+        bodies.sort_by_key(Vec::len);
+        let ranges =
+            |body: Vec<NodeIndex>| body.iter().map(|&at| graph.blocks[at].clone()).collect();
+        bodies.into_iter().map(ranges).collect()
+    }
+
+    /// What can be executed over and over without executing a block that has an instruction which is
+    /// not quiet: parts of loops, each as its blocks in ascending order.
+    pub(super) fn quiet_rounds(
+        &self,
+        code: &[Instruction],
+        is_quiet: impl Fn(&Instruction) -> bool,
+    ) -> Vec<Loop> {
+        let Some(FlowGraph { blocks: graph, .. }) = &self.0 else { return Vec::new() };
+        let quiet: Vec<bool> = graph
+            .node_weights()
+            .map(|block| !block.is_empty() && code[block.clone()].iter().all(&is_quiet))
+            .collect();
+        let goes_back = graph.edge_references().any(|edge| {
+            let (from, to) = (edge.source().index(), edge.target().index());
+            to <= from && quiet[from] && quiet[to]
+        });
+        if !goes_back {
+            return Vec::new();
+        }
+        let quiet = NodeFiltered::from_fn(graph, |block: NodeIndex| quiet[block.index()]);
+        let rounds = tarjan_scc(&quiet).into_iter();
+        rounds
+            .filter(|blocks| blocks.len() > 1 || graph.contains_edge(blocks[0], blocks[0]))
+            .map(|blocks| {
+                let mut round: Loop =
+                    blocks.into_iter().map(|block| graph[block].clone()).collect();
+                round.sort_unstable_by_key(|block| block.start);
+                round
+            })
+            .collect()
+    }
+}
+
 /// The loops in a function, inner ones before those around them. `code` is its instructions in
 /// order.
 pub(super) fn loops(code: &[Instruction]) -> Vec<Loop> {
-    if !may_go_back(code) {
-        return Vec::new();
-    }
-    let graph = FlowGraph::new(code);
-    let Some(entry) = graph.blocks.node_indices().next() else { return Vec::new() };
-    let above = Above::new(&simple_fast(&graph.blocks, entry), graph.blocks.node_count());
-    let mut backs: BTreeMap<NodeIndex, Vec<NodeIndex>> = BTreeMap::new();
-    for edge in graph.blocks.edge_references() {
-        let (last, header) = (edge.source(), edge.target());
-        if above.is(header, last) && header != graph.table && last != graph.table {
-            backs.entry(header).or_default().push(last);
-        }
-    }
-    for &last in &graph.indirect {
-        for &header in graph.nowhere_else.iter().filter(|&&header| above.is(header, last)) {
-            backs.entry(header).or_default().push(last);
-        }
-    }
-    let mut seen = vec![NodeIndex::end(); graph.blocks.node_count()];
-    let mut bodies: Vec<_> =
-        backs.into_iter().map(|(header, backs)| graph.body(header, backs, &mut seen)).collect();
-    bodies.sort_by_key(Vec::len);
-    let ranges = |body: Vec<NodeIndex>| body.iter().map(|&at| graph.blocks[at].clone()).collect();
-    bodies.into_iter().map(ranges).collect()
+    Flow::of(code).loops()
 }
 
 /// Whether a function may have a loop.
@@ -64,65 +113,100 @@ fn may_go_back(code: &[Instruction]) -> bool {
     })
 }
 
-/// What can be executed over and over without executing a block that has an instruction which is not
-/// quiet: parts of loops, each as its blocks in ascending order.
-pub(super) fn quiet_rounds(
-    code: &[Instruction],
-    is_quiet: impl Fn(&Instruction) -> bool,
-) -> Vec<Loop> {
-    if !may_go_back(code) {
-        return Vec::new();
-    }
-    let mut graph = FlowGraph::new(code).blocks;
-    graph.retain_nodes(|graph, block| {
-        let range = graph[block].clone();
-        !range.is_empty() && code[range].iter().all(&is_quiet)
-    });
-    let rounds = tarjan_scc(&graph).into_iter();
-    rounds
-        .filter(|blocks| blocks.len() > 1 || graph.contains_edge(blocks[0], blocks[0]))
-        .map(|blocks| {
-            let mut round: Loop = blocks.into_iter().map(|block| graph[block].clone()).collect();
-            round.sort_unstable_by_key(|block| block.start);
-            round
-        })
-        .collect()
-}
-
-/// Which blocks dominate which.
-struct Above(Vec<Range<usize>>);
+/// Which blocks dominate which. Of each block, when a search of the tree of dominators enters it, from 1
+/// on, and when it has left all below; 0 of what is not reached.
+///
+/// After Cooper, Harvey and Kennedy, "A simple, fast dominance algorithm", as `petgraph` has it; but
+/// the blocks of a function have numbers already, and `petgraph` keeps a hash set for each of them.
+struct Above(Vec<Range<u32>>);
 
 impl Above {
-    fn new(dominators: &Dominators<NodeIndex>, blocks: usize) -> Above {
-        let mut below = vec![Vec::new(); blocks];
-        for block in (0..blocks).map(NodeIndex::new) {
-            if let Some(above) = dominators.immediate_dominator(block) {
-                below[above.index()].push(block);
+    /// `None` if no block can be executed again.
+    fn new(blocks: &DiGraph<Range<usize>, ()>) -> Option<Above> {
+        const NONE: u32 = u32::MAX;
+        let left = left_order(blocks)?;
+        let mut number = vec![NONE; blocks.node_count()];
+        for (at, block) in (0..).zip(&left) {
+            number[block.index()] = at;
+        }
+        // By number: a dominator's is higher.
+        let mut above = vec![NONE; left.len()];
+        let root = left.len() - 1;
+        above[root] = root as u32;
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for at in (0..root).rev() {
+                let before = blocks.neighbors_directed(left[at], petgraph::Incoming);
+                let before = before.map(|block| number[block.index()]);
+                let known = before.filter(|&it| it != NONE && above[it as usize] != NONE);
+                let common = known.reduce(|mut a, mut b| {
+                    while a != b {
+                        match a < b {
+                            true => a = above[a as usize],
+                            false => b = above[b as usize],
+                        }
+                    }
+                    a
+                });
+                let common = common.expect("a block before it was left later, and is known");
+                changed |= std::mem::replace(&mut above[at], common) != common;
             }
         }
-        // A block dominates those that are entered and left while it is entered.
-        let mut visits = vec![0..0; blocks];
-        let mut time = 0;
-        let mut open = vec![(dominators.root(), 0)];
-        while let Some((block, done)) = open.pop() {
-            if done == 0 {
-                time += 1;
-                visits[block.index()].start = time;
-            }
-            match below[block.index()].get(done) {
-                Some(&next) => open.extend([(block, done + 1), (next, 0)]),
-                None => visits[block.index()].end = time + 1,
-            }
+        let mut sizes = vec![1; left.len()];
+        for at in 0..root {
+            sizes[above[at] as usize] += sizes[at];
         }
-        Above(visits)
+        let mut visits = vec![0..0; blocks.node_count()];
+        // Where the next block below begins.
+        let mut next = vec![1; left.len()];
+        for at in (0..left.len()).rev() {
+            let start = match at == root {
+                true => 1,
+                false => next[above[at] as usize],
+            };
+            next[above[at] as usize] += sizes[at];
+            next[at] = start + 1;
+            visits[left[at].index()] = start..start + sizes[at];
+        }
+        Some(Above(visits))
+    }
+
+    fn visit(&self, block: NodeIndex) -> Range<u32> {
+        self.0[block.index()].clone()
     }
 
     /// Whether one dominates the other, or is it.
     fn is(&self, above: NodeIndex, block: NodeIndex) -> bool {
-        // What is not reached has no time.
-        let time = self.0[block.index()].start;
-        time > 0 && self.0[above.index()].contains(&time)
+        let time = self.visit(block).start;
+        time > 0 && self.visit(above).contains(&time)
     }
+}
+
+/// The blocks in the order in which a depth-first search from the first one leaves them; `None` if it
+/// meets no way back.
+fn left_order(blocks: &DiGraph<Range<usize>, ()>) -> Option<Vec<NodeIndex>> {
+    let entry = blocks.node_indices().next()?;
+    let mut entered = vec![false; blocks.node_count()];
+    let mut open = vec![false; blocks.node_count()];
+    let mut left = Vec::with_capacity(blocks.node_count());
+    let mut goes_back = false;
+    let mut ways = vec![(entry, blocks.neighbors(entry).detach())];
+    (entered[entry.index()], open[entry.index()]) = (true, true);
+    while let Some((block, way)) = ways.last_mut() {
+        if let Some(next) = way.next_node(blocks) {
+            goes_back |= open[next.index()];
+            if !std::mem::replace(&mut entered[next.index()], true) {
+                open[next.index()] = true;
+                ways.push((next, blocks.neighbors(next).detach()));
+            }
+        } else {
+            open[block.index()] = false;
+            left.push(*block);
+            ways.pop();
+        }
+    }
+    goes_back.then_some(left)
 }
 
 /// The control flow graph of a function.

@@ -7,7 +7,8 @@
 //!
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
-//! the lock protects), `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
+//! the lock protects), `places` (where translations lie), `text` (the code that one is made of),
+//! `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
 //! ordered against other threads: `ordered`, `idioms`, `functions`, `limits`, `learned`; and how it
 //! is executed without leaving code, `inline`; `every` orders every access (`plan`, `careful`). What
 //! observers see: `accessed`, `log`.
@@ -60,6 +61,7 @@ mod log;
 mod loops;
 mod ordered;
 mod pauses;
+mod places;
 mod plan;
 mod polls;
 mod records;
@@ -67,6 +69,7 @@ mod state;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod text;
 mod translate;
 mod translator;
 mod walks;
@@ -75,8 +78,8 @@ mod watch;
 use crate::{fault, memory};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, LeaveOut, OrderedFastPath,
-    RecordingCpu, RecordingEngine,
+    Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, Finding, LeaveOut,
+    OrderedFastPath, Recall, RecordingCpu, RecordingEngine,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -191,6 +194,7 @@ impl Engine for CopyEngine {
     fn several_threads(&self) {
         let mut translator = self.shared.lock();
         translator.learned.read();
+        translator.functions.read_known();
         if !std::mem::replace(&mut translator.several, true) && translator.config.order_atomics {
             self.shared.flush(&mut translator);
         }
@@ -215,6 +219,7 @@ impl Engine for CopyEngine {
 
     fn forget(&self, range: Range<u64>) {
         let mut translator = self.shared.lock();
+        translator.functions.changed(&range);
         if translator.covers(range) {
             self.shared.flush(&mut translator);
         }
@@ -232,8 +237,22 @@ impl Engine for CopyEngine {
 }
 
 impl RecordingEngine for CopyEngine {
-    fn functions(&self, starts: &[u64], constant: &[Range<u64>], trusted: bool) {
-        self.shared.lock().functions.add(starts, constant, trusted);
+    fn functions(
+        &self,
+        starts: &[u64],
+        constant: &[Range<u64>],
+        trusted: bool,
+        build_id: Option<&str>,
+    ) {
+        self.shared.lock().functions.add(starts, constant, trusted, build_id);
+    }
+
+    fn recall(&self, recall: Recall) {
+        self.shared.lock().functions.recall_from(recall);
+    }
+
+    fn findings(&self) -> Option<Vec<Finding>> {
+        self.shared.lock().functions.findings()
     }
 
     fn watch(&self, sites: &[u64]) {
@@ -301,7 +320,10 @@ impl Shared {
 
     /// Lets everybody know the translator's generation, which may have changed.
     fn publish(&self, translator: &Translator) {
-        self.generation.store(translator.generation, Ordering::SeqCst);
+        // Only who has the lock changes it; a store for all to see takes longer than a look.
+        if self.generation.load(Ordering::Relaxed) != translator.generation {
+            self.generation.store(translator.generation, Ordering::SeqCst);
+        }
     }
 
     /// Makes room in the code memory. The calling thread must be outside translated code and

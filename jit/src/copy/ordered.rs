@@ -6,6 +6,7 @@
 //! operand is that of a locked instruction that follows shortly.
 
 use super::desc::Operand;
+use super::text::Text;
 use crate::accesses::bit_register;
 use crate::common;
 use iced_x86::{
@@ -59,8 +60,7 @@ fn field(instruction: &Instruction) -> Option<(u64, Register)> {
 
 /// The window of code that a block is made from, for looking ahead.
 pub(super) struct Window<'a> {
-    code: &'a [u8],
-    pc: u64,
+    text: &'a Text,
     /// Made when somebody looks ahead, which is seldom.
     decoder: Option<Decoder<'a>>,
     /// As far as anyone has looked.
@@ -68,19 +68,18 @@ pub(super) struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// A window of `code` at `pc`.
-    pub(super) fn new(code: &'a [u8], pc: u64) -> Window<'a> {
-        Window { code, pc, decoder: None, decoded: Vec::new() }
+    pub(super) fn new(text: &'a Text) -> Window<'a> {
+        Window { text, decoder: None, decoded: Vec::new() }
     }
 
     /// Where it begins.
     pub(super) fn start(&self) -> u64 {
-        self.pc
+        self.text.pc
     }
 
     /// Whether a locked instruction with the operand of `load`, the `index`th, follows it.
     pub(super) fn has_partner(&mut self, index: usize, load: &Instruction) -> bool {
-        let rest = self.following(index, (load.next_ip() - self.pc) as usize);
+        let rest = self.following(index, (load.next_ip() - self.text.pc) as usize);
         if !rest.iter().any(|other| is_locked(other) && same_operand(load, other)) {
             return false;
         }
@@ -111,11 +110,11 @@ impl<'a> Window<'a> {
     /// can begin a locked instruction.
     fn following(&mut self, index: usize, offset: usize) -> &[Instruction] {
         const AVERAGE: usize = 6;
-        let end = self.code.len().min(offset + LOOKAHEAD * AVERAGE);
-        if !may_hold_locked(&self.code[offset..end]) {
+        let (code, pc) = (self.text.all(), self.text.pc);
+        let end = code.len().min(offset + LOOKAHEAD * AVERAGE);
+        if !may_hold_locked(&code[offset..end]) {
             return &[];
         }
-        let (code, pc) = (self.code, self.pc);
         let decoder = self
             .decoder
             .get_or_insert_with(|| Decoder::with_ip(64, code, pc, DecoderOptions::NONE));

@@ -13,7 +13,7 @@
 //! loop must not go through memory, and must not compare what it reads with anything that it changes
 //! itself from round to round.
 
-use super::loops::{ends_here, quiet_rounds, target};
+use super::loops::{Flow, ends_here, target};
 use super::ordered::{is_candidate, is_stack_load, writes_memory};
 use crate::common::{CLOBBERED, is_call};
 use iced_x86::{
@@ -28,8 +28,13 @@ const LONGEST: usize = 32;
 const LONGEST_UNROLLED: usize = 96;
 
 /// Addresses of the loads that loops of a function poll, in ascending order. `code` is the
-/// function's instructions in order; `waits` tells whether a call only waits.
-pub(super) fn polls(code: &[Instruction], waits: impl Fn(&Instruction) -> bool) -> Box<[u64]> {
+/// function's instructions in order, `flow` how control flows in it; `waits` tells whether a call only
+/// waits.
+pub(super) fn polls(
+    code: &[Instruction],
+    flow: &Flow,
+    waits: impl Fn(&Instruction) -> bool,
+) -> Box<[u64]> {
     let mut found = Vec::new();
     let mut factory = InstructionInfoFactory::new();
     for (end, branch) in code.iter().enumerate() {
@@ -47,7 +52,7 @@ pub(super) fn polls(code: &[Instruction], waits: impl Fn(&Instruction) -> bool) 
             found.extend(body.polled().map(Instruction::ip));
         }
     }
-    for round in quiet_rounds(code, |i| is_quiet(i) || is_call(i) && waits(i)) {
+    for round in flow.quiet_rounds(code, |i| is_quiet(i) || is_call(i) && waits(i)) {
         let body: Vec<Instruction> =
             round.into_iter().flat_map(|b| code[b].iter().copied()).collect();
         if body.len() <= LONGEST_UNROLLED
@@ -330,7 +335,7 @@ pub(super) fn reads_only(access: OpAccess) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::polls;
+    use super::{Flow, polls};
     use crate::copy::tests::assembled;
     use iced_x86::code_asm::*;
     use iced_x86::{Instruction, Mnemonic};
@@ -341,7 +346,7 @@ mod tests {
     fn polled(write: impl FnOnce(&mut CodeAssembler)) -> Vec<Mnemonic> {
         let code = assembled(write);
         let foreign = |call: &Instruction| call.near_branch_target() == FOREIGN;
-        let found = polls(&code, foreign);
+        let found = polls(&code, &Flow::of(&code), foreign);
         code.iter().filter(|i| found.contains(&i.ip())).map(Instruction::mnemonic).collect()
     }
 

@@ -1,14 +1,14 @@
 //! Making a block: copying instructions, and what ends it.
 
-use super::classify::{Action, classify};
+use super::classify::Action;
 use super::desc::{Desc, Kind, MAX_BLOCK, Variant};
 use super::emit::{self, Code, RCX};
 use super::faults::Fix;
 use super::generated::Look;
 use super::ordered::{Window, is_load, is_locked};
+use super::text::{FIRST, Text};
 use super::translator::{Failure, Translator};
 use crate::accesses::fits_register;
-use crate::memory::read_guest;
 use iced_x86::{
     ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
     InstructionInfoFactory, MemoryOperand, Mnemonic, Register,
@@ -17,7 +17,7 @@ use refrain_vm::{Count, Fault};
 
 /// Guest code that is looked at for one block: the block and what the ordering looks ahead at.
 const WINDOW: usize = 1024;
-/// The same where there is no ordering: most blocks are much shorter.
+/// The same where there is no ordering.
 const SHORT_WINDOW: usize = 256;
 /// Translated code behind which no further block is put in line.
 const MAX_RUN: u64 = 4096;
@@ -61,7 +61,7 @@ impl Translator {
         let body = self.block(pc, variant, with_entry)?;
         while let Some((pc, variant)) = self.continuation.take() {
             let goes_on = self.hot.here() - start < MAX_RUN
-                && !self.bodies.contains_key(&(pc, variant))
+                && !self.bodies.contains(pc, variant)
                 && !(variant.observed() && self.hooks.contains(&pc))
                 && self.block(pc, variant, false).is_ok();
             if !goes_on {
@@ -74,20 +74,17 @@ impl Translator {
 
     /// Emits one block.
     fn block(&mut self, pc: u64, variant: Variant, with_entry: bool) -> Result<u64, Failure> {
-        let generated = self.generated.contains(&pc);
+        let generated = self.is_generated(pc);
         let ahead = generated || self.orders(variant);
-        let mut buffer = [0; WINDOW];
-        let window = if ahead { &mut buffer[..] } else { &mut buffer[..SHORT_WINDOW] };
-        let readable = read_guest(pc, window);
-        let code = &buffer[..readable];
+        let text = Text::at(pc, if ahead { WINDOW } else { SHORT_WINDOW });
         let hooked = variant == Variant::Observed && self.hooks.contains(&pc);
         if with_entry {
             self.jump_entry(pc, variant);
         }
         let body = self.hot.here();
-        self.bodies.insert((pc, variant), body);
+        self.bodies.insert(pc, variant, body);
         if generated {
-            self.look_at_code(pc, code, variant);
+            self.look_at_code(pc, text.all(), variant);
         }
         self.faults.begin(self.hot.here(), pc);
         if hooked {
@@ -106,23 +103,25 @@ impl Translator {
             self.log_named_call(pc, variant);
         }
         let counter = self.count_placeholder(variant);
-        let (end, count) = self.instructions(pc, code, variant)?;
+        let (end, count) = self.instructions(&text, variant)?;
         self.end_accesses(end);
         // What is executed carefully is a part of another block.
         let keeps = variant.observed() && variant != Variant::Careful;
         if self.config.keep_blocks && keeps && end > pc {
-            self.keep(pc, &code[..(end - pc) as usize]);
+            self.keep(pc, &text.first()[..(end - pc) as usize]);
         }
         self.finish(pc, end, if self.counts(variant) { count } else { 0 });
         if let Some(field) = counter {
             self.hot.set32(field, count as u32);
         }
-        for (field, desc, before) in std::mem::take(&mut self.exits) {
+        let mut exits = std::mem::take(&mut self.exits);
+        for (field, desc, before) in exits.drain(..) {
             let rest = if self.counts(variant) { (count - before) as u32 } else { 0 };
             let desc = self.arena.keep(Desc { rest, ..desc });
             self.hot.set64(field, desc);
         }
-        for (field, before, sign) in std::mem::take(&mut self.rests) {
+        self.exits = exits;
+        for (field, before, sign) in self.rests.drain(..) {
             self.cold.set32(field, (sign * (count - before) as i32) as u32);
         }
         Ok(body)
@@ -135,24 +134,20 @@ impl Translator {
 
     /// Emits the instructions of a block; returns where the last one ends and how many are
     /// executed.
-    fn instructions(
-        &mut self,
-        pc: u64,
-        code: &[u8],
-        variant: Variant,
-    ) -> Result<(u64, usize), Failure> {
-        let readable_end = pc + code.len() as u64;
-        let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
-        let mut window = Window::new(code, pc);
+    fn instructions(&mut self, text: &Text, variant: Variant) -> Result<(u64, usize), Failure> {
+        let pc = text.pc;
+        let mut window = Window::new(text);
         let ordered = self.orders(variant);
         let every = ordered && self.config.every_access;
         let careful = variant == Variant::Careful;
         // What the guest generates is read at the block's start. To go on in another translation
         // would be to read it once more.
-        let planned = every && !careful && !self.generated.contains(&pc);
+        let planned = every && !careful && !self.is_generated(pc);
         if planned {
-            self.plan(pc, code, variant);
+            self.plan(pc, text.all(), variant);
         }
+        let mut code = text.first();
+        let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
         let careful_end = self.careful_ends.get(&pc).copied().filter(|_| careful);
         let idioms = if ordered && !every { self.idioms_around(pc) } else { None };
         self.watched_loads.clear();
@@ -160,6 +155,12 @@ impl Translator {
         let mut index = 0;
         loop {
             let at = decoder.ip();
+            if at + MAX_INSTRUCTION > pc + code.len() as u64 && code.len() == FIRST {
+                code = text.all();
+                let rest = &code[(at - pc) as usize..];
+                decoder = Decoder::with_ip(64, rest, at, DecoderOptions::NONE);
+            }
+            let readable_end = pc + code.len() as u64;
             if index > 0
                 && (self.must_split(at, index, readable_end, variant)
                     || careful_end.is_some_and(|end| at >= end))
@@ -267,11 +268,14 @@ impl Translator {
     fn finish(&mut self, pc: u64, end: u64, counted: usize) {
         self.faults.end(self.hot.here(), counted);
         // What changes is noticed by itself.
-        if self.generated.contains(&pc) {
+        if self.is_generated(pc) {
             return;
         }
         for page in pc >> PAGE_SHIFT..=(end.max(pc + 1) - 1) >> PAGE_SHIFT {
-            self.pages.insert(page);
+            if self.last_page != Some(page) {
+                self.last_page = Some(page);
+                self.pages.insert(page);
+            }
         }
     }
 
@@ -298,7 +302,7 @@ impl Translator {
     pub(super) fn instruction(&mut self, original: Original) -> BlockEnd {
         let instruction = original.instruction;
         let next = instruction.next_ip();
-        let action = classify(instruction, self.config.processor);
+        let action = self.copied.classify(instruction, self.config.processor);
         if original.variant.steps() && action != Action::Copy {
             // Only ordered instructions are stepped over, and those are copied.
             self.leave_here(Kind::Trap(libc::SIGILL), instruction.ip(), true);

@@ -8,12 +8,14 @@
 //! [`flush`]: Translator::flush
 //! [`reclaim`]: Translator::reclaim
 
+use super::classify::Copied;
 use super::desc::{Arena, Desc, Kind, Variant};
 use super::emit::{self, Code};
 use super::faults::FaultMap;
 use super::functions::Functions;
 use super::inline;
 use super::learned::Learned;
+use super::places::{KeptBefore, Places};
 use super::plan::Every;
 use super::state;
 use super::tables::{ReturnTable, Tables, Use, code_range};
@@ -140,14 +142,14 @@ pub(super) struct Translator {
     /// Miss exits of the tables.
     misses: FixedMap<(u8, Variant), u64>,
     /// Bodies of blocks.
-    pub(super) bodies: FixedMap<(u64, Variant), u64>,
+    pub(super) bodies: Places,
     /// Entries for indirect jumps.
-    pub(super) jump_entries: FixedMap<(u64, Variant), u64>,
+    pub(super) jump_entries: Places,
     /// Entries for returns.
-    pub(super) return_entries: FixedMap<(u64, Variant), u64>,
+    pub(super) return_entries: Places,
     /// Where the translation of a call instruction begins: each has one, because the return
     /// table has room for one return address of the host's.
-    pub(super) call_sites: FixedMap<(u64, Variant), u64>,
+    pub(super) call_sites: Places,
     /// Entries of the return table to be set once the code is in place.
     pub(super) pending_returns: Vec<(u64, Variant, u64)>,
     /// Every patchable field, and what it leads to when it is not linked.
@@ -172,6 +174,9 @@ pub(super) struct Translator {
     pub(super) looked: FixedMap<(u64, Variant), Looked>,
     /// Pages that hold guest code of some block, but for code that the guest generates.
     pub(super) pages: FixedSet<u64>,
+    /// The last of them that was added.
+    pub(super) last_page: Option<u64>,
+    pub(super) copied: Copied,
     /// In the block under construction: fields among the rare exits that are to hold how many
     /// instructions it has behind so many, times a sign.
     pub(super) rests: Vec<(u64, usize, i32)>,
@@ -187,7 +192,7 @@ pub(super) struct Translator {
     /// Offsets of the plain loads and stores that are watched in the block under construction.
     pub(super) watched_loads: Vec<u16>,
     kept: Kept,
-    kept_before: FixedSet<(u64, u64)>,
+    kept_before: KeptBefore,
     names: Vec<&'static str>,
     /// Made when it is used first.
     pub(super) encoder: LazyCell<Encoder>,
@@ -221,10 +226,10 @@ impl Translator {
             poll_gates: [0; 4],
             armed: FixedSet::default(),
             misses: FixedMap::default(),
-            bodies: with_room(),
-            jump_entries: FixedMap::default(),
-            return_entries: with_room(),
-            call_sites: with_room(),
+            bodies: Places::with_room(EXPECTED),
+            jump_entries: Places::default(),
+            return_entries: Places::with_room(EXPECTED),
+            call_sites: Places::with_room(EXPECTED),
             pending_returns: Vec::new(),
             links: Vec::new(),
             faults: FaultMap::default(),
@@ -238,6 +243,8 @@ impl Translator {
             generated: RangeSet::new(),
             looked: FixedMap::default(),
             pages: FixedSet::default(),
+            last_page: None,
+            copied: Copied::default(),
             rests: Vec::new(),
             exits: Vec::new(),
             every: Every::default(),
@@ -245,7 +252,7 @@ impl Translator {
             closes_window: false,
             watched_loads: Vec::new(),
             kept: Kept::default(),
-            kept_before: FixedSet::with_capacity_and_hasher(EXPECTED, Default::default()),
+            kept_before: KeptBefore::with_room(EXPECTED),
             names: Vec::new(),
             encoder: LazyCell::new(|| Encoder::new(64)),
             generation: 0,
@@ -266,7 +273,7 @@ impl Translator {
 
     /// The body of the block at `pc`, translated now if need be.
     pub(super) fn body(&mut self, pc: u64, variant: Variant) -> Result<u64, Failure> {
-        if let Some(&body) = self.bodies.get(&(pc, variant)) {
+        if let Some(body) = self.bodies.get(pc, variant) {
             return Ok(body);
         }
         self.translate_now(pc, variant, false)
@@ -292,8 +299,8 @@ impl Translator {
 
     /// Undoes what was noted of a block that turned out not to be readable.
     pub(super) fn forget_block(&mut self, pc: u64, variant: Variant) {
-        self.bodies.remove(&(pc, variant));
-        self.jump_entries.remove(&(pc, variant));
+        self.bodies.remove(pc, variant);
+        self.jump_entries.remove(pc, variant);
     }
 
     /// Lets the patchable field of an exit lead to a block, unless somebody is to come out there.
@@ -341,8 +348,8 @@ impl Translator {
 
     /// Makes the jump table of `variant` lead `pc` to its block.
     pub(super) fn enter_jump(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
-        if !self.jump_entries.contains_key(&(pc, variant)) {
-            if let Some(&body) = self.bodies.get(&(pc, variant)) {
+        if !self.jump_entries.contains(pc, variant) {
+            if let Some(body) = self.bodies.get(pc, variant) {
                 self.begin()?;
                 self.jump_entry(pc, variant);
                 self.hot.jmp(body);
@@ -351,7 +358,7 @@ impl Translator {
                 self.translate_now(pc, variant, true)?;
             }
         }
-        let entry = self.jump_entries[&(pc, variant)];
+        let entry = self.jump_entries.get(pc, variant).expect("was there or was just made");
         if self.may_link() {
             self.table(Use::Jump, variant);
             self.tables.set(Use::Jump, variant, pc, entry);
@@ -362,8 +369,8 @@ impl Translator {
     /// Makes the return table of `variant` lead `pc` to its block. For return addresses that
     /// translated calls have pushed, the entry is there already.
     pub(super) fn enter_return(&mut self, pc: u64, variant: Variant) -> Result<(), Failure> {
-        let entry = match self.return_entries.get(&(pc, variant)) {
-            Some(&entry) => entry,
+        let entry = match self.return_entries.get(pc, variant) {
+            Some(entry) => entry,
             None => {
                 let body = self.body(pc, variant)?;
                 self.begin()?;
@@ -371,7 +378,7 @@ impl Translator {
                 self.return_entry(pc, variant);
                 self.hot.jmp(body);
                 self.commit();
-                self.return_entries.insert((pc, variant), entry);
+                self.return_entries.insert(pc, variant, entry);
                 entry
             }
         };
@@ -384,7 +391,7 @@ impl Translator {
     /// The check leaves the flags alone even where the code at `pc` has no use for them: whoever
     /// comes here may be on the way to another address with the same place in the table.
     pub(super) fn jump_entry(&mut self, pc: u64, variant: Variant) {
-        self.jump_entries.insert((pc, variant), self.hot.here());
+        self.jump_entries.insert(pc, variant, self.hot.here());
         let miss = self.misses[&(Use::Jump as u8, variant)];
         self.check_target(pc, miss);
         self.hot.reload(emit::RCX, emit::RCX_SLOT);
@@ -505,7 +512,7 @@ impl Translator {
         // Code that was executed by one thread alone is kept again when there are several, with
         // what is watched in it.
         hash.write_u8(u8::from(self.several));
-        if self.kept_before.insert((pc, hash.finish())) {
+        if self.kept_before.insert(pc, hash.finish()) {
             self.kept.push(pc, code, &self.watched_loads);
         }
     }
@@ -552,9 +559,11 @@ impl Translator {
         }
         self.hot_next = end;
         self.cold_next = self.cold.here();
-        for (pc, variant, entry) in std::mem::take(&mut self.pending_returns) {
+        let mut returns = std::mem::take(&mut self.pending_returns);
+        for (pc, variant, entry) in returns.drain(..) {
             self.set_return(pc, variant, entry);
         }
+        self.pending_returns = returns;
     }
 
     /// Forgets every block. Threads that execute old code leave it at the end of a block; its
@@ -571,6 +580,7 @@ impl Translator {
         self.careful_ends.clear();
         self.functions.forget_code();
         self.pages.clear();
+        self.last_page = None;
     }
 
     /// Emits a jump out of code memory, which may be far away.
@@ -625,14 +635,15 @@ impl Translator {
         self.armed.clear();
         self.generation += 1;
         abandon(&mut self.links, Vec::new());
-        abandon(&mut self.bodies, with_room());
+        abandon(&mut self.bodies, Places::with_room(EXPECTED));
         abandon(&mut self.looked, FixedMap::default());
-        abandon(&mut self.jump_entries, FixedMap::default());
-        abandon(&mut self.return_entries, with_room());
-        abandon(&mut self.call_sites, with_room());
+        abandon(&mut self.jump_entries, Places::default());
+        abandon(&mut self.return_entries, Places::with_room(EXPECTED));
+        abandon(&mut self.call_sites, Places::with_room(EXPECTED));
         abandon(&mut self.careful_ends, FixedMap::default());
         abandon(&mut self.pages, FixedSet::default());
-        abandon(&mut self.kept_before, FixedSet::default());
+        self.last_page = None;
+        abandon(&mut self.kept_before, KeptBefore::default());
         abandon(&mut self.faults, FaultMap::default());
         abandon(&mut self.arena, Arena::default());
         self.begin_memory();
@@ -689,11 +700,6 @@ impl Translator {
 /// writes it: to clear or free it would copy its pages.
 fn abandon<T>(place: &mut T, new: T) {
     std::mem::forget(replace(place, new));
-}
-
-/// An empty map with room for what a short program has, so that it is not moved again and again.
-fn with_room<K, V>() -> FixedMap<K, V> {
-    FixedMap::with_capacity_and_hasher(EXPECTED, Default::default())
 }
 
 /// The tables that are used. Returns of resumed code are those of observed code, and a single

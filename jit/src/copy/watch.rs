@@ -64,7 +64,7 @@ impl Translator {
                 has_partner || self.is_known(instruction)
             }
             (None, Some(idioms)) => {
-                if idioms.polls.binary_search(&pc).is_ok() {
+                if idioms.polls.binary_search(&pc).is_ok() && is_load(instruction) {
                     return Some(operand(instruction, OrderedKind::Poll));
                 }
                 idioms.sites.binary_search(&pc).is_ok() || self.is_known(instruction)

@@ -13,6 +13,7 @@ pub use report::{REPORT_FLAG, ReportFile};
 
 use crate::calibration;
 use crate::error::Error;
+use crate::findings::Place;
 use crate::runtimes;
 use crate::sites::{self, Profile};
 use crate::trace_file::{Named, NewTrace};
@@ -169,6 +170,10 @@ pub fn record(
         processor,
         ..EngineConfig::default()
     };
+    let findings = Place::of(&command.program);
+    let recalled = findings.clone();
+    let engine = refrain_jit::copy(config)?;
+    engine.recall(Box::new(move || recalled.recall()));
     let options = RecordOptions {
         command,
         output,
@@ -184,7 +189,10 @@ pub fn record(
         strict: recording.strict,
         follow,
     };
-    let summary = refrain_vm::record(options, refrain_jit::copy(config)?)?;
+    let summary = refrain_vm::record(options, engine.clone())?;
+    if let Some(found) = engine.findings() {
+        findings.keep(&found);
+    }
     Ok(recorded(summary, &wanted, named.get()))
 }
 

@@ -28,9 +28,10 @@ use crate::elf::Elf;
 use crate::frame::Action;
 use crate::hooks::Model;
 use crate::host::{self, Guest};
-use crate::{Error, Result};
+use crate::{Error, Hidden, Result};
 use library::Cancellation;
 use refrain_trace::payload::Write;
+use std::fs::File;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -179,7 +180,8 @@ impl Machine {
     fn learn_cancellation(&self, pc: u64) -> Option<Cancellation> {
         let learn = || {
             let (bias, path) = self.file_at(pc)?;
-            Cancellation::of(&Elf::read(&path).ok()?, bias)
+            let file = Hidden::copy(File::open(&path).ok()?).ok()?;
+            Cancellation::of(&Elf::read_lazily(&path, file).ok()?, bias)
         };
         let mut known = self.cancellation.lock().unwrap_or_else(PoisonError::into_inner);
         // Another program of the process may have another library.

@@ -3,8 +3,8 @@
 use super::{Script, Step, Thread};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Context, Cpu, Engine, EngineError, Exit, Fault, Interrupt, Mode, RecordingCpu, RecordingEngine,
-    reg,
+    Context, Cpu, Engine, EngineError, Exit, Fault, Finding, Interrupt, Mode, Recall, RecordingCpu,
+    RecordingEngine, reg,
 };
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -51,7 +51,13 @@ impl Engine for Recorder {
 }
 
 impl RecordingEngine for Recorder {
-    fn functions(&self, _: &[u64], _: &[Range<u64>], _: bool) {}
+    fn functions(&self, _: &[u64], _: &[Range<u64>], _: bool, _: Option<&str>) {}
+
+    fn recall(&self, _: Recall) {}
+
+    fn findings(&self) -> Option<Vec<Finding>> {
+        None
+    }
 
     fn watch(&self, _: &[u64]) {}
 

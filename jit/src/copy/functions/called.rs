@@ -3,7 +3,8 @@
 //! A short function that is not inlined is looked at as if it were: what it is called beside, by any
 //! function of its module that is not too far away, counts as beside its own instructions.
 
-use super::{Extent, Functions, instructions};
+use super::Functions;
+use super::extent::{Extent, instructions};
 use crate::copy::beside::beside;
 use crate::copy::flags::questions;
 use crate::copy::loops::loops;

@@ -1,7 +1,8 @@
 //! Locks that a function hands to others: what it calls takes them by a locked instruction, and the
 //! function itself releases them by a plain store, or looks at them.
 
-use super::{Functions, has_locked, instructions};
+use super::Functions;
+use super::extent::{has_locked, instructions};
 use crate::copy::addresses::{SymbolicAddress, at_calls, symbolic_addresses};
 use crate::copy::ordered::is_locked;
 use iced_x86::{Instruction, Register};

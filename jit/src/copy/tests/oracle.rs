@@ -27,7 +27,8 @@ fn native(guest: &Guest, end: u64, context: &mut Context) {
     let mut at_end = context.clone();
     at_end.rip = end;
     assert_eq!(cpu.run(&mut at_end, Mode::Observed), Exit::Syscall);
-    let exit = engine.shared.lock().bodies[&(end, crate::copy::desc::Variant::Observed)];
+    let observed = crate::copy::desc::Variant::Observed;
+    let exit = engine.shared.lock().bodies.get(end, observed).expect("was translated");
     guest.assemble_at(end, |a| {
         // jmp through memory behind it: the exit may be too far for a displacement.
         a.db(&[0xff, 0x25, 0, 0, 0, 0]).unwrap();

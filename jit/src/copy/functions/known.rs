@@ -1,0 +1,286 @@
+//! What was found in functions before: in this process, until something was forgotten, or by an
+//! earlier recording ([`refrain_vm::RecordingEngine::recall`]).
+//!
+//! What is found in a function depends on its code, and on what is around it: the other functions of its
+//! module, what its calls through the linker's tables lead to, and which functions are the library's
+//! locks. A finding holds a digest of either. That of the surroundings takes in every module, by build
+//! id and place, and every lock, in the order in which they came; so where it is the same, so is the
+//! code that a function may call. A module without a build id may be any code: once there is one, nothing
+//! is looked up or kept any more.
+
+use crate::copy::idioms::Idioms;
+use refrain_trace::fixed::{FixedHasher, FixedMap};
+use refrain_vm::{Finding, Recall};
+use std::hash::{Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What tells this finder from others, whose findings it must not take for its own: the digest of
+/// what it finds in code that stays the same. A test names the new one when that has changed.
+const FINDER: u64 = 0x962e_45fb_21a3_2463;
+
+/// Findings that are kept; of more, only those that this process has met.
+const MOST: usize = 1 << 15;
+
+/// See the module's documentation.
+pub(super) struct Known {
+    /// The digest of the surroundings; none if a module may be any code.
+    around: Option<u64>,
+    /// By surroundings and start.
+    findings: FixedMap<(u64, u64), Found>,
+    /// Has the findings of earlier recordings.
+    recall: Option<Recall>,
+    /// Whether something was found that was not known.
+    is_new: bool,
+}
+
+struct Found {
+    /// The digest of the code.
+    code: u64,
+    idioms: Arc<Idioms>,
+    /// Whether this process has come to the function.
+    is_met: bool,
+}
+
+impl Default for Known {
+    fn default() -> Known {
+        Known { around: Some(FINDER), findings: FixedMap::default(), recall: None, is_new: false }
+    }
+}
+
+impl Known {
+    /// There is one more module: where its first and its last function are, and how many it has.
+    pub(super) fn module(
+        &mut self,
+        build_id: Option<&str>,
+        (ends, functions): (Option<(&u64, &u64)>, usize),
+        constant: &[Range<u64>],
+        trusted: bool,
+    ) {
+        match build_id {
+            Some(build_id) => self.mix((build_id, ends, functions, constant, trusted)),
+            None => self.around = None,
+        }
+    }
+
+    /// Something else has come about that answers depend on.
+    pub(super) fn mix(&mut self, what: impl Hash) {
+        self.around = self.around.map(|around| digest(&(around, what)));
+    }
+
+    /// Takes what is to be recalled from there, when it is [read](Self::read).
+    pub(super) fn recall_from(&mut self, recall: Recall) {
+        self.recall = Some(recall);
+    }
+
+    /// Reads what is to be recalled, if that has not been done.
+    pub(super) fn read(&mut self) {
+        let Some(recall) = self.recall.take() else { return };
+        for Finding { around, start, code, polls, sites } in recall() {
+            let idioms = Arc::new(Idioms { polls, sites });
+            self.findings.entry((around, start)).or_insert(Found { code, idioms, is_met: false });
+        }
+    }
+
+    /// What is known of the function with this code.
+    pub(super) fn get(&mut self, range: &Range<u64>, code: &[u8]) -> Option<Arc<Idioms>> {
+        let found = self.findings.get_mut(&(self.around?, range.start))?;
+        let is_inside =
+            |sites: &[u64]| sites.is_sorted() && sites.iter().all(|site| range.contains(site));
+        let idioms = &found.idioms;
+        let is_sound = found.code == digest(&code)
+            && [&idioms.polls, &idioms.sites].into_iter().all(|it| is_inside(it));
+        found.is_met |= is_sound;
+        is_sound.then(|| Arc::clone(&found.idioms))
+    }
+
+    /// Keeps what was found in the function at `start` with this code.
+    pub(super) fn keep(&mut self, start: u64, code: &[u8], idioms: &Arc<Idioms>) {
+        let Some(around) = self.around else { return };
+        let idioms = Arc::clone(idioms);
+        self.findings.insert((around, start), Found { code: digest(&code), idioms, is_met: true });
+        self.is_new = true;
+    }
+
+    /// What to recall in later recordings; `None` if that is what was recalled.
+    pub(super) fn findings(&self) -> Option<Vec<Finding>> {
+        if !self.is_new {
+            return None;
+        }
+        let all = self.findings.len() <= MOST;
+        let kept = self.findings.iter().filter(|(_, found)| all || found.is_met);
+        let mut kept: Vec<Finding> = kept
+            .map(|(&(around, start), Found { code, idioms, .. })| Finding {
+                around,
+                start,
+                code: *code,
+                polls: idioms.polls.clone(),
+                sites: idioms.sites.clone(),
+            })
+            .collect();
+        kept.sort_unstable_by_key(|it| (it.around, it.start));
+        Some(kept)
+    }
+}
+
+/// A digest that is the same in every process.
+fn digest(of: &impl Hash) -> u64 {
+    let mut hasher = FixedHasher::default();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FINDER, digest};
+    use crate::copy::functions::Functions;
+    use iced_x86::code_asm::*;
+    use rand_xoshiro::SplitMix64;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
+    use refrain_vm::Finding;
+
+    const MODULE: Option<&str> = Some("a build");
+
+    /// Functions side by side in this process, as guests' functions are, and their starts.
+    fn functions(count: usize, mut write: impl FnMut(usize, &mut CodeAssembler)) -> Vec<u64> {
+        let mut code: Vec<u8> = Vec::new();
+        let mut starts = Vec::new();
+        for number in 0..count {
+            let mut a = CodeAssembler::new(64).expect("64 is a bitness");
+            write(number, &mut a);
+            starts.push(code.len() as u64);
+            let bytes = a.assemble(code.len() as u64);
+            code.extend(bytes.expect("what the tests write can be encoded"));
+            code.resize(code.len().next_multiple_of(16), 0xcc);
+        }
+        starts.push(code.len() as u64);
+        let base = code.leak().as_ptr() as u64;
+        starts.into_iter().map(|start| base + start).collect()
+    }
+
+    /// A function that locks, looks and branches at random.
+    fn write_at_random(random: &mut SplitMix64, a: &mut CodeAssembler) {
+        const LENGTH: usize = 40;
+        const REGISTERS: [AsmRegister64; 6] = [rax, rcx, rdx, rbx, rsi, r12];
+        let mut number = |below: usize| random.next_u64() as usize % below;
+        let mut labels: Vec<_> = (0..=LENGTH).map(|_| a.create_label()).collect();
+        for at in 0..LENGTH {
+            a.set_label(&mut labels[at]).unwrap();
+            let (register, other) = (REGISTERS[number(6)], REGISTERS[number(6)]);
+            let word = dword_ptr(register + [0, 4, 8, 64][number(4)]);
+            // Most branches go a short way.
+            let near = (at + number(9)).saturating_sub(4).min(LENGTH);
+            match number(20) {
+                0..4 => a.mov(eax, word).unwrap(),
+                4 | 5 => a.mov(word, ecx).unwrap(),
+                6 => a.cmp(word, 0).unwrap(),
+                7 => a.test(eax, eax).unwrap(),
+                8..11 => a.jne(labels[near]).unwrap(),
+                11 => a.jmp(labels[near]).unwrap(),
+                12 => a.lock().inc(word).unwrap(),
+                13 => a.mov(other, register).unwrap(),
+                14 => a.lea(other, ptr(labels[LENGTH])).unwrap(),
+                15 => a.mov(rax, qword_ptr(rsp + 8)).unwrap(),
+                16 => a.lea(other, ptr(rsp + 16)).unwrap(),
+                17 => a.call(16 * number(64) as u64).unwrap(),
+                18 => [a.pause(), a.mfence()].into_iter().for_each(|done| done.unwrap()),
+                _ => a.mov(qword_ptr(register), other).unwrap(),
+            }
+        }
+        a.set_label(&mut labels[LENGTH]).unwrap();
+        a.ret().unwrap();
+    }
+
+    /// The finder finds the same as when its constant was written down.
+    #[test]
+    fn the_finder_has_its_digest() {
+        let mut random = SplitMix64::seed_from_u64(1);
+        let starts = functions(500, |_, a| write_at_random(&mut random, a));
+        let mut known = Functions::default();
+        known.add(&starts, &[], false, MODULE);
+        let mut found = Vec::new();
+        for &start in &starts[..starts.len() - 1] {
+            let idioms = known.idioms(start).expect("known");
+            let relative =
+                |sites: &[u64]| -> Vec<u64> { sites.iter().map(|it| it - start).collect() };
+            found.push((relative(&idioms.polls), relative(&idioms.sites)));
+        }
+        assert!(found.iter().any(|(polls, _)| !polls.is_empty()));
+        let digest = digest(&found);
+        assert_eq!(FINDER, digest, "what is found has changed: let FINDER be {digest:#018x}");
+    }
+
+    /// A function with one site, and one without.
+    fn two() -> Vec<u64> {
+        functions(2, |number, a| {
+            if number == 0 {
+                a.lock().inc(dword_ptr(rdi)).unwrap();
+                a.mov(eax, dword_ptr(rdi + 8)).unwrap();
+            }
+            a.ret().unwrap();
+        })
+    }
+
+    fn recalling(findings: Vec<Finding>) -> Functions {
+        let mut functions = Functions::default();
+        functions.recall_from(Box::new(|| findings));
+        functions.read_known();
+        functions
+    }
+
+    /// What an earlier recording says that it has found, another site than there is, so that it shows.
+    fn found_before(starts: &[u64]) -> Vec<Finding> {
+        let mut functions = Functions::default();
+        functions.add(starts, &[], false, MODULE);
+        assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 1);
+        assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 0);
+        let mut findings = functions.findings().expect("all is new");
+        assert_eq!(findings.len(), 2);
+        findings[0].sites = [starts[0], starts[0] + 1].into();
+        findings
+    }
+
+    #[test]
+    fn what_was_found_is_not_looked_for() {
+        let starts = two();
+        let mut functions = recalling(found_before(&starts));
+        functions.add(&starts, &[], false, MODULE);
+        assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 2);
+        assert_eq!(functions.findings(), None, "nothing is new");
+        functions.forget_code();
+        assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 2);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_looked_for() {
+        let starts = two();
+        let findings = found_before(&starts);
+        let sites =
+            |functions: &mut Functions| functions.idioms(starts[0]).expect("known").sites.len();
+        let with = |change: &dyn Fn(&mut Finding)| {
+            let mut findings = findings.clone();
+            change(&mut findings[0]);
+            let mut functions = recalling(findings);
+            functions.add(&starts, &[], false, MODULE);
+            functions
+        };
+        assert_eq!(sites(&mut with(&|_| ())), 2);
+        assert_eq!(sites(&mut with(&|finding| finding.code += 1)), 1, "other code");
+        assert_eq!(sites(&mut with(&|finding| finding.sites[1] = starts[1])), 1, "outside");
+        assert_eq!(sites(&mut with(&|finding| finding.sites.reverse())), 1, "in no order");
+        let mut hooked = with(&|_| ());
+        hooked.hook(starts[1]);
+        assert_eq!(sites(&mut hooked), 1, "another lock");
+        let mut changed = with(&|_| ());
+        changed.changed(&(starts[1]..starts[1] + 1));
+        assert_eq!(sites(&mut changed), 1, "changed code");
+        let mut beside = with(&|_| ());
+        beside.add(&[0x1000], &[], false, Some("another build"));
+        assert_eq!(sites(&mut beside), 1, "another module");
+        beside.add(&[0x2000], &[], false, None);
+        beside.forget_code();
+        assert_eq!(beside.findings().map(|it| it.len()), Some(3));
+        beside.idioms(starts[1]).expect("known");
+        assert_eq!(beside.findings().map(|it| it.len()), Some(3), "what may be any code");
+    }
+}
