@@ -14,6 +14,8 @@ use refrain_trace::Access;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     Operand,
+    /// The operand of `pop [rsp + x]`, whose address is that after the pop.
+    Popped,
     /// So far from the stack pointer.
     Stack(i8),
     /// At the frame pointer.
@@ -46,13 +48,10 @@ pub(super) fn records_of(instruction: &Instruction) -> Records {
     if is_of_state(instruction) {
         return Records::Of(Vec::new());
     }
-    // The address of `pop [rsp + x]` is that after the pop.
     let named = (0..instruction.op_count()).any(|at| instruction.op_kind(at) == OpKind::Memory);
-    let pops = named && instruction.mnemonic() == Mnemonic::Pop;
     if instruction.is_string_instruction()
         || lanes::of(instruction).is_some()
-        || bit_register(instruction).is_some()
-        || pops
+        || named && bit_register(instruction).is_some()
     {
         return Records::Alone;
     }
@@ -86,8 +85,11 @@ fn of_operand(instruction: &Instruction, access: OpAccess) -> Option<Record> {
         _ if is_locked(instruction) => Access::ATOMIC,
         _ => Access::READ | Access::WRITE,
     };
+    let of_rsp = instruction.memory_base().full_register() == Register::RSP;
+    let pops = of_rsp && instruction.mnemonic() == Mnemonic::Pop;
+    let place = if pops { Place::Popped } else { Place::Operand };
     let size = instruction.memory_size().size() as u8;
-    Some(Record { place: Place::Operand, size, kind })
+    Some(Record { place, size, kind })
 }
 
 /// The record of what an instruction accesses by itself, if it is a word of the stack.
@@ -109,6 +111,9 @@ fn of_itself(instruction: &Instruction, memory: &UsedMemory) -> Option<Record> {
 
 /// Whether an instruction accesses this word of the stack by itself, and not as its operand.
 fn is_of_stack(instruction: &Instruction, memory: &UsedMemory) -> bool {
+    if instruction.mnemonic() == Mnemonic::Pop && memory.access() != OpAccess::Read {
+        return false;
+    }
     let same = memory.base() == instruction.memory_base()
         && memory.index() == instruction.memory_index()
         && memory.displacement() == instruction.memory_displacement64();

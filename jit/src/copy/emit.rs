@@ -248,6 +248,11 @@ impl Code {
         self.put(&value.to_le_bytes());
     }
 
+    /// `lea rdx, [rdx + value]`
+    pub(super) fn add_to_rdx(&mut self, value: i8) {
+        self.put(&[0x48, 0x8d, 0x52, value as u8]);
+    }
+
     /// `lea rcx, [rcx + rsp]`
     pub(super) fn add_rsp_to_rcx(&mut self) {
         self.put(&[0x48, 0x8d, 0x0c, 0x0c]);

@@ -214,8 +214,11 @@ impl Translator {
             self.hot.spill(emit::RCX_SLOT, RCX);
             self.hot.spill(emit::SCRATCH, RDX);
             match record.place {
-                Place::Operand => {
+                Place::Operand | Place::Popped => {
                     operand_in_rdx(&mut self.encoder, &mut self.hot, original.instruction);
+                    if record.place == Place::Popped {
+                        self.hot.add_to_rdx(8);
+                    }
                 }
                 Place::Stack(offset) => self.hot.stack_address(offset),
                 Place::Frame => self.hot.copy_rbp_to_rdx(),

@@ -159,8 +159,7 @@ fn run_code(write: impl FnOnce(&mut CodeAssembler)) -> (Guest, Context) {
 
 #[test]
 fn some_observers_are_refused() {
-    let leave_out = refrain_vm::LeaveOut::SameEpoch;
-    let config = EngineConfig { accesses: true, leave_out, ..EngineConfig::default() };
+    let config = EngineConfig { count: refrain_vm::Count::Cycles, ..EngineConfig::default() };
     let error = super::copy(config);
     assert!(error.err().unwrap().to_string().contains(NAME));
 }
