@@ -158,9 +158,8 @@ impl Block {
         let Some(stamp) = self.number(now) else { return };
         let new = Entry::new(stamp, now.mask);
         let further = self.further(cell);
-        let free = |entry: &&mut Entry| entry.mask() == 0;
-        let there = self.near[cell].iter_mut().chain(&mut self.rest[further]);
-        if let Some(free) = there.into_iter().find(free) {
+        let mut there = self.near[cell].iter_mut().chain(&mut self.rest[further]);
+        if let Some(free) = there.find(|entry| entry.mask() == 0) {
             *free = new;
             return;
         }

@@ -267,6 +267,15 @@ pub(crate) fn read_guest(address: u64, buffer: &mut [u8]) -> usize {
     len - left
 }
 
+/// The word of guest memory at an address; how many of its bytes could be read if not all.
+pub(crate) fn read_word(address: u64) -> Result<u64, usize> {
+    let mut bytes = [0; 8];
+    match read_guest(address, &mut bytes) {
+        8 => Ok(u64::from_le_bytes(bytes)),
+        readable => Err(readable),
+    }
+}
+
 /// Writes guest memory at `address` and returns how many bytes could be written.
 /// Needs the fault handler ([`crate::fault::install`]).
 pub(crate) fn write_guest(address: u64, bytes: &[u8]) -> usize {

@@ -2,7 +2,7 @@
 //! and jumps through it, and a stack that lies there.
 
 use crate::accesses::value_of;
-use crate::memory::{read_guest, read_instruction, write_guest};
+use crate::memory::{read_instruction, read_word, write_guest};
 use iced_x86::{Instruction, OpKind, Register};
 use refrain_vm::{Context, Fault, reg};
 
@@ -56,11 +56,7 @@ fn execute(
 }
 
 fn word(address: u64) -> Result<u64, Fault> {
-    let mut bytes = [0; 8];
-    match read_guest(address, &mut bytes) {
-        8 => Ok(u64::from_le_bytes(bytes)),
-        done => Err(fault(address + done as u64)),
-    }
+    read_word(address).map_err(|readable| fault(address + readable as u64))
 }
 
 fn fault(address: u64) -> Fault {

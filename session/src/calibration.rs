@@ -77,10 +77,8 @@ pub fn store(calibration: &Calibration) -> crate::Result<PathBuf> {
     let directory = path.parent().expect("the path has a file name");
     let cannot = || format!("cannot keep the calibration in {}", path.display());
     std::fs::create_dir_all(directory).with_context(cannot)?;
-    // Another command may be reading it.
-    let file = tempfile::NamedTempFile::new_in(directory).with_context(cannot)?;
-    serde_json::to_writer_pretty(&file, calibration).with_context(cannot)?;
-    file.persist(&path).with_context(cannot)?;
+    let bytes = serde_json::to_vec_pretty(calibration).with_context(cannot)?;
+    cache::replace(&path, &bytes).with_context(cannot)?;
     Ok(path)
 }
 

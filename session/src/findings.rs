@@ -8,7 +8,6 @@
 use crate::cache;
 use refrain_vm::Finding;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -60,9 +59,7 @@ fn root() -> Option<(u64, u64)> {
 
 fn keep_in(directory: &Path, program: &Path, findings: &[Finding]) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
-    file.write_all(&encode(findings))?;
-    file.persist(self::file(directory, program))?;
+    cache::replace(&file(directory, program), &encode(findings))?;
     remove_oldest(directory)
 }
 

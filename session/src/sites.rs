@@ -113,9 +113,8 @@ pub fn change<T>(change: impl FnOnce(&mut Profile) -> T) -> crate::Result<T> {
     lock.lock().with_context(cannot)?;
     let mut profile = read(&path).unwrap_or_default();
     let result = change(&mut profile);
-    let file = tempfile::NamedTempFile::new_in(directory).with_context(cannot)?;
-    serde_json::to_writer(&file, &profile).with_context(cannot)?;
-    file.persist(&path).with_context(cannot)?;
+    let bytes = serde_json::to_vec(&profile).with_context(cannot)?;
+    cache::replace(&path, &bytes).with_context(cannot)?;
     Ok(result)
 }
 

@@ -76,6 +76,7 @@ fn generated_code() {
     bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
     bench.refrain(["replay", "--engine", "cranelift", "a.refrain"]).fails(1, &["--engine copy"]);
     bench.refrain(["locks", "a.refrain"]).succeeds();
+    bench.refrain(["races", "a.refrain"]).succeeds();
 
     let mut command = bench.command(["record", "--no-jit", "-o", "b.refrain", "--"]);
     let recorded = Run::of(command.arg(&path).args(arguments));

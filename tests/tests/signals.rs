@@ -36,6 +36,17 @@ fn recorded_until_ready(bench: &Bench) -> Child {
     recording
 }
 
+/// Records the program, and replays it on both engines.
+fn is_exact(bench: &Bench) {
+    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]).succeeds();
+    is_replayed(bench);
+}
+
+fn is_replayed(bench: &Bench) {
+    bench.refrain(["replay", "a.refrain"]).succeeds();
+    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+}
+
 fn terminate(process: &Child) {
     Run::of(Command::new("kill").args(["-TERM", &process.id().to_string()])).succeeds();
 }
@@ -199,9 +210,7 @@ fn a_handler_finds_what_was_written_before_its_signal_was_sent() {
            pthread_kill(thread, SIGUSR1); sem_wait(&ended); }\n\
          return 0; }\n";
     bench.cc(source, &["-O1", "-pthread", "-o", "program"]);
-    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]).succeeds();
-    bench.refrain(["replay", "a.refrain"]).succeeds();
-    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+    is_exact(&bench);
 }
 
 /// glibc's `setuid` waits, with the lock that a creation of a thread needs, until all threads have
@@ -226,12 +235,10 @@ fn a_user_is_set_while_threads_are_created() {
          stop = 1; for (int i = 0; i < 2; i++) pthread_join(set[i], 0);\n\
          return 0; }\n";
     bench.cc(source, &["-O1", "-pthread", "-o", "program"]);
-    bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]).succeeds();
-    bench.refrain(["replay", "a.refrain"]).succeeds();
-    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+    is_exact(&bench);
 }
 
-/// What is sent to a single thread only that thread can take from the kernel.
+/// The kernel gives a signal that was sent to one thread (`tgkill`) to that thread alone.
 #[test]
 fn processes_send_signals_to_each_others_threads() {
     let bench = bench();
@@ -253,6 +260,5 @@ fn processes_send_signals_to_each_others_threads() {
     bench.cc(source, &["-O1", "-w", "-pthread", "-o", "program"]);
     let recorded = bench.refrain(["record", "-q", "-o", "a.refrain", "--", "./program"]);
     assert_eq!((recorded.status, recorded.text().as_str()), (7, "0, 1\n"), "{recorded:?}");
-    bench.refrain(["replay", "a.refrain"]).succeeds();
-    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+    is_replayed(&bench);
 }

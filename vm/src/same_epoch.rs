@@ -204,6 +204,18 @@ pub struct EpochWords {
     pub epoch: u64,
 }
 
+impl EpochWords {
+    /// Whether the notes tell which accesses are new.
+    pub fn tell(&self) -> bool {
+        self.notes != 0 && self.epoch != NEVER << EPOCH_SHIFT
+    }
+
+    /// What is noted does not count any more, until the log has been taken.
+    pub fn end(&mut self) {
+        self.epoch = NEVER << EPOCH_SHIFT;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -372,7 +372,7 @@ impl CopyCpu {
             Kind::LogFull => return self.log_full(context, variant),
             Kind::LogAlone => return self.log_alone(context, variant),
             Kind::LogCall => return self.log_call(context, variant),
-            Kind::LogEnd => return self.log_end(context, variant),
+            Kind::LogEnd => return self.log_end(context),
             Kind::Syscall => Exit::Syscall,
             Kind::Hook => Exit::Hook,
             Kind::Emulate(what) => Exit::Emulate(what),

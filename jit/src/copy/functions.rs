@@ -6,7 +6,7 @@ use super::idioms::{Idioms, Surroundings, idioms};
 use super::ordered::{is_candidate, is_locked, is_store};
 use super::pauses::is_wrapper;
 use super::polls::reads_only;
-use crate::memory::read_guest;
+use crate::memory::{read_guest, read_word};
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
     Register,
@@ -495,8 +495,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// The word at an address, if there is memory.
 fn word(address: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    (read_guest(address, &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))
+    read_word(address).ok()
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl KeptBefore {
     }
 }
 
-/// Hashes an address so that those of a page are neighbours, in their order. The tables of `std` take
+/// Hashes addresses so that those of one page are neighbours, in their order. The tables of `std` take
 /// the place of an entry from the low bits, and tell entries there apart by the highest seven.
 #[derive(Default)]
 struct Near(u64);

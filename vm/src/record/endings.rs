@@ -12,7 +12,7 @@ const MOST: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub(crate) struct Endings {
     waiting: AtomicU32,
-    /// How many creations and ends are done that somebody waited for.
+    /// Counts the creations and ends that were done while a thread waited.
     done: AtomicU32,
 }
 

@@ -49,7 +49,8 @@ pub(crate) enum Stop {
 pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn RecordingEngine>,
     pub(crate) tickets: Tickets,
-    /// Other processes know the guest's threads: its parent or a child.
+    /// The process has a parent or a child that is recorded or forked: it may send signals to single
+    /// threads of this one.
     pub(crate) has_relatives: AtomicBool,
     pub(crate) endings: Endings,
     /// Who may access which line, once every access is recorded.

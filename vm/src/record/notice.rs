@@ -42,8 +42,8 @@ impl fmt::Display for Notice {
                  (record with --follow to have a trace of each program that they execute)"
             }
             Notice::GeneratedCode => {
-                "the program generates code, which the copy engine replays, but `races` cannot look \
-                 into; with `record --no-jit` the program is told that the system forbids it, and \
+                "the program generates code, which the copy engine replays, but `--engine cranelift` \
+                 cannot; with `record --no-jit` the program is told that the system forbids it, and \
                  many then interpret"
             }
             Notice::ForbiddenCode => {

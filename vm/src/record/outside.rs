@@ -120,11 +120,7 @@ pub(super) fn watch_signals(machine: Arc<Machine>) -> io::Result<()> {
                 watcher.signals.call_for_mail(host::has_signals);
             }
             let limit = if all { overdue.and_then(|it| it.limit()) } else { Some(Duration::ZERO) };
-            let limit = if looks {
-                Some(limit.map_or(BETWEEN_LOOKS, |it| it.min(BETWEEN_LOOKS)))
-            } else {
-                limit
-            };
+            let limit = limit.into_iter().chain(looks.then_some(BETWEEN_LOOKS)).min();
             let Some((number, info)) = host::wait_for_signal(signals, limit) else {
                 watcher.passed_signals.store(asked, Ordering::SeqCst);
                 continue;

@@ -11,7 +11,7 @@ pub(super) mod table;
 
 use super::calls::{EBADF, EINVAL, Pending};
 use super::coherence::borrowed;
-use super::signals::{Signal, UNBLOCKABLE};
+use super::signals::{CODE, Signal, UNBLOCKABLE, field};
 use super::thread::GuestThread;
 use crate::frame::Info;
 use crate::host::Guest;
@@ -176,8 +176,7 @@ fn record(info: &Info) -> [u8; RECORD as usize] {
     const FAULT: Fields = &[(16, 72, 8)];
     const SI_TIMER: i32 = -2;
     const SI_SIGIO: i32 = -5;
-    let word = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
-    let (signal, code) = (word(0), word(8));
+    let (signal, code) = (field(info, 0), field(info, CODE));
     let fields = match code {
         SI_TIMER => TIMER,
         SI_SIGIO => POLL,

@@ -583,8 +583,7 @@ impl State {
     }
 
     fn target_of(&self, info: &Info) -> Target {
-        let field = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
-        let (code, timer) = (field(8), field(16));
+        let (code, timer) = (field(info, CODE), field(info, 16));
         match self.timers.get(&timer) {
             Some(&thread) if code == SI_TIMER => Target::Thread(thread),
             _ => Target::Process,
@@ -729,13 +728,20 @@ pub(crate) fn own_info(signal: u64, code: i32) -> Info {
 /// Whether the guest has sent the signal itself: to its process group, when it had its own share
 /// at once.
 pub(super) fn is_own(info: &Info) -> bool {
-    let field = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]));
-    field(8) == libc::SI_USER && field(16) as u32 == std::process::id()
+    field(info, CODE) == libc::SI_USER && field(info, 16) as u32 == std::process::id()
 }
 
 /// Whether a signal has been sent to a single thread (`tgkill`).
 fn is_for_thread(info: &Info) -> bool {
-    i32::from_le_bytes([8, 9, 10, 11].map(|at| info[at])) == libc::SI_TKILL
+    field(info, CODE) == libc::SI_TKILL
+}
+
+/// Where a `siginfo_t` says how the signal was sent.
+pub(super) const CODE: usize = 8;
+
+/// A number in a `siginfo_t`.
+pub(super) fn field(info: &Info, at: usize) -> i32 {
+    i32::from_le_bytes([0, 1, 2, 3].map(|byte| info[at + byte]))
 }
 
 /// `siginfo_t` of a fault.

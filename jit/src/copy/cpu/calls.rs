@@ -6,16 +6,15 @@
 //! to another. A call of [`EngineConfig::functions`] that was left in another way (`longjmp`) is ended
 //! by the next one that is further up the stack; one of [`EngineConfig::nested`] does not end.
 
-use super::logged::hand_over;
+use super::logged::{hand_over, room};
 use super::{CopyCpu, Next};
 use crate::copy::desc::Variant;
 use crate::copy::log::logged_pc;
 use crate::copy::state::RECORD;
-use crate::memory::{read_guest, read_instruction};
+use crate::memory::{read_instruction, read_word};
 use iced_x86::{FlowControl, Instruction, OpKind};
 use refrain_trace::Access;
 use refrain_vm::reg::{R8, R9, RAX, RCX, RDI, RDX, RSI, RSP};
-use refrain_vm::same_epoch::{EPOCH_SHIFT, NEVER};
 use refrain_vm::{Answer, Context, EngineConfig, Exit, List, Nested};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,7 +46,7 @@ impl CopyCpu {
     /// Logs the named call that begins at `rip`, and goes on there.
     pub(super) fn log_call(&mut self, context: &mut Context, variant: Variant) -> Next {
         self.take_log(context);
-        if context.access_limit - context.access_cursor < MOST * RECORD {
+        if room(context) < MOST * RECORD {
             return Next::Stop(Exit::AccessesFull);
         }
         self.enter_function(context);
@@ -62,9 +61,9 @@ impl CopyCpu {
     }
 
     /// Logs the end of the named calls whose return address the `ret` at `rip` takes.
-    pub(super) fn log_end(&mut self, context: &mut Context, _: Variant) -> Next {
+    pub(super) fn log_end(&mut self, context: &mut Context) -> Next {
         self.take_log(context);
-        if context.access_limit - context.access_cursor < MOST * RECORD {
+        if room(context) < MOST * RECORD {
             return Next::Stop(Exit::AccessesFull);
         }
         let (pc, result) = (context.rip, context.gpr[RAX]);
@@ -76,11 +75,11 @@ impl CopyCpu {
                 (to, 0) => word(to),
                 _ => 0,
             };
-            append(context, pc, &[(answer, Access::ANSWERED)]);
+            log_values(context, pc, &[(answer, Access::ANSWERED)]);
         }
         if self.state.minus_innermost == returns_from {
             self.state.minus_innermost = self.calls.outer.pop().unwrap_or(0);
-            append(context, pc, &[(result, Access::LEFT)]);
+            log_values(context, pc, &[(result, Access::LEFT)]);
         }
         Next::Stop(Exit::AccessesFull)
     }
@@ -108,8 +107,8 @@ impl CopyCpu {
             Answer::Memory => first,
         };
         let given = [second, third, word(sp)].map(|value| (value, Access::ARGUMENT));
-        append(context, pc, &[(first, Access::CALLED)]);
-        append(context, pc, &given);
+        log_values(context, pc, &[(first, Access::CALLED)]);
+        log_values(context, pc, &given);
     }
 
     /// Whether a call begins here that is logged with those it is within.
@@ -135,8 +134,8 @@ impl CopyCpu {
         let fixed = [slot, function, words.len() as u64];
         let given = arguments[1..].iter().chain(&fixed).chain(&words);
         let given: Vec<_> = given.map(|&value| (value, Access::GIVEN)).collect();
-        append(context, pc, &[(arguments[0], Access::ENTERED)]);
-        append(context, pc, &given);
+        log_values(context, pc, &[(arguments[0], Access::ENTERED)]);
+        log_values(context, pc, &given);
         true
     }
 }
@@ -149,20 +148,16 @@ fn logged(rip: u64) -> u64 {
 
 /// Appends records of the instruction at `pc`. What is noted of the epoch does not count any more, until
 /// the log has been taken.
-fn append(context: &mut Context, pc: u64, values: &[(u64, u16)]) {
+fn log_values(context: &mut Context, pc: u64, values: &[(u64, u16)]) {
     let pc = logged_pc(pc);
     let record = |&(address, kind): &(u64, u16)| Access { address, pc, size: 0, kind };
-    context.same_epoch.epoch = NEVER << EPOCH_SHIFT;
+    context.same_epoch.end();
     hand_over(&values.iter().map(record).collect::<Vec<_>>(), context);
 }
 
 /// A word of the guest's memory; 0 if it cannot be read.
 fn word(address: u64) -> u64 {
-    let mut bytes = [0; 8];
-    match read_guest(address, &mut bytes) {
-        8 => u64::from_le_bytes(bytes),
-        _ => 0,
-    }
+    read_word(address).unwrap_or(0)
 }
 
 /// Where the instruction at `rip` leads, if it is an indirect call.

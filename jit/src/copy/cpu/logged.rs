@@ -8,11 +8,10 @@ use crate::copy::log::{ALONE, logged_pc};
 use crate::copy::ordered::is_locked;
 use crate::copy::state::{LOG_BYTES, MARGIN, RECORD};
 use crate::lanes;
-use crate::memory::{read_guest, read_instruction};
+use crate::memory::{read_instruction, read_word};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use refrain_trace::Access;
-use refrain_vm::same_epoch::{EPOCH_SHIFT, NEVER};
-use refrain_vm::{Context, Count, Cpu, EpochWords, Exit, Fault, SameEpoch, Span, reg};
+use refrain_vm::{Context, Count, Cpu, Exit, Fault, SameEpoch, Span, reg};
 use std::sync::atomic::Ordering;
 
 impl CopyCpu {
@@ -22,8 +21,7 @@ impl CopyCpu {
         if !self.state.logs() {
             return;
         }
-        let room = context.access_limit.saturating_sub(context.access_cursor);
-        let usable = room.saturating_sub(MARGIN).min(LOG_BYTES) / RECORD * RECORD;
+        let usable = room(context).saturating_sub(MARGIN).min(LOG_BYTES) / RECORD * RECORD;
         self.taken = 0_u64.wrapping_sub(usable);
         self.state.log_room = self.taken;
         self.state.seen = context.seen.word;
@@ -43,8 +41,7 @@ impl CopyCpu {
     /// Goes on if few of the logged accesses were of interest, and the machine need not know yet.
     pub(super) fn log_full(&mut self, context: &mut Context, variant: Variant) -> Next {
         self.take_log(context);
-        let room = context.access_limit.saturating_sub(context.access_cursor);
-        if !notes_epoch(context) || room < LOG_BYTES + MARGIN {
+        if !context.same_epoch.tell() || room(context) < LOG_BYTES + MARGIN {
             return Next::Stop(Exit::AccessesFull);
         }
         self.open_log(context);
@@ -59,7 +56,7 @@ impl CopyCpu {
             return Next::Stop(Exit::Fault(Fault { signal: libc::SIGSEGV, address: pc }));
         };
         loop {
-            if context.access_limit - context.access_cursor < ALONE as u64 * RECORD {
+            if room(context) < ALONE as u64 * RECORD {
                 return Next::Stop(Exit::AccessesFull);
             }
             let before = context.clone();
@@ -149,21 +146,14 @@ impl CopyCpu {
 }
 
 /// The words that spans of eight bytes have.
-fn words_at(spans: &[Span]) -> Vec<[u8; 8]> {
-    let mut words = Vec::new();
-    for span in spans {
-        let mut word = [0; 8];
-        if span.len == 8 && read_guest(span.start, &mut word) == 8 {
-            words.push(word);
-        }
-    }
-    words
+fn words_at(spans: &[Span]) -> Vec<u64> {
+    let words = spans.iter().filter(|span| span.len == 8);
+    words.filter_map(|span| read_word(span.start).ok()).collect()
 }
 
-/// Whether the thread's notes tell which accesses are of no interest.
-fn notes_epoch(context: &Context) -> bool {
-    let EpochWords { notes, epoch } = context.same_epoch;
-    notes != 0 && epoch != NEVER << EPOCH_SHIFT
+/// Bytes that are left in the machine's buffer.
+pub(super) fn room(context: &Context) -> u64 {
+    context.access_limit.saturating_sub(context.access_cursor)
 }
 
 /// Appends records to the machine's buffer, which has room for them, but for those of accesses that the
@@ -172,20 +162,17 @@ pub(super) fn hand_over(records: &[Access], context: &mut Context) {
     if context.same_epoch.notes == 0 {
         return append(records, context);
     }
-    // SAFETY: the machine keeps the notes as long as the thread runs; all of them are atomics.
+    // SAFETY: the machine has put the address of the thread's own notes there, which its observer keeps
+    // and does not use while the executor runs. The notes are atomic integers.
     let notes = unsafe { &*(context.same_epoch.notes as *const SameEpoch) };
     for record in records {
-        if !notes_epoch(context) {
-            append(std::slice::from_ref(record), context);
-            continue;
-        }
-        let is_access = record.kind & Access::ATOMIC != 0;
-        if is_access && notes.knows(record) {
+        let is_looked_up = record.kind & Access::ATOMIC != 0 && context.same_epoch.tell();
+        if is_looked_up && notes.knows(record) {
             continue;
         }
         append(std::slice::from_ref(record), context);
-        if is_access && notes.note(record).is_none() {
-            context.same_epoch.epoch = NEVER << EPOCH_SHIFT;
+        if is_looked_up && notes.note(record).is_none() {
+            context.same_epoch.end();
         }
     }
 }
@@ -193,7 +180,7 @@ pub(super) fn hand_over(records: &[Access], context: &mut Context) {
 /// Appends records to the machine's buffer, which has room for them.
 fn append(records: &[Access], context: &mut Context) {
     let bytes = size_of_val(records) as u64;
-    assert!(bytes <= context.access_limit.saturating_sub(context.access_cursor), "there is room");
+    assert!(bytes <= room(context), "there is room");
     // SAFETY: the machine's buffer has room up to its limit, which was just checked; nobody else uses
     // it while the executor runs.
     unsafe {
