@@ -11,10 +11,12 @@
 
 use crate::common;
 use crate::emulated::is_of_state;
+use crate::lanes;
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind,
     Register, UsedMemory,
 };
+use refrain_trace::Access;
 use refrain_vm::layout::PAGE;
 use refrain_vm::{Context, OrderedKind, Span, reg};
 
@@ -210,6 +212,37 @@ pub(crate) fn spans_of(instruction: &Instruction, context: &Context) -> (Vec<Spa
         }
     }
     (spans, None)
+}
+
+/// Locked, explicitly or because it is an `xchg` with memory.
+pub(crate) fn is_locked(instruction: &Instruction) -> bool {
+    instruction.has_lock_prefix()
+        || instruction.mnemonic() == Mnemonic::Xchg && instruction.op0_kind() == OpKind::Memory
+}
+
+/// An instruction's address in a record.
+pub(crate) fn logged_pc(pc: u64) -> u32 {
+    u32::try_from(pc).unwrap_or(0)
+}
+
+/// The records of what an instruction has accessed.
+pub(crate) fn records(instruction: &Instruction, mut spans: Vec<Span>) -> Vec<Access> {
+    let pc = logged_pc(instruction.ip());
+    let pops = instruction.mnemonic() == Mnemonic::Pop;
+    let writes_only =
+        pops || instruction.is_string_instruction() || lanes::of(instruction).is_some();
+    let record = |span: &Span| {
+        let kind = match (span.write, is_locked(instruction)) {
+            (true, true) => Access::ATOMIC,
+            (true, false) if writes_only => Access::WRITE,
+            (true, false) => Access::READ | Access::WRITE,
+            (false, _) => Access::READ,
+        };
+        Access { address: span.start, pc, size: span.len as u16, kind }
+    };
+    // What is copied is read first.
+    spans.sort_by_key(|span| span.write);
+    spans.iter().filter(|span| span.len > 0).map(record).collect()
 }
 
 /// A string instruction with a repeat prefix that means something.

@@ -4,10 +4,14 @@ mod programs;
 
 use iced_x86::code_asm::*;
 use programs::*;
+use refrain_trace::Access;
 use refrain_vm::{Context, Cpu, EngineConfig, Exit, LastMet, Mode, OrderedKind};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// More than the programs access.
+const LOG: usize = 1 << 15;
 
 /// Where a thread has left translated code that counts accesses, and how many were left.
 type Places = Vec<(Exit, u64, i64)>;
@@ -15,8 +19,20 @@ type Places = Vec<(Exit, u64, i64)>;
 /// Runs a program whose accesses are counted down, `left` of them before the first event and none
 /// before those that follow, to its system call.
 fn count_down(cpu: &mut dyn Cpu, counter: &AtomicU64, left: u64) -> (Places, Context) {
+    log_down(cpu, counter, left, &mut [])
+}
+
+/// The same of an engine that logs, here.
+fn log_down(
+    cpu: &mut dyn Cpu,
+    counter: &AtomicU64,
+    left: u64,
+    log: &mut [Access],
+) -> (Places, Context) {
     counter.store(left, Ordering::Relaxed);
     let mut context = start();
+    let room = log.as_mut_ptr_range();
+    (context.access_cursor, context.access_limit) = (room.start as u64, room.end as u64);
     let mut places = Places::new();
     loop {
         let exit = cpu.run(&mut context, Mode::Observed);
@@ -39,7 +55,22 @@ fn count_down(cpu: &mut dyn Cpu, counter: &AtomicU64, left: u64) -> (Places, Con
     }
 }
 
-/// What has an event, and how many accesses come before it, is the same to both engines.
+/// By address, how a byte is accessed.
+type Bytes = BTreeMap<u64, u16>;
+
+/// How each byte is accessed that a log tells of.
+fn bytes(log: &[Access]) -> Bytes {
+    let mut bytes = Bytes::new();
+    for access in log {
+        for at in access.address..access.address + u64::from(access.size) {
+            *bytes.entry(at).or_default() |= access.kind;
+        }
+    }
+    bytes
+}
+
+/// What has an event, and how many accesses come before it, is the same to both engines; so is what they
+/// log.
 #[test]
 fn both_engines_count_the_same_accesses() {
     if !is_x86_feature_detected!("bmi2") {
@@ -113,6 +144,30 @@ fn both_engines_count_the_same_accesses() {
             assert_same(&expected, &context);
             assert!(all_data() == after, "{left}");
             assert!(places.len() > 4, "strings and bits are executed by themselves");
+
+            let config = EngineConfig { accesses: true, ..config.clone() };
+            let mut logs = [vec![Access::default(); LOG], vec![Access::default(); LOG]];
+            let [compiled, copied] = &mut logs;
+            data(DATA, &before);
+            let mut cpu = programs::cpu(&config, &blocks, &[]);
+            // SAFETY: as above.
+            unsafe { cpu.set_last_met(&raw mut *met) };
+            assert_eq!(log_down(&mut *cpu, &met.unrecorded, left, compiled).0, places);
+            let copies = refrain_jit::copy(config).expect("the copy engine works here");
+            copies.several_threads();
+            data(DATA, &before);
+            let mut cpu = copies.attach().expect("attaches");
+            let filter = cpu.filter().expect("it counts");
+            // SAFETY: the executor is there.
+            let counter = unsafe { &*filter.count };
+            assert_eq!(log_down(&mut *cpu, counter, left, copied).0, places);
+            let (copied, compiled) = (bytes(copied), bytes(compiled));
+            let only = |these: &Bytes, those: &Bytes| -> Vec<_> {
+                let differ = these.iter().filter(|&(at, kind)| those.get(at) != Some(kind));
+                differ.take(8).map(|(at, kind)| (at - DATA, *kind)).collect()
+            };
+            let differences = (only(&copied, &compiled), only(&compiled, &copied));
+            assert_eq!(differences, Default::default(), "{left} accesses before the event");
         }
     }
 }

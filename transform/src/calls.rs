@@ -8,8 +8,9 @@
 //! # Losing count
 //! A call's record names the call instruction, a return's record the address that it returns to.
 //! A return belongs to the innermost call that it can be the end of; those further in were left in
-//! other ways (`longjmp`, exceptions, functions that are one event). One that fits no call changes
-//! nothing.
+//! other ways (`longjmp`, exceptions, functions that are one event). One that fits none of the innermost
+//! calls changes nothing. Where code lies above 4 GiB, which only code does that the program has generated,
+//! calls have no address: a return to there ends the innermost call from there.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +19,10 @@ use std::sync::Arc;
 const LONGEST: u64 = 15;
 /// Calls that a section remembers, from the innermost.
 const KEPT: usize = 24;
+/// Calls among which the one that a return ends is looked for, from the innermost.
+const REACH: usize = 1 << 10;
+/// The call's address is not known: it is above 4 GiB.
+const ABOVE: u32 = 0;
 
 #[derive(Default)]
 pub(crate) struct Calls {
@@ -41,9 +46,13 @@ impl Calls {
 
     /// The thread goes on at `to`, behind one of its calls. Says how many are left.
     pub(crate) fn leave(&mut self, to: u64) -> usize {
-        let ends = |call: &u32| (1..=LONGEST).contains(&to.wrapping_sub(u64::from(*call)));
-        if let Some(at) = self.stack.iter().rposition(ends) {
-            self.stack.truncate(at);
+        let ends = |call: &u32| match *call {
+            ABOVE => to > u64::from(u32::MAX),
+            call => (1..=LONGEST).contains(&to.wrapping_sub(u64::from(call))),
+        };
+        let first = self.stack.len().saturating_sub(REACH);
+        if let Some(at) = self.stack[first..].iter().rposition(ends) {
+            self.stack.truncate(first + at);
         }
         self.stack.len()
     }
@@ -134,6 +143,20 @@ mod tests {
         }
         assert_eq!(calls.leave(0x999), 3, "fits none");
         assert_eq!(calls.leave(0x105), 0);
+        assert_eq!(calls.leave(0x105), 0);
+    }
+
+    /// As a program that generates code calls functions of its libraries in a loop.
+    #[test]
+    fn calls_from_above_end_too() {
+        let mut calls = Calls::default();
+        calls.enter(0x100);
+        for _ in 0..3 {
+            calls.enter(ABOVE);
+            calls.enter(0x200);
+            assert_eq!(calls.leave(0x205), 2);
+            assert_eq!(calls.leave(0x2000_0000_0005), 1);
+        }
         assert_eq!(calls.leave(0x105), 0);
     }
 }

@@ -49,7 +49,14 @@ impl Translator {
     /// Emits an instruction whose access is looked at and counted by itself.
     pub(super) fn careful_access(&mut self, original: Original) -> BlockEnd {
         let instruction = original.instruction;
-        match memory_of(instruction) {
+        let memory = memory_of(instruction);
+        // What the machine executes by itself it logs.
+        if memory != Memory::Spans
+            && let Some(block_end) = self.log_counted(original)
+        {
+            return block_end;
+        }
+        match memory {
             Memory::None => {
                 if transfers_control(instruction) && self.is_generated(instruction.ip()) {
                     self.counted_branch(original);

@@ -52,6 +52,8 @@ pub(super) struct CopyCpu {
     /// executed next.
     spans: Vec<Span>,
     part: Option<Part>,
+    /// The next step is to be logged: that of an [`Exit::Spans`].
+    logs_step: bool,
     /// The log's room behind what was taken of it.
     taken: u64,
     /// The calls under way that the observer has named.
@@ -134,6 +136,7 @@ impl CopyCpu {
             state,
             spans: Vec::new(),
             part: None,
+            logs_step: false,
             taken: 0,
             calls,
             tells,
@@ -360,6 +363,7 @@ impl CopyCpu {
             Kind::Spans => match read_instruction(desc.pc) {
                 Some(instruction) => {
                     (self.spans, self.part) = spans_of(&instruction, context);
+                    self.logs_step = self.state.logs();
                     Exit::Spans
                 }
                 None => Exit::Fault(Fault { signal: libc::SIGSEGV, address: desc.pc }),
@@ -484,6 +488,12 @@ impl Cpu for CopyCpu {
     }
 
     fn step(&mut self, context: &mut Context) -> Option<Fault> {
+        if std::mem::take(&mut self.logs_step)
+            && let Some(instruction) = read_instruction(context.rip)
+        {
+            let part = self.part;
+            return self.step_logged(context, &instruction, part, CopyCpu::step);
+        }
         let Some(part) = self.part.take() else {
             let fault = self.step_as(context, Variant::Step)?;
             let refused = fault == Fault { signal: libc::SIGILL, address: context.rip };

@@ -41,7 +41,7 @@ use refrain_vm::{OrderedKind, line_index};
 use std::mem::take;
 
 /// How far a short jump leads.
-const SHORT: u64 = 127;
+pub(super) const SHORT: u64 = 127;
 /// Bytes of a look at most.
 const LOOK: u64 = 72;
 /// Bytes of a `jmp`.
@@ -68,6 +68,9 @@ impl Translator {
         match memory {
             Memory::Operand(kind, _) => self.access_of_block(original, kind),
             _ => {
+                if let Some(block_end) = self.log_counted(original) {
+                    return block_end;
+                }
                 self.make_room_for(instruction);
                 self.instruction(original)
             }
@@ -101,6 +104,9 @@ impl Translator {
                 self.looks(original);
             }
             self.hot.reload(RCX, emit::RCX_SLOT);
+        }
+        if let Some(block_end) = self.log_counted(original) {
+            return block_end;
         }
         self.make_room_for(original.instruction);
         self.every.made += 1;

@@ -44,11 +44,13 @@
 use super::accessed::{Place, Record, Records, records_of};
 use super::desc::{Desc, Kind, Variant};
 use super::emit::{self, Code, RCX, RDX};
+use super::every::SHORT;
 use super::faults::Fix;
 use super::state::RECORD;
 use super::translate::{BlockEnd, Original};
 use super::translator::Translator;
 use super::watch::operand_address;
+use crate::accesses::logged_pc;
 use iced_x86::{Encoder, FlowControl, Instruction, Register};
 use refrain_trace::Access;
 use refrain_vm::layout::NOTES;
@@ -144,6 +146,24 @@ impl Translator {
             }
         }
         self.instruction(original)
+    }
+
+    /// Emits the log of an instruction whose access, if it has one, is counted; where its block ends, if
+    /// the log cannot be had so.
+    pub(super) fn log_counted(&mut self, original: Original) -> Option<BlockEnd> {
+        if !self.logs(original.variant) {
+            return None;
+        }
+        let is_compared = self.config.compared.contains(&original.instruction.ip());
+        match records_of(original.instruction) {
+            Records::Of(records) if !is_compared => {
+                self.log(original, &records);
+                // What counts accesses makes no room.
+                self.make_room(SHORT);
+                None
+            }
+            _ => Some(self.leave_unsupported(original.instruction)),
+        }
     }
 
     /// Emits the log of what a register has before an instruction, if the observer has asked for it.
@@ -298,9 +318,4 @@ fn operand_in_rdx(encoder: &mut Encoder, code: &mut Code, instruction: &Instruct
         code.read_fs_base_to_rcx();
         code.add_rcx_to_rdx();
     }
-}
-
-/// An instruction's address in a record.
-pub(super) fn logged_pc(pc: u64) -> u32 {
-    u32::try_from(pc).unwrap_or(0)
 }

@@ -8,6 +8,7 @@
 use super::desc::Operand;
 use super::text::Text;
 use crate::accesses::bit_register;
+pub(super) use crate::accesses::is_locked;
 use crate::common;
 use iced_x86::{
     Decoder, DecoderOptions, EncodingKind, Instruction, InstructionInfoFactory, MemorySize,
@@ -129,12 +130,6 @@ impl<'a> Window<'a> {
 /// Whether some byte is a lock prefix or an opcode of `xchg`; `false` is certain.
 pub(super) fn may_hold_locked(code: &[u8]) -> bool {
     code.iter().any(|byte| matches!(byte, 0xf0 | 0x86 | 0x87))
-}
-
-/// Locked, explicitly or because it is an `xchg` with memory.
-pub(super) fn is_locked(instruction: &Instruction) -> bool {
-    instruction.has_lock_prefix()
-        || instruction.mnemonic() == Mnemonic::Xchg && instruction.op0_kind() == OpKind::Memory
 }
 
 /// Whether an instruction writes its one explicit operand of at most eight bytes from general

@@ -337,7 +337,7 @@ impl Translator {
         BlockEnd::After
     }
 
-    fn leave_unsupported(&mut self, instruction: &Instruction) -> BlockEnd {
+    pub(super) fn leave_unsupported(&mut self, instruction: &Instruction) -> BlockEnd {
         let name = self.name(instruction.mnemonic());
         self.leave_here(Kind::Unsupported(name), instruction.ip(), true);
         BlockEnd::Before

@@ -1,10 +1,10 @@
 //! One guest thread's executor.
 
 use super::frame::{BELOW, DF, Frame, Gs, SPILL, leave};
-use super::graph::{Site, Term, is_atomic, is_counted};
+use super::graph::{Site, Term, is_counted};
 use super::thunk::Batch;
 use super::{AGAIN, Shared};
-use crate::accesses::{Part, fits_register, spans_of};
+use crate::accesses::{Part, fits_register, records, spans_of};
 use crate::cost::{BYTES_A_QUARTER, weigh};
 use crate::emulated::emulated;
 use crate::fault::{SignalStack, ThreadArea};
@@ -225,15 +225,9 @@ impl CraneliftCpu {
 
     /// Logs what an instruction has accessed that was executed by itself. (The buffer is empty when the
     /// machine has an instruction executed.)
-    fn log(&self, context: &mut Context, pc: u64, spans: &[Span]) {
-        let is_atomic = self.shared.graph.instruction(pc).is_some_and(is_atomic);
-        for span in spans {
-            let kind = match (span.write, is_atomic) {
-                (_, true) => Access::ATOMIC,
-                (true, _) => Access::READ | Access::WRITE,
-                (false, _) => Access::READ,
-            };
-            let record = Access { address: span.start, pc: pc as u32, size: span.len as u16, kind };
+    fn log(&self, context: &mut Context, pc: u64, spans: Vec<Span>) {
+        let Some(instruction) = self.shared.graph.instruction(pc) else { return };
+        for record in records(instruction, spans) {
             if context.access_cursor + size_of::<Access>() as u64 > context.access_limit {
                 return;
             }
@@ -307,7 +301,7 @@ impl Cpu for CraneliftCpu {
         let spans = if logs { self.shared.spans(context).0 } else { Vec::new() };
         let Some(part) = part else {
             let fault = self.step_as(context, None);
-            self.log(context, pc, &spans);
+            self.log(context, pc, spans);
             return fault;
         };
         part.begin(context);
@@ -318,7 +312,7 @@ impl Cpu for CraneliftCpu {
             let size = self.shared.graph.instruction(pc).map_or(1, |i| i.memory_size().size());
             context.retired += elements * size as u64 / BYTES_A_QUARTER;
         }
-        self.log(context, pc, &spans);
+        self.log(context, pc, spans);
         if part.end(context) && fault.is_none() {
             context.rip = pc;
         }

@@ -7,7 +7,7 @@
 
 use super::thunk::Batch;
 use super::vars::{self, Effects, VarSet};
-use crate::accesses::{Memory, is_repeated, memory_of};
+use crate::accesses::{Memory, is_locked, is_repeated, memory_of};
 use crate::emulated::{emulated, is_of_state};
 use crate::features::may_execute;
 use crate::refused::is_refused;
@@ -419,13 +419,6 @@ fn writes_memory(i: &Instruction) -> bool {
     used.iter().any(|used| matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite))
 }
 
-/// Whether the instruction is a locked read-modify-write.
-pub(super) fn is_atomic(i: &Instruction) -> bool {
-    i.has_lock_prefix()
-        || i.mnemonic() == Mnemonic::Xchg
-            && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
-}
-
 /// Whether an instruction accesses memory that it can count by itself.
 pub(super) fn is_counted(i: &Instruction) -> bool {
     matches!(memory_of(i), Memory::Operand(..))
@@ -454,7 +447,7 @@ fn site_of(i: &Instruction, cuts: Cuts<'_>) -> Option<Site> {
 fn ending(i: &Instruction, cuts: Cuts<'_>) -> Option<Term> {
     let next = i.next_ip();
     if cuts.order_atomics && !cuts.every_access {
-        if is_atomic(i) {
+        if is_locked(i) {
             return Some(Term::Watched(OrderedKind::ReadModifyWrite, next));
         }
         if cuts.watched.is_some_and(|watched| watched.contains(&i.ip())) {

@@ -75,9 +75,14 @@ fn replaying_engine(
     // What copies cannot do is compiled into code: some observers, and the costs of instructions.
     let copies =
         config.count != Count::Cycles && (!config.accesses || refrain_jit::logs_copies(&config));
+    // Code that the program has made itself is read in that order, which compiled code does not keep.
+    let read_in_order =
+        blocks.iter().map(|block| block.pc).find(|&pc| every_access && !is_of_file(trace, pc));
     Ok(match kind {
         EngineKind::Tiered if copies && config.accesses => {
-            let compiled = compiling_pays(trace, &blocks, config.leave_out)
+            let compiles =
+                read_in_order.is_none() && compiling_pays(trace, &blocks, config.leave_out);
+            let compiled = compiles
                 .then(|| CraneliftEngine::new(&config, Program { blocks: &blocks, hooks: &hooks }));
             match compiled {
                 Some(Ok(engine)) => Arc::new(engine),
@@ -89,9 +94,7 @@ fn replaying_engine(
         EngineKind::Copy => refrain_jit::copy(config)?,
         EngineKind::Tiered if copies => refrain_jit::tiered(config, blocks, hooks)?,
         EngineKind::Tiered | EngineKind::Cranelift => {
-            if let Some(pc) = blocks.iter().map(|block| block.pc).find(|&pc| !is_of_file(trace, pc))
-                && every_access
-            {
+            if let Some(pc) = read_in_order {
                 let why = format!(
                     "it has made the code at {pc:#x} itself, which is read in the order of all \
                      accesses; `replay --engine copy` can"

@@ -72,6 +72,8 @@ impl GuestThread {
             // Translated code counts it when it makes it.
             return Ok(());
         }
+        // There is room for what the step logs.
+        self.report_accesses();
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
         self.end_turns(&mut turns);

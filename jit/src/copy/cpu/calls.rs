@@ -8,8 +8,8 @@
 
 use super::logged::{hand_over, room};
 use super::{CopyCpu, Next};
+use crate::accesses::logged_pc;
 use crate::copy::desc::Variant;
-use crate::copy::log::logged_pc;
 use crate::copy::state::RECORD;
 use crate::memory::{read_instruction, read_word};
 use iced_x86::{FlowControl, Instruction, OpKind};

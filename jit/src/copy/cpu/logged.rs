@@ -2,14 +2,13 @@
 //! machine, and logs what translated code cannot.
 
 use super::{CopyCpu, Next};
-use crate::accesses::spans_of;
+use crate::accesses::{Part, logged_pc, records, spans_of};
 use crate::copy::desc::{Operand, Variant};
-use crate::copy::log::{ALONE, logged_pc};
-use crate::copy::ordered::is_locked;
+use crate::copy::log::ALONE;
 use crate::copy::state::{LOG_BYTES, MARGIN, RECORD};
 use crate::lanes;
 use crate::memory::{read_instruction, read_word};
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, OpKind, Register};
 use refrain_trace::Access;
 use refrain_vm::{Context, Count, Cpu, Exit, Fault, SameEpoch, Span, reg};
 use std::sync::atomic::Ordering;
@@ -59,31 +58,15 @@ impl CopyCpu {
             if room(context) < ALONE as u64 * RECORD {
                 return Next::Stop(Exit::AccessesFull);
             }
-            let before = context.clone();
-            let (mut spans, part) = match lanes_of(&instruction, context) {
-                Some(lanes) => (lanes, None),
-                None => spans_of(&instruction, context),
+            let part = match lanes::of(&instruction) {
+                Some(_) => None,
+                None => spans_of(&instruction, context).1,
             };
-            let replaced = self.calls.compared.contains(&pc).then(|| words_at(&spans));
             self.part = part;
-            let fault = self.aside(context, |cpu, context| cpu.step(context));
-            if part.is_some() {
-                // A string that is compared may end earlier, and any string may fault.
-                let left = context.gpr[reg::RCX];
-                let mut executed = before;
-                executed.gpr[reg::RCX] -= left;
-                spans = spans_of(&instruction, &executed).0;
-            } else if fault.is_some() {
-                spans.clear();
-            }
-            let changes = replaced.map(|replaced| replaced != words_at(&spans));
-            let mut records = records(&instruction, spans);
-            if let Some(changes) = changes {
-                let kind = if changes { Access::WRITE } else { Access::READ };
-                records.iter_mut().for_each(|record| record.kind = kind);
-            }
-            hand_over(&records, context);
-            if let Some(fault) = fault {
+            let aside = |cpu: &mut CopyCpu, context: &mut Context| {
+                cpu.aside(context, |cpu, context| cpu.step(context))
+            };
+            if let Some(fault) = self.step_logged(context, &instruction, part, aside) {
                 return Next::Stop(Exit::Fault(fault));
             }
             if context.rip != pc || part.is_none() {
@@ -96,6 +79,41 @@ impl CopyCpu {
         }
         self.open_log(context);
         self.at(context, variant)
+    }
+
+    /// Executes an instruction, or a part of it, and logs what that accesses.
+    pub(super) fn step_logged(
+        &mut self,
+        context: &mut Context,
+        instruction: &Instruction,
+        part: Option<Part>,
+        step: impl FnOnce(&mut CopyCpu, &mut Context) -> Option<Fault>,
+    ) -> Option<Fault> {
+        let before = context.clone();
+        let mut spans = match lanes_of(instruction, context) {
+            Some(lanes) => lanes,
+            None => spans_of(instruction, context).0,
+        };
+        let is_compared = self.calls.compared.contains(&context.rip);
+        let replaced = is_compared.then(|| words_at(&spans));
+        let fault = step(self, context);
+        if part.is_some() {
+            // A string that is compared may end earlier, and any string may fault.
+            let left = context.gpr[reg::RCX];
+            let mut executed = before;
+            executed.gpr[reg::RCX] -= left;
+            spans = spans_of(instruction, &executed).0;
+        } else if fault.is_some() {
+            spans.clear();
+        }
+        let changes = replaced.map(|replaced| replaced != words_at(&spans));
+        let mut records = records(instruction, spans);
+        if let Some(changes) = changes {
+            let kind = if changes { Access::WRITE } else { Access::READ };
+            records.iter_mut().for_each(|record| record.kind = kind);
+        }
+        hand_over(&records, context);
+        fault
     }
 
     /// What a watched load reads that has no event: what the thread met last there. Unless accesses are
@@ -188,26 +206,6 @@ fn append(records: &[Access], context: &mut Context) {
         std::ptr::copy_nonoverlapping(records.as_ptr(), to, records.len());
     }
     context.access_cursor += bytes;
-}
-
-/// The records of what an instruction has accessed.
-fn records(instruction: &Instruction, mut spans: Vec<Span>) -> Vec<Access> {
-    let pc = logged_pc(instruction.ip());
-    let pops = instruction.mnemonic() == Mnemonic::Pop;
-    let writes_only =
-        pops || instruction.is_string_instruction() || lanes::of(instruction).is_some();
-    let record = |span: &Span| {
-        let kind = match (span.write, is_locked(instruction)) {
-            (true, true) => Access::ATOMIC,
-            (true, false) if writes_only => Access::WRITE,
-            (true, false) => Access::READ | Access::WRITE,
-            (false, _) => Access::READ,
-        };
-        Access { address: span.start, pc, size: span.len as u16, kind }
-    };
-    // What is copied is read first.
-    spans.sort_by_key(|span| span.write);
-    spans.iter().filter(|span| span.len > 0).map(record).collect()
 }
 
 /// What an instruction accesses that accesses lanes: those that its mask names.

@@ -2,7 +2,7 @@
 
 use super::sse_move::int_lanes;
 use super::{Lifter, symbol};
-use crate::accesses::is_repeated;
+use crate::accesses::{is_locked, is_repeated};
 use crate::cranelift::frame;
 use crate::cranelift::thunk::Batch;
 use crate::cranelift::vars::{self, HIGH, VarSet, XMM};
@@ -189,7 +189,7 @@ impl Lifter<'_> {
 
 /// The kind of record of an instruction's access.
 fn kind_of(i: &Instruction, reads: bool, writes: bool) -> u16 {
-    if crate::cranelift::graph::is_atomic(i) {
+    if is_locked(i) {
         return Access::ATOMIC;
     }
     let read = if reads { Access::READ } else { 0 };
