@@ -71,14 +71,17 @@ pub(super) const RDX: u8 = 2;
 #[derive(Default)]
 pub(super) struct Code {
     base: u64,
+    /// The code, and room behind it: so few bytes are put at a time that to look whether a vector
+    /// must grow takes longer.
     bytes: Vec<u8>,
+    len: usize,
 }
 
 impl Code {
     /// Starts anew at `base`.
     pub(super) fn reset(&mut self, base: u64) {
         self.base = base;
-        self.bytes.clear();
+        self.len = 0;
     }
 
     pub(super) fn base(&self) -> u64 {
@@ -86,44 +89,58 @@ impl Code {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[..self.len]
     }
 
     /// Address of the next byte.
+    #[inline]
     pub(super) fn here(&self) -> u64 {
-        self.base + self.bytes.len() as u64
+        self.base + self.len as u64
     }
 
+    #[inline]
     pub(super) fn put(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+        let end = self.len + bytes.len();
+        if end > self.bytes.len() {
+            self.grow(end);
+        }
+        self.bytes[self.len..end].copy_from_slice(bytes);
+        self.len = end;
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) {
+        self.bytes.resize((2 * self.bytes.len()).max(len).max(64), 0);
     }
 
     /// Overwrites four bytes at `address`.
     pub(super) fn set32(&mut self, address: u64, value: u32) {
         let at = (address - self.base) as usize;
-        self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        self.bytes[..self.len][at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
 
     /// Overwrites eight bytes at `address`.
     pub(super) fn set64(&mut self, address: u64, value: u64) {
         let at = (address - self.base) as usize;
-        self.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        self.bytes[..self.len][at..at + 8].copy_from_slice(&value.to_le_bytes());
     }
 
     /// Overwrites the byte at `address`.
     pub(super) fn set8(&mut self, address: u64, value: u8) {
-        self.bytes[(address - self.base) as usize] = value;
+        self.bytes[..self.len][(address - self.base) as usize] = value;
     }
 
     /// Appends a displacement that ends an instruction and leads to `target`.
+    #[inline]
     pub(super) fn rel32(&mut self, target: u64) {
         let value = target.wrapping_sub(self.here() + 4) as u32;
         self.put(&value.to_le_bytes());
     }
 
+    #[inline]
     pub(super) fn jmp(&mut self, target: u64) {
-        self.put(&[0xe9]);
-        self.rel32(target);
+        let [a, b, c, d] = displacement(self.here() + 1, target).to_le_bytes();
+        self.put(&[0xe9, a, b, c, d]);
     }
 
     pub(super) fn call(&mut self, target: u64) {
@@ -136,6 +153,7 @@ impl Code {
     }
 
     /// Pads with a no-op so that a 32-bit field `skip` bytes from here is patchable.
+    #[inline]
     pub(super) fn align_field(&mut self, skip: u64) {
         let at = (self.here() + skip) & 7;
         match if at > 4 { 8 - at } else { 0 } {
@@ -147,22 +165,26 @@ impl Code {
     }
 
     /// `mov gs:[slot], register`
+    #[inline]
     pub(super) fn spill(&mut self, slot: Slot, register: u8) {
         self.slot_move(0x89, slot, register);
     }
 
     /// `mov register, gs:[slot]`
+    #[inline]
     pub(super) fn reload(&mut self, register: u8, slot: Slot) {
         self.slot_move(0x8b, slot, register);
     }
 
+    #[inline]
     fn slot_move(&mut self, opcode: u8, slot: Slot, register: u8) {
         let rex = 0x48 | (register >> 3) << 2;
-        self.put(&[0x65, rex, opcode, 0x04 | (register & 7) << 3, 0x25]);
-        self.put(&slot.0.to_le_bytes());
+        let [a, b, c, d] = slot.0.to_le_bytes();
+        self.put(&[0x65, rex, opcode, 0x04 | (register & 7) << 3, 0x25, a, b, c, d]);
     }
 
     /// `mov register, value`, in its shortest form
+    #[inline]
     pub(super) fn load_constant(&mut self, register: u8, value: u64) {
         let b = register >> 3;
         let opcode = 0xb8 | register & 7;
@@ -170,8 +192,8 @@ impl Code {
             if b != 0 {
                 self.put(&[0x41]);
             }
-            self.put(&[opcode]);
-            self.put(&value.to_le_bytes());
+            let [v0, v1, v2, v3] = value.to_le_bytes();
+            self.put(&[opcode, v0, v1, v2, v3]);
         } else {
             self.put(&[0x48 | b, opcode]);
             self.put(&value.to_le_bytes());

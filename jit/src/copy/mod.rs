@@ -126,7 +126,7 @@ struct Shared {
     /// Threads that there were.
     numbers: AtomicU32,
     /// One bit per hash of a hooked address.
-    hooked: [AtomicU64; 64],
+    hooked: [AtomicU64; HOOK_WORDS],
 }
 
 /// Whether a thread may be executing translated code, and may go on. In its own cache line, as
@@ -170,7 +170,7 @@ impl CopyEngine {
             barrier: Barrier::new(),
             threads: Mutex::default(),
             numbers: AtomicU32::new(0),
-            hooked: [const { AtomicU64::new(0) }; 64],
+            hooked: [const { AtomicU64::new(0) }; HOOK_WORDS],
         };
         Ok(CopyEngine { shared: Arc::new(shared) })
     }
@@ -350,6 +350,9 @@ impl Shared {
         self.closing.store(false, Ordering::SeqCst);
     }
 }
+
+/// Words of [`Shared::hooked`].
+const HOOK_WORDS: usize = 64;
 
 /// Place of a hooked address in [`Shared::hooked`].
 fn hook_bit(pc: u64) -> (usize, u64) {

@@ -7,7 +7,7 @@ use super::faults::Fix;
 use super::generated::Look;
 use super::ordered::{Window, is_load, is_locked};
 use super::text::{FIRST, Text};
-use super::translator::{Failure, Translator};
+use super::translator::{Failure, Following, Translator};
 use crate::accesses::fits_register;
 use iced_x86::{
     ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
@@ -50,7 +50,8 @@ pub(super) struct Original<'a> {
 
 impl Translator {
     /// Emits the block at `pc` and returns its address. If it ends with a call, the block that the
-    /// call returns to follows in line, and so on.
+    /// call returns to follows in line, and so on; then the blocks that are executed next in any case:
+    /// threads need not come out for them.
     pub(super) fn translate(
         &mut self,
         pc: u64,
@@ -58,18 +59,39 @@ impl Translator {
         with_entry: bool,
     ) -> Result<u64, Failure> {
         let start = self.hot.here();
+        self.next.clear();
         let body = self.block(pc, variant, with_entry)?;
+        self.continuations(start);
+        while let Some(Following { field, target, variant }) = self.next.pop() {
+            let known = self.bodies.get(target, variant).or_else(|| {
+                let may_follow = self.may_follow(start, target, variant);
+                let body = may_follow.then(|| self.block(target, variant, false).ok()).flatten();
+                self.continuations(start);
+                body
+            });
+            if let Some(body) = known.filter(|_| self.may_link()) {
+                self.hot.set32(field, emit::displacement(field, body));
+            }
+        }
+        Ok(body)
+    }
+
+    /// Emits the blocks that the last call returns to, and the stubs of the calls so far.
+    fn continuations(&mut self, start: u64) {
         while let Some((pc, variant)) = self.continuation.take() {
-            let goes_on = self.hot.here() - start < MAX_RUN
+            let goes_on = self.may_follow(start, pc, variant)
                 && !self.bodies.contains(pc, variant)
-                && !(variant.observed() && self.hooks.contains(&pc))
                 && self.block(pc, variant, false).is_ok();
             if !goes_on {
                 self.chain(pc, variant);
             }
         }
         self.call_stubs();
-        Ok(body)
+    }
+
+    /// Whether a block may be emitted behind what was emitted from `start` on.
+    fn may_follow(&self, start: u64, pc: u64, variant: Variant) -> bool {
+        self.hot.here() - start < MAX_RUN && !(variant.observed() && self.hooks.contains(pc))
     }
 
     /// Emits one block.
@@ -77,7 +99,7 @@ impl Translator {
         let generated = self.is_generated(pc);
         let ahead = generated || self.orders(variant);
         let text = Text::at(pc, if ahead { WINDOW } else { SHORT_WINDOW });
-        let hooked = variant == Variant::Observed && self.hooks.contains(&pc);
+        let hooked = variant == Variant::Observed && self.hooks.contains(pc);
         if with_entry {
             self.jump_entry(pc, variant);
         }
@@ -114,6 +136,15 @@ impl Translator {
         if let Some(field) = counter {
             self.hot.set32(field, count as u32);
         }
+        self.fill_in(variant, count);
+        Ok(body)
+    }
+
+    /// Fills in what depends on how many instructions the block has, where there is such.
+    fn fill_in(&mut self, variant: Variant, count: usize) {
+        if self.exits.is_empty() && self.rests.is_empty() {
+            return;
+        }
         let mut exits = std::mem::take(&mut self.exits);
         for (field, desc, before) in exits.drain(..) {
             let rest = if self.counts(variant) { (count - before) as u32 } else { 0 };
@@ -124,7 +155,6 @@ impl Translator {
         for (field, before, sign) in self.rests.drain(..) {
             self.cold.set32(field, (sign * (count - before) as i32) as u32);
         }
-        Ok(body)
     }
 
     /// Whether accesses of such code are ordered.
@@ -235,7 +265,7 @@ impl Translator {
             || index >= MAX_BLOCK
             || at >= readable_end
             || index > 8 && at + MAX_INSTRUCTION > readable_end
-            || variant.observed() && self.hooks.contains(&at)
+            || variant.observed() && self.hooks.contains(at)
             || self.is_place(at, variant)
             || self.names(at, variant)
             || self.look(at, variant) == Look::Asked
@@ -310,7 +340,7 @@ impl Translator {
         }
         match action {
             Action::Copy => return self.copy(original),
-            Action::Jump(target) => self.chain(target, original.variant),
+            Action::Jump(target) => self.go_on_at(target, original.variant),
             Action::Branch(condition, target) => {
                 self.branch(condition, target, original.variant);
                 self.chain(next, original.variant);
