@@ -8,7 +8,7 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `places` (where translations lie), `text` (the code that one is made of),
-//! `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
+//! `translate`, `plain`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
 //! ordered against other threads: `ordered`, `idioms`, `functions`, `limits`, `learned`; and how it
 //! is executed without leaving code, `inline`; `every` orders every access (`plan`, `careful`). What
 //! observers see: `accessed`, `log`.
@@ -62,6 +62,7 @@ mod loops;
 mod ordered;
 mod pauses;
 mod places;
+mod plain;
 mod plan;
 mod polls;
 mod records;

@@ -6,6 +6,7 @@ use super::emit::{self, Code, RCX};
 use super::faults::Fix;
 use super::generated::Look;
 use super::ordered::{Window, is_load, is_locked};
+use super::plain;
 use super::text::{FIRST, Text};
 use super::translator::{Failure, Following, Translator};
 use crate::accesses::fits_register;
@@ -177,26 +178,42 @@ impl Translator {
             self.plan(pc, text.all(), variant);
         }
         let mut code = text.first();
-        let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
+        let mut decoder = None;
         let careful_end = self.careful_ends.get(&pc).copied().filter(|_| careful);
         let idioms = if ordered && !every { self.idioms_around(pc) } else { None };
+        let plain = !ordered && !self.logs(variant) && !variant.steps();
         self.watched_loads.clear();
         let mut instruction = Instruction::default();
         let mut index = 0;
+        let mut at = pc;
         loop {
-            let at = decoder.ip();
             if at + MAX_INSTRUCTION > pc + code.len() as u64 && code.len() == FIRST {
                 code = text.all();
-                let rest = &code[(at - pc) as usize..];
-                decoder = Decoder::with_ip(64, rest, at, DecoderOptions::NONE);
+                decoder = None;
             }
             let readable_end = pc + code.len() as u64;
-            if index > 0
-                && (self.must_split(at, index, readable_end, variant)
-                    || careful_end.is_some_and(|end| at >= end))
-            {
+            if index > 0 && careful_end.is_some_and(|end| at >= end) {
                 self.chain(at, variant);
                 return Ok((at, index));
+            }
+            if index > 0 && self.must_split(at, index, readable_end, variant) {
+                self.go_on_at(at, variant);
+                return Ok((at, index));
+            }
+            let rest = &code[(at - pc) as usize..];
+            if let Some(len) = plain.then(|| plain::length(rest)).flatten() {
+                self.faults.mark(self.hot.here(), at, index, Fix::None);
+                self.hot.put(&rest[..len]);
+                at += len as u64;
+                index += 1;
+                continue;
+            }
+            let decoder = decoder
+                .get_or_insert_with(|| Decoder::with_ip(64, code, pc, DecoderOptions::NONE));
+            if decoder.ip() != at {
+                let position = decoder.set_position((at - pc) as usize);
+                position.expect("a block's instructions lie in the code that it is made of");
+                decoder.set_ip(at);
             }
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
@@ -211,7 +228,7 @@ impl Translator {
             };
             let original = Original {
                 instruction: &instruction,
-                bytes: &code[(at - pc) as usize..(end - pc) as usize],
+                bytes: &rest[..(end - at) as usize],
                 offsets,
                 index,
                 variant,
@@ -230,6 +247,7 @@ impl Translator {
             if block_end != BlockEnd::None {
                 return Ok((end, index));
             }
+            at = end;
         }
     }
 
