@@ -57,6 +57,7 @@ impl Translator {
         self.linked(&[0x0f, 0x80 | condition], target, variant);
     }
 
+    #[inline]
     fn linked(&mut self, opcode: &[u8], target: u64, variant: Variant) {
         let variant = variant.next();
         self.hot.align_field(opcode.len() as u64);

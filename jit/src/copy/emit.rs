@@ -67,12 +67,14 @@ const RAX: u8 = 0;
 pub(super) const RCX: u8 = 1;
 pub(super) const RDX: u8 = 2;
 
+/// Bytes of [`Code::put_some`].
+pub(super) const SOME: usize = 16;
+
 /// Code under construction that will lie at `base`.
 #[derive(Default)]
 pub(super) struct Code {
     base: u64,
-    /// The code, and room behind it: so few bytes are put at a time that to look whether a vector
-    /// must grow takes longer.
+    /// The code, and room behind it.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -98,19 +100,30 @@ impl Code {
         self.base + self.len as u64
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(&mut self, bytes: &[u8]) {
-        let end = self.len + bytes.len();
-        if end > self.bytes.len() {
-            self.grow(end);
+        if self.bytes.len() - self.len < bytes.len() {
+            self.grow(bytes.len());
         }
-        self.bytes[self.len..end].copy_from_slice(bytes);
-        self.len = end;
+        // The length of an array is still known here: it is stored, not copied.
+        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Appends the first `len` of these bytes: all are stored, since that takes no call.
+    #[inline(always)]
+    pub(super) fn put_some(&mut self, bytes: &[u8; SOME], len: usize) {
+        if self.bytes.len() - self.len < SOME {
+            self.grow(SOME);
+        }
+        self.bytes[self.len..][..SOME].copy_from_slice(bytes);
+        self.len += len.min(SOME);
     }
 
     #[cold]
-    fn grow(&mut self, len: usize) {
-        self.bytes.resize((2 * self.bytes.len()).max(len).max(64), 0);
+    fn grow(&mut self, more: usize) {
+        let len = (2 * self.bytes.len()).max(self.len + more).max(64);
+        self.bytes.resize(len, 0);
     }
 
     /// Overwrites four bytes at `address`.
@@ -155,13 +168,11 @@ impl Code {
     /// Pads with a no-op so that a 32-bit field `skip` bytes from here is patchable.
     #[inline]
     pub(super) fn align_field(&mut self, skip: u64) {
+        /// No-ops by their lengths.
+        const PADS: [u32; 4] = [0, 0x90, 0x9066, 0x001f0f];
         let at = (self.here() + skip) & 7;
-        match if at > 4 { 8 - at } else { 0 } {
-            1 => self.put(&[0x90]),
-            2 => self.put(&[0x66, 0x90]),
-            3 => self.put(&[0x0f, 0x1f, 0x00]),
-            _ => {}
-        }
+        let pad = if at > 4 { 8 - at } else { 0 } as usize;
+        self.put_some(&u128::from(PADS[pad]).to_le_bytes(), pad);
     }
 
     /// `mov gs:[slot], register`
@@ -186,17 +197,14 @@ impl Code {
     /// `mov register, value`, in its shortest form
     #[inline]
     pub(super) fn load_constant(&mut self, register: u8, value: u64) {
-        let b = register >> 3;
-        let opcode = 0xb8 | register & 7;
-        if let Ok(value) = u32::try_from(value) {
-            if b != 0 {
-                self.put(&[0x41]);
-            }
-            let [v0, v1, v2, v3] = value.to_le_bytes();
-            self.put(&[opcode, v0, v1, v2, v3]);
-        } else {
-            self.put(&[0x48 | b, opcode]);
-            self.put(&value.to_le_bytes());
+        let (high, opcode) = (register >> 3, 0xb8 | register & 7);
+        // REX, or nothing; the opcode; four bytes, or eight.
+        let wide = u32::try_from(value).is_err();
+        let rex = if wide { 0x48 } else { 0x40 } | high;
+        let code = u128::from(value) << 8 | u128::from(opcode);
+        match (wide, high) {
+            (false, 0) => self.put_some(&code.to_le_bytes(), 5),
+            _ => self.put_some(&(code << 8 | u128::from(rex)).to_le_bytes(), if wide { 10 } else { 6 }),
         }
     }
 

@@ -74,6 +74,7 @@ impl Table {
     }
 
     /// Where the entry of an address is, if its page has any.
+    #[inline]
     fn at(&self, pc: u64) -> Option<usize> {
         let (page, inside) = (pc / PAGE, (pc % PAGE / BYTES) as usize);
         if let Some((_, start)) = self.last.get().filter(|&(last, _)| last == page) {
@@ -84,6 +85,7 @@ impl Table {
         Some(start + inside)
     }
 
+    #[inline]
     fn get(&self, pc: u64) -> Option<u32> {
         let entry = self.entries[self.at(pc)?];
         if entry.is_of(pc) {

@@ -186,27 +186,38 @@ impl Translator {
         let mut instruction = Instruction::default();
         let mut index = 0;
         let mut at = pc;
+        // Plain instructions are put together: what is behind this address has not been put.
+        let mut done = pc;
         loop {
             if at + MAX_INSTRUCTION > pc + code.len() as u64 && code.len() == FIRST {
+                self.hot.put(&code[(done - pc) as usize..(at - pc) as usize]);
+                done = at;
                 code = text.all();
                 decoder = None;
             }
             let readable_end = pc + code.len() as u64;
-            if index > 0 && careful_end.is_some_and(|end| at >= end) {
-                self.chain(at, variant);
-                return Ok((at, index));
+            let splits = index > 0 && self.must_split(at, index, readable_end, variant);
+            let rest = &code[(at - pc) as usize..];
+            let length = (plain && !splits).then(|| plain::length(rest)).flatten();
+            if let Some(length) = length {
+                self.faults.mark(self.hot.here() + (at - done), at, index, Fix::None);
+                at += length as u64;
+                index += 1;
+                continue;
             }
-            if index > 0 && self.must_split(at, index, readable_end, variant) {
+            let plain = &code[(done - pc) as usize..];
+            let len = (at - done) as usize;
+            match plain.first_chunk() {
+                Some(first) if len <= emit::SOME => self.hot.put_some(first, len),
+                _ => self.hot.put(&plain[..len]),
+            }
+            if splits {
                 self.go_on_at(at, variant);
                 return Ok((at, index));
             }
-            let rest = &code[(at - pc) as usize..];
-            if let Some(len) = plain.then(|| plain::length(rest)).flatten() {
-                self.faults.mark(self.hot.here(), at, index, Fix::None);
-                self.hot.put(&rest[..len]);
-                at += len as u64;
-                index += 1;
-                continue;
+            if index > 0 && careful_end.is_some_and(|end| at >= end) {
+                self.chain(at, variant);
+                return Ok((at, index));
             }
             let decoder = decoder
                 .get_or_insert_with(|| Decoder::with_ip(64, code, pc, DecoderOptions::NONE));
@@ -247,7 +258,7 @@ impl Translator {
             if block_end != BlockEnd::None {
                 return Ok((end, index));
             }
-            at = end;
+            (at, done) = (end, end);
         }
     }
 
