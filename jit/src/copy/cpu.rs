@@ -508,8 +508,7 @@ impl Cpu for CopyCpu {
     fn read_code(&mut self, context: &mut Context) {
         let (pc, variant) = (context.rip, self.observed_at(context.rip));
         self.read = None;
-        let again =
-            |translator: &mut Translator| translator.look_again(pc, variant).map(|()| None);
+        let again = |translator: &mut Translator| translator.look_again(pc, variant).map(|()| None);
         if let Next::Run(start) = self.translated(context, variant, again) {
             let translator = self.shared.lock();
             let behind = translator.behind_the_look(pc, variant);

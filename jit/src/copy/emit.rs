@@ -204,7 +204,8 @@ impl Code {
         let code = u128::from(value) << 8 | u128::from(opcode);
         match (wide, high) {
             (false, 0) => self.put_some(&code.to_le_bytes(), 5),
-            _ => self.put_some(&(code << 8 | u128::from(rex)).to_le_bytes(), if wide { 10 } else { 6 }),
+            _ => self
+                .put_some(&(code << 8 | u128::from(rex)).to_le_bytes(), if wide { 10 } else { 6 }),
         }
     }
 

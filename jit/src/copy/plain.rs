@@ -239,8 +239,7 @@ mod tests {
                 let code = [prefix, opcode, &[modrm, sib], &[0x5a; LONGEST]].concat();
                 let code = &code[..LONGEST];
                 let Some(len) = length(code) else { continue };
-                let instruction =
-                    Decoder::with_ip(64, code, 0x1000, DecoderOptions::NONE).decode();
+                let instruction = Decoder::with_ip(64, code, 0x1000, DecoderOptions::NONE).decode();
                 assert!(!instruction.is_invalid(), "{code:x?}");
                 assert_eq!(instruction.len(), len, "{code:x?}");
                 assert!(!instruction.is_ip_rel_memory_operand(), "{code:x?}");

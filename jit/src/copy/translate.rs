@@ -219,8 +219,8 @@ impl Translator {
                 self.chain(at, variant);
                 return Ok((at, index));
             }
-            let decoder = decoder
-                .get_or_insert_with(|| Decoder::with_ip(64, code, pc, DecoderOptions::NONE));
+            let decoder =
+                decoder.get_or_insert_with(|| Decoder::with_ip(64, code, pc, DecoderOptions::NONE));
             if decoder.ip() != at {
                 let position = decoder.set_position((at - pc) as usize);
                 position.expect("a block's instructions lie in the code that it is made of");
