@@ -58,20 +58,36 @@ pub(crate) fn ticks() -> u64 {
 
 /// Has all threads allocate from the heap of the first one, which grows in large steps and keeps what
 /// it has. Those that the C library gives to other threads grow by single pages, with a system call
-/// for each. Large tables come from the system, of which they use but a few pages.
+/// for each.
+///
+/// From a few MiB on, what the heap grows to at first may be in large pages: who uses so much touches most
+/// of it, and to get it page by page takes longer.
 pub(crate) fn share_one_heap() {
-    let (step, kept, table) = (1 << 20, 16 << 20, 1 << 19);
-    let settings = [
-        (libc::M_ARENA_MAX, 1),
-        (libc::M_TOP_PAD, step),
-        (libc::M_TRIM_THRESHOLD, kept),
-        (libc::M_MMAP_THRESHOLD, table),
-    ];
-    for (setting, value) in settings {
+    const FIRST: usize = 32 << 20;
+    const STEP: usize = 1 << 20;
+    const LARGE_PAGE: usize = 2 << 20;
+    const SMALL_PAGES: usize = 2 * LARGE_PAGE;
+    let set = |setting, value: usize| {
         // SAFETY: no memory that was allocated is concerned. Where a setting is refused, the
         // default holds.
-        unsafe { libc::mallopt(setting, value) };
+        unsafe { libc::mallopt(setting, value as libc::c_int) };
+    };
+    set(libc::M_ARENA_MAX, 1);
+    set(libc::M_TRIM_THRESHOLD, 2 * FIRST);
+    set(libc::M_MMAP_THRESHOLD, FIRST);
+    set(libc::M_TOP_PAD, FIRST);
+    // SAFETY: the block is freed as it was allocated. The advice concerns whole pages of the heap, as
+    // far as it has grown, and changes nothing of what they hold.
+    unsafe {
+        let block = libc::malloc(STEP);
+        let start = block.addr().next_multiple_of(LARGE_PAGE) + SMALL_PAGES;
+        let len = FIRST - LARGE_PAGE - SMALL_PAGES;
+        if !block.is_null() {
+            libc::madvise(block.with_addr(start), len, libc::MADV_HUGEPAGE);
+        }
+        libc::free(block);
     }
+    set(libc::M_TOP_PAD, STEP);
 }
 
 /// Gives the processor to another thread.

@@ -25,7 +25,7 @@ use super::emit::{self, RCX};
 use super::faults::Fix;
 use super::tables::{ReturnTable, Use};
 use super::translate::{Original, memory_operand};
-use super::translator::{PendingCall, Translator};
+use super::translator::{Following, PendingCall, REACH, Translator};
 use iced_x86::{Code as Opcode, ConstantOffsets, Instruction, OpKind, Register};
 use refrain_trace::Access;
 use refrain_vm::FastPath;
@@ -40,11 +40,24 @@ impl Translator {
         self.linked(&[0xe9], target, variant);
     }
 
+    /// The same, where threads that come here go on there in any case: unless it is translated, it is
+    /// next. What is far away or generated is left to who looks at it first.
+    pub(super) fn go_on_at(&mut self, target: u64, variant: Variant) {
+        self.chain(target, variant);
+        let variant = variant.next();
+        let near = target < REACH && !self.is_generated(target);
+        if near && !variant.steps() && !self.bodies.contains(target, variant) {
+            let field = self.hot.here() - 4;
+            self.next.push(Following { field, target, variant });
+        }
+    }
+
     /// Emits a conditional jump likewise.
     pub(super) fn branch(&mut self, condition: u8, target: u64, variant: Variant) {
         self.linked(&[0x0f, 0x80 | condition], target, variant);
     }
 
+    #[inline]
     fn linked(&mut self, opcode: &[u8], target: u64, variant: Variant) {
         let variant = variant.next();
         self.hot.align_field(opcode.len() as u64);
@@ -53,7 +66,7 @@ impl Translator {
         let exit = self.cold.here();
         self.cold.spill(emit::RCX_SLOT, RCX);
         self.leave_cold(Kind::Link { field: field as u32, variant }, target);
-        self.links.push((field, exit));
+        self.links.push((field as u32, exit as u32));
         let known = self.bodies.get(target, variant);
         let to = known.filter(|_| self.may_link()).unwrap_or(exit);
         self.hot.rel32(to);
@@ -69,7 +82,7 @@ impl Translator {
         self.cold.rel32(known.filter(|_| self.may_link()).unwrap_or(exit));
         self.cold.spill(emit::RCX_SLOT, RCX);
         self.leave_cold(Kind::Link { field: field as u32, variant }, target);
-        self.links.push((field, exit));
+        self.links.push((field as u32, exit as u32));
     }
 
     /// Emits `loop` and its like, which jump over the jump to the next instruction.
@@ -121,7 +134,6 @@ impl Translator {
 
     /// Emits `mov rcx, [operand]` for a RIP-relative operand.
     fn load_ip_relative(&mut self, original: Original) {
-        const REACH: u64 = 1 << 31;
         let address = original.instruction.ip_rel_memory_address();
         let fs = original.instruction.segment_prefix() == Register::FS;
         let prefix: &[u8] = if fs { &[0x64] } else { &[] };
@@ -176,13 +188,16 @@ impl Translator {
 
     /// Emits the stubs of the calls so far.
     pub(super) fn call_stubs(&mut self) {
+        if self.calls.is_empty() {
+            return;
+        }
         let mut calls = std::mem::take(&mut self.calls);
         for call in calls.drain(..) {
             let stub = self.hot.here();
             self.hot.set32(call.field, emit::displacement(call.field, stub));
             self.hot.store_on_stack(0, call.return_address);
             match call.target {
-                Some(target) => self.chain(target, call.variant),
+                Some(target) => self.go_on_at(target, call.variant),
                 None => self.jump_to_target(call.variant),
             }
         }

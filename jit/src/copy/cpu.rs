@@ -178,7 +178,7 @@ impl CopyCpu {
         if is_this(&known) {
             return Next::Run(known);
         }
-        let next = self.translated(context, variant, |_| Ok(()));
+        let next = self.translated(context, variant, |_| Ok(None));
         if let Next::Run(start) = next {
             self.recent[place] = start;
         }
@@ -257,7 +257,7 @@ impl CopyCpu {
         match start.variant {
             Variant::Opaque => self.inside.wanted.store(false, Ordering::Relaxed),
             variant if variant.steps() => {}
-            _ if translator.hooks.contains(&start.pc) => translator.want(self.number),
+            _ if translator.hooks.contains(start.pc) => translator.want(self.number),
             _ => {
                 self.inside.wanted.store(false, Ordering::Relaxed);
                 return true;
@@ -321,26 +321,28 @@ impl CopyCpu {
                     if translator.generation == generation {
                         translator.link(field.into(), body);
                     }
-                    Ok(())
+                    Ok(Some(body))
                 });
             }
             Kind::Changed { body, field, variant } => {
                 return self.translated(context, variant, |translator| {
                     let same = translator.generation == generation;
-                    translator.changed(desc.pc, variant, body.into(), same.then_some(field.into()))
+                    let field = same.then_some(field.into());
+                    translator.changed(desc.pc, variant, body.into(), field).map(|()| None)
                 });
             }
             Kind::JumpMiss(variant) => {
                 let pc = self.state.target;
                 context.rip = pc;
-                return self
-                    .translated(context, variant, |translator| translator.enter_jump(pc, variant));
+                return self.translated(context, variant, |translator| {
+                    translator.enter_jump(pc, variant).map(|()| None)
+                });
             }
             Kind::ReturnMiss(variant) => {
                 let pc = self.state.target;
                 context.rip = pc;
                 return self.translated(context, variant, |translator| {
-                    translator.enter_return(pc, variant)
+                    translator.enter_return(pc, variant).map(|()| None)
                 });
             }
             Kind::WriteFsBase(register, wide) => {
@@ -390,20 +392,22 @@ impl CopyCpu {
     }
 
     /// Goes on at the block at the context's `rip`, after `install` has made it known to
-    /// wherever it was missed.
+    /// wherever it was missed, and has said where it is if it has looked that up.
     fn translated(
         &mut self,
         context: &mut Context,
         variant: Variant,
-        install: impl Fn(&mut Translator) -> Result<(), Failure>,
+        install: impl Fn(&mut Translator) -> Result<Option<u64>, Failure>,
     ) -> Next {
         let begin = ticks();
         let mut locked;
         let result = loop {
             let mut translator = self.shared.lock();
             locked = ticks();
-            let body =
-                install(&mut translator).and_then(|()| translator.body(context.rip, variant));
+            let body = install(&mut translator).and_then(|body| match body {
+                Some(body) => Ok(body),
+                None => translator.body(context.rip, variant),
+            });
             self.shared.publish(&translator);
             match body {
                 Ok(body) => {
@@ -514,7 +518,7 @@ impl Cpu for CopyCpu {
     fn read_code(&mut self, context: &mut Context) {
         let (pc, variant) = (context.rip, self.observed_at(context.rip));
         self.read = None;
-        let again = |translator: &mut Translator| translator.look_again(pc, variant);
+        let again = |translator: &mut Translator| translator.look_again(pc, variant).map(|()| None);
         if let Next::Run(start) = self.translated(context, variant, again) {
             let translator = self.shared.lock();
             let behind = translator.behind_the_look(pc, variant);

@@ -67,18 +67,23 @@ const RAX: u8 = 0;
 pub(super) const RCX: u8 = 1;
 pub(super) const RDX: u8 = 2;
 
+/// Bytes of [`Code::put_some`].
+pub(super) const SOME: usize = 16;
+
 /// Code under construction that will lie at `base`.
 #[derive(Default)]
 pub(super) struct Code {
     base: u64,
+    /// The code, and room behind it.
     bytes: Vec<u8>,
+    len: usize,
 }
 
 impl Code {
     /// Starts anew at `base`.
     pub(super) fn reset(&mut self, base: u64) {
         self.base = base;
-        self.bytes.clear();
+        self.len = 0;
     }
 
     pub(super) fn base(&self) -> u64 {
@@ -86,44 +91,69 @@ impl Code {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[..self.len]
     }
 
     /// Address of the next byte.
+    #[inline]
     pub(super) fn here(&self) -> u64 {
-        self.base + self.bytes.len() as u64
+        self.base + self.len as u64
     }
 
+    #[inline(always)]
     pub(super) fn put(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() - self.len < bytes.len() {
+            self.grow(bytes.len());
+        }
+        // The length of an array is still known here: it is stored, not copied.
+        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Appends the first `len` of these bytes: all are stored, since that takes no call.
+    #[inline(always)]
+    pub(super) fn put_some(&mut self, bytes: &[u8; SOME], len: usize) {
+        if self.bytes.len() - self.len < SOME {
+            self.grow(SOME);
+        }
+        self.bytes[self.len..][..SOME].copy_from_slice(bytes);
+        self.len += len.min(SOME);
+    }
+
+    #[cold]
+    fn grow(&mut self, more: usize) {
+        let len = (2 * self.bytes.len()).max(self.len + more).max(64);
+        self.bytes.resize(len, 0);
     }
 
     /// Overwrites four bytes at `address`.
     pub(super) fn set32(&mut self, address: u64, value: u32) {
         let at = (address - self.base) as usize;
-        self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        self.bytes[..self.len][at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
 
     /// Overwrites eight bytes at `address`.
     pub(super) fn set64(&mut self, address: u64, value: u64) {
         let at = (address - self.base) as usize;
-        self.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        self.bytes[..self.len][at..at + 8].copy_from_slice(&value.to_le_bytes());
     }
 
     /// Overwrites the byte at `address`.
     pub(super) fn set8(&mut self, address: u64, value: u8) {
-        self.bytes[(address - self.base) as usize] = value;
+        self.bytes[..self.len][(address - self.base) as usize] = value;
     }
 
     /// Appends a displacement that ends an instruction and leads to `target`.
+    #[inline]
     pub(super) fn rel32(&mut self, target: u64) {
         let value = target.wrapping_sub(self.here() + 4) as u32;
         self.put(&value.to_le_bytes());
     }
 
+    #[inline]
     pub(super) fn jmp(&mut self, target: u64) {
-        self.put(&[0xe9]);
-        self.rel32(target);
+        let [a, b, c, d] = displacement(self.here() + 1, target).to_le_bytes();
+        self.put(&[0xe9, a, b, c, d]);
     }
 
     pub(super) fn call(&mut self, target: u64) {
@@ -136,45 +166,46 @@ impl Code {
     }
 
     /// Pads with a no-op so that a 32-bit field `skip` bytes from here is patchable.
+    #[inline]
     pub(super) fn align_field(&mut self, skip: u64) {
+        /// No-ops by their lengths.
+        const PADS: [u32; 4] = [0, 0x90, 0x9066, 0x001f0f];
         let at = (self.here() + skip) & 7;
-        match if at > 4 { 8 - at } else { 0 } {
-            1 => self.put(&[0x90]),
-            2 => self.put(&[0x66, 0x90]),
-            3 => self.put(&[0x0f, 0x1f, 0x00]),
-            _ => {}
-        }
+        let pad = if at > 4 { 8 - at } else { 0 } as usize;
+        self.put_some(&u128::from(PADS[pad]).to_le_bytes(), pad);
     }
 
     /// `mov gs:[slot], register`
+    #[inline]
     pub(super) fn spill(&mut self, slot: Slot, register: u8) {
         self.slot_move(0x89, slot, register);
     }
 
     /// `mov register, gs:[slot]`
+    #[inline]
     pub(super) fn reload(&mut self, register: u8, slot: Slot) {
         self.slot_move(0x8b, slot, register);
     }
 
+    #[inline]
     fn slot_move(&mut self, opcode: u8, slot: Slot, register: u8) {
         let rex = 0x48 | (register >> 3) << 2;
-        self.put(&[0x65, rex, opcode, 0x04 | (register & 7) << 3, 0x25]);
-        self.put(&slot.0.to_le_bytes());
+        let [a, b, c, d] = slot.0.to_le_bytes();
+        self.put(&[0x65, rex, opcode, 0x04 | (register & 7) << 3, 0x25, a, b, c, d]);
     }
 
     /// `mov register, value`, in its shortest form
+    #[inline]
     pub(super) fn load_constant(&mut self, register: u8, value: u64) {
-        let b = register >> 3;
-        let opcode = 0xb8 | register & 7;
-        if let Ok(value) = u32::try_from(value) {
-            if b != 0 {
-                self.put(&[0x41]);
-            }
-            self.put(&[opcode]);
-            self.put(&value.to_le_bytes());
-        } else {
-            self.put(&[0x48 | b, opcode]);
-            self.put(&value.to_le_bytes());
+        let (high, opcode) = (register >> 3, 0xb8 | register & 7);
+        // REX, or nothing; the opcode; four bytes, or eight.
+        let wide = u32::try_from(value).is_err();
+        let rex = if wide { 0x48 } else { 0x40 } | high;
+        let code = u128::from(value) << 8 | u128::from(opcode);
+        match (wide, high) {
+            (false, 0) => self.put_some(&code.to_le_bytes(), 5),
+            _ => self
+                .put_some(&(code << 8 | u128::from(rex)).to_le_bytes(), if wide { 10 } else { 6 }),
         }
     }
 

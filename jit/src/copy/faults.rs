@@ -39,8 +39,9 @@ struct Mark {
 /// One translated block.
 #[derive(Clone, Debug)]
 struct Block {
-    start: u64,
-    end: u64,
+    /// Translated code lies below 2 GiB.
+    start: u32,
+    end: u32,
     pc: u64,
     /// Instructions that the block counts when it is entered.
     counted: u8,
@@ -63,6 +64,7 @@ impl FaultMap {
     /// A block begins at the host address `start`.
     pub(super) fn begin(&mut self, start: u64, pc: u64) {
         let first_mark = self.marks.len() as u32;
+        let start = start as u32;
         self.blocks.push(Block { start, end: start, pc, counted: 0, accesses: 0, first_mark });
         self.accesses = 0;
     }
@@ -77,7 +79,7 @@ impl FaultMap {
     pub(super) fn mark(&mut self, host: u64, guest: u64, done: usize, fix: Fix) {
         let block = self.blocks.last().expect("a block was begun");
         self.marks.push(Mark {
-            host: (host - block.start) as u16,
+            host: (host as u32 - block.start) as u16,
             guest: (guest - block.pc) as u16,
             done: done as u8,
             accesses: self.accesses,
@@ -88,7 +90,7 @@ impl FaultMap {
     /// The block ends.
     pub(super) fn end(&mut self, end: u64, counted: usize) {
         let block = self.blocks.last_mut().expect("a block was begun");
-        block.end = end;
+        block.end = end as u32;
         block.counted = counted as u8;
         block.accesses = self.accesses;
     }
@@ -102,14 +104,14 @@ impl FaultMap {
         context: &mut Context,
         recorded: bool,
     ) -> Option<Fix> {
-        let index = self.blocks.partition_point(|block| block.start <= host);
+        let index = self.blocks.partition_point(|block| u64::from(block.start) <= host);
         let block = &self.blocks[index.checked_sub(1)?];
         let next = self.blocks.get(index).map_or(self.marks.len(), |b| b.first_mark as usize);
         let marks = &self.marks[block.first_mark as usize..next];
-        let offset = host - block.start;
+        let offset = host - u64::from(block.start);
         let mark = marks.partition_point(|mark| u64::from(mark.host) <= offset);
         let mark = marks[mark.checked_sub(1)?];
-        if host >= block.end {
+        if host >= u64::from(block.end) {
             return None;
         }
         match mark.fix {

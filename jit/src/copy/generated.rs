@@ -244,7 +244,7 @@ impl Translator {
         self.cold.spill(emit::RCX_SLOT, RCX);
         let kind = Kind::Changed { body: body as u32, field: field as u32, variant };
         self.leave_cold(kind, pc);
-        self.links.push((field, exit));
+        self.links.push((field as u32, exit as u32));
     }
 
     /// The code of the block at `pc` is not what was translated to `body`. Lets the jump with this

@@ -8,7 +8,7 @@
 //! # Reading order
 //! `state` (what GS points to, the way in and out), `desc` (why code is left), `translator` (what
 //! the lock protects), `places` (where translations lie), `text` (the code that one is made of),
-//! `translate`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
+//! `translate`, `plain`, `watch` and `branch` (emitting blocks), `cpu` (the loop). What is
 //! ordered against other threads: `ordered`, `idioms`, `functions`, `limits`, `learned`; and how it
 //! is executed without leaving code, `inline`; `every` orders every access (`plan`, `careful`). What
 //! observers see: `accessed`, `log`.
@@ -62,6 +62,7 @@ mod loops;
 mod ordered;
 mod pauses;
 mod places;
+mod plain;
 mod plan;
 mod polls;
 mod records;
@@ -128,7 +129,7 @@ struct Shared {
     /// Threads that there were.
     numbers: AtomicU32,
     /// One bit per hash of a hooked address.
-    hooked: [AtomicU64; 64],
+    hooked: [AtomicU64; HOOK_WORDS],
 }
 
 /// Whether a thread may be executing translated code, and may go on. In its own cache line, as
@@ -172,7 +173,7 @@ impl CopyEngine {
             barrier: Barrier::new(),
             threads: Mutex::default(),
             numbers: AtomicU32::new(0),
-            hooked: [const { AtomicU64::new(0) }; 64],
+            hooked: [const { AtomicU64::new(0) }; HOOK_WORDS],
         };
         Ok(CopyEngine { shared: Arc::new(shared) })
     }
@@ -352,6 +353,9 @@ impl Shared {
         self.closing.store(false, Ordering::SeqCst);
     }
 }
+
+/// Words of [`Shared::hooked`].
+const HOOK_WORDS: usize = 64;
 
 /// Place of a hooked address in [`Shared::hooked`].
 fn hook_bit(pc: u64) -> (usize, u64) {

@@ -1,119 +1,197 @@
 //! Where translations lie, by guest address and variant.
 //!
 //! A block is looked up several times while it and its neighbours are translated, and the tables of a
-//! program that executes much code are in no cache. So what is near in the guest's code is near in
-//! these tables, and an entry is small: nearly all guest code lies below 4 GiB, as all translated code
-//! does.
+//! program that executes much code are in no cache. So a page of guest code has a table of its own, in
+//! the order of its addresses: nothing is searched, blocks that are near each other share cache lines,
+//! and nothing is moved when there are more.
 
 use super::desc::Variant;
 use refrain_trace::fixed::{FixedMap, FixedSet};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use refrain_vm::layout::{CODE_CACHE, PAGE};
+use std::cell::Cell;
 
-/// A map from guest addresses.
-type ByAddress<K, V> = HashMap<K, V, BuildHasherDefault<Near>>;
+/// There is seldom more than one block to so many bytes.
+const BYTES: u64 = 8;
+/// Entries of a page.
+const ENTRIES: usize = (PAGE / BYTES) as usize;
+/// Bits of a number in an entry; above them is which of the bytes it belongs to.
+const BITS: u32 = u32::BITS - BYTES.trailing_zeros();
+/// Numbers are below.
+const END: u32 = (1 << BITS) - 2;
+// An entry has room for all places of translated code.
+const _: () = assert!(CODE_CACHE.end - CODE_CACHE.start <= END as u64);
+
+/// A map from guest addresses to numbers below [`END`].
+struct Table {
+    /// Where the entries of a page begin.
+    starts: FixedMap<u64, usize>,
+    /// The page that was asked for last, and where its entries begin.
+    last: Cell<Option<(u64, usize)>>,
+    /// Of each page, one behind the other.
+    entries: Vec<Entry>,
+    /// What found another address in its entry.
+    others: FixedMap<u64, u32>,
+}
+
+/// What a [`Table`] has for some bytes: nothing (0), or one of them and its number plus 1.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry(u32);
+
+impl Entry {
+    const NOTHING: Entry = Entry(0);
+    /// There was an address, and may be another one among the others.
+    const REMOVED: Entry = Entry(u32::MAX);
+
+    fn new(pc: u64, number: u32) -> Entry {
+        assert!(number < END, "a number is a place in the code cache, or that of a block");
+        Entry(((pc % BYTES) as u32) << BITS | (number + 1))
+    }
+
+    fn is_of(self, pc: u64) -> bool {
+        self != Entry::NOTHING && self != Entry::REMOVED && u64::from(self.0 >> BITS) == pc % BYTES
+    }
+
+    fn number(self) -> u32 {
+        (self.0 & ((1 << BITS) - 1)) - 1
+    }
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table {
+            starts: FixedMap::default(),
+            last: Cell::new(None),
+            entries: Vec::new(),
+            others: FixedMap::default(),
+        }
+    }
+}
+
+impl Table {
+    /// With room for so many pages, so that few are moved.
+    fn with_room(pages: usize) -> Table {
+        Table { entries: Vec::with_capacity(pages * ENTRIES), ..Table::default() }
+    }
+
+    /// Where the entry of an address is, if its page has any.
+    #[inline]
+    fn at(&self, pc: u64) -> Option<usize> {
+        let (page, inside) = (pc / PAGE, (pc % PAGE / BYTES) as usize);
+        if let Some((_, start)) = self.last.get().filter(|&(last, _)| last == page) {
+            return Some(start + inside);
+        }
+        let start = *self.starts.get(&page)?;
+        self.last.set(Some((page, start)));
+        Some(start + inside)
+    }
+
+    #[inline]
+    fn get(&self, pc: u64) -> Option<u32> {
+        let entry = self.entries[self.at(pc)?];
+        if entry.is_of(pc) {
+            Some(entry.number())
+        } else if entry == Entry::NOTHING {
+            None
+        } else {
+            self.others.get(&pc).copied()
+        }
+    }
+
+    fn insert(&mut self, pc: u64, number: u32) {
+        let at = self.at(pc).unwrap_or_else(|| {
+            let start = self.entries.len();
+            self.entries.resize(start + ENTRIES, Entry::NOTHING);
+            self.starts.insert(pc / PAGE, start);
+            start + (pc % PAGE / BYTES) as usize
+        });
+        let entry = &mut self.entries[at];
+        if *entry == Entry::NOTHING || entry.is_of(pc) {
+            *entry = Entry::new(pc, number);
+        } else {
+            self.others.insert(pc, number);
+        }
+    }
+
+    fn remove(&mut self, pc: u64) -> Option<u32> {
+        let at = self.at(pc)?;
+        let entry = &mut self.entries[at];
+        if entry.is_of(pc) {
+            return Some(std::mem::replace(entry, Entry::REMOVED).number());
+        }
+        self.others.remove(&pc)
+    }
+
+    fn clear(&mut self) {
+        self.starts.clear();
+        self.last.set(None);
+        self.entries.clear();
+        self.others.clear();
+    }
+}
 
 /// See the module's documentation.
 #[derive(Default)]
-pub(super) struct Places {
-    low: [ByAddress<u32, u32>; Variant::COUNT as usize],
-    high: FixedMap<(u64, Variant), u64>,
-}
+pub(super) struct Places([Table; Variant::COUNT as usize]);
 
 impl Places {
-    /// With room for so many places of observed code, so that they are not moved again and again.
-    pub(super) fn with_room(places: usize) -> Places {
+    /// With room for so many pages of observed code.
+    pub(super) fn with_room(pages: usize) -> Places {
         let mut all = Places::default();
-        all.low[Variant::Observed as usize].reserve(places);
+        all.0[Variant::Observed as usize] = Table::with_room(pages);
         all
     }
 
     pub(super) fn get(&self, pc: u64, variant: Variant) -> Option<u64> {
-        match u32::try_from(pc) {
-            Ok(pc) => self.low[variant as usize].get(&pc).map(|&place| place.into()),
-            Err(_) => self.high.get(&(pc, variant)).copied(),
-        }
+        self.0[variant as usize].get(pc).map(|number| CODE_CACHE.start + u64::from(number))
     }
 
     pub(super) fn contains(&self, pc: u64, variant: Variant) -> bool {
         self.get(pc, variant).is_some()
     }
 
+    /// All places are in the code cache.
     pub(super) fn insert(&mut self, pc: u64, variant: Variant, place: u64) {
-        match (u32::try_from(pc), u32::try_from(place)) {
-            (Ok(pc), Ok(place)) => drop(self.low[variant as usize].insert(pc, place)),
-            _ => drop(self.high.insert((pc, variant), place)),
-        }
+        assert!(CODE_CACHE.contains(&place), "translated code lies in the code cache");
+        self.0[variant as usize].insert(pc, (place - CODE_CACHE.start) as u32);
     }
 
     pub(super) fn remove(&mut self, pc: u64, variant: Variant) -> Option<u64> {
-        match u32::try_from(pc) {
-            Ok(pc) => self.low[variant as usize].remove(&pc).map(u64::from),
-            Err(_) => self.high.remove(&(pc, variant)),
-        }
+        self.0[variant as usize].remove(pc).map(|number| CODE_CACHE.start + u64::from(number))
     }
 
     pub(super) fn clear(&mut self) {
-        self.low.iter_mut().for_each(HashMap::clear);
-        self.high.clear();
+        self.0.iter_mut().for_each(Table::clear);
     }
 }
 
 /// Blocks that were kept before: the digests of their code.
 #[derive(Default)]
 pub(super) struct KeptBefore {
-    /// The first one at an address; nearly all have no other.
-    first: ByAddress<u64, u64>,
+    /// The number of the first one at an address; nearly all have no other.
+    first: Table,
+    /// By number.
+    digests: Vec<u64>,
     others: FixedSet<(u64, u64)>,
 }
 
 impl KeptBefore {
-    /// With room for so many.
-    pub(super) fn with_room(blocks: usize) -> KeptBefore {
-        let mut all = KeptBefore::default();
-        all.first.reserve(blocks);
-        all
+    /// With room for so many pages.
+    pub(super) fn with_room(pages: usize) -> KeptBefore {
+        KeptBefore { first: Table::with_room(pages), ..KeptBefore::default() }
     }
 
     /// Adds a block; whether it is new.
     pub(super) fn insert(&mut self, pc: u64, digest: u64) -> bool {
-        let mut is_new = false;
-        let first = *self.first.entry(pc).or_insert_with(|| {
-            is_new = true;
-            digest
-        });
-        is_new || first != digest && self.others.insert((pc, digest))
-    }
-}
-
-/// Hashes addresses so that those of one page are neighbours, in their order. The tables of `std` take
-/// the place of an entry from the low bits, and tell entries there apart by the highest seven.
-#[derive(Default)]
-struct Near(u64);
-
-impl Hasher for Near {
-    fn finish(&self) -> u64 {
-        const PAGE_SHIFT: u32 = refrain_vm::layout::PAGE.trailing_zeros();
-        /// There is seldom more than one block to so many bytes.
-        const BYTES: u64 = 8;
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        const TAG: u64 = 0x7f << 57;
-        let page = (self.0 >> PAGE_SHIFT).wrapping_mul(FACTOR) >> 32;
-        let inside = self.0 % refrain_vm::layout::PAGE / BYTES;
-        let place = page * (refrain_vm::layout::PAGE / BYTES) + inside;
-        self.0.wrapping_mul(FACTOR) & TAG | place & !TAG
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.0 = self.0 << 8 | u64::from(byte));
-    }
-
-    fn write_u32(&mut self, address: u32) {
-        self.0 = address.into();
-    }
-
-    fn write_u64(&mut self, address: u64) {
-        self.0 = address;
+        if let Some(first) = self.first.get(pc) {
+            return self.digests[first as usize] != digest && self.others.insert((pc, digest));
+        }
+        if self.digests.len() as u64 == u64::from(END) {
+            // No code memory holds so many at a time, but in time there may be more.
+            return self.others.insert((pc, digest));
+        }
+        self.first.insert(pc, self.digests.len() as u32);
+        self.digests.push(digest);
+        true
     }
 }
 
@@ -124,21 +202,31 @@ mod tests {
     #[test]
     fn places_are_found_again() {
         const HIGH: u64 = 1 << 40;
+        const PLACE: u64 = CODE_CACHE.start;
         let mut places = Places::with_room(4);
+        // Of eight bytes one or two.
         let all = || (0..5000).map(|n| n * 5).flat_map(|pc| [pc, HIGH + pc]);
         for pc in all() {
-            places.insert(pc, Variant::Observed, pc % HIGH + 1);
-            places.insert(pc, Variant::Opaque, pc % HIGH + 2);
+            places.insert(pc, Variant::Observed, PLACE + pc % HIGH);
+            places.insert(pc, Variant::Opaque, CODE_CACHE.end - 1 - pc % HIGH);
         }
         for pc in all() {
-            assert_eq!(places.get(pc, Variant::Observed), Some(pc % HIGH + 1));
-            assert_eq!(places.get(pc, Variant::Opaque), Some(pc % HIGH + 2));
+            assert_eq!(places.get(pc, Variant::Observed), Some(PLACE + pc % HIGH));
+            assert_eq!(places.get(pc, Variant::Opaque), Some(CODE_CACHE.end - 1 - pc % HIGH));
             assert!(!places.contains(pc + 1, Variant::Observed));
             assert!(!places.contains(pc, Variant::Resumed));
         }
-        assert_eq!(places.remove(HIGH + 5, Variant::Opaque), Some(7));
-        assert_eq!(places.remove(5, Variant::Observed), Some(6));
-        assert_eq!(places.remove(5, Variant::Observed), None);
+        // What is removed leaves the others of its bytes alone, and may come again.
+        for pc in all().step_by(3) {
+            assert_eq!(places.remove(pc, Variant::Observed), Some(PLACE + pc % HIGH));
+            assert_eq!(places.remove(pc, Variant::Observed), None);
+        }
+        for (n, pc) in all().enumerate() {
+            let place = (n % 3 != 0).then_some(PLACE + pc % HIGH);
+            assert_eq!(places.get(pc, Variant::Observed), place);
+            places.insert(pc, Variant::Observed, PLACE + 7);
+            assert_eq!(places.get(pc, Variant::Observed), Some(PLACE + 7));
+        }
         places.clear();
         assert!(all().all(|pc| !places.contains(pc, Variant::Opaque)));
     }

@@ -6,8 +6,9 @@ use super::emit::{self, Code, RCX};
 use super::faults::Fix;
 use super::generated::Look;
 use super::ordered::{Window, is_load, is_locked};
+use super::plain;
 use super::text::{FIRST, Text};
-use super::translator::{Failure, Translator};
+use super::translator::{Failure, Following, Translator};
 use crate::accesses::fits_register;
 use iced_x86::{
     ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
@@ -50,7 +51,8 @@ pub(super) struct Original<'a> {
 
 impl Translator {
     /// Emits the block at `pc` and returns its address. If it ends with a call, the block that the
-    /// call returns to follows in line, and so on.
+    /// call returns to follows in line, and so on; then the blocks that are executed next in any case:
+    /// threads need not come out for them.
     pub(super) fn translate(
         &mut self,
         pc: u64,
@@ -58,18 +60,39 @@ impl Translator {
         with_entry: bool,
     ) -> Result<u64, Failure> {
         let start = self.hot.here();
+        self.next.clear();
         let body = self.block(pc, variant, with_entry)?;
+        self.continuations(start);
+        while let Some(Following { field, target, variant }) = self.next.pop() {
+            let known = self.bodies.get(target, variant).or_else(|| {
+                let may_follow = self.may_follow(start, target, variant);
+                let body = may_follow.then(|| self.block(target, variant, false).ok()).flatten();
+                self.continuations(start);
+                body
+            });
+            if let Some(body) = known.filter(|_| self.may_link()) {
+                self.hot.set32(field, emit::displacement(field, body));
+            }
+        }
+        Ok(body)
+    }
+
+    /// Emits the blocks that the last call returns to, and the stubs of the calls so far.
+    fn continuations(&mut self, start: u64) {
         while let Some((pc, variant)) = self.continuation.take() {
-            let goes_on = self.hot.here() - start < MAX_RUN
+            let goes_on = self.may_follow(start, pc, variant)
                 && !self.bodies.contains(pc, variant)
-                && !(variant.observed() && self.hooks.contains(&pc))
                 && self.block(pc, variant, false).is_ok();
             if !goes_on {
                 self.chain(pc, variant);
             }
         }
         self.call_stubs();
-        Ok(body)
+    }
+
+    /// Whether a block may be emitted behind what was emitted from `start` on.
+    fn may_follow(&self, start: u64, pc: u64, variant: Variant) -> bool {
+        self.hot.here() - start < MAX_RUN && !(variant.observed() && self.hooks.contains(pc))
     }
 
     /// Emits one block.
@@ -77,7 +100,7 @@ impl Translator {
         let generated = self.is_generated(pc);
         let ahead = generated || self.orders(variant);
         let text = Text::at(pc, if ahead { WINDOW } else { SHORT_WINDOW });
-        let hooked = variant == Variant::Observed && self.hooks.contains(&pc);
+        let hooked = variant == Variant::Observed && self.hooks.contains(pc);
         if with_entry {
             self.jump_entry(pc, variant);
         }
@@ -114,6 +137,15 @@ impl Translator {
         if let Some(field) = counter {
             self.hot.set32(field, count as u32);
         }
+        self.fill_in(variant, count);
+        Ok(body)
+    }
+
+    /// Fills in what depends on how many instructions the block has, where there is such.
+    fn fill_in(&mut self, variant: Variant, count: usize) {
+        if self.exits.is_empty() && self.rests.is_empty() {
+            return;
+        }
         let mut exits = std::mem::take(&mut self.exits);
         for (field, desc, before) in exits.drain(..) {
             let rest = if self.counts(variant) { (count - before) as u32 } else { 0 };
@@ -124,7 +156,6 @@ impl Translator {
         for (field, before, sign) in self.rests.drain(..) {
             self.cold.set32(field, (sign * (count - before) as i32) as u32);
         }
-        Ok(body)
     }
 
     /// Whether accesses of such code are ordered.
@@ -147,26 +178,53 @@ impl Translator {
             self.plan(pc, text.all(), variant);
         }
         let mut code = text.first();
-        let mut decoder = Decoder::with_ip(64, code, pc, DecoderOptions::NONE);
+        let mut decoder = None;
         let careful_end = self.careful_ends.get(&pc).copied().filter(|_| careful);
         let idioms = if ordered && !every { self.idioms_around(pc) } else { None };
+        let plain = !ordered && !self.logs(variant) && !variant.steps();
         self.watched_loads.clear();
         let mut instruction = Instruction::default();
         let mut index = 0;
+        let mut at = pc;
+        // Plain instructions are put together: what is behind this address has not been put.
+        let mut done = pc;
         loop {
-            let at = decoder.ip();
             if at + MAX_INSTRUCTION > pc + code.len() as u64 && code.len() == FIRST {
+                self.hot.put(&code[(done - pc) as usize..(at - pc) as usize]);
+                done = at;
                 code = text.all();
-                let rest = &code[(at - pc) as usize..];
-                decoder = Decoder::with_ip(64, rest, at, DecoderOptions::NONE);
+                decoder = None;
             }
             let readable_end = pc + code.len() as u64;
-            if index > 0
-                && (self.must_split(at, index, readable_end, variant)
-                    || careful_end.is_some_and(|end| at >= end))
-            {
+            let splits = index > 0 && self.must_split(at, index, readable_end, variant);
+            let rest = &code[(at - pc) as usize..];
+            let length = (plain && !splits).then(|| plain::length(rest)).flatten();
+            if let Some(length) = length {
+                self.faults.mark(self.hot.here() + (at - done), at, index, Fix::None);
+                at += length as u64;
+                index += 1;
+                continue;
+            }
+            let plain = &code[(done - pc) as usize..];
+            let len = (at - done) as usize;
+            match plain.first_chunk() {
+                Some(first) if len <= emit::SOME => self.hot.put_some(first, len),
+                _ => self.hot.put(&plain[..len]),
+            }
+            if splits {
+                self.go_on_at(at, variant);
+                return Ok((at, index));
+            }
+            if index > 0 && careful_end.is_some_and(|end| at >= end) {
                 self.chain(at, variant);
                 return Ok((at, index));
+            }
+            let decoder =
+                decoder.get_or_insert_with(|| Decoder::with_ip(64, code, pc, DecoderOptions::NONE));
+            if decoder.ip() != at {
+                let position = decoder.set_position((at - pc) as usize);
+                position.expect("a block's instructions lie in the code that it is made of");
+                decoder.set_ip(at);
             }
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
@@ -181,7 +239,7 @@ impl Translator {
             };
             let original = Original {
                 instruction: &instruction,
-                bytes: &code[(at - pc) as usize..(end - pc) as usize],
+                bytes: &rest[..(end - at) as usize],
                 offsets,
                 index,
                 variant,
@@ -200,6 +258,7 @@ impl Translator {
             if block_end != BlockEnd::None {
                 return Ok((end, index));
             }
+            (at, done) = (end, end);
         }
     }
 
@@ -235,7 +294,7 @@ impl Translator {
             || index >= MAX_BLOCK
             || at >= readable_end
             || index > 8 && at + MAX_INSTRUCTION > readable_end
-            || variant.observed() && self.hooks.contains(&at)
+            || variant.observed() && self.hooks.contains(at)
             || self.is_place(at, variant)
             || self.names(at, variant)
             || self.look(at, variant) == Look::Asked
@@ -310,7 +369,7 @@ impl Translator {
         }
         match action {
             Action::Copy => return self.copy(original),
-            Action::Jump(target) => self.chain(target, original.variant),
+            Action::Jump(target) => self.go_on_at(target, original.variant),
             Action::Branch(condition, target) => {
                 self.branch(condition, target, original.variant);
                 self.chain(next, original.variant);

@@ -19,6 +19,7 @@ use super::places::{KeptBefore, Places};
 use super::plan::Every;
 use super::state;
 use super::tables::{ReturnTable, Tables, Use, code_range};
+use super::{HOOK_WORDS, hook_bit};
 use crate::memory::CodeMemory;
 use iced_x86::Encoder;
 use rangemap::RangeSet;
@@ -41,12 +42,12 @@ const BLOCK_ALIGNMENT: u64 = 16;
 const CHUNK: u64 = 64 << 10;
 /// Bytes of a `jmp` to a fixed place.
 const JUMP: u64 = 5;
-/// Blocks of a short program.
-const EXPECTED: usize = 3 << 10;
+/// Pages of code of a short program.
+const EXPECTED: usize = 64;
 /// Code memory that the system gives at once.
 const STEP: u64 = 128 << 10;
 /// Code below has return addresses that fit an immediate.
-const REACH: u64 = 1 << 31;
+pub(super) const REACH: u64 = 1 << 31;
 
 /// Why there is no translation.
 pub(super) enum Failure {
@@ -63,6 +64,14 @@ pub(super) struct PendingCall {
     pub(super) return_address: u64,
     /// The callee, or `None` if it is the thread's target.
     pub(super) target: Option<u64>,
+    pub(super) variant: Variant,
+}
+
+/// A block that is executed behind one that was emitted, whatever that does.
+pub(super) struct Following {
+    /// Displacement of the jump that leads there.
+    pub(super) field: u64,
+    pub(super) target: u64,
     pub(super) variant: Variant,
 }
 
@@ -105,6 +114,27 @@ pub(super) struct Looked {
     pub(super) behind: u64,
 }
 
+/// Hooked addresses.
+pub(super) struct Hooks {
+    /// One bit per hash of an address: this is asked of every instruction.
+    may_be: [u64; HOOK_WORDS],
+    all: FixedSet<u64>,
+}
+
+impl Hooks {
+    /// Adds one; whether it is new.
+    pub(super) fn insert(&mut self, pc: u64) -> bool {
+        let (word, bit) = hook_bit(pc);
+        self.may_be[word] |= bit;
+        self.all.insert(pc)
+    }
+
+    pub(super) fn contains(&self, pc: u64) -> bool {
+        let (word, bit) = hook_bit(pc);
+        self.may_be[word] & bit != 0 && self.all.contains(&pc)
+    }
+}
+
 /// See the module's documentation.
 pub(super) struct Translator {
     pub(super) config: EngineConfig,
@@ -113,6 +143,8 @@ pub(super) struct Translator {
     pub(super) returns: Option<ReturnTable>,
     /// What the last call that was emitted returns to.
     pub(super) continuation: Option<(u64, Variant)>,
+    /// Blocks that may be emitted behind the one under construction.
+    pub(super) next: Vec<Following>,
     /// Calls whose stubs are still to be emitted.
     pub(super) calls: Vec<PendingCall>,
     memory: CodeMemory,
@@ -152,8 +184,8 @@ pub(super) struct Translator {
     pub(super) call_sites: Places,
     /// Entries of the return table to be set once the code is in place.
     pub(super) pending_returns: Vec<(u64, Variant, u64)>,
-    /// Every patchable field, and what it leads to when it is not linked.
-    pub(super) links: Vec<(u64, u64)>,
+    /// Every patchable field, and what it leads to when it is not linked. Both lie below 2 GiB.
+    pub(super) links: Vec<(u32, u32)>,
     pub(super) faults: FaultMap,
     pub(super) functions: Functions,
     /// Sites that the machine asked for.
@@ -163,7 +195,7 @@ pub(super) struct Translator {
     /// Threads that are to leave translated code, by their numbers: until they have, nothing is
     /// linked.
     wanted: BTreeSet<u32>,
-    pub(super) hooks: FixedSet<u64>,
+    pub(super) hooks: Hooks,
     /// Functions of the machine's that stand in at hooked addresses.
     pub(super) fast_paths: FixedMap<u64, FastPath>,
     /// What is called around ordered instructions.
@@ -209,6 +241,7 @@ impl Translator {
             tables,
             returns: ReturnTable::new(),
             continuation: None,
+            next: Vec::new(),
             calls: Vec::new(),
             memory,
             arena: Arena::default(),
@@ -237,7 +270,7 @@ impl Translator {
             learned: Learned::default(),
             several: false,
             wanted: BTreeSet::new(),
-            hooks: FixedSet::default(),
+            hooks: Hooks { may_be: [0; HOOK_WORDS], all: FixedSet::default() },
             fast_paths: FixedMap::default(),
             ordered_fast_path: None,
             generated: RangeSet::new(),
@@ -342,7 +375,7 @@ impl Translator {
             returns.reset();
         }
         for &(field, exit) in &self.links {
-            self.patch(field, exit);
+            self.patch(field.into(), exit.into());
         }
     }
 
@@ -559,6 +592,9 @@ impl Translator {
         }
         self.hot_next = end;
         self.cold_next = self.cold.here();
+        if self.pending_returns.is_empty() {
+            return;
+        }
         let mut returns = std::mem::take(&mut self.pending_returns);
         for (pc, variant, entry) in returns.drain(..) {
             self.set_return(pc, variant, entry);

@@ -54,6 +54,8 @@ const AS_DELTA: u64 = 3;
 
 const CONTEXTS: usize = 1 << 12;
 const CACHE: usize = 1 << 12;
+/// Slots of a part: short programs use few.
+const PART: usize = 1 << 9;
 /// Events that are encoded together.
 const BLOCK: usize = 64;
 
@@ -67,8 +69,8 @@ pub(crate) struct Model {
     followers: Box<[u32; CONTEXTS]>,
     /// By hash: objects seen.
     objects: Box<[u64; CACHE]>,
-    /// By slot: the ticket that comes next.
-    tickets: Box<[u64]>,
+    /// By slot, in parts that are made when they are used: the ticket that comes next.
+    tickets: [Option<Box<[u64; PART]>>; SLOTS / PART],
     /// Slots to clear for the next chunk.
     touched: Vec<u32>,
 }
@@ -78,7 +80,7 @@ impl Default for Model {
         Model {
             followers: Box::new([0; CONTEXTS]),
             objects: Box::new([0; CACHE]),
-            tickets: vec![0; SLOTS].into_boxed_slice(),
+            tickets: [const { None }; SLOTS / PART],
             touched: Vec::new(),
         }
     }
@@ -134,7 +136,7 @@ impl Model {
         self.followers.fill(0);
         self.objects.fill(0);
         for slot in self.touched.drain(..) {
-            self.tickets[slot as usize] = 0;
+            *Self::of_slot(&mut self.tickets, slot as usize) = 0;
         }
     }
 
@@ -167,7 +169,8 @@ impl Model {
 
     #[inline]
     fn ticket(&self, slot: Option<usize>) -> u64 {
-        slot.map_or(0, |slot| self.tickets[slot])
+        let ticket = |slot: usize| self.tickets[slot / PART].as_ref().map(|part| part[slot % PART]);
+        slot.and_then(ticket).unwrap_or(0)
     }
 
     /// A system call's `aux` follows its ticket; elsewhere it is the template's.
@@ -197,11 +200,17 @@ impl Model {
     #[inline(always)]
     fn learn_ticket(&mut self, event: &Event, slot: Option<usize>) {
         if let Some(slot) = slot {
-            if self.tickets[slot] == 0 {
+            let ticket = Self::of_slot(&mut self.tickets, slot);
+            if *ticket == 0 {
                 self.touched.push(slot as u32);
             }
-            self.tickets[slot] = event.ticket.wrapping_add(1);
+            *ticket = event.ticket.wrapping_add(1);
         }
+    }
+
+    #[inline]
+    fn of_slot(tickets: &mut [Option<Box<[u64; PART]>>], slot: usize) -> &mut u64 {
+        &mut tickets[slot / PART].get_or_insert_with(|| Box::new([0; PART]))[slot % PART]
     }
 }
 

@@ -1,9 +1,10 @@
 //! Calls, returns, jumps.
 
+use super::super::desc::Variant;
 use super::super::tables::jump_index;
 use super::{Guest, ROOM, engine, engine_without_return_table, run, run_code};
 use iced_x86::code_asm::*;
-use refrain_vm::{Context, EngineConfig, Exit, reg};
+use refrain_vm::{Context, Engine, EngineConfig, Exit, reg};
 
 /// Runs to a `syscall` with and without the return table.
 fn run_both_ways(guest: &Guest) -> Context {
@@ -45,6 +46,37 @@ fn short_branches() {
         a.nop().unwrap();
     });
     assert_eq!(context.gpr[reg::RAX], 1000);
+}
+
+#[test]
+fn what_is_executed_next_in_any_case_is_translated_with_it() {
+    let guest = Guest::new();
+    let [jumped, called, branched] = [0x100, 0x200, 0x300].map(|offset| guest.code + offset);
+    guest.assemble(|a| a.jmp(jumped).unwrap());
+    let returned = guest.assemble_at(jumped, |a| a.call(called).unwrap());
+    guest.assemble_at(returned, |a| a.syscall().unwrap());
+    guest.assemble_at(called, |a| {
+        a.mov(eax, 5).unwrap();
+        a.test(eax, eax).unwrap();
+        a.jz(branched).unwrap();
+        a.ret().unwrap();
+    });
+    for hooked in [false, true] {
+        let engine = engine(EngineConfig::default());
+        if hooked {
+            engine.hook(called);
+        }
+        let mut translator = engine.shared.lock();
+        assert!(translator.body(guest.code, Variant::Observed).is_ok());
+        let known = [jumped, returned, called, branched];
+        let known = known.map(|pc| translator.bodies.contains(pc, Variant::Observed));
+        assert_eq!(known, [true, true, !hooked, false]);
+        drop(translator);
+        let mut context = guest.context();
+        assert_eq!(run(&engine, &mut context), if hooked { Exit::Hook } else { Exit::Syscall });
+        let end = if hooked { called } else { returned + 2 };
+        assert_eq!((context.rip, context.gpr[reg::RAX]), (end, if hooked { 0 } else { 5 }));
+    }
 }
 
 /// Naive Fibonacci numbers; rdi in, rax out.
