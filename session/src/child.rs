@@ -1,12 +1,12 @@
 //! The child's side: a process that has given up its rights replays a trace, so that neither a
 //! hostile trace nor a fault of guest code reaches the user's session.
 //!
-//! The parent passes the opened trace as the child's standard input; the child answers on its
-//! standard output (`protocol`).
+//! The parent passes the opened trace as the child's standard input; the child's standard output is a
+//! socket, on which it is asked and answers (`protocol`).
 
 use crate::error::{Error, bail};
 use crate::machine::{self, Listener};
-use crate::protocol::{self, Build, Message, Request, write_message};
+use crate::protocol::{self, Build, Message, Request};
 use crate::sandbox::{self, Purpose, Stated};
 use refrain_analysis::Tapped;
 use refrain_trace::{ThreadId, Trace};
@@ -22,13 +22,16 @@ const OUTPUT_PIECE: usize = 1 << 20;
 const AMOUNTS_PIECE: usize = 1 << 16;
 
 /// What the command with the hidden subcommand [`REPLAY_CHILD`](crate::REPLAY_CHILD) does: gives up all rights, replays
-/// the trace on its standard input as `call` says, and answers on its standard output.
+/// the trace on its standard input as it is asked to on its standard output, and answers there. `call`
+/// says who asks.
 /// `tolerant` goes on where the kernel lacks what the sandbox is made of.
 pub fn serve(call: &str, tolerant: bool) -> crate::Result<()> {
     Build::own().greet(&mut std::io::stdout())?;
-    let request = protocol::called(call)?;
+    protocol::called(call)?;
     let trace = File::from(rustix::io::dup(std::io::stdin())?);
-    let pipe = File::from(rustix::io::dup(std::io::stdout())?);
+    let mut pipe = File::from(rustix::io::dup(std::io::stdout())?);
+    // Whoever called has gone, and wants no answer.
+    let Some(request) = protocol::read(&mut pipe)? else { return Ok(()) };
     let pipe = Arc::new(Pipe { file: Mutex::new(pipe), patience: OnceLock::new() });
     report_panics(pipe.clone());
     let answer = answer(trace, request, &pipe, tolerant);
@@ -109,7 +112,7 @@ struct Pipe {
 impl Pipe {
     fn send(&self, message: &Message) -> crate::Result<()> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        write_message(&mut *file, message)
+        protocol::write(&mut *file, message)
     }
 
     /// Sends news. If the parent is gone, nobody wants the rest either.

@@ -1,6 +1,7 @@
 //! What a session and its child process say to each other: a call, an argument of the child as JSON;
-//! the child's greeting, a line of text; and its messages, frames of a 32-bit little-endian length and
-//! a postcard message.
+//! the child's greeting, a line of text; the request, which names addresses of a program's code and so
+//! may be longer than the kernel lets an argument be; and the child's messages. Request and messages are
+//! frames: a 32-bit little-endian length, and what it is the length of, by postcard.
 //!
 //! Call and greeting say which protocol the rest follows. Their own form stays as it is in all
 //! versions, so that each side can say of any other what it is.
@@ -12,6 +13,7 @@ use crate::version::version;
 use refrain_analysis::{Code, Tapped};
 use refrain_trace::ThreadId;
 use refrain_trace::harmless::escape;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -22,7 +24,7 @@ pub const REPLAY_CHILD: &str = "__replay-child";
 
 /// What both sides must agree on. Raise it with every change of [`Request`], of [`Message`] or of an
 /// answer: a test compares their formats with those that this number stands for.
-const PROTOCOL: u32 = 9;
+const PROTOCOL: u32 = 10;
 
 /// A greeting begins so.
 const GREETING: &str = "refrain-replay ";
@@ -99,27 +101,29 @@ pub(crate) fn other_build(
 #[derive(Serialize, Deserialize)]
 struct Call {
     build: Build,
+    /// What will be asked, for whoever lists the processes.
     request: serde_json::Value,
 }
 
-/// The argument that asks a child for this.
+/// The argument of a child that will be asked for this.
 pub(crate) fn call(request: &Request) -> crate::Result<String> {
-    let request = serde_json::to_value(request)?;
+    let request = request.activity().into();
     Ok(serde_json::to_string(&Call { build: Build::own(), request })?)
 }
 
-/// What an argument asks for.
-pub(crate) fn called(argument: &str) -> crate::Result<Request> {
-    let internal = || format!("{REPLAY_CHILD} is internal to refrain; it cannot be used directly");
-    let Call { build, request } = serde_json::from_str(argument).with_context(internal)?;
+/// Whether this argument is of a build that the child understands.
+pub(crate) fn called(argument: &str) -> crate::Result<()> {
+    let Call { build, .. } = serde_json::from_str(argument).with_context(|| {
+        format!("{REPLAY_CHILD} is internal to refrain; it cannot be used directly")
+    })?;
     if !build.is_understood() {
         let own = Build::own();
         bail!(OtherBuild, "asked to replay by {build}, but this is {own}");
     }
-    serde_json::from_value(request).with_context(internal)
+    Ok(())
 }
 
-/// No message is longer: output comes in pieces, and a ranking of a million groups fits.
+/// No frame is longer: output comes in pieces, and a ranking of a million groups fits.
 const MAX_FRAME: usize = 256 << 20;
 
 /// What the child is asked to do.
@@ -189,7 +193,8 @@ pub(crate) enum Message {
     Failed(String),
 }
 
-pub(crate) fn read_message(pipe: &mut impl Read) -> crate::Result<Option<Message>> {
+/// The next request or message, if there is one.
+pub(crate) fn read<T: DeserializeOwned>(pipe: &mut impl Read) -> crate::Result<Option<T>> {
     let mut length = [0; 4];
     match pipe.read_exact(&mut length) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
@@ -207,20 +212,21 @@ pub(crate) fn read_message(pipe: &mut impl Read) -> crate::Result<Option<Message
     Ok(Some(postcard::from_bytes(&frame)?))
 }
 
-impl Message {
-    /// An answer.
-    pub(crate) fn answer(answer: &impl Serialize) -> crate::Result<Message> {
-        Ok(Message::Answer(postcard::to_stdvec(answer)?))
-    }
-}
-
-pub(crate) fn write_message(pipe: &mut impl Write, message: &Message) -> crate::Result<()> {
-    let frame = postcard::to_stdvec(message)?;
+/// Says a request or a message.
+pub(crate) fn write(pipe: &mut impl Write, what: &impl Serialize) -> crate::Result<()> {
+    let frame = postcard::to_stdvec(what)?;
     let length =
         u32::try_from(frame.len()).map_err(|_| Error::Refused("the result is too large".into()))?;
     pipe.write_all(&length.to_le_bytes())?;
     pipe.write_all(&frame)?;
     Ok(pipe.flush()?)
+}
+
+impl Message {
+    /// An answer.
+    pub(crate) fn answer(answer: &impl Serialize) -> crate::Result<Message> {
+        Ok(Message::Answer(postcard::to_stdvec(answer)?))
+    }
 }
 
 #[cfg(test)]
@@ -237,34 +243,44 @@ mod tests {
     #[test]
     fn messages_survive_the_pipe() {
         let mut pipe = Vec::new();
-        write_message(&mut pipe, &Message::Progress { done: 3, total: 9 })
-            .expect("a vector takes it");
-        write_message(&mut pipe, &Message::Failed("why".into())).expect("a vector takes it");
+        write(&mut pipe, &Message::Progress { done: 3, total: 9 }).expect("a vector takes it");
+        write(&mut pipe, &Message::Failed("why".into())).expect("a vector takes it");
         let mut pipe = pipe.as_slice();
-        let first = read_message(&mut pipe).expect("is whole");
+        let first = read::<Message>(&mut pipe).expect("is whole");
         assert!(matches!(first, Some(Message::Progress { done: 3, total: 9 })));
-        let second = read_message(&mut pipe).expect("is whole");
+        let second = read::<Message>(&mut pipe).expect("is whole");
         assert!(matches!(second, Some(Message::Failed(why)) if why == "why"));
-        assert!(read_message(&mut pipe).expect("is at its end").is_none());
+        assert!(read::<Message>(&mut pipe).expect("is at its end").is_none());
     }
 
     #[test]
     fn builds_know_each_other_by_their_protocol() {
         let mut pipe = Vec::new();
         Build::own().greet(&mut pipe).expect("a vector takes it");
-        write_message(&mut pipe, &Message::Failed("why".into())).expect("a vector takes it");
+        write(&mut pipe, &Message::Failed("why".into())).expect("a vector takes it");
         let mut pipe = pipe.as_slice();
         assert_eq!(Build::greeting(&mut pipe), Some(Build::own()));
-        assert!(read_message(&mut pipe).expect("is whole").is_some(), "nothing is swallowed");
+        assert!(read::<Message>(&mut pipe).expect("is whole").is_some(), "nothing is swallowed");
         for stranger in ["", "refrain-replay", "refrain-replay x 0.1.0\n", "hello\n"] {
             assert_eq!(Build::greeting(&mut stranger.as_bytes()), None, "{stranger:?}");
         }
         assert_eq!(Build::greeting(&mut [b'x'; 4096].as_slice()), None);
         let asked = call(&Request::Transform).expect("can be written");
-        assert_eq!(called(&asked).expect("is understood"), Request::Transform);
+        called(&asked).expect("is understood");
         let next = asked.replace("\"protocol\":", "\"protocol\":1");
         let error = called(&next).expect_err("is another protocol").chain();
         assert!(error.contains(&Build::own().to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_request_may_be_longer_than_an_argument() {
+        let code = Code { updates: (0..1 << 20).collect(), ..Code::default() };
+        let request = Request::Steps(code);
+        assert!(call(&request).expect("can be written").len() < 1 << 10);
+        let mut pipe = Vec::new();
+        write(&mut pipe, &request).expect("a vector takes it");
+        let asked = read(&mut pipe.as_slice()).expect("is whole");
+        assert!(asked == Some(request));
     }
 
     /// What the other side must understand, by type. Where this differs, raise [`PROTOCOL`], and accept
@@ -299,8 +315,8 @@ mod tests {
 
     #[test]
     fn nonsense_from_the_child_is_an_error() {
-        assert!(read_message(&mut [0xff; 64].as_slice()).is_err());
-        assert!(read_message(&mut [1, 0, 0, 0, 99].as_slice()).is_err());
-        assert!(read_message(&mut [9, 0, 0, 0, 1].as_slice()).expect("cut off").is_none());
+        assert!(read::<Message>(&mut [0xff; 64].as_slice()).is_err());
+        assert!(read::<Message>(&mut [1, 0, 0, 0, 99].as_slice()).is_err());
+        assert!(read::<Message>(&mut [9, 0, 0, 0, 1].as_slice()).expect("cut off").is_none());
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::error::{Context, Error, bail};
 use crate::machine::{Analysis, Raced, Seen, Segments, Transformation};
-use crate::protocol::{self, Build, Message, REPLAY_CHILD, Request, read_message};
+use crate::protocol::{self, Build, Message, REPLAY_CHILD, Request};
 use crate::replayed::{Divergence, Replayed};
 use crate::sandbox::{self, Need, Purpose};
 use crate::watchdog::Watchdog;
@@ -17,6 +17,8 @@ use refrain_trace::harmless::escape;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, ExitStatus, Stdio};
@@ -179,6 +181,7 @@ impl Session {
     ) -> crate::Result<Vec<u8>> {
         // Whoever started this process may have left descriptors open that are no business of a trace.
         refrain_vm::close_on_exec().context("cannot keep descriptors from the replay process")?;
+        let (mut pipe, childs) = UnixStream::pair().context("cannot talk to the replay process")?;
         let mut command = Command::new(&self.command);
         command.arg(REPLAY_CHILD).arg(protocol::call(request)?);
         if self.unsandboxed {
@@ -188,18 +191,23 @@ impl Session {
             // With this set, the compiler of thread bodies writes a file for `perf`: the sandbox refuses.
             .env_remove("PERF_BUILDID_DIR")
             .stdin(trace)
-            .stdout(Stdio::piped())
+            .stdout(OwnedFd::from(childs))
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start the replay process")?;
+        // Its end of the socket is the child's alone, so that the socket ends with the child.
+        drop(command);
         let complaints =
             child.stderr.take().map(|it| Complaints::gather(it, self.listener.clone()));
         let watchdog = Watchdog::watch(child.id(), self.max_memory, time);
-        let mut pipe = child.stdout.take().expect("the child's output is piped");
         let build = Build::greeting(&mut pipe);
         let is_understood = build.as_ref().is_some_and(Build::is_understood);
         let answer = match is_understood {
-            true => listen(&mut pipe, &watchdog, &*self.listener, pieces),
+            true => match protocol::write(&mut pipe, request) {
+                Ok(()) => listen(&mut pipe, &watchdog, &*self.listener, pieces),
+                // It has ended; how is said below.
+                Err(_) => Ok(None),
+            },
             false => Ok(None),
         };
         // A child that goes on talking has nobody who listens.
@@ -322,7 +330,7 @@ fn listen(
 ) -> crate::Result<Option<LastWord>> {
     let mut left = MAX_KEPT;
     loop {
-        match read_message(pipe).context("the replay process cannot be understood")? {
+        match protocol::read::<Message>(pipe).context("the replay process cannot be understood")? {
             Some(Message::Needs(need)) => supervisor.needs(need),
             Some(Message::Progress { done, total }) => {
                 supervisor.done(done);
@@ -373,7 +381,7 @@ pub fn listen_to(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::write_message;
+    use crate::protocol::write;
 
     #[test]
     fn no_bytes_of_a_child_make_the_parent_panic() {
@@ -385,7 +393,7 @@ mod tests {
             Message::Failed("why".into()),
         ];
         for message in &messages {
-            write_message(&mut pipe, message).expect("a vector takes it");
+            write(&mut pipe, message).expect("a vector takes it");
         }
         listen_to(&pipe);
         // SplitMix64's increment: bits change everywhere.
@@ -405,7 +413,7 @@ mod tests {
     fn a_thread_that_no_recording_has_is_nonsense() {
         let mut pipe = Vec::new();
         let far = Message::Amounts(ThreadId(u32::MAX), vec![1]);
-        write_message(&mut pipe, &far).expect("a vector takes it");
+        write(&mut pipe, &far).expect("a vector takes it");
         listen_to(&pipe);
     }
 }

@@ -74,6 +74,11 @@ fn programs_that_execute_others() {
 }
 
 #[test]
+fn settings_of_the_dynamic_linker() {
+    is_as_natively(include_str!("../guest/settings.c"));
+}
+
+#[test]
 fn programs_that_execute_others_with_threads() {
     is_as_natively_with(&["-pthread"], include_str!("../guest/execute_threads.c"));
 }

@@ -3,7 +3,9 @@
 
 use refrain_tests::{Bench, Run};
 use refrain_trace::{OwnedTrace, Trace};
-use std::io::Read;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,6 +19,9 @@ fn bench() -> Bench {
 const EPERM: i64 = -1;
 const ENOSYS: i64 = -38;
 const SIGSYS: i32 = 31;
+
+/// The request to try a forbidden call, by its number.
+const ATTEMPT: u8 = 7;
 
 /// A process that an attack is aimed at. It notices nothing.
 struct Victim(Child);
@@ -40,16 +45,19 @@ fn attempt(bench: &Bench, name: &str, victim: u32) -> Result<i64, i32> {
     let protocol = greeting.split(' ').nth(1).and_then(|word| word.parse().ok());
     let protocol: u32 = protocol.unwrap_or_else(|| panic!("{greeting:?}"));
     let build = serde_json::json!({ "protocol": protocol, "version": "any" });
-    let call = serde_json::json!({ "build": build, "request": { "Attempt": [name, victim] } });
+    let call = serde_json::json!({ "build": build, "request": "an attempt" });
+    // The number of the request among all of them, and what it holds.
+    let request = postcard::to_stdvec(&(ATTEMPT, name, victim)).expect("can be written");
+    let length = u32::try_from(request.len()).expect("is short");
+    let (mut pipe, childs) = UnixStream::pair().expect("there are sockets");
     let trace = std::fs::File::open(bench.path().join("a.refrain")).expect("was written");
-    let mut child = bench
-        .command(["__replay-child", &call.to_string()])
-        .stdin(trace)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("can be started");
+    let mut command = bench.command(["__replay-child", &call.to_string()]);
+    let child = command.stdin(trace).stdout(OwnedFd::from(childs)).spawn();
+    let mut child = child.expect("can be started");
+    drop(command);
+    pipe.write_all(&[&length.to_le_bytes(), request.as_slice()].concat()).expect("is read");
     let mut answer = Vec::new();
-    child.stdout.take().expect("is piped").read_to_end(&mut answer).expect("can be read");
+    pipe.read_to_end(&mut answer).expect("can be read");
     if let Some(signal) = child.wait().expect("is ours").signal() {
         return Err(signal);
     }

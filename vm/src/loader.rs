@@ -357,18 +357,25 @@ const SETTINGS: [&str; 2] = [
 
 /// Takes the settings out of the environment once the dynamic linker has read them: called when
 /// a program comes to its entry point, `rsp` being its initial stack pointer. They were put last,
-/// so what is left is the environment as the user set it.
+/// so what is left is the environment as the user set it: of equal entries, the last one goes. (A
+/// program that executes itself again until it finds such a setting would never end otherwise.)
 pub(crate) fn hide_settings(rsp: u64) {
     let Some(argc) = Guest.word(rsp) else {
         return;
     };
     let mut slot = rsp.saturating_add(argc.saturating_add(2).saturating_mul(8));
+    let mut ours = [None; SETTINGS.len()];
     while let Some(string) = Guest.word(slot).filter(|&string| string != 0) {
         let entry = Guest.string(string).unwrap_or_default();
-        if SETTINGS.iter().any(|setting| setting.as_bytes() == entry) {
-            Guest.write(slot, &0u64.to_le_bytes());
+        for (setting, ours) in SETTINGS.iter().zip(&mut ours) {
+            if setting.as_bytes() == entry {
+                *ours = Some(slot);
+            }
         }
         slot = slot.saturating_add(8);
+    }
+    for slot in ours.into_iter().flatten() {
+        Guest.write(slot, &0u64.to_le_bytes());
     }
 }
 
@@ -392,7 +399,8 @@ fn build_stack(
     // programs that show a title write over what the kernel shows of them.
     let overridden = |setting: &str| {
         let name = |entry: &[u8]| entry.split(|&byte| byte == b'=').next().map(<[u8]>::to_vec);
-        command.env.iter().any(|entry| name(entry.as_bytes()) == name(setting.as_bytes()))
+        let others = command.env.iter().filter(|entry| *entry != setting);
+        others.map(|entry| name(entry.as_bytes())).any(|other| other == name(setting.as_bytes()))
     };
     let ours = SETTINGS.iter().filter(|setting| files.len() > 1 && !overridden(setting));
     let ours = strings.push_all(ours.map(|setting| OsString::from(*setting)).collect());
