@@ -15,8 +15,8 @@ use std::fmt;
 /// No class: an operation that begins no section, or one that excludes everything.
 const NONE: u32 = u32::MAX;
 
-/// Which classes of sections conflict.
-pub trait Conflicts {
+/// Which classes of sections conflict. Replays that are under way at once may ask.
+pub trait Conflicts: Sync {
     /// Whether sections of these classes need each other's exclusion. Symmetric.
     fn conflict(&self, a: u32, b: u32) -> bool;
 

@@ -1,6 +1,7 @@
 //! The original by arrival, and what a variant of it gains, with its range.
 
 use crate::{Arrival, Gain, NOMINAL, RECORDED, Relaxed, Replayer, Setting, TRIALS};
+use rayon::prelude::*;
 
 /// The original by arrival.
 pub(crate) struct Arrivals {
@@ -32,12 +33,12 @@ impl Part {
 type Gains = Vec<(u32, i64)>;
 
 impl Arrivals {
-    pub(crate) fn new(replayer: &mut dyn Replayer) -> Result<Arrivals, String> {
+    pub(crate) fn new(replayer: &dyn Replayer) -> Result<Arrivals, String> {
         let trial = |trial| {
             let ticks = replayer.arrive(None, Setting::of(trial))?.duration;
             Ok((ticks, replayer.nanoseconds(ticks)))
         };
-        let trials = (0..TRIALS).map(trial).collect::<Result<Vec<_>, String>>()?;
+        let trials = (0..TRIALS).into_par_iter().map(trial).collect::<Result<Vec<_>, String>>()?;
         let recorded = replayer.recorded();
         Ok(Arrivals { trials, recorded, borne_out: Part::WHOLE, surplus_ns: 0 })
     }
@@ -67,7 +68,7 @@ impl Arrivals {
     /// work, of which it does not know all.)
     pub(crate) fn gain_of_all(
         &mut self,
-        replayer: &mut dyn Replayer,
+        replayer: &dyn Replayer,
         relaxed: &Relaxed<'_>,
     ) -> Result<Gain, String> {
         let gains = self.gains(replayer, relaxed, 0..TRIALS)?;
@@ -88,12 +89,15 @@ impl Arrivals {
     /// The original without the waiting that the recording did not have, and a variant.
     pub(crate) fn both(
         &self,
-        replayer: &mut dyn Replayer,
+        replayer: &dyn Replayer,
         relaxed: &Relaxed<'_>,
         setting: Setting,
     ) -> Result<[Arrival; 2], String> {
-        let original = replayer.arrive(None, setting)?;
-        let variant = replayer.arrive(Some(relaxed), setting)?;
+        let (original, variant) = rayon::join(
+            || replayer.arrive(None, setting),
+            || replayer.arrive(Some(relaxed), setting),
+        );
+        let (original, variant) = (original?, variant?);
         let held = |modelled: u64, variant: u64| {
             let more = modelled.saturating_sub(variant);
             let part = u128::from(more) * u128::from(self.borne_out.part);
@@ -108,7 +112,7 @@ impl Arrivals {
     /// the same noise and latencies, in proportion to the original's likeliest duration.
     pub(crate) fn gain(
         &self,
-        replayer: &mut dyn Replayer,
+        replayer: &dyn Replayer,
         relaxed: &Relaxed<'_>,
         trials: impl Iterator<Item = u32>,
     ) -> Result<Gain, String> {
@@ -117,19 +121,18 @@ impl Arrivals {
 
     fn gains(
         &self,
-        replayer: &mut dyn Replayer,
+        replayer: &dyn Replayer,
         relaxed: &Relaxed<'_>,
         trials: impl Iterator<Item = u32>,
     ) -> Result<Gains, String> {
         let modelled_ns = i128::from(self.modelled_ns());
-        let mut gains = Gains::new();
-        for trial in trials {
+        let gain = |trial: u32| {
             let original = i128::from(self.trials[trial as usize].0);
             let free = replayer.arrive(Some(relaxed), Setting::of(trial))?.duration;
             let gain = original - i128::from(free);
-            gains.push((trial, (gain * modelled_ns / original.max(1)) as i64));
-        }
-        Ok(gains)
+            Ok((trial, (gain * modelled_ns / original.max(1)) as i64))
+        };
+        trials.collect::<Vec<_>>().into_par_iter().map(gain).collect()
     }
 
     fn with_range(&self, gains: &Gains) -> Gain {

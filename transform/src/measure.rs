@@ -312,7 +312,7 @@ fn jointly(
     sections: &Sections,
     alone: &Alone,
     class: &[u32],
-    replayer: &mut dyn Replayer,
+    replayer: &dyn Replayer,
     arrivals: &Arrivals,
 ) -> Vec<Together> {
     let mut groups: Vec<(i64, Classes)> = Vec::new();
@@ -341,7 +341,7 @@ const MOST_EVENTS: u64 = 1 << 22;
 /// The run on one core, on two, four and so on, up to more than it has threads for.
 fn on_cores(
     sections: &Sections,
-    replayer: &mut dyn Replayer,
+    replayer: &dyn Replayer,
     arrivals: &Arrivals,
     all: &Relaxed<'_>,
 ) -> Vec<OnCores> {
@@ -361,7 +361,7 @@ fn on_cores(
 /// The run with every created thread twice, four times and so on, on the recorded cores.
 fn with_threads(
     sections: &Sections,
-    replayer: &mut dyn Replayer,
+    replayer: &dyn Replayer,
     arrivals: &Arrivals,
     all: &Relaxed<'_>,
 ) -> Vec<WithThreads> {
@@ -382,7 +382,7 @@ fn with_threads(
 
 /// Durations of the original and without ULCPs.
 fn durations(
-    replayer: &mut dyn Replayer,
+    replayer: &dyn Replayer,
     arrivals: &Arrivals,
     all: &Relaxed<'_>,
     setting: Setting,
@@ -393,7 +393,7 @@ fn durations(
 
 /// For how long threads waited in the original and without ULCPs.
 fn waiting(
-    replayer: &mut dyn Replayer,
+    replayer: &dyn Replayer,
     arrivals: &Arrivals,
     all: &Relaxed<'_>,
 ) -> Result<Waiting, String> {
@@ -413,7 +413,7 @@ fn by_site(
     alone: &Alone,
     class: &[u32],
     Waits { regions: waited, .. }: &Waits,
-    (replayer, arrivals): (&mut dyn Replayer, &Arrivals),
+    (replayer, arrivals): (&dyn Replayer, &Arrivals),
 ) -> Vec<RegionSite> {
     let mut vain: BTreeMap<u32, u64> = BTreeMap::new();
     for (region, waited) in waited.iter().enumerate().filter(|(_, it)| it.unnecessary > 0) {
@@ -457,7 +457,7 @@ fn by_arrival(
     sections: &Sections,
     tallies: &Tallies,
     class: &[u32],
-    replayer: &mut dyn Replayer,
+    replayer: &dyn Replayer,
     arrivals: &Arrivals,
     options: &Options,
 ) -> Alone {

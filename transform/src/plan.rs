@@ -98,7 +98,7 @@ pub struct Arrival {
 ///
 /// Implementations keep the recorded order of everything that a plan does not free, and give the
 /// same times for the same plan.
-pub trait Replayer {
+pub trait Replayer: Sync {
     /// Replays under `plan` (the original without one) on `cores`, shows `visit` every event with
     /// the time at which its thread came to it and the time at which it went on, each thread's in
     /// order, and returns the duration of the run. Times are in ticks of the replayer's clock. An error
@@ -111,12 +111,8 @@ pub trait Replayer {
     ) -> Result<u64, String>;
 
     /// Replays with every lock granted as threads come, the original or with some locks relaxed. The
-    /// original and its variants are charged alike.
-    fn arrive(
-        &mut self,
-        relaxed: Option<&Relaxed<'_>>,
-        setting: Setting,
-    ) -> Result<Arrival, String> {
+    /// original and its variants are charged alike. Several such replays may be under way at once.
+    fn arrive(&self, relaxed: Option<&Relaxed<'_>>, setting: Setting) -> Result<Arrival, String> {
         let _ = (relaxed, setting);
         Err("this replayer keeps the recorded order".to_owned())
     }

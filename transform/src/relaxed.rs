@@ -19,11 +19,11 @@ use crate::ulcp::{benign, conflict};
 use crate::{EffectsId, LockKind, Section, Sections, SetId};
 use refrain_trace::ThreadId;
 use refrain_trace::fixed::FixedMap;
-use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Verdicts that are remembered before all of them are forgotten.
-const REMEMBERED: usize = 1 << 20;
+/// Verdicts that are remembered, each until another one takes its place.
+const REMEMBERED: usize = 1 << 16;
 /// Of a lock with more kinds of sections than this, each keeps the cost of its lock.
 const KINDS: usize = 1 << 10;
 
@@ -63,7 +63,34 @@ pub struct Relaxed<'a> {
     kinds: Vec<(usize, u32)>,
     free: Vec<bool>,
     only: Only,
-    verdicts: RefCell<FixedMap<(u32, u32), bool>>,
+    verdicts: Verdicts,
+}
+
+/// Verdicts on pairs of kinds, for replays that are under way at once.
+#[derive(Debug)]
+struct Verdicts(Box<[AtomicU64]>);
+
+impl Verdicts {
+    fn new() -> Verdicts {
+        Verdicts((0..REMEMBERED).map(|_| AtomicU64::new(u64::MAX)).collect())
+    }
+
+    /// The verdict on a pair, the lower kind first.
+    fn get(&self, (low, high): (u32, u32), find: impl FnOnce() -> bool) -> bool {
+        if high > u32::MAX >> 1 {
+            return find();
+        }
+        let pair = u64::from(low) << 32 | u64::from(high) << 1;
+        let place = pair.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - REMEMBERED.ilog2());
+        let known = &self.0[place as usize];
+        let word = known.load(Ordering::Relaxed);
+        if word & !1 == pair {
+            return word & 1 != 0;
+        }
+        let verdict = find();
+        known.store(pair | u64::from(verdict), Ordering::Relaxed);
+        verdict
+    }
 }
 
 impl<'a> Relaxed<'a> {
@@ -82,7 +109,7 @@ impl<'a> Relaxed<'a> {
             kinds: Vec::new(),
             free: Vec::new(),
             only,
-            verdicts: RefCell::default(),
+            verdicts: Verdicts::new(),
         };
         let mut known: FixedMap<Kind, u32> = FixedMap::default();
         for (index, lock) in sections.locks().iter().enumerate() {
@@ -174,17 +201,7 @@ impl<'a> Relaxed<'a> {
 
     /// Whether sections of these kinds exclude each other.
     pub fn conflict(&self, a: u32, b: u32) -> bool {
-        let pair = (a.min(b), a.max(b));
-        if let Some(&known) = self.verdicts.borrow().get(&pair) {
-            return known;
-        }
-        let verdict = self.excludes(a, b);
-        let mut verdicts = self.verdicts.borrow_mut();
-        if verdicts.len() >= REMEMBERED {
-            verdicts.clear();
-        }
-        verdicts.insert(pair, verdict);
-        verdict
+        self.verdicts.get((a.min(b), a.max(b)), || self.excludes(a, b))
     }
 
     /// Whether sections of this kind exclude nobody, so that they need no lock.

@@ -55,11 +55,7 @@ impl Replayer for ByArrival {
         self.ordered.replay(plan, cores, visit)
     }
 
-    fn arrive(
-        &mut self,
-        relaxed: Option<&Relaxed<'_>>,
-        setting: Setting,
-    ) -> Result<Arrival, String> {
+    fn arrive(&self, relaxed: Option<&Relaxed<'_>>, setting: Setting) -> Result<Arrival, String> {
         let costs = Costs { patience: 3, vain: 1, rouse: 20, wake: 40, ..Costs::FREE };
         let cores = setting.cores.unwrap_or(self.cores);
         let config = Config { cores, quantum: 10_000, costs };

@@ -9,6 +9,7 @@ use crate::calibration::{self, Source};
 use crate::choices::Cost;
 use crate::error::{Context, Error, bail};
 use crate::model::VirtualMachine;
+use rayon::prelude::*;
 use refrain_scheduler::{
     self as scheduler, Account, Admission, Builder, Config, Conflicts, Constraints, Costs, Edge,
     Elsc, Fixed, Locksets, Noise, Orig, Outcome, Patience, Run, Schedule, Skeleton as Reduced,
@@ -112,7 +113,9 @@ impl Skeleton {
             let time = threads.iter().map(|account| account.slept_for).sum();
             Some(apart(count, slept).saturating_mul(apart(time, slept_for)))
         };
-        let tried = FACTORS.into_iter().filter_map(|factor| Some((away(factor)?, factor)));
+        let tried: Vec<_> = FACTORS.into_par_iter().map(away).collect();
+        let tried =
+            tried.into_iter().zip(FACTORS).filter_map(|(away, factor)| Some((away?, factor)));
         tried.min_by_key(|(away, _)| *away).map_or(PLAIN, |(_, factor)| factor)
     }
 
@@ -399,11 +402,7 @@ impl Replayer for Skeleton {
         }
     }
 
-    fn arrive(
-        &mut self,
-        relaxed: Option<&Relaxed<'_>>,
-        setting: Setting,
-    ) -> Result<Arrival, String> {
+    fn arrive(&self, relaxed: Option<&Relaxed<'_>>, setting: Setting) -> Result<Arrival, String> {
         let of = usize::from(setting.trial != RECORDED || self.with_recording.is_none());
         let Some(relaxed) = relaxed else {
             let run = self.arrive_with(&Constraints::none(), setting, self.patient[of])?;
