@@ -240,8 +240,9 @@ fn library_place(path: &Path, elf: &Elf, space: &AddressSpace, align: u64) -> Re
     let room = space.first_fit(layout::LIBRARIES, len, align).ok_or_else(|| {
         let most = (layout::LIBRARIES.end - layout::LIBRARIES.start) >> 20;
         let why = format!(
-            "its segments take {} MiB; refrain has room for {most} MiB of programs and libraries",
-            len >> 20
+            "its segments take {} KiB, and of the {most} MiB that refrain has for programs and \
+             libraries, those of all programs that one recording executes, no such part is free",
+            len >> 10
         );
         Error::NotExecutable { path: path.into(), why }
     })?;
