@@ -368,7 +368,7 @@ pub(crate) fn effects(
     if known.is_empty() || known.len() > DEEDS {
         return Vec::new();
     }
-    let mut bytes: BTreeMap<u64, (u8, ByteChange)> = BTreeMap::new();
+    let mut bytes: Vec<Effect> = Vec::with_capacity(8 * known.len());
     for &(interval, deed) in known {
         for (offset, at) in (interval.start..interval.end).enumerate() {
             let byte = |word: u64| word.to_le_bytes().get(offset).copied().unwrap_or(0xff);
@@ -379,21 +379,29 @@ pub(crate) fn effects(
                 Deed::Bits(by, mask, pc) => (0, ByteChange::Bits(by, byte(mask), pc)),
                 Deed::Value(value, pc) => (0, ByteChange::Value(byte(value), pc)),
             };
-            let (looked, changed) = bytes.entry(at).or_insert((0, ByteChange::None));
-            *looked |= looks;
-            *changed = changed.and(change);
+            bytes.push(Effect { at, looks, change });
         }
     }
+    // Of each byte in the order of the deeds.
+    bytes.sort_by_key(|effect| effect.at);
+    bytes.dedup_by(|next, first| {
+        let same = next.at == first.at;
+        if same {
+            first.looks |= next.looks;
+            first.change = first.change.and(next.change);
+        }
+        same
+    });
     for interval in others {
         if bytes.is_empty() {
             break;
         }
-        while let Some((&at, _)) = bytes.range(interval.start..interval.end).next() {
-            bytes.remove(&at);
-        }
+        let from = bytes.partition_point(|effect| effect.at < interval.start);
+        let behind = bytes[from..].partition_point(|effect| effect.at < interval.end);
+        bytes.drain(from..from + behind);
     }
-    let known = bytes.into_iter().filter(|(_, (_, change))| *change != ByteChange::Any);
-    known.map(|(at, (looks, change))| Effect { at, looks, change }).collect()
+    bytes.retain(|effect| effect.change != ByteChange::Any);
+    bytes
 }
 
 /// Different operands of one instruction, at most: where there are more, sections would be of too
