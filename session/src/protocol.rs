@@ -1,7 +1,8 @@
 //! What a session and its child process say to each other: a call, an argument of the child as JSON;
 //! the child's greeting, a line of text; the request, which names addresses of a program's code and so
 //! may be longer than the kernel lets an argument be; and the child's messages. Request and messages are
-//! frames: a 32-bit little-endian length, and what it is the length of, by postcard.
+//! frames: the length of what follows, as a little-endian number of 32 bits; then the request or the
+//! message, in postcard's encoding.
 //!
 //! Call and greeting say which protocol the rest follows. Their own form stays as it is in all
 //! versions, so that each side can say of any other what it is.

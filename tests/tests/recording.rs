@@ -106,8 +106,8 @@ fn the_processor_is_what_was_asked_for() {
     }
 }
 
-/// What a recording has found in a program's functions is there for the next one, and what is odd there is
-/// found again.
+/// The next recording of a program takes what an earlier one has found in its functions from the cache. Where
+/// the cache is damaged, it searches the functions again.
 #[test]
 fn what_was_found_in_functions_is_kept() {
     let bench = bench();

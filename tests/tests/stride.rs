@@ -128,6 +128,18 @@ fn once_objects_in_memory_that_is_used_again() {
     assert_eq!(recorded.stdout, b"56\n");
 }
 
+/// Instructions that access some lanes of their operand alone.
+#[test]
+fn accesses_of_lanes_are_ranked() {
+    let Some(bench) = bench() else { return };
+    if !is_x86_feature_detected!("avx2") {
+        return;
+    }
+    bench.cc(include_str!("../guest/lanes.c"), &["-O1", "-mavx2", "-pthread", "-o", "program"]);
+    is_exact(&bench, &(bench.path().join("program"), Vec::new()));
+    bench.refrain(["locks", "a.refrain"]).succeeds();
+}
+
 /// One thread changes instructions while others execute them.
 #[test]
 fn generated_code_is_exact() {

@@ -9,8 +9,8 @@
 //! A call's record names the call instruction, a return's record the address that it returns to.
 //! A return belongs to the innermost call that it can be the end of; those further in were left in
 //! other ways (`longjmp`, exceptions, functions that are one event). One that fits none of the innermost
-//! calls changes nothing. Where code lies above 4 GiB, which only code does that the program has generated,
-//! calls have no address: a return to there ends the innermost call from there.
+//! calls changes nothing. Code that the program has generated may lie above 4 GiB, where records name no
+//! address: a return to such code ends the innermost call from such code.
 
 use std::ops::Range;
 use std::sync::Arc;

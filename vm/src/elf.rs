@@ -310,8 +310,8 @@ impl Elf {
         Some(std::array::from_fn(word))
     }
 
-    /// Where these bytes are first, in segments with this protection: in the file, and the virtual
-    /// address. No more is read than must be.
+    /// Searches the segments with this protection for `wanted`, and returns the first place: its offset
+    /// in the file and its virtual address. Reads no further than that place.
     pub(crate) fn find(&self, protection: i32, wanted: &[u8]) -> Option<(u64, u64)> {
         const PIECE: u64 = 64 << 10;
         let more = wanted.len() as u64 - 1;

@@ -126,10 +126,7 @@ impl Translator {
     /// Emits an instruction that is not ordered, and the log of its accesses.
     pub(super) fn unordered(&mut self, original: Original) -> BlockEnd {
         if self.logs(original.variant) {
-            let is_compared = self.config.compared.contains(&original.instruction.ip());
-            let records =
-                if is_compared { Records::Alone } else { records_of(original.instruction) };
-            match records {
+            match self.records_to_log(original.instruction) {
                 Records::Of(records) => {
                     self.log(original, &records);
                     self.make_room_for(original.instruction);
@@ -148,21 +145,28 @@ impl Translator {
         self.instruction(original)
     }
 
-    /// Emits the log of an instruction whose access, if it has one, is counted; where its block ends, if
-    /// the log cannot be had so.
+    /// What translated code is to log of an instruction.
+    fn records_to_log(&self, instruction: &Instruction) -> Records {
+        match self.config.compared.contains(&instruction.ip()) {
+            true => Records::Alone,
+            false => records_of(instruction),
+        }
+    }
+
+    /// Emits the log of an instruction of a run in which accesses are counted. An instruction that the
+    /// executor would have to log is refused: its block ends there.
     pub(super) fn log_counted(&mut self, original: Original) -> Option<BlockEnd> {
         if !self.logs(original.variant) {
             return None;
         }
-        let is_compared = self.config.compared.contains(&original.instruction.ip());
-        match records_of(original.instruction) {
-            Records::Of(records) if !is_compared => {
+        match self.records_to_log(original.instruction) {
+            Records::Of(records) => {
                 self.log(original, &records);
                 // What counts accesses makes no room.
                 self.make_room(SHORT);
                 None
             }
-            _ => Some(self.leave_unsupported(original.instruction)),
+            Records::Alone => Some(self.leave_unsupported(original.instruction)),
         }
     }
 

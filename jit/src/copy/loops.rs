@@ -65,8 +65,8 @@ impl Flow {
         bodies.into_iter().map(ranges).collect()
     }
 
-    /// What can be executed over and over without executing a block that has an instruction which is
-    /// not quiet: parts of loops, each as its blocks in ascending order.
+    /// The parts of loops that can be executed over and over by quiet instructions alone, each as its
+    /// blocks in ascending order.
     pub(super) fn quiet_rounds(
         &self,
         code: &[Instruction],

@@ -80,8 +80,9 @@ fn replaying_engine(
         blocks.iter().map(|block| block.pc).find(|&pc| every_access && !is_of_file(trace, pc));
     Ok(match kind {
         EngineKind::Tiered if copies && config.accesses => {
-            let compiles =
-                read_in_order.is_none() && compiling_pays(trace, &blocks, config.leave_out);
+            // Where every access is ordered, copies cannot log accesses of single lanes.
+            let compiles = read_in_order.is_none()
+                && (every_access || compiling_pays(trace, &blocks, config.leave_out));
             let compiled = compiles
                 .then(|| CraneliftEngine::new(&config, Program { blocks: &blocks, hooks: &hooks }));
             match compiled {

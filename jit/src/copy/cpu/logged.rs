@@ -37,7 +37,8 @@ impl CopyCpu {
         }
     }
 
-    /// Goes on if few of the logged accesses were of interest, and the machine need not know yet.
+    /// Moves the log to the machine's buffer. The thread goes on as long as its epoch's notes tell which
+    /// accesses are new, and the buffer has room for another log.
     pub(super) fn log_full(&mut self, context: &mut Context, variant: Variant) -> Next {
         self.take_log(context);
         if !context.same_epoch.tell() || room(context) < LOG_BYTES + MARGIN {
