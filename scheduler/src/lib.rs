@@ -11,7 +11,8 @@
 //! algorithm in each of `elsc`, `kendo`, `mem`, `orig`, `random` and `pct` (three of them by `turns`), [`InOrder`] (any of them on a transformed
 //! trace), [`Schedule`] (what a
 //! scheduler decided, to be repeated), [`Constraints`] (what a transformed
-//! trace replaces locks with), [`Config`], [`Model`] and [`simulate`] (when it is).
+//! trace replaces locks with), [`Contracted`] (what of a skeleton is enough where nobody keeps an
+//! order), [`Config`], [`Model`] and [`simulate`] (when it is).
 //!
 //! A scheduler is asked by two clocks: by [`simulate`], and by the full replay of the `vm` crate.
 //!
@@ -31,6 +32,7 @@ mod build;
 mod clock;
 mod config;
 mod constraints;
+mod contracted;
 mod crowd;
 mod elsc;
 mod error;
@@ -68,6 +70,7 @@ pub use build::Builder;
 pub use clock::{Account, Deadlock, Outcome, Run, Visitor, Wait, Want, simulate};
 pub use config::{Config, Costs};
 pub use constraints::{Constraints, Edge, Locksets};
+pub use contracted::Contracted;
 pub use elsc::Elsc;
 pub use error::Error;
 pub use in_order::InOrder;

@@ -220,40 +220,60 @@ pub struct Durations {
 }
 
 impl Strand {
-    /// The strand with other durations.
-    fn retimed(&self, mut times: impl FnMut(EventId, Durations) -> Durations) -> Strand {
-        let mut side = self.side.iter().copied();
-        let mut wide = || side.next().expect("the side column has what the flags promise");
-        let mut strand = Strand {
+    /// The strand without its operations.
+    pub(crate) fn emptied(&self) -> Strand {
+        Strand {
             creator: self.creator,
             exits: self.exits,
             after: self.after.clone(),
             woken: self.woken.clone(),
             ..Strand::default()
-        };
-        strand.operations.reserve_exact(self.operations.len());
-        for (index, operation) in self.operations.iter().enumerate() {
-            let mut new = *operation;
+        }
+    }
+
+    /// The operations with the work before each, and what else the side column has for it.
+    pub(crate) fn with_side(&self) -> impl Iterator<Item = (Operation, u64, Option<u64>)> {
+        let mut side = self.side.iter().copied();
+        let mut wide = move || side.next().expect("the side column has what the flags promise");
+        self.operations.iter().map(move |&operation| {
             let has = |flag| operation.flags & flag != 0;
             let work = if has(WIDE_WORK) { wide() } else { u64::from(operation.work) };
+            let more =
+                has(WIDE_TIME) || matches!(operation.code, Code::CondTimeout | Code::CondRelock);
+            (operation, work, more.then(&mut wide))
+        })
+    }
+
+    /// Appends an operation, with so much work before it, and what else the side column has for it.
+    pub(crate) fn push(&mut self, mut operation: Operation, work: u64, more: Option<u64>) {
+        operation.flags &= !WIDE_WORK;
+        set(&mut operation.work, &mut operation.flags, &mut self.side, work, WIDE_WORK);
+        self.side.extend(more);
+        self.operations.push(operation);
+    }
+
+    /// The strand with other durations.
+    fn retimed(&self, mut times: impl FnMut(EventId, Durations) -> Durations) -> Strand {
+        let mut strand = self.emptied();
+        strand.operations.reserve_exact(self.operations.len());
+        for (index, (mut operation, work, more)) in self.with_side().enumerate() {
+            let lasts = operation.code.lasts();
             let time = match operation.code {
-                Code::CondTimeout => wide(),
-                _ if has(WIDE_TIME) => wide(),
-                code if code.lasts() => u64::from(operation.rank),
+                Code::CondTimeout => more.unwrap_or(0),
+                _ if lasts => more.unwrap_or(operation.rank.into()),
                 _ => 0,
             };
             let Durations { work, time } = times(EventId(index as u64), Durations { work, time });
-            new.flags &= !(WIDE_WORK | WIDE_TIME);
-            set(&mut new.work, &mut new.flags, &mut strand.side, work, WIDE_WORK);
-            match operation.code {
-                Code::CondTimeout => strand.side.push(time),
-                Code::CondRelock => strand.side.push(wide()),
-                code if code.lasts() => {
-                    set(&mut new.rank, &mut new.flags, &mut strand.side, time, WIDE_TIME);
-                }
-                _ => {}
+            if !lasts {
+                let timed_out = operation.code == Code::CondTimeout;
+                strand.push(operation, work, if timed_out { Some(time) } else { more });
+                continue;
             }
-            strand.operations.push(new);
+            operation.flags &= !WIDE_TIME;
+            strand.push(operation, work, None);
+            let Strand { operations, side, .. } = &mut strand;
+            let Operation { rank, flags, .. } = operations.last_mut().expect("just pushed");
+            set(rank, flags, side, time, WIDE_TIME);
         }
         strand
     }

@@ -8,6 +8,7 @@ mod freed;
 mod ground;
 mod made;
 mod policy;
+mod predictor;
 mod races;
 mod segments;
 mod skeleton;
@@ -30,6 +31,7 @@ use crate::replayed;
 use collect::Collect;
 use ground::Ground;
 use made::OwnLocks;
+use predictor::Predictor;
 use races::Races;
 use refrain_analysis::{Code, Race, Tapped};
 use refrain_jit::{CraneliftEngine, Program};
@@ -403,15 +405,15 @@ pub(crate) fn analyse(
     let collectors = collect.take();
     let whereabouts = collectors.iter().flat_map(Collector::whereabouts).collect();
     let sections = Sections::merge(collectors, &constant, &locks.atomic)?;
-    let mut skeleton = Skeleton::to_predict(trace, &locks.made)?;
-    let recorded_ns = skeleton.recorded_ns();
+    let mut predictor = Predictor::new(trace, &locks.made)?;
+    let recorded_ns = predictor.recorded_ns();
     let extent = Extent { events: outcome.events, recorded: outcome.recorded, recorded_ns };
     let mut beside =
-        Beside::new(&sections, &locks.made, &whereabouts, |ticks| skeleton.nanoseconds(ticks));
+        Beside::new(&sections, &locks.made, &whereabouts, |ticks| predictor.nanoseconds(ticks));
     if draws {
-        beside.picture = Some(picture(&sections, &mut skeleton));
+        beside.picture = Some(picture(&sections, &mut predictor));
     }
-    let measured = measure(&sections, &mut skeleton, &Options::default())?;
+    let measured = measure(&sections, &mut predictor, &Options::default())?;
     Ok(Analysis::Measured(Box::new(measured), beside, extent))
 }
 

@@ -1,0 +1,211 @@
+//! The same run with fewer operations, for replays in which threads take objects as they come.
+//!
+//! Most events of a trace with watched words order nothing there: an atomic instruction never waits, and
+//! a load waits only for what may not have been stored yet. What never waits and is never waited for is
+//! work of its thread, with the time that it costs; so one pass over the trace spares the hundred
+//! replays behind it most of their steps. A replay without noise takes as long as before, to the tick:
+//! `tests/contracted.rs` holds the two against each other. (With noise, work that has become one piece is
+//! drawn for once.)
+//!
+//! A thread *knows* a count of an object to have been reached if it waited for it, and one more for each
+//! time that it counted since. A load that waits for no more than that never waits; and once a thread
+//! knows the highest count that any operation waits for, nobody waits for what it counts.
+
+use crate::skeleton::{AFTER, Code, Operation, Skeleton, Strand};
+use crate::{Costs, Deadlock};
+use refrain_trace::fixed::FixedMap;
+use refrain_trace::{EventId, ThreadId};
+
+/// A skeleton of fewer operations, and which of the events these are.
+#[derive(Clone, Debug)]
+pub struct Contracted {
+    skeleton: Skeleton,
+    /// By thread, ascending: the events whose operations are left.
+    left: Vec<Vec<u32>>,
+}
+
+impl Contracted {
+    /// What is left.
+    pub fn skeleton(&self) -> &Skeleton {
+        &self.skeleton
+    }
+
+    /// The place of an event's operation among those of its thread, if it is left.
+    pub fn place(&self, thread: ThreadId, event: u32) -> Option<u32> {
+        let place = self.left[thread.index()].binary_search(&event).ok()?;
+        Some(place as u32)
+    }
+
+    /// A deadlock of what is left, with the events' own numbers.
+    pub fn explain(&self, mut deadlock: Deadlock) -> Deadlock {
+        for wait in &mut deadlock.waits {
+            // Copies of threads have no events of their own.
+            let left = self.left.get(wait.thread.index());
+            let event = left.and_then(|left| left.get(wait.event.index()));
+            wait.event = event.map_or(wait.event, |&event| EventId(event.into()));
+        }
+        deadlock
+    }
+}
+
+impl Skeleton {
+    /// The run without operations that never wait and that nobody waits for, if no scheduler keeps
+    /// an order of objects ([`crate::Orig`]). `costs` are the machine's.
+    pub fn contracted(&self, costs: &Costs) -> Contracted {
+        let words = Words::of(self);
+        let named = self.named();
+        let left: Vec<Vec<u32>> = self
+            .strands
+            .iter()
+            .zip(&named)
+            .map(|(strand, named)| words.left(strand, named))
+            .collect();
+        let strands = self.strands.iter().zip(&left);
+        let mut strands: Vec<Strand> =
+            strands.map(|(strand, left)| strand.contracted(left, costs)).collect();
+        let place = |thread: u32, event: &mut u32| {
+            let left = &left[thread as usize];
+            *event = left.partition_point(|left| left < event) as u32;
+        };
+        for (id, strand) in strands.iter_mut().enumerate() {
+            if let Some((parent, event)) = &mut strand.creator {
+                place(parent.0, event);
+            }
+            for before in &mut strand.after {
+                place(id as u32, &mut before.event);
+                place(before.thread, &mut before.source);
+            }
+            for woken in &mut strand.woken {
+                place(id as u32, &mut woken.event);
+                place(woken.thread, &mut woken.source);
+            }
+        }
+        Contracted { skeleton: Skeleton { strands, objects: self.objects.clone(), ..*self }, left }
+    }
+
+    /// Events that others name, by thread, ascending.
+    fn named(&self) -> Vec<Vec<u32>> {
+        let mut named = vec![Vec::new(); self.strands.len()];
+        for strand in &self.strands {
+            let created = strand.creator.iter().map(|(parent, event)| (parent.0, *event));
+            let preceded = strand.after.iter().map(|before| (before.thread, before.source));
+            let woken = strand.woken.iter().map(|woken| (woken.thread, woken.source));
+            for (thread, event) in created.chain(preceded).chain(woken) {
+                named[thread as usize].push(event);
+            }
+        }
+        named.iter_mut().for_each(|events| events.sort_unstable());
+        named
+    }
+}
+
+/// What is known of an object.
+#[derive(Clone, Copy)]
+enum Word {
+    /// Counted by atomic instructions and stores, and awaited by loads: the highest count that is.
+    Awaited(u32),
+    /// More than that: a lock, a semaphore, a barrier.
+    Other,
+}
+
+struct Words(Vec<Word>);
+
+/// The counts that a thread knows to have been reached.
+#[derive(Default)]
+struct Known(FixedMap<u32, u32>);
+
+impl Known {
+    /// Passes an operation; whether it never waits.
+    fn pass(&mut self, operation: &Operation) -> bool {
+        let known = self.0.entry(operation.object).or_default();
+        match operation.code {
+            Code::Ordered => *known += 1,
+            _ if *known >= operation.rank => {}
+            _ => {
+                *known = operation.rank;
+                return false;
+            }
+        }
+        true
+    }
+
+    fn of(&self, object: u32) -> u32 {
+        self.0.get(&object).copied().unwrap_or(0)
+    }
+}
+
+fn is_of_word(operation: &Operation) -> bool {
+    matches!(operation.code, Code::Ordered | Code::AwaitLoad)
+}
+
+impl Words {
+    fn of(skeleton: &Skeleton) -> Words {
+        let mut words = vec![Word::Awaited(0); skeleton.objects.len()];
+        for strand in &skeleton.strands {
+            let mut known = Known::default();
+            for (operation, _, more) in strand.with_side() {
+                if is_of_word(&operation) {
+                    if !known.pass(&operation)
+                        && let Word::Awaited(highest) = &mut words[operation.object()]
+                    {
+                        *highest = (*highest).max(operation.rank);
+                    }
+                } else if operation.acts() {
+                    words[operation.object()] = Word::Other;
+                }
+                if let (Code::CondRelock, Some(signals)) = (operation.code, more) {
+                    words[(signals >> 32) as usize] = Word::Other;
+                }
+            }
+        }
+        Words(words)
+    }
+
+    /// The events of a thread whose operations are left: what others name, and the last one, among them.
+    fn left(&self, strand: &Strand, named: &[u32]) -> Vec<u32> {
+        let mut known = Known::default();
+        let mut named = named.iter().copied().peekable();
+        let last = strand.operations.len().saturating_sub(1);
+        let mut left = Vec::new();
+        for (event, operation) in strand.operations.iter().enumerate() {
+            let mut stays = event == last || operation.flags & AFTER != 0;
+            while named.next_if(|&name| name as usize <= event).is_some() {
+                stays = true;
+            }
+            stays |= match self.0.get(operation.object()) {
+                Some(&Word::Awaited(highest)) if is_of_word(operation) => {
+                    let satisfied = known.of(operation.object) >= highest;
+                    !known.pass(operation) || (operation.code == Code::Ordered && !satisfied)
+                }
+                _ => operation.code != Code::Plain,
+            };
+            if stays {
+                left.push(event as u32);
+            }
+        }
+        left
+    }
+}
+
+impl Strand {
+    /// The strand with these operations alone: what the others take is work before the next one.
+    fn contracted(&self, left: &[u32], costs: &Costs) -> Strand {
+        let mut strand = self.emptied();
+        strand.operations.reserve_exact(left.len());
+        let mut left = left.iter().copied().peekable();
+        let mut before = 0u64;
+        for (event, (operation, work, more)) in self.with_side().enumerate() {
+            let work = before.saturating_add(work);
+            let own = self.costs.get(event).copied();
+            if left.next_if_eq(&(event as u32)).is_some() {
+                strand.push(operation, work, more);
+                strand.costs.extend(own);
+                before = 0;
+            } else {
+                let cost = if is_of_word(&operation) { costs.other } else { 0 };
+                before = work.saturating_add(own.map_or(cost, u64::from));
+            }
+        }
+        strand
+    }
+}
