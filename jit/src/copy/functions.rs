@@ -33,6 +33,9 @@ const WRAPPERS: u32 = 1;
 /// function of the library's.
 const PLAIN_WRAPPERS: u32 = 4;
 
+/// Words that are named by arguments: by which, and at which offset from that.
+type Words = Arc<[(Register, u64)]>;
+
 /// The functions and the constant data of all modules.
 #[derive(Default)]
 pub(super) struct Functions {
@@ -72,7 +75,7 @@ pub(super) struct Functions {
     operations: FixedMap<u64, Operation>,
     /// By start and how many others may lie between, which words locked instructions name by the
     /// function's arguments.
-    locked_words: FixedMap<(u64, u32), Arc<[(Register, u64)]>>,
+    locked_words: FixedMap<(u64, u32), Words>,
     /// Who calls whom.
     callers: Callers,
     /// By start, what a function calls beside locks.

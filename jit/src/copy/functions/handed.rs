@@ -2,11 +2,11 @@
 //! on, and the function itself releases them by a plain store, or looks at them. So does the fast path
 //! of a one-time initialization, which looks at the state, and hands it to the slow path.
 
-use super::Functions;
 use super::extent::{Extent, has_locked, instructions};
+use super::{Functions, Words};
 use crate::copy::addresses::{SymbolicAddress, at_branches, symbolic_addresses};
 use crate::copy::ordered::is_locked;
-use iced_x86::{Instruction, Register};
+use iced_x86::Instruction;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Functions {
         module: &Range<u64>,
         depth: u32,
     ) -> Vec<SymbolicAddress> {
-        let mut words: Vec<(usize, Arc<[(Register, u64)]>)> = Vec::new();
+        let mut words: Vec<(usize, Words)> = Vec::new();
         for (at, branch) in code.iter().enumerate() {
             if let Some(function) = self.leads_to(branch, inside, module) {
                 let named = self.locked_words(function, module, depth);
@@ -50,12 +50,7 @@ impl Functions {
 
     /// Which words the locked instructions of a short function name, or of those that it hands them to:
     /// by which of its arguments, and at which offset from that.
-    fn locked_words(
-        &mut self,
-        target: u64,
-        module: &Range<u64>,
-        depth: u32,
-    ) -> Arc<[(Register, u64)]> {
+    fn locked_words(&mut self, target: u64, module: &Range<u64>, depth: u32) -> Words {
         if let Some(known) = self.locked_words.get(&(target, depth)) {
             return Arc::clone(known);
         }
@@ -69,12 +64,7 @@ impl Functions {
     }
 
     /// The same, of a function that lies there.
-    fn words_of(
-        &mut self,
-        extent: &Extent,
-        module: &Range<u64>,
-        depth: u32,
-    ) -> Arc<[(Register, u64)]> {
+    fn words_of(&mut self, extent: &Extent, module: &Range<u64>, depth: u32) -> Words {
         let has_locked = has_locked(extent);
         if !has_locked && depth == 0 {
             return Arc::default();
@@ -167,7 +157,7 @@ mod tests {
         // SAFETY: the code is leaked memory of this test's own.
         unsafe { (slot as *mut u64).write_unaligned(starts[0]) };
         assert_eq!(functions.idioms(starts[2]).expect("known").sites.len(), 0, "a variable");
-        functions.add(&[], &[slot..slot + 8], false, None);
+        functions.add(&[], std::slice::from_ref(&(slot..slot + 8)), false, None);
         functions.forget_code();
         assert_eq!(functions.idioms(starts[2]).expect("known").sites.len(), 1);
     }
