@@ -9,7 +9,9 @@
 
 use crate::accesses::constant_address;
 use crate::common::{CLOBBERED, each_written, is_call};
-use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
+};
 use refrain_trace::fixed::{FixedMap, FixedSet};
 use std::collections::BTreeMap;
 
@@ -172,14 +174,15 @@ pub(super) fn symbolic_addresses(code: &[Instruction]) -> Vec<Option<SymbolicAdd
     addresses
 }
 
-/// Calls `see` at each call of a function: with its index, and what the callee finds in registers.
-pub(super) fn at_calls(
+/// Calls `see` at each branch of a function, calls among them: with its index, and what is found in
+/// registers where it leads to.
+pub(super) fn at_branches(
     code: &[Instruction],
     mut see: impl FnMut(usize, &dyn Fn(Register) -> Option<SymbolicAddress>),
 ) {
     let mut pass = Pass::new(code);
     for (at, instruction) in code.iter().enumerate() {
-        if is_call(instruction) {
+        if instruction.flow_control() != FlowControl::Next {
             see(at, &|register| pass.register(register));
         }
         pass.follow(at, instruction);

@@ -27,11 +27,14 @@ use called::{Beside, Locks};
 use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions};
 use known::Known;
 
-/// Short functions around a lock of the library's that may lie between it and who takes it, in
-/// optimised code.
+/// Short functions around a lock that may lie between it and who takes it, in optimised code.
 const WRAPPERS: u32 = 1;
-/// The same without optimisation, in C++: a guard, a lock, a mutex and a function of the library's.
+/// The same of a lock of the library's, without optimisation, in C++: a guard, a lock, a mutex and a
+/// function of the library's.
 const PLAIN_WRAPPERS: u32 = 4;
+
+/// Words that are named by arguments: by which, and at which offset from that.
+type Words = Arc<[(Register, u64)]>;
 
 /// The functions and the constant data of all modules.
 #[derive(Default)]
@@ -52,6 +55,9 @@ pub(super) struct Functions {
     found: FixedMap<u64, Arc<Idioms>>,
     /// What was found before.
     known: Known,
+    /// By what branches lead to, or the place in the dynamic linker's table that they go through: the
+    /// function of the same module that is there, if there is one.
+    targets: FixedMap<u64, Option<u64>>,
     /// By start, whether a function that is called has a locked instruction.
     callees: FixedMap<u64, bool>,
     /// By what calls lead to, whether that is a hooked function.
@@ -67,8 +73,9 @@ pub(super) struct Functions {
     written: RefCell<FixedMap<u64, FixedSet<u64>>>,
     /// By start, what short functions do.
     operations: FixedMap<u64, Operation>,
-    /// By start, which words the locked instructions of a function name by its arguments.
-    locked_words: FixedMap<u64, Arc<[(Register, u64)]>>,
+    /// By start and how many others may lie between, which words locked instructions name by the
+    /// function's arguments.
+    locked_words: FixedMap<(u64, u32), Words>,
     /// Who calls whom.
     callers: Callers,
     /// By start, what a function calls beside locks.
@@ -108,10 +115,11 @@ impl Functions {
             // Of what was there before, nothing is known; the other modules' code is as it was.
             let range = range.clone();
             self.found.retain(|start, _| !range.contains(start));
+            self.targets.retain(|target, _| !range.contains(target));
             self.callees.retain(|start, _| !range.contains(start));
             self.stubs.retain(|start, _| !range.contains(start));
             self.operations.retain(|start, _| !range.contains(start));
-            self.locked_words.retain(|start, _| !range.contains(start));
+            self.locked_words.retain(|(start, _), _| !range.contains(start));
             self.wrappers.retain(|(start, _), _| !range.contains(start));
             self.calls_beside.retain(|start, _| !range.contains(start));
             self.callers.forget();
@@ -165,6 +173,7 @@ impl Functions {
     /// The code may have changed: what was found in it is forgotten, where it begins is not.
     pub(super) fn forget_code(&mut self) {
         self.found.clear();
+        self.targets.clear();
         self.callees.clear();
         self.stubs.clear();
         self.operations.clear();
@@ -216,7 +225,10 @@ impl Functions {
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
         let Locks { own, library, pauses } = self.locks_of(&code, &extent, &module);
-        let handed = if trusted { Vec::new() } else { self.handed(&code, &own) };
+        let handed = match trusted {
+            true => Vec::new(),
+            false => self.handed(&code, &extent.range, &module, WRAPPERS),
+        };
         let locks: Vec<bool> =
             own.iter().zip(&library).map(|(own, library)| own | library).collect();
         let yields = |call: &Instruction| {
@@ -405,25 +417,43 @@ impl Functions {
     }
 
     /// Whether a branch calls a function of the module that has locked instructions, or ends in it.
-    /// Libraries call their own functions through the dynamic linker's tables, too.
     fn calls_locked(
         &mut self,
         branch: &Instruction,
         inside: &Range<u64>,
         module: &Range<u64>,
     ) -> bool {
-        let target = branch.near_branch_target();
-        if branch.op0_kind() != OpKind::NearBranch64 || inside.contains(&target) {
-            return false;
+        let Some(function) = self.leads_to(branch, inside, module) else { return false };
+        if let Some(&known) = self.callees.get(&function) {
+            return known;
         }
-        if let Some(&known) = self.callees.get(&target) {
+        let found = self.around(function).is_some_and(|extent| has_locked(&extent));
+        self.callees.insert(function, found);
+        found
+    }
+
+    /// The other function of the module that a branch leads to. Libraries call their own functions
+    /// through the dynamic linker's tables, too, by stubs or directly.
+    fn leads_to(
+        &mut self,
+        branch: &Instruction,
+        inside: &Range<u64>,
+        module: &Range<u64>,
+    ) -> Option<u64> {
+        let target = match branch.op0_kind() {
+            OpKind::NearBranch64 => branch.near_branch_target(),
+            _ => indirect_slot(branch).filter(|&slot| !self.is_variable(slot))?,
+        };
+        if inside.contains(&target) {
+            return None;
+        }
+        if let Some(&known) = self.targets.get(&target) {
             return known;
         }
         let function = foreign_slot(branch).and_then(word).unwrap_or(target);
         let is_own = module.contains(&function) && self.starts.binary_search(&function).is_ok();
-        let extent = is_own.then(|| self.around(function)).flatten();
-        let found = extent.is_some_and(|extent| has_locked(&extent));
-        self.callees.insert(target, found);
+        let found = is_own.then_some(function);
+        self.targets.insert(target, found);
         found
     }
 }
@@ -470,24 +500,28 @@ fn is_foreign(call: &Instruction) -> bool {
     foreign_slot(call).is_some()
 }
 
-/// The place in a table that the dynamic linker fills through which a call goes, if it does.
-fn foreign_slot(call: &Instruction) -> Option<u64> {
+/// The place in a table that the dynamic linker fills through which a branch goes, if it does.
+fn foreign_slot(branch: &Instruction) -> Option<u64> {
     const LONGEST_STUB: usize = 16;
-    let slot = |i: &Instruction| i.is_ip_rel_memory_operand().then(|| i.memory_displacement64());
-    if call.is_call_near_indirect() {
-        return slot(call);
+    if let Some(slot) = indirect_slot(branch) {
+        return Some(slot);
     }
-    if call.op0_kind() != OpKind::NearBranch64 {
+    if branch.op0_kind() != OpKind::NearBranch64 {
         return None;
     }
     let mut code = [0; LONGEST_STUB];
-    let target = call.near_branch_target();
+    let target = branch.near_branch_target();
     let readable = read_guest(target, &mut code);
     Decoder::with_ip(64, &code[..readable], target, DecoderOptions::NONE)
         .iter()
         .find(|i| i.mnemonic() != Mnemonic::Endbr64)
-        .filter(Instruction::is_jmp_near_indirect)
-        .and_then(|jump| slot(&jump))
+        .and_then(|jump| indirect_slot(&jump).filter(|_| jump.is_jmp_near_indirect()))
+}
+
+/// The variable through which an indirect branch goes by itself.
+fn indirect_slot(branch: &Instruction) -> Option<u64> {
+    let is_indirect = branch.is_call_near_indirect() || branch.is_jmp_near_indirect();
+    (is_indirect && branch.is_ip_rel_memory_operand()).then(|| branch.memory_displacement64())
 }
 
 /// The bytes of `syscall`.
@@ -526,7 +560,7 @@ mod tests {
     }
 
     /// What functions do, each at an address of its own in this process, as guests' functions are.
-    fn write_functions(write: &[fn(&mut CodeAssembler)]) -> (Functions, Vec<u64>) {
+    pub(super) fn write_functions(write: &[fn(&mut CodeAssembler)]) -> (Functions, Vec<u64>) {
         let mut code: Vec<u8> = Vec::new();
         let mut starts = Vec::new();
         for write in write {
@@ -583,29 +617,6 @@ mod tests {
         ]);
         let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
         assert_eq!([sites(0), sites(1)], [0, 1]);
-    }
-
-    /// A lock that is taken by a call, and released by a store far away.
-    #[test]
-    fn locks_that_are_handed_over() {
-        fn takes(a: &mut CodeAssembler, released: i32) {
-            a.mov(rdi, rbx).unwrap();
-            a.call(-16_i64 as u64).unwrap();
-            (0..100).for_each(|_| a.inc(rcx).unwrap());
-            a.mov(dword_ptr(rbx + released), 0).unwrap();
-        }
-        fn lock(a: &mut CodeAssembler) {
-            a.mov(eax, 1).unwrap();
-            a.xchg(dword_ptr(rdi + 4), eax).unwrap();
-        }
-        for (released, sites) in [(4, 1), (8, 0)] {
-            let (mut functions, starts) = match released {
-                4 => write_functions(&[lock, |a| takes(a, 4)]),
-                _ => write_functions(&[lock, |a| takes(a, 8)]),
-            };
-            let found = functions.idioms(starts[1]).expect("known").sites.len();
-            assert_eq!(found, sites, "the store to field {released}");
-        }
     }
 
     /// Functions of 16 bytes: a lock of the library's, a function around it and one around that one,

@@ -22,8 +22,9 @@
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
-//!   is what it hands to a function that names it by one (a lock that is taken by a call, and released by
-//!   a store), or what a loop of it polls, on its own stack, too: the look before the first round, the answer
+//!   is what it hands to a function that names it by one, or hands it to such a one (a lock that is
+//!   taken by a call, and released by a store; a state that the slow path of a one-time initialization
+//!   gets), or what a loop of it polls, on its own stack, too: the look before the first round, the answer
 //!   after the last;
 //! - loads and stores of a library's atomic operations: functions side by side that access only
 //!   what their argument points to, with a locked instruction in one of them;
@@ -68,7 +69,7 @@ pub(super) struct Surroundings<'a> {
     /// Of each instruction, whether it calls a function of the module that has locked instructions,
     /// or a lock of the library's.
     pub(super) locks: &'a [bool],
-    /// Words that it hands to such functions, which their locked instructions name.
+    /// Words that it hands to other functions of the module, whose locked instructions name them.
     pub(super) handed: &'a [SymbolicAddress],
     /// Of each instruction, whether it lets others go on (`pauses`).
     pub(super) pauses: &'a [bool],

@@ -1,28 +1,45 @@
-//! Locks that a function hands to others: what it calls takes them by a locked instruction, and the
-//! function itself releases them by a plain store, or looks at them.
+//! Locks that a function hands to others: what it calls takes them by a locked instruction, or hands them
+//! on, and the function itself releases them by a plain store, or looks at them. So does the fast path
+//! of a one-time initialization, which looks at the state, and hands it to the slow path.
 
-use super::Functions;
-use super::extent::{has_locked, instructions};
-use crate::copy::addresses::{SymbolicAddress, at_calls, symbolic_addresses};
+use super::extent::{Extent, has_locked, instructions};
+use super::{Functions, Words};
+use crate::copy::addresses::{SymbolicAddress, at_branches, symbolic_addresses};
 use crate::copy::ordered::is_locked;
-use iced_x86::{Instruction, Register};
+use iced_x86::Instruction;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of a function that takes a lock.
-const LONGEST: u64 = 512;
+const LONGEST: u64 = 1 << 10;
 
 impl Functions {
-    /// The words that locked instructions of called functions name by their arguments. `own` says which
-    /// instructions call a function of the module that has locked instructions.
-    pub(super) fn handed(&mut self, code: &[Instruction], own: &[bool]) -> Vec<SymbolicAddress> {
+    /// The words that locked instructions of other functions of the module name by what this function
+    /// hands to them: by a call, or by a branch to its own cold part; or to so many others, which hand
+    /// it on.
+    pub(super) fn handed(
+        &mut self,
+        code: &[Instruction],
+        inside: &Range<u64>,
+        module: &Range<u64>,
+        depth: u32,
+    ) -> Vec<SymbolicAddress> {
+        let mut words: Vec<(usize, Words)> = Vec::new();
+        for (at, branch) in code.iter().enumerate() {
+            if let Some(function) = self.leads_to(branch, inside, module) {
+                let named = self.locked_words(function, module, depth);
+                if !named.is_empty() {
+                    words.push((at, named));
+                }
+            }
+        }
         let mut found = Vec::new();
-        if !own.contains(&true) {
+        if words.is_empty() {
             return found;
         }
-        at_calls(code, |at, argument| {
-            if own[at] && code[at].is_call_near() {
-                let words = self.locked_words(code[at].near_branch_target());
-                let words = words.iter();
+        at_branches(code, |at, argument| {
+            if let Ok(at) = words.binary_search_by_key(&at, |(at, _)| *at) {
+                let words = words[at].1.iter();
                 found.extend(
                     words.filter_map(|&(register, offset)| Some(argument(register)?.plus(offset))),
                 );
@@ -31,23 +48,117 @@ impl Functions {
         found
     }
 
-    /// Which words the locked instructions of a short function name: by which of its arguments, and at
-    /// which offset from that.
-    fn locked_words(&mut self, target: u64) -> Arc<[(Register, u64)]> {
-        if let Some(known) = self.locked_words.get(&target) {
+    /// Which words the locked instructions of a short function name, or of those that it hands them to:
+    /// by which of its arguments, and at which offset from that.
+    fn locked_words(&mut self, target: u64, module: &Range<u64>, depth: u32) -> Words {
+        if let Some(known) = self.locked_words.get(&(target, depth)) {
             return Arc::clone(known);
         }
         let extent = self.around(target).filter(|extent| {
             let range = &extent.range;
-            range.start == target && range.end - target <= LONGEST && has_locked(extent)
+            range.start == target && range.end - target <= LONGEST
         });
-        let code = extent.map(|extent| instructions(&extent)).unwrap_or_default();
-        let addresses = code.iter().zip(symbolic_addresses(&code));
-        let locked = addresses.filter(|(i, _)| is_locked(i));
-        let mut words: Vec<_> = locked.filter_map(|(_, address)| address?.argument()).collect();
-        words.dedup();
-        let words: Arc<[(Register, u64)]> = words.into();
-        self.locked_words.insert(target, Arc::clone(&words));
+        let words = extent.map(|extent| self.words_of(&extent, module, depth)).unwrap_or_default();
+        self.locked_words.insert((target, depth), Arc::clone(&words));
         words
+    }
+
+    /// The same, of a function that lies there.
+    fn words_of(&mut self, extent: &Extent, module: &Range<u64>, depth: u32) -> Words {
+        let has_locked = has_locked(extent);
+        if !has_locked && depth == 0 {
+            return Arc::default();
+        }
+        let code = instructions(extent);
+        let mut words: Vec<_> = Vec::new();
+        if has_locked {
+            let addresses = code.iter().zip(symbolic_addresses(&code));
+            let locked = addresses.filter(|(i, _)| is_locked(i));
+            words.extend(locked.filter_map(|(_, address)| address?.argument()));
+        }
+        if depth > 0 {
+            let handed = self.handed(&code, &extent.range, module, depth - 1);
+            words.extend(handed.into_iter().filter_map(SymbolicAddress::argument));
+        }
+        words.sort_unstable();
+        words.dedup();
+        words.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::copy::functions::tests::write_functions;
+    use iced_x86::code_asm::*;
+
+    /// A lock that is taken by a call, and released by a store far away.
+    #[test]
+    fn locks_that_are_handed_over() {
+        fn takes(a: &mut CodeAssembler, released: i32) {
+            a.mov(rdi, rbx).unwrap();
+            a.call(-16_i64 as u64).unwrap();
+            (0..100).for_each(|_| a.inc(rcx).unwrap());
+            a.mov(dword_ptr(rbx + released), 0).unwrap();
+        }
+        fn lock(a: &mut CodeAssembler) {
+            a.mov(eax, 1).unwrap();
+            a.xchg(dword_ptr(rdi + 4), eax).unwrap();
+        }
+        for (released, sites) in [(4, 1), (8, 0)] {
+            let (mut functions, starts) = match released {
+                4 => write_functions(&[lock, |a| takes(a, 4)]),
+                _ => write_functions(&[lock, |a| takes(a, 8)]),
+            };
+            let found = functions.idioms(starts[1]).expect("known").sites.len();
+            assert_eq!(found, sites, "the store to field {released}");
+        }
+    }
+
+    /// As in a one-time initialization: a look at the state, and a slow path that is called by the
+    /// function's cold part, or by the linker's table through another function.
+    #[test]
+    fn states_that_are_handed_to_a_slow_path() {
+        fn look(a: &mut CodeAssembler, field: i32, cold: i64) {
+            a.cmp(dword_ptr(rdi + field), 2).unwrap();
+            a.jne(cold as u64).unwrap();
+        }
+        fn initialize(a: &mut CodeAssembler) {
+            a.add(rdi, 8).unwrap();
+            a.call(-16_i64 as u64).unwrap();
+        }
+        fn take(a: &mut CodeAssembler) {
+            a.lock().bts(dword_ptr(rdi), 0).unwrap();
+        }
+        let sites = |field: fn(&mut CodeAssembler)| {
+            let (mut functions, starts) = write_functions(&[take, initialize, field]);
+            functions.idioms(starts[2]).expect("known").sites.len()
+        };
+        assert_eq!(sites(|a| look(a, 8, -16)), 1, "the cold part");
+        assert_eq!(sites(|a| look(a, 12, -16)), 0, "another field");
+
+        const SLOT: u64 = 6;
+        let (mut functions, starts) = write_functions(&[
+            take,
+            |a| {
+                let mut slot = a.create_label();
+                a.jmp(qword_ptr(slot)).unwrap();
+                a.set_label(&mut slot).unwrap();
+                a.dq(&[0]).unwrap();
+            },
+            |a| {
+                a.mov(eax, dword_ptr(rdi)).unwrap();
+                (0..100).for_each(|_| a.inc(rcx).unwrap());
+                // It calls through the slot, which the assembler cannot know.
+                a.db(&[0xff, 0x15]).unwrap();
+                a.dd(&[(SLOT as i32 - 16 - 308) as u32]).unwrap();
+            },
+        ]);
+        let slot = starts[1] + SLOT;
+        // SAFETY: the code is leaked memory of this test's own.
+        unsafe { (slot as *mut u64).write_unaligned(starts[0]) };
+        assert_eq!(functions.idioms(starts[2]).expect("known").sites.len(), 0, "a variable");
+        functions.add(&[], std::slice::from_ref(&(slot..slot + 8)), false, None);
+        functions.forget_code();
+        assert_eq!(functions.idioms(starts[2]).expect("known").sites.len(), 1);
     }
 }
