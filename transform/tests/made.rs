@@ -203,6 +203,30 @@ fn a_ticket_lock_is_two_words() {
     assert_eq!(held(&made, 1), [(2, true), (3, false)], "when its number came up");
 }
 
+/// Whoever signals one condition variable and later another one counts both up in the same order.
+#[test]
+fn counters_that_are_raised_in_the_same_order_are_no_ticket_lock() {
+    for alternate in [true, false] {
+        let mut r = Recording::new(2);
+        load(&mut r, 0, V, 0);
+        for number in 0..3 {
+            atomic(&mut r, 0, W, ADD, number);
+            if alternate {
+                atomic(&mut r, 0, V, ADD, number);
+            }
+        }
+        for number in (0..3).filter(|_| !alternate) {
+            atomic(&mut r, 0, V, ADD, number);
+        }
+        // What another thread has waited for, by another word, is in no event of these two.
+        r.clocks[1] = r.clocks[0];
+        atomic(&mut r, 1, W, ADD, 3);
+        atomic(&mut r, 1, V, ADD, 3);
+        let locks = made(&r).locks;
+        assert_eq!(locks.len(), usize::from(alternate), "{locks:?}");
+    }
+}
+
 #[test]
 fn the_halves_of_a_word_are_a_ticket_lock() {
     // Numbers above, turns below; turns by a store of half the size, or by an addition to all.

@@ -4,8 +4,9 @@
 //! # The rule
 //! Of two words the one is only ever added one to, and the other is raised by one each time. Each
 //! number of the second is raised by the thread that drew it from the first, which did so before.
-//! That thread had the lock from when it first saw its number in the second word (or from when it
-//! drew it, if no load is recorded) until it raised that.
+//! That thread had the lock from when it first saw its number in the second word until it raised
+//! that. If no such load is recorded, it saw nothing new there, so it had the lock from when it drew the
+//! number, and its turn had come by then; if it had not, this is no lock.
 
 use super::{Change, Held, MadeLock, Make, Step, StepKind};
 use crate::intervals::Interval;
@@ -114,10 +115,12 @@ fn lock(draws: &[Step], turns: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
         seen.entry((step.thread, step.old)).or_default().push(step.event);
     }
     let pairs = draws.iter().filter(is_change).zip(turns.iter().filter(is_change));
+    let mut came = 0;
     let held = pairs.map(|(draw, turn)| {
         let seen = seen.get(&(draw.thread, draw.old)).into_iter().flatten();
         let first = seen.filter(|at| (draw.event..turn.event).contains(at)).min();
-        (draw.event < turn.event).then(|| Held {
+        let had = std::mem::replace(&mut came, turn.begin) <= draw.begin;
+        (draw.event < turn.event && (had || first.is_some())).then(|| Held {
             thread: draw.thread,
             acquire: first.copied().unwrap_or(draw.event),
             release: Some(turn.event),

@@ -25,7 +25,7 @@ pub enum Item {
 pub struct Recording {
     pub threads: Vec<Vec<Item>>,
     tickets: BTreeMap<usize, u64>,
-    clocks: Vec<u64>,
+    pub clocks: Vec<u64>,
 }
 
 impl Recording {
