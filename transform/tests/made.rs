@@ -155,6 +155,17 @@ fn what_another_thread_sets_free_is_no_lock() {
 }
 
 #[test]
+fn references_that_are_counted_are_no_lock() {
+    let mut r = Recording::new(2);
+    atomic(&mut r, 0, W, CAS, 1);
+    atomic(&mut r, 1, W, CAS, 2);
+    atomic(&mut r, 0, W, CAS, 3);
+    atomic(&mut r, 1, W, CAS, 2);
+    atomic(&mut r, 0, W, CAS, 1);
+    assert_eq!(made(&r).locks, []);
+}
+
+#[test]
 fn readers_that_are_counted_share_the_lock() {
     const WRITER: u64 = 0x3fff_ffff;
     const WAITED_FOR: u64 = 1 << 31;

@@ -6,7 +6,8 @@
 //! with its next change that does so, had the lock in between. Amounts that were had by two threads
 //! at once are those of readers; one that nobody had beside anything else is a writer's. (Bits that
 //! say that somebody waits come and go between; what was added before the thread added something
-//! else was an attempt.) At least one amount must be a reader's, or the word is no such lock; a
+//! else was an attempt.) One amount at least must be a reader's and one a writer's, or the word is no
+//! such lock: where all are readers, as of a word that counts references, nobody ever waits. A
 //! writer's may have nobody beside it.
 
 use super::{Change, Held, MadeLock, Make, Step, StepKind, came};
@@ -51,7 +52,8 @@ pub(super) fn recognise(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
     }
     spans.sort_unstable_by_key(|span| span.from);
     let shared = shared_amounts(&spans);
-    if shared.is_empty() || !writers_are_alone(&spans, &shared) {
+    let writes = spans.iter().any(|span| !shared.contains(&span.amount));
+    if shared.is_empty() || !writes || !writers_are_alone(&spans, &shared) {
         return None;
     }
     let mut ends = vec![false; of_word.len()];
