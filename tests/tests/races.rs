@@ -56,6 +56,23 @@ fn the_racing_lines_are_named_whether_the_replay_diverged_or_not() {
     }
 }
 
+/// What a thread has done under a robust mutex until it died, the next owner finds, in a replay, too:
+/// it waits for the end of the first thread, not only for that thread's lock.
+#[test]
+fn owners_that_die() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/owners.c"), &["-g", "-O1", "-pthread", "-o", "owners"]);
+    let (run, report) = raced(&bench, Path::new("./owners"), &[]);
+    assert!(report["divergence"].is_null(), "{run:?}");
+    assert!(pairs(&report).is_empty(), "{run:?}");
+    for command in ["check", "locks"] {
+        bench.refrain([command, "a.refrain"]).succeeds();
+    }
+    for scheduler in ["elsc", "mem-s"] {
+        bench.refrain(["replay", "--scheduler", scheduler, "a.refrain"]).succeeds();
+    }
+}
+
 /// A race whose sites no idiom watches: what one thread stores through a pointer, another reads
 /// through one, and decides by it how often it locks.
 const HIDDEN: &str = r#"

@@ -178,6 +178,25 @@ impl HookMap {
         let at = self.by_address.binary_search_by_key(&pc, |&(pc, _)| pc).ok()?;
         Some(self.by_address[at].1)
     }
+
+    /// Whether there is a function of this kind.
+    pub(crate) fn have(&self, kind: EventKind) -> bool {
+        self.by_address.iter().any(|(_, hook)| hook.kind == kind)
+    }
+}
+
+/// How often the thread that holds a mutex has to unlock it, in glibc's layout.
+pub(crate) fn depth_of(mutex: u64, word: impl Fn(u64) -> Option<u64>) -> u64 {
+    const COUNT: u64 = 4;
+    const KIND: u64 = 16;
+    const KINDS: u64 = 3;
+    const RECURSIVE: u64 = 1;
+    match word(mutex.wrapping_add(KIND)) {
+        Some(kind) if kind & KINDS == RECURSIVE => {
+            word(mutex.wrapping_add(COUNT)).unwrap_or(1).max(1)
+        }
+        _ => 1,
+    }
 }
 
 #[cfg(test)]

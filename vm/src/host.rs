@@ -649,9 +649,16 @@ pub(crate) unsafe fn atomic_word<'a>(address: u64) -> &'a AtomicU32 {
     unsafe { AtomicU32::from_ptr(address as *mut u32) }
 }
 
+/// The owner's part of a robust lock's word.
+const OWNER: u32 = 0x3fff_ffff;
+
+/// Whether the calling thread holds a robust lock.
+pub(crate) fn holds_lock(address: u64) -> bool {
+    Guest.word32(address).is_some_and(|word| word & OWNER == thread_id() as u32)
+}
+
 /// Marks a robust lock whose owner, the calling thread, ends, and wakes one who waits for it.
 pub(crate) fn abandon_lock(address: u64) {
-    const OWNER: u32 = 0x3fff_ffff;
     const OWNER_DIED: u32 = 0x4000_0000;
     const WAITERS: u32 = 0x8000_0000;
     if !address.is_multiple_of(4) || Guest.word32(address).is_none() {

@@ -5,6 +5,7 @@ use super::machine::park_forever;
 use super::thread::{Birth, GuestThread, spawn};
 use crate::Result;
 use crate::context::reg::*;
+use crate::hooks;
 use crate::host::{self, Guest};
 use refrain_trace::payload::{Effect, Write};
 use refrain_trace::{Event, EventKind, order};
@@ -18,6 +19,8 @@ const THREAD: u64 = (libc::CLONE_VM
 
 /// Bytes of the kernel's `robust_list_head`.
 const ROBUST_HEAD: u64 = 24;
+/// How often a thread that ends unlocks one recursive mutex at most.
+const MOST_UNLOCKS: u64 = 1 << 16;
 
 impl GuestThread {
     /// `clone(flags, stack, parent_tid, child_tid, tls)`: a new thread.
@@ -98,8 +101,8 @@ impl GuestThread {
     }
 
     /// Marks the robust mutexes that the thread still holds, as the kernel does before it says
-    /// that the thread has ended (`exit_robust_list`).
-    pub(crate) fn abandon_robust_locks(&mut self) {
+    /// that the thread has ended (`exit_robust_list`), by `abandon`.
+    pub(crate) fn abandon_robust_locks(&mut self, mut abandon: impl FnMut(&mut Self, u64)) {
         const MOST: usize = 2048;
         let head = std::mem::take(&mut self.robust_list);
         let Some([first, offset, pending]) = Guest.words(head).filter(|_| head != 0) else {
@@ -116,20 +119,37 @@ impl GuestThread {
             }
             let next = Guest.word(entry(at)).unwrap_or(head);
             if entry(at) != entry(pending) {
-                host::abandon_lock(entry(at).wrapping_add(offset));
+                abandon(self, entry(at).wrapping_add(offset));
             }
             at = next;
         }
         if entry(pending) != 0 {
-            host::abandon_lock(entry(pending).wrapping_add(offset));
+            abandon(self, entry(pending).wrapping_add(offset));
         }
+    }
+
+    /// Marks a lock. The next thread that asks for the lock gets it, and finds what this thread has
+    /// done under it; so, if the lock is a mutex of the library, the trace says that this thread
+    /// unlocks it.
+    fn abandon(&mut self, lock: u64) {
+        let word = |at| Guest.operand(at, 4);
+        let is_mutex = self.hooks.have(EventKind::MutexUnlock) && !hooks::has_ceiling(lock, word);
+        let depth = match is_mutex && host::holds_lock(lock) {
+            true => hooks::depth_of(lock, word).min(MOST_UNLOCKS),
+            false => 0,
+        };
+        for _ in 0..depth {
+            let event = self.event(EventKind::MutexUnlock, host::ticks());
+            self.append_ordered(Event { object: lock, ..event });
+        }
+        host::abandon_lock(lock);
     }
 
     /// `exit`: this thread ends. Whoever joins it waits for the word that the kernel would clear.
     pub(crate) fn exit_thread(&mut self, pending: Pending) {
         self.answer(pending, 0);
         self.leave_lines();
-        self.abandon_robust_locks();
+        self.abandon_robust_locks(Self::abandon);
         let event = self.event(EventKind::ThreadExit, host::ticks());
         let object = order::thread_object(self.id);
         let slot = order::slot(object);

@@ -151,7 +151,8 @@ impl GuestThread {
         self.machine.forget_common();
         self.forget_contexts();
         self.fast_path.common = 0..0;
-        self.abandon_robust_locks();
+        // The process's other threads have ended.
+        self.abandon_robust_locks(|_, lock| host::abandon_lock(lock));
         self.clear_at_exit = 0;
         self.machine.signals.begin_program(self.id);
         host::delete_timers();

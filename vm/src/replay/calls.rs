@@ -275,7 +275,16 @@ impl GuestThread {
     }
 
     fn exit_thread(&mut self) -> Result<(), Halt> {
-        let event = self.next(EventKind::ThreadExit)?;
+        let event = loop {
+            let event = self.next_of(&[EventKind::ThreadExit, EventKind::MutexUnlock])?;
+            if event.kind() == EventKind::ThreadExit {
+                break event;
+            }
+            // A robust mutex that the thread still holds.
+            self.compare(&event, &Event { object: event.object, ..self.here(event.kind()) })?;
+            self.take_turn(&event)?;
+            self.finish_event(&event)?;
+        };
         self.perform(&event)?;
         if self.machine.gate.is_live() {
             self.ask_for(Operation::Exit, &event, self.event_id())?;

@@ -63,12 +63,17 @@ impl GuestThread {
         let event = self.next(kind)?;
         self.compare(&event, &actual)?;
         self.times(|times| times.last_timeout(&event));
-        match operation(&event) {
-            _ if !self.machine.gate.is_live() => self.perform(&event)?,
-            Some(wanted) => self.ask_for(wanted, &event, self.event_id())?,
-            None => {}
-        }
+        self.take_turn(&event)?;
         Ok(event)
+    }
+
+    /// Performs an event of a lock: in its recorded turn, or when the scheduler grants it.
+    pub(crate) fn take_turn(&mut self, event: &Event) -> Result<(), Halt> {
+        match operation(event) {
+            _ if !self.machine.gate.is_live() => self.perform(event),
+            Some(wanted) => self.ask_for(wanted, event, self.event_id()),
+            None => Ok(()),
+        }
     }
 
     /// Performs an operation of an event when the scheduler grants it. `id` is the event's, or that
