@@ -36,7 +36,7 @@ impl Contracted {
         Some(place as u32)
     }
 
-    /// A deadlock of what is left, with the events' own numbers.
+    /// The deadlock of a replay of what is left, with its events numbered as in the whole skeleton.
     pub fn explain(&self, mut deadlock: Deadlock) -> Deadlock {
         for wait in &mut deadlock.waits {
             // Copies of threads have no events of their own.

@@ -11,6 +11,7 @@
 //! - *guarded*: the body has effects that replay needs (it frees a stack, it runs an initializer).
 //!   Both run it, after having made sure that it does not wait.
 
+use crate::mutex;
 use refrain_trace::EventKind::{self, *};
 
 /// How a hooked function is recorded.
@@ -59,8 +60,8 @@ pub(crate) struct Hook {
 }
 
 impl Hook {
-    /// Whether the guest executes the function itself if it is called for this mutex.
-    pub(crate) fn leaves(&self, mutex: u64, word: impl FnOnce(u64) -> Option<u64>) -> bool {
+    /// Whether the guest executes the function itself if it is called for the mutex at this address.
+    pub(crate) fn leaves(&self, address: u64, word: impl FnOnce(u64) -> Option<u64>) -> bool {
         let is_of_mutex = matches!(
             self.kind,
             MutexLock
@@ -70,18 +71,8 @@ impl Hook {
                 | MutexConsistent
                 | MutexDestroy
         );
-        is_of_mutex && has_ceiling(mutex, word)
+        is_of_mutex && mutex::has_ceiling(address, word)
     }
-}
-
-/// Whether a mutex has a priority ceiling (`PTHREAD_PRIO_PROTECT`). `word` reads four bytes. glibc's layout
-/// is part of the ABI; musl has no such mutexes.
-pub(crate) fn has_ceiling(mutex: u64, word: impl FnOnce(u64) -> Option<u64>) -> bool {
-    const KIND: u64 = 16;
-    const CEILING: u64 = 0x40;
-    const HIGHEST: u64 = 0x3ff;
-    let kind = word(mutex.wrapping_add(KIND));
-    kind.is_some_and(|kind| kind <= HIGHEST && kind & CEILING != 0)
 }
 
 const fn hook(name: &'static str, kind: EventKind, model: Model) -> Hook {
@@ -182,20 +173,6 @@ impl HookMap {
     /// Whether there is a function of this kind.
     pub(crate) fn have(&self, kind: EventKind) -> bool {
         self.by_address.iter().any(|(_, hook)| hook.kind == kind)
-    }
-}
-
-/// How often the thread that holds a mutex has to unlock it, in glibc's layout.
-pub(crate) fn depth_of(mutex: u64, word: impl Fn(u64) -> Option<u64>) -> u64 {
-    const COUNT: u64 = 4;
-    const KIND: u64 = 16;
-    const KINDS: u64 = 3;
-    const RECURSIVE: u64 = 1;
-    match word(mutex.wrapping_add(KIND)) {
-        Some(kind) if kind & KINDS == RECURSIVE => {
-            word(mutex.wrapping_add(COUNT)).unwrap_or(1).max(1)
-        }
-        _ => 1,
     }
 }
 

@@ -32,6 +32,7 @@ mod kick;
 pub mod layout;
 mod loader;
 mod memory;
+mod mutex;
 mod observer;
 mod order;
 mod pipes;

@@ -500,7 +500,7 @@ fn is_foreign(call: &Instruction) -> bool {
     foreign_slot(call).is_some()
 }
 
-/// The place in a table that the dynamic linker fills through which a branch goes, if it does.
+/// Where in a table of the dynamic linker's the address lies that a branch jumps to, if it goes by one.
 fn foreign_slot(branch: &Instruction) -> Option<u64> {
     const LONGEST_STUB: usize = 16;
     if let Some(slot) = indirect_slot(branch) {

@@ -22,9 +22,9 @@
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
-//!   is what it hands to a function that names it by one, or hands it to such a one (a lock that is
-//!   taken by a call, and released by a store; a state that the slow path of a one-time initialization
-//!   gets), or what a loop of it polls, on its own stack, too: the look before the first round, the answer
+//!   is the word that it hands to a function with a locked instruction on that word, directly or through
+//!   one function between them (a lock that is taken by a call, and released by a store; a state that the
+//!   slow path of a one-time initialization gets), or what a loop of it polls, on its own stack, too: the look before the first round, the answer
 //!   after the last;
 //! - loads and stores of a library's atomic operations: functions side by side that access only
 //!   what their argument points to, with a locked instruction in one of them;

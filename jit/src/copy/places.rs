@@ -39,7 +39,7 @@ struct Entry(u32);
 
 impl Entry {
     const NOTHING: Entry = Entry(0);
-    /// There was an address, and may be another one among the others.
+    /// The address that was here is gone; another one of the same entry may still be in `others`.
     const REMOVED: Entry = Entry(u32::MAX);
 
     fn new(pc: u64, number: u32) -> Entry {

@@ -14,8 +14,8 @@ use refrain_transform::{
 
 /// Fewer sleeps tell nothing of how long threads are awake before.
 const ENOUGH_SLEEPS: u64 = 32;
-/// Factors of how long threads are awake that are tried, in eighths; of equally good ones the first is
-/// taken.
+/// By so many eighths `fit` multiplies the time that threads stay awake. Of factors that fit equally well
+/// it takes the first.
 const FACTORS: [u32; 5] = [PLAIN, 4, 12, 16, 24];
 const PLAIN: u32 = 8;
 

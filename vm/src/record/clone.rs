@@ -5,8 +5,8 @@ use super::machine::park_forever;
 use super::thread::{Birth, GuestThread, spawn};
 use crate::Result;
 use crate::context::reg::*;
-use crate::hooks;
 use crate::host::{self, Guest};
+use crate::mutex;
 use refrain_trace::payload::{Effect, Write};
 use refrain_trace::{Event, EventKind, order};
 
@@ -133,9 +133,9 @@ impl GuestThread {
     /// unlocks it.
     fn abandon(&mut self, lock: u64) {
         let word = |at| Guest.operand(at, 4);
-        let is_mutex = self.hooks.have(EventKind::MutexUnlock) && !hooks::has_ceiling(lock, word);
+        let is_mutex = self.hooks.have(EventKind::MutexUnlock) && !mutex::has_ceiling(lock, word);
         let depth = match is_mutex && host::holds_lock(lock) {
-            true => hooks::depth_of(lock, word).min(MOST_UNLOCKS),
+            true => mutex::depth(lock, word).min(MOST_UNLOCKS),
             false => 0,
         };
         for _ in 0..depth {

@@ -6,9 +6,9 @@ use crate::context::reg::*;
 use crate::creation::Creation;
 use crate::engine::Emulate;
 use crate::engine::{Exit, Mode};
-use crate::hooks::{self, Hook, Model};
+use crate::hooks::{Hook, Model};
 use crate::host::{self, Guest};
-use crate::{Error, Result, cpuid, loader};
+use crate::{Error, Result, cpuid, loader, mutex};
 use refrain_trace::{Event, EventKind, NO_TICKET, ThreadId, order};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -139,7 +139,7 @@ impl GuestThread {
     /// Releases the mutex, waits, and holds the mutex again: two events, no body in between.
     fn cond_wait(&mut self, call: &Call) -> Result<()> {
         let (condition, mutex) = (call.object, call.second);
-        if hooks::has_ceiling(mutex, |at| self.fast_path.pages.operand(at, 4)) {
+        if mutex::has_ceiling(mutex, |at| self.fast_path.pages.operand(at, 4)) {
             let what = "waiting for a condition with a mutex that has a priority ceiling";
             return Err(Error::Unsupported(format!(
                 "{what} (PTHREAD_PRIO_PROTECT, in {})",

@@ -8,6 +8,7 @@
 //! This is a model and nothing else: it says which operation is possible, and what it changes. Who
 //! asks, waits and is granted what is for [`super::grants`].
 
+use crate::mutex;
 use refrain_trace::{Event, EventKind, ThreadId, linux, order};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -110,12 +111,8 @@ pub(crate) trait Words: Send {
     fn store(&mut self, address: u64, word: u32);
 }
 
-/// Offsets in glibc's `pthread_mutex_t` and `pthread_barrier_t`, which are part of its ABI.
-pub(super) const MUTEX_KIND: u64 = 16;
+/// Offset in glibc's `pthread_barrier_t`, which is part of its ABI.
 pub(super) const BARRIER_COUNT: u64 = 8;
-/// PTHREAD_MUTEX_RECURSIVE among the kinds of mutexes, robust and other flags left out.
-pub(super) const RECURSIVE: u32 = 1;
-const KINDS: u32 = 3;
 /// The last owner of a robust mutex has died; it is held all the same.
 const OWNER_DEAD: i32 = libc::EOWNERDEAD;
 
@@ -174,9 +171,9 @@ impl<W: Words> Objects<W> {
         };
         match wanted {
             Operation::Lock { object } => {
-                let kind = || self.words.load(object + MUTEX_KIND) & KINDS;
+                let kind = || self.words.load(object + mutex::KIND);
                 let again = self.all.get(&object).is_some_and(|o| o.holder == Some(thread));
-                free(object, true) || again && kind() == RECURSIVE
+                free(object, true) || again && mutex::is_recursive(kind())
             }
             Operation::Relock { mutex } => self.sleeps_on(thread).is_none() && free(mutex, true),
             Operation::Read { object } => free(object, false),

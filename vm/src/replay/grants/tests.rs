@@ -1,7 +1,8 @@
 //! Requests by hand: threads are played by the test, so nothing here depends on timing.
 
-use super::super::objects::{BARRIER_COUNT, MUTEX_KIND, RECURSIVE};
+use super::super::objects::BARRIER_COUNT;
 use super::*;
+use crate::mutex::{KIND, RECURSIVE};
 use refrain_scheduler::{Kendo, Orig, Pct, Random};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,7 +81,7 @@ fn whoever_comes_first_gets_the_lock() {
 
 #[test]
 fn recursive_mutexes_count_and_normal_ones_do_not() {
-    let mut orig = orig(2, &[(LOCK + MUTEX_KIND, RECURSIVE)]);
+    let mut orig = orig(2, &[(LOCK + KIND, RECURSIVE)]);
     assert!(orig.asks(t(0), lock(LOCK), 0));
     assert!(orig.asks(t(0), lock(LOCK), 1));
     assert!(orig.asks(t(0), unlock(LOCK), 2));
