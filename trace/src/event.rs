@@ -196,13 +196,15 @@ event_kinds! {
     SyncLoad = 65, "load", Acquire;
     /// A watched store: fields as for [`EventKind::Atomic`].
     SyncStore = 66, "store", Both;
-    /// Of a recording with [`crate::Order::Stride`]: the thread has made all accesses up to here
-    /// that others wait for; `object` stands for its accesses ([`crate::order::accesses_object`]).
+    /// The thread has made all accesses up to here that others wait for; `object` stands for its
+    /// accesses ([`crate::order::accesses_object`]).
     Handover = 67, "handover", Release;
-    /// The thread is about to access a line that others have accessed: `object` stands for the
-    /// accesses of one of them, and `ticket` is the number of tickets of its slot that were given
-    /// out by then (a lower bound as for [`EventKind::SyncLoad`]). `nr` says which access it is
-    /// ([`crate::accessed`]).
+    /// The thread is about to access what others have accessed (with [`crate::Order::Stride`] a line,
+    /// else a word that another thread has owned): `object` stands for the accesses of one of them, and
+    /// `ticket` is the number of tickets of its slot that were given out by then (a lower bound as for
+    /// [`EventKind::SyncLoad`]). `nr` says which access it is ([`crate::accessed`]). Of a word that had
+    /// an owner, `value` says what the owner stored there last without an event
+    /// ([`crate::own_store`]).
     Takeover = 68, "takeover", Acquire;
     /// An access to a line that many threads change: `object` is the line's address. Unless `nr` is
     /// [`crate::accessed::AHEAD`], the thread keeps the line's turn until the access is over.
@@ -252,6 +254,26 @@ pub mod accessed {
     pub const CODE: u16 = 2;
     /// What the system call reads that comes next.
     pub const CALL: u16 = 3;
+}
+
+/// By which instruction the owner of a word has stored there last without an event: the `value` of
+/// [`EventKind::Takeover`].
+pub mod own_store {
+    /// Set if the instruction is a locked one.
+    const LOCKED: u32 = 1 << 31;
+
+    /// That value. Of the address, the low 31 bits count.
+    #[must_use]
+    pub fn encode(pc: u64, locked: bool) -> u32 {
+        pc as u32 & !LOCKED | if locked { LOCKED } else { 0 }
+    }
+
+    /// The instruction's address, and whether it is a locked one, given such a value.
+    #[must_use]
+    pub fn decode(value: u64) -> Option<(u64, bool)> {
+        let value = value as u32;
+        (value != 0).then_some(((value & !LOCKED).into(), value & LOCKED != 0))
+    }
 }
 
 /// Where a signal is delivered: `nr` of an event of the kind [`EventKind::Signal`] or

@@ -45,7 +45,7 @@ pub use container::{Cursor, Trace, Writer};
 pub use error::{ChunkAt, Error, Result};
 pub use event::{
     Event, EventClass, EventKind, HAS_PAYLOAD, NO_TICKET, OWN_ORDER, UNFINISHED, accessed, common,
-    delivery,
+    delivery, own_store,
 };
 pub use ids::{AuxLock, BlobId, BlockId, EventId, ThreadId};
 pub use meta::{

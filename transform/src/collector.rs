@@ -409,9 +409,9 @@ impl Collector {
         }
     }
 
-    /// The access that is part of an event.
-    fn own_access(&mut self, kind: EventKind, event: &Event) {
-        let kind = match kind {
+    /// Takes the access that is part of an event, or of an instruction that needed none.
+    pub fn own_access(&mut self, event: &Event) {
+        let kind = match event.kind() {
             EventKind::Atomic => Access::ATOMIC,
             EventKind::SyncLoad => Access::READ,
             EventKind::SyncStore => Access::WRITE,
@@ -434,7 +434,7 @@ impl Collector {
             self.own = Some(sp.saturating_sub(STACK_BELOW)..sp.saturating_add(STACK_ABOVE));
         }
         let kind = event.kind();
-        self.own_access(kind, event);
+        self.own_access(event);
         if is_call(kind) {
             // The function that is one event does not return by itself.
             self.calls.leave(event.pc);

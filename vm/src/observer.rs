@@ -75,6 +75,12 @@ pub trait ThreadObserver {
     /// the events of other threads that it depends on, and those that depend on it still wait.
     /// `retired`: what the engine has counted by now ([`crate::EngineConfig::count`]).
     fn event(&mut self, id: EventId, event: &Event, retired: u64);
+    /// The thread has executed a locked instruction or a watched store that has no event, because no
+    /// other thread had accessed the word: what the event would say, but for ticket and time. `id` is
+    /// the event before.
+    fn own(&mut self, id: EventId, event: &Event) {
+        let _ = (id, event);
+    }
     /// Whether, until the next event, accesses are wanted that touch only bytes which have been
     /// reported of this thread before. If not, they may be left out. Asked before the thread runs
     /// and after each event.

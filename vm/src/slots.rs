@@ -65,8 +65,16 @@ impl Tickets {
         let counter = &self.counters[slot];
         let now = counter.load(Ordering::Relaxed);
         let advance =
-            || counter.compare_exchange_weak(now, now + step, Ordering::AcqRel, Ordering::Relaxed);
+            || counter.compare_exchange_weak(now, now + step, Ordering::SeqCst, Ordering::Relaxed);
         (now & HELD == 0).then(advance)?.ok()
+    }
+
+    /// Waits until a moment at which nobody holds the slot. What the caller has stored before is seen by
+    /// whoever holds it later.
+    pub(crate) fn await_holder(&self, slot: usize) {
+        while self.counters[slot].load(Ordering::SeqCst) & HELD != 0 {
+            crate::host::let_others_go_on();
+        }
     }
 
     /// Undoes what [`Self::hold`] did.

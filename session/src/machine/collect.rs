@@ -105,6 +105,12 @@ impl ThreadObserver for OnThread {
         }
     }
 
+    fn own(&mut self, _: EventId, event: &Event) {
+        if let Some(collector) = &mut self.collector {
+            collector.own_access(event);
+        }
+    }
+
     fn repeats(&self) -> bool {
         self.collector.as_ref().is_some_and(Collector::wants_repeats)
     }

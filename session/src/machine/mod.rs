@@ -175,6 +175,7 @@ fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> crate::Result<Watched>
     };
     let mut sites: BTreeSet<u64> = blocks.iter().flat_map(sites).collect();
     let (mut places, mut alone) = (BTreeSet::new(), BTreeSet::new());
+    let every_access = trace.header().order.is_of_every_access();
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         while let Some(event) = cursor.next()? {
@@ -184,7 +185,7 @@ fn watched_places(trace: &Trace, blocks: &[CodeBlock]) -> crate::Result<Watched>
             if event.kind() == EventKind::Common && event.nr == common::ACCESS {
                 alone.insert(event.pc);
             }
-            if event.kind().is_of_access() && event.pc != 0 {
+            if every_access && event.kind().is_of_access() && event.pc != 0 {
                 sites.insert(event.pc);
             }
         }

@@ -245,6 +245,12 @@ impl ThreadObserver for OnThread {
         }
     }
 
+    fn own(&mut self, id: EventId, event: &Event) {
+        if let Some(watcher) = &mut self.watcher {
+            watcher.event(id, event, None);
+        }
+    }
+
     fn same_epoch(&self) -> Option<&refrain_vm::SameEpoch> {
         self.notes.as_deref()
     }

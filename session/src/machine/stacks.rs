@@ -336,6 +336,13 @@ impl ThreadObserver for OnThread {
         }
     }
 
+    fn own(&mut self, _: EventId, event: &Event) {
+        self.calls.leave(event.sp);
+        if !self.active.is_empty() {
+            self.pass(event.pc, Some((event.object, event.nr.into())));
+        }
+    }
+
     fn finish(&mut self) {
         self.running.end();
     }

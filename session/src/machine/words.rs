@@ -2,7 +2,7 @@
 
 use refrain_analysis::Code;
 use refrain_trace::fixed::FixedMap;
-use refrain_trace::{Event, EventKind, ThreadId, Trace};
+use refrain_trace::{Event, EventKind, ThreadId, Trace, own_store};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub(super) struct Words {
 /// business, and so is what other code looks at once on its own stack: there, other functions have had
 /// variables, or will have.
 pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> {
-    use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore};
+    use EventKind::{Atomic, OnceDone, OnceRun, SyncLoad, SyncStore, Takeover};
     let none = Code::default();
     let rules = code.unwrap_or(&none);
     let mut words = Vec::new();
@@ -41,9 +41,20 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         let mut mutexes: u32 = 0;
+        let mut taken_over = None;
         // The last event of each word: a load may be half of an update.
         let mut last: FixedMap<u64, Last> = FixedMap::default();
         while let Some(event) = cursor.next()? {
+            if event.kind() == Takeover {
+                taken_over = own_store::decode(event.value);
+            } else if let Some((pc, locked)) = taken_over.take() {
+                // The owner has stored to the word without an event.
+                if locked || is_in(&rules.trusted, pc) || code.is_none() {
+                    words.push(event.object);
+                } else if !rules.updates.contains(&pc) {
+                    stored.add(event.object, FORMER_OWNER);
+                }
+            }
             let synchronizes = match event.kind() {
                 Atomic | OnceRun | OnceDone => true,
                 SyncStore if is_in(&rules.trusted, event.pc) || code.is_none() => true,
@@ -98,6 +109,9 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
     let plain = plain.map(|word| word & !3).collect();
     Ok(Words { all: words, polled, plain })
 }
+
+/// A thread that has stored to a word without an event, whoever it was.
+const FORMER_OWNER: ThreadId = ThreadId(u32::MAX);
 
 /// An event of a word.
 struct Last {

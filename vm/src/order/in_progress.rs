@@ -14,13 +14,15 @@ pub(crate) struct Held {
     pub(super) slot: usize,
     pub(super) ticket: u64,
     pub(super) operand: (u64, u8),
+    /// It has no event, and takes no ticket: the word is the thread's own.
+    pub(super) own: bool,
 }
 
 /// An instruction that a replaying thread executes while it has the turn.
 #[derive(Clone, Copy)]
 pub(crate) struct Performing {
-    pub(super) slot: usize,
-    pub(super) ticket: u64,
+    /// Slot and ticket of its turn, if it has an event.
+    pub(super) turn: Option<(usize, u64)>,
     /// The word whose new value its thread meets, if it is a watched one.
     pub(super) operand: Option<(u64, u8)>,
 }

@@ -458,7 +458,7 @@ impl Lines {
             let Some(filter) = threads[loser.index()] else { continue };
             let lost = || losses.iter().filter(|loss| loss.thread == loser);
             let object = order::accesses_object(loser);
-            let place = || self.outside(&filter, lost);
+            let place = |_| self.outside(&filter, lost);
             let ticket = log.insert(loser, place, || {
                 let ticket = tickets.take(order::slot(object));
                 Event { code: EventKind::Handover as u8, object, ticket, ..Event::default() }

@@ -10,7 +10,8 @@
 //!
 //! A replay performs the stores of a slot in the order of their tickets; a load waits until the
 //! versions that it may have read are there, and takes its value from the trace or from what the
-//! thread met last. It follows that a replay is exact if every data race of the run is between
+//! thread met last. As long as one thread alone accesses a slot, it owns the slot, and its stores
+//! there are only counted, too ([`owners`]). It follows that a replay is exact if every data race of the run is between
 //! watched sites: every watched load has its recorded value, and everything that happened before
 //! the store that it read has happened before it. A race of other accesses may show another
 //! value; the next recorded event then differs, and the replay names the pair.
@@ -38,6 +39,7 @@ mod aliases;
 mod filter;
 pub(crate) mod in_progress;
 pub(crate) mod lines;
+pub(crate) mod owners;
 pub(crate) mod record;
 mod record_stride;
 pub(crate) mod replay;
@@ -48,7 +50,7 @@ pub use filter::{ENTRIES, Filter, INDEX_MASK, Span, Table as LineTable, index as
 
 use crate::barrier::Barrier;
 use crate::{Feature, Processor, Zeroed};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// Whether this machine can record with [`refrain_trace::Order::Stride`]: translated code needs an
 /// instruction of BMI2, and the recorder `membarrier`.
@@ -61,8 +63,8 @@ pub fn can_order_every_access() -> bool {
 /// so the layout is fixed. Only the thread itself uses it while it runs guest code.
 #[repr(C, align(64))]
 pub struct LastMet {
-    /// In a recording: watched loads since the last event that needed none. In a replay: how
-    /// many of them come before the next event.
+    /// In a recording: how many watched accesses needed no event so far. In a replay: how many of
+    /// them come before the next event, but for what the machine keeps back.
     pub unrecorded: AtomicU64,
     /// In a recording: where a load that loops poll has looked last, with nothing new. A second look
     /// at the same word is the machine's affair: the thread waits.
@@ -127,11 +129,6 @@ impl LastMet {
             self.entries[Self::place(address)] = Met { tag, counter, version, value };
         }
     }
-
-    /// Counts so many loads that needed no event since the last one, and begins anew.
-    pub(crate) fn take_unrecorded(&self) -> u64 {
-        self.unrecorded.swap(0, Ordering::Relaxed)
-    }
 }
 
 #[cfg(test)]
@@ -155,12 +152,5 @@ mod tests {
         let mut met = LastMet::new();
         met.meet((0x1000, 16), 7, 0, 3);
         assert_ne!(met.entries[LastMet::place(0x1000)].tag, Met::tag(0x1000, 16));
-    }
-
-    #[test]
-    fn what_needed_no_event_is_counted_once() {
-        let met = LastMet::new();
-        met.unrecorded.store(5, std::sync::atomic::Ordering::Relaxed);
-        assert_eq!((met.take_unrecorded(), met.take_unrecorded()), (5, 0));
     }
 }

@@ -10,6 +10,7 @@
 
 use super::LastMet;
 use super::in_progress::Held;
+use super::owners::{Awaited, Ownership};
 use crate::engine::{Engine, Fault, OrderedAccess, OrderedFastPath, OrderedKind, SLOW_PATH};
 use crate::host::{self, Guest};
 use crate::order::Span;
@@ -18,7 +19,8 @@ use crate::record::log::Busy;
 use crate::record::machine::park_forever;
 use crate::record::thread::{Flow, GuestThread};
 use crate::slots::Tickets;
-use refrain_trace::{Event, EventKind, order};
+use refrain_trace::{Event, EventKind, accessed, order, own_store};
+use std::sync::atomic::Ordering;
 
 /// Lets ordered instructions be executed in line.
 pub(crate) fn install(engine: &dyn Engine) {
@@ -95,7 +97,15 @@ impl FastPathState {
             return None;
         }
         // SAFETY: armed with references that outlive the thread's run.
-        let (tickets, log, context) = unsafe { (&*self.tickets, &*self.log, &*self.context) };
+        let (tickets, owners) = unsafe { (&*self.tickets, &*self.owners) };
+        let slot = order::slot(address);
+        match owners.of(address, self.id, &mut self.visited) {
+            Ownership::Own if !kind.is_load() => return self.store_own(slot, access),
+            Ownership::Own | Ownership::Shared => {}
+            Ownership::Foreign => return None,
+        }
+        // SAFETY: as above.
+        let (log, context) = unsafe { (&*self.log, &*self.context) };
         let begin = host::ticks();
         let mut log = log.try_enter()?;
         if !log.has_room(1) {
@@ -123,10 +133,10 @@ impl FastPathState {
             (event.begin, event.aux) = log.waits_since(&event);
             event.result = i32::from(kind == OrderedKind::Poll);
         } else {
-            let slot = order::slot(address);
             // Who has it may wait for this thread to leave translated code.
             event.ticket = tickets.try_take(slot, true)?;
-            self.held = Some(Held { slot, ticket: event.ticket, operand: (address, size) });
+            let operand = (address, size);
+            self.held = Some(Held { slot, ticket: event.ticket, operand, own: false });
             value = self.pages.known_operand(address, size).unwrap_or(value);
             event.value = value;
         }
@@ -134,6 +144,26 @@ impl FastPathState {
         event.end = host::ticks();
         (event.overhead, event.busy) = (translated.total, translated.busy);
         log.push(event);
+        Some(())
+    }
+
+    /// Counts an instruction that writes to a word of the thread's own, and holds its slot until
+    /// [`Self::release`]. `None` if it has to take the slow path.
+    fn store_own(&mut self, slot: usize, access: &OrderedAccess) -> Option<()> {
+        let &OrderedAccess { address, size, kind, pc, .. } = access;
+        self.pages.known_operand(address, size)?;
+        // SAFETY: armed with references that outlive the thread's run.
+        let (tickets, owners, log) = unsafe { (&*self.tickets, &*self.owners, &*self.log) };
+        let ticket = tickets.try_take(slot, true)?;
+        let stored = own_store::encode(pc, kind == OrderedKind::ReadModifyWrite);
+        if !owners.store(address, self.id, stored) {
+            tickets.give_back(slot, ticket);
+            return None;
+        }
+        // SAFETY: the thread's own, which is not appending; visitors only read the count.
+        let count = unsafe { &(*log.last_met()).unrecorded };
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.held = Some(Held { slot, ticket, operand: (address, size), own: true });
         Some(())
     }
 
@@ -145,9 +175,10 @@ impl FastPathState {
     /// Lets others go on with the word of the instruction that was executed last.
     pub(crate) fn release(&mut self) {
         self.end_access();
-        let Some(Held { slot, ticket, operand: (address, size) }) = self.held.take() else {
+        let Some(Held { slot, ticket, operand: (address, size), own }) = self.held.take() else {
             return;
         };
+        let next = if own { ticket } else { ticket + 1 };
         // SAFETY: armed with references that outlive the thread's run.
         let (tickets, log) = unsafe { (&*self.tickets, &*self.log) };
         // Nobody else's watched store comes between.
@@ -156,13 +187,34 @@ impl FastPathState {
         if let Some(value) = value {
             // SAFETY: the thread's own, which is not appending; visitors leave it alone.
             let met = unsafe { &mut *log.last_met() };
-            met.meet((address, size), value, tickets.counter(slot), ticket + 1);
+            met.meet((address, size), value, tickets.counter(slot), next);
         }
-        tickets.release(slot, ticket);
+        if own {
+            tickets.give_back(slot, ticket);
+        } else {
+            tickets.release(slot, ticket);
+        }
     }
 }
 
 impl GuestThread {
+    /// The thread is about to access a word. If another thread owns the word, this one takes it over.
+    fn begin_access_of(&mut self, address: u64) {
+        let machine = self.machine.clone();
+        if machine.owners.of(address, self.id, &mut self.fast_path.visited) != Ownership::Foreign {
+            return;
+        }
+        let Ok(awaited) = machine.owners.take_over(address, (&machine.log, &machine.tickets)) else {
+            park_forever()
+        };
+        if self.fast_path.visited.share(address, &awaited) {
+            let event = self.event(EventKind::Takeover, host::ticks());
+            let Awaited { object, ticket, stored } = awaited;
+            let nr = accessed::NEXT;
+            self.append(Event { object, ticket, nr, value: stored, ..event }, None);
+        }
+    }
+
     /// An instruction that other threads must see in the recorded order.
     pub(crate) fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Flow {
         let fault = match kind {
@@ -201,8 +253,9 @@ impl GuestThread {
     }
 
     fn begin_write(&mut self, address: u64, size: u8, kind: OrderedKind) -> Held {
-        let begin = host::ticks();
         let slot = order::slot(address);
+        self.begin_access_of(address);
+        let begin = host::ticks();
         let event =
             Event { object: address, nr: u16::from(size), ..self.event(event_kind(kind), begin) };
         let (log, pages, tickets) = (&self.log, &mut self.fast_path.pages, &self.machine.tickets);
@@ -221,15 +274,16 @@ impl GuestThread {
             park_forever();
         }
         self.after_event = true;
-        Held { slot, ticket, operand: (address, size) }
+        Held { slot, ticket, operand: (address, size), own: false }
     }
 
     /// Executes a watched load, and keeps what it read.
     fn ordered_load(&mut self, address: u64, size: u8, kind: OrderedKind) -> Option<Fault> {
-        let begin = host::ticks();
         if self.fast_path.pages.operand(address, size).is_none() {
             return self.cpu.step(&mut self.context);
         }
+        self.begin_access_of(address);
+        let begin = host::ticks();
         let event = Event {
             object: address,
             nr: u16::from(size),

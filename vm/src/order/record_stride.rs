@@ -160,13 +160,13 @@ impl GuestThread {
         });
     }
 
-    /// The thread executes no more guest code.
-    pub(crate) fn leave_lines(&mut self) {
-        if self.machine.lines().is_none() {
-            return;
+    /// The thread executes no more guest code, and others may ask for what it has done.
+    pub(crate) fn end_accesses(&mut self) {
+        if self.machine.lines().is_some() || self.fast_path.visited.owns_any() {
+            let event = self.event(EventKind::Handover, host::ticks());
+            self.append_ordered(Event { object: order::ENDED_ACCESSES, ..event });
         }
-        let event = self.event(EventKind::Handover, host::ticks());
-        self.append_ordered(Event { object: order::ENDED_ACCESSES, ..event });
+        self.machine.owners.leave(self.id);
         if let Some(lines) = self.machine.lines() {
             lines.leave(self.id);
         }

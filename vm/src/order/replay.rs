@@ -16,8 +16,7 @@ use crate::replay::fast_path::{FastPathState, Lent, takes_slow_path};
 use crate::replay::gate::Condition;
 use crate::replay::outcome::DivergenceKind;
 use crate::replay::thread::{GuestThread, Halt};
-use refrain_trace::{Access, Event, EventKind, order};
-use std::sync::atomic::Ordering;
+use refrain_trace::{Access, Event, EventKind, NO_TICKET, order};
 
 /// Lets ordered instructions be executed in line.
 pub(crate) fn install(engine: &dyn Engine) {
@@ -61,7 +60,7 @@ impl FastPathState {
     fn operate(&mut self, access: &OrderedAccess) -> Option<()> {
         let OrderedAccess { address, size, kind, pc, sp, .. } = *access;
         if self.awaits_loads() {
-            return None;
+            return self.store_own((address, size));
         }
         // SAFETY: only the fast-path function for ordered instructions calls this, once in a call.
         let Lent { gate, cursor, tally } = unsafe { self.lent() }?;
@@ -70,11 +69,14 @@ impl FastPathState {
         let code = event_kind(kind) as u8;
         let recorded = (event.code, event.flags, event.nr, event.pc, event.sp, event.object);
         let actual = (code, 0, u16::from(size), pc, sp, address);
-        if recorded != actual || takes_slow_path(event, rest, tally) {
+        if recorded != actual
+            || takes_slow_path(event, rest, tally)
+            || self.hands_over_before(after)
+        {
             return None;
         }
         let &Event { ticket, end, value, .. } = event;
-        let next = after.unrecorded;
+        let next = *after;
         let slot = order::slot(address);
         gate.arrivals.arrive(self.id, end);
         if !gate.soon(self.id, Condition::Turn { slot, ticket }) {
@@ -89,18 +91,31 @@ impl FastPathState {
         // It was loaded, so this only counts.
         let _ = cursor.next();
         tally.count_equal(code, 0);
-        self.expect_loads(next);
-        self.performing = Some(Performing { slot, ticket, operand: Some((address, size)) });
+        self.expect(&next);
+        let turn = Some((slot, ticket));
+        self.performing = Some(Performing { turn, operand: Some((address, size)) });
+        Some(())
+    }
+
+    /// Counts an instruction that writes and has no event: the thread owns the word. `None` if it has to
+    /// take the slow path.
+    fn store_own(&mut self, operand: (u64, u8)) -> Option<()> {
+        if self.is_last() || !self.count_down() {
+            return None;
+        }
+        self.performing = Some(Performing { turn: None, operand: Some(operand) });
         Some(())
     }
 
     /// Lets others go on with the word of the instruction that was executed last.
     pub(crate) fn finish(&mut self) {
-        let Some(Performing { slot, ticket, operand }) = self.performing.take() else { return };
+        let Some(Performing { turn, operand }) = self.performing.take() else { return };
         if let Some(operand) = operand {
             self.meet_now(operand);
         }
-        self.finish_turn(slot, ticket);
+        if let Some((slot, ticket)) = turn {
+            self.finish_turn(slot, ticket);
+        }
     }
 
     pub(super) fn finish_turn(&self, slot: usize, ticket: u64) {
@@ -123,6 +138,9 @@ impl FastPathState {
     /// Says what a load is to read; `None` if it has to take the slow path.
     fn load(&mut self, access: &mut OrderedAccess) -> Option<()> {
         let OrderedAccess { address, size, pc, .. } = *access;
+        if self.is_last() {
+            return None;
+        }
         if let Some(value) = self.met_load(address, size) {
             access.value = value;
             return Some(());
@@ -137,11 +155,12 @@ impl FastPathState {
         let recorded = (event.code, event.pc, event.object);
         if recorded != (EventKind::SyncLoad as u8, pc, address)
             || takes_slow_path(event, rest, tally)
+            || self.hands_over_before(after)
         {
             return None;
         }
         let Event { ticket: count, value, end, .. } = *event;
-        let next = after.unrecorded;
+        let next = *after;
         gate.arrivals.arrive(self.id, end);
         if !gate.soon(self.id, Condition::Reached { slot: order::slot(address), count }) {
             return None;
@@ -155,7 +174,7 @@ impl FastPathState {
         }
         let _ = cursor.next();
         tally.events += 1;
-        self.expect_loads(next);
+        self.expect(&next);
         self.met.meet((address, size), value, 0, 0);
         access.value = value;
         Some(())
@@ -163,21 +182,13 @@ impl FastPathState {
 
     /// What a load reads that needed no event, if this one is such a load.
     fn met_load(&mut self, address: u64, size: u8) -> Option<u64> {
-        let left = self.met.unrecorded.load(Ordering::Relaxed).checked_sub(1)?;
         let value = self.met.at(address, size)?.value;
-        self.met.unrecorded.store(left, Ordering::Relaxed);
-        Some(value)
+        self.count_down().then_some(value)
     }
 
-    /// Whether watched loads without events come before the next event.
+    /// Whether watched accesses without events come before the next event.
     pub(crate) fn awaits_loads(&self) -> bool {
         self.left() != 0
-    }
-
-    /// So many accesses without events lie between the event before and the next one.
-    pub(crate) fn expect_loads(&mut self, count: u64) {
-        self.set_left(self.left().saturating_add_unsigned(count));
-        self.expecting = true;
     }
 }
 
@@ -198,6 +209,9 @@ impl GuestThread {
     /// Executes an instruction that writes in its turn, once the word is as it was. (Stores that
     /// are not watched have no tickets.)
     fn write(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<(), Halt> {
+        if self.fast_path.count_down() {
+            return self.store_own(address, size, event_kind(kind));
+        }
         let event = self.begin_turn(address, size, event_kind(kind))?;
         if kind == OrderedKind::ReadModifyWrite
             && let Some(context) = self.changing_nothing(&event, size)
@@ -218,6 +232,20 @@ impl GuestThread {
         fault.map_or(Ok(()), |fault| self.fault(fault))
     }
 
+    /// Executes an instruction that writes to a word of the thread's own.
+    fn store_own(&mut self, address: u64, size: u8, kind: EventKind) -> Result<(), Halt> {
+        let value = self.fast_path.pages.operand(address, size).unwrap_or(0);
+        let nr = u16::from(size);
+        let event = Event { object: address, nr, value, flags: NO_TICKET, ..self.here(kind) };
+        let fault = self.cpu.step(&mut self.context);
+        if fault.is_none() {
+            self.fast_path.meet_now((address, size));
+        }
+        self.report_accesses();
+        self.note_own(&event);
+        fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
     /// Waits for the turn of the instruction that the thread is at, and until the word is as it was.
     pub(crate) fn begin_write(
         &mut self,
@@ -231,6 +259,7 @@ impl GuestThread {
     }
 
     fn begin_turn(&mut self, address: u64, size: u8, kind: EventKind) -> Result<Event, Halt> {
+        self.await_former_owners()?;
         let actual = Event { object: address, nr: u16::from(size), ..self.here(kind) };
         let event = self.next(kind)?;
         self.compare(&event, &actual)?;
@@ -292,6 +321,7 @@ impl GuestThread {
             };
             return fault.map_or(Ok(()), |fault| self.fault(fault));
         }
+        self.await_former_owners()?;
         let actual = Event { object: address, ..self.here(EventKind::SyncLoad) };
         let event = self.next(EventKind::SyncLoad)?;
         if (event.pc, event.object) != (actual.pc, actual.object) {
@@ -326,12 +356,23 @@ impl GuestThread {
         self.wait(Condition::Caught { address, size, value, count, time })
     }
 
-    /// Before the thread runs guest code: how many watched loads come before the next event.
+    /// Before the thread runs guest code: how many accesses come before the next event.
     pub(crate) fn expect_loads(&mut self) -> Result<(), Halt> {
         if !self.fast_path.expecting
-            && let Some(&Event { unrecorded, .. }) = self.cursor.peek()?
+            && let Some(event) = self.cursor.peek()?.copied()
         {
-            self.fast_path.expect_loads(unrecorded);
+            self.fast_path.expect(&event);
+        }
+        Ok(())
+    }
+
+    /// The thread is about to access a word that others have owned, perhaps: it waits for them.
+    fn await_former_owners(&mut self) -> Result<(), Halt> {
+        while self.cursor.peek()?.is_some_and(|event| event.kind() == EventKind::Takeover)
+            && self.fast_path.left() == 0
+        {
+            self.event_of_access()?;
+            self.events_before()?;
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ impl FastPathState {
             }
             let (kind, slot, ticket) = (event.kind(), order::slot(event.object), event.ticket);
             let is_here = event.pc == access.pc && event.nr == accessed::NEXT;
-            let left = after.unrecorded;
+            let (next, left) = (*after, after.unrecorded);
             let turn = Condition::Turn { slot, ticket };
             let soon = match kind {
                 EventKind::Handover => gate.soon(self.id, turn),
@@ -49,11 +49,12 @@ impl FastPathState {
             // It was loaded, so this only counts.
             let _ = cursor.next();
             tally.events += 1;
-            self.expect_loads(left);
+            self.expect(&next);
             match kind {
                 EventKind::Handover => self.finish_turn(slot, ticket),
                 EventKind::Contended => {
-                    self.performing = Some(Performing { slot, ticket, operand: None });
+                    let turn = Some((slot, ticket));
+                    self.performing = Some(Performing { turn, operand: None });
                 }
                 _ => {}
             }
@@ -235,7 +236,7 @@ impl GuestThread {
     }
 
     /// Performs the next event, one of accesses; the turn that it keeps.
-    fn event_of_access(&mut self) -> Result<Option<(usize, u64)>, Halt> {
+    pub(super) fn event_of_access(&mut self) -> Result<Option<(usize, u64)>, Halt> {
         let Some(event) = self.cursor.next()? else { return Ok(None) };
         self.loads_are_done(&event)?;
         let slot = order::slot(event.object);

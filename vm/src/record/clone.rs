@@ -148,7 +148,7 @@ impl GuestThread {
     /// `exit`: this thread ends. Whoever joins it waits for the word that the kernel would clear.
     pub(crate) fn exit_thread(&mut self, pending: Pending) {
         self.answer(pending, 0);
-        self.leave_lines();
+        self.end_accesses();
         self.abandon_robust_locks(Self::abandon);
         let event = self.event(EventKind::ThreadExit, host::ticks());
         let object = order::thread_object(self.id);

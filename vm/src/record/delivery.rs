@@ -93,7 +93,7 @@ impl GuestThread {
     }
 
     fn end_for_program(&mut self) -> ! {
-        self.leave_lines();
+        self.end_accesses();
         self.log.retire();
         self.machine.thread_left(self.id);
         park_forever()

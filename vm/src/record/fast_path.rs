@@ -17,8 +17,9 @@ use crate::engine::{Engine, FastPath, SLOW_PATH};
 use crate::host::{self, KnownPages};
 use crate::kick::Attention;
 use crate::order::in_progress::{Accesses, Held};
+use crate::order::owners::{Owners, Visited};
 use crate::slots::Tickets;
-use refrain_trace::{Event, EventKind, order};
+use refrain_trace::{Event, EventKind, ThreadId, order};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -136,6 +137,10 @@ pub(crate) struct FastPathState {
     pub(crate) beginning_once: Option<u64>,
     /// The instruction that is executed in line.
     pub(crate) held: Option<Held>,
+    pub(crate) id: ThreadId,
+    pub(crate) owners: *const Owners,
+    /// Slots that the thread knows to be shared.
+    pub(crate) visited: Visited,
     /// How every access is recorded, if it is.
     pub(crate) accesses: Option<Accesses>,
     /// Where memory in common with other processes lies, out of reach here: between these addresses.
@@ -154,6 +159,9 @@ impl Default for FastPathState {
             pages: KnownPages::new(),
             beginning_once: None,
             held: None,
+            id: ThreadId(0),
+            owners: std::ptr::null(),
+            visited: Visited::new(),
             accesses: None,
             common: 0..0,
         }
@@ -164,7 +172,8 @@ impl FastPathState {
     /// The caller keeps all of it alive and in place as long as the thread runs guest code.
     pub(crate) fn arm(
         &mut self,
-        tickets: &Tickets,
+        id: ThreadId,
+        (tickets, owners): (&Tickets, &Owners),
         log: &ThreadLog,
         context: *const Context,
         tid: i32,
@@ -173,6 +182,7 @@ impl FastPathState {
         self.attention = attention.clone();
         self.held = None;
         (self.tickets, self.log, self.context) = (tickets, log, context);
+        (self.id, self.owners) = (id, owners);
         self.tid = tid as u32;
     }
 

@@ -138,11 +138,12 @@ impl Log {
     }
 
     /// Appends an event to the stream of another thread, behind so many of its accesses as `place`
-    /// says, which is called while that thread does not append.
+    /// says, which is called while that thread does not append, with the number of its watched accesses
+    /// without events.
     pub(crate) fn insert(
         &self,
         thread: ThreadId,
-        place: impl Fn() -> u64,
+        place: impl Fn(u64) -> u64,
         make: impl Fn() -> Event,
     ) -> Result<u64, Closed> {
         loop {
@@ -155,7 +156,7 @@ impl Log {
             let inserted = stream.is_left(LOOKS).then(|| {
                 // SAFETY: see `ThreadLog`.
                 let state = unsafe { &mut *stream.state.get() };
-                let unrecorded = state.since_last(place());
+                let unrecorded = state.since_last(place(state.unrecorded()));
                 // The thread may be in the middle of something that began before.
                 let (begin, end) = (state.last, state.last);
                 let event = Event { unrecorded, begin, end, ..make() };
@@ -364,10 +365,7 @@ impl State {
     /// last one.
     #[inline]
     fn push(&mut self, event: Event) {
-        let unrecorded = match self.accesses {
-            None => self.met.as_ref().map_or(0, |met| met.take_unrecorded()),
-            Some(_) => self.since_last(self.made()),
-        };
+        let unrecorded = self.since_last(self.made());
         self.polling = None;
         self.last = event.end;
         self.chunk.events.push(Event { unrecorded, ..event });
@@ -383,10 +381,19 @@ impl State {
         }
     }
 
-    /// How many accesses the thread, which is the calling one, has made.
+    /// How many accesses the thread, which is the calling one, has made: all of them, or the watched
+    /// ones without events.
     fn made(&self) -> u64 {
-        // SAFETY: it is there as long as the thread's executor (`ThreadLog::count_accesses`).
-        self.accesses.map_or(0, |filter| unsafe { &*filter.count }.load(Ordering::Relaxed))
+        match self.accesses {
+            // SAFETY: it is there as long as the thread's executor (`ThreadLog::count_accesses`).
+            Some(filter) => unsafe { &*filter.count }.load(Ordering::Relaxed),
+            None => self.unrecorded(),
+        }
+    }
+
+    /// How many watched accesses without events the thread has made.
+    fn unrecorded(&self) -> u64 {
+        self.met.as_ref().map_or(self.counted, |met| met.unrecorded.load(Ordering::Relaxed))
     }
 
     /// So many accesses have been made before the next event; how many since the last one.
@@ -530,10 +537,7 @@ impl ThreadLog {
         let mut busy = self.enter()?;
         let event = make();
         let state = busy.state();
-        let unrecorded = match state.accesses {
-            None => state.met().unrecorded.load(Ordering::Relaxed),
-            Some(_) => state.made() - state.counted,
-        };
+        let unrecorded = state.made() - state.counted;
         state.pending = Some((Event { unrecorded, ..event }, record));
         state.told = false;
         Ok(event)

@@ -19,6 +19,7 @@ use crate::kick::{self, Attention};
 use crate::loader::Command;
 use crate::memory::AddressSpace;
 use crate::order::lines::Lines;
+use crate::order::owners::Owners;
 use crate::slots::Tickets;
 use crate::{Error, Processor, Result, hidden, host};
 use crossbeam::channel::Sender;
@@ -49,6 +50,8 @@ pub(crate) enum Stop {
 pub(crate) struct Machine {
     pub(crate) engine: Arc<dyn RecordingEngine>,
     pub(crate) tickets: Tickets,
+    /// Who owns which slot.
+    pub(crate) owners: Owners,
     /// The process has a parent or a child that is recorded or forked: it may send signals to single
     /// threads of this one.
     pub(crate) has_relatives: AtomicBool,
@@ -158,6 +161,7 @@ impl Machine {
         Machine {
             engine,
             tickets: Tickets::new(),
+            owners: Owners::new(),
             has_relatives: AtomicBool::new(follow.is_some()),
             endings: Endings::default(),
             lines: OnceLock::new(),
@@ -259,6 +263,7 @@ impl Machine {
     pub(crate) fn during_no_changes(&self, fork: &mut dyn FnMut() -> bool) {
         // Who takes lines over may wait for the writer, which needs what follows.
         let _lines = self.lines().map(Lines::still);
+        let _slots = self.owners.still();
         let _space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
         let _mapped = self.mapped.lock();
         let _files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -286,6 +291,7 @@ impl Machine {
         let kernel_id = host::thread_id();
         self.signals.keep_only(only, kernel_id);
         let mut threads = self.threads();
+        self.owners.keep_only(only, threads.all.len());
         threads.alive = 1;
         for (index, thread) in threads.all.iter_mut().enumerate() {
             thread.ended = index != only.index();

@@ -177,6 +177,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
     });
     thread.arm_fast_path();
     let ended = thread.run();
+    thread.machine.owners.leave(id);
     if let Some(lines) = thread.machine.lines() {
         lines.leave(id);
     }
@@ -196,8 +197,9 @@ impl GuestThread {
     /// Tells the fast-path functions about this thread, which must not be moved any more.
     pub(crate) fn arm_fast_path(&mut self) {
         let tid = self.machine.kernel_id(self.id);
-        let (tickets, log) = (&self.machine.tickets, &self.log);
-        self.fast_path.arm(tickets, log, &raw const self.context, tid, &self.attention);
+        let slots = (&self.machine.tickets, &self.machine.owners);
+        let context = &raw const self.context;
+        self.fast_path.arm(self.id, slots, &self.log, context, tid, &self.attention);
         self.cpu.set_fast_path_data(self.fast_path.address());
         // SAFETY: the table is the log's, which the thread owns too, and the guest thread's own.
         unsafe { self.cpu.set_last_met(self.log.last_met()) };

@@ -33,8 +33,11 @@ pub(crate) struct FastPathState {
     pub(crate) pages: KnownPages,
     /// What the thread met last.
     pub(crate) met: Zeroed<LastMet>,
-    /// `met` counts the loads before the next event.
+    /// `met` counts the accesses before the next event.
     pub(crate) expecting: bool,
+    /// But for the last one, which the machine is to be asked for: others wait for what comes right
+    /// behind it.
+    kept_back: bool,
     /// The instruction that is executed in line.
     pub(crate) performing: Option<Performing>,
     /// Where translated code counts down all accesses, if it does.
@@ -61,6 +64,7 @@ impl FastPathState {
             pages: KnownPages::new(),
             met: LastMet::new(),
             expecting: false,
+            kept_back: false,
             performing: None,
             counts: None,
         }
@@ -69,12 +73,46 @@ impl FastPathState {
     /// How many accesses come before the next event; less than none if more have been made
     /// ([`crate::order`]'s `replay_stride`).
     pub(crate) fn left(&self) -> i64 {
-        self.countdown().load(Ordering::Relaxed) as i64
+        self.countdown().load(Ordering::Relaxed) as i64 + i64::from(self.kept_back)
     }
 
     /// See [`Self::left`].
-    pub(crate) fn set_left(&self, left: i64) {
+    pub(crate) fn set_left(&mut self, left: i64) {
+        self.kept_back = false;
         self.countdown().store(left as u64, Ordering::Relaxed);
+    }
+
+    /// So many accesses without events lie between the event before and this next one. If that is a
+    /// handover, it comes right behind the last of them.
+    pub(crate) fn expect(&mut self, next: &Event) {
+        let left = self.left().saturating_add_unsigned(next.unrecorded);
+        self.set_left(left);
+        if self.hands_over_before(next) && left > 0 {
+            self.set_left(left - 1);
+            self.kept_back = true;
+        }
+        self.expecting = true;
+    }
+
+    /// Whether a handover comes next that must not come late. (Where all accesses are counted, the
+    /// engine sees to that.)
+    pub(crate) fn hands_over_before(&self, next: &Event) -> bool {
+        self.counts.is_none() && next.code == EventKind::Handover as u8
+    }
+
+    /// Whether what comes next is the last access before a handover.
+    pub(crate) fn is_last(&self) -> bool {
+        self.kept_back && self.left() == 1
+    }
+
+    /// Counts a watched access that has no event; false if the next one has.
+    pub(crate) fn count_down(&mut self) -> bool {
+        let (left, kept_back) = (self.left(), self.kept_back);
+        if left > 0 {
+            self.set_left(left - 1 - i64::from(kept_back && left > 1));
+            self.kept_back = kept_back && left > 1;
+        }
+        left > 0
     }
 
     fn countdown(&self) -> &AtomicU64 {
@@ -165,12 +203,13 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
     let recorded = (event.code, event.flags, event.nr, event.pc, event.sp, event.object);
     if recorded != (KIND, 0, 0, site, sp, object)
         || event.result < 0
+        || thread.hands_over_before(after)
         || takes_slow_path(event, rest, tally)
     {
         return SLOW_PATH;
     }
     let Event { ticket, end, result, .. } = *event;
-    let next = after.unrecorded;
+    let next = *after;
     let slot = order::slot(object);
     let id = cursor.position().0;
     let freed = gate.freed().filter(|freed| freed.frees(event));
@@ -189,7 +228,7 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
     // It was loaded, so this only counts.
     let _ = cursor.next();
     tally.count_equal(KIND, result);
-    thread.expect_loads(next);
+    thread.expect(&next);
     let wakes = gate.finish_turn(slot, ticket);
     if is_freed && gate.pass(thread.id, id) || wakes {
         // SAFETY: the thread's own, taken when it was made.

@@ -219,6 +219,10 @@ impl GuestThread {
                 None => self.fast_path.lend(&mut self.cursor, &mut self.tally),
             }
             self.context.leave_at = self.next_interruption()?;
+            if self.fast_path.counts.is_none() {
+                // Others wait for them.
+                self.events_before()?;
+            }
             self.expect_loads()?;
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             self.report_accesses();
@@ -490,6 +494,16 @@ impl GuestThread {
         let end = |write: &Write| write.address.saturating_add(write.bytes.len() as u64);
         let writes: Vec<_> = record.writes.iter().map(|w| w.address..end(w)).collect();
         observer.kernel(&reads, &writes);
+    }
+
+    /// Shows the observer an instruction that an event would tell of, if its thread were not the only one
+    /// that accesses the word.
+    pub(crate) fn note_own(&mut self, event: &Event) {
+        let id = self.event_id();
+        if let Some(observer) = &mut self.observer {
+            observer.own(id, event);
+        }
+        self.choose_accesses();
     }
 
     /// Shows the observer the access of an ordered instruction that was executed by itself and has

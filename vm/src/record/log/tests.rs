@@ -159,10 +159,10 @@ fn what_others_insert_has_its_place_among_the_accesses() {
     let handover = |ticket| Event { code: EventKind::Handover as u8, ticket, ..Event::default() };
     stream.append(|| event(1), None).expect("is open");
     count.store(5, Ordering::Relaxed);
-    assert_eq!(log.insert(ThreadId(0), made, || handover(0)).expect("is open"), 0);
+    assert_eq!(log.insert(ThreadId(0), |_| made(), || handover(0)).expect("is open"), 0);
     count.store(7, Ordering::Relaxed);
     stream.append_open(|| event(2)).expect("is open");
-    assert_eq!(log.insert(ThreadId(0), made, || handover(1)).expect("is open"), 1);
+    assert_eq!(log.insert(ThreadId(0), |_| made(), || handover(1)).expect("is open"), 1);
     stream.amend(|event| event.end = 9);
     count.store(10, Ordering::Relaxed);
     stream.append(|| Event { begin: 9, end: 9, ..event(3) }, None).expect("is open");
@@ -173,7 +173,7 @@ fn what_others_insert_has_its_place_among_the_accesses() {
     let next = || cursor.next().expect("can be read").map(|e| (e.value, e.unrecorded, e.end));
     let events: Vec<_> = std::iter::from_fn(next).collect();
     assert_eq!(events, [(1, 0, 0), (0, 5, 0), (2, 2, 9), (0, 0, 9), (3, 3, 9)]);
-    assert!(log.insert(ThreadId(0), made, || handover(2)).is_err(), "nobody appends any more");
+    assert!(log.insert(ThreadId(0), |_| made(), || handover(2)).is_err(), "nobody appends any more");
 }
 
 /// As the functions that translated code calls do it.

@@ -1,0 +1,274 @@
+//! Who owns a word: the recorder's side of accesses that one thread alone makes.
+//!
+//! - The first thread that makes a watched access of a word owns the word. What it stores there needs
+//!   no event: a replay counts it, among the loads that need none. (A load that finds what its thread
+//!   did not meet there last has one, as everywhere: the store that it read may be one that is not
+//!   watched.)
+//! - Before another thread's first access, that thread takes the word over, for good: an
+//!   [`EventKind::Handover`] goes into the owner's stream at the number of accesses that the owner has
+//!   made by then, and the other thread's stream says that it waits for that
+//!   ([`EventKind::Takeover`]). From then on all stores to the word have events, its former owner's
+//!   too, and each further thread says before its first access that it waits for what the former
+//!   owner has handed over.
+//!
+//! A word here is eight bytes, and those of a few other pages that share its place in the table.
+//!
+//! # Why that is exact
+//! The owner stores while it holds the word's slot, and looks then whether the word is still its own.
+//! Who takes the word over says so first, and then waits until nobody holds the slot. So each store
+//! without an event comes before the handover, and after it in the owner's stream come only stores
+//! with events. Every access of another thread comes after its takeover. Two watched accesses of the
+//! word by different threads are therefore either ordered by a handover and a takeover, or both have
+//! events. The order of events is one of real time, so no replay can wait in a circle.
+
+use crate::record::log::{Closed, Log};
+use crate::slots::Tickets;
+use crate::zeroed::Zeroed;
+use refrain_trace::fixed::FixedMap;
+use refrain_trace::{Event, EventKind, ThreadId, order};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A word's state: nobody's.
+const NOBODY: u32 = 0;
+/// Set if the word has an owner; the thread's number is above these bits.
+const OWNED: u32 = 1;
+/// Set if it had one.
+const FORMER: u32 = 2;
+const BITS: u32 = 2;
+
+/// Words of a page.
+const WORDS: usize = 512;
+/// Pages that the table has room for.
+const PAGES: usize = 1 << PAGE_BITS;
+const PAGE_BITS: u32 = 12;
+const ENTRIES: usize = PAGES * WORDS;
+
+/// Where a word's entry is. Words of one page are side by side.
+#[inline]
+fn place(address: u64) -> usize {
+    let page = (address >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PAGE_BITS);
+    page as usize * WORDS + (address >> 3) as usize % WORDS
+}
+
+/// A word's entry.
+struct Entry {
+    state: AtomicU32,
+    /// By which instruction its owner stored last without an event, in the form of
+    /// [`refrain_trace::own_store`]; 0 if it has not.
+    stored: AtomicU32,
+}
+
+/// Owners of all words: 16 MiB, of which only what is used takes memory.
+pub(crate) struct Owners {
+    entries: Zeroed<[Entry; ENTRIES]>,
+    /// By thread, whether it has ended. Who holds this is the only one that takes words over.
+    ended: Mutex<Vec<bool>>,
+}
+
+/// Which words a thread has accessed since they were taken over from their owners.
+pub(crate) struct Visited {
+    words: Zeroed<[u64; ENTRIES / 64]>,
+    /// The thread has owned a word.
+    owns: bool,
+    /// By object of a [`EventKind::Takeover`], how many tickets the thread has waited for.
+    awaited: FixedMap<u64, u64>,
+}
+
+/// What a word is to a thread that is about to access it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ownership {
+    /// Its own: stores need no event.
+    Own,
+    /// One that several threads access, as this one knows.
+    Shared,
+    /// One that the thread has to take over first, or to wait for.
+    Foreign,
+}
+
+/// What a thread waits for that takes a word over, or comes to a word that had an owner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Awaited {
+    /// So many tickets of this object have been given out.
+    pub(crate) object: u64,
+    pub(crate) ticket: u64,
+    /// By which instruction the owner stored last without an event ([`refrain_trace::own_store`]), or 0.
+    pub(crate) stored: u64,
+}
+
+impl Visited {
+    pub(crate) fn new() -> Visited {
+        // SAFETY: zero is a value of an integer, and integers need no `Drop`.
+        let words = unsafe { Zeroed::new() };
+        Visited { words, owns: false, awaited: FixedMap::default() }
+    }
+
+    #[inline]
+    fn has(&self, place: usize) -> bool {
+        self.words[place / 64] >> (place % 64) & 1 != 0
+    }
+
+    /// Whether the thread has owned a word, so that others may ask for what it has done.
+    pub(crate) fn owns_any(&self) -> bool {
+        self.owns
+    }
+
+    /// The thread knows that the word at `address` is shared; whether there is something new in what it
+    /// waits for.
+    pub(crate) fn share(&mut self, address: u64, awaited: &Awaited) -> bool {
+        let place = place(address);
+        self.words[place / 64] |= 1 << (place % 64);
+        let known = self.awaited.entry(awaited.object).or_default();
+        let is_new = awaited.ticket > *known;
+        *known = awaited.ticket.max(*known);
+        is_new || awaited.stored != 0
+    }
+}
+
+impl Owners {
+    pub(crate) fn new() -> Owners {
+        // SAFETY: zero is a value of an integer, and integers need no `Drop`.
+        Owners { entries: unsafe { Zeroed::new() }, ended: Mutex::default() }
+    }
+
+    fn own(thread: ThreadId) -> u32 {
+        thread.0 << BITS | OWNED
+    }
+
+    fn former(thread: ThreadId) -> u32 {
+        thread.0 << BITS | FORMER
+    }
+
+    /// What the word at `address` is to a thread; it claims what is nobody's. (Called by translated
+    /// code: see `order::record`.)
+    #[inline]
+    pub(crate) fn of(&self, address: u64, me: ThreadId, visited: &mut Visited) -> Ownership {
+        let place = place(address);
+        let (state, own) = (&self.entries[place].state, Self::own(me));
+        let mut now = state.load(Ordering::Acquire);
+        if now == NOBODY {
+            let claimed = state.compare_exchange(NOBODY, own, Ordering::AcqRel, Ordering::Acquire);
+            visited.owns |= claimed.is_ok();
+            now = claimed.map_or_else(|now| now, |_| own);
+        }
+        if now == own {
+            Ownership::Own
+        } else if now == Self::former(me) || now & FORMER != 0 && visited.has(place) {
+            Ownership::Shared
+        } else {
+            Ownership::Foreign
+        }
+    }
+
+    /// The owner of a word, who holds its slot, is about to store to the word by this instruction; false
+    /// if the word is not its own any more.
+    #[inline]
+    pub(crate) fn store(&self, address: u64, owner: ThreadId, stored: u32) -> bool {
+        let entry = &self.entries[place(address)];
+        entry.stored.store(stored, Ordering::Relaxed);
+        entry.state.load(Ordering::SeqCst) == Self::own(owner)
+    }
+
+    /// Takes a word over from its owner, if it still has one. What the caller, another thread, is to
+    /// wait for.
+    pub(crate) fn take_over(
+        &self,
+        address: u64,
+        ways: (&Log, &Tickets),
+    ) -> Result<Awaited, Closed> {
+        let (object, ticket) = self.accesses_of_owner(address, ways)?;
+        let stored = self.entries[place(address)].stored.load(Ordering::Relaxed).into();
+        Ok(Awaited { object, ticket, stored })
+    }
+
+    fn accesses_of_owner(
+        &self,
+        address: u64,
+        (log, tickets): (&Log, &Tickets),
+    ) -> Result<(u64, u64), Closed> {
+        let ended = self.ended();
+        let entry = &self.entries[place(address)];
+        let state = entry.state.load(Ordering::SeqCst);
+        let owner = ThreadId(state >> BITS);
+        entry.state.store(Self::former(owner), Ordering::SeqCst);
+        if ended.get(owner.index()).copied().unwrap_or(false) {
+            let object = order::ENDED_ACCESSES;
+            return Ok((object, tickets.given(order::slot(object))));
+        }
+        let object = order::accesses_object(owner);
+        if state & FORMER != 0 {
+            return Ok((object, tickets.given(order::slot(object))));
+        }
+        tickets.await_holder(order::slot(address));
+        let handover = || {
+            let ticket = tickets.take(order::slot(object));
+            Event { code: EventKind::Handover as u8, object, ticket, ..Event::default() }
+        };
+        let ticket = log.insert(owner, |made| made, handover)?;
+        Ok((object, ticket + 1))
+    }
+
+    /// A thread executes no more guest code, and has said so with a ticket of
+    /// [`order::ENDED_ACCESSES`] if it has owned anything.
+    pub(crate) fn leave(&self, thread: ThreadId) {
+        let mut ended = self.ended();
+        if ended.len() <= thread.index() {
+            ended.resize(thread.index() + 1, false);
+        }
+        ended[thread.index()] = true;
+    }
+
+    /// As long as the caller has this, nobody takes words over.
+    pub(crate) fn still(&self) -> impl Drop + '_ {
+        self.ended()
+    }
+
+    /// Only this thread goes on, of so many: the others are not in this process.
+    pub(crate) fn keep_only(&self, thread: ThreadId, threads: usize) {
+        *self.ended() = (0..threads).map(|index| index != thread.index()).collect();
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Vec<bool>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Awaited, Owners, Ownership, Visited, place};
+    use refrain_trace::ThreadId;
+
+    const WORD: u64 = 0x1000_0040;
+
+    #[test]
+    fn words_of_a_page_are_side_by_side() {
+        assert_eq!(place(WORD), place(WORD + 7));
+        assert_eq!(place(WORD) + 1, place(WORD + 8));
+        assert_ne!(place(WORD), place(WORD + 4096));
+    }
+
+    #[test]
+    fn the_first_thread_owns_a_word() {
+        let (owners, first, second) = (Owners::new(), ThreadId(0), ThreadId(1));
+        let (mut own, mut other) = (Visited::new(), Visited::new());
+        assert!(!own.owns_any());
+        assert_eq!(owners.of(WORD, first, &mut own), Ownership::Own);
+        assert!(own.owns_any() && owners.store(WORD, first, 1));
+        assert_eq!(owners.of(WORD, second, &mut other), Ownership::Foreign);
+        assert!(!other.owns_any());
+        assert_eq!(owners.of(WORD + 8, second, &mut other), Ownership::Own);
+    }
+
+    #[test]
+    fn a_thread_says_once_what_it_waits_for() {
+        let mut visited = Visited::new();
+        let awaits = |object, ticket, stored| Awaited { object, ticket, stored };
+        assert!(!visited.has(place(WORD)));
+        assert!(visited.share(WORD, &awaits(7, 3, 0)) && visited.has(place(WORD)));
+        assert!(!visited.share(WORD + 8, &awaits(7, 3, 0)), "it has waited for that");
+        assert!(visited.share(WORD + 16, &awaits(8, 1, 0)), "another thread's accesses");
+        assert!(visited.share(WORD + 24, &awaits(7, 4, 0)), "a later handover");
+        assert!(!visited.share(WORD + 32, &awaits(7, 0, 0)));
+        assert!(visited.share(WORD + 40, &awaits(7, 0, 1)), "the owner has stored");
+    }
+}
