@@ -15,7 +15,7 @@ use crate::skeleton::{LOWERS, READS, RESET, TICKETED, TRY, UNKNOWN, WIDE_TIME, W
 use crate::took::Took;
 use crate::wakes::Wakes;
 use refrain_trace::fixed::{FixedMap, FixedSet};
-use refrain_trace::{Event, EventKind, OWN_ORDER, ThreadId, linux, order};
+use refrain_trace::{Event, EventKind, OWN_ORDER, ThreadId, accessed, linux, order};
 
 /// `EOWNERDEAD`: a robust mutex was granted, its last owner having died.
 const OWNER_DEAD: i32 = 130;
@@ -442,6 +442,8 @@ fn code(event: &Event) -> Code {
         SemWait | SemTryWait => acquired(Code::SemWait),
         SemTimedWait => timed(Code::SemWait),
         SemPost => acquired(Code::SemPost),
+        // Before a second thread came to it, a word was no matter of order.
+        Handover | Takeover if event.nr == accessed::WORD => Code::Plain,
         Atomic | SyncStore | Handover | Contended => Code::Ordered,
         SyncLoad | Takeover => Code::AwaitLoad,
         // Whoever wakes others does not wait, and wakes them when it comes, not when it is done.

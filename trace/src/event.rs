@@ -244,7 +244,8 @@ pub mod common {
     pub const END: u16 = 3;
 }
 
-/// Which access the events [`EventKind::Takeover`] and [`EventKind::Contended`] are of: their `nr`.
+/// Which access the events [`EventKind::Handover`], [`EventKind::Takeover`] and
+/// [`EventKind::Contended`] are of: their `nr`.
 pub mod accessed {
     /// That of the instruction at `pc`, which comes next.
     pub const NEXT: u16 = 0;
@@ -254,6 +255,8 @@ pub mod accessed {
     pub const CODE: u16 = 2;
     /// What the system call reads that comes next.
     pub const CALL: u16 = 3;
+    /// That of a watched instruction, which comes next: a word had an owner. (Of handovers, too.)
+    pub const WORD: u16 = 4;
 }
 
 /// By which instruction the owner of a word has stored there last without an event: the `value` of

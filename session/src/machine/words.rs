@@ -1,7 +1,7 @@
 //! The words that a program synchronizes through, by the events of its trace.
 
 use refrain_analysis::Code;
-use refrain_trace::fixed::FixedMap;
+use refrain_trace::fixed::{FixedMap, FixedSet};
 use refrain_trace::{Event, EventKind, ThreadId, Trace, own_store};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -38,6 +38,8 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
     let mut stored = Accessed::default();
     let mut updated = Accessed::default();
     let mut loaded = Accessed::default();
+    // Words that their owners have stored to without an event, and by which instruction; loads of words.
+    let (mut owned, mut loads) = (Vec::new(), FixedSet::default());
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         let mut mutexes: u32 = 0;
@@ -52,7 +54,7 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
                 if locked || is_in(&rules.trusted, pc) || code.is_none() {
                     words.push(event.object);
                 } else if !rules.updates.contains(&pc) {
-                    stored.add(event.object, FORMER_OWNER);
+                    owned.push((event.object, pc));
                 }
             }
             let synchronizes = match event.kind() {
@@ -60,7 +62,7 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
                 SyncStore if is_in(&rules.trusted, event.pc) || code.is_none() => true,
                 SyncStore => {
                     let before = last.insert(event.object, Last { pc: event.pc, loads: false });
-                    let is_near = |it: &Last| (1..=UPDATE).contains(&event.pc.wrapping_sub(it.pc));
+                    let is_near = |it: &Last| is_half_of_update(it.pc, event.pc);
                     let is_update = before.as_ref().is_some_and(is_near);
                     if before.is_some_and(|before| before.loads && !is_update) {
                         loaded.add(event.object, thread);
@@ -80,6 +82,7 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
                         polled.insert(event.object & !3);
                     }
                     let before = last.insert(event.object, Last { pc: event.pc, loads: true });
+                    loads.insert((event.object, event.pc));
                     if before.is_some_and(|before| before.loads) {
                         loaded.add(event.object, thread);
                     }
@@ -98,6 +101,11 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
         words.sort_unstable();
         words.dedup();
     }
+    for (word, pc) in owned {
+        let is_update = (1..=UPDATE).any(|back| loads.contains(&(word, pc.wrapping_sub(back))));
+        let accessed = if is_update { &mut updated } else { &mut stored };
+        accessed.add(word, FORMER_OWNER);
+    }
     words.extend(stored.0.keys().filter(|word| stored.is_of_others(&loaded, **word)));
     let is_looked_out_for =
         |word: &&u64| loaded.times(**word) > 1 && updated.is_of_others(&loaded, **word);
@@ -108,6 +116,11 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
     let plain = stored.0.keys().chain(updated.0.keys()).filter(is_plain);
     let plain = plain.map(|word| word & !3).collect();
     Ok(Words { all: words, polled, plain })
+}
+
+/// Whether a store is half of an update, given a load of the same word.
+fn is_half_of_update(load: u64, store: u64) -> bool {
+    (1..=UPDATE).contains(&store.wrapping_sub(load))
 }
 
 /// A thread that has stored to a word without an event, whoever it was.

@@ -25,7 +25,7 @@ use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
 use crate::zeroed::Zeroed;
 use refrain_trace::fixed::FixedMap;
-use refrain_trace::{Event, EventKind, ThreadId, order};
+use refrain_trace::{Event, EventKind, ThreadId, accessed, order};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -202,7 +202,8 @@ impl Owners {
         tickets.await_holder(order::slot(address));
         let handover = || {
             let ticket = tickets.take(order::slot(object));
-            Event { code: EventKind::Handover as u8, object, ticket, ..Event::default() }
+            let code = EventKind::Handover as u8;
+            Event { code, object, ticket, nr: accessed::WORD, ..Event::default() }
         };
         let ticket = log.insert(owner, |made| made, handover)?;
         Ok((object, ticket + 1))

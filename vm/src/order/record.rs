@@ -210,7 +210,7 @@ impl GuestThread {
         if self.fast_path.visited.share(address, &awaited) {
             let event = self.event(EventKind::Takeover, host::ticks());
             let Awaited { object, ticket, stored } = awaited;
-            let nr = accessed::NEXT;
+            let nr = accessed::WORD;
             self.append(Event { object, ticket, nr, value: stored, ..event }, None);
         }
     }

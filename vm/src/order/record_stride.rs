@@ -162,12 +162,14 @@ impl GuestThread {
 
     /// The thread executes no more guest code, and others may ask for what it has done.
     pub(crate) fn end_accesses(&mut self) {
-        if self.machine.lines().is_some() || self.fast_path.visited.owns_any() {
+        let machine = self.machine.clone();
+        let nr = if machine.lines().is_some() { accessed::NEXT } else { accessed::WORD };
+        if nr == accessed::NEXT || self.fast_path.visited.owns_any() {
             let event = self.event(EventKind::Handover, host::ticks());
-            self.append_ordered(Event { object: order::ENDED_ACCESSES, ..event });
+            self.append_ordered(Event { object: order::ENDED_ACCESSES, nr, ..event });
         }
-        self.machine.owners.leave(self.id);
-        if let Some(lines) = self.machine.lines() {
+        machine.owners.leave(self.id);
+        if let Some(lines) = machine.lines() {
             lines.leave(self.id);
         }
     }

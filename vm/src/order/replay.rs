@@ -367,7 +367,7 @@ impl GuestThread {
     }
 
     /// The thread is about to access a word that others have owned, perhaps: it waits for them.
-    fn await_former_owners(&mut self) -> Result<(), Halt> {
+    pub(crate) fn await_former_owners(&mut self) -> Result<(), Halt> {
         while self.cursor.peek()?.is_some_and(|event| event.kind() == EventKind::Takeover)
             && self.fast_path.left() == 0
         {

@@ -246,7 +246,7 @@ impl GuestThread {
                 self.wait(Condition::Reached { slot, count: event.ticket })?;
             }
             kind => {
-                self.wait(Condition::Turn { slot, ticket: event.ticket })?;
+                self.await_turn(slot, event.ticket)?;
                 if kind == EventKind::Contended && event.nr != accessed::AHEAD {
                     kept = Some((slot, event.ticket));
                 } else {

@@ -91,6 +91,7 @@ impl GuestThread {
     /// Does what the kernel did to a word before the call's event, if it has an event of its own.
     fn operation(&mut self, call: &Call) -> Result<(), Halt> {
         let Some(operation) = call.operation() else { return Ok(()) };
+        self.await_former_owners()?;
         if self.cursor.peek()?.is_none_or(|event| event.kind() != EventKind::Atomic) {
             return Ok(());
         }

@@ -189,10 +189,10 @@ impl GuestThread {
     fn join(&mut self) -> Result<(), Halt> {
         self.handlers_in_body()?;
         let actual = self.call(EventKind::ThreadJoin, 0);
-        let recorded = self
-            .cursor
-            .peek()?
-            .is_some_and(|e| e.kind() == EventKind::ThreadJoin && e.pc == actual.pc);
+        let comes_next = self.fast_path.left() <= 0;
+        let recorded = self.cursor.peek()?.is_some_and(|e| {
+            comes_next && e.kind() == EventKind::ThreadJoin && e.pc == actual.pc
+        });
         if !recorded {
             return Ok(());
         }
