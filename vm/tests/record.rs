@@ -115,12 +115,34 @@ fn kinds(trace: &Trace, thread: u32) -> Vec<(EventKind, u16)> {
     events.map(|event| (event.kind(), event.nr)).collect()
 }
 
+/// What a thread has done with words that others access.
+#[derive(Default)]
+struct OfWords {
+    events: u64,
+    unrecorded: u64,
+    takeovers: u64,
+}
+
+fn words_of(trace: &Trace, thread: u32) -> OfWords {
+    let mut cursor = trace.cursor(ThreadId(thread));
+    let mut of = OfWords::default();
+    while let Some(event) = cursor.next().expect("is sound") {
+        of.unrecorded += event.unrecorded;
+        match event.kind() {
+            EventKind::Atomic | EventKind::SyncStore => of.events += 1,
+            EventKind::Takeover => of.takeovers += 1,
+            _ => {}
+        }
+    }
+    of
+}
+
 #[test]
 fn what_a_script_does_is_recorded_and_replays() {
     let engine = Arc::new(Recorder::new(script));
     let trace = recorded(engine.clone());
     assert_eq!(verify::verify(&trace).expect("can be read"), []);
-    let round = [(EventKind::MutexLock, 0), (EventKind::Atomic, 8), (EventKind::MutexUnlock, 0)];
+    let round = [(EventKind::MutexLock, 0), (EventKind::MutexUnlock, 0)];
     let call = |number: i64| (EventKind::Syscall, number as u16);
     let mut main = vec![(EventKind::ThreadStart, 0), call(libc::SYS_getpid), call(libc::SYS_clone)];
     let mut other = vec![(EventKind::ThreadStart, 0)];
@@ -129,9 +151,19 @@ fn what_a_script_does_is_recorded_and_replays() {
         events.push(call(libc::SYS_futex));
     }
     main.push(call(libc::SYS_exit_group));
-    assert!(kinds(&trace, 0).starts_with(&main));
+    let kinds_of_calls = |thread| {
+        let mut kinds = kinds(&trace, thread);
+        kinds.retain(|(kind, _)| *kind != EventKind::Atomic && !kind.is_of_access());
+        kinds
+    };
+    assert!(kinds_of_calls(0).starts_with(&main));
     // Whether it comes to its exit before the program ends is up to the machine.
-    assert!(kinds(&trace, 1).starts_with(&other));
+    assert!(kinds_of_calls(1).starts_with(&other));
+    // Who comes to the counter first owns it until the other thread does.
+    let of_words = [0, 1].map(|thread| words_of(&trace, thread));
+    let counted: u64 = of_words.iter().map(|of| of.events + of.unrecorded).sum();
+    assert_eq!(counted, 2 * ROUNDS as u64);
+    assert!(of_words.iter().any(|of| of.takeovers > 0));
     let replaying = Arc::new(Scripted::new(engine.script(), 7));
     let outcome = replay(&trace, replaying, ReplayOptions::default()).expect("can be replayed");
     assert_eq!(outcome.divergence, None);

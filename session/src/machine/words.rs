@@ -101,14 +101,21 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
         words.sort_unstable();
         words.dedup();
     }
+    // Of updates, the load that is half of one has an event.
+    let mut halves = FixedSet::default();
     for (word, pc) in owned {
-        let is_update = (1..=UPDATE).any(|back| loads.contains(&(word, pc.wrapping_sub(back))));
-        let accessed = if is_update { &mut updated } else { &mut stored };
-        accessed.add(word, FORMER_OWNER);
+        if (1..=UPDATE).any(|back| loads.contains(&(word, pc.wrapping_sub(back)))) {
+            updated.add(word, FORMER_OWNER);
+            halves.insert(word);
+        } else {
+            stored.add(word, FORMER_OWNER);
+        }
     }
     words.extend(stored.0.keys().filter(|word| stored.is_of_others(&loaded, **word)));
-    let is_looked_out_for =
-        |word: &&u64| loaded.times(**word) > 1 && updated.is_of_others(&loaded, **word);
+    let is_looked_out_for = |word: &&u64| {
+        let looks = loaded.times(**word) - u32::from(halves.contains(*word));
+        looks > 1 && updated.is_of_others(&loaded, **word)
+    };
     words.extend(updated.0.keys().filter(is_looked_out_for));
     words.sort_unstable();
     words.dedup();
@@ -185,8 +192,8 @@ fn mutexes_taken(event: &Event) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use EventKind::{Atomic, SyncLoad, SyncStore};
-    use refrain_trace::{OwnedEvent, OwnedTrace};
+    use EventKind::{Atomic, SyncLoad, SyncStore, Takeover};
+    use refrain_trace::{OwnedEvent, OwnedTrace, order};
 
     type Given = (EventKind, u64, u64, u64);
 
@@ -194,6 +201,8 @@ mod tests {
     fn of_threads(threads: &[&[Given]]) -> Words {
         let event = |&(kind, object, pc, aux): &Given| {
             let event = Event { code: kind as u8, object, pc, aux, sp: 0x9000, ..Event::default() };
+            let value = if kind == Takeover { aux } else { 0 };
+            let event = Event { value, aux: aux - value, ..event };
             OwnedEvent::new(event, None)
         };
         let threads = threads.iter().map(|events| events.iter().map(event).collect()).collect();
@@ -244,5 +253,22 @@ mod tests {
         assert_eq!(of_threads(&[&update, &[load, load]]).all, [at], "again");
         let far = [load, (SyncStore, at, 0x900, 0)];
         assert_eq!(of_threads(&[&far, &far]).all, [at], "no updates");
+    }
+
+    #[test]
+    fn a_word_that_its_owner_has_stored_to_is_one_too() {
+        const NONE: [u64; 0] = [];
+        let at = 0x5000;
+        let taken_over = |pc, locked| {
+            (Takeover, order::ENDED_ACCESSES, 0x500, own_store::encode(pc, locked).into())
+        };
+        let load = (SyncLoad, at, 0x500, 0);
+        assert_eq!(of_threads(&[&[load], &[taken_over(0x40a, false), load]]).all, [at]);
+        assert_eq!(of_threads(&[&[load], &[taken_over(0x40a, true), load]]).all, [at], "locked");
+        assert_eq!(of_threads(&[&[load], &[load]]).all, NONE, "it has only looked");
+        let first = (SyncLoad, at, 0x400, 0);
+        let other = [taken_over(0x40a, false), load, load];
+        assert_eq!(of_threads(&[&[first], &other[..2]]).all, NONE, "an update");
+        assert_eq!(of_threads(&[&[first], &other]).all, [at], "another thread looks out for it");
     }
 }

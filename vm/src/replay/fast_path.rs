@@ -107,12 +107,13 @@ impl FastPathState {
 
     /// Counts a watched access that has no event; false if the next one has.
     pub(crate) fn count_down(&mut self) -> bool {
-        let (left, kept_back) = (self.left(), self.kept_back);
-        if left > 0 {
-            self.set_left(left - 1 - i64::from(kept_back && left > 1));
-            self.kept_back = kept_back && left > 1;
+        match self.countdown().load(Ordering::Relaxed) as i64 {
+            left @ 1.. => {
+                self.countdown().store(left as u64 - 1, Ordering::Relaxed);
+                true
+            }
+            _ => std::mem::take(&mut self.kept_back),
         }
-        left > 0
     }
 
     fn countdown(&self) -> &AtomicU64 {
@@ -247,4 +248,31 @@ pub(crate) fn takes_slow_path(event: &Event, rest: &[Event], tally: &Tally) -> b
         || after.is_none_or(|after| {
             after.code == EventKind::Signal as u8 || after.code == EventKind::Killed as u8
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FastPathState, Gate};
+    use refrain_trace::{Event, EventKind, ThreadId};
+    use std::time::Duration;
+
+    #[test]
+    fn the_last_access_before_a_handover_is_kept_back() {
+        let gate = Gate::new(Duration::ZERO, 1, 1);
+        let mut thread = FastPathState::new(ThreadId(0), &gate);
+        let next = |kind: EventKind, unrecorded| Event {
+            code: kind as u8,
+            unrecorded,
+            ..Event::default()
+        };
+        thread.expect(&next(EventKind::Handover, 2));
+        let seen = thread.met.unrecorded.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!((thread.left(), seen), (2, 1), "translated code counts one of them");
+        assert!(!thread.is_last() && thread.count_down() && thread.is_last());
+        assert_eq!(thread.left(), 1);
+        assert!(thread.count_down() && !thread.count_down());
+        assert_eq!(thread.left(), 0);
+        thread.expect(&next(EventKind::MutexLock, 1));
+        assert!(thread.left() == 1 && !thread.is_last());
+    }
 }
