@@ -14,6 +14,8 @@ pub(crate) struct Held {
     pub(super) slot: usize,
     pub(super) ticket: u64,
     pub(super) operand: (u64, u8),
+    /// Its event has yet to be told what the instruction has found.
+    pub(super) tells: bool,
 }
 
 /// An instruction that a replaying thread executes while it has the turn.

@@ -39,13 +39,15 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     done.map_or(SLOW_PATH, |()| 0)
 }
 
-/// The instruction has been executed.
+/// The instruction has been executed, and has found this.
 ///
 /// # Safety
 /// `data` is the calling thread's armed [`FastPathState`].
-unsafe extern "sysv64" fn after(data: u64) {
+unsafe extern "sysv64" fn after(found: u64, data: u64) {
     // SAFETY: as in `before`.
-    unsafe { &mut *(data as *mut FastPathState) }.release();
+    let thread = unsafe { &mut *(data as *mut FastPathState) };
+    thread.found(found);
+    thread.release();
 }
 
 /// The kind of the event of an ordered instruction.
@@ -126,15 +128,30 @@ impl FastPathState {
             let slot = order::slot(address);
             // Who has it may wait for this thread to leave translated code.
             event.ticket = tickets.try_take(slot, true)?;
-            self.held = Some(Held { slot, ticket: event.ticket, operand: (address, size) });
+            let tells = access.tells;
+            self.held = Some(Held { slot, ticket: event.ticket, operand: (address, size), tells });
             value = self.pages.known_operand(address, size).unwrap_or(value);
             event.value = value;
         }
         let translated = self.translated(context.translating);
         event.end = host::ticks();
         (event.overhead, event.busy) = (translated.total, translated.busy);
-        log.push(event);
+        match self.held.as_ref().is_some_and(|held| held.tells) {
+            true => log.push_open(event),
+            false => log.push(event),
+        }
         Some(())
+    }
+
+    /// The instruction that the thread has the slot for has found this in its word. That may be another
+    /// value than was there before: a store that is not watched does not wait for the slot.
+    fn found(&mut self, found: u64) {
+        let Some(&Held { operand: (_, size), tells: true, .. }) = self.held.as_ref() else {
+            return;
+        };
+        // SAFETY: armed with a reference that outlives the thread's run.
+        let log = unsafe { &*self.log };
+        log.amend(|event| event.value = found & (u64::MAX >> (64 - 8 * u32::from(size))));
     }
 
     /// Whether the thread has the slot of an instruction.
@@ -145,7 +162,7 @@ impl FastPathState {
     /// Lets others go on with the word of the instruction that was executed last.
     pub(crate) fn release(&mut self) {
         self.end_access();
-        let Some(Held { slot, ticket, operand: (address, size) }) = self.held.take() else {
+        let Some(Held { slot, ticket, operand: (address, size), .. }) = self.held.take() else {
             return;
         };
         // SAFETY: armed with references that outlive the thread's run.
@@ -179,10 +196,13 @@ impl GuestThread {
 
     /// Executes an instruction that writes while nobody else can take a ticket of its slot.
     fn operate(&mut self, address: u64, size: u8, kind: OrderedKind) -> Option<Fault> {
-        let held = self.begin_write(address, size, kind);
+        let finds =
+            self.cpu.finds(self.context.rip).filter(|_| kind == OrderedKind::ReadModifyWrite);
+        let held = self.begin_write(address, size, kind, finds.is_some());
         let fault = self.cpu.step(&mut self.context);
         if fault.is_none() {
             self.fast_path.held = Some(held);
+            finds.iter().for_each(|&register| self.fast_path.found(self.context.gpr[register]));
             self.fast_path.release();
         } else {
             self.machine.tickets.release(held.slot, held.ticket);
@@ -196,11 +216,12 @@ impl GuestThread {
     /// The kernel is about to execute a locked instruction for the guest; until
     /// [`FastPathState::release`], nobody else can take a ticket of its slot.
     pub(crate) fn begin_operation(&mut self, address: u64, size: u8) {
-        let held = self.begin_write(address, size, OrderedKind::ReadModifyWrite);
+        let held = self.begin_write(address, size, OrderedKind::ReadModifyWrite, false);
         self.fast_path.held = Some(held);
     }
 
-    fn begin_write(&mut self, address: u64, size: u8, kind: OrderedKind) -> Held {
+    /// Takes the slot and appends the event, which [`FastPathState::found`] may be going to complete.
+    fn begin_write(&mut self, address: u64, size: u8, kind: OrderedKind, tells: bool) -> Held {
         let begin = host::ticks();
         let slot = order::slot(address);
         let event =
@@ -217,11 +238,12 @@ impl GuestThread {
                 ..event
             }
         };
-        if log.append(make, None).is_err() {
+        let appended = if tells { log.append_open(make) } else { log.append(make, None) };
+        if appended.is_err() {
             park_forever();
         }
         self.after_event = true;
-        Held { slot, ticket, operand: (address, size) }
+        Held { slot, ticket, operand: (address, size), tells }
     }
 
     /// Executes a watched load, and keeps what it read.

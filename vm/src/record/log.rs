@@ -351,6 +351,13 @@ impl Busy<'_> {
     pub(crate) fn push(&mut self, event: Event) {
         self.state().push(event);
     }
+
+    /// The same, for an event that [`ThreadLog::amend`] is to complete.
+    #[inline]
+    pub(crate) fn push_open(&mut self, event: Event) {
+        self.state().push(event);
+        self.state().open = true;
+    }
 }
 
 impl State {
@@ -500,9 +507,9 @@ impl ThreadLog {
     /// stays in the stream.
     pub(crate) fn append_open(&self, make: impl FnOnce() -> Event) -> Result<(), Closed> {
         let mut busy = self.enter_with_room()?;
-        let state = busy.state();
-        state.push(make());
-        state.open = true;
+        let event = make();
+        busy.state().end_pending(&event);
+        busy.push_open(event);
         Ok(())
     }
 
