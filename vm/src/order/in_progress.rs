@@ -14,8 +14,8 @@ pub(crate) struct Held {
     pub(super) slot: usize,
     pub(super) ticket: u64,
     pub(super) operand: (u64, u8),
-    /// Its event has yet to be told what the instruction has found.
-    pub(super) tells: bool,
+    /// What its event says that it has found, if it is going to tell what it really has.
+    pub(super) seen: Option<u64>,
 }
 
 /// An instruction that a replaying thread executes while it has the turn.

@@ -128,15 +128,15 @@ impl FastPathState {
             let slot = order::slot(address);
             // Who has it may wait for this thread to leave translated code.
             event.ticket = tickets.try_take(slot, true)?;
-            let tells = access.tells;
-            self.held = Some(Held { slot, ticket: event.ticket, operand: (address, size), tells });
             value = self.pages.known_operand(address, size).unwrap_or(value);
             event.value = value;
+            let (operand, seen) = ((address, size), access.tells.then_some(value));
+            self.held = Some(Held { slot, ticket: event.ticket, operand, seen });
         }
         let translated = self.translated(context.translating);
         event.end = host::ticks();
         (event.overhead, event.busy) = (translated.total, translated.busy);
-        match self.held.as_ref().is_some_and(|held| held.tells) {
+        match self.held.as_ref().is_some_and(|held| held.seen.is_some()) {
             true => log.push_open(event),
             false => log.push(event),
         }
@@ -146,12 +146,15 @@ impl FastPathState {
     /// The instruction that the thread has the slot for has found this in its word. That may be another
     /// value than was there before: a store that is not watched does not wait for the slot.
     fn found(&mut self, found: u64) {
-        let Some(&Held { operand: (_, size), tells: true, .. }) = self.held.as_ref() else {
+        let Some(&Held { operand: (_, size), seen: Some(seen), .. }) = self.held.as_ref() else {
             return;
         };
         // SAFETY: armed with a reference that outlives the thread's run.
         let log = unsafe { &*self.log };
-        log.amend(|event| event.value = found & (u64::MAX >> (64 - 8 * u32::from(size))));
+        match found & (u64::MAX >> (64 - 8 * u32::from(size))) {
+            found if found == seen => log.settle(),
+            found => log.amend(|event| event.value = found),
+        }
     }
 
     /// Whether the thread has the slot of an instruction.
@@ -227,23 +230,19 @@ impl GuestThread {
         let event =
             Event { object: address, nr: u16::from(size), ..self.event(event_kind(kind), begin) };
         let (log, pages, tickets) = (&self.log, &mut self.fast_path.pages, &self.machine.tickets);
-        let mut ticket = 0;
+        let (mut ticket, mut value) = (0, 0);
         let make = || {
             ticket = tickets.hold(slot);
-            Event {
-                ticket,
-                // A wild pointer faults when the instruction is executed.
-                value: pages.operand(address, size).unwrap_or(0),
-                end: host::ticks(),
-                ..event
-            }
+            // A wild pointer faults when the instruction is executed.
+            value = pages.operand(address, size).unwrap_or(0);
+            Event { ticket, value, end: host::ticks(), ..event }
         };
         let appended = if tells { log.append_open(make) } else { log.append(make, None) };
         if appended.is_err() {
             park_forever();
         }
         self.after_event = true;
-        Held { slot, ticket, operand: (address, size), tells }
+        Held { slot, ticket, operand: (address, size), seen: tells.then_some(value) }
     }
 
     /// Executes a watched load, and keeps what it read.
