@@ -268,9 +268,10 @@ pub struct OrderedFastPath {
     /// exits with [`Exit::Ordered`]; if not, the instruction is executed: a load as if its operand
     /// held [`OrderedAccess::value`].
     pub before: unsafe extern "sysv64" fn(access: *mut OrderedAccess, data: u64) -> i64,
-    /// After an instruction that is not a load, if `before` has not declined. An instruction that
-    /// faults exits with [`Exit::Fault`] instead.
-    pub after: unsafe extern "sysv64" fn(data: u64),
+    /// After an instruction that is not a load, if `before` has not declined; with what it found in its
+    /// word, if [`OrderedAccess::tells`] was true. An instruction that faults exits with
+    /// [`Exit::Fault`] instead.
+    pub after: unsafe extern "sysv64" fn(found: u64, data: u64),
 }
 
 /// What a thread is about to do with a word that others use too.
@@ -288,6 +289,9 @@ pub struct OrderedAccess {
     pub sp: u64,
     /// Of a load: what it is to read.
     pub value: u64,
+    /// The instruction leaves what it finds in a register, so that it is known afterwards. (The upper
+    /// bits are whatever that register has there.)
+    pub tells: bool,
 }
 
 /// One guest thread's executor.
@@ -350,6 +354,10 @@ pub trait Cpu {
 pub trait RecordingCpu: Cpu {
     /// What gets this thread out of guest code, for other threads to use.
     fn interrupt(&self) -> Arc<dyn Interrupt>;
+
+    /// Which register holds what the locked instruction at `pc` has found in its word, once it is
+    /// executed; none if there is no such register.
+    fn finds(&self, pc: u64) -> Option<usize>;
 }
 
 /// Gets a guest thread out of guest code.

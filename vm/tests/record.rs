@@ -29,6 +29,8 @@ const CLONE: u64 = (libc::CLONE_VM
 const ROUNDS: usize = 50;
 /// From where the main thread begins to where the other one does.
 const OTHER: u64 = 0x1000;
+/// What an exchange finds, which was not there yet when the recorder looked.
+const FOUND: u64 = 7;
 
 /// The C library of this process.
 fn library() -> PathBuf {
@@ -54,6 +56,7 @@ fn functions<const N: usize>(names: [&str; N], hooks: &BTreeSet<u64>) -> [u64; N
 }
 
 /// Two threads count under a mutex and by atomic instructions; the main thread waits for the other one.
+/// Its first two steps are for what a store does that is not ordered.
 fn script(pc: u64, sp: u64, hooks: &BTreeSet<u64>) -> Script {
     let [lock, unlock] = functions(["pthread_mutex_lock", "pthread_mutex_unlock"], hooks);
     let (mutex, counter, done) = (sp - 0x2000, sp - 0x2040, sp - 0x2080);
@@ -68,7 +71,10 @@ fn script(pc: u64, sp: u64, hooks: &BTreeSet<u64>) -> Script {
         [call(lock), Step::Increment { work: 0, address: counter }, call(unlock)]
     });
     let rounds: Vec<Step> = rounds.collect();
+    let word = sp - 0x20c0;
     let mut main = vec![
+        Step::Store { address: word, word: 0 },
+        Step::Overtaken { address: word, first: FOUND, word: 1 },
         call(libc::SYS_getpid, [0; 6]),
         call(libc::SYS_clone, [CLONE, sp - 0x4000, 0, 0, 0, 0]),
         Step::Fork { child: pc + OTHER },
@@ -162,9 +168,20 @@ fn what_a_script_does_is_recorded_and_replays() {
     // Who comes to the counter first owns it until the other thread does.
     let of_words = [0, 1].map(|thread| words_of(&trace, thread));
     let counted: u64 = of_words.iter().map(|of| of.events + of.unrecorded).sum();
-    assert_eq!(counted, 2 * ROUNDS as u64);
+    assert_eq!(counted, 2 * ROUNDS as u64 + 1);
     assert!(of_words.iter().any(|of| of.takeovers > 0));
-    let replaying = Arc::new(Scripted::new(engine.script(), 7));
+    let mut cursor = trace.cursor(ThreadId(0));
+    let found = std::iter::from_fn(|| cursor.next().expect("is sound"))
+        .find(|event| event.kind() == EventKind::Atomic);
+    assert_eq!(found.expect("the first one").value, FOUND);
+    let mut script = engine.script();
+    let mut steps = script.values_mut();
+    let store = steps.find(|step| matches!(step, Step::Store { word: 0, .. })).expect("the first");
+    let Step::Store { address, .. } = *store else { unreachable!("it is one") };
+    // The other thread was early.
+    *store = Step::Store { address, word: FOUND as u32 };
+    *steps.next().expect("the second") = Step::Exchange { work: 0, address, word: 1 };
+    let replaying = Arc::new(Scripted::new(script, 7));
     let outcome = replay(&trace, replaying, ReplayOptions::default()).expect("can be replayed");
     assert_eq!(outcome.divergence, None);
     assert_eq!(outcome.events, trace.events());

@@ -69,7 +69,7 @@ impl Translator {
                 BlockEnd::Before
             }
             Memory::Operand(kind, size) => {
-                let operand = Operand { size, kind, fs: false, bit_register: None };
+                let operand = Operand { size, kind, fs: false, bit_register: None, found: None };
                 match self.records() {
                     true => self.looked_up(original, operand),
                     false => self.counted_down(original, operand),
@@ -87,8 +87,13 @@ impl Translator {
             self.hot.add_to_rcx(1);
         } else {
             let more = self.hot.forward_unless_rcx_zero();
-            let operand =
-                Operand { size: 0, kind: OrderedKind::Target, fs: false, bit_register: None };
+            let operand = Operand {
+                size: 0,
+                kind: OrderedKind::Target,
+                fs: false,
+                bit_register: None,
+                found: None,
+            };
             self.leave_for(original, operand);
             self.hot.arrive8(more);
             self.hot.add_to_rcx(-1);
@@ -161,7 +166,7 @@ impl Translator {
         let field = Self::call_machine(&mut self.hot, self.machine_gate);
         let go_on = self.hot.here();
         if operand.kind != OrderedKind::Target {
-            self.performed(original);
+            self.performed(original, None);
         }
         let done = self.hot.forward();
         let desc = Desc::new(Kind::Ordered(operand), original.instruction.ip());

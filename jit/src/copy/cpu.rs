@@ -5,6 +5,7 @@ mod logged;
 
 use super::desc::{Desc, Kind, Operand, Variant};
 use super::faults::Fix;
+use super::ordered::found;
 use super::state::{Behind, Home, ThreadState, enter};
 use super::translator::{Failure, Translator};
 use super::{Inside, NAME, Shared};
@@ -557,6 +558,11 @@ impl RecordingCpu for CopyCpu {
     fn interrupt(&self) -> Arc<dyn Interrupt> {
         let (shared, inside) = (Arc::clone(&self.shared), Arc::clone(&self.inside));
         Arc::new(Interrupter { shared, inside, number: self.number })
+    }
+
+    fn finds(&self, pc: u64) -> Option<usize> {
+        let instruction = read_instruction(pc)?;
+        found(&instruction).map(usize::from)
     }
 }
 

@@ -53,7 +53,8 @@ pub(super) enum Kind {
     Ordered(Operand),
     /// `Exit::Spans`.
     Spans,
-    /// An instruction has been executed in line: the machine is told, and code goes on.
+    /// An instruction has been executed in line: the machine is told, and code goes on. What it has
+    /// found may be in the thread's `operand`.
     Performed { resume: u32 },
     /// `Exit::Code`: of so many bytes.
     Code(u16),
@@ -90,6 +91,8 @@ pub(super) struct Operand {
     pub(super) fs: bool,
     /// A bit string: the register that holds the bit offset.
     pub(super) bit_register: Option<u8>,
+    /// The register that holds afterwards what the instruction found, if one does.
+    pub(super) found: Option<u8>,
 }
 
 /// The ways in which a guest address can be translated. Each has its own tables.

@@ -201,7 +201,8 @@ impl<'a> Round<'a> {
         if writers.is_empty() {
             return base != Register::RAX || self.calls.is_empty();
         }
-        // Before the load, the loop must have loaded the pointer from where it stays.
+        // Before the load, the loop must have loaded the pointer from where it stays, or have made it the
+        // address of a variable: in a case of an interpreter, registers are used for many things.
         let before = self
             .inside
             .range(..at)
@@ -209,6 +210,9 @@ impl<'a> Round<'a> {
             .find(|&&before| is_call(&self.code[before]) || writers.contains(&before));
         before.is_some_and(|&before| {
             let i = &self.code[before];
+            if i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand() {
+                return true;
+            }
             pointers > 0
                 && i.mnemonic() == Mnemonic::Mov
                 && i.op0_kind() == OpKind::Register
@@ -275,6 +279,28 @@ mod tests {
         assert_eq!(works(16, 0x6000), [], "the loop writes it");
         assert_eq!(works(8, WRITES_8), [], "what is called writes it");
         assert_eq!(works(12, WRITES_8), [Mnemonic::Movzx]);
+    }
+
+    /// A case of an interpreter.
+    #[test]
+    fn in_a_variable_whose_address_is_taken_each_time() {
+        let flags = found(|a| {
+            let (mut stopped, mut variables) = (a.create_label(), a.create_label());
+            a.jmp(qword_ptr(rbx)).unwrap();
+            a.mov(rax, qword_ptr(rsp)).unwrap();
+            a.mov(qword_ptr(rax + 0x40), rcx).unwrap();
+            a.lea(rax, ptr(variables)).unwrap();
+            a.mov(esi, dword_ptr(rax + 0x20)).unwrap();
+            a.test(esi, esi).unwrap();
+            a.jne(stopped).unwrap();
+            a.mov(rax, qword_ptr(rsp + 8)).unwrap();
+            a.jmp(qword_ptr(rbx + 8)).unwrap();
+            a.set_label(&mut stopped).unwrap();
+            a.ret().unwrap();
+            a.set_label(&mut variables).unwrap();
+            a.nop().unwrap();
+        });
+        assert_eq!(flags, [Mnemonic::Mov]);
     }
 
     #[test]

@@ -22,16 +22,12 @@ mod called;
 mod extent;
 mod handed;
 mod known;
+mod wrappers;
 
 use called::{Beside, Locks};
 use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions};
 use known::Known;
-
-/// Short functions around a lock that may lie between it and who takes it, in optimised code.
-const WRAPPERS: u32 = 1;
-/// The same of a lock of the library's, without optimisation, in C++: a guard, a lock, a mutex and a
-/// function of the library's.
-const PLAIN_WRAPPERS: u32 = 4;
+use wrappers::WRAPPERS;
 
 /// Words that are named by arguments: by which, and at which offset from that.
 type Words = Arc<[(Register, u64)]>;
@@ -335,45 +331,6 @@ impl Functions {
         call.is_call_near() && code.len() <= LONGEST && code.iter().all(&mut is_harmless)
     }
 
-    /// Whether an instruction calls one of the library's locks, itself or by a short function of its
-    /// module that does so, or that calls such a one.
-    fn locks(&mut self, instruction: &Instruction, module: &Range<u64>) -> bool {
-        if self.calls_hooked(instruction) {
-            return true;
-        }
-        let target = instruction.near_branch_target();
-        if !instruction.is_call_near() {
-            return false;
-        }
-        self.wraps_lock(target, module, PLAIN_WRAPPERS)
-    }
-
-    /// Whether a function is short and calls one of the library's locks, itself or by so many
-    /// others.
-    fn wraps_lock(&mut self, target: u64, module: &Range<u64>, depth: u32) -> bool {
-        const LONGEST: u64 = 192;
-        if let Some(&known) = self.wrappers.get(&(target, depth)) {
-            return known;
-        }
-        // Functions that call each other end here.
-        self.wrappers.insert((target, depth), false);
-        let extent = self.around(target).filter(|extent| {
-            let range = &extent.range;
-            module.contains(&target) && range.start == target && range.end - target <= LONGEST
-        });
-        let found = extent.is_some_and(|extent| {
-            let code = instructions(&extent);
-            let depth = if keeps_frame(&code) { depth } else { depth.min(WRAPPERS) };
-            code.iter().any(|i| {
-                let further = depth > 0 && i.is_call_near();
-                self.calls_hooked(i)
-                    || further && self.wraps_lock(i.near_branch_target(), module, depth - 1)
-            })
-        });
-        self.wrappers.insert((target, depth), found);
-        found
-    }
-
     /// Whether a branch leads to a short function, of any module, that only lets others go on.
     fn is_yield(&mut self, branch: &Instruction) -> bool {
         let target = branch.near_branch_target();
@@ -395,24 +352,6 @@ impl Functions {
             calls && is_wrapper(&decode(&extent, &code))
         });
         self.yields.insert(to, found);
-        found
-    }
-
-    /// Whether an instruction calls a hooked function, of another module or of its own.
-    fn calls_hooked(&mut self, instruction: &Instruction) -> bool {
-        let hooked = |slot| word(slot).is_some_and(|to| self.hooked.contains(&to));
-        if instruction.is_call_near_indirect() {
-            return foreign_slot(instruction).is_some_and(hooked);
-        }
-        if !instruction.is_call_near() {
-            return false;
-        }
-        let target = instruction.near_branch_target();
-        if let Some(&known) = self.stubs.get(&target) {
-            return known;
-        }
-        let found = self.hooked.contains(&target) || foreign_slot(instruction).is_some_and(hooked);
-        self.stubs.insert(target, found);
         found
     }
 
@@ -458,16 +397,6 @@ impl Functions {
     }
 }
 
-/// Whether a function begins as compilers have it without optimisation.
-fn keeps_frame(code: &[Instruction]) -> bool {
-    let is = |i: &Instruction, mnemonic, op1| {
-        i.mnemonic() == mnemonic && i.op0_register() == Register::RBP && i.op1_register() == op1
-    };
-    let mut code = code.iter().filter(|i| i.mnemonic() != Mnemonic::Endbr64);
-    code.next().is_some_and(|i| is(i, Mnemonic::Push, Register::None))
-        && code.next().is_some_and(|i| is(i, Mnemonic::Mov, Register::RSP))
-}
-
 fn operation(extent: &Extent) -> Operation {
     let code = instructions(extent);
     let mut found = Operation::Plain;
@@ -502,15 +431,16 @@ fn is_foreign(call: &Instruction) -> bool {
 
 /// Where in a table of the dynamic linker's the address lies that a branch jumps to, if it goes by one.
 fn foreign_slot(branch: &Instruction) -> Option<u64> {
+    indirect_slot(branch).or_else(|| {
+        let is_direct = branch.op0_kind() == OpKind::NearBranch64;
+        is_direct.then(|| stub_slot(branch.near_branch_target())).flatten()
+    })
+}
+
+/// The same of a branch to an address: a stub may be there.
+fn stub_slot(target: u64) -> Option<u64> {
     const LONGEST_STUB: usize = 16;
-    if let Some(slot) = indirect_slot(branch) {
-        return Some(slot);
-    }
-    if branch.op0_kind() != OpKind::NearBranch64 {
-        return None;
-    }
     let mut code = [0; LONGEST_STUB];
-    let target = branch.near_branch_target();
     let readable = read_guest(target, &mut code);
     Decoder::with_ip(64, &code[..readable], target, DecoderOptions::NONE)
         .iter()
@@ -617,40 +547,6 @@ mod tests {
         ]);
         let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
         assert_eq!([sites(0), sites(1)], [0, 1]);
-    }
-
-    /// Functions of 16 bytes: a lock of the library's, a function around it and one around that one,
-    /// and who calls each of them.
-    #[test]
-    fn functions_around_locks() {
-        fn look(a: &mut CodeAssembler) {
-            a.mov(eax, dword_ptr(rdi + 8)).unwrap();
-        }
-        fn call(a: &mut CodeAssembler, distance: i64) {
-            // The assembler is told that the code begins at 0.
-            a.call(distance as u64).unwrap();
-        }
-        let (mut functions, starts) = write_functions(&[
-            look,
-            |a| call(a, -16),
-            |a| call(a, -16),
-            |a| {
-                call(a, -16);
-                look(a);
-            },
-            |a| {
-                call(a, -48);
-                look(a);
-            },
-            |a| {
-                call(a, 16);
-                look(a);
-            },
-            look,
-        ]);
-        functions.hook(starts[0]);
-        let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
-        assert_eq!([sites(3), sites(4), sites(5)], [1, 1, 0]);
     }
 
     /// Functions of 16 bytes: a lock and its release by a plain store, a look at a number, and who calls

@@ -329,6 +329,7 @@ unsafe extern "sysv64" fn concerned(desc: *const Desc, state: *mut ThreadState) 
                 pc: desc.pc,
                 sp: state.target,
                 value: 0,
+                tells: operand.found.is_some(),
             };
             // SAFETY: who gave the functions has seen to it that it may be called with this thread's
             // word.
@@ -340,7 +341,7 @@ unsafe extern "sysv64" fn concerned(desc: *const Desc, state: *mut ThreadState) 
         }
         Kind::Performed { resume } => {
             // SAFETY: as above; the instruction that `before` was asked about has been executed.
-            unsafe { (fast_path.after)(state.fast_path_data) };
+            unsafe { (fast_path.after)(state.operand, state.fast_path_data) };
             resume.into()
         }
         _ => LEAVE,

@@ -237,7 +237,23 @@ pub(super) fn operand(instruction: &Instruction, kind: OrderedKind) -> Operand {
         kind,
         fs: instruction.segment_prefix() == Register::FS,
         bit_register: bit_register(instruction),
+        found: found(instruction),
     }
+}
+
+/// The register that holds what a locked instruction has found in its word, once it is executed.
+pub(super) fn found(instruction: &Instruction) -> Option<u8> {
+    let register = match instruction.mnemonic() {
+        Mnemonic::Xchg | Mnemonic::Xadd => {
+            let is_first = instruction.op0_kind() == OpKind::Register;
+            instruction.op_register(u32::from(!is_first))
+        }
+        Mnemonic::Cmpxchg => Register::RAX,
+        _ => return None,
+    };
+    let is_upper = matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
+    let has_memory = instruction.op_kinds().any(|kind| kind == OpKind::Memory);
+    (has_memory && !is_upper).then(|| register.full_register().number() as u8)
 }
 
 fn memory_size(instruction: &Instruction) -> u8 {

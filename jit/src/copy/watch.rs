@@ -108,7 +108,7 @@ impl Translator {
         let go_on = self.hot.here();
         let block_end = match operand.kind.is_load() {
             true => self.copy_with_slot(original.instruction),
-            false => self.performed(original),
+            false => self.performed(original, operand.found),
         };
         let (kind, pc) = (Kind::Ordered(operand), original.instruction.ip());
         let desc = self.arena.keep(Desc { go_on, ..Desc::new(kind, pc) });
@@ -116,10 +116,14 @@ impl Translator {
         block_end
     }
 
-    /// Emits an instruction that is executed in its place in the order, and what tells of it.
-    pub(super) fn performed(&mut self, original: Original) -> BlockEnd {
+    /// Emits an instruction that is executed in its place in the order, and what tells of it, and of
+    /// what it has found, if a register holds that.
+    pub(super) fn performed(&mut self, original: Original, found: Option<u8>) -> BlockEnd {
         let block_end = self.instruction(original);
         if block_end == BlockEnd::None {
+            if let Some(register) = found {
+                self.hot.spill(emit::OPERAND, register);
+            }
             self.hot.spill(emit::RCX_SLOT, RCX);
             let field = Self::call_machine(&mut self.hot, self.machine_gate);
             let kind = Kind::Performed { resume: self.hot.here() as u32 };

@@ -41,13 +41,15 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
     done.map_or(SLOW_PATH, |()| 0)
 }
 
-/// The instruction has been executed.
+/// The instruction has been executed, and has found this.
 ///
 /// # Safety
 /// `data` is the calling thread's armed [`FastPathState`].
-unsafe extern "sysv64" fn after(data: u64) {
+unsafe extern "sysv64" fn after(found: u64, data: u64) {
     // SAFETY: as in `before`.
-    unsafe { &mut *(data as *mut FastPathState) }.release();
+    let thread = unsafe { &mut *(data as *mut FastPathState) };
+    thread.found(found);
+    thread.release();
 }
 
 /// The kind of the event of an ordered instruction.
@@ -135,15 +137,18 @@ impl FastPathState {
         } else {
             // Who has it may wait for this thread to leave translated code.
             event.ticket = tickets.try_take(slot, true)?;
-            let operand = (address, size);
-            self.held = Some(Held { slot, ticket: event.ticket, operand, own: false });
             value = self.pages.known_operand(address, size).unwrap_or(value);
             event.value = value;
+            let (operand, seen) = ((address, size), access.tells.then_some(value));
+            self.held = Some(Held { slot, ticket: event.ticket, operand, own: false, seen });
         }
         let translated = self.translated(context.translating);
         event.end = host::ticks();
         (event.overhead, event.busy) = (translated.total, translated.busy);
-        log.push(event);
+        match self.held.as_ref().is_some_and(|held| held.seen.is_some()) {
+            true => log.push_open(event),
+            false => log.push(event),
+        }
         Some(())
     }
 
@@ -163,8 +168,23 @@ impl FastPathState {
         // SAFETY: the thread's own, which is not appending; visitors only read the count.
         let count = unsafe { &(*log.last_met()).unrecorded };
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        self.held = Some(Held { slot, ticket, operand: (address, size), own: true });
+        let operand = (address, size);
+        self.held = Some(Held { slot, ticket, operand, own: true, seen: None });
         Some(())
+    }
+
+    /// The instruction that the thread has the slot for has found this in its word. That may be another
+    /// value than was there before: a store that is not watched does not wait for the slot.
+    fn found(&mut self, found: u64) {
+        let Some(&Held { operand: (_, size), seen: Some(seen), .. }) = self.held.as_ref() else {
+            return;
+        };
+        // SAFETY: armed with a reference that outlives the thread's run.
+        let log = unsafe { &*self.log };
+        match found & (u64::MAX >> (64 - 8 * u32::from(size))) {
+            found if found == seen => log.settle(),
+            found => log.amend(|event| event.value = found),
+        }
     }
 
     /// Whether the thread has the slot of an instruction.
@@ -175,7 +195,7 @@ impl FastPathState {
     /// Lets others go on with the word of the instruction that was executed last.
     pub(crate) fn release(&mut self) {
         self.end_access();
-        let Some(Held { slot, ticket, operand: (address, size), own }) = self.held.take() else {
+        let Some(Held { slot, ticket, operand: (address, size), own, .. }) = self.held.take() else {
             return;
         };
         let next = if own { ticket } else { ticket + 1 };
@@ -231,10 +251,13 @@ impl GuestThread {
 
     /// Executes an instruction that writes while nobody else can take a ticket of its slot.
     fn operate(&mut self, address: u64, size: u8, kind: OrderedKind) -> Option<Fault> {
-        let held = self.begin_write(address, size, kind);
+        let finds =
+            self.cpu.finds(self.context.rip).filter(|_| kind == OrderedKind::ReadModifyWrite);
+        let held = self.begin_write(address, size, kind, finds.is_some());
         let fault = self.cpu.step(&mut self.context);
         if fault.is_none() {
             self.fast_path.held = Some(held);
+            finds.iter().for_each(|&register| self.fast_path.found(self.context.gpr[register]));
             self.fast_path.release();
         } else {
             self.machine.tickets.release(held.slot, held.ticket);
@@ -248,33 +271,31 @@ impl GuestThread {
     /// The kernel is about to execute a locked instruction for the guest; until
     /// [`FastPathState::release`], nobody else can take a ticket of its slot.
     pub(crate) fn begin_operation(&mut self, address: u64, size: u8) {
-        let held = self.begin_write(address, size, OrderedKind::ReadModifyWrite);
+        let held = self.begin_write(address, size, OrderedKind::ReadModifyWrite, false);
         self.fast_path.held = Some(held);
     }
 
-    fn begin_write(&mut self, address: u64, size: u8, kind: OrderedKind) -> Held {
+    /// Takes the slot and appends the event, which [`FastPathState::found`] may be going to complete.
+    fn begin_write(&mut self, address: u64, size: u8, kind: OrderedKind, tells: bool) -> Held {
         let slot = order::slot(address);
         self.begin_access_of(address);
         let begin = host::ticks();
         let event =
             Event { object: address, nr: u16::from(size), ..self.event(event_kind(kind), begin) };
         let (log, pages, tickets) = (&self.log, &mut self.fast_path.pages, &self.machine.tickets);
-        let mut ticket = 0;
+        let (mut ticket, mut value) = (0, 0);
         let make = || {
             ticket = tickets.hold(slot);
-            Event {
-                ticket,
-                // A wild pointer faults when the instruction is executed.
-                value: pages.operand(address, size).unwrap_or(0),
-                end: host::ticks(),
-                ..event
-            }
+            // A wild pointer faults when the instruction is executed.
+            value = pages.operand(address, size).unwrap_or(0);
+            Event { ticket, value, end: host::ticks(), ..event }
         };
-        if log.append(make, None).is_err() {
+        let appended = if tells { log.append_open(make) } else { log.append(make, None) };
+        if appended.is_err() {
             park_forever();
         }
         self.after_event = true;
-        Held { slot, ticket, operand: (address, size), own: false }
+        Held { slot, ticket, operand: (address, size), own: false, seen: tells.then_some(value) }
     }
 
     /// Executes a watched load, and keeps what it read.

@@ -44,7 +44,7 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
 ///
 /// # Safety
 /// `data` is the address of the calling thread's [`FastPathState`].
-unsafe extern "sysv64" fn after(data: u64) {
+unsafe extern "sysv64" fn after(_: u64, data: u64) {
     // SAFETY: as in `before`.
     unsafe { &mut *(data as *mut FastPathState) }.finish();
 }

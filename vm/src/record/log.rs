@@ -121,6 +121,7 @@ impl Log {
             log: self.clone(),
             phase: AtomicU8::new(EMPTY),
             gate: AtomicU8::new(OPEN),
+            unsettled: AtomicBool::new(false),
             state: UnsafeCell::new(State {
                 chunk: Chunk::default(),
                 met: Some(LastMet::new()),
@@ -128,7 +129,6 @@ impl Log {
                 accesses: None,
                 counted: 0,
                 last: 0,
-                open: false,
                 pending: None,
                 told: false,
             }),
@@ -255,6 +255,9 @@ pub(crate) struct ThreadLog {
     log: Log,
     phase: AtomicU8,
     gate: AtomicU8,
+    /// The last event, but for what others have [inserted](Log::insert), may still be amended. Its
+    /// thread alone changes this.
+    unsettled: AtomicBool,
     state: UnsafeCell<State>,
 }
 
@@ -276,8 +279,6 @@ struct State {
     counted: u64,
     /// When the last event ended.
     last: u64,
-    /// The last event, but for what others have [inserted](Log::insert), is still to be amended.
-    open: bool,
     /// A system call that has its ticket, but has not returned; and whether that is written.
     pending: Option<(Event, SyscallRecord)>,
     told: bool,
@@ -352,6 +353,13 @@ impl Busy<'_> {
     pub(crate) fn push(&mut self, event: Event) {
         self.state().push(event);
     }
+
+    /// The same, for an event that [`ThreadLog::amend`] is to complete.
+    #[inline]
+    pub(crate) fn push_open(&mut self, event: Event) {
+        self.0.unsettled.store(true, Ordering::Relaxed);
+        self.state().push(event);
+    }
 }
 
 impl State {
@@ -401,10 +409,9 @@ impl State {
         made - mem::replace(&mut self.counted, made)
     }
 
-    /// How many events nobody is going to change.
-    fn settled(&self) -> usize {
-        let open = self.open.then(|| self.chunk.events.iter().rposition(is_own)).flatten();
-        open.unwrap_or(self.chunk.events.len())
+    /// How many events come before the last one that is the thread's own.
+    fn before_last(&self) -> usize {
+        self.chunk.events.iter().rposition(is_own).unwrap_or(self.chunk.events.len())
     }
 }
 
@@ -468,7 +475,7 @@ impl ThreadLog {
         let state = busy.state();
         let mut event = make();
         state.end_pending(&event);
-        state.open = false;
+        self.settle();
         if let Some(record) = record {
             event.flags |= HAS_PAYLOAD;
             payload::push(&mut state.chunk.payloads, record);
@@ -498,7 +505,7 @@ impl ThreadLog {
         };
         let state = busy.state();
         state.end_pending(&event);
-        state.open = false;
+        self.settle();
         state.push(event);
         Ok(true)
     }
@@ -507,17 +514,22 @@ impl ThreadLog {
     /// stays in the stream.
     pub(crate) fn append_open(&self, make: impl FnOnce() -> Event) -> Result<(), Closed> {
         let mut busy = self.enter_with_room()?;
-        let state = busy.state();
-        state.push(make());
-        state.open = true;
+        let event = make();
+        busy.state().end_pending(&event);
+        busy.push_open(event);
         Ok(())
+    }
+
+    /// Nobody is going to amend the last event.
+    pub(crate) fn settle(&self) {
+        self.unsettled.store(false, Ordering::Release);
     }
 
     /// Corrects the result of the event appended last.
     pub(crate) fn amend(&self, amend: impl FnOnce(&mut Event)) {
         let Ok(mut busy) = self.enter() else { return };
+        self.settle();
         let state = busy.state();
-        state.open = false;
         if let Some(at) = state.chunk.events.iter().rposition(is_own) {
             amend(&mut state.chunk.events[at]);
             state.last = state.chunk.events[at].end;
@@ -590,7 +602,10 @@ impl ThreadLog {
         // SAFETY: see `ThreadLog`.
         let state = unsafe { &mut *self.state.get() };
         let (first, thread) = (state.chunk.first, self.thread);
-        let count = state.settled();
+        let count = match self.unsettled.load(Ordering::Acquire) {
+            true => state.before_last(),
+            false => state.chunk.events.len(),
+        };
         // The thread keeps its memory, in which it has room, until it has ended.
         let events: Vec<Event> = match state.met {
             None if count == state.chunk.events.len() => mem::take(&mut state.chunk.events),

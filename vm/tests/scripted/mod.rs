@@ -34,6 +34,9 @@ pub(crate) enum Step {
     Increment { work: u64, address: u64 },
     /// Exchanges a word of 64 bits for another one, by a locked instruction.
     Exchange { work: u64, address: u64, word: u64 },
+    /// The same; but when the machine has looked at the word, and before the instruction, another thread
+    /// stores `first` there, by an instruction that is not ordered.
+    Overtaken { address: u64, first: u64, word: u64 },
     /// In the body of a function: waits until the 32-bit word that its first argument points to is 0,
     /// and makes it 1. The result is 0.
     Take,
@@ -132,6 +135,10 @@ impl Thread {
                 let kind = OrderedKind::ReadModifyWrite;
                 return Some(Exit::Ordered { address, size: 8, kind });
             }
+            Step::Overtaken { address, .. } => {
+                let kind = OrderedKind::ReadModifyWrite;
+                return Some(Exit::Ordered { address, size: 8, kind });
+            }
             Step::Take => {
                 let word = atomic(context.gpr[reg::RDI]);
                 while word.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
@@ -163,6 +170,10 @@ impl Cpu for Thread {
         match self.script[&context.rip] {
             Step::Increment { address, .. } => store(address, load(address) + 1),
             Step::Exchange { address, word, .. } => store(address, word),
+            Step::Overtaken { address, first, word } => {
+                context.gpr[reg::RAX] = first;
+                store(address, word);
+            }
             step => unreachable!("{step:?} is not ordered"),
         }
         context.rip += 1;

@@ -119,6 +119,11 @@ impl RecordingCpu for RecordedThread {
     fn interrupt(&self) -> Arc<dyn Interrupt> {
         Arc::new(Nobody)
     }
+
+    fn finds(&self, pc: u64) -> Option<usize> {
+        let step = self.0.script.get().and_then(|script| script.get(&pc));
+        matches!(step, Some(Step::Overtaken { .. })).then_some(reg::RAX)
+    }
 }
 
 /// Scripts get no signals, so that nobody has to be fetched.

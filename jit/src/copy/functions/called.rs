@@ -47,7 +47,7 @@ impl Functions {
         module: &Range<u64>,
     ) -> Locks {
         let own = code.iter().map(|i| self.calls_locked(i, &extent.range, module)).collect();
-        let library = code.iter().map(|i| self.locks(i, module)).collect();
+        let library = code.iter().map(|i| self.locks(i)).collect();
         Locks { own, library, pauses: pauses(code, |call| self.is_yield(call)) }
     }
 

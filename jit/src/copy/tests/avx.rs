@@ -112,7 +112,7 @@ fn the_machine_may_use_them_around_ordered_instructions() {
     }
     /// # Safety
     /// None is needed: it uses no argument.
-    unsafe extern "sysv64" fn after(_: u64) {
+    unsafe extern "sysv64" fn after(_: u64, _: u64) {
         disturb();
     }
     // SAFETY: both functions only change registers that functions may change.

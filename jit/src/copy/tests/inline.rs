@@ -18,6 +18,10 @@ struct Machine {
     asked: [Option<OrderedAccess>; MOST],
     count: usize,
     told: u64,
+    /// What instructions have found that leave it in a register.
+    found: Vec<u64>,
+    /// The last instruction that was asked about is one.
+    tells: bool,
     /// Instructions on this word take the slow path.
     declined: u64,
     /// What loads read.
@@ -26,7 +30,9 @@ struct Machine {
 
 impl Machine {
     fn new() -> Box<Machine> {
-        Box::new(Machine { asked: [None; MOST], count: 0, told: 0, declined: 0, value: 77 })
+        let found = Vec::with_capacity(MOST);
+        let asked = [None; MOST];
+        Box::new(Machine { asked, count: 0, told: 0, found, tells: false, declined: 0, value: 77 })
     }
 
     fn kinds(&self) -> Vec<OrderedKind> {
@@ -68,6 +74,7 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
         *next = Some(*access);
     }
     machine.count += 1;
+    machine.tells = access.tells;
     access.value = machine.value;
     disturb();
     0
@@ -75,9 +82,13 @@ unsafe extern "sysv64" fn before(access: *mut OrderedAccess, data: u64) -> i64 {
 
 /// # Safety
 /// As [`OrderedFastPath`] says: `data` is the address of the test's own machine.
-unsafe extern "sysv64" fn after(data: u64) {
+unsafe extern "sysv64" fn after(found: u64, data: u64) {
     // SAFETY: as in `before`.
-    unsafe { &mut *(data as *mut Machine) }.told += 1;
+    let machine = unsafe { &mut *(data as *mut Machine) };
+    machine.told += 1;
+    if machine.tells && machine.found.len() < MOST {
+        machine.found.push(found);
+    }
     disturb();
 }
 
@@ -149,6 +160,30 @@ fn the_guest_does_not_notice() {
     }
 }
 
+/// The machine is told what an exchange has found, in whichever register that is.
+#[test]
+fn what_was_found_is_told() {
+    let guest = Guest::new();
+    guest.assemble(|a| {
+        a.mov(ecx, 5).unwrap();
+        a.xchg(qword_ptr(rbp), rcx).unwrap();
+        a.mov(edx, 4).unwrap();
+        a.lock().xadd(qword_ptr(rbp), rdx).unwrap();
+        a.lock().inc(qword_ptr(rbp)).unwrap();
+        a.mov(eax, 10).unwrap();
+        a.lock().cmpxchg(qword_ptr(rbp), rdx).unwrap();
+        a.lock().cmpxchg(qword_ptr(rbp), rcx).unwrap();
+        a.xchg(byte_ptr(rbp), ah).unwrap();
+        a.syscall().unwrap();
+    });
+    guest.put(guest.data, &3_u64.to_le_bytes());
+    let (engine, mut machine) = (engine(ordering(&[])), Machine::new());
+    let mut cpu = executor(&engine, &mut machine);
+    let mut context = context_of(&guest);
+    assert_eq!(cpu.run(&mut context, Mode::Observed), Exit::Syscall);
+    assert_eq!((machine.told, &*machine.found), (6, [3, 5, 10, 5].as_slice()));
+}
+
 /// The machine is told what the instruction is, and may decline.
 #[test]
 fn what_is_declined_is_left_for() {
@@ -176,6 +211,7 @@ fn what_is_declined_is_left_for() {
         pc: guest.code + 1,
         sp: guest.stack - 8,
         value: 0,
+        tells: false,
     };
     assert_eq!((machine.count, machine.asked[0]), (1, Some(asked)));
     assert_eq!((guest.read(guest.data), guest.read(word), machine.told), (1, 0, 1));
