@@ -64,6 +64,11 @@ fn memory_in_common_with_a_child() {
 }
 
 #[test]
+fn a_child_that_a_descriptor_stands_for() {
+    is_as_natively(include_str!("../guest/child_by_descriptor.c"));
+}
+
+#[test]
 fn a_call_through_a_null_pointer() {
     is_as_natively(include_str!("../guest/null_call.c"));
 }

@@ -21,7 +21,9 @@ use crate::host::{self, Guest};
 use crate::{Hidden, Result};
 use parent::Waiting;
 use refrain_trace::payload::{Effect, Write};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use std::io::{self, Read};
+use std::os::fd::IntoRawFd;
 use std::sync::PoisonError;
 
 /// Flags of `clone` that a child process may have.
@@ -29,6 +31,7 @@ const PROCESS: u64 = (libc::CLONE_VM
     | libc::CLONE_VFORK
     | libc::CLONE_SETTLS
     | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_PIDFD
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_CHILD_CLEARTID) as u64;
 
@@ -54,13 +57,21 @@ impl GuestThread {
             return Err(self.refuse(&pending, &why));
         }
         self.enter(&mut pending);
-        let (result, writes) = match self.machine.fork(waits) {
+        // Of a process that cannot have one more descriptor, the call must fail before there is a child.
+        let room = has(flags, libc::CLONE_PIDFD).then(|| pidfd_open(getpid(), PidfdFlags::empty()));
+        let forked = room.transpose().map_err(io::Error::from).and_then(|room| {
+            let forked = self.machine.fork(waits);
+            drop(room);
+            forked
+        });
+        let (result, writes) = match forked {
             Ok(Forked::Child(pipe)) => {
                 self.begin_child(pipe, args);
                 return Ok(());
             }
             Ok(Forked::Parent(child, pipe)) => {
-                (i64::from(child), self.after_fork(args, child, pipe))
+                let named = has(flags, libc::CLONE_PIDFD).then(|| descriptor_of(child));
+                (i64::from(child), self.after_fork(args, named.unwrap_or(child), pipe))
             }
             Err(error) => (-i64::from(error.raw_os_error().unwrap_or(libc::EAGAIN)), Vec::new()),
         };
@@ -69,8 +80,9 @@ impl GuestThread {
         Ok(())
     }
 
-    /// In the parent: waits for the child, if that is wanted; what has been written meanwhile.
-    fn after_fork(&mut self, args: [u64; 6], child: i32, pipe: Option<Hidden>) -> Vec<Write> {
+    /// In the parent: waits for the child, if that is wanted; what has been written meanwhile. `name` is
+    /// the child's id, or the descriptor that stands for it.
+    fn after_fork(&mut self, args: [u64; 6], name: i32, pipe: Option<Hidden>) -> Vec<Write> {
         let [flags, _, parent_tid, ..] = args;
         let shares = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner).is_shared();
         if pipe.is_none() && shares {
@@ -81,8 +93,8 @@ impl GuestThread {
         }
         self.machine.begin_relatives();
         let mut writes = pipe.map(heard).unwrap_or_default();
-        if has(flags, libc::CLONE_PARENT_SETTID) {
-            writes.push(Write { address: parent_tid, bytes: child.to_le_bytes().to_vec() });
+        if has(flags, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD) {
+            writes.push(Write { address: parent_tid, bytes: name.to_le_bytes().to_vec() });
         }
         for write in &writes {
             Guest.write(write.address, &write.bytes);
@@ -122,6 +134,14 @@ impl GuestThread {
 /// Whether `clone` is told this.
 fn has(flags: u64, flag: i32) -> bool {
     flags & flag as u64 != 0
+}
+
+/// A descriptor of the guest's that stands for its child.
+fn descriptor_of(child: i32) -> i32 {
+    let child = Pid::from_raw(child).expect("a process has a positive id");
+    let opened = pidfd_open(child, PidfdFlags::empty()).map(IntoRawFd::into_raw_fd);
+    // Another thread may have taken the last descriptor since.
+    opened.unwrap_or(-1)
 }
 
 /// A pipe out of the guest's reach.
