@@ -195,7 +195,8 @@ impl FastPathState {
     /// Lets others go on with the word of the instruction that was executed last.
     pub(crate) fn release(&mut self) {
         self.end_access();
-        let Some(Held { slot, ticket, operand: (address, size), own, .. }) = self.held.take() else {
+        let Some(Held { slot, ticket, operand: (address, size), own, .. }) = self.held.take()
+        else {
             return;
         };
         let next = if own { ticket } else { ticket + 1 };
@@ -224,7 +225,8 @@ impl GuestThread {
         if machine.owners.of(address, self.id, &mut self.fast_path.visited) != Ownership::Foreign {
             return;
         }
-        let Ok(awaited) = machine.owners.take_over(address, (&machine.log, &machine.tickets)) else {
+        let Ok(awaited) = machine.owners.take_over(address, (&machine.log, &machine.tickets))
+        else {
             park_forever()
         };
         if self.fast_path.visited.share(address, &awaited) {

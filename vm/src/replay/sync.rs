@@ -190,9 +190,10 @@ impl GuestThread {
         self.handlers_in_body()?;
         let actual = self.call(EventKind::ThreadJoin, 0);
         let comes_next = self.fast_path.left() <= 0;
-        let recorded = self.cursor.peek()?.is_some_and(|e| {
-            comes_next && e.kind() == EventKind::ThreadJoin && e.pc == actual.pc
-        });
+        let recorded = self
+            .cursor
+            .peek()?
+            .is_some_and(|e| comes_next && e.kind() == EventKind::ThreadJoin && e.pc == actual.pc);
         if !recorded {
             return Ok(());
         }

@@ -173,7 +173,10 @@ fn what_others_insert_has_its_place_among_the_accesses() {
     let next = || cursor.next().expect("can be read").map(|e| (e.value, e.unrecorded, e.end));
     let events: Vec<_> = std::iter::from_fn(next).collect();
     assert_eq!(events, [(1, 0, 0), (0, 5, 0), (2, 2, 9), (0, 0, 9), (3, 3, 9)]);
-    assert!(log.insert(ThreadId(0), |_| made(), || handover(2)).is_err(), "nobody appends any more");
+    assert!(
+        log.insert(ThreadId(0), |_| made(), || handover(2)).is_err(),
+        "nobody appends any more"
+    );
 }
 
 /// As the functions that translated code calls do it.
