@@ -1,7 +1,8 @@
 //! The same run with fewer operations, for replays in which threads take objects as they come.
 //!
 //! Most events of a trace with watched words order nothing there: an atomic instruction never waits, and
-//! a load waits only for what may not have been stored yet. What never waits and is never waited for is
+//! a load waits only for what may not have been stored yet. Nor does anybody wait for a lock that one
+//! thread alone takes. What never waits and is never waited for is
 //! work of its thread, with the time that it costs; so one pass over the trace spares the hundred
 //! replays behind it most of their steps. A replay without noise takes as long as before, to the tick:
 //! `tests/contracted.rs` holds the two against each other. (With noise, work that has become one piece is
@@ -52,8 +53,8 @@ impl Skeleton {
     /// The run without operations that never wait and that nobody waits for, if no scheduler keeps
     /// an order of objects ([`crate::Orig`]). `costs` are the machine's.
     pub fn contracted(&self, costs: &Costs) -> Contracted {
-        let words = Words::of(self);
         let named = self.named();
+        let words = Words::of(self, &named);
         let left: Vec<Vec<u32>> = self
             .strands
             .iter()
@@ -99,12 +100,36 @@ impl Skeleton {
     }
 }
 
+/// The events of a thread that stay whatever they do: those that others name, and the last one.
+struct Named<'a> {
+    names: std::iter::Peekable<std::iter::Copied<std::slice::Iter<'a, u32>>>,
+    last: usize,
+}
+
+impl<'a> Named<'a> {
+    fn new(strand: &Strand, names: &'a [u32]) -> Named<'a> {
+        let last = strand.operations.len().saturating_sub(1);
+        Named { names: names.iter().copied().peekable(), last }
+    }
+
+    /// Whether an event is one of them. Asked of each event, in their order.
+    fn has(&mut self, event: usize, operation: &Operation) -> bool {
+        let mut is_named = event == self.last || operation.flags & AFTER != 0;
+        while self.names.next_if(|&name| name as usize <= event).is_some() {
+            is_named = true;
+        }
+        is_named
+    }
+}
+
 /// What is known of an object.
 #[derive(Clone, Copy)]
 enum Word {
     /// Counted by atomic instructions and stores, and awaited by loads: the highest count that is.
     Awaited(u32),
-    /// More than that: a lock, a semaphore, a barrier.
+    /// A lock that this thread alone takes and releases.
+    Alone(u32),
+    /// More than that: a lock of several threads, a semaphore, a barrier.
     Other,
 }
 
@@ -138,47 +163,62 @@ fn is_of_word(operation: &Operation) -> bool {
     matches!(operation.code, Code::Ordered | Code::AwaitLoad)
 }
 
+/// Whether an operation takes or releases a lock, and nothing else.
+fn is_of_lock(operation: &Operation) -> bool {
+    matches!(operation.code, Code::Lock | Code::Spin | Code::Read | Code::Unlock)
+}
+
 impl Words {
-    fn of(skeleton: &Skeleton) -> Words {
-        let mut words = vec![Word::Awaited(0); skeleton.objects.len()];
-        for strand in &skeleton.strands {
+    fn of(skeleton: &Skeleton, named: &[Vec<u32>]) -> Words {
+        let mut words = vec![None; skeleton.objects.len()];
+        for (thread, (strand, named)) in skeleton.strands.iter().zip(named).enumerate() {
             let mut known = Known::default();
-            for (operation, _, more) in strand.with_side() {
+            let mut named = Named::new(strand, named);
+            for (event, (operation, _, more)) in strand.with_side().enumerate() {
+                let is_named = named.has(event, &operation);
                 if is_of_word(&operation) {
-                    if !known.pass(&operation)
-                        && let Word::Awaited(highest) = &mut words[operation.object()]
-                    {
-                        *highest = (*highest).max(operation.rank);
-                    }
-                } else if operation.acts() {
-                    words[operation.object()] = Word::Other;
+                    let waits_for = if known.pass(&operation) { 0 } else { operation.rank };
+                    let word = &mut words[operation.object()];
+                    *word = Some(match *word {
+                        None => Word::Awaited(waits_for),
+                        Some(Word::Awaited(highest)) => Word::Awaited(highest.max(waits_for)),
+                        Some(_) => Word::Other,
+                    });
+                } else if is_of_lock(&operation) && !is_named {
+                    let thread = thread as u32;
+                    let word = &mut words[operation.object()];
+                    *word = Some(match *word {
+                        None => Word::Alone(thread),
+                        Some(Word::Alone(other)) if other == thread => Word::Alone(thread),
+                        Some(_) => Word::Other,
+                    });
+                } else if operation.acts() || operation.code == Code::Tried {
+                    words[operation.object()] = Some(Word::Other);
                 }
                 if let (Code::CondRelock, Some(signals)) = (operation.code, more) {
-                    words[(signals >> 32) as usize] = Word::Other;
+                    words[(signals >> 32) as usize] = Some(Word::Other);
                 }
             }
         }
-        Words(words)
+        Words(words.into_iter().map(|word| word.unwrap_or(Word::Other)).collect())
     }
 
     /// The events of a thread whose operations are left: what others name, and the last one, among them.
     fn left(&self, strand: &Strand, named: &[u32]) -> Vec<u32> {
         let mut known = Known::default();
-        let mut named = named.iter().copied().peekable();
-        let last = strand.operations.len().saturating_sub(1);
+        let mut named = Named::new(strand, named);
         let mut left = Vec::new();
         for (event, operation) in strand.operations.iter().enumerate() {
-            let mut stays = event == last || operation.flags & AFTER != 0;
-            while named.next_if(|&name| name as usize <= event).is_some() {
-                stays = true;
-            }
-            stays |= match self.0.get(operation.object()) {
-                Some(&Word::Awaited(highest)) if is_of_word(operation) => {
-                    let satisfied = known.of(operation.object) >= highest;
-                    !known.pass(operation) || (operation.code == Code::Ordered && !satisfied)
-                }
-                _ => operation.code != Code::Plain,
-            };
+            let stays = named.has(event, operation);
+            let stays = stays
+                | match self.0.get(operation.object()) {
+                    Some(&Word::Awaited(highest)) if is_of_word(operation) => {
+                        let satisfied = known.of(operation.object) >= highest;
+                        !known.pass(operation) || (operation.code == Code::Ordered && !satisfied)
+                    }
+                    Some(Word::Alone(_)) if is_of_lock(operation) => false,
+                    _ => operation.code != Code::Plain,
+                };
             if stays {
                 left.push(event as u32);
             }
@@ -202,7 +242,12 @@ impl Strand {
                 strand.costs.extend(own);
                 before = 0;
             } else {
-                let cost = if is_of_word(&operation) { costs.other } else { 0 };
+                let cost = match operation.code {
+                    Code::Unlock => costs.release,
+                    _ if is_of_lock(&operation) => costs.acquire,
+                    _ if is_of_word(&operation) => costs.other,
+                    _ => 0,
+                };
                 before = work.saturating_add(own.map_or(cost, u64::from));
             }
         }

@@ -63,6 +63,8 @@ enum Op {
     Load(u64),
     /// A critical section with one of both in it.
     Section(u64, bool),
+    /// The same under one of two locks that few threads take.
+    Other(u64, u64, bool),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -70,6 +72,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0u64..4).prop_map(Op::Store),
         4 => (0u64..4).prop_map(Op::Load),
         1 => (0u64..4, any::<bool>()).prop_map(|(word, stores)| Op::Section(word, stores)),
+        2 => (1u64..8, 0u64..4, any::<bool>()).prop_map(|(lock, word, stores)| Op::Other(lock, word, stores)),
     ]
 }
 
@@ -91,6 +94,11 @@ fn words() -> impl Strategy<Value = Recording> {
             match op {
                 Op::Store(word) => access(&mut r, word, true),
                 Op::Load(word) => access(&mut r, word, false),
+                Op::Other(lock, word, stores) => {
+                    r.push(thread, work, MutexLock, L + 64 * lock);
+                    access(&mut r, word, stores);
+                    r.push(thread, work, MutexUnlock, L + 64 * lock);
+                }
                 Op::Section(word, stores) => {
                     r.push(thread, work, MutexLock, L);
                     access(&mut r, word, stores);
@@ -144,6 +152,19 @@ fn what_orders_nothing_is_work() {
     let left: Vec<_> = places(1).filter(|&(t, e)| contracted.place(t, e).is_some()).collect();
     assert_eq!(left, [(ThreadId(1), 0), (ThreadId(1), 2)]);
     assert_eq!(check(&r.skeleton(), 2).expect("the same run"), 4);
+}
+
+#[test]
+fn a_lock_that_one_thread_takes_is_work() {
+    let mut r = Recording::new(2);
+    for (thread, lock) in [(0, L), (0, L + 64), (1, L), (0, L + 64)] {
+        r.push(thread, 10, MutexLock, lock);
+        r.push(thread, 10, MutexUnlock, lock);
+    }
+    r.push(0, 10, ThreadExit, 1);
+    r.push(1, 10, ThreadExit, 2);
+    // Two sections of the lock that both take, and the ends.
+    assert_eq!(check(&r.skeleton(), 2).expect("the same run"), 6);
 }
 
 #[test]
