@@ -8,7 +8,9 @@ use refrain_analysis::{
 };
 use refrain_jit::Constant;
 use refrain_trace::payload::SyscallRecord;
-use refrain_trace::{Access, CodeBlock, Cursor, Event, EventId, HAS_PAYLOAD, ThreadId, Trace};
+use refrain_trace::{
+    Access, CodeBlock, Cursor, Event, EventId, EventKind, HAS_PAYLOAD, ThreadId, Trace,
+};
 use refrain_vm::{Answer, Interest, LeaveOut, List, Nested, Observer, ThreadObserver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,8 +30,10 @@ pub(super) struct Races {
     /// Stores that are no writes where they change nothing.
     compared: Arc<BTreeSet<u64>>,
     trace: Trace,
-    /// The words that the program synchronizes through, unless every access is wanted.
-    words: Option<Vec<u64>>,
+    /// The words that the program synchronizes through, in ascending order.
+    words: Arc<[u64]>,
+    /// Every access is wanted.
+    is_tapped: bool,
     /// Of a transformed trace.
     freed: Option<Arc<Freed>>,
     running: Arc<Running>,
@@ -89,7 +93,8 @@ impl Races {
             detector.look_at_the_first_thread();
         }
         Ok(Races {
-            words: (!is_tapped).then_some(words),
+            words: words.into(),
+            is_tapped,
             detector,
             functions: Arc::new(functions),
             nested: Arc::new(nested),
@@ -163,16 +168,17 @@ impl Observer for Races {
     }
 
     fn leaves_out(&self) -> LeaveOut {
-        match self.words {
-            Some(_) => LeaveOut::SameEpoch,
-            None => LeaveOut::Nothing,
+        match self.is_tapped {
+            false => LeaveOut::SameEpoch,
+            true => LeaveOut::Nothing,
         }
     }
 
     fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver> {
         self.running.begin();
-        let words = |words: &Vec<u64>| refrain_vm::SameEpoch::new(words.iter().copied());
-        let notes = self.words.as_ref().map(words);
+        let words = self.words.clone();
+        let notes =
+            (!self.is_tapped).then(|| refrain_vm::SameEpoch::new(words.iter().copied()));
         let watcher = match notes.clone() {
             Some(notes) => self.detector.thread_in_epochs(thread, Box::new(Notes(notes))),
             None => self.detector.thread(thread),
@@ -180,7 +186,7 @@ impl Observer for Races {
         let cursor = self.trace.cursor(thread);
         let freed = self.freed.clone();
         let running = self.running.clone();
-        Box::new(OnThread { thread, watcher, notes, cursor, freed, running })
+        Box::new(OnThread { thread, watcher, words, notes, cursor, freed, running })
     }
 }
 
@@ -200,6 +206,7 @@ impl EpochNotes for Notes {
 struct OnThread {
     thread: ThreadId,
     watcher: Option<Watcher>,
+    words: Arc<[u64]>,
     /// What translated code notes, unless every access is wanted.
     notes: Option<Arc<refrain_vm::SameEpoch>>,
     /// Follows the thread, for the payloads of its events.
@@ -246,9 +253,18 @@ impl ThreadObserver for OnThread {
     }
 
     fn own(&mut self, id: EventId, event: &Event) {
-        if let Some(watcher) = &mut self.watcher {
-            watcher.event(id, event, None);
+        let Some(watcher) = &mut self.watcher else { return };
+        let (address, size) = (event.object, event.nr);
+        let next = self.words.partition_point(|&word| word < address);
+        if self.words.get(next).is_some_and(|word| word - address < size.into()) {
+            return watcher.event(id, event, None);
         }
+        // No other thread has come to the word in time for it to order anything.
+        let kind = match event.kind() {
+            EventKind::Atomic => Access::ATOMIC,
+            _ => Access::WRITE,
+        };
+        watcher.accesses(&[Access { address, pc: event.pc as u32, size, kind }]);
     }
 
     fn same_epoch(&self) -> Option<&refrain_vm::SameEpoch> {
