@@ -177,8 +177,7 @@ impl Observer for Races {
     fn thread(&self, thread: ThreadId) -> Box<dyn ThreadObserver> {
         self.running.begin();
         let words = self.words.clone();
-        let notes =
-            (!self.is_tapped).then(|| refrain_vm::SameEpoch::new(words.iter().copied()));
+        let notes = (!self.is_tapped).then(|| refrain_vm::SameEpoch::new(words.iter().copied()));
         let watcher = match notes.clone() {
             Some(notes) => self.detector.thread_in_epochs(thread, Box::new(Notes(notes))),
             None => self.detector.thread(thread),

@@ -95,8 +95,8 @@ impl Met {
 }
 
 impl LastMet {
-    /// Number of words that a thread remembers: 256 KiB, of which only what is used takes memory.
-    pub const ENTRIES: usize = 1 << 13;
+    /// Number of words that a thread remembers: 1 MiB, of which only what is used takes memory.
+    pub const ENTRIES: usize = 1 << 15;
     /// The place of a word is `address * FACTOR >> SHIFT`, modulo the number of entries.
     pub const FACTOR: u32 = 0x1e37_79b1;
     /// See [`Self::FACTOR`].
