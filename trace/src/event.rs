@@ -346,9 +346,10 @@ pub struct Event {
     /// Of `overhead`, for how long the thread had a core and did not wait for another one's
     /// translation, as far as the recorder can tell.
     pub busy: u64,
-    /// Watched loads of the thread since its previous event that had no event of their own: each
-    /// read what the thread had read or written at the same word before. With
-    /// [`crate::Order::Stride`]: all accesses since the previous event.
+    /// Watched accesses of the thread since its previous event that had no event of their own: loads,
+    /// each of which read what the thread had read or written at the same word before, and stores to
+    /// words that no other thread had accessed. With [`crate::Order::Stride`]: all accesses since the
+    /// previous event.
     pub unrecorded: u64,
 }
 
