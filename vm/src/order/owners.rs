@@ -13,6 +13,9 @@
 //!
 //! A word here is eight bytes, and those of a few other pages that share its place in the table.
 //!
+//! A thread whose words others take over again and again, since it makes what they work on, claims no
+//! more: what it comes to first is shared from the beginning, and all stores there have events.
+//!
 //! # Why that is exact
 //! The owner stores while it holds the word's slot, and looks then whether the word is still its own.
 //! Who takes the word over says so first, and then waits until nobody holds the slot. So each store
@@ -35,7 +38,16 @@ const NOBODY: u32 = 0;
 const OWNED: u32 = 1;
 /// Set if it had one.
 const FORMER: u32 = 2;
+/// It never has one.
+const SHARED: u32 = OWNED | FORMER;
 const BITS: u32 = 2;
+
+/// So many words of a thread may be taken over before it is asked how many it keeps.
+const LOSSES: u32 = 64;
+/// A thread goes on claiming words if it keeps all but one of so many.
+const KEEPS: u32 = 16;
+/// Threads whose losses are counted apart.
+const LOSERS: usize = 1 << 10;
 
 /// Words of a page.
 const WORDS: usize = 512;
@@ -62,6 +74,8 @@ struct Entry {
 /// Owners of all words: 16 MiB, of which only what is used takes memory.
 pub(crate) struct Owners {
     entries: Zeroed<[Entry; ENTRIES]>,
+    /// How many words have been taken over from each thread.
+    losses: Zeroed<[AtomicU32; LOSERS]>,
     /// By thread, whether it has ended. Who holds this is the only one that takes words over.
     ended: Mutex<Vec<bool>>,
 }
@@ -69,8 +83,8 @@ pub(crate) struct Owners {
 /// Which words a thread has accessed since they were taken over from their owners.
 pub(crate) struct Visited {
     words: Zeroed<[u64; ENTRIES / 64]>,
-    /// The thread has owned a word.
-    owns: bool,
+    /// How many words the thread has claimed.
+    claims: u32,
     /// By object of a [`EventKind::Takeover`], how many tickets the thread has waited for.
     awaited: FixedMap<u64, u64>,
 }
@@ -100,7 +114,7 @@ impl Visited {
     pub(crate) fn new() -> Visited {
         // SAFETY: zero is a value of an integer, and integers need no `Drop`.
         let words = unsafe { Zeroed::new() };
-        Visited { words, owns: false, awaited: FixedMap::default() }
+        Visited { words, claims: 0, awaited: FixedMap::default() }
     }
 
     #[inline]
@@ -110,7 +124,7 @@ impl Visited {
 
     /// Whether the thread has owned a word, so that others may ask for what it has done.
     pub(crate) fn owns_any(&self) -> bool {
-        self.owns
+        self.claims > 0
     }
 
     /// The thread knows that the word at `address` is shared; whether there is something new in what it
@@ -128,7 +142,8 @@ impl Visited {
 impl Owners {
     pub(crate) fn new() -> Owners {
         // SAFETY: zero is a value of an integer, and integers need no `Drop`.
-        Owners { entries: unsafe { Zeroed::new() }, ended: Mutex::default() }
+        let (entries, losses) = unsafe { (Zeroed::new(), Zeroed::new()) };
+        Owners { entries, losses, ended: Mutex::default() }
     }
 
     fn own(thread: ThreadId) -> u32 {
@@ -147,13 +162,19 @@ impl Owners {
         let (state, own) = (&self.entries[place].state, Self::own(me));
         let mut now = state.load(Ordering::Acquire);
         if now == NOBODY {
-            let claimed = state.compare_exchange(NOBODY, own, Ordering::AcqRel, Ordering::Acquire);
-            visited.owns |= claimed.is_ok();
-            now = claimed.map_or_else(|now| now, |_| own);
+            let losses = self.losses[me.index() % LOSERS].load(Ordering::Relaxed);
+            let claims = losses < LOSSES || losses.saturating_mul(KEEPS) < visited.claims;
+            let next = if claims { own } else { SHARED };
+            let changed = state.compare_exchange(NOBODY, next, Ordering::AcqRel, Ordering::Acquire);
+            visited.claims = visited.claims.saturating_add((claims && changed.is_ok()).into());
+            now = changed.map_or_else(|now| now, |_| next);
         }
         if now == own {
             Ownership::Own
-        } else if now == Self::former(me) || now & FORMER != 0 && visited.has(place) {
+        } else if now == SHARED
+            || now == Self::former(me)
+            || now & FORMER != 0 && visited.has(place)
+        {
             Ownership::Shared
         } else {
             Ownership::Foreign
@@ -199,6 +220,7 @@ impl Owners {
         if state & FORMER != 0 {
             return Ok((object, tickets.given(order::slot(object))));
         }
+        self.losses[owner.index() % LOSERS].fetch_add(1, Ordering::Relaxed);
         tickets.await_holder(order::slot(address));
         let handover = || {
             let ticket = tickets.take(order::slot(object));
@@ -236,7 +258,7 @@ impl Owners {
 
 #[cfg(test)]
 mod tests {
-    use super::{Awaited, Owners, Ownership, Visited, place};
+    use super::{Awaited, LOSSES, Ordering, Owners, Ownership, Visited, place};
     use refrain_trace::ThreadId;
 
     const WORD: u64 = 0x1000_0040;
@@ -258,6 +280,21 @@ mod tests {
         assert_eq!(owners.of(WORD, second, &mut other), Ownership::Foreign);
         assert!(!other.owns_any());
         assert_eq!(owners.of(WORD + 8, second, &mut other), Ownership::Own);
+    }
+
+    #[test]
+    fn who_loses_what_it_claims_claims_no_more() {
+        let (owners, first, second) = (Owners::new(), ThreadId(0), ThreadId(1));
+        let (mut own, mut other) = (Visited::new(), Visited::new());
+        let mut claims = |losses, at| {
+            owners.losses[first.index()].store(losses, Ordering::Relaxed);
+            owners.of(at, first, &mut own)
+        };
+        assert_eq!(claims(LOSSES - 1, WORD), Ownership::Own, "not many");
+        assert_eq!(claims(LOSSES, WORD + 8), Ownership::Shared, "many, and most");
+        assert_eq!(claims(LOSSES, WORD), Ownership::Own, "what it has it keeps");
+        assert_eq!(owners.of(WORD + 8, second, &mut other), Ownership::Shared);
+        assert_eq!(owners.of(WORD + 16, second, &mut other), Ownership::Own, "another thread");
     }
 
     #[test]
