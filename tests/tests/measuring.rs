@@ -3,6 +3,7 @@
 
 use refrain_tests::{Bench, Run};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -77,11 +78,23 @@ fn kendo_gives_two_recordings_one_order() {
         bench.refrain(replay.iter().chain(&["--save-schedule", "s.txt", trace])).succeeds();
         let schedule = std::fs::read_to_string(bench.path().join("s.txt")).expect("was written");
         // The moments differ: what is outside of the program takes as long as it took. So do the events'
-        // numbers: whether an access has an event depends on what other threads have accessed.
-        let decision = |line: &str| line.split(' ').next().expect("is never empty").to_owned();
-        schedule.lines().map(decision).collect()
+        // numbers, and which accesses are decided about: whether one has an event depends on what other
+        // threads have accessed. So the operations of locks are compared, by thread.
+        let dumped = bench.refrain(["dump", trace]).text();
+        let words = |line: &str| line.split(' ').take(3).map(str::to_owned).collect::<Vec<_>>();
+        let is_of_lock = |words: &Vec<String>| words.get(2).is_some_and(|it| it.contains("mutex"));
+        let locks: BTreeSet<String> = dumped
+            .lines()
+            .map(words)
+            .filter(is_of_lock)
+            .map(|words| words[..2].join(" "))
+            .collect();
+        let decision = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        let decisions = schedule.lines().map(decision).filter(|it| locks.contains(it));
+        decisions.map(|it| it.split(' ').next().unwrap_or_default().to_owned()).collect()
     };
     let (a, b) = (order("a.refrain"), order("b.refrain"));
+    assert!(a.len() > 1000, "{} decisions", a.len());
     let first = a.iter().zip(&b).position(|(a, b)| a != b);
     let shown = first.map(|at| (at, &a[at], &b[at]));
     assert!(a == b, "{} and {} decisions, the first that differ: {shown:?}", a.len(), b.len());
