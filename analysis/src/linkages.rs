@@ -15,10 +15,12 @@
 //! 1. What a store writes is not recorded. Of a word's last store, nobody found what it wrote: it is
 //!    what a load has read that may have read it, and that no other store can have written; if there
 //!    is none, what the load has read that began last, of those that may have read it.
-//! 2. A load is not linked back beyond what its thread has met of the word before (coherence).
+//! 2. What the owner of a word stored there has no event. If a thread's first load of the word read what no
+//!    store with an event wrote, the load read what the owner left there, as far as watched stores tell.
+//! 3. A load is not linked back beyond what its thread has met of the word before (coherence).
 
 use refrain_trace::fixed::{FixedMap, FixedSet};
-use refrain_trace::{Event, EventId, EventKind, ThreadId};
+use refrain_trace::{Event, EventId, EventKind, ThreadId, order, own_store};
 use std::collections::hash_map::Entry;
 
 /// Operands of at most so many bytes have values in the trace.
@@ -36,6 +38,13 @@ pub enum Writer {
         /// Its event.
         event: EventId,
         /// Its instruction.
+        pc: u64,
+    },
+    /// What the word's owner had stored there without an event, before the load's thread came to the word.
+    Owner {
+        /// The owner, unless it had ended.
+        thread: Option<ThreadId>,
+        /// The instruction by which the owner stored last.
         pc: u64,
     },
     /// What no watched store of its word wrote.
@@ -217,7 +226,13 @@ pub struct Linker {
 impl Linker {
     /// The loads of one thread.
     pub fn thread(&self, thread: ThreadId) -> ThreadLinker<'_> {
-        ThreadLinker { stores: &self.stores, thread, met: FixedMap::default() }
+        ThreadLinker {
+            stores: &self.stores,
+            thread,
+            met: FixedMap::default(),
+            taken_over: None,
+            left: FixedMap::default(),
+        }
     }
 }
 
@@ -227,6 +242,10 @@ pub struct ThreadLinker<'a> {
     thread: ThreadId,
     /// By word: of how many stores the thread has seen the effect.
     met: FixedMap<usize, usize>,
+    /// What the owner left in the word that the thread has just taken over.
+    taken_over: Option<Writer>,
+    /// By operand, what its owner left there before all stores with events.
+    left: FixedMap<Operand, Writer>,
 }
 
 impl ThreadLinker<'_> {
@@ -234,7 +253,14 @@ impl ThreadLinker<'_> {
     pub fn event(&mut self, id: EventId, event: &Event) -> Option<Linkage> {
         let operand = Operand::of(event);
         let at = self.stores.at.get(&operand).copied();
+        let taken_over = self.taken_over.take();
         match event.kind() {
+            EventKind::Takeover => {
+                let thread = order::thread_of_accesses(event.object);
+                self.taken_over =
+                    own_store::decode(event.value).map(|(pc, _)| Writer::Owner { thread, pc });
+                None
+            }
             EventKind::Atomic | EventKind::SyncStore => {
                 if let Some(at) = at {
                     let stores = self.stores.words[at].below(event.ticket);
@@ -244,14 +270,28 @@ impl ThreadLinker<'_> {
                 }
                 None
             }
-            EventKind::SyncLoad => Some(match at {
-                Some(at) => self.link(at, event),
-                None => {
-                    let mixed = self.stores.is_stored_in_pieces(operand);
-                    let writer = if mixed { Writer::Mixed } else { Writer::Unwatched };
-                    Linkage { writer, comparisons: 0 }
+            EventKind::SyncLoad => {
+                let mut linkage = match at {
+                    Some(at) => self.link(at, event),
+                    None => {
+                        let mixed = self.stores.is_stored_in_pieces(operand);
+                        let writer = if mixed { Writer::Mixed } else { Writer::Unwatched };
+                        Linkage { writer, comparisons: 0 }
+                    }
+                };
+                if let Some(owner) = taken_over
+                    && matches!(linkage.writer, Writer::Initial | Writer::Unwatched)
+                {
+                    self.left.insert(operand, owner);
+                    linkage.writer = owner;
                 }
-            }),
+                if linkage.writer == Writer::Initial
+                    && let Some(&owner) = self.left.get(&operand)
+                {
+                    linkage.writer = owner;
+                }
+                Some(linkage)
+            }
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use refrain_analysis::linkages::{Linkage, Stores, Writer};
-use refrain_trace::{Event, EventId, EventKind, ThreadId};
+use refrain_trace::{Event, EventId, EventKind, ThreadId, order, own_store};
 use std::collections::BTreeSet;
 
 const WORDS: [u64; 2] = [0x1000, 0x2000];
@@ -254,4 +254,37 @@ fn what_nobody_watched() {
         .collect();
     let first = Writer::Store { thread: ThreadId(0), event: EventId(0), pc: 0 };
     assert_eq!(writers, [first, Writer::Unwatched, Writer::Mixed, Writer::Unwatched]);
+}
+
+/// A thread's first load of a word that another thread has owned.
+#[test]
+fn what_the_owner_left() {
+    use EventKind::{SyncLoad, SyncStore, Takeover};
+    let taken_over = |object| Event {
+        code: Takeover as u8,
+        object,
+        value: own_store::encode(0x400, false).into(),
+        ..Event::default()
+    };
+    let store = event(SyncStore, (0x1000, 4), 0, 5);
+    let writers = |object, loads: &[Event]| {
+        let mut stores = Stores::default();
+        stores.add(ThreadId(0), EventId(0), &store);
+        let mut seen = stores.complete();
+        loads.iter().for_each(|load| seen.look(load));
+        let linker = seen.complete();
+        let mut thread = linker.thread(ThreadId(1));
+        assert_eq!(thread.event(EventId(0), &taken_over(object)), None);
+        let linked = loads.iter().filter_map(|load| thread.event(EventId(1), load));
+        linked.map(|linkage| linkage.writer).collect::<Vec<_>>()
+    };
+    let owner = Writer::Owner { thread: Some(ThreadId(0)), pc: 0x400 };
+    let of_owner = order::accesses_object(ThreadId(0));
+    let load = |ticket, value| event(SyncLoad, (0x1000, 4), ticket, value);
+    assert_eq!(writers(of_owner, &[load(0, 5), load(0, 6)]), [owner, Writer::Unwatched]);
+    assert_eq!(writers(of_owner, &[load(0, 5), load(0, 5)]), [owner; 2], "a second look");
+    let stored = Writer::Store { thread: ThreadId(0), event: EventId(0), pc: 0 };
+    assert_eq!(writers(of_owner, &[load(1, 7)]), [stored], "a store has the value");
+    let ended = Writer::Owner { thread: None, pc: 0x400 };
+    assert_eq!(writers(order::ENDED_ACCESSES, &[load(0, 5)]), [ended]);
 }

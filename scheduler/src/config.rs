@@ -1,5 +1,7 @@
 //! The modelled machine.
 
+use crate::skeleton::Code;
+
 /// What an operation costs beyond the program's own work, in ticks of the skeleton.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
@@ -28,6 +30,17 @@ pub struct Costs {
 }
 
 impl Costs {
+    /// What an operation costs beyond its own duration.
+    pub(crate) fn of(&self, code: Code) -> u64 {
+        use Code::*;
+        match code {
+            Lock | Spin | Read | SemWait | CondRelock | CondTimeout => self.acquire,
+            Unlock | CondRelease | SemPost => self.release,
+            Count | Await | AwaitLoad | Ordered | Join | Woken => self.other,
+            Plain | Tried | Sleep | TimedOut | Kernel | Exit | Create => 0,
+        }
+    }
+
     /// Operations take no time: for tests, and to see the program's own work alone.
     pub const FREE: Costs = Costs {
         acquire: 0,

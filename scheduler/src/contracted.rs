@@ -2,9 +2,8 @@
 //!
 //! Most events of a trace with watched words order nothing there: an atomic instruction never waits, and
 //! a load waits only for what may not have been stored yet. Nor does anybody wait for a lock that one
-//! thread alone takes. What never waits and is never waited for is
-//! work of its thread, with the time that it costs; so one pass over the trace spares the hundred
-//! replays behind it most of their steps. A replay without noise takes as long as before, to the tick:
+//! thread alone takes. What never waits and is never waited for is work of its thread, with the time that
+//! it costs; so one pass over the trace spares the hundred replays behind it most of their steps. A replay without noise takes as long as before, to the tick:
 //! `tests/contracted.rs` holds the two against each other. (With noise, work that has become one piece is
 //! drawn for once.)
 //!
@@ -209,17 +208,16 @@ impl Words {
         let mut named = Named::new(strand, named);
         let mut left = Vec::new();
         for (event, operation) in strand.operations.iter().enumerate() {
-            let stays = named.has(event, operation);
-            let stays = stays
-                | match self.0.get(operation.object()) {
-                    Some(&Word::Awaited(highest)) if is_of_word(operation) => {
-                        let satisfied = known.of(operation.object) >= highest;
-                        !known.pass(operation) || (operation.code == Code::Ordered && !satisfied)
-                    }
-                    Some(Word::Alone(_)) if is_of_lock(operation) => false,
-                    _ => operation.code != Code::Plain,
-                };
-            if stays {
+            let is_named = named.has(event, operation);
+            let waits = match self.0.get(operation.object()) {
+                Some(&Word::Awaited(highest)) if is_of_word(operation) => {
+                    let satisfied = known.of(operation.object) >= highest;
+                    !known.pass(operation) || (operation.code == Code::Ordered && !satisfied)
+                }
+                Some(Word::Alone(_)) if is_of_lock(operation) => false,
+                _ => operation.code != Code::Plain,
+            };
+            if is_named || waits {
                 left.push(event as u32);
             }
         }
@@ -242,13 +240,8 @@ impl Strand {
                 strand.costs.extend(own);
                 before = 0;
             } else {
-                let cost = match operation.code {
-                    Code::Unlock => costs.release,
-                    _ if is_of_lock(&operation) => costs.acquire,
-                    _ if is_of_word(&operation) => costs.other,
-                    _ => 0,
-                };
-                before = work.saturating_add(own.map_or(cost, u64::from));
+                let cost = own.map_or_else(|| costs.of(operation.code), u64::from);
+                before = work.saturating_add(cost);
             }
         }
         strand

@@ -80,7 +80,7 @@ pub struct Read {
     pub value: u64,
     /// and by which line of the source.
     pub place: String,
-    /// Thread and event of the store, or what else it read.
+    /// Thread and event of the store, if it has one, or what else it read.
     pub writer: String,
     /// Where the store is.
     pub written_at: Option<String>,
@@ -168,10 +168,13 @@ impl Loads {
     fn add(&mut self, thread: ThreadId, linkage: Linkage) {
         self.count += 1;
         self.comparisons += u64::from(linkage.comparisons);
-        if let Writer::Store { thread: writer, pc, .. } = linkage.writer {
-            self.others += u64::from(writer != thread);
-            *self.writers.entry(pc).or_default() += 1;
-        }
+        let (other, pc) = match linkage.writer {
+            Writer::Store { thread: writer, pc, .. } => (writer != thread, pc),
+            Writer::Owner { pc, .. } => (true, pc),
+            _ => return,
+        };
+        self.others += u64::from(other);
+        *self.writers.entry(pc).or_default() += 1;
     }
 }
 
@@ -202,7 +205,7 @@ fn count(report: &mut Linkages, thread: ThreadId, linkage: Linkage) {
     report.most_comparisons = report.most_comparisons.max(linkage.comparisons);
     let counter = match linkage.writer {
         Writer::Store { thread: writer, .. } if writer == thread => &mut report.own,
-        Writer::Store { .. } => &mut report.others,
+        Writer::Store { .. } | Writer::Owner { .. } => &mut report.others,
         Writer::Initial => &mut report.initial,
         Writer::Unwatched => &mut report.unwatched,
         Writer::Mixed => &mut report.mixed,
@@ -219,6 +222,11 @@ fn read(
     let (writer, written_at) = match linkage.writer {
         Writer::Store { thread, event, pc } => {
             (format!("{thread} {event}"), Some(symbols.place(Code::At(pc)).short()))
+        }
+        Writer::Owner { thread, pc } => {
+            let owner =
+                thread.map_or("a thread that has ended".into(), |thread| thread.to_string());
+            (format!("{owner} without an event"), Some(symbols.place(Code::At(pc)).short()))
         }
         Writer::Initial => ("the value before all stores".to_owned(), None),
         Writer::Unwatched => ("what no watched store wrote".to_owned(), None),

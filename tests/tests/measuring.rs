@@ -3,7 +3,7 @@
 
 use refrain_tests::{Bench, Run};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -79,19 +79,17 @@ fn kendo_gives_two_recordings_one_order() {
         let schedule = std::fs::read_to_string(bench.path().join("s.txt")).expect("was written");
         // The moments differ: what is outside of the program takes as long as it took. So do the events'
         // numbers, and which accesses are decided about: whether one has an event depends on what other
-        // threads have accessed. So the operations of locks are compared, by thread.
+        // threads have accessed. So the operations of locks are compared: thread, kind and object.
         let dumped = bench.refrain(["dump", trace]).text();
-        let words = |line: &str| line.split(' ').take(3).map(str::to_owned).collect::<Vec<_>>();
-        let is_of_lock = |words: &Vec<String>| words.get(2).is_some_and(|it| it.contains("mutex"));
-        let locks: BTreeSet<String> = dumped
-            .lines()
-            .map(words)
-            .filter(is_of_lock)
-            .map(|words| words[..2].join(" "))
-            .collect();
-        let decision = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
-        let decisions = schedule.lines().map(decision).filter(|it| locks.contains(it));
-        decisions.map(|it| it.split(' ').next().unwrap_or_default().to_owned()).collect()
+        let operation = |line: &str| {
+            let words: Vec<&str> = line.split(' ').take(4).collect();
+            let [thread, event, kind, object] = words[..] else { return None };
+            let is_of_lock = kind.starts_with("mutex.");
+            is_of_lock.then(|| (format!("{thread} {event}"), format!("{thread} {kind} {object}")))
+        };
+        let operations: BTreeMap<String, String> = dumped.lines().filter_map(operation).collect();
+        let decided = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        schedule.lines().filter_map(|line| operations.get(&decided(line)).cloned()).collect()
     };
     let (a, b) = (order("a.refrain"), order("b.refrain"));
     assert!(a.len() > 1000, "{} decisions", a.len());

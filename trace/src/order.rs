@@ -67,6 +67,13 @@ pub fn accesses_object(thread: crate::ThreadId) -> u64 {
     ACCESSES | u64::from(thread.0) << 4
 }
 
+/// The thread whose accesses an object stands for. `None` if it is no such object, or
+/// [`ENDED_ACCESSES`].
+pub fn thread_of_accesses(object: u64) -> Option<crate::ThreadId> {
+    let thread = crate::ThreadId(u32::try_from((object & !ACCESSES) >> 4).ok()?);
+    (accesses_object(thread) == object).then_some(thread)
+}
+
 /// The object that stands for everything that several threads access, in events of
 /// [`crate::Order::Global`]. Lies above any address that a program can map.
 pub const ALL_ACCESSES: u64 = 1 << 60;
@@ -126,5 +133,13 @@ mod tests {
         assert!(own[1..1000].iter().all(|&slot| slot != own[0] && slot != own[5000]));
         assert!((0..1 << 20).all(|at| !slots.contains(&slot(at << 6))));
         assert!((0..1 << 20).all(|at| slot(at << 2) < SLOTS));
+    }
+
+    #[test]
+    fn the_object_of_accesses_names_the_thread() {
+        for thread in [0, 1, 5000].map(ThreadId) {
+            assert_eq!(thread_of_accesses(accesses_object(thread)), Some(thread));
+        }
+        assert_eq!([ENDED_ACCESSES, ALL_ACCESSES, 0x1000].map(thread_of_accesses), [None; 3]);
     }
 }

@@ -510,6 +510,23 @@ mod tests {
         (functions, starts)
     }
 
+    /// Where the table's slot is in [`jump_through_slot`].
+    pub(super) const SLOT: u64 = 6;
+
+    /// A function that leads to another one, by a slot of the linker's table.
+    pub(super) fn jump_through_slot(a: &mut CodeAssembler) {
+        let mut slot = a.create_label();
+        a.jmp(qword_ptr(slot)).unwrap();
+        a.set_label(&mut slot).unwrap();
+        a.dq(&[0]).unwrap();
+    }
+
+    /// The slot of a function that is [`jump_through_slot`] leads to this address.
+    pub(super) fn fill_slot(stub: u64, address: u64) {
+        // SAFETY: the code is leaked memory of this test's own (`write_functions`).
+        unsafe { ((stub + SLOT) as *mut u64).write_unaligned(address) };
+    }
+
     /// Between a module's last function and the next module lies what is no code.
     #[test]
     fn last_functions_of_modules() {
@@ -590,25 +607,18 @@ mod tests {
     /// As in a library whose functions others may replace: it calls its own through a table.
     #[test]
     fn calls_through_tables() {
-        const JUMP: u64 = 6;
         let (mut functions, starts) = write_functions(&[
             |a| {
                 // The next function is 16 bytes further.
                 a.call(16).unwrap();
                 a.mov(eax, dword_ptr(rdi + 8)).unwrap();
             },
-            |a| {
-                let mut slot = a.create_label();
-                a.jmp(qword_ptr(slot)).unwrap();
-                a.set_label(&mut slot).unwrap();
-                a.dq(&[0]).unwrap();
-            },
+            jump_through_slot,
             |a| a.lock().inc(dword_ptr(rdi)).unwrap(),
         ]);
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 0);
         functions.forget_code();
-        // SAFETY: the code is leaked memory of this test's own.
-        unsafe { ((starts[1] + JUMP) as *mut u64).write_unaligned(starts[2]) };
+        fill_slot(starts[1], starts[2]);
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 1);
     }
 

@@ -83,7 +83,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         let threads: Vec<Thread<'a>> =
             strands.map(|(id, strand)| Thread::new(strand, constraints.edges_of(id))).collect();
         Engine {
-            costs: Code::ALL.map(|code| cost(code, &config.costs)),
+            costs: Code::ALL.map(|code| config.costs.of(code)),
             global: scope.is_global(),
             total: scope == Scope::Total,
             barging: matches!(model.waiting, Waiting::Barging | Waiting::Glibc),
@@ -744,16 +744,5 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
         } else {
             thread.account.blocked += real;
         }
-    }
-}
-
-/// What an operation costs beyond its own duration.
-fn cost(code: Code, costs: &Costs) -> u64 {
-    use Code::*;
-    match code {
-        Lock | Spin | Read | SemWait | CondRelock | CondTimeout => costs.acquire,
-        Unlock | CondRelease | SemPost => costs.release,
-        Count | Await | AwaitLoad | Ordered | Join | Woken => costs.other,
-        Plain | Tried | Sleep | TimedOut | Kernel | Exit | Create => 0,
     }
 }

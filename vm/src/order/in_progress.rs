@@ -23,7 +23,7 @@ pub(crate) struct Held {
 /// An instruction that a replaying thread executes while it has the turn.
 #[derive(Clone, Copy)]
 pub(crate) struct Performing {
-    /// Slot and ticket of its turn, if it has an event.
+    /// The slot and the ticket of the turn that its thread has, if the instruction has an event.
     pub(super) turn: Option<(usize, u64)>,
     /// The word whose new value its thread meets, if it is a watched one.
     pub(super) operand: Option<(u64, u8)>,

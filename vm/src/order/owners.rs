@@ -11,7 +11,8 @@
 //!   too, and each further thread says before its first access that it waits for what the former
 //!   owner has handed over.
 //!
-//! A word here is eight bytes, and those of a few other pages that share its place in the table.
+//! The table of owners has an entry for a word of eight bytes. Words of different pages may share an
+//! entry; then they have one owner, as if they were one word.
 //!
 //! A thread whose words others take over again and again, since it makes what they work on, claims no
 //! more: what it comes to first is shared from the beginning, and all stores there have events.
@@ -66,8 +67,8 @@ fn place(address: u64) -> usize {
 /// A word's entry.
 struct Entry {
     state: AtomicU32,
-    /// By which instruction its owner stored last without an event, in the form of
-    /// [`refrain_trace::own_store`]; 0 if it has not.
+    /// The instruction by which the owner stored last without an event, encoded by
+    /// [`refrain_trace::own_store`]; 0 if the owner has stored nothing so.
     stored: AtomicU32,
 }
 
@@ -96,7 +97,8 @@ pub(crate) enum Ownership {
     Own,
     /// One that several threads access, as this one knows.
     Shared,
-    /// One that the thread has to take over first, or to wait for.
+    /// Another thread's, or once another thread's: this thread has to take the word over, or to say that
+    /// it waits for what the former owner has handed over.
     Foreign,
 }
 
@@ -106,7 +108,7 @@ pub(crate) struct Awaited {
     /// So many tickets of this object have been given out.
     pub(crate) object: u64,
     pub(crate) ticket: u64,
-    /// By which instruction the owner stored last without an event ([`refrain_trace::own_store`]), or 0.
+    /// The instruction by which the owner stored last without an event ([`refrain_trace::own_store`]), or 0.
     pub(crate) stored: u64,
 }
 

@@ -168,10 +168,7 @@ impl GuestThread {
             let event = self.event(EventKind::Handover, host::ticks());
             self.append_ordered(Event { object: order::ENDED_ACCESSES, nr, ..event });
         }
-        machine.owners.leave(self.id);
-        if let Some(lines) = machine.lines() {
-            lines.leave(self.id);
-        }
+        machine.end_accesses(self.id);
     }
 
     /// The thread is at an instruction with several operands in memory.

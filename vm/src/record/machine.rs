@@ -225,6 +225,14 @@ impl Machine {
         self.lines.get()
     }
 
+    /// A thread executes no more guest code, and has said so as far as others may ask for what it has done.
+    pub(crate) fn end_accesses(&self, thread: ThreadId) {
+        self.owners.leave(thread);
+        if let Some(lines) = self.lines() {
+            lines.leave(thread);
+        }
+    }
+
     /// From here on every access is recorded, in this order. The guest has had one thread so far.
     pub(crate) fn order_every_access(&self, order: Order) -> Result<()> {
         let lines = Lines::new(order)?;

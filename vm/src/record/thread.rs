@@ -177,10 +177,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
     });
     thread.arm_fast_path();
     let ended = thread.run();
-    thread.machine.owners.leave(id);
-    if let Some(lines) = thread.machine.lines() {
-        lines.leave(id);
-    }
+    thread.machine.end_accesses(id);
     if let Err(error) = ended {
         let error = match error {
             Error::Unsupported(what) => {

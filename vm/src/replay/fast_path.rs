@@ -35,8 +35,8 @@ pub(crate) struct FastPathState {
     pub(crate) met: Zeroed<LastMet>,
     /// `met` counts the accesses before the next event.
     pub(crate) expecting: bool,
-    /// But for the last one, which the machine is to be asked for: others wait for what comes right
-    /// behind it.
+    /// `met` counts one access less: translated code is to ask the machine for the last one, because other
+    /// threads wait for the handover that comes right behind it.
     kept_back: bool,
     /// The instruction that is executed in line.
     pub(crate) performing: Option<Performing>,

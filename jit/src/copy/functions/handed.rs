@@ -88,7 +88,7 @@ impl Functions {
 
 #[cfg(test)]
 mod tests {
-    use crate::copy::functions::tests::write_functions;
+    use crate::copy::functions::tests::{SLOT, fill_slot, jump_through_slot, write_functions};
     use iced_x86::code_asm::*;
 
     /// A lock that is taken by a call, and released by a store far away.
@@ -136,26 +136,15 @@ mod tests {
         assert_eq!(sites(|a| look(a, 8, -16)), 1, "the cold part");
         assert_eq!(sites(|a| look(a, 12, -16)), 0, "another field");
 
-        const SLOT: u64 = 6;
-        let (mut functions, starts) = write_functions(&[
-            take,
-            |a| {
-                let mut slot = a.create_label();
-                a.jmp(qword_ptr(slot)).unwrap();
-                a.set_label(&mut slot).unwrap();
-                a.dq(&[0]).unwrap();
-            },
-            |a| {
-                a.mov(eax, dword_ptr(rdi)).unwrap();
-                (0..100).for_each(|_| a.inc(rcx).unwrap());
-                // It calls through the slot, which the assembler cannot know.
-                a.db(&[0xff, 0x15]).unwrap();
-                a.dd(&[(SLOT as i32 - 16 - 308) as u32]).unwrap();
-            },
-        ]);
+        let (mut functions, starts) = write_functions(&[take, jump_through_slot, |a| {
+            a.mov(eax, dword_ptr(rdi)).unwrap();
+            (0..100).for_each(|_| a.inc(rcx).unwrap());
+            // It calls through the slot, which the assembler cannot know.
+            a.db(&[0xff, 0x15]).unwrap();
+            a.dd(&[(SLOT as i32 - 16 - 308) as u32]).unwrap();
+        }]);
         let slot = starts[1] + SLOT;
-        // SAFETY: the code is leaked memory of this test's own.
-        unsafe { (slot as *mut u64).write_unaligned(starts[0]) };
+        fill_slot(starts[1], starts[0]);
         assert_eq!(functions.idioms(starts[2]).expect("known").sites.len(), 0, "a variable");
         functions.add(&[], std::slice::from_ref(&(slot..slot + 8)), false, None);
         functions.forget_code();

@@ -98,7 +98,7 @@ fn keeps_frame(code: &[Instruction]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::copy::functions::tests::write_functions;
+    use crate::copy::functions::tests::{fill_slot, jump_through_slot, write_functions};
     use iced_x86::code_asm::*;
 
     /// Functions of 16 bytes: a lock of the library's, a function around it and one around that one,
@@ -140,19 +140,13 @@ mod tests {
     /// it.
     #[test]
     fn wrappers_behind_stubs_may_end_in_a_lock() {
-        const JUMP: u64 = 6;
         let (mut functions, starts) = write_functions(&[
             |a| a.nop().unwrap(),
             |a| {
                 a.add(rdi, 8).unwrap();
                 a.jmp((-16_i64) as u64).unwrap();
             },
-            |a| {
-                let mut slot = a.create_label();
-                a.jmp(qword_ptr(slot)).unwrap();
-                a.set_label(&mut slot).unwrap();
-                a.dq(&[0]).unwrap();
-            },
+            jump_through_slot,
             |a| {
                 a.call((-16_i64) as u64).unwrap();
                 a.mov(eax, dword_ptr(rdi + 8)).unwrap();
@@ -161,8 +155,7 @@ mod tests {
         functions.hook(starts[0]);
         assert_eq!(functions.idioms(starts[3]).expect("known").sites.len(), 0);
         functions.forget_code();
-        // SAFETY: the code is leaked memory of this test's own.
-        unsafe { ((starts[2] + JUMP) as *mut u64).write_unaligned(starts[1]) };
+        fill_slot(starts[2], starts[1]);
         assert_eq!(functions.idioms(starts[3]).expect("known").sites.len(), 1);
     }
 }
