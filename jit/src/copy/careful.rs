@@ -58,7 +58,7 @@ impl Translator {
         }
         match memory {
             Memory::None => {
-                if transfers_control(instruction) && self.is_generated(instruction.ip()) {
+                if self.is_counted_branch(instruction) {
                     self.counted_branch(original);
                 }
                 self.instruction(original)
@@ -78,9 +78,15 @@ impl Translator {
         }
     }
 
-    /// Emits the counting of a branch that the guest has generated. It is no access; but between two
-    /// looks at the same code there is one, so that the count tells them apart.
-    fn counted_branch(&mut self, original: Original) {
+    /// Whether an instruction without an access is counted like one: a branch that the guest has
+    /// generated. Between two looks at the same code there is a branch or an access, so that the count
+    /// tells them apart.
+    pub(super) fn is_counted_branch(&self, instruction: &Instruction) -> bool {
+        transfers_control(instruction) && self.is_generated(instruction.ip())
+    }
+
+    /// Emits the counting of such a branch.
+    pub(super) fn counted_branch(&mut self, original: Original) {
         self.hot.spill(emit::RCX_SLOT, RCX);
         self.hot.reload(RCX, emit::COUNT);
         if self.records() {

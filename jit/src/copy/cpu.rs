@@ -61,6 +61,8 @@ pub(super) struct CopyCpu {
     calls: Calls,
     /// It has watched loads without an event read what the thread met last.
     tells: bool,
+    /// How the block is translated that the last [`Exit::Code`] was for.
+    asks: Variant,
     /// Where the code goes on that the thread has read last, if it has not executed anything since.
     read: Option<Start>,
     inside: Arc<Inside>,
@@ -141,6 +143,7 @@ impl CopyCpu {
             taken: 0,
             calls,
             tells,
+            asks: Variant::Observed,
             read: None,
             inside,
             recent,
@@ -168,12 +171,11 @@ impl CopyCpu {
     fn at(&mut self, context: &mut Context, variant: Variant) -> Next {
         let pc = context.rip;
         let generation = self.shared.generation.load(Ordering::Acquire);
-        let is_this = |start: &Start| {
-            (start.pc, start.variant, start.generation) == (pc, variant, generation)
-        };
-        if let Some(read) = self.read.take().filter(is_this) {
+        let is_at = |start: &Start| (start.pc, start.generation) == (pc, generation);
+        if let Some(read) = self.read.take().filter(is_at) {
             return Next::Run(read);
         }
+        let is_this = |start: &Start| is_at(start) && start.variant == variant;
         let place = place(pc, variant);
         let known = self.recent[place];
         if is_this(&known) {
@@ -371,7 +373,8 @@ impl CopyCpu {
                 }
                 None => Exit::Fault(Fault { signal: libc::SIGSEGV, address: desc.pc }),
             },
-            Kind::Code(len) => {
+            Kind::Code { len, variant } => {
+                self.asks = variant;
                 self.spans.clear();
                 self.spans.push(Span { start: desc.pc, len: len.into(), write: false });
                 Exit::Code
@@ -517,7 +520,7 @@ impl Cpu for CopyCpu {
     }
 
     fn read_code(&mut self, context: &mut Context) {
-        let (pc, variant) = (context.rip, self.observed_at(context.rip));
+        let (pc, variant) = (context.rip, self.asks);
         self.read = None;
         let again = |translator: &mut Translator| translator.look_again(pc, variant).map(|()| None);
         if let Next::Run(start) = self.translated(context, variant, again) {

@@ -56,8 +56,13 @@ pub(super) enum Kind {
     /// An instruction has been executed in line: the machine is told, and code goes on. What it has
     /// found may be in the thread's `operand`.
     Performed { resume: u32 },
-    /// `Exit::Code`: of so many bytes.
-    Code(u16),
+    /// `Exit::Code`.
+    Code {
+        /// Bytes of code.
+        len: u16,
+        /// How the block is translated.
+        variant: Variant,
+    },
     /// `Exit::Emulate`.
     Emulate(Emulate),
     /// `Exit::Fault` that was known when the code was translated.

@@ -24,7 +24,9 @@
 //! Where a look fails, the rest of the accesses are not counted after all, the window is closed, and
 //! the rest of the block is executed *carefully*, access by access ([`super::careful`]): a
 //! translation that is only made for those blocks that need it, and leads back to others where the
-//! block ends. Code that the guest generates is executed so in any case.
+//! block ends. Of code that the guest generates, that translation looks at the rest of the block once
+//! more, as any block of such code does at its start ([`super::generated`]); its branches are counted
+//! like accesses.
 //!
 //! In a replay a block counts its accesses down likewise, and is executed carefully if fewer are left
 //! before the thread's next event.
@@ -70,6 +72,9 @@ impl Translator {
             _ => {
                 if let Some(block_end) = self.log_counted(original) {
                     return block_end;
+                }
+                if self.is_counted_branch(instruction) {
+                    self.branch_of_block(original);
                 }
                 self.make_room_for(instruction);
                 self.instruction(original)
@@ -123,6 +128,16 @@ impl Translator {
             self.hot.set_byte(emit::WINDOW, 0);
         }
         block_end
+    }
+
+    /// Counts the branch that ends the block with its accesses, or by itself if there are none.
+    fn branch_of_block(&mut self, original: Original) {
+        if self.every.made == 0 {
+            self.counted_branch(original);
+        } else {
+            self.every.made += 1;
+            self.faults.count_accesses(self.every.made);
+        }
     }
 
     /// Emits the counting of the block's accesses. rcx is in its slot.

@@ -119,8 +119,10 @@ impl Translator {
         let look = self.look(pc, variant);
         match look {
             Look::Plain => {}
-            Look::Permitted => self.may_read_code(pc, start..start + code.len() as u64),
-            Look::Asked => self.ask_when_none_are_left(pc, code.len()),
+            Look::Permitted => {
+                self.may_read_code(pc, start..start + code.len() as u64, variant);
+            }
+            Look::Asked => self.ask_when_none_are_left(pc, code.len(), variant),
         }
         if flags_dead {
             self.faults.mark(self.hot.here(), pc, 0, Fix::Rcx);
@@ -178,8 +180,8 @@ impl Translator {
 
     /// Emits the opening of the window, and the way out if the thread may not read the code. rcx is
     /// in its slot.
-    fn may_read_code(&mut self, pc: u64, code: Range<u64>) {
-        let ask = self.ask_for_code(pc, (code.end - pc) as usize);
+    fn may_read_code(&mut self, pc: u64, code: Range<u64>, variant: Variant) {
+        let ask = self.ask_for_code(pc, (code.end - pc) as usize, variant);
         self.hot.set_byte(emit::WINDOW, 1);
         let lines = (code.start..code.end).step_by(LINE).chain([code.end - 1]);
         for address in lines {
@@ -193,8 +195,8 @@ impl Translator {
 
     /// Emits the way out of a replay where the next event may be of reading this code. rcx is in its
     /// slot.
-    fn ask_when_none_are_left(&mut self, pc: u64, len: usize) {
-        let ask = self.ask_for_code(pc, len);
+    fn ask_when_none_are_left(&mut self, pc: u64, len: usize, variant: Variant) {
+        let ask = self.ask_for_code(pc, len, variant);
         self.hot.reload(RCX, emit::COUNT);
         let more = self.hot.forward_unless_rcx_zero();
         self.hot.jmp(ask);
@@ -202,9 +204,9 @@ impl Translator {
     }
 
     /// Emits, among the rare exits, the one that asks the machine for the code at `pc`.
-    fn ask_for_code(&mut self, pc: u64, len: usize) -> u64 {
+    fn ask_for_code(&mut self, pc: u64, len: usize, variant: Variant) -> u64 {
         let ask = self.cold.here();
-        self.leave_cold(Kind::Code(len as u16), pc);
+        self.leave_cold(Kind::Code { len: len as u16, variant }, pc);
         ask
     }
 

@@ -91,7 +91,7 @@ use translator::Translator;
 const NAME: &str = "copy";
 
 /// Code memory of an engine unless told otherwise.
-const CODE_BYTES: u64 = 64 << 20;
+const CODE_BYTES: u64 = 128 << 20;
 
 /// Makes an engine that copies code.
 ///

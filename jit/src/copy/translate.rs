@@ -171,9 +171,7 @@ impl Translator {
         let ordered = self.orders(variant);
         let every = ordered && self.config.every_access;
         let careful = variant == Variant::Careful;
-        // What the guest generates is read at the block's start. To go on in another translation
-        // would be to read it once more.
-        let planned = every && !careful && !self.is_generated(pc);
+        let planned = every && !careful;
         if planned {
             self.plan(pc, text.all(), variant);
         }
