@@ -14,6 +14,10 @@ pub struct Races {
     /// How many of their instructions were not watched so far and will be in the next recording,
     /// if that was asked for.
     pub learned: Option<u64>,
+    /// An earlier replay of the same recording has diverged too, and has taught which instructions the
+    /// next recording watches.
+    #[serde(default)]
+    pub learned_before: bool,
     /// Later recordings of the program order every access.
     pub every_access: bool,
     /// The program has several threads, and memory in common with processes that it has created: what

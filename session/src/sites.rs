@@ -55,6 +55,12 @@ impl Profile {
         self.programs.contains(program)
     }
 
+    /// Whether a replay of this `recording` of the program has diverged before, and taught something that
+    /// has not been given up since.
+    pub fn has_learned_of(&self, program: &str, recording: u64) -> bool {
+        self.recordings.get(program).is_some_and(|recordings| recordings.contains(&recording))
+    }
+
     /// A replay of a recording with every access has diverged: it takes its time and does not help.
     pub fn forget(&mut self, program: &str) {
         self.recordings.remove(program);
@@ -130,11 +136,13 @@ mod tests {
     #[test]
     fn what_sites_do_not_help_is_ordered() {
         let mut known = Profile::default();
-        assert!(!known.diverged("a", 1, 2));
+        assert!(!known.has_learned_of("a", 1) && !known.diverged("a", 1, 2));
+        assert!(known.has_learned_of("a", 1) && !known.has_learned_of("b", 1));
         assert!(!known.diverged("a", 1, 0), "the same recording again");
         assert!(!known.diverged("a", 2, 1) && !known.diverged("b", 3, 1));
         assert!(known.diverged("a", 3, 1), "the third recording");
         assert!(known.diverged("b", 4, 0), "nothing new");
+        assert!(!known.has_learned_of("b", 4), "watching has not helped");
         known.forget("a");
         assert!(!known.diverged("a", 5, 1));
         assert_eq!(known.programs, ["b".to_owned()].into());

@@ -71,6 +71,10 @@ pub(crate) fn render(races: &Races, diverged: bool) -> String {
         let _ = writeln!(text, "  and {}; --json has all", counted(more as u64, "more pair"));
     }
     match races.learned {
+        Some(0) if races.learned_before && !races.every_access => {
+            text += "an earlier replay has taught which instructions to watch: record again for a \
+                     replay that these races do not disturb\n";
+        }
         Some(0) => {
             let why = "their instructions were watched already, or cannot be watched";
             let _ = writeln!(text, "{why}\n{}", remedy(races));
@@ -124,6 +128,19 @@ mod tests {
         races.pairs[0].second.place.frames.extend(example::place("role", "/src/race.c", 20).frames);
         races.pairs.extend([pair([14, 14]), pair([14, 15]), pair([1, 2]), pair([3, 4])]);
         assert_snapshot!(render(&races, true));
+    }
+
+    #[test]
+    fn learned_by_an_earlier_replay() {
+        let again = Races { pairs: vec![pair([14, 11])], learned: Some(0), ..Races::default() };
+        let again = Races { learned_before: true, ..again };
+        let text = render(&again, true);
+        assert!(
+            text.ends_with("record again for a replay that these races do not disturb\n"),
+            "{text}"
+        );
+        let given_up = render(&Races { every_access: true, ..again }, true);
+        assert!(given_up.ends_with("(--order stride)\n"), "{given_up}");
     }
 
     #[test]

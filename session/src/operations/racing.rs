@@ -56,6 +56,7 @@ impl Session {
             let found = Profile::of(&races, trace.modules());
             let recording = trace.header().started_unix_ns;
             sites::change(|known| {
+                races.learned_before = known.has_learned_of(&program, recording);
                 let new = known.add(found);
                 races.learned = Some(new as u64);
                 races.every_access =
