@@ -142,12 +142,46 @@ impl FileMaps {
     }
 }
 
+/// Calls `each` with what lies in a range of parts in the order of their addresses, and takes those away
+/// that end in it: the next range lies behind this one.
+pub(crate) fn take_within(parts: &mut &[Part], range: &Range<u64>, mut each: impl FnMut(Part)) {
+    while let [part, others @ ..] = *parts
+        && part.start < range.end
+    {
+        part.within(range).into_iter().for_each(&mut each);
+        if range.end <= part.end {
+            break;
+        }
+        *parts = others;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn part(start: u64, end: u64, file: u64, offset: u64) -> Part {
         Part { start, end, file, offset, writable: true }
+    }
+
+    #[test]
+    fn ranges_in_their_order_find_each_part_of_theirs() {
+        let parts =
+            [part(0x1000, 0x3000, 1, 0), part(0x3000, 0x4000, 2, 0), part(0x8000, 0xa000, 1, 0)];
+        let mut left = &parts[..];
+        let mut found = |range: Range<u64>| {
+            let mut found = Vec::new();
+            take_within(&mut left, &range, |part| found.push(part));
+            found
+        };
+        assert_eq!(found(0x0000..0x1000), []);
+        assert_eq!(found(0x1000..0x2000), [part(0x1000, 0x2000, 1, 0)]);
+        let both = [part(0x2000, 0x3000, 1, 0x1000), part(0x3000, 0x4000, 2, 0)];
+        assert_eq!(found(0x2000..0x5000), both, "and what is shown nowhere");
+        assert_eq!(found(0x6000..0x7000), []);
+        assert_eq!(found(0x7000..0x9000), [part(0x8000, 0x9000, 1, 0)]);
+        assert_eq!(found(0x9000..0xb000), [part(0x9000, 0xa000, 1, 0x1000)]);
+        assert_eq!(found(0xc000..0xd000), []);
     }
 
     #[test]

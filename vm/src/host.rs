@@ -12,11 +12,13 @@ pub(crate) use process::*;
 pub(crate) use single_pages::{SinglePages, no_large_pages};
 pub(crate) use touched_pages::TouchedPages;
 
+use crate::layout::PAGE;
 use rustix::fs::MemfdFlags;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::arch::asm;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -483,7 +485,7 @@ impl Guest {
         let mut bytes = Vec::new();
         while bytes.len() < len {
             let at = address + bytes.len() as u64;
-            let room = (crate::layout::PAGE - at % crate::layout::PAGE) as usize;
+            let room = (PAGE - at % PAGE) as usize;
             match self.read(at, room.min(len - bytes.len())) {
                 Some(part) => bytes.extend(part),
                 None => break,
@@ -581,14 +583,29 @@ impl crate::syscall::GuestMemory for Guest {
 /// touches it with the very instruction that is being looked at would fault anyway; here it ends
 /// the process with SIGSEGV, as it would natively.
 pub(crate) struct KnownPages {
-    pages: [u64; KnownPages::SIZE],
+    groups: [Group; KnownPages::SIZE],
+}
+
+/// Pages that lie one behind the other.
+#[derive(Clone, Copy)]
+struct Group {
+    /// The first one's number, by how many pages a group has.
+    number: u64,
+    /// A bit for each that is known.
+    known: u64,
 }
 
 impl KnownPages {
-    const SIZE: usize = 2048;
+    const SIZE: usize = 1024;
+    const PAGES: u64 = u64::BITS as u64;
 
     pub(crate) fn new() -> KnownPages {
-        KnownPages { pages: [u64::MAX; KnownPages::SIZE] }
+        KnownPages { groups: [Group { number: 0, known: 0 }; KnownPages::SIZE] }
+    }
+
+    /// Where a group is kept. Heap, stacks and libraries begin at round addresses.
+    fn place(number: u64) -> usize {
+        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % KnownPages::SIZE
     }
 
     /// The thread itself has changed the address space.
@@ -596,23 +613,45 @@ impl KnownPages {
         *self = KnownPages::new();
     }
 
+    /// The same, but for what lies elsewhere.
+    pub(crate) fn forget_in(&mut self, range: Range<u64>) {
+        let lost = range.start / PAGE..range.end.div_ceil(PAGE);
+        for group in self.groups.iter_mut().filter(|group| group.known != 0) {
+            let first = group.number * KnownPages::PAGES;
+            let is_lost = |bit: &u64| lost.contains(&(first + bit));
+            let left = (0..KnownPages::PAGES).filter(|bit| !is_lost(bit));
+            if lost.start < first + KnownPages::PAGES && first < lost.end {
+                group.known &= left.fold(0, |left, bit| left | 1 << bit);
+            }
+        }
+    }
+
     /// The low 8 bytes of a memory operand of `size` bytes.
     pub(crate) fn operand(&mut self, address: u64, size: u8) -> Option<u64> {
         self.known_operand(address, size).or_else(|| {
             let value = Guest.operand(address, size)?;
-            let page = address / crate::layout::PAGE;
-            self.pages[page as usize % KnownPages::SIZE] = page;
+            let page = address / PAGE;
+            let number = page / KnownPages::PAGES;
+            let group = &mut self.groups[KnownPages::place(number)];
+            if group.number != number {
+                *group = Group { number, known: 0 };
+            }
+            group.known |= 1 << (page % KnownPages::PAGES);
             Some(value)
         })
+    }
+
+    fn knows(&self, page: u64) -> bool {
+        let number = page / KnownPages::PAGES;
+        let group = self.groups[KnownPages::place(number)];
+        group.number == number && group.known >> (page % KnownPages::PAGES) & 1 != 0
     }
 
     /// The same, if no system call is needed for it.
     pub(crate) fn known_operand(&self, address: u64, size: u8) -> Option<u64> {
         let len = u64::from(size.min(8));
-        let page = address / crate::layout::PAGE;
-        if page != address.wrapping_add(len - 1) / crate::layout::PAGE
-            || self.pages[page as usize % KnownPages::SIZE] != page
-        {
+        let page = address / PAGE;
+        if page != address.wrapping_add(len - 1) / PAGE || !self.knows(page) {
             return None;
         }
         if !address.is_multiple_of(len) {
@@ -724,4 +763,30 @@ fn futex_wake(address: u64, most: u64) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
     // SAFETY: waking a waiter changes no memory, and the kernel checks the address.
     unsafe { syscall(libc::SYS_futex as u64, [address, operation, most, 0, 0, 0]) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a call does not concern is still known.
+    #[test]
+    fn pages_are_forgotten_where_memory_was_taken_away() {
+        let words = vec![7_u64; 4 * PAGE as usize / 8];
+        let start = (words.as_ptr() as u64).next_multiple_of(PAGE);
+        let mut pages = KnownPages::new();
+        let known = |pages: &KnownPages| {
+            [0, 1, 2].map(|page| pages.known_operand(start + page * PAGE, 8).is_some())
+        };
+        assert_eq!(known(&pages), [false; 3]);
+        for page in 0..3 {
+            assert_eq!(pages.operand(start + page * PAGE, 8), Some(7));
+        }
+        pages.forget_in(start + PAGE..start + 2 * PAGE - 1);
+        assert_eq!(known(&pages), [true, false, true]);
+        pages.forget_in(0..0);
+        assert_eq!(known(&pages), [true, false, true]);
+        pages.forget_in(0..u64::MAX);
+        assert_eq!(known(&pages), [false; 3]);
+    }
 }

@@ -401,6 +401,20 @@ impl AddressSpace {
         generates.then_some(range)
     }
 
+    /// Where memory that can be read may be none after a call.
+    pub(crate) fn taken_by(&self, what: MachineCall, args: [u64; 6]) -> Range<u64> {
+        match what {
+            MachineCall::Brk => args[0].max(self.heap.start)..page_up(self.brk),
+            // The kernel looks for room that is free.
+            MachineCall::Mmap if args[3] & libc::MAP_FIXED as u64 == 0 => 0..0,
+            MachineCall::Mmap
+            | MachineCall::Munmap
+            | MachineCall::Mprotect
+            | MachineCall::Madvise => args[0]..args[0].saturating_add(page_up(args[1])),
+            _ => 0..u64::MAX,
+        }
+    }
+
     /// The range of code that a call is about to take away or to replace.
     pub(crate) fn replaced_by(&self, what: MachineCall, args: [u64; 6]) -> Option<Range<u64>> {
         let fixed = libc::MAP_FIXED as u64;

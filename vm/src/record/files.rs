@@ -21,7 +21,7 @@
 //! - Where looking takes long, because many gigabytes are mapped, it is done less often, and what a
 //!   killed recorder leaves may end in events whose pages are missing. A replay ends before them.
 
-use crate::file_maps::{FileMaps, Part};
+use crate::file_maps::{FileMaps, Part, take_within};
 use crate::host::{self, PageTable, SinglePages, TouchedPages, no_large_pages};
 use crate::layout::PAGE;
 use crate::loader::is_settled;
@@ -45,6 +45,8 @@ const MOST_FILES: usize = 512;
 /// than [`REST`] and the look itself.
 const LONG: Duration = Duration::from_millis(2);
 const REST: Duration = Duration::from_millis(30);
+/// Bytes between two mappings that are looked at in one go, at most.
+const NEAR: u64 = 64 * PAGE;
 /// All addresses.
 pub(super) const ANYWHERE: Range<u64> = 0..u64::MAX;
 
@@ -293,16 +295,25 @@ impl Files {
     /// Takes the pages that were touched in a range.
     fn look(&self, state: &mut State, range: &Range<u64>) {
         let Some(table) = &self.table else { return };
-        let parts = state.maps.parts(range);
-        let mut found: BTreeMap<usize, Vec<PageRun>> = BTreeMap::new();
-        for Part { start, end, file, offset, .. } in parts {
-            let content = &mut state.contents[file as usize];
-            let runs = found.entry(file as usize).or_default();
+        let mut parts = state.maps.parts(range);
+        for part in &mut parts {
             // What lies behind the file's last page has no content.
-            let end = end.min(start + page_up(content.len).saturating_sub(offset));
-            let first = |address: u64| ((offset + (address - start)) / PAGE) as u32;
-            table.present(start..end, |pages| {
-                (first(pages.start)..first(pages.end)).for_each(|page| content.keep(page, runs));
+            let shown = page_up(state.contents[part.file as usize].len).saturating_sub(part.offset);
+            part.end = part.end.min(part.start + shown);
+        }
+        let mut found: BTreeMap<usize, Vec<PageRun>> = BTreeMap::new();
+        // Most mappings lie one behind the other, and to ask the kernel takes longer than it needs for
+        // one of them.
+        for near in parts.chunk_by(|part, next| next.start - part.end <= NEAR) {
+            let mut shown = near;
+            table.present(near[0].start..near[near.len() - 1].end, |pages| {
+                take_within(&mut shown, &pages, |Part { start, end, file, offset, .. }| {
+                    let content = &mut state.contents[file as usize];
+                    let runs = found.entry(file as usize).or_default();
+                    let first = (offset / PAGE) as u32;
+                    let count = ((end - start) / PAGE) as u32;
+                    (first..first + count).for_each(|page| content.keep(page, runs));
+                });
             });
         }
         for (content, runs) in found.into_iter().filter(|(_, runs)| !runs.is_empty()) {

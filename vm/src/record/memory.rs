@@ -26,7 +26,7 @@ impl GuestThread {
         let args = *pending.call.arguments();
         let machine = self.machine.clone();
         let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
-        self.fast_path.pages.forget();
+        self.fast_path.pages.forget_in(space.taken_by(what, args));
         let range = changed_range(what, args);
         let changes = range.as_ref().filter(|_| !machine.log.is_silent());
         if changes.is_some_and(|range| machine.mapped.before(range)) {
