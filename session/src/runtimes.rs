@@ -1,11 +1,16 @@
-//! Language runtimes that synchronize their threads through plain loads and stores, at places that no
+//! What programs are built with, as far as recordings depend on it.
+//!
+//! Some language runtimes synchronize their threads through plain loads and stores, at places that no
 //! idiom tells: scheduling in Go, safepoints in HotSpot, optimized code in V8, the collector's stops in
 //! Mono, the progress of schedulers in Erlang's BEAM.
 //!
 //! Recordings of programs that have such a runtime order every access, unless the user says otherwise.
 //! A program whose runtime is not listed here costs a diverged replay, from which the next recording
 //! learns; one that is listed without need costs time. Neither makes a replay wrong.
+//!
+//! Programs that a sanitizer is built into cannot be recorded: its memory lies where a recording has its own.
 
+use memchr::memmem;
 use object::read::ReadCache;
 use object::{Object, ObjectSection};
 use std::fs::File;
@@ -28,21 +33,44 @@ const RUNTIMES: [(Mark, &str); 6] = [
     (Mark::Name("enif_"), "Erlang"),
 ];
 
+/// What a compiler builds into a program by `-fsanitize`: a name for the dynamic linker, and its own.
+const SANITIZERS: [(&str, &str); 5] = [
+    ("__asan_init", "AddressSanitizer"),
+    ("__hwasan_init", "HWAddressSanitizer"),
+    ("__lsan_init", "LeakSanitizer"),
+    ("__msan_init", "MemorySanitizer"),
+    ("__tsan_init", "ThreadSanitizer"),
+];
+
 /// The runtime of the program in a file, if it is one of these.
 pub fn of(program: &Path) -> Option<&'static str> {
     let data = ReadCache::new(File::open(program).ok()?);
     let elf = object::File::parse(&data).ok()?;
-    let names = elf.section_by_name(".dynstr").and_then(|section| section.data().ok());
+    let names = names(&elf);
     let is_marked = |mark: &Mark| match mark {
         Mark::Section(name) => elf.section_by_name(name).is_some(),
-        Mark::Name(begin) => names.is_some_and(|names| has_name(names, begin.as_bytes())),
+        Mark::Name(begin) => names.is_some_and(|names| has_name(names, begin)),
     };
     RUNTIMES.iter().find(|(mark, _)| is_marked(mark)).map(|&(_, runtime)| runtime)
 }
 
+/// The sanitizer that is built into the program in a file, if there is one.
+pub(crate) fn sanitizer(program: &Path) -> Option<&'static str> {
+    let data = ReadCache::new(File::open(program).ok()?);
+    let elf = object::File::parse(&data).ok()?;
+    let names = names(&elf)?;
+    SANITIZERS.iter().find(|(name, _)| has_name(names, name)).map(|&(_, sanitizer)| sanitizer)
+}
+
+/// The names for the dynamic linker.
+fn names<'a>(elf: &object::File<'a, &'a ReadCache<File>>) -> Option<&'a [u8]> {
+    elf.section_by_name(".dynstr")?.data().ok()
+}
+
 /// Whether one of these names, each of which ends with a zero, begins so.
-fn has_name(names: &[u8], begin: &[u8]) -> bool {
-    names.split(|&byte| byte == 0).any(|name| name.starts_with(begin))
+fn has_name(names: &[u8], begin: &str) -> bool {
+    let mut found = memmem::find_iter(names, begin);
+    found.any(|at| at == 0 || names[at - 1] == 0)
 }
 
 #[cfg(test)]
@@ -52,14 +80,14 @@ mod tests {
     #[test]
     fn names_are_whole() {
         let names = b"\0libjli.so\0xlibnode.so.108\0";
-        assert!(has_name(names, b"libjli.so"));
-        assert!(!has_name(names, b"libnode.so"));
+        assert!(has_name(names, "libjli.so") && has_name(&names[1..], "libjli"));
+        assert!(!has_name(names, "libnode.so"));
     }
 
     #[test]
     fn ordinary_programs_have_none() {
         let own = std::env::current_exe().expect("a test is a program");
-        assert_eq!(of(&own), None);
+        assert_eq!((of(&own), sanitizer(&own)), (None, None));
         assert_eq!(of(Path::new("/proc/self/nothing")), None);
     }
 }

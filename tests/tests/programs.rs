@@ -49,6 +49,15 @@ fn files_that_are_no_x86_64_programs() {
 }
 
 #[test]
+fn programs_with_sanitizers() {
+    let bench = bench();
+    let source = "void __tsan_init(void) {} int main(void) { return 0; }";
+    bench.cc(source, &["-rdynamic", "-o", "main"]);
+    let words = ["./main", "ThreadSanitizer", "-fsanitize"];
+    bench.refrain(["record", "--", "./main"]).fails(126, &words);
+}
+
+#[test]
 fn files_that_may_not_be_executed() {
     let bench = bench();
     bench.file("plain", &elf(2, 62));

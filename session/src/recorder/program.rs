@@ -2,6 +2,7 @@
 //! written.
 
 use crate::error::{Error, bail};
+use crate::runtimes;
 use rustix::fs::Access;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -101,10 +102,17 @@ fn check_elf(path: &Path) -> crate::Result<()> {
             Error::NotExecutable(why)
         });
     }
-    match refusal(&head) {
-        None => Ok(()),
-        Some(why) => bail!(NotExecutable, "{shown}: {why}"),
+    if let Some(why) = refusal(&head) {
+        bail!(NotExecutable, "{shown}: {why}");
     }
+    if let Some(sanitizer) = runtimes::sanitizer(path) {
+        bail!(
+            NotExecutable,
+            "{shown}: is built with {sanitizer}, whose memory lies where a recording has its own; \
+             build it without -fsanitize"
+        );
+    }
+    Ok(())
 }
 
 /// The interpreter that a script's first line, from behind its mark, names.
