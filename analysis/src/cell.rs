@@ -16,7 +16,8 @@
 //!    before a write races with the write too.
 //! 3. A read after a write of the same epoch is not kept: what races with it races with the write.
 //! 4. Atomic accesses do not race with each other, so one does not take the place of a plain
-//!    access, nor of an atomic one that is not ordered before it.
+//!    access, nor of an atomic one that is not ordered before it. A plain store to a word that
+//!    synchronizes ([`STORE`]) is between the two.
 
 use refrain_trace::Access;
 
@@ -26,7 +27,9 @@ pub(crate) const WRITE: u8 = Access::WRITE as u8;
 pub(crate) const ATOMIC: u8 = 4;
 /// By the kernel, on behalf of the thread.
 pub(crate) const KERNEL: u8 = 8;
-/// A plain store to a word that synchronizes, which counts as [`ATOMIC`].
+/// A plain store to a word that synchronizes. To the program it counts as [`ATOMIC`]. To a replay it
+/// does not, since nothing holds it back if it is not watched: what an atomic update leaves depends on
+/// which of them comes first. (What an atomic load reads does not: the load has its recorded value.)
 pub(crate) const STORE: u8 = 16;
 /// Of a function of the library's, which returns to the instruction that is named.
 pub(crate) const CALL: u8 = 32;
@@ -82,9 +85,29 @@ impl Stamp {
         (self.thread, self.clock) == (other.thread, other.clock)
     }
 
+    /// How much it conflicts with: what conflicts with an access of a lower rank conflicts with one of a
+    /// higher rank too, if both write.
+    #[inline]
+    fn rank(self) -> u8 {
+        match self.kind & (ATOMIC | STORE) {
+            0 => 2,
+            STORE => 1,
+            _ => 0,
+        }
+    }
+
+    /// Whether it is a store that nothing holds back, and the other one an atomic load.
+    #[inline]
+    fn is_stored_before_load(self, other: Stamp) -> bool {
+        self.rank() == 1 && other.is_atomic() && !other.writes()
+    }
+
     #[inline]
     pub(crate) fn conflicts_with(self, other: Stamp) -> bool {
-        (self.writes() || other.writes()) && !(self.is_atomic() && other.is_atomic())
+        (self.writes() || other.writes())
+            && !(self.is_atomic() && other.is_atomic())
+            && !self.is_stored_before_load(other)
+            && !other.is_stored_before_load(self)
     }
 
     /// Whether this access takes the place of an earlier one: whatever races with that, from now
@@ -92,7 +115,7 @@ impl Stamp {
     #[inline]
     pub(crate) fn replaces(self, earlier: Stamp, ordered: bool) -> bool {
         if ordered {
-            (self.writes() || !earlier.writes()) && (earlier.is_atomic() || !self.is_atomic())
+            (self.writes() || !earlier.writes()) && self.rank() >= earlier.rank()
         } else {
             self.writes() && self.conflicts_with(earlier)
         }

@@ -700,9 +700,10 @@ impl Watcher {
         let may_be_atomic = kind & (ATOMIC | KERNEL | CALL) == 0 && !is_update;
         let words = if may_be_atomic { block.words(cell, mask) } else { 0 };
         let stored = if kind & WRITE != 0 { words } else { 0 };
+        let is_kept = detector.relation == Relation::Kept;
         if stored != 0 {
-            kind |= ATOMIC | STORE;
-        } else if words != 0 && detector.relation != Relation::Kept {
+            kind |= if is_kept { STORE } else { ATOMIC | STORE };
+        } else if words != 0 && !is_kept {
             // To the processor, an atomic load is a plain one. What it acquires it has acquired by the
             // event before, if it needed none. (For a replay it makes a difference what is watched.)
             kind |= ATOMIC;
@@ -712,7 +713,7 @@ impl Watcher {
             detector.take_fault((earlier, now, fault), cell, whole, (&self.clock, working), found);
         });
         drop(block);
-        if let (SameEpoch::Noted(filter), 0) = (&mut self.same_epoch, kind & ATOMIC) {
+        if let (SameEpoch::Noted(filter), 0) = (&mut self.same_epoch, kind & (ATOMIC | STORE)) {
             filter.note(cell, mask, kind & WRITE != 0);
         }
         if stored != 0 {

@@ -151,6 +151,62 @@ fn learns(link: &str, listed: &str) {
     assert!(imported.succeeds().text().contains("2 new; 2 sites in all"), "{imported:?}");
 }
 
+/// A count that one thread updates atomically, and another one, later, does not: nothing holds the second
+/// back in a replay, and the update at which the replay ends is one of the two that race.
+#[test]
+fn an_update_that_came_too_early_is_named() {
+    let bench = bench();
+    let source = r#"
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <unistd.h>
+        struct cell { long pad[8]; volatile long value; } cell;
+        static __attribute__((noinline)) void plainly(struct cell *cell) { cell->value++; }
+        static __attribute__((noinline)) void atomically(struct cell *cell) {
+            __atomic_fetch_add(&cell->value, 10, __ATOMIC_SEQ_CST);
+        }
+        static void compute(long rounds) {
+            for (volatile long i = 0; i < rounds; i++) {}
+        }
+        static void *later(void *none) {
+            usleep(200000);
+            plainly(&cell);
+            return none;
+        }
+        static void *sooner(void *none) {
+            compute(10000000);
+            atomically(&cell);
+            compute(300000000);
+            return none;
+        }
+        int main(void) {
+            pthread_t a, b;
+            pthread_create(&a, 0, later, 0);
+            pthread_create(&b, 0, sooner, 0);
+            pthread_join(a, 0);
+            pthread_join(b, 0);
+            printf("%ld\n", cell.value);
+            return 0;
+        }
+    "#;
+    bench.cc(source, &["-O1", "-g", "-pthread", "-o", "early"]);
+    let record = || bench.refrain(["record", "--force", "-o", "a.refrain", "--", "./early"]);
+    record().succeeds();
+    let replay = bench.refrain(["replay", "--json", "--engine", "copy", "a.refrain"]);
+    // A busy machine may have let the threads come in another order.
+    if replay.status == 0 {
+        return;
+    }
+    let report: Value = serde_json::from_slice(&replay.stdout).expect("a report");
+    let named = |[first, second]: &[(String, u64); 2]| {
+        let both = [first.0.as_str(), second.0.as_str()];
+        both.contains(&"plainly") && both.contains(&"atomically")
+    };
+    assert!(pairs(&report).iter().any(named), "{replay:?}");
+    record().succeeds();
+    bench.refrain(["replay", "--engine", "copy", "a.refrain"]).succeeds();
+}
+
 /// Where no race is left to watch, the next recording orders every access.
 #[test]
 fn what_cannot_be_watched_is_ordered_with_everything_else() {

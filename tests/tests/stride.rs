@@ -67,6 +67,16 @@ fn memory_in_common_after_threads() {
     assert_eq!(is_exact(&bench, &program).succeeds().text(), native.text());
 }
 
+/// What the kernel writes at a thread's end is ordered, too: loops wait for it.
+#[test]
+fn threads_without_a_library() {
+    let Some(bench) = bench() else { return };
+    bench.cc(include_str!("../guest/bare_threads.c"), &["-O1", "-o", "program"]);
+    let program = (bench.path().join("program"), Vec::new());
+    let recorded = is_exact(&bench, &program);
+    assert_eq!(recorded.succeeds().text(), "1225000\n");
+}
+
 /// The orders that exist to be compared.
 #[test]
 fn every_access_in_other_orders() {

@@ -253,7 +253,7 @@ pub mod accessed {
     pub const AHEAD: u16 = 1;
     /// The reading of the instructions themselves, from `pc` on, which the guest has generated.
     pub const CODE: u16 = 2;
-    /// What the system call reads that comes next.
+    /// What the system call reads that comes next, or the word that the kernel clears at the thread's end.
     pub const CALL: u16 = 3;
     /// That of a watched instruction, which comes next: a word had an owner. (Of handovers, too.)
     pub const WORD: u16 = 4;

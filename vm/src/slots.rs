@@ -7,6 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Set in a counter while its holder executes the instruction that the ticket is for.
 const HELD: u64 = 1 << 63;
+/// Set beside [`HELD`] where the ticket will be given back.
+const LENT: u64 = 1 << 62;
+/// The rest of a counter.
+const COUNT: u64 = !(HELD | LENT);
 /// What taking a ticket adds to a counter.
 const TAKEN: u64 = 1;
 
@@ -34,8 +38,18 @@ impl Tickets {
 
     /// Takes the next ticket, or holds it, unless somebody holds the slot for long.
     pub(crate) fn try_take(&self, slot: usize, holds: bool) -> Option<u64> {
+        self.attempt(slot, if holds { HELD } else { TAKEN })
+    }
+
+    /// Keeps everybody else from taking a ticket until [`Self::give_back`], unless somebody holds the slot
+    /// for long.
+    pub(crate) fn try_borrow(&self, slot: usize) -> Option<u64> {
+        self.attempt(slot, HELD | LENT)
+    }
+
+    #[inline]
+    fn attempt(&self, slot: usize, step: u64) -> Option<u64> {
         const ATTEMPTS: u32 = 256;
-        let step = if holds { HELD } else { TAKEN };
         (0..ATTEMPTS).find_map(|_| {
             let ticket = self.advance(slot, step);
             std::hint::spin_loop();
@@ -77,7 +91,7 @@ impl Tickets {
         }
     }
 
-    /// Undoes what [`Self::hold`] did.
+    /// Undoes what [`Self::hold`] or [`Self::try_borrow`] did.
     pub(crate) fn give_back(&self, slot: usize, ticket: u64) {
         self.counters[slot].store(ticket, Ordering::Release);
     }
@@ -119,7 +133,7 @@ impl Tickets {
     pub(crate) fn release_all(&self) {
         // Of a table that is hardly used, no page is written.
         for counter in self.counters.iter().filter(|c| c.load(Ordering::Relaxed) & HELD != 0) {
-            counter.fetch_and(!HELD, Ordering::Relaxed);
+            counter.fetch_and(COUNT, Ordering::Relaxed);
         }
     }
 
@@ -128,7 +142,7 @@ impl Tickets {
         for counter in self.counters.iter() {
             let now = counter.load(Ordering::Relaxed);
             if now & HELD != 0 {
-                let next = (now & !HELD) + 1;
+                let next = begun(now);
                 let _ = counter.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -136,15 +150,19 @@ impl Tickets {
 
     /// Tickets given out so far.
     pub(crate) fn given(&self, slot: usize) -> u64 {
-        self.counters[slot].load(Ordering::Acquire) & !HELD
+        self.counters[slot].load(Ordering::Acquire) & COUNT
     }
 
-    /// Tickets given out so far, one that somebody holds included: its instruction may have been
-    /// executed already.
     fn begun(&self, slot: usize) -> u64 {
-        let counter = self.counters[slot].load(Ordering::Acquire);
-        (counter & !HELD) + (counter >> 63)
+        begun(self.counters[slot].load(Ordering::Acquire))
     }
+}
+
+/// Tickets given out so far, one that somebody holds included: its instruction may have been
+/// executed already. (Not if that one will be given back: then the instruction has no place among the
+/// others, since its word is no other thread's.)
+fn begun(counter: u64) -> u64 {
+    (counter & COUNT) + u64::from(counter & (HELD | LENT) == HELD)
 }
 
 #[cfg(test)]
@@ -185,5 +203,22 @@ mod tests {
         assert_eq!(tickets.among(SLOT, || ()), ((), 1));
         tickets.release(SLOT, ticket);
         assert_eq!(tickets.take(SLOT), 1);
+    }
+
+    /// A load of another word of the slot waits for as many in a replay: one that nobody takes would
+    /// never come.
+    #[test]
+    fn a_ticket_that_is_given_back_does_not_count() {
+        let tickets = Tickets::new();
+        let ticket = tickets.try_borrow(SLOT).expect("nobody holds the slot");
+        assert_eq!(tickets.among(SLOT, || ()), ((), 0));
+        assert_eq!((tickets.given(SLOT), tickets.try_take(SLOT, false)), (0, None));
+        tickets.give_back(SLOT, ticket);
+        assert_eq!(tickets.take(SLOT), 0);
+        for end in [Tickets::release_all, Tickets::end_all] {
+            tickets.try_borrow(SLOT).expect("nobody holds the slot");
+            end(&tickets);
+            assert_eq!(tickets.among(SLOT, || ()), ((), 1));
+        }
     }
 }

@@ -22,6 +22,8 @@ struct Known {
     thread: u32,
     /// First byte, bytes, whether it writes, whether it is atomic.
     access: Option<(u64, u64, bool, bool)>,
+    /// It is a plain store to a word that synchronizes.
+    is_store: bool,
     /// The access comes before what the step acquires.
     is_early: bool,
     /// Memory that is new: accesses before do not count.
@@ -35,6 +37,7 @@ fn known(thread: u32, step: Step, writing: &mut BTreeSet<(u32, u64)>) -> Known {
     let mut known = Known {
         thread,
         access: None,
+        is_store: false,
         is_early: false,
         fresh: 0..0,
         acquires: Vec::new(),
@@ -44,7 +47,8 @@ fn known(thread: u32, step: Step, writing: &mut BTreeSet<(u32, u64)>) -> Known {
         Step::Read(at, size) => known.access = Some((at, size.into(), false, false)),
         Step::Write(at, size) => {
             let word = (WORDS..LOCKS + WORDS).contains(&at).then_some(('w', at));
-            known.access = Some((at, size.into(), true, word.is_some()));
+            known.access = Some((at, size.into(), true, false));
+            known.is_store = word.is_some();
             known.releases.extend(word);
         }
         Step::Rmw(at) => {
@@ -92,7 +96,10 @@ fn to_the_program(number: usize, step: Step, code: &Code, known: &mut Known) {
             known.releases.clear();
         }
         Step::Rmw(_) if code.unused.contains(&pc) => known.acquires.clear(),
-        // The processor's atomic loads are plain ones.
+        // The processor's atomic loads and stores are plain ones.
+        Step::Write(at, size) if known.is_store => {
+            known.access = Some((at, size.into(), true, true));
+        }
         Step::Read(at, size) if (WORDS..WORDS + 64).contains(&at) => {
             known.access = Some((at, size.into(), false, true));
         }
@@ -141,7 +148,10 @@ fn racy_bytes(program: &Program, relation: &Relation) -> BTreeSet<u64> {
     for (index, step) in steps.iter().enumerate() {
         for (earlier, other) in steps[..index].iter().enumerate() {
             let (Some(a), Some(b)) = (other.access, step.access) else { continue };
-            let conflict = (a.2 || b.2) && !(a.3 && b.3);
+            // A replay gives an atomic load its recorded value, whatever comes too early.
+            let is_load = |access: (u64, u64, bool, bool)| access.3 && !access.2;
+            let is_read = other.is_store && is_load(b) || step.is_store && is_load(a);
+            let conflict = (a.2 || b.2) && !(a.3 && b.3) && !is_read;
             let before = if step.is_early { &early[index] } else { &before[index] };
             if conflict && !before.contains(&earlier) {
                 let renewed = |byte: &u64| {

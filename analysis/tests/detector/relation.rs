@@ -215,3 +215,24 @@ fn what_atomics_order_is_a_choice() {
     ];
     assert_eq!(found(&locked), [0, 0, 0]);
 }
+
+/// A replay holds no store back that is not watched, so one may come before an update that found the word
+/// without it. What loads read is recorded, and updates that find what was stored wait for it.
+#[test]
+fn a_plain_store_is_not_kept_behind_updates() {
+    let program = |first: Step, second: Step| {
+        // What a thread reports is from after its last report.
+        vec![
+            (0, Rmw(FLAG)),
+            (0, Create(1)),
+            (0, Create(2)),
+            (1, first),
+            (2, Read(X, 8)),
+            (2, second),
+        ]
+    };
+    assert_eq!(races(program(Rmw(FLAG), Write(FLAG, 4))), (1, 0));
+    assert_eq!(races(program(Write(FLAG, 4), Write(FLAG, 4))), (1, 0));
+    assert_eq!(races(program(Load(FLAG), Write(FLAG, 4))), (0, 0));
+    assert_eq!(races(program(Write(FLAG, 4), Rmw(FLAG))), (0, 0));
+}

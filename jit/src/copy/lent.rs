@@ -2,12 +2,12 @@
 //!
 //! A thread that hands work to another one, or queues up for a lock, leaves a word on its stack for
 //! the answer, and then does other work, or sleeps, until the answer is there. In the code this is a loop
-//! that calls something, and compares a word that the loop does not write and whose address the function
-//! has taken.
+//! that calls something, or has a locked instruction (it works with other threads), and compares a word
+//! that the loop does not write and whose address the function has taken.
 
 use super::beside::is_compared;
 use super::loops::Loop;
-use super::ordered::writes_memory;
+use super::ordered::{is_locked, writes_memory};
 use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ pub(super) fn lent(code: &[Instruction], loops: &[Loop]) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     for body in loops {
         let inside = || body.iter().flat_map(|block| block.clone());
-        if !inside().any(|at| calls(&code[at])) {
+        if !inside().any(|at| calls(&code[at]) || is_locked(&code[at])) {
             continue;
         }
         let written: BTreeSet<u64> = inside().filter_map(|at| written(&code[at])).collect();
@@ -96,6 +96,8 @@ mod tests {
         assert_eq!(found(0x38, works), [3], "a field of what others know");
         assert_eq!(found(0x48, works), [], "nobody was told of it");
         assert_eq!(found(0x40, |a| a.nop().unwrap()), [], "nobody else can have written it");
+        let updates = |a: &mut CodeAssembler| a.xchg(dword_ptr(rbx), ecx).unwrap();
+        assert_eq!(found(0x40, updates), [3], "it works with others meanwhile");
         let writes = |a: &mut CodeAssembler| {
             a.call(rdx).unwrap();
             a.mov(qword_ptr(rsp + 0x40), rax).unwrap();

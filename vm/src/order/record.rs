@@ -159,7 +159,7 @@ impl FastPathState {
         self.pages.known_operand(address, size)?;
         // SAFETY: armed with references that outlive the thread's run.
         let (tickets, owners, log) = unsafe { (&*self.tickets, &*self.owners, &*self.log) };
-        let ticket = tickets.try_take(slot, true)?;
+        let ticket = tickets.try_borrow(slot)?;
         let stored = own_store::encode(pc, kind == OrderedKind::ReadModifyWrite);
         if !owners.store(address, self.id, stored) {
             tickets.give_back(slot, ticket);

@@ -204,6 +204,21 @@ impl GuestThread {
         write: bool,
         act: impl FnOnce() -> T,
     ) -> T {
+        let which = if write { accessed::AHEAD } else { accessed::CALL };
+        self.access_during(ranges, (write, which), act)
+    }
+
+    /// The kernel writes this word at the thread's end, where other threads may be waiting for it.
+    pub(crate) fn access_at_end(&mut self, word: Range<u64>, write: impl FnOnce()) {
+        self.access_during(&[word], (true, accessed::CALL), write);
+    }
+
+    fn access_during<T>(
+        &mut self,
+        ranges: &[Range<u64>],
+        (write, which): (bool, u16),
+        act: impl FnOnce() -> T,
+    ) -> T {
         let Some(filter) = self.fast_path.accesses.as_ref().map(|it| it.filter) else {
             return act();
         };
@@ -220,7 +235,6 @@ impl GuestThread {
             return result;
         }
         filter.set_window(false);
-        let which = if write { accessed::AHEAD } else { accessed::CALL };
         let turns = self.take_lines(&spans, which);
         let result = act();
         self.end_turns(&turns);

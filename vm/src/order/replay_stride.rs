@@ -138,17 +138,36 @@ impl GuestThread {
         act: impl FnOnce(&Event) -> Option<T>,
     ) -> Result<Option<T>, Halt> {
         let mut turns = Vec::new();
-        self.late_handovers()?;
-        let event = loop {
-            let Some(event) = self.behind_handovers()? else { break None };
-            if !event.kind().is_of_access() || event.nr != accessed::CALL {
-                break Some(event).filter(|event| event.kind() == EventKind::Syscall);
-            }
-            turns.extend(self.event_of_access()?);
-        };
+        let event = self.begin_access_of_kernel(&mut turns)?;
+        let event = event.filter(|event| event.kind() == EventKind::Syscall);
         let result = event.and_then(|event| act(&event));
         self.end_turns(&mut turns);
         Ok(result)
+    }
+
+    /// The kernel writes a word at the thread's end, which has no event of its own.
+    pub(crate) fn access_at_end(&mut self, write: impl FnOnce()) -> Result<(), Halt> {
+        let mut turns = Vec::new();
+        self.begin_access_of_kernel(&mut turns)?;
+        write();
+        self.end_turns(&mut turns);
+        Ok(())
+    }
+
+    /// Performs the events of what the kernel accesses next, and adds the turns that the thread has
+    /// meanwhile; the event behind.
+    fn begin_access_of_kernel(
+        &mut self,
+        turns: &mut Vec<(usize, u64)>,
+    ) -> Result<Option<Event>, Halt> {
+        self.late_handovers()?;
+        loop {
+            let event = self.behind_handovers()?;
+            if !event.is_some_and(|it| it.kind().is_of_access() && it.nr == accessed::CALL) {
+                return Ok(event);
+            }
+            turns.extend(self.event_of_access()?);
+        }
     }
 
     /// Performs the handovers that the thread has gone past.

@@ -1,7 +1,6 @@
 //! Threads of the guest: how they begin and end.
 
 use super::calls::{Pending, words};
-use super::machine::park_forever;
 use super::thread::{Birth, GuestThread, spawn};
 use crate::Result;
 use crate::context::reg::*;
@@ -148,32 +147,40 @@ impl GuestThread {
     /// `exit`: this thread ends. Whoever joins it waits for the word that the kernel would clear.
     pub(crate) fn exit_thread(&mut self, pending: Pending) {
         self.answer(pending, 0);
-        self.end_accesses();
+        let machine = self.machine.clone();
+        let clears = self.clear_at_exit != 0;
+        // Where every access is recorded, to clear that word is the last one.
+        let clears_in_turn = machine.lines().is_some();
+        if !clears_in_turn {
+            self.end_accesses();
+        }
         self.abandon_robust_locks(Self::abandon);
-        let event = self.event(EventKind::ThreadExit, host::ticks());
+        let begin = host::ticks();
         let object = order::thread_object(self.id);
         let slot = order::slot(object);
-        let tickets = &self.machine.tickets;
         let mut ticket = 0;
-        let mut make = || {
-            ticket = tickets.try_take(slot, true)?;
-            Some(Event { object, ticket, end: host::ticks(), ..event })
-        };
-        self.after_event = true;
-        self.machine
-            .endings
-            .wait(|| self.log.append_if(&mut make).unwrap_or_else(|_| park_forever()));
-        if self.clear_at_exit != 0 {
-            // Whoever creates a thread looks there whether this one's stack is still in use, and
-            // creates nothing meanwhile.
-            Guest.write(self.clear_at_exit, &0u32.to_le_bytes());
+        machine.endings.wait(|| {
+            let taken = machine.tickets.try_take(slot, true);
+            taken.inspect(|&taken| ticket = taken).is_some()
+        });
+        // Whoever creates a thread looks there whether this one's stack is still in use, and
+        // creates nothing meanwhile.
+        if clears {
+            let word = self.clear_at_exit..self.clear_at_exit.saturating_add(4);
+            self.access_at_end(word.clone(), || _ = Guest.write(word.start, &[0; 4]));
         }
-        self.machine.tickets.release(slot, ticket);
-        self.machine.endings.wake();
+        if clears_in_turn {
+            self.end_accesses();
+        }
+        let event = self.event(EventKind::ThreadExit, begin);
+        let begin = if clears_in_turn { host::ticks() } else { begin };
+        self.append(Event { object, ticket, begin, ..event }, None);
+        machine.tickets.release(slot, ticket);
+        machine.endings.wake();
         self.log.retire();
-        if self.clear_at_exit != 0 {
+        if clears {
             host::futex_wake_all(self.clear_at_exit);
         }
-        self.machine.thread_ended(self.id);
+        machine.thread_ended(self.id);
     }
 }

@@ -276,23 +276,28 @@ impl GuestThread {
     }
 
     fn exit_thread(&mut self) -> Result<(), Halt> {
-        let event = loop {
-            let event = self.next_of(&[EventKind::ThreadExit, EventKind::MutexUnlock])?;
-            if event.kind() == EventKind::ThreadExit {
-                break event;
-            }
-            // A robust mutex that the thread still holds.
+        let is_owed = |event: Event| event.kind() == EventKind::MutexUnlock;
+        // A robust mutex that the thread still holds.
+        while self.behind_handovers()?.is_some_and(is_owed) {
+            let event = self.next(EventKind::MutexUnlock)?;
             self.compare(&event, &Event { object: event.object, ..self.here(event.kind()) })?;
             self.take_turn(&event)?;
             self.finish_event(&event)?;
-        };
+        }
+        // As in the kernel, an address without memory is nobody's trouble.
+        let word = Some(self.clear_at_exit).filter(|&word| word != 0);
+        let clear = || word.into_iter().for_each(|word| _ = Guest.store(word, &[0; 4]));
+        let clears_in_turn = self.machine.trace.header().order.is_of_every_access();
+        if clears_in_turn {
+            self.access_at_end(clear)?;
+        }
+        let event = self.next(EventKind::ThreadExit)?;
         self.perform(&event)?;
         if self.machine.gate.is_live() {
             self.ask_for(Operation::Exit, &event, self.event_id())?;
         }
-        if self.clear_at_exit != 0 {
-            // As in the kernel, an address without memory is nobody's trouble.
-            Guest.store(self.clear_at_exit, &0u32.to_le_bytes());
+        if !clears_in_turn {
+            clear();
         }
         self.finish_event(&event)?;
         Err(Halt::Done)

@@ -124,7 +124,7 @@ impl MappedFiles {
             if from < to && stored.is_ok() {
                 let bytes = &bytes[(from - offset) as usize..(to - offset) as usize];
                 stored = store(address + (from - shown.start), to - from, bytes);
-                memory::join(&mut there, offset..offset + bytes.len() as u64);
+                memory::join(&mut there, from..memory::page_up(to));
             }
         })?;
         stored?;

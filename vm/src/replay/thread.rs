@@ -415,7 +415,9 @@ impl GuestThread {
             return Err(Halt::Done);
         }
         let (kind, expected) = match condition {
-            Condition::Value { address, value, .. } => {
+            Condition::Value { address, value, size } => {
+                // It is at its place, and races with whoever has written the other value.
+                self.note_access(address, size, Access::ATOMIC);
                 (DivergenceKind::Value, format!("{value:#x} at {address:#x}"))
             }
             other => (DivergenceKind::Stuck, format!("{other:?}")),

@@ -5,8 +5,8 @@
 
 use super::shape::Count::{Given, Just, Taken};
 use super::shape::{
-    Shape, array, bytes, capacity_at, encoded_input, encoded_output, interfaces, object,
-    one_vector, sized, text, vectors,
+    Records, Shape, array, bytes, capacity_at, counted, encoded_input, encoded_output, interfaces,
+    object, one_vector, sized, text, vectors,
 };
 use super::spec::Order::{Kernel, Local};
 use super::spec::{Commands, MachineCall, Spec, answer, machine, pass, refuse};
@@ -105,6 +105,13 @@ macro_rules! quota_commands {
         }
     };
 }
+
+/// `file_dedupe_range` and its `file_dedupe_range_info`.
+const DUPLICATES: Records = Records { header: 24, count: 16, room: 16, size: 32 };
+/// `fiemap` and its `fiemap_extent`.
+const EXTENTS: Records = Records { header: 32, count: 20, room: 24, size: 56 };
+/// `fsmap_head` and its `fsmap`.
+const BLOCKS: Records = Records { header: 192, count: 12, room: 8, size: 64 };
 
 /// `ioctl(fd, command, argument)`.
 #[rustfmt::skip]
@@ -231,6 +238,9 @@ pub(crate) static IOCTL: Commands = Commands {
         put(16, 0x401c_5820, "ioctl FS_IOC_FSSETXATTR", "dip", &[sized(2, 28)]),
         row(16, 0x4004_9409, "ioctl FICLONE", "did"),
         put(16, 0x4020_940d, "ioctl FICLONERANGE", "dip", &[sized(2, 32)]),
+        ask(16, 0xc018_9436, "ioctl FIDEDUPERANGE", "dip", &[counted(2, DUPLICATES)]),
+        ask_with(16, 0xc020_660b, "ioctl FS_IOC_FIEMAP", "dip", (&[sized(2, 32)], &[counted(2, EXTENTS)])),
+        ask_with(16, 0xc0c0_583b, "ioctl FS_IOC_GETFSMAP", "dip", (&[sized(2, 192)], &[counted(2, BLOCKS)])),
     ],
 };
 

@@ -53,6 +53,8 @@ enum What {
     Interfaces,
     /// A `file_handle`: its first word tells how much follows.
     FileHandle,
+    /// So many bytes, and the records behind them.
+    Counted(Records),
     /// An `iovec` and the buffer that it points to.
     OneVector,
     /// An array of addresses of `iocb`, its length in that argument, and what they have written.
@@ -70,6 +72,19 @@ pub(crate) enum Count {
     Given(u8),
     /// What the result says, at most what the argument says.
     Taken(u8),
+}
+
+/// Records behind a header that says how many they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Records {
+    /// Bytes of the header.
+    pub(crate) header: u32,
+    /// Where in the header how many records there are stands, in four bytes.
+    pub(crate) count: u32,
+    /// Where in the header there is how many there is room for.
+    pub(crate) room: u32,
+    /// Bytes of a record.
+    pub(crate) size: u32,
 }
 
 /// For which results a shape holds.
@@ -185,6 +200,11 @@ pub(crate) const fn interfaces(arg: u8) -> Shape {
 /// A `file_handle`.
 pub(crate) const fn file_handle(arg: u8) -> Shape {
     shape(arg, What::FileHandle)
+}
+
+/// A header and as many records as it says.
+pub(crate) const fn counted(arg: u8, records: Records) -> Shape {
+    shape(arg, What::Counted(records))
 }
 
 /// An `iovec` whose buffer was filled, and whose length says how far.
@@ -372,6 +392,11 @@ impl View<'_> {
                 into.push(range(self.u64(address.wrapping_add(8)), self.u32(address)));
             }
             What::FileHandle => into.push(range(address, self.u32(address).min(128) + 8)),
+            What::Counted(Records { header, count, room, size }) => {
+                let word = |at: u32| self.u32(address.wrapping_add(at.into()));
+                let records = word(count).min(word(room)) * u64::from(size);
+                into.push(range(address, u64::from(header) + records.min(MOST_WRITTEN)));
+            }
             What::OneVector => {
                 into.push(range(address, 16));
                 into.push(range(self.u64(address), self.u64(address.wrapping_add(8)).min(1 << 20)));

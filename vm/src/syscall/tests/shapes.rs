@@ -271,3 +271,16 @@ fn no_arguments_cause_a_panic_or_an_empty_range() {
         }
     }
 }
+
+/// A header tells how many records follow it, and how many there was room for.
+#[test]
+fn records_are_as_many_as_the_header_tells() {
+    let extents = |mapped: u32, room: u32| {
+        let memory = Fake::default().put_u32(0x1014, mapped).put_u32(0x1018, room);
+        let call = call(libc::SYS_ioctl, [3, 0xc020_660b, 0x1000, 0, 0, 0]);
+        call.writes(&call.before(&memory), 0, &memory)
+    };
+    assert_eq!(extents(2, 8), [0x1000..0x1020 + 2 * 56]);
+    assert_eq!(extents(9, 1), [0x1000..0x1020 + 56]);
+    assert_eq!(extents(9, 0), [0x1000..0x1020], "who only asks how many there are");
+}
