@@ -56,6 +56,9 @@ pub struct Code {
     /// Instructions that read and write memory without being atomic. A watched store by one of them is
     /// no release, unless its word is [polled](Code::polled) or the code [trusted](Code::trusted).
     pub updates: BTreeSet<u64>,
+    /// Loads that are executed again between an exchange that has failed and the next attempt: their words
+    /// are atomics.
+    pub retried: BTreeSet<u64>,
     /// Words that loops poll: the head of a ticket lock, which only its holder advances.
     pub polled: BTreeSet<u64>,
     /// Words that are data, though stores to them were watched: nobody else looks out for these.

@@ -51,6 +51,7 @@ pub const RACES: &[Program] = &[
     racy("barrier", "races/barrier.c"),
     racy("rounds", "races/rounds.c"),
     racy("relaxed", "races/relaxed.c"),
+    racy("slots", "races/slots.c"),
     racy("pipe", "races/pipe.c"),
     racy("other_pipe", "races/other_pipe.c"),
     racy("descriptor", "races/descriptor.c"),
@@ -77,6 +78,7 @@ pub const RACES: &[Program] = &[
     cxx("stream", "races/stream.cpp"),
     rust("static_mut", "races/static_mut.rs"),
     rust("unsound", "races/unsound.rs"),
+    rust("channel", "races/channel.rs"),
 ];
 
 /// A line that races, counted from 1, and what it is about.

@@ -10,7 +10,8 @@
 //!   [`refrain_vm::Engine`], [`refrain_vm::Cpu`] and [`refrain_vm::Context`].
 //!
 //! Reading order: `memory`, `fault`, `refused`, `emulated`, `features`, `cost` and `accesses` (shared by
-//! both), then the engines' own `mod.rs`; `unused` and `constant_stores` are for who looks for races.
+//! both), then the engines' own `mod.rs`; `unused`, `retries` and `constant_stores` are for who looks
+//! for races.
 
 mod accesses;
 mod common;
@@ -24,6 +25,7 @@ mod features;
 mod lanes;
 mod memory;
 mod refused;
+mod retries;
 mod tiered;
 mod transfer;
 mod unused;
@@ -32,6 +34,7 @@ pub use constant_stores::{Constant, constant_stores};
 pub use copy::{copy, logs_copies};
 pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};
 pub use features::needs;
+pub use retries::retried_loads;
 pub use tiered::tiered;
 pub use unused::{indirect_calls, plain_updates, unused_results};
 

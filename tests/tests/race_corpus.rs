@@ -9,13 +9,15 @@ use std::path::Path;
 
 /// What there is time for whenever tests run; `cargo xtask races` sets how many recordings of each of
 /// all programs are wanted.
-const SOME: [&str; 11] = [
+const SOME: [&str; 13] = [
     "use_after_free",
     "freed_before",
     "reuse",
     "copies",
     "pointed",
     "relaxed",
+    "slots",
+    "channel",
     "omp_critical",
     "omp_sections",
     "omp_tasks",

@@ -13,6 +13,7 @@ mod races;
 mod segments;
 mod skeleton;
 mod stacks;
+mod text;
 mod transformed;
 mod uses;
 mod words;

@@ -2,6 +2,7 @@
 
 use super::RaceSearch;
 use super::freed::Freed;
+use super::text::Text;
 use super::words::{Words, words};
 use refrain_analysis::{
     Code, Detector, EpochNotes, Listener, OneStep, Race, Relation, Tasking, Watcher,
@@ -75,7 +76,9 @@ impl Races {
                 compared = of_tables.map(|(&pc, _)| pc).collect();
                 let unused = refrain_jit::unused_results(&blocks);
                 let updates = refrain_jit::plain_updates(&blocks);
-                let code = Code { unused, updates, ..code };
+                let text = Text::of(trace)?;
+                let retried = refrain_jit::retried_loads(&blocks, |pc| text.at(pc));
+                let code = Code { unused, updates, retried, ..code };
                 let Words { all, polled, plain } = words(trace, Some(&code))?;
                 let answers = code.one_step.iter().map(|(&pc, &it)| (pc, answer(it)));
                 let functions = answers.collect();

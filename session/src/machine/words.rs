@@ -19,8 +19,8 @@ pub(super) struct Words {
 
 /// The words that the program synchronizes through: those of locked instructions and of watched stores,
 /// and those that it polls. That a load is watched does not say that its word is one, but in `trusted`
-/// code; nor that it is polled while the thread has a mutex, which others need to change what is waited
-/// for (`while (!ready) pthread_cond_wait(...)`).
+/// code, or where a failed exchange is attempted again; nor that it is polled while the thread has a
+/// mutex, which others need to change what is waited for (`while (!ready) pthread_cond_wait(...)`).
 ///
 /// If there is `code`, a watched store says something of its word in `trusted` code, and where another
 /// thread has a watched load of it that is not half of an update; two, if the store is half of one: a
@@ -86,7 +86,7 @@ pub(super) fn words(trace: &Trace, code: Option<&Code>) -> crate::Result<Words> 
                     if before.is_some_and(|before| before.loads) {
                         loaded.add(event.object, thread);
                     }
-                    is_polled || is_trusted()
+                    is_polled || is_trusted() || rules.retried.contains(&event.pc)
                 }
                 _ => false,
             };
@@ -209,7 +209,7 @@ mod tests {
         let trace = OwnedTrace { threads, ..OwnedTrace::default() };
         let one = |range: Range<u64>| std::iter::once(range).collect();
         let (silent, trusted) = (one(0x100..0x200), one(0x100..0x300));
-        let code = Code { silent, trusted, ..Code::default() };
+        let code = Code { silent, trusted, retried: [0x600].into(), ..Code::default() };
         words(&trace.to_trace().expect("can be written"), Some(&code)).expect("can be read")
     }
 
@@ -227,6 +227,7 @@ mod tests {
         assert_eq!(words_of(&[(SyncLoad, own, 0x210, 1)]), [own], "another thread has its address");
         assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x210, 0)]), [0x5000]);
         assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x310, 0)]), NONE, "the program's");
+        assert_eq!(words_of(&[(SyncLoad, 0x5000, 0x600, 0)]), [0x5000], "of a lock-free algorithm");
         assert_eq!(
             words_of(&[(Atomic, own, 0x310, 0), (SyncStore, own + 8, 0x210, 0)]),
             [own, own + 8]
