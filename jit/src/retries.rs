@@ -9,27 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Instructions between an exchange that has failed and the next attempt, at most.
 const FURTHEST: usize = 64;
+/// The prefix of locked instructions.
+const LOCK: u8 = 0xf0;
 
 /// The loads that are executed again between a compare-exchange that has failed and its next attempt: of
 /// what it depends on whether there is one, and with which value. Such a word is compared and used while
 /// others change it, as the sequence number of a queue's slot is, and the link of a list's node.
 ///
 /// `blocks` are what was executed; the way of an exchange that never failed was not, and its `code` is
-/// looked at if that is known. What is local to a function, on its stack, is none. Where it cannot be told which way the failed
-/// exchange goes, or that is a way out of the function, nothing is found.
-pub fn retried_loads<'a>(
-    blocks: &[CodeBlock],
-    code: impl Fn(u64) -> Option<&'a [u8]>,
-) -> BTreeSet<u64> {
+/// looked at if that is known. What is local to a function, on its stack, is none. Where it cannot be told
+/// which way the failed exchange goes, or that is a way out of the function, nothing is found.
+pub fn retried_loads(blocks: &[CodeBlock], code: impl Fn(u64) -> Option<Vec<u8>>) -> BTreeSet<u64> {
     let by_start: BTreeMap<u64, &CodeBlock> =
         blocks.iter().map(|block| (block.pc, block)).collect();
     let block_at = |pc: u64| {
         let executed = by_start.get(&pc).map(|block| decoded(block));
-        executed.or_else(|| code(pc).map(|code| block_of(pc, code)))
+        executed.or_else(|| code(pc).map(|code| block_of(pc, &code)))
     };
     let mut retried = BTreeSet::new();
     let mut looked_at = BTreeSet::new();
-    for block in blocks {
+    for block in blocks.iter().filter(|block| block.code.contains(&LOCK)) {
         let instructions = decoded(block);
         let exchanges = instructions.iter().enumerate().filter(|(_, it)| is_exchange(it));
         for (at, exchange) in exchanges {
@@ -232,7 +231,10 @@ mod tests {
             block.pc == 0 || all.iter().any(starts)
         };
         let executed: Vec<_> = all.iter().filter(behind).cloned().collect();
-        assert_eq!(retried_loads(&executed, |pc| code.get(pc as usize..)), retried);
+        assert_eq!(
+            retried_loads(&executed, |pc| code.get(pc as usize..).map(<[u8]>::to_vec)),
+            retried
+        );
         let all = Decoder::with_ip(64, &code, 0, DecoderOptions::NONE).into_iter();
         let mut found: Vec<_> = all
             .filter(|it| retried.contains(&it.ip()))
