@@ -35,7 +35,7 @@ pub fn retried_loads(blocks: &[CodeBlock], code: impl Fn(u64) -> Option<Vec<u8>>
             if let Some(failed) = where_failed(&instructions[at + 1..])
                 && looked_at.insert((exchange.ip(), failed))
             {
-                retry(&block_at, failed, exchange.ip(), &mut retried);
+                retry(block_at, failed, exchange.ip(), &mut retried);
             }
         }
     }
