@@ -7,7 +7,7 @@ use std::thread;
 struct Shared {
     value: UnsafeCell<u64>,
     lock: Mutex<()>,
-    started: Barrier,
+    sent: Barrier,
 }
 
 // SAFETY: none, unless the lock is taken: this is the race.
@@ -16,7 +16,7 @@ unsafe impl Sync for Shared {}
 const BOXES: u64 = 500;
 
 fn add(shared: &Shared, how_much: u64) {
-    shared.started.wait();
+    shared.sent.wait();
     let held = cfg!(fixed).then(|| shared.lock.lock());
     let value = shared.value.get();
     // SAFETY: see above.
@@ -25,15 +25,15 @@ fn add(shared: &Shared, how_much: u64) {
 }
 
 fn main() {
-    let (value, lock, started) = (UnsafeCell::new(0), Mutex::new(()), Barrier::new(2));
-    let shared = Box::new(Shared { value, lock, started });
+    let (value, lock, sent) = (UnsafeCell::new(0), Mutex::new(()), Barrier::new(2));
+    let shared = Box::new(Shared { value, lock, sent });
     let (sender, boxes) = sync_channel::<Box<u64>>(4);
     let sum: u64 = thread::scope(|threads| {
         for how_much in 1..=2 {
             let (sender, shared) = (sender.clone(), &shared);
             threads.spawn(move || {
-                add(shared, how_much);
                 (0..BOXES).for_each(|n| sender.send(Box::new(n)).expect("somebody receives"));
+                add(shared, how_much);
             });
         }
         drop(sender);

@@ -10,6 +10,7 @@ static struct {
 static atomic_ulong first, next;
 static unsigned long sum;
 static volatile unsigned long moved;
+static pthread_barrier_t done;
 
 static APART void push(unsigned long value)
 {
@@ -48,6 +49,7 @@ static void *one(void *none)
 {
     for (unsigned long value = 0; value < VALUES; value++)
         push(value);
+    pthread_barrier_wait(&done);
     enter();
     moved = VALUES; /* races on moved */
     leave();
@@ -58,6 +60,7 @@ static void *other(void *none)
 {
     for (int i = 0; i < VALUES; i++)
         sum += pop();
+    pthread_barrier_wait(&done);
     enter();
     moved = 0; /* races on moved */
     leave();
@@ -68,6 +71,7 @@ int main(void)
 {
     for (unsigned long at = 0; at < SLOTS; at++)
         atomic_init(&slots[at].turn, at);
+    pthread_barrier_init(&done, NULL, 2);
     run(one, other, NULL);
     printf("%lu\n", sum);
     return 0;
