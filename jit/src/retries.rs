@@ -12,9 +12,9 @@ const FURTHEST: usize = 64;
 /// The prefix of locked instructions.
 const LOCK: u8 = 0xf0;
 
-/// The loads that are executed again between a compare-exchange that has failed and its next attempt: of
-/// what it depends on whether there is one, and with which value. Such a word is compared and used while
-/// others change it, as the sequence number of a queue's slot is, and the link of a list's node.
+/// The loads that a lock-free algorithm repeats: those on a way from a compare-exchange that has failed to
+/// its next attempt. Other threads change what these loads read meanwhile, such as the sequence number of a
+/// queue's slot, or the link of a list's node.
 ///
 /// `blocks` are what was executed; the way of an exchange that never failed was not, and its `code` is
 /// looked at if that is known. What is local to a function, on its stack, is none. Where it cannot be told
@@ -22,14 +22,14 @@ const LOCK: u8 = 0xf0;
 pub fn retried_loads(blocks: &[CodeBlock], code: impl Fn(u64) -> Option<Vec<u8>>) -> BTreeSet<u64> {
     let by_start: BTreeMap<u64, &CodeBlock> =
         blocks.iter().map(|block| (block.pc, block)).collect();
-    let block_at = |pc: u64| {
-        let executed = by_start.get(&pc).map(|block| decoded(block));
-        executed.or_else(|| code(pc).map(|code| block_of(pc, &code)))
+    let block_at = |pc: u64| match by_start.get(&pc) {
+        Some(block) => Some(block_of(pc, &block.code)),
+        None => code(pc).map(|code| block_of(pc, &code)),
     };
     let mut retried = BTreeSet::new();
     let mut looked_at = BTreeSet::new();
     for block in blocks.iter().filter(|block| block.code.contains(&LOCK)) {
-        let instructions = decoded(block);
+        let instructions = block_of(block.pc, &block.code);
         let exchanges = instructions.iter().enumerate().filter(|(_, it)| is_exchange(it));
         for (at, exchange) in exchanges {
             if let Some(failed) = where_failed(&instructions[at + 1..])
@@ -42,19 +42,13 @@ pub fn retried_loads(blocks: &[CodeBlock], code: impl Fn(u64) -> Option<Vec<u8>>
     retried
 }
 
-fn decoded(block: &CodeBlock) -> Vec<Instruction> {
-    Decoder::with_ip(64, &block.code, block.pc, DecoderOptions::NONE).into_iter().collect()
-}
-
-/// The instructions from `pc` on up to the first branch.
+/// The instructions from `pc` on, up to and with the first that is not followed by the next one: a branch,
+/// or what is no instruction.
 fn block_of(pc: u64, code: &[u8]) -> Vec<Instruction> {
     let mut block = Vec::new();
-    for instruction in
-        Decoder::with_ip(64, code, pc, DecoderOptions::NONE).into_iter().take(FURTHEST)
-    {
-        let ends = instruction.is_invalid() || instruction.flow_control() != FlowControl::Next;
+    for instruction in Decoder::with_ip(64, code, pc, DecoderOptions::NONE) {
         block.push(instruction);
-        if ends {
+        if instruction.flow_control() != FlowControl::Next {
             break;
         }
     }

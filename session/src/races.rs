@@ -70,6 +70,11 @@ impl Races {
     pub fn of_the_program(&self) -> Option<&Pair> {
         self.pairs.first().filter(|pair| !pair.in_library)
     }
+
+    /// Whether the next recording of the program orders more than this one.
+    pub fn have_taught(&self) -> bool {
+        self.every_access || self.learned > Some(0) || self.learned_before
+    }
 }
 
 impl Pair {

@@ -16,7 +16,7 @@ use object::{Object, ObjectSection};
 use std::fs::File;
 use std::path::Path;
 
-/// How a program shows its runtime.
+/// How a program shows what is built into it.
 enum Mark {
     /// It has this section.
     Section(&'static str),
@@ -33,38 +33,35 @@ const RUNTIMES: [(Mark, &str); 6] = [
     (Mark::Name("enif_"), "Erlang"),
 ];
 
-/// What a compiler builds into a program by `-fsanitize`: a name for the dynamic linker, and its own.
-const SANITIZERS: [(&str, &str); 5] = [
-    ("__asan_init", "AddressSanitizer"),
-    ("__hwasan_init", "HWAddressSanitizer"),
-    ("__lsan_init", "LeakSanitizer"),
-    ("__msan_init", "MemorySanitizer"),
-    ("__tsan_init", "ThreadSanitizer"),
+/// What a compiler builds into a program by `-fsanitize`.
+const SANITIZERS: [(Mark, &str); 5] = [
+    (Mark::Name("__asan_init"), "AddressSanitizer"),
+    (Mark::Name("__hwasan_init"), "HWAddressSanitizer"),
+    (Mark::Name("__lsan_init"), "LeakSanitizer"),
+    (Mark::Name("__msan_init"), "MemorySanitizer"),
+    (Mark::Name("__tsan_init"), "ThreadSanitizer"),
 ];
 
 /// The runtime of the program in a file, if it is one of these.
 pub fn of(program: &Path) -> Option<&'static str> {
-    let data = ReadCache::new(File::open(program).ok()?);
-    let elf = object::File::parse(&data).ok()?;
-    let names = names(&elf);
-    let is_marked = |mark: &Mark| match mark {
-        Mark::Section(name) => elf.section_by_name(name).is_some(),
-        Mark::Name(begin) => names.is_some_and(|names| has_name(names, begin)),
-    };
-    RUNTIMES.iter().find(|(mark, _)| is_marked(mark)).map(|&(_, runtime)| runtime)
+    marked(program, &RUNTIMES)
 }
 
 /// The sanitizer that is built into the program in a file, if there is one.
 pub(crate) fn sanitizer(program: &Path) -> Option<&'static str> {
-    let data = ReadCache::new(File::open(program).ok()?);
-    let elf = object::File::parse(&data).ok()?;
-    let names = names(&elf)?;
-    SANITIZERS.iter().find(|(name, _)| has_name(names, name)).map(|&(_, sanitizer)| sanitizer)
+    marked(program, &SANITIZERS)
 }
 
-/// The names for the dynamic linker.
-fn names<'a>(elf: &object::File<'a, &'a ReadCache<File>>) -> Option<&'a [u8]> {
-    elf.section_by_name(".dynstr")?.data().ok()
+/// What the program in a file shows the mark of.
+fn marked(program: &Path, marks: &[(Mark, &'static str)]) -> Option<&'static str> {
+    let data = ReadCache::new(File::open(program).ok()?);
+    let elf = object::File::parse(&data).ok()?;
+    let names = elf.section_by_name(".dynstr").and_then(|section| section.data().ok());
+    let is_marked = |mark: &Mark| match mark {
+        Mark::Section(name) => elf.section_by_name(name).is_some(),
+        Mark::Name(begin) => names.is_some_and(|names| has_name(names, begin)),
+    };
+    marks.iter().find(|(mark, _)| is_marked(mark)).map(|&(_, name)| name)
 }
 
 /// Whether one of these names, each of which ends with a zero, begins so.

@@ -586,12 +586,12 @@ pub(crate) struct KnownPages {
     groups: [Group; KnownPages::SIZE],
 }
 
-/// Pages that lie one behind the other.
-#[derive(Clone, Copy)]
+/// As many pages, one behind the other, as a word has bits.
+#[derive(Clone, Copy, Default)]
 struct Group {
-    /// The first one's number, by how many pages a group has.
+    /// The number of the first page, divided by [`KnownPages::PAGES`].
     number: u64,
-    /// A bit for each that is known.
+    /// A bit for each page that is known.
     known: u64,
 }
 
@@ -600,12 +600,15 @@ impl KnownPages {
     const PAGES: u64 = u64::BITS as u64;
 
     pub(crate) fn new() -> KnownPages {
-        KnownPages { groups: [Group { number: 0, known: 0 }; KnownPages::SIZE] }
+        KnownPages { groups: [Group::default(); KnownPages::SIZE] }
     }
 
-    /// Where a group is kept. Heap, stacks and libraries begin at round addresses.
-    fn place(number: u64) -> usize {
-        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % KnownPages::SIZE
+    /// A group with this page alone, and where the group is kept. Heap, stacks and libraries begin at round
+    /// addresses, whose low bits are alike.
+    fn place(page: u64) -> (usize, Group) {
+        let (number, bit) = (page / KnownPages::PAGES, page % KnownPages::PAGES);
+        let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (hash as usize % KnownPages::SIZE, Group { number, known: 1 << bit })
     }
 
     /// The thread itself has changed the address space.
@@ -613,16 +616,14 @@ impl KnownPages {
         *self = KnownPages::new();
     }
 
-    /// The same, but for what lies elsewhere.
+    /// The thread itself is about to take memory in this range away.
     pub(crate) fn forget_in(&mut self, range: Range<u64>) {
         let lost = range.start / PAGE..range.end.div_ceil(PAGE);
         for group in self.groups.iter_mut().filter(|group| group.known != 0) {
             let first = group.number * KnownPages::PAGES;
-            let is_lost = |bit: &u64| lost.contains(&(first + bit));
-            let left = (0..KnownPages::PAGES).filter(|bit| !is_lost(bit));
-            if lost.start < first + KnownPages::PAGES && first < lost.end {
-                group.known &= left.fold(0, |left, bit| left | 1 << bit);
-            }
+            let start = lost.start.max(first);
+            let end = lost.end.min(first + KnownPages::PAGES);
+            (start..end).for_each(|page| group.known &= !(1 << (page - first)));
         }
     }
 
@@ -630,21 +631,20 @@ impl KnownPages {
     pub(crate) fn operand(&mut self, address: u64, size: u8) -> Option<u64> {
         self.known_operand(address, size).or_else(|| {
             let value = Guest.operand(address, size)?;
-            let page = address / PAGE;
-            let number = page / KnownPages::PAGES;
-            let group = &mut self.groups[KnownPages::place(number)];
-            if group.number != number {
-                *group = Group { number, known: 0 };
+            let (place, page) = KnownPages::place(address / PAGE);
+            let group = &mut self.groups[place];
+            match group.number == page.number {
+                true => group.known |= page.known,
+                false => *group = page,
             }
-            group.known |= 1 << (page % KnownPages::PAGES);
             Some(value)
         })
     }
 
     fn knows(&self, page: u64) -> bool {
-        let number = page / KnownPages::PAGES;
-        let group = self.groups[KnownPages::place(number)];
-        group.number == number && group.known >> (page % KnownPages::PAGES) & 1 != 0
+        let (place, page) = KnownPages::place(page);
+        let group = self.groups[place];
+        group.number == page.number && group.known & page.known != 0
     }
 
     /// The same, if no system call is needed for it.

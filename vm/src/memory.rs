@@ -406,24 +406,23 @@ impl AddressSpace {
         match what {
             MachineCall::Brk => args[0].max(self.heap.start)..page_up(self.brk),
             // The kernel looks for room that is free.
-            MachineCall::Mmap if args[3] & libc::MAP_FIXED as u64 == 0 => 0..0,
+            MachineCall::Mmap if !replaces(args) => 0..0,
             MachineCall::Mmap
             | MachineCall::Munmap
             | MachineCall::Mprotect
-            | MachineCall::Madvise => args[0]..args[0].saturating_add(page_up(args[1])),
+            | MachineCall::Madvise => named(args),
             _ => 0..u64::MAX,
         }
     }
 
     /// The range of code that a call is about to take away or to replace.
     pub(crate) fn replaced_by(&self, what: MachineCall, args: [u64; 6]) -> Option<Range<u64>> {
-        let fixed = libc::MAP_FIXED as u64;
         let changes = match what {
-            MachineCall::Mmap => args[3] & fixed != 0,
+            MachineCall::Mmap => replaces(args),
             MachineCall::Munmap | MachineCall::Mprotect | MachineCall::Mremap => true,
             _ => false,
         };
-        let range = args[0]..args[0].saturating_add(page_up(args[1]));
+        let range = named(args);
         (changes && self.holds_code(&range)).then_some(range)
     }
 
@@ -597,6 +596,16 @@ pub(crate) fn join(set: &mut RangeSet<u64>, range: Range<u64>) {
     if !range.is_empty() {
         set.insert(range);
     }
+}
+
+/// The range that a call names which changes memory.
+pub(crate) fn named(args: [u64; 6]) -> Range<u64> {
+    args[0]..args[0].saturating_add(page_up(args[1]))
+}
+
+/// Whether an `mmap` takes the place of what is there.
+pub(crate) fn replaces(args: [u64; 6]) -> bool {
+    args[3] & libc::MAP_FIXED as u64 != 0
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! The program's code as its file has it, whether or not it was executed.
 
 use refrain_trace::{BlobId, Mapping, Trace};
+use refrain_vm::layout::PAGE;
 use rustix::mm::ProtFlags;
 use std::collections::BTreeMap;
-
-const PAGE: u64 = 4096;
 
 /// Bytes of code that are shown at once, at most.
 const SHOWN: usize = 1024;

@@ -68,10 +68,11 @@ impl Session {
         let why = pair.map_or_else(String::new, |pair| {
             format!(", and the program races: {} are not ordered", pair.short())
         });
-        let learned = races.is_some_and(|races| {
-            races.every_access || races.learned > Some(0) || races.learned_before
-        });
-        let then = if learned { "record it again, which orders more; " } else { "" };
+        let then = if races.is_some_and(|races| races.have_taught()) {
+            "record it again, which orders more; "
+        } else {
+            ""
+        };
         Ok(Error::Unusable(format!(
             "cannot analyse {}: the replay diverged at {thread} {event} ({kind}){why}; {then}\
              `refrain replay` says more",

@@ -4,7 +4,7 @@ use super::calls::Pending;
 use super::notice::Notice;
 use super::thread::GuestThread;
 use crate::elf::Elf;
-use crate::memory::{AddressSpace, MapRequest, Purpose, page_up};
+use crate::memory::{AddressSpace, MapRequest, Purpose, named, page_up, replaces};
 use crate::syscall::MachineCall;
 use crate::{Hidden, Result, host};
 use refrain_trace::payload::{Effect, SyscallRecord, Window, Write};
@@ -42,7 +42,7 @@ impl GuestThread {
                 MachineCall::Shmat => self.attach(args, &mut space),
                 MachineCall::Shmdt => self.detach(args[0], &mut space),
                 MachineCall::Madvise => {
-                    let range = args[0]..args[0].saturating_add(page_up(args[1]));
+                    let range = named(args);
                     machine.mapped.advise(&range, || space.advise(args[0], args[1], args[2]))
                 }
                 _ => perform(&mut space, what, args, self.purpose(args)),
@@ -217,11 +217,11 @@ fn path_of(fd: i32) -> String {
 /// Where the call may take memory away, or its content.
 fn changed_range(what: MachineCall, args: [u64; 6]) -> Option<Range<u64>> {
     let changes = match what {
-        MachineCall::Mmap => args[3] & (libc::MAP_FIXED as u64) != 0,
+        MachineCall::Mmap => replaces(args),
         MachineCall::Munmap | MachineCall::Mremap | MachineCall::Madvise => true,
         _ => false,
     };
-    changes.then(|| args[0]..args[0].saturating_add(page_up(args[1])))
+    changes.then(|| named(args))
 }
 
 /// What a new mapping shows: from its beginning on, or in places.

@@ -53,7 +53,7 @@ enum What {
     Interfaces,
     /// A `file_handle`: its first word tells how much follows.
     FileHandle,
-    /// So many bytes, and the records behind them.
+    /// A header, and the records behind it.
     Counted(Records),
     /// An `iovec` and the buffer that it points to.
     OneVector,
@@ -79,9 +79,9 @@ pub(crate) enum Count {
 pub(crate) struct Records {
     /// Bytes of the header.
     pub(crate) header: u32,
-    /// Where in the header how many records there are stands, in four bytes.
+    /// Offset in the header of the number of records, which has four bytes.
     pub(crate) count: u32,
-    /// Where in the header there is how many there is room for.
+    /// Offset in the header of the number of records that the caller has room for.
     pub(crate) room: u32,
     /// Bytes of a record.
     pub(crate) size: u32,
