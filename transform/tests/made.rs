@@ -100,6 +100,26 @@ fn a_word_that_is_taken_and_set_free_by_its_holder_is_a_lock() {
     assert_eq!(kinds, [(Rdtsc, 10), (Rdtsc, 10), (SpinLock, 10), (SpinUnlock, 40)]);
 }
 
+/// The first acquisition was the word's owner's, so no event has it.
+#[test]
+fn a_lock_may_be_taken_when_its_events_begin() {
+    for by in [0, 1] {
+        let mut r = Recording::new(2);
+        atomic(&mut r, by, W, SWAP, 1);
+        for thread in [1, 0, 1] {
+            atomic(&mut r, thread, W, CAS, 0);
+            atomic(&mut r, thread, W, SWAP, 1);
+        }
+        let made = made(&r);
+        let locks: Vec<_> = made.locks.iter().map(|lock| (lock.make, lock.address)).collect();
+        assert_eq!(locks, [(Make::Word, W)]);
+        let before = u32::from(by == 0);
+        assert_eq!(held(&made, 0), [(before, true), (before + 1, false)]);
+        let part = |(_, role): &(u32, Role)| matches!(role, Role::Part(_));
+        assert!(part(&made.roles(ThreadId(by as u32))[0]), "its release is the lock's own affair");
+    }
+}
+
 #[test]
 fn threads_wait_awake_for_a_lock_on_which_they_seldom_sleep() {
     for sleeps in [false, true] {
@@ -194,6 +214,27 @@ fn readers_that_are_counted_share_the_lock() {
     assert_eq!(shared(2), [(1, false)]);
 }
 
+/// Two readers were there before the word had events, and one of them adds again what it gives back.
+#[test]
+fn readers_may_be_there_when_the_events_begin() {
+    const WRITER: u64 = 0x3fff_ffff;
+    let mut r = Recording::new(2);
+    atomic(&mut r, 0, W, CAS, 2); // does not read any more
+    atomic(&mut r, 1, W, CAS, 1); // reads
+    atomic(&mut r, 0, W, CAS, 2); // does not read any more
+    atomic(&mut r, 0, W, CAS, 1); // reads
+    atomic(&mut r, 1, W, CAS, 2);
+    atomic(&mut r, 0, W, CAS, 1);
+    atomic(&mut r, 1, W, CAS, 0); // writes
+    atomic(&mut r, 1, W, ADD, WRITER);
+    atomic(&mut r, 0, W, CAS, 0);
+    let made = made(&r);
+    let makes: Vec<_> = made.locks.iter().map(|lock| lock.make).collect();
+    assert_eq!(makes, [Make::Counted], "{made:?}");
+    assert_eq!(held(&made, 0), [(2, true), (3, false)]);
+    assert_eq!(held(&made, 1), [(0, true), (1, false), (2, true), (3, false)]);
+}
+
 #[test]
 fn a_ticket_lock_is_two_words() {
     let mut r = Recording::new(2);
@@ -212,6 +253,29 @@ fn a_ticket_lock_is_two_words() {
     assert_eq!(made.locks[0].make, Make::Ticket);
     assert_eq!(held(&made, 0), [(1, true), (2, false), (4, true), (5, false)]);
     assert_eq!(held(&made, 1), [(2, true), (3, false)], "when its number came up");
+}
+
+/// The owner of one of the two words drew numbers, or passed turns on, without events.
+#[test]
+fn numbers_and_turns_of_a_ticket_lock_may_begin_apart() {
+    for (draws, turns) in [(2, 0), (0, 2)] {
+        let mut r = Recording::new(2);
+        for number in 0..6 {
+            let thread = number as usize % 2;
+            if number >= draws {
+                atomic(&mut r, thread, W, ADD, number);
+            }
+            load(&mut r, thread, V, number);
+            if number >= turns {
+                atomic(&mut r, thread, V, MOV, number);
+            }
+            r.clocks[1 - thread] = r.clocks[thread];
+        }
+        let made = made(&r);
+        assert_eq!(made.locks.len(), 1, "{made:?}");
+        assert_eq!(made.locks[0].make, Make::Ticket);
+        assert_eq!(held(&made, 0).len() + held(&made, 1).len(), 8, "{made:?}");
+    }
 }
 
 /// Whoever signals one condition variable and later another one counts both up in the same order.
@@ -296,6 +360,24 @@ fn whoever_is_at_the_end_of_a_queue_has_the_lock_next() {
     let words: Vec<u64> = made.locks[0].words.iter().map(|word| word.start).collect();
     let of_nodes = NODES.map(|node| [node + LINK, node + POLLED]);
     assert_eq!(words, [&[W], &of_nodes.concat()[..]].concat());
+}
+
+/// Whoever was in the queue alone had put its node there without an event.
+#[test]
+fn a_queue_may_have_somebody_when_its_events_begin() {
+    let mut r = Recording::new(2);
+    atomic(&mut r, 0, W, CAS, NODES[0]);
+    for _ in 0..2 {
+        atomic(&mut r, 0, W, SWAP, 0);
+        atomic(&mut r, 1, W, SWAP, NODES[0]);
+        load(&mut r, 1, NODES[1] + POLLED, 1);
+        load(&mut r, 0, NODES[0] + LINK, NODES[1]);
+        load(&mut r, 1, NODES[1] + POLLED, 0);
+        atomic(&mut r, 1, W, CAS, NODES[1]);
+    }
+    let made = made(&r);
+    let makes: Vec<_> = made.locks.iter().map(|lock| lock.make).collect();
+    assert_eq!(makes, [Make::Queue], "{made:?}");
 }
 
 #[test]

@@ -9,6 +9,9 @@
 //! else was an attempt.) One amount at least must be a reader's and one a writer's, or the word is no
 //! such lock: where all are readers, as of a word that counts references, nobody ever waits. A
 //! writer's may have nobody beside it.
+//!
+//! What the word held when its events begin, an owner of the word had added without events. Who takes
+//! such an amount away lets go of what is no section here.
 
 use super::{Change, Held, MadeLock, Make, Step, StepKind, came};
 use crate::intervals::Interval;
@@ -35,6 +38,8 @@ pub(super) fn recognise(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
     let ones = u64::MAX >> (64 - 8 * size);
     let mut spans = Vec::new();
     let mut open: Vec<Candidate> = Vec::new();
+    // What has no event: an owner's acquisitions, which may be given back later.
+    let mut before = changes.first().map_or(0, |&at| of_word[at].old);
     for pair in changes.windows(2) {
         let (at, step) = (pair[0], &of_word[pair[0]]);
         let added = of_word[pair[1]].old.wrapping_sub(step.old) & ones;
@@ -45,6 +50,8 @@ pub(super) fn recognise(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
         if let Some(mine) = mine.filter(|mine| open[*mine].amount.wrapping_neg() & ones == added) {
             let Candidate { at: from, amount, .. } = open.swap_remove(mine);
             spans.push(Span { from, to: at, amount });
+        } else if mine.is_none() && added.wrapping_neg() & ones <= before {
+            before -= added.wrapping_neg() & ones;
         } else if step.kind == StepKind::Change(Change::CompareExchange) {
             open.retain(|it| it.thread != step.thread);
             open.push(Candidate { thread: step.thread, at, amount: added });

@@ -7,6 +7,9 @@
 //! That thread had the lock from when it first saw its number in the second word until it raised
 //! that. If no such load is recorded, it saw nothing new there, so it had the lock from when it drew the
 //! number, and its turn had come by then; if it had not, this is no lock.
+//!
+//! An owner's numbers and turns have no events, and either word may have come to others first: the
+//! two are compared from their ends, and what only one of them has at its beginning is left out.
 
 use super::{Change, Held, MadeLock, Make, Step, StepKind};
 use crate::intervals::Interval;
@@ -25,36 +28,37 @@ pub(super) struct Found<'a> {
 }
 
 pub(super) fn recognise<'a>(words: &[&'a [Step]]) -> Vec<Found<'a>> {
-    let mut draws: FixedMap<Sequence, Vec<usize>> = FixedMap::default();
-    let mut turns: FixedMap<Sequence, Vec<usize>> = FixedMap::default();
+    // By what the last change found, and who made it.
+    let mut draws: FixedMap<(u64, ThreadId), Vec<(usize, Sequence)>> = FixedMap::default();
+    let mut turns: FixedMap<(u64, ThreadId), Vec<(usize, Sequence)>> = FixedMap::default();
     for (index, of_word) in words.iter().enumerate() {
         let Some(sequence) = counts_up(of_word) else { continue };
         let added = |step: &&Step| step.kind == StepKind::Change(Change::Add);
         let drawn = of_word.iter().filter(is_change).all(|step| added(&step));
         let polled = of_word.iter().any(|step| step.kind == StepKind::Load);
+        let Some(&last) = sequence.last() else { continue };
         if drawn {
-            draws.entry(sequence.clone()).or_default().push(index);
+            draws.entry(last).or_default().push((index, sequence.clone()));
         }
         if polled || !drawn {
-            turns.entry(sequence).or_default().push(index);
+            turns.entry(last).or_default().push((index, sequence));
         }
     }
     let mut locks: Vec<Found<'a>> = Vec::new();
-    for (sequence, drawn) in &draws {
-        let candidates = turns.get(sequence).into_iter().flatten();
-        let pairs = candidates.flat_map(|turn| drawn.iter().map(move |draw| (*draw, *turn)));
-        let pair = pairs.filter(|(a, b)| a != b).find_map(|(a, b)| {
-            let (lock, held) = lock(words[a], words[b])?;
-            Some(Found { lock, held, words: vec![words[a], words[b]] })
+    for (last, drawn) in &draws {
+        let candidates = turns.get(last).into_iter().flatten();
+        let pairs = candidates.flat_map(|turn| drawn.iter().map(move |draw| (draw, turn)));
+        let pair = pairs.filter(|(a, b)| a.0 != b.0).find_map(|((a, drawn), (b, turned))| {
+            let (a, b) = (words[*a], words[*b]);
+            let (lock, held) = lock(a, b, in_both(drawn, turned)?)?;
+            Some(Found { lock, held, words: vec![a, b] })
         });
         locks.extend(pair);
     }
     locks.extend(words.iter().filter_map(|of_word| {
         let (draws, turns) = halves(of_word)?;
-        if counts_up(&draws)? != counts_up(&turns)? {
-            return None;
-        }
-        let (lock, held) = lock(&draws, &turns)?;
+        let in_both = in_both(&counts_up(&draws)?, &counts_up(&turns)?)?;
+        let (lock, held) = lock(&draws, &turns, in_both)?;
         Some(Found { lock, held, words: vec![*of_word] })
     }));
     locks.sort_unstable_by_key(|found| found.lock.address);
@@ -108,13 +112,26 @@ fn halves(of_word: &[Step]) -> Option<(Vec<Step>, Vec<Step>)> {
     (!draws.is_empty() && !turns.is_empty()).then_some((draws, turns))
 }
 
-fn lock(draws: &[Step], turns: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
+/// How many numbers at the end both have, if the one that has fewer is the end of the other.
+fn in_both(drawn: &Sequence, turned: &Sequence) -> Option<usize> {
+    let in_both = drawn.len().min(turned.len());
+    (drawn.ends_with(turned) || turned.ends_with(drawn)).then_some(in_both)
+}
+
+/// The lock, if the last `in_both` changes of the two words are those of one.
+fn lock(draws: &[Step], turns: &[Step], in_both: usize) -> Option<(MadeLock, Vec<Held>)> {
+    let last = |steps: &[Step]| -> Vec<Step> {
+        let changes = steps.iter().filter(is_change).copied();
+        let changes: Vec<Step> = changes.collect();
+        changes[changes.len() - in_both..].to_vec()
+    };
     // When which thread saw which number.
     let mut seen: FixedMap<(ThreadId, u64), Vec<u32>> = FixedMap::default();
     for step in turns.iter().filter(|step| step.kind == StepKind::Load) {
         seen.entry((step.thread, step.old)).or_default().push(step.event);
     }
-    let pairs = draws.iter().filter(is_change).zip(turns.iter().filter(is_change));
+    let (drawn, turned) = (last(draws), last(turns));
+    let pairs = drawn.iter().zip(&turned);
     let mut came = 0;
     let held = pairs.map(|(draw, turn)| {
         let seen = seen.get(&(draw.thread, draw.old)).into_iter().flatten();

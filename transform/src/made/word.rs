@@ -11,6 +11,9 @@
 //! thread's. A word that is ever set free by somebody else is no lock by that mask. Where the mask
 //! is a single bit, a release sets no other one: a word that counts is no lock.
 //!
+//! A word that is taken when its events begin was taken by an owner of the word, whose acquisition has
+//! no event (a `takeover` comes first); that section is left out, whoever releases.
+//!
 //! # Releases that nobody saw
 //! Where a bit says that threads sleep, the release may be a plain store which the recording does not
 //! watch, or none at all: the lock is handed over to a thread that sleeps (parking_lot does both). Only
@@ -46,7 +49,9 @@ fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLo
     for pair in changes.windows(2) {
         let (at, next) = (pair[0], pair[1]);
         let step = &of_word[at];
-        if taken(at) && places.contains(&step.pc) {
+        // Taken before the first step: by an owner of the word, whose stores have no events.
+        let before = held.is_empty();
+        if !before && taken(at) && places.contains(&step.pc) {
             decisive[at] = true;
             let holder = held.last_mut().filter(|it| it.release.is_none())?;
             if holder.thread != step.thread {
@@ -76,6 +81,10 @@ fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLo
             (true, false) => {
                 if mask != u64::MAX && of_word[next].old & !step.old != 0 {
                     return None;
+                }
+                if before {
+                    decisive[at] = true;
+                    continue;
                 }
                 let holder = held.last_mut().filter(|it| it.release.is_none())?;
                 let by_holder = holder.thread == step.thread;
