@@ -18,7 +18,7 @@
 use crate::config::ticks;
 use crate::skeleton::{Strand, WIDE_WORK};
 use refrain_trace::fixed::FixedMap;
-use refrain_trace::{Event, ThreadId};
+use refrain_trace::{Event, EventKind, ThreadId};
 
 /// What misses may take, in nanoseconds.
 const MISSES: u64 = 150;
@@ -50,7 +50,11 @@ impl Places {
             self.of_events.resize(thread.index() + 1, Vec::new());
             self.last.resize(thread.index() + 1, 0);
         }
-        let last = std::mem::replace(&mut self.last[thread.index()], event.pc);
+        let last = self.last[thread.index()];
+        // What another thread takes over is no place in this thread's code.
+        if event.kind() != EventKind::Handover {
+            self.last[thread.index()] = event.pc;
+        }
         let fresh = self.works.len() as u32;
         let place = *self.numbers.entry((last, event.pc)).or_insert(fresh);
         if place == fresh {
