@@ -34,7 +34,8 @@ pub struct Context {
     pub retired: u64,
     /// At so many the thread exits, if it is at a place for it ([`crate::EngineConfig::places`]).
     pub leave_at: u64,
-    /// What the engine has spent on translating for this thread.
+    /// What the engine has spent on translating for this thread, and a recorder on taking words over and
+    /// on system calls, beside the kernel.
     pub translating: Translating,
     /// Where the next [`refrain_trace::Access`] goes, if the engine logs accesses.
     pub access_cursor: u64,
@@ -61,7 +62,7 @@ pub struct SeenWords {
     pub add: u64,
 }
 
-/// Time spent on translating, in ticks of the time-stamp counter.
+/// Time spent on translating and the like, in ticks of the time-stamp counter.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Translating {
     /// All of it.

@@ -225,10 +225,13 @@ impl GuestThread {
         if machine.owners.of(address, self.id, &mut self.fast_path.visited) != Ownership::Foreign {
             return;
         }
+        let came = host::ticks();
         let Ok(awaited) = machine.owners.take_over(address, (&machine.log, &machine.tickets))
         else {
             park_forever()
         };
+        // The program by itself takes nothing over.
+        self.context.translating.add(came, came, host::ticks());
         if self.fast_path.visited.share(address, &awaited) {
             let event = self.event(EventKind::Takeover, host::ticks());
             let Awaited { object, ticket, stored } = awaited;

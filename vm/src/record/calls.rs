@@ -20,6 +20,20 @@ pub(crate) struct Pending {
     pub(crate) call: Call,
     pub(crate) args: [u64; 6],
     pub(crate) event: Event,
+    /// When the kernel was done with it, if it was issued: what follows is the recorder's own work.
+    pub(crate) done: Option<u64>,
+}
+
+impl Pending {
+    /// The kernel has had the call from `from` on until now. What the thread did before, since it came to
+    /// the call, was the recorder's work.
+    pub(crate) fn issued(&mut self, from: u64) {
+        let prepared = from.saturating_sub(self.event.begin);
+        self.event.overhead += prepared;
+        self.event.busy += prepared;
+        self.event.begin = from;
+        self.done = Some(host::ticks());
+    }
 }
 
 impl GuestThread {
@@ -48,7 +62,7 @@ impl GuestThread {
             object: digest::of_call(&call),
             ..self.event(EventKind::Syscall, begin)
         };
-        let pending = Pending { call, args, event };
+        let pending = Pending { call, args, event, done: None };
         if call.may_send_signals() {
             self.machine.expect_signals();
         }
@@ -116,7 +130,9 @@ impl GuestThread {
         self.enter(&mut pending);
         let before = pending.call.before(&Guest);
         let shortened = self.may_shorten(&pending.call);
+        let from = host::ticks();
         let result = self.issue(issued, pending.event.nr);
+        pending.issued(from);
         self.leave(&mut pending);
         if pending.call.is_noted() && result >= 0 {
             self.machine.notice(Notice::Undescribed(pending.call.name()));
@@ -213,7 +229,9 @@ impl GuestThread {
         let record = SyscallRecord { args: pending.args, writes, effect };
         let event = Event { value: result as u64, ..pending.event };
         self.context.finish_syscall(result);
-        self.append(event, Some(&record));
+        let end = pending.done;
+        self.append_made(Some(&record), || Event { end: end.unwrap_or_else(host::ticks), ..event });
+        self.end_recording(end);
         if self.fast_path.accesses.is_some() {
             let range = |write: &Write| write.address..write.address + write.bytes.len() as u64;
             let written: Vec<_> = record.writes.iter().map(range).collect();
@@ -221,6 +239,13 @@ impl GuestThread {
         }
         if result == syscall::BEGIN_AGAIN {
             self.context.begin_syscall_again(event.nr);
+        }
+    }
+
+    /// Notes what the recorder did since the kernel was done with a call.
+    pub(crate) fn end_recording(&mut self, done: Option<u64>) {
+        if let Some(done) = done {
+            self.context.translating.add(done, done, host::ticks());
         }
     }
 

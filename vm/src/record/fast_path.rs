@@ -133,6 +133,8 @@ pub(crate) struct FastPathState {
     /// Signals want to be handled.
     pub(crate) attention: Attention,
     pub(crate) pages: KnownPages,
+    /// Which lock the fast path has not got, and when the thread came to it.
+    wanted: Option<(u64, u64)>,
     /// A `pthread_once` whose routine this thread is about to run.
     pub(crate) beginning_once: Option<u64>,
     /// The instruction that is executed in line.
@@ -157,6 +159,7 @@ impl Default for FastPathState {
             accounted: Translating::default(),
             attention: Attention::default(),
             pages: KnownPages::new(),
+            wanted: None,
             beginning_once: None,
             held: None,
             id: ThreadId(0),
@@ -184,6 +187,13 @@ impl FastPathState {
         (self.tickets, self.log, self.context) = (tickets, log, context);
         (self.id, self.owners) = (id, owners);
         self.tid = tid as u32;
+    }
+
+    /// When the thread came to the lock that it is about to ask for on the slow path, if the fast path
+    /// has asked before.
+    pub(crate) fn came_to(&mut self, lock: u64) -> Option<u64> {
+        let (wanted, came) = self.wanted.take()?;
+        (wanted == lock).then_some(came)
     }
 
     /// Translation since the previous event, given that so far.
@@ -270,6 +280,12 @@ impl Call<'_> {
         });
     }
 
+    /// The call has to take the slow path, since somebody else has the lock. It has waited all the same.
+    fn wait(self) -> i64 {
+        self.thread.wanted = Some((self.object, self.begin));
+        SLOW_PATH
+    }
+
     /// Tries until the lock is had, for a while; when it was, if so.
     #[inline(always)]
     fn lock(&self, try_lock: impl Fn() -> bool, is_free: impl Fn() -> bool) -> Option<u64> {
@@ -334,7 +350,7 @@ unsafe extern "sysv64" fn mutex_lock(object: u64, sp: u64, data: u64) -> i64 {
         } else {
             mutex.try_lock().then_some(end)
         };
-        let Some(had) = had else { return SLOW_PATH };
+        let Some(had) = had else { return call.wait() };
         end = had;
         mutex.held_by(call.thread.tid, kind);
     }
@@ -394,7 +410,7 @@ unsafe extern "sysv64" fn spin_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
     let Some(call) = call else { return SLOW_PATH };
-    let Some(end) = call.lock(|| lock.try_lock(), || lock.is_free()) else { return SLOW_PATH };
+    let Some(end) = call.lock(|| lock.try_lock(), || lock.is_free()) else { return call.wait() };
     call.record(EventKind::SpinLock, end, 0);
     0
 }

@@ -22,7 +22,7 @@ const WHOLE_FILE: u64 = 64 << 20;
 impl GuestThread {
     /// Carries out a call that changes the address space. The lock makes the change and its
     /// ticket one step.
-    pub(crate) fn memory_call(&mut self, pending: Pending, what: MachineCall) -> Result<()> {
+    pub(crate) fn memory_call(&mut self, mut pending: Pending, what: MachineCall) -> Result<()> {
         let args = *pending.call.arguments();
         let machine = self.machine.clone();
         let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,6 +33,7 @@ impl GuestThread {
             machine.log.pages();
         }
         let replaced = space.replaced_by(what, args);
+        let from = host::ticks();
         let result = match machine.forbids_generated_code && would_hold_generated_code(what, args) {
             true => {
                 machine.notice(Notice::ForbiddenCode);
@@ -48,6 +49,7 @@ impl GuestThread {
                 _ => perform(&mut space, what, args, self.purpose(args)),
             },
         };
+        pending.issued(from);
         if result >= 0
             && let Some(range) = space.generated_by(what, args, result)
         {
@@ -95,10 +97,11 @@ impl GuestThread {
             ticket: machine.tickets.take(order::MEMORY_SLOT),
             value: result as u64,
             result: file as i32,
-            end: host::ticks(),
+            end: pending.done.unwrap_or_else(host::ticks),
             ..pending.event
         });
         drop(space);
+        self.end_recording(pending.done);
         self.common_may_differ();
         if result >= 0 && machine.lines().is_some() && machine.has_shared() {
             let start = result as u64;

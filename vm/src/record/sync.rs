@@ -30,7 +30,8 @@ pub(super) struct Call {
 impl GuestThread {
     /// The guest is at the first instruction of a hooked function.
     pub(crate) fn hook(&mut self) -> Result<Flow> {
-        let begin = host::ticks();
+        let object = self.context.gpr[RDI];
+        let begin = self.fast_path.came_to(object).unwrap_or_else(host::ticks);
         let pc = self.context.rip;
         self.leave_creation();
         let hook = match self.hooks.at(pc) {
@@ -40,13 +41,8 @@ impl GuestThread {
                 self.hooks.at(pc).expect("the engine reports hooks at the addresses it was given")
             }
         };
-        let call = Call {
-            hook,
-            begin,
-            sp: self.context.gpr[RSP],
-            object: self.context.gpr[RDI],
-            second: self.context.gpr[RSI],
-        };
+        let call =
+            Call { hook, begin, sp: self.context.gpr[RSP], object, second: self.context.gpr[RSI] };
         let pages = &mut self.fast_path.pages;
         if hook.leaves(call.object, |at| pages.operand(at, 4)) {
             return Ok(Flow::Continue);
