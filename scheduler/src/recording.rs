@@ -11,21 +11,28 @@
 //! caches and cores that are shared, and then so is the work beside it.
 
 use crate::config::ticks;
-use refrain_trace::{Event, EventKind};
+use refrain_trace::{Event, EventKind, OWN_ORDER};
 
 /// Nanoseconds after an event whose function has a stand-in in translated code.
 const STAND_IN: u64 = 25;
 /// Nanoseconds after a call for which translated code is left.
 const CALL: u64 = 105;
-/// Nanoseconds around an atomic instruction, or a load that is watched, in line.
-const INLINE: u64 = 15;
+/// Nanoseconds around a watched load in line.
+const LOAD: u64 = 15;
+/// Nanoseconds around an atomic instruction, or a store that is watched, in line.
+const STORE: u64 = 45;
 
 /// By how much the work after an event was longer than the program's own, in ticks.
 pub(crate) fn tail(event: &Event, ticks_per_second: u64) -> u64 {
     use EventKind::*;
+    // Locks of the program's own are made of instructions.
+    let made = event.flags & OWN_ORDER != 0;
     let nanoseconds = match event.kind() {
+        Rdtsc if made => LOAD,
+        _ if made => STORE,
         MutexLock | MutexTryLock | MutexUnlock | SpinLock | SpinTryLock | SpinUnlock => STAND_IN,
-        Atomic | SyncLoad | Contended => INLINE,
+        SyncLoad => LOAD,
+        Atomic | SyncStore | Contended => STORE,
         ThreadStart | ThreadExit | Syscall => 0,
         _ => CALL,
     };

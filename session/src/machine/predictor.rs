@@ -19,6 +19,9 @@ const ENOUGH_SLEEPS: u64 = 32;
 const FACTORS: [u32; 5] = [PLAIN, 4, 12, 16, 24];
 const PLAIN: u32 = 8;
 
+/// What the recorder adds to a call that wakes nobody, in nanoseconds.
+const RECORDED_VAIN: u64 = 90;
+
 /// A call that wakes and takes longer has lost its core, in nanoseconds.
 const LOST: u64 = 1_000_000;
 
@@ -131,7 +134,12 @@ impl Predictor {
         let Patience { until: patience, back } = patience;
         // Threads that are awake for less sleep more often, as if waking took longer.
         let patience = patience.saturating_mul(patient.into()) / u64::from(PLAIN) * of / times;
-        let vain = self.shown.vain.unwrap_or(costs.vain);
+        let vain = match self.shown.vain {
+            Some(vain) if recorded => vain,
+            // As above.
+            Some(vain) => vain.saturating_sub(reduced.ticks(RECORDED_VAIN)).max(costs.vain),
+            None => costs.vain,
+        };
         let scaled = |ticks: u64| ticks.saturating_mul(times) / of;
         let (wake, rouse) = (scaled(costs.wake), scaled(costs.rouse));
         let config = Config {
