@@ -1,12 +1,16 @@
 //! How long this machine takes to hand a lock over. `refrain calibrate` measures it once, later
-//! recordings write it into their traces, and the virtual clock uses it.
+//! recordings write it into their traces, and the virtual clock uses it. Where that has not been done,
+//! each recording measures in a moment what threads that wait awake take.
 
 use crate::cache;
 use crate::error::{Context, Error};
 use refrain_scheduler::Costs;
 use refrain_trace::{Latencies, Machine};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Measured latencies, and of which machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -49,16 +53,89 @@ pub fn costs(measured: Option<Latencies>, ticks_per_second: u64) -> (Costs, Sour
         u64::try_from(ticks).unwrap_or(u64::MAX)
     };
     let handoff = ticks(handoff_ns);
-    // A hand-off is a cache line's way, and more.
-    let travel = typical.travel.min(handoff);
-    (Costs { handoff, wake: ticks(wake_ns), travel, ..typical }, Source::Calibrated)
+    // A hand-off is a cache line's way there and the answer's way back, and more.
+    let travel = handoff / 2;
+    let wake = if wake_ns == 0 { typical.wake } else { ticks(wake_ns) };
+    (Costs { handoff, wake, travel, ..typical }, Source::Calibrated)
 }
 
 /// This machine as recordings name it, with its latencies if they were measured and can be
-/// understood.
+/// understood, or can be measured in a moment.
 pub fn this_machine() -> Machine {
     let machine = refrain_vm::this_machine();
-    Machine { latencies: measured(&machine.cpu), ..machine }
+    let now = || {
+        let handoff_ns = handoff(Some(two_cores()?), 3, 500, Duration::from_millis(1))?;
+        Some(Latencies { handoff_ns, wake_ns: 0 })
+    };
+    Machine { latencies: measured(&machine.cpu).or_else(now), ..machine }
+}
+
+/// Two cores that this process may use; `None` if there is but one.
+pub fn two_cores() -> Option<[usize; 2]> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
+    Some([cores.next()?, cores.next()?])
+}
+
+/// Keeps this thread on a core. Without the right to, measurements are a little noisier.
+pub fn pin(cores: Option<[usize; 2]>, which: usize) {
+    if let Some(cores) = cores {
+        let mut one = CpuSet::new();
+        one.set(cores[which]);
+        let _ = sched_setaffinity(None, &one);
+    }
+}
+
+/// Half a round trip, in nanoseconds, over a word that two threads look at all the time: the least of
+/// several measurements, since whatever else runs on the machine can only make one longer. `None` if
+/// none was done in time.
+pub fn handoff(
+    cores: Option<[usize; 2]>,
+    batches: u32,
+    rounds: u64,
+    patience: Duration,
+) -> Option<u64> {
+    let word = AtomicU64::new(0);
+    let gone = AtomicBool::new(false);
+    let until = Instant::now() + patience;
+    let turn = |turn: u64| {
+        let mut looks = 0u32;
+        while word.load(Ordering::Acquire) != turn {
+            looks += 1;
+            // On one core the other thread must get it.
+            if looks.is_multiple_of(1 << 12) {
+                if gone.load(Ordering::Relaxed) || Instant::now() > until {
+                    gone.store(true, Ordering::Relaxed);
+                    return false;
+                }
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+        word.store(turn + 1, Ordering::Release);
+        true
+    };
+    let turns = |mine: u64, batch: u64| {
+        let from = batch * rounds;
+        (from..from + rounds).all(|round| turn(2 * round + mine))
+    };
+    let batches = 0..u64::from(batches);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(cores, 1);
+            batches.clone().all(|batch| turns(1, batch))
+        });
+        let main = scope.spawn(|| {
+            pin(cores, 0);
+            let times = batches.clone().map_while(|batch| {
+                let start = Instant::now();
+                turns(0, batch).then(|| start.elapsed())
+            });
+            times.min()
+        });
+        let least = main.join().expect("the measuring thread does not panic")?;
+        Some(u64::try_from(least.as_nanos()).unwrap_or(u64::MAX) / (2 * rounds).max(1))
+    })
 }
 
 fn measured(cpu: &str) -> Option<Latencies> {
@@ -92,9 +169,21 @@ mod tests {
         let (costs, source) = super::costs(Some(measured), 2_000_000_000);
         assert_eq!((costs.handoff, costs.wake, source), (500, 80_000, Source::Calibrated));
         let quick = Latencies { handoff_ns: 25, wake_ns: 40_000 };
-        assert_eq!(super::costs(Some(quick), 2_000_000_000).0.travel, 50);
+        assert_eq!(super::costs(Some(quick), 2_000_000_000).0.travel, 25);
+        let awake = Latencies { handoff_ns: 250, wake_ns: 0 };
+        let (costs, source) = super::costs(Some(awake), 2_000_000_000);
+        assert_eq!((costs.handoff, costs.wake, source), (500, 10_000, Source::Calibrated));
+        let (costs, _) = super::costs(Some(measured), 2_000_000_000);
         let (typical, source) = super::costs(None, 2_000_000_000);
-        assert_eq!(Costs { handoff: typical.handoff, wake: typical.wake, ..costs }, typical);
+        let Costs { handoff, wake, travel, .. } = typical;
+        assert_eq!(Costs { handoff, wake, travel, ..costs }, typical);
         assert_eq!(source, Source::Typical);
+    }
+
+    #[test]
+    fn handing_over_takes_some_time_or_is_given_up() {
+        let measured = handoff(two_cores(), 2, 100, Duration::from_secs(10));
+        assert!(measured.is_some_and(|ns| ns > 0), "{measured:?}");
+        assert_eq!(handoff(None, 1, u64::MAX / 4, Duration::ZERO), None);
     }
 }

@@ -92,7 +92,8 @@ pub struct Machine {
 pub struct Latencies {
     /// From a store to the moment when a thread on another core that waits awake has seen it.
     pub handoff_ns: u64,
-    /// From a wake-up call to the moment when the sleeping thread runs.
+    /// From a wake-up call to the moment when the sleeping thread runs; 0 if only the other was
+    /// measured.
     pub wake_ns: u64,
 }
 

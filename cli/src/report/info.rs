@@ -12,8 +12,10 @@ fn machine(report: &Info) -> String {
     let mut text = format!("{}, {cores}, Linux {}", report.cpu, report.kernel);
     if let Some(Latencies { handoff_ns, wake_ns }) = report.latencies {
         let time = |ns: u64| duration(signed(ns));
-        let (handoff, wake) = (time(handoff_ns), time(wake_ns));
-        text += &format!("; hand-off {handoff}, wake-up {wake}");
+        text += &format!("; hand-off {}", time(handoff_ns));
+        if wake_ns > 0 {
+            text += &format!(", wake-up {}", time(wake_ns));
+        }
     }
     text
 }
