@@ -69,14 +69,20 @@ fn is_change(step: &&Step) -> bool {
     matches!(step.kind, StepKind::Change(_))
 }
 
-/// Who found which number in a word that counts up by one.
+/// Who found which number in a word that counts up by one. As long as it had one owner, some numbers may
+/// be in no event; the sequence begins behind the last of those.
 fn counts_up(of_word: &[Step]) -> Option<Sequence> {
     let first = of_word.first()?;
-    let sequence: Sequence =
+    let mut sequence: Sequence =
         of_word.iter().filter(is_change).map(|step| (step.old, step.thread)).collect();
     let ones = u64::MAX >> (64 - 8 * u64::from(first.size).clamp(1, 8));
     let next = |pair: &[(u64, ThreadId)]| pair[1].0 == pair[0].0.wrapping_add(1) & ones;
-    (sequence.len() > 2 && sequence.windows(2).all(next)).then_some(sequence)
+    let owned = sequence.windows(2).rposition(|pair| !next(pair)).map_or(0, |gap| gap + 1);
+    let owner = sequence.first()?.1;
+    if sequence.drain(..owned).any(|(_, thread)| thread != owner) {
+        return None;
+    }
+    (sequence.len() > 2).then_some(sequence)
 }
 
 /// The steps of a word that is added to, as those of its halves: the numbers that are drawn from the

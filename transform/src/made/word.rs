@@ -22,7 +22,7 @@
 
 use super::{Calls, Change, Held, LOOK_BACK, MadeLock, Make, Step, StepKind, came};
 use crate::intervals::Interval;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bits of words that hold more than a lock.
 const BITS: [u64; 2] = [1, 1 << 31];
@@ -111,20 +111,24 @@ fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLo
     (held.iter().filter(|held| held.release.is_some()).count() > 1).then_some((lock, held))
 }
 
-/// Where holders were seen to set it free.
+/// Where the holder sets it free, as was seen at least every other time that a thread came there and
+/// found it taken. (If it was set free unseen behind a try to have it, that looks the same, once.)
 fn places(of_word: &[Step], changes: &[usize], taken: impl Fn(usize) -> bool) -> BTreeSet<u64> {
-    let (mut holder, mut places) = (None, BTreeSet::new());
+    let (mut holder, mut places) = (None, BTreeMap::<u64, (u64, u64)>::new());
     for pair in changes.windows(2) {
         let step = &of_word[pair[0]];
-        match (taken(pair[0]), taken(pair[1])) {
-            (false, true) => holder = Some(step.thread),
-            (true, false) if holder == Some(step.thread) => {
-                places.insert(step.pc);
+        if !taken(pair[0]) {
+            if taken(pair[1]) {
+                holder = Some(step.thread);
             }
-            _ => {}
+            continue;
         }
+        let (came, freed) = places.entry(step.pc).or_default();
+        *came += 1;
+        *freed += u64::from(!taken(pair[1]) && holder == Some(step.thread));
     }
-    places
+    let often = |&(_, (came, freed)): &(u64, (u64, u64))| 2 * freed >= came;
+    places.into_iter().filter(often).map(|(pc, _)| pc).collect()
 }
 
 /// The thread of a step has the lock, and did not take it itself: it has had it since it slept, behind
