@@ -75,8 +75,9 @@ impl Costs {
 }
 
 /// Nanoseconds in ticks of a clock.
-pub(crate) fn ticks(nanoseconds: u64, per_second: u64) -> u64 {
-    (u128::from(nanoseconds) * u128::from(per_second) / 1_000_000_000) as u64
+pub fn ticks(nanoseconds: u64, per_second: u64) -> u64 {
+    let ticks = u128::from(nanoseconds) * u128::from(per_second) / 1_000_000_000;
+    u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
 /// The machine on which a skeleton is replayed.

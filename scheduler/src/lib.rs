@@ -68,7 +68,7 @@ mod wakes;
 pub use admission::{Admission, Conflicts};
 pub use build::Builder;
 pub use clock::{Account, Deadlock, Outcome, Run, Visitor, Wait, Want, simulate};
-pub use config::{Config, Costs};
+pub use config::{Config, Costs, ticks};
 pub use constraints::{Constraints, Edge, Locksets};
 pub use contracted::Contracted;
 pub use elsc::Elsc;

@@ -326,11 +326,6 @@ impl Skeleton {
         self.ticks_per_second
     }
 
-    /// Nanoseconds in ticks.
-    pub fn ticks(&self, nanoseconds: u64) -> u64 {
-        crate::config::ticks(nanoseconds, self.ticks_per_second)
-    }
-
     /// A number of ticks in nanoseconds, rounded to the nearest.
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         let per_second = u128::from(self.ticks_per_second.max(1));

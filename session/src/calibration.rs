@@ -48,10 +48,7 @@ pub fn costs(measured: Option<Latencies>, ticks_per_second: u64) -> (Costs, Sour
     let Some(Latencies { handoff_ns, wake_ns }) = measured else {
         return (typical, Source::Typical);
     };
-    let ticks = |ns: u64| {
-        let ticks = u128::from(ns) * u128::from(ticks_per_second) / 1_000_000_000;
-        u64::try_from(ticks).unwrap_or(u64::MAX)
-    };
+    let ticks = |ns: u64| refrain_scheduler::ticks(ns, ticks_per_second);
     let handoff = ticks(handoff_ns);
     // A hand-off is a cache line's way there and the answer's way back, and more.
     let travel = handoff / 2;

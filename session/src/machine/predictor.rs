@@ -5,7 +5,7 @@ use super::skeleton::{Shown, Skeleton};
 use rayon::prelude::*;
 use refrain_scheduler::{
     Admission, Builder, Config, Conflicts, Constraints, Contracted, Costs, Edge, Elsc, Model,
-    Noise, Orig, Outcome, Patience, Run, Waiting, Waking, simulate,
+    Noise, Orig, Outcome, Patience, Run, Waiting, Waking, simulate, ticks,
 };
 use refrain_trace::{EventId, ThreadId, Trace};
 use refrain_transform::{
@@ -137,7 +137,10 @@ impl Predictor {
         let vain = match self.shown.vain {
             Some(vain) if recorded => vain,
             // As above.
-            Some(vain) => vain.saturating_sub(reduced.ticks(RECORDED_VAIN)).max(costs.vain),
+            Some(vain) => {
+                let added = ticks(RECORDED_VAIN, reduced.ticks_per_second());
+                vain.saturating_sub(added).max(costs.vain)
+            }
             None => costs.vain,
         };
         let scaled = |ticks: u64| ticks.saturating_mul(times) / of;
