@@ -138,6 +138,27 @@ mod tests {
     }
 
     #[test]
+    fn a_handover_is_no_place() {
+        let (mut places, mut strand) = (Places::default(), Strand::default());
+        for nth in 0..100 {
+            let handover = Event { code: EventKind::Handover as u8, ..Event::default() };
+            let here = Event { pc: 7, ..Event::default() };
+            let work = if nth == 30 { 4_000_000 } else { 100 };
+            // Before the longest work, another thread takes a word over.
+            let both = [(handover, 0), (here, work)];
+            for (event, work) in both.into_iter().skip(usize::from(nth != 30)) {
+                places.push(ThreadId(0), &event, u64::from(work));
+                let (object, rank, code, flags, next) = (0, 0, Code::Plain, 0, UNKNOWN);
+                strand.operations.push(Operation { work, object, rank, code, flags, next });
+            }
+        }
+        let mut strands = [strand];
+        places.drop_from(&mut strands, 1_000_000_000);
+        let longest = strands[0].operations.iter().map(|operation| operation.work).max();
+        assert_eq!(longest, Some(30_100 - 150));
+    }
+
+    #[test]
     fn what_is_often_long_is_work() {
         let works: Vec<u32> = (0..200).map(|n| if n % 10 == 5 { 500_000 } else { 100 }).collect();
         let left = dropped(&works);

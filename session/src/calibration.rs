@@ -28,7 +28,7 @@ pub struct Calibration {
 pub enum Source {
     /// `refrain calibrate` had measured them on the machine that recorded, and the trace has them.
     Calibrated,
-    /// They are those of a common machine.
+    /// They are those of a common machine, but for the hand-off if the recording has measured it.
     Typical,
 }
 
@@ -52,8 +52,11 @@ pub fn costs(measured: Option<Latencies>, ticks_per_second: u64) -> (Costs, Sour
     let handoff = ticks(handoff_ns);
     // A hand-off is a cache line's way there and the answer's way back, and more.
     let travel = handoff / 2;
-    let wake = if wake_ns == 0 { typical.wake } else { ticks(wake_ns) };
-    (Costs { handoff, wake, travel, ..typical }, Source::Calibrated)
+    let costs = Costs { handoff, travel, ..typical };
+    match wake_ns {
+        0 => (costs, Source::Typical),
+        _ => (Costs { wake: ticks(wake_ns), ..costs }, Source::Calibrated),
+    }
 }
 
 /// This machine as recordings name it, with its latencies if they were measured and can be
@@ -169,7 +172,7 @@ mod tests {
         assert_eq!(super::costs(Some(quick), 2_000_000_000).0.travel, 25);
         let awake = Latencies { handoff_ns: 250, wake_ns: 0 };
         let (costs, source) = super::costs(Some(awake), 2_000_000_000);
-        assert_eq!((costs.handoff, costs.wake, source), (500, 10_000, Source::Calibrated));
+        assert_eq!((costs.handoff, costs.wake, source), (500, 10_000, Source::Typical));
         let (costs, _) = super::costs(Some(measured), 2_000_000_000);
         let (typical, source) = super::costs(None, 2_000_000_000);
         let Costs { handoff, wake, travel, .. } = typical;

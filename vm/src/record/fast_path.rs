@@ -448,3 +448,18 @@ fn tried(call: Call<'_>, kind: EventKind, end: u64, had: bool) -> i64 {
     call.record(kind, end, result);
     result.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_begins_where_the_fast_path_asked_for_this_very_lock() {
+        let mut thread = FastPathState { wanted: Some((0x1000, 7)), ..FastPathState::default() };
+        assert_eq!(thread.came_to(0x1000), Some(7));
+        assert_eq!(thread.came_to(0x1000), None, "it is said once");
+        thread.wanted = Some((0x1000, 7));
+        assert_eq!(thread.came_to(0x2000), None);
+        assert_eq!(thread.came_to(0x1000), None, "the thread has gone another way");
+    }
+}
