@@ -140,10 +140,9 @@ impl Builder {
         let gone = event.begin.saturating_sub(self.previous[thread.index()]);
         let keeps_overhead = self.keeps_overhead || self.recorded.is_some();
         let overhead = if keeps_overhead { 0 } else { event.overhead };
-        let tail = match event.kind() {
-            // It is put into the stream by another thread.
-            EventKind::Handover => self.tails[thread.index()],
-            _ => recording::tail(event, self.ticks_per_second),
+        let tail = match event.is_from_another_thread() {
+            true => self.tails[thread.index()],
+            false => recording::tail(event, self.ticks_per_second),
         };
         let tail = std::mem::replace(&mut self.tails[thread.index()], tail);
         let tail = if self.recorded.is_none() && self.drops_tails { tail } else { 0 };

@@ -18,7 +18,7 @@
 use crate::config::ticks;
 use crate::skeleton::{Strand, WIDE_WORK};
 use refrain_trace::fixed::FixedMap;
-use refrain_trace::{Event, EventKind, ThreadId};
+use refrain_trace::{Event, ThreadId};
 
 /// What misses may take, in nanoseconds.
 const MISSES: u64 = 150;
@@ -51,8 +51,7 @@ impl Places {
             self.last.resize(thread.index() + 1, 0);
         }
         let last = self.last[thread.index()];
-        // What another thread takes over is no place in this thread's code.
-        if event.kind() != EventKind::Handover {
+        if !event.is_from_another_thread() {
             self.last[thread.index()] = event.pc;
         }
         let fresh = self.works.len() as u32;
@@ -110,6 +109,7 @@ impl Usual {
 mod tests {
     use super::*;
     use crate::skeleton::{Code, Operation, UNKNOWN};
+    use refrain_trace::{EventKind, accessed};
 
     /// Work at one place, before and after, with a clock of a tick a nanosecond.
     fn dropped(works: &[u32]) -> Vec<u32> {
@@ -141,7 +141,8 @@ mod tests {
     fn a_handover_is_no_place() {
         let (mut places, mut strand) = (Places::default(), Strand::default());
         for nth in 0..100 {
-            let handover = Event { code: EventKind::Handover as u8, ..Event::default() };
+            let (code, nr) = (EventKind::Handover as u8, accessed::WORD);
+            let handover = Event { code, nr, ..Event::default() };
             let here = Event { pc: 7, ..Event::default() };
             let work = if nth == 30 { 4_000_000 } else { 100 };
             // Before the longest work, another thread takes a word over.

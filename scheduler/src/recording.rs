@@ -17,9 +17,9 @@ use refrain_trace::{Event, EventKind, OWN_ORDER};
 const STAND_IN: u64 = 25;
 /// Nanoseconds after a call for which translated code is left.
 const CALL: u64 = 105;
-/// Nanoseconds around a watched load in line.
+/// Nanoseconds that the recorder takes around a watched load, in line.
 const LOAD: u64 = 15;
-/// Nanoseconds around an atomic instruction, or a store that is watched, in line.
+/// Nanoseconds that the recorder takes around an atomic instruction or a watched store, in line.
 const STORE: u64 = 45;
 
 /// By how much the work after an event was longer than the program's own, in ticks.

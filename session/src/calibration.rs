@@ -1,6 +1,6 @@
 //! How long this machine takes to hand a lock over. `refrain calibrate` measures it once, later
-//! recordings write it into their traces, and the virtual clock uses it. Where that has not been done,
-//! each recording measures in a moment what threads that wait awake take.
+//! recordings write it into their traces, and the virtual clock uses it. On a machine that nobody has
+//! calibrated, each recording measures the hand-off alone, which takes a tenth of a millisecond.
 
 use crate::cache;
 use crate::error::{Context, Error};
@@ -9,7 +9,7 @@ use refrain_trace::{Latencies, Machine};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Measured latencies, and of which machine.
@@ -28,7 +28,7 @@ pub struct Calibration {
 pub enum Source {
     /// `refrain calibrate` had measured them on the machine that recorded, and the trace has them.
     Calibrated,
-    /// They are those of a common machine, but for the hand-off if the recording has measured it.
+    /// They are those of a common machine; the recording has measured the hand-off at most.
     Typical,
 }
 
@@ -96,16 +96,14 @@ pub fn handoff(
     patience: Duration,
 ) -> Option<u64> {
     let word = AtomicU64::new(0);
-    let gone = AtomicBool::new(false);
     let until = Instant::now() + patience;
-    let turn = |turn: u64| {
+    let take = |turn: u64| {
         let mut looks = 0u32;
         while word.load(Ordering::Acquire) != turn {
             looks += 1;
             // On one core the other thread must get it.
             if looks.is_multiple_of(1 << 12) {
-                if gone.load(Ordering::Relaxed) || Instant::now() > until {
-                    gone.store(true, Ordering::Relaxed);
+                if Instant::now() > until {
                     return false;
                 }
                 std::thread::yield_now();
@@ -117,7 +115,7 @@ pub fn handoff(
     };
     let turns = |mine: u64, batch: u64| {
         let from = batch * rounds;
-        (from..from + rounds).all(|round| turn(2 * round + mine))
+        (from..from + rounds).all(|round| take(2 * round + mine))
     };
     let batches = 0..u64::from(batches);
     std::thread::scope(|scope| {
@@ -134,7 +132,7 @@ pub fn handoff(
             times.min()
         });
         let least = main.join().expect("the measuring thread does not panic")?;
-        Some(u64::try_from(least.as_nanos()).unwrap_or(u64::MAX) / (2 * rounds).max(1))
+        u64::try_from(least.as_nanos() / (2 * u128::from(rounds.max(1)))).ok()
     })
 }
 

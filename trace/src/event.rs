@@ -363,6 +363,12 @@ impl Event {
         EventKind::from_code(self.code).expect("readers refuse unknown event kinds")
     }
 
+    /// Whether another thread has put the event into this thread's stream: it takes a word over that this
+    /// thread has owned. The event has neither a time nor a place of its own.
+    pub fn is_from_another_thread(&self) -> bool {
+        self.kind() == EventKind::Handover && self.nr == accessed::WORD && self.pc == 0
+    }
+
     /// Whether the event's payload is the next one in its chunk.
     pub fn has_payload(&self) -> bool {
         self.flags & HAS_PAYLOAD != 0

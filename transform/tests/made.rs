@@ -365,7 +365,7 @@ fn whoever_is_at_the_end_of_a_queue_has_the_lock_next() {
     assert_eq!(words, [&[W], &of_nodes.concat()[..]].concat());
 }
 
-/// Whoever was in the queue alone had put its node there without an event.
+/// The owner of the queue's word has put its node there without an event.
 #[test]
 fn a_queue_may_have_somebody_when_its_events_begin() {
     let mut r = Recording::new(2);

@@ -136,7 +136,7 @@ impl Predictor {
         let patience = patience.saturating_mul(patient.into()) / u64::from(PLAIN) * of / times;
         let vain = match self.shown.vain {
             Some(vain) if recorded => vain,
-            // As above.
+            // The recorder makes this call longer, too.
             Some(vain) => {
                 let added = ticks(RECORDED_VAIN, reduced.ticks_per_second());
                 vain.saturating_sub(added).max(costs.vain)

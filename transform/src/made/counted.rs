@@ -38,7 +38,7 @@ pub(super) fn recognise(of_word: &[Step]) -> Option<(MadeLock, Vec<Held>)> {
     let ones = u64::MAX >> (64 - 8 * size);
     let mut spans = Vec::new();
     let mut open: Vec<Candidate> = Vec::new();
-    // What has no event: an owner's acquisitions, which may be given back later.
+    // What the word's owner has added without events, and nobody has taken away yet.
     let mut before = changes.first().map_or(0, |&at| of_word[at].old);
     for pair in changes.windows(2) {
         let (at, step) = (pair[0], &of_word[pair[0]]);

@@ -66,7 +66,7 @@ fn turns(end: &[Step]) -> Option<Vec<Turn>> {
             (StepKind::Change(Change::Exchange), None) => {}
             (StepKind::Change(Change::CompareExchange), Some(new)) if new == step.old => {}
             (StepKind::Change(Change::CompareExchange), None | Some(0)) => {
-                // What an owner of the word put there has no event.
+                // The owner of the word has put its node there without an event.
                 let Some(last) = turns.last_mut() else { continue };
                 if (last.thread, last.node) != (step.thread, step.old) {
                     return None;

@@ -126,18 +126,16 @@ fn in_both(drawn: &Sequence, turned: &Sequence) -> Option<usize> {
 
 /// The lock, if the last `in_both` changes of the two words are those of one.
 fn lock(draws: &[Step], turns: &[Step], in_both: usize) -> Option<(MadeLock, Vec<Held>)> {
-    let last = |steps: &[Step]| -> Vec<Step> {
-        let changes = steps.iter().filter(is_change).copied();
-        let changes: Vec<Step> = changes.collect();
-        changes[changes.len() - in_both..].to_vec()
+    let last = |steps: &[Step]| {
+        let mut changes: Vec<Step> = steps.iter().filter(is_change).copied().collect();
+        changes.split_off(changes.len() - in_both)
     };
     // When which thread saw which number.
     let mut seen: FixedMap<(ThreadId, u64), Vec<u32>> = FixedMap::default();
     for step in turns.iter().filter(|step| step.kind == StepKind::Load) {
         seen.entry((step.thread, step.old)).or_default().push(step.event);
     }
-    let (drawn, turned) = (last(draws), last(turns));
-    let pairs = drawn.iter().zip(&turned);
+    let pairs = last(draws).into_iter().zip(last(turns));
     let mut came = 0;
     let held = pairs.map(|(draw, turn)| {
         let seen = seen.get(&(draw.thread, draw.old)).into_iter().flatten();

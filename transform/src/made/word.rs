@@ -112,7 +112,8 @@ fn by_mask(of_word: &[Step], mask: u64, calls: Option<&Calls>) -> Option<(MadeLo
 }
 
 /// Where the holder sets it free, as was seen at least every other time that a thread came there and
-/// found it taken. (If it was set free unseen behind a try to have it, that looks the same, once.)
+/// found it taken. (A try that failed, with a release behind it that nobody saw, looks as if the try had
+/// set the lock free; but most tries have none behind them.)
 fn places(of_word: &[Step], changes: &[usize], taken: impl Fn(usize) -> bool) -> BTreeSet<u64> {
     let (mut holder, mut places) = (None, BTreeMap::<u64, (u64, u64)>::new());
     for pair in changes.windows(2) {

@@ -34,6 +34,11 @@ impl Pending {
         self.event.begin = from;
         self.done = Some(host::ticks());
     }
+
+    /// When the call was over for the program.
+    pub(crate) fn end(&self) -> u64 {
+        self.done.unwrap_or_else(host::ticks)
+    }
 }
 
 impl GuestThread {
@@ -229,9 +234,8 @@ impl GuestThread {
         let record = SyscallRecord { args: pending.args, writes, effect };
         let event = Event { value: result as u64, ..pending.event };
         self.context.finish_syscall(result);
-        let end = pending.done;
-        self.append_made(Some(&record), || Event { end: end.unwrap_or_else(host::ticks), ..event });
-        self.end_recording(end);
+        self.append_made(Some(&record), || Event { end: pending.end(), ..event });
+        self.end_recording(pending.done);
         if self.fast_path.accesses.is_some() {
             let range = |write: &Write| write.address..write.address + write.bytes.len() as u64;
             let written: Vec<_> = record.writes.iter().map(range).collect();

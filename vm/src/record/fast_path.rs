@@ -133,7 +133,7 @@ pub(crate) struct FastPathState {
     /// Signals want to be handled.
     pub(crate) attention: Attention,
     pub(crate) pages: KnownPages,
-    /// Which lock the fast path has not got, and when the thread came to it.
+    /// The lock that the thread has asked for on the fast path and did not get, and when it came to it.
     wanted: Option<(u64, u64)>,
     /// A `pthread_once` whose routine this thread is about to run.
     pub(crate) beginning_once: Option<u64>,
@@ -189,8 +189,7 @@ impl FastPathState {
         self.tid = tid as u32;
     }
 
-    /// When the thread came to the lock that it is about to ask for on the slow path, if the fast path
-    /// has asked before.
+    /// When the thread asked for this lock on the fast path, if it comes to the slow path from there.
     pub(crate) fn came_to(&mut self, lock: u64) -> Option<u64> {
         let (wanted, came) = self.wanted.take()?;
         (wanted == lock).then_some(came)
@@ -280,8 +279,8 @@ impl Call<'_> {
         });
     }
 
-    /// The call has to take the slow path, since somebody else has the lock. It has waited all the same.
-    fn wait(self) -> i64 {
+    /// Another thread has the lock: this one goes on waiting for it on the slow path.
+    fn go_on_waiting(self) -> i64 {
         self.thread.wanted = Some((self.object, self.begin));
         SLOW_PATH
     }
@@ -350,7 +349,7 @@ unsafe extern "sysv64" fn mutex_lock(object: u64, sp: u64, data: u64) -> i64 {
         } else {
             mutex.try_lock().then_some(end)
         };
-        let Some(had) = had else { return call.wait() };
+        let Some(had) = had else { return call.go_on_waiting() };
         end = had;
         mutex.held_by(call.thread.tid, kind);
     }
@@ -410,7 +409,9 @@ unsafe extern "sysv64" fn spin_lock(object: u64, sp: u64, data: u64) -> i64 {
     // SAFETY: the caller's.
     let (lock, call) = unsafe { (&*(object as *const Spin), Call::new(object, sp, data)) };
     let Some(call) = call else { return SLOW_PATH };
-    let Some(end) = call.lock(|| lock.try_lock(), || lock.is_free()) else { return call.wait() };
+    let Some(end) = call.lock(|| lock.try_lock(), || lock.is_free()) else {
+        return call.go_on_waiting();
+    };
     call.record(EventKind::SpinLock, end, 0);
     0
 }

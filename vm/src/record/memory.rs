@@ -97,7 +97,7 @@ impl GuestThread {
             ticket: machine.tickets.take(order::MEMORY_SLOT),
             value: result as u64,
             result: file as i32,
-            end: pending.done.unwrap_or_else(host::ticks),
+            end: pending.end(),
             ..pending.event
         });
         drop(space);
