@@ -182,7 +182,7 @@ impl Part {
 /// The bytes that the instruction accesses, or the first part of it that is executed by itself.
 pub(crate) fn spans_of(instruction: &Instruction, context: &Context) -> (Vec<Span>, Option<Part>) {
     if instruction.is_string_instruction() {
-        return string_spans(instruction, context);
+        return string_spans(instruction, context, PAGE);
     }
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(instruction).used_memory();
@@ -256,13 +256,17 @@ pub(crate) fn compares(i: &Instruction) -> bool {
     matches!(i.mnemonic(), Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq)
 }
 
-/// The same for a string instruction: as many repetitions as fit into a page.
-fn string_spans(instruction: &Instruction, context: &Context) -> (Vec<Span>, Option<Part>) {
+/// The same for a string instruction: as many repetitions as fit into `most` bytes, or one.
+pub(crate) fn string_spans(
+    instruction: &Instruction,
+    context: &Context,
+    most: u64,
+) -> (Vec<Span>, Option<Part>) {
     const DF: u64 = 1 << 10;
     let size = instruction.memory_size().size().max(1) as u64;
     let repeats = is_repeated(instruction);
     let total = if repeats { context.gpr[reg::RCX] } else { 1 };
-    let now = total.min(PAGE / size);
+    let now = total.min((most / size).max(1));
     let backwards = context.rflags & DF != 0;
     let compares = compares(instruction);
     let mut spans = Vec::new();

@@ -24,6 +24,7 @@ mod fault;
 mod features;
 mod lanes;
 mod memory;
+mod moved;
 mod refused;
 mod retries;
 mod tiered;

@@ -22,7 +22,7 @@ use crate::cranelift::{CraneliftEngine, Program};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
     Context, Count, Cpu, Engine, EngineConfig, EngineError, Exit, FastPath, Fault, LastMet, Mode,
-    OrderedFastPath,
+    OrderedFastPath, Span,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -217,6 +217,14 @@ impl Cpu for TieredCpu {
 
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
         self.copies.step_load(context, value)
+    }
+
+    fn operands(&mut self, context: &Context, most: u64) -> Vec<Span> {
+        self.copies.operands(context, most)
+    }
+
+    fn step_moved(&mut self, context: &mut Context, most: u64, places: &[u64]) -> Option<Fault> {
+        self.copies.step_moved(context, most, places)
     }
 
     fn step_beside(&mut self, context: &mut Context, value: u64) -> Option<u64> {

@@ -9,12 +9,21 @@ use refrain_vm::{Context, Fault, reg};
 /// Executes the branch at `rip`. `None` if it is none, or does nothing with memory.
 pub(crate) fn step(context: &mut Context) -> Option<Result<(), Fault>> {
     let i = read_instruction(context.rip)?;
+    step_moved(&i, context, None)
+}
+
+/// The same of this branch; if there is a place, the operand that says where it goes to is there.
+pub(crate) fn step_moved(
+    i: &Instruction,
+    context: &mut Context,
+    place: Option<u64>,
+) -> Option<Result<(), Fault>> {
     let indirect = i.is_call_near_indirect() || i.is_jmp_near_indirect();
     let calls = i.is_call_near() || i.is_call_near_indirect();
-    if !indirect && !calls && !is_return(&i) {
+    if !indirect && !calls && !is_return(i) {
         return None;
     }
-    Some(execute(&i, calls, indirect, context))
+    Some(execute(i, (calls, indirect), context, place))
 }
 
 fn is_return(i: &Instruction) -> bool {
@@ -23,15 +32,15 @@ fn is_return(i: &Instruction) -> bool {
 
 fn execute(
     i: &Instruction,
-    calls: bool,
-    indirect: bool,
+    (calls, indirect): (bool, bool),
     context: &mut Context,
+    place: Option<u64>,
 ) -> Result<(), Fault> {
     let sp = context.gpr[reg::RSP];
     let target = match (indirect, calls) {
         (true, _) if i.op0_kind() == OpKind::Memory => {
             let value = |register: Register, at, size| value_of(context, register, at, size);
-            word(i.virtual_address(0, 0, value).unwrap_or(0))?
+            word(place.or_else(|| i.virtual_address(0, 0, value)).unwrap_or(0))?
         }
         (true, _) => value_of(context, i.op0_register(), 0, 8).unwrap_or(0),
         (false, true) => i.near_branch_target(),

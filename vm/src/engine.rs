@@ -344,6 +344,20 @@ pub trait Cpu {
     /// held `value`.
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault>;
 
+    /// The operands in memory of the instruction at `rip`, and at most so many bytes of them, or one
+    /// element, if it is repeated. None if [`Self::step_moved`] cannot execute it.
+    fn operands(&mut self, context: &Context, most: u64) -> Vec<Span> {
+        let _ = (context, most);
+        Vec::new()
+    }
+
+    /// Executes the instruction at `rip`, without reporting it, as if the operands that
+    /// [`Self::operands`] names were at these places.
+    fn step_moved(&mut self, context: &mut Context, most: u64, places: &[u64]) -> Option<Fault> {
+        let _ = (most, places);
+        Some(Fault { signal: libc::SIGILL, address: context.rip })
+    }
+
     /// Executes the locked instruction at `rip` as if its memory operand held `value`, and leaves
     /// memory alone. Returns what it would have left there, or `None` if it cannot be executed so: then
     /// nothing in `context` counts.

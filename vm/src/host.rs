@@ -12,6 +12,7 @@ pub(crate) use process::*;
 pub(crate) use single_pages::{SinglePages, no_large_pages};
 pub(crate) use touched_pages::TouchedPages;
 
+use crate::elsewhere;
 use crate::layout::PAGE;
 use rustix::fs::MemfdFlags;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -452,6 +453,28 @@ impl Guest {
 
     /// Fills `bytes` from guest memory.
     pub(crate) fn read_into(&self, address: u64, bytes: &mut [u8]) -> bool {
+        if !elsewhere::is_possible() {
+            return self.read_here(address, bytes);
+        }
+        let mut at = 0;
+        while at < bytes.len() {
+            let here = address.wrapping_add(at as u64);
+            let room = (PAGE - here % PAGE) as usize;
+            let part = &mut bytes[at..];
+            let len = part.len().min(room);
+            if let Some(shown) = elsewhere::shown(here, part.len()) {
+                part[..shown.len()].copy_from_slice(&shown);
+                at += shown.len();
+            } else if self.read_here(elsewhere::alias(here).unwrap_or(here), &mut part[..len]) {
+                at += len;
+            } else {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn read_here(&self, address: u64, bytes: &mut [u8]) -> bool {
         let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
         // SAFETY: `local` describes a live, exclusively borrowed buffer; `remote` is an address
@@ -462,6 +485,22 @@ impl Guest {
 
     /// Stores bytes into guest memory; `false` if it cannot be written there.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> bool {
+        if !elsewhere::is_any() {
+            return self.write_here(address, bytes);
+        }
+        let mut at = 0;
+        while at < bytes.len() {
+            let here = address.wrapping_add(at as u64);
+            let len = ((PAGE - here % PAGE) as usize).min(bytes.len() - at);
+            if !self.write_here(elsewhere::alias(here).unwrap_or(here), &bytes[at..at + len]) {
+                return false;
+            }
+            at += len;
+        }
+        true
+    }
+
+    fn write_here(&self, address: u64, bytes: &[u8]) -> bool {
         let local =
             libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
@@ -630,6 +669,9 @@ impl KnownPages {
     /// The low 8 bytes of a memory operand of `size` bytes.
     pub(crate) fn operand(&mut self, address: u64, size: u8) -> Option<u64> {
         self.known_operand(address, size).or_else(|| {
+            if elsewhere::has_lock(address) {
+                return None;
+            }
             let value = Guest.operand(address, size)?;
             let (place, page) = KnownPages::place(address / PAGE);
             let group = &mut self.groups[place];
@@ -703,6 +745,7 @@ pub(crate) fn abandon_lock(address: u64) {
     if !address.is_multiple_of(4) || Guest.word32(address).is_none() {
         return;
     }
+    let address = elsewhere::alias(address).unwrap_or(address);
     // SAFETY: the word is aligned and was readable just now. It is in a mutex that this thread
     // holds, which a correct program does not unmap; guest threads change it at will, which
     // atomic operations allow for.

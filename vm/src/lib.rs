@@ -20,6 +20,7 @@ mod cpuid;
 mod creation;
 mod digest;
 mod elf;
+mod elsewhere;
 mod engine;
 mod error;
 mod file_maps;

@@ -12,6 +12,7 @@ use super::{Inside, NAME, Shared};
 use crate::accesses::{Part, bit_offset, spans_of};
 use crate::fault::SignalStack;
 use crate::memory::read_instruction;
+use crate::moved;
 use crate::transfer;
 use calls::Calls;
 use refrain_vm::{
@@ -542,6 +543,26 @@ impl Cpu for CopyCpu {
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
         self.state.operand = value;
         self.step_as(context, Variant::StepLoad)
+    }
+
+    fn operands(&mut self, context: &Context, most: u64) -> Vec<Span> {
+        read_instruction(context.rip).map_or(Vec::new(), |i| moved::operands(&i, context, most))
+    }
+
+    fn step_moved(&mut self, context: &mut Context, most: u64, places: &[u64]) -> Option<Fault> {
+        self.part = None;
+        let i = read_instruction(context.rip)?;
+        let step = |cpu: &mut CopyCpu, context: &mut Context| {
+            moved::step(context, &i, (most, places), |context, operand| {
+                cpu.state.operand = operand.unwrap_or(0);
+                let variant = if operand.is_some() { Variant::StepMoved } else { Variant::Step };
+                cpu.step_as(context, variant)
+            })
+        };
+        if std::mem::take(&mut self.logs_step) {
+            return self.step_logged(context, &i, moved::part(&i, context, most), step);
+        }
+        step(self, context)
     }
 
     fn step_beside(&mut self, context: &mut Context, value: u64) -> Option<u64> {

@@ -114,13 +114,15 @@ pub(super) enum Variant {
     Step = 3,
     /// The same, with the thread's `operand` in place of its memory operand.
     StepLoad = 4,
+    /// The same, with its memory operand where the thread's `operand` says.
+    StepMoved = 5,
     /// `Mode::Observed`, access by access, with no hook at the first instruction.
-    Careful = 5,
+    Careful = 6,
 }
 
 impl Variant {
     /// How many there are.
-    pub(super) const COUNT: u64 = 6;
+    pub(super) const COUNT: u64 = 7;
 
     /// What follows code of this variant.
     pub(super) fn next(self) -> Variant {
@@ -132,7 +134,7 @@ impl Variant {
 
     /// Whether it ends after one instruction.
     pub(super) fn steps(self) -> bool {
-        matches!(self, Variant::Step | Variant::StepLoad)
+        matches!(self, Variant::Step | Variant::StepLoad | Variant::StepMoved)
     }
 
     /// Whether hooks and atomic instructions are seen, and blocks kept.

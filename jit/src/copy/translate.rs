@@ -10,6 +10,7 @@ use super::plain;
 use super::text::{FIRST, Text};
 use super::translator::{Failure, Following, Translator};
 use crate::accesses::fits_register;
+use crate::moved::operand_at;
 use iced_x86::{
     ConstantOffsets, Decoder, DecoderError, DecoderOptions, Encoder, Instruction,
     InstructionInfoFactory, MemoryOperand, Mnemonic, Register,
@@ -411,6 +412,12 @@ impl Translator {
         if original.variant == Variant::StepLoad {
             return self.copy_with_slot(original.instruction);
         }
+        if original.variant == Variant::StepMoved {
+            return match self.copy_moved(original) {
+                true => BlockEnd::None,
+                false => self.leave_unsupported(original.instruction),
+            };
+        }
         if !original.instruction.is_ip_rel_memory_operand() {
             self.hot.put(original.bytes);
             return BlockEnd::None;
@@ -445,20 +452,28 @@ impl Translator {
 
     /// Emits an instruction whose RIP-relative operand is out of reach, with a register instead.
     fn copy_far(&mut self, original: Original, target: u64) -> bool {
-        let mut instruction = *original.instruction;
+        let instruction = original.instruction;
         if instruction.mnemonic() == Mnemonic::Lea && instruction.op0_register().size() == 8 {
             self.hot.load_constant(instruction.op0_register().number() as u8, target);
             return true;
         }
-        let Some(scratch) = unused_register(&instruction) else {
+        self.copy_by_register(original, |code, number| code.load_constant(number, target))
+    }
+
+    /// Emits an instruction with its memory operand where the thread's `operand` says.
+    fn copy_moved(&mut self, original: Original) -> bool {
+        self.copy_by_register(original, |code, number| code.reload(number, emit::OPERAND))
+    }
+
+    /// Emits an instruction with its memory operand where a register points to, which `load` loads.
+    fn copy_by_register(&mut self, original: Original, load: impl Fn(&mut Code, u8)) -> bool {
+        let Some(scratch) = unused_register(original.instruction) else {
             return false;
         };
         let number = scratch.number() as u8;
-        instruction.set_memory_base(scratch);
-        instruction.set_memory_displacement64(0);
-        instruction.set_memory_displ_size(0);
+        let instruction = operand_at(original.instruction, scratch);
         self.hot.spill(emit::SCRATCH, number);
-        self.hot.load_constant(number, target);
+        load(&mut self.hot, number);
         self.mark(original, Fix::Scratch(number));
         let done = self.encode(&instruction);
         self.hot.reload(number, emit::SCRATCH);

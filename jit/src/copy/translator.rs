@@ -741,8 +741,8 @@ fn abandon<T>(place: &mut T, new: T) {
 /// The tables that are used. Returns of resumed code are those of observed code, and a single
 /// step never returns.
 fn uses() -> impl Iterator<Item = (Use, Variant)> {
-    let jumps =
-        [Variant::Observed, Variant::Opaque, Variant::Resumed, Variant::Step, Variant::StepLoad];
+    use Variant::{Observed, Opaque, Resumed, Step, StepLoad, StepMoved};
+    let jumps = [Observed, Opaque, Resumed, Step, StepLoad, StepMoved];
     let returns = [Variant::Observed, Variant::Opaque];
     let jumps = jumps.into_iter().map(|variant| (Use::Jump, variant));
     jumps.chain(returns.into_iter().map(|variant| (Use::Return, variant)))

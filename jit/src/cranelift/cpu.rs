@@ -2,12 +2,13 @@
 
 use super::frame::{BELOW, DF, Frame, Gs, SPILL, leave};
 use super::graph::{Site, Term, is_counted};
-use super::thunk::Batch;
+use super::thunk::{Batch, Operand};
 use super::{AGAIN, Shared};
 use crate::accesses::{Part, fits_register, records, spans_of};
 use crate::cost::{BYTES_A_QUARTER, weigh};
 use crate::emulated::emulated;
 use crate::fault::{SignalStack, ThreadArea};
+use crate::moved;
 use crate::transfer;
 use iced_x86::InstructionInfoFactory;
 use refrain_trace::Access;
@@ -27,9 +28,9 @@ pub(super) struct CraneliftCpu {
     shared: Arc<Shared>,
     stack: Stack,
     gs: Box<Gs>,
-    /// Thunks for single steps, by address and whether the operand is replaced: no lock is taken
-    /// for those that this thread has used before.
-    steps: BTreeMap<(u64, bool), Step>,
+    /// Thunks for single steps, by address and where the operand is: no lock is taken for those that
+    /// this thread has used before.
+    steps: BTreeMap<(u64, Operand), Step>,
     /// Blocks behind hooks, likewise.
     bodies: BTreeMap<u64, u64>,
     /// What the thread met last, until the machine says where that is.
@@ -182,9 +183,9 @@ impl CraneliftCpu {
         })
     }
 
-    /// Executes the instruction at `rip`, with `operand` for its memory operand if there is one.
-    fn step_as(&mut self, context: &mut Context, operand: Option<u64>) -> Option<Fault> {
-        let key = (context.rip, operand.is_some());
+    /// Executes the instruction at `rip` with its memory operand there, which `detail` tells.
+    fn step_as(&mut self, context: &mut Context, operand: Operand, detail: u64) -> Option<Fault> {
+        let key = (context.rip, operand);
         let known = self.steps.get(&key).copied();
         let Some(thunk) = known.or_else(|| self.shared.step_thunk(key.0, key.1)) else {
             if let Some(done) = transfer::step(context) {
@@ -196,7 +197,7 @@ impl CraneliftCpu {
         self.load(context);
         let frame = self.frame();
         frame.flags_in = context.rflags & !DF | 0x202;
-        frame.detail = operand.unwrap_or(0);
+        frame.detail = detail;
         self.enter(self.shared.routines.step, thunk.host);
         if let Some(fault) = self.fault() {
             // Nothing of a faulting instruction's effects counts, and none reached the frame.
@@ -300,13 +301,13 @@ impl Cpu for CraneliftCpu {
         let logs = self.shared.watch.every && self.shared.watch.accesses;
         let spans = if logs { self.shared.spans(context).0 } else { Vec::new() };
         let Some(part) = part else {
-            let fault = self.step_as(context, None);
+            let fault = self.step_as(context, Operand::Own, 0);
             self.log(context, pc, spans);
             return fault;
         };
         part.begin(context);
         let before = context.gpr[reg::RCX];
-        let fault = self.step_as(context, None);
+        let fault = self.step_as(context, Operand::Own, 0);
         let elements = before - context.gpr[reg::RCX];
         if self.shared.watch.count == Count::Cycles {
             let size = self.shared.graph.instruction(pc).map_or(1, |i| i.memory_size().size());
@@ -324,7 +325,26 @@ impl Cpu for CraneliftCpu {
     }
 
     fn step_load(&mut self, context: &mut Context, value: u64) -> Option<Fault> {
-        self.step_as(context, Some(value))
+        self.step_as(context, Operand::Detail, value)
+    }
+
+    fn operands(&mut self, context: &Context, most: u64) -> Vec<Span> {
+        let instruction = self.shared.graph.instruction(context.rip);
+        instruction.map_or(Vec::new(), |i| moved::operands(i, context, most))
+    }
+
+    fn step_moved(&mut self, context: &mut Context, most: u64, places: &[u64]) -> Option<Fault> {
+        self.part = None;
+        let shared = self.shared.clone();
+        let (pc, i) = (context.rip, *shared.graph.instruction(context.rip)?);
+        let logs = shared.watch.every && shared.watch.accesses;
+        let spans = if logs { moved::operands(&i, context, most) } else { Vec::new() };
+        let fault = moved::step(context, &i, (most, places), |context, operand| match operand {
+            Some(at) => self.step_as(context, Operand::AtDetail, at),
+            None => self.step_as(context, Operand::Own, 0),
+        });
+        self.log(context, pc, spans);
+        fault
     }
 
     fn step_beside(&mut self, context: &mut Context, value: u64) -> Option<u64> {
@@ -397,14 +417,13 @@ impl Shared {
         self.graph.instruction(pc).map_or("instruction", super::graph::name)
     }
 
-    fn step_thunk(&self, pc: u64, replaced: bool) -> Option<Step> {
+    fn step_thunk(&self, pc: u64, operand: Operand) -> Option<Step> {
         let i = self.graph.instruction(pc)?;
         let batch = Batch::new(i, &mut InstructionInfoFactory::new())?;
-        let batch = match replaced {
-            true if fits_register(i) => batch.replaced(),
-            true => return None,
-            false => batch,
-        };
+        if operand == Operand::Detail && !fits_register(i) {
+            return None;
+        }
+        let batch = batch.with(operand);
         let host = self.lock().step(&batch)?;
         let weight = weigh(self.watch.count, slice::from_ref(i)) as u64;
         Some(Step { host, next: i.next_ip(), weight })

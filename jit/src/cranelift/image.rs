@@ -11,7 +11,7 @@ use super::compile::{RegionCode, Target};
 use super::frame::leave;
 use super::routines::{self, Routines};
 use super::table::Table;
-use super::thunk::Batch;
+use super::thunk::{Batch, Operand};
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::Signature;
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
@@ -47,8 +47,8 @@ pub(super) struct Image {
     bodies: BTreeMap<u64, Way>,
     /// Jumps to guest addresses that no region has a way in for.
     stubs: BTreeMap<u64, FuncId>,
-    /// Thunks for single steps, without and with the memory operand replaced.
-    steps: BTreeMap<(u64, bool), u64>,
+    /// Thunks for single steps, by where the memory operand is.
+    steps: BTreeMap<(u64, Operand), u64>,
     /// Functions by their address: which instruction their code belongs to, by offset.
     places: BTreeMap<u64, Vec<(u32, u32)>>,
 }
@@ -183,7 +183,7 @@ impl Image {
 
     /// A thunk that executes one instruction with all flags.
     pub(super) fn step(&mut self, batch: &Batch) -> Option<u64> {
-        let key = (batch.instructions()[0].ip(), batch.is_replaced());
+        let key = (batch.instructions()[0].ip(), batch.operand());
         if let Some(&at) = self.steps.get(&key) {
             return Some(at);
         }

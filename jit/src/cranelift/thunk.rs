@@ -8,6 +8,7 @@
 use super::frame::{self, off_gpr, off_high, off_xmm};
 use super::vars::{self, Effects, HIGH, VarSet, XMM};
 use crate::lanes;
+use crate::moved::operand_at;
 use iced_x86::{
     Code, Encoder, EncodingKind, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic,
     OpKind, Register,
@@ -19,8 +20,18 @@ use refrain_vm::reg::RSP;
 pub(super) struct Batch {
     instructions: Vec<Instruction>,
     effects: Effects,
-    /// The memory operand is taken from the frame instead.
-    replaced: bool,
+    operand: Operand,
+}
+
+/// Where the memory operand of an instruction is that is executed by itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Operand {
+    /// Where the instruction says.
+    Own,
+    /// The frame's `detail`.
+    Detail,
+    /// Where the frame's `detail` points to.
+    AtDetail,
 }
 
 /// How many instructions a thunk may hold, and how many general registers they may use.
@@ -45,7 +56,7 @@ impl Batch {
     /// A batch of one instruction; `None` if it cannot run in a thunk.
     pub(super) fn new(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Batch> {
         let batch =
-            Batch { instructions: vec![*i], effects: vars::effects(factory, i), replaced: false };
+            Batch { instructions: vec![*i], effects: vars::effects(factory, i), operand: Operand::Own };
         batch.encode(batch.flag_use()).is_some().then_some(batch)
     }
 
@@ -69,13 +80,13 @@ impl Batch {
         true
     }
 
-    /// The same instruction, a load, with the frame's `detail` in place of its memory operand.
-    pub(super) fn replaced(self) -> Batch {
-        Batch { replaced: true, ..self }
+    /// The same instruction with its memory operand there.
+    pub(super) fn with(self, operand: Operand) -> Batch {
+        Batch { operand, ..self }
     }
 
-    pub(super) fn is_replaced(&self) -> bool {
-        self.replaced
+    pub(super) fn operand(&self) -> Operand {
+        self.operand
     }
 
     pub(super) fn instructions(&self) -> &[Instruction] {
@@ -111,13 +122,17 @@ impl Batch {
         } else {
             Register::None
         };
+        let place = match self.operand {
+            Operand::AtDetail => free.next()?,
+            _ => Register::None,
+        };
         let mut out = Out { encoder: Encoder::new(64), at: 0, map: Vec::new() };
         let strings = self.instructions.iter().any(Instruction::is_string_instruction);
         self.load_flags(&mut out, flags.load, strings)?;
-        let place = |var: usize| if var == RSP { stack } else { gpr64(var) };
+        let host = |var: usize| if var == RSP { stack } else { gpr64(var) };
         for var in self.effects.uses.without(VarSet::FLAGS).iter() {
             if var < XMM {
-                out.load(place(var), 8 + off_gpr(var))?;
+                out.load(host(var), 8 + off_gpr(var))?;
             } else if var >= HIGH {
                 // The lower half is used too, and loaded already.
                 let (high, whole) = (slot(8 + off_high(var - HIGH)), ymm(var));
@@ -146,15 +161,17 @@ impl Batch {
                     out.push(Instruction::with2(Code::Lea_r64_m, stack, above(stack, 8)).ok()?)?;
                 }
             }
-            if self.replaced {
-                i.set_segment_prefix(Register::None);
-                i.set_memory_base(Register::None);
-                i.set_memory_index(Register::None);
-            } else if uses_fs(&i) {
-                redirect_fs(&mut i, segment, &mut out, stack)?;
+            match self.operand {
+                Operand::Own if uses_fs(&i) => redirect_fs(&mut i, segment, &mut out, stack)?,
+                Operand::Own => {}
+                Operand::Detail => i = operand_at(&i, Register::None),
+                Operand::AtDetail => {
+                    out.load(place, 8 + frame::OFF_DETAIL)?;
+                    i = operand_at(&i, place);
+                }
             }
             rename(&mut i, stack)?;
-            if self.replaced {
+            if self.operand == Operand::Detail {
                 i.set_memory_base(Register::RSP);
                 i.set_memory_displ_size(8);
                 i.set_memory_displacement64((8 + frame::OFF_DETAIL) as u64);
@@ -180,7 +197,7 @@ impl Batch {
                 out.push(Instruction::with3(store, high, ymm(var), 1).ok()?)?;
             } else if var < XMM {
                 out.push(
-                    Instruction::with2(Code::Mov_rm64_r64, slot(8 + off_gpr(var)), place(var))
+                    Instruction::with2(Code::Mov_rm64_r64, slot(8 + off_gpr(var)), host(var))
                         .ok()?,
                 )?;
             } else {

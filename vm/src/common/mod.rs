@@ -3,21 +3,21 @@
 //! A program that shares memory with processes that it has forked reads there what they write. So
 //! each access of such memory is an event with what the memory shows (`record::common`,
 //! `replay::common`). To catch each access, both sides keep the memory out of the guest's reach:
-//! an access faults, and the machine executes the instruction by itself, on a *view* of the pages that
-//! the instruction touches. The view is private memory, the same in the recording and in the replay. The
-//! machine brings the view up to date before; a recording then brings what the instruction has changed
-//! to the memory itself.
+//! an access faults, and the machine executes the instruction by itself, on [`Copies`] of its operands,
+//! with the bytes that the memory shows; a recording then brings what the instruction has changed to the
+//! memory itself. A replay has no such memory at all: all that is read there is in the events. Threads
+//! need not wait for each other, since no access depends on what is there.
 //!
-//! Library functions and system calls go to the memory itself (in a replay, nothing does). All this
-//! lasts as long as the program has one thread, and ends with the second one (`common::END`).
+//! Library functions and system calls go to the memory itself, in a recording, by its other address.
 
 pub(crate) mod recorded;
 pub(crate) mod replayed;
 
+use crate::order::Span;
 use crate::host;
 use crate::layout::{PAGE, guest_may_map};
-use crate::memory::page_down;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A stretch of pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,51 +45,131 @@ impl Area {
         [len.to_le_bytes(), (self.prot as u64).to_le_bytes()].concat()
     }
 
-    /// Lets the guest access some of it, or, with `PROT_NONE`, not.
-    pub(crate) fn protect(&self, range: Range<u64>, prot: i32) {
-        assert!(self.range.start <= range.start && range.end <= self.range.end);
-        let args = [range.start, range.end - range.start, prot as u64, 0, 0, 0];
+    /// Lets the guest access it, or, with `PROT_NONE`, not.
+    pub(crate) fn protect(&self, prot: i32) {
+        let args = [self.range.start, self.range.end - self.range.start, prot as u64, 0, 0, 0];
         // SAFETY: an area lies in the guest's arenas, where the host keeps nothing.
         let result = unsafe { host::syscall(libc::SYS_mprotect as u64, args) };
-        assert!(result == 0, "the pages of an area are mapped, and its view may be accessed");
+        assert!(result == 0, "the pages of an area are mapped, and were accessible once");
     }
 
-    /// As it is between two accesses.
-    pub(crate) fn conceal(&self) {
-        self.protect(self.range.clone(), libc::PROT_NONE);
+    fn meets(&self, range: &Range<u64>) -> bool {
+        self.range.start < range.end && range.start < self.range.end
     }
 }
 
-/// The pages that an instruction, which is executed by itself, may access.
-#[derive(Default)]
-pub(crate) struct OpenPages<'a> {
-    pub(crate) pages: Vec<(&'a Area, u64)>,
+/// Whether any of these areas has any of these bytes.
+pub(crate) fn meet(areas: &[Area], range: &Range<u64>) -> bool {
+    areas.iter().any(|area| area.meets(range))
 }
 
-impl<'a> OpenPages<'a> {
-    /// Lets the guest access the page of an address, as it may natively. `None` if it is in no area, or
-    /// open already.
-    pub(crate) fn open(
-        &mut self,
-        areas: impl Iterator<Item = &'a Area>,
-        address: u64,
-    ) -> Option<u64> {
-        let page = page_down(address);
-        let mut areas = areas;
-        let area = areas.find(|area| area.range.contains(&page))?;
-        if self.pages.iter().any(|&(_, open)| open == page) {
-            return None;
+/// The parts of a range that are in none of these areas, which lie in ascending order.
+pub(crate) fn outside(areas: &[Area], range: Range<u64>) -> Vec<Range<u64>> {
+    let mut parts = Vec::new();
+    let mut at = range.start;
+    for area in areas.iter().filter(|area| area.meets(&range)) {
+        if at < area.range.start {
+            parts.push(at..area.range.start);
         }
-        area.protect(page..page + PAGE, area.prot);
-        self.pages.push((area, page));
-        Some(page)
+        at = area.range.end;
+    }
+    if at < range.end {
+        parts.push(at..range.end);
+    }
+    parts
+}
+
+/// Bytes of an operand that are executed at once.
+pub(crate) const MOST: u64 = PAGE;
+/// Operands in memory that an instruction has at most.
+const OPERANDS: usize = 2;
+/// Words of an operand: it may begin and end within a word, and keeps its place in a cache line.
+const ROOM: usize = (MOST / 8) as usize + 16;
+const LINE: u64 = 64;
+
+/// Copies of an instruction's operands, on which the guest executes it. As aligned as the operands are.
+#[repr(align(64))]
+pub(crate) struct Copies([[AtomicU64; ROOM]; OPERANDS]);
+
+impl Copies {
+    pub(crate) fn new() -> Box<Copies> {
+        Box::new(Copies(std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0)))))
+    }
+
+    /// The words that an operand touches, by their addresses.
+    pub(crate) fn words(span: Span) -> impl Iterator<Item = u64> {
+        (span.start & !7..span.start.saturating_add(span.len)).step_by(8)
+    }
+
+    /// Whether there is room for an operand.
+    pub(crate) fn fits(number: usize, span: Span) -> bool {
+        number < OPERANDS && span.len <= MOST
+    }
+
+    fn first(span: Span) -> usize {
+        (span.start % LINE / 8) as usize
+    }
+
+    /// Where the guest is to access the copy of an operand.
+    pub(crate) fn place(&self, number: usize, span: Span) -> u64 {
+        let word = &self.0[number][Copies::first(span)];
+        word.as_ptr().expose_provenance() as u64 + span.start % 8
+    }
+
+    pub(crate) fn set(&self, number: usize, span: Span, words: &[u64]) {
+        for (place, &word) in self.0[number][Copies::first(span)..].iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn get(&self, number: usize, span: Span) -> Vec<u64> {
+        let words = &self.0[number][Copies::first(span)..][..Copies::words(span).count()];
+        words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
     }
 }
 
-impl Drop for OpenPages<'_> {
-    fn drop(&mut self) {
-        for (area, page) in self.pages.drain(..) {
-            area.protect(page..page + PAGE, libc::PROT_NONE);
-        }
+/// The bytes of an operand in the words that it touches.
+pub(crate) fn bytes_of(span: Span, words: &[u64]) -> Vec<u8> {
+    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+    bytes.skip((span.start % 8) as usize).take(span.len as usize).collect()
+}
+
+/// The words that an operand of these bytes touches; zero where it does not.
+pub(crate) fn words_of(span: Span, bytes: &[u8]) -> Vec<u64> {
+    let ahead = std::iter::repeat_n(0, (span.start % 8) as usize);
+    let all: Vec<u8> = ahead.chain(bytes.iter().copied()).collect();
+    let word = |part: &[u8]| {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        u64::from_le_bytes(word)
+    };
+    all.chunks(8).map(word).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_keep_what_surrounds_an_operand() {
+        let copies = Copies::new();
+        let span = Span { start: 0x1000_0000_3d, len: 9, write: true };
+        assert_eq!(Copies::words(span).collect::<Vec<_>>(), [0x1000_0000_38, 0x1000_0000_40]);
+        copies.set(1, span, &[7 << 40, 9]);
+        assert_eq!(copies.get(1, span), [7 << 40, 9]);
+        assert_eq!(copies.place(1, span) % 64, 0x3d);
+        assert_eq!(bytes_of(span, &[7 << 40, 9]), [7, 0, 0, 9, 0, 0, 0, 0, 0]);
+        assert_eq!(words_of(span, &[7, 0, 0, 9, 0, 0, 0, 0, 0]), [7 << 40, 9]);
+        assert!(!Copies::fits(0, Span { len: MOST + 1, ..span }) && !Copies::fits(2, span));
+    }
+
+    #[test]
+    fn what_is_outside_of_areas() {
+        let area = |range| Area { range, prot: 0 };
+        let areas = [area(0x2000..0x3000), area(0x3000..0x4000), area(0x8000..0x9000)];
+        assert_eq!(outside(&areas, 0x1000..0x9000), [0x1000..0x2000, 0x4000..0x8000]);
+        assert_eq!(outside(&areas, 0x2000..0x4000), []);
+        assert_eq!(outside(&areas, 0x5000..0x6000), [0x5000..0x6000]);
+        assert!(meet(&areas, &(0x3fff..0x5000)) && !meet(&areas, &(0x4000..0x8000)));
     }
 }

@@ -18,6 +18,7 @@ use crate::record::fast_path::FastPathState;
 use crate::record::log::Busy;
 use crate::record::machine::park_forever;
 use crate::record::thread::{Flow, GuestThread};
+use crate::Result;
 use crate::slots::Tickets;
 use refrain_trace::{Event, EventKind, accessed, order, own_store};
 use std::sync::atomic::Ordering;
@@ -241,17 +242,19 @@ impl GuestThread {
     }
 
     /// An instruction that other threads must see in the recorded order.
-    pub(crate) fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Flow {
+    pub(crate) fn ordered(&mut self, address: u64, size: u8, kind: OrderedKind) -> Result<Flow> {
+        let span = Span { start: address, len: size.into(), write: kind == OrderedKind::Write };
+        if self.is_common(span) {
+            return self.ordered_in_common(span);
+        }
         let fault = match kind {
             OrderedKind::Load | OrderedKind::Poll => self.ordered_load(address, size, kind),
             OrderedKind::ReadModifyWrite | OrderedKind::Store => self.operate(address, size, kind),
             OrderedKind::Read | OrderedKind::Write | OrderedKind::Target => {
-                let write = kind == OrderedKind::Write;
-                let span = Span { start: address, len: size.into(), write };
                 self.access(&[span], kind != OrderedKind::Target)
             }
         };
-        fault.map_or(Flow::Continue, |fault| self.fault(fault))
+        Ok(fault.map_or(Flow::Continue, |fault| self.fault(fault)))
     }
 
     /// Executes an instruction that writes while nobody else can take a ticket of its slot.

@@ -12,6 +12,7 @@ use crate::engine::{Fault, OrderedAccess, OrderedKind};
 use crate::host;
 use crate::record::fast_path::FastPathState;
 use crate::record::machine::park_forever;
+use crate::Result;
 use crate::record::thread::{Flow, GuestThread};
 use refrain_trace::{Event, EventKind, accessed, order};
 use std::ops::Range;
@@ -172,10 +173,17 @@ impl GuestThread {
     }
 
     /// The thread is at an instruction with several operands in memory.
-    pub(crate) fn access_spans(&mut self) -> Flow {
-        let spans = self.cpu.spans().to_vec();
+    pub(crate) fn access_spans(&mut self) -> Result<Flow> {
+        let mut spans = self.cpu.spans().to_vec();
+        if let Some(&common) = spans.iter().find(|&&span| self.is_common(span)) {
+            spans.retain(|&span| !self.is_common(span));
+            let turns = self.take_lines(&spans, accessed::NEXT);
+            let flow = self.ordered_in_common(common);
+            self.end_turns(&turns);
+            return flow;
+        }
         let fault = self.access(&spans, true);
-        fault.map_or(Flow::Continue, |fault| self.fault(fault))
+        Ok(fault.map_or(Flow::Continue, |fault| self.fault(fault)))
     }
 
     /// Gets the lines of an access, and makes it, if it is `executed` by itself.
@@ -183,9 +191,7 @@ impl GuestThread {
         let which = if executed { accessed::NEXT } else { accessed::AHEAD };
         let turns = self.take_lines(spans, which);
         let fault = executed.then(|| {
-            if let Some(accesses) = &self.fast_path.accesses {
-                accesses.filter.count_one();
-            }
+            self.count_access();
             self.cpu.step(&mut self.context)
         });
         self.end_turns(&turns);
@@ -323,6 +329,13 @@ impl GuestThread {
                 park_forever();
             }
             self.end_turns(&turns);
+        }
+    }
+
+    /// An access is made outside of translated code.
+    pub(crate) fn count_access(&self) {
+        if let Some(accesses) = &self.fast_path.accesses {
+            accesses.filter.count_one();
         }
     }
 

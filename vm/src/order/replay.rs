@@ -199,6 +199,9 @@ impl GuestThread {
         size: u8,
         kind: OrderedKind,
     ) -> Result<(), Halt> {
+        if !kind.is_any() && self.execute_on_copies()? {
+            return Ok(());
+        }
         match kind {
             OrderedKind::Load | OrderedKind::Poll => self.load(address, size),
             OrderedKind::ReadModifyWrite | OrderedKind::Store => self.write(address, size, kind),

@@ -75,6 +75,10 @@ impl GuestThread {
         }
         // There is room for what the step logs.
         self.report_accesses();
+        if self.execute_on_copies()? {
+            self.end_turns(&mut turns);
+            return Ok(());
+        }
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
         self.end_turns(&mut turns);

@@ -6,7 +6,7 @@ use super::thread::{Flow, GuestThread};
 use crate::context::reg::*;
 use crate::host::{self, Guest};
 use crate::syscall::{self, Action, Call, MachineCall, Order};
-use crate::{Error, Result, digest, hidden};
+use crate::{Error, Result, digest, elsewhere, hidden};
 use refrain_trace::payload::{Effect, SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, order};
 use std::ops::Range;
@@ -60,8 +60,8 @@ impl GuestThread {
         if call.ends_creation() {
             self.leave_creation();
         }
-        let common = self.read_common(&call);
-        let begin = if common.is_empty() { begin } else { host::ticks() };
+        let shown = self.show_common(&call);
+        let begin = if shown { host::ticks() } else { begin };
         let event = Event {
             nr: nr as u16,
             object: digest::of_call(&call),
@@ -85,7 +85,9 @@ impl GuestThread {
                 if stops_timer {
                     self.machine.collect_signals();
                 }
-                self.written_common(&common);
+                if shown {
+                    elsewhere::show(Vec::new());
+                }
             }
             Action::Answer(result) => self.answer(pending, result),
             Action::Machine(what) => return self.machine_call(pending, what),

@@ -28,9 +28,6 @@ impl GuestThread {
         if flags & THREAD != THREAD {
             return self.fork(pending);
         }
-        if self.end_common() {
-            pending.event.begin = host::ticks();
-        }
         self.enter(&mut pending);
         let mut context = self.context.clone();
         context.finish_syscall(0);

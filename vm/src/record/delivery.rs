@@ -191,14 +191,9 @@ impl GuestThread {
         self.handle(&handling, TakenAt { nr: delivery::IN_BODY, count: 0 });
         self.handlers_in_bodies.push(self.frame_address());
         let cancelling = (self.cancellable, self.mark_in_body);
-        // The body goes to the memory itself, the handler does not.
-        let revealed = self.conceal_common();
         if self.run_guest()? == Flow::Exit {
             // The handler has ended the thread, which must not return to the body.
             park_forever();
-        }
-        if revealed {
-            self.reveal_common();
         }
         self.context.restore(body);
         (self.cancellable, self.mark_in_body) = cancelling;
@@ -235,6 +230,7 @@ impl GuestThread {
     pub(crate) fn issue(&mut self, call: &Call, nr: u16) -> i64 {
         let mut args = *call.arguments();
         let lent = self.lend_mask(call, &mut args);
+        let kept = self.with_common(call, &mut args);
         let result = loop {
             // SAFETY: the table lets through only calls that touch no memory but what their
             // arguments point to (the guest's) and no descriptor of the recorder's.
@@ -250,6 +246,8 @@ impl GuestThread {
                 Some(_) => break syscall::BEGIN_AGAIN,
             }
         };
+        self.message_back(call, &args);
+        drop(kept);
         self.interrupted =
             self.attention.is_raised() && [-EINTR, syscall::BEGIN_AGAIN].contains(&result);
         // A handler that is to run takes the mask back when it returns.
@@ -272,7 +270,10 @@ impl GuestThread {
     }
 
     /// Issues a call of a library function's body; handlers run inside of the body.
-    pub(crate) fn issue_in_body(&mut self, nr: u64, args: [u64; 6]) -> Result<i64> {
+    pub(crate) fn issue_in_body(&mut self, nr: u64, mut args: [u64; 6]) -> Result<i64> {
+        let named = args;
+        let call = syscall::resolve(nr, args).ok();
+        let _kept = call.map(|call| self.with_common(&call, &mut args));
         // Other waits are for locks of the library's own, and short.
         let is_the_wait = nr == libc::SYS_futex as u64 && waits_until_a_time(args[1]);
         if self.handlers_wait || self.cancelled && !is_the_wait {
@@ -299,7 +300,7 @@ impl GuestThread {
                     if is_the_wait {
                         return Ok(-i64::from(libc::ETIMEDOUT));
                     }
-                    return self.issue_in_body(nr, args);
+                    return self.issue_in_body(nr, named);
                 }
                 Some(restarts) => {
                     self.handle_in_body()?;

@@ -150,7 +150,6 @@ impl GuestThread {
     fn leave_program(&mut self) {
         self.machine.forget_common();
         self.forget_contexts();
-        self.fast_path.common = 0..0;
         // The process's other threads have ended.
         self.abandon_robust_locks(|_, lock| host::abandon_lock(lock));
         self.clear_at_exit = 0;

@@ -13,6 +13,7 @@ mod rwlock;
 
 use super::log::{Busy, ThreadLog};
 use crate::context::{Context, Translating};
+use crate::elsewhere::has_lock;
 use crate::engine::{Engine, FastPath, SLOW_PATH};
 use crate::host::{self, KnownPages};
 use crate::kick::Attention;
@@ -20,7 +21,6 @@ use crate::order::in_progress::{Accesses, Held};
 use crate::order::owners::{Owners, Visited};
 use crate::slots::Tickets;
 use refrain_trace::{Event, EventKind, ThreadId, order};
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -145,8 +145,6 @@ pub(crate) struct FastPathState {
     pub(crate) visited: Visited,
     /// How every access is recorded, if it is.
     pub(crate) accesses: Option<Accesses>,
-    /// Where memory in common with other processes lies, out of reach here: between these addresses.
-    pub(crate) common: Range<u64>,
 }
 
 impl Default for FastPathState {
@@ -166,7 +164,6 @@ impl Default for FastPathState {
             owners: std::ptr::null(),
             visited: Visited::new(),
             accesses: None,
-            common: 0..0,
         }
     }
 }
@@ -244,7 +241,7 @@ impl Call<'_> {
         // guest code and so not inside the recorder.
         let thread = unsafe { &mut *(data as *mut FastPathState) };
         // Signals come after events on the slow path.
-        if thread.attention.is_raised() || thread.common.contains(&object) {
+        if thread.attention.is_raised() || has_lock(object) {
             return None;
         }
         let begin = host::ticks();

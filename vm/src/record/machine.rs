@@ -73,7 +73,7 @@ pub(crate) struct Machine {
     pub(crate) shared: Mutex<Shared>,
     has_shared: AtomicBool,
     /// Memory that other processes write.
-    pub(crate) common: Mutex<Common>,
+    pub(crate) common: RwLock<Common>,
     has_common: AtomicBool,
     /// Contexts of asynchronous input and output.
     pub(crate) contexts: Mutex<Contexts>,
@@ -174,7 +174,7 @@ impl Machine {
             shared: Mutex::default(),
             contexts: Mutex::default(),
             has_shared: AtomicBool::new(false),
-            common: Mutex::default(),
+            common: RwLock::default(),
             has_common: AtomicBool::new(false),
             loaded: Mutex::default(),
             linker: Mutex::new(linker),
@@ -277,6 +277,7 @@ impl Machine {
         let _files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let _once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
         let _hooks = self.hooks.write().unwrap_or_else(PoisonError::into_inner);
+        let _common = self.common.write().unwrap_or_else(PoisonError::into_inner);
         let _threads = self.threads();
         self.log.unvisited(|| self.signals.during(|| self.engine.fork(fork)));
     }
@@ -285,7 +286,7 @@ impl Machine {
     pub(crate) fn begin_child(&self, only: ThreadId, waiting: Option<Waiting>) {
         self.child.store(true, Ordering::Relaxed);
         self.has_relatives.store(true, Ordering::SeqCst);
-        self.forget_common();
+        self.open_common();
         self.mapped.begin_child();
         // The trace is unlocked when the recorder ends, whatever its children still do.
         hidden::close_unshared();

@@ -64,6 +64,7 @@ impl GuestThread {
             drop(room);
             forked
         });
+        let mut shares = false;
         let (result, writes) = match forked {
             Ok(Forked::Child(pipe)) => {
                 self.begin_child(pipe, args);
@@ -71,12 +72,16 @@ impl GuestThread {
             }
             Ok(Forked::Parent(child, pipe)) => {
                 let named = has(flags, libc::CLONE_PIDFD).then(|| descriptor_of(child));
+                shares = pipe.is_none() && self.machine.shares_memory();
                 (i64::from(child), self.after_fork(args, named.unwrap_or(child), pipe))
             }
             Err(error) => (-i64::from(error.raw_os_error().unwrap_or(libc::EAGAIN)), Vec::new()),
         };
         self.leave(&mut pending);
         self.conclude(pending, result, writes, Effect::None);
+        if shares {
+            self.begin_common();
+        }
         Ok(())
     }
 
@@ -84,10 +89,6 @@ impl GuestThread {
     /// the child's id, or the descriptor that stands for it.
     fn after_fork(&mut self, args: [u64; 6], name: i32, pipe: Option<Hidden>) -> Vec<Write> {
         let [flags, _, parent_tid, ..] = args;
-        let shares = self.machine.space.lock().unwrap_or_else(PoisonError::into_inner).is_shared();
-        if pipe.is_none() && shares {
-            self.begin_common();
-        }
         if self.machine.follow.is_none() {
             self.machine.notice(Notice::Children);
         }
@@ -108,7 +109,6 @@ impl GuestThread {
         let watches = pipe.is_none();
         let waiting = pipe.map(|parent| Waiting::new(parent, sp));
         self.machine.begin_child(self.id, waiting);
-        self.fast_path.common = 0..0;
         self.arm_fast_path();
         self.context.finish_syscall(0);
         if watches {
@@ -161,6 +161,11 @@ fn heard(reader: Hidden) -> Vec<Write> {
 }
 
 impl Machine {
+    /// Whether a process that is forked now has memory in common with the guest.
+    fn shares_memory(&self) -> bool {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner).is_shared()
+    }
+
     /// Splits the process while no other thread is inside the recorder's locks. The pipe comes and
     /// its end for the child goes meanwhile: no other child can inherit that, and keep the parent
     /// waiting for as long as it lives.

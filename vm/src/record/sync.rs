@@ -368,6 +368,7 @@ impl GuestThread {
                     cpuid::cpuid(self.machine.processor, &mut self.context);
                 }
                 Exit::Emulate(Emulate::Rdtsc) => self.context.set_ticks(host::ticks(), false),
+                Exit::Fault(fault) if self.access_common(fault, false)?.is_none() => {}
                 exit => {
                     return Err(Error::Unsupported(format!(
                         "{exit:?} inside a synchronization function (at {:#x})",

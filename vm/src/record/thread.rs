@@ -5,6 +5,7 @@ use super::fast_path::FastPathState;
 use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
 use crate::at_address::AtAddress;
+use crate::common::Copies;
 use crate::context::Context;
 use crate::context::reg::*;
 use crate::creation::Creation;
@@ -16,6 +17,7 @@ use crate::{Error, Processor, Result, cpuid, first_thread, reserve, state_area};
 use crossbeam::channel::{Sender, bounded};
 use refrain_trace::payload::SyscallRecord;
 use refrain_trace::{Entry, Event, EventKind, NO_TICKET, ThreadId, order};
+use std::cell::LazyCell;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -84,6 +86,8 @@ pub(crate) struct GuestThread {
     pub(crate) handlers_until: u64,
     /// What the fast-path functions know of this thread. It refers to `context` and `log`.
     pub(crate) fast_path: AtAddress<FastPathState>,
+    /// Of operands in memory in common with other processes.
+    pub(crate) copies: LazyCell<Box<Copies>>,
 }
 
 /// Starts the main thread at the program's entry.
@@ -174,6 +178,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         handlers_wait: false,
         handlers_until: 0,
         fast_path: AtAddress::new(FastPathState::default()),
+        copies: LazyCell::new(Copies::new),
     });
     thread.arm_fast_path();
     let ended = thread.run();
@@ -223,22 +228,13 @@ impl GuestThread {
             // An instruction in line that faults is over, too.
             self.fast_path.release();
             let flow = match exit {
-                Exit::Syscall => {
-                    self.reveal_common();
-                    self.syscall()?
-                }
-                Exit::Hook => {
-                    self.reveal_common();
-                    self.hook()?
-                }
-                Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
-                Exit::Spans => self.access_spans(),
+                Exit::Syscall => self.syscall()?,
+                Exit::Hook => self.hook()?,
+                Exit::Ordered { address, size, kind } => self.ordered(address, size, kind)?,
+                Exit::Spans => self.access_spans()?,
                 Exit::Code => self.read_code(),
                 Exit::Emulate(what) => self.emulate(what),
-                Exit::Fault(fault) => match self.access_common(fault) {
-                    Ok(()) => Flow::Continue,
-                    Err(fault) => self.fault(fault),
-                },
+                Exit::Fault(fault) => self.fault_in_common(fault)?,
                 Exit::Interrupted => {
                     self.take_signals_here();
                     Flow::Continue
@@ -254,7 +250,6 @@ impl GuestThread {
             if flow != Flow::Continue {
                 return Ok(flow);
             }
-            self.conceal_common();
             self.take_signals();
         }
     }

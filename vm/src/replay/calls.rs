@@ -443,7 +443,10 @@ impl GuestThread {
                 space.unmap(address, len)
             }
             MachineCall::Mprotect => {
-                let result = space.protect(address, len, third as i32);
+                let parts = self.outside_common(*call.arguments()).unwrap_or(vec![address..address + len]);
+                let protect =
+                    |part: &Range<u64>| space.protect(part.start, part.end - part.start, third as i32);
+                let result = parts.iter().map(protect).find(|&result| result < 0).unwrap_or(0);
                 files.hide(&range, third as i32);
                 result
             }

@@ -1,44 +1,24 @@
 //! Replaying memory in common with other processes (see [`crate::common`]): nobody else is there, and
-//! the view is all that the guest's addresses show.
+//! what the guest reads of it is in the events.
 
 use super::outcome::DivergenceKind;
 use super::thread::{GuestThread, Halt};
-use crate::common::{Area, OpenPages};
+use crate::common::{self, Area, Copies, words_of};
+use crate::elsewhere;
 use crate::engine::Fault;
-use refrain_trace::payload::SyscallRecord;
-use refrain_trace::{Event, EventKind, common, delivery};
+use crate::host::Guest;
+use crate::layout::PAGE;
+use crate::memory::page_up;
+use crate::order::Span;
+use refrain_trace::payload::{SyscallRecord, Write};
+use refrain_trace::{Event, EventKind, common as numbers, delivery};
+use std::ops::Range;
 
 impl GuestThread {
-    pub(crate) fn reveal_common(&mut self) {
-        if self.machine.common.any() {
-            let mut state = self.machine.common.lock();
-            if !std::mem::replace(&mut state.revealed, true) {
-                state.protect(true);
-            }
-        }
-    }
-
-    /// The guest goes on; whether the memory was revealed.
-    pub(crate) fn conceal_common(&mut self) -> bool {
-        if !self.machine.common.any() {
-            return false;
-        }
-        let mut state = self.machine.common.lock();
-        let was = std::mem::replace(&mut state.revealed, false);
-        if was {
-            state.protect(false);
-            drop(state);
-            self.fast_path.pages.forget();
-        }
-        was
-    }
-
-    /// The next event, if it is one of these of such memory.
-    fn next_common(&mut self, numbers: &[u16]) -> Result<Option<(Event, SyscallRecord)>, Halt> {
+    /// The next event, if it is this one of such memory.
+    fn next_common(&mut self, nr: u16) -> Result<Option<(Event, SyscallRecord)>, Halt> {
         let next = self.cursor.peek()?.copied();
-        let is_one =
-            |event: &Event| event.kind() == EventKind::Common && numbers.contains(&event.nr);
-        if next.filter(is_one).is_none() {
+        if !next.is_some_and(|event| event.kind() == EventKind::Common && event.nr == nr) {
             return Ok(None);
         }
         let event = self.next(EventKind::Common)?;
@@ -47,62 +27,128 @@ impl GuestThread {
 
     /// What such memory there is from here on, if the next events say so.
     pub(crate) fn areas_of_common(&mut self) -> Result<(), Halt> {
-        while let Some((event, record)) = self.next_common(&[common::AREAS, common::END])? {
-            let mut state = self.machine.common.lock();
-            let done = if event.nr == common::END {
-                let done = state.store(&record.writes);
-                for area in &state.areas {
-                    area.protect(area.range.clone(), area.prot);
-                }
-                state.replace(Vec::new())?;
-                done
-            } else {
-                let areas = record.writes.iter().map(|it| Area::of(it.address, &it.bytes));
-                let areas = areas.collect::<Option<Vec<_>>>();
-                let done = areas.is_some();
-                state.replace(areas.unwrap_or_default())?;
-                state.revealed = true;
-                done
-            };
-            let any = !state.areas.is_empty();
-            drop(state);
-            self.machine.common.set_any(any);
-            self.finish_common(&event, done)?;
+        while let Some((event, record)) = self.next_common(numbers::AREAS)? {
+            let areas = record.writes.iter().map(|it| Area::of(it.address, &it.bytes));
+            let areas = areas.collect::<Option<Vec<_>>>();
+            let known = areas.is_some();
+            for area in areas.iter().flatten() {
+                self.fast_path.pages.forget_in(area.range.clone());
+            }
+            self.machine.common.replace(areas.unwrap_or_default())?;
+            if !known {
+                return self.no_such_memory(&event);
+            }
+            self.finish_event(&event)?;
         }
         Ok(())
     }
 
-    /// The thread is at a system call: what it reads of such memory.
+    fn no_such_memory(&mut self, event: &Event) -> Result<(), Halt> {
+        let actual = "no such memory".into();
+        self.diverge(DivergenceKind::Arguments, format!("{event:?}"), actual)
+    }
+
+    /// The thread is at a system call: what it reads of such memory, until [`elsewhere::show`] ends that.
     pub(crate) fn read_common(&mut self) -> Result<(), Halt> {
-        self.areas_of_common()?;
-        while let Some((event, record)) = self.next_common(&[common::CALL])? {
-            let done = self.machine.common.lock().store(&record.writes);
-            self.finish_common(&event, done)?;
+        if let Some((event, record)) = self.next_common(numbers::CALL)? {
+            elsewhere::show(record.writes);
+            self.finish_event(&event)?;
         }
         Ok(())
     }
 
-    fn finish_common(&mut self, event: &Event, done: bool) -> Result<(), Halt> {
-        if !done {
-            let actual = "no such memory".into();
-            return self.diverge(DivergenceKind::Arguments, format!("{event:?}"), actual);
+    /// What of a range `mprotect` is to be asked for: the rest is such memory.
+    pub(crate) fn outside_common(&self, args: [u64; 6]) -> Option<Vec<Range<u64>>> {
+        if !self.machine.common.any() || !args[0].is_multiple_of(PAGE) {
+            return None;
         }
-        self.finish_event(event)
+        let range = args[0]..args[0].checked_add(page_up(args[1]))?;
+        let areas = self.machine.common.areas();
+        common::meet(&areas, &range).then(|| common::outside(&areas, range))
     }
 
     /// The thread is at an instruction that may access such memory.
     pub(crate) fn execute_alone(&mut self) -> Result<(), Halt> {
+        if self.execute_on_copies()? {
+            return Ok(());
+        }
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
-        let Some(fault) = fault else { return Ok(()) };
-        let fault = self.access_common(fault)?;
-        self.begin_counting();
         fault.map_or(Ok(()), |fault| self.fault(fault))
     }
 
-    /// The thread has accessed such memory, if that is why it has faulted; if not, the fault that it
-    /// is.
-    pub(crate) fn access_common(&mut self, fault: Fault) -> Result<Option<Fault>, Halt> {
+    /// Whether the next event is the access of such memory that the thread is at; it is executed, then.
+    pub(crate) fn execute_on_copies(&mut self) -> Result<bool, Halt> {
+        if !self.machine.common.any() {
+            return Ok(false);
+        }
+        let here = |event: &&Event| event.pc == self.context.rip;
+        let Some(most) = self.cursor.peek()?.filter(here).map(|event| event.object) else {
+            return Ok(false);
+        };
+        let spans = self.cpu.operands(&self.context, most);
+        // The same instruction may access other memory before.
+        if !spans.iter().any(|&span| self.is_common(span)) {
+            return Ok(false);
+        }
+        let Some((event, record)) = self.next_common(numbers::ACCESS)? else { return Ok(false) };
+        let Some(places) = self.copy_operands(&spans, &record.writes) else {
+            self.no_such_memory(&event)?;
+            return Ok(true);
+        };
+        let fault = self.cpu.step_moved(&mut self.context, most, &places);
+        self.report_accesses();
+        if let Some(fault) = fault {
+            let actual = format!("signal {} for address {:#x}", fault.signal, fault.address);
+            self.diverge(DivergenceKind::Fault, format!("{event:?}"), actual)?;
+        }
+        self.store_outside(&spans, &record.writes);
+        self.finish_event(&event)?;
+        self.begin_counting();
+        Ok(true)
+    }
+
+    /// Whether an access is of such memory.
+    fn is_common(&self, span: Span) -> bool {
+        let end = span.start.saturating_add(span.len).next_multiple_of(8);
+        self.machine.common.meets(&(span.start & !7..end))
+    }
+
+    /// Copies of the operands that were in such memory, and where all are; `None` if these are no copies of
+    /// theirs.
+    fn copy_operands(&mut self, spans: &[Span], shown: &[Write]) -> Option<Vec<u64>> {
+        let mut shown = shown.iter();
+        let mut places = Vec::new();
+        for (at, &span) in spans.iter().enumerate() {
+            if !self.is_common(span) {
+                places.push(span.start);
+                continue;
+            }
+            let write = shown.next()?;
+            if !Copies::fits(at, span) || (write.address, write.bytes.len() as u64) != (span.start, span.len) {
+                return None;
+            }
+            self.copies.set(at, span, &words_of(span, &write.bytes));
+            places.push(self.copies.place(at, span));
+        }
+        shown.next().is_none().then_some(places)
+    }
+
+    /// What the guest has changed of copies beside such memory.
+    fn store_outside(&self, spans: &[Span], shown: &[Write]) {
+        let copied = |span: &Span| shown.iter().any(|write| write.address == span.start);
+        for (at, &span) in spans.iter().enumerate().filter(|(_, span)| span.write && copied(span)) {
+            for part in common::outside(&self.machine.common.areas(), span.start..span.start + span.len) {
+                let bytes = common::bytes_of(span, &self.copies.get(at, span));
+                let from = (part.start - span.start) as usize;
+                let len = (part.end - part.start) as usize;
+                Guest.write(part.start, &bytes[from..from + len]);
+            }
+        }
+    }
+
+    /// The thread has faulted: the fault, unless it has accessed such memory.
+    pub(crate) fn fault_in_common(&mut self, fault: Fault) -> Result<Option<Fault>, Halt> {
         let at = fault.address..fault.address.saturating_add(1);
         if fault.signal != libc::SIGSEGV || !self.machine.common.meets(&at) {
             return Ok(Some(fault));
@@ -115,33 +161,6 @@ impl GuestThread {
                 return Ok(Some(Fault { signal: event.value as i32, ..fault }));
             }
         }
-        let here = next.is_some_and(|event| event.pc == self.context.rip);
-        let Some((event, record)) =
-            (if here { self.next_common(&[common::ACCESS])? } else { None })
-        else {
-            return Ok(Some(fault));
-        };
-        let machine = self.machine.clone();
-        let state = machine.common.lock();
-        let mut open = OpenPages::default();
-        state.protect(true);
-        let done = state.store(&record.writes);
-        state.protect(false);
-        let mut next = Some(fault);
-        while let Some(fault) = next {
-            if open.open(state.areas.iter(), fault.address).is_none() {
-                break;
-            }
-            next = self.cpu.step(&mut self.context);
-        }
-        drop(open);
-        drop(state);
-        self.report_accesses();
-        if let Some(fault) = next {
-            let actual = format!("signal {} for address {:#x}", fault.signal, fault.address);
-            return self.diverge(DivergenceKind::Fault, format!("{event:?}"), actual);
-        }
-        self.finish_common(&event, done)?;
-        Ok(None)
+        Ok(if self.execute_on_copies()? { None } else { Some(fault) })
     }
 }

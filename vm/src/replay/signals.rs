@@ -124,11 +124,7 @@ impl GuestThread {
             let caller = self.context.clone();
             self.begin_handler()?;
             self.handlers_in_bodies.push(event.aux);
-            let revealed = self.conceal_common();
             self.run_guest()?;
-            if revealed {
-                self.reveal_common();
-            }
             self.context.restore(caller);
         }
         Ok(())

@@ -7,9 +7,11 @@ use super::machine::{Machine, Report};
 use super::outcome::{Divergence, DivergenceKind};
 use super::recorded_times::{RecordedTimes, Translation};
 use crate::at_address::AtAddress;
+use crate::common::Copies;
 use crate::context::reg::*;
 use crate::context::{Context, SeenWords};
 use crate::creation::Creation;
+use crate::elsewhere;
 use crate::engine::{Cpu, Emulate, Exit, Fault, LeaveOut, Mode, OrderedKind};
 use crate::host::{self, Guest};
 use crate::observer::ThreadObserver;
@@ -18,6 +20,7 @@ use crate::syscall::Call;
 use crate::{Error, Result, cpuid, state_area};
 use refrain_trace::payload::{SyscallRecord, Write};
 use refrain_trace::{Access, Cursor, Event, EventId, EventKind, ThreadId, delivery, order};
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 const HOST_STACK: usize = 512 << 10;
@@ -84,6 +87,8 @@ pub(crate) struct GuestThread {
     bit: Option<u8>,
     filled: u32,
     pub(crate) fast_path: AtAddress<FastPathState>,
+    /// Of operands in memory in common with other processes.
+    pub(crate) copies: LazyCell<Box<Copies>>,
     pub(crate) translation: Translation,
 }
 
@@ -143,6 +148,7 @@ pub(crate) fn spawn(
                 bit: None,
                 filled: 0,
                 fast_path,
+                copies: LazyCell::new(Copies::new),
                 translation: Translation::default(),
             };
             thread.cpu.set_fast_path_data(thread.fast_path.address());
@@ -231,15 +237,13 @@ impl GuestThread {
             self.fast_path.finish();
             let result = match exit {
                 Exit::Syscall => {
-                    self.reveal_common();
-                    self.read_common()
-                        .and_then(|()| self.syscall())
-                        .and_then(|()| self.areas_of_common())
+                    let done = self.read_common().and_then(|()| self.syscall());
+                    if self.machine.common.any() {
+                        elsewhere::show(Vec::new());
+                    }
+                    done.and_then(|()| self.areas_of_common())
                 }
-                Exit::Hook => {
-                    self.reveal_common();
-                    self.hook()
-                }
+                Exit::Hook => self.hook(),
                 Exit::Ordered { address, size, kind } => self.ordered(address, size, kind),
                 Exit::Spans => self.access(OrderedKind::Write),
                 Exit::Code => self.read_code(),
@@ -249,7 +253,7 @@ impl GuestThread {
                     self.filled_buffer();
                     Ok(())
                 }
-                Exit::Fault(fault) => match self.access_common(fault)? {
+                Exit::Fault(fault) => match self.fault_in_common(fault)? {
                     Some(fault) => self.fault(fault),
                     None => Ok(()),
                 },
@@ -268,7 +272,6 @@ impl GuestThread {
             if std::mem::replace(&mut self.flow, Flow::Continue) == Flow::Returned {
                 return Ok(());
             }
-            self.conceal_common();
             self.take_signals()?;
         }
     }

@@ -175,6 +175,23 @@ impl Call {
         kinds.filter(|&(_, kind)| kind == b's').map(|(at, _)| at)
     }
 
+    /// The arguments that point somewhere.
+    pub(crate) fn pointers(&self) -> impl Iterator<Item = usize> + use<> {
+        let kinds = self.spec.signature.bytes().enumerate();
+        kinds.filter(|&(_, kind)| matches!(kind, b'p' | b's')).map(|(at, _)| at)
+    }
+
+    /// Whether it gives away what is in memory.
+    pub(crate) fn sends(&self) -> bool {
+        self.spec.sends.is_some_and(|sends| sends.shape.is_some())
+    }
+
+    /// The pointers that an argument points to, given these arguments.
+    pub(crate) fn nested(&self, args: &[u64; 6]) -> Option<Nested> {
+        let sent = self.spec.sends.and_then(|sends| sends.shape);
+        sent.iter().chain(self.spec.writes).find_map(|shape| shape.nested(args))
+    }
+
     /// Whether the call cannot be one that `pthread_create` makes before it makes the thread. (It
     /// maps and protects the stack, and waits for the library's own locks.)
     pub(crate) fn ends_creation(&self) -> bool {
@@ -273,6 +290,15 @@ impl Call {
     fn view<'a>(&'a self, result: i64, memory: &'a dyn GuestMemory) -> shape::View<'a> {
         shape::View { args: &self.args, result, memory }
     }
+}
+
+/// Pointers that an argument points to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Nested {
+    /// So many `iovec`.
+    Vectors { at: usize, count: u64 },
+    /// A `msghdr`.
+    Message { at: usize },
 }
 
 /// A system call that cannot be recorded. The guest is at fault, or `refrain` for not knowing

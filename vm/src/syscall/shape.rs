@@ -1,6 +1,6 @@
 //! Shapes: where a call's arguments say that memory is, and how much of it.
 
-use super::Before;
+use super::{Before, Nested};
 use std::ops::Range;
 
 /// Guest memory, to be read without trusting the address.
@@ -238,6 +238,17 @@ impl Shape {
     pub(crate) const fn always(mut self) -> Shape {
         self.when = When::Always;
         self
+    }
+
+    /// The pointers that are there.
+    pub(crate) fn nested(&self, args: &[u64; 6]) -> Option<Nested> {
+        let at = usize::from(self.arg);
+        match self.what {
+            What::Vectors { count } => Some(Nested::Vectors { at, count: args[usize::from(count)] }),
+            What::OneVector => Some(Nested::Vectors { at, count: 1 }),
+            What::Received | What::Sent => Some(Nested::Message { at }),
+            _ => None,
+        }
     }
 
     /// Whether it can ever say anything.

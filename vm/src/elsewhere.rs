@@ -1,0 +1,100 @@
+//! Guest memory that is not where the guest has it, for the machine and the kernel: memory in common with
+//! other processes ([`crate::common`]).
+
+use refrain_trace::payload::Write;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// Where areas and their aliases begin, and how long they are: for those who hold no lock.
+pub(crate) type Aliases = Vec<(Range<u64>, u64)>;
+
+/// Each list stays for ever: somebody may be looking into it.
+static ALIASES: AtomicPtr<Aliases> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The other address of a byte of such memory.
+#[inline]
+pub(crate) fn alias(address: u64) -> Option<u64> {
+    let aliases = ALIASES.load(Ordering::Acquire);
+    if aliases.is_null() {
+        return None;
+    }
+    // SAFETY: it was a box, and is never freed.
+    let aliases = unsafe { &*aliases };
+    let (range, alias) = aliases.iter().find(|(range, _)| range.contains(&address))?;
+    Some(alias + (address - range.start))
+}
+
+/// Whether a lock there has a part in such memory.
+#[inline]
+pub(crate) fn has_lock(address: u64) -> bool {
+    /// Bytes of the longest lock, and a few more.
+    const LONGEST: u64 = 64;
+    !ALIASES.load(Ordering::Relaxed).is_null()
+        && (alias(address).is_some() || alias(address.saturating_add(LONGEST)).is_some())
+}
+
+/// Whether there is any such memory.
+pub(crate) fn is_any() -> bool {
+    !ALIASES.load(Ordering::Relaxed).is_null()
+}
+
+/// A word of such memory, by its other address.
+///
+/// # Safety
+/// `alias` is that of an address that is a multiple of eight, and the area stays mapped while the
+/// reference is used.
+pub(crate) unsafe fn word<'a>(alias: u64) -> &'a AtomicU64 {
+    // SAFETY: the caller's; other threads and processes change the word at will.
+    unsafe { AtomicU64::from_ptr(alias as *mut u64) }
+}
+
+/// From here on these are all.
+pub(crate) fn publish(aliases: Aliases) {
+    let list = match aliases.is_empty() {
+        true => std::ptr::null_mut(),
+        false => Box::into_raw(Box::new(aliases)),
+    };
+    ALIASES.store(list, Ordering::Release);
+}
+
+thread_local! {
+    /// What such memory shows to the system call that the thread is about to make.
+    static SHOWN: RefCell<Vec<Write>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether any guest memory is elsewhere for the calling thread.
+pub(crate) fn is_possible() -> bool {
+    is_any() || SHOWN.with_borrow(|shown| !shown.is_empty())
+}
+
+/// From here on the calling thread reads these bytes where they are; none at all, if there are none.
+pub(crate) fn show(bytes: Vec<Write>) {
+    SHOWN.with_borrow_mut(|shown| *shown = bytes);
+}
+
+/// The bytes from here on that the calling thread is shown, at most so many.
+pub(crate) fn shown(address: u64, most: usize) -> Option<Vec<u8>> {
+    SHOWN.with_borrow(|shown| {
+        shown.iter().find_map(|write| {
+            let at = usize::try_from(address.checked_sub(write.address)?).ok()?;
+            let rest = write.bytes.get(at..).filter(|rest| !rest.is_empty())?;
+            Some(rest[..rest.len().min(most)].to_vec())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_shown_bytes_until_it_is_shown_others() {
+        show(vec![Write { address: 0x1000, bytes: vec![1, 2, 3] }]);
+        assert_eq!(shown(0x1001, 8), Some(vec![2, 3]));
+        assert_eq!(shown(0x1000, 1), Some(vec![1]));
+        assert_eq!(shown(0x1003, 8), None);
+        show(Vec::new());
+        assert_eq!(shown(0x1001, 8), None);
+    }
+}
