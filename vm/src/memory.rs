@@ -146,7 +146,7 @@ impl AddressSpace {
                 self.note_content(address..address + len, request.flags);
                 // MAP_SHARED_VALIDATE has this bit, too.
                 let shared = request.flags & libc::MAP_SHARED != 0;
-                self.shared |= shared && request.prot & libc::PROT_WRITE != 0;
+                self.shared |= shared;
                 address as i64
             }
             Err(e) => -i64::from(e.raw_os_error().unwrap_or(libc::ENOMEM)),

@@ -6,7 +6,10 @@ use super::Area;
 use crate::elsewhere::{self, Aliases};
 use crate::host;
 use crate::layout::guest_may_map;
+use std::fs::File;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 
 /// Larger mappings are not watched.
 const LARGEST: u64 = 4 << 30;
@@ -16,8 +19,11 @@ const LARGEST: u64 = 4 << 30;
 pub(crate) struct Common {
     /// By ascending addresses.
     mapped: Vec<Mapped>,
-    /// What threads could access before they could be kept from it, and may still.
+    /// What the guest goes on accessing by itself: nobody else writes there, or threads accessed it
+    /// before they could be kept from it.
     open: Vec<Mapping>,
+    /// The program has forked: what it maps is its children's, too.
+    has_forked: bool,
 }
 
 /// An area.
@@ -32,6 +38,7 @@ struct Mapped {
 struct Shows {
     /// Device and inode, in the kernel's words.
     file: String,
+    name: String,
     /// Memory that only processes give each other.
     is_of_processes: bool,
     offset: u64,
@@ -110,6 +117,17 @@ impl Common {
         self.mapped.iter().map(|mapped| mapped.area.clone()).collect()
     }
 
+    pub(crate) fn meets(&self, range: &Range<u64>) -> bool {
+        self.mapped.iter().any(|it| it.area.meets(range))
+    }
+
+    /// The program has forked.
+    pub(crate) fn fork(&mut self) {
+        if !std::mem::replace(&mut self.has_forked, true) {
+            self.open.clear();
+        }
+    }
+
     /// Looks which such memory there is. If threads may be accessing it, they go on doing so. Whether
     /// there are other areas than before, and whether any memory is left out.
     pub(crate) fn look(&mut self, is_in_use: bool) -> (bool, bool) {
@@ -124,19 +142,23 @@ impl Common {
             .iter()
             .map(|it| (it.area.prot, &it.shows))
             .chain(mapped.iter().map(|it| (it.area.prot, &it.shows)))
-            .filter(|(prot, shows)| prot & libc::PROT_WRITE != 0 || shows.is_of_processes)
+            .filter(|(prot, _)| prot & libc::PROT_WRITE != 0)
             .map(|(_, shows)| shows.file.clone())
             .collect();
         let mut left_out = false;
         for new in found {
             let known = mapped.iter().any(|it| it.area.meets(&new.area.range))
                 || self.open.iter().any(|it| it.area.meets(&new.area.range));
-            if known || new.area.prot == libc::PROT_NONE || !written.contains(&new.shows.file) {
+            if known || new.area.prot == libc::PROT_NONE {
                 continue;
             }
-            if is_in_use {
+            let is_common = match written.contains(&new.shows.file) {
+                true => new.shows.is_of_processes || self.has_forked,
+                false => new.shows.is_of_processes || new.shows.has_writer(),
+            };
+            if !is_common || is_in_use {
                 self.open.push(new);
-                left_out = true;
+                left_out |= is_common;
                 continue;
             }
             match Mapped::new(new) {
@@ -226,6 +248,22 @@ impl Mapped {
     }
 }
 
+impl Shows {
+    /// Whether anybody has the file open for writing, as far as the kernel tells: then nobody may have a
+    /// lease on it.
+    fn has_writer(&self) -> bool {
+        let Ok(file) = File::open(&self.name) else { return false };
+        let same = file.metadata().is_ok_and(|of| self.file.ends_with(&format!(" {}", of.ino())));
+        // SAFETY: both calls take a descriptor and an integer.
+        let lease = |what: i32| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, what) };
+        if !same || lease(libc::F_RDLCK) == 0 {
+            lease(libc::F_UNLCK);
+            return false;
+        }
+        std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
+    }
+}
+
 /// The guest's shared mappings that hold no code, by ascending addresses.
 fn shared_mappings() -> Vec<Mapping> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -239,6 +277,7 @@ fn parse(line: &str) -> Option<Mapping> {
     let (offset, file) = rest.split_once(' ')?;
     let mut parts = file.splitn(3, ' ');
     let (device, inode, name) = (parts.next()?, parts.next()?, parts.next().unwrap_or_default());
+    let name = name.trim_start().to_owned();
     let (start, end) = range.split_once('-')?;
     let number = |digits| u64::from_str_radix(digits, 16).ok();
     let range = number(start)?..number(end)?;
@@ -250,10 +289,10 @@ fn parse(line: &str) -> Option<Mapping> {
     let prot = prot.iter().filter(|&&(at, letter, _)| right(at, letter)).map(|it| it.2).sum();
     let is_of_processes = ["/memfd:", "/dev/shm/", "/dev/zero", "/SYSV"]
         .iter()
-        .any(|start| name.trim_start().starts_with(start));
+        .any(|start| name.starts_with(start));
     // A file's name may be taken away.
     let file = format!("{device} {inode}");
-    let shows = Shows { file, is_of_processes, offset: number(offset)? };
+    let shows = Shows { file, name, is_of_processes, offset: number(offset)? };
     Some(Mapping { area: Area { range, prot }, shows })
 }
 
@@ -281,7 +320,12 @@ mod tests {
     fn what_is_still_mapped_of_an_area() {
         let mapping = |range, prot, offset| Mapping {
             area: Area { range, prot },
-            shows: Shows { file: "f".into(), is_of_processes: true, offset },
+            shows: Shows {
+                file: "f".into(),
+                name: "n".into(),
+                is_of_processes: true,
+                offset,
+            },
         };
         let Mapping { area, shows } = mapping(0x10_0000..0x18_0000, 3, 0x5000);
         let old = Mapped { area, shows, alias: 0x7000_0000_0000 };

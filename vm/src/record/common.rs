@@ -18,7 +18,7 @@ use crate::host::{self, Guest};
 use crate::layout::PAGE;
 use crate::memory::page_up;
 use crate::order::Span;
-use crate::syscall::{Action, Call, Nested};
+use crate::syscall::{Action, Call, MachineCall, Nested};
 use crate::{Error, Result};
 use refrain_trace::payload::{SyscallRecord, Write};
 use refrain_trace::{Event, EventKind, NO_TICKET, common as numbers};
@@ -63,15 +63,38 @@ impl GuestThread {
     /// The program has forked, and goes on with its child.
     pub(crate) fn begin_common(&mut self) {
         self.machine.set_common(true);
+        self.machine.common_to_change().fork();
         // Others may be accessing such memory, and know nothing of this.
         self.look_for_common(self.machine.threads_alive() > 1);
     }
 
-    /// Mappings have changed.
-    pub(crate) fn common_may_differ(&mut self) {
-        if self.machine.has_common() {
+    /// A call has changed mappings, with this result. Whether such memory is mapped there now.
+    pub(crate) fn common_may_differ(
+        &mut self,
+        what: MachineCall,
+        args: [u64; 6],
+        result: u64,
+    ) -> bool {
+        if !self.machine.has_common() {
+            if !self.machine.has_relatives.load(Ordering::Relaxed) || !self.machine.shares_memory() {
+                return false;
+            }
+            self.machine.set_common(true);
+        }
+        let is_shared = match what {
+            MachineCall::Mmap => args[3] as i32 & libc::MAP_SHARED != 0,
+            MachineCall::Shmat | MachineCall::Shmdt | MachineCall::Mremap => true,
+            _ => false,
+        };
+        let range = if what == MachineCall::Mmap {
+            result..result.saturating_add(page_up(args[1]))
+        } else {
+            args[0]..args[0].saturating_add(page_up(args[1]))
+        };
+        if is_shared || self.machine.common().meets(&range) {
             self.look_for_common(false);
         }
+        alias(result).is_some()
     }
 
     /// Looks which such memory there is, and says so if it is other than before.

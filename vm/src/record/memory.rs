@@ -93,9 +93,6 @@ impl GuestThread {
             }
             _ => {}
         }
-        if file != 0 && (what == MachineCall::Shmat || args[2] as i32 & libc::PROT_WRITE != 0) {
-            machine.notice(Notice::SharedFile);
-        }
         let Content { window: content, writes } = shown;
         let record = SyscallRecord { args, writes, effect: Effect::Memory { content } };
         self.context.finish_syscall(result);
@@ -108,7 +105,13 @@ impl GuestThread {
         });
         drop(space);
         self.end_recording(pending.done);
-        self.common_may_differ();
+        if result >= 0 {
+            let watched = self.common_may_differ(what, args, result as u64);
+            let writes = what == MachineCall::Shmat || args[2] as i32 & libc::PROT_WRITE != 0;
+            if file != 0 && writes && !watched {
+                machine.notice(Notice::SharedFile);
+            }
+        }
         if result >= 0 && machine.lines().is_some() && machine.has_shared() {
             let start = result as u64;
             let end = match what {

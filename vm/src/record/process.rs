@@ -162,7 +162,7 @@ fn heard(reader: Hidden) -> Vec<Write> {
 
 impl Machine {
     /// Whether a process that is forked now has memory in common with the guest.
-    fn shares_memory(&self) -> bool {
+    pub(super) fn shares_memory(&self) -> bool {
         self.space.lock().unwrap_or_else(PoisonError::into_inner).is_shared()
     }
 

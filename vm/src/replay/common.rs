@@ -27,7 +27,12 @@ impl GuestThread {
 
     /// What such memory there is from here on, if the next events say so.
     pub(crate) fn areas_of_common(&mut self) -> Result<(), Halt> {
-        while let Some((event, record)) = self.next_common(numbers::AREAS)? {
+        let is_of_areas =
+            |event: Event| event.kind() == EventKind::Common && event.nr == numbers::AREAS;
+        while self.next_beside_accesses()?.is_some_and(is_of_areas) {
+            // Others may have taken over what the thread had before the call.
+            self.events_before()?;
+            let Some((event, record)) = self.next_common(numbers::AREAS)? else { break };
             let areas = record.writes.iter().map(|it| Area::of(it.address, &it.bytes));
             let areas = areas.collect::<Option<Vec<_>>>();
             let known = areas.is_some();

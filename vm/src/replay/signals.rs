@@ -73,7 +73,7 @@ impl GuestThread {
     }
 
     /// The next event that is not one of accesses.
-    fn next_beside_accesses(&mut self) -> Result<Option<Event>, Halt> {
+    pub(super) fn next_beside_accesses(&mut self) -> Result<Option<Event>, Halt> {
         let next = self.cursor.peek()?.copied();
         if next.is_none_or(|event| !event.kind().is_of_access()) {
             return Ok(next);
