@@ -35,7 +35,8 @@ pub(crate) fn step(
 ) -> Option<Fault> {
     if i.is_string_instruction() {
         let (spans, part) = string_spans(i, context, most);
-        let distances = places.iter().zip(&spans).map(|(place, span)| place.wrapping_sub(span.start));
+        let distances =
+            places.iter().zip(&spans).map(|(place, span)| place.wrapping_sub(span.start));
         let moved: Vec<(usize, u64)> = pointers(i).zip(distances).collect();
         let pc = context.rip;
         for &(register, distance) in &moved {
@@ -51,7 +52,9 @@ pub(crate) fn step(
         }
         return fault;
     }
-    let &[place] = places else { return Some(Fault { signal: libc::SIGILL, address: context.rip }) };
+    let &[place] = places else {
+        return Some(Fault { signal: libc::SIGILL, address: context.rip });
+    };
     if let Some(done) = transfer::step_moved(i, context, Some(place)) {
         return done.err();
     }

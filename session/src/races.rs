@@ -20,8 +20,8 @@ pub struct Races {
     pub learned_before: bool,
     /// Later recordings of the program order every access.
     pub every_access: bool,
-    /// The program has several threads, and memory in common with processes that it has created: what
-    /// these write there is not recorded.
+    /// The program has memory in common with processes that it has created, and what these write there is
+    /// not recorded: threads were computing when it forked, or there is too much of it.
     #[serde(default)]
     pub shares_memory: bool,
 }

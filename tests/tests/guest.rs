@@ -154,11 +154,39 @@ fn asynchronous_input_and_output() {
     is_as_natively(include_str!("../guest/aio.c"));
 }
 
-/// What is not recorded is said when the recording ends, and again where a replay misses it.
 #[test]
 fn memory_in_common_with_a_child_and_threads() {
+    assert_eq!(is_as_natively(include_str!("../guest/common_threads.c")).text(), "the child's\n");
+}
+
+/// Threads access that memory while another one forks, and after that.
+#[test]
+fn memory_in_common_that_threads_access() {
     let bench = bench();
-    bench.cc(include_str!("../guest/common_threads.c"), &["-O1", "-pthread", "-o", "program"]);
+    bench.cc(include_str!("../guest/common_in_use.c"), &["-O1", "-pthread", "-o", "program"]);
+    for order in ["sync", "stride", "sync", "stride"] {
+        let args = ["record", "--force", "--order", order, "-o", "a.refrain", "--", "./program"];
+        let recorded = bench.refrain(args);
+        assert_eq!(recorded.succeeds().text(), "1800 900\n", "{}", recorded.stderr);
+        assert!(!recorded.stderr.contains("shares memory"), "{}", recorded.stderr);
+        for engine in ["copy", "tiered", "cranelift"] {
+            bench.refrain(["replay", "--no-learn", "--engine", engine, "a.refrain"]).succeeds();
+        }
+    }
+}
+
+/// Files and segments that a program maps when it has threads and children, and what the kernel reads
+/// and writes there.
+#[test]
+fn memory_in_common_that_is_mapped_later() {
+    is_as_natively(include_str!("../guest/common_later.c"));
+}
+
+/// What is not recorded is said when the recording ends, and again where a replay misses it.
+#[test]
+fn memory_in_common_with_a_child_while_a_thread_computes() {
+    let bench = bench();
+    bench.cc(include_str!("../guest/common_computing.c"), &["-O1", "-pthread", "-o", "program"]);
     for order in ["sync", "stride"] {
         let args = ["record", "--force", "--order", order, "-o", "a.refrain", "--", "./program"];
         let recorded = bench.refrain(args);

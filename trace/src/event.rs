@@ -232,16 +232,19 @@ event_kinds! {
 
 /// What an event of the kind [`EventKind::Common`] is: its `nr`.
 pub mod common {
-    /// The instruction at `pc` accesses such memory, which shows these bytes where they differ from
-    /// what the thread saw there last.
+    /// The instruction at `pc` accesses such memory: these are its operands there, at most `object` bytes
+    /// of each if it is repeated, as they are before.
     pub const ACCESS: u16 = 0;
-    /// So does the system call that comes next.
+    /// So does the system call that comes next: this is what it reads there.
     pub const CALL: u16 = 1;
     /// From here on, this is all memory of that kind: the payload's writes are addresses, each with two
-    /// words, the stretch's length and its protection. All that was not so before is zero.
+    /// words, the stretch's length and its protection. If there is a `value`, all threads stood still
+    /// meanwhile, for that number of times. If `aux` is not zero, there is more that could not be kept
+    /// from them.
     pub const AREAS: u16 = 2;
-    /// There is none from here on; this is what all of it shows where it is not zero.
-    pub const END: u16 = 3;
+    /// The thread stood still when another one's event [`AREAS`] happened; the number of times is in
+    /// `object`.
+    pub const OTHERS: u16 = 3;
 }
 
 /// Which access the events [`EventKind::Handover`], [`EventKind::Takeover`] and

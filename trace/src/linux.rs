@@ -78,12 +78,6 @@ pub fn changes_mappings(number: u16) -> bool {
     matches!(number, MMAP | MPROTECT | MUNMAP | BRK | MREMAP | MADVISE | SHMAT | SHMDT | IO_SETUP)
 }
 
-/// Whether a call with these arguments creates a process with memory of its own.
-pub fn creates_processes(number: u16, args: &[u64; 6]) -> bool {
-    const CLONE_VM: u64 = 0x100;
-    number == FORK || number == CLONE && args[0] & CLONE_VM == 0
-}
-
 /// The memory that a call of this number has taken from the address space, if it has succeeded with this
 /// result: what it unmaps, or maps something else in place of.
 pub fn unmapped(number: u16, args: &[u64; 6], result: u64) -> Option<Range<u64>> {
@@ -96,13 +90,6 @@ pub fn unmapped(number: u16, args: &[u64; 6], result: u64) -> Option<Range<u64>>
         MREMAP => Some(start..start.saturating_add(len)),
         _ => None,
     }
-}
-
-/// Whether a call with these arguments maps memory that other processes may see written.
-pub fn maps_shared_memory(number: u16, args: &[u64; 6]) -> bool {
-    const PROT_WRITE: u64 = 2;
-    const MAP_SHARED: u64 = 1;
-    number == SHMAT || number == MMAP && args[2] & PROT_WRITE != 0 && args[3] & MAP_SHARED != 0
 }
 
 /// Whether the kernel writes to a file or a peer what calls with this number have in one buffer:

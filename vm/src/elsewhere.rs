@@ -25,16 +25,14 @@ pub(crate) fn alias(address: u64) -> Option<u64> {
     Some(alias + (address - range.start))
 }
 
-/// Whether a lock there has a part in such memory.
+/// Whether the first or the last of these bytes is in such memory.
 #[inline]
-pub(crate) fn has_lock(address: u64) -> bool {
-    /// Bytes of the longest lock, and a few more.
-    const LONGEST: u64 = 64;
-    !ALIASES.load(Ordering::Relaxed).is_null()
-        && (alias(address).is_some() || alias(address.saturating_add(LONGEST)).is_some())
+pub(crate) fn has(address: u64, len: u64) -> bool {
+    is_any() && (alias(address).is_some() || alias(address.wrapping_add(len - 1)).is_some())
 }
 
 /// Whether there is any such memory.
+#[inline]
 pub(crate) fn is_any() -> bool {
     !ALIASES.load(Ordering::Relaxed).is_null()
 }

@@ -669,7 +669,7 @@ impl KnownPages {
     /// The low 8 bytes of a memory operand of `size` bytes.
     pub(crate) fn operand(&mut self, address: u64, size: u8) -> Option<u64> {
         self.known_operand(address, size).or_else(|| {
-            if elsewhere::has_lock(address) {
+            if elsewhere::has(address, u64::from(size)) {
                 return None;
             }
             let value = Guest.operand(address, size)?;
@@ -693,7 +693,8 @@ impl KnownPages {
     pub(crate) fn known_operand(&self, address: u64, size: u8) -> Option<u64> {
         let len = u64::from(size.min(8));
         let page = address / PAGE;
-        if page != address.wrapping_add(len - 1) / PAGE || !self.knows(page) {
+        let elsewhere = elsewhere::has(address, len);
+        if elsewhere || page != address.wrapping_add(len - 1) / PAGE || !self.knows(page) {
             return None;
         }
         if !address.is_multiple_of(len) {

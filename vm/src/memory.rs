@@ -208,6 +208,12 @@ impl AddressSpace {
         0
     }
 
+    /// [`Self::protect`] of several ranges, up to the first that fails.
+    pub(crate) fn protect_parts(&mut self, parts: &[Range<u64>], prot: i32) -> i64 {
+        let protect = |part: &Range<u64>| self.protect(part.start, part.end - part.start, prot);
+        parts.iter().map(protect).find(|&result| result < 0).unwrap_or(0)
+    }
+
     /// Changes protection; the kernel's result. Like the kernel, it has changed what lies before
     /// the first hole when it says `ENOMEM`.
     pub(crate) fn protect(&mut self, address: u64, len: u64, prot: i32) -> i64 {

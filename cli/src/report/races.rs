@@ -9,8 +9,8 @@ const SHOWN: usize = 3;
 
 /// Where a replay need not have diverged because of a race.
 const SHARES_MEMORY: &str = "\
-the program has several threads, and shares memory with a process that it started: what that process
-wrote there is not recorded, and may be the cause (with one thread, what the program sees of it is)";
+the program shares memory with a process that it started, and could not be kept from it (other threads
+were computing when it forked, or it is too large): what that process wrote there may be the cause";
 
 fn render_side(side: &Side) -> String {
     let Side { thread, event, access, address, size, pc, place, kernel: _ } = side;

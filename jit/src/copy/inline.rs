@@ -26,6 +26,7 @@
 
 use super::desc::{Desc, Kind};
 use super::state::{ThreadState, halves, leave, load_halves, store_halves, test_halves};
+use crate::memory::recovers;
 use refrain_vm::{LastMet, Met, OrderedAccess};
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -162,7 +163,7 @@ pub(super) unsafe extern "sysv64" fn call_machine() {
 /// on with the value there, where the descriptor says; where `$check` jumps to `2f`, the machine is
 /// called instead. The flags are saved as in `enter`.
 macro_rules! load_gate {
-    ($name:ident, $size:literal, $($check:literal),*) => {
+    ($name:ident, $size:literal, $($check:expr),*) => {
         /// A gate for loads.
         ///
         /// # Safety
@@ -236,8 +237,11 @@ macro_rules! recorded_load {
         load_gate!(
             $name,
             $size,
-            // The value first: no version that comes later can be in it.
+            // The value first: no version that comes later can be in it. (It may be out of reach: the
+            // thread has met other memory there.)
+            "3:",
             $read,
+            recovers!("3b", "2f"),
             "cmp rcx, [rax + {value}]",
             "jne 2f",
             "mov rdx, [rax + {counter}]",

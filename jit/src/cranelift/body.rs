@@ -237,11 +237,18 @@ impl Body<'_> {
         let instructions = self.graph.instructions(&source).to_vec();
         if source.left {
             let live = source.live_flags;
-            let always = self.l.iconst(I64, 1);
+            // A watched one is left for by itself, once there are several threads.
+            let leaves = match source.term {
+                Term::Watched(..) => {
+                    let several = self.several();
+                    self.l.icmp_imm(IntCC::Equal, several, 0)
+                }
+                _ => self.l.iconst(I64, 1),
+            };
             // The machine executes this instruction, and none behind it.
             let own =
                 u32::from(source.accesses > 0 && instructions.first().is_some_and(is_counted));
-            self.leave_if(always, |body| {
+            self.leave_if(leaves, |body| {
                 body.count_down(own);
                 body.exit(source.pc, leave::ALONE, live);
             });

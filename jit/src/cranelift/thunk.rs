@@ -55,8 +55,11 @@ pub(super) struct FlagUse {
 impl Batch {
     /// A batch of one instruction; `None` if it cannot run in a thunk.
     pub(super) fn new(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Batch> {
-        let batch =
-            Batch { instructions: vec![*i], effects: vars::effects(factory, i), operand: Operand::Own };
+        let batch = Batch {
+            instructions: vec![*i],
+            effects: vars::effects(factory, i),
+            operand: Operand::Own,
+        };
         batch.encode(batch.flag_use()).is_some().then_some(batch)
     }
 

@@ -11,7 +11,7 @@ use crate::symbols::{self, Code, Symbols};
 use crate::trace_file;
 use refrain_analysis::{self as analysis, Act, Atomics, Code as ProgramCode, Tapped};
 use refrain_trace::payload::{Effect, SyscallRecord};
-use refrain_trace::{Event, EventId, EventKind, Executed, Module, ThreadId, Trace, linux};
+use refrain_trace::{Event, EventId, EventKind, Executed, Module, ThreadId, Trace, common};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -138,22 +138,17 @@ fn program_at(trace: &Trace, divergence: &Divergence) -> crate::Result<String> {
     Ok(program.map(Module::identity).unwrap_or_default())
 }
 
-/// Whether what other processes have written may be missing from a trace: the program has memory in
-/// common with such that it has created, and more than one thread.
+/// Whether what other processes have written may be missing from a trace.
 fn shares_memory(trace: &Trace) -> crate::Result<bool> {
-    let (mut maps, mut creates) = (false, false);
-    for thread in (0..trace.threads()).map(ThreadId).filter(|_| trace.threads() > 1) {
+    for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         while let Some(event) = cursor.next()? {
-            let is_one = [linux::MMAP, linux::SHMAT, linux::CLONE, linux::FORK].contains(&event.nr);
-            if event.kind() == EventKind::Syscall && is_one && event.value as i64 > 0 {
-                let args = cursor.payload()?.map(|call| call.args).unwrap_or_default();
-                maps |= linux::maps_shared_memory(event.nr, &args);
-                creates |= linux::creates_processes(event.nr, &args);
+            if (event.kind(), event.nr) == (EventKind::Common, common::AREAS) && event.aux != 0 {
+                return Ok(true);
             }
         }
     }
-    Ok(maps && creates)
+    Ok(false)
 }
 
 /// Refuses a trace in which nothing can race.

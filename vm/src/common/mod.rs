@@ -13,9 +13,9 @@
 pub(crate) mod recorded;
 pub(crate) mod replayed;
 
-use crate::order::Span;
 use crate::host;
 use crate::layout::{PAGE, guest_may_map};
+use crate::order::Span;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 

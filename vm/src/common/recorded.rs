@@ -121,6 +121,15 @@ impl Common {
         self.mapped.iter().any(|it| it.area.meets(range))
     }
 
+    /// Whether the guest writes to no shared memory by itself.
+    pub(crate) fn watches_all(&self) -> bool {
+        self.open.iter().all(|it| it.area.prot & libc::PROT_WRITE == 0)
+    }
+
+    pub(crate) fn has_forked(&self) -> bool {
+        self.has_forked
+    }
+
     /// The program has forked.
     pub(crate) fn fork(&mut self) {
         if !std::mem::replace(&mut self.has_forked, true) {
@@ -135,7 +144,9 @@ impl Common {
         let found = shared_mappings();
         let mut mapped = self.still_mapped(&found);
         let is_there = |open: &Mapping| {
-            found.iter().any(|it| it.shows.file == open.shows.file && it.area.meets(&open.area.range))
+            found
+                .iter()
+                .any(|it| it.shows.file == open.shows.file && it.area.meets(&open.area.range))
         };
         self.open.retain(is_there);
         let written: Vec<String> = found
@@ -287,9 +298,8 @@ fn parse(line: &str) -> Option<Mapping> {
     }
     let prot = [(0, b'r', libc::PROT_READ), (1, b'w', libc::PROT_WRITE)];
     let prot = prot.iter().filter(|&&(at, letter, _)| right(at, letter)).map(|it| it.2).sum();
-    let is_of_processes = ["/memfd:", "/dev/shm/", "/dev/zero", "/SYSV"]
-        .iter()
-        .any(|start| name.starts_with(start));
+    let is_of_processes =
+        ["/memfd:", "/dev/shm/", "/dev/zero", "/SYSV"].iter().any(|start| name.starts_with(start));
     // A file's name may be taken away.
     let file = format!("{device} {inode}");
     let shows = Shows { file, name, is_of_processes, offset: number(offset)? };
@@ -308,7 +318,8 @@ mod tests {
         assert_eq!(area.prot, libc::PROT_READ | libc::PROT_WRITE);
         assert_eq!((shows.file.as_str(), shows.offset), ("00:01 2057", 0x1000));
         assert!(shows.is_of_processes);
-        let file = parse(&line.replace("/dev/zero (deleted)", "     /usr/share/x")).expect("shared");
+        let file =
+            parse(&line.replace("/dev/zero (deleted)", "     /usr/share/x")).expect("shared");
         assert!(!file.shows.is_of_processes);
         assert!(parse(&line.replace("rw-s", "rw-p")).is_none());
         assert!(parse(&line.replace("rw-s", "r-xs")).is_none(), "code is executed where it is");
@@ -320,21 +331,20 @@ mod tests {
     fn what_is_still_mapped_of_an_area() {
         let mapping = |range, prot, offset| Mapping {
             area: Area { range, prot },
-            shows: Shows {
-                file: "f".into(),
-                name: "n".into(),
-                is_of_processes: true,
-                offset,
-            },
+            shows: Shows { file: "f".into(), name: "n".into(), is_of_processes: true, offset },
         };
         let Mapping { area, shows } = mapping(0x10_0000..0x18_0000, 3, 0x5000);
         let old = Mapped { area, shows, alias: 0x7000_0000_0000 };
         // The kernel has put it together with what lies before it.
-        let part = old.part(&mapping(0xf_0000..0x12_0000, 0, 0x5000 - 0x1_0000)).expect("it is there");
+        let part =
+            old.part(&mapping(0xf_0000..0x12_0000, 0, 0x5000 - 0x1_0000)).expect("it is there");
         assert_eq!((part.area.range, part.area.prot), (0x10_0000..0x12_0000, 3));
         let part = old.part(&mapping(0x14_0000..0x18_0000, 1, 0x4_5000)).expect("it is there");
         assert_eq!((part.area.prot, part.alias), (1, 0x7000_0004_0000));
-        assert!(old.part(&mapping(0x14_0000..0x18_0000, 3, 0x5000)).is_none(), "it shows other bytes");
+        assert!(
+            old.part(&mapping(0x14_0000..0x18_0000, 3, 0x5000)).is_none(),
+            "it shows other bytes"
+        );
         assert!(old.part(&mapping(0x18_0000..0x19_0000, 3, 0xd_5000)).is_none(), "it lies behind");
     }
 }

@@ -1,6 +1,7 @@
 //! The replayer's side: such memory is out of the guest's reach, and there is nothing in it.
 
 use super::Area;
+use crate::elsewhere;
 use crate::memory::{self, MapRequest};
 use crate::{Error, Result};
 use std::ops::Range;
@@ -33,6 +34,7 @@ impl Common {
     pub(crate) fn forget(&self) {
         self.any.store(false, Ordering::Relaxed);
         self.areas.write().unwrap_or_else(PoisonError::into_inner).clear();
+        elsewhere::publish(Vec::new());
     }
 
     /// From here on these are all.
@@ -46,6 +48,9 @@ impl Common {
                 .map_err(Error::host("mapping memory in common with other processes"))?;
         }
         self.any.store(!areas.is_empty(), Ordering::Relaxed);
+        // Nowhere else, either.
+        let aliases = areas.iter().map(|area| (area.range.clone(), area.range.start));
+        elsewhere::publish(aliases.collect());
         *known = areas;
         Ok(())
     }

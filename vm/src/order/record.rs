@@ -11,6 +11,7 @@
 use super::LastMet;
 use super::in_progress::Held;
 use super::owners::{Awaited, Ownership};
+use crate::Result;
 use crate::engine::{Engine, Fault, OrderedAccess, OrderedFastPath, OrderedKind, SLOW_PATH};
 use crate::host::{self, Guest};
 use crate::order::Span;
@@ -18,7 +19,6 @@ use crate::record::fast_path::FastPathState;
 use crate::record::log::Busy;
 use crate::record::machine::park_forever;
 use crate::record::thread::{Flow, GuestThread};
-use crate::Result;
 use crate::slots::Tickets;
 use refrain_trace::{Event, EventKind, accessed, order, own_store};
 use std::sync::atomic::Ordering;

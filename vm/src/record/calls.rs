@@ -54,6 +54,7 @@ impl GuestThread {
             self.take_signals_at_yield();
             return Ok(Flow::Continue);
         }
+        self.presence.leave();
         let args = self.context.syscall_args();
         let call = syscall::resolve(nr, args)
             .map_err(|refusal| Error::Unsupported(format!("{refusal} (in {})", self.id)))?;

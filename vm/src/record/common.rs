@@ -52,6 +52,17 @@ impl Machine {
     }
 }
 
+/// What other threads do while the program forks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Others {
+    /// There are none, or they have no such memory yet.
+    None,
+    /// They are out of guest code.
+    StandStill,
+    /// They may be accessing such memory.
+    Run,
+}
+
 /// An operand, or a part of it, that cannot be had: the fault that the guest would see.
 enum Unreadable {
     Fault(Fault),
@@ -60,12 +71,30 @@ enum Unreadable {
 }
 
 impl GuestThread {
-    /// The program has forked, and goes on with its child.
-    pub(crate) fn begin_common(&mut self) {
-        self.machine.set_common(true);
-        self.machine.common_to_change().fork();
-        // Others may be accessing such memory, and know nothing of this.
-        self.look_for_common(self.machine.threads_alive() > 1);
+    /// The program is about to fork: what it has mapped will be its child's, too. Whether other threads
+    /// stand still meanwhile.
+    pub(crate) fn before_fork(&self) -> Others {
+        let machine = &self.machine;
+        if machine.threads_alive() == 1 || machine.common().has_forked() || !machine.shares_memory()
+        {
+            return Others::None;
+        }
+        if machine.stand_still(self.id) { Others::StandStill } else { Others::Run }
+    }
+
+    /// The program has forked, if it has a child to share memory with, and goes on.
+    pub(crate) fn after_fork(&mut self, shares: bool, others: Others) {
+        if shares {
+            self.machine.set_common(true);
+            self.machine.common_to_change().fork();
+            self.look_for_common(others);
+        }
+        if others == Others::StandStill {
+            if shares {
+                self.standstills = self.machine.standstills();
+            }
+            self.machine.go_on(shares);
+        }
     }
 
     /// A call has changed mappings, with this result. Whether such memory is mapped there now.
@@ -76,7 +105,8 @@ impl GuestThread {
         result: u64,
     ) -> bool {
         if !self.machine.has_common() {
-            if !self.machine.has_relatives.load(Ordering::Relaxed) || !self.machine.shares_memory() {
+            if !self.machine.has_relatives.load(Ordering::Relaxed) || !self.machine.shares_memory()
+            {
                 return false;
             }
             self.machine.set_common(true);
@@ -92,32 +122,43 @@ impl GuestThread {
             args[0]..args[0].saturating_add(page_up(args[1]))
         };
         if is_shared || self.machine.common().meets(&range) {
-            self.look_for_common(false);
+            self.look_for_common(Others::None);
         }
         alias(result).is_some()
     }
 
     /// Looks which such memory there is, and says so if it is other than before.
-    fn look_for_common(&mut self, is_in_use: bool) {
+    fn look_for_common(&mut self, other_threads: Others) {
         let machine = self.machine.clone();
         let mut common = machine.common_to_change();
-        let (others, left_out) = common.look(is_in_use);
+        let (others, left_out) = common.look(other_threads == Others::Run);
         let areas = common.areas();
+        let watches_all = common.watches_all();
         drop(common);
         if left_out {
             machine.notice(Notice::SharedMemory);
         }
-        if others {
-            for area in &areas {
-                self.fast_path.pages.forget_in(area.range.clone());
-            }
+        if watches_all && !areas.is_empty() {
+            machine.retract(Notice::SharedFile);
+        }
+        if others || left_out || other_threads == Others::StandStill {
             let write = |area: &Area| Write { address: area.range.start, bytes: area.words() };
-            self.append_common(numbers::AREAS, 0, areas.iter().map(write).collect());
+            let value = match other_threads {
+                Others::StandStill => machine.standstills(),
+                _ => 0,
+            };
+            let event =
+                Event { nr: numbers::AREAS, value, aux: left_out.into(), ..self.common_event() };
+            self.append_with(event, areas.iter().map(write).collect());
         }
     }
 
     /// Before `mprotect` or `mremap`: what remains to be done where the guest can reach the memory.
-    pub(crate) fn outside_common(&mut self, is_mremap: bool, args: [u64; 6]) -> Option<Vec<Range<u64>>> {
+    pub(crate) fn outside_common(
+        &mut self,
+        is_mremap: bool,
+        args: [u64; 6],
+    ) -> Option<Vec<Range<u64>>> {
         if !self.machine.has_common() || !args[0].is_multiple_of(PAGE) {
             return None;
         }
@@ -136,8 +177,15 @@ impl GuestThread {
     }
 
     fn append_common(&mut self, nr: u16, object: u64, writes: Vec<Write>) {
-        let event = self.event(EventKind::Common, host::ticks());
-        let event = Event { nr, object, flags: NO_TICKET, ..event };
+        let event = Event { nr, object, ..self.common_event() };
+        self.append_with(event, writes);
+    }
+
+    fn common_event(&mut self) -> Event {
+        Event { flags: NO_TICKET, ..self.event(EventKind::Common, host::ticks()) }
+    }
+
+    fn append_with(&mut self, event: Event, writes: Vec<Write>) {
         self.append(event, Some(&SyscallRecord { writes, ..SyscallRecord::default() }));
     }
 
@@ -174,7 +222,8 @@ impl GuestThread {
             let spans = self.cpu.operands(&self.context, most);
             let is_whole = spans.iter().enumerate().all(|(at, &span)| Copies::fits(at, span));
             if spans.is_empty() || !is_whole {
-                let why = "an instruction whose operands in memory that it shares with another process";
+                let why =
+                    "an instruction whose operands in memory that it shares with another process";
                 return Err(Error::Unsupported(format!(
                     "{why} cannot be copied (at {:#x})",
                     self.context.rip
@@ -245,7 +294,8 @@ impl GuestThread {
     /// what was seen any more.
     fn store_copies(&self, spans: &[Span], seen: &[Vec<u64>]) -> bool {
         let mut stored = false;
-        for (at, (&span, seen)) in spans.iter().zip(seen).enumerate().filter(|(_, (s, _))| s.write) {
+        for (at, (&span, seen)) in spans.iter().zip(seen).enumerate().filter(|(_, (s, _))| s.write)
+        {
             let now = if seen.is_empty() { Vec::new() } else { self.copies.get(at, span) };
             for ((address, &old), new) in Copies::words(span).zip(seen).zip(now) {
                 if old == new {

@@ -195,6 +195,7 @@ impl GuestThread {
             // The handler has ended the thread, which must not return to the body.
             park_forever();
         }
+        self.presence.leave();
         self.context.restore(body);
         (self.cancellable, self.mark_in_body) = cancelling;
         if let Some(top) = outer {

@@ -13,7 +13,7 @@ mod rwlock;
 
 use super::log::{Busy, ThreadLog};
 use crate::context::{Context, Translating};
-use crate::elsewhere::has_lock;
+use crate::elsewhere;
 use crate::engine::{Engine, FastPath, SLOW_PATH};
 use crate::host::{self, KnownPages};
 use crate::kick::Attention;
@@ -99,6 +99,9 @@ impl Mutex {
         self.lock.swap(0, Ordering::Release) > 1
     }
 }
+
+/// Bytes of the largest lock of glibc's.
+const LARGEST: u64 = size_of::<libc::pthread_rwlock_t>() as u64;
 
 /// Adds to a word that nobody else writes.
 fn add(word: &AtomicU32, step: i32) {
@@ -241,7 +244,7 @@ impl Call<'_> {
         // guest code and so not inside the recorder.
         let thread = unsafe { &mut *(data as *mut FastPathState) };
         // Signals come after events on the slow path.
-        if thread.attention.is_raised() || has_lock(object) {
+        if thread.attention.is_raised() || elsewhere::has(object, LARGEST) {
             return None;
         }
         let begin = host::ticks();

@@ -10,6 +10,7 @@ use super::log::{Log, ThreadLog};
 use super::notice::Notice;
 use super::process::parent::Waiting;
 use super::signals::Signals;
+use super::standstill::{Presence, Standstill};
 use super::{Follow, LearnedSites, OrderOf, Warn};
 use crate::common::recorded::Common;
 use crate::elf::Elf;
@@ -74,6 +75,7 @@ pub(crate) struct Machine {
     has_shared: AtomicBool,
     /// Memory that other processes write.
     pub(crate) common: RwLock<Common>,
+    pub(crate) standstill: Standstill,
     has_common: AtomicBool,
     /// Contexts of asynchronous input and output.
     pub(crate) contexts: Mutex<Contexts>,
@@ -139,6 +141,9 @@ struct Thread {
     ended: bool,
     /// Nobody is to join it.
     detached: bool,
+    presence: Presence,
+    /// How many times all threads had stood still when it was created.
+    standstills: u64,
 }
 
 impl Threads {
@@ -175,6 +180,7 @@ impl Machine {
             contexts: Mutex::default(),
             has_shared: AtomicBool::new(false),
             common: RwLock::default(),
+            standstill: Standstill::default(),
             has_common: AtomicBool::new(false),
             loaded: Mutex::default(),
             linker: Mutex::new(linker),
@@ -253,6 +259,21 @@ impl Machine {
         self.threads().alive
     }
 
+    /// Who is in guest code, but for this thread.
+    pub(crate) fn presences(&self, but: ThreadId) -> Vec<Presence> {
+        let threads = self.threads();
+        let others = threads.all.iter().enumerate();
+        let alive = others.filter(|&(at, thread)| at != but.index() && !thread.ended);
+        alive.map(|(_, thread)| thread.presence.clone()).collect()
+    }
+
+    /// What a thread begins with.
+    pub(crate) fn presence(&self, id: ThreadId) -> (Presence, u64) {
+        let threads = self.threads();
+        let thread = &threads.all[id.index()];
+        (thread.presence.clone(), thread.standstills)
+    }
+
     /// Whether there is memory in common with other processes.
     pub(crate) fn has_common(&self) -> bool {
         self.has_common.load(Ordering::Relaxed)
@@ -287,6 +308,7 @@ impl Machine {
         self.child.store(true, Ordering::Relaxed);
         self.has_relatives.store(true, Ordering::SeqCst);
         self.open_common();
+        self.forget_standstill();
         self.mapped.begin_child();
         // The trace is unlocked when the recorder ends, whatever its children still do.
         hidden::close_unshared();
@@ -402,7 +424,14 @@ impl Machine {
         let id = ThreadId(threads.all.len() as u32);
         let log = self.log.stream(id);
         threads.alive += 1;
-        threads.all.push(Thread { pointer, kernel_id: 0, ended: false, detached: false });
+        threads.all.push(Thread {
+            pointer,
+            kernel_id: 0,
+            ended: false,
+            detached: false,
+            presence: Presence::default(),
+            standstills: self.standstills() - 1,
+        });
         (id, log)
     }
 
@@ -546,6 +575,11 @@ impl Machine {
     /// The user should know of this.
     pub(crate) fn notice(&self, notice: Notice) {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).insert(notice);
+    }
+
+    /// It has become otherwise.
+    pub(crate) fn retract(&self, notice: Notice) {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).remove(&notice);
     }
 
     /// The user should know of this at once.

@@ -48,7 +48,7 @@ impl GuestThread {
                 }
                 MachineCall::Mprotect | MachineCall::Mremap => {
                     match self.outside_common(what == MachineCall::Mremap, args) {
-                        Some(parts) => protect_parts(&mut space, &parts, args[2] as i32),
+                        Some(parts) => space.protect_parts(&parts, args[2] as i32),
                         None => perform(&mut space, what, args, self.purpose(args)),
                     }
                 }
@@ -272,12 +272,6 @@ fn read_at(file: &File, offset: u64, len: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(len).ok()?];
     file.read_exact_at(&mut bytes, offset).ok()?;
     Some(bytes)
-}
-
-/// `mprotect` of these parts of what the guest has named.
-fn protect_parts(space: &mut AddressSpace, parts: &[Range<u64>], prot: i32) -> i64 {
-    let protect = |part: &Range<u64>| space.protect(part.start, part.end - part.start, prot);
-    parts.iter().map(protect).find(|&result| result < 0).unwrap_or(0)
 }
 
 fn perform(space: &mut AddressSpace, what: MachineCall, args: [u64; 6], purpose: Purpose) -> i64 {

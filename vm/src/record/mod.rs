@@ -29,6 +29,7 @@ mod process;
 mod signal_calls;
 mod signal_files;
 mod signals;
+mod standstill;
 mod sync;
 pub(crate) mod thread;
 

@@ -5,8 +5,8 @@ use std::fmt;
 /// Something that the program did and that has consequences later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Notice {
-    /// It has memory in common with a process that it has started, and several threads, or more of it
-    /// than can be watched.
+    /// It has memory in common with a process that it has started, and other threads were computing when
+    /// it forked, or there is more of it than can be watched.
     SharedMemory,
     /// It has mapped a file that others can change.
     SharedFile,
@@ -30,8 +30,9 @@ impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Notice::SharedMemory => {
-                "the program has several threads, and shares memory with a process that it started; \
-                 what that process writes there is not recorded, so replays may diverge"
+                "the program shares memory with a process that it started, and could not be kept from \
+                 it (other threads were computing when it forked, or it is too large); what that \
+                 process writes there is not recorded, so replays may diverge"
             }
             Notice::SharedFile => {
                 "the program shares memory through a file or a segment; its own changes are \

@@ -12,6 +12,7 @@
 pub(super) mod parent;
 
 use super::calls::{Pending, words};
+use super::common::Others;
 use super::machine::Machine;
 use super::notice::Notice;
 use super::outside;
@@ -59,6 +60,7 @@ impl GuestThread {
         self.enter(&mut pending);
         // Of a process that cannot have one more descriptor, the call must fail before there is a child.
         let room = has(flags, libc::CLONE_PIDFD).then(|| pidfd_open(getpid(), PidfdFlags::empty()));
+        let others = if waits { Others::None } else { self.before_fork() };
         let forked = room.transpose().map_err(io::Error::from).and_then(|room| {
             let forked = self.machine.fork(waits);
             drop(room);
@@ -73,21 +75,19 @@ impl GuestThread {
             Ok(Forked::Parent(child, pipe)) => {
                 let named = has(flags, libc::CLONE_PIDFD).then(|| descriptor_of(child));
                 shares = pipe.is_none() && self.machine.shares_memory();
-                (i64::from(child), self.after_fork(args, named.unwrap_or(child), pipe))
+                (i64::from(child), self.tell_of_child(args, named.unwrap_or(child), pipe))
             }
             Err(error) => (-i64::from(error.raw_os_error().unwrap_or(libc::EAGAIN)), Vec::new()),
         };
         self.leave(&mut pending);
         self.conclude(pending, result, writes, Effect::None);
-        if shares {
-            self.begin_common();
-        }
+        self.after_fork(shares, others);
         Ok(())
     }
 
     /// In the parent: waits for the child, if that is wanted; what has been written meanwhile. `name` is
     /// the child's id, or the descriptor that stands for it.
-    fn after_fork(&mut self, args: [u64; 6], name: i32, pipe: Option<Hidden>) -> Vec<Write> {
+    fn tell_of_child(&mut self, args: [u64; 6], name: i32, pipe: Option<Hidden>) -> Vec<Write> {
         let [flags, _, parent_tid, ..] = args;
         if self.machine.follow.is_none() {
             self.machine.notice(Notice::Children);

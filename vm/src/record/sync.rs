@@ -30,6 +30,7 @@ pub(super) struct Call {
 impl GuestThread {
     /// The guest is at the first instruction of a hooked function.
     pub(crate) fn hook(&mut self) -> Result<Flow> {
+        self.presence.leave();
         let object = self.context.gpr[RDI];
         let begin = self.fast_path.came_to(object).unwrap_or_else(host::ticks);
         let pc = self.context.rip;

@@ -4,6 +4,7 @@ use super::body_stack::BodyStack;
 use super::fast_path::FastPathState;
 use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
+use super::standstill::Presence;
 use crate::at_address::AtAddress;
 use crate::common::Copies;
 use crate::context::Context;
@@ -88,6 +89,10 @@ pub(crate) struct GuestThread {
     pub(crate) fast_path: AtAddress<FastPathState>,
     /// Of operands in memory in common with other processes.
     pub(crate) copies: LazyCell<Box<Copies>>,
+    /// Whether it is in guest code, for others to see.
+    pub(crate) presence: Presence,
+    /// How many times all threads have stood still, as far as the thread has noted.
+    pub(crate) standstills: u64,
 }
 
 /// Starts the main thread at the program's entry.
@@ -150,6 +155,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
     let Birth { id, log, attention, context, clear_at_exit } = birth;
     machine.set_kernel_id(id, host::thread_id());
     machine.signals.reach(id, host::thread_id(), cpu.interrupt());
+    let (presence, standstills) = machine.presence(id);
     let mut thread = Box::new(GuestThread {
         hooks: machine.hooks(),
         machine,
@@ -179,6 +185,8 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         handlers_until: 0,
         fast_path: AtAddress::new(FastPathState::default()),
         copies: LazyCell::new(Copies::new),
+        presence,
+        standstills,
     });
     thread.arm_fast_path();
     let ended = thread.run();
@@ -222,6 +230,7 @@ impl GuestThread {
     /// function.
     pub(crate) fn run_guest(&mut self) -> Result<Flow> {
         loop {
+            self.enter_guest();
             let exit = self.cpu.run(&mut self.context, Mode::Observed);
             (self.after_event, self.interrupted) = (false, false);
             let begins_count = exit.begins_count(&self.context);

@@ -443,10 +443,11 @@ impl GuestThread {
                 space.unmap(address, len)
             }
             MachineCall::Mprotect => {
-                let parts = self.outside_common(*call.arguments()).unwrap_or(vec![address..address + len]);
-                let protect =
-                    |part: &Range<u64>| space.protect(part.start, part.end - part.start, third as i32);
-                let result = parts.iter().map(protect).find(|&result| result < 0).unwrap_or(0);
+                let prot = third as i32;
+                let result = match self.outside_common(*call.arguments()) {
+                    Some(parts) => space.protect_parts(&parts, prot),
+                    None => space.protect(address, len, prot),
+                };
                 files.hide(&range, third as i32);
                 result
             }

@@ -1,6 +1,7 @@
 //! Replaying memory in common with other processes (see [`crate::common`]): nobody else is there, and
 //! what the guest reads of it is in the events.
 
+use super::gate::Condition;
 use super::outcome::DivergenceKind;
 use super::thread::{GuestThread, Halt};
 use crate::common::{self, Area, Copies, words_of};
@@ -36,16 +37,40 @@ impl GuestThread {
             let areas = record.writes.iter().map(|it| Area::of(it.address, &it.bytes));
             let areas = areas.collect::<Option<Vec<_>>>();
             let known = areas.is_some();
-            for area in areas.iter().flatten() {
-                self.fast_path.pages.forget_in(area.range.clone());
+            if event.value > 0 {
+                self.wait(Condition::Past { time: event.end })?;
             }
             self.machine.common.replace(areas.unwrap_or_default())?;
+            self.machine.gate.stood_still(event.value);
             if !known {
                 return self.no_such_memory(&event);
             }
             self.finish_event(&event)?;
         }
         Ok(())
+    }
+
+    /// The thread goes on in guest code, unless it stood still here.
+    pub(crate) fn enter_guest(&mut self) -> Result<(), Halt> {
+        let is_one =
+            |event: &Event| event.kind() == EventKind::Common && event.nr == numbers::OTHERS;
+        if self.next_if(is_one)?.is_some() {
+            self.events_before()?;
+            while let Some((event, _)) = self.next_common(numbers::OTHERS)? {
+                self.wait(Condition::StoodStill { times: event.object })?;
+                self.finish_event(&event)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next event if it is one of these, whatever others have taken over from the thread before.
+    fn next_if(&mut self, is_one: impl Fn(&Event) -> bool) -> Result<Option<Event>, Halt> {
+        let next = match self.cursor.peek()?.copied() {
+            Some(event) if event.kind() == EventKind::Handover => self.behind_handovers()?,
+            next => next,
+        };
+        Ok(next.filter(is_one))
     }
 
     fn no_such_memory(&mut self, event: &Event) -> Result<(), Halt> {
@@ -79,7 +104,8 @@ impl GuestThread {
         }
         let fault = self.cpu.step(&mut self.context);
         self.report_accesses();
-        fault.map_or(Ok(()), |fault| self.fault(fault))
+        let Some(fault) = fault else { return Ok(()) };
+        self.fault_in_common(fault)?.map_or(Ok(()), |fault| self.fault(fault))
     }
 
     /// Whether the next event is the access of such memory that the thread is at; it is executed, then.
@@ -87,15 +113,17 @@ impl GuestThread {
         if !self.machine.common.any() {
             return Ok(false);
         }
-        let here = |event: &&Event| event.pc == self.context.rip;
-        let Some(most) = self.cursor.peek()?.filter(here).map(|event| event.object) else {
-            return Ok(false);
+        let pc = self.context.rip;
+        let here = |event: &Event| {
+            (event.kind(), event.nr, event.pc) == (EventKind::Common, numbers::ACCESS, pc)
         };
+        let Some(most) = self.next_if(here)?.map(|event| event.object) else { return Ok(false) };
         let spans = self.cpu.operands(&self.context, most);
         // The same instruction may access other memory before.
         if !spans.iter().any(|&span| self.is_common(span)) {
             return Ok(false);
         }
+        self.events_before()?;
         let Some((event, record)) = self.next_common(numbers::ACCESS)? else { return Ok(false) };
         let Some(places) = self.copy_operands(&spans, &record.writes) else {
             self.no_such_memory(&event)?;
@@ -130,7 +158,9 @@ impl GuestThread {
                 continue;
             }
             let write = shown.next()?;
-            if !Copies::fits(at, span) || (write.address, write.bytes.len() as u64) != (span.start, span.len) {
+            if !Copies::fits(at, span)
+                || (write.address, write.bytes.len() as u64) != (span.start, span.len)
+            {
                 return None;
             }
             self.copies.set(at, span, &words_of(span, &write.bytes));
@@ -143,7 +173,9 @@ impl GuestThread {
     fn store_outside(&self, spans: &[Span], shown: &[Write]) {
         let copied = |span: &Span| shown.iter().any(|write| write.address == span.start);
         for (at, &span) in spans.iter().enumerate().filter(|(_, span)| span.write && copied(span)) {
-            for part in common::outside(&self.machine.common.areas(), span.start..span.start + span.len) {
+            for part in
+                common::outside(&self.machine.common.areas(), span.start..span.start + span.len)
+            {
                 let bytes = common::bytes_of(span, &self.copies.get(at, span));
                 let from = (part.start - span.start) as usize;
                 let len = (part.end - part.start) as usize;

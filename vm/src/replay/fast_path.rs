@@ -239,14 +239,16 @@ unsafe extern "sysv64" fn call<const KIND: u8>(object: u64, sp: u64, data: u64) 
 }
 
 /// Whether the slow path has something to do at an event, which `rest` comes after: to let translating
-/// last, to tell of progress, to take a signal that comes right after the event. Others may have taken
-/// lines over between the event and the signal.
+/// last, to tell of progress, to take a signal or to stand still right after the event. Others may have
+/// taken lines over in between.
 pub(crate) fn takes_slow_path(event: &Event, rest: &[Event], tally: &Tally) -> bool {
     let after = rest.iter().find(|event| event.code != EventKind::Handover as u8);
     event.busy > 0
         || (tally.events + 1).is_multiple_of(PROGRESS)
         || after.is_none_or(|after| {
-            after.code == EventKind::Signal as u8 || after.code == EventKind::Killed as u8
+            [EventKind::Signal, EventKind::Killed, EventKind::Common]
+                .iter()
+                .any(|&kind| after.code == kind as u8)
         })
 }
 

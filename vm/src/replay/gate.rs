@@ -67,6 +67,10 @@ pub(crate) enum Condition {
     News { thread: ThreadId },
     /// The thread has ended.
     Ended { thread: ThreadId },
+    /// All other threads have come past this time.
+    Past { time: u64 },
+    /// All threads have stood still so many times ([`refrain_trace::common::OTHERS`]).
+    StoodStill { times: u64 },
 }
 
 impl Condition {
@@ -137,6 +141,8 @@ pub(crate) struct Gate {
     stuck: OnceLock<Vec<(ThreadId, Condition)>>,
     /// Without any arrival for so long, some thread is running in circles.
     give_up: Duration,
+    /// How many times all threads have stood still.
+    standstills: AtomicU64,
     /// On how many threads run.
     cores: usize,
     anew: Option<Anew>,
@@ -151,6 +157,7 @@ impl Gate {
             cores,
             arrivals: Arrivals::new(threads),
             overwritten: Overwritten::default(),
+            standstills: AtomicU64::new(0),
             give_up: Duration::from_secs(60) + 20 * recorded,
             done: (0..=SEQUENCE_SLOT).map(|_| AtomicU64::new(0)).collect(),
             sleepers: Sleepers::new(threads),
@@ -239,6 +246,11 @@ impl Gate {
         self.sleepers.leave();
         // Those who wait must find out whether anybody is left to wait for.
         self.sleepers.call_if(|_, _| true);
+    }
+
+    /// All threads have stood still so many times.
+    pub(crate) fn stood_still(&self, times: u64) {
+        self.standstills.fetch_max(times, Ordering::SeqCst);
     }
 
     /// How many threads do not wait.
@@ -413,9 +425,11 @@ impl Gate {
 
     fn sleep(&self, thread: ThreadId, condition: Condition) -> Result<(), Stuck> {
         let nap = match condition {
-            Condition::Value { .. } | Condition::Bits { .. } | Condition::Caught { .. } => {
-                SHORT_NAP
-            }
+            Condition::Value { .. }
+            | Condition::Bits { .. }
+            | Condition::Caught { .. }
+            | Condition::Past { .. }
+            | Condition::StoodStill { .. } => SHORT_NAP,
             _ => NAP,
         };
         self.sleepers.lie_down(thread, condition);
@@ -536,6 +550,8 @@ impl Gate {
                 .anew
                 .as_ref()
                 .is_some_and(|anew| anew.news[thread.index()].load(Ordering::SeqCst) != 0),
+            Condition::Past { time } => self.arrivals.all_past(thread, time),
+            Condition::StoodStill { times } => self.standstills.load(Ordering::SeqCst) >= times,
             Condition::Ended { thread } => self
                 .anew
                 .as_ref()

@@ -219,6 +219,7 @@ impl GuestThread {
     /// library function.
     pub(crate) fn run_guest(&mut self) -> Result<(), Halt> {
         loop {
+            self.enter_guest()?;
             match self.creating {
                 // A function that is called now tells that no thread will be created.
                 Some(_) => self.fast_path.keep_all(),

@@ -244,7 +244,9 @@ impl Shape {
     pub(crate) fn nested(&self, args: &[u64; 6]) -> Option<Nested> {
         let at = usize::from(self.arg);
         match self.what {
-            What::Vectors { count } => Some(Nested::Vectors { at, count: args[usize::from(count)] }),
+            What::Vectors { count } => {
+                Some(Nested::Vectors { at, count: args[usize::from(count)] })
+            }
             What::OneVector => Some(Nested::Vectors { at, count: 1 }),
             What::Received | What::Sent => Some(Nested::Message { at }),
             _ => None,
