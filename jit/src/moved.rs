@@ -9,7 +9,7 @@ use refrain_vm::{Context, Fault, Span, reg};
 /// repeated. None if [`step`] cannot execute it: it has none, or one that is not in its encoding.
 pub(crate) fn operands(i: &Instruction, context: &Context, most: u64) -> Vec<Span> {
     if i.is_string_instruction() {
-        let (spans, _) = string_spans(i, context, most);
+        let (spans, _) = elements(i, context, most);
         return if pointers(i).count() == spans.len() { spans } else { Vec::new() };
     }
     let named = i.op_kinds().filter(|&kind| kind == OpKind::Memory).count();
@@ -22,7 +22,19 @@ pub(crate) fn operands(i: &Instruction, context: &Context, most: u64) -> Vec<Spa
 
 /// The part of a repeated instruction that is executed, of which there are so many bytes at most.
 pub(crate) fn part(i: &Instruction, context: &Context, most: u64) -> Option<Part> {
-    i.is_string_instruction().then(|| string_spans(i, context, most).1).flatten()
+    i.is_string_instruction().then(|| elements(i, context, most).1).flatten()
+}
+
+/// What a string instruction accesses, and which part of it that is. Where one operand overlaps the other,
+/// an element may be read that was written before: there is one element, then.
+fn elements(i: &Instruction, context: &Context, most: u64) -> (Vec<Span>, Option<Part>) {
+    let all = string_spans(i, context, most);
+    match all.0[..] {
+        [a, b] if a.start < b.start + b.len && b.start < a.start + a.len => {
+            string_spans(i, context, 1)
+        }
+        _ => all,
+    }
 }
 
 /// Executes the instruction at `rip` with these operands, of which there are `most` bytes, at `places`.
@@ -34,7 +46,7 @@ pub(crate) fn step(
     mut execute: impl FnMut(&mut Context, Option<u64>) -> Option<Fault>,
 ) -> Option<Fault> {
     if i.is_string_instruction() {
-        let (spans, part) = string_spans(i, context, most);
+        let (spans, part) = elements(i, context, most);
         let distances =
             places.iter().zip(&spans).map(|(place, span)| place.wrapping_sub(span.start));
         let moved: Vec<(usize, u64)> = pointers(i).zip(distances).collect();

@@ -84,6 +84,27 @@ fn engines_log_the_same() {
     report(seed, &differences);
 }
 
+/// Instructions are executed with operands elsewhere as they are where they say.
+#[test]
+fn moved_operands() {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    let native = Native::new();
+    let seed = setting("REFRAIN_ORACLE_SEED", 1);
+    let mut random = Random::new(seed ^ 0x30ed);
+    let (mut differences, mut executed) = (Vec::new(), 0);
+    for codes in generate::codes().chunks(200) {
+        let mut cases: Vec<Case> = Vec::new();
+        for &code in codes {
+            cases.extend(generate::case(code, address(cases.len()), 2, &mut random));
+        }
+        let (found, done) = support::compare_moved(&native, &cases);
+        differences.extend(found);
+        executed += done;
+    }
+    report(seed, &differences);
+    assert!(executed > 1000, "the generator makes operands in memory: {executed}");
+}
+
 #[test]
 fn straight_lines() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());

@@ -6,14 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static volatile int computes, done;
-static volatile long rounds;
+static volatile int computes;
 
+// For a second or so.
 static void *work(void *unused) {
-  (void)unused;
+  long sum = 0;
   computes = 1;
-  while (!done) rounds++;
-  return 0;
+  for (long i = 0; i < 2000000000; i++) __asm__ volatile("add %1, %0" : "+r"(sum) : "r"(i));
+  return sum == 0 ? &computes : unused;
 }
 
 int main(void) {
@@ -28,6 +28,5 @@ int main(void) {
   }
   waitpid(child, 0, 0);
   write(1, shared, 12);
-  done = 1;
   pthread_join(thread, 0);
 }

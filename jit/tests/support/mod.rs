@@ -9,7 +9,9 @@ pub mod native;
 use native::{Native, SCRATCH, SCRATCH_LEN};
 use refrain_jit::{CraneliftEngine, Program};
 use refrain_trace::{Access, CodeBlock};
-use refrain_vm::{Context, Cpu, Engine, EngineConfig, Exit, LeaveOut, Mode, Seen, SeenWords, reg};
+use refrain_vm::{
+    Context, Cpu, Engine, EngineConfig, Exit, LeaveOut, Mode, Processor, Seen, SeenWords, Span, reg,
+};
 use std::collections::BTreeMap;
 
 /// Where the tests' guest code lies.
@@ -130,6 +132,84 @@ pub fn compare_logs(native: &Native, cases: &[Case], config: &EngineConfig) -> V
         }
     }
     differences
+}
+
+/// Executes cases of one instruction with its operands in memory elsewhere, where it has some, on both
+/// engines and as they are on the processor. Returns what differs, and how many were executed.
+pub fn compare_moved(native: &Native, cases: &[Case]) -> (Vec<String>, usize) {
+    let blocks = blocks(cases);
+    let config = EngineConfig { processor: Processor::host(), ..EngineConfig::default() };
+    let program = Program { blocks: &blocks, ..Program::default() };
+    let compiled = CraneliftEngine::new(&config, program).expect("the engine works here");
+    native.put(&blocks);
+    let copied = refrain_jit::copy(config).expect("the engine works here");
+    let engines: [Box<dyn Cpu>; 2] = [
+        compiled.attach().expect("a thread can be attached"),
+        copied.attach().expect("a thread can be attached"),
+    ];
+    let (mut differences, mut executed) = (Vec::new(), 0);
+    for mut cpu in engines {
+        for (n, case) in cases.iter().enumerate() {
+            for (state, memory) in &case.states {
+                native.fill(memory);
+                let mut context = state.clone();
+                context.rip = address(n);
+                while context.rip == address(n) && step_moved(&mut *cpu, &mut context) {}
+                if context.rip != address(n) + case.code.len() as u64 {
+                    continue;
+                }
+                executed += 1;
+                let after = native.memory();
+                native.fill(memory);
+                let mut expected = state.clone();
+                native.run(&case.instructions, &mut expected);
+                let memory = native.memory();
+                differences.extend(difference(case, state, &expected, &memory, &context, &after));
+            }
+        }
+    }
+    (differences, executed)
+}
+
+/// Executes an instruction, or a part of it, on copies of its operands, and brings what it has done to them
+/// to where they are. False if it cannot be executed so, or faults.
+fn step_moved(cpu: &mut dyn Cpu, context: &mut Context) -> bool {
+    const MOST: u64 = 24;
+    const ROOM: usize = 1 << 13;
+    const LINE: usize = 64;
+    let mut copies = vec![[0_u8; ROOM]; 2];
+    let spans = cpu.operands(context, MOST);
+    let scratch = SCRATCH..SCRATCH + SCRATCH_LEN as u64;
+    if spans.is_empty() || spans.iter().any(|span| !scratch.contains(&span.start)) {
+        return false;
+    }
+    let mut places = Vec::new();
+    for (copy, span) in copies.iter_mut().zip(&spans) {
+        let first = copy.as_ptr().align_offset(LINE) + span.start as usize % LINE;
+        let len = span.len as usize;
+        // SAFETY: the tests' memory, to which no reference exists.
+        let there = unsafe { std::slice::from_raw_parts(span.start as *const u8, len) };
+        copy[first..first + len].copy_from_slice(there);
+        places.push(copy[first..].as_ptr() as u64);
+    }
+    // What is there must not matter, unless it is the top of the stack, too.
+    let is_apart = |span: &&Span| context.gpr[reg::RSP].abs_diff(span.start) >= MOST;
+    for span in spans.iter().filter(is_apart) {
+        // SAFETY: as above.
+        unsafe { std::ptr::write_bytes(span.start as *mut u8, 0xa5, span.len as usize) };
+    }
+    let fault = cpu.step_moved(context, MOST, &places);
+    for (span, place) in spans.iter().zip(&places) {
+        // SAFETY: as above; both have so many bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                *place as *const u8,
+                span.start as *mut u8,
+                span.len as usize,
+            );
+        }
+    }
+    fault.is_none()
 }
 
 /// What a log says of each byte: whether it was read, written, or both at once. (Compiled code logs the
