@@ -19,9 +19,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::arch::asm;
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Issues a system call exactly as the guest asked for it: the result is the kernel's, negative
@@ -615,113 +614,6 @@ impl crate::syscall::GuestMemory for Guest {
     }
 }
 
-/// Pages of guest memory that the kernel has confirmed to be readable: what makes looking at an
-/// operand before each atomic instruction a load instead of a system call.
-///
-/// A page may be unmapped by another guest thread after it was confirmed. A guest that then
-/// touches it with the very instruction that is being looked at would fault anyway; here it ends
-/// the process with SIGSEGV, as it would natively.
-pub(crate) struct KnownPages {
-    groups: [Group; KnownPages::SIZE],
-}
-
-/// As many pages, one behind the other, as a word has bits.
-#[derive(Clone, Copy, Default)]
-struct Group {
-    /// The number of the first page, divided by [`KnownPages::PAGES`].
-    number: u64,
-    /// A bit for each page that is known.
-    known: u64,
-}
-
-impl KnownPages {
-    const SIZE: usize = 1024;
-    const PAGES: u64 = u64::BITS as u64;
-
-    pub(crate) fn new() -> KnownPages {
-        KnownPages { groups: [Group::default(); KnownPages::SIZE] }
-    }
-
-    /// A group with this page alone, and where the group is kept. Heap, stacks and libraries begin at round
-    /// addresses, whose low bits are alike.
-    fn place(page: u64) -> (usize, Group) {
-        let (number, bit) = (page / KnownPages::PAGES, page % KnownPages::PAGES);
-        let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        (hash as usize % KnownPages::SIZE, Group { number, known: 1 << bit })
-    }
-
-    /// The thread itself has changed the address space.
-    pub(crate) fn forget(&mut self) {
-        *self = KnownPages::new();
-    }
-
-    /// The thread itself is about to take memory in this range away.
-    pub(crate) fn forget_in(&mut self, range: Range<u64>) {
-        let lost = range.start / PAGE..range.end.div_ceil(PAGE);
-        for group in self.groups.iter_mut().filter(|group| group.known != 0) {
-            let first = group.number * KnownPages::PAGES;
-            let start = lost.start.max(first);
-            let end = lost.end.min(first + KnownPages::PAGES);
-            (start..end).for_each(|page| group.known &= !(1 << (page - first)));
-        }
-    }
-
-    /// The low 8 bytes of a memory operand of `size` bytes.
-    pub(crate) fn operand(&mut self, address: u64, size: u8) -> Option<u64> {
-        self.known_operand(address, size).or_else(|| {
-            if elsewhere::has(address, u64::from(size)) {
-                return None;
-            }
-            let value = Guest.operand(address, size)?;
-            let (place, page) = KnownPages::place(address / PAGE);
-            let group = &mut self.groups[place];
-            match group.number == page.number {
-                true => group.known |= page.known,
-                false => *group = page,
-            }
-            Some(value)
-        })
-    }
-
-    fn knows(&self, page: u64) -> bool {
-        let (place, page) = KnownPages::place(page);
-        let group = self.groups[place];
-        group.number == page.number && group.known & page.known != 0
-    }
-
-    /// The same, if no system call is needed for it.
-    pub(crate) fn known_operand(&self, address: u64, size: u8) -> Option<u64> {
-        let len = u64::from(size.min(8));
-        let page = address / PAGE;
-        let elsewhere = elsewhere::has(address, len);
-        if elsewhere || page != address.wrapping_add(len - 1) / PAGE || !self.knows(page) {
-            return None;
-        }
-        if !address.is_multiple_of(len) {
-            // SAFETY: the page was readable when it was confirmed, and the operand does not leave it.
-            // No processor promises more than a copy of its bytes.
-            return Some(unsafe {
-                match len {
-                    2 => u64::from((address as *const u16).read_unaligned()),
-                    4 => u64::from((address as *const u32).read_unaligned()),
-                    _ => (address as *const u64).read_unaligned(),
-                }
-            });
-        }
-        // SAFETY: the page was readable when it was confirmed (see the type for what happens if
-        // it no longer is); the operand is aligned and does not leave it; guest threads change it
-        // at will, which atomic loads allow for.
-        Some(unsafe {
-            match len {
-                1 => u64::from(AtomicU8::from_ptr(address as *mut u8).load(Ordering::Acquire)),
-                2 => u64::from(AtomicU16::from_ptr(address as *mut u16).load(Ordering::Acquire)),
-                4 => u64::from(AtomicU32::from_ptr(address as *mut u32).load(Ordering::Acquire)),
-                _ => AtomicU64::from_ptr(address as *mut u64).load(Ordering::Acquire),
-            }
-        })
-    }
-}
-
 /// A word of guest memory that guest threads change at will.
 ///
 /// # Safety
@@ -807,30 +699,4 @@ fn futex_wake(address: u64, most: u64) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
     // SAFETY: waking a waiter changes no memory, and the kernel checks the address.
     unsafe { syscall(libc::SYS_futex as u64, [address, operation, most, 0, 0, 0]) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a call does not concern is still known.
-    #[test]
-    fn pages_are_forgotten_where_memory_was_taken_away() {
-        let words = vec![7_u64; 4 * PAGE as usize / 8];
-        let start = (words.as_ptr() as u64).next_multiple_of(PAGE);
-        let mut pages = KnownPages::new();
-        let known = |pages: &KnownPages| {
-            [0, 1, 2].map(|page| pages.known_operand(start + page * PAGE, 8).is_some())
-        };
-        assert_eq!(known(&pages), [false; 3]);
-        for page in 0..3 {
-            assert_eq!(pages.operand(start + page * PAGE, 8), Some(7));
-        }
-        pages.forget_in(start + PAGE..start + 2 * PAGE - 1);
-        assert_eq!(known(&pages), [true, false, true]);
-        pages.forget_in(0..0);
-        assert_eq!(known(&pages), [true, false, true]);
-        pages.forget_in(0..u64::MAX);
-        assert_eq!(known(&pages), [false; 3]);
-    }
 }

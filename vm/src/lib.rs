@@ -30,6 +30,7 @@ mod hidden;
 mod hooks;
 mod host;
 mod kick;
+mod known_pages;
 pub mod layout;
 mod loader;
 mod memory;

@@ -153,8 +153,8 @@ mod tests {
     #[test]
     fn copies_keep_what_surrounds_an_operand() {
         let copies = Copies::new();
-        let span = Span { start: 0x1000_0000_3d, len: 9, write: true };
-        assert_eq!(Copies::words(span).collect::<Vec<_>>(), [0x1000_0000_38, 0x1000_0000_40]);
+        let span = Span { start: 0x10_0000_003d, len: 9, write: true };
+        assert_eq!(Copies::words(span).collect::<Vec<_>>(), [0x10_0000_0038, 0x10_0000_0040]);
         copies.set(1, span, &[7 << 40, 9]);
         assert_eq!(copies.get(1, span), [7 << 40, 9]);
         assert_eq!(copies.place(1, span) % 64, 0x3d);
@@ -169,7 +169,7 @@ mod tests {
         let areas = [area(0x2000..0x3000), area(0x3000..0x4000), area(0x8000..0x9000)];
         assert_eq!(outside(&areas, 0x1000..0x9000), [0x1000..0x2000, 0x4000..0x8000]);
         assert_eq!(outside(&areas, 0x2000..0x4000), []);
-        assert_eq!(outside(&areas, 0x5000..0x6000), [0x5000..0x6000]);
+        assert_eq!(outside(&areas, 0x5000..0x9000), vec![0x5000..0x8000]);
         assert!(meet(&areas, &(0x3fff..0x5000)) && !meet(&areas, &(0x4000..0x8000)));
     }
 }

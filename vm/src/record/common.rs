@@ -79,7 +79,11 @@ impl GuestThread {
         {
             return Others::None;
         }
-        if machine.stand_still(self.id) { Others::StandStill } else { Others::Run }
+        if machine.standstill.begin(&machine.presences(self.id)) {
+            Others::StandStill
+        } else {
+            Others::Run
+        }
     }
 
     /// The program has forked, if it has a child to share memory with, and goes on.
@@ -90,10 +94,8 @@ impl GuestThread {
             self.look_for_common(others);
         }
         if others == Others::StandStill {
-            if shares {
-                self.standstills = self.machine.standstills();
-            }
-            self.machine.go_on(shares);
+            self.standstills += u64::from(shares);
+            self.machine.standstill.end(shares);
         }
     }
 
@@ -144,7 +146,7 @@ impl GuestThread {
         if others || left_out || other_threads == Others::StandStill {
             let write = |area: &Area| Write { address: area.range.start, bytes: area.words() };
             let value = match other_threads {
-                Others::StandStill => machine.standstills(),
+                Others::StandStill => machine.standstill.over() + 1,
                 _ => 0,
             };
             let event =

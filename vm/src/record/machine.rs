@@ -8,9 +8,9 @@ use super::fast_path;
 use super::files::Files;
 use super::log::{Log, ThreadLog};
 use super::notice::Notice;
+use super::presence::{Presence, Standstill};
 use super::process::parent::Waiting;
 use super::signals::Signals;
-use super::standstill::{Presence, Standstill};
 use super::{Follow, LearnedSites, OrderOf, Warn};
 use crate::common::recorded::Common;
 use crate::elf::Elf;
@@ -308,7 +308,7 @@ impl Machine {
         self.child.store(true, Ordering::Relaxed);
         self.has_relatives.store(true, Ordering::SeqCst);
         self.open_common();
-        self.forget_standstill();
+        self.standstill.end(false);
         self.mapped.begin_child();
         // The trace is unlocked when the recorder ends, whatever its children still do.
         hidden::close_unshared();
@@ -430,7 +430,7 @@ impl Machine {
             ended: false,
             detached: false,
             presence: Presence::default(),
-            standstills: self.standstills() - 1,
+            standstills: self.standstill.over(),
         });
         (id, log)
     }

@@ -25,6 +25,7 @@ pub(crate) mod machine;
 mod memory;
 mod notice;
 mod outside;
+mod presence;
 mod process;
 mod signal_calls;
 mod signal_files;

@@ -4,7 +4,7 @@ use super::body_stack::BodyStack;
 use super::fast_path::FastPathState;
 use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
-use super::standstill::Presence;
+use super::presence::Presence;
 use crate::at_address::AtAddress;
 use crate::common::Copies;
 use crate::context::Context;

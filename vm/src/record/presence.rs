@@ -1,0 +1,109 @@
+//! Which threads are in guest code, and whether they are to stay out of it ([`super::standstill`]).
+
+use crate::barrier::Barrier;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the others are waited for.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How long a thread sleeps until it looks again.
+const NAP: Duration = Duration::from_micros(50);
+
+/// What all threads share.
+#[derive(Default)]
+pub(crate) struct Standstill {
+    wanted: AtomicBool,
+    /// How many there have been.
+    over: AtomicU64,
+    barrier: Barrier,
+}
+
+/// Whether a thread may be in guest code.
+#[derive(Clone, Default)]
+pub(crate) struct Presence(Arc<AtomicBool>);
+
+impl Presence {
+    /// The thread is in a system call or a library function, which will be an event.
+    pub(crate) fn leave(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    fn is_inside(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl Standstill {
+    /// Waits until these threads are out of guest code, where they stay until [`Self::end`]. False if one
+    /// of them does not come out soon: then nobody is held up.
+    pub(crate) fn begin(&self, others: &[Presence]) -> bool {
+        if self.wanted.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        self.barrier.heavy();
+        let begin = Instant::now();
+        while others.iter().any(Presence::is_inside) {
+            if begin.elapsed() > PATIENCE {
+                self.end(false);
+                return false;
+            }
+            std::thread::sleep(NAP);
+        }
+        true
+    }
+
+    /// They go on, and note that they stood still, if that matters.
+    pub(crate) fn end(&self, matters: bool) {
+        self.over.fetch_add(u64::from(matters), Ordering::Release);
+        self.wanted.store(false, Ordering::Release);
+    }
+
+    /// How many there have been.
+    pub(crate) fn over(&self) -> u64 {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// The thread goes into guest code, unless it has to stay out. It has not gone, then.
+    pub(crate) fn enter(&self, presence: &Presence) -> bool {
+        presence.0.store(true, Ordering::Relaxed);
+        self.barrier.light();
+        !self.wanted.load(Ordering::Acquire)
+    }
+
+    /// Waits until the thread may go on.
+    pub(crate) fn wait(&self, presence: &Presence) {
+        presence.leave();
+        while self.wanted.load(Ordering::Acquire) {
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Presence, Standstill};
+    use std::thread;
+
+    #[test]
+    fn who_is_out_stays_out() {
+        let (standstill, presence) = (Standstill::default(), Presence::default());
+        assert!(standstill.enter(&presence));
+        let all = [presence.clone()];
+        assert!(!standstill.begin(&all), "it does not come out");
+        presence.leave();
+        assert!(standstill.begin(&all));
+        assert!(!standstill.begin(&[]), "there is one at a time");
+        assert!(!standstill.enter(&presence));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                standstill.wait(&presence);
+                assert!(standstill.enter(&presence));
+                standstill.over()
+            });
+            standstill.end(true);
+            // It may come only now.
+            assert!(waits.join().is_ok_and(|over| over == 1));
+        });
+    }
+}
