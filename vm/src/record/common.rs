@@ -75,8 +75,8 @@ impl GuestThread {
     /// stand still meanwhile.
     pub(crate) fn before_fork(&self) -> Others {
         let machine = &self.machine;
-        if machine.threads_alive() == 1 || machine.common().has_forked() || !machine.shares_memory()
-        {
+        let matters = machine.threads_alive() > 1 && !machine.is_child() && machine.shares_memory();
+        if !matters || machine.common().has_forked() {
             return Others::None;
         }
         if machine.standstill.begin(&machine.presences(self.id)) {
@@ -88,7 +88,7 @@ impl GuestThread {
 
     /// The program has forked, if it has a child to share memory with, and goes on.
     pub(crate) fn after_fork(&mut self, shares: bool, others: Others) {
-        if shares {
+        if shares && !self.machine.is_child() {
             self.machine.set_common(true);
             self.machine.common_to_change().fork();
             self.look_for_common(others);
@@ -107,8 +107,9 @@ impl GuestThread {
         result: u64,
     ) -> bool {
         if !self.machine.has_common() {
-            if !self.machine.has_relatives.load(Ordering::Relaxed) || !self.machine.shares_memory()
-            {
+            // What a child does nobody records.
+            let has_relatives = self.machine.has_relatives.load(Ordering::Relaxed);
+            if self.machine.is_child() || !has_relatives || !self.machine.shares_memory() {
                 return false;
             }
             self.machine.set_common(true);
