@@ -238,13 +238,15 @@ pub mod common {
     /// So does the system call that comes next: this is what it reads there.
     pub const CALL: u16 = 1;
     /// From here on, this is all memory of that kind: the payload's writes are addresses, each with two
-    /// words, the stretch's length and its protection. If there is a `value`, all threads stood still
-    /// meanwhile, for that number of times. If `aux` is not zero, there is more that could not be kept
-    /// from them.
+    /// words, the stretch's length and its protection. These events are numbered from one on, in `object`;
+    /// `aux` has [`LEFT_OUT`] and [`STOOD_STILL`].
     pub const AREAS: u16 = 2;
-    /// The thread stood still when another one's event [`AREAS`] happened; the number of times is in
-    /// `object`.
+    /// From here on, that holds which another thread's event [`AREAS`] with the number `object` says.
     pub const OTHERS: u16 = 3;
+    /// There is more of it than what is named, which could not be kept from the program.
+    pub const LEFT_OUT: u64 = 1;
+    /// All other threads were behind an event, or in one.
+    pub const STOOD_STILL: u64 = 2;
 }
 
 /// Which access the events [`EventKind::Handover`], [`EventKind::Takeover`] and

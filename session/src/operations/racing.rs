@@ -143,7 +143,8 @@ fn shares_memory(trace: &Trace) -> crate::Result<bool> {
     for thread in (0..trace.threads()).map(ThreadId) {
         let mut cursor = trace.cursor(thread);
         while let Some(event) = cursor.next()? {
-            if (event.kind(), event.nr) == (EventKind::Common, common::AREAS) && event.aux != 0 {
+            let is_of_areas = (event.kind(), event.nr) == (EventKind::Common, common::AREAS);
+            if is_of_areas && event.aux & common::LEFT_OUT != 0 {
                 return Ok(true);
             }
         }

@@ -24,6 +24,8 @@ pub(crate) struct Common {
     open: Vec<Mapping>,
     /// The program has forked: what it maps is its children's, too.
     has_forked: bool,
+    /// How many events there are of areas.
+    events: u64,
 }
 
 /// An area.
@@ -126,6 +128,12 @@ impl Common {
         self.open.iter().all(|it| it.area.prot & libc::PROT_WRITE == 0)
     }
 
+    /// The number of the last event of areas, which may be coming now.
+    pub(crate) fn number(&mut self, comes: bool) -> u64 {
+        self.events += u64::from(comes);
+        self.events
+    }
+
     pub(crate) fn has_forked(&self) -> bool {
         self.has_forked
     }
@@ -137,9 +145,9 @@ impl Common {
         }
     }
 
-    /// Looks which such memory there is. If threads may be accessing it, they go on doing so. Whether
-    /// there are other areas than before, and whether any memory is left out.
-    pub(crate) fn look(&mut self, is_in_use: bool) -> (bool, bool) {
+    /// Looks which such memory there is. If threads may be accessing what is not mapped `now`, they go on
+    /// doing so. Whether there are other areas than before, and whether any memory is left out.
+    pub(crate) fn look(&mut self, is_in_use: bool, now: &Range<u64>) -> (bool, bool) {
         let before = self.areas();
         let found = shared_mappings();
         let mut mapped = self.still_mapped(&found);
@@ -167,7 +175,7 @@ impl Common {
                 true => new.shows.is_of_processes || self.has_forked,
                 false => new.shows.is_of_processes || new.shows.has_writer(),
             };
-            if !is_common || is_in_use {
+            if !is_common || is_in_use && !new.area.meets(now) {
                 self.open.push(new);
                 left_out |= is_common;
                 continue;
@@ -243,7 +251,8 @@ impl Common {
 
     /// There is no such memory any more.
     pub(crate) fn forget(&mut self) {
-        for mapped in std::mem::take(self).mapped {
+        let others = Common { events: self.events, ..Common::default() };
+        for mapped in std::mem::replace(self, others).mapped {
             mapped.unmap_alias(&mapped.area.range);
         }
         self.publish();

@@ -75,28 +75,37 @@ impl GuestThread {
     /// stand still meanwhile.
     pub(crate) fn before_fork(&self) -> Others {
         let machine = &self.machine;
-        let matters = machine.threads_alive() > 1 && !machine.is_child() && machine.shares_memory();
-        if !matters || machine.common().has_forked() {
-            return Others::None;
+        match machine.is_child() || !machine.shares_memory() || machine.common().has_forked() {
+            true => Others::None,
+            false => self.hold_others(),
         }
-        if machine.standstill.begin(&machine.presences(self.id)) {
-            Others::StandStill
-        } else {
-            Others::Run
+    }
+
+    fn hold_others(&self) -> Others {
+        let machine = &self.machine;
+        match () {
+            () if machine.threads_alive() == 1 => Others::None,
+            () if machine.standstill.begin(&machine.presences(self.id)) => Others::StandStill,
+            () => Others::Run,
+        }
+    }
+
+    /// They go on; they note that event of areas, if there is one.
+    fn release_others(&mut self, others: Others, areas: Option<u64>) {
+        if others == Others::StandStill {
+            self.stood_at = areas.unwrap_or(self.stood_at);
+            self.machine.standstill.end(areas);
         }
     }
 
     /// The program has forked, if it has a child to share memory with, and goes on.
     pub(crate) fn after_fork(&mut self, shares: bool, others: Others) {
-        if shares && !self.machine.is_child() {
+        let areas = (shares && !self.machine.is_child()).then(|| {
             self.machine.set_common(true);
             self.machine.common_to_change().fork();
-            self.look_for_common(others);
-        }
-        if others == Others::StandStill {
-            self.standstills += u64::from(shares);
-            self.machine.standstill.end(shares);
-        }
+            self.look_for_common(others, &(0..0))
+        });
+        self.release_others(others, areas);
     }
 
     /// A call has changed mappings, with this result. Whether such memory is mapped there now.
@@ -106,13 +115,13 @@ impl GuestThread {
         args: [u64; 6],
         result: u64,
     ) -> bool {
-        if !self.machine.has_common() {
+        let begins = !self.machine.has_common();
+        if begins {
             // What a child does nobody records.
             let has_relatives = self.machine.has_relatives.load(Ordering::Relaxed);
             if self.machine.is_child() || !has_relatives || !self.machine.shares_memory() {
                 return false;
             }
-            self.machine.set_common(true);
         }
         let is_shared = match what {
             MachineCall::Mmap => args[3] as i32 & libc::MAP_SHARED != 0,
@@ -124,17 +133,22 @@ impl GuestThread {
         } else {
             args[0]..args[0].saturating_add(page_up(args[1]))
         };
-        if is_shared || self.machine.common().meets(&range) {
-            self.look_for_common(Others::None);
-        }
+        let others = if begins { self.hold_others() } else { Others::None };
+        self.machine.set_common(true);
+        let looks = begins || is_shared || self.machine.common().meets(&range);
+        let areas = looks.then(|| self.look_for_common(others, &range));
+        self.release_others(others, areas);
         alias(result).is_some()
     }
 
-    /// Looks which such memory there is, and says so if it is other than before.
-    fn look_for_common(&mut self, other_threads: Others) {
+    /// Looks which such memory there is, and says so if it is other than before, or that another thread
+    /// has said so: the number of the event that does. Nobody can be accessing what is mapped `now`.
+    fn look_for_common(&mut self, other_threads: Others, now: &Range<u64>) -> u64 {
         let machine = self.machine.clone();
         let mut common = machine.common_to_change();
-        let (others, left_out) = common.look(other_threads == Others::Run);
+        let (others, left_out) = common.look(other_threads == Others::Run, now);
+        let says = others || left_out || other_threads == Others::StandStill;
+        let number = common.number(says);
         let areas = common.areas();
         let watches_all = common.watches_all();
         drop(common);
@@ -144,16 +158,16 @@ impl GuestThread {
         if watches_all && !areas.is_empty() {
             machine.retract(Notice::SharedFile);
         }
-        if others || left_out || other_threads == Others::StandStill {
-            let write = |area: &Area| Write { address: area.range.start, bytes: area.words() };
-            let value = match other_threads {
-                Others::StandStill => machine.standstill.over() + 1,
-                _ => 0,
-            };
-            let event =
-                Event { nr: numbers::AREAS, value, aux: left_out.into(), ..self.common_event() };
-            self.append_with(event, areas.iter().map(write).collect());
+        if !says {
+            self.append_common(numbers::OTHERS, number, Vec::new());
+            return number;
         }
+        let write = |area: &Area| Write { address: area.range.start, bytes: area.words() };
+        let stood_still = u64::from(other_threads == Others::StandStill) * numbers::STOOD_STILL;
+        let aux = u64::from(left_out) * numbers::LEFT_OUT + stood_still;
+        let event = Event { nr: numbers::AREAS, object: number, aux, ..self.common_event() };
+        self.append_with(event, areas.iter().map(write).collect());
+        number
     }
 
     /// Before `mprotect` or `mremap`: what remains to be done where the guest can reach the memory.

@@ -142,8 +142,8 @@ struct Thread {
     /// Nobody is to join it.
     detached: bool,
     presence: Presence,
-    /// How many times all threads had stood still when it was created.
-    standstills: u64,
+    /// The event of areas at which all threads had stood still when it was created.
+    stood_at: u64,
 }
 
 impl Threads {
@@ -271,7 +271,7 @@ impl Machine {
     pub(crate) fn presence(&self, id: ThreadId) -> (Presence, u64) {
         let threads = self.threads();
         let thread = &threads.all[id.index()];
-        (thread.presence.clone(), thread.standstills)
+        (thread.presence.clone(), thread.stood_at)
     }
 
     /// Whether there is memory in common with other processes.
@@ -308,7 +308,7 @@ impl Machine {
         self.child.store(true, Ordering::Relaxed);
         self.has_relatives.store(true, Ordering::SeqCst);
         self.open_common();
-        self.standstill.end(false);
+        self.standstill.end(None);
         self.mapped.begin_child();
         // The trace is unlocked when the recorder ends, whatever its children still do.
         hidden::close_unshared();
@@ -430,7 +430,7 @@ impl Machine {
             ended: false,
             detached: false,
             presence: Presence::default(),
-            standstills: self.standstill.over(),
+            stood_at: self.standstill.areas(),
         });
         (id, log)
     }

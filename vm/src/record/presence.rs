@@ -14,8 +14,8 @@ const NAP: Duration = Duration::from_micros(50);
 #[derive(Default)]
 pub(crate) struct Standstill {
     wanted: AtomicBool,
-    /// How many there have been.
-    over: AtomicU64,
+    /// The event of areas that the last one was for.
+    areas: AtomicU64,
     barrier: Barrier,
 }
 
@@ -45,7 +45,7 @@ impl Standstill {
         let begin = Instant::now();
         while others.iter().any(Presence::is_inside) {
             if begin.elapsed() > PATIENCE {
-                self.end(false);
+                self.end(None);
                 return false;
             }
             std::thread::sleep(NAP);
@@ -53,15 +53,15 @@ impl Standstill {
         true
     }
 
-    /// They go on, and note that they stood still, if that matters.
-    pub(crate) fn end(&self, matters: bool) {
-        self.over.fetch_add(u64::from(matters), Ordering::Release);
+    /// They go on, and note that they stood still for that event of areas, if there is one.
+    pub(crate) fn end(&self, areas: Option<u64>) {
+        areas.iter().for_each(|&areas| self.areas.store(areas, Ordering::Release));
         self.wanted.store(false, Ordering::Release);
     }
 
-    /// How many there have been.
-    pub(crate) fn over(&self) -> u64 {
-        self.over.load(Ordering::Acquire)
+    /// The event of areas that the last one was for.
+    pub(crate) fn areas(&self) -> u64 {
+        self.areas.load(Ordering::Acquire)
     }
 
     /// The thread goes into guest code, unless it has to stay out. It has not gone, then.
@@ -99,11 +99,11 @@ mod tests {
             let waits = scope.spawn(|| {
                 standstill.wait(&presence);
                 assert!(standstill.enter(&presence));
-                standstill.over()
+                standstill.areas()
             });
-            standstill.end(true);
+            standstill.end(Some(7));
             // It may come only now.
-            assert!(waits.join().is_ok_and(|over| over == 1));
+            assert!(waits.join().is_ok_and(|areas| areas == 7));
         });
     }
 }

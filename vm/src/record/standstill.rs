@@ -20,10 +20,10 @@ impl GuestThread {
             machine.standstill.wait(&self.presence);
             self.context.translating.add(came, came, host::ticks());
         }
-        let over = machine.standstill.over();
-        if std::mem::replace(&mut self.standstills, over) != over {
+        let areas = machine.standstill.areas();
+        if std::mem::replace(&mut self.stood_at, areas) != areas {
             let event = self.event(EventKind::Common, host::ticks());
-            let event = Event { nr: common::OTHERS, object: over, flags: NO_TICKET, ..event };
+            let event = Event { nr: common::OTHERS, object: areas, flags: NO_TICKET, ..event };
             if self.log.append(|| event, None).is_err() {
                 park_forever();
             }

@@ -91,8 +91,8 @@ pub(crate) struct GuestThread {
     pub(crate) copies: LazyCell<Box<Copies>>,
     /// Whether it is in guest code, for others to see.
     pub(crate) presence: Presence,
-    /// How many times all threads have stood still, as far as the thread has noted.
-    pub(crate) standstills: u64,
+    /// The event of areas at which all threads have stood still, as far as this one has noted.
+    pub(crate) stood_at: u64,
 }
 
 /// Starts the main thread at the program's entry.
@@ -155,7 +155,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
     let Birth { id, log, attention, context, clear_at_exit } = birth;
     machine.set_kernel_id(id, host::thread_id());
     machine.signals.reach(id, host::thread_id(), cpu.interrupt());
-    let (presence, standstills) = machine.presence(id);
+    let (presence, stood_at) = machine.presence(id);
     let mut thread = Box::new(GuestThread {
         hooks: machine.hooks(),
         machine,
@@ -186,7 +186,7 @@ fn run_thread(machine: Arc<Machine>, birth: Birth, cpu: Box<dyn RecordingCpu>) {
         fast_path: AtAddress::new(FastPathState::default()),
         copies: LazyCell::new(Copies::new),
         presence,
-        standstills,
+        stood_at,
     });
     thread.arm_fast_path();
     let ended = thread.run();

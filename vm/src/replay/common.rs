@@ -28,20 +28,28 @@ impl GuestThread {
 
     /// What such memory there is from here on, if the next events say so.
     pub(crate) fn areas_of_common(&mut self) -> Result<(), Halt> {
-        let is_of_areas =
-            |event: Event| event.kind() == EventKind::Common && event.nr == numbers::AREAS;
+        let is_of_areas = |event: Event| {
+            event.kind() == EventKind::Common
+                && [numbers::AREAS, numbers::OTHERS].contains(&event.nr)
+        };
         while self.next_beside_accesses()?.is_some_and(is_of_areas) {
             // Others may have taken over what the thread had before the call.
             self.events_before()?;
-            let Some((event, record)) = self.next_common(numbers::AREAS)? else { break };
+            self.areas_of_others()?;
+            let Some((event, record)) = self.next_common(numbers::AREAS)? else { continue };
             let areas = record.writes.iter().map(|it| Area::of(it.address, &it.bytes));
             let areas = areas.collect::<Option<Vec<_>>>();
             let known = areas.is_some();
-            if event.value > 0 {
+            // Later ones know more.
+            self.wait(Condition::Areas { count: event.object.saturating_sub(1) })?;
+            if event.aux & numbers::STOOD_STILL != 0 {
                 self.wait(Condition::Past { time: event.end })?;
             }
+            for area in areas.iter().flatten() {
+                self.machine.shared.cut(&area.range);
+            }
             self.machine.common.replace(areas.unwrap_or_default())?;
-            self.machine.gate.stood_still(event.value);
+            self.machine.gate.areas_done(event.object);
             if !known {
                 return self.no_such_memory(&event);
             }
@@ -56,10 +64,16 @@ impl GuestThread {
             |event: &Event| event.kind() == EventKind::Common && event.nr == numbers::OTHERS;
         if self.next_if(is_one)?.is_some() {
             self.events_before()?;
-            while let Some((event, _)) = self.next_common(numbers::OTHERS)? {
-                self.wait(Condition::StoodStill { times: event.object })?;
-                self.finish_event(&event)?;
-            }
+            self.areas_of_others()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what other threads have said of such memory, if the next events say so.
+    fn areas_of_others(&mut self) -> Result<(), Halt> {
+        while let Some((event, _)) = self.next_common(numbers::OTHERS)? {
+            self.wait(Condition::Areas { count: event.object })?;
+            self.finish_event(&event)?;
         }
         Ok(())
     }

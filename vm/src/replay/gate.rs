@@ -69,8 +69,8 @@ pub(crate) enum Condition {
     Ended { thread: ThreadId },
     /// All other threads have come past this time.
     Past { time: u64 },
-    /// All threads have stood still so many times ([`refrain_trace::common::OTHERS`]).
-    StoodStill { times: u64 },
+    /// So many events of areas are done ([`refrain_trace::common::AREAS`]).
+    Areas { count: u64 },
 }
 
 impl Condition {
@@ -141,8 +141,8 @@ pub(crate) struct Gate {
     stuck: OnceLock<Vec<(ThreadId, Condition)>>,
     /// Without any arrival for so long, some thread is running in circles.
     give_up: Duration,
-    /// How many times all threads have stood still.
-    standstills: AtomicU64,
+    /// How many events of areas are done.
+    areas: AtomicU64,
     /// On how many threads run.
     cores: usize,
     anew: Option<Anew>,
@@ -157,7 +157,7 @@ impl Gate {
             cores,
             arrivals: Arrivals::new(threads),
             overwritten: Overwritten::default(),
-            standstills: AtomicU64::new(0),
+            areas: AtomicU64::new(0),
             give_up: Duration::from_secs(60) + 20 * recorded,
             done: (0..=SEQUENCE_SLOT).map(|_| AtomicU64::new(0)).collect(),
             sleepers: Sleepers::new(threads),
@@ -248,9 +248,9 @@ impl Gate {
         self.sleepers.call_if(|_, _| true);
     }
 
-    /// All threads have stood still so many times.
-    pub(crate) fn stood_still(&self, times: u64) {
-        self.standstills.fetch_max(times, Ordering::SeqCst);
+    /// So many events of areas are done.
+    pub(crate) fn areas_done(&self, count: u64) {
+        self.areas.fetch_max(count, Ordering::SeqCst);
     }
 
     /// How many threads do not wait.
@@ -429,7 +429,7 @@ impl Gate {
             | Condition::Bits { .. }
             | Condition::Caught { .. }
             | Condition::Past { .. }
-            | Condition::StoodStill { .. } => SHORT_NAP,
+            | Condition::Areas { .. } => SHORT_NAP,
             _ => NAP,
         };
         self.sleepers.lie_down(thread, condition);
@@ -551,7 +551,7 @@ impl Gate {
                 .as_ref()
                 .is_some_and(|anew| anew.news[thread.index()].load(Ordering::SeqCst) != 0),
             Condition::Past { time } => self.arrivals.all_past(thread, time),
-            Condition::StoodStill { times } => self.standstills.load(Ordering::SeqCst) >= times,
+            Condition::Areas { count } => self.areas.load(Ordering::SeqCst) >= count,
             Condition::Ended { thread } => self
                 .anew
                 .as_ref()
