@@ -227,7 +227,7 @@ event_kinds! {
     Signal = 76, "signal", Local;
     /// Memory in common with other processes, which are not recorded: `nr` says what of it
     /// ([`crate::common`]), and the payload's writes have the bytes.
-    Common = 77, "common", Local;
+    Common = 77, "common", Both;
 }
 
 /// What an event of the kind [`EventKind::Common`] is: its `nr`.
@@ -239,7 +239,8 @@ pub mod common {
     pub const CALL: u16 = 1;
     /// From here on, this is all memory of that kind: the payload's writes are addresses, each with two
     /// words, the stretch's length and its protection. These events are numbered from one on, in `object`;
-    /// `aux` has [`LEFT_OUT`] and [`STOOD_STILL`].
+    /// `aux` has [`LEFT_OUT`] and [`STOOD_STILL`]. They alone have tickets, among those of calls that change
+    /// the address space.
     pub const AREAS: u16 = 2;
     /// From here on, that holds which another thread's event [`AREAS`] with the number `object` says.
     pub const OTHERS: u16 = 3;

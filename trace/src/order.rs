@@ -87,8 +87,10 @@ pub fn slot_of(event: &Event, payload: Option<&SyscallRecord>) -> Option<usize> 
     if !event.has_ticket() || matches!(event.kind(), EventKind::SyncLoad | EventKind::Takeover) {
         return None;
     }
-    if event.kind() != EventKind::Syscall {
-        return Some(slot(event.object));
+    match event.kind() {
+        EventKind::Syscall => {}
+        EventKind::Common => return Some(MEMORY_SLOT),
+        _ => return Some(slot(event.object)),
     }
     match payload.map(|record| &record.effect) {
         Some(Effect::Memory { .. }) => Some(MEMORY_SLOT),

@@ -21,7 +21,7 @@ use crate::order::Span;
 use crate::syscall::{Action, Call, MachineCall, Nested};
 use crate::{Error, Result};
 use refrain_trace::payload::{SyscallRecord, Write};
-use refrain_trace::{Event, EventKind, NO_TICKET, common as numbers};
+use refrain_trace::{Event, EventKind, NO_TICKET, common as numbers, order};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
@@ -145,6 +145,8 @@ impl GuestThread {
     /// has said so: the number of the event that does. Nobody can be accessing what is mapped `now`.
     fn look_for_common(&mut self, other_threads: Others, now: &Range<u64>) -> u64 {
         let machine = self.machine.clone();
+        // No mapping changes until the event has its ticket.
+        let space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         let mut common = machine.common_to_change();
         let (others, left_out) = common.look(other_threads == Others::Run, now);
         let says = others || left_out || other_threads == Others::StandStill;
@@ -159,14 +161,22 @@ impl GuestThread {
             machine.retract(Notice::SharedFile);
         }
         if !says {
+            drop(space);
             self.append_common(numbers::OTHERS, number, Vec::new());
             return number;
         }
         let write = |area: &Area| Write { address: area.range.start, bytes: area.words() };
         let stood_still = u64::from(other_threads == Others::StandStill) * numbers::STOOD_STILL;
         let aux = u64::from(left_out) * numbers::LEFT_OUT + stood_still;
-        let event = Event { nr: numbers::AREAS, object: number, aux, ..self.common_event() };
-        self.append_with(event, areas.iter().map(write).collect());
+        let event =
+            Event { nr: numbers::AREAS, object: number, aux, flags: 0, ..self.common_event() };
+        let writes = areas.iter().map(write).collect();
+        self.append_made(Some(&SyscallRecord { writes, ..SyscallRecord::default() }), || Event {
+            ticket: machine.tickets.take(order::MEMORY_SLOT),
+            end: host::ticks(),
+            ..event
+        });
+        drop(space);
         number
     }
 
@@ -195,15 +205,11 @@ impl GuestThread {
 
     fn append_common(&mut self, nr: u16, object: u64, writes: Vec<Write>) {
         let event = Event { nr, object, ..self.common_event() };
-        self.append_with(event, writes);
+        self.append(event, Some(&SyscallRecord { writes, ..SyscallRecord::default() }));
     }
 
     fn common_event(&mut self) -> Event {
         Event { flags: NO_TICKET, ..self.event(EventKind::Common, host::ticks()) }
-    }
-
-    fn append_with(&mut self, event: Event, writes: Vec<Write>) {
-        self.append(event, Some(&SyscallRecord { writes, ..SyscallRecord::default() }));
     }
 
     /// Whether an access is of such memory.

@@ -12,7 +12,7 @@ use crate::layout::PAGE;
 use crate::memory::page_up;
 use crate::order::Span;
 use refrain_trace::payload::{SyscallRecord, Write};
-use refrain_trace::{Event, EventKind, common as numbers, delivery};
+use refrain_trace::{Event, EventKind, common as numbers, delivery, order};
 use std::ops::Range;
 
 impl GuestThread {
@@ -40,8 +40,7 @@ impl GuestThread {
             let areas = record.writes.iter().map(|it| Area::of(it.address, &it.bytes));
             let areas = areas.collect::<Option<Vec<_>>>();
             let known = areas.is_some();
-            // Later ones know more.
-            self.wait(Condition::Areas { count: event.object.saturating_sub(1) })?;
+            self.await_turn(order::MEMORY_SLOT, event.ticket)?;
             if event.aux & numbers::STOOD_STILL != 0 {
                 self.wait(Condition::Past { time: event.end })?;
             }
@@ -53,7 +52,7 @@ impl GuestThread {
             if !known {
                 return self.no_such_memory(&event);
             }
-            self.finish_event(&event)?;
+            self.finish_event_of(&event, order::MEMORY_SLOT)?;
         }
         Ok(())
     }
