@@ -112,6 +112,8 @@ impl GuestThread {
 
     /// The thread is at an instruction that may access such memory.
     pub(crate) fn execute_alone(&mut self) -> Result<(), Halt> {
+        // The access is counted, which others may have taken lines over before.
+        self.events_before()?;
         if self.execute_on_copies()? {
             return Ok(());
         }
