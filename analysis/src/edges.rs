@@ -5,7 +5,7 @@ use crate::heap::OneStep;
 use crate::objects::Object;
 use crate::tasks::{Calls, Tasking};
 use refrain_trace::payload::SyscallRecord;
-use refrain_trace::{Event, EventKind, linux, order};
+use refrain_trace::{Event, EventKind, common, linux, order};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -233,6 +233,9 @@ pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool, relation: &R
         }
         OnceRun => Edges { acquires: [word(event), None], releases: [word(event), None] },
         Atomic | SyncStore => {
+            Edges { acquires: [word(event), None], releases: [word(event), None] }
+        }
+        Common if event.has_ticket() && event.nr == common::ACCESS => {
             Edges { acquires: [word(event), None], releases: [word(event), None] }
         }
         OnceDone | SyncLoad => acquires([word(event), None]),

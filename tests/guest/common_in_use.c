@@ -12,7 +12,7 @@
 #define ROUNDS 300
 
 struct shared {
-    atomic_int counter, by_children, stop;
+    atomic_int counter, by_children, stop, lock;
     volatile int plain;
     pthread_mutex_t mutex;
     int guarded, guarded_by_children;
@@ -21,7 +21,7 @@ struct shared {
 
 static struct shared *s;
 static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
-static long sums[2], together;
+static long sums[2], together, guarded_there;
 
 static void *work(void *arg) {
     long id = (long)arg;
@@ -35,6 +35,10 @@ static void *work(void *arg) {
         pthread_mutex_lock(&own);
         together += id;
         pthread_mutex_unlock(&own);
+        // Threads' own data, guarded by a lock that is not theirs alone.
+        while (atomic_exchange(&s->lock, 1)) {}
+        guarded_there = guarded_there * 3 + id;
+        atomic_store(&s->lock, 0);
         memcpy(copy, s->text + id * 1000, sizeof copy);
         sums[id] += copy[7];
         usleep(200);
@@ -47,6 +51,8 @@ static void child(void) {
         atomic_fetch_add(&s->counter, 1);
         atomic_fetch_add(&s->by_children, 2);
         s->plain++;
+        while (atomic_exchange(&s->lock, 1)) {}
+        atomic_store(&s->lock, 0);
         pthread_mutex_lock(&s->mutex);
         s->guarded++;
         s->guarded_by_children++;
@@ -74,6 +80,7 @@ int main(void) {
     atomic_store(&s->stop, 1);
     for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
     printf("%d %d\n", s->by_children, s->guarded_by_children);
-    fprintf(stderr, "%d %d %ld %ld\n", s->counter, s->guarded, sums[0] + sums[1], together);
+    fprintf(stderr, "%d %d %ld ", s->counter, s->guarded, sums[0] + sums[1]);
+    fprintf(stderr, "%ld %lx\n", together, guarded_there);
     return 0;
 }

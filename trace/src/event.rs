@@ -232,15 +232,15 @@ event_kinds! {
 
 /// What an event of the kind [`EventKind::Common`] is: its `nr`.
 pub mod common {
-    /// The instruction at `pc` accesses such memory: these are its operands there, at most `object` bytes
-    /// of each if it is repeated, as they are before.
+    /// The instruction at `pc` accesses such memory, from `object` on: these are its operands there, at most
+    /// `aux` bytes of each if it is repeated, as they are before. If it orders threads, it has a ticket.
     pub const ACCESS: u16 = 0;
     /// So does the system call that comes next: this is what it reads there.
     pub const CALL: u16 = 1;
     /// From here on, this is all memory of that kind: the payload's writes are addresses, each with two
     /// words, the stretch's length and its protection. These events are numbered from one on, in `object`;
-    /// `aux` has [`LEFT_OUT`] and [`STOOD_STILL`]. They alone have tickets, among those of calls that change
-    /// the address space.
+    /// `aux` has [`LEFT_OUT`] and [`STOOD_STILL`]. Their tickets are among those of calls that change the
+    /// address space.
     pub const AREAS: u16 = 2;
     /// From here on, that holds which another thread's event [`AREAS`] with the number `object` says.
     pub const OTHERS: u16 = 3;

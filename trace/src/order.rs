@@ -5,7 +5,7 @@
 //! that really happened; in return the table never grows and a look-up is three instructions.
 
 use crate::payload::{Effect, SyscallRecord};
-use crate::{Event, EventKind};
+use crate::{Event, EventKind, common};
 
 /// Slots of a table, a power of two.
 pub const SLOTS: usize = 1 << 16;
@@ -89,7 +89,7 @@ pub fn slot_of(event: &Event, payload: Option<&SyscallRecord>) -> Option<usize> 
     }
     match event.kind() {
         EventKind::Syscall => {}
-        EventKind::Common => return Some(MEMORY_SLOT),
+        EventKind::Common if event.nr == common::AREAS => return Some(MEMORY_SLOT),
         _ => return Some(slot(event.object)),
     }
     match payload.map(|record| &record.effect) {

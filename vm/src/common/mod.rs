@@ -79,6 +79,17 @@ pub(crate) fn outside(areas: &[Area], range: Range<u64>) -> Vec<Range<u64>> {
     parts
 }
 
+/// As what a recording executes an access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum How {
+    /// As an event, which needs no order.
+    Access,
+    /// As one that orders threads.
+    Order,
+    /// As one of many in the body of a library function, which is the event.
+    Body,
+}
+
 /// Bytes of an operand that are executed at once.
 pub(crate) const MOST: u64 = PAGE;
 /// Operands in memory that an instruction has at most.

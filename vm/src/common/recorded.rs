@@ -5,7 +5,7 @@
 use super::Area;
 use crate::elsewhere::{self, Aliases};
 use crate::host;
-use crate::layout::guest_may_map;
+use crate::layout::{PAGE, guest_may_map};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -33,6 +33,8 @@ struct Mapped {
     area: Area,
     shows: Shows,
     alias: u64,
+    /// The page behind the alias is kept free: the kernel goes no further than the area.
+    has_guard: bool,
 }
 
 /// What a mapping shows.
@@ -63,12 +65,16 @@ impl Mapped {
             return None;
         }
         assert!(guest_may_map(&area.range));
-        let args = [area.range.start, 0, len, libc::MREMAP_MAYMOVE as u64, 0, 0];
-        // SAFETY: an old size of 0 leaves the old mapping alone; the new one lies where the kernel has
-        // room.
-        let alias = unsafe { host::syscall(libc::SYS_mremap as u64, args) };
-        let alias = u64::try_from(alias).ok()?;
-        let mapped = Mapped { area, shows, alias };
+        let alias = reserve(len + PAGE)?;
+        let mapped = Mapped { area, shows, alias, has_guard: true };
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+        let args = [mapped.area.range.start, 0, len, flags, alias, 0];
+        // SAFETY: an old size of 0 leaves the old mapping alone; the new one takes the place of what was
+        // reserved just now.
+        if unsafe { host::syscall(libc::SYS_mremap as u64, args) } < 0 {
+            mapped.unmap_alias(&mapped.area.range);
+            return None;
+        }
         mapped.protect_alias();
         mapped.area.protect(libc::PROT_NONE);
         Some(mapped)
@@ -108,7 +114,8 @@ impl Mapped {
 
     fn unmap_alias(&self, range: &Range<u64>) {
         let at = self.alias + (range.start - self.area.range.start);
-        let args = [at, range.end - range.start, 0, 0, 0, 0];
+        let guard = if self.has_guard && range.end == self.area.range.end { PAGE } else { 0 };
+        let args = [at, range.end - range.start + guard, 0, 0, 0, 0];
         // SAFETY: the alias is the recorder's own, and is not used any more.
         unsafe { host::syscall(libc::SYS_munmap as u64, args) };
     }
@@ -263,9 +270,18 @@ impl Mapped {
     fn cut(&self, range: Range<u64>) -> Mapped {
         let ahead = range.start - self.area.range.start;
         let shows = Shows { offset: self.shows.offset + ahead, ..self.shows.clone() };
+        let has_guard = self.has_guard && range.end == self.area.range.end;
         let area = Area { range, prot: self.area.prot };
-        Mapped { area, shows, alias: self.alias + ahead }
+        Mapped { area, shows, alias: self.alias + ahead, has_guard }
     }
+}
+
+/// Address space that nobody can access.
+fn reserve(len: u64) -> Option<u64> {
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
+    let args = [0, len, libc::PROT_NONE as u64, flags, u64::MAX, 0];
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    u64::try_from(unsafe { host::syscall(libc::SYS_mmap as u64, args) }).ok()
 }
 
 impl Shows {
@@ -342,18 +358,18 @@ mod tests {
             area: Area { range, prot },
             shows: Shows { file: "f".into(), name: "n".into(), is_of_processes: true, offset },
         };
-        let Mapping { area, shows } = mapping(0x10_0000..0x18_0000, 3, 0x5000);
-        let old = Mapped { area, shows, alias: 0x7000_0000_0000 };
+        let Mapping { area, shows } = mapping(0x10_0000..0x18_0000, 3, 0x5_0000);
+        let old = Mapped { area, shows, alias: 0x7000_0000_0000, has_guard: true };
         // The kernel has put it together with what lies before it.
-        let part =
-            old.part(&mapping(0xf_0000..0x12_0000, 0, 0x5000 - 0x1_0000)).expect("it is there");
+        let part = old.part(&mapping(0xf_0000..0x12_0000, 0, 0x4_0000)).expect("it is there");
+        assert!(!part.has_guard);
         assert_eq!((part.area.range, part.area.prot), (0x10_0000..0x12_0000, 3));
-        let part = old.part(&mapping(0x14_0000..0x18_0000, 1, 0x4_5000)).expect("it is there");
+        let part = old.part(&mapping(0x14_0000..0x18_0000, 1, 0x9_0000)).expect("it is there");
         assert_eq!((part.area.prot, part.alias), (1, 0x7000_0004_0000));
         assert!(
-            old.part(&mapping(0x14_0000..0x18_0000, 3, 0x5000)).is_none(),
+            old.part(&mapping(0x14_0000..0x18_0000, 3, 0x5_0000)).is_none(),
             "it shows other bytes"
         );
-        assert!(old.part(&mapping(0x18_0000..0x19_0000, 3, 0xd_5000)).is_none(), "it lies behind");
+        assert!(old.part(&mapping(0x18_0000..0x19_0000, 3, 0xd_0000)).is_none(), "it lies behind");
     }
 }

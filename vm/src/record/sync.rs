@@ -2,6 +2,7 @@
 
 use super::machine::park_forever;
 use super::thread::{Flow, GuestThread};
+use crate::common::How;
 use crate::context::reg::*;
 use crate::creation::Creation;
 use crate::engine::Emulate;
@@ -369,7 +370,7 @@ impl GuestThread {
                     cpuid::cpuid(self.machine.processor, &mut self.context);
                 }
                 Exit::Emulate(Emulate::Rdtsc) => self.context.set_ticks(host::ticks(), false),
-                Exit::Fault(fault) if self.access_common(fault, false)?.is_none() => {}
+                Exit::Fault(fault) if self.access_common(fault, How::Body)?.is_none() => {}
                 exit => {
                     return Err(Error::Unsupported(format!(
                         "{exit:?} inside a synchronization function (at {:#x})",

@@ -6,7 +6,7 @@ use super::log::ThreadLog;
 use super::machine::{Machine, Stop, park_forever};
 use super::presence::Presence;
 use crate::at_address::AtAddress;
-use crate::common::Copies;
+use crate::common::{Copies, How};
 use crate::context::Context;
 use crate::context::reg::*;
 use crate::creation::Creation;
@@ -243,7 +243,7 @@ impl GuestThread {
                 Exit::Spans => self.access_spans()?,
                 Exit::Code => self.read_code(),
                 Exit::Emulate(what) => self.emulate(what),
-                Exit::Fault(fault) => self.fault_in_common(fault)?,
+                Exit::Fault(fault) => self.fault_in_common(fault, How::Access)?,
                 Exit::Interrupted => {
                     self.take_signals_here();
                     Flow::Continue

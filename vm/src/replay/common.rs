@@ -132,7 +132,7 @@ impl GuestThread {
         let here = |event: &Event| {
             (event.kind(), event.nr, event.pc) == (EventKind::Common, numbers::ACCESS, pc)
         };
-        let Some(most) = self.next_if(here)?.map(|event| event.object) else { return Ok(false) };
+        let Some(most) = self.next_if(here)?.map(|event| event.aux) else { return Ok(false) };
         let spans = self.cpu.operands(&self.context, most);
         // The same instruction may access other memory before.
         if !spans.iter().any(|&span| self.is_common(span)) {
@@ -144,6 +144,9 @@ impl GuestThread {
             self.no_such_memory(&event)?;
             return Ok(true);
         };
+        if event.has_ticket() {
+            self.await_turn(order::slot(event.object), event.ticket)?;
+        }
         let fault = self.cpu.step_moved(&mut self.context, most, &places);
         self.report_accesses();
         if let Some(fault) = fault {
