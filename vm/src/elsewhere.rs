@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// Where areas and their aliases begin, and how long they are: for those who hold no lock.
+/// Where areas are, by ascending addresses, and where their aliases begin.
 pub(crate) type Aliases = Vec<(Range<u64>, u64)>;
 
 /// Each list stays for ever: somebody may be looking into it.
@@ -21,8 +21,9 @@ pub(crate) fn alias(address: u64) -> Option<u64> {
     }
     // SAFETY: it was a box, and is never freed.
     let aliases = unsafe { &*aliases };
-    let (range, alias) = aliases.iter().find(|(range, _)| range.contains(&address))?;
-    Some(alias + (address - range.start))
+    let behind = aliases.partition_point(|(range, _)| range.start <= address);
+    let (range, alias) = &aliases[behind.checked_sub(1)?];
+    (address < range.end).then(|| alias + (address - range.start))
 }
 
 /// Whether the first or the last of these bytes is in such memory.

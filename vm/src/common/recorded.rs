@@ -153,10 +153,21 @@ impl Common {
     }
 
     /// Looks which such memory there is. If threads may be accessing what is not mapped `now`, they go on
-    /// doing so. Whether there are other areas than before, and whether any memory is left out.
-    pub(crate) fn look(&mut self, is_in_use: bool, now: &Range<u64>) -> (bool, bool) {
+    /// doing so. Whether there are other areas than before, and whether any memory is left out; what files
+    /// show that `hold_code` is, which is executed where it is.
+    pub(crate) fn look(
+        &mut self,
+        is_in_use: bool,
+        now: &Range<u64>,
+        hold_code: impl Fn(&Range<u64>) -> bool,
+    ) -> (bool, bool) {
         let before = self.areas();
         let found = shared_mappings();
+        let code: Vec<String> = found
+            .iter()
+            .filter(|it| hold_code(&it.area.range))
+            .map(|it| it.shows.file.clone())
+            .collect();
         let mut mapped = self.still_mapped(&found);
         let is_there = |open: &Mapping| {
             found
@@ -182,7 +193,8 @@ impl Common {
                 true => new.shows.is_of_processes || self.has_forked,
                 false => new.shows.is_of_processes || new.shows.has_writer(),
             };
-            if !is_common || is_in_use && !new.area.meets(now) {
+            let holds_code = code.contains(&new.shows.file);
+            if !is_common || holds_code || is_in_use && !new.area.meets(now) {
                 self.open.push(new);
                 left_out |= is_common;
                 continue;
@@ -300,7 +312,7 @@ impl Shows {
     }
 }
 
-/// The guest's shared mappings that hold no code, by ascending addresses.
+/// The guest's shared mappings, by ascending addresses.
 fn shared_mappings() -> Vec<Mapping> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     maps.lines().filter_map(parse).collect()
@@ -318,7 +330,7 @@ fn parse(line: &str) -> Option<Mapping> {
     let number = |digits| u64::from_str_radix(digits, 16).ok();
     let range = number(start)?..number(end)?;
     let right = |at: usize, letter: u8| rights.as_bytes().get(at) == Some(&letter);
-    if !right(3, b's') || right(2, b'x') || !guest_may_map(&range) {
+    if !right(3, b's') || !guest_may_map(&range) {
         return None;
     }
     let prot = [(0, b'r', libc::PROT_READ), (1, b'w', libc::PROT_WRITE)];
@@ -347,7 +359,6 @@ mod tests {
             parse(&line.replace("/dev/zero (deleted)", "     /usr/share/x")).expect("shared");
         assert!(!file.shows.is_of_processes);
         assert!(parse(&line.replace("rw-s", "rw-p")).is_none());
-        assert!(parse(&line.replace("rw-s", "r-xs")).is_none(), "code is executed where it is");
         assert!(parse("7f0000000000-7f0000001000 rw-s 0 00:01 1 x").is_none(), "the recorder's");
         assert_eq!(Area::of(area.range.start, &area.words()), Some(area));
     }

@@ -38,7 +38,8 @@ impl Common {
     }
 
     /// From here on these are all.
-    pub(crate) fn replace(&self, areas: Vec<Area>) -> Result<()> {
+    pub(crate) fn replace(&self, mut areas: Vec<Area>) -> Result<()> {
+        areas.sort_by_key(|area| area.range.start);
         let mut known = self.areas.write().unwrap_or_else(PoisonError::into_inner);
         for area in &areas {
             let Range { start, end } = area.range;

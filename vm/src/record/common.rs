@@ -135,7 +135,8 @@ impl GuestThread {
         // No mapping changes until the event has its ticket.
         let space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         let mut common = machine.common_to_change();
-        let (others, left_out) = common.look(other_threads == Others::Run, now);
+        let hold_code = |range: &Range<u64>| space.holds_code(range);
+        let (others, left_out) = common.look(other_threads == Others::Run, now, hold_code);
         let says = others || left_out || other_threads == Others::StandStill;
         let number = common.number(says);
         let areas = common.areas();
@@ -170,7 +171,7 @@ impl GuestThread {
     /// Before `mprotect` or `mremap`: what remains to be done where the guest can reach the memory.
     pub(crate) fn outside_common(
         &mut self,
-        is_mremap: bool,
+        what: MachineCall,
         args: [u64; 6],
     ) -> Option<Vec<Range<u64>>> {
         if !self.machine.has_common() || !args[0].is_multiple_of(PAGE) {
@@ -182,7 +183,7 @@ impl GuestThread {
         if !common::meet(&areas, &range) {
             return None;
         }
-        if is_mremap {
+        if what == MachineCall::Mremap || args[2] as i32 & libc::PROT_EXEC != 0 {
             common.open(&range);
             return None;
         }

@@ -161,8 +161,7 @@ impl GuestThread {
 
     /// Whether an access is of such memory.
     fn is_common(&self, span: Span) -> bool {
-        let end = span.start.saturating_add(span.len).next_multiple_of(8);
-        self.machine.common.meets(&(span.start & !7..end))
+        self.machine.common.meets(&(span.start..span.start.saturating_add(span.len)))
     }
 
     /// Copies of the operands that were in such memory, and where all are; `None` if these are no copies of
@@ -191,13 +190,11 @@ impl GuestThread {
     fn store_outside(&self, spans: &[Span], shown: &[Write]) {
         let copied = |span: &Span| shown.iter().any(|write| write.address == span.start);
         for (at, &span) in spans.iter().enumerate().filter(|(_, span)| span.write && copied(span)) {
-            for part in
-                common::outside(&self.machine.common.areas(), span.start..span.start + span.len)
-            {
-                let bytes = common::bytes_of(span, &self.copies.get(at, span));
-                let from = (part.start - span.start) as usize;
-                let len = (part.end - part.start) as usize;
-                Guest.write(part.start, &bytes[from..from + len]);
+            let bytes = common::bytes_of(span, &self.copies.get(at, span));
+            let range = span.start..span.start.saturating_add(span.len);
+            for part in common::outside(&self.machine.common.areas(), range) {
+                let at = |address: u64| (address - span.start) as usize;
+                Guest.store(part.start, &bytes[at(part.start)..at(part.end)]);
             }
         }
     }
