@@ -109,6 +109,11 @@ impl SymbolicAddress {
         }
     }
 
+    /// Where it lay, if it is what lay there.
+    pub(super) fn loaded_from(self) -> Option<u64> {
+        self.pointer_at().filter(|_| self.offset == 0)
+    }
+
     /// Whether it is what an argument of the function points to, or what another register did.
     pub(super) fn is_argument(self) -> bool {
         matches!(self.pointer, Pointer::Argument(_)) && self.offset == 0

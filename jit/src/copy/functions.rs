@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+mod by_register;
 mod called;
 mod extent;
 mod handed;
@@ -343,9 +344,12 @@ impl Functions {
             return known;
         }
         const LONGEST: u64 = 64;
-        let module = self.modules.iter().find(|(range, _)| range.contains(&to));
-        let found = module.is_some_and(|(range, _)| {
-            let extent = Extent { range: to..range.end.min(to + LONGEST), ends: true };
+        let module = |at: u64| self.modules.iter().find(|(range, _)| range.contains(&at));
+        // A language's function that lets others go on may only jump to the C library's.
+        let jumps_to = module(to).and_then(|_| stub_slot(to)).and_then(word);
+        let start = jumps_to.unwrap_or(to);
+        let found = module(start).is_some_and(|(range, _)| {
+            let extent = Extent { range: start..range.end.min(start + LONGEST), ends: true };
             // Most functions have no system call, and need not be decoded to know it.
             let code = first_bytes(&extent, MAX_BYTES);
             let calls = code.windows(2).any(|code| code == SYSCALL);
@@ -637,6 +641,34 @@ mod tests {
         assert_eq!(found, [false, false, true, true, true]);
         let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
         assert_eq!([sites(0), sites(1), sites(2), sites(3)], [0, 0, 1, 1]);
+    }
+
+    /// Who waits for room calls a function of its language's by a register, and that one jumps to the C
+    /// library's by the linker's table.
+    #[test]
+    fn functions_that_let_others_go_on() {
+        let (mut functions, starts) = write_functions(&[
+            |a| {
+                a.mov(eax, libc::SYS_sched_yield as u32).unwrap();
+                a.syscall().unwrap();
+            },
+            jump_through_slot,
+            jump_through_slot,
+            |a| {
+                // It loads the slot of the function before it, which the assembler cannot know.
+                a.db(&[0x48, 0x8b, 0x1d]).unwrap();
+                a.dd(&[(SLOT as i32 - 16 - 7) as u32]).unwrap();
+                a.call(rbx).unwrap();
+                a.mov(eax, dword_ptr(rdi + 8)).unwrap();
+            },
+        ]);
+        let slot = starts[2] + SLOT;
+        functions.add(&[], std::slice::from_ref(&(slot..slot + 8)), false, None);
+        fill_slot(starts[2], starts[1]);
+        assert_eq!(functions.idioms(starts[3]).expect("known").sites.len(), 0);
+        functions.forget_code();
+        fill_slot(starts[1], starts[0]);
+        assert_eq!(functions.idioms(starts[3]).expect("known").sites.len(), 1);
     }
 
     #[test]
