@@ -390,6 +390,13 @@ impl Pass {
                 let address = self.register(instruction.op0_register())?;
                 Some(address.plus(instruction.immediate(1)))
             }
+            Add_r64_rm64 | Add_rm64_r64
+                if to_register && instruction.op1_kind() == OpKind::Register =>
+            {
+                let base = self.register(instruction.op0_register())?;
+                let index = self.register(instruction.op1_register())?;
+                Some(self.sum(base, index, 1))
+            }
             _ => None,
         }
     }
@@ -518,13 +525,17 @@ mod tests {
             a.lea(rax, ptr(rcx + rdx)).unwrap();
             a.cmp(qword_ptr(rax), 0).unwrap();
             a.cmp(qword_ptr(rdx + rcx * 2), 0).unwrap();
+            a.mov(rsi, rcx).unwrap();
+            a.add(rsi, rdx).unwrap();
+            a.cmp(qword_ptr(rsi), 0).unwrap();
             a.inc(rcx).unwrap();
             a.cmp(qword_ptr(rdx + rcx * 1), 0).unwrap();
         });
-        let [first, _, polled, others @ ..] = &found[..] else { panic!("{found:?}") };
-        assert!(first.is_same(*polled), "{found:?}");
+        let [first, _, polled, other, added, last] = &found[..] else { panic!("{found:?}") };
+        assert!(first.is_same(*polled) && added.is_same(*polled), "{found:?}");
+        let others = [other, last];
         let polled = SymbolicAddresses::from_iter([*polled]);
-        assert!(!others.iter().any(|other| polled.look_like(*other)), "{found:?}");
+        assert!(!others.iter().any(|other| polled.look_like(**other)), "{found:?}");
     }
 
     /// As a slow path behind the function's end, where the pointer has been given back, or moved on.

@@ -11,6 +11,7 @@
 //! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores that
 //!   look like them or like loads beside locked instructions: a thread that waits for room in a ring
 //!   also stores how far it has come itself; and the first store behind a fence;
+//! - stores by which a function that waits in its turn announces what others wait for (`announced`);
 //! - the same in short functions that are called beside locks, as if they were inlined there; what they
 //!   compare, also where they search for it; and all of such a function, as of an atomic operation,
 //!   if it touches nothing but what its argument points to, and the locks are the program's own;
@@ -48,6 +49,7 @@
 //! watched too (`refrain sites`).
 
 use super::addresses::{SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
+use super::announced::announced;
 use super::answers::answers;
 use super::beside::{beside, flags_of_locks, is_compared};
 use super::copies::{arms, is_copied};
@@ -212,6 +214,8 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let flags = flags(code, &loops, around.writes).into_iter().map(|at| code[at].ip());
         sites.extend(flags.filter(|at| polls.binary_search(at).is_err()));
         sites.extend(published(code).into_iter().map(|at| code[at].ip()));
+        let stores = announced(code, (&flow, &loops), &polls, around.pauses);
+        sites.extend(stores.into_iter().map(|at| code[at].ip()));
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
         sites.extend(
             records(code, &waits, around.pauses, &loops).into_iter().map(|at| code[at].ip()),

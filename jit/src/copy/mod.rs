@@ -37,6 +37,7 @@
 
 mod accessed;
 mod addresses;
+mod announced;
 mod answers;
 mod beside;
 mod branch;
