@@ -114,12 +114,8 @@ impl SymbolicAddress {
         self.pointer_at().filter(|_| self.offset == 0)
     }
 
-    /// Whether it is what an argument of the function points to, or what another register did.
-    pub(super) fn is_argument(self) -> bool {
-        matches!(self.pointer, Pointer::Argument(_)) && self.offset == 0
-    }
-
-    /// The argument that it is counted from, and the offset.
+    /// The argument that it is counted from (or what another register has when the function begins),
+    /// and the offset.
     pub(super) fn argument(self) -> Option<(Register, u64)> {
         match self.pointer {
             Pointer::Argument(register) => Some((register, self.offset)),

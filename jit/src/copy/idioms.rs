@@ -28,7 +28,7 @@
 //!   slow path of a one-time initialization gets), or what a loop of it polls, on its own stack, too: the look before the first round, the answer
 //!   after the last;
 //! - loads and stores of a library's atomic operations: functions side by side that access only
-//!   what their argument points to, with a locked instruction in one of them;
+//!   what their argument points to, or the same field of it, with a locked instruction in one of them;
 //! - words on its stack for which a thread waits (`lent`), in functions with locks;
 //! - in code that is not optimised, loads and stores through a copy of an address that only they use,
 //!   and loads of what is stored at once through another pointer or is loaded alike in several cases
@@ -164,7 +164,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         is_meant && is_candidate(&code[at])
     };
     let is_atomic = |i: &Instruction, address: SymbolicAddress| {
-        let is_operation = around.is_atomic_operation && address.is_argument();
+        let is_operation = around.is_atomic_operation && address.argument().is_some();
         is_operation && (is_load(i) || is_store(i))
             || address.is_kept() && (is_candidate(i) || is_store(i))
     };
