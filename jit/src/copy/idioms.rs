@@ -20,6 +20,7 @@
 //!   predicates;
 //! - loops that follow pointers on the way to a lock (`walks`), or go over the records of all threads
 //!   beside one (`records`);
+//! - bytes that are loaded only to be tested (`tested`);
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
@@ -60,6 +61,7 @@ use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, 
 use super::pauses::published;
 use super::polls::polls;
 use super::records::records;
+use super::tested::tested;
 use super::walks::walks;
 use crate::common::is_call;
 use iced_x86::{Instruction, Mnemonic, Register};
@@ -217,6 +219,12 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let stores = announced(code, (&flow, &loops), &polls, around.pauses);
         sites.extend(stores.into_iter().map(|at| code[at].ip()));
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
+        let tested = tested(code);
+        if !tested.is_empty() {
+            let computes = computations(code, &loops, &polls);
+            let flags = tested.into_iter().filter(|&at| accesses[at] && !computes[at]);
+            sites.extend(flags.map(|at| code[at].ip()));
+        }
         sites.extend(
             records(code, &waits, around.pauses, &loops).into_iter().map(|at| code[at].ip()),
         );

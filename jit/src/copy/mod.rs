@@ -69,6 +69,7 @@ mod polls;
 mod records;
 mod state;
 mod tables;
+mod tested;
 #[cfg(test)]
 mod tests;
 mod text;
