@@ -3,10 +3,14 @@
 //!
 //! Code that is not optimised computes the address of an atomic variable, keeps it in a stack slot,
 //! and accesses the variable through that slot; a member function of an atomic variable does the
-//! same with its argument. So one pass in the order of the code, which ignores branches, follows
+//! same with its argument. So one pass in the order of the code follows
 //! addresses through copies, constants that are added, and slots that a frame pointer names, or the
-//! stack pointer where there is no frame pointer. Where it is wrong, an access more or less is watched.
+//! stack pointer where there is no frame pointer. It ignores branches, but for one rule: behind a
+//! return or a jump, registers and slots have what they have at the first branch to there. (The slow
+//! path of a function lies behind its end, where registers have been given back.) Where the pass is
+//! wrong, an access more or less is watched.
 
+use super::loops::{ends_here, target};
 use crate::accesses::constant_address;
 use crate::common::{CLOBBERED, each_written, is_call};
 use iced_x86::{
@@ -105,12 +109,13 @@ impl SymbolicAddress {
         }
     }
 
-    /// Whether it is what an argument of the function points to, or what another register did.
-    pub(super) fn is_argument(self) -> bool {
-        matches!(self.pointer, Pointer::Argument(_)) && self.offset == 0
+    /// Where it lay, if it is what lay there.
+    pub(super) fn loaded_from(self) -> Option<u64> {
+        self.pointer_at().filter(|_| self.offset == 0)
     }
 
-    /// The argument that it is counted from, and the offset.
+    /// The argument that it is counted from (or what another register has when the function begins),
+    /// and the offset.
     pub(super) fn argument(self) -> Option<(Register, u64)> {
         match self.pointer {
             Pointer::Argument(register) => Some((register, self.offset)),
@@ -165,12 +170,8 @@ impl FromIterator<SymbolicAddress> for SymbolicAddresses {
 
 /// What the memory operand of each instruction of a function names, as far as that is known.
 pub(super) fn symbolic_addresses(code: &[Instruction]) -> Vec<Option<SymbolicAddress>> {
-    let mut pass = Pass::new(code);
     let mut addresses = Vec::with_capacity(code.len());
-    for (at, instruction) in code.iter().enumerate() {
-        addresses.push(pass.operand(instruction));
-        pass.follow(at, instruction);
-    }
+    pass(code, |pass, at| addresses.push(pass.operand(&code[at])));
     addresses
 }
 
@@ -180,20 +181,47 @@ pub(super) fn at_branches(
     code: &[Instruction],
     mut see: impl FnMut(usize, &dyn Fn(Register) -> Option<SymbolicAddress>),
 ) {
-    let mut pass = Pass::new(code);
-    for (at, instruction) in code.iter().enumerate() {
-        if instruction.flow_control() != FlowControl::Next {
+    pass(code, |pass, at| {
+        if code[at].flow_control() != FlowControl::Next {
             see(at, &|register| pass.register(register));
+        }
+    });
+}
+
+/// Goes over a function's code, and calls `see` before each instruction, with its index.
+fn pass(code: &[Instruction], mut see: impl FnMut(&mut Pass, usize)) {
+    let mut pass = Pass::new(code);
+    let mut arrivals: FixedMap<usize, State> = FixedMap::default();
+    for (at, instruction) in code.iter().enumerate() {
+        if let Some(state) = arrivals.remove(&at) {
+            pass.state = state;
+        }
+        see(&mut pass, at);
+        let forward = target(code, instruction).filter(|&to| to > at && is_behind_end(code, to));
+        if let Some(to) = forward {
+            arrivals.entry(to).or_insert_with(|| pass.state.clone());
         }
         pass.follow(at, instruction);
     }
 }
 
-/// The state between two instructions.
-struct Pass {
+/// Whether an instruction is not executed after the one before it, padding apart.
+fn is_behind_end(code: &[Instruction], at: usize) -> bool {
+    let is_padding = |i: &&Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+    code[..at].iter().rev().find(|i| !is_padding(i)).is_some_and(ends_here)
+}
+
+/// What registers and slots have between two instructions.
+#[derive(Clone)]
+struct State {
     registers: [SymbolicAddress; 16],
     /// By displacement from the frame pointer, or from the stack pointer in a function without one.
     slots: BTreeMap<u64, SymbolicAddress>,
+}
+
+/// How far a pass has come.
+struct Pass {
+    state: State,
     /// How many instructions write a slot, or take its address; `None` without a frame pointer.
     writers: Option<BTreeMap<u64, usize>>,
     /// The number of each sum of two addresses so far, by the addresses and the scale of the second.
@@ -220,8 +248,10 @@ impl Pass {
         });
         let argument = |number| SymbolicAddress::of(Pointer::Argument(Register::RAX + number));
         Pass {
-            registers: std::array::from_fn(|number| argument(number as u32)),
-            slots: BTreeMap::new(),
+            state: State {
+                registers: std::array::from_fn(|number| argument(number as u32)),
+                slots: BTreeMap::new(),
+            },
             writers,
             sums: FixedMap::default(),
             loaded: FixedMap::default(),
@@ -236,7 +266,7 @@ impl Pass {
 
     fn register(&self, register: Register) -> Option<SymbolicAddress> {
         let is_stack = register == Register::RSP || register == Register::RBP && self.has_frame();
-        (register.is_gpr64() && !is_stack).then(|| self.registers[register.number()])
+        (register.is_gpr64() && !is_stack).then(|| self.state.registers[register.number()])
     }
 
     fn has_frame(&self) -> bool {
@@ -291,17 +321,17 @@ impl Pass {
         let made = self.made(at, instruction);
         let unknown = SymbolicAddress::of(Pointer::Made(at));
         if is_call(instruction) {
-            CLOBBERED.iter().for_each(|register| self.registers[register.number()] = unknown);
+            CLOBBERED.iter().for_each(|register| self.state.registers[register.number()] = unknown);
             return;
         }
-        let registers = &mut self.registers;
+        let registers = &mut self.state.registers;
         each_written(instruction, &mut self.factory, |register| {
             registers[register.number()] = unknown
         });
         if instruction.op0_kind() == OpKind::Memory
             && let Some(slot) = self.slot(instruction)
         {
-            self.slots.remove(&slot);
+            self.state.slots.remove(&slot);
             // Optimised code keeps addresses of variables in any slot, among others.
             let is_variable =
                 |it: &SymbolicAddress| matches!(it.pointer, Pointer::None | Pointer::Stored(_));
@@ -315,12 +345,12 @@ impl Pass {
                     (true, false) => Way::Once,
                     (false, _) => Way::Slot,
                 };
-                self.slots.insert(slot, SymbolicAddress { way, ..address });
+                self.state.slots.insert(slot, SymbolicAddress { way, ..address });
             }
         } else if instruction.op0_kind() == OpKind::Register
             && let Some(address) = made
         {
-            self.registers[instruction.op0_register().full_register().number()] = address;
+            self.state.registers[instruction.op0_register().full_register().number()] = address;
         }
     }
 
@@ -345,7 +375,7 @@ impl Pass {
                 };
                 let unknown =
                     SymbolicAddress { way: Way::Slot, ..SymbolicAddress::of(Pointer::Made(at)) };
-                Some(*self.slots.entry(slot).or_insert(unknown))
+                Some(*self.state.slots.entry(slot).or_insert(unknown))
             }
             Lea_r64_m => self.operand(instruction),
             Mov_rm64_imm32 => Some(SymbolicAddress::constant(instruction.immediate(1))),
@@ -355,6 +385,13 @@ impl Pass {
             Add_rm64_imm8 | Add_rm64_imm32 | Add_RAX_imm32 if to_register => {
                 let address = self.register(instruction.op0_register())?;
                 Some(address.plus(instruction.immediate(1)))
+            }
+            Add_r64_rm64 | Add_rm64_r64
+                if to_register && instruction.op1_kind() == OpKind::Register =>
+            {
+                let base = self.register(instruction.op0_register())?;
+                let index = self.register(instruction.op1_register())?;
+                Some(self.sum(base, index, 1))
             }
             _ => None,
         }
@@ -387,6 +424,7 @@ pub(super) fn has_memory(instruction: &Instruction) -> bool {
 mod tests {
     use super::{SymbolicAddress, SymbolicAddresses, symbolic_addresses};
     use crate::copy::tests::assembled;
+    use iced_x86::Register;
     use iced_x86::code_asm::*;
 
     /// The operands of what `write` assembles, branches and the like left out.
@@ -483,13 +521,46 @@ mod tests {
             a.lea(rax, ptr(rcx + rdx)).unwrap();
             a.cmp(qword_ptr(rax), 0).unwrap();
             a.cmp(qword_ptr(rdx + rcx * 2), 0).unwrap();
+            a.mov(rsi, rcx).unwrap();
+            a.add(rsi, rdx).unwrap();
+            a.cmp(qword_ptr(rsi), 0).unwrap();
             a.inc(rcx).unwrap();
             a.cmp(qword_ptr(rdx + rcx * 1), 0).unwrap();
         });
-        let [first, _, polled, others @ ..] = &found[..] else { panic!("{found:?}") };
-        assert!(first.is_same(*polled), "{found:?}");
+        let [first, _, polled, other, added, last] = &found[..] else { panic!("{found:?}") };
+        assert!(first.is_same(*polled) && added.is_same(*polled), "{found:?}");
+        let others = [other, last];
         let polled = SymbolicAddresses::from_iter([*polled]);
-        assert!(!others.iter().any(|other| polled.look_like(*other)), "{found:?}");
+        assert!(!others.iter().any(|other| polled.look_like(**other)), "{found:?}");
+    }
+
+    /// As a slow path behind the function's end, where the pointer has been given back, or moved on.
+    #[test]
+    fn slow_paths_behind_the_end() {
+        let found = operands(|a| {
+            let (mut slow, mut slower) = (a.create_label(), a.create_label());
+            a.push(rbx).unwrap();
+            a.mov(rbx, rdi).unwrap();
+            a.test(rsi, rsi).unwrap();
+            a.je(slow).unwrap();
+            a.add(rdi, 8).unwrap();
+            a.cmp(rsi, 2).unwrap();
+            a.je(slow).unwrap();
+            a.jb(slower).unwrap();
+            a.pop(rbx).unwrap();
+            a.ret().unwrap();
+            a.int3().unwrap();
+            a.set_label(&mut slow).unwrap();
+            a.mov(eax, dword_ptr(rbx + 4)).unwrap();
+            a.mov(eax, dword_ptr(rdi + 4)).unwrap();
+            a.pop(rbx).unwrap();
+            a.set_label(&mut slower).unwrap();
+            a.mov(eax, dword_ptr(rdi)).unwrap();
+        });
+        let arguments: Vec<_> = found.into_iter().map(SymbolicAddress::argument).collect();
+        let expected =
+            [Some((Register::RDI, 4)), Some((Register::RDI, 4)), Some((Register::RDI, 0))];
+        assert_eq!(arguments, expected, "the last one is also behind what is before it");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+mod by_register;
 mod called;
 mod extent;
 mod handed;
@@ -78,15 +79,31 @@ pub(super) struct Functions {
     calls_beside: FixedMap<u64, Arc<FixedMap<u64, Beside>>>,
 }
 
-/// What a function is among those of a library of atomic operations.
+/// What a function is among those of a library of atomic operations, and which field of what its
+/// argument points to it accesses, if it accesses anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Operation {
-    /// None of them: it is long, calls something, or accesses something else than its argument.
+    /// None of them: it is long, calls something, or accesses something else than one such field.
     Other,
-    /// At most it loads or stores what its argument points to.
-    Plain,
+    /// At most it loads or stores the field.
+    Plain(Option<u64>),
     /// It does so by a locked instruction.
-    Locked,
+    Locked(Option<u64>),
+}
+
+impl Operation {
+    /// The field; none if it accesses several, or something else.
+    fn field(self) -> Option<u64> {
+        match self {
+            Operation::Other => None,
+            Operation::Plain(field) | Operation::Locked(field) => field,
+        }
+    }
+
+    /// Whether it accesses no field but this one.
+    fn accesses_only(self, field: Option<u64>) -> bool {
+        self != Operation::Other && (self.field().is_none() || self.field() == field)
+    }
 }
 
 impl Functions {
@@ -243,7 +260,7 @@ impl Functions {
             is_called_beside_locks: called.locks,
             is_called_beside_own: called.own,
             is_atomic_operation: self.is_atomic_operation(start)
-                || called.own && self.operation(start) != Operation::Other,
+                || called.own && self.operation(start).accesses_only(Some(0)),
             trusted,
             // Linkers lay variables behind the code, which tells them from numbers.
             is_variable: &|address| address >= module.start && self.is_variable(address),
@@ -263,7 +280,8 @@ impl Functions {
     /// instruction.
     fn is_atomic_operation(&mut self, start: u64) -> bool {
         const FURTHEST: usize = 64;
-        if self.operation(start) == Operation::Other {
+        let field = self.operation(start).field();
+        if field.is_none() {
             return false;
         }
         let at = self.starts.partition_point(|&other| other < start);
@@ -272,8 +290,8 @@ impl Functions {
         let from = self.starts[at..].iter().take(FURTHEST).copied().collect();
         [before, from].into_iter().any(|side: Vec<u64>| {
             let operations = side.into_iter().map(|other| self.operation(other));
-            let mut run = operations.take_while(|&operation| operation != Operation::Other);
-            run.any(|operation| operation == Operation::Locked)
+            let mut run = operations.take_while(|operation| operation.accesses_only(field));
+            run.any(|operation| matches!(operation, Operation::Locked(_)))
         })
     }
 
@@ -343,9 +361,12 @@ impl Functions {
             return known;
         }
         const LONGEST: u64 = 64;
-        let module = self.modules.iter().find(|(range, _)| range.contains(&to));
-        let found = module.is_some_and(|(range, _)| {
-            let extent = Extent { range: to..range.end.min(to + LONGEST), ends: true };
+        let module = |at: u64| self.modules.iter().find(|(range, _)| range.contains(&at));
+        // A language's function that lets others go on may only jump to the C library's.
+        let jumps_to = module(to).and_then(|_| stub_slot(to)).and_then(word);
+        let start = jumps_to.unwrap_or(to);
+        let found = module(start).is_some_and(|(range, _)| {
+            let extent = Extent { range: start..range.end.min(start + LONGEST), ends: true };
             // Most functions have no system call, and need not be decoded to know it.
             let code = first_bytes(&extent, MAX_BYTES);
             let calls = code.windows(2).any(|code| code == SYSCALL);
@@ -399,7 +420,7 @@ impl Functions {
 
 fn operation(extent: &Extent) -> Operation {
     let code = instructions(extent);
-    let mut found = Operation::Plain;
+    let (mut field, mut locks) = (None, false);
     for (i, address) in code.iter().zip(symbolic_addresses(&code)) {
         let stays = match i.flow_control() {
             FlowControl::Next | FlowControl::Return => true,
@@ -414,14 +435,20 @@ fn operation(extent: &Extent) -> Operation {
         let own = !i.op_kinds().any(|kind| kind == OpKind::Memory)
             || matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
             || matches!(base, Register::RSP | Register::RBP);
-        if !stays || !own && !address.is_some_and(SymbolicAddress::is_argument) {
+        if !own {
+            let Some((_, offset)) = address.and_then(SymbolicAddress::argument) else {
+                return Operation::Other;
+            };
+            if *field.get_or_insert(offset) != offset {
+                return Operation::Other;
+            }
+        }
+        if !stays {
             return Operation::Other;
         }
-        if is_locked(i) {
-            found = Operation::Locked;
-        }
+        locks |= is_locked(i);
     }
-    found
+    if locks { Operation::Locked(field) } else { Operation::Plain(field) }
 }
 
 /// Whether a call goes through a table that the dynamic linker fills: directly, or by a stub.
@@ -622,6 +649,26 @@ mod tests {
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 1);
     }
 
+    /// As in the class of a counter, next to a function that looks at another field.
+    #[test]
+    fn operations_on_a_field() {
+        let (mut functions, starts) = write_functions(&[
+            |a| a.mov(eax, dword_ptr(rdi + 0x40)).unwrap(),
+            |a| a.mov(eax, dword_ptr(rdi + 0x48)).unwrap(),
+            |a| a.lock().add(dword_ptr(rdi + 0x48), esi).unwrap(),
+            |a| {
+                a.lock().inc(dword_ptr(rdi + 0x48)).unwrap();
+                a.mov(eax, dword_ptr(rdi + 0x40)).unwrap();
+            },
+            |a| a.mov(eax, dword_ptr(rdi + 0x48)).unwrap(),
+        ]);
+        let found: Vec<bool> =
+            starts[..5].iter().map(|&start| functions.is_atomic_operation(start)).collect();
+        assert_eq!(found, [false, true, true, false, false]);
+        let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
+        assert_eq!([sites(0), sites(1), sites(4)], [0, 1, 0]);
+    }
+
     /// As in a library of atomic operations, next to a function of another kind.
     #[test]
     fn atomic_operations() {
@@ -637,6 +684,34 @@ mod tests {
         assert_eq!(found, [false, false, true, true, true]);
         let mut sites = |at: usize| functions.idioms(starts[at]).expect("known").sites.len();
         assert_eq!([sites(0), sites(1), sites(2), sites(3)], [0, 0, 1, 1]);
+    }
+
+    /// Who waits for room calls a function of its language's by a register, and that one jumps to the C
+    /// library's by the linker's table.
+    #[test]
+    fn functions_that_let_others_go_on() {
+        let (mut functions, starts) = write_functions(&[
+            |a| {
+                a.mov(eax, libc::SYS_sched_yield as u32).unwrap();
+                a.syscall().unwrap();
+            },
+            jump_through_slot,
+            jump_through_slot,
+            |a| {
+                // It loads the slot of the function before it, which the assembler cannot know.
+                a.db(&[0x48, 0x8b, 0x1d]).unwrap();
+                a.dd(&[(SLOT as i32 - 16 - 7) as u32]).unwrap();
+                a.call(rbx).unwrap();
+                a.mov(eax, dword_ptr(rdi + 8)).unwrap();
+            },
+        ]);
+        let slot = starts[2] + SLOT;
+        functions.add(&[], std::slice::from_ref(&(slot..slot + 8)), false, None);
+        fill_slot(starts[2], starts[1]);
+        assert_eq!(functions.idioms(starts[3]).expect("known").sites.len(), 0);
+        functions.forget_code();
+        fill_slot(starts[1], starts[0]);
+        assert_eq!(functions.idioms(starts[3]).expect("known").sites.len(), 1);
     }
 
     #[test]

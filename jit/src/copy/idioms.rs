@@ -11,6 +11,7 @@
 //! - loads beside a fence or a place where the thread lets others go on (`pauses`), and stores that
 //!   look like them or like loads beside locked instructions: a thread that waits for room in a ring
 //!   also stores how far it has come itself; and the first store behind a fence;
+//! - stores by which a function that waits in its turn announces what others wait for (`announced`);
 //! - the same in short functions that are called beside locks, as if they were inlined there; what they
 //!   compare, also where they search for it; and all of such a function, as of an atomic operation,
 //!   if it touches nothing but what its argument points to, and the locks are the program's own;
@@ -19,6 +20,7 @@
 //!   predicates;
 //! - loops that follow pointers on the way to a lock (`walks`), or go over the records of all threads
 //!   beside one (`records`);
+//! - bytes that are loaded only to be tested (`tested`);
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
@@ -27,7 +29,7 @@
 //!   slow path of a one-time initialization gets), or what a loop of it polls, on its own stack, too: the look before the first round, the answer
 //!   after the last;
 //! - loads and stores of a library's atomic operations: functions side by side that access only
-//!   what their argument points to, with a locked instruction in one of them;
+//!   what their argument points to, or the same field of it, with a locked instruction in one of them;
 //! - words on its stack for which a thread waits (`lent`), in functions with locks;
 //! - in code that is not optimised, loads and stores through a copy of an address that only they use,
 //!   and loads of what is stored at once through another pointer or is loaded alike in several cases
@@ -48,6 +50,7 @@
 //! watched too (`refrain sites`).
 
 use super::addresses::{SymbolicAddress, SymbolicAddresses, has_memory, symbolic_addresses};
+use super::announced::announced;
 use super::answers::answers;
 use super::beside::{beside, flags_of_locks, is_compared};
 use super::copies::{arms, is_copied};
@@ -58,6 +61,7 @@ use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, 
 use super::pauses::published;
 use super::polls::polls;
 use super::records::records;
+use super::tested::tested;
 use super::walks::walks;
 use crate::common::is_call;
 use iced_x86::{Instruction, Mnemonic, Register};
@@ -162,7 +166,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         is_meant && is_candidate(&code[at])
     };
     let is_atomic = |i: &Instruction, address: SymbolicAddress| {
-        let is_operation = around.is_atomic_operation && address.is_argument();
+        let is_operation = around.is_atomic_operation && address.argument().is_some();
         is_operation && (is_load(i) || is_store(i))
             || address.is_kept() && (is_candidate(i) || is_store(i))
     };
@@ -212,7 +216,15 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let flags = flags(code, &loops, around.writes).into_iter().map(|at| code[at].ip());
         sites.extend(flags.filter(|at| polls.binary_search(at).is_err()));
         sites.extend(published(code).into_iter().map(|at| code[at].ip()));
+        let stores = announced(code, (&flow, &loops), &polls, around.pauses);
+        sites.extend(stores.into_iter().map(|at| code[at].ip()));
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
+        let tested = tested(code);
+        if !tested.is_empty() {
+            let computes = computations(code, &loops, &polls);
+            let flags = tested.into_iter().filter(|&at| accesses[at] && !computes[at]);
+            sites.extend(flags.map(|at| code[at].ip()));
+        }
         sites.extend(
             records(code, &waits, around.pauses, &loops).into_iter().map(|at| code[at].ip()),
         );

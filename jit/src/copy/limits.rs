@@ -11,19 +11,37 @@
 //!
 //! Compilers of C keep variables in these registers, too, and make such code of a loop over an array
 //! whose end is in memory: its look is watched, which costs a comparison.
+//!
+//! Where functions themselves see to it that the stack has room, they compare the stack pointer with a
+//! limit, which other threads change for the same reason (Poly/ML). Compilers of C have no such
+//! comparison, so any of the stack pointer with what another register points to is a look.
 
 use crate::memory::read_guest;
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
 /// Bytes of `add r64, imm32` and `mov r32, imm32`.
 const LONG: usize = 12;
 
 /// Whether the instruction looks at a limit.
 pub(super) fn is_look_at_limit(instruction: &Instruction) -> bool {
+    if compares_stack(instruction) {
+        return true;
+    }
     let Some(pointer) = compared(instruction) else { return false };
     let mut before = [0; LONG];
     let from = instruction.ip().saturating_sub(LONG as u64);
     read_guest(from, &mut before) == LONG && moves(&before, pointer)
+}
+
+/// Whether the stack pointer is compared with what another register points to.
+fn compares_stack(instruction: &Instruction) -> bool {
+    instruction.code() == Code::Cmp_r64_rm64
+        && instruction.op0_register() == Register::RSP
+        && instruction.op1_kind() == OpKind::Memory
+        && instruction.memory_base().is_gpr64()
+        && instruction.memory_base() != Register::RSP
+        && instruction.memory_index() == Register::None
+        && instruction.segment_prefix() == Register::None
 }
 
 /// What is compared with memory, by the register's number, if both registers may be reserved ones.
@@ -116,6 +134,21 @@ mod tests {
         assert!(looks(ghc_of_any_size));
         assert!(looks(ghc_large));
         assert!(looks(ocaml));
+    }
+
+    #[test]
+    fn of_the_stack() {
+        let looks = |write: fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>| {
+            let code = crate::copy::tests::assembled(|a| write(a).unwrap());
+            is_look_at_limit(&code[0])
+        };
+        assert!(looks(|a| a.cmp(rsp, qword_ptr(rbp + 0x18))));
+        assert!(!looks(|a| a.cmp(rsp, qword_ptr(rsp + 0x18))));
+        assert!(!looks(|a| a.cmp(rsp, qword_ptr(rbp + rcx * 8))));
+        assert!(!looks(|a| a.cmp(rsp, qword_ptr(0x70).fs())));
+        assert!(!looks(|a| a.cmp(rsp, rbp)));
+        assert!(!looks(|a| a.mov(rsp, qword_ptr(rbp + 0x18))));
+        assert!(!looks(|a| a.cmp(rax, qword_ptr(rbp + 0x18))));
     }
 
     #[test]

@@ -37,6 +37,7 @@
 
 mod accessed;
 mod addresses;
+mod announced;
 mod answers;
 mod beside;
 mod branch;
@@ -68,6 +69,7 @@ mod polls;
 mod records;
 mod state;
 mod tables;
+mod tested;
 #[cfg(test)]
 mod tests;
 mod text;

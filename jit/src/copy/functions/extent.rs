@@ -1,5 +1,6 @@
 //! Where a function lies, and the instructions in it.
 
+use super::by_register::name_slots;
 use crate::copy::ordered::{is_locked, may_hold_locked};
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
@@ -43,7 +44,7 @@ pub(super) fn instructions(extent: &Extent) -> Vec<Instruction> {
         let code = first_bytes(extent, most);
         let (found, stops) = decode_to_end(extent, &code);
         if stops || (code.len() as u64) < most {
-            return found;
+            return with_slots(found);
         }
         most *= 4;
     }
@@ -51,7 +52,12 @@ pub(super) fn instructions(extent: &Extent) -> Vec<Instruction> {
 
 /// The instructions in the bytes of an extent.
 pub(super) fn decode(extent: &Extent, code: &[u8]) -> Vec<Instruction> {
-    decode_to_end(extent, code).0
+    with_slots(decode_to_end(extent, code).0)
+}
+
+fn with_slots(mut code: Vec<Instruction>) -> Vec<Instruction> {
+    name_slots(&mut code);
+    code
 }
 
 /// The same, and whether they say themselves that the function ends there.

@@ -135,6 +135,20 @@ mod tests {
         };
         assert_eq!(sites(|a| look(a, 8, -16)), 1, "the cold part");
         assert_eq!(sites(|a| look(a, 12, -16)), 0, "another field");
+        let behind_the_end = |a: &mut CodeAssembler| {
+            let mut slow = a.create_label();
+            a.push(rbx).unwrap();
+            a.mov(rbx, rdi).unwrap();
+            a.cmp(dword_ptr(rbx + 8), 2).unwrap();
+            a.jne(slow).unwrap();
+            a.lea(rax, ptr(rbx + 16)).unwrap();
+            a.pop(rbx).unwrap();
+            a.ret().unwrap();
+            a.set_label(&mut slow).unwrap();
+            a.mov(rdi, rbx).unwrap();
+            a.call(-16_i64 as u64).unwrap();
+        };
+        assert_eq!(sites(behind_the_end), 1, "the slow path, where rbx has been given back");
 
         let (mut functions, starts) = write_functions(&[take, jump_through_slot, |a| {
             a.mov(eax, dword_ptr(rdi)).unwrap();

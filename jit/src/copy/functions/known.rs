@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// What tells this finder from others, whose findings it must not take for its own: the digest of
 /// what it finds in code that stays the same. A test names the new one when that has changed.
-const FINDER: u64 = 0xb09c_0e4f_5229_a24b;
+const FINDER: u64 = 0x0105_1a8c_d049_1e56;
 
 /// Findings that are kept; of more, only those that this process has met.
 const MOST: usize = 1 << 15;
@@ -134,6 +134,7 @@ fn digest(of: &impl Hash) -> u64 {
 mod tests {
     use super::{FINDER, digest};
     use crate::copy::functions::Functions;
+    use crate::copy::functions::tests::{SLOT, fill_slot};
     use iced_x86::code_asm::*;
     use rand_xoshiro::SplitMix64;
     use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -154,6 +155,7 @@ mod tests {
             code.resize(code.len().next_multiple_of(16), 0xcc);
         }
         starts.push(code.len() as u64);
+        code.resize(slot(SLOTS) as usize, 0xcc);
         let base = code.leak().as_ptr() as u64;
         starts.into_iter().map(|start| base + start).collect()
     }
@@ -194,8 +196,13 @@ mod tests {
 
     /// Functions whose idioms are too rare for what is written at random: a lock of the library's, which
     /// lies at 16 (the assembler takes 0 for another place), a function that ends in it, and a call of that
-    /// one beside a look; a flag in a case of an interpreter.
-    const RARE: [fn(&mut CodeAssembler); 5] = [
+    /// one beside a look; a flag in a case of an interpreter; a function that locks what
+    /// the next one hands to it, and a slow path behind a function's end that leads there; a call of the
+    /// lock by a register that was loaded from a slot, beside a look; the same of a function that jumps to
+    /// one that lets others go on; a store in a
+    /// function that waits; a look at a field that the next function locks; and a byte that
+    /// is loaded to be tested.
+    const RARE: [fn(&mut CodeAssembler); 16] = [
         |a| a.ret().unwrap(),
         |a| a.ret().unwrap(),
         |a| a.jmp(16).unwrap(),
@@ -216,7 +223,81 @@ mod tests {
             a.set_label(&mut stopped).unwrap();
             a.ret().unwrap();
         },
+        |a| {
+            a.lock().bts(dword_ptr(rdi), 0).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            a.add(rdi, 8).unwrap();
+            a.jmp(TAKE).unwrap();
+        },
+        |a| {
+            let mut slow = a.create_label();
+            a.cmp(dword_ptr(rdi + 8), 2).unwrap();
+            a.jne(slow).unwrap();
+            a.add(rdi, 12).unwrap();
+            a.ret().unwrap();
+            a.set_label(&mut slow).unwrap();
+            a.jmp(HAND).unwrap();
+        },
+        |a| call_by_register(a, CALLS[0], 0),
+        |a| {
+            a.mov(eax, YIELD).unwrap();
+            a.syscall().unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            a.db(&[0xff, 0x25]).unwrap();
+            a.dd(&[(slot(1) - JUMP - 6) as u32]).unwrap();
+        },
+        |a| call_by_register(a, CALLS[1], 2),
+        |a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.cmp(qword_ptr(rdi + rsi * 8), 0).unwrap();
+            a.jne(again).unwrap();
+            a.mov(qword_ptr(rdx), 1).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            a.mov(eax, dword_ptr(rdi + 0x48)).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            a.lock().inc(dword_ptr(rdi + 0x48)).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            a.movzx(ecx, byte_ptr(rax + 9)).unwrap();
+            a.test(cl, cl).unwrap();
+            a.call(0x10_0000).unwrap();
+            a.ret().unwrap();
+        },
     ];
+
+    /// Where a table of slots lies, behind all functions.
+    const TABLE: i64 = 1 << 20;
+    const SLOTS: i64 = 3;
+    /// Where the functions lie that lock, hand on, and jump and call by the table.
+    const TAKE: u64 = 96;
+    const HAND: u64 = 112;
+    const CALLS: [i64; 2] = [144, 192];
+    const JUMP: i64 = 176;
+    /// The number of `sched_yield`.
+    const YIELD: u32 = 24;
+
+    fn slot(number: i64) -> i64 {
+        TABLE + 8 * number
+    }
+
+    /// Calls what a slot leads to, beside a look; `at` is where this code begins.
+    fn call_by_register(a: &mut CodeAssembler, at: i64, number: i64) {
+        a.db(&[0x48, 0x8b, 0x1d]).unwrap();
+        a.dd(&[(slot(number) - at - 7) as u32]).unwrap();
+        a.call(rbx).unwrap();
+        a.mov(eax, dword_ptr(rdi + 8)).unwrap();
+        a.ret().unwrap();
+    }
 
     /// The finder finds the same as when its constant was written down.
     #[test]
@@ -226,6 +307,10 @@ mod tests {
             Some(write) => write(a),
             None => write_at_random(&mut random, a),
         });
+        assert_eq!(starts[11] - starts[0], CALLS[1] as u64, "where the last of the rare ones lies");
+        for (number, to) in [(0, starts[1]), (1, starts[9]), (2, starts[10])] {
+            fill_slot(starts[0] + slot(number) as u64 - SLOT, to);
+        }
         let mut known = Functions::default();
         known.add(&starts, &[], false, MODULE);
         known.hook(starts[1]);
@@ -237,7 +322,10 @@ mod tests {
             found.push((relative(&idioms.polls), relative(&idioms.sites)));
         }
         assert!(found.iter().any(|(polls, _)| !polls.is_empty()));
-        assert_eq!([3, 4].map(|rare| found[rare].1.len()), [1, 1]);
+        assert_eq!(
+            [3, 4, 7, 8, 11, 12, 13, 15].map(|rare| found[rare].1.len()),
+            [1, 1, 1, 2, 2, 1, 1, 1]
+        );
         let digest = digest(&found);
         assert_eq!(FINDER, digest, "what is found has changed: let FINDER be {digest:#018x}");
     }

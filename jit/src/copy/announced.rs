@@ -1,0 +1,178 @@
+//! Stores by which a thread announces what others wait for, in functions that wait in their turn.
+//!
+//! Where threads hand work on by flags alone (barriers of flags, buffers that go round), a function has
+//! loops that do nothing but wait for a word, and stores words of that width for the others. Both are
+//! elements of arrays, and nothing in the addresses says that they are of the same one. So in a function
+//! that has such a loop and no locked instruction, those stores are watched whose value is at hand: a
+//! constant, or what a register has that the innermost loop around the store does not write. What a
+//! loop computes or copies are data.
+
+use super::addresses::has_frame;
+use super::loops::{Flow, Loop};
+use super::ordered::{compares, is_candidate, is_locked, is_store};
+use crate::common::{CLOBBERED, each_written, is_call};
+use iced_x86::{
+    FlowControl, Instruction, InstructionInfoFactory, MemorySize, Mnemonic, OpKind, Register,
+};
+use refrain_trace::fixed::FixedSet;
+
+/// Indices of such stores. `code` is a function's instructions in order, `polls` are the addresses of
+/// the loads that its loops poll, `pauses` says what lets others go on, and `loops` are its loops, inner
+/// ones first.
+pub(super) fn announced(
+    code: &[Instruction],
+    (flow, loops): (&Flow, &[Loop]),
+    polls: &[u64],
+    pauses: &[bool],
+) -> Vec<usize> {
+    if polls.is_empty() || code.iter().any(is_locked) {
+        return Vec::new();
+    }
+    let is_polled = |i: &Instruction| polls.binary_search(&i.ip()).is_ok() && is_candidate(i);
+    let is_pause = |i: &Instruction| {
+        let at = code.binary_search_by_key(&i.ip(), Instruction::ip);
+        at.is_ok_and(|at| pauses[at])
+    };
+    let only_waits = |i: &Instruction| is_polled(i) || is_idle(i) || is_pause(i);
+    let rounds = flow.quiet_rounds(code, only_waits);
+    let waiting = rounds.iter().flatten().flat_map(|block| &code[block.clone()]);
+    let widths: FixedSet<MemorySize> =
+        waiting.filter(|i| is_polled(i)).map(|i| width(i.memory_size())).collect();
+    if widths.is_empty() {
+        return Vec::new();
+    }
+    let has_frame = has_frame(code);
+    let is_elsewhere = |i: &Instruction| match i.memory_base() {
+        Register::RSP => false,
+        Register::RBP => !has_frame,
+        _ => i.segment_prefix() == Register::None,
+    };
+    let is_flag = |i: &Instruction| {
+        i.mnemonic() == Mnemonic::Mov
+            && is_store(i)
+            && is_elsewhere(i)
+            && widths.contains(&width(i.memory_size()))
+    };
+    let mut factory = InstructionInfoFactory::new();
+    let mut is_at_hand = |at: usize| {
+        let around = loops.iter().find(|body| body.iter().any(|block| block.contains(&at)));
+        let inside = around.into_iter().flatten().flat_map(|block| &code[block.clone()]);
+        code[at].op1_kind() != OpKind::Register
+            || !writes(inside, code[at].op1_register().full_register(), &mut factory)
+    };
+    (0..code.len()).filter(|&at| is_flag(&code[at]) && is_at_hand(at)).collect()
+}
+
+/// Whether an instruction does nothing but compare registers, or branch within its function.
+fn is_idle(instruction: &Instruction) -> bool {
+    let reads_memory = instruction.op_kinds().any(|kind| kind == OpKind::Memory);
+    let branches = matches!(
+        instruction.flow_control(),
+        FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+    );
+    let is_nop = instruction.mnemonic() == Mnemonic::Nop;
+    branches || is_nop || compares(instruction) && !reads_memory
+}
+
+/// A width, whatever the sign.
+fn width(size: MemorySize) -> MemorySize {
+    match size {
+        MemorySize::Int8 => MemorySize::UInt8,
+        MemorySize::Int16 => MemorySize::UInt16,
+        MemorySize::Int32 => MemorySize::UInt32,
+        MemorySize::Int64 => MemorySize::UInt64,
+        other => other,
+    }
+}
+
+fn writes<'a>(
+    code: impl IntoIterator<Item = &'a Instruction>,
+    register: Register,
+    factory: &mut InstructionInfoFactory,
+) -> bool {
+    code.into_iter().any(|i| {
+        let mut found = is_call(i) && CLOBBERED.contains(&register);
+        each_written(i, factory, |written| found |= written == register);
+        found
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::announced;
+    use crate::copy::loops::Flow;
+    use crate::copy::pauses::pauses;
+    use crate::copy::polls::polls;
+    use crate::copy::tests::assembled;
+    use iced_x86::code_asm::*;
+
+    /// The stores that are found in what `write` assembles: their places among all instructions.
+    fn found(write: impl FnOnce(&mut CodeAssembler)) -> Vec<usize> {
+        let code = assembled(write);
+        let flow = Flow::of(&code);
+        let polls = polls(&code, &flow, |_| false);
+        announced(&code, (&flow, &flow.loops()), &polls, &pauses(&code, |_| false))
+    }
+
+    /// Waits until an element of 8 bytes is 0.
+    fn wait(a: &mut CodeAssembler) {
+        let mut again = a.create_label();
+        a.set_label(&mut again).unwrap();
+        a.nop().unwrap();
+        a.cmp(qword_ptr(rdi + rsi * 8), 0).unwrap();
+        a.jne(again).unwrap();
+    }
+
+    /// As in OpenBLAS: each thread clears the flag that it has waited for, and sets those of all others.
+    #[test]
+    fn values_at_hand() {
+        let flags = found(|a| {
+            let mut next = a.create_label();
+            wait(a);
+            a.mov(qword_ptr(rax + rcx), 0).unwrap();
+            a.set_label(&mut next).unwrap();
+            a.mov(qword_ptr(rcx), rbx).unwrap();
+            a.add(rcx, 128).unwrap();
+            a.cmp(rcx, rdx).unwrap();
+            a.jl(next).unwrap();
+            a.mov(qword_ptr(rcx + 8), rbx).unwrap();
+        });
+        assert_eq!(flags, [3, 4, 8]);
+    }
+
+    #[test]
+    fn data() {
+        let data = found(|a| {
+            let mut next = a.create_label();
+            wait(a);
+            a.set_label(&mut next).unwrap();
+            a.mov(rbx, qword_ptr(rsi + rcx)).unwrap();
+            a.mov(qword_ptr(rcx), rbx).unwrap();
+            a.add(rcx, 8).unwrap();
+            a.cmp(rcx, rdx).unwrap();
+            a.jl(next).unwrap();
+            a.mov(dword_ptr(rdi), 1).unwrap();
+            a.mov(qword_ptr(rsp + 8), 1).unwrap();
+        });
+        assert_eq!(data, [], "copied, of another width, and its own");
+    }
+
+    #[test]
+    fn not_without_waiting_and_not_beside_locks() {
+        let locks = found(|a| {
+            wait(a);
+            a.mov(qword_ptr(rcx), 1).unwrap();
+            a.lock().inc(dword_ptr(rdx)).unwrap();
+        });
+        assert_eq!(locks, [], "with a locked instruction, other idioms tell");
+        let works = found(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.add(rcx, qword_ptr(rdi)).unwrap();
+            a.dec(rdx).unwrap();
+            a.jne(again).unwrap();
+            a.mov(qword_ptr(rcx), 1).unwrap();
+        });
+        assert_eq!(works, []);
+    }
+}

@@ -1,0 +1,61 @@
+//! Bytes that are loaded into a register only to be tested: compilers compare an ordinary byte where it
+//! lies, but load an atomic one. So `movzx` and `test` of the same register is a look at a flag, such as
+//! one by which a thread is told to stop, whatever is around it. (Words are loaded to be tested in either
+//! case, and so is all that is on the stack or in arrays in code that is not optimised.)
+
+use super::addresses::has_frame;
+use super::ordered::is_candidate;
+use iced_x86::{Code, Instruction, Register};
+
+/// Indices of such loads in a function's code.
+pub(super) fn tested(code: &[Instruction]) -> Vec<usize> {
+    if has_frame(code) {
+        return Vec::new();
+    }
+    let pairs = code.windows(2).enumerate();
+    pairs.filter(|(_, pair)| is_tested(&pair[0], &pair[1])).map(|(at, _)| at).collect()
+}
+
+fn is_tested(load: &Instruction, test: &Instruction) -> bool {
+    load.code() == Code::Movzx_r32_rm8
+        && is_candidate(load)
+        && load.memory_index() == Register::None
+        && test.code() == Code::Test_rm8_r8
+        && test.op0_register() == test.op1_register()
+        && test.op0_register().full_register() == load.op0_register().full_register()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tested;
+    use crate::copy::tests::assembled;
+    use iced_x86::code_asm::*;
+
+    #[test]
+    fn flags_and_data() {
+        let code = assembled(|a| {
+            a.movzx(r10d, byte_ptr(r8 + 0xac)).unwrap();
+            a.test(r10b, r10b).unwrap();
+            a.movzx(eax, byte_ptr(rdi)).unwrap();
+            a.test(cl, cl).unwrap();
+            a.movzx(eax, byte_ptr(rdi + rcx)).unwrap();
+            a.test(al, al).unwrap();
+            a.mov(eax, dword_ptr(rdi)).unwrap();
+            a.test(eax, eax).unwrap();
+            a.movzx(eax, byte_ptr(rsp + 8)).unwrap();
+            a.test(al, al).unwrap();
+        });
+        assert_eq!(tested(&code), [0]);
+    }
+
+    #[test]
+    fn not_without_optimisation() {
+        let code = assembled(|a| {
+            a.push(rbp).unwrap();
+            a.mov(rbp, rsp).unwrap();
+            a.movzx(eax, byte_ptr(rdi)).unwrap();
+            a.test(al, al).unwrap();
+        });
+        assert_eq!(tested(&code), []);
+    }
+}
