@@ -28,15 +28,19 @@ impl GuestThread {
 
     /// What such memory there is from here on, if the next events say so.
     pub(crate) fn areas_of_common(&mut self) -> Result<(), Halt> {
-        let is_of_areas = |event: Event| {
-            event.kind() == EventKind::Common
-                && [numbers::AREAS, numbers::OTHERS].contains(&event.nr)
+        let pc = self.context.rip;
+        let is_of_areas = |event: &Event| {
+            let of_areas = [numbers::AREAS, numbers::OTHERS].contains(&event.nr);
+            event.kind() == EventKind::Common && of_areas && event.pc == pc
         };
-        while self.next_beside_accesses()?.is_some_and(is_of_areas) {
+        while self.next_beside_accesses()?.as_ref().is_some_and(is_of_areas) {
             // Others may have taken over what the thread had before the call.
             self.events_before()?;
-            self.areas_of_others()?;
-            let Some((event, record)) = self.next_common(numbers::AREAS)? else { continue };
+            if self.areas_of_others()? {
+                continue;
+            }
+            // What is not here comes behind accesses.
+            let Some((event, record)) = self.next_common(numbers::AREAS)? else { break };
             let areas = record.writes.iter().map(|it| Area::of(it.address, &it.bytes));
             let areas = areas.collect::<Option<Vec<_>>>();
             let known = areas.is_some();
@@ -63,18 +67,17 @@ impl GuestThread {
             |event: &Event| event.kind() == EventKind::Common && event.nr == numbers::OTHERS;
         if self.next_if(is_one)?.is_some() {
             self.events_before()?;
-            self.areas_of_others()?;
+            while self.areas_of_others()? {}
         }
         Ok(())
     }
 
-    /// Waits for what other threads have said of such memory, if the next events say so.
-    fn areas_of_others(&mut self) -> Result<(), Halt> {
-        while let Some((event, _)) = self.next_common(numbers::OTHERS)? {
-            self.wait(Condition::Areas { count: event.object })?;
-            self.finish_event(&event)?;
-        }
-        Ok(())
+    /// Waits for what another thread has said of such memory, if the next event says so.
+    fn areas_of_others(&mut self) -> Result<bool, Halt> {
+        let Some((event, _)) = self.next_common(numbers::OTHERS)? else { return Ok(false) };
+        self.wait(Condition::Areas { count: event.object })?;
+        self.finish_event(&event)?;
+        Ok(true)
     }
 
     /// The next event if it is one of these, whatever others have taken over from the thread before.
