@@ -6,7 +6,7 @@ use std::time::Duration;
 /// An asymmetric fence: [`Barrier::light`] for the side that runs all the time,
 /// [`Barrier::heavy`] for the side that rarely wants to know. Each side stores its own flag,
 /// passes its fence, and loads the other's: at least one of them sees the other's store.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Barrier {
     /// Whether the kernel interrupts the other threads for the heavy side.
     asymmetric: bool,

@@ -84,6 +84,11 @@ struct Shared {
 }
 
 impl Log {
+    /// The barrier of the process's threads.
+    pub(crate) fn barrier(&self) -> Barrier {
+        self.shared.barrier.clone()
+    }
+
     /// The number of the next blob.
     pub(crate) fn blob_id(&self) -> BlobId {
         BlobId(self.shared.blobs.fetch_add(1, Ordering::Relaxed))

@@ -11,7 +11,6 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_micros(50);
 
 /// What all threads share.
-#[derive(Default)]
 pub(crate) struct Standstill {
     wanted: AtomicBool,
     /// The event of areas that the last one was for.
@@ -35,6 +34,10 @@ impl Presence {
 }
 
 impl Standstill {
+    pub(crate) fn new(barrier: Barrier) -> Standstill {
+        Standstill { wanted: AtomicBool::new(false), areas: AtomicU64::new(0), barrier }
+    }
+
     /// Waits until these threads are out of guest code, where they stay until [`Self::end`]. False if one
     /// of them does not come out soon: then nobody is held up.
     pub(crate) fn begin(&self, others: &[Presence]) -> bool {
@@ -82,12 +85,12 @@ impl Standstill {
 
 #[cfg(test)]
 mod tests {
-    use super::{Presence, Standstill};
+    use super::{Barrier, Presence, Standstill};
     use std::thread;
 
     #[test]
     fn who_is_out_stays_out() {
-        let (standstill, presence) = (Standstill::default(), Presence::default());
+        let (standstill, presence) = (Standstill::new(Barrier::new()), Presence::default());
         assert!(standstill.enter(&presence));
         let all = [presence.clone()];
         assert!(!standstill.begin(&all), "it does not come out");
