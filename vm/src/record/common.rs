@@ -37,6 +37,14 @@ impl Machine {
         }
     }
 
+    /// The guest is over: what the kernel does at its end, to locks whose owners end, it does to the memory
+    /// itself. (A thread that was in the middle of an access stays there.)
+    pub(crate) fn open_common_at_end(&self) {
+        if let Ok(mut common) = self.common.try_write() {
+            common.open(&(0..u64::MAX));
+        }
+    }
+
     /// This is another program: there is no such memory.
     pub(crate) fn forget_common(&self) {
         if self.has_common() {

@@ -230,6 +230,7 @@ fn finish(
         let after = Duration::from_nanos((ticks / u128::from(tick_rate.max(1))) as u64);
         LostEnd { why: lost.why.to_string(), after }
     });
+    machine.open_common_at_end();
     if machine.mapped.have_changed() {
         machine.notice(Notice::FileChanged);
     }
