@@ -2,7 +2,9 @@
 //! the idioms; and they order every access of a program if watching such sites did not help it.
 //!
 //! Kept per build of a program or library ([`Module::identity`]) in the user's cache folder, so that
-//! another build, in which the instructions lie elsewhere, begins anew.
+//! another build, in which the instructions lie elsewhere, begins anew. That every access is to be ordered
+//! is learned of a program as it is started ([`started`]): what one script needs, the interpreter's other
+//! scripts do not. If a program needs it that is started in two ways, so it does in any.
 
 use crate::cache;
 use crate::error::{Context, Error};
@@ -22,10 +24,10 @@ const PATIENCE: usize = 3;
 pub struct Profile {
     /// By identity of the module: addresses of instructions in it.
     pub sites: LearnedSites,
-    /// Identities of programs.
+    /// Programs as they are started, or, by their identities alone, in whatever way.
     #[serde(default)]
     pub programs: BTreeSet<String>,
-    /// By identity of the program: when the recordings were begun whose replays have diverged.
+    /// By program as it is started: when the recordings were begun whose replays have diverged.
     #[serde(default)]
     pub recordings: BTreeMap<String, BTreeSet<u64>>,
 }
@@ -50,9 +52,20 @@ impl Profile {
         let is_first = recordings.insert(recording);
         if is_first && new == 0 || recordings.len() >= PATIENCE {
             self.recordings.remove(program);
+            self.every_access_of(program);
+        }
+        is_among(&self.programs, program)
+    }
+
+    fn every_access_of(&mut self, program: &str) {
+        let id = identity_of(program);
+        let is_other = |known: &String| identity_of(known) == id && known != program;
+        if self.programs.iter().any(is_other) {
+            self.programs.retain(|known| identity_of(known) != id);
+            self.programs.insert(id.to_owned());
+        } else {
             self.programs.insert(program.to_owned());
         }
-        self.programs.contains(program)
     }
 
     /// Whether a replay of this `recording` of the program has diverged before, and taught something that
@@ -65,6 +78,7 @@ impl Profile {
     pub fn forget(&mut self, program: &str) {
         self.recordings.remove(program);
         self.programs.remove(program);
+        self.programs.remove(identity_of(program));
     }
 
     /// Adds another profile; returns how much of it is new.
@@ -93,6 +107,27 @@ impl Profile {
         }
         profile
     }
+}
+
+/// A program of that identity as it is started by a command line: with its name, and the first of its
+/// arguments that is no option, which names what an interpreter executes. By its identity alone, if there
+/// is no such argument.
+pub fn started<T: AsRef<str>>(identity: &str, argv: &[T]) -> String {
+    let mut words = argv.iter().map(AsRef::as_ref);
+    let name = words.next().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
+    match words.find(|word| !word.starts_with('-')) {
+        Some(word) => format!("{identity} {name} {word}"),
+        None => identity.to_owned(),
+    }
+}
+
+/// Whether all accesses are ordered of a program as it is started.
+pub fn is_among(programs: &BTreeSet<String>, started: &str) -> bool {
+    programs.contains(started) || programs.contains(identity_of(started))
+}
+
+fn identity_of(started: &str) -> &str {
+    started.split(' ').next().unwrap_or_default()
 }
 
 /// What is known; nothing if it cannot be read.
@@ -126,7 +161,7 @@ pub fn change<T>(change: impl FnOnce(&mut Profile) -> T) -> crate::Result<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::Profile;
+    use super::{Profile, is_among, started};
 
     fn profile(id: &str, sites: &[u64]) -> Profile {
         let sites = [(id.to_owned(), sites.iter().copied().collect())].into();
@@ -146,6 +181,22 @@ mod tests {
         known.forget("a");
         assert!(!known.diverged("a", 5, 1));
         assert_eq!(known.programs, ["b".to_owned()].into());
+    }
+
+    #[test]
+    fn every_access_is_learned_of_a_script_first() {
+        let scripts = ["a.py", "b.py", "c.py"].map(|it| started("id", &["/bin/python3", "-B", it]));
+        let [a, b, c] = &scripts;
+        assert_eq!((a.as_str(), started("id", &["x", "-v"])), ("id python3 a.py", "id".into()));
+        let mut known = Profile::default();
+        assert!(known.diverged(a, 1, 0));
+        assert!(is_among(&known.programs, a) && !is_among(&known.programs, b));
+        assert!(known.diverged(a, 2, 0) && !is_among(&known.programs, b), "the same again");
+        assert!(known.diverged(b, 3, 0));
+        assert!(is_among(&known.programs, a) && is_among(&known.programs, c));
+        assert_eq!(known.programs, ["id".to_owned()].into());
+        known.forget(c);
+        assert_eq!(known.programs, [].into());
     }
 
     #[test]

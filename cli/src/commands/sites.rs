@@ -51,8 +51,13 @@ fn list(known: &Profile) -> String {
             let _ = writeln!(text, "  {site:#x}");
         }
     }
-    for id in &known.programs {
-        let _ = writeln!(text, "program with build id {id}: every access");
+    for program in &known.programs {
+        let _ = match program.split_once(' ') {
+            None => writeln!(text, "program with build id {program}: every access"),
+            Some((id, words)) => {
+                writeln!(text, "program with build id {id}, as `{words}`: every access")
+            }
+        };
     }
     text
 }
@@ -66,11 +71,12 @@ mod tests {
         assert_eq!(list(&Profile::default()), "nothing was learned\n");
         let known = Profile {
             sites: [("ab12".to_owned(), [0x1139, 0x11c0].into())].into(),
-            programs: ["cd34".to_owned()].into(),
+            programs: ["cd34".to_owned(), "ef56 python3 a.py".to_owned()].into(),
             ..Profile::default()
         };
         let text = "build id ab12: 2 sites\n  0x1139\n  0x11c0\n\
-                    program with build id cd34: every access\n";
+                    program with build id cd34: every access\n\
+                    program with build id ef56, as `python3 a.py`: every access\n";
         assert_eq!(list(&known), text);
     }
 }

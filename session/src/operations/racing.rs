@@ -116,12 +116,13 @@ impl Session {
     }
 }
 
-/// The identity of the program that a divergence is in: the first one, or one that it has executed.
+/// The program that a divergence is in, as it was started: the first one, or one that it has executed.
 fn program_at(trace: &Trace, divergence: &Divergence) -> crate::Result<String> {
     // Programs execute others in their first thread, mostly before they have a second one.
     let first = ThreadId(0);
     let mut cursor = trace.cursor(first);
     let mut program = trace.modules().first();
+    let mut argv = trace.header().argv.clone();
     while let Some(event) = cursor.next()? {
         if divergence.thread == first && cursor.position() > divergence.event {
             break;
@@ -133,9 +134,11 @@ fn program_at(trace: &Trace, divergence: &Divergence) -> crate::Result<String> {
         {
             let is_it = |module: &&Module| module.path == executed.program;
             program = trace.modules().iter().rev().find(is_it).or(program);
+            argv = executed.argv;
         }
     }
-    Ok(program.map(Module::identity).unwrap_or_default())
+    let identity = program.map(Module::identity).unwrap_or_default();
+    Ok(sites::started(&identity, &argv))
 }
 
 /// Whether what other processes have written may be missing from a trace.

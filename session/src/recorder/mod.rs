@@ -242,8 +242,13 @@ fn order_of(
 /// Why a program's recordings order every access, if they do.
 fn every_access(command: &Command, learned: &BTreeSet<String>) -> Option<String> {
     // The file is only read if that can make a difference.
+    let started = |identity: String| {
+        let argv: Vec<_> = command.argv.iter().map(|word| word.to_string_lossy()).collect();
+        sites::started(&identity, &argv)
+    };
     let is_learned = !learned.is_empty()
-        && refrain_vm::identity(command).is_some_and(|id| learned.contains(&id));
+        && refrain_vm::identity(command)
+            .is_some_and(|identity| sites::is_among(learned, &started(identity)));
     let why = match is_learned {
         true => "replays of this program have diverged, and watching what races did not help \
                  (`refrain sites clear` forgets that)"
