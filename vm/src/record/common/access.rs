@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 /// An operand, or a part of it, that cannot be had: the fault that the guest would see.
 enum Unreadable {
     Fault(Fault),
-    /// The memory's file has become shorter, or there is no such memory; how many bytes were asked for.
+    /// This byte is not there: the memory's file has become shorter, or the operand reaches beyond it.
     Gone(u64),
 }
 
@@ -39,7 +39,10 @@ impl GuestThread {
             Some(_) => How::Access,
             None => How::Order,
         };
-        self.fault_in_common(Fault { signal: libc::SIGSEGV, address: span.start }, how)
+        // It may begin before that memory does.
+        let first = Copies::words(span).find(|&word| alias(word).is_some());
+        let address = first.map_or(span.start, |word| word.max(span.start));
+        self.fault_in_common(Fault { signal: libc::SIGSEGV, address }, how)
     }
 
     /// The guest has faulted, perhaps since it has accessed such memory.

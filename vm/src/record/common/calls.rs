@@ -13,7 +13,7 @@ use std::ops::Range;
 
 impl GuestThread {
     /// Before a system call: what it reads of such memory. The replay is told, and so is this thread,
-    /// until [`Self::forget_shown`].
+    /// until [`elsewhere::show`] ends that.
     pub(crate) fn show_common(&mut self, call: &Call) -> bool {
         if !is_any() || !matches!(call.action(), Action::Pass) {
             return false;
