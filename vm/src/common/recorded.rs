@@ -45,6 +45,8 @@ struct Shows {
     name: String,
     /// Memory that only processes give each other.
     is_of_processes: bool,
+    /// It may become shorter.
+    may_shrink: bool,
     offset: u64,
 }
 
@@ -124,6 +126,22 @@ impl Mapped {
 impl Common {
     pub(crate) fn areas(&self) -> Vec<Area> {
         self.mapped.iter().map(|mapped| mapped.area.clone()).collect()
+    }
+
+    fn mapped_at(&self, address: u64) -> Option<&Mapped> {
+        let behind = self.mapped.partition_point(|it| it.area.range.start <= address);
+        let mapped = &self.mapped[behind.checked_sub(1)?];
+        (address < mapped.area.range.end).then_some(mapped)
+    }
+
+    /// Whether the guest may do this with a byte.
+    pub(crate) fn allows(&self, address: u64, prot: i32) -> bool {
+        self.mapped_at(address).is_some_and(|it| it.area.prot & prot != 0)
+    }
+
+    /// Whether a byte may be none of its file's any more.
+    pub(crate) fn may_be_gone(&self, address: u64) -> bool {
+        self.mapped_at(address).is_none_or(|it| it.shows.may_shrink)
     }
 
     pub(crate) fn meets(&self, range: &Range<u64>) -> bool {
@@ -335,11 +353,12 @@ fn parse(line: &str) -> Option<Mapping> {
     }
     let prot = [(0, b'r', libc::PROT_READ), (1, b'w', libc::PROT_WRITE)];
     let prot = prot.iter().filter(|&&(at, letter, _)| right(at, letter)).map(|it| it.2).sum();
-    let is_of_processes =
-        ["/memfd:", "/dev/shm/", "/dev/zero", "/SYSV"].iter().any(|start| name.starts_with(start));
+    let is_one_of = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
+    let may_shrink = !is_one_of(&["/dev/zero", "/SYSV"]);
+    let is_of_processes = !may_shrink || is_one_of(&["/memfd:", "/dev/shm/"]);
     // A file's name may be taken away.
     let file = format!("{device} {inode}");
-    let shows = Shows { file, name, is_of_processes, offset: number(offset)? };
+    let shows = Shows { file, name, is_of_processes, may_shrink, offset: number(offset)? };
     Some(Mapping { area: Area { range, prot }, shows })
 }
 
@@ -354,7 +373,7 @@ mod tests {
         assert_eq!(area.range, 0x2000_0000_0000..0x2000_0000_4000);
         assert_eq!(area.prot, libc::PROT_READ | libc::PROT_WRITE);
         assert_eq!((shows.file.as_str(), shows.offset), ("00:01 2057", 0x1000));
-        assert!(shows.is_of_processes);
+        assert!(shows.is_of_processes && !shows.may_shrink);
         let file =
             parse(&line.replace("/dev/zero (deleted)", "     /usr/share/x")).expect("shared");
         assert!(!file.shows.is_of_processes);
@@ -367,7 +386,13 @@ mod tests {
     fn what_is_still_mapped_of_an_area() {
         let mapping = |range, prot, offset| Mapping {
             area: Area { range, prot },
-            shows: Shows { file: "f".into(), name: "n".into(), is_of_processes: true, offset },
+            shows: Shows {
+                file: "f".into(),
+                name: "n".into(),
+                is_of_processes: true,
+                may_shrink: true,
+                offset,
+            },
         };
         let Mapping { area, shows } = mapping(0x10_0000..0x18_0000, 3, 0x5_0000);
         let old = Mapped { area, shows, alias: 0x7000_0000_0000, has_guard: true };

@@ -7,7 +7,8 @@
 //! threads. (If one instruction changes several words, the words after the first are stored whatever others
 //! have written there meanwhile.)
 
-use crate::common::{Area, Copies, How, MOST, bytes_of};
+use crate::common::recorded::Common;
+use crate::common::{Copies, How, MOST, bytes_of};
 use crate::elsewhere::{alias, word};
 use crate::engine::Fault;
 use crate::host::{self, Guest};
@@ -74,7 +75,7 @@ impl GuestThread {
                     self.context.rip
                 )));
             }
-            match self.execute_in_order(&common.areas(), &spans, most, how) {
+            match self.execute_in_order(&common, &spans, most, how) {
                 Ok(()) => return Ok(None),
                 Err(Unreadable::Fault(fault)) => return Ok(Some(fault)),
                 // Those before it come first.
@@ -94,7 +95,7 @@ impl GuestThread {
     /// nobody else has meanwhile.
     fn execute_in_order(
         &mut self,
-        areas: &[Area],
+        common: &Common,
         spans: &[Span],
         most: u64,
         how: How,
@@ -109,13 +110,13 @@ impl GuestThread {
         let unordered = Event { flags: NO_TICKET, ..event };
         let machine = self.machine.clone();
         match how {
-            How::Body => self.execute_on_copies(areas, spans, most, None),
-            How::Access => self.execute_on_copies(areas, spans, most, Some(unordered)),
+            How::Body => self.execute_on_copies(common, spans, most, None),
+            How::Access => self.execute_on_copies(common, spans, most, Some(unordered)),
             How::Order => {
                 let slot = order::slot(object);
                 let ticket = machine.tickets.hold(slot);
                 let event = Event { ticket, ..event };
-                let done = self.execute_on_copies(areas, spans, most, Some(event));
+                let done = self.execute_on_copies(common, spans, most, Some(event));
                 match done {
                     Ok(()) => machine.tickets.release(slot, ticket),
                     Err(_) => machine.tickets.give_back(slot, ticket),
@@ -127,7 +128,7 @@ impl GuestThread {
 
     fn execute_on_copies(
         &mut self,
-        areas: &[Area],
+        common: &Common,
         spans: &[Span],
         most: u64,
         event: Option<Event>,
@@ -142,7 +143,7 @@ impl GuestThread {
                     places.push(span.start);
                     continue;
                 }
-                let words = read_words(areas, span)?;
+                let words = read_words(common, span)?;
                 self.copies.set(at, span, &words);
                 places.push(self.copies.place(at, span));
                 seen.push(words);
@@ -194,7 +195,7 @@ impl GuestThread {
 }
 
 /// The words that an operand touches, as the guest may access it.
-fn read_words(areas: &[Area], span: Span) -> std::result::Result<Vec<u64>, Unreadable> {
+fn read_words(common: &Common, span: Span) -> std::result::Result<Vec<u64>, Unreadable> {
     let mut words = Vec::new();
     let mut page = None;
     for address in Copies::words(span) {
@@ -205,13 +206,12 @@ fn read_words(areas: &[Area], span: Span) -> std::result::Result<Vec<u64>, Unrea
         };
         if page != Some(address / PAGE) {
             page = Some(address / PAGE);
-            let area = areas.iter().find(|area| area.range.contains(&address));
             let wanted = if span.write { libc::PROT_WRITE } else { libc::PROT_READ };
-            if area.is_none_or(|area| area.prot & wanted == 0) {
+            if !common.allows(address, wanted) {
                 let fault = Fault { signal: libc::SIGSEGV, address: address.max(span.start) };
                 return Err(Unreadable::Fault(fault));
             }
-            if !Guest.read_into(address, &mut [0; 1]) {
+            if common.may_be_gone(address) && !Guest.read_into(address, &mut [0; 1]) {
                 return Err(Unreadable::Gone(address.max(span.start)));
             }
         }
