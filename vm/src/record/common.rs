@@ -17,7 +17,6 @@ use crate::syscall::MachineCall;
 use refrain_trace::payload::{SyscallRecord, Write};
 use refrain_trace::{Event, EventKind, NO_TICKET, common as numbers, order};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 impl Machine {
@@ -112,9 +111,10 @@ impl GuestThread {
     ) -> bool {
         let begins = !self.machine.has_common();
         if begins {
-            // What a child does nobody records.
-            let has_relatives = self.machine.has_relatives.load(Ordering::Relaxed);
-            if self.machine.is_child() || !has_relatives || !self.machine.shares_memory() {
+            // What a child does nobody records. What it executes does not share memory by itself, but those
+            // that `--follow` records may.
+            let machine = &self.machine;
+            if machine.is_child() || machine.follow.is_none() || !machine.shares_memory() {
                 return false;
             }
         }
