@@ -29,10 +29,9 @@ pub(crate) fn part(i: &Instruction, context: &Context, most: u64) -> Option<Part
 /// an element may be read that was written before: there is one element, then.
 fn elements(i: &Instruction, context: &Context, most: u64) -> (Vec<Span>, Option<Part>) {
     let all = string_spans(i, context, most);
+    let end = |span: Span| span.start.saturating_add(span.len);
     match all.0[..] {
-        [a, b] if a.start < b.start + b.len && b.start < a.start + a.len => {
-            string_spans(i, context, 1)
-        }
+        [a, b] if a.start < end(b) && b.start < end(a) => string_spans(i, context, 1),
         _ => all,
     }
 }
@@ -76,7 +75,7 @@ pub(crate) fn step(
     execute(context, Some(place.wrapping_sub(ahead)))
 }
 
-/// The instruction with its memory operand where a register points to.
+/// The same instruction with `[register]` for its memory operand.
 pub(crate) fn operand_at(instruction: &Instruction, register: Register) -> Instruction {
     let mut moved = *instruction;
     moved.set_segment_prefix(Register::None);

@@ -74,14 +74,22 @@ fn engines_log_the_same() {
     let config =
         EngineConfig { accesses: true, processor: Processor::host(), ..EngineConfig::default() };
     let mut differences = Vec::new();
-    for codes in generate::codes().chunks(200) {
-        let mut cases: Vec<Case> = Vec::new();
-        for &code in codes {
-            cases.extend(generate::case(code, address(cases.len()), 2, &mut random));
-        }
+    for cases in batches(&mut random) {
         differences.extend(support::compare_logs(&native, &cases, &config));
     }
     report(seed, &differences);
+}
+
+/// A case of each opcode, in two states.
+fn batches(random: &mut Random) -> Vec<Vec<Case>> {
+    let batch = |codes: &[iced_x86::Code]| {
+        let mut cases = Vec::new();
+        for &code in codes {
+            cases.extend(generate::case(code, address(cases.len()), 2, random));
+        }
+        cases
+    };
+    generate::codes().chunks(200).map(batch).collect()
 }
 
 /// Instructions are executed with operands elsewhere as they are where they say.
@@ -92,11 +100,7 @@ fn moved_operands() {
     let seed = setting("REFRAIN_ORACLE_SEED", 1);
     let mut random = Random::new(seed ^ 0x30ed);
     let (mut differences, mut executed) = (Vec::new(), 0);
-    for codes in generate::codes().chunks(200) {
-        let mut cases: Vec<Case> = Vec::new();
-        for &code in codes {
-            cases.extend(generate::case(code, address(cases.len()), 2, &mut random));
-        }
+    for cases in batches(&mut random) {
         let (found, done) = support::compare_moved(&native, &cases);
         differences.extend(found);
         executed += done;

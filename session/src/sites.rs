@@ -2,9 +2,10 @@
 //! the idioms; and they order every access of a program if watching such sites did not help it.
 //!
 //! Kept per build of a program or library ([`Module::identity`]) in the user's cache folder, so that
-//! another build, in which the instructions lie elsewhere, begins anew. That every access is to be ordered
-//! is learned of a program as it is started ([`started`]): what one script needs, the interpreter's other
-//! scripts do not. If a program needs it that is started in two ways, so it does in any.
+//! another build, in which the instructions lie elsewhere, begins anew. Whether every access is ordered is
+//! kept for a program together with the way in which it is started ([`started`]), so that one script does
+//! not slow down all others of its interpreter. Once two ways of starting a program need it, all of them
+//! get it.
 
 use crate::cache;
 use crate::error::{Context, Error};

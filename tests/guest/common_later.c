@@ -39,6 +39,16 @@ static int touch(volatile char *at, int write) {
     return signal;
 }
 
+// Counts in words of every width.
+static void count_up(volatile char *words) {
+    for (int i = 0; i < 1000; i++) {
+        __atomic_fetch_add((char *)words + 1, 1, __ATOMIC_SEQ_CST);
+        __atomic_fetch_add((short *)(words + 2), 1, __ATOMIC_SEQ_CST);
+        __atomic_fetch_add((int *)(words + 4), 1, __ATOMIC_SEQ_CST);
+        __atomic_fetch_add((long *)(words + 8), 1, __ATOMIC_SEQ_CST);
+    }
+}
+
 static void *wait_for(void *arg) {
     sem_t *semaphore = arg;
     while (sem_wait(semaphore) != 0) {}
@@ -134,20 +144,10 @@ int main(void) {
     volatile char *segment = shmat(id, 0, 0);
     shmctl(id, IPC_RMID, 0);
     if (fork() == 0) {
-        for (int i = 0; i < 1000; i++) {
-            __atomic_fetch_add((char *)segment + 1, 1, __ATOMIC_SEQ_CST);
-            __atomic_fetch_add((short *)(segment + 2), 1, __ATOMIC_SEQ_CST);
-            __atomic_fetch_add((int *)(segment + 4), 1, __ATOMIC_SEQ_CST);
-            __atomic_fetch_add((long *)(segment + 8), 1, __ATOMIC_SEQ_CST);
-        }
+        count_up(segment);
         _exit(0);
     }
-    for (int i = 0; i < 1000; i++) {
-        __atomic_fetch_add((char *)segment + 1, 1, __ATOMIC_SEQ_CST);
-        __atomic_fetch_add((short *)(segment + 2), 1, __ATOMIC_SEQ_CST);
-        __atomic_fetch_add((int *)(segment + 4), 1, __ATOMIC_SEQ_CST);
-        __atomic_fetch_add((long *)(segment + 8), 1, __ATOMIC_SEQ_CST);
-    }
+    count_up(segment);
     wait(0);
     __int128 all;
     __asm__ volatile("movdqa %1, %%xmm7; movdqu %%xmm7, %0" : "=m"(all) : "m"(*segment) : "xmm7");

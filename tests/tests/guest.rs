@@ -186,7 +186,8 @@ fn memory_in_common_that_is_mapped_later() {
 #[test]
 fn memory_in_common_with_a_child_while_a_thread_computes() {
     let bench = bench();
-    bench.cc(include_str!("../guest/common_computing.c"), &["-O1", "-pthread", "-o", "program"]);
+    let options = ["-O1", "-DCOMPUTES", "-pthread", "-o", "program"];
+    bench.cc(include_str!("../guest/common_threads.c"), &options);
     for order in ["sync", "stride"] {
         let args = ["record", "--force", "--order", order, "-o", "a.refrain", "--", "./program"];
         let recorded = bench.refrain(args);

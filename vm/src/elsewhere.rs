@@ -1,5 +1,5 @@
-//! Guest memory that is not where the guest has it, for the machine and the kernel: memory in common with
-//! other processes ([`crate::common`]).
+//! The second address of guest memory that is out of the guest's reach at its first: of memory in common with
+//! other processes ([`crate::common`]). The machine and the kernel access it there.
 
 use refrain_trace::payload::Write;
 use std::cell::RefCell;
@@ -62,7 +62,7 @@ thread_local! {
     static SHOWN: RefCell<Vec<Write>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether any guest memory is elsewhere for the calling thread.
+/// Whether the calling thread may have to read guest memory at a second address, or bytes that it is shown.
 pub(crate) fn is_possible() -> bool {
     is_any() || SHOWN.with_borrow(|shown| !shown.is_empty())
 }

@@ -501,10 +501,8 @@ pub(super) fn encode(encoder: &mut Encoder, code: &mut Code, instruction: &Instr
 /// A load with the thread's `operand` in place of its memory operand.
 pub(super) fn slot_load(instruction: &Instruction) -> Instruction {
     const WIDE: u32 = 8;
-    let mut load = *instruction;
+    let mut load = operand_at(instruction, Register::None);
     load.set_segment_prefix(Register::GS);
-    load.set_memory_base(Register::None);
-    load.set_memory_index(Register::None);
     load.set_memory_displacement64(emit::OPERAND.offset());
     load.set_memory_displ_size(WIDE);
     load

@@ -335,9 +335,8 @@ impl Cpu for CraneliftCpu {
 
     fn step_moved(&mut self, context: &mut Context, most: u64, places: &[u64]) -> Option<Fault> {
         self.part = None;
-        let shared = self.shared.clone();
-        let (pc, i) = (context.rip, *shared.graph.instruction(context.rip)?);
-        let logs = shared.watch.every && shared.watch.accesses;
+        let (pc, i) = (context.rip, *self.shared.graph.instruction(context.rip)?);
+        let logs = self.shared.watch.every && self.shared.watch.accesses;
         let spans = if logs { moved::operands(&i, context, most) } else { Vec::new() };
         let fault = moved::step(context, &i, (most, places), |context, operand| match operand {
             Some(at) => self.step_as(context, Operand::AtDetail, at),

@@ -69,8 +69,8 @@ fn is_change(step: &&Step) -> bool {
     matches!(step.kind, StepKind::Change(_))
 }
 
-/// Who found which number in a word that counts up by one. As long as it had one owner, some numbers may
-/// be in no event; the sequence begins behind the last of those.
+/// Who found which number in a word that counts up by one. While one thread owned the word, its accesses may
+/// have no events, so that numbers are missing; the sequence begins behind the last missing one.
 fn counts_up(of_word: &[Step]) -> Option<Sequence> {
     let first = of_word.first()?;
     let mut sequence: Sequence =

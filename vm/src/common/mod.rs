@@ -92,7 +92,7 @@ pub(crate) enum How {
 
 /// Bytes of an operand that are executed at once.
 pub(crate) const MOST: u64 = PAGE;
-/// Operands in memory that an instruction has at most.
+/// An instruction has at most so many operands in memory.
 const OPERANDS: usize = 2;
 /// Words of an operand: it may begin and end within a word, and keeps its place in a cache line.
 const ROOM: usize = (MOST / 8) as usize + 16;

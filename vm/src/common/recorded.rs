@@ -28,6 +28,15 @@ pub(crate) struct Common {
     events: u64,
 }
 
+/// What a look at the guest's mappings has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Looked {
+    /// The areas are not those of before.
+    pub(crate) differs: bool,
+    /// There is memory in common that the guest goes on accessing by itself.
+    pub(crate) left_out: bool,
+}
+
 /// An area.
 struct Mapped {
     area: Area,
@@ -170,15 +179,15 @@ impl Common {
         }
     }
 
-    /// Looks which such memory there is. If threads may be accessing what is not mapped `now`, they go on
-    /// doing so. Whether there are other areas than before, and whether any memory is left out; what files
-    /// show that `hold_code` is, which is executed where it is.
+    /// Looks which such memory there is. Two kinds of it are left out: what is not mapped `now`, if it
+    /// `is_in_use` by other threads, and what shows a file of which a mapping holds code (`hold_code`), since
+    /// code is executed where it is.
     pub(crate) fn look(
         &mut self,
         is_in_use: bool,
         now: &Range<u64>,
         hold_code: impl Fn(&Range<u64>) -> bool,
-    ) -> (bool, bool) {
+    ) -> Looked {
         let before = self.areas();
         let found = shared_mappings();
         let code: Vec<String> = found
@@ -224,8 +233,11 @@ impl Common {
         }
         mapped.sort_by_key(|it| it.area.range.start);
         self.mapped = mapped;
-        self.publish();
-        (before != self.areas(), left_out)
+        let differs = before != self.areas();
+        if differs {
+            self.publish();
+        }
+        Looked { differs, left_out }
     }
 
     /// What of the areas is still mapped, out of the guest's reach.

@@ -6,7 +6,7 @@ use crate::memory::{self, MapRequest};
 use crate::{Error, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// What a replay knows of such memory.
 #[derive(Default)]
@@ -21,13 +21,18 @@ impl Common {
         self.any.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn areas(&self) -> Vec<Area> {
-        self.areas.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn areas(&self) -> RwLockReadGuard<'_, Vec<Area>> {
+        self.areas.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether any of these bytes are in such memory.
     pub(crate) fn meets(&self, range: &Range<u64>) -> bool {
-        self.any() && super::meet(&self.areas.read().unwrap_or_else(PoisonError::into_inner), range)
+        self.any() && super::meet(&self.areas(), range)
+    }
+
+    /// The parts of a range that are not in such memory.
+    pub(crate) fn outside(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        super::outside(&self.areas(), range)
     }
 
     /// Another program has taken the guest's place.

@@ -7,7 +7,7 @@ mod calls;
 use super::machine::Machine;
 use super::notice::Notice;
 use super::thread::GuestThread;
-use crate::common::recorded::Common;
+use crate::common::recorded::{Common, Looked};
 use crate::common::{self, Area};
 use crate::elsewhere::alias;
 use crate::host;
@@ -77,14 +77,16 @@ impl GuestThread {
 
     fn hold_others(&self) -> Others {
         let machine = &self.machine;
-        match () {
-            () if machine.threads_alive() == 1 => Others::None,
-            () if machine.standstill.begin(&machine.presences(self.id)) => Others::StandStill,
-            () => Others::Run,
+        if machine.threads_alive() == 1 {
+            Others::None
+        } else if machine.standstill.begin(&machine.presences(self.id)) {
+            Others::StandStill
+        } else {
+            Others::Run
         }
     }
 
-    /// They go on; they note that event of areas, if there is one.
+    /// Lets the others go on. Each records that it stood still for this event of areas, if there is one.
     fn release_others(&mut self, others: Others, areas: Option<u64>) {
         if others == Others::StandStill {
             self.stood_at = areas.unwrap_or(self.stood_at);
@@ -136,16 +138,18 @@ impl GuestThread {
         alias(result).is_some()
     }
 
-    /// Looks which such memory there is, and says so if it is other than before, or that another thread
-    /// has said so: the number of the event that does. Nobody can be accessing what is mapped `now`.
+    /// Looks which such memory there is. Appends an event with all of it if that differs from before, or else
+    /// one that names the last such event, which may be another thread's; returns that event's number. No
+    /// thread can be accessing what is mapped `now`.
     fn look_for_common(&mut self, other_threads: Others, now: &Range<u64>) -> u64 {
         let machine = self.machine.clone();
         // No mapping changes until the event has its ticket.
         let space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         let mut common = machine.common_to_change();
         let hold_code = |range: &Range<u64>| space.holds_code(range);
-        let (others, left_out) = common.look(other_threads == Others::Run, now, hold_code);
-        let says = others || left_out || other_threads == Others::StandStill;
+        let Looked { differs, left_out } =
+            common.look(other_threads == Others::Run, now, hold_code);
+        let says = differs || left_out || other_threads == Others::StandStill;
         let number = common.number(says);
         let areas = common.areas();
         let watches_all = common.watches_all();
@@ -176,8 +180,9 @@ impl GuestThread {
         number
     }
 
-    /// Before `mprotect` or `mremap`: what remains to be done where the guest can reach the memory.
-    pub(crate) fn outside_common(
+    /// Before `mprotect` or `mremap` of a range with such memory: the parts of it that the kernel is to
+    /// protect, since the rest stays out of the guest's reach. `None` if the kernel is to do all of the call.
+    pub(crate) fn parts_for_kernel(
         &mut self,
         what: MachineCall,
         args: [u64; 6],

@@ -21,7 +21,7 @@ use crate::engine::Fault;
 use crate::frame::{self, Frame};
 use crate::host::{self, Guest};
 use crate::syscall::{self, Call};
-use crate::{Result, kick};
+use crate::{Result, elsewhere, kick};
 use refrain_trace::payload::{SyscallRecord, Write};
 use refrain_trace::{Ending, Event, EventKind, NO_TICKET, delivery, order};
 
@@ -247,7 +247,9 @@ impl GuestThread {
                 Some(_) => break syscall::BEGIN_AGAIN,
             }
         };
-        self.message_back(call, &args);
+        if !kept.is_empty() {
+            self.message_back(call, &args);
+        }
         drop(kept);
         self.interrupted =
             self.attention.is_raised() && [-EINTR, syscall::BEGIN_AGAIN].contains(&result);
@@ -273,7 +275,7 @@ impl GuestThread {
     /// Issues a call of a library function's body; handlers run inside of the body.
     pub(crate) fn issue_in_body(&mut self, nr: u64, mut args: [u64; 6]) -> Result<i64> {
         let named = args;
-        let call = syscall::resolve(nr, args).ok();
+        let call = elsewhere::is_any().then(|| syscall::resolve(nr, args).ok()).flatten();
         let _kept = call.map(|call| self.with_common(&call, &mut args));
         // Other waits are for locks of the library's own, and short.
         let is_the_wait = nr == libc::SYS_futex as u64 && waits_until_a_time(args[1]);

@@ -47,7 +47,7 @@ impl GuestThread {
                     machine.mapped.advise(&range, || space.advise(args[0], args[1], args[2]))
                 }
                 MachineCall::Mprotect | MachineCall::Mremap => {
-                    match self.outside_common(what, args) {
+                    match self.parts_for_kernel(what, args) {
                         Some(parts) => space.protect_parts(&parts, args[2] as i32),
                         None => perform(&mut space, what, args, self.purpose(args)),
                     }

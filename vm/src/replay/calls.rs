@@ -444,7 +444,7 @@ impl GuestThread {
             }
             MachineCall::Mprotect => {
                 let prot = third as i32;
-                let result = match self.outside_common(*call.arguments()) {
+                let result = match self.parts_for_kernel(*call.arguments()) {
                     Some(parts) => space.protect_parts(&parts, prot),
                     None => space.protect(address, len, prot),
                 };

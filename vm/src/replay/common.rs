@@ -103,14 +103,15 @@ impl GuestThread {
         Ok(())
     }
 
-    /// What of a range `mprotect` is to be asked for: the rest is such memory.
-    pub(crate) fn outside_common(&self, args: [u64; 6]) -> Option<Vec<Range<u64>>> {
+    /// Before `mprotect` of a range with such memory: the parts of it that the kernel is to protect. `None` if
+    /// the kernel is to do all of the call.
+    pub(crate) fn parts_for_kernel(&self, args: [u64; 6]) -> Option<Vec<Range<u64>>> {
         if !self.machine.common.any() || !args[0].is_multiple_of(PAGE) {
             return None;
         }
         let range = args[0]..args[0].checked_add(page_up(args[1]))?;
-        let areas = self.machine.common.areas();
-        common::meet(&areas, &range).then(|| common::outside(&areas, range))
+        let common = &self.machine.common;
+        common.meets(&range).then(|| common.outside(range))
     }
 
     /// The thread is at an instruction that may access such memory.
@@ -137,7 +138,7 @@ impl GuestThread {
         };
         let Some(most) = self.next_if(here)?.map(|event| event.aux) else { return Ok(false) };
         let spans = self.cpu.operands(&self.context, most);
-        // The same instruction may access other memory before.
+        // That event may be of a later execution of this instruction, which accesses other memory now.
         if !spans.iter().any(|&span| self.is_common(span)) {
             return Ok(false);
         }
@@ -195,7 +196,7 @@ impl GuestThread {
         for (at, &span) in spans.iter().enumerate().filter(|(_, span)| span.write && copied(span)) {
             let bytes = common::bytes_of(span, &self.copies.get(at, span));
             let range = span.start..span.start.saturating_add(span.len);
-            for part in common::outside(&self.machine.common.areas(), range) {
+            for part in self.machine.common.outside(range) {
                 let at = |address: u64| (address - span.start) as usize;
                 Guest.store(part.start, &bytes[at(part.start)..at(part.end)]);
             }

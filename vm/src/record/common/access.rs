@@ -100,30 +100,24 @@ impl GuestThread {
         most: u64,
         how: How,
     ) -> std::result::Result<(), Unreadable> {
-        let object = spans.iter().find(|&&span| self.is_common(span)).map_or(0, |span| span.start);
-        let event = Event {
-            nr: numbers::ACCESS,
-            object,
-            aux: most,
-            ..self.event(EventKind::Common, host::ticks())
-        };
-        let unordered = Event { flags: NO_TICKET, ..event };
-        let machine = self.machine.clone();
-        match how {
-            How::Body => self.execute_on_copies(common, spans, most, None),
-            How::Access => self.execute_on_copies(common, spans, most, Some(unordered)),
-            How::Order => {
-                let slot = order::slot(object);
-                let ticket = machine.tickets.hold(slot);
-                let event = Event { ticket, ..event };
-                let done = self.execute_on_copies(common, spans, most, Some(event));
-                match done {
-                    Ok(()) => machine.tickets.release(slot, ticket),
-                    Err(_) => machine.tickets.give_back(slot, ticket),
-                }
-                done
-            }
+        if how == How::Body {
+            return self.execute_on_copies(common, spans, most, None);
         }
+        let object = spans.iter().find(|&&span| self.is_common(span)).map_or(0, |span| span.start);
+        let event = self.event(EventKind::Common, host::ticks());
+        let event = Event { nr: numbers::ACCESS, object, aux: most, ..event };
+        if how == How::Access {
+            let event = Event { flags: NO_TICKET, ..event };
+            return self.execute_on_copies(common, spans, most, Some(event));
+        }
+        let (slot, machine) = (order::slot(object), self.machine.clone());
+        let ticket = machine.tickets.hold(slot);
+        let done = self.execute_on_copies(common, spans, most, Some(Event { ticket, ..event }));
+        match done {
+            Ok(()) => machine.tickets.release(slot, ticket),
+            Err(_) => machine.tickets.give_back(slot, ticket),
+        }
+        done
     }
 
     fn execute_on_copies(
