@@ -102,8 +102,14 @@ mod tests {
     use super::*;
 
     fn findings() -> Vec<Finding> {
-        let finding =
-            |start| Finding { around: 1, start, code: 3, polls: [4].into(), sites: [5, 6].into() };
+        let finding = |start| Finding {
+            around: 1,
+            start,
+            code: 3,
+            len: 7,
+            polls: [4].into(),
+            sites: [5, 6].into(),
+        };
         vec![finding(2), finding(3)]
     }
 

@@ -6,10 +6,10 @@ use object::elf;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// A loadable segment.
@@ -104,6 +104,8 @@ pub(crate) struct Elf {
     pub(crate) segments: Vec<Segment>,
     pub(crate) interpreter: Option<String>,
     pub(crate) build_id: Option<String>,
+    /// What tells the file, as it is now, from others, if it is known where it is.
+    version: Option<String>,
     /// It needs libraries, so that it is one itself or has an interpreter.
     pub(crate) needs_libraries: bool,
     /// What is read-only once the dynamic linker is done: virtual addresses, end exclusive.
@@ -132,7 +134,9 @@ impl Elf {
 
     /// A library, of which only those parts are read that are asked for.
     pub(crate) fn of_library(file: Hidden) -> Result<Elf, String> {
-        Elf::of(Data::File(ReadCache::new(At { file, position: 0 })))
+        let version = file.file().metadata().ok().map(|it| version(&it));
+        let elf = Elf::of(Data::File(ReadCache::new(At { file, position: 0 })))?;
+        Ok(Elf { version, ..elf })
     }
 
     fn of(owned: Data) -> Result<Elf, String> {
@@ -195,10 +199,17 @@ impl Elf {
             segments,
             interpreter,
             build_id,
+            version: None,
             needs_libraries,
             relro,
             data: owned,
         })
+    }
+
+    /// What files with the same code have in common: the build id or, where the linker gave them
+    /// none, that they are one file, unchanged.
+    pub(crate) fn build(&self) -> Option<&str> {
+        self.build_id.as_deref().or(self.version.as_deref())
     }
 
     /// How many bytes the file has.
@@ -383,6 +394,14 @@ fn protection(flags: elf::ProgramFlags) -> i32 {
         }
     }
     prot
+}
+
+/// What tells a file from all others, and from itself before it was changed.
+fn version(file: &Metadata) -> String {
+    let (modified, changed) = (file.mtime(), file.ctime());
+    let (modified_ns, changed_ns) = (file.mtime_nsec(), file.ctime_nsec());
+    let (device, inode, len) = (file.dev(), file.ino(), file.size());
+    format!("file-{device}-{inode}-{len}-{modified}.{modified_ns}-{changed}.{changed_ns}")
 }
 
 /// Tells a wrong kind of file from a damaged one before a parser talks about offsets.

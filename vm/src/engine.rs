@@ -195,14 +195,14 @@ pub trait RecordingEngine: Engine {
     ///
     /// With [`EngineConfig::order_atomics`], plain loads and stores of at most 8 bytes that are
     /// part of a synchronization idiom are watched, as told by the code around them. In a
-    /// `trusted` module, the C library, fewer idioms count. Modules with the same build id have the
-    /// same code.
+    /// `trusted` module, the C library, fewer idioms count. Modules of the same `build` have the same
+    /// code.
     fn functions(
         &self,
         starts: &[u64],
         constant: &[Range<u64>],
         trusted: bool,
-        build_id: Option<&str>,
+        build: Option<&str>,
     );
 
     /// Takes what earlier recordings have found from there, once there are
@@ -245,6 +245,8 @@ pub struct Finding {
     pub start: u64,
     /// A digest of its code.
     pub code: u64,
+    /// Bytes of its code, from its beginning on.
+    pub len: u64,
     /// Addresses of the loads that loops poll, and of what else is watched, in ascending order.
     pub polls: Box<[u64]>,
     /// See `polls`.

@@ -26,7 +26,7 @@ mod known;
 mod wrappers;
 
 use called::{Beside, Locks};
-use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions};
+use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions, read};
 use known::Known;
 use wrappers::WRAPPERS;
 
@@ -113,10 +113,10 @@ impl Functions {
         starts: &[u64],
         constant: &[Range<u64>],
         trusted: bool,
-        build_id: Option<&str>,
+        build: Option<&str>,
     ) {
         let ends = starts.iter().min().zip(starts.iter().max());
-        self.known.module(build_id, (ends, starts.len()), constant, trusted);
+        self.known.module(build, (ends, starts.len()), constant, trusted);
         if let Some((&first, &last)) = ends {
             self.modules.push((first..last.saturating_add(1), trusted));
             self.lasts.insert(last);
@@ -224,17 +224,11 @@ impl Functions {
         if let Some(found) = self.found.get(&start) {
             return Some(Arc::clone(found));
         }
-        // Of what ends nobody knows where, nothing is known before it is decoded.
-        let bytes = extent.ends.then(|| first_bytes(&extent, MAX_BYTES));
-        let known = bytes.as_ref().and_then(|bytes| self.known.get(&extent.range, bytes));
-        if let Some(known) = known {
+        if let Some(known) = self.known.get(&extent.range, |len| first_bytes(&extent, len)) {
             self.found.insert(start, Arc::clone(&known));
             return Some(known);
         }
-        let code = match &bytes {
-            Some(bytes) => decode(&extent, bytes),
-            None => instructions(&extent),
-        };
+        let (code, bytes) = read(&extent);
         let module = self.modules.iter().find(|(range, _)| range.contains(&start)).cloned();
         let (module, trusted) = module.unwrap_or_default();
         let Locks { own, library, pauses } = self.locks_of(&code, &extent, &module);
@@ -268,9 +262,7 @@ impl Functions {
             writes: &|call, offset| self.writes_field(call, offset),
         };
         let found = Arc::new(idioms(&code, &around));
-        if let Some(bytes) = &bytes {
-            self.known.keep(start, bytes, &found);
-        }
+        self.known.keep(start, &bytes, &found);
         self.found.insert(start, Arc::clone(&found));
         Some(found)
     }

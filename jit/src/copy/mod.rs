@@ -247,9 +247,9 @@ impl RecordingEngine for CopyEngine {
         starts: &[u64],
         constant: &[Range<u64>],
         trusted: bool,
-        build_id: Option<&str>,
+        build: Option<&str>,
     ) {
-        self.shared.lock().functions.add(starts, constant, trusted, build_id);
+        self.shared.lock().functions.add(starts, constant, trusted, build);
     }
 
     fn recall(&self, recall: Recall) {

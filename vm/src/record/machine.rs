@@ -368,8 +368,8 @@ impl Machine {
             .into_iter()
             .map(|(start, end)| bias.wrapping_add(start)..bias.wrapping_add(end))
             .collect();
-        let (trusted, build_id) = (defines_synchronization(path), elf.build_id.as_deref());
-        self.engine.functions(&starts, &constant, trusted, build_id);
+        let trusted = defines_synchronization(path);
+        self.engine.functions(&starts, &constant, trusted, elf.build());
         let (start, end) = elf.span();
         let place = bias.wrapping_add(start)..bias.wrapping_add(end);
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);

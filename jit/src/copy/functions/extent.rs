@@ -35,16 +35,25 @@ pub(super) fn has_locked(extent: &Extent) -> bool {
     may_hold_locked(&code) && decode(extent, &code).iter().any(is_locked)
 }
 
-/// The instructions of a function. Of one that nobody knows where it ends, no more is read than needed:
-/// the trace keeps the pages that are, and behind a module's last function lies its data.
+/// The instructions of a function.
 pub(super) fn instructions(extent: &Extent) -> Vec<Instruction> {
+    read(extent).0
+}
+
+/// The instructions of a function, and the bytes that say what they are. Of a function that nobody knows
+/// where it ends, no more is read than needed: the trace keeps the pages that are, and behind a module's
+/// last function lies its data.
+pub(super) fn read(extent: &Extent) -> (Vec<Instruction>, Vec<u8>) {
     const FIRST: u64 = 1 << 10;
     let mut most = if extent.ends { MAX_BYTES } else { FIRST };
     loop {
-        let code = first_bytes(extent, most);
+        let mut code = first_bytes(extent, most);
         let (found, stops) = decode_to_end(extent, &code);
         if stops || (code.len() as u64) < most {
-            return with_slots(found);
+            if stops && let Some(last) = found.last() {
+                code.truncate((last.next_ip() - extent.range.start) as usize);
+            }
+            return (with_slots(found), code);
         }
         most *= 4;
     }

@@ -5,7 +5,7 @@
 //! module, what its calls through the linker's tables lead to, and which functions are the library's
 //! locks. A finding holds a digest of either. That of the surroundings takes in every module, by build
 //! id and place, and every lock, in the order in which they came; so where it is the same, so is the
-//! code that a function may call. A module without a build id may be any code: once there is one, nothing
+//! code that a function may call. A module of no known build may be any code: once there is one, nothing
 //! is looked up or kept any more.
 
 use crate::copy::idioms::Idioms;
@@ -35,8 +35,9 @@ pub(super) struct Known {
 }
 
 struct Found {
-    /// The digest of the code.
+    /// The digest of the code, and how many bytes that is.
     code: u64,
+    len: u64,
     idioms: Arc<Idioms>,
     /// Whether this process has come to the function.
     is_met: bool,
@@ -52,13 +53,13 @@ impl Known {
     /// There is one more module: where its first and its last function are, and how many it has.
     pub(super) fn module(
         &mut self,
-        build_id: Option<&str>,
+        build: Option<&str>,
         (ends, functions): (Option<(&u64, &u64)>, usize),
         constant: &[Range<u64>],
         trusted: bool,
     ) {
-        match build_id {
-            Some(build_id) => self.mix((build_id, ends, functions, constant, trusted)),
+        match build {
+            Some(build) => self.mix((build, ends, functions, constant, trusted)),
             None => self.around = None,
         }
     }
@@ -76,19 +77,25 @@ impl Known {
     /// Reads what is to be recalled, if that has not been done.
     pub(super) fn read(&mut self) {
         let Some(recall) = self.recall.take() else { return };
-        for Finding { around, start, code, polls, sites } in recall() {
+        for Finding { around, start, code, len, polls, sites } in recall() {
             let idioms = Arc::new(Idioms { polls, sites });
-            self.findings.entry((around, start)).or_insert(Found { code, idioms, is_met: false });
+            let found = Found { code, len, idioms, is_met: false };
+            self.findings.entry((around, start)).or_insert(found);
         }
     }
 
-    /// What is known of the function with this code.
-    pub(super) fn get(&mut self, range: &Range<u64>, code: &[u8]) -> Option<Arc<Idioms>> {
+    /// What is known of the function that lies there, of which `code` reads as many bytes as it is
+    /// asked for.
+    pub(super) fn get(
+        &mut self,
+        range: &Range<u64>,
+        code: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Option<Arc<Idioms>> {
         let found = self.findings.get_mut(&(self.around?, range.start))?;
         let is_inside =
             |sites: &[u64]| sites.is_sorted() && sites.iter().all(|site| range.contains(site));
         let idioms = &found.idioms;
-        let is_sound = found.code == digest(&code)
+        let is_sound = found.code == digest(&code(found.len).as_slice())
             && [&idioms.polls, &idioms.sites].into_iter().all(|it| is_inside(it));
         found.is_met |= is_sound;
         is_sound.then(|| Arc::clone(&found.idioms))
@@ -98,7 +105,8 @@ impl Known {
     pub(super) fn keep(&mut self, start: u64, code: &[u8], idioms: &Arc<Idioms>) {
         let Some(around) = self.around else { return };
         let idioms = Arc::clone(idioms);
-        self.findings.insert((around, start), Found { code: digest(&code), idioms, is_met: true });
+        let (code, len) = (digest(&code), code.len() as u64);
+        self.findings.insert((around, start), Found { code, len, idioms, is_met: true });
         self.is_new = true;
     }
 
@@ -110,10 +118,11 @@ impl Known {
         let all = self.findings.len() <= MOST;
         let kept = self.findings.iter().filter(|(_, found)| all || found.is_met);
         let mut kept: Vec<Finding> = kept
-            .map(|(&(around, start), Found { code, idioms, .. })| Finding {
+            .map(|(&(around, start), Found { code, len, idioms, .. })| Finding {
                 around,
                 start,
                 code: *code,
+                len: *len,
                 polls: idioms.polls.clone(),
                 sites: idioms.sites.clone(),
             })
@@ -371,6 +380,31 @@ mod tests {
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 2);
     }
 
+    /// Of a module's last function, nobody knows where it ends.
+    #[test]
+    fn what_was_found_in_a_last_function_is_not_looked_for() {
+        let starts = two();
+        let last = || {
+            let mut functions = Functions::default();
+            functions.add(&starts[..1], &[], false, MODULE);
+            functions
+        };
+        let mut before = last();
+        assert_eq!(before.idioms(starts[0]).expect("known").sites.len(), 1);
+        let mut findings = before.findings().expect("all is new");
+        let ret = findings[0].start + findings[0].len - 1;
+        assert_eq!(
+            crate::memory::read_word(ret).map(|it| it as u8),
+            Ok(0xc3),
+            "no more than its code"
+        );
+        findings[0].sites = [starts[0], starts[0] + 1].into();
+        let mut after = recalling(findings);
+        after.add(&starts[..1], &[], false, MODULE);
+        assert_eq!(after.idioms(starts[0]).expect("known").sites.len(), 2);
+        assert_eq!(after.findings(), None, "nothing is new");
+    }
+
     #[test]
     fn what_does_not_fit_is_looked_for() {
         let starts = two();
@@ -386,6 +420,7 @@ mod tests {
         };
         assert_eq!(sites(&mut with(&|_| ())), 2);
         assert_eq!(sites(&mut with(&|finding| finding.code += 1)), 1, "other code");
+        assert_eq!(sites(&mut with(&|finding| finding.len -= 1)), 1, "less code");
         assert_eq!(sites(&mut with(&|finding| finding.sites[1] = starts[1])), 1, "outside");
         assert_eq!(sites(&mut with(&|finding| finding.sites.reverse())), 1, "in no order");
         let mut hooked = with(&|_| ());
