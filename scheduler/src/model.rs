@@ -1,10 +1,10 @@
 //! What the virtual clock assumes of a run, beyond the machine: how threads wait, noise, logical
 //! clocks.
 
-use crate::Skeleton;
 use crate::latencies::Waking;
 use crate::schedule::Noise;
 use crate::splitmix::SplitMix;
+use crate::{Costs, Skeleton};
 use serde::{Deserialize, Serialize};
 
 /// How a thread waits for an object, and how it gets it.
@@ -31,8 +31,8 @@ pub struct Model<'a> {
     pub waiting: Waiting,
     /// The machine's noise. `None`: work takes as long as recorded.
     pub noise: Option<Noise>,
-    /// What it takes to wake a thread, drawn from these ([`Waiting::Glibc`]); the machine's costs
-    /// if there are none.
+    /// What it takes to wake a thread, drawn from these ([`Waiting::Glibc`]). If there are none, it
+    /// is drawn from around the machine's costs if there is noise, and else is these.
     pub wakings: &'a [Waking],
     /// From a release to the moment when a thread that waits awake goes on, drawn from these
     /// ([`Waiting::Glibc`]); the machine's costs if there are none.
@@ -59,14 +59,17 @@ pub(crate) struct Wakings<'a> {
     random: SplitMix,
     /// The next sample.
     next: usize,
+    /// What is drawn around where there are no samples.
+    usual: Option<Waking>,
 }
 
 impl<'a> Wakings<'a> {
-    pub(crate) fn new(model: &Model<'a>) -> Wakings<'a> {
+    pub(crate) fn new(model: &Model<'a>, costs: &Costs) -> Wakings<'a> {
         let seed = model.noise.map_or(0, |noise| noise.seed);
         let mut random = SplitMix::new(!seed);
         let next = random.below((model.wakings.len() as u64).max(1)) as usize;
-        Wakings { samples: model.wakings, handoffs: model.handoffs, random, next }
+        let usual = model.noise.map(|_| Waking { wake: costs.wake, rouse: costs.rouse });
+        Wakings { samples: model.wakings, handoffs: model.handoffs, random, next, usual }
     }
 
     /// What it takes a thread that waits awake to go on.
@@ -76,7 +79,13 @@ impl<'a> Wakings<'a> {
     }
 
     pub(crate) fn draw(&mut self) -> Option<Waking> {
-        let sample = self.samples.get(self.next).copied()?;
+        let Some(sample) = self.samples.get(self.next).copied() else {
+            // Were it the same every time, a loop whose rounds it is a multiple of would find its
+            // lock taken again and again.
+            let Waking { wake, rouse } = self.usual?;
+            let mut around = |usual: u64| usual / 2 + self.random.below(usual + 1);
+            return Some(Waking { wake: around(wake), rouse: around(rouse) });
+        };
         self.next = (self.next + 1) % self.samples.len();
         Some(sample)
     }
@@ -85,13 +94,34 @@ impl<'a> Wakings<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Config;
+
+    #[test]
+    fn without_samples_wakings_vary_with_the_noise() {
+        let costs = Config::typical(2, 1_000_000_000).costs;
+        let drawn = |seed: Option<u64>| {
+            let noise = seed.map(|seed| Noise { seed, per_mille: 1 });
+            let model = Model { noise, ..Model::default() };
+            let mut wakings = Wakings::new(&model, &costs);
+            (0..1000).map(|_| wakings.draw()).collect::<Vec<_>>()
+        };
+        assert!(drawn(None).iter().all(Option::is_none), "the machine's costs as they are");
+        let some: Vec<u64> = drawn(Some(7)).into_iter().map(|it| it.unwrap().wake).collect();
+        let (least, most) = (costs.wake / 2, costs.wake + costs.wake.div_ceil(2));
+        assert!(some.iter().all(|wake| (least..=most).contains(wake)));
+        let mean = some.iter().sum::<u64>() / 1000;
+        assert!(mean.abs_diff(costs.wake) < costs.wake / 10, "{mean}");
+        assert_ne!(drawn(Some(7)), drawn(Some(8)));
+        assert_eq!(drawn(Some(7)), drawn(Some(7)));
+    }
 
     #[test]
     fn wakings_follow_each_other_as_recorded() {
         let samples: Vec<Waking> = (0..5).map(|wake| Waking { wake, rouse: 1 }).collect();
         let starts = (0..20).map(|seed| {
             let noise = Some(Noise { seed, per_mille: 1 });
-            let mut wakings = Wakings::new(&Model { noise, wakings: &samples, ..Model::default() });
+            let model = Model { noise, wakings: &samples, ..Model::default() };
+            let mut wakings = Wakings::new(&model, &Config::ideal(1).costs);
             let drawn: Vec<u64> = (0..10).map(|_| wakings.draw().unwrap().wake).collect();
             assert!(drawn.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 5), "{drawn:?}");
             drawn[0]

@@ -91,7 +91,7 @@ impl<'a, S: Scheduler, V: Visitor> Engine<'a, S, V> {
             glibc: model.waiting == Waiting::Glibc && !scope.is_global(),
             in_order: scope == Scope::Order,
             noise: model.noise,
-            wakings: Wakings::new(model),
+            wakings: Wakings::new(model, &config.costs),
             clocks: if scope.is_global() {
                 Clocks::of(model.clocks.unwrap_or(skeleton))
             } else {
