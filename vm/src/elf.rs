@@ -1,7 +1,6 @@
 //! What the machine needs to know of an ELF file: segments, interpreter, build id, symbols.
 
 use crate::{Error, Hidden, Result};
-use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
 use object::elf;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
@@ -11,6 +10,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+
+mod functions;
+
+pub(crate) use functions::Extents;
 
 /// A loadable segment.
 #[derive(Clone, Debug)]
@@ -249,62 +252,6 @@ impl Elf {
         }
         ranges.sort_unstable();
         ranges
-    }
-
-    /// Virtual addresses where functions begin, from the search table of the unwind information
-    /// (`.eh_frame_hdr`), which stripped files have too. Static programs have no such table: of
-    /// them, the unwind information itself and the symbols are read. In ascending order.
-    pub(crate) fn function_starts(&self) -> Vec<u64> {
-        self.parse_unwind_table().unwrap_or_else(|| {
-            let mut starts = self.parse_unwind_information().unwrap_or_default();
-            self.functions(|_, address| starts.push(address));
-            starts.sort_unstable();
-            starts.dedup();
-            starts
-        })
-    }
-
-    /// What `.eh_frame` says of where functions begin.
-    fn parse_unwind_information(&self) -> Option<Vec<u64>> {
-        let file = ElfFile64::<Endianness, _>::parse(&self.data).ok()?;
-        let section = file.section_by_name(".eh_frame")?;
-        let unwind = EhFrame::new(section.data().ok()?, LittleEndian);
-        let mut bases = BaseAddresses::default().set_eh_frame(section.address());
-        if let Some(text) = file.section_by_name(".text") {
-            bases = bases.set_text(text.address());
-        }
-        let mut starts = Vec::new();
-        let mut entries = unwind.entries(&bases);
-        // What cannot be read ends the search; what was found before is true.
-        while let Ok(Some(entry)) = entries.next() {
-            if let CieOrFde::Fde(function) = entry
-                && let Ok(function) = function.parse(EhFrame::cie_from_offset)
-            {
-                starts.push(function.initial_address());
-            }
-        }
-        Some(starts)
-    }
-
-    /// The table: version 1, three encoding bytes, a pointer, a count, then pairs of 32-bit
-    /// offsets from the section's start (the only encoding that linkers make).
-    fn parse_unwind_table(&self) -> Option<Vec<u64>> {
-        const UDATA4: u8 = 0x03;
-        const DATAREL_SDATA4: u8 = 0x3b;
-        let file = ElfFile64::<Endianness, _>::parse(&self.data).ok()?;
-        let section = file.section_by_name(".eh_frame_hdr")?;
-        let data = section.data().ok()?;
-        let header = data.get(..12)?;
-        if header[0] != 1 || header[2] != UDATA4 || header[3] != DATAREL_SDATA4 {
-            return None;
-        }
-        let count = u32::from_le_bytes(header[8..12].try_into().ok()?) as usize;
-        let table = data.get(12..12 + count.checked_mul(8)?)?;
-        let start = |entry: &[u8]| {
-            let offset = i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-            section.address().wrapping_add_signed(i64::from(offset))
-        };
-        Some(table.chunks_exact(8).map(start).collect())
     }
 
     /// The 32-bit words that a symbol of the dynamic symbol table stands for.

@@ -190,8 +190,8 @@ pub trait Engine: Send + Sync {
 
 /// An engine that records: what it executes is not known before.
 pub trait RecordingEngine: Engine {
-    /// Tells where functions of a module begin (any order, not necessarily all), and which of its
-    /// addresses are no variables'.
+    /// Tells where functions of a module begin (any order, not necessarily all), which of them are
+    /// followed by something else than the next function, and which addresses are no variables'.
     ///
     /// With [`EngineConfig::order_atomics`], plain loads and stores of at most 8 bytes that are
     /// part of a synchronization idiom are watched, as told by the code around them. In a
@@ -200,6 +200,7 @@ pub trait RecordingEngine: Engine {
     fn functions(
         &self,
         starts: &[u64],
+        followed: &[Range<u64>],
         constant: &[Range<u64>],
         trusted: bool,
         build: Option<&str>,

@@ -46,6 +46,8 @@ pub(super) struct Functions {
     modules: Vec<(Range<u64>, bool)>,
     /// The last function of each module: what comes next does not tell where it ends.
     lasts: FixedSet<u64>,
+    /// By start, the ends of functions that are followed by something else than another function.
+    followed: FixedMap<u64, u64>,
     /// Functions whose calls the machine wants to see: the library's locks.
     hooked: BTreeSet<u64>,
     /// By start, what was found in the functions that were looked through.
@@ -111,17 +113,19 @@ impl Functions {
     pub(super) fn add(
         &mut self,
         starts: &[u64],
+        followed: &[Range<u64>],
         constant: &[Range<u64>],
         trusted: bool,
         build: Option<&str>,
     ) {
         let ends = starts.iter().min().zip(starts.iter().max());
-        self.known.module(build, (ends, starts.len()), constant, trusted);
+        self.known.module(build, (ends, starts.len()), followed, constant, trusted);
         if let Some((&first, &last)) = ends {
             self.modules.push((first..last.saturating_add(1), trusted));
             self.lasts.insert(last);
         }
         self.starts.extend_from_slice(starts);
+        self.followed.extend(followed.iter().map(|function| (function.start, function.end)));
         self.constant.extend_from_slice(constant);
         self.constant.sort_unstable_by_key(|range| range.start);
         if let Some((range, _)) = self.modules.last() {
@@ -210,9 +214,10 @@ impl Functions {
         let next = self.starts.partition_point(|&start| start <= pc);
         let start = self.starts[next.checked_sub(1)?];
         let limit = start.saturating_add(MAX_BYTES);
-        let end = self.starts.get(next).copied().filter(|&end| end <= limit);
+        let told = self.followed.get(&start);
+        let end = told.or(self.starts.get(next)).copied().filter(|&end| end <= limit);
         let range = start..end.unwrap_or(limit);
-        let ends = end.is_some() && !self.lasts.contains(&start);
+        let ends = end.is_some() && (told.is_some() || !self.lasts.contains(&start));
         range.contains(&pc).then_some(Extent { range, ends })
     }
 
@@ -491,7 +496,7 @@ mod tests {
         let extent = |range, ends| Some(Extent { range, ends });
         let mut functions = Functions::default();
         assert_eq!(functions.around(0x1000), None);
-        functions.add(&[0x3000, 0x1000, 0x2000, 0x1000], &[], false, None);
+        functions.add(&[0x3000, 0x1000, 0x2000, 0x1000], &[], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(0xfff), None);
         assert_eq!(functions.around(0x1000), extent(0x1000..0x2000, true));
@@ -499,11 +504,11 @@ mod tests {
         assert_eq!(functions.around(0x2000), extent(0x2000..0x3000, true));
         assert_eq!(functions.around(0x4000), extent(0x3000..0x3000 + MAX_BYTES, false));
         assert_eq!(functions.around(0x3000 + MAX_BYTES), None);
-        functions.add(&[0x8000, 0x7000], &[], false, None);
+        functions.add(&[0x8000, 0x7000], &[], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(0x4000), extent(0x3000..0x7000, false));
         assert_eq!(functions.around(0x7000), extent(0x7000..0x8000, true));
-        functions.add(&[u64::MAX], &[], false, None);
+        functions.add(&[u64::MAX], &[], &[], false, None);
         functions.settle();
         assert_eq!(functions.around(u64::MAX), None);
     }
@@ -524,7 +529,7 @@ mod tests {
         let code = code.leak();
         let starts: Vec<u64> = starts.iter().map(|at| code.as_ptr() as u64 + at).collect();
         let mut functions = Functions::default();
-        functions.add(&starts, &[], false, None);
+        functions.add(&starts, &[], &[], false, None);
         functions.settle();
         (functions, starts)
     }
@@ -558,11 +563,11 @@ mod tests {
             |a| a.nop().unwrap(),
         ]);
         let mut functions = Functions::default();
-        functions.add(&starts[..1], &[], false, None);
-        functions.add(&starts[2..], &[], false, None);
+        functions.add(&starts[..1], &[], &[], false, None);
+        functions.add(&starts[2..], &[], &[], false, None);
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 0);
         assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 0);
-        functions.add(&starts[1..2], &[], false, None);
+        functions.add(&starts[1..2], &[], &[], false, None);
         assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 1);
     }
 
@@ -698,7 +703,7 @@ mod tests {
             },
         ]);
         let slot = starts[2] + SLOT;
-        functions.add(&[], std::slice::from_ref(&(slot..slot + 8)), false, None);
+        functions.add(&[], &[], std::slice::from_ref(&(slot..slot + 8)), false, None);
         fill_slot(starts[2], starts[1]);
         assert_eq!(functions.idioms(starts[3]).expect("known").sites.len(), 0);
         functions.forget_code();
@@ -717,7 +722,7 @@ mod tests {
             let bytes = a.assemble(start).expect("what the tests write can be encoded");
             code[..bytes.len()].copy_from_slice(&bytes);
             let mut functions = Functions::default();
-            functions.add(&[start, start + bytes.len() as u64], &[], false, None);
+            functions.add(&[start, start + bytes.len() as u64], &[], &[], false, None);
             let mut caller = CodeAssembler::new(64).expect("64 is a bitness");
             caller.call(start).expect("can be encoded");
             let call = caller.instructions()[0];
@@ -741,10 +746,25 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_behind_a_function_is_none() {
+        let extent = |range| Some(Extent { range, ends: true });
+        let mut functions = Functions::default();
+        let followed = [0x1000..0x1100, 0x9000..0x9010];
+        functions.add(&[0x1000, 0x8000, 0x9000], &followed, &[], false, None);
+        functions.settle();
+        assert_eq!(functions.around(0x10ff), extent(0x1000..0x1100));
+        assert_eq!(functions.around(0x1100), None);
+        assert_eq!(functions.around(0x7fff), None);
+        assert_eq!(functions.around(0x8000), extent(0x8000..0x9000));
+        assert_eq!(functions.around(0x900f), extent(0x9000..0x9010), "the last one");
+        assert_eq!(functions.around(0x9010), None);
+    }
+
+    #[test]
     fn variables() {
         let mut functions = Functions::default();
         assert!(functions.is_variable(0x1000));
-        functions.add(&[], &[0x2000..0x3000, 0x1000..0x1008], false, None);
+        functions.add(&[], &[], &[0x2000..0x3000, 0x1000..0x1008], false, None);
         assert!(functions.is_variable(0xfff));
         assert!(!functions.is_variable(0x1007));
         assert!(functions.is_variable(0x1008));

@@ -245,11 +245,12 @@ impl RecordingEngine for CopyEngine {
     fn functions(
         &self,
         starts: &[u64],
+        followed: &[Range<u64>],
         constant: &[Range<u64>],
         trusted: bool,
         build: Option<&str>,
     ) {
-        self.shared.lock().functions.add(starts, constant, trusted, build);
+        self.shared.lock().functions.add(starts, followed, constant, trusted, build);
     }
 
     fn recall(&self, recall: Recall) {

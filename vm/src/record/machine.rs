@@ -13,7 +13,7 @@ use super::process::parent::Waiting;
 use super::signals::Signals;
 use super::{Follow, LearnedSites, OrderOf, Warn};
 use crate::common::recorded::Common;
-use crate::elf::Elf;
+use crate::elf::{Elf, Extents};
 use crate::engine::RecordingEngine;
 use crate::hooks::{self, Hook, HookMap};
 use crate::kick::{self, Attention};
@@ -361,15 +361,18 @@ impl Machine {
         }
         *self.hooks.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
 
-        let starts: Vec<u64> =
-            elf.function_starts().into_iter().map(|start| bias.wrapping_add(start)).collect();
+        let at = |address: u64| bias.wrapping_add(address);
+        let Extents { mut starts, followed } = elf.extents();
+        starts.iter_mut().for_each(|start| *start = at(*start));
+        let followed: Vec<Range<u64>> =
+            followed.into_iter().map(|it| at(it.start)..at(it.end)).collect();
         let constant: Vec<Range<u64>> = elf
             .constant()
             .into_iter()
             .map(|(start, end)| bias.wrapping_add(start)..bias.wrapping_add(end))
             .collect();
         let trusted = defines_synchronization(path);
-        self.engine.functions(&starts, &constant, trusted, elf.build());
+        self.engine.functions(&starts, &followed, &constant, trusted, elf.build());
         let (start, end) = elf.span();
         let place = bias.wrapping_add(start)..bias.wrapping_add(end);
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);

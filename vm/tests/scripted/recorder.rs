@@ -51,7 +51,7 @@ impl Engine for Recorder {
 }
 
 impl RecordingEngine for Recorder {
-    fn functions(&self, _: &[u64], _: &[Range<u64>], _: bool, _: Option<&str>) {}
+    fn functions(&self, _: &[u64], _: &[Range<u64>], _: &[Range<u64>], _: bool, _: Option<&str>) {}
 
     fn recall(&self, _: Recall) {}
 

@@ -13,7 +13,7 @@ pub(super) const MAX_BYTES: u64 = 64 << 10;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Extent {
     pub(super) range: Range<u64>,
-    /// The end is the start of another function of its module, and not merely where looking ends.
+    /// The end is known, and not merely where looking ends.
     pub(super) ends: bool,
 }
 

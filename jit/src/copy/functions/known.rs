@@ -55,11 +55,12 @@ impl Known {
         &mut self,
         build: Option<&str>,
         (ends, functions): (Option<(&u64, &u64)>, usize),
+        followed: &[Range<u64>],
         constant: &[Range<u64>],
         trusted: bool,
     ) {
         match build {
-            Some(build) => self.mix((build, ends, functions, constant, trusted)),
+            Some(build) => self.mix((build, ends, functions, followed, constant, trusted)),
             None => self.around = None,
         }
     }
@@ -321,7 +322,7 @@ mod tests {
             fill_slot(starts[0] + slot(number) as u64 - SLOT, to);
         }
         let mut known = Functions::default();
-        known.add(&starts, &[], false, MODULE);
+        known.add(&starts, &[], &[], false, MODULE);
         known.hook(starts[1]);
         let mut found = Vec::new();
         for &start in &starts[..starts.len() - 1] {
@@ -360,7 +361,7 @@ mod tests {
     /// What an earlier recording says that it has found, another site than there is, so that it shows.
     fn found_before(starts: &[u64]) -> Vec<Finding> {
         let mut functions = Functions::default();
-        functions.add(starts, &[], false, MODULE);
+        functions.add(starts, &[], &[], false, MODULE);
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 1);
         assert_eq!(functions.idioms(starts[1]).expect("known").sites.len(), 0);
         let mut findings = functions.findings().expect("all is new");
@@ -373,7 +374,7 @@ mod tests {
     fn what_was_found_is_not_looked_for() {
         let starts = two();
         let mut functions = recalling(found_before(&starts));
-        functions.add(&starts, &[], false, MODULE);
+        functions.add(&starts, &[], &[], false, MODULE);
         assert_eq!(functions.idioms(starts[0]).expect("known").sites.len(), 2);
         assert_eq!(functions.findings(), None, "nothing is new");
         functions.forget_code();
@@ -386,7 +387,7 @@ mod tests {
         let starts = two();
         let last = || {
             let mut functions = Functions::default();
-            functions.add(&starts[..1], &[], false, MODULE);
+            functions.add(&starts[..1], &[], &[], false, MODULE);
             functions
         };
         let mut before = last();
@@ -400,7 +401,7 @@ mod tests {
         );
         findings[0].sites = [starts[0], starts[0] + 1].into();
         let mut after = recalling(findings);
-        after.add(&starts[..1], &[], false, MODULE);
+        after.add(&starts[..1], &[], &[], false, MODULE);
         assert_eq!(after.idioms(starts[0]).expect("known").sites.len(), 2);
         assert_eq!(after.findings(), None, "nothing is new");
     }
@@ -415,7 +416,7 @@ mod tests {
             let mut findings = findings.clone();
             change(&mut findings[0]);
             let mut functions = recalling(findings);
-            functions.add(&starts, &[], false, MODULE);
+            functions.add(&starts, &[], &[], false, MODULE);
             functions
         };
         assert_eq!(sites(&mut with(&|_| ())), 2);
@@ -430,9 +431,9 @@ mod tests {
         changed.changed(&(starts[1]..starts[1] + 1));
         assert_eq!(sites(&mut changed), 1, "changed code");
         let mut beside = with(&|_| ());
-        beside.add(&[0x1000], &[], false, Some("another build"));
+        beside.add(&[0x1000], &[], &[], false, Some("another build"));
         assert_eq!(sites(&mut beside), 1, "another module");
-        beside.add(&[0x2000], &[], false, None);
+        beside.add(&[0x2000], &[], &[], false, None);
         beside.forget_code();
         assert_eq!(beside.findings().map(|it| it.len()), Some(3));
         beside.idioms(starts[1]).expect("known");

@@ -27,7 +27,7 @@ fn function(config: EngineConfig, write: impl FnOnce(&mut CodeAssembler)) -> (Gu
         a.syscall().unwrap();
     });
     let engine = engine(config);
-    engine.functions(&[guest.code], &[], false, None);
+    engine.functions(&[guest.code], &[], &[], false, None);
     engine.several_threads();
     (guest, engine)
 }
@@ -109,7 +109,7 @@ fn nothing_is_disturbed() {
             assert_eq!(run(&plain, &mut expected), Exit::Syscall);
             let engine = engine(EngineConfig { count, ..ordering() });
             if known {
-                engine.functions(&[guest.code], &[], false, None);
+                engine.functions(&[guest.code], &[], &[], false, None);
             }
             engine.several_threads();
             let seen = loads(&guest, &engine, &mut context);
@@ -143,7 +143,7 @@ fn ip_relative_operands() {
         guest.put(start + 13, &[9, 0x0f, 0x05]);
         guest.put(word, &9_u64.to_le_bytes());
         let engine = engine(ordering());
-        engine.functions(&[guest.code], &[], false, None);
+        engine.functions(&[guest.code], &[], &[], false, None);
         engine.several_threads();
         for _ in 0..2 {
             let mut context = context_for_loads(&guest);
@@ -183,7 +183,7 @@ fn what_is_no_candidate() {
 fn functions_without_locked_instructions() {
     let write = |a: &mut CodeAssembler| a.mov(rax, qword_ptr(rdi)).unwrap();
     let (guest, engine) = function(ordering(), write);
-    engine.functions(&[guest.code + LOADS], &[], false, None);
+    engine.functions(&[guest.code + LOADS], &[], &[], false, None);
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 
     let (guest, _) = function(ordering(), write);
@@ -206,7 +206,7 @@ fn functions_end() {
         a.ret().unwrap();
         a.lock().inc(qword_ptr(rdi)).unwrap();
     });
-    engine.functions(&[guest.code + LOADS], &[], false, None);
+    engine.functions(&[guest.code + LOADS], &[], &[], false, None);
     assert_eq!(loads(&guest, &engine, &mut context_for_loads(&guest)), []);
 }
 
@@ -256,7 +256,7 @@ fn recorded_loads() {
         a.lock().inc(qword_ptr(rdi)).unwrap();
     });
     let engine = engine(EngineConfig { watched, count: Count::Instructions, ..ordering() });
-    engine.functions(&[code.code], &[], false, None);
+    engine.functions(&[code.code], &[], &[], false, None);
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();
     for _ in 0..2 {
@@ -332,6 +332,7 @@ fn polled_words_and_variables() {
     let constants = guest.data + 0x10_000..guest.data + 0x10_200;
     engine.functions(
         &[guest.code, variable, constant],
+        &[],
         std::slice::from_ref(&constants),
         false,
         None,
@@ -364,7 +365,7 @@ fn polled_words_and_variables() {
 fn one_thread_is_not_watched() {
     let (guest, _) = function(ordering(), |a| a.mov(rax, qword_ptr(rdi)).unwrap());
     let engine = engine(ordering());
-    engine.functions(&[guest.code], &[], false, None);
+    engine.functions(&[guest.code], &[], &[], false, None);
     let mut cpu = engine.attach().unwrap();
     for offset in [0, LOADS] {
         let mut context = context_for_loads(&guest);
@@ -389,7 +390,7 @@ fn learned_sites() {
         a.syscall().unwrap();
     });
     let engine = engine(ordering());
-    engine.functions(&[guest.code], &[], false, None);
+    engine.functions(&[guest.code], &[], &[], false, None);
     engine.watch(&[guest.code, store, fill]);
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();
@@ -414,7 +415,7 @@ fn learned_looks_at_limits() {
         a.syscall().unwrap();
     });
     let engine = engine(ordering());
-    engine.functions(&[guest.code], &[], false, None);
+    engine.functions(&[guest.code], &[], &[], false, None);
     engine.watch(&[guest.code]);
     engine.several_threads();
     let mut cpu = engine.attach().unwrap();
