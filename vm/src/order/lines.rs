@@ -530,7 +530,7 @@ impl Lines {
         let threads = self.threads();
         let span =
             |page: &Range<u64>| Span { start: page.start, len: page.end - page.start, write: true };
-        let spans: Vec<Span> = self.accessed(range).iter().map(span).collect();
+        let spans: Vec<Span> = self.accessed(me, range).iter().map(span).collect();
         self.acquire_from(&threads, (me, &mut Runs::default()), (&spans, None), ways, record)?;
         if let Some(mine) = threads.get(me.index()).copied().flatten() {
             mine.set_window(false);
@@ -538,8 +538,11 @@ impl Lines {
         Ok(Still(threads))
     }
 
-    /// The pages of a stretch of memory in which a thread has accessed a line.
-    fn accessed(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+    /// The pages of a stretch of memory in which a thread has accessed a line, but for those that are the
+    /// caller's anyway.
+    fn accessed(&self, me: ThreadId, range: &Range<u64>) -> Vec<Range<u64>> {
+        // Of lines with aliases, the state here says only that they have been accessed.
+        let alone = self.aliases().is_none().then_some(me);
         // What is longer comes to the same lines once more.
         let end = range.end.min(range.start.saturating_add(ENTRIES as u64 * LINE));
         let mut start = range.start;
@@ -547,7 +550,7 @@ impl Lines {
         while start < end {
             let (first, count) = (index(start), straight(start).min((end - start).div_ceil(LINE)));
             let address = |line: usize| start + (line - first) as u64 * LINE;
-            let lines = self.states.accessed(first..first + count as usize);
+            let lines = self.states.accessed(first..first + count as usize, alone);
             pages.extend(lines.into_iter().map(|it| address(it.start)..address(it.end)));
             start += count * LINE;
         }

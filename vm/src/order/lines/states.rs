@@ -42,8 +42,17 @@ impl States {
         self.of(line).compare_exchange(0, owned, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The pages among these lines, from the first line on, of which a line is not nobody's.
-    pub(super) fn accessed(&self, lines: Range<usize>) -> Vec<Range<usize>> {
+    /// The pages among these lines, from the first line on, of which a line is not nobody's. Pages that are
+    /// this thread's alone, with all lines, are left out.
+    pub(super) fn accessed(
+        &self,
+        lines: Range<usize>,
+        alone: Option<ThreadId>,
+    ) -> Vec<Range<usize>> {
+        let is_own = |line| match self.get(line) {
+            State::Owned { owner, .. } => Some(owner) == alone,
+            _ => false,
+        };
         let mut pages: Vec<Range<usize>> = Vec::new();
         let mut start = lines.start;
         while start < lines.end {
@@ -55,7 +64,8 @@ impl States {
             }
             for first in here.clone().step_by(PAGE) {
                 let page = first..(first + PAGE).min(here.end);
-                if page.clone().all(|line| self.get(line) == State::Unowned) {
+                let is_nobodys = |line| self.get(line) == State::Unowned;
+                if page.clone().all(is_nobodys) || page.clone().all(is_own) {
                     continue;
                 }
                 match pages.last_mut().filter(|last| last.end == page.start) {
