@@ -67,6 +67,18 @@ fn memory_in_common_after_threads() {
     assert_eq!(is_exact(&bench, &program).succeeds().text(), native.text());
 }
 
+/// Whether an access faults depends on what another thread has made of the memory: `mprotect` is ordered
+/// against accesses.
+#[test]
+fn memory_that_another_thread_protects() {
+    let Some(bench) = bench() else { return };
+    bench.cc(include_str!("../guest/protected.c"), &["-O1", "-pthread", "-o", "program"]);
+    let program = (bench.path().join("program"), Vec::new());
+    for _ in 0..2 {
+        is_exact(&bench, &program).succeeds();
+    }
+}
+
 /// What the kernel writes at a thread's end is ordered, too: loops wait for it.
 #[test]
 fn threads_without_a_library() {

@@ -16,6 +16,7 @@
 //!   compare, also where they search for it; and all of such a function, as of an atomic operation,
 //!   if it touches nothing but what its argument points to, and the locks are the program's own;
 //! - flags that a loop looks at in each round, whatever else it does (`flags`);
+//! - the store by which a guard's destructor, called beside the program's own locks, releases one (`released`);
 //! - what a short function answers a question by (`answers`): loops that wait ask virtual functions and
 //!   predicates;
 //! - loops that follow pointers on the way to a lock (`walks`), or go over the records of all threads
@@ -61,6 +62,7 @@ use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, 
 use super::pauses::published;
 use super::polls::polls;
 use super::records::records;
+use super::released::released;
 use super::tested::tested;
 use super::walks::walks;
 use crate::common::is_call;
@@ -229,6 +231,9 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             records(code, &waits, around.pauses, &loops).into_iter().map(|at| code[at].ip()),
         );
         sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
+    }
+    if around.is_called_beside_own {
+        sites.extend(released(code, &addresses).filter(|&at| accesses[at]).map(|at| code[at].ip()));
     }
     if !around.trusted && (has_locks || around.pauses.contains(&true)) {
         let loads = lent(code, &loops).into_iter().filter(|&at| is_stack_load(&code[at]));
@@ -625,6 +630,17 @@ mod tests {
         };
         assert_eq!(search(true), [Mnemonic::Cmp]);
         assert_eq!(search(false), []);
+    }
+
+    #[test]
+    fn guards_release_locks() {
+        let release = |a: &mut CodeAssembler| {
+            a.mov(rax, qword_ptr(rdi)).unwrap();
+            a.mov(dword_ptr(rax + 4), 0).unwrap();
+            a.ret().unwrap();
+        };
+        assert_eq!(found_in(false, false, true, release), [Mnemonic::Mov; 2]);
+        assert_eq!(found_in(false, false, false, release), []);
     }
 
     /// As gcc compiles `atomic_store_explicit(&object->flag, 0, memory_order_release);` without

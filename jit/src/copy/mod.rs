@@ -67,6 +67,7 @@ mod plain;
 mod plan;
 mod polls;
 mod records;
+mod released;
 mod state;
 mod tables;
 mod tested;

@@ -24,6 +24,9 @@
 //! Lines that show the same memory, since a file is mapped at several addresses, are one line to all
 //! of this ([`super::aliases`]): only a thread's tables have an entry for each.
 //!
+//! A call that changes what accesses of memory do (`mprotect`, `munmap`) takes over the pages that
+//! threads have accessed, as if it wrote them ([`Lines::take_pages`]).
+//!
 //! # Why that is exact
 //! Two accesses of a line by different threads, one of which writes, are either both under tickets of
 //! the line, or the first one's thread lost the line between the two: then its handover comes after
@@ -31,15 +34,19 @@
 //! in the recorded order, and every load reads what it read. The order of events is one of real time,
 //! so no replay can wait in a circle.
 
+mod states;
+
+use self::states::States;
 use super::aliases::Aliases;
 use super::filter::{ENTRIES, Filter, LINE, Span, address_of, index, straight};
 use super::runs::{Neighbours, Runs};
 use crate::barrier::Barrier;
 use crate::record::log::{Closed, Log};
 use crate::slots::Tickets;
-use crate::{Error, Pages, Result};
+use crate::{Error, Result};
 use refrain_trace::{Event, EventKind, Order, ThreadId, order};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How often a line is taken over before it is contended, with [`refrain_trace::Order::Stride`].
@@ -235,35 +242,10 @@ pub(crate) struct Lines {
     aliases: AtomicPtr<Aliases>,
 }
 
-/// A state per line; the kernel gives memory to those that are used.
-struct States(Pages);
-
-impl States {
-    fn new() -> Result<States> {
-        let pages = Pages::new(ENTRIES * size_of::<AtomicU32>());
-        pages.map(States).map_err(Error::host("mapping the states of lines"))
-    }
-
-    fn of(&self, line: usize) -> &AtomicU32 {
-        assert!(line < ENTRIES);
-        // SAFETY: the pages have that many, all zero at first, and are there as long as this.
-        unsafe { self.0.start().cast::<AtomicU32>().add(line).as_ref() }
-    }
-
-    fn get(&self, line: usize) -> State {
-        State::unpack(self.of(line).load(Ordering::Acquire))
-    }
-
-    fn set(&self, line: usize, state: State) {
-        self.of(line).store(state.pack(), Ordering::Release);
-    }
-
-    /// Makes what is nobody's one thread's.
-    fn claim(&self, line: usize, owner: ThreadId) -> bool {
-        let owned = State::Owned { owner, taken: 0 }.pack();
-        self.of(line).compare_exchange(0, owned, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-}
+/// As long as this is there, no thread takes a line over.
+pub(crate) struct Still<'a>(
+    #[expect(dead_code, reason = "it is held")] MutexGuard<'a, Vec<Option<Filter>>>,
+);
 
 /// A thread that loses a line, and whether it may not even read it any more.
 struct Loss {
@@ -520,15 +502,59 @@ impl Lines {
             done += count * LINE;
         }
         if !alone {
-            // Their states stand at one of them now, and are these.
+            // Their states stand at one of them now, and are these. (That the others have been accessed,
+            // `accessed` finds where they lie.)
             let owned = State::Owned { owner: me, taken: 0 };
-            lines().for_each(|line| self.states.set(self.canonical(line), owned));
+            lines().for_each(|line| {
+                self.states.set(line, owned);
+                self.states.set(self.canonical(line), owned);
+            });
         }
         self.aliases.store(Box::into_raw(Box::new(aliases)), Ordering::Release);
         if let Some(mine) = threads.get(me.index()).copied().flatten() {
             lines().for_each(|line| self.forbid(&mine, self.canonical(line), true));
         }
         Ok(())
+    }
+
+    /// Takes over the pages of a stretch of memory that threads have accessed. As long as the caller has
+    /// what this returns, no thread takes a line over. (The window is closed, since the caller is going to
+    /// write events.)
+    pub(crate) fn take_pages(
+        &self,
+        me: ThreadId,
+        range: &Range<u64>,
+        ways: (&Log, &Tickets),
+        record: impl FnOnce(Acquired),
+    ) -> Result<Still<'_>, Closed> {
+        let threads = self.threads();
+        let span =
+            |page: &Range<u64>| Span { start: page.start, len: page.end - page.start, write: true };
+        let spans: Vec<Span> = self.accessed(me, range).iter().map(span).collect();
+        self.acquire_from(&threads, (me, &mut Runs::default()), (&spans, None), ways, record)?;
+        if let Some(mine) = threads.get(me.index()).copied().flatten() {
+            mine.set_window(false);
+        }
+        Ok(Still(threads))
+    }
+
+    /// The pages of a stretch of memory in which a thread has accessed a line, but for those that are the
+    /// caller's anyway.
+    fn accessed(&self, me: ThreadId, range: &Range<u64>) -> Vec<Range<u64>> {
+        // Of lines with aliases, the state here says only that they have been accessed.
+        let alone = self.aliases().is_none().then_some(me);
+        // What is longer comes to the same lines once more.
+        let end = range.end.min(range.start.saturating_add(ENTRIES as u64 * LINE));
+        let mut start = range.start;
+        let mut pages = Vec::new();
+        while start < end {
+            let (first, count) = (index(start), straight(start).min((end - start).div_ceil(LINE)));
+            let address = |line: usize| start + (line - first) as u64 * LINE;
+            let lines = self.states.accessed(first..first + count as usize, alone);
+            pages.extend(lines.into_iter().map(|it| address(it.start)..address(it.end)));
+            start += count * LINE;
+        }
+        pages
     }
 
     /// How many accesses a thread has made that has lost these lines, and knows it. The processors

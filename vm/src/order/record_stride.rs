@@ -6,12 +6,13 @@
 
 use super::filter::Span;
 use super::in_progress::Accesses;
-use super::lines::{Acquired, Calms, Claims, Quick, Wish};
+use super::lines::{Acquired, Calms, Claims, Quick, Still, Wish};
 use super::runs::Runs;
 use crate::Result;
 use crate::engine::{Fault, OrderedAccess, OrderedKind};
 use crate::host;
 use crate::record::fast_path::FastPathState;
+use crate::record::machine::Machine;
 use crate::record::machine::park_forever;
 use crate::record::thread::{Flow, GuestThread};
 use refrain_trace::{Event, EventKind, accessed, order};
@@ -214,6 +215,26 @@ impl GuestThread {
         self.access_during(ranges, (write, which), act)
     }
 
+    /// Before a call that changes what accesses of this memory do: the thread takes over the pages that
+    /// threads have accessed. It has them as long as the caller has what this returns; the turns of
+    /// contended lines are to be ended then ([`GuestThread::end_turns`]).
+    pub(crate) fn take_memory<'a>(
+        &mut self,
+        machine: &'a Machine,
+        range: &Range<u64>,
+    ) -> Option<(Still<'a>, Vec<(usize, u64)>)> {
+        let lines = machine.lines().filter(|_| machine.threads_alive() > 1)?;
+        let mut turns = Vec::new();
+        let taken =
+            lines.take_pages(self.id, range, (&machine.log, &machine.tickets), |acquired| {
+                turns = self.record_acquired(acquired, accessed::CALL);
+            });
+        match taken {
+            Ok(taken) => Some((taken, turns)),
+            Err(_) => park_forever(),
+        }
+    }
+
     /// The kernel writes this word at the thread's end, where other threads may be waiting for it.
     pub(crate) fn access_at_end(&mut self, word: Range<u64>, write: impl FnOnce()) {
         self.access_during(&[word], (true, accessed::CALL), write);
@@ -339,7 +360,7 @@ impl GuestThread {
         }
     }
 
-    fn end_turns(&mut self, turns: &[(usize, u64)]) {
+    pub(crate) fn end_turns(&mut self, turns: &[(usize, u64)]) {
         for &(slot, ticket) in turns {
             self.machine.tickets.release(slot, ticket);
         }

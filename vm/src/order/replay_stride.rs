@@ -136,17 +136,16 @@ impl GuestThread {
     }
 
     /// The thread is at a system call, which reads memory before it is entered: `act` does that, given
-    /// the call's event, if that comes next.
+    /// the call's event, if that comes next. The thread has the turns of that memory until the caller ends
+    /// them.
     pub(crate) fn read_for_call<T>(
         &mut self,
+        turns: &mut Vec<(usize, u64)>,
         act: impl FnOnce(&Event) -> Option<T>,
     ) -> Result<Option<T>, Halt> {
-        let mut turns = Vec::new();
-        let event = self.begin_access_of_kernel(&mut turns)?;
+        let event = self.begin_access_of_kernel(turns)?;
         let event = event.filter(|event| event.kind() == EventKind::Syscall);
-        let result = event.and_then(|event| act(&event));
-        self.end_turns(&mut turns);
-        Ok(result)
+        Ok(event.and_then(|event| act(&event)))
     }
 
     /// The kernel writes a word at the thread's end, which has no event of its own.
@@ -186,7 +185,7 @@ impl GuestThread {
         }
     }
 
-    fn end_turns(&self, turns: &mut Vec<(usize, u64)>) {
+    pub(crate) fn end_turns(&self, turns: &mut Vec<(usize, u64)>) {
         turns.drain(..).for_each(|(slot, ticket)| self.machine.gate.advance(slot, ticket));
     }
 

@@ -25,9 +25,15 @@ impl GuestThread {
     pub(crate) fn memory_call(&mut self, mut pending: Pending, what: MachineCall) -> Result<()> {
         let args = *pending.call.arguments();
         let machine = self.machine.clone();
+        let range = changed_range(what, args);
+        let protected = (what == MachineCall::Mprotect).then(|| named(args));
+        let taken = range.as_ref().or(protected.as_ref());
+        let taken = taken.and_then(|range| self.take_memory(&machine, range));
+        if taken.is_some() {
+            pending.event.begin = host::ticks();
+        }
         let mut space = machine.space.lock().unwrap_or_else(PoisonError::into_inner);
         self.fast_path.pages.forget_in(space.taken_by(what, args));
-        let range = changed_range(what, args);
         let changes = range.as_ref().filter(|_| !machine.log.is_silent());
         if changes.is_some_and(|range| machine.mapped.before(range)) {
             machine.log.pages();
@@ -104,6 +110,10 @@ impl GuestThread {
             ..pending.event
         });
         drop(space);
+        if let Some((lines, turns)) = taken {
+            self.end_turns(&turns);
+            drop(lines);
+        }
         self.end_recording(pending.done);
         if result >= 0 {
             let watched = self.common_may_differ(what, args, result as u64);

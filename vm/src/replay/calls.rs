@@ -44,7 +44,8 @@ impl GuestThread {
             object: digest::of_call(&call),
             ..self.here(EventKind::Syscall)
         };
-        let sent = self.read_for_call(|event| {
+        let mut turns = Vec::new();
+        let sent = self.read_for_call(&mut turns, |event| {
             let sent = call.sent(event.value as i64, &Guest)?;
             Some((digest::of_ranges(&sent.ranges), sent))
         })?;
@@ -53,8 +54,11 @@ impl GuestThread {
         let record = self.record()?;
         self.compare_call(&event, &actual, &record, &call)?;
         if let Effect::Memory { content } = record.effect {
-            return self.memory_call((&event, came), &call, (content, &record.writes));
+            self.memory_call((&event, came), &call, (content, &record.writes))?;
+            self.end_turns(&mut turns);
+            return Ok(());
         }
+        self.end_turns(&mut turns);
         self.enter(&event)?;
         if event.flags & UNFINISHED != 0 {
             self.tally.events += 1;

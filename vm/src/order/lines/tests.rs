@@ -141,3 +141,22 @@ fn a_line_is_calm_when_one_thread_alone_has_its_turns() {
     assert_eq!(calm.wish(line, next + 1, false), None, "somebody else has had a turn");
     assert_eq!(calm.wish(line + LINE, next, false), None);
 }
+
+#[test]
+fn pages_that_were_accessed() {
+    let Some(lines) = lines() else { return };
+    const PAGE: u64 = 4096;
+    let start = 0x2000_0000_0000;
+    let all = start..start + 64 * PAGE;
+    assert_eq!(lines.accessed(A, &all), []);
+    assert!(lines.states.claim(index(start + 3 * PAGE + LINE), A));
+    assert!(lines.states.claim(index(start + 4 * PAGE), B));
+    let far = start + 40 * PAGE;
+    (far..far + PAGE).step_by(LINE as usize).for_each(|line| {
+        assert!(lines.states.claim(index(line), A));
+    });
+    let both = start + 3 * PAGE..start + 5 * PAGE;
+    assert_eq!(lines.accessed(A, &all), std::slice::from_ref(&both), "the other page is A's alone");
+    assert_eq!(lines.accessed(B, &all), [both, far..far + PAGE]);
+    assert_eq!(lines.accessed(B, &(start..start + PAGE)), []);
+}
