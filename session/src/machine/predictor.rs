@@ -33,10 +33,9 @@ pub(super) struct Predictor {
     arriving: Contracted,
     with_recording: Contracted,
     shown: Shown,
-    /// By which factor threads were awake longer in the recorded run than is known
-    /// ([`Predictor::fit`]). How long they are awake in the program's own run is not seen in the
-    /// recording, whose rhythm is another one.
-    patient: u32,
+    /// By which factor threads are awake longer than is known, in the recorded run and in the program's
+    /// own ([`Predictor::fit`]).
+    patient: [u32; 2],
 }
 
 impl Predictor {
@@ -53,9 +52,9 @@ impl Predictor {
             with_recording: recorded.reduced.contracted(&own.config.costs),
             own,
             shown,
-            patient: PLAIN,
+            patient: [PLAIN; 2],
         };
-        predictor.patient = predictor.fit();
+        predictor.patient = [RECORDED, 0].map(|trial| predictor.fit(trial));
         Ok(predictor)
     }
 
@@ -73,7 +72,7 @@ impl Predictor {
     /// model sleep as of the recording, for as long. Two threads that meet at a lock may go on taking
     /// turns at it without sleeping, or may each sleep again and again; which of both they do depends on
     /// some tens of nanoseconds that no trace shows, but the recording shows what they did.
-    fn fit(&self) -> u32 {
+    fn fit(&self, trial: u32) -> u32 {
         let (slept, slept_for) = self.shown.slept;
         // Where threads wait for cores, that is what decides. The first thread mostly waits for others.
         let crowded = self.own.reduced.threads() > self.own.config.cores as usize + 1;
@@ -81,7 +80,7 @@ impl Predictor {
             return PLAIN;
         }
         let away = |factor: u32| {
-            let run = self.arrive_with(&Constraints::none(), Setting::of(RECORDED), factor);
+            let run = self.arrive_with(&Constraints::none(), Setting::of(trial), factor);
             let threads = run.ok()?.threads;
             let count = threads.iter().map(|account| account.slept).sum();
             let time = threads.iter().map(|account| account.slept_for).sum();
@@ -198,7 +197,15 @@ impl Replayer for Predictor {
     }
 
     fn arrive(&self, relaxed: Option<&Relaxed<'_>>, setting: Setting) -> Result<Arrival, String> {
-        let patient = if setting.trial == RECORDED { self.patient } else { PLAIN };
+        let [recorded, own] = self.patient;
+        // Without the recorder the run has another rhythm, in which threads may sleep as often as in the
+        // recording, or as glibc has it, or between the two.
+        let patient = match setting.trial {
+            RECORDED => recorded,
+            1 => own,
+            2 => PLAIN,
+            _ => own.midpoint(PLAIN),
+        };
         let Some(relaxed) = relaxed else {
             let run = self.arrive_with(&Constraints::none(), setting, patient)?;
             return Ok(arrival(&run));
