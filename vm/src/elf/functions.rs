@@ -26,9 +26,9 @@ impl Extents {
     fn new(starts: Vec<u64>, end: impl Fn(usize) -> Option<u64>) -> Extents {
         let nexts = starts.iter().copied().skip(1).chain([u64::MAX]);
         let far = starts.iter().zip(nexts).enumerate();
-        let far = far.filter(|(_, (start, next))| next - *start >= FAR);
+        let far = far.filter(|(_, (start, next))| next.saturating_sub(**start) >= FAR);
         let followed = far.filter_map(|(at, (&start, next))| {
-            let end = end(at).filter(|end| start < *end && *end < next - PADDING)?;
+            let end = end(at).filter(|end| start < *end && *end < next.saturating_sub(PADDING))?;
             Some(start..end)
         });
         Extents { followed: followed.collect(), starts }
