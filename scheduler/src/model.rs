@@ -32,7 +32,7 @@ pub struct Model<'a> {
     /// The machine's noise. `None`: work takes as long as recorded.
     pub noise: Option<Noise>,
     /// What it takes to wake a thread, drawn from these ([`Waiting::Glibc`]). If there are none, it
-    /// is drawn from around the machine's costs if there is noise, and else is these.
+    /// is drawn from around the machine's costs; without noise, it is the machine's costs.
     pub wakings: &'a [Waking],
     /// From a release to the moment when a thread that waits awake goes on, drawn from these
     /// ([`Waiting::Glibc`]); the machine's costs if there are none.

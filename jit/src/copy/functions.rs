@@ -123,6 +123,8 @@ impl Functions {
         if let Some((&first, &last)) = ends {
             self.modules.push((first..last.saturating_add(1), trusted));
             self.lasts.insert(last);
+            // The ends of functions that were there before are no ends of these.
+            self.followed.retain(|start, _| !(first..=last).contains(start));
         }
         self.starts.extend_from_slice(starts);
         self.followed.extend(followed.iter().map(|function| (function.start, function.end)));
@@ -758,6 +760,9 @@ mod tests {
         assert_eq!(functions.around(0x8000), extent(0x8000..0x9000));
         assert_eq!(functions.around(0x900f), extent(0x9000..0x9010), "the last one");
         assert_eq!(functions.around(0x9010), None);
+        functions.add(&[0x1000, 0x1200], &[], &[], false, None);
+        functions.settle();
+        assert_eq!(functions.around(0x1100), extent(0x1000..0x1200), "another module's");
     }
 
     #[test]

@@ -198,8 +198,8 @@ impl Replayer for Predictor {
 
     fn arrive(&self, relaxed: Option<&Relaxed<'_>>, setting: Setting) -> Result<Arrival, String> {
         let [recorded, own] = self.patient;
-        // Without the recorder the run has another rhythm, in which threads may sleep as often as in the
-        // recording, or as glibc has it, or between the two.
+        // The recorder changes the run's rhythm. Without it, threads may sleep as often as they did in the
+        // recording, or as often as glibc's patience lets them, or something between.
         let patient = match setting.trial {
             RECORDED => recorded,
             1 => own,

@@ -16,7 +16,8 @@ pub(crate) struct Extents {
     pub(crate) followed: Vec<Range<u64>>,
 }
 
-/// A function is asked for its end if the next one begins so many bytes after its start.
+/// If two starts are so many bytes apart, the unwind information of the first function is read for the
+/// function's end.
 const FAR: u64 = 2 << 10;
 /// Bytes of padding between functions, at most.
 const PADDING: u64 = 64;
@@ -109,11 +110,9 @@ impl Elf {
     fn end_of(&self, start: u64, entry: u64, offset: u64) -> Option<u64> {
         const FIELD: u64 = 8;
         let bytes = self.bytes(offset.checked_add(FIELD)?, 8)?;
-        let [begin, len] =
-            [0, 4].map(|at| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let begin = i64::from(i32::from_le_bytes(begin));
-        let begin = entry.wrapping_add(FIELD).wrapping_add_signed(begin);
-        let end = start.checked_add(u32::from_le_bytes(len).into());
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        let begin = entry.wrapping_add(FIELD).wrapping_add_signed((word(0) as i32).into());
+        let end = start.checked_add(word(4).into());
         end.filter(|_| begin == start)
     }
 }

@@ -517,9 +517,9 @@ impl Lines {
         Ok(())
     }
 
-    /// Takes over the pages of a stretch of memory that threads have accessed. As long as the caller has
-    /// what this returns, no thread takes a line over. (The window is closed, since the caller is going to
-    /// write events.)
+    /// Takes over the pages of a stretch of memory that threads have accessed. No thread takes a line over
+    /// until the caller drops the returned [`Still`]. (The thread's window is closed, since the caller is
+    /// going to write events.)
     pub(crate) fn take_pages(
         &self,
         me: ThreadId,
@@ -541,7 +541,7 @@ impl Lines {
     /// The pages of a stretch of memory in which a thread has accessed a line, but for those that are the
     /// caller's anyway.
     fn accessed(&self, me: ThreadId, range: &Range<u64>) -> Vec<Range<u64>> {
-        // Of lines with aliases, the state here says only that they have been accessed.
+        // The own state of a line with aliases says only that the line has been accessed.
         let alone = self.aliases().is_none().then_some(me);
         // What is longer comes to the same lines once more.
         let end = range.end.min(range.start.saturating_add(ENTRIES as u64 * LINE));

@@ -136,8 +136,8 @@ impl GuestThread {
     }
 
     /// The thread is at a system call, which reads memory before it is entered: `act` does that, given
-    /// the call's event, if that comes next. The thread has the turns of that memory until the caller ends
-    /// them.
+    /// the call's event, if that comes next. The thread keeps its turns at that memory until the caller
+    /// ends them.
     pub(crate) fn read_for_call<T>(
         &mut self,
         turns: &mut Vec<(usize, u64)>,

@@ -4,7 +4,7 @@
 //! What is found in a function depends on its code, and on what is around it: the other functions of its
 //! module, what its calls through the linker's tables lead to, and which functions are the library's
 //! locks. A finding holds a digest of either. That of the surroundings takes in every module, by build
-//! id and place, and every lock, in the order in which they came; so where it is the same, so is the
+//! and place, and every lock, in the order in which they came; so where it is the same, so is the
 //! code that a function may call. A module of no known build may be any code: once there is one, nothing
 //! is looked up or kept any more.
 
@@ -85,7 +85,7 @@ impl Known {
         }
     }
 
-    /// What is known of the function that lies there, of which `code` reads as many bytes as it is
+    /// What is known of the function in this range; `code` reads as many of its first bytes as it is
     /// asked for.
     pub(super) fn get(
         &mut self,
