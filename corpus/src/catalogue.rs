@@ -221,6 +221,10 @@ pub static PROGRAMS: &[Program] = &[
     Program { flags: &["-mcx16"], ..exerciser("ex_atomics", "c/ex_atomics.c", &["2000"]) },
     exerciser("ex_polls", "c/ex_polls.c", &["300"]),
     exerciser("ex_stamps", "c/ex_stamps.c", &["300"]),
+    Program {
+        flags: &["-fno-asynchronous-unwind-tables"],
+        ..exerciser("ex_polls_no_unwind", "c/ex_polls.c", &["300"])
+    },
     unoptimised("ex_polls_O0", "c/ex_polls.c", &["300"]),
     unoptimised("ex_stamps_O0", "c/ex_stamps.c", &["300"]),
     exerciser("ex_helpers", "c/ex_helpers.c", &["300"]),

@@ -1,9 +1,11 @@
-//! Where functions lie, as the unwind information has it, which stripped files have too.
+//! Where functions lie, as the unwind information has it, which stripped files have too. What is
+//! compiled without it has symbols at best.
 
 use super::Elf;
 use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
 use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSection};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
+use std::cmp::Reverse;
 use std::ops::Range;
 
 /// Where functions lie. Virtual addresses.
@@ -21,15 +23,37 @@ pub(crate) struct Extents {
 const FAR: u64 = 2 << 10;
 /// Bytes of padding between functions, at most.
 const PADDING: u64 = 64;
+/// A module has unwind information for all of its code if it has that of more functions than start-up
+/// code has, and not many more bytes of code for each.
+const START_UP: usize = 8;
+const LONG: u64 = 1 << 10;
 
 impl Extents {
-    /// `end` says where the function ends that has this place among the starts.
-    fn new(starts: Vec<u64>, end: impl Fn(usize) -> Option<u64>) -> Extents {
+    /// The same with functions of which symbols tell.
+    fn with(mut self, mut symbols: Vec<Range<u64>>) -> Extents {
+        symbols.sort_unstable_by_key(|symbol| (symbol.start, Reverse(symbol.end)));
+        symbols.dedup_by_key(|symbol| symbol.start);
+        symbols.retain(|symbol| self.starts.binary_search(&symbol.start).is_err());
+        self.starts.extend(symbols.iter().map(|symbol| symbol.start));
+        self.starts.sort_unstable();
+        let Extents { starts, mut followed } = self;
+        let by_symbol = Extents::new(starts, |start| {
+            let at = symbols.binary_search_by_key(&start, |symbol| symbol.start).ok()?;
+            Some(symbols[at].end)
+        });
+        followed.extend(by_symbol.followed);
+        followed.sort_unstable_by_key(|function| function.start);
+        Extents { followed, ..by_symbol }
+    }
+
+    /// `end` says where the function ends that begins there, if it knows that.
+    fn new(starts: Vec<u64>, end: impl Fn(u64) -> Option<u64>) -> Extents {
         let nexts = starts.iter().copied().skip(1).chain([u64::MAX]);
-        let far = starts.iter().zip(nexts).enumerate();
-        let far = far.filter(|(_, (start, next))| next.saturating_sub(**start) >= FAR);
-        let followed = far.filter_map(|(at, (&start, next))| {
-            let end = end(at).filter(|end| start < *end && *end < next.saturating_sub(PADDING))?;
+        let far = starts.iter().copied().zip(nexts);
+        let far = far.filter(|(start, next)| next.saturating_sub(*start) >= FAR);
+        let followed = far.filter_map(|(start, next)| {
+            let end =
+                end(start).filter(|end| start < *end && *end < next.saturating_sub(PADDING))?;
             Some(start..end)
         });
         Extents { followed: followed.collect(), starts }
@@ -37,21 +61,34 @@ impl Extents {
 }
 
 impl Elf {
-    /// Where functions lie, by the search table of the unwind information (`.eh_frame_hdr`). Static
-    /// programs have no such table: of them, the unwind information itself and the symbols are read.
+    /// Where functions lie, by the search table of the unwind information (`.eh_frame_hdr`), and by the
+    /// symbols, if there is code that has none. Static programs have no such table: of them, the unwind
+    /// information itself and the symbols are read.
     pub(crate) fn extents(&self) -> Extents {
-        self.by_unwind_table().unwrap_or_else(|| {
-            let mut ranges = self.by_unwind_information().unwrap_or_default();
-            self.functions(|_, address| ranges.push(address..address));
-            // Of what begins at one place, the longest one comes first.
-            ranges.sort_unstable_by_key(|range| (range.start, std::cmp::Reverse(range.end)));
-            ranges.dedup_by_key(|range| range.start);
-            Extents::new(ranges.iter().map(|it| it.start).collect(), |at| Some(ranges[at].end))
-        })
+        match self.by_unwind_table() {
+            Some(extents) if self.is_covered_by(extents.starts.len()) => extents,
+            Some(extents) => extents.with(self.symbols()),
+            None => self.by_unwind_information().unwrap_or_default().with(self.symbols()),
+        }
+    }
+
+    /// Whether so many functions may be all that there are.
+    fn is_covered_by(&self, functions: usize) -> bool {
+        let code = self.segments.iter().filter(|segment| segment.prot & libc::PROT_EXEC != 0);
+        let bytes: u64 = code.map(|segment| segment.file_size).sum();
+        functions > START_UP && bytes / functions as u64 <= LONG
+    }
+
+    /// The functions of the dynamic symbol table, and of the static one where there is one.
+    fn symbols(&self) -> Vec<Range<u64>> {
+        let Ok(file) = ElfFile64::<Endianness, _>::parse(&self.data) else { return Vec::new() };
+        let symbols = file.dynamic_symbols().chain(file.symbols());
+        let functions = symbols.filter(|it| it.kind() == SymbolKind::Text && it.is_definition());
+        functions.map(|it| it.address()..it.address().saturating_add(it.size())).collect()
     }
 
     /// What `.eh_frame` says.
-    fn by_unwind_information(&self) -> Option<Vec<Range<u64>>> {
+    fn by_unwind_information(&self) -> Option<Extents> {
         let file = ElfFile64::<Endianness, _>::parse(&self.data).ok()?;
         let section = file.section_by_name(".eh_frame")?;
         let unwind = EhFrame::new(section.data().ok()?, LittleEndian);
@@ -70,7 +107,14 @@ impl Elf {
                 ranges.push(start..start.saturating_add(function.len()));
             }
         }
-        Some(ranges)
+        // Of what begins at one place, the longest one comes first.
+        ranges.sort_unstable_by_key(|range: &Range<u64>| (range.start, Reverse(range.end)));
+        ranges.dedup_by_key(|range| range.start);
+        let starts: Vec<u64> = ranges.iter().map(|range| range.start).collect();
+        Some(Extents::new(starts, |start| {
+            let at = ranges.binary_search_by_key(&start, |range| range.start).ok()?;
+            Some(ranges[at].end)
+        }))
     }
 
     /// The table: version 1, three encoding bytes, a pointer, a count, then pairs of 32-bit
@@ -95,11 +139,12 @@ impl Elf {
         let starts: Vec<u64> = table.chunks_exact(8).map(address).collect();
         let unwind = file.section_by_name(".eh_frame");
         let unwind = unwind.and_then(|it| Some((it.address(), it.file_range()?.0)));
-        Some(Extents::new(starts, |at| {
+        let entries = table.as_chunks::<8>().0;
+        Some(Extents::new(starts, |start| {
             let (section, offset) = unwind?;
-            let entry = address(&table[8 * at + 4..]);
-            let begin = address(&table[8 * at..]);
-            self.end_of(begin, entry, offset.checked_add(entry.checked_sub(section)?)?)
+            let at = entries.binary_search_by_key(&start, |entry| address(entry)).ok()?;
+            let entry = address(&entries[at][4..]);
+            self.end_of(start, entry, offset.checked_add(entry.checked_sub(section)?)?)
         }))
     }
 
@@ -135,11 +180,7 @@ mod tests {
         for file in files {
             let elf = Elf::read(Path::new(file)).unwrap();
             let Some(table) = elf.by_unwind_table() else { continue };
-            let mut all = elf.by_unwind_information().unwrap();
-            all.sort_unstable_by_key(|it| it.start);
-            all.dedup_by_key(|it| it.start);
-            let starts: Vec<u64> = all.iter().map(|it| it.start).collect();
-            let whole = Extents::new(starts, |at| Some(all[at].end));
+            let whole = elf.by_unwind_information().unwrap();
             assert_eq!((table.starts, &table.followed), (whole.starts, &whole.followed), "{file}");
             followed += whole.followed.len();
         }
@@ -150,7 +191,19 @@ mod tests {
     fn only_what_is_far_from_the_next_function_has_its_end() {
         let [near, far, long, last] = [0x1000, 0x1100, 0x1100 + FAR, 0x1100 + 3 * FAR];
         let ends = [near + 0x10, far + 0x10, last - PADDING, last + 0x20];
-        let extents = Extents::new(vec![near, far, long, last], |at| Some(ends[at]));
+        let starts = [near, far, long, last];
+        let end = |start| Some(ends[starts.iter().position(|it| *it == start)?]);
+        let extents = Extents::new(starts.to_vec(), end);
         assert_eq!(extents.followed, [far..far + 0x10, last..last + 0x20]);
+    }
+
+    #[test]
+    fn symbols_tell_of_what_has_no_unwind_information() {
+        let known = Extents::new(vec![0x1000, 0x9000], |start| Some(start + 0x20));
+        let symbols = vec![0x5000..0x5010, 0x1000..0x1000, 0x2000..0x2040, 0x2000..0x2000];
+        let extents = known.with(symbols);
+        assert_eq!(extents.starts, [0x1000, 0x2000, 0x5000, 0x9000]);
+        let followed = [0x1000..0x1020, 0x2000..0x2040, 0x5000..0x5010, 0x9000..0x9020];
+        assert_eq!(extents.followed, followed);
     }
 }

@@ -12,6 +12,7 @@ use super::in_progress::Performing;
 use crate::context::Context;
 use crate::engine::{Engine, OrderedAccess, OrderedFastPath, OrderedKind, SLOW_PATH};
 use crate::host::{self, Guest};
+use crate::order::Span;
 use crate::replay::fast_path::{FastPathState, Lent, takes_slow_path};
 use crate::replay::gate::Condition;
 use crate::replay::outcome::DivergenceKind;
@@ -199,8 +200,14 @@ impl GuestThread {
         size: u8,
         kind: OrderedKind,
     ) -> Result<(), Halt> {
-        if !kind.is_any() && self.execute_on_copies()? {
-            return Ok(());
+        if !kind.is_any() {
+            if self.execute_on_copies()? {
+                return Ok(());
+            }
+            // An access of memory in common without an event of its own has faulted.
+            if self.is_common(Span { start: address, len: size.into(), write: false }) {
+                return self.execute_alone();
+            }
         }
         match kind {
             OrderedKind::Load | OrderedKind::Poll => self.load(address, size),

@@ -164,7 +164,7 @@ impl GuestThread {
     }
 
     /// Whether an access is of such memory.
-    fn is_common(&self, span: Span) -> bool {
+    pub(crate) fn is_common(&self, span: Span) -> bool {
         self.machine.common.meets(&(span.start..span.start.saturating_add(span.len)))
     }
 
