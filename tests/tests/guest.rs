@@ -182,6 +182,13 @@ fn memory_in_common_that_is_mapped_later() {
     is_as_natively(include_str!("../guest/common_later.c"));
 }
 
+/// What a program that the guest has executed writes is recorded where the guest looks.
+#[test]
+fn memory_in_common_with_an_executed_program() {
+    let recorded = is_as_natively(include_str!("../guest/common_executed.c"));
+    assert_eq!(recorded.text(), "3570 0\n");
+}
+
 /// What is not recorded is said when the recording ends, and again where a replay misses it.
 #[test]
 fn memory_in_common_with_a_child_while_a_thread_computes() {

@@ -12,6 +12,7 @@
 
 pub(crate) mod recorded;
 pub(crate) mod replayed;
+mod writers;
 
 use crate::host;
 use crate::layout::{PAGE, guest_may_map};

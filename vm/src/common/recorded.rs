@@ -2,7 +2,7 @@
 //!
 //! At the guest's address an area is out of reach; its *alias* lies where the kernel has put it.
 
-use super::Area;
+use super::{Area, writers};
 use crate::elsewhere::{self, Aliases};
 use crate::host;
 use crate::layout::{PAGE, guest_may_map};
@@ -327,11 +327,12 @@ fn reserve(len: u64) -> Option<u64> {
 }
 
 impl Shows {
-    /// Whether anybody has the file open for writing, as far as the kernel tells: then nobody may have a
-    /// lease on it.
+    /// Whether another process may write to the file.
     fn has_writer(&self) -> bool {
         let Ok(file) = File::open(&self.name) else { return false };
-        let same = file.metadata().is_ok_and(|of| self.file.ends_with(&format!(" {}", of.ino())));
+        let Ok(known) = file.metadata() else { return false };
+        let same = self.file.ends_with(&format!(" {}", known.ino()));
+        // Nobody may have a lease on what somebody has open for writing.
         // SAFETY: both calls take a descriptor and an integer.
         let lease = |what: i32| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, what) };
         if !same || lease(libc::F_RDLCK) == 0 {
@@ -339,6 +340,7 @@ impl Shows {
             return false;
         }
         std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
+            && (!writers::writes("self", &known) || writers::others_write(&known))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::syscall::MachineCall;
 use refrain_trace::payload::{SyscallRecord, Write};
 use refrain_trace::{Event, EventKind, NO_TICKET, common as numbers, order};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 impl Machine {
@@ -113,10 +114,12 @@ impl GuestThread {
     ) -> bool {
         let begins = !self.machine.has_common();
         if begins {
-            // What a child does nobody records. What it executes does not share memory by itself, but those
-            // that `--follow` records may.
+            // What a child does nobody records. What the program has started may map what it maps, though.
             let machine = &self.machine;
-            if machine.is_child() || machine.follow.is_none() || !machine.shares_memory() {
+            if machine.is_child()
+                || !machine.has_relatives.load(Ordering::SeqCst)
+                || !machine.shares_memory()
+            {
                 return false;
             }
         }
