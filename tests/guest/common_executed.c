@@ -1,6 +1,8 @@
-// A program that executes itself in a child maps, to read, what that one writes; beside it a file that
-// nobody else writes. They share no memory by the fork.
+// A program that executes itself in children maps, to read, what one writes; beside it a file that
+// nobody else writes. Another one writes to shared memory that was mapped before, by its name. They share
+// nothing by the fork.
 #include <fcntl.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,10 +26,37 @@ static int write_rounds(void) {
     return 0;
 }
 
+// Adds to what it finds, like its parent.
+static int add(const char *name) {
+    int memory = shm_open(name, O_RDWR, 0);
+    volatile int *words = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    if (words == MAP_FAILED) return 1;
+    for (int i = 0; i < 1000; i++) __atomic_fetch_add(words, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+// Of memory that is mapped before the program has started any other.
+static int add_with_another(char *self) {
+    char name[40];
+    sprintf(name, "/refrain-%d", getpid());
+    char *args[] = {self, "add", name, 0};
+    pid_t child;
+    int status, memory = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (memory < 0 || ftruncate(memory, PAGE)) return -1;
+    volatile int *words = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    if (posix_spawn(&child, self, 0, 0, args, 0)) return -1;
+    for (int i = 0; i < 1000; i++) __atomic_fetch_add(words, 1, __ATOMIC_SEQ_CST);
+    waitpid(child, &status, 0);
+    shm_unlink(name);
+    return status ? -1 : words[0];
+}
+
 int main(int argc, char **argv) {
     int from[2], to[2], status, sum = 0;
     char word;
+    if (argc > 2) return add(argv[2]);
     if (argc > 1) return write_rounds();
+    int added = add_with_another(argv[0]);
     int theirs = open("theirs", O_RDWR | O_CREAT | O_TRUNC, 0600);
     int own = open("own", O_RDWR | O_CREAT | O_TRUNC, 0600);
     if (ftruncate(theirs, PAGE) || ftruncate(own, PAGE) || pipe(from) || pipe(to)) return 1;
@@ -50,6 +79,6 @@ int main(int argc, char **argv) {
         if (round < ROUNDS && read(from[0], &word, 1) != 1) return 1;
     }
     wait(&status);
-    printf("%d %d\n", sum, status);
+    printf("%d %d %d\n", sum, status, added);
     return 0;
 }

@@ -186,7 +186,7 @@ fn memory_in_common_that_is_mapped_later() {
 #[test]
 fn memory_in_common_with_an_executed_program() {
     let recorded = is_as_natively(include_str!("../guest/common_executed.c"));
-    assert_eq!(recorded.text(), "3570 0\n");
+    assert_eq!(recorded.text(), "3570 0 2000\n");
 }
 
 /// What is not recorded is said when the recording ends, and again where a replay misses it.

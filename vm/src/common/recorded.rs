@@ -54,6 +54,8 @@ struct Shows {
     name: String,
     /// Memory that only processes give each other.
     is_of_processes: bool,
+    /// It has no name by which a program that is executed could map it.
+    is_inherited: bool,
     /// It may become shorter.
     may_shrink: bool,
     offset: u64,
@@ -216,9 +218,13 @@ impl Common {
             if known || new.area.prot == libc::PROT_NONE {
                 continue;
             }
+            let is_given = match new.shows.is_inherited {
+                true => self.has_forked,
+                false => new.shows.is_of_processes,
+            };
             let is_common = match written.contains(&new.shows.file) {
-                true => new.shows.is_of_processes || self.has_forked,
-                false => new.shows.is_of_processes || new.shows.has_writer(),
+                true => is_given || self.has_forked,
+                false => is_given || new.shows.has_writer(),
             };
             let holds_code = code.contains(&new.shows.file);
             if !is_common || holds_code || is_in_use && !new.area.meets(now) {
@@ -372,7 +378,9 @@ fn parse(line: &str) -> Option<Mapping> {
     let is_of_processes = !may_shrink || is_one_of(&["/memfd:", "/dev/shm/"]);
     // A file's name may be taken away.
     let file = format!("{device} {inode}");
-    let shows = Shows { file, name, is_of_processes, may_shrink, offset: number(offset)? };
+    let is_inherited = name.starts_with("/dev/zero");
+    let offset = number(offset)?;
+    let shows = Shows { file, name, is_of_processes, is_inherited, may_shrink, offset };
     Some(Mapping { area: Area { range, prot }, shows })
 }
 
@@ -404,6 +412,7 @@ mod tests {
                 file: "f".into(),
                 name: "n".into(),
                 is_of_processes: true,
+                is_inherited: true,
                 may_shrink: true,
                 offset,
             },

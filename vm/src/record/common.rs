@@ -66,11 +66,12 @@ pub(crate) enum Others {
 }
 
 impl GuestThread {
-    /// The program is about to fork: what it has mapped will be its child's, too. Whether other threads
-    /// stand still meanwhile.
-    pub(crate) fn before_fork(&self) -> Others {
+    /// The program is about to fork: what it has mapped will be its child's, too, or, of a child that only
+    /// `executes` another program, may be mapped there. Whether other threads stand still meanwhile.
+    pub(crate) fn before_fork(&self, executes: bool) -> Others {
         let machine = &self.machine;
-        match machine.is_child() || !machine.shares_memory() || machine.common().has_forked() {
+        let known = if executes { machine.has_common() } else { machine.common().has_forked() };
+        match machine.is_child() || !machine.shares_memory() || known {
             true => Others::None,
             false => self.hold_others(),
         }
@@ -96,10 +97,13 @@ impl GuestThread {
     }
 
     /// The program has forked, if it has a child to share memory with, and goes on.
-    pub(crate) fn after_fork(&mut self, shares: bool, others: Others) {
-        let areas = (shares && !self.machine.is_child()).then(|| {
+    pub(crate) fn after_fork(&mut self, shares: bool, executes: bool, others: Others) {
+        let is_new = !executes || !self.machine.has_common();
+        let areas = (shares && is_new && !self.machine.is_child()).then(|| {
             self.machine.set_common(true);
-            self.machine.common_to_change().fork();
+            if !executes {
+                self.machine.common_to_change().fork();
+            }
             self.look_for_common(others, &(0..0))
         });
         self.release_others(others, areas);

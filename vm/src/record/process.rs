@@ -12,7 +12,6 @@
 pub(super) mod parent;
 
 use super::calls::{Pending, words};
-use super::common::Others;
 use super::machine::Machine;
 use super::notice::Notice;
 use super::outside;
@@ -60,7 +59,7 @@ impl GuestThread {
         self.enter(&mut pending);
         // Of a process that cannot have one more descriptor, the call must fail before there is a child.
         let room = has(flags, libc::CLONE_PIDFD).then(|| pidfd_open(getpid(), PidfdFlags::empty()));
-        let others = if waits { Others::None } else { self.before_fork() };
+        let others = self.before_fork(waits);
         let forked = room.transpose().map_err(io::Error::from).and_then(|room| {
             let forked = self.machine.fork(waits);
             drop(room);
@@ -74,14 +73,14 @@ impl GuestThread {
             }
             Ok(Forked::Parent(child, pipe)) => {
                 let named = has(flags, libc::CLONE_PIDFD).then(|| descriptor_of(child));
-                shares = pipe.is_none() && self.machine.shares_memory();
+                shares = self.machine.shares_memory();
                 (i64::from(child), self.tell_of_child(args, named.unwrap_or(child), pipe))
             }
             Err(error) => (-i64::from(error.raw_os_error().unwrap_or(libc::EAGAIN)), Vec::new()),
         };
         self.leave(&mut pending);
         self.conclude(pending, result, writes, Effect::None);
-        self.after_fork(shares, others);
+        self.after_fork(shares, waits, others);
         Ok(())
     }
 
