@@ -2,6 +2,7 @@
 
 use super::by_register::name_slots;
 use crate::copy::ordered::{is_locked, may_hold_locked};
+use crate::copy::plain;
 use crate::memory::read_guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::ops::Range;
@@ -32,7 +33,25 @@ pub(super) fn has_locked(extent: &Extent) -> bool {
     }
     let code = first_bytes(extent, MAX_BYTES);
     // Most functions have no byte that could begin one, and need not be decoded to know it.
-    may_hold_locked(&code) && decode(extent, &code).iter().any(is_locked)
+    may_hold_locked(&code) && holds_locked(&code)
+}
+
+/// Whether one of these instructions is locked. Of most, a look at their bytes tells that they are not.
+fn holds_locked(code: &[u8]) -> bool {
+    let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
+    let mut at = 0;
+    while at < code.len() {
+        if let Some(len) = plain::unlocked(&code[at..]) {
+            at += len;
+            continue;
+        }
+        decoder.set_position(at).expect("it lies in the code");
+        if is_locked(&decoder.decode()) {
+            return true;
+        }
+        at = decoder.position();
+    }
+    false
 }
 
 /// The instructions of a function.
