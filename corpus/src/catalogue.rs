@@ -246,6 +246,7 @@ pub static PROGRAMS: &[Program] = &[
     exerciser("ex_process", "c/ex_process.c", &["2"]),
     exerciser("ex_cpu", "c/ex_cpu.c", &["20000"]),
     Program { language: Language::Cxx, ..exerciser("mixed_cpp", "cpp/mixed.cpp", &["1000"]) },
+    Program { language: Language::Cxx, ..exerciser("ex_lists", "cpp/ex_lists.cpp", &["200"]) },
     Program { language: Language::Cxx, ..exerciser("ex_members", "cpp/ex_members.cpp", &["300"]) },
     Program {
         language: Language::Cxx,

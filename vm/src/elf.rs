@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+mod atomics;
 mod functions;
 
 pub(crate) use functions::Extents;

@@ -206,6 +206,11 @@ pub trait RecordingEngine: Engine {
         build: Option<&str>,
     );
 
+    /// Tells that the debug information of the module there names the code of atomic operations: plain
+    /// loads and stores in it are watched. It is read when it is asked for; where it is the same, so is
+    /// the `digest`.
+    fn atomics(&self, module: Range<u64>, digest: u64, read: ReadAtomics);
+
     /// Takes what earlier recordings have found from there, once there are
     /// [several threads](Engine::several_threads).
     fn recall(&self, recall: Recall);
@@ -256,6 +261,9 @@ pub struct Finding {
 
 /// Has findings from where they are kept.
 pub type Recall = Box<dyn FnOnce() -> Vec<Finding> + Send>;
+
+/// Reads where code of atomic operations is, in ascending order.
+pub type ReadAtomics = Box<dyn FnOnce() -> Vec<Range<u64>> + Send>;
 
 /// A function of the machine's that stands in for a function of the guest's: it is given the
 /// guest's first argument, the stack pointer at the function's entry, and the thread's word.

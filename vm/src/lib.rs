@@ -57,7 +57,7 @@ pub use digest::memory_digest;
 pub use engine::{
     Answer, Count, Cpu, Emulate, Engine, EngineConfig, EngineError, Exit, FastPath, Fault, Finding,
     Interrupt, LeaveOut, List, Mode, Nested, Operand, OrderedAccess, OrderedFastPath, OrderedKind,
-    Recall, RecordingCpu, RecordingEngine, StateArea,
+    ReadAtomics, Recall, RecordingCpu, RecordingEngine, StateArea,
 };
 pub use error::{Error, Result};
 pub use first_thread::lend_first_thread;

@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+mod atomics;
 mod by_register;
 mod called;
 mod extent;
@@ -25,6 +26,7 @@ mod handed;
 mod known;
 mod wrappers;
 
+use atomics::Atomics;
 use called::{Beside, Locks};
 use extent::{Extent, MAX_BYTES, decode, first_bytes, has_locked, instructions, read};
 use known::Known;
@@ -54,6 +56,8 @@ pub(super) struct Functions {
     found: FixedMap<u64, Arc<Idioms>>,
     /// What was found before.
     known: Known,
+    /// Code of atomic operations.
+    atomics: Atomics,
     /// By what branches lead to, or the place in the dynamic linker's table that they go through: the
     /// function of the same module that is there, if there is one.
     targets: FixedMap<u64, Option<u64>>,
@@ -123,6 +127,7 @@ impl Functions {
         if let Some((&first, &last)) = ends {
             self.modules.push((first..last.saturating_add(1), trusted));
             self.lasts.insert(last);
+            self.atomics.forget(&(first..last.saturating_add(1)));
             // The ends of functions that were there before are no ends of these.
             self.followed.retain(|start, _| !(first..=last).contains(start));
         }
@@ -263,6 +268,7 @@ impl Functions {
             is_atomic_operation: self.is_atomic_operation(start)
                 || called.own && self.operation(start).accesses_only(Some(0)),
             trusted,
+            atomic: &self.atomics.within(&extent.range),
             // Linkers lay variables behind the code, which tells them from numbers.
             is_variable: &|address| address >= module.start && self.is_variable(address),
             only_waits: &|call| self.leads_to_waiting(call) || yields(call),

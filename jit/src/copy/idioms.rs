@@ -22,6 +22,7 @@
 //! - loops that follow pointers on the way to a lock (`walks`), or go over the records of all threads
 //!   beside one (`records`);
 //! - bytes that are loaded only to be tested (`tested`);
+//! - what the debug information names as an atomic operation (`declared`);
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
@@ -55,6 +56,7 @@ use super::announced::announced;
 use super::answers::answers;
 use super::beside::{beside, flags_of_locks, is_compared};
 use super::copies::{arms, is_copied};
+use super::declared::declared;
 use super::flags::flags;
 use super::lent::lent;
 use super::loops::{Flow, Loop, is_within};
@@ -87,6 +89,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) is_atomic_operation: bool,
     /// It is part of the C library.
     pub(super) trusted: bool,
+    /// The code in it that comes from the definitions of atomic operations, in ascending order.
+    pub(super) atomic: &'a [Range<u64>],
     /// Whether an address that is part of an instruction may be a variable's.
     pub(super) is_variable: &'a dyn Fn(u64) -> bool,
     /// Whether a call goes to another module, or to a function that only waits.
@@ -232,6 +236,10 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         );
         sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
     }
+    if !around.atomic.is_empty() {
+        let declared = declared(code, around.atomic).map(|at| code[at].ip());
+        sites.extend(declared.filter(|at| polls.binary_search(at).is_err()));
+    }
     if around.is_called_beside_own {
         sites.extend(released(code, &addresses).filter(|&at| accesses[at]).map(|at| code[at].ip()));
     }
@@ -317,6 +325,7 @@ mod tests {
             is_called_beside_own: is_called_beside_locks,
             is_atomic_operation: false,
             trusted,
+            atomic: &[],
             is_variable: &is_variable,
             only_waits: &|call| call.near_branch_target() == 0x5000,
             writes: &|_, _| false,

@@ -46,6 +46,7 @@ mod careful;
 mod classify;
 mod copies;
 mod cpu;
+mod declared;
 mod desc;
 mod emit;
 mod every;
@@ -83,7 +84,7 @@ use crate::{fault, memory};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
     Barrier, Count, Cpu, Engine, EngineConfig, EngineError, FastPath, Finding, LeaveOut,
-    OrderedFastPath, Recall, RecordingCpu, RecordingEngine,
+    OrderedFastPath, ReadAtomics, Recall, RecordingCpu, RecordingEngine,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -252,6 +253,10 @@ impl RecordingEngine for CopyEngine {
         build: Option<&str>,
     ) {
         self.shared.lock().functions.add(starts, followed, constant, trusted, build);
+    }
+
+    fn atomics(&self, module: Range<u64>, digest: u64, read: ReadAtomics) {
+        self.shared.lock().functions.add_atomics(module, digest, read);
     }
 
     fn recall(&self, recall: Recall) {

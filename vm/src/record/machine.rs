@@ -22,10 +22,11 @@ use crate::memory::AddressSpace;
 use crate::order::lines::Lines;
 use crate::order::owners::Owners;
 use crate::slots::Tickets;
-use crate::{Error, Processor, Result, hidden, host};
+use crate::{Error, Hidden, Processor, Result, hidden, host};
 use crossbeam::channel::Sender;
 use refrain_trace::{Ending, Header, Module, Order, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -373,6 +374,7 @@ impl Machine {
             .collect();
         let trusted = defines_synchronization(path);
         self.engine.functions(&starts, &followed, &constant, trusted, elf.build());
+        self.tell_atomics(path, elf, bias);
         let (start, end) = elf.span();
         let place = bias.wrapping_add(start)..bias.wrapping_add(end);
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -392,6 +394,23 @@ impl Machine {
             self.engine.watch(&sites);
         }
         self.log.module(module);
+    }
+
+    /// Tells the engine of a module's atomic operations, if it has debug information that names them.
+    fn tell_atomics(&self, path: &Path, elf: &Elf, bias: u64) {
+        let digest = elf.line_tables();
+        if digest == 0 {
+            return;
+        }
+        // It may be looked for much later, or never.
+        let Ok(file) = File::open(path).and_then(Hidden::copy) else { return };
+        let (start, end) = elf.span();
+        let at = move |address: u64| bias.wrapping_add(address);
+        let read = move || {
+            let found = Elf::of_library(file).map(|elf| elf.atomics()).unwrap_or_default();
+            found.into_iter().map(|range| at(range.start)..at(range.end)).collect()
+        };
+        self.engine.atomics(at(start)..at(end), digest, Box::new(read));
     }
 
     /// The file that code belongs to, and its bias. Where something else was mapped since, the

@@ -3,8 +3,8 @@
 use super::{Script, Step, Thread};
 use refrain_trace::CodeBlock;
 use refrain_vm::{
-    Context, Cpu, Engine, EngineError, Exit, Fault, Finding, Interrupt, Mode, Recall, RecordingCpu,
-    RecordingEngine, reg,
+    Context, Cpu, Engine, EngineError, Exit, Fault, Finding, Interrupt, Mode, ReadAtomics, Recall,
+    RecordingCpu, RecordingEngine, reg,
 };
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -52,6 +52,8 @@ impl Engine for Recorder {
 
 impl RecordingEngine for Recorder {
     fn functions(&self, _: &[u64], _: &[Range<u64>], _: &[Range<u64>], _: bool, _: Option<&str>) {}
+
+    fn atomics(&self, _: Range<u64>, _: u64, _: ReadAtomics) {}
 
     fn recall(&self, _: Recall) {}
 
