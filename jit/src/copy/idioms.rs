@@ -21,7 +21,10 @@
 //!   predicates;
 //! - loops that follow pointers on the way to a lock (`walks`), or go over the records of all threads
 //!   beside one (`records`);
+//! - what a loop between two fences loads (`fenced`), and links of lists that carry a mark (`marked`);
 //! - bytes that are loaded only to be tested (`tested`);
+//! - loads that compilers would have folded into their use, were the word an ordinary one (`unfolded`), and
+//!   what is beside them;
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
@@ -55,15 +58,18 @@ use super::announced::announced;
 use super::answers::answers;
 use super::beside::{beside, flags_of_locks, is_compared};
 use super::copies::{arms, is_copied};
+use super::fenced::fenced;
 use super::flags::flags;
 use super::lent::lent;
 use super::loops::{Flow, Loop, is_within};
+use super::marked::marked;
 use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
 use super::pauses::published;
 use super::polls::polls;
 use super::records::records;
 use super::released::released;
 use super::tested::tested;
+use super::unfolded::unfolded;
 use super::walks::walks;
 use crate::common::is_call;
 use iced_x86::{Instruction, Mnemonic, Register};
@@ -120,6 +126,11 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         locked.add(i);
         address.iter().for_each(|&address| locked_addresses.add(address));
     }
+    let unfolded = if around.trusted { Vec::new() } else { unfolded(code) };
+    for &at in &unfolded {
+        locked.add(&code[at]);
+        addresses[at].iter().for_each(|&address| locked_addresses.add(address));
+    }
     around.handed.iter().for_each(|&address| locked_addresses.add_alone(address));
     let flow = Flow::of(code);
     let polls = polls(code, &flow, around.only_waits);
@@ -147,6 +158,9 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         .filter_map(|((_, address), _)| *address)
         .collect();
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
+    let mut is_unfolded = vec![false; code.len()];
+    unfolded.iter().for_each(|&at| is_unfolded[at] = true);
+    near.iter_mut().zip(beside(code, &is_unfolded)).for_each(|(near, beside)| *near |= beside);
     let has_locks = locks.contains(&true);
     let flags_of_locks = flags_of_locks(code, &locks);
     let alike = |i: &Instruction, address: Option<SymbolicAddress>| {
@@ -203,7 +217,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         }
     }
     if is_any_site {
-        let elsewhere = operands().zip(computations(code, &loops, &polls)).enumerate();
+        let elsewhere = operands().zip(computations(code, &loops, &polls, &unfolded)).enumerate();
         let elsewhere = elsewhere.filter(|(at, ((i, address), computes))| {
             let searches = || around.is_called_beside_own && is_word(i) && is_compared(code, *at);
             let is_site = accesses[*at] && is_site(*at, **address) && !alike(i, **address);
@@ -220,16 +234,19 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         sites.extend(published(code).into_iter().map(|at| code[at].ip()));
         let stores = announced(code, (&flow, &loops), &polls, around.pauses);
         sites.extend(stores.into_iter().map(|at| code[at].ip()));
+        sites.extend(unfolded.iter().map(|&at| code[at].ip()));
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
         let tested = tested(code);
         if !tested.is_empty() {
-            let computes = computations(code, &loops, &polls);
+            let computes = computations(code, &loops, &polls, &unfolded);
             let flags = tested.into_iter().filter(|&at| accesses[at] && !computes[at]);
             sites.extend(flags.map(|at| code[at].ip()));
         }
         sites.extend(
             records(code, &waits, around.pauses, &loops).into_iter().map(|at| code[at].ip()),
         );
+        let links = fenced(code, &loops).into_iter().chain(marked(code, &loops));
+        sites.extend(links.filter(|&at| accesses[at]).map(|at| code[at].ip()));
         sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
     }
     if around.is_called_beside_own {
@@ -257,8 +274,14 @@ fn is_word(instruction: &Instruction) -> bool {
 }
 
 /// Of each instruction, whether it is in an inner loop without calls or locked instructions, and without
-/// a loop in it that waits. `polls` are the addresses of what loops poll.
-fn computations(code: &[Instruction], loops: &[Loop], polls: &[u64]) -> Vec<bool> {
+/// a loop in it that waits, and in no loop with an `unfolded` access. `polls` are the addresses of what
+/// loops poll.
+fn computations(
+    code: &[Instruction],
+    loops: &[Loop],
+    polls: &[u64],
+    unfolded: &[usize],
+) -> Vec<bool> {
     let mut computes = vec![false; code.len()];
     let polled = |block: &Range<usize>| {
         code[block.clone()].iter().any(|i| polls.binary_search(&i.ip()).is_ok())
@@ -278,6 +301,11 @@ fn computations(code: &[Instruction], loops: &[Loop], polls: &[u64]) -> Vec<bool
         for block in body {
             computes[block.clone()].fill(computing);
         }
+    }
+    let shares =
+        |body: &&Loop| body.iter().any(|block| unfolded.iter().any(|at| block.contains(at)));
+    for block in loops.iter().filter(shares).flatten() {
+        computes[block.clone()].fill(false);
     }
     computes
 }
