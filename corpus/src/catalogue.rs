@@ -221,6 +221,7 @@ pub static PROGRAMS: &[Program] = &[
     Program { flags: &["-mcx16"], ..exerciser("ex_atomics", "c/ex_atomics.c", &["2000"]) },
     exerciser("ex_polls", "c/ex_polls.c", &["300"]),
     exerciser("ex_stamps", "c/ex_stamps.c", &["300"]),
+    exerciser("ex_versions", "c/ex_versions.c", &["20000"]),
     unoptimised("ex_polls_O0", "c/ex_polls.c", &["300"]),
     unoptimised("ex_stamps_O0", "c/ex_stamps.c", &["300"]),
     exerciser("ex_helpers", "c/ex_helpers.c", &["300"]),

@@ -23,6 +23,7 @@
 //!   beside one (`records`);
 //! - what a loop between two fences loads (`fenced`), and links of lists that carry a mark (`marked`);
 //! - bytes that are loaded only to be tested (`tested`);
+//! - words that a function loads twice to compare what it has loaded, or stores twice (`twice`);
 //! - loads that compilers would have folded into their use, were the word an ordinary one (`unfolded`), and
 //!   what is beside them;
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
@@ -69,6 +70,7 @@ use super::polls::polls;
 use super::records::records;
 use super::released::released;
 use super::tested::tested;
+use super::twice::{reads_others, twice};
 use super::unfolded::unfolded;
 use super::walks::walks;
 use crate::common::is_call;
@@ -108,6 +110,8 @@ pub(super) struct Idioms {
     pub(super) polls: Box<[u64]>,
     /// Other loads, and stores.
     pub(super) sites: Box<[u64]>,
+    /// Loads by which a function checks whether what it loaded before them is whole (`twice`).
+    pub(super) checks: Box<[u64]>,
 }
 
 /// The idioms in a function. `code` is its instructions in order.
@@ -263,9 +267,26 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             })
             .map(|(i, _)| i.ip()),
     );
+    let mut checks = Vec::new();
+    if !around.trusted {
+        let twice = twice(code, &addresses);
+        sites.extend(twice.stores.iter().map(|&at| code[at].ip()));
+        for (first, again) in twice.loads {
+            let [first_at, again_at] = [first, again].map(|at| code[at].ip());
+            let is_watched = |i: &Instruction| {
+                sites.contains(&i.ip()) || polls.binary_search(&i.ip()).is_ok() || is_locked(i)
+            };
+            if code[first + 1..again].iter().any(|i| reads_others(i) && !is_watched(i)) {
+                checks.push(again_at);
+            }
+            sites.extend([first_at, again_at]);
+        }
+    }
+    checks.sort_unstable();
+    checks.dedup();
     sites.sort_unstable();
     sites.dedup();
-    Idioms { polls, sites: sites.into() }
+    Idioms { polls, sites: sites.into(), checks: checks.into() }
 }
 
 /// Whether what an instruction accesses may be a pointer or a number, and is no character.

@@ -7,11 +7,13 @@
 
 use super::loops::Loop;
 use super::ordered::{is_candidate, is_store};
-use iced_x86::{Code, Instruction, OpKind, Register};
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 
 /// Instructions of a loop that is looked at.
 const LONGEST: usize = 128;
+/// Instructions behind a load in which its bits are looked at.
+const REACH: usize = 8;
 /// The low bits that a pointer to a node does not need.
 const BITS: i64 = 4;
 
@@ -38,19 +40,54 @@ pub(super) fn marked(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
                 carries.insert(to);
             }
             if carries.contains(&load.memory_base()) && !carries.is_disjoint(&masked) {
-                links.insert(load.memory_displacement64());
+                links.insert(field(load));
             }
         }
     }
-    let is_link = |i: &Instruction| {
+    let is_link = |at: usize| {
+        let i = &code[at];
         let accesses = loads(i) || i.code() == Code::Mov_rm64_r64 && is_store(i);
         let own = matches!(i.memory_base(), Register::RSP | Register::RBP | Register::RIP);
-        accesses && !own && links.contains(&i.memory_displacement64())
+        accesses && !own && (links.contains(&field(i)) || loads(i) && is_masked(code, at))
     };
     match links.is_empty() {
         true => Vec::new(),
-        false => (0..code.len()).filter(|&at| is_link(&code[at])).collect(),
+        false => (0..code.len()).filter(|&at| is_link(at)).collect(),
     }
+}
+
+/// Which field of a node a link is; nodes on several levels have an array of them.
+fn field(i: &Instruction) -> (u64, bool) {
+    (i.memory_displacement64(), i.memory_index() != Register::None)
+}
+
+/// Whether what the instruction at `at` loads has low bits taken off or looked at soon.
+fn is_masked(code: &[Instruction], at: usize) -> bool {
+    let mut carries = BTreeSet::from([code[at].op0_register().full_register()]);
+    for i in code[at + 1..].iter().take(REACH) {
+        if !i.op_kinds().any(|kind| kind == OpKind::Register) {
+            continue;
+        }
+        let to = i.op0_register().full_register();
+        let takes_bits =
+            masks(i) || i.mnemonic() == Mnemonic::And && i.try_immediate(1).is_ok_and(|it| it < 16);
+        let looks = match i.mnemonic() {
+            Mnemonic::Test => i.try_immediate(1).is_ok_and(|it| it < 16),
+            // No node: all but the mark is zero.
+            Mnemonic::Cmp => i.try_immediate(1).is_ok_and(|it| matches!(it, 2 | 4 | 8 | 16)),
+            _ => false,
+        };
+        if (takes_bits || looks) && i.op0_kind() == OpKind::Register && carries.contains(&to) {
+            return true;
+        }
+        let moves = i.mnemonic() == Mnemonic::Mov
+            && i.op0_kind() == OpKind::Register
+            && i.op1_kind() == OpKind::Register;
+        if moves && carries.contains(&i.op1_register().full_register()) {
+            carries.insert(to);
+        }
+    }
+    false
 }
 
 /// Whether an instruction takes low bits off what a register holds.
@@ -62,10 +99,7 @@ fn masks(i: &Instruction) -> bool {
 
 /// Whether it loads a pointer that another one points to.
 fn loads(i: &Instruction) -> bool {
-    i.code() == Code::Mov_r64_rm64
-        && i.op1_kind() == OpKind::Memory
-        && i.memory_index() == Register::None
-        && is_candidate(i)
+    i.code() == Code::Mov_r64_rm64 && i.op1_kind() == OpKind::Memory && is_candidate(i)
 }
 
 /// Of an instruction that moves a register to another one: these.
@@ -106,5 +140,30 @@ mod tests {
         assert_eq!(found(-8), [0, 3]);
         assert_eq!(found(-2), [0, 3]);
         assert_eq!(found(0x70), [], "bits of a number");
+    }
+
+    /// As a skip list is searched, from level to level.
+    #[test]
+    fn links_on_levels() {
+        let code = assembled(|a| {
+            let (mut again, mut out) = (a.create_label(), a.create_label());
+            a.mov(r9, qword_ptr(r15 + rbp * 8 - 8)).unwrap();
+            a.mov(eax, r9d).unwrap();
+            a.and(eax, 7).unwrap();
+            a.cmp(eax, 1).unwrap();
+            a.je(out).unwrap();
+            a.set_label(&mut again).unwrap();
+            a.mov(rsi, r9).unwrap();
+            a.and(rsi, -8).unwrap();
+            a.je(out).unwrap();
+            a.mov(rax, qword_ptr(rsi + rbx * 8 + 16)).unwrap();
+            a.cmp(qword_ptr(rsi), r14).unwrap();
+            a.mov(r9, rax).unwrap();
+            a.ja(again).unwrap();
+            a.set_label(&mut out).unwrap();
+            a.mov(rax, qword_ptr(r8 + 16)).unwrap();
+            a.ret().unwrap();
+        });
+        assert_eq!(marked(&code, &loops(&code)), [0, 8]);
     }
 }

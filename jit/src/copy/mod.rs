@@ -78,6 +78,7 @@ mod tests;
 mod text;
 mod translate;
 mod translator;
+mod twice;
 mod unfolded;
 mod walks;
 mod watch;

@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 /// is under way.
 const APART: usize = 6;
 /// Instructions behind the use in which the register must be written again.
-const REACH: usize = 24;
+const REACH: usize = 40;
 
 /// Indices of such loads in a function's code, and of the stores of what was folded with neither, in
 /// ascending order.
@@ -38,10 +38,14 @@ pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
         joined.get_or_insert_with(|| joints(code)).range(from + 1..=to).next().is_some()
     };
     for (at, load) in code.iter().enumerate() {
-        if !matches!(load.code(), Code::Mov_r32_rm32 | Code::Mov_r64_rm64) || !is_candidate(load) {
+        if !is_candidate(load) {
             continue;
         }
-        let loaded = load.op0_register();
+        let loaded = match load.code() {
+            Code::Mov_r32_rm32 | Code::Mov_r64_rm64 => load.op0_register(),
+            Code::Movzx_r32_rm8 => lowest_byte(load.op0_register()),
+            _ => continue,
+        };
         let Some((by, points)) = first_use(code, at, &mut factory) else { continue };
         if points {
             continue;
@@ -95,6 +99,7 @@ fn takes_memory(instruction: &Instruction, register: Register) -> bool {
     use Mnemonic::*;
     let i = instruction;
     let is_one = |at: u32| i.op_kind(at) == OpKind::Register && i.op_register(at) == register;
+    let loaded_byte = register.size() == 1;
     if i.op_count() != 2 {
         return false;
     }
@@ -102,12 +107,22 @@ fn takes_memory(instruction: &Instruction, register: Register) -> bool {
         Add | Sub | And | Or | Xor | Imul => {
             i.op0_kind() == OpKind::Register && is_one(1) && !is_one(0)
         }
+        // Words are loaded to be tested, whatever they are.
+        Test => loaded_byte && is_one(0) && is_one(1),
         Cmp => {
             let other = |at: u32| i.op_kind(at) == OpKind::Register && !is_one(at);
             is_one(0) && other(1) || is_one(1) && other(0) || is_one(0) && has_number(i)
         }
         _ => false,
     }
+}
+
+/// The lowest byte of a register of four bytes.
+fn lowest_byte(register: Register) -> Register {
+    use Register::*;
+    const BYTES: [Register; 16] =
+        [AL, CL, DL, BL, SPL, BPL, SIL, DIL, R8L, R9L, R10L, R11L, R12L, R13L, R14L, R15L];
+    BYTES[register.number()]
 }
 
 /// Whether the second operand is a number other than 0, with which compilers compare registers.
@@ -128,6 +143,7 @@ fn stored_back(code: &[Instruction], at: usize, by: usize) -> Option<usize> {
             && i.op0_kind() == OpKind::Memory
             && i.op1_kind() == OpKind::Register
             && i.op1_register() == load.op0_register()
+            && i.op1_register().size() >= 4
             && (i.memory_base(), i.memory_index(), i.memory_index_scale())
                 == (load.memory_base(), load.memory_index(), load.memory_index_scale())
             && i.memory_displacement64() == load.memory_displacement64()
@@ -240,6 +256,28 @@ mod tests {
             a.ret().unwrap();
         });
         assert_eq!(unfolded(&code), [], "wider; behind a store; the sum itself; a pointer");
+    }
+
+    /// As a loop looks whether records are free, with something else between.
+    #[test]
+    fn bytes() {
+        let tested = |reads_again: bool| {
+            unfolded(&assembled(|a| {
+                let mut out = a.create_label();
+                a.movzx(eax, byte_ptr(r8 + 0x64)).unwrap();
+                a.mov(rcx, qword_ptr(r8 + 0x58)).unwrap();
+                a.test(al, al).unwrap();
+                a.js(out).unwrap();
+                if reads_again {
+                    a.add(rcx, rax).unwrap();
+                }
+                a.set_label(&mut out).unwrap();
+                a.mov(eax, 1).unwrap();
+                a.ret().unwrap();
+            }))
+        };
+        assert_eq!(tested(false), [0]);
+        assert_eq!(tested(true), []);
     }
 
     /// As a thread says whether its record is free.
