@@ -21,6 +21,8 @@
 //!   predicates;
 //! - loops that follow pointers on the way to a lock (`walks`), or go over the records of all threads
 //!   beside one (`records`);
+//! - fields in cache lines of their own, of which a short function moves one on and looks at another
+//!   (`padded`);
 //! - what a loop between two fences loads (`fenced`), and links of lists that carry a mark (`marked`);
 //! - bytes that are loaded only to be tested (`tested`);
 //! - words that a function loads twice to compare what it has loaded, or stores twice (`twice`);
@@ -65,6 +67,7 @@ use super::lent::lent;
 use super::loops::{Flow, Loop, is_within};
 use super::marked::marked;
 use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
+use super::padded::padded;
 use super::pauses::published;
 use super::polls::polls;
 use super::records::records;
@@ -239,6 +242,8 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         let stores = announced(code, (&flow, &loops), &polls, around.pauses);
         sites.extend(stores.into_iter().map(|at| code[at].ip()));
         sites.extend(unfolded.iter().map(|&at| code[at].ip()));
+        let rings = padded(code, &addresses);
+        sites.extend(rings.into_iter().map(|at| code[at].ip()));
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
         let tested = tested(code);
         if !tested.is_empty() {

@@ -63,6 +63,7 @@ mod log;
 mod loops;
 mod marked;
 mod ordered;
+mod padded;
 mod pauses;
 mod places;
 mod plain;

@@ -95,6 +95,10 @@ fn is_same(
     (first, again): (usize, usize),
 ) -> bool {
     let Some(address) = addresses[first] else { return false };
+    // A loop over an array changes the index, which `addresses` does not know.
+    if [first, again].iter().any(|&at| code[at].memory_index() != Register::None) {
+        return false;
+    }
     let is_it = |at: usize| addresses[at].is_some_and(|it| it.is_same(address));
     let stores = |at: usize| is_it(at) && !is_candidate(&code[at]);
     first != again
