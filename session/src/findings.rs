@@ -109,6 +109,7 @@ mod tests {
             len: 7,
             polls: [4].into(),
             sites: [5, 6].into(),
+            checks: [6].into(),
         };
         vec![finding(2), finding(3)]
     }

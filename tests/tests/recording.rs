@@ -38,6 +38,7 @@ fn output_and_status_are_those_of_the_program() {
         "ex_threads",
         "ex_process",
         "ex_stamps",
+        "ex_versions",
         "ex_request",
         "ex_clock",
         "ex_polls_O0",

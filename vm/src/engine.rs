@@ -257,6 +257,8 @@ pub struct Finding {
     pub polls: Box<[u64]>,
     /// See `polls`.
     pub sites: Box<[u64]>,
+    /// Of `sites`, the loads that tell whether what was loaded before them is whole.
+    pub checks: Box<[u64]>,
 }
 
 /// Has findings from where they are kept.
@@ -473,6 +475,10 @@ pub enum OrderedKind {
     Load,
     /// A plain load that a loop polls: the time in which it reads the same is spent waiting.
     Poll,
+    /// A plain load that tells whether what was loaded before it is whole, as a reader of a seqlock looks at
+    /// the lock's version once more: stores of the word that follow must not come before it in a replay,
+    /// since others that are not watched follow them.
+    Check,
     /// A plain store.
     Store,
     /// With [`EngineConfig::every_access`]: any instruction that reads its operand,
@@ -486,7 +492,7 @@ pub enum OrderedKind {
 impl OrderedKind {
     /// Whether it is a load.
     pub fn is_load(self) -> bool {
-        matches!(self, OrderedKind::Load | OrderedKind::Poll)
+        matches!(self, OrderedKind::Load | OrderedKind::Poll | OrderedKind::Check)
     }
 
     /// Whether it is one of those that [`EngineConfig::every_access`] asks for.

@@ -17,7 +17,7 @@ use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
 use refrain_trace::fixed::{FixedMap, FixedSet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Instructions of a function without a frame pointer whose stack slots are followed: without
 /// optimisation, functions are short, and with it, long ones use a slot for many things.
@@ -44,7 +44,8 @@ enum Way {
     /// From a stack slot that a single instruction writes, with something else.
     Once,
     /// From a stack slot of the compiler's own: one that a single instruction writes, with a
-    /// constant, or with what comes from another slot or of an addition.
+    /// constant, or with what comes from another slot or of an addition, or that the next instruction
+    /// alone reads.
     Kept,
 }
 
@@ -224,6 +225,8 @@ struct Pass {
     state: State,
     /// How many instructions write a slot, or take its address; `None` without a frame pointer.
     writers: Option<BTreeMap<u64, usize>>,
+    /// Slots that one instruction writes, and the next one alone reads.
+    handed_on: BTreeSet<u64>,
     /// The number of each sum of two addresses so far, by the addresses and the scale of the second.
     sums: FixedMap<(SymbolicAddress, SymbolicAddress, u32), usize>,
     /// The number of each place that a pointer was loaded from so far, not counting the stack.
@@ -253,6 +256,7 @@ impl Pass {
                 slots: BTreeMap::new(),
             },
             writers,
+            handed_on: if has_frame(code) { handed_on(code) } else { BTreeSet::new() },
             sums: FixedMap::default(),
             loaded: FixedMap::default(),
             frame: match (has_frame(code), code.len()) {
@@ -338,7 +342,11 @@ impl Pass {
             let has_frame = self.has_frame();
             if let Some(address) = made.filter(|it| has_frame || !is_variable(it)) {
                 let once = self.writers.as_ref().is_some_and(|all| all.get(&slot) == Some(&1));
-                let computed = address.pointer == Pointer::None || address.offset != 0;
+                // Functions begin by storing their arguments.
+                let is_argument = matches!(address.pointer, Pointer::Argument(_));
+                let computed = address.pointer == Pointer::None
+                    || address.offset != 0
+                    || self.handed_on.contains(&slot) && !is_argument;
                 let own = computed || address.way != Way::Registers;
                 let way = match (once, own) {
                     (true, true) => Way::Kept,
@@ -396,6 +404,28 @@ impl Pass {
             _ => None,
         }
     }
+}
+
+/// The slots of a function with a frame pointer that one instruction writes, and no other instruction
+/// than the next one names: compilers keep the address of an atomic variable so.
+fn handed_on(code: &[Instruction]) -> BTreeSet<u64> {
+    let mut uses: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (at, instruction) in code.iter().enumerate() {
+        if let Some(slot) = slot(instruction, Register::RBP) {
+            uses.entry(slot).or_default().push(at);
+        }
+    }
+    let is_handed_on = |uses: &[usize]| match *uses {
+        [write, read] => {
+            let (write, read) = (&code[write], (read == write + 1).then(|| &code[read]));
+            write.code() == Code::Mov_rm64_r64
+                && read.is_some_and(|read| {
+                    read.code() == Code::Mov_r64_rm64 && read.op0_kind() == OpKind::Register
+                })
+        }
+        _ => false,
+    };
+    uses.into_iter().filter(|(_, uses)| is_handed_on(uses)).map(|(slot, _)| slot).collect()
 }
 
 /// Whether a function begins by setting up a frame pointer.
@@ -510,6 +540,29 @@ mod tests {
             a.jmp(again).unwrap();
         });
         assert_eq!(found.into_iter().map(SymbolicAddress::is_kept).collect::<Vec<_>>(), [false]);
+    }
+
+    /// The address of an element, which goes through a slot that nothing else names.
+    #[test]
+    fn addresses_that_are_handed_on() {
+        let kept = |again: bool| {
+            let found = operands(|a| {
+                a.push(rbp).unwrap();
+                a.mov(rbp, rsp).unwrap();
+                a.mov(qword_ptr(rbp - 0x18), rdi).unwrap();
+                a.mov(rax, qword_ptr(rbp - 0x18)).unwrap();
+                a.add(rax, rdx).unwrap();
+                a.mov(qword_ptr(rbp - 0x20), rax).unwrap();
+                a.mov(rax, qword_ptr(rbp - 0x20)).unwrap();
+                a.mov(eax, dword_ptr(rax)).unwrap();
+                if again {
+                    a.mov(rax, qword_ptr(rbp - 0x20)).unwrap();
+                }
+            });
+            found.into_iter().any(SymbolicAddress::is_kept)
+        };
+        assert!(kept(false));
+        assert!(!kept(true), "a variable of the program's");
     }
 
     /// As compilers look at a word once before the loop that polls it.

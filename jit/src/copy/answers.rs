@@ -26,6 +26,9 @@ pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
     let filled = code.iter().rev().take_while(fills).count();
     let code = &code[..code.len() - filled];
     let returns = code.last().is_some_and(|i| i.flow_control() == FlowControl::Return);
+    if returns && let Some(load) = counted(code) {
+        return vec![load];
+    }
     if code.len() > LONGEST || !returns || !code.iter().any(is_truth) {
         return Vec::new();
     }
@@ -45,6 +48,23 @@ pub(super) fn answers(code: &[Instruction]) -> Vec<usize> {
         }
     }
     if behind.is_empty() { fields } else { behind }
+}
+
+/// The load by which a function of two loads returns what stands behind the counts of references that its
+/// argument points to: Rust's `Arc` of an atomic variable, since other numbers are not shared so.
+fn counted(code: &[Instruction]) -> Option<usize> {
+    const COUNTS: u64 = 16;
+    let [pointer, value, _] = code else { return None };
+    let loads = |i: &Instruction, base: Register, offset: u64| {
+        matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx)
+            && is_candidate(i)
+            && (i.memory_base(), i.memory_index()) == (base, Register::None)
+            && i.memory_displacement64() == offset
+    };
+    let is_it = loads(pointer, Register::RDI, 0)
+        && loads(value, pointer.op0_register(), COUNTS)
+        && value.op0_register().full_register() == Register::RAX;
+    is_it.then_some(1)
 }
 
 /// Whether an instruction makes a truth value, or loads one.

@@ -21,8 +21,14 @@
 //!   predicates;
 //! - loops that follow pointers on the way to a lock (`walks`), or go over the records of all threads
 //!   beside one (`records`);
+//! - fields in cache lines of their own, of which a short function moves one on and looks at another
+//!   (`padded`);
+//! - what a loop between two fences loads (`fenced`), and links of lists that carry a mark (`marked`);
 //! - bytes that are loaded only to be tested (`tested`);
 //! - what the debug information names as an atomic operation (`declared`);
+//! - words that a function loads twice to compare what it has loaded, or stores twice (`twice`);
+//! - loads that compilers would have folded into their use, were the word an ordinary one (`unfolded`), and
+//!   what is beside them;
 //! - loads of global variables, other modules' too, whose addresses the linker has put into a table:
 //!   flags and states of one-time initialization, a server's clock;
 //! - loads and stores whose operand looks like that of a locked instruction of their function, or
@@ -57,15 +63,20 @@ use super::answers::answers;
 use super::beside::{beside, flags_of_locks, is_compared};
 use super::copies::{arms, is_copied};
 use super::declared::declared;
+use super::fenced::fenced;
 use super::flags::flags;
 use super::lent::lent;
 use super::loops::{Flow, Loop, is_within};
+use super::marked::marked;
 use super::ordered::{Operands, is_candidate, is_load, is_locked, is_stack_load, is_store};
+use super::padded::padded;
 use super::pauses::published;
 use super::polls::polls;
 use super::records::records;
 use super::released::released;
 use super::tested::tested;
+use super::twice::{reads_others, twice};
+use super::unfolded::unfolded;
 use super::walks::walks;
 use crate::common::is_call;
 use iced_x86::{Instruction, Mnemonic, Register};
@@ -106,6 +117,8 @@ pub(super) struct Idioms {
     pub(super) polls: Box<[u64]>,
     /// Other loads, and stores.
     pub(super) sites: Box<[u64]>,
+    /// Loads by which a function checks whether what it loaded before them is whole (`twice`).
+    pub(super) checks: Box<[u64]>,
 }
 
 /// The idioms in a function. `code` is its instructions in order.
@@ -123,6 +136,11 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
     for (i, address) in operands().filter(|(i, _)| is_locked(i)) {
         locked.add(i);
         address.iter().for_each(|&address| locked_addresses.add(address));
+    }
+    let unfolded = if around.trusted { Vec::new() } else { unfolded(code) };
+    for &at in &unfolded {
+        locked.add(&code[at]);
+        addresses[at].iter().for_each(|&address| locked_addresses.add(address));
     }
     around.handed.iter().for_each(|&address| locked_addresses.add_alone(address));
     let flow = Flow::of(code);
@@ -151,6 +169,9 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         .filter_map(|((_, address), _)| *address)
         .collect();
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
+    let mut is_unfolded = vec![false; code.len()];
+    unfolded.iter().for_each(|&at| is_unfolded[at] = true);
+    near.iter_mut().zip(beside(code, &is_unfolded)).for_each(|(near, beside)| *near |= beside);
     let has_locks = locks.contains(&true);
     let flags_of_locks = flags_of_locks(code, &locks);
     let alike = |i: &Instruction, address: Option<SymbolicAddress>| {
@@ -207,7 +228,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         }
     }
     if is_any_site {
-        let elsewhere = operands().zip(computations(code, &loops, &polls)).enumerate();
+        let elsewhere = operands().zip(computations(code, &loops, &polls, &unfolded)).enumerate();
         let elsewhere = elsewhere.filter(|(at, ((i, address), computes))| {
             let searches = || around.is_called_beside_own && is_word(i) && is_compared(code, *at);
             let is_site = accesses[*at] && is_site(*at, **address) && !alike(i, **address);
@@ -224,16 +245,21 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         sites.extend(published(code).into_iter().map(|at| code[at].ip()));
         let stores = announced(code, (&flow, &loops), &polls, around.pauses);
         sites.extend(stores.into_iter().map(|at| code[at].ip()));
+        sites.extend(unfolded.iter().map(|&at| code[at].ip()));
+        let rings = padded(code, &addresses);
+        sites.extend(rings.into_iter().map(|at| code[at].ip()));
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
         let tested = tested(code);
         if !tested.is_empty() {
-            let computes = computations(code, &loops, &polls);
+            let computes = computations(code, &loops, &polls, &unfolded);
             let flags = tested.into_iter().filter(|&at| accesses[at] && !computes[at]);
             sites.extend(flags.map(|at| code[at].ip()));
         }
         sites.extend(
             records(code, &waits, around.pauses, &loops).into_iter().map(|at| code[at].ip()),
         );
+        let links = fenced(code, &loops).into_iter().chain(marked(code, &loops));
+        sites.extend(links.filter(|&at| accesses[at]).map(|at| code[at].ip()));
         sites.extend(walks(code, &locks, &loops).into_iter().map(|at| code[at].ip()));
     }
     if !around.atomic.is_empty() {
@@ -254,9 +280,26 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
             })
             .map(|(i, _)| i.ip()),
     );
+    let mut checks = Vec::new();
+    if !around.trusted {
+        let twice = twice(code, &addresses);
+        sites.extend(twice.stores.iter().map(|&at| code[at].ip()));
+        for (first, again) in twice.loads {
+            let [first_at, again_at] = [first, again].map(|at| code[at].ip());
+            let is_watched = |i: &Instruction| {
+                sites.contains(&i.ip()) || polls.binary_search(&i.ip()).is_ok() || is_locked(i)
+            };
+            if code[first + 1..again].iter().any(|i| reads_others(i) && !is_watched(i)) {
+                checks.push(again_at);
+            }
+            sites.extend([first_at, again_at]);
+        }
+    }
+    checks.sort_unstable();
+    checks.dedup();
     sites.sort_unstable();
     sites.dedup();
-    Idioms { polls, sites: sites.into() }
+    Idioms { polls, sites: sites.into(), checks: checks.into() }
 }
 
 /// Whether what an instruction accesses may be a pointer or a number, and is no character.
@@ -265,8 +308,14 @@ fn is_word(instruction: &Instruction) -> bool {
 }
 
 /// Of each instruction, whether it is in an inner loop without calls or locked instructions, and without
-/// a loop in it that waits. `polls` are the addresses of what loops poll.
-fn computations(code: &[Instruction], loops: &[Loop], polls: &[u64]) -> Vec<bool> {
+/// a loop in it that waits, and in no loop with an `unfolded` access. `polls` are the addresses of what
+/// loops poll.
+fn computations(
+    code: &[Instruction],
+    loops: &[Loop],
+    polls: &[u64],
+    unfolded: &[usize],
+) -> Vec<bool> {
     let mut computes = vec![false; code.len()];
     let polled = |block: &Range<usize>| {
         code[block.clone()].iter().any(|i| polls.binary_search(&i.ip()).is_ok())
@@ -286,6 +335,11 @@ fn computations(code: &[Instruction], loops: &[Loop], polls: &[u64]) -> Vec<bool
         for block in body {
             computes[block.clone()].fill(computing);
         }
+    }
+    let shares =
+        |body: &&Loop| body.iter().any(|block| unfolded.iter().any(|at| block.contains(at)));
+    for block in loops.iter().filter(shares).flatten() {
+        computes[block.clone()].fill(false);
     }
     computes
 }

@@ -132,13 +132,13 @@ pub(super) fn may_hold_locked(code: &[u8]) -> bool {
     code.iter().any(|byte| matches!(byte, 0xf0 | 0x86 | 0x87))
 }
 
-/// Whether an instruction writes its one explicit operand of at most eight bytes from general
-/// registers, locked instructions apart.
+/// Whether an instruction writes its one explicit operand of at most eight bytes from registers, locked
+/// instructions apart.
 pub(super) fn is_store(instruction: &Instruction) -> bool {
-    if instruction.encoding() != EncodingKind::Legacy
+    if !is_encoded(instruction)
         || instruction.op_count() == 0
         || instruction.op0_kind() != OpKind::Memory
-        || !is_integer(instruction.memory_size())
+        || !is_word(instruction.memory_size())
         || is_locked(instruction)
         || bit_register(instruction).is_some()
     {
@@ -148,28 +148,28 @@ pub(super) fn is_store(instruction: &Instruction) -> bool {
         .filter(|&index| instruction.op_kind(index) == OpKind::Register)
         .map(|index| instruction.op_register(index));
     let writes = |access| matches!(access, OpAccess::Write | OpAccess::ReadWrite);
-    registers.all(Register::is_gpr) && memory_access(instruction).is_some_and(writes)
+    registers.all(is_held) && memory_access(instruction).is_some_and(writes)
 }
 
 /// Whether all that an instruction does with memory is to read its one explicit operand of at
-/// most eight bytes into or against general registers.
+/// most eight bytes into or against registers.
 pub(super) fn is_load(instruction: &Instruction) -> bool {
     let operands = instruction.op_count();
     let kinds = || (0..operands).map(|index| instruction.op_kind(index));
     if operands < 2
-        || instruction.encoding() != EncodingKind::Legacy
-        || !is_integer(instruction.memory_size())
+        || !is_encoded(instruction)
+        || !is_word(instruction.memory_size())
         || kinds().filter(|&kind| kind == OpKind::Memory).count() != 1
         || bit_register(instruction).is_some()
     {
         return false;
     }
-    let general = (0..operands)
+    let held = (0..operands)
         .filter(|&index| instruction.op_kind(index) == OpKind::Register)
-        .all(|index| instruction.op_register(index).is_gpr());
+        .all(|index| is_held(instruction.op_register(index)));
     // A conditional move reads in any case, whatever the information says.
     let reads = |access| matches!(access, OpAccess::Read | OpAccess::CondRead);
-    general && memory_access(instruction).is_some_and(reads)
+    held && memory_access(instruction).is_some_and(reads)
 }
 
 /// What an instruction with an explicit operand in memory does there, if that is all that it does
@@ -184,9 +184,29 @@ fn memory_access(instruction: &Instruction) -> Option<OpAccess> {
     })
 }
 
-fn is_integer(size: MemorySize) -> bool {
+/// Whether an operand in memory is a number, or the half of a vector that `movlps` and the like move.
+fn is_word(size: MemorySize) -> bool {
     use MemorySize::*;
-    matches!(size, UInt8 | UInt16 | UInt32 | UInt64 | Int8 | Int16 | Int32 | Int64)
+    let is_integer =
+        matches!(size, UInt8 | UInt16 | UInt32 | UInt64 | Int8 | Int16 | Int32 | Int64);
+    is_integer || matches!(size, Float32 | Float64 | Packed64_Float32)
+}
+
+/// Whether a register holds what is loaded and stored: a number, or a vector of them.
+fn is_held(register: Register) -> bool {
+    register.is_gpr() || register.is_xmm()
+}
+
+/// Whether the memory operand of an instruction is all that its encoding says of memory.
+fn is_encoded(instruction: &Instruction) -> bool {
+    match instruction.encoding() {
+        EncodingKind::Legacy => true,
+        // Floating-point numbers alone: others have `mulx` and the like.
+        EncodingKind::VEX => {
+            matches!(instruction.memory_size(), MemorySize::Float32 | MemorySize::Float64)
+        }
+        _ => false,
+    }
 }
 
 /// A load that may be part of an idiom if it reads the right word. Words on the thread's own

@@ -114,9 +114,12 @@ struct Loop<'a> {
     changing: Registers,
 }
 
+/// General registers, and those of vectors.
+const REGISTERS: usize = 32;
+
 /// By register: the registers whose values at the beginning of a round its value is computed from.
 /// A loaded value counts as computed from the address of its load.
-type Origins = [Registers; 16];
+type Origins = [Registers; REGISTERS];
 
 impl<'a> Loop<'a> {
     /// A loop, unless it writes memory (but constants on its own stack, if it may) or does not wait.
@@ -278,7 +281,7 @@ fn from(origins: &Origins, registers: Registers) -> Registers {
 /// the loop writes, and those that come from such.
 fn changing(mut after: Origins, written: Registers) -> Registers {
     // Through any number of rounds: what comes from `via` comes from all that `via` comes from.
-    for via in 0..16 {
+    for via in 0..REGISTERS {
         let further = after[via];
         for origin in &mut after {
             if origin.has(via) {
@@ -287,8 +290,8 @@ fn changing(mut after: Origins, written: Registers) -> Registers {
         }
     }
     let own = |register: &usize| written.has(*register) && after[*register].has(*register);
-    let own = Registers((0..16).filter(own).fold(0, |set, register| set | 1 << register));
-    let moved = (0..16).filter(|&register| !after[register].and(own).is_empty());
+    let own = Registers((0..REGISTERS).filter(own).fold(0, |set, register| set | 1 << register));
+    let moved = (0..REGISTERS).filter(|&register| !after[register].and(own).is_empty());
     Registers(moved.fold(0, |set, register| set | 1 << register))
 }
 
@@ -297,14 +300,20 @@ fn address(instruction: &Instruction) -> Registers {
     Registers::of([instruction.memory_base(), instruction.memory_index()].into_iter())
 }
 
-/// A set of general registers.
+/// A set of registers.
 #[derive(Clone, Copy, Default)]
-struct Registers(u16);
+struct Registers(u32);
 
 impl Registers {
     fn of(registers: impl Iterator<Item = Register>) -> Registers {
-        let general = registers.filter(|register| register.is_gpr());
-        Registers(general.fold(0, |set, r| set | 1 << r.full_register().number()))
+        let bit = |r: Register| match r {
+            _ if r.is_gpr() => 1 << r.full_register().number(),
+            _ if r.is_vector_register() && r.number() < REGISTERS / 2 => {
+                1 << (r.number() + REGISTERS / 2)
+            }
+            _ => 0,
+        };
+        Registers(registers.fold(0, |set, register| set | bit(register)))
     }
 
     fn or(self, other: Registers) -> Registers {
@@ -408,6 +417,27 @@ mod tests {
             a.jne(again).unwrap();
         });
         assert_eq!(backing_off, [Mnemonic::Mov]);
+    }
+
+    /// A number that another thread sets, and one that the loop halves until it is small.
+    #[test]
+    fn floating_point_numbers() {
+        let sets = polled(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.movsd_2(xmm0, qword_ptr(rdi)).unwrap();
+            a.comisd(xmm1, xmm0).unwrap();
+            a.ja(again).unwrap();
+        });
+        assert_eq!(sets, [Mnemonic::Movsd]);
+        let halves = polled(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mulsd(xmm0, xmm1).unwrap();
+            a.comisd(xmm0, qword_ptr(rdi)).unwrap();
+            a.ja(again).unwrap();
+        });
+        assert_eq!(halves, []);
     }
 
     /// As a server waits for its helpers: it adds up what they have still to do, over and over.

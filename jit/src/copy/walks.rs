@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// Instructions of a loop that is looked at.
 const LONGEST: usize = 96;
 
-/// Indices of the loads by which such loops find their way, and of what they compare there. `code` is a
+/// Indices of the loads by which such loops find their way, and of what they compare or add up there. `code` is a
 /// function's instructions in order, `locks` says which of them lock, and `loops` are its loops.
 pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
@@ -59,7 +59,10 @@ pub(super) fn walks(code: &[Instruction], locks: &[bool], loops: &[Loop]) -> BTr
             pointers.contains(&i.memory_base())
                 && i.memory_index() == Register::None
                 && matches!(i.memory_size().size(), 4 | 8)
-                && matches!(i.mnemonic(), Mnemonic::Mov | Mnemonic::Cmp | Mnemonic::Test)
+                && matches!(
+                    i.mnemonic(),
+                    Mnemonic::Mov | Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Add | Mnemonic::Sub
+                )
                 && is_candidate(i)
         }));
     }
@@ -74,8 +77,15 @@ struct Move {
     loads: bool,
 }
 
-/// What an instruction moves to a register, as it is or from where a register points.
+/// What an instruction moves to a register, as it is, or from where a register points, or to the begin of
+/// the node whose link a register points to.
 fn moves_to(i: &Instruction) -> Option<Move> {
+    if i.code() == Code::Lea_r64_m
+        && i.memory_index() == Register::None
+        && !matches!(i.memory_base(), Register::None | Register::RIP | Register::RSP)
+    {
+        return Some(Move { from: i.memory_base(), to: i.op0_register(), loads: false });
+    }
     let is_move = matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64);
     if !is_move || i.op0_kind() != OpKind::Register || i.op0_register() == Register::RSP {
         return None;
@@ -189,6 +199,22 @@ mod tests {
             lock(a);
         });
         assert_eq!(list, [Mnemonic::Mov, Mnemonic::Cmp]);
+    }
+
+    /// As `list_for_each_entry`: the link of a node leads to that of the next one.
+    #[test]
+    fn links_within_nodes() {
+        let sum = found(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.sub(rdx, qword_ptr(rax + 16)).unwrap();
+            a.mov(rcx, qword_ptr(rax + 48)).unwrap();
+            a.lea(rax, qword_ptr(rcx - 48)).unwrap();
+            a.cmp(rcx, rsi).unwrap();
+            a.jne(again).unwrap();
+            lock(a);
+        });
+        assert_eq!(sum, [Mnemonic::Sub, Mnemonic::Mov]);
     }
 
     /// A function with locks was called before, and none is held: as where an epoch is about to begin.

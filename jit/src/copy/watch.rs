@@ -64,6 +64,9 @@ impl Translator {
                 has_partner || self.is_known(instruction)
             }
             (None, Some(idioms)) => {
+                if idioms.checks.binary_search(&pc).is_ok() && is_load(instruction) {
+                    return Some(operand(instruction, OrderedKind::Check));
+                }
                 if idioms.polls.binary_search(&pc).is_ok() && is_load(instruction) {
                     return Some(operand(instruction, OrderedKind::Poll));
                 }

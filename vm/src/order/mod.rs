@@ -8,6 +8,9 @@
 //! the version that its thread met there last, and the value that the thread met there, the trace
 //! has only a count: the replay knows both.
 //!
+//! A load that checks whether what was loaded before it is whole ([`crate::OrderedKind::Check`]) takes a
+//! ticket, too, so that stores that follow wait for it.
+//!
 //! A replay performs the stores of a slot in the order of their tickets; a load waits until the
 //! versions that it may have read are there, and takes its value from the trace or from what the
 //! thread met last. As long as one thread alone accesses a slot, it owns the slot, and its stores

@@ -57,7 +57,7 @@ unsafe extern "sysv64" fn after(found: u64, data: u64) {
 fn event_kind(kind: OrderedKind) -> EventKind {
     match kind {
         OrderedKind::ReadModifyWrite => EventKind::Atomic,
-        OrderedKind::Load | OrderedKind::Poll => EventKind::SyncLoad,
+        OrderedKind::Load | OrderedKind::Poll | OrderedKind::Check => EventKind::SyncLoad,
         OrderedKind::Store => EventKind::SyncStore,
         OrderedKind::Read | OrderedKind::Write | OrderedKind::Target => EventKind::Contended,
     }
@@ -102,11 +102,13 @@ impl FastPathState {
         // SAFETY: armed with references that outlive the thread's run.
         let (tickets, owners) = unsafe { (&*self.tickets, &*self.owners) };
         let slot = order::slot(address);
-        match owners.of(address, self.id, &mut self.visited) {
+        let ownership = owners.of(address, self.id, &mut self.visited);
+        match ownership {
             Ownership::Own if !kind.is_load() => return self.store_own(slot, access),
             Ownership::Own | Ownership::Shared => {}
             Ownership::Foreign => return None,
         }
+        let takes_turn = kind == OrderedKind::Check && ownership == Ownership::Shared;
         // SAFETY: as above.
         let (log, context) = unsafe { (&*self.log, &*self.context) };
         let begin = host::ticks();
@@ -124,7 +126,12 @@ impl FastPathState {
             begin,
             ..Event::default()
         };
-        if kind.is_load() {
+        if takes_turn {
+            event.ticket = tickets.try_take(slot, true)?;
+            event.code = EventKind::Atomic as u8;
+            event.value = self.pages.known_operand(address, size).unwrap_or(value);
+            access.value = event.value;
+        } else if kind.is_load() {
             let read = || self.pages.known_operand(address, size).unwrap_or(value);
             let linkage = log.met().link(tickets, (address, size), read);
             access.value = linkage.value;
@@ -149,6 +156,11 @@ impl FastPathState {
         match self.held.as_ref().is_some_and(|held| held.seen.is_some()) {
             true => log.push_open(event),
             false => log.push(event),
+        }
+        if takes_turn {
+            let (counter, next) = (tickets.counter(slot), event.ticket + 1);
+            log.met().meet((address, size), event.value, counter, next);
+            tickets.release(slot, event.ticket);
         }
         Some(())
     }
@@ -248,11 +260,9 @@ impl GuestThread {
             return self.ordered_in_common(span);
         }
         let fault = match kind {
-            OrderedKind::Load | OrderedKind::Poll => self.ordered_load(address, size, kind),
+            kind if kind.is_load() => self.ordered_load(address, size, kind),
             OrderedKind::ReadModifyWrite | OrderedKind::Store => self.operate(address, size, kind),
-            OrderedKind::Read | OrderedKind::Write | OrderedKind::Target => {
-                self.access(&[span], kind != OrderedKind::Target)
-            }
+            _ => self.access(&[span], kind != OrderedKind::Target),
         };
         Ok(fault.map_or(Flow::Continue, |fault| self.fault(fault)))
     }
@@ -306,12 +316,31 @@ impl GuestThread {
         Held { slot, ticket, operand: (address, size), own: false, seen: tells.then_some(value) }
     }
 
+    /// Whether several threads access a word, as far as the thread knows.
+    fn is_shared(&mut self, address: u64) -> bool {
+        let owners = &self.machine.owners;
+        owners.of(address, self.id, &mut self.fast_path.visited) == Ownership::Shared
+    }
+
+    /// Executes a load that takes a ticket, and keeps what it read.
+    fn ordered_check(&mut self, address: u64, size: u8) -> Option<Fault> {
+        let held = self.begin_write(address, size, OrderedKind::ReadModifyWrite, true);
+        let value = held.seen.expect("the event tells what was found");
+        self.fast_path.held = Some(held);
+        self.fast_path.found(value);
+        self.fast_path.release();
+        self.cpu.step_load(&mut self.context, value)
+    }
+
     /// Executes a watched load, and keeps what it read.
     fn ordered_load(&mut self, address: u64, size: u8, kind: OrderedKind) -> Option<Fault> {
         if self.fast_path.pages.operand(address, size).is_none() {
             return self.cpu.step(&mut self.context);
         }
         self.begin_access_of(address);
+        if kind == OrderedKind::Check && self.is_shared(address) {
+            return self.ordered_check(address, size);
+        }
         let begin = host::ticks();
         let event = Event {
             object: address,

@@ -210,9 +210,9 @@ impl GuestThread {
             }
         }
         match kind {
-            OrderedKind::Load | OrderedKind::Poll => self.load(address, size),
+            kind if kind.is_load() => self.load(address, size),
             OrderedKind::ReadModifyWrite | OrderedKind::Store => self.write(address, size, kind),
-            OrderedKind::Read | OrderedKind::Write | OrderedKind::Target => self.access(kind),
+            _ => self.access(kind),
         }
     }
 
@@ -332,6 +332,10 @@ impl GuestThread {
             return fault.map_or(Ok(()), |fault| self.fault(fault));
         }
         self.await_former_owners()?;
+        let takes_turn = |event: &Event| event.kind() == EventKind::Atomic;
+        if self.cursor.peek()?.is_some_and(takes_turn) {
+            return self.check(address, size, live);
+        }
         let actual = Event { object: address, ..self.here(EventKind::SyncLoad) };
         let event = self.next(EventKind::SyncLoad)?;
         if (event.pc, event.object) != (actual.pc, actual.object) {
@@ -351,6 +355,22 @@ impl GuestThread {
         };
         self.report_accesses();
         self.note_event(&event)?;
+        fault.map_or(Ok(()), |fault| self.fault(fault))
+    }
+
+    /// A watched load that has taken a ticket reads what it read in the recording, before all stores that
+    /// came after it.
+    fn check(&mut self, address: u64, size: u8, live: bool) -> Result<(), Halt> {
+        let event = self.begin_turn(address, size, EventKind::Atomic)?;
+        let fault = if live {
+            self.cpu.step(&mut self.context)
+        } else {
+            self.catch_up(&event, size)?;
+            self.cpu.step_load(&mut self.context, event.value)
+        };
+        self.fast_path.met.meet((address, size), event.value, 0, 0);
+        self.report_accesses();
+        self.finish_event(&event)?;
         fault.map_or(Ok(()), |fault| self.fault(fault))
     }
 

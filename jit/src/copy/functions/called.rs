@@ -5,7 +5,7 @@
 
 use super::Functions;
 use super::extent::{Extent, instructions};
-use crate::copy::beside::beside;
+use crate::copy::beside::{beside, within};
 use crate::copy::flags::questions;
 use crate::copy::loops::loops;
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// Calls of a short function that are looked at: those that are nearest to it.
 const CALLERS: usize = 16;
+/// Instructions between a call and the pause before it is made again.
+const RETRY: u32 = 16;
 
 /// What a short function is called beside.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -27,6 +29,8 @@ pub(super) struct Beside {
     pub(super) locks: bool,
     /// One of these, but not a lock of the library's, which is an event of its own.
     pub(super) own: bool,
+    /// A pause, a few instructions away: the caller tries again later.
+    tried: bool,
 }
 
 /// Which instructions of a function lock, or let others go on.
@@ -56,11 +60,13 @@ impl Functions {
     /// program uses them or not.
     pub(super) fn called_beside(&mut self, extent: &Extent, module: &Range<u64>) -> Beside {
         const LONGEST: u64 = 192;
+        /// What a caller tries again later is looked at even if it is longer.
+        const LONGEST_TRIED: u64 = 1 << 10;
         let largest = if LIBRARIES.contains(&module.start) { 256 << 10 } else { 1 << 20 };
         let start = extent.range.start;
         let mut found = Beside::default();
-        let is_long = extent.range.end - start > LONGEST;
-        if !extent.ends || is_long || module.end - module.start > largest {
+        let length = extent.range.end - start;
+        if !extent.ends || length > LONGEST_TRIED || module.end - module.start > largest {
             return found;
         }
         let calls = self.callers.of(start, module, &self.starts);
@@ -68,8 +74,9 @@ impl Functions {
             if let Some(caller) = self.around(call) {
                 let beside = self.calls_beside(&caller, module);
                 let beside = beside.get(&start).copied().unwrap_or_default();
-                found.locks |= beside.locks;
-                found.own |= beside.own;
+                let counts = length <= LONGEST || beside.tried;
+                found.locks |= beside.locks && counts;
+                found.own |= beside.own && counts;
             }
             if found.locks && found.own {
                 break;
@@ -91,12 +98,14 @@ impl Functions {
         let locks: Vec<bool> =
             own.iter().zip(&library).map(|(own, library)| own | library).collect();
         let near_own = beside(&code, &own);
+        let near_pause = within(&code, &pauses, RETRY);
         let near = if own == locks { near_own.clone() } else { beside(&code, &locks) };
         let mut found = FixedMap::<u64, Beside>::default();
         for (at, call) in code.iter().enumerate().filter(|(at, i)| near[*at] && i.is_call_near()) {
             let beside = found.entry(call.near_branch_target()).or_default();
             beside.locks = true;
             beside.own |= near_own[at];
+            beside.tried |= near_pause[at];
         }
         for (call, others) in questions(&code, &loops(&code)) {
             if self.answers_flag(call, &others) {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// What tells this finder from others, whose findings it must not take for its own: the digest of
 /// what it finds in code that stays the same. A test names the new one when that has changed.
-const FINDER: u64 = 0x6bce_53d5_5ad3_ae12;
+const FINDER: u64 = 0xda96_a2b2_c1de_6a16;
 
 /// Findings that are kept; of more, only those that this process has met.
 const MOST: usize = 1 << 15;
@@ -78,8 +78,8 @@ impl Known {
     /// Reads what is to be recalled, if that has not been done.
     pub(super) fn read(&mut self) {
         let Some(recall) = self.recall.take() else { return };
-        for Finding { around, start, code, len, polls, sites } in recall() {
-            let idioms = Arc::new(Idioms { polls, sites });
+        for Finding { around, start, code, len, polls, sites, checks } in recall() {
+            let idioms = Arc::new(Idioms { polls, sites, checks });
             let found = Found { code, len, idioms, is_met: false };
             self.findings.entry((around, start)).or_insert(found);
         }
@@ -97,7 +97,7 @@ impl Known {
             |sites: &[u64]| sites.is_sorted() && sites.iter().all(|site| range.contains(site));
         let idioms = &found.idioms;
         let is_sound = found.code == digest(&code(found.len).as_slice())
-            && [&idioms.polls, &idioms.sites].into_iter().all(|it| is_inside(it));
+            && [&idioms.polls, &idioms.sites, &idioms.checks].into_iter().all(|it| is_inside(it));
         found.is_met |= is_sound;
         is_sound.then(|| Arc::clone(&found.idioms))
     }
@@ -126,6 +126,7 @@ impl Known {
                 len: *len,
                 polls: idioms.polls.clone(),
                 sites: idioms.sites.clone(),
+                checks: idioms.checks.clone(),
             })
             .collect();
         kept.sort_unstable_by_key(|it| (it.around, it.start));
@@ -212,7 +213,7 @@ mod tests {
     /// one that lets others go on; a store in a
     /// function that waits; a look at a field that the next function locks; a byte that
     /// is loaded to be tested; and a guard's destructor, which the next function calls beside a lock.
-    const RARE: [fn(&mut CodeAssembler); 18] = [
+    const RARE: [fn(&mut CodeAssembler); 22] = [
         |a| a.ret().unwrap(),
         |a| a.ret().unwrap(),
         |a| a.jmp(16).unwrap(),
@@ -293,6 +294,39 @@ mod tests {
             a.call(GUARD).unwrap();
             a.ret().unwrap();
         },
+        |a| {
+            a.mov(rdx, qword_ptr(rdi + 8)).unwrap();
+            a.add(rax, rdx).unwrap();
+            a.mov(edx, 1).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            let mut again = a.create_label();
+            a.mfence().unwrap();
+            a.set_label(&mut again).unwrap();
+            a.cmp(eax, dword_ptr(rdi + rcx * 4)).unwrap();
+            a.cmovb(eax, edx).unwrap();
+            a.inc(rcx).unwrap();
+            a.cmp(rcx, 3).unwrap();
+            a.jne(again).unwrap();
+            a.mfence().unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mov(rcx, qword_ptr(rbx + 16)).unwrap();
+            a.mov(rbx, rcx).unwrap();
+            a.and(rbx, -8).unwrap();
+            a.jne(again).unwrap();
+            a.ret().unwrap();
+        },
+        |a| {
+            a.mov(rcx, qword_ptr(rdi)).unwrap();
+            a.movups(xmm0, xmmword_ptr(rdi + 8)).unwrap();
+            a.cmp(qword_ptr(rdi), rcx).unwrap();
+            a.ret().unwrap();
+        },
     ];
 
     /// Where a table of slots lies, behind all functions.
@@ -342,13 +376,15 @@ mod tests {
             let idioms = known.idioms(start).expect("known");
             let relative =
                 |sites: &[u64]| -> Vec<u64> { sites.iter().map(|it| it - start).collect() };
-            found.push((relative(&idioms.polls), relative(&idioms.sites)));
+            let lists = [&idioms.polls, &idioms.sites, &idioms.checks];
+            found.push(lists.map(|list| relative(list)));
         }
-        assert!(found.iter().any(|(polls, _)| !polls.is_empty()));
+        assert!(found.iter().any(|[polls, ..]| !polls.is_empty()));
         assert_eq!(
-            [3, 4, 7, 8, 11, 12, 13, 15, 16].map(|rare| found[rare].1.len()),
-            [1, 1, 1, 2, 2, 1, 1, 1, 2]
+            [3, 4, 7, 8, 11, 12, 13, 15, 16, 18, 19, 20].map(|rare| found[rare][1].len()),
+            [1, 1, 1, 2, 2, 1, 1, 1, 2, 1, 1, 1]
         );
+        assert_eq!(found[21].each_ref().map(Vec::len), [0, 2, 1], "a reader of a seqlock");
         let digest = digest(&found);
         assert_eq!(FINDER, digest, "what is found has changed: let FINDER be {digest:#018x}");
     }

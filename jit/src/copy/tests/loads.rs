@@ -67,7 +67,7 @@ fn context_for_loads(guest: &Guest) -> Context {
 #[test]
 fn nothing_is_disturbed() {
     type Form = (fn(&mut CodeAssembler, u64), u8);
-    let forms: [Form; 22] = [
+    let forms: [Form; 28] = [
         (|a, _| a.mov(eax, dword_ptr(rcx)).unwrap(), 4),
         (|a, _| a.mov(rcx, qword_ptr(rcx)).unwrap(), 8),
         (|a, _| a.mov(r9, qword_ptr(rcx + rdx * 4 - 16)).unwrap(), 8),
@@ -88,6 +88,12 @@ fn nothing_is_disturbed() {
         (|a, _| a.cmovnc(rcx, qword_ptr(rdi)).unwrap(), 8),
         (|a, _| a.bt(dword_ptr(rdi), 3).unwrap(), 4),
         (|a, _| a.popcnt(rcx, qword_ptr(rcx)).unwrap(), 8),
+        (|a, _| a.movsd_2(xmm1, qword_ptr(rcx)).unwrap(), 8),
+        (|a, _| a.movss(xmm9, dword_ptr(rdi + rdx - 4)).unwrap(), 4),
+        (|a, _| a.movq(xmm2, qword_ptr(rdi)).unwrap(), 8),
+        (|a, _| a.movhps(xmm3, qword_ptr(rcx)).unwrap(), 8),
+        (|a, _| a.addsd(xmm4, qword_ptr(rcx)).unwrap(), 8),
+        (|a, _| a.comiss(xmm5, dword_ptr(rdi)).unwrap(), 4),
         (|a, data| a.mov(rcx, qword_ptr(data + 0x100)).unwrap(), 8),
         (|a, data| a.cmp(dword_ptr(data + 0x100), 3).unwrap(), 4),
     ];

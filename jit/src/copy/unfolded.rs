@@ -1,0 +1,351 @@
+//! Loads that compilers would have folded into the instruction that uses them, had the word been an
+//! ordinary one.
+//!
+//! A value that one instruction alone uses need not go through a register: `add rax, [rdi]` does what
+//! `mov rdx, [rdi]` and `add rax, rdx` do, and so does `add qword ptr [rdi], 1` for three instructions.
+//! Compilers fold what they load so, but not what is atomic or volatile, or what an `asm` loads. So a
+//! register that is loaded, used once where a memory operand could stand, and not read again, tells of a
+//! word that threads share, whatever is around it: a counter of another thread's that a monitor adds up,
+//! the record of a hazard pointer. (Of a thousand loads in libraries that share nothing, about one looks
+//! so. LLVM folds what is volatile, and keeps what is atomic apart.)
+
+use super::addresses::has_frame;
+use super::loops::target;
+use super::ordered::{is_candidate, writes_memory};
+use crate::common::is_call;
+use iced_x86::{
+    Code, ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register,
+};
+use std::collections::BTreeSet;
+
+/// Instructions between a load and its use, at most, and one more: what compilers put there while the load
+/// is under way.
+const APART: usize = 6;
+/// Bytes of a call by a register, at most.
+const BY_REGISTER: usize = 3;
+/// Instructions behind the use in which the register must be written again.
+const REACH: usize = 40;
+
+/// Indices of such loads in a function's code, and of the stores of what was folded with neither, in
+/// ascending order.
+pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
+    if has_frame(code) {
+        return Vec::new();
+    }
+    let mut factory = InstructionInfoFactory::new();
+    let mut found = Vec::new();
+    let mut joined = None;
+    let mut is_joined = |from: usize, to: usize| {
+        joined.get_or_insert_with(|| joints(code)).range(from + 1..=to).next().is_some()
+    };
+    for (at, load) in code.iter().enumerate() {
+        if !is_candidate(load) {
+            continue;
+        }
+        let loaded = match load.code() {
+            Code::Mov_r32_rm32 | Code::Mov_r64_rm64 => load.op0_register(),
+            Code::Movzx_r32_rm8 => lowest_byte(load.op0_register()),
+            _ => continue,
+        };
+        let Some((by, points)) = first_use(code, at, &mut factory) else { continue };
+        if points {
+            continue;
+        }
+        if takes_memory(&code[by], loaded) {
+            if is_dead(code, by + 1, loaded, &mut factory) && !is_joined(at, by) {
+                found.push(at);
+            }
+        } else if let Some(store) = stored_back(code, at, by)
+            && is_dead(code, store + 1, loaded, &mut factory)
+            && !is_joined(at, store)
+        {
+            found.extend([at, store]);
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Indices of the instructions to which branches of the function lead. A load before one of them may be
+/// one of several, one on each way there.
+fn joints(code: &[Instruction]) -> BTreeSet<usize> {
+    code.iter().filter_map(|i| target(code, i)).collect()
+}
+
+/// Which of the next instructions is the first to name the register that the one at `at` loads, with
+/// nothing between that might keep a compiler from loading there; and whether an address needs it.
+fn first_use(
+    code: &[Instruction],
+    at: usize,
+    factory: &mut InstructionInfoFactory,
+) -> Option<(usize, bool)> {
+    let loaded = code[at].op0_register().full_register();
+    let is_it = |register: Register| register.full_register() == loaded;
+    for (next, i) in code.iter().enumerate().skip(at + 1).take(APART) {
+        let used = factory.info(i).used_registers();
+        if used.iter().any(|used| is_it(used.register())) {
+            return Some((next, is_it(i.memory_base()) || is_it(i.memory_index())));
+        }
+        if i.flow_control() != FlowControl::Next || writes_memory(i) || is_call(i) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Whether an instruction has a register as the operand in whose place one in memory could stand, and
+/// nowhere else.
+fn takes_memory(instruction: &Instruction, register: Register) -> bool {
+    use Mnemonic::*;
+    let i = instruction;
+    let is_one = |at: u32| i.op_kind(at) == OpKind::Register && i.op_register(at) == register;
+    let loaded_byte = register.size() == 1;
+    if i.op_count() != 2 {
+        return false;
+    }
+    match i.mnemonic() {
+        Add | Sub | And | Or | Xor | Imul => {
+            i.op0_kind() == OpKind::Register && is_one(1) && !is_one(0)
+        }
+        // Words are loaded to be tested, whatever they are.
+        Test => loaded_byte && is_one(0) && is_one(1),
+        Cmp => {
+            let other = |at: u32| i.op_kind(at) == OpKind::Register && !is_one(at);
+            is_one(0) && other(1) || is_one(1) && other(0) || is_one(0) && has_number(i)
+        }
+        _ => false,
+    }
+}
+
+/// The lowest byte of a register of four bytes.
+fn lowest_byte(register: Register) -> Register {
+    use Register::*;
+    const BYTES: [Register; 16] =
+        [AL, CL, DL, BL, SPL, BPL, SIL, DIL, R8L, R9L, R10L, R11L, R12L, R13L, R14L, R15L];
+    BYTES[register.number()]
+}
+
+/// Whether the second operand is a number other than 0, with which compilers compare registers.
+fn has_number(instruction: &Instruction) -> bool {
+    instruction.try_immediate(1).is_ok_and(|number| number != 0)
+}
+
+/// Of what the instruction at `at` loads and the one at `by` changes: the store that writes it back.
+fn stored_back(code: &[Instruction], at: usize, by: usize) -> Option<usize> {
+    use Mnemonic::*;
+    let (load, change) = (&code[at], &code[by]);
+    let changes = matches!(change.mnemonic(), Add | Sub | And | Or | Xor | Inc | Dec)
+        && change.op0_kind() == OpKind::Register
+        && change.op0_register() == load.op0_register()
+        && (change.op_count() < 2 || change.op1_kind() != OpKind::Memory);
+    let is_store = |i: &Instruction| {
+        i.mnemonic() == Mov
+            && i.op0_kind() == OpKind::Memory
+            && i.op1_kind() == OpKind::Register
+            && i.op1_register() == load.op0_register()
+            && i.op1_register().size() >= 4
+            && (i.memory_base(), i.memory_index(), i.memory_index_scale())
+                == (load.memory_base(), load.memory_index(), load.memory_index_scale())
+            && i.memory_displacement64() == load.memory_displacement64()
+    };
+    let address = [load.memory_base(), load.memory_index()];
+    let stays =
+        address.iter().all(|part| part.full_register() != load.op0_register().full_register());
+    let next = by + 1;
+    // Where the flags are asked, compilers may not have seen that they could fold.
+    let asks = code.get(next + 1).is_some_and(|i| i.condition_code() != ConditionCode::None);
+    (changes && stays && !asks && code.get(next).is_some_and(is_store)).then_some(next)
+}
+
+/// Whether no instruction from `start` on reads a register before it is written, on whatever way.
+fn is_dead(
+    code: &[Instruction],
+    start: usize,
+    register: Register,
+    factory: &mut InstructionInfoFactory,
+) -> bool {
+    let register = register.full_register();
+    let mut ways = vec![start];
+    let mut seen = Vec::new();
+    while let Some(at) = ways.pop() {
+        if seen.contains(&at) {
+            continue;
+        }
+        seen.push(at);
+        let Some(i) = code.get(at).filter(|_| seen.len() <= REACH) else { return false };
+        let is_clobbered = || matches!(register, Register::RAX | Register::R10 | Register::R11);
+        match i.flow_control() {
+            _ if is_call(i) => {
+                // A call by a register that is known to hold a slot's value names the slot, and is as short as
+                // it was.
+                let is_target = i.op0_kind() == OpKind::Register || i.len() <= BY_REGISTER;
+                if is_clobbered() && !is_target {
+                    continue;
+                }
+                return false;
+            }
+            FlowControl::Return => {
+                use Register::*;
+                if matches!(register, RCX | RSI | RDI | R8 | R9 | R10 | R11) {
+                    continue;
+                }
+                return false;
+            }
+            FlowControl::Next
+            | FlowControl::ConditionalBranch
+            | FlowControl::UnconditionalBranch => {}
+            _ => return false,
+        }
+        let used = factory.info(i).used_registers().iter();
+        let mut used = used.filter(|used| used.register().full_register() == register).peekable();
+        if used.peek().is_some() {
+            let is_whole = |access, part: Register| access == OpAccess::Write && part.size() >= 4;
+            if used.all(|used| is_whole(used.access(), used.register())) {
+                continue;
+            }
+            return false;
+        }
+        let branches = i.flow_control() != FlowControl::Next;
+        if branches {
+            let Some(to) = target(code, i) else { return false };
+            ways.push(to);
+        }
+        if i.flow_control() != FlowControl::UnconditionalBranch {
+            ways.push(at + 1);
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unfolded;
+    use crate::copy::tests::assembled;
+    use iced_x86::code_asm::*;
+
+    /// As threads' counters are added up.
+    #[test]
+    fn sums() {
+        let folded = |reads_again: bool| {
+            unfolded(&assembled(|a| {
+                a.mov(rdx, qword_ptr(rdi + 8)).unwrap();
+                a.add(rax, rdx).unwrap();
+                if reads_again {
+                    a.mov(rcx, rdx).unwrap();
+                }
+                a.mov(edx, 1).unwrap();
+                a.ret().unwrap();
+            }))
+        };
+        assert_eq!(folded(false), [0]);
+        assert_eq!(folded(true), []);
+    }
+
+    /// A hook of the program's: one that is not the usual one is called by the register, which the call
+    /// does not name any more ([`crate::copy::functions`]).
+    #[test]
+    fn what_is_called_later() {
+        for (bytes, found) in [(2, &[][..]), (6, &[0])] {
+            let mut code = assembled(|a| {
+                a.mov(rax, qword_ptr(0x7000)).unwrap();
+                a.cmp(rax, 0x1234).unwrap();
+                a.call(qword_ptr(0x7000)).unwrap();
+            });
+            code[2].set_len(bytes);
+            assert_eq!(unfolded(&code), found);
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_folded() {
+        let code = assembled(|a| {
+            a.mov(edx, dword_ptr(rdi)).unwrap();
+            a.add(rax, rdx).unwrap();
+            a.mov(rdx, qword_ptr(rdi)).unwrap();
+            a.mov(qword_ptr(rsi), rax).unwrap();
+            a.add(rax, rdx).unwrap();
+            a.mov(rdx, qword_ptr(rdi)).unwrap();
+            a.add(rdx, rax).unwrap();
+            a.mov(rcx, qword_ptr(rdi)).unwrap();
+            a.add(rax, qword_ptr(rcx)).unwrap();
+            a.xor(edx, edx).unwrap();
+            a.xor(ecx, ecx).unwrap();
+            a.ret().unwrap();
+        });
+        assert_eq!(unfolded(&code), [], "wider; behind a store; the sum itself; a pointer");
+    }
+
+    /// As a loop looks whether records are free, with something else between.
+    #[test]
+    fn bytes() {
+        let tested = |reads_again: bool| {
+            unfolded(&assembled(|a| {
+                let mut out = a.create_label();
+                a.movzx(eax, byte_ptr(r8 + 0x64)).unwrap();
+                a.mov(rcx, qword_ptr(r8 + 0x58)).unwrap();
+                a.test(al, al).unwrap();
+                a.js(out).unwrap();
+                if reads_again {
+                    a.add(rcx, rax).unwrap();
+                }
+                a.set_label(&mut out).unwrap();
+                a.mov(eax, 1).unwrap();
+                a.ret().unwrap();
+            }))
+        };
+        assert_eq!(tested(false), [0]);
+        assert_eq!(tested(true), []);
+    }
+
+    /// As a thread says whether its record is free.
+    #[test]
+    fn comparisons() {
+        let compared = |read_at_target: bool| {
+            unfolded(&assembled(|a| {
+                let mut out = a.create_label();
+                a.mov(ecx, dword_ptr(rdx - 0x1030)).unwrap();
+                a.cmp(ecx, 1).unwrap();
+                a.je(out).unwrap();
+                a.ret().unwrap();
+                a.set_label(&mut out).unwrap();
+                if read_at_target {
+                    a.mov(eax, ecx).unwrap();
+                }
+                a.ret().unwrap();
+            }))
+        };
+        assert_eq!(compared(false), [0]);
+        assert_eq!(compared(true), []);
+    }
+
+    /// A counter that one thread alone changes.
+    #[test]
+    fn counters() {
+        let counts = |folds: bool| {
+            unfolded(&assembled(|a| {
+                if folds {
+                    a.add(qword_ptr(rdi + rsi * 8), 1).unwrap();
+                } else {
+                    a.mov(rcx, qword_ptr(rdi + rsi * 8)).unwrap();
+                    a.add(rcx, 1).unwrap();
+                    a.mov(qword_ptr(rdi + rsi * 8), rcx).unwrap();
+                }
+                a.ret().unwrap();
+            }))
+        };
+        let joins = assembled(|a| {
+            let mut end = a.create_label();
+            a.je(end).unwrap();
+            a.mov(rcx, qword_ptr(rdi)).unwrap();
+            a.set_label(&mut end).unwrap();
+            a.sub(rcx, rax).unwrap();
+            a.mov(qword_ptr(rdi), rcx).unwrap();
+            a.ret().unwrap();
+        });
+        assert_eq!(unfolded(&joins), [], "one of two loads");
+        assert_eq!(counts(false), [0, 2]);
+        assert_eq!(counts(true), []);
+    }
+}
