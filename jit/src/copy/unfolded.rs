@@ -249,8 +249,8 @@ mod tests {
     fn what_is_called_later() {
         for (bytes, found) in [(2, &[][..]), (6, &[0])] {
             let mut code = assembled(|a| {
-                a.mov(rax, qword_ptr(0x7000)).unwrap();
-                a.cmp(rax, 0x1234).unwrap();
+                a.mov(r10, qword_ptr(0x7000)).unwrap();
+                a.cmp(r10, 0x1234).unwrap();
                 a.call(qword_ptr(0x7000)).unwrap();
             });
             code[2].set_len(bytes);
