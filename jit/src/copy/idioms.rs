@@ -138,7 +138,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         address.iter().for_each(|&address| locked_addresses.add(address));
     }
     let unfolded = if around.trusted { Vec::new() } else { unfolded(code) };
-    for &at in &unfolded {
+    for &at in unfolded.iter().filter(|&&at| is_word(&code[at])) {
         locked.add(&code[at]);
         addresses[at].iter().for_each(|&address| locked_addresses.add(address));
     }
@@ -170,7 +170,8 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         .collect();
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
     let mut is_unfolded = vec![false; code.len()];
-    unfolded.iter().for_each(|&at| is_unfolded[at] = true);
+    let words = unfolded.iter().filter(|&&at| is_word(&code[at]));
+    words.for_each(|&at| is_unfolded[at] = true);
     near.iter_mut().zip(beside(code, &is_unfolded)).for_each(|(near, beside)| *near |= beside);
     let has_locks = locks.contains(&true);
     let flags_of_locks = flags_of_locks(code, &locks);
@@ -336,8 +337,8 @@ fn computations(
             computes[block.clone()].fill(computing);
         }
     }
-    let shares =
-        |body: &&Loop| body.iter().any(|block| unfolded.iter().any(|at| block.contains(at)));
+    let words = || unfolded.iter().filter(|&&at| is_word(&code[at]));
+    let shares = |body: &&Loop| body.iter().any(|block| words().any(|at| block.contains(at)));
     for block in loops.iter().filter(shares).flatten() {
         computes[block.clone()].fill(false);
     }

@@ -4,9 +4,13 @@
 //! Who follows such links has to take the bits off each, by a mask, before going on. A reader takes no
 //! lock, and needs no locked instruction either. So a loop that follows a pointer which it has loaded and
 //! masked reads what others change, and so does what loads the same field elsewhere in the function.
+//!
+//! A table without locks may have such pointers as its entries, and a byte for each that tells most keys
+//! apart. In a function with locked instructions, a loop that masks entries and follows them looks for
+//! an entry that others may be changing.
 
 use super::loops::Loop;
-use super::ordered::{is_candidate, is_store};
+use super::ordered::{is_candidate, is_locked, is_store};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 
@@ -24,6 +28,8 @@ pub(super) fn marked(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
         return Vec::new();
     }
     let mut links = BTreeSet::new();
+    let mut entries = BTreeSet::new();
+    let has_locks = code.iter().any(is_locked);
     for body in loops {
         let inside = || body.iter().flat_map(|block| block.clone()).map(|at| &code[at]);
         if inside().count() > LONGEST {
@@ -31,6 +37,18 @@ pub(super) fn marked(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
         }
         let masked: BTreeSet<Register> =
             inside().filter(|i| masks(i)).map(|i| i.op0_register()).collect();
+        let follows = |i: &Instruction| is_candidate(i) && masked.contains(&i.memory_base());
+        if has_locks && inside().any(follows) {
+            let elements = body.iter().flat_map(|block| block.clone()).filter(|&at| {
+                let i = &code[at];
+                let is_tag = i.code() == Code::Movzx_r32_rm8 && is_candidate(i);
+                i.memory_index() != Register::None && (is_tag || loads(i) && is_masked(code, at))
+            });
+            let elements: Vec<usize> = elements.collect();
+            if elements.iter().any(|&at| loads(&code[at])) {
+                entries.extend(elements);
+            }
+        }
         for load in inside().filter(|i| loads(i)) {
             let mut carries = BTreeSet::from([load.op0_register()]);
             let moves = || inside().filter_map(moved);
@@ -56,10 +74,10 @@ pub(super) fn marked(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
         let own = matches!(i.memory_base(), Register::RSP | Register::RBP | Register::RIP);
         accesses && !own && (links.contains(&field(i)) || loads(i) && is_masked(code, at))
     };
-    match links.is_empty() {
-        true => Vec::new(),
-        false => (0..code.len()).filter(|&at| is_link(at)).collect(),
+    if !links.is_empty() {
+        entries.extend((0..code.len()).filter(|&at| is_link(at)));
     }
+    entries.into_iter().collect()
 }
 
 /// Which field of a node a link is; nodes on several levels have an array of them.
@@ -153,6 +171,35 @@ mod tests {
         assert_eq!(found(0x70), [], "bits of a number");
         let counts = |a: &mut CodeAssembler| a.mov(qword_ptr(rbx + 24), rsi).unwrap();
         assert_eq!(found_in(-8, counts), [], "a collector of garbage");
+    }
+
+    /// As a table is searched whose entries are pointers with marks.
+    #[test]
+    fn entries_with_bits() {
+        let found = |locks: bool| {
+            let code = assembled(|a| {
+                let (mut again, mut out) = (a.create_label(), a.create_label());
+                a.set_label(&mut again).unwrap();
+                a.movzx(ecx, byte_ptr(rsi + r14 + 0x88)).unwrap();
+                a.cmp(cl, 0x80).unwrap();
+                a.je(out).unwrap();
+                a.inc(r14).unwrap();
+                a.cmp(cl, bpl).unwrap();
+                a.jne(again).unwrap();
+                a.mov(rcx, qword_ptr(rsi + rbx * 8 + 0x89)).unwrap();
+                a.and(rcx, -8).unwrap();
+                a.cmp(qword_ptr(rcx), r15).unwrap();
+                a.jne(again).unwrap();
+                if locks {
+                    a.lock().cmpxchg(qword_ptr(rdx), r8).unwrap();
+                }
+                a.set_label(&mut out).unwrap();
+                a.ret().unwrap();
+            });
+            marked(&code, &loops(&code))
+        };
+        assert_eq!(found(true), [0, 6]);
+        assert_eq!(found(false), []);
     }
 
     /// As a skip list is searched, from level to level.

@@ -45,14 +45,22 @@ pub(super) fn unfolded(code: &[Instruction]) -> Vec<usize> {
         }
         let loaded = match load.code() {
             Code::Mov_r32_rm32 | Code::Mov_r64_rm64 => load.op0_register(),
-            Code::Movzx_r32_rm8 => lowest_byte(load.op0_register()),
+            // Elements of arrays are characters, as a rule.
+            Code::Movzx_r32_rm8 if load.memory_index() == Register::None => {
+                lowest_byte(load.op0_register())
+            }
             _ => continue,
         };
         let Some((by, points)) = first_use(code, at, &mut factory) else { continue };
         if points {
             continue;
         }
+        // Where a loop computes with elements of arrays, a store may have come between once.
+        let is_element = load.memory_index() != Register::None && load.memory_index_scale() > 1;
         if takes_memory(&code[by], loaded) {
+            if is_element {
+                continue;
+            }
             if is_dead(code, by + 1, loaded, &mut factory) && !is_joined(at, by) {
                 found.push(at);
             }
@@ -109,9 +117,9 @@ fn takes_memory(instruction: &Instruction, register: Register) -> bool {
         Add | Sub | And | Or | Xor | Imul => {
             i.op0_kind() == OpKind::Register && is_one(1) && !is_one(0)
         }
-        // Words are loaded to be tested, whatever they are.
+        // Words are loaded to be tested, whatever they are, and characters to be compared.
         Test => loaded_byte && is_one(0) && is_one(1),
-        Cmp => {
+        Cmp if !loaded_byte => {
             let other = |at: u32| i.op_kind(at) == OpKind::Register && !is_one(at);
             is_one(0) && other(1) || is_one(1) && other(0) || is_one(0) && has_number(i)
         }
