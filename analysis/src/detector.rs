@@ -481,7 +481,10 @@ impl Watcher {
             return;
         }
         let kind = match event.kind() {
-            EventKind::Atomic => READ | WRITE | ATOMIC,
+            EventKind::Atomic => match self.detector.relation.code() {
+                Some(code) if code.loads.contains(&event.pc) => READ | ATOMIC,
+                _ => READ | WRITE | ATOMIC,
+            },
             EventKind::SyncStore => match self.detector.relation.code() {
                 Some(code) if code.is_update(event) => READ | WRITE,
                 Some(code) if code.is_plain_store(event) => WRITE,

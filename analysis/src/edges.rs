@@ -56,6 +56,9 @@ pub struct Code {
     /// Instructions that read and write memory without being atomic. A watched store by one of them is
     /// no release, unless its word is [polled](Code::polled) or the code [trusted](Code::trusted).
     pub updates: BTreeSet<u64>,
+    /// Watched instructions that only load, though some have a place among their word's stores
+    /// ([`EventKind::Atomic`]): they release nothing.
+    pub loads: BTreeSet<u64>,
     /// Loads that are executed again between an exchange that has failed and the next attempt: their words
     /// are atomics.
     pub retried: BTreeSet<u64>,
@@ -205,6 +208,7 @@ pub(crate) fn of(event: &Event, slot: Option<usize>, writing: bool, relation: &R
             Atomic | SyncLoad if code.atomics == Atomics::SequentiallyConsistent => {
                 return Edges { acquires: [word(event), None], releases: [word(event), None] };
             }
+            Atomic if code.loads.contains(&event.pc) => return acquires([word(event), None]),
             Atomic if code.unused.contains(&event.pc) => return releases([word(event), None]),
             _ => {}
         }

@@ -37,7 +37,7 @@ pub use cranelift::{CraneliftEngine, MIN_ACCESSES, Program};
 pub use features::needs;
 pub use retries::retried_loads;
 pub use tiered::tiered;
-pub use unused::{indirect_calls, plain_updates, unused_results};
+pub use unused::{indirect_calls, plain_updates, unused_results, watched_loads};
 
 /// Makes the tables that decoding needs, which the first instruction would wait for.
 pub fn warm_up() {

@@ -1,5 +1,5 @@
-//! What instructions tell of atomic accesses: locked ones whose results nobody uses, and updates without
-//! a lock.
+//! What instructions tell of atomic accesses: locked ones whose results nobody uses, updates without a lock,
+//! and loads that are watched.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind,
@@ -53,6 +53,22 @@ pub fn plain_updates(blocks: &[CodeBlock]) -> BTreeSet<u64> {
     };
     let all = blocks.iter().flat_map(decoded);
     all.filter(|it| updates(it)).map(|it| it.ip()).collect()
+}
+
+/// The watched instructions of these blocks that only load.
+pub fn watched_loads(blocks: &[CodeBlock]) -> BTreeSet<u64> {
+    let mut infos = InstructionInfoFactory::new();
+    let mut only_loads = |instruction: &Instruction| {
+        let mut memory = infos.info(instruction).used_memory().iter();
+        memory.all(|it| matches!(it.access(), OpAccess::Read | OpAccess::CondRead))
+    };
+    let watched = |block: &CodeBlock| {
+        let offset = |it: &Instruction| u16::try_from(it.ip() - block.pc);
+        let mut all = decoded(block);
+        all.retain(|it| offset(it).is_ok_and(|offset| block.loads.contains(&offset)));
+        all
+    };
+    blocks.iter().flat_map(watched).filter(|it| only_loads(it)).map(|it| it.ip()).collect()
 }
 
 /// The instructions of these blocks that call what a register or a word of memory says, which is not at a
@@ -118,6 +134,18 @@ mod tests {
         let code = assembler.assemble(0).expect("the instructions are valid");
         let block = CodeBlock { pc: 0, code, loads: Vec::new() };
         unused_results(&[block]).into_iter().collect()
+    }
+
+    #[test]
+    fn what_only_loads_of_what_is_watched() {
+        let mut a = CodeAssembler::new(64).expect("64 bits are supported");
+        a.mov(eax, dword_ptr(rdi)).unwrap();
+        a.mov(dword_ptr(rdi), ecx).unwrap();
+        a.cmp(dword_ptr(rsi), eax).unwrap();
+        a.mov(edx, dword_ptr(rsi)).unwrap();
+        let code = a.assemble(0x1000).expect("the instructions are valid");
+        let block = CodeBlock { pc: 0x1000, code, loads: vec![0, 2, 4] };
+        assert_eq!(watched_loads(&[block]), [0x1000, 0x1004].into());
     }
 
     #[test]

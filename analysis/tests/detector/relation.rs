@@ -48,6 +48,17 @@ fn a_result_that_nobody_uses_acquires_nothing() {
     assert_eq!(races(used), (0, 0));
 }
 
+/// As a seqlock's reader looks at the version again: the writer's next store comes behind that, and is ordered
+/// by nothing.
+#[test]
+fn a_load_with_a_place_among_stores_releases_nothing() {
+    let program = vec![(0, Write(X, 8)), (0, Rmw(FLAG)), (1, Rmw(FLAG)), (1, Write(X, 8))];
+    for (load, found) in [(0x1000 + 1, 1), (0x1000 + 2, 0)] {
+        let code = Code { loads: [load].into(), ..Code::default() };
+        assert_eq!(run_with(3, &program, Relation::Program(code)).len(), found);
+    }
+}
+
 #[test]
 fn atomics_of_the_library_are_its_own() {
     let idle = |_| (2, Read(Y, 8));

@@ -76,9 +76,10 @@ impl Races {
                 compared = of_tables.map(|(&pc, _)| pc).collect();
                 let unused = refrain_jit::unused_results(&blocks);
                 let updates = refrain_jit::plain_updates(&blocks);
+                let loads = refrain_jit::watched_loads(&blocks);
                 let text = Text::of(trace)?;
                 let retried = refrain_jit::retried_loads(&blocks, |pc| text.at(pc));
-                let code = Code { unused, updates, retried, ..code };
+                let code = Code { unused, updates, loads, retried, ..code };
                 let Words { all, polled, plain } = words(trace, Some(&code))?;
                 let answers = code.one_step.iter().map(|(&pc, &it)| (pc, answer(it)));
                 let functions = answers.collect();
