@@ -3,13 +3,13 @@
 //! one by which a thread is told to stop, whatever is around it. (Words are loaded to be tested in either
 //! case, and so is all that is on the stack or in arrays in code that is not optimised.)
 
-use super::addresses::has_frame;
+use super::addresses::is_unoptimised;
 use super::ordered::is_candidate;
 use iced_x86::{Code, Instruction, OpKind, Register};
 
 /// Indices of such loads in a function's code.
 pub(super) fn tested(code: &[Instruction]) -> Vec<usize> {
-    if has_frame(code) {
+    if is_unoptimised(code) {
         return Vec::new();
     }
     let is_it = |at: &usize| match &code[*at..] {
@@ -73,9 +73,18 @@ mod tests {
         let code = assembled(|a| {
             a.push(rbp).unwrap();
             a.mov(rbp, rsp).unwrap();
-            a.movzx(eax, byte_ptr(rdi)).unwrap();
+            a.mov(qword_ptr(rbp - 8), rdi).unwrap();
+            a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+            a.movzx(eax, byte_ptr(rax)).unwrap();
             a.test(al, al).unwrap();
         });
         assert_eq!(tested(&code), []);
+        let optimised = assembled(|a| {
+            a.push(rbp).unwrap();
+            a.mov(rbp, rsp).unwrap();
+            a.movzx(eax, byte_ptr(rdi)).unwrap();
+            a.test(al, al).unwrap();
+        });
+        assert_eq!(tested(&optimised), [2], "with a frame pointer nevertheless");
     }
 }
