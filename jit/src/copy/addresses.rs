@@ -428,6 +428,14 @@ fn handed_on(code: &[Instruction]) -> BTreeSet<u64> {
     uses.into_iter().filter(|(_, uses)| is_handed_on(uses)).map(|(slot, _)| slot).collect()
 }
 
+/// Whether a function looks as if nobody had optimised it: it has a frame pointer, and a quarter of its
+/// instructions name slots by that. (Distributions compile optimised code with frame pointers, too.)
+pub(super) fn is_unoptimised(code: &[Instruction]) -> bool {
+    const SHARE: usize = 4;
+    let names_slot = |i: &&Instruction| slot(i, Register::RBP).is_some();
+    has_frame(code) && code.iter().filter(names_slot).count() * SHARE >= code.len()
+}
+
 /// Whether a function begins by setting up a frame pointer.
 pub(super) fn has_frame(code: &[Instruction]) -> bool {
     const PROLOGUE: usize = 4;

@@ -3,17 +3,31 @@
 //! one by which a thread is told to stop, whatever is around it. (Words are loaded to be tested in either
 //! case, and so is all that is on the stack or in arrays in code that is not optimised.)
 
-use super::addresses::has_frame;
+use super::addresses::is_unoptimised;
 use super::ordered::is_candidate;
-use iced_x86::{Code, Instruction, Register};
+use iced_x86::{Code, Instruction, OpKind, Register};
 
 /// Indices of such loads in a function's code.
 pub(super) fn tested(code: &[Instruction]) -> Vec<usize> {
-    if has_frame(code) {
+    if is_unoptimised(code) {
         return Vec::new();
     }
-    let pairs = code.windows(2).enumerate();
-    pairs.filter(|(_, pair)| is_tested(&pair[0], &pair[1])).map(|(at, _)| at).collect()
+    let is_it = |at: &usize| match &code[*at..] {
+        [load, test, ..] if is_tested(load, test) => true,
+        // The answer of the function that looks is made ready before the look.
+        [load, other, test, ..] => is_tested(load, test) && makes_answer(other, load),
+        _ => false,
+    };
+    (0..code.len()).filter(is_it).collect()
+}
+
+/// Whether an instruction only clears a register that a load does not name.
+fn makes_answer(i: &Instruction, load: &Instruction) -> bool {
+    matches!(i.code(), Code::Xor_r32_rm32 | Code::Xor_rm32_r32)
+        && i.op0_kind() == OpKind::Register
+        && i.op1_kind() == OpKind::Register
+        && i.op0_register() == i.op1_register()
+        && i.op0_register() != load.op0_register()
 }
 
 fn is_tested(load: &Instruction, test: &Instruction) -> bool {
@@ -44,8 +58,14 @@ mod tests {
             a.test(eax, eax).unwrap();
             a.movzx(eax, byte_ptr(rsp + 8)).unwrap();
             a.test(al, al).unwrap();
+            a.movzx(edx, byte_ptr(rax)).unwrap();
+            a.xor(eax, eax).unwrap();
+            a.test(dl, dl).unwrap();
+            a.movzx(edx, byte_ptr(rax)).unwrap();
+            a.inc(eax).unwrap();
+            a.test(dl, dl).unwrap();
         });
-        assert_eq!(tested(&code), [0]);
+        assert_eq!(tested(&code), [0, 10]);
     }
 
     #[test]
@@ -53,9 +73,18 @@ mod tests {
         let code = assembled(|a| {
             a.push(rbp).unwrap();
             a.mov(rbp, rsp).unwrap();
-            a.movzx(eax, byte_ptr(rdi)).unwrap();
+            a.mov(qword_ptr(rbp - 8), rdi).unwrap();
+            a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+            a.movzx(eax, byte_ptr(rax)).unwrap();
             a.test(al, al).unwrap();
         });
         assert_eq!(tested(&code), []);
+        let optimised = assembled(|a| {
+            a.push(rbp).unwrap();
+            a.mov(rbp, rsp).unwrap();
+            a.movzx(eax, byte_ptr(rdi)).unwrap();
+            a.test(al, al).unwrap();
+        });
+        assert_eq!(tested(&optimised), [2], "with a frame pointer nevertheless");
     }
 }
