@@ -55,7 +55,7 @@ pub fn plain_updates(blocks: &[CodeBlock]) -> BTreeSet<u64> {
     all.filter(|it| updates(it)).map(|it| it.ip()).collect()
 }
 
-/// The watched instructions of these blocks that only load.
+/// Of the watched instructions in these blocks, those that only load.
 pub fn watched_loads(blocks: &[CodeBlock]) -> BTreeSet<u64> {
     let mut infos = InstructionInfoFactory::new();
     let mut only_loads = |instruction: &Instruction| {

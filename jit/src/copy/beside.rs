@@ -36,14 +36,8 @@ pub(super) fn flags_of_locks(code: &[Instruction], locks: &[bool]) -> Vec<bool> 
 }
 
 /// Of each instruction, whether a way of at most so many instructions leads from it to one of the
-/// `marks`, or from one of them to it.
-pub(super) fn within(code: &[Instruction], marks: &[bool], reach: u32) -> Vec<bool> {
-    connected(code, marks, reach)
-}
-
-/// Of each instruction, whether a way of at most so many instructions leads from it to one of the
 /// `locks`, or from one of them to it.
-fn connected(code: &[Instruction], locks: &[bool], reach: u32) -> Vec<bool> {
+pub(super) fn connected(code: &[Instruction], locks: &[bool], reach: u32) -> Vec<bool> {
     if !locks.contains(&true) {
         return vec![false; code.len()];
     }

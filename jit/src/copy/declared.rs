@@ -3,15 +3,15 @@
 //! What such an operation keeps on the thread's own stack, which in code that is not optimised is everything,
 //! is no atomic variable unless the function takes its address.
 
-use super::ordered::{is_load, is_store};
+use super::ordered::{is_load, is_on_stack, is_store};
 use iced_x86::{Instruction, Mnemonic, Register};
 use std::ops::Range;
 
 /// A variable on the stack has at most so many bytes before the atomic part of it.
 const BEFORE: u64 = 256;
 
-/// Indices of such accesses in a function's code. `atomic` is the code of such operations, in ascending
-/// order.
+/// Indices of the accesses in a function's code that atomic operations make. `atomic` says where the code of
+/// these operations lies, in ascending order.
 pub(super) fn declared<'a>(
     code: &'a [Instruction],
     atomic: &'a [Range<u64>],
@@ -32,10 +32,6 @@ pub(super) fn declared<'a>(
         is_inside && (is_load(i) || is_store(i)) && !is_own() && (!is_on_stack(i) || is_lent(i))
     };
     code.iter().enumerate().filter(move |(_, i)| is_one(i)).map(|(at, _)| at)
-}
-
-fn is_on_stack(instruction: &Instruction) -> bool {
-    matches!(instruction.memory_base(), Register::RSP | Register::RBP)
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@
 //! if it stores nothing but its own variables.
 
 use super::loops::Loop;
-use super::ordered::{is_candidate, is_locked, writes_memory};
+use super::ordered::{is_candidate, is_locked, is_on_stack, writes_memory};
 use crate::common::is_call;
-use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
+use iced_x86::{FlowControl, Instruction, Mnemonic};
 
 /// Instructions of a loop that is looked at.
 const LONGEST: usize = 48;
@@ -18,18 +18,17 @@ const REACH: usize = 12;
 /// Indices of the loads in such loops. `code` is a function's instructions in order, `loops` are its loops.
 pub(super) fn fenced(code: &[Instruction], loops: &[Loop]) -> Vec<usize> {
     let mut found = Vec::new();
-    let is_own = |i: &Instruction| matches!(i.memory_base(), Register::RSP | Register::RBP);
     for body in loops {
         let inside = || body.iter().flat_map(|block| block.clone());
         let (Some(first), Some(last)) = (inside().min(), inside().max()) else { continue };
         let is_quiet =
-            |i: &Instruction| !is_call(i) && !is_fence(i) && (!writes_memory(i) || is_own(i));
+            |i: &Instruction| !is_call(i) && !is_fence(i) && (!writes_memory(i) || is_on_stack(i));
         if last - first < LONGEST
             && is_behind_fence(code[..first].iter().rev())
             && is_behind_fence(code[last + 1..].iter())
             && inside().all(|at| is_quiet(&code[at]))
         {
-            found.extend(inside().filter(|&at| is_candidate(&code[at]) && !is_own(&code[at])));
+            found.extend(inside().filter(|&at| is_candidate(&code[at]) && !is_on_stack(&code[at])));
         }
     }
     found

@@ -138,7 +138,9 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         address.iter().for_each(|&address| locked_addresses.add(address));
     }
     let unfolded = if around.trusted { Vec::new() } else { unfolded(code) };
-    for &at in unfolded.iter().filter(|&&at| is_word(&code[at])) {
+    let mut unfolded_words = unfolded.clone();
+    unfolded_words.retain(|&at| is_word(&code[at]));
+    for &at in &unfolded_words {
         locked.add(&code[at]);
         addresses[at].iter().for_each(|&address| locked_addresses.add(address));
     }
@@ -170,8 +172,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         .collect();
     near.iter_mut().zip(&waits).for_each(|(near, waits)| *near |= waits);
     let mut is_unfolded = vec![false; code.len()];
-    let words = unfolded.iter().filter(|&&at| is_word(&code[at]));
-    words.for_each(|&at| is_unfolded[at] = true);
+    unfolded_words.iter().for_each(|&at| is_unfolded[at] = true);
     near.iter_mut().zip(beside(code, &is_unfolded)).for_each(|(near, beside)| *near |= beside);
     let has_locks = locks.contains(&true);
     let flags_of_locks = flags_of_locks(code, &locks);
@@ -229,7 +230,8 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         }
     }
     if is_any_site {
-        let elsewhere = operands().zip(computations(code, &loops, &polls, &unfolded)).enumerate();
+        let elsewhere =
+            operands().zip(computations(code, &loops, &polls, &unfolded_words)).enumerate();
         let elsewhere = elsewhere.filter(|(at, ((i, address), computes))| {
             let searches = || around.is_called_beside_own && is_word(i) && is_compared(code, *at);
             let is_site = accesses[*at] && is_site(*at, **address) && !alike(i, **address);
@@ -252,7 +254,7 @@ pub(super) fn idioms(code: &[Instruction], around: &Surroundings<'_>) -> Idioms 
         sites.extend(answers(code).into_iter().map(|at| code[at].ip()));
         let tested = tested(code);
         if !tested.is_empty() {
-            let computes = computations(code, &loops, &polls, &unfolded);
+            let computes = computations(code, &loops, &polls, &unfolded_words);
             let flags = tested.into_iter().filter(|&at| accesses[at] && !computes[at]);
             sites.extend(flags.map(|at| code[at].ip()));
         }
@@ -309,7 +311,7 @@ fn is_word(instruction: &Instruction) -> bool {
 }
 
 /// Of each instruction, whether it is in an inner loop without calls or locked instructions, and without
-/// a loop in it that waits, and in no loop with an `unfolded` access. `polls` are the addresses of what
+/// a loop in it that waits, and in no loop with a word of `unfolded`. `polls` are the addresses of what
 /// loops poll.
 fn computations(
     code: &[Instruction],
@@ -337,8 +339,8 @@ fn computations(
             computes[block.clone()].fill(computing);
         }
     }
-    let words = || unfolded.iter().filter(|&&at| is_word(&code[at]));
-    let shares = |body: &&Loop| body.iter().any(|block| words().any(|at| block.contains(at)));
+    let shares =
+        |body: &&Loop| body.iter().any(|block| unfolded.iter().any(|at| block.contains(at)));
     for block in loops.iter().filter(shares).flatten() {
         computes[block.clone()].fill(false);
     }

@@ -230,6 +230,11 @@ pub(super) fn writes_memory(instruction: &Instruction) -> bool {
     instruction.op0_kind() == OpKind::Memory && touches
 }
 
+/// Whether an instruction's operand in memory is named by the stack or the frame pointer.
+pub(super) fn is_on_stack(instruction: &Instruction) -> bool {
+    matches!(instruction.memory_base(), Register::RSP | Register::RBP)
+}
+
 /// A load from the stack that names it by its pointer.
 pub(super) fn is_stack_load(instruction: &Instruction) -> bool {
     instruction.memory_base() == Register::RSP

@@ -146,7 +146,7 @@ pub(super) fn unlocked(code: &[u8]) -> Option<usize> {
     (len <= code.len()).then_some(len)
 }
 
-/// The same of those with `relative` operands, too, or not.
+/// The same, with or without instructions whose operands are `relative` to their address.
 fn known(code: &[u8], relative: bool) -> Option<usize> {
     let mut at = 0;
     let mut opcode = *code.first()?;

@@ -21,7 +21,7 @@ pub(super) fn tested(code: &[Instruction]) -> Vec<usize> {
     (0..code.len()).filter(is_it).collect()
 }
 
-/// Whether an instruction only clears a register that a load does not name.
+/// Whether an instruction does nothing but clear a register, and not the one that was loaded.
 fn makes_answer(i: &Instruction, load: &Instruction) -> bool {
     matches!(i.code(), Code::Xor_r32_rm32 | Code::Xor_rm32_r32)
         && i.op0_kind() == OpKind::Register

@@ -8,7 +8,7 @@
 //! version odd, writes, and makes it even.
 
 use super::addresses::{SymbolicAddress, has_memory};
-use super::ordered::{is_candidate, is_store};
+use super::ordered::{is_candidate, is_on_stack, is_store};
 use crate::common::{CLOBBERED, each_written, is_call};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
@@ -43,7 +43,7 @@ pub(super) fn twice(code: &[Instruction], addresses: &[Option<SymbolicAddress>])
         }
         loaded.follow(code, at, &mut factory);
     }
-    for (at, i) in code.iter().enumerate().filter(|(_, i)| is_store(i) && !is_own(i)) {
+    for (at, i) in code.iter().enumerate().filter(|(_, i)| is_store(i) && !is_on_stack(i)) {
         let Some(address) = addresses[at] else { continue };
         let rest = code.iter().enumerate().skip(at + 1).take(APART);
         for (next, other) in rest {
@@ -66,26 +66,12 @@ pub(super) fn twice(code: &[Instruction], addresses: &[Option<SymbolicAddress>])
 
 /// Whether an instruction may read memory that is not its thread's own stack.
 pub(super) fn reads_others(i: &Instruction) -> bool {
-    let writes_only = i.mnemonic() == Mnemonic::Mov && i.op0_kind() == OpKind::Memory
-        || matches!(
-            i.mnemonic(),
-            Mnemonic::Lea
-                | Mnemonic::Nop
-                | Mnemonic::Movups
-                | Mnemonic::Movaps
-                | Mnemonic::Movdqu
-                | Mnemonic::Movdqa
-                | Mnemonic::Movsd
-                | Mnemonic::Movss
-                | Mnemonic::Movq
-        ) && i.op0_kind() == OpKind::Memory
-        || matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);
-    is_call(i) || i.is_string_instruction() || has_memory(i) && !writes_only && !is_own(i)
-}
-
-/// Whether the operand in memory is on the stack.
-fn is_own(i: &Instruction) -> bool {
-    matches!(i.memory_base(), Register::RSP | Register::RBP)
+    use Mnemonic::*;
+    let names_only = matches!(i.mnemonic(), Lea | Nop);
+    let moves =
+        matches!(i.mnemonic(), Mov | Movups | Movaps | Movdqu | Movdqa | Movsd | Movss | Movq);
+    let writes_only = names_only || moves && i.op0_kind() == OpKind::Memory;
+    is_call(i) || i.is_string_instruction() || has_memory(i) && !writes_only && !is_on_stack(i)
 }
 
 /// Whether two loads are of one word, with other memory read between them, and no store to the word.
@@ -108,7 +94,7 @@ fn is_same(
         && !(first + 1..again).any(stores)
 }
 
-/// By register and by slot of the stack, which instruction loaded what it holds.
+/// For each register and each slot of the stack: the instruction that loaded its value.
 #[derive(Default)]
 struct Loaded {
     registers: [Option<usize>; 16],
@@ -159,7 +145,7 @@ impl Loaded {
 
 /// A slot of the stack that an instruction names.
 fn slot(i: &Instruction) -> Option<(Register, u64)> {
-    (is_own(i) && i.memory_index() == Register::None)
+    (is_on_stack(i) && i.memory_index() == Register::None)
         .then(|| (i.memory_base(), i.memory_displacement64()))
 }
 

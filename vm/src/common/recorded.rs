@@ -218,10 +218,8 @@ impl Common {
             if known || new.area.prot == libc::PROT_NONE {
                 continue;
             }
-            let is_given = match new.shows.is_inherited {
-                true => self.has_forked,
-                false => new.shows.is_of_processes,
-            };
+            let is_given =
+                new.shows.is_of_processes && (self.has_forked || !new.shows.is_inherited);
             let is_common = match written.contains(&new.shows.file) {
                 true => is_given || self.has_forked,
                 false => is_given || new.shows.has_writer(),

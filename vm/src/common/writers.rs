@@ -1,7 +1,7 @@
 //! Which processes can write to a file: those that have it open for writing, or mapped so.
 //!
-//! A kernel says only whether there are any. A program that has opened a file for writing itself, such as a
-//! database that changes by `write` what it shows by a mapping, is asked for the others.
+//! The kernel tells only whether there is one. Where the program itself is one, as a database is that maps a
+//! file to read it and changes it by `write`, all other processes are looked through.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;

@@ -66,8 +66,8 @@ pub(crate) enum Others {
 }
 
 impl GuestThread {
-    /// The program is about to fork: what it has mapped will be its child's, too, or, of a child that only
-    /// `executes` another program, may be mapped there. Whether other threads stand still meanwhile.
+    /// The program is about to fork. Its child has all that is mapped, too; one that only `executes` another
+    /// program may map it again. Returns what the other threads do meanwhile.
     pub(crate) fn before_fork(&self, executes: bool) -> Others {
         let machine = &self.machine;
         let known = if executes { machine.has_common() } else { machine.common().has_forked() };

@@ -398,6 +398,7 @@ impl Machine {
 
     /// Tells the engine of a module's atomic operations, if it has debug information that names them.
     fn tell_atomics(&self, path: &Path, elf: &Elf, bias: u64) {
+        // Files of one build may have debug information or not, but not two kinds of it.
         let digest = elf.line_tables();
         if digest == 0 {
             return;

@@ -1,4 +1,4 @@
-//! Code that the debug information says is that of atomic operations, module by module.
+//! Where each module has code of atomic operations, as its debug information says.
 
 use super::Functions;
 use refrain_vm::ReadAtomics;

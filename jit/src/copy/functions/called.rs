@@ -5,7 +5,7 @@
 
 use super::Functions;
 use super::extent::{Extent, instructions};
-use crate::copy::beside::{beside, within};
+use crate::copy::beside::{beside, connected};
 use crate::copy::flags::questions;
 use crate::copy::loops::loops;
 use crate::copy::ordered::{is_candidate, is_locked, writes_memory};
@@ -98,7 +98,7 @@ impl Functions {
         let locks: Vec<bool> =
             own.iter().zip(&library).map(|(own, library)| own | library).collect();
         let near_own = beside(&code, &own);
-        let near_pause = within(&code, &pauses, RETRY);
+        let near_pause = connected(&code, &pauses, RETRY);
         let near = if own == locks { near_own.clone() } else { beside(&code, &locks) };
         let mut found = FixedMap::<u64, Beside>::default();
         for (at, call) in code.iter().enumerate().filter(|(at, i)| near[*at] && i.is_call_near()) {
